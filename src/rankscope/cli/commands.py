@@ -1,0 +1,143 @@
+"""The commands: arguments → calls, nothing else.
+
+Nothing heavy is imported before a command runs, so that ``--help`` answers at once.
+"""
+
+import sys
+from typing import Annotated, Any, Literal
+
+import typer
+
+from rankscope.cli.options import (
+    InputOptions,
+    ModelOptions,
+    NetworkOptions,
+    OutputOptions,
+    takes,
+)
+from rankscope.errors import RankscopeError
+from rankscope.version import __version__
+
+# Typer carries its own copy of Click in some versions and imports Click in others; the base of its
+# errors is found through the one it exports.
+_USAGE_ERROR: Any = next(
+    base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException"
+)
+
+app = typer.Typer(
+    help="See how a transformer loses, or keeps, the differences between its tokens.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """See how a transformer loses, or keeps, the differences between its tokens."""
+    if version:
+        typer.echo(f"rankscope {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+@takes(ModelOptions, NetworkOptions, InputOptions, OutputOptions)
+def diagnose(
+    model: ModelOptions,
+    network: NetworkOptions,
+    source: InputOptions,
+    target: OutputOptions,
+    *,
+    norms: Annotated[
+        Literal["keep", "drop"], typer.Option(help="Whether SAN and the others have norms.")
+    ] = "keep",
+    mlp: Annotated[
+        Literal["remove", "identity"], typer.Option(help="What taking the MLP away means.")
+    ] = "remove",
+) -> None:
+    """Which parts keep the tokens apart? SAN, SAN+MLP, SAN+skip and transformer, side by side.
+
+    By default: a random network of BERT-base's shape on bundled text. Nothing is downloaded.
+    """
+    from rankscope import experiments
+    from rankscope.cli import deliver, prepare
+
+    reading = experiments.Reading(norms, mlp)
+    subject = prepare.subject(model, network, source)
+    folder = deliver.folder(target)
+    with deliver.progress("diagnosing", 4 * subject.batches) as advance:
+        diagnosis = experiments.diagnose(
+            subject.network,
+            subject.x,
+            subject.token_mask,
+            measured=subject.measured,
+            reading=reading,
+            batch_size=prepare.BATCH,
+            on_batch=advance,
+        )
+    title = f"{subject.title} ({reading})"
+    deliver.diagnosis(diagnosis, title=title, folder=folder, as_json=target.as_json)
+
+
+@app.command()
+@takes(ModelOptions, NetworkOptions, InputOptions, OutputOptions)
+def trace(
+    model: ModelOptions,
+    network: NetworkOptions,
+    source: InputOptions,
+    target: OutputOptions,
+    *,
+    metrics: Annotated[
+        str, typer.Option(help="Metrics, comma-separated; 'all' for every one.")
+    ] = "relative_residual,residual,dispersion,mean_cosine",
+    without: Annotated[
+        str, typer.Option(help="Parts to leave out: skip, attention_skip, mlp_skip, mlp, norm.")
+    ] = "",
+) -> None:
+    """Measure every layer of one network or model."""
+    from rankscope.cli import deliver, prepare
+    from rankscope.tracing import MEASURES, chosen, trace_in_batches
+
+    names = list(MEASURES) if metrics == "all" else _names(metrics)
+    chosen(names)  # a wrong name is found before any work is done
+    subject = prepare.subject(model, network, source)
+    variant = subject.network.without(*_names(without))
+    folder = deliver.folder(target)
+    with deliver.progress("tracing", subject.batches) as advance:
+        traced = trace_in_batches(
+            variant,
+            subject.x,
+            metrics=names,
+            token_mask=subject.token_mask,
+            measured=subject.measured,
+            batch_size=prepare.BATCH,
+            on_batch=advance,
+        )
+    deliver.trace(traced, folder=folder, as_json=target.as_json)
+
+
+def main() -> None:
+    """Run a command; whatever the caller can mend becomes one sentence and exit code 2."""
+    try:
+        app(standalone_mode=False)
+    except _USAGE_ERROR as error:
+        message = error.format_message().rstrip(".")
+        _fail(f"{message}; 'rankscope --help' lists what there is.", error.exit_code)
+    except RankscopeError as error:
+        _fail(str(error), error.exit_code)
+    except OSError as error:
+        _fail(f"{error.strerror}: {error.filename}", 2)
+    except (KeyboardInterrupt, typer.Abort):
+        _fail("interrupted.", 130)
+
+
+def _fail(message: str, code: int) -> None:
+    typer.echo(f"rankscope: {message}", err=True)
+    sys.exit(code)
+
+
+def _names(listed: str) -> list[str]:
+    return [name.strip() for name in listed.split(",") if name.strip()]

@@ -1,0 +1,107 @@
+"""Results → files, terminal or JSON."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from rankscope import figures, report, tables
+from rankscope.cli.options import OutputOptions
+from rankscope.errors import InputError
+from rankscope.experiments import Diagnosis
+from rankscope.report.terminal import show_findings, show_layers
+from rankscope.tracing import Trace
+
+_DEFAULT_FOLDER = Path("rankscope-output")
+
+
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Callable[[], None]]:
+    """A progress bar on standard error, so that standard output stays clean."""
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    shown = console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=not shown) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda: bar.advance(task)
+
+
+def folder(target: OutputOptions) -> Path | None:
+    """Where files go; None when only JSON is wanted.
+
+    Made before any work is done, so that no result is lost to a folder that cannot be written.
+    """
+    if target.output is None and target.as_json:
+        return None
+    wanted = target.output or _DEFAULT_FOLDER
+    try:
+        wanted.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--output {wanted} cannot be made a folder: {error.strerror}.") from error
+    if not os.access(wanted, os.W_OK):
+        raise InputError(f"--output {wanted} cannot be written to.")
+    return wanted
+
+
+def trace(traced: Trace, *, folder: Path | None, as_json: bool) -> None:
+    """The table as Parquet, its chart, and the means by layer."""
+    files: dict[str, str] = {}
+    if folder is not None:
+        files["table"] = str(traced.save(folder / "trace.parquet"))
+        files["chart"] = str(figures.save(traced.plot(), folder / "trace.html"))
+    if as_json:
+        _print_json(
+            {"provenance": asdict(traced.provenance), "table": _rows(traced.table), "files": files}
+        )
+        return
+    show_layers(tables.summary(traced.table), Console())
+    _print_files(files)
+
+
+def diagnosis(found: Diagnosis, *, title: str, folder: Path | None, as_json: bool) -> None:
+    """The report, the table and the chart; then the findings in words."""
+    files: dict[str, str] = {}
+    if folder is not None:
+        chart = figures.by_layer(found.summary)
+        files["table"] = str(
+            tables.write(found.table, folder / "diagnose.parquet", found.provenance)
+        )
+        files["chart"] = str(figures.save(chart, folder / "diagnose.png"))
+        page = report.diagnosis_page(found.summary, found.findings, found.provenance, title=title)
+        files["report"] = str(report.write_html(page, folder / "diagnose.html"))
+    if as_json:
+        _print_json(
+            {
+                "findings": [asdict(finding) for finding in found.findings],
+                "summary": _rows(found.summary),
+                "provenance": dict(found.provenance),
+                "files": files,
+            }
+        )
+        return
+    show_findings(found.summary, found.findings, Console())
+    _print_files(files)
+
+
+def _rows(table: pl.DataFrame) -> list[dict[str, Any]]:
+    return table.to_dicts()
+
+
+def _print_json(result: Mapping[str, Any]) -> None:
+    json.dump(result, sys.stdout, allow_nan=False)
+    sys.stdout.write("\n")
+
+
+def _print_files(files: Mapping[str, str]) -> None:
+    console = Console(soft_wrap=True, highlight=False)
+    console.print()
+    for what, path in files.items():
+        console.print(f"{what:<7} {path}")

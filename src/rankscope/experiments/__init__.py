@@ -1,0 +1,15 @@
+"""One file per question: networks → table → verdict."""
+
+from rankscope.experiments.diagnose import DIAGNOSTIC_METRICS, Diagnosis, diagnose
+from rankscope.experiments.findings import Finding, findings
+from rankscope.experiments.variants import Reading, four_variants
+
+__all__ = [
+    "DIAGNOSTIC_METRICS",
+    "Diagnosis",
+    "Finding",
+    "Reading",
+    "diagnose",
+    "findings",
+    "four_variants",
+]

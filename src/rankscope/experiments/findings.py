@@ -1,0 +1,91 @@
+"""What a table of traces says in words: computed from its numbers, never typed in."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import polars as pl
+
+Fate = Literal["collapse", "slow", "holds"]
+
+COLLAPSED = 1e-3
+"""Relative residual under which tokens count as alike: a thousandth of their size."""
+SHRUNK = 0.1
+"""Fraction of the initial relative residual under which a network counts as losing rank slowly."""
+ANISOTROPIC = 0.5
+"""Mean cosine from which tokens count as pointing the same way."""
+NOISE_FACTOR = 32
+"""Relative residuals within this many units of the dtype's epsilon are rounding noise."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What happened to one variant: the fate in a word, the figures, a sentence."""
+
+    variant: str
+    fate: Fate
+    first: float
+    last: float
+    layers: int
+    collapsed_at: int | None
+    sentence: str
+
+
+def findings(summary: pl.DataFrame, *, epsilon: float) -> tuple[Finding, ...]:
+    """One finding per variant, from a summary with ``relative_residual`` and ``mean_cosine``."""
+    variants = summary["variant"].unique(maintain_order=True).to_list()
+    return tuple(
+        _finding(name, summary.filter(pl.col("variant") == name), epsilon) for name in variants
+    )
+
+
+def _finding(variant: str, summary: pl.DataFrame, epsilon: float) -> Finding:
+    residuals = _by_layer(summary, "relative_residual")
+    first, last, layers = residuals[0], residuals[-1], len(residuals) - 1
+    collapsed_at = next((i for i, value in enumerate(residuals) if value < COLLAPSED), None)
+    if last < COLLAPSED:
+        fate: Fate = "collapse"
+        sentence = _collapse_sentence(residuals, collapsed_at or 0, epsilon)
+    elif last < SHRUNK * first:
+        fate = "slow"
+        sentence = (
+            f"Depth collapse under way: the relative residual falls from {first:.2g} to {last:.2g} "
+            f"over {layers} layers."
+        )
+    else:
+        fate = "holds"
+        sentence = (
+            f"No depth collapse: the relative residual goes from {first:.2g} to {last:.2g} "
+            f"over {layers} layers."
+        )
+        cosine = _by_layer(summary, "mean_cosine")[-1]
+        if cosine > ANISOTROPIC:
+            sentence += (
+                f" Cone anisotropy: the tokens point the same way (mean cosine {cosine:.2g}), "
+                "yet they stay different."
+            )
+    return Finding(variant, fate, first, last, layers, collapsed_at, sentence)
+
+
+def _collapse_sentence(residuals: list[float], collapsed_at: int, epsilon: float) -> str:
+    sentence = (
+        f"Depth collapse: after {_layers(collapsed_at)} the tokens differ by less than a "
+        f"thousandth of their size (relative residual {residuals[collapsed_at]:.1g})."
+    )
+    floor = NOISE_FACTOR * epsilon
+    noisy = next((i for i, value in enumerate(residuals) if value < floor), None)
+    if noisy is not None:
+        sentence += (
+            f" From layer {noisy} on the figure ({residuals[-1]:.1g} at the end) is the rounding "
+            f"noise of the number format, not an equilibrium."
+        )
+    return sentence
+
+
+def _by_layer(summary: pl.DataFrame, metric: str) -> list[float]:
+    rows = summary.filter(pl.col("metric") == metric).sort("layer")
+    values: list[float] = rows["mean"].to_list()
+    return values
+
+
+def _layers(count: int) -> str:
+    return f"{count} layer" if count == 1 else f"{count} layers"

@@ -1,0 +1,48 @@
+"""BERT, and what has its blocks: RoBERTa, ELECTRA, MiniLM checkpoints."""
+
+from typing import Any, ClassVar
+
+from rankscope.families.family import Family, Original, Parts, activation, attention, mlp, refuse
+from rankscope.network import Spec
+
+
+class Bert(Family):
+    """Post-norm blocks, absolute positions."""
+
+    name = "BERT"
+    model_types: ClassVar[tuple[str, ...]] = ("bert", "electra")
+
+    def body(self, model: Original) -> Original:
+        return model.base_model
+
+    def layers(self, body: Original) -> list[Original]:
+        return list(body.encoder.layer)
+
+    def spec(self, config: Any) -> Spec:
+        refuse(config, add_cross_attention=False)
+        return Spec(
+            config.num_hidden_layers,
+            config.num_attention_heads,
+            config.hidden_size,
+            mlp_ratio=config.intermediate_size / config.hidden_size,
+            activation=activation(config, "hidden_act"),
+            norm_place="post",
+            norm_eps=config.layer_norm_eps,
+            mask="causal" if getattr(config, "is_decoder", False) else "full",
+        )
+
+    def parts(self, layer: Original, body: Original, spec: Spec) -> Parts:
+        inner = layer.attention.self
+        return Parts(
+            attention(spec, inner.query, inner.key, inner.value, layer.attention.output.dense),
+            mlp(spec, layer.intermediate.dense, layer.output.dense),
+            {"attention": layer.attention.output.LayerNorm, "mlp": layer.output.LayerNorm},
+        )
+
+
+class Roberta(Bert):
+    """BERT's blocks; positions are counted from the padding index, by the original itself."""
+
+    name = "RoBERTa"
+    model_types = ("roberta", "xlm-roberta", "camembert")
+    takes_positions = False

@@ -1,0 +1,152 @@
+"""A loaded model: the original, our network on its weights, and the way from text to blocks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from rankscope.checks import valid_mask
+from rankscope.errors import InputError, KindError, SourceError
+from rankscope.families.capture import block_input
+from rankscope.families.family import Family
+from rankscope.families.probe import image_shape
+from rankscope.families.verify import Verification
+from rankscope.network import Network
+
+
+class BlockInput(NamedTuple):
+    """What the blocks are given: states, which tokens are real, which are special (CLS, BOS, …)."""
+
+    x: Tensor
+    token_mask: Tensor
+    special_mask: Tensor
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model in two forms that were proven equal when it was loaded."""
+
+    network: Network
+    original: nn.Module
+    family: Family
+    verification: Verification
+    name: str
+    tokenizer: Any = None
+    processor: Any = None
+
+    @property
+    def body(self) -> nn.Module:
+        """The part of the original that our network stands for, with its embeddings."""
+        body: nn.Module = self.family.body(self.original)
+        return body
+
+    def inputs(
+        self,
+        source: Sequence[str] | Tensor | Sequence[Any],
+        *,
+        token_mask: Tensor | None = None,
+        length: int | None = None,
+    ) -> BlockInput:
+        """Texts, token ids, images or embeddings → the blocks' input.
+
+        Texts are tokenised (cut to ``length`` tokens) and padded; integers are token ids
+        ``(batch, token)``; reals of three axes are embeddings in place of the original's word
+        embeddings, of four axes images. The rest of the embedding is the original's own.
+        """
+        arguments = self.arguments(source, token_mask=token_mask, length=length)
+        x = block_input(self.family, self.body, arguments)
+        mask = arguments.get("attention_mask")
+        token_mask = (
+            torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+            if mask is None
+            else mask.bool().to(x.device)
+        )
+        return BlockInput(x, token_mask, self._special(arguments, token_mask))
+
+    def arguments(
+        self,
+        source: Sequence[str] | Tensor | Sequence[Any],
+        *,
+        token_mask: Tensor | None = None,
+        length: int | None = None,
+    ) -> dict[str, Any]:
+        """Keyword arguments with which the original's body runs on the same input."""
+        if not isinstance(source, Tensor):
+            if all(isinstance(one, str) for one in source) and source:
+                return self._text(source, length)
+            if self.processor is None:
+                raise KindError(
+                    "expected texts, a tensor of token ids, embeddings or images; images that are "
+                    "not tensors need an image processor, and this model came without one."
+                )
+            source = self.processor(images=list(source), return_tensors="pt")["pixel_values"]
+        assert isinstance(source, Tensor)
+        tensor = source.to(next(self.body.parameters()).device)
+        if tensor.ndim == 4:
+            return {"pixel_values": tensor}
+        if token_mask is None:
+            token_mask = torch.ones(tensor.shape[:2], dtype=torch.bool)
+        token_mask = valid_mask(token_mask, tuple(tensor.shape[:2])).to(tensor.device)
+        name = "inputs_embeds" if tensor.is_floating_point() else "input_ids"
+        return self._padded({name: tensor}, token_mask)
+
+    def _padded(self, arguments: dict[str, Any], token_mask: Tensor) -> dict[str, Any]:
+        arguments["attention_mask"] = token_mask.long()
+        if self.family.takes_positions:
+            arguments["position_ids"] = self.family.positions(token_mask)
+        return arguments
+
+    def _text(self, texts: Sequence[str], length: int | None) -> dict[str, Any]:
+        if self.tokenizer is None:
+            raise SourceError(
+                f"{self.name} came without a tokeniser, so it cannot read text; "
+                "give token ids: loaded.inputs(torch.tensor([[...]]))."
+            )
+        encoded = self.tokenizer(
+            list(texts),
+            padding=True,
+            truncation=length is not None,
+            max_length=length,
+            return_tensors="pt",
+        )
+        return self.arguments(encoded["input_ids"], token_mask=encoded["attention_mask"].bool())
+
+    def _special(self, arguments: dict[str, Any], token_mask: Tensor) -> Tensor:
+        ids = arguments.get("input_ids")
+        special = torch.zeros_like(token_mask)
+        if "pixel_values" in arguments:
+            special[:, 0] = True  # the class token
+        elif ids is not None and self.tokenizer is not None:
+            known = torch.tensor(self.tokenizer.all_special_ids, device=ids.device)
+            special = torch.isin(ids, known) & token_mask
+        return special
+
+    def noise_images(self, count: int, *, seed: int = 0) -> Tensor:
+        """Images of noise in the size the model sees, for when there are no real ones."""
+        first = next(self.body.parameters())
+        generator = torch.Generator().manual_seed(seed)
+        return torch.randn(count, *image_shape(self.body), generator=generator).to(first)
+
+    def reinitialised(self, *, seed: int = 0) -> "Loaded":
+        """The same architecture with fresh random weights, drawn as the original draws them."""
+        from rankscope.families.loading import build
+
+        return build(
+            _fresh(self.original, seed),
+            name=f"{self.name} at initialisation",
+            tokenizer=self.tokenizer,
+            processor=self.processor,
+        )
+
+
+def _fresh(original: nn.Module, seed: int) -> nn.Module:
+    """Another instance of the same class and configuration; no global random state is touched."""
+    if not hasattr(original, "config"):
+        raise InputError("only a transformers model knows how to be initialised again.")
+    first = next(original.parameters())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        fresh: nn.Module = type(original)(original.config)
+    return fresh.to(device=first.device, dtype=first.dtype).eval()

@@ -1,0 +1,110 @@
+"""``load``: a Hub id, a folder, a model object or a built-in name → ``Loaded``."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from rankscope.errors import UnsupportedModelError
+from rankscope.families.albert import Albert
+from rankscope.families.bert import Bert, Roberta
+from rankscope.families.distilbert import DistilBert
+from rankscope.families.family import Family
+from rankscope.families.gpt2 import GPT2
+from rankscope.families.llama import Llama
+from rankscope.families.loaded import Loaded
+from rankscope.families.neox import NeoX
+from rankscope.families.probe import probe
+from rankscope.families.sources import initialised, pretrained
+from rankscope.families.t5 import T5
+from rankscope.families.verify import Verification, compare
+from rankscope.families.vit import ViT
+from rankscope.families.xlnet import XLNet
+from rankscope.tracing import evaluating
+
+FAMILIES: tuple[Family, ...] = (
+    Bert(),
+    Roberta(),
+    Albert(),
+    XLNet(),
+    DistilBert(),
+    GPT2(),
+    Llama(),
+    NeoX(),
+    T5(),
+    ViT(),
+)
+
+
+def load(
+    source: str | Path | nn.Module,
+    *,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | None = None,
+    revision: str | None = None,
+    init: bool = False,
+    seed: int = 0,
+    pickled: bool = False,
+    trust_remote_code: bool = False,
+    device_map: Any = None,
+) -> Loaded:
+    """Load a model, build our network on its weights, and prove that the two are equal.
+
+    >>> loaded = load("bert-base", init=True)
+    >>> x, token_mask, _ = loaded.inputs(["Attention is not all you need."])
+
+    ``source`` is a folder, a Hub id, a transformers model, or with ``init=True`` also a built-in
+    name (``BUILTIN`` lists them): then the weights are random, drawn with ``seed``, and nothing is
+    downloaded. Weights are read from safetensors; ``pickled=True`` also allows pickle files, read
+    with ``weights_only=True``. Code that comes with a checkpoint runs only if
+    ``trust_remote_code=True``. ``device_map`` is Accelerate's, for models larger than one device.
+    """
+    if isinstance(source, nn.Module):
+        model, tokenizer, processor, name = source, None, None, type(source).__name__
+    else:
+        options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+        name = str(source)
+        if init:
+            model, tokenizer, processor = initialised(name, seed, options)
+        else:
+            options |= {"dtype": dtype or "auto", "device_map": device_map}
+            model, tokenizer, processor = pretrained(name, options, pickled=pickled)
+    if device is not None or dtype is not None:
+        model = model.to(device=device, dtype=dtype)
+    return build(model, name=name, tokenizer=tokenizer, processor=processor)
+
+
+def build(model: nn.Module, *, name: str, tokenizer: Any = None, processor: Any = None) -> Loaded:
+    """Find the family, build the network, verify it."""
+    family = family_of(model)
+    body = family.body(model)
+    network = family.network(body)
+    with evaluating(body):
+        found = compare(family, body, network, probe(family, body))
+    return Loaded(network, model, family, found, name, tokenizer, processor)
+
+
+def verify(model: Loaded | nn.Module) -> Verification:
+    """Compare every layer of our network with the original's once more; print it to see it."""
+    if isinstance(model, Loaded):
+        family, body, network = model.family, model.body, model.network
+    else:
+        family = family_of(model)
+        body = family.body(model)
+        network = family.network(body)
+    with evaluating(body):
+        return compare(family, body, network, probe(family, body))
+
+
+def family_of(model: nn.Module) -> Family:
+    """The family that converts a model, by the type its configuration states."""
+    kind = getattr(getattr(model, "config", None), "model_type", None)
+    for family in FAMILIES:
+        if kind in family.model_types:
+            return family
+    known = ", ".join(sorted(kind for family in FAMILIES for kind in family.model_types))
+    raise UnsupportedModelError(
+        f"{type(model).__name__} (model type {kind!r}) belongs to no family rankscope converts "
+        f"({known}); rankscope.trace(model, inputs) works on it without conversion."
+    )

@@ -1,0 +1,118 @@
+"""Where models come from: configurations, folders, the Hub; and what may go wrong there."""
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+import torch
+from huggingface_hub import constants
+from torch import nn
+from transformers import AutoConfig, AutoImageProcessor, AutoModel, AutoTokenizer
+from transformers.utils import logging
+
+from rankscope.errors import SourceError
+from rankscope.families.builtin import BUILTIN
+from rankscope.families.bundled import BundledTokenizer
+
+Source = tuple[nn.Module, Any, Any]
+"""A model, its tokeniser or None, its image processor or None."""
+
+
+def initialised(name: str, seed: int, options: dict[str, Any]) -> Source:
+    """A model with random weights, from a built-in name, a folder or a Hub id."""
+    if name in BUILTIN and not Path(name).is_dir():
+        config = BUILTIN[name]()
+        tokenizer = BundledTokenizer.for_vocabulary(getattr(config, "vocab_size", 0))
+    else:
+        options = {**options, **_where(name)}
+        config = _attempt(name, lambda: AutoConfig.from_pretrained(name, **options))
+        tokenizer = _optional(AutoTokenizer, name, options)
+    with torch.random.fork_rng(devices=[]), _quiet():
+        torch.manual_seed(seed)
+        model = AutoModel.from_config(config, trust_remote_code=options["trust_remote_code"])
+    return model.eval(), tokenizer, None
+
+
+def pretrained(name: str, options: dict[str, Any], *, pickled: bool) -> Source:
+    """A model with its own weights, from a folder or a Hub id."""
+    place = _where(name)
+    safetensors = None if pickled else True
+    model = _attempt(
+        name,
+        lambda: AutoModel.from_pretrained(
+            name, use_safetensors=safetensors, weights_only=True, **options, **place
+        ),
+    )
+    chosen = {key: options[key] for key in ("revision", "trust_remote_code")} | place
+    tokenizer = _optional(AutoTokenizer, name, chosen)
+    processor = _optional(AutoImageProcessor, name, chosen) if tokenizer is None else None
+    if tokenizer is not None and tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return model.eval(), tokenizer, processor
+
+
+def _where(name: str) -> dict[str, bool]:
+    """Check a folder that was meant as one; where the Hub is out of reach, use its cache alone."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise SourceError(f"{name} holds no config.json, so it is not a saved model.")
+        return {"local_files_only": True}
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise SourceError(f"there is no folder {name}; give a folder that holds a model.")
+    return {"local_files_only": not _hub_is_reachable()}
+
+
+def _hub_is_reachable() -> bool:
+    """Whether the Hub's name resolves; the client itself would retry for half a minute."""
+    if getproxies():
+        return True  # then the proxy resolves names, and only trying tells
+    try:
+        socket.getaddrinfo(urlsplit(constants.ENDPOINT).hostname, 443)
+    except OSError:
+        return False
+    return True
+
+
+def _attempt(name: str, action: Callable[[], Any]) -> Any:
+    """Run one of transformers' loaders; its failures become one sentence."""
+    try:
+        with _quiet():
+            return action()
+    except (OSError, ValueError, ImportError, RuntimeError, KeyError) as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise SourceError(f"{name} could not be loaded: {first}. {_advice(name)}") from error
+
+
+def _advice(name: str) -> str:
+    if Path(name).is_dir():
+        return "Weights must be safetensors; pickle files need pickled=True (--pickled)."
+    known = f" {name!r} is built in: init=True (--at-init) needs no weights." * (name in BUILTIN)
+    return f"Give a folder, or a Hub id that is cached or while the Hub can be reached.{known}"
+
+
+def _optional(kind: Any, name: str, options: dict[str, Any]) -> Any:
+    """A tokeniser or processor if there is one."""
+    try:
+        with _quiet():
+            return kind.from_pretrained(name, **options)
+    except (OSError, ValueError, ImportError, KeyError, TypeError, AttributeError):
+        return None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No advice from the loaders on standard error: what matters becomes an error of ours."""
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()

@@ -1,0 +1,107 @@
+"""Proof that our network computes what the original does: same input, every layer compared."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from rankscope.errors import VerificationError
+from rankscope.families.capture import layer_outputs
+from rankscope.families.family import Family, Original
+from rankscope.network import Network
+
+if TYPE_CHECKING:
+    import polars
+
+TOLERANCES = {
+    torch.float64: 1e-10,
+    torch.float32: 1e-4,
+    torch.float16: 2e-2,
+    torch.bfloat16: 1e-1,
+}
+"""Largest relative error allowed per dtype; halves differ by their rounding, layer after layer."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The relative error of each layer, layer 0 being the blocks' input."""
+
+    family: str
+    errors: tuple[float, ...]
+    tolerance: float
+
+    @property
+    def worst(self) -> float:
+        """The largest error of any layer."""
+        return max(self.errors)
+
+    @property
+    def table(self) -> "polars.DataFrame":
+        """One row per layer: layer, metric ``relative_error``, value."""
+        from rankscope import tables
+
+        layers = range(1, len(self.errors) + 1)
+        names = ["relative_error"] * len(self.errors)
+        return tables.frame({"layer": list(layers), "metric": names, "value": list(self.errors)})
+
+    def __str__(self) -> str:
+        rows = [f"  layer {k:>3}   {error:.2e}" for k, error in enumerate(self.errors, start=1)]
+        head = f"{self.family}: relative error of each layer (tolerance {self.tolerance:.0e})"
+        return "\n".join([head, *rows])
+
+
+def compare(
+    family: Family, body: nn.Module, network: Network, arguments: Mapping[str, Any]
+) -> Verification:
+    """Run both on the same input; an error names the first layer that differs too much."""
+    with true_precision(body):
+        x, theirs = layer_outputs(family, body, arguments)
+    token_mask = arguments.get("attention_mask")
+    token_mask = None if token_mask is None else token_mask.bool()
+    valid = slice(None) if token_mask is None else token_mask
+    with torch.no_grad():
+        errors = tuple(
+            _relative_error(mine[valid].cpu(), other[valid].cpu())
+            for mine, other in zip(network.states(x, token_mask), theirs, strict=True)
+        )
+    found = Verification(family.name, errors, TOLERANCES[x.dtype])
+    for layer, error in enumerate(errors, start=1):
+        if not error <= found.tolerance:
+            raise VerificationError(
+                f"{family.name}: our layer {layer} differs from the original by {error:.2e} "
+                f"(relative, {found.tolerance:.0e} allowed in {x.dtype}); the conversion does not "
+                "fit this model. rankscope.trace works on it without conversion."
+            )
+    return found
+
+
+def _relative_error(mine: Tensor, other: Tensor) -> float:
+    size = torch.linalg.vector_norm(other.double())
+    error = torch.linalg.vector_norm(mine.double() - other.double())
+    return float(error / size) if size > 0 else float(error)
+
+
+@contextmanager
+def true_precision(original: nn.Module) -> Iterator[None]:
+    """Let the original's RMSNorms compute in the model's precision while the context lasts.
+
+    They step down to float32 inside, also in a float64 model; ours do not, and in float64 the
+    difference, not the conversion, would be what is compared.
+    """
+    with ExitStack() as undo:
+        for module in original.modules():
+            eps, gain = getattr(module, "variance_epsilon", None), getattr(module, "weight", None)
+            if eps is not None and isinstance(gain, Tensor) and gain.dtype == torch.float64:
+                module.forward = _rms_norm(module, eps)
+                undo.callback(module.__dict__.pop, "forward", None)
+        yield
+
+
+def _rms_norm(module: Original, eps: float) -> Any:
+    def forward(hidden: Tensor) -> Tensor:
+        return nn.functional.rms_norm(hidden, hidden.shape[-1:], module.weight, eps)
+
+    return forward

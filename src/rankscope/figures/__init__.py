@@ -1,0 +1,17 @@
+"""Charts, drawn from summary tables; nothing here measures anything."""
+
+from rankscope.figures.layers import by_layer
+from rankscope.figures.metric_words import MetricWords, metric_words
+from rankscope.figures.saving import ScriptSafe, save
+from rankscope.figures.theme import Figure, adaptive, dark_variables
+
+__all__ = [
+    "Figure",
+    "MetricWords",
+    "ScriptSafe",
+    "adaptive",
+    "by_layer",
+    "dark_variables",
+    "metric_words",
+    "save",
+]

@@ -1,0 +1,94 @@
+"""``by_layer``: metrics against the layer, a panel for each."""
+
+from collections.abc import Sequence
+
+import altair as alt
+import polars as pl
+
+from rankscope.errors import InputError
+from rankscope.figures import theme
+from rankscope.figures.panel import HOVERED, PINNED, Look, panel, view_name
+
+_NEEDED = ("layer", "metric", "count", "mean", "low", "median", "high")
+_ON_A_VARIANT = "event.item && event.item.datum && isDefined(event.item.datum.variant)"
+
+
+def by_layer(
+    summary: pl.DataFrame, *, metrics: Sequence[str] | None = None, title: str | None = None
+) -> alt.ConcatChart:
+    """Each metric against the layer, in a panel of its own: mean, and band of 10 to 90 per cent.
+
+    >>> by_layer(tables.summary(table), metrics=["relative_residual"])
+
+    ``summary`` is what ``tables.summary`` returns; with a ``variant`` column each variant has its
+    line, in the colour it has in every figure. ``metrics`` chooses the panels and their order.
+    Pointing at a line, or clicking on a name in the legend, brings that variant to the front.
+    """
+    names = _chosen(summary, metrics)
+    variants = _variants(summary)
+    shown = summary.filter(pl.col("metric").is_in(names))
+    layers = shown["layer"].to_list()
+    look = Look(variants, (min(layers), max(layers)))
+    panels = [
+        panel(name, shown.filter(pl.col("metric") == name).to_dicts(), look, number=number)
+        for number, name in enumerate(names)
+    ]
+    figure = alt.ConcatChart(
+        concat=panels,
+        columns=theme.COLUMNS,
+        spacing=dict(theme.SPACING),
+        params=_selections(len(panels)) if variants else alt.Undefined,
+    ).resolve_scale(color="shared", shape="shared")
+    if title is not None:
+        figure = figure.properties(title=alt.Title(title, fontSize=16, offset=20, frame="bounds"))
+    return theme.styled(figure, names=variants)
+
+
+def _selections(panels: int) -> list[alt.TopLevelSelectionParameter]:
+    """The variant under the pointer, and the variants clicked on in the legend."""
+    views = [view_name(number) for number in range(panels)]
+    pointed = {
+        "type": "point",
+        "fields": ["variant"],
+        "on": {"type": "pointerover", "filter": _ON_A_VARIANT},
+        "clear": "pointerout",
+    }
+    clicked = {"type": "point", "fields": ["variant"], "toggle": "true"}
+    return [
+        alt.TopLevelSelectionParameter(
+            name=HOVERED, select=pointed, bind={"legend": "pointerover"}, views=views
+        ),
+        alt.TopLevelSelectionParameter(name=PINNED, select=clicked, bind="legend", views=views),
+    ]
+
+
+def _chosen(summary: pl.DataFrame, metrics: Sequence[str] | None) -> list[str]:
+    """The metrics to draw, after a check that the table can be drawn at all."""
+    missing = [name for name in _NEEDED if name not in summary.columns]
+    if missing:
+        raise InputError(
+            f"the table lacks {', '.join(missing)}; by_layer draws what tables.summary returns."
+        )
+    if summary["layer"].null_count():
+        raise InputError("some rows have no layer; keep those that have one.")
+    present = summary["metric"].unique(maintain_order=True).to_list()
+    asked = [metrics] if isinstance(metrics, str) else list(present if metrics is None else metrics)
+    unknown = [name for name in asked if name not in present]
+    if unknown or not asked:
+        got = f"no rows for metric {unknown[0]!r}" if unknown else "there is nothing to draw"
+        raise InputError(f"{got}; the table has {', '.join(present) or 'no metric at all'}.")
+    keys = [name for name in ("variant", "metric", "layer") if name in summary.columns]
+    twice = summary.filter(summary.select(keys).is_duplicated())
+    if twice.height:
+        row = twice.row(0, named=True)
+        raise InputError(
+            f"several rows for {row['metric']} at layer {row['layer']}; by_layer draws one table: "
+            "keep one run, model and length, or name them in the variant column."
+        )
+    return list(dict.fromkeys(asked))
+
+
+def _variants(summary: pl.DataFrame) -> tuple[str, ...]:
+    if "variant" not in summary.columns:
+        return ()
+    return tuple(summary["variant"].unique(maintain_order=True).to_list())

@@ -1,0 +1,96 @@
+"""What each metric is called, how it is drawn and what it means, in plain words."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Scale = Literal["log", "linear"]
+
+
+@dataclass(frozen=True)
+class MetricWords:
+    """The words and the scale of one metric.
+
+    ``includes`` are values its axis shows whatever was measured, such as 0 for a rank. Symbols keep
+    to characters every font has (no ₂ or ⁴), or a picture made on a bare machine shows boxes.
+    """
+
+    title: str
+    symbol: str = ""
+    scale: Scale = "linear"
+    meaning: str = ""
+    includes: tuple[float, ...] = ()
+
+
+_ALIKE = "0 = all tokens alike"
+
+WORDS: Final[Mapping[str, MetricWords]] = {
+    "relative_residual": MetricWords(
+        "Relative residual",
+        "‖res(X)‖ / ‖X‖",
+        "log",
+        f"{_ALIKE}; about 1 = nothing in common",
+        (1.0,),
+    ),
+    "residual": MetricWords(
+        "Residual", "‖res(X)‖", "log", f"{_ALIKE}; grows with the size of the tokens"
+    ),
+    "dispersion": MetricWords(
+        "Dispersion", "μ(X)", "log", f"{_ALIKE}; grows with the size of the tokens"
+    ),
+    "mean_cosine": MetricWords(
+        "Mean cosine", "cos(x, x′)", "linear", "1 = one direction; 0 = none in common", (0.0, 1.0)
+    ),
+    "effective_rank": MetricWords(
+        "Effective rank", "exp H(σ)", "linear", "1 = one direction; higher = more in use", (0.0,)
+    ),
+    "stable_rank": MetricWords(
+        "Stable rank", "Σσ² / max σ²", "linear", "1 = one direction dominates", (0.0,)
+    ),
+    "numerical_rank": MetricWords(
+        "Numerical rank", "rank(X)", "linear", "1 = one direction above rounding", (0.0,)
+    ),
+    "participation_ratio": MetricWords(
+        "Participation ratio",
+        "(Σσ²)² / Σ(σ²)²",
+        "linear",
+        "How many directions share the energy",
+        (0.0,),
+    ),
+    "spectral_ratio": MetricWords(
+        "Spectral ratio", "σ2 / σ1", "log", "0 = rank one; 1 = no direction dominates", (1.0,)
+    ),
+    "attention_entropy": MetricWords(
+        "Attention entropy",
+        "H(P), nats",
+        "linear",
+        "0 = one key per query; log n = all alike",
+        (0.0,),
+    ),
+    "dobrushin": MetricWords(
+        "Ergodicity coefficient",
+        "τ(P)",
+        "linear",
+        "0 = one step makes all tokens alike; 1 = need not mix",
+        (0.0, 1.0),
+    ),
+    "second_singular_value": MetricWords(
+        "Second singular value", "σ2(P)", "linear", "0 = no difference gets through", (0.0, 1.0)
+    ),
+    "high_pass_ratio": MetricWords(
+        "High-pass ratio", "‖high-pass‖ / ‖DC‖", "linear", "0 = all queries look alike", (0.0,)
+    ),
+}
+
+
+def metric_words(name: str) -> MetricWords:
+    """The words for a metric; one we do not know keeps its own name, on a linear axis.
+
+    >>> metric_words("my_score").title
+    'My score'
+    """
+    known = WORDS.get(name)
+    if known is not None:
+        return known
+    spoken = name.replace("_", " ").strip() or name
+    return MetricWords(spoken[:1].upper() + spoken[1:])

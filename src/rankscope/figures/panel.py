@@ -1,0 +1,186 @@
+"""One panel of a figure: one metric against the layer."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import altair as alt
+
+from rankscope.figures import theme
+from rankscope.figures.metric_words import MetricWords, metric_words
+from rankscope.figures.scales import Vertical, linear, logarithmic, positive
+
+Row = Mapping[str, Any]
+
+# What centring float32 tokens leaves of them, about, whatever they were.
+NOISE_FLOOR: Final = (3e-8, 3e-7)
+_NEAR_NOISE: Final = 1e-5
+_NOISE_METRIC: Final = "relative_residual"
+_CURVES: Final = ("mean", "low", "high")
+
+# The two selections of a figure: the variant under the pointer, and those clicked on in the legend.
+HOVERED: Final = "hovered"
+PINNED: Final = "pinned"
+_IN_FOCUS: Final = {
+    "or": [
+        {"param": HOVERED, "empty": False},
+        {"and": [{"param": HOVERED}, {"param": PINNED}]},
+    ]
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the panels of one figure have in common: the variants and the layers."""
+
+    variants: tuple[str, ...]
+    layers: tuple[int, int]
+
+    def colour(self) -> Any:
+        """A fixed colour per variant, or one for all if there are no variants."""
+        if not self.variants:
+            return alt.value(theme.SINGLE_COLOUR)
+        return alt.Color("variant:N", scale=_fixed(theme.colours(self.variants)))
+
+    def shape(self) -> Any:
+        """A fixed shape per variant."""
+        if not self.variants:
+            return alt.value(theme.SHAPES[0])
+        return alt.Shape("variant:N", scale=_fixed(theme.shapes(self.variants)))
+
+    def opacity(self, full: float) -> Any:
+        """Full for the variants in focus, faint for the others."""
+        if not self.variants:
+            return alt.value(full)
+        return alt.OpacityValue(full * theme.FADED, condition={"test": _IN_FOCUS, "value": full})
+
+    def point_size(self) -> float:
+        """Smaller where layers are many."""
+        first, last = self.layers
+        return theme.POINT_SIZE * min(1.0, theme.MANY_LAYERS / max(1, last - first))
+
+    def layer(self) -> alt.X:
+        """The layer, in whole numbers, with the same ends in every panel."""
+        first, last = self.layers
+        return alt.X(
+            "layer:Q",
+            axis=alt.Axis(title="layer", format="d", tickMinStep=1, tickCount=8, grid=False),
+            scale=alt.Scale(
+                domain=[first, max(last, first + 1)], nice=False, zero=False, padding=10
+            ),
+        )
+
+
+def panel(metric: str, rows: Sequence[Row], look: Look, *, number: int) -> alt.LayerChart:
+    """The metric's mean per layer with points, in its band of 10 to 90 per cent."""
+    words = metric_words(metric)
+    vertical = _vertical(metric, words, rows)
+    marks = _marks(vertical, look)
+    # A legend listens to a selection only if the first of its layers holds it.
+    marks[0] = marks[0].properties(name=view_name(number))
+    noise = _noise_floor(vertical) if _reaches_noise(metric, vertical) else []
+    return alt.LayerChart(
+        data=alt.InlineData(values=[_drawn(row, vertical) for row in rows]),
+        layer=[*noise, *vertical.names(), *marks],
+        title=alt.Title(words.title, subtitle=words.meaning or " "),
+        width=theme.PANEL_WIDTH,
+        height=theme.PANEL_HEIGHT,
+    )
+
+
+def view_name(number: int) -> str:
+    """The name under which a figure's selections find the panel."""
+    return f"metric_{number}"
+
+
+def _fixed(chosen: Mapping[str, str]) -> alt.Scale:
+    return alt.Scale(domain=list(chosen), range=list(chosen.values()))
+
+
+def _vertical(metric: str, words: MetricWords, rows: Sequence[Row]) -> Vertical:
+    values = [row[name] for row in rows for name in _CURVES if _measured(row[name])]
+    if words.scale == "linear":
+        return linear(words.symbol, values, includes=words.includes)
+    noise = NOISE_FLOOR[:1] if metric == _NOISE_METRIC and _near_noise(values) else ()
+    return logarithmic(words.symbol, values, includes=(*words.includes, *noise))
+
+
+def _near_noise(values: Sequence[float]) -> bool:
+    """Whether to show the noise floor: values come close, and zero would be drawn below it."""
+    shown = positive(values)
+    smallest = min(shown, default=1.0)
+    return smallest < _NEAR_NOISE and (len(shown) == len(values) or smallest / 10 <= NOISE_FLOOR[0])
+
+
+def _marks(vertical: Vertical, look: Look) -> list[alt.Chart]:
+    """Band, line, points, and on top of them the invisible targets that carry the tooltip."""
+    base = alt.Chart().encode(x=look.layer(), color=look.colour(), y=vertical.of("drawn_mean:Q"))
+    full, shape = look.opacity(1.0), look.shape()
+    band = base.mark_area().encode(
+        y=vertical.of("drawn_low:Q"), y2="drawn_high:Q", opacity=look.opacity(theme.BAND_OPACITY)
+    )
+    line = base.mark_line().encode(opacity=full)
+    point = base.mark_point(filled=True, size=look.point_size()).encode(shape=shape, opacity=full)
+    marks = [band, line, point]
+    if vertical.floor is not None:
+        hollow = base.mark_point(
+            filled=False, fill=theme.INK["paper"], strokeWidth=1.5, size=look.point_size()
+        )
+        off_scale = hollow.encode(shape=shape, opacity=full).transform_filter("datum.off_scale")
+        marks.append(off_scale)
+    target = base.mark_point(filled=True, size=theme.TARGET_SIZE, opacity=0)
+    return [*marks, target.encode(tooltip=_tooltip(look))]
+
+
+def _drawn(row: Row, vertical: Vertical) -> dict[str, Any]:
+    """A row as the chart needs it: its values, where each is drawn, and how it is told."""
+    drawn = dict(row)
+    for name in ("mean", "median", "low", "high"):
+        value = row[name]
+        drawn[f"exact_{name}"] = "none" if value is None else f"{value:.6g}"
+        drawn[name] = value if _measured(value) else None  # JSON has no NaN; the line is broken
+    for name in _CURVES:
+        drawn[f"drawn_{name}"] = vertical.shown(drawn[name])
+    drawn["off_scale"] = drawn["drawn_mean"] != drawn["mean"]
+    return drawn
+
+
+def _tooltip(look: Look) -> list[alt.Tooltip]:
+    variant = [alt.Tooltip("variant:N")] if look.variants else []
+    return [
+        *variant,
+        alt.Tooltip("layer:Q", format="d"),
+        alt.Tooltip("exact_mean:N", title="mean"),
+        alt.Tooltip("exact_median:N", title="median"),
+        alt.Tooltip("exact_low:N", title="10th percentile"),
+        alt.Tooltip("exact_high:N", title="90th percentile"),
+        alt.Tooltip("count:Q", title="measurements", format=",d"),
+    ]
+
+
+def _reaches_noise(metric: str, vertical: Vertical) -> bool:
+    return metric == _NOISE_METRIC and vertical.domain[0] <= NOISE_FLOOR[0]
+
+
+def _noise_floor(vertical: Vertical) -> list[alt.Chart]:
+    """Where float32 ends, as a faint band across the panel with its name."""
+    low, high = NOISE_FLOOR
+    middle = math.sqrt(low * high)
+    base = alt.Chart(alt.InlineData(values=[{"from": low, "to": high, "middle": middle}]))
+    band = base.mark_rect(color=theme.INK["muted"], opacity=0.13).encode(
+        y=vertical.of("from:Q"), y2="to:Q"
+    )
+    name = base.mark_text(
+        text="float32 noise floor",
+        align="left",
+        baseline="middle",
+        dx=8,
+        fontSize=10.5,
+        color=theme.INK["muted"],
+    ).encode(x=alt.value(0), y=vertical.of("middle:Q"))
+    return [band, name]
+
+
+def _measured(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)

@@ -1,0 +1,42 @@
+"""``save``: a chart as a file."""
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from rankscope.errors import InputError
+from rankscope.figures.theme import Figure
+
+_FORMATS: dict[str, Literal["html", "svg", "png"]] = {
+    ".html": "html",
+    ".svg": "svg",
+    ".png": "png",
+}
+
+
+class ScriptSafe(json.JSONEncoder):
+    """JSON that can stand inside a ``<script>``: no text in it can end the element."""
+
+    def encode(self, o: Any) -> str:
+        """Write angle brackets and ampersands as escapes; the value read back is the same."""
+        text = super().encode(o)
+        for character in "<>&\u2028\u2029":
+            text = text.replace(character, f"\\u{ord(character):04x}")
+        return text
+
+
+def save(chart: Figure, path: str | Path) -> Path:
+    """Write a chart as a page that works offline, as SVG or as PNG, by the path's suffix.
+
+    >>> save(by_layer(summary), "collapse.png")
+    """
+    path = Path(path)
+    kind = _FORMATS.get(path.suffix.lower())
+    if kind is None:
+        raise InputError(f"cannot write {path.name!r}; end it in {', '.join(_FORMATS)}.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "html":
+        chart.save(path, format=kind, inline=True, json_kwds={"cls": ScriptSafe})
+    else:
+        chart.save(path, format=kind, scale_factor=2 if kind == "png" else 1)
+    return path

@@ -1,0 +1,40 @@
+"""Numbers that say how alike the tokens are: functions of tensors, padding-aware."""
+
+from rankscope.metrics.attention import (
+    attention_entropy,
+    dobrushin,
+    high_pass_ratio,
+    second_singular_value,
+)
+from rankscope.metrics.residual import Certified, dispersion, matrix_norm, residual
+from rankscope.metrics.similarity import mean_cosine
+from rankscope.metrics.spectrum import (
+    Spectra,
+    effective_rank,
+    numerical_rank,
+    participation_ratio,
+    singular_values,
+    spectra,
+    spectral_ratio,
+    stable_rank,
+)
+
+__all__ = [
+    "Certified",
+    "Spectra",
+    "attention_entropy",
+    "dispersion",
+    "dobrushin",
+    "effective_rank",
+    "high_pass_ratio",
+    "matrix_norm",
+    "mean_cosine",
+    "numerical_rank",
+    "participation_ratio",
+    "residual",
+    "second_singular_value",
+    "singular_values",
+    "spectra",
+    "spectral_ratio",
+    "stable_rank",
+]

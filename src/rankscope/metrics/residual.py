@@ -1,0 +1,161 @@
+"""How far the tokens are from being all alike: the residual of theory section 2."""
+
+from typing import Literal, NamedTuple, get_args, overload
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rankscope.checks import measurable
+from rankscope.errors import InputError
+from rankscope.metrics.centers import mean_center, median_center, optimal_center
+from rankscope.metrics.spectrum import svdvals
+from rankscope.shapes import PerSample, TokenMask, Tokens
+
+Norm = Literal["composite", "one", "inf", "fro", "spectral"]
+Center = Literal["mean", "median", "optimal"]
+
+
+class Certified(NamedTuple):
+    """A residual and a lower bound no choice of the center can beat."""
+
+    value: PerSample
+    lower_bound: PerSample
+
+
+@overload
+def residual(
+    x: Tensor,
+    *,
+    norm: Norm = ...,
+    center: Center = ...,
+    relative: bool = ...,
+    token_mask: Tensor | None = ...,
+    certified: Literal[False] = ...,
+    tolerance: float = ...,
+) -> PerSample: ...
+
+
+@overload
+def residual(
+    x: Tensor,
+    *,
+    norm: Norm = ...,
+    center: Center = ...,
+    relative: bool = ...,
+    token_mask: Tensor | None = ...,
+    certified: Literal[True],
+    tolerance: float = ...,
+) -> Certified: ...
+
+
+def residual(
+    x: Tensor,
+    *,
+    norm: Norm = "composite",
+    center: Center = "mean",
+    relative: bool = False,
+    token_mask: Tensor | None = None,
+    certified: bool = False,
+    tolerance: float = 1e-4,
+) -> PerSample | Certified:
+    """Distance of the tokens from the nearest rank-one matrix ``1cᵀ`` (D, section 2).
+
+    >>> residual(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
+    tensor(1.)
+
+    ``x`` is ``(..., token, feature)``; the result has the leading axes. ``center`` says which ``c``
+    is subtracted: the ``mean`` of the tokens (both papers' experiments), their ``median``, or the
+    ``optimal`` one for the norm, found to a relative ``tolerance``. ``relative`` divides by the
+    norm of ``x``; zero divided by zero is zero. With ``certified`` the answer is a pair: the value
+    and a lower bound on what any center could reach (for the mean and the median too).
+    Gradients flow through ``x``; at the optimal center they are those of the envelope theorem.
+    """
+    _known("norm", norm, get_args(Norm))
+    _known("center", center, get_args(Center))
+    x, token_mask = measurable(x, token_mask)
+    c, bound = _center(x, norm, center, token_mask, certified=certified, tolerance=tolerance)
+    value = matrix_norm(_subtract(x, c, token_mask), norm)
+    whole = matrix_norm(x, norm) if relative else torch.ones_like(value)
+    value = _ratio(value, whole)
+    if bound is None:
+        return value
+    return Certified(value, torch.minimum(_ratio(bound, whole), value).detach())
+
+
+def dispersion(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
+    """``μ(X) = ‖X − 1x̄ᵀ‖_F`` (W, section 3): the Frobenius residual at the mean.
+
+    >>> dispersion(torch.tensor([[3.0], [1.0]]))
+    tensor(1.4142)
+    """
+    return residual(x, norm="fro", center="mean", token_mask=token_mask)
+
+
+def matrix_norm(m: Float[Tensor, "*batch row column"], norm: Norm) -> PerSample:
+    """The norms of theory section 1; the composite one is ``√(‖m‖₁ ‖m‖∞)``."""
+    match norm:
+        case "one":
+            return m.abs().sum(-2).amax(-1)
+        case "inf":
+            return m.abs().sum(-1).amax(-1)
+        case "composite":
+            size = m.abs()  # two roots, so that a product of large sums cannot overflow
+            return _sqrt(size.sum(-2).amax(-1)) * _sqrt(size.sum(-1).amax(-1))
+        case "fro":
+            size, scale = _unit_scale(m)
+            return scale * _sqrt(size.square().sum((-2, -1)))
+        case "spectral":
+            return svdvals(m)[..., 0]
+
+
+def _center(
+    x: Tokens,
+    norm: Norm,
+    center: Center,
+    token_mask: TokenMask | None,
+    *,
+    certified: bool,
+    tolerance: float,
+) -> tuple[Float[Tensor, "*batch feature"], PerSample | None]:
+    """The center asked for and, if certified, a lower bound over all centers."""
+    if center == "optimal" or certified:
+        optimum = optimal_center(x, norm, token_mask, tolerance=tolerance)
+        bound = optimum.lower_bound if certified else None
+        if center == "optimal":
+            # For mean-centred norms the optimum is the mean itself, whose gradient is exact.
+            if norm in ("fro", "spectral"):
+                return mean_center(x, token_mask), bound
+            return optimum.center, bound
+    else:
+        bound = None
+    return (mean_center if center == "mean" else median_center)(x, token_mask), bound
+
+
+def _subtract(
+    x: Tokens, center: Float[Tensor, "*batch feature"], token_mask: TokenMask | None
+) -> Tokens:
+    r = x - center.unsqueeze(-2)
+    return r if token_mask is None else torch.where(token_mask.unsqueeze(-1), r, r.new_zeros(()))
+
+
+def _unit_scale(m: Tensor) -> tuple[Tensor, Tensor]:
+    """``m`` divided by its largest entry, so that squares neither overflow nor vanish."""
+    scale = m.detach().abs().amax((-2, -1), keepdim=True)
+    scale = torch.where(scale > 0, scale, torch.ones_like(scale))
+    return m / scale, scale[..., 0, 0]
+
+
+def _sqrt(value: Tensor) -> Tensor:
+    """A square root whose gradient at zero is zero instead of NaN."""
+    positive = value > 0
+    return torch.where(positive, torch.where(positive, value, 1.0).sqrt(), value)
+
+
+def _ratio(part: Tensor, whole: Tensor) -> Tensor:
+    return part / torch.where(whole > 0, whole, torch.ones_like(whole))
+
+
+def _known(what: str, got: str, expected: tuple[str, ...]) -> None:
+    if got not in expected:
+        raise InputError(f"{what}={got!r} is unknown; choose one of {', '.join(expected)}.")

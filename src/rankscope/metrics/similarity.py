@@ -1,0 +1,57 @@
+"""How alike the tokens' directions are."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from rankscope.checks import measurable
+from rankscope.errors import InputError
+from rankscope.shapes import PerSample, TokenMask, Tokens
+
+
+def mean_cosine(
+    x: Tensor, *, exclude: Sequence[int] = (), token_mask: Tensor | None = None
+) -> PerSample:
+    """Mean cosine over all pairs of different tokens; no diagonal, no absolute value.
+
+    >>> mean_cosine(torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]))
+    tensor(0.3333)
+
+    ``exclude`` drops positions (0 the first token, -1 the last; padding is not counted), for
+    instance a CLS or BOS token, which often has a direction of its own. A zero token has cosine 0
+    with every other; a single token has cosine 1, being alike to all there is.
+    """
+    x, token_mask = measurable(x, token_mask)
+    kept = _without(x, exclude, token_mask) if exclude else token_mask
+    # Scaling by the largest entry first keeps the squares inside the range of the dtype.
+    largest = x.detach().abs().amax(-1, keepdim=True)
+    x = x / torch.where(largest > 0, largest, torch.ones_like(largest))
+    length = torch.linalg.vector_norm(x, dim=-1)
+    weight = torch.where(length > 0, 1 / torch.where(length > 0, length, 1.0), 0.0)
+    nonzero = length > 0
+    if kept is not None:
+        weight, nonzero = weight * kept, nonzero & kept
+    total = (weight.unsqueeze(-2) @ x).squeeze(-2)  # Σ of unit vectors, without forming them
+    diagonal = nonzero.sum(-1).to(x.dtype)
+    count = diagonal.new_full(diagonal.shape, x.shape[-2]) if kept is None else kept.sum(-1)
+    pairs = count * (count - 1)
+    mean = (total.square().sum(-1) - diagonal) / torch.where(pairs > 0, pairs, 1)
+    return torch.where(pairs > 0, mean.clamp(-1, 1), torch.ones_like(mean))
+
+
+def _without(x: Tokens, exclude: Sequence[int], token_mask: TokenMask | None) -> TokenMask:
+    """The valid tokens less the excluded positions, counted among the valid ones."""
+    if token_mask is None:
+        token_mask = torch.ones(x.shape[:-1], dtype=torch.bool, device=x.device)
+    position = token_mask.cumsum(-1) - 1
+    count = token_mask.sum(-1, keepdim=True)
+    kept = token_mask
+    for index in exclude:
+        kept = kept & (position != (index if index >= 0 else count + index))
+    if not bool(kept.any(-1).all()):
+        raise InputError(
+            f"exclude={list(exclude)} leaves no token in some sample; "
+            f"the shortest has {int(count.min())} tokens."
+        )
+    return kept

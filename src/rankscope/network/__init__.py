@@ -1,0 +1,33 @@
+"""The one transformer we own: spec, blocks, masks, and variants that share weights."""
+
+from rankscope.network.attention import Attention
+from rankscope.network.block import Block, Branch, Step
+from rankscope.network.initial import Init
+from rankscope.network.masks import Causal, Explicit, Full, Mask, Window
+from rankscope.network.mlp import MLP
+from rankscope.network.network import Network
+from rankscope.network.norms import Sphere
+from rankscope.network.scores import ScoreKind, Scores
+from rankscope.network.sight import Sight, sight
+from rankscope.network.spec import Spec
+
+__all__ = [
+    "MLP",
+    "Attention",
+    "Block",
+    "Branch",
+    "Causal",
+    "Explicit",
+    "Full",
+    "Init",
+    "Mask",
+    "Network",
+    "ScoreKind",
+    "Scores",
+    "Sight",
+    "Spec",
+    "Sphere",
+    "Step",
+    "Window",
+    "sight",
+]

@@ -1,0 +1,7 @@
+"""Charts and words → one HTML file; the same findings in a terminal."""
+
+from rankscope.report.diagnosis import diagnosis_page
+from rankscope.report.page import Report, Section
+from rankscope.report.writing import write_html
+
+__all__ = ["Report", "Section", "diagnosis_page", "write_html"]

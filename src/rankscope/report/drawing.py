@@ -1,0 +1,47 @@
+"""A chart as part of a page: its specification for scripts, a picture for readers without."""
+
+import base64
+import json
+from functools import cache
+from html import escape
+
+import altair as alt
+import vl_convert
+
+from rankscope.errors import InputError
+from rankscope.figures import Figure, ScriptSafe, adaptive
+
+VEGA_LITE = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
+"""The version of Vega-Lite that Altair writes for, as vl-convert names it."""
+
+
+def drawing(chart: Figure, *, name: str, title: str) -> str:
+    """A figure: where the chart is drawn, its specification, and a static picture of it."""
+    spec = chart.to_dict()
+    words = escape(title)
+    picture = "data:image/svg+xml;base64," + base64.b64encode(_svg(spec, title).encode()).decode()
+    data = json.dumps(adaptive(spec), cls=ScriptSafe, ensure_ascii=False, separators=(",", ":"))
+    return (
+        f'<figure id="{name}" data-title="{words}">\n'
+        '<div class="chart"></div>\n'
+        f'<noscript><img src="{picture}" alt="{words}"></noscript>\n'
+        f'<script type="application/json">{data}</script>\n'
+        "</figure>"
+    )
+
+
+@cache
+def bundle() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script that needs nothing else."""
+    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
+
+
+def _svg(spec: dict[str, object], title: str) -> str:
+    try:
+        return vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE, allowed_base_urls=[])
+    except ValueError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(
+            f"the chart of section {title!r} cannot be drawn from what it holds (a report loads "
+            f"nothing from elsewhere): {reason}"
+        ) from error

@@ -1,0 +1,75 @@
+/* Draws every figure of the page from the specification inside it. */
+(() => {
+  "use strict";
+  const AXIS = 64; // what a panel needs beside its plot
+  const GAP = 48;
+  const HINT = "Point at a curve or a name to bring it out; click on a name to keep it.";
+
+  /* Panels of ours are given the width there is, side by side or below each other. */
+  const fitted = (spec, width) => {
+    const ours = spec.usermeta?.rankscope;
+    if (!ours?.panels) return spec;
+    const columns = width >= 700 && spec.concat.length > 1 ? 2 : 1;
+    const room = Math.floor((width - 24 - GAP * (columns - 1)) / columns) - AXIS;
+    const wide = Math.max(220, Math.min(room, columns === 1 ? 620 : 480));
+    const names = Math.max(1, Math.floor((width - AXIS) / ours.legendEntry));
+    return {
+      ...spec,
+      columns,
+      concat: spec.concat.map((panel) => ({ ...panel, width: wide })),
+      config: { ...spec.config, legend: { ...spec.config.legend, columns: names } },
+    };
+  };
+
+  const picture = (figure) => {
+    const parsed = new DOMParser().parseFromString(
+      figure.querySelector("noscript").textContent, "text/html");
+    return parsed.querySelector("img");
+  };
+
+  const caption = (figure, interactive) => {
+    const line = document.createElement("figcaption");
+    const hint = document.createElement("span");
+    hint.textContent = interactive ? HINT : "";
+    const link = document.createElement("a");
+    link.textContent = "Save as SVG";
+    link.href = picture(figure).src;
+    link.download = figure.dataset.title.replace(/[^\p{L}\p{N}]+/gu, "-").toLowerCase() + ".svg";
+    line.append(hint, link);
+    figure.append(line);
+  };
+
+  const draw = async (figure) => {
+    const holder = figure.querySelector(".chart");
+    const spec = JSON.parse(figure.querySelector("script").textContent);
+    const options = { mode: "vega-lite", renderer: "svg", actions: false };
+    let drawn = null;
+    let last = 0;
+    const redraw = async () => {
+      const width = holder.clientWidth;
+      if (width === 0 || (drawn && Math.abs(width - last) < 8)) return;
+      last = width;
+      const before = drawn;
+      drawn = await vegaEmbed(holder, fitted(spec, width), options);
+      before?.finalize();
+    };
+    await redraw();
+    caption(figure, Boolean(spec.params));
+    if (spec.usermeta?.rankscope?.panels) {
+      let waiting = 0;
+      addEventListener("resize", () => {
+        clearTimeout(waiting);
+        waiting = setTimeout(redraw, 150);
+      });
+    }
+  };
+
+  for (const figure of document.querySelectorAll("figure")) {
+    draw(figure).catch((error) => {
+      console.error(error);
+      const holder = figure.querySelector(".chart");
+      holder.classList.add("static");
+      holder.replaceChildren(picture(figure));
+    });
+  }
+})();

@@ -1,0 +1,48 @@
+"""What a report consists of."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import polars as pl
+
+from rankscope.errors import InputError
+from rankscope.figures import Figure
+
+TONES: Final = ("collapse", "slow", "holds", "neutral")
+"""What a verdict can be: tokens become alike, slowly, or stay different; or none of these."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading with its text, and a chart or a table or both.
+
+    In texts an empty line begins a paragraph, ``**stars**`` make bold and backticks make code.
+    """
+
+    title: str
+    text: str = ""
+    chart: Figure | None = None
+    table: pl.DataFrame | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """A title, what was found in a paragraph, verdicts, sections and where it all came from.
+
+    A verdict is ``(label, sentence, tone)``, the tone one of ``TONES``.
+    """
+
+    title: str
+    lead: str
+    verdicts: Sequence[tuple[str, str, str]] = ()
+    sections: Sequence[Section] = ()
+    provenance: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for label, _, tone in self.verdicts:
+            if tone not in TONES:
+                raise InputError(
+                    f"the verdict on {label!r} has the tone {tone!r}; choose one of "
+                    f"{', '.join(TONES)}."
+                )

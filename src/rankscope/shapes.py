@@ -1,0 +1,26 @@
+"""The axis glossary: every tensor annotation in rankscope uses these names and no others.
+
+batch     samples that do not see one another
+token     positions of one sequence; rows of the theory's X
+feature   the width of the residual stream; columns of X
+head      attention heads
+query     the token that attends (rows of an attention matrix P)
+key       the token attended to (columns of P)
+layer     blocks, counted from 1; layer 0 is the input of the first block
+length    layers a path does not skip
+
+A leading ``*batch`` means any number of batch axes, none included. Public functions take plain
+tensors and check them themselves, so that a wrong shape is answered with a sentence; the private
+functions behind them carry these annotations, which the tests check at run time.
+"""
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+Tokens = Float[Tensor, "*batch token feature"]
+TokenMask = Bool[Tensor, "*batch token"]
+PerSample = Float[Tensor, "*batch"]
+Spectrum = Float[Tensor, "*batch singular"]
+Attention = Float[Tensor, "*batch head query key"]
+PerHead = Float[Tensor, "*batch head"]
+Hidden = Float[Tensor, "batch token feature"]

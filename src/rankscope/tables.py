@@ -1,0 +1,94 @@
+"""The one long table everything measured ends in: its columns, and reading and writing it.
+
+A row is one number. ``metric`` and ``value`` are always there; the other columns as far as each
+applies, always in the order of ``COLUMNS``.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from rankscope.errors import InputError
+
+COLUMNS: dict[str, type[pl.DataType]] = {
+    "run": pl.String,
+    "model": pl.String,
+    "variant": pl.String,
+    "layer": pl.Int64,
+    "head": pl.Int64,
+    "length": pl.Int64,
+    "sample": pl.Int64,
+    "metric": pl.String,
+    "value": pl.Float64,
+}
+_PROVENANCE_KEY = "rankscope"
+
+
+def frame(columns: Mapping[str, Sequence[Any]]) -> pl.DataFrame:
+    """A table from its columns, typed and in order."""
+    unknown = set(columns) - set(COLUMNS)
+    if unknown or not {"metric", "value"} <= set(columns):
+        raise InputError(
+            f"a table has the columns metric, value and any of {', '.join(COLUMNS)}; "
+            f"got {', '.join(columns)}."
+        )
+    return pl.DataFrame(
+        {
+            name: pl.Series(columns[name], dtype=kind)
+            for name, kind in COLUMNS.items()
+            if name in columns
+        }
+    )
+
+
+def joined(tables: Mapping[str, pl.DataFrame], *, column: str = "variant") -> pl.DataFrame:
+    """Several tables as one, told apart by a new column."""
+    labelled = [table.with_columns(pl.lit(label).alias(column)) for label, table in tables.items()]
+    merged = pl.concat(labelled, how="diagonal")
+    return merged.select([name for name in COLUMNS if name in merged.columns])
+
+
+def summary(table: pl.DataFrame) -> pl.DataFrame:
+    """Over the samples: how many, their mean, their 10th, 50th and 90th percentile.
+
+    Heads are pooled with the samples. Order of first appearance is kept, so that variants stay in
+    the order they were run in.
+    """
+    keys = [name for name in table.columns if name not in ("sample", "head", "value")]
+    value = pl.col("value")
+    return table.group_by(keys, maintain_order=True).agg(
+        value.len().alias("count"),
+        value.mean().alias("mean"),
+        value.quantile(0.1, "linear").alias("low"),
+        value.median().alias("median"),
+        value.quantile(0.9, "linear").alias("high"),
+    )
+
+
+def write(table: pl.DataFrame, path: str | Path, provenance: Mapping[str, Any]) -> Path:
+    """Write a table as Parquet, with where it came from inside the file."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table.write_parquet(path, metadata={_PROVENANCE_KEY: json.dumps(dict(provenance))})
+    return path
+
+
+def read(path: str | Path) -> tuple[pl.DataFrame, dict[str, Any]]:
+    """A table and its provenance, as written by ``write``."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"there is no table at {path}.")
+    try:
+        table = pl.read_parquet(path)
+        written = pl.read_parquet_metadata(path).get(_PROVENANCE_KEY)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise InputError(f"{path} is no Parquet file that can be read: {error}") from error
+    if written is None or not {"metric", "value"} <= set(table.columns):
+        raise InputError(
+            f"{path} was not written by rankscope: it lacks our columns or provenance."
+        )
+    provenance: dict[str, Any] = json.loads(written)
+    return table, provenance

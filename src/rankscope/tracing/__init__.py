@@ -1,0 +1,23 @@
+"""Record any model's layers while it runs.
+
+The room is called ``tracing`` because ``rankscope.trace`` is the function.
+"""
+
+from rankscope.tracing.blocks import find_blocks
+from rankscope.tracing.measures import DEFAULT_METRICS, MEASURES, chosen
+from rankscope.tracing.recorder import first_tensor
+from rankscope.tracing.result import Provenance, Trace
+from rankscope.tracing.run import evaluating, trace, trace_in_batches
+
+__all__ = [
+    "DEFAULT_METRICS",
+    "MEASURES",
+    "Provenance",
+    "Trace",
+    "chosen",
+    "evaluating",
+    "find_blocks",
+    "first_tensor",
+    "trace",
+    "trace_in_batches",
+]

@@ -1,0 +1,158 @@
+"""Forward hooks that turn each layer's output into numbers and keep nothing else."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rankscope.errors import InputError, RankscopeError, ShapeError
+from rankscope.metrics import spectra
+from rankscope.network import Attention, Block
+from rankscope.tracing.measures import Measure
+
+Columns = dict[str, list[Any]]
+_USUAL_NAMES = ("hidden_states", "last_hidden_state", "x", "src", "input")
+
+
+class Recorder:
+    """Counts the calls of the blocks, in the order they run, and measures each result.
+
+    Counting calls rather than modules makes a block that is used several times, as in ALBERT,
+    several layers. Layer 0 is the input of the first block.
+    """
+
+    def __init__(
+        self,
+        measures: Sequence[Measure],
+        token_mask: Tensor | None,
+        *,
+        measured: Tensor | None = None,
+        token_first: bool,
+    ) -> None:
+        self._hidden = [measure for measure in measures if measure.of == "hidden"]
+        self._spectral = [measure for measure in measures if measure.of == "spectrum"]
+        self._attention = [measure for measure in measures if measure.of == "attention"]
+        self._token_mask = token_mask
+        self._measured = token_mask if measured is None else measured
+        self._token_first = token_first
+        self._layer = -1
+        self._rows: list[tuple[int, str, Tensor]] = []
+
+    @contextmanager
+    def watching(self, blocks: Sequence[nn.Module]) -> Iterator[None]:
+        """Hooks on all blocks while the context lasts; none is left behind, whatever happens."""
+        handles = []
+        try:
+            for block in dict.fromkeys(blocks):
+                handles.append(block.register_forward_pre_hook(self._before, with_kwargs=True))
+                handles.append(block.register_forward_hook(self._after))
+                if self._attention:
+                    handles.append(_attention(block).register_forward_pre_hook(self._attend))
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def columns(self) -> Columns:
+        """Everything recorded, one list per column; ``head`` only if attention was measured."""
+        if self._layer < 1:
+            raise InputError("the forward pass ran none of the blocks; are they the model's own?")
+        table: Columns = {"layer": [], "head": [], "sample": [], "metric": [], "value": []}
+        for layer, name, values in self._rows:
+            per_head = values.reshape(values.shape[0], -1).double().cpu()
+            samples, heads = per_head.shape
+            is_attention = values.ndim == 2
+            table["layer"] += [layer] * per_head.numel()
+            table["head"] += [h if is_attention else None for h in range(heads)] * samples
+            table["sample"] += [s for s in range(samples) for _ in range(heads)]
+            table["metric"] += [name] * per_head.numel()
+            table["value"] += per_head.flatten().tolist()
+        if not self._attention:
+            del table["head"]
+        return table
+
+    def _before(self, _block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._layer < 0:
+            self._layer = 0
+            self._measure(first_tensor((*args, kwargs)))
+        self._layer += 1
+
+    def _after(self, _block: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
+        self._measure(first_tensor(output))
+
+    def _attend(self, attention: Attention, args: tuple[Any, ...]) -> None:
+        pattern = attention.pattern(*args)
+        for measure in self._attention:
+            compute = partial(measure.compute, token_mask=self._on(pattern, self._token_mask))
+            self._keep(measure, self._checked(measure.name, compute, pattern))
+
+    def _measure(self, hidden: Tensor) -> None:
+        if self._token_first and hidden.ndim == 3:
+            hidden = hidden.transpose(0, 1)
+        if hidden.ndim == 2:
+            hidden = hidden.unsqueeze(0)
+        if hidden.ndim != 3:
+            raise ShapeError(
+                f"layer {self._layer} has shape {tuple(hidden.shape)}, expected "
+                "(batch, token, feature); name blocks that work on sequences."
+            )
+        measured = self._on(hidden, self._measured)
+        for measure in self._hidden:
+            compute = partial(measure.compute, token_mask=measured)
+            self._keep(measure, self._checked(measure.name, compute, hidden))
+        if self._spectral:
+            decompose = partial(spectra, token_mask=measured)
+            decomposed = self._checked("singular values", decompose, hidden)
+            for measure in self._spectral:
+                self._keep(measure, measure.compute(decomposed))
+
+    def _checked(self, name: str, compute: Callable[..., Any], tensor: Tensor) -> Any:
+        try:
+            return compute(tensor)
+        except RankscopeError as error:
+            raise type(error)(f"layer {self._layer}, {name}: {error}") from error
+
+    @staticmethod
+    def _on(tensor: Tensor, mask: Tensor | None) -> Tensor | None:
+        """A mask where the tensor lives: layers may be spread over devices."""
+        return None if mask is None else mask.to(tensor.device)
+
+    def _keep(self, measure: Measure, value: Tensor) -> None:
+        self._rows.append((self._layer, measure.name, value.detach()))
+
+
+def _attention(block: nn.Module) -> Attention:
+    if not isinstance(block, Block):
+        raise InputError(
+            "attention metrics need a rankscope Network, whose attention matrices can be seen; "
+            f"a {type(block).__name__} does not show them. Leave those metrics out."
+        )
+    return block.attention
+
+
+def first_tensor(value: Any) -> Tensor:
+    """The hidden states among what a block takes or gives: a tensor, or the first one inside."""
+    if isinstance(value, Tensor):
+        dense: Tensor = torch.nested.to_padded_tensor(value, 0.0) if value.is_nested else value
+        return dense
+    inner: Sequence[Any] = ()
+    if isinstance(value, Mapping):
+        usual = [value[name] for name in _USUAL_NAMES if name in value]
+        inner = [*usual, *value.values()]
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        inner = value
+    for one in inner:
+        if isinstance(one, Tensor) and one.is_floating_point():
+            return first_tensor(one)
+        if isinstance(one, Mapping | Sequence) and not isinstance(one, str) and one:
+            try:
+                return first_tensor(one)
+            except InputError:
+                continue
+    raise InputError(
+        f"a block exchanged {type(value).__name__} with no real tensor in it; "
+        "name blocks that take and give hidden states."
+    )

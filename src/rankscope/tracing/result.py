@@ -1,0 +1,87 @@
+"""What a trace found: numbers by layer, sample and metric, and where they came from."""
+
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import torch
+
+from rankscope.errors import InputError
+from rankscope.tracing.recorder import Columns
+from rankscope.version import __version__
+
+if TYPE_CHECKING:
+    import altair
+    import polars
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "rankscope": __version__,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+    }
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a trace came from."""
+
+    model: str
+    spec: str | None = None
+    seed: int | None = None
+    versions: dict[str, str] = field(default_factory=_versions)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Numbers by layer, sample and metric, and where they came from."""
+
+    columns: Columns
+    provenance: Provenance
+
+    @property
+    def table(self) -> "polars.DataFrame":
+        """The numbers as a polars frame: layer, sample, metric, value (and head, if it applies)."""
+        from rankscope import tables
+
+        return tables.frame(self.columns)
+
+    def plot(self) -> "altair.ConcatChart":
+        """Each metric against the layer: the mean over samples in a band of 10 to 90 per cent."""
+        from rankscope import figures, tables
+
+        return figures.by_layer(tables.summary(self.table))
+
+    def save(self, path: str | Path) -> Path:
+        """Write the table as Parquet with its provenance inside the file."""
+        from rankscope import tables
+
+        return tables.write(self.table, path, asdict(self.provenance))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read what ``save`` wrote."""
+        from rankscope import tables
+
+        table, provenance = tables.read(path)
+        try:
+            origin = Provenance(**provenance)
+        except TypeError:
+            raise InputError(f"{path} holds another kind of table, not a trace.") from None
+        return cls(table.to_dict(as_series=False), origin)
+
+    @classmethod
+    def joined(cls, traces: Sequence[Self]) -> Self:
+        """Traces of one model on several batches as one, the samples numbered on."""
+        columns: Columns = {name: [] for name in traces[0].columns}
+        first = 0
+        for one in traces:
+            if one.columns.keys() != columns.keys():
+                raise InputError("traces with and without attention metrics cannot be joined.")
+            for name, values in one.columns.items():
+                columns[name] += [first + s for s in values] if name == "sample" else values
+            first = max(columns["sample"]) + 1
+        return cls(columns, traces[0].provenance)

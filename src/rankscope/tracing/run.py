@@ -1,0 +1,132 @@
+"""``trace``: one forward pass, measured layer by layer while it runs."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from rankscope.checks import valid_mask
+from rankscope.errors import InputError, KindError
+from rankscope.network import Network
+from rankscope.tracing.blocks import Named, find_blocks
+from rankscope.tracing.measures import DEFAULT_METRICS, Metrics, chosen
+from rankscope.tracing.recorder import Recorder
+from rankscope.tracing.result import Provenance, Trace
+
+Layout = Literal["batch token feature", "token batch feature"]
+
+
+def trace(
+    model: nn.Module,
+    inputs: Tensor | Mapping[str, Any] | Sequence[Any],
+    *,
+    metrics: Metrics = DEFAULT_METRICS,
+    token_mask: Tensor | None = None,
+    measured: Tensor | None = None,
+    blocks: Named | None = None,
+    layout: Layout | None = None,
+) -> Trace:
+    """Run a model once and measure every layer's hidden states while it runs.
+
+    >>> net = Network.random(Spec(2, 2, 8), seed=0)
+    >>> trace(net, torch.randn(1, 5, 8)).table.columns
+    ['layer', 'sample', 'metric', 'value']
+
+    ``model`` is a ``Network`` or any module with a stack of blocks, which is found, or named with
+    ``blocks`` (``"encoder.layers"``, or the modules). ``inputs`` goes to the model as it is: a
+    tensor, keyword arguments in a mapping, or positional ones in a sequence. ``token_mask`` says
+    which tokens are not padding; without it an ``attention_mask`` among the inputs is used.
+    ``measured`` says which of them count in the metrics of hidden states (default: all), so that
+    CLS and the like can be left out of the figures while the model still sees them.
+    ``metrics`` are names from ``MEASURES`` or ``{name: function(x, token_mask=...)}``. Attention
+    metrics need a ``Network``. Layer 0 is the input of the first block.
+    The model runs in evaluation mode and without gradients and is left as it was found.
+    """
+    if not isinstance(model, nn.Module):
+        raise KindError(f"model is a {type(model).__name__}, expected a torch.nn.Module.")
+    measures = chosen(metrics)
+    stack = find_blocks(model, blocks)
+    args, kwargs = _arguments(inputs)
+    token_mask = _mask(token_mask, kwargs)
+    if isinstance(model, Network):
+        kwargs = {"token_mask": token_mask, **kwargs}
+    recorder = Recorder(
+        measures, token_mask, measured=measured, token_first=_token_first(stack, layout)
+    )
+    with torch.no_grad(), evaluating(model), recorder.watching(stack):
+        model(*args, **kwargs)
+    return Trace(recorder.columns(), _provenance(model))
+
+
+def trace_in_batches(
+    model: nn.Module,
+    x: Tensor,
+    *,
+    batch_size: int,
+    metrics: Metrics = DEFAULT_METRICS,
+    token_mask: Tensor | None = None,
+    measured: Tensor | None = None,
+    on_batch: Callable[[], None] | None = None,
+) -> Trace:
+    """``trace`` for more samples than fit at once; ``on_batch`` is called after each batch."""
+    if batch_size < 1:
+        raise InputError(f"batch_size={batch_size} is out of range; expected 1 or more.")
+    parts: list[Trace] = []
+    for start in range(0, len(x), batch_size):
+        chunk = slice(start, start + batch_size)
+        masks = (None if mask is None else mask[chunk] for mask in (token_mask, measured))
+        part_mask, part_measured = masks
+        parts.append(
+            trace(model, x[chunk], metrics=metrics, token_mask=part_mask, measured=part_measured)
+        )
+        if on_batch is not None:
+            on_batch()
+    return Trace.joined(parts)
+
+
+def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    if isinstance(inputs, Tensor):
+        return (inputs,), {}
+    if isinstance(inputs, Sequence) and not isinstance(inputs, str):
+        return tuple(inputs), {}
+    raise KindError(
+        f"inputs is a {type(inputs).__name__}, expected a tensor, a mapping of keyword arguments "
+        "or a sequence of positional ones; turn text into token ids first."
+    )
+
+
+def _mask(token_mask: Tensor | None, kwargs: dict[str, Any]) -> Tensor | None:
+    if token_mask is not None:
+        return valid_mask(token_mask, token_mask.shape)
+    given = kwargs.get("attention_mask")
+    return given.bool() if isinstance(given, Tensor) and given.ndim == 2 else None
+
+
+def _token_first(stack: Sequence[nn.Module], layout: Layout | None) -> bool:
+    """PyTorch's own attention says which axis comes first; everybody else puts the batch there."""
+    if layout is not None:
+        return layout == "token batch feature"
+    inside = (m for block in stack for m in block.modules())
+    return any(isinstance(m, nn.MultiheadAttention) and not m.batch_first for m in inside)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode; afterwards each module is back in the mode it was in."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
+def _provenance(model: nn.Module) -> Provenance:
+    if isinstance(model, Network):
+        return Provenance("Network", model.spec.digest(seed=model.seed), model.seed)
+    return Provenance(type(model).__name__)

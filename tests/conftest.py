@@ -1,0 +1,75 @@
+"""Run-time checks of every shape annotation, switched on before rankscope is first imported.
+
+Only annotations that name axes are checked. A plain ``Tensor`` or ``int`` is left alone, so that a
+wrong kind of argument meets the sentence rankscope itself has for it, as it does for users; mypy
+checks those. jaxtyping looks its checker up by name, hence the module registered below.
+"""
+
+import inspect
+import sys
+from types import ModuleType
+from typing import Any, get_args
+
+from beartype import beartype
+from jaxtyping import AbstractArray, install_import_hook
+
+
+def _names_axes(annotation: Any) -> bool:
+    if inspect.isclass(annotation) and issubclass(annotation, AbstractArray):
+        return True
+    return any(_names_axes(part) for part in get_args(annotation))
+
+
+def _check_axes(function: Any) -> Any:
+    """beartype, blind to annotations without axes."""
+    function.__annotations__ = {
+        name: annotation
+        for name, annotation in function.__annotations__.items()
+        if _names_axes(annotation)
+    }
+    return beartype(function)
+
+
+_checker = ModuleType("rankscope_axes_checker")
+_checker.check = _check_axes
+sys.modules[_checker.__name__] = _checker
+assert not any(name.split(".")[0] == "rankscope" for name in sys.modules), "too late to hook in"
+install_import_hook("rankscope", "rankscope_axes_checker.check")
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+
+from rankscope.network import Network, Spec  # noqa: E402
+
+torch.set_num_threads(1)  # for tensors as small as ours, waking a second thread is the whole cost
+
+
+@pytest.fixture
+def lively():
+    """Make random networks in which nothing is trivially zero or one.
+
+    ``lively(spec, seed=0)``: float64, and random biases and gains, which start at zero and one.
+    """
+
+    def make(spec: Spec, *, seed: int = 0) -> Network:
+        net = Network.random(spec, seed=seed, dtype=torch.float64)
+        generator = torch.Generator().manual_seed(seed + 1)
+        with torch.no_grad():
+            for parameter in net.parameters():
+                if parameter.ndim == 1:
+                    noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+                    parameter += 0.3 * noise
+        return net
+
+    return make
+
+
+@pytest.fixture
+def tokens():
+    """``tokens(2, 5, 8, seed=0)``: standard normal numbers of that shape in float64."""
+
+    def make(*shape: int, seed: int = 0) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(1000 + seed)
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    return make

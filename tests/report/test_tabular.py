@@ -1,0 +1,67 @@
+"""Tables with numbers one can read."""
+
+import polars as pl
+import pytest
+
+from rankscope.report.tabular import number, table
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.91234, "0.912"),
+        (1.0, "1.00"),
+        (0.99996, "1.00"),
+        (12.345, "12.3"),
+        (1234.5, "1234"),
+        (9999.7, "1.00·10<sup>4</sup>"),
+        (0.0012345, "0.00123"),
+        (0.00099996, "0.00100"),
+        (2.1345e-7, "2.13·10<sup>−7</sup>"),
+        (-2.1345e-7, "−2.13·10<sup>−7</sup>"),
+        (-0.5, "−0.500"),
+        (0.0, "0"),
+        (-0.0, "0"),
+        (1e308, "1.00·10<sup>308</sup>"),
+        (float("nan"), "NaN"),
+        (float("inf"), "∞"),
+        (float("-inf"), "−∞"),
+        (12, "12"),
+        (109482240, "109\u202f482\u202f240"),
+        (-3, "−3"),
+    ],
+)
+def test_number(value, shown):
+    assert number(value) == shown
+
+
+def test_numbers_stand_right_and_words_left():
+    html = table(pl.DataFrame({"variant": ["SAN"], "last_layer": [2.5e-7], "mask": ["full"]}))
+    assert '<th scope="col">variant</th>' in html
+    assert '<th scope="col" class="number">last layer</th>' in html
+    assert '<th scope="row">SAN</th>' in html
+    assert '<td class="number" title="2.5e-07">2.50·10<sup>−7</sup></td>' in html
+    assert "<td>full</td>" in html
+
+
+def test_a_first_column_of_numbers_is_no_heading():
+    html = table(pl.DataFrame({"layer": [3]}))
+    assert '<td class="number">3</td>' in html
+    assert 'scope="row"' not in html
+
+
+def test_what_is_missing_is_a_dash_and_truth_is_a_word():
+    frame = pl.DataFrame({"a": ["x", None], "b": [None, 2], "c": [True, None], "d": [1.5, None]})
+    html = table(frame)
+    assert html.count("–") == 4
+    assert "<td>yes</td>" in html
+
+
+def test_words_are_escaped():
+    html = table(pl.DataFrame({"<a>": ["<b>"], "c": ["<d>"], "e": [["<f>"]]}))
+    assert not {"<a>", "<b>", "<d>", "<f>"} & set(html.replace(">", "> ").split())
+    assert "&lt;b&gt;" in html
+
+
+def test_every_row_is_there():
+    assert table(pl.DataFrame({"n": range(100)})).count("<tr>") == 101

@@ -1,0 +1,166 @@
+"""``trace`` on tiny random Hugging Face models, whose own hidden states are the oracle."""
+
+import pytest
+import torch
+
+from rankscope.errors import BlocksNotFoundError
+from rankscope.metrics import dispersion, residual
+from rankscope.tracing import find_blocks, trace
+
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, not ours
+
+METRICS = ("relative_residual", "dispersion")
+IDS = torch.tensor([[1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 0, 0]])
+ATTENTION_MASK = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
+TEXT = {"input_ids": IDS, "attention_mask": ATTENTION_MASK}
+BERT_LIKE = {
+    "vocab_size": 11, "hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2,
+    "intermediate_size": 16, "max_position_embeddings": 16,
+}  # fmt: skip
+
+
+def bert():
+    return transformers.BertModel(transformers.BertConfig(**BERT_LIKE))
+
+
+def albert():
+    config = BERT_LIKE | {"num_hidden_layers": 12, "embedding_size": 4}
+    return transformers.AlbertModel(
+        transformers.AlbertConfig(**config, bos_token_id=1, eos_token_id=2)
+    )
+
+
+def gpt2():
+    return transformers.GPT2Model(
+        transformers.GPT2Config(
+            vocab_size=11, n_embd=8, n_layer=3, n_head=2, n_positions=16, bos_token_id=1,
+            eos_token_id=2,
+        )
+    )  # fmt: skip
+
+
+def vit():
+    sizes = {"hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2}
+    return transformers.ViTModel(
+        transformers.ViTConfig(**sizes, intermediate_size=16, image_size=8, patch_size=4)
+    )
+
+
+def t5():
+    return transformers.T5ForConditionalGeneration(
+        transformers.T5Config(
+            vocab_size=11, d_model=8, d_kv=4, d_ff=16, num_layers=3, num_decoder_layers=2,
+            num_heads=2, decoder_start_token_id=0,
+        )
+    )  # fmt: skip
+
+
+def made(make):
+    """A model with weights large enough that layers differ visibly."""
+    torch.manual_seed(0)
+    model = make().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.2 * torch.randn_like(parameter)
+    return model
+
+
+def measured(states, token_mask):
+    """Rows as a trace writes them: by layer, then metric, then sample."""
+    found = []
+    for state in states:
+        found += residual(state, relative=True, token_mask=token_mask).tolist()
+        found += dispersion(state, token_mask=token_mask).tolist()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("make", "layers"),
+    [(bert, 3), (albert, 12), (gpt2, 3), (vit, 3)],
+    ids=["bert", "albert", "gpt2", "vit"],
+)
+def test_every_layer_is_the_models_own_hidden_state(make, layers):
+    model = made(make)
+    text = make is not vit
+    inputs = TEXT if text else {"pixel_values": torch.randn(2, 3, 8, 8)}
+    token_mask = ATTENTION_MASK.bool() if text else None
+    with torch.no_grad():
+        states = list(model(**inputs, output_hidden_states=True).hidden_states)
+    assert len(states) == layers + 1
+    traced = trace(model, inputs, metrics=METRICS)
+    expected = measured(states, token_mask)
+    found = traced.columns["value"]
+    if make is gpt2:  # its last entry has gone through the final norm, which is no block
+        per_layer = len(found) // (layers + 1)
+        assert found[-per_layer:] != pytest.approx(expected[-per_layer:], rel=1e-3)
+        found, expected = found[:-per_layer], expected[:-per_layer]
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert traced.provenance.model == type(model).__name__
+
+
+def test_gpt2_last_layer_comes_before_the_final_norm():
+    model = made(gpt2)
+    last = []
+    model.h[-1].register_forward_hook(lambda *call: last.append(call[-1]))
+    traced = trace(model, TEXT, metrics=METRICS)
+    state = last[0][0] if isinstance(last[0], tuple) else last[0]
+    expected = measured([state], ATTENTION_MASK.bool())
+    assert traced.columns["value"][-4:] == pytest.approx(expected, rel=1e-6)
+
+
+def test_albert_is_one_block_run_twelve_times():
+    model = made(albert)
+    assert len(find_blocks(model)) == 1
+    assert sorted(set(trace(model, TEXT).columns["layer"])) == list(range(13))
+
+
+def test_an_encoder_decoder_asks_for_a_name():
+    model = made(t5)
+    with pytest.raises(BlocksNotFoundError, match="several stacks of blocks") as caught:
+        trace(model, {"input_ids": IDS, "decoder_input_ids": IDS[:, :4]})
+    assert "'encoder.block'" in str(caught.value)
+    assert "'decoder.block'" in str(caught.value)
+
+
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
+def test_either_stack_of_an_encoder_decoder(stack):
+    model = made(t5)
+    inputs = {"input_ids": IDS, "decoder_input_ids": IDS[:, :4]}
+    with torch.no_grad():
+        out = model(**inputs, output_hidden_states=True)
+    states = out.encoder_hidden_states if stack == "encoder" else out.decoder_hidden_states
+    traced = trace(model, inputs, blocks=f"{stack}.block", metrics=METRICS)
+    expected = measured(states[:-1], None)  # the last has gone through the final norm
+    assert traced.columns["value"][: len(expected)] == pytest.approx(expected, rel=1e-5)
+    assert max(traced.columns["layer"]) == len(states) - 1
+
+
+@pytest.mark.parametrize("length", [4, 6])
+def test_the_encoders_mask_is_not_the_decoders(length):
+    """``attention_mask`` speaks of ``input_ids``; at equal lengths mixing them up is silent."""
+    model = made(t5)
+    inputs = TEXT | {"decoder_input_ids": IDS.flip(0, 1)[:, :length]}
+    with torch.no_grad():
+        states = model(**inputs, output_hidden_states=True).decoder_hidden_states
+    traced = trace(model, inputs, blocks="decoder.block", metrics=METRICS)
+    expected = measured(states[:-1], None)
+    assert traced.columns["value"][: len(expected)] == pytest.approx(expected, rel=1e-5)
+
+
+def test_padding_changes_nothing_for_bert():
+    model = made(bert)
+    alone = trace(model, {"input_ids": IDS[1:, :4], "attention_mask": ATTENTION_MASK[1:, :4]})
+    both = trace(model, TEXT)
+    second = [
+        value
+        for sample, value in zip(both.columns["sample"], both.columns["value"], strict=True)
+        if sample == 1
+    ]
+    assert second == pytest.approx(alone.columns["value"], rel=1e-4)
+
+
+def test_models_around_the_blocks():
+    """A head on top changes neither the blocks found nor what is measured."""
+    model = transformers.BertForSequenceClassification(transformers.BertConfig(**BERT_LIKE)).eval()
+    assert trace(model, TEXT).columns == trace(model.bert, TEXT).columns
