@@ -121,6 +121,14 @@ def test_order_is_that_of_the_table_not_of_the_alphabet(summary):
     assert first_scale(drawn(backwards), "color")["domain"] == FOUR[::-1]
 
 
+def test_neighbouring_curves_are_solid_and_dashed_in_turn(spec):
+    """Otherwise SAN vanishes under SAN+MLP, which often takes the very same course."""
+    scale = first_scale(spec, "strokeDash")
+    solid, dashed = [1, 0], [6, 3]
+    assert scale["domain"] == FOUR
+    assert scale["range"] == [solid, dashed, solid, dashed]
+
+
 def test_one_legend_at_the_top_that_listens(spec):
     compiled = vl_convert.vegalite_to_vega(spec)
     (legend,) = compiled["legends"]

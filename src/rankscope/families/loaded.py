@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.checks import valid_mask
-from rankscope.errors import InputError, KindError, SourceError
+from rankscope.errors import InputError, KindError, ShapeError, SourceError
 from rankscope.families.capture import block_input
-from rankscope.families.family import Family
+from rankscope.families.family import Family, Original
 from rankscope.families.probe import image_shape
 from rankscope.families.verify import Verification
 from rankscope.network import Network
@@ -37,10 +37,9 @@ class Loaded:
     processor: Any = None
 
     @property
-    def body(self) -> nn.Module:
+    def body(self) -> Original:
         """The part of the original that our network stands for, with its embeddings."""
-        body: nn.Module = self.family.body(self.original)
-        return body
+        return self.family.body(self.original)
 
     def inputs(
         self,
@@ -74,7 +73,11 @@ class Loaded:
     ) -> dict[str, Any]:
         """Keyword arguments with which the original's body runs on the same input."""
         if not isinstance(source, Tensor):
-            if all(isinstance(one, str) for one in source) and source:
+            if not source:
+                raise InputError("there is nothing to read; give at least one text or image.")
+            if isinstance(source, str):
+                raise KindError("give texts in a list: loaded.inputs(['...']).")
+            if all(isinstance(one, str) for one in source):
                 return self._text(source, length)
             if self.processor is None:
                 raise KindError(
@@ -86,11 +89,27 @@ class Loaded:
         tensor = source.to(next(self.body.parameters()).device)
         if tensor.ndim == 4:
             return {"pixel_values": tensor}
+        self._check(tensor)
         if token_mask is None:
             token_mask = torch.ones(tensor.shape[:2], dtype=torch.bool)
         token_mask = valid_mask(token_mask, tuple(tensor.shape[:2])).to(tensor.device)
         name = "inputs_embeds" if tensor.is_floating_point() else "input_ids"
         return self._padded({name: tensor}, token_mask)
+
+    def _check(self, tensor: Tensor) -> None:
+        """Token ids that are in the vocabulary, or embeddings; two or three axes."""
+        if tensor.is_floating_point() != (tensor.ndim == 3) or tensor.ndim not in (2, 3):
+            raise ShapeError(
+                f"got {tensor.dtype} of shape {tuple(tensor.shape)}; expected token ids "
+                "(batch, token), embeddings (batch, token, feature) or images of four axes."
+            )
+        if tensor.ndim == 2:
+            size = self.body.config.vocab_size
+            if not 0 <= int(tensor.min()) <= int(tensor.max()) < size:
+                raise InputError(
+                    f"token ids run from {int(tensor.min())} to {int(tensor.max())}, but the "
+                    f"vocabulary of {self.name} has {size}; use the model's own tokeniser."
+                )
 
     def _padded(self, arguments: dict[str, Any], token_mask: Tensor) -> dict[str, Any]:
         arguments["attention_mask"] = token_mask.long()

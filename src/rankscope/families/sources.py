@@ -10,6 +10,7 @@ from urllib.request import getproxies
 
 import torch
 from huggingface_hub import constants
+from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoImageProcessor, AutoModel, AutoTokenizer
 from transformers.utils import logging
@@ -30,7 +31,7 @@ def initialised(name: str, seed: int, options: dict[str, Any]) -> Source:
     else:
         options = {**options, **_where(name)}
         config = _attempt(name, lambda: AutoConfig.from_pretrained(name, **options))
-        tokenizer = _optional(AutoTokenizer, name, options)
+        tokenizer = _tokenizer(name, options)
     with torch.random.fork_rng(devices=[]), _quiet():
         torch.manual_seed(seed)
         model = AutoModel.from_config(config, trust_remote_code=options["trust_remote_code"])
@@ -48,10 +49,8 @@ def pretrained(name: str, options: dict[str, Any], *, pickled: bool) -> Source:
         ),
     )
     chosen = {key: options[key] for key in ("revision", "trust_remote_code")} | place
-    tokenizer = _optional(AutoTokenizer, name, chosen)
+    tokenizer = _tokenizer(name, chosen)
     processor = _optional(AutoImageProcessor, name, chosen) if tokenizer is None else None
-    if tokenizer is not None and tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
     return model.eval(), tokenizer, processor
 
 
@@ -83,7 +82,7 @@ def _attempt(name: str, action: Callable[[], Any]) -> Any:
     try:
         with _quiet():
             return action()
-    except (OSError, ValueError, ImportError, RuntimeError, KeyError) as error:
+    except (OSError, ValueError, ImportError, RuntimeError, KeyError, SafetensorError) as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise SourceError(f"{name} could not be loaded: {first}. {_advice(name)}") from error
 
@@ -93,6 +92,16 @@ def _advice(name: str) -> str:
         return "Weights must be safetensors; pickle files need pickled=True (--pickled)."
     known = f" {name!r} is built in: init=True (--at-init) needs no weights." * (name in BUILTIN)
     return f"Give a folder, or a Hub id that is cached or while the Hub can be reached.{known}"
+
+
+def _tokenizer(name: str, options: dict[str, Any]) -> Any:
+    """The tokeniser of a folder or Hub id, ready to pad; None if there is none."""
+    tokenizer = _optional(AutoTokenizer, name, options)
+    if tokenizer is None or len(tokenizer) <= len(set(tokenizer.all_special_ids)):
+        return None  # without a vocabulary file, transformers makes one up that knows no word
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
 
 
 def _optional(kind: Any, name: str, options: dict[str, Any]) -> Any:

@@ -49,6 +49,12 @@ class Look:
             return alt.value(theme.SHAPES[0])
         return alt.Shape("variant:N", scale=_fixed(theme.shapes(self.variants)))
 
+    def dash(self) -> Any:
+        """Solid and dashed lines in turn."""
+        if not self.variants:
+            return alt.value([1, 0])
+        return alt.StrokeDash("variant:N", scale=_fixed(theme.dashes(self.variants)))
+
     def opacity(self, full: float) -> Any:
         """Full for the variants in focus, faint for the others."""
         if not self.variants:
@@ -94,7 +100,7 @@ def view_name(number: int) -> str:
     return f"metric_{number}"
 
 
-def _fixed(chosen: Mapping[str, str]) -> alt.Scale:
+def _fixed(chosen: Mapping[str, Any]) -> alt.Scale:
     return alt.Scale(domain=list(chosen), range=list(chosen.values()))
 
 
@@ -120,7 +126,7 @@ def _marks(vertical: Vertical, look: Look) -> list[alt.Chart]:
     band = base.mark_area().encode(
         y=vertical.of("drawn_low:Q"), y2="drawn_high:Q", opacity=look.opacity(theme.BAND_OPACITY)
     )
-    line = base.mark_line().encode(opacity=full)
+    line = base.mark_line().encode(opacity=full, strokeDash=look.dash())
     point = base.mark_point(filled=True, size=look.point_size()).encode(shape=shape, opacity=full)
     marks = [band, line, point]
     if vertical.floor is not None:

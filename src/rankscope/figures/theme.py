@@ -99,6 +99,11 @@ def shapes(variants: Sequence[str]) -> dict[str, str]:
     return {name: own.get(name) or next(following) for name in variants}
 
 
+def dashes(variants: Sequence[str]) -> dict[str, list[int]]:
+    """Every other line dashed, so that of two curves that coincide both are seen."""
+    return {name: [6, 3] if index % 2 else [1, 0] for index, name in enumerate(variants)}
+
+
 def styled(chart: alt.ConcatChart, *, names: Sequence[str] = ()) -> alt.ConcatChart:
     """The panels in the house style, written into their own configuration.
 
@@ -129,7 +134,7 @@ def configuration() -> dict[str, Any]:
         "axisY": _y_axis(),
         "legend": _legend(),
         "point": {"size": POINT_SIZE, "filled": True},
-        "line": {"strokeWidth": LINE_WIDTH, "strokeCap": "round", "strokeJoin": "round"},
+        "line": {"strokeWidth": LINE_WIDTH, "strokeJoin": "round"},
     }
 
 
