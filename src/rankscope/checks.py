@@ -83,25 +83,27 @@ def finite(x: Tensor, *, name: str) -> None:
         )
 
 
-def valid_mask(token_mask: Tensor, shape: tuple[int, ...]) -> TokenMask:
+def valid_mask(
+    token_mask: Tensor, shape: tuple[int, ...], *, name: str = "token_mask"
+) -> TokenMask:
     """Check a boolean mask ``(..., token)`` against the tokens it belongs to."""
     if not isinstance(token_mask, Tensor) or token_mask.dtype != torch.bool:
         got = token_mask.dtype if isinstance(token_mask, Tensor) else type(token_mask).__name__
         raise KindError(
-            f"token_mask is {got}, expected torch.bool (True = a token, False = padding); "
+            f"{name} is {got}, expected torch.bool (True = a token, False = padding); "
             "cast a 0/1 mask with attention_mask.bool()."
         )
     try:
         token_mask = token_mask.expand(shape)
     except RuntimeError:
         raise ShapeError(
-            f"token_mask has shape {tuple(token_mask.shape)}, expected {tuple(shape)}: "
+            f"{name} has shape {tuple(token_mask.shape)}, expected {tuple(shape)}: "
             "one entry per token."
         ) from None
     empty = ~token_mask.any(-1)
     if bool(empty.any()):
         where = f"sample {empty.nonzero()[0].tolist()}" if empty.ndim else "the sample"
-        raise InputError(f"token_mask leaves no token in {where}; drop empty sequences first.")
+        raise InputError(f"{name} leaves no token in {where}; drop empty sequences first.")
     return token_mask
 
 

@@ -46,6 +46,11 @@ def frame(columns: Mapping[str, Sequence[Any]]) -> pl.DataFrame:
 
 def joined(tables: Mapping[str, pl.DataFrame], *, column: str = "variant") -> pl.DataFrame:
     """Several tables as one, told apart by a new column."""
+    if COLUMNS.get(column) is not pl.String or column == "metric":
+        names = [name for name, kind in COLUMNS.items() if kind is pl.String and name != "metric"]
+        raise InputError(f"column={column!r} cannot hold labels; choose {', '.join(names)}.")
+    if not tables:
+        raise InputError("there is no table to join; give at least one.")
     labelled = [table.with_columns(pl.lit(label).alias(column)) for label, table in tables.items()]
     merged = pl.concat(labelled, how="diagonal")
     return merged.select([name for name in COLUMNS if name in merged.columns])
@@ -86,9 +91,17 @@ def read(path: str | Path) -> tuple[pl.DataFrame, dict[str, Any]]:
         written = pl.read_parquet_metadata(path).get(_PROVENANCE_KEY)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise InputError(f"{path} is no Parquet file that can be read: {error}") from error
-    if written is None or not {"metric", "value"} <= set(table.columns):
+    provenance = _parsed(written)
+    if provenance is None or not {"metric", "value"} <= set(table.columns):
         raise InputError(
             f"{path} was not written by rankscope: it lacks our columns or provenance."
         )
-    provenance: dict[str, Any] = json.loads(written)
     return table, provenance
+
+
+def _parsed(written: str | None) -> dict[str, Any] | None:
+    try:
+        provenance = json.loads(written or "null")
+    except json.JSONDecodeError:
+        return None
+    return provenance if isinstance(provenance, dict) else None

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.families import Loaded, load
-from rankscope.families.capture import layer_outputs
+from rankscope.families.verify import states as original_states
 
 from .conftest import lively
 
@@ -44,7 +44,8 @@ def bert_by_hand(*, attention_skip: bool, mlp_skip: bool, mlp: str, norm: bool) 
 
 def states(loaded: Loaded, model: nn.Module) -> tuple[Tensor, list[Tensor]]:
     arguments = loaded.arguments(IDS)
-    return layer_outputs(loaded.family, loaded.family.body(model), arguments)
+    x, *outputs = original_states(loaded.family, loaded.family.body(model), arguments)
+    return x, outputs
 
 
 @pytest.mark.parametrize(

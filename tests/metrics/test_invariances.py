@@ -126,7 +126,7 @@ def test_repeating_a_batch_with_ragged_masks(row: Row) -> None:
 SMOOTH = [
     row
     for row in ROWS
-    if row.name != "numerical_rank" and ("optimal" not in row.name or row.orthogonal)
+    if row.name not in ("numerical_rank", "residual inf optimal", "residual composite optimal")
 ]
 
 
@@ -137,21 +137,9 @@ def test_gradients_are_those_of_finite_differences(row: Row) -> None:
 
 
 @pytest.mark.parametrize("norm", ["inf", "composite"])
-def test_gradient_at_the_optimal_center_follows_the_envelope_theorem(norm: str) -> None:
-    x, along = tokens(5, 5, 3), tokens(6, 5, 3)
-
-    def optimum(y: Tensor) -> Tensor:
-        return m.residual(y, norm=norm, center="optimal", tolerance=1e-9)
-
-    y = x.clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(optimum(y), y)
-    h = 1e-4
-    slope = (optimum(x + h * along) - optimum(x - h * along)) / (2 * h)
-    # At a kink the gradient is one of several: it bounds the slope from one side on each side.
-    forward, backward = optimum(x + h * along) - optimum(x), optimum(x) - optimum(x - h * along)
-    inside = min(forward, backward) / h - 1e-2, max(forward, backward) / h + 1e-2
-    assert inside[0] <= (gradient * along).sum() <= inside[1]
-    assert slope.abs() > 1e-3
+def test_searched_centers_come_without_a_gradient(norm: str) -> None:
+    x = tokens(5, 5, 3).requires_grad_()
+    assert not m.residual(x, norm=norm, center="optimal").requires_grad
 
 
 @pytest.mark.parametrize("compute", [m.dispersion, m.residual, m.effective_rank, m.mean_cosine])

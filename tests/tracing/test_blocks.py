@@ -65,8 +65,13 @@ def test_the_largest_stack_wins_clearly():
 
 
 def test_the_outer_of_nested_stacks():
-    """ALBERT's groups of one layer: the group is the block."""
     outer = nn.ModuleList([Holder(inner=pieces(2)), Holder(inner=pieces(2))])
+    assert find_blocks(Holder(outer=outer)) == list(outer)
+
+
+def test_the_outer_of_nested_stacks_of_equal_size():
+    """ALBERT's one group of layers: the group is the block."""
+    outer = nn.ModuleList([Holder(inner=pieces(2))])
     assert find_blocks(Holder(outer=outer)) == list(outer)
 
 

@@ -199,6 +199,70 @@ def test_padding_changes_no_number(side, name, lively, tokens):
     }
 
 
+# Tokens that the model sees and the figures leave out.
+
+WITHOUT_FIRST = torch.tensor([[False, True, True, True], [False, True, True, False]])
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_measured_tokens_alone_count(name, lively, tokens):
+    net, x = lively(small()), tokens(2, 4, 8)
+    token_mask = torch.tensor([[True] * 4, [True, True, True, False]])
+    traced = trace(net, x, metrics=[name], token_mask=token_mask, measured=WITHOUT_FIRST)
+    expected = [
+        value
+        for state in states(net, x, token_mask)
+        for value in compute(name, state, token_mask=WITHOUT_FIRST).tolist()
+    ]
+    assert traced.columns["value"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_measured_does_not_touch_attention_metrics(lively, tokens):
+    net, x = lively(small()), tokens(2, 4, 8)
+    token_mask = torch.tensor([[True] * 4, [True, True, True, False]])
+    plain = trace(net, x, metrics=ATTENTION, token_mask=token_mask)
+    less = trace(net, x, metrics=ATTENTION, token_mask=token_mask, measured=WITHOUT_FIRST)
+    assert less.columns == plain.columns
+
+
+@pytest.mark.parametrize("way", ["token_mask", "attention_mask"])
+def test_padding_is_never_measured(way, tokens):
+    """``measured`` chooses among the tokens; padding is none, whatever it says there."""
+    model, x = Taking(), tokens(2, 4, 8).float()
+    token_mask = torch.tensor([[True] * 4, [True, True, True, False]])
+    but_first = torch.tensor([False, True, True, True]).expand(2, 4)
+    expected = trace(model, x, token_mask=token_mask & but_first).columns
+    if way == "token_mask":
+        found = trace(model, x, token_mask=token_mask, measured=but_first)
+    else:
+        inputs = {"hidden_states": x, "attention_mask": token_mask.long()}
+        found = trace(model, inputs, measured=but_first)
+    assert found.columns == expected
+
+
+def test_measured_in_batches(lively, tokens):
+    net, x = lively(small()), tokens(2, 4, 8)
+    whole = trace(net, x, measured=WITHOUT_FIRST)
+    parts = trace_in_batches(net, x, batch_size=1, measured=WITHOUT_FIRST)
+    for name in DEFAULT_METRICS:
+        assert values(parts, name) == pytest.approx(values(whole, name), rel=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("measured", "error"),
+    [
+        (torch.ones(2, 4), KindError),
+        ([[True] * 4] * 2, KindError),
+        (torch.ones(2, 3).bool(), ShapeError),
+        (torch.zeros(2, 4).bool(), InputError),
+    ],
+    ids=["float", "list", "length", "nothing"],
+)
+def test_wrong_measured_is_named(measured, error, lively, tokens):
+    with pytest.raises(error, match="measured"):
+        trace(lively(small()), tokens(2, 4, 8), measured=measured)
+
+
 # Several batches.
 
 

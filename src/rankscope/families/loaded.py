@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from rankscope.checks import valid_mask
 from rankscope.errors import InputError, KindError, ShapeError, SourceError
-from rankscope.families.capture import block_input
 from rankscope.families.family import Family, Original
 from rankscope.families.probe import image_shape
 from rankscope.families.verify import Verification
 from rankscope.network import Network
+from rankscope.tracing import captured_input
 
 
 class BlockInput(NamedTuple):
@@ -55,7 +55,10 @@ class Loaded:
         embeddings, of four axes images. The rest of the embedding is the original's own.
         """
         arguments = self.arguments(source, token_mask=token_mask, length=length)
-        x = block_input(self.family, self.body, arguments)
+        body = self.body
+        x = self.family.batch_first(
+            captured_input(self.family.layers(body), lambda: body(**arguments))
+        )
         mask = arguments.get("attention_mask")
         token_mask = (
             torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)

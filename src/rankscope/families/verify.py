@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.errors import VerificationError
-from rankscope.families.capture import layer_outputs
 from rankscope.families.family import Family, Original
 from rankscope.network import Network
+from rankscope.tracing import captured_states
 
 if TYPE_CHECKING:
     import polars
@@ -58,7 +58,7 @@ def compare(
 ) -> Verification:
     """Run both on the same input; an error names the first layer that differs too much."""
     with true_precision(body):
-        x, theirs = layer_outputs(family, body, arguments)
+        x, *theirs = states(family, body, arguments)
     token_mask = arguments.get("attention_mask")
     token_mask = None if token_mask is None else token_mask.bool()
     valid = slice(None) if token_mask is None else token_mask
@@ -76,6 +76,12 @@ def compare(
                 "fit this model. rankscope.trace works on it without conversion."
             )
     return found
+
+
+def states(family: Family, body: Original, arguments: Mapping[str, Any]) -> list[Tensor]:
+    """The original's own hidden states: the blocks' input, then every block's output."""
+    captured = captured_states(family.layers(body), lambda: body(**arguments))
+    return [family.batch_first(state) for state in captured]
 
 
 def _relative_error(mine: Tensor, other: Tensor) -> float:

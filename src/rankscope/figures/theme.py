@@ -60,7 +60,10 @@ DARK: Final[Mapping[str, str]] = {
 }
 
 FONT: Final = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
-MATH_FONT: Final = "'STIX Two Text', Cambria, 'Times New Roman', 'DejaVu Serif', serif"
+# The last two are for machines without any fonts, where pictures have Arial's likeness alone.
+MATH_FONT: Final = (
+    "'STIX Two Text', Cambria, 'Times New Roman', 'DejaVu Serif', serif, Arial, sans-serif"
+)
 PANEL_WIDTH: Final = 400
 PANEL_HEIGHT: Final = 236
 COLUMNS: Final = 2

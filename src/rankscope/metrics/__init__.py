@@ -6,7 +6,8 @@ from rankscope.metrics.attention import (
     high_pass_ratio,
     second_singular_value,
 )
-from rankscope.metrics.residual import Certified, dispersion, matrix_norm, residual
+from rankscope.metrics.norms import matrix_norm
+from rankscope.metrics.residual import Certified, dispersion, residual
 from rankscope.metrics.similarity import mean_cosine
 from rankscope.metrics.spectrum import (
     Spectra,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rankscope.checks import stochastic, valid_counts
-from rankscope.metrics.residual import matrix_norm
+from rankscope.metrics.norms import matrix_norm
 from rankscope.metrics.spectrum import second, svdvals
 from rankscope.shapes import PerHead
 

@@ -7,8 +7,8 @@ a lower bound that holds for every x.
 """
 
 import math
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple, get_args
 
 import torch
 from jaxtyping import Float
@@ -27,6 +27,7 @@ from rankscope.metrics.minimax import (
     row_bound,
     weighted_median,
 )
+from rankscope.metrics.norms import Norm, matrix_norm
 from rankscope.shapes import Hidden, PerSample, TokenMask, Tokens
 
 Center = Float[Tensor, "*batch feature"]
@@ -73,7 +74,7 @@ def median_center(x: Tokens, token_mask: TokenMask | None) -> Center:
 
 @torch.no_grad()
 def optimal_center(
-    x: Tokens, norm: str, token_mask: TokenMask | None, *, tolerance: float = 1e-4
+    x: Tokens, norm: Norm, token_mask: TokenMask | None, *, tolerance: float = 1e-4
 ) -> Optimum:
     """The center that makes ``norm`` of the residual least, up to a relative ``tolerance``.
 
@@ -84,8 +85,8 @@ def optimal_center(
     center returned is never worse than the mean, the median or zero. ``lower_bound`` is true
     whatever happens; should the tolerance not be reached, the two simply stay further apart.
     """
-    if norm not in _NORMS:
-        raise InputError(f"norm={norm!r} is unknown; choose one of {', '.join(_NORMS)}.")
+    if norm not in get_args(Norm):
+        raise InputError(f"norm={norm!r} is unknown; choose one of {', '.join(get_args(Norm))}.")
     if token_mask is None:
         token_mask = x.new_ones(x.shape[:-1], dtype=torch.bool)
     samples = math.prod(x.shape[:-2])
@@ -123,7 +124,7 @@ def _round_down(bound: Scalars, dtype: torch.dtype) -> Scalars:
 
 
 def _best(
-    flat: Hidden, mask: TokenMask, unit: Scalars, norm: str, center: PerFeature
+    flat: Hidden, mask: TokenMask, unit: Scalars, norm: Norm, center: PerFeature
 ) -> tuple[PerFeature, Scalars]:
     """The best of the solver's center, mean, median and zero, and its norm in units."""
     # Near the largest number there is, sums may overflow: then another candidate stands in.
@@ -132,13 +133,13 @@ def _best(
     mean = torch.where(mean.isfinite(), mean, center)
     plain = (median_center(flat, mask), mean, torch.zeros_like(mean))
     candidates = (mean,) if norm in _MEAN_IS_BEST else (center, *plain)
-    values = torch.stack([_NORMS[norm](_residual(flat, mask, unit, c)) for c in candidates])
+    values = torch.stack([matrix_norm(_residual(flat, mask, unit, c), norm) for c in candidates])
     value, winner = values.min(dim=0)
     return torch.stack(candidates)[winner, torch.arange(len(winner), device=winner.device)], value
 
 
 def _solve(
-    flat: Hidden, mask: TokenMask, unit: Scalars, norm: str, tolerance: float
+    flat: Hidden, mask: TokenMask, unit: Scalars, norm: Norm, tolerance: float
 ) -> tuple[PerFeature, Scalars]:
     """Center and lower bound in float64, the bound in units."""
     exact, scale = flat.double(), unit.double()
@@ -146,7 +147,7 @@ def _solve(
     tokens = _residual(exact, mask, scale, center)
     if norm in _MEAN_IS_BEST:
         mean = mean_center(tokens, mask)
-        least = _NORMS[norm](_residual(tokens, mask, torch.ones_like(scale), mean))
+        least = matrix_norm(_residual(tokens, mask, torch.ones_like(scale), mean), norm)
         return center + mean * scale[:, None], least
     bound = torch.zeros_like(scale)
     for rows, count in _batches(mask, exact.shape[-1]):
@@ -171,7 +172,7 @@ def _batches(mask: TokenMask, features: int) -> Iterator[tuple[Tensor, int]]:
 
 def _least_one(columns: Columns, tolerance: float) -> tuple[PerFeature, Scalars]:  # noqa: ARG001
     """The medians, which are 0 here: exact."""
-    return torch.zeros_like(columns.tokens[:, 0]), _column_sum(columns.tokens)
+    return torch.zeros_like(columns.tokens[:, 0]), matrix_norm(columns.tokens, "one")
 
 
 def _least_inf(columns: Columns, tolerance: float) -> tuple[PerFeature, Scalars]:
@@ -188,9 +189,9 @@ def _least_composite(columns: Columns, tolerance: float) -> tuple[PerFeature, Sc
     least value is at a corner: a bound. The lowest corner is the next budget. The first is the
     smallest there is, that of the medians, where the answer mostly lies.
     """
-    least = _column_sum(columns.tokens)
+    least = matrix_norm(columns.tokens, "one")
     center = torch.zeros_like(columns.tokens[:, 0])
-    value = _composite(columns.tokens)
+    value = matrix_norm(columns.tokens, "composite")
     bound, budget = least.sqrt(), least.clone()  # rows: at least their mean, which is 1 or 0
     lines = columns.tokens.new_zeros(len(least), 2 * _MAX_ROUNDS, 2)  # φ(a) ≥ 0 says nothing
     for k in range(_MAX_ROUNDS):
@@ -199,7 +200,7 @@ def _least_composite(columns: Columns, tolerance: float) -> tuple[PerFeature, Sc
             break
         part = pick(columns, active)
         found = least_row_sum(part, _box_within(part, budget[active]), tolerance=tolerance / 2)
-        better = _composite(part.tokens - found.center[:, None])
+        better = matrix_norm(part.tokens - found.center[:, None], "composite")
         improved = better < value[active]
         center[active] = torch.where(improved[:, None], found.center, center[active])
         value[active] = torch.where(improved, better, value[active])
@@ -274,34 +275,5 @@ def _lowest_corner(lines: Float[Tensor, "batch _ 2"], least: Scalars) -> tuple[S
     return product, corners.gather(-1, which[:, None]).squeeze(-1)
 
 
-def _column_sum(residual: Hidden) -> Scalars:
-    return residual.abs().sum(-2).amax(-1)
-
-
-def _row_sum(residual: Hidden) -> Scalars:
-    return residual.abs().sum(-1).amax(-1)
-
-
-def _composite(residual: Hidden) -> Scalars:
-    return _column_sum(residual).sqrt() * _row_sum(residual).sqrt()
-
-
-def _frobenius(residual: Hidden) -> Scalars:
-    size: Tensor = torch.linalg.matrix_norm(residual)
-    return size
-
-
-def _spectral(residual: Hidden) -> Scalars:
-    size: Tensor = torch.linalg.matrix_norm(residual, ord=2)
-    return size
-
-
 _MEAN_IS_BEST = ("fro", "spectral")
 _SOLVERS = {"one": _least_one, "inf": _least_inf, "composite": _least_composite}
-_NORMS: dict[str, Callable[[Tensor], Tensor]] = {
-    "composite": _composite,
-    "one": _column_sum,
-    "inf": _row_sum,
-    "fro": _frobenius,
-    "spectral": _spectral,
-}

@@ -9,10 +9,9 @@ from torch import Tensor
 from rankscope.checks import measurable
 from rankscope.errors import InputError
 from rankscope.metrics.centers import mean_center, median_center, optimal_center
-from rankscope.metrics.spectrum import svdvals
+from rankscope.metrics.norms import Norm, matrix_norm
 from rankscope.shapes import PerSample, TokenMask, Tokens
 
-Norm = Literal["composite", "one", "inf", "fro", "spectral"]
 Center = Literal["mean", "median", "optimal"]
 
 
@@ -69,11 +68,14 @@ def residual(
     ``optimal`` one for the norm, found to a relative ``tolerance``. ``relative`` divides by the
     norm of ``x``; zero divided by zero is zero. With ``certified`` the answer is a pair: the value
     and a lower bound on what any center could reach (for the mean and the median too).
-    Gradients flow through ``x``; at the optimal center they are those of the envelope theorem.
+    Gradients flow through ``x``, except for the optimal center in the ``inf`` and ``composite``
+    norms: there several rows tie for the largest sum, and the value comes without a gradient.
     """
     _known("norm", norm, get_args(Norm))
     _known("center", center, get_args(Center))
     x, token_mask = measurable(x, token_mask)
+    if center == "optimal" and norm in ("inf", "composite"):
+        x = x.detach()
     c, bound = _center(x, norm, center, token_mask, certified=certified, tolerance=tolerance)
     value = matrix_norm(_subtract(x, c, token_mask), norm)
     whole = matrix_norm(x, norm) if relative else torch.ones_like(value)
@@ -92,23 +94,6 @@ def dispersion(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
     return residual(x, norm="fro", center="mean", token_mask=token_mask)
 
 
-def matrix_norm(m: Float[Tensor, "*batch row column"], norm: Norm) -> PerSample:
-    """The norms of theory section 1; the composite one is ``√(‖m‖₁ ‖m‖∞)``."""
-    match norm:
-        case "one":
-            return m.abs().sum(-2).amax(-1)
-        case "inf":
-            return m.abs().sum(-1).amax(-1)
-        case "composite":
-            size = m.abs()  # two roots, so that a product of large sums cannot overflow
-            return _sqrt(size.sum(-2).amax(-1)) * _sqrt(size.sum(-1).amax(-1))
-        case "fro":
-            size, scale = _unit_scale(m)
-            return scale * _sqrt(size.square().sum((-2, -1)))
-        case "spectral":
-            return svdvals(m)[..., 0]
-
-
 def _center(
     x: Tokens,
     norm: Norm,
@@ -123,9 +108,11 @@ def _center(
         optimum = optimal_center(x, norm, token_mask, tolerance=tolerance)
         bound = optimum.lower_bound if certified else None
         if center == "optimal":
-            # For mean-centred norms the optimum is the mean itself, whose gradient is exact.
+            # Where the optimum is known in closed form, its gradient is exact.
             if norm in ("fro", "spectral"):
                 return mean_center(x, token_mask), bound
+            if norm == "one":
+                return median_center(x, token_mask), bound
             return optimum.center, bound
     else:
         bound = None
@@ -137,19 +124,6 @@ def _subtract(
 ) -> Tokens:
     r = x - center.unsqueeze(-2)
     return r if token_mask is None else torch.where(token_mask.unsqueeze(-1), r, r.new_zeros(()))
-
-
-def _unit_scale(m: Tensor) -> tuple[Tensor, Tensor]:
-    """``m`` divided by its largest entry, so that squares neither overflow nor vanish."""
-    scale = m.detach().abs().amax((-2, -1), keepdim=True)
-    scale = torch.where(scale > 0, scale, torch.ones_like(scale))
-    return m / scale, scale[..., 0, 0]
-
-
-def _sqrt(value: Tensor) -> Tensor:
-    """A square root whose gradient at zero is zero instead of NaN."""
-    positive = value > 0
-    return torch.where(positive, torch.where(positive, value, 1.0).sqrt(), value)
 
 
 def _ratio(part: Tensor, whole: Tensor) -> Tensor:

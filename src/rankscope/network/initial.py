@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from rankscope.errors import SpecError
+from rankscope.errors import KindError, SpecError
 
 InitKind = Literal["normal", "xavier", "lecun", "orthogonal"]
 
@@ -28,6 +28,8 @@ class Init:
     def __post_init__(self) -> None:
         if self.kind not in get_args(InitKind):
             raise SpecError(f"init={self.kind!r} is unknown; expected {_choices()}.")
+        if isinstance(self.scale, bool) or not isinstance(self.scale, int | float):
+            raise KindError(f"init scale {self.scale!r} is no number; expected {_choices()}.")
         if not (math.isfinite(self.scale) and self.scale >= 0):
             raise SpecError(f"init scale {self.scale} is out of range; expected a finite one >= 0.")
 
@@ -54,7 +56,7 @@ def as_init(init: str | float | Init) -> Init:
         if init not in get_args(InitKind) or init == "normal":
             raise SpecError(f"init={init!r} is unknown; expected {_choices()}.")
         return Init(init)  # type: ignore[arg-type]  # checked on the line above
-    return Init("normal", float(init))
+    return Init("normal", init)
 
 
 def _choices() -> str:

@@ -63,6 +63,11 @@ class Window(Mask):
     after: int
 
     def __post_init__(self) -> None:
+        for name, reach in {"before": self.before, "after": self.after}.items():
+            if isinstance(reach, bool) or not isinstance(reach, int):
+                raise KindError(
+                    f"Window {name}={reach!r} is a {type(reach).__name__}, expected a whole number."
+                )
         if self.before < 0 or self.after < 0:
             raise SpecError(
                 f"Window(before={self.before}, after={self.after}) reaches a negative number of "
@@ -86,9 +91,11 @@ class Explicit(Mask):
     @classmethod
     def of(cls, matrix: Tensor) -> "Explicit":
         """Take a boolean ``(query, key)`` matrix; True where the query may attend to the key."""
-        if matrix.dtype != torch.bool:
+        if not isinstance(matrix, Tensor) or matrix.dtype != torch.bool:
+            is_tensor = isinstance(matrix, Tensor)
+            got = f"dtype {matrix.dtype}" if is_tensor else type(matrix).__name__
             raise KindError(
-                f"a mask is a boolean matrix, got dtype {matrix.dtype}; cast: m.bool()."
+                f"a mask is a boolean matrix, got {got}; convert: torch.as_tensor(mask).bool()."
             )
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
             raise ShapeError(f"a mask is (query, key) and square, got shape {tuple(matrix.shape)}.")
@@ -123,6 +130,11 @@ def as_mask(mask: "str | Mask | Tensor") -> Mask:
     if isinstance(mask, Tensor):
         return Explicit.of(mask)
     named: dict[str, Mask] = {"full": Full(), "causal": Causal()}
+    if not isinstance(mask, str):
+        raise KindError(
+            f"mask is a {type(mask).__name__}, expected a name, a Mask, or a boolean tensor: "
+            "torch.as_tensor(mask)."
+        )
     if mask not in named:
         raise SpecError(
             f"mask={mask!r} is unknown; expected {' or '.join(map(repr, named))}, a Mask such as "

@@ -44,7 +44,9 @@ class Network(nn.Module):
     @classmethod
     def random(cls, spec: Spec, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> Self:
         """A network with weights drawn as ``spec.init`` says; touches no global random state."""
-        return cls(spec, construct.random_blocks(spec, seed, dtype), seed=seed)
+        whole = replace(spec, mlp_identity=False, removed_heads=())
+        network = cls(whole, construct.random_blocks(whole, seed, dtype), seed=seed)
+        return network if spec == whole else network._variant(spec)
 
     @classmethod
     def from_matrices(
@@ -93,24 +95,24 @@ class Network(nn.Module):
         ``"mlp"`` takes away the whole MLP step, with its skip and its norm; ``"norm"`` takes away
         every norm that is left; ``"skip"`` both skips.
         """
-        spec = self.spec
-        for part in parts:
-            match part:
-                case "skip":
-                    spec = replace(spec, skip=False, attention_skip=None)
-                case "attention_skip":
-                    spec = replace(spec, attention_skip=False)
-                case "mlp_skip":
-                    spec = replace(spec, attention_skip=spec.skips[0], mlp_skip=False)
-                case "mlp":
-                    spec = replace(spec, mlp_ratio=0.0, skip=spec.skips[0], attention_skip=None)
-                case "norm":
-                    spec = replace(spec, norm="none")
-                case _:
-                    raise SpecError(
-                        f"a network has no part {part!r} to leave out; "
-                        f"choose among {', '.join(ABLATIONS)}."
-                    )
+        unknown = [part for part in parts if part not in ABLATIONS]
+        if unknown:
+            raise SpecError(
+                f"a network has no part {unknown[0]!r} to leave out; "
+                f"choose among {', '.join(ABLATIONS)}."
+            )
+        attention_skip, mlp_skip = self.spec.skips
+        if {"skip", "attention_skip"} & set(parts):
+            attention_skip = 0.0
+        if {"skip", "mlp_skip"} & set(parts):
+            mlp_skip = 0.0
+        spec = replace(
+            self.spec,
+            attention_skip=attention_skip,
+            mlp_skip=mlp_skip,
+            mlp_ratio=0.0 if "mlp" in parts else self.spec.mlp_ratio,
+            norm="none" if "norm" in parts else self.spec.norm,
+        )
         return self._variant(spec)
 
     def with_mask(self, mask: str | Mask | Tensor) -> Self:
@@ -183,7 +185,8 @@ class Network(nn.Module):
         return type(self)(spec, blocks, seed=self.seed)
 
     def _check(self, x: Tensor) -> None:
-        if not isinstance(x, Tensor) or x.ndim != 3 or x.shape[-1] != self.spec.width:
+        fits = isinstance(x, Tensor) and x.ndim == 3 and x.shape[-1] == self.spec.width
+        if not fits or 0 in x.shape:
             got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
             raise ShapeError(
                 f"the network takes (batch, token, feature={self.spec.width}), got {got}; "

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
@@ -82,7 +83,7 @@ class Spec:
         attention_skip: bool | float | None = None,
         mlp_skip: bool | float | None = None,
         mask: str | Mask | Tensor = "full",
-        layer_masks: Sequence[Mask] | None = None,
+        layer_masks: Sequence[str | Mask | Tensor] | None = None,
         bias: bool = True,
         shared_layers: bool = False,
         scores: ScoreKind | Literal["dot"] = "dot",
@@ -109,7 +110,17 @@ class Spec:
             skip, attention_skip, mlp_skip, has_mlp=mlp_ratio > 0, parallel=parallel
         )
         score_scale = 1 / math.sqrt(head_width) if score_scale is None else score_scale
-        layer_masks = _per_layer(layer_masks, layers)
+        mask, own_masks = _settled_masks(mask, layer_masks, layers)
+        flags = {
+            "gated": gated,
+            "mlp_identity": mlp_identity,
+            "parallel": parallel,
+            "bias": bias,
+            "shared_layers": shared_layers,
+        }
+        for name, flag in flags.items():
+            if not isinstance(flag, bool):
+                raise KindError(f"{name}={flag!r} is a {type(flag).__name__}, expected a bool.")
         settled = {
             "layers": layers,
             "heads": heads,
@@ -128,8 +139,8 @@ class Spec:
             "skip": skip,
             "attention_skip": attention_skip,
             "mlp_skip": None,
-            "mask": as_mask(mask) if layer_masks is None else layer_masks[0],
-            "layer_masks": layer_masks,
+            "mask": mask,
+            "layer_masks": own_masks,
             "bias": bias,
             "shared_layers": shared_layers,
             "scores": scores,
@@ -156,8 +167,7 @@ class Spec:
 
     def digest(self, *, seed: int | None = None) -> str:
         """Twelve hex digits that name this spec, a seed and this version of the code."""
-        content = {f.name: str(getattr(self, f.name)) for f in fields(self)}
-        content["mask"] = repr(self.masks)  # an explicit mask prints short but differs in its bits
+        content = {f.name: repr(getattr(self, f.name)) for f in fields(self)}
         content |= {"seed": str(seed), "version": __version__}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
@@ -184,26 +194,39 @@ def _canonical_skips(
     return mlp, None if attention == mlp else attention
 
 
-def _per_layer(masks: Sequence[Mask] | None, layers: int) -> tuple[Mask, ...] | None:
-    """One mask per layer, or None where all layers have the same."""
-    if masks is None:
-        return None
-    if len(masks) != layers:
-        raise SpecError(f"layer_masks has {len(masks)} masks for {layers} layers; give one each.")
-    return tuple(masks)
+def _settled_masks(
+    mask: str | Mask | Tensor, own: Sequence[str | Mask | Tensor] | None, layers: int
+) -> tuple[Mask, tuple[Mask, ...] | None]:
+    """One mask for all layers, or the first layer's and, where they differ, one for each."""
+    if own is None:
+        return as_mask(mask), None
+    if not isinstance(own, Sequence) or isinstance(own, str):
+        raise KindError(f"layer_masks is a {type(own).__name__}, expected a mask for each layer.")
+    if len(own) != layers:
+        raise SpecError(f"layer_masks has {len(own)} masks for {layers} layers; give one each.")
+    try:
+        masks = tuple(as_mask(each) for each in own)
+    except (SpecError, KindError) as error:
+        raise type(error)(f"layer_masks: {error}") from error
+    return masks[0], None if len(set(masks)) == 1 else masks
 
 
 def _heads(
     removed: Iterable[tuple[int, int]], layers: int, heads: int
 ) -> tuple[tuple[int, int], ...]:
-    pairs = tuple(sorted(set(removed)))
+    try:
+        pairs = sorted({(operator.index(layer), operator.index(head)) for layer, head in removed})
+    except (TypeError, ValueError):
+        raise KindError(
+            f"removed_heads={removed!r} are no (layer, head) pairs; write [(0, 3), (1, 7)]."
+        ) from None
     for layer, head in pairs:
         if not (0 <= layer < layers and 0 <= head < heads):
             raise SpecError(
-                f"there is no head {head} in layer {layer}; "
+                f"removed_heads: there is no head {head} in layer {layer}; "
                 f"layers are 0 to {layers - 1}, heads 0 to {heads - 1}."
             )
-    return pairs
+    return tuple(pairs)
 
 
 def _divided(width: int, heads: int) -> int:

@@ -4,8 +4,8 @@ The room is called ``tracing`` because ``rankscope.trace`` is the function.
 """
 
 from rankscope.tracing.blocks import find_blocks
+from rankscope.tracing.capture import captured_input, captured_states
 from rankscope.tracing.measures import DEFAULT_METRICS, MEASURES, chosen
-from rankscope.tracing.recorder import first_tensor
 from rankscope.tracing.result import Provenance, Trace
 from rankscope.tracing.run import evaluating, trace, trace_in_batches
 
@@ -14,10 +14,11 @@ __all__ = [
     "MEASURES",
     "Provenance",
     "Trace",
+    "captured_input",
+    "captured_states",
     "chosen",
     "evaluating",
     "find_blocks",
-    "first_tensor",
     "trace",
     "trace_in_batches",
 ]

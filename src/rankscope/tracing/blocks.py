@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from rankscope.errors import BlocksNotFoundError
+from rankscope.errors import BlocksNotFoundError, KindError
 from rankscope.network import Network
 
-Named = str | Sequence[str] | Sequence[nn.Module]
+Named = str | Sequence[str] | Sequence[nn.Module] | nn.ModuleList | nn.Sequential
 
 
 def find_blocks(model: nn.Module, named: Named | None = None) -> list[nn.Module]:
@@ -67,10 +67,24 @@ def _by_name(model: nn.Module, named: Named) -> list[nn.Module]:
         stack = _submodule(model, named)
         blocks = list(stack.children()) if isinstance(stack, nn.ModuleList | nn.Sequential) else []
         return blocks or [stack]
+    if isinstance(named, nn.ModuleList | nn.Sequential):
+        named = list(named.children())
+    if not isinstance(named, Sequence):
+        raise _wrong_kind(named)
     blocks = [_submodule(model, one) if isinstance(one, str) else one for one in named]
+    for block in blocks:
+        if not isinstance(block, nn.Module):
+            raise _wrong_kind(block)
     if not blocks:
         raise BlocksNotFoundError("blocks=[] names no block; leave it out to have them found.")
     return blocks
+
+
+def _wrong_kind(got: object) -> KindError:
+    return KindError(
+        f"blocks holds a {type(got).__name__}; give a name such as 'encoder.layers', "
+        "a list of names, or a list of modules."
+    )
 
 
 def _submodule(model: nn.Module, name: str) -> nn.Module:
@@ -78,7 +92,8 @@ def _submodule(model: nn.Module, name: str) -> nn.Module:
         return model.get_submodule(name)
     except AttributeError:
         near = [path for path, module in model.named_modules() if _is_stack(module)]
-        hint = f"its stacks are {', '.join(near)}" if near else "it has no ModuleList of blocks"
+        names = ", ".join(path or "the model itself" for path in near)
+        hint = f"its stacks are {names}" if near else "it has no ModuleList of blocks"
         raise BlocksNotFoundError(
             f"{type(model).__name__} has no submodule {name!r}; {hint}."
         ) from None

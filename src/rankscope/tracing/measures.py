@@ -49,7 +49,7 @@ def chosen(metrics: Metrics) -> tuple[Measure, ...]:
     """The measures asked for: by name, or as ``{name: function(x, token_mask=...)}``."""
     if isinstance(metrics, str):
         metrics = (metrics,)
-    if isinstance(metrics, Mapping):
+    if isinstance(metrics, Mapping) and metrics:
         return tuple(Measure(name, "hidden", compute) for name, compute in metrics.items())
     unknown = [name for name in metrics if name not in MEASURES]
     if unknown or not metrics:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rankscope.checks import valid_mask
 from rankscope.errors import InputError, RankscopeError, ShapeError
 from rankscope.metrics import spectra
 from rankscope.network import Attention, Block
@@ -36,9 +37,10 @@ class Recorder:
         self._spectral = [measure for measure in measures if measure.of == "spectrum"]
         self._attention = [measure for measure in measures if measure.of == "attention"]
         self._token_mask = token_mask
-        self._measured = token_mask if measured is None else measured
+        self._measured = measured
         self._token_first = token_first
         self._layer = -1
+        self._samples = 0
         self._rows: list[tuple[int, str, Tensor]] = []
 
     @contextmanager
@@ -99,7 +101,8 @@ class Recorder:
                 f"layer {self._layer} has shape {tuple(hidden.shape)}, expected "
                 "(batch, token, feature); name blocks that work on sequences."
             )
-        measured = self._on(hidden, self._measured)
+        self._samples = hidden.shape[0]
+        measured = self._fitted(hidden)
         for measure in self._hidden:
             compute = partial(measure.compute, token_mask=measured)
             self._keep(measure, self._checked(measure.name, compute, hidden))
@@ -115,12 +118,36 @@ class Recorder:
         except RankscopeError as error:
             raise type(error)(f"layer {self._layer}, {name}: {error}") from error
 
+    def _fitted(self, hidden: Tensor) -> Tensor | None:
+        """The mask of the tokens to measure, as wide as the hidden states.
+
+        PyTorch's nested fast path cuts a batch to its longest sequence; what it cut was padding.
+        """
+        mask, width = self._on(hidden, self._token_mask), hidden.shape[1]
+        if mask is not None and mask.shape[-1] > width and not mask[..., width:].any():
+            mask = mask[..., :width]
+        if self._measured is None:
+            return mask
+        shape = tuple(hidden.shape[:2])
+        measured = valid_mask(self._measured.to(hidden.device), shape, name="measured")
+        if mask is not None:
+            measured = valid_mask(measured & mask, shape, name="measured")
+        return measured
+
     @staticmethod
     def _on(tensor: Tensor, mask: Tensor | None) -> Tensor | None:
         """A mask where the tensor lives: layers may be spread over devices."""
         return None if mask is None else mask.to(tensor.device)
 
     def _keep(self, measure: Measure, value: Tensor) -> None:
+        axes = 2 if measure.of == "attention" else 1
+        fits = isinstance(value, Tensor) and value.ndim == axes and value.shape[0] == self._samples
+        if not fits:
+            got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise ShapeError(
+                f"metric {measure.name!r} gave {got} for {self._samples} samples; "
+                "it must give a tensor with one number for each."
+            )
         self._rows.append((self._layer, measure.name, value.detach()))
 
 

@@ -76,6 +76,8 @@ class Trace:
     @classmethod
     def joined(cls, traces: Sequence[Self]) -> Self:
         """Traces of one model on several batches as one, the samples numbered on."""
+        if not traces:
+            raise InputError("there is no trace to join; give at least one.")
         columns: Columns = {name: [] for name in traces[0].columns}
         first = 0
         for one in traces:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -46,12 +46,19 @@ def trace(
     """
     if not isinstance(model, nn.Module):
         raise KindError(f"model is a {type(model).__name__}, expected a torch.nn.Module.")
+    if layout is not None and layout not in get_args(Layout):
+        raise InputError(f"layout={layout!r} is unknown; choose {' or '.join(get_args(Layout))}.")
     measures = chosen(metrics)
     stack = find_blocks(model, blocks)
     args, kwargs = _arguments(inputs)
-    token_mask = _mask(token_mask, kwargs)
     if isinstance(model, Network):
-        kwargs = {"token_mask": token_mask, **kwargs}
+        args, kwargs, token_mask = _for_network(args, kwargs, token_mask)
+    elif token_mask is None:
+        token_mask = _mask_among(kwargs, decoder=_is_decoder(model, stack))
+    if token_mask is not None:
+        token_mask = valid_mask(token_mask, getattr(token_mask, "shape", ()))
+    if measured is not None:
+        measured = valid_mask(measured, getattr(measured, "shape", ()), name="measured")
     recorder = Recorder(
         measures, token_mask, measured=measured, token_first=_token_first(stack, layout)
     )
@@ -73,17 +80,23 @@ def trace_in_batches(
     """``trace`` for more samples than fit at once; ``on_batch`` is called after each batch."""
     if batch_size < 1:
         raise InputError(f"batch_size={batch_size} is out of range; expected 1 or more.")
+    if not len(x):
+        raise InputError("there is no sample to trace; x has no rows.")
     parts: list[Trace] = []
     for start in range(0, len(x), batch_size):
         chunk = slice(start, start + batch_size)
-        masks = (None if mask is None else mask[chunk] for mask in (token_mask, measured))
-        part_mask, part_measured = masks
+        part_mask, part_measured = _part(token_mask, chunk), _part(measured, chunk)
         parts.append(
             trace(model, x[chunk], metrics=metrics, token_mask=part_mask, measured=part_measured)
         )
         if on_batch is not None:
             on_batch()
     return Trace.joined(parts)
+
+
+def _part(mask: Tensor | None, chunk: slice) -> Tensor | None:
+    """The rows of a mask that belong to a batch; a mask ``(token,)`` belongs to all of them."""
+    return mask if mask is None or mask.ndim < 2 else mask[chunk]
 
 
 def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -99,11 +112,26 @@ def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     )
 
 
-def _mask(token_mask: Tensor | None, kwargs: dict[str, Any]) -> Tensor | None:
-    if token_mask is not None:
-        return valid_mask(token_mask, token_mask.shape)
-    given = kwargs.get("attention_mask")
+def _for_network(
+    args: tuple[Any, ...], kwargs: dict[str, Any], token_mask: Tensor | None
+) -> tuple[tuple[Any, ...], dict[str, Any], Tensor | None]:
+    """A network's own token mask, wherever it was given, counts for the metrics too."""
+    given = dict(zip(("x", "token_mask"), args, strict=False)) | kwargs
+    token_mask = given.get("token_mask") if token_mask is None else token_mask
+    return (), {**given, "token_mask": token_mask}, token_mask
+
+
+def _mask_among(kwargs: dict[str, Any], *, decoder: bool) -> Tensor | None:
+    """The mask among a model's inputs that speaks of the tokens these blocks see."""
+    given = kwargs.get("decoder_attention_mask" if decoder else "attention_mask")
     return given.bool() if isinstance(given, Tensor) and given.ndim == 2 else None
+
+
+def _is_decoder(model: nn.Module, stack: Sequence[nn.Module]) -> bool:
+    """Whether the blocks are the decoder of a model that has an encoder as well."""
+    paths = {module: name.split(".") for name, module in model.named_modules()}
+    parts = {part for path in paths.values() for part in path}
+    return "encoder" in parts and "decoder" in paths.get(stack[0], [])
 
 
 def _token_first(stack: Sequence[nn.Module], layout: Layout | None) -> bool:

@@ -1,0 +1,42 @@
+"""The matrix norms of theory section 1, each defined once."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rankscope.metrics.spectrum import svdvals
+from rankscope.shapes import PerSample
+
+Norm = Literal["composite", "one", "inf", "fro", "spectral"]
+
+
+def matrix_norm(m: Float[Tensor, "*batch row column"], norm: Norm) -> PerSample:
+    """The norms of theory section 1; the composite one is ``√(‖m‖₁ ‖m‖∞)``."""
+    match norm:
+        case "one":
+            return m.abs().sum(-2).amax(-1)
+        case "inf":
+            return m.abs().sum(-1).amax(-1)
+        case "composite":
+            size = m.abs()  # two roots, so that a product of large sums cannot overflow
+            return _sqrt(size.sum(-2).amax(-1)) * _sqrt(size.sum(-1).amax(-1))
+        case "fro":
+            size, scale = _unit_scale(m)
+            return scale * _sqrt(size.square().sum((-2, -1)))
+        case "spectral":
+            return svdvals(m)[..., 0]
+
+
+def _unit_scale(m: Tensor) -> tuple[Tensor, Tensor]:
+    """``m`` divided by its largest entry, so that squares neither overflow nor vanish."""
+    scale = m.detach().abs().amax((-2, -1), keepdim=True)
+    scale = torch.where(scale > 0, scale, torch.ones_like(scale))
+    return m / scale, scale[..., 0, 0]
+
+
+def _sqrt(value: Tensor) -> Tensor:
+    """A square root whose gradient at zero is zero instead of NaN."""
+    positive = value > 0
+    return torch.where(positive, torch.where(positive, value, 1.0).sqrt(), value)
