@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 from rankscope.version import __version__
 
 if TYPE_CHECKING:
+    from rankscope.families import Loaded as Loaded
+    from rankscope.families import load as load
+    from rankscope.families import verify as verify
     from rankscope.metrics import residual as residual
     from rankscope.network import Network as Network
     from rankscope.network import Spec as Spec
@@ -16,13 +19,27 @@ if TYPE_CHECKING:
     from rankscope.tracing import trace as trace
 
 _HOMES = {
+    "Loaded": "rankscope.families",
     "Network": "rankscope.network",
     "Spec": "rankscope.network",
     "Trace": "rankscope.tracing",
+    "load": "rankscope.families",
     "residual": "rankscope.metrics",
     "trace": "rankscope.tracing",
+    "verify": "rankscope.families",
 }
-_ROOMS = ("errors", "experiments", "figures", "metrics", "network", "report", "tables", "text")
+_ROOMS = (
+    "errors",
+    "experiments",
+    "families",
+    "figures",
+    "metrics",
+    "network",
+    "report",
+    "tables",
+    "text",
+    "tracing",
+)
 
 __all__ = ["__version__", *_HOMES, *_ROOMS]
 

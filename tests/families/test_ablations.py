@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.families import Loaded, load
-from rankscope.families.verify import states as original_states
+from rankscope.families.verification import states as original_states
 
 from .conftest import lively
 

@@ -7,7 +7,7 @@ from rankscope import trace
 from rankscope.errors import UnsupportedModelError, VerificationError
 from rankscope.families import load, verify
 from rankscope.families.bert import Bert
-from rankscope.families.verify import true_precision
+from rankscope.families.verification import true_precision
 from rankscope.tracing import MEASURES
 
 from .conftest import TEXTUAL, TINY, lively

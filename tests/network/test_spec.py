@@ -63,6 +63,8 @@ SAME = {
     "mask": [{"mask": "causal"}, {"mask": Causal()}],
     "explicit": [{"mask": LOWER}, {"mask": LOWER.clone()}, {"mask": Explicit.of(LOWER)}],
     "init": [{"init": "bert"}, {"init": 0.02}, {"init": Init("normal", 0.02)}],
+    "whole init": [{"init": 1}, {"init": 1.0}, {"init": Init("normal", 1)},
+                   {"init": Init("normal", 1.0)}],
     "heads": [{"head_width": 4}, {"kv_heads": 2}, {"score_scale": 0.5}, {"score_scale": None}],
     "ratio": [{"mlp_ratio": 2}, {"mlp_ratio": 2.0}],
     "scores": [{"scores": Own(2.0)}, {"scores": Own(2.0)}],

@@ -382,6 +382,14 @@ def test_wrong_options(ours, options, error, words, lively, tokens):
     assert hooks(model) == 0
 
 
+def test_inputs_that_nobody_takes_are_not_dropped(lively, tokens):
+    x, token_mask = tokens(2, 4, 8), torch.ones(2, 4).bool()
+    with pytest.raises((TypeError, InputError)):
+        trace(lively(small()), (x, token_mask, "something else"))
+    with pytest.raises((TypeError, InputError)):
+        trace(lively(small()), {"x": x, "attention": token_mask})
+
+
 @pytest.mark.parametrize("inputs", ["a text", 3, None], ids=repr)
 def test_wrong_inputs(inputs, lively):
     with pytest.raises(KindError, match="inputs is a"):

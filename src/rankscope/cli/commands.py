@@ -119,6 +119,50 @@ def trace(
     deliver.trace(traced, folder=folder, as_json=target.as_json)
 
 
+@app.command()
+@takes(InputOptions, OutputOptions)
+def claim(
+    source: InputOptions,
+    target: OutputOptions,
+    *,
+    id_: Annotated[Literal["D5"], typer.Argument(metavar="ID", help="Which claim.")],
+    models: Annotated[
+        str, typer.Option(help="Built-in names, tried at initialisation, comma-separated.")
+    ] = "bert-base,albert-base-v2,xlnet-base",
+    pretrained: Annotated[
+        list[str] | None,
+        typer.Option(help="A folder or Hub id with weights, or LABEL=one; may be repeated."),
+    ] = None,
+    norms: Annotated[
+        Literal["keep", "drop"], typer.Option(help="Whether SAN and the others have norms.")
+    ] = "keep",
+    mlp: Annotated[
+        Literal["remove", "identity"], typer.Option(help="What taking the MLP away means.")
+    ] = "remove",
+    seed: Annotated[int, typer.Option(help="Seed of the weights.")] = 0,
+) -> None:
+    """Re-check a claim of the papers: a verdict from figures measured here.
+
+    D5: BERT, ALBERT and XLNet collapse without skips and not with them (2021, figure 2).
+    """
+    from rankscope.cli import deliver, prepare
+    from rankscope.experiments import Reading
+    from rankscope.experiments.d5 import d5, passes
+
+    cases = prepare.cases(_names(models), pretrained or [], seed=seed)
+    texts = prepare.texts(source)
+    folder = deliver.folder(target)
+    with deliver.progress(id_, passes(cases, len(texts))) as advance:
+        checked = d5(
+            cases,
+            texts=texts,
+            length=source.length,
+            reading=Reading(norms, mlp),
+            on_batch=advance,
+        )
+    deliver.claim(checked, folder=folder, as_json=target.as_json)
+
+
 def main() -> None:
     """Run a command; whatever the caller can mend becomes one sentence and exit code 2."""
     try:

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rankscope import figures, report, tables
 from rankscope.cli.options import OutputOptions
 from rankscope.errors import InputError
-from rankscope.experiments import Diagnosis
+from rankscope.experiments import Claim, Diagnosis
 from rankscope.report.terminal import show_findings, show_layers
 from rankscope.tracing import Trace
 
@@ -88,6 +88,29 @@ def diagnosis(found: Diagnosis, *, title: str, folder: Path | None, as_json: boo
         )
         return
     show_findings(found.summary, found.findings, Console())
+    _print_files(files)
+
+
+def claim(checked: Claim, *, folder: Path | None, as_json: bool) -> None:
+    """The report, the table and the chart; then the verdict and what it rests on."""
+    files: dict[str, str] = {}
+    name = checked.id.lower()
+    if folder is not None:
+        chart = figures.by_model(checked.summary)
+        path = folder / f"{name}.parquet"
+        files["table"] = str(tables.write(checked.table, path, checked.provenance))
+        files["chart"] = str(figures.save(chart, folder / f"{name}.png"))
+        page = report.claim_page(checked)
+        files["report"] = str(report.write_html(page, folder / f"{name}.html"))
+    if as_json:
+        shown = ("id", "statement", "source", "verdict", "reasons", "provenance")
+        result = {key: getattr(checked, key) for key in shown}
+        _print_json({**result, "summary": _rows(checked.summary), "files": files})
+        return
+    console = Console(highlight=False)
+    console.print(f"{checked.id}  {checked.statement}  [bold]{checked.verdict}[/]")
+    for reason in checked.reasons:
+        console.print(f"  {reason}")
     _print_files(files)
 
 

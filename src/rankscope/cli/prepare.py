@@ -1,7 +1,9 @@
 """From options to a network and its input; imported only once a command runs."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,7 @@ from rankscope.network import Network, Spec
 from rankscope.text import embed, passages
 
 if TYPE_CHECKING:
+    from rankscope.experiments.d5 import Case
     from rankscope.families import Loaded
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -40,15 +43,13 @@ class Subject:
 
 def subject(model: ModelOptions, network: NetworkOptions, source: InputOptions) -> Subject:
     """The random network of the options, or the model that was named."""
-    if source.passages < 1:
-        raise InputError(f"--passages {source.passages} leaves nothing to read; use 1 or more.")
     if model.model is not None:
         return _real(model.model, model, network, source)
     if model.at_init or model.pickled:
         raise InputError("--at-init and --pickled are about a MODEL, and none was named.")
     net = network_from(network)
     x, token_mask = embed(
-        _texts(source),
+        texts(source),
         network.width,
         length=source.length,
         seed=network.seed,
@@ -109,12 +110,34 @@ def _read(loaded: "Loaded", source: InputOptions, seed: int) -> tuple[Tensor, Te
         if source.text is not None:
             raise InputError(f"{loaded.name} sees images, so --text has nothing to tell it.")
         return loaded.inputs(loaded.noise_images(source.passages, seed=seed))
-    return loaded.inputs(_texts(source), length=source.length)
+    return loaded.inputs(texts(source), length=source.length)
 
 
-def _texts(source: InputOptions) -> list[str]:
-    texts = passages() if source.text is None else paragraphs(source.text)
-    return texts[: source.passages]
+def cases(names: Sequence[str], pretrained: Sequence[str], *, seed: int) -> list["Case"]:
+    """Models for a claim: built-in ones at initialisation, and real ones with their weights."""
+    from rankscope.experiments.d5 import Case
+    from rankscope.families import BUILTIN, load
+
+    unknown = [name for name in names if name not in BUILTIN]
+    if unknown:
+        raise InputError(f"--models {unknown[0]} is not built in; choose {', '.join(BUILTIN)}.")
+    if not names and not pretrained:
+        raise InputError("there is no model to try; name some with --models or --pretrained.")
+    fresh = [Case(f"{name} (init)", partial(load, name, init=True, seed=seed)) for name in names]
+    labelled = (given.rpartition("=") for given in pretrained)
+    trained = [
+        Case(f"{label or Path(source).name} (pretrained)", partial(load, source))
+        for label, _, source in labelled
+    ]
+    return fresh + trained
+
+
+def texts(source: InputOptions) -> list[str]:
+    """The texts to read: the bundled ones or the user's, no more than asked for."""
+    if source.passages < 1:
+        raise InputError(f"--passages {source.passages} leaves nothing to read; use 1 or more.")
+    found = passages() if source.text is None else paragraphs(source.text)
+    return found[: source.passages]
 
 
 def _between(token_mask: Tensor) -> Tensor:

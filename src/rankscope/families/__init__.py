@@ -4,7 +4,7 @@ from rankscope.families.builtin import BUILTIN
 from rankscope.families.family import Family
 from rankscope.families.loaded import BlockInput, Loaded
 from rankscope.families.loading import FAMILIES, family_of, load, verify
-from rankscope.families.verify import Verification
+from rankscope.families.verification import Verification
 
 __all__ = [
     "BUILTIN",

@@ -11,7 +11,7 @@ from rankscope.checks import valid_mask
 from rankscope.errors import InputError, KindError, ShapeError, SourceError
 from rankscope.families.family import Family, Original
 from rankscope.families.probe import image_shape
-from rankscope.families.verify import Verification
+from rankscope.families.verification import Verification
 from rankscope.network import Network
 from rankscope.tracing import captured_input
 

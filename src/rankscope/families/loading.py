@@ -18,7 +18,7 @@ from rankscope.families.neox import NeoX
 from rankscope.families.probe import probe
 from rankscope.families.sources import initialised, pretrained
 from rankscope.families.t5 import T5
-from rankscope.families.verify import Verification, compare
+from rankscope.families.verification import Verification, compare
 from rankscope.families.vit import ViT
 from rankscope.families.xlnet import XLNet
 from rankscope.tracing import evaluating

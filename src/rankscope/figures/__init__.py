@@ -1,6 +1,6 @@
 """Charts, drawn from summary tables; nothing here measures anything."""
 
-from rankscope.figures.layers import by_layer
+from rankscope.figures.layers import by_layer, by_model
 from rankscope.figures.metric_words import MetricWords, metric_words
 from rankscope.figures.saving import ScriptSafe, save
 from rankscope.figures.theme import Figure, adaptive, dark_variables
@@ -11,6 +11,7 @@ __all__ = [
     "ScriptSafe",
     "adaptive",
     "by_layer",
+    "by_model",
     "dark_variables",
     "metric_words",
     "save",

@@ -1,4 +1,4 @@
-"""``by_layer``: metrics against the layer, a panel for each."""
+"""Metrics against the layer: a panel for each metric, or for each model."""
 
 from collections.abc import Sequence
 
@@ -25,16 +25,54 @@ def by_layer(
     Pointing at a line, or clicking on a name in the legend, brings that variant to the front.
     """
     names = _chosen(summary, metrics)
-    variants = _variants(summary)
     shown = summary.filter(pl.col("metric").is_in(names))
-    layers = shown["layer"].to_list()
-    look = Look(variants, (min(layers), max(layers)))
+    look = _look(shown)
     panels = [
         panel(name, shown.filter(pl.col("metric") == name).to_dicts(), look, number=number)
         for number, name in enumerate(names)
     ]
+    return _arranged(panels, look, title)
+
+
+def by_model(
+    summary: pl.DataFrame, *, metric: str = "relative_residual", title: str | None = None
+) -> alt.ConcatChart:
+    """One metric against the layer, in a panel for each model, as in the 2021 paper's figure 2.
+
+    >>> by_model(tables.summary(table))
+
+    ``summary`` has the columns of ``by_layer`` and a ``model`` column.
+    """
+    if "model" not in summary.columns:
+        raise InputError("the table lacks the column model; by_model draws a panel for each.")
+    models = summary["model"].unique(maintain_order=True).to_list()
+    for model in models:
+        _chosen(summary.filter(pl.col("model") == model), [metric])
+    shown = summary.filter(pl.col("metric") == metric)
+    look = _look(shown)
+    panels = [
+        panel(
+            metric,
+            shown.filter(pl.col("model") == model).to_dicts(),
+            look,
+            number=number,
+            heading=model,
+        )
+        for number, model in enumerate(models)
+    ]
+    return _arranged(panels, look, title)
+
+
+def _look(shown: pl.DataFrame) -> Look:
+    layers = shown["layer"].to_list()
+    return Look(_variants(shown), (min(layers), max(layers)))
+
+
+def _arranged(panels: Sequence[alt.LayerChart], look: Look, title: str | None) -> alt.ConcatChart:
+    """Panels side by side under one legend, which listens in all of them."""
+    variants = look.variants
     figure = alt.ConcatChart(
-        concat=panels,
+        concat=list(panels),
         columns=theme.COLUMNS,
         spacing=dict(theme.SPACING),
         params=_selections(len(panels)) if variants else alt.Undefined,

@@ -78,7 +78,9 @@ class Look:
         )
 
 
-def panel(metric: str, rows: Sequence[Row], look: Look, *, number: int) -> alt.LayerChart:
+def panel(
+    metric: str, rows: Sequence[Row], look: Look, *, number: int, heading: str | None = None
+) -> alt.LayerChart:
     """The metric's mean per layer with points, in its band of 10 to 90 per cent."""
     words = metric_words(metric)
     vertical = _vertical(metric, words, rows)
@@ -89,7 +91,7 @@ def panel(metric: str, rows: Sequence[Row], look: Look, *, number: int) -> alt.L
     return alt.LayerChart(
         data=alt.InlineData(values=[_drawn(row, vertical) for row in rows]),
         layer=[*noise, *vertical.names(), *marks],
-        title=alt.Title(words.title, subtitle=words.meaning or " "),
+        title=alt.Title(heading or words.title, subtitle=words.meaning or " "),
         width=theme.PANEL_WIDTH,
         height=theme.PANEL_HEIGHT,
     )

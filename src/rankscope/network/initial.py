@@ -32,6 +32,7 @@ class Init:
             raise KindError(f"init scale {self.scale!r} is no number; expected {_choices()}.")
         if not (math.isfinite(self.scale) and self.scale >= 0):
             raise SpecError(f"init scale {self.scale} is out of range; expected a finite one >= 0.")
+        object.__setattr__(self, "scale", float(self.scale))  # 1 and 1.0 are one spec
 
     def fill(self, weight: Tensor, *, value: bool, generator: torch.Generator) -> None:
         """Draw one weight matrix in place; ``value`` marks value and output projections."""

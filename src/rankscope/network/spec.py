@@ -34,7 +34,7 @@ class Spec:
     sandwich ``x + N(f(N(x)))``. ``layer_masks`` gives each layer a mask of its own;
     ``removed_heads`` are (layer, head) pairs, counted from 0, that stay silent. ``score_scale``
     multiplies the logits; None is ``1/√head_width``. ``init`` is a name, a standard deviation or an
-    ``Init``. Specs that describe the same network are equal, however they were written.
+    ``Init``. Skips, masks and initialisations that come to the same make equal specs.
     """
 
     layers: int

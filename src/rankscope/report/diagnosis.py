@@ -41,7 +41,7 @@ def diagnosis_page(
                 _few(summary),
             ),
         ],
-        provenance={key: _plain(value) for key, value in provenance.items()},
+        provenance={key: plain(value) for key, value in provenance.items()},
     )
 
 
@@ -68,7 +68,8 @@ def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _plain(value: Any) -> str:
+def plain(value: Any) -> str:
+    """A value of the provenance in words."""
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {inner}" for key, inner in value.items())
     return str(value)

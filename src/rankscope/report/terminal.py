@@ -64,7 +64,7 @@ def short(value: float) -> str:
     return f"{value:.1e}"
 
 
-def few_layers(summary: pl.DataFrame, most: int = 7) -> list[int]:
+def few_layers(summary: pl.DataFrame, most: int = 6) -> list[int]:
     """The first layers, where most happens, then evenly spaced ones up to the last."""
     layers: list[int] = summary["layer"].unique().sort().to_list()
     if len(layers) <= most:

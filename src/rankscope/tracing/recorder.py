@@ -148,7 +148,8 @@ class Recorder:
                 f"metric {measure.name!r} gave {got} for {self._samples} samples; "
                 "it must give a tensor with one number for each."
             )
-        self._rows.append((self._layer, measure.name, value.detach()))
+        # A copy: a view would keep a whole layer alive.
+        self._rows.append((self._layer, measure.name, value.detach().clone()))
 
 
 def _attention(block: nn.Module) -> Attention:

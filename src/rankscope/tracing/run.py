@@ -1,5 +1,6 @@
 """``trace``: one forward pass, measured layer by layer while it runs."""
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, get_args
@@ -37,7 +38,8 @@ def trace(
     ``model`` is a ``Network`` or any module with a stack of blocks, which is found, or named with
     ``blocks`` (``"encoder.layers"``, or the modules). ``inputs`` goes to the model as it is: a
     tensor, keyword arguments in a mapping, or positional ones in a sequence. ``token_mask`` says
-    which tokens are not padding; without it an ``attention_mask`` among the inputs is used.
+    which tokens are not padding; without it an ``attention_mask`` (or PyTorch's
+    ``src_key_padding_mask``) among the inputs is used.
     ``measured`` says which of them count in the metrics of hidden states (default: all), so that
     CLS and the like can be left out of the figures while the model still sees them.
     ``metrics`` are names from ``MEASURES`` or ``{name: function(x, token_mask=...)}``. Attention
@@ -52,7 +54,7 @@ def trace(
     stack = find_blocks(model, blocks)
     args, kwargs = _arguments(inputs)
     if isinstance(model, Network):
-        args, kwargs, token_mask = _for_network(args, kwargs, token_mask)
+        args, kwargs, token_mask = _for_network(model, args, kwargs, token_mask)
     elif token_mask is None:
         token_mask = _mask_among(kwargs, decoder=_is_decoder(model, stack))
     if token_mask is not None:
@@ -113,10 +115,13 @@ def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def _for_network(
-    args: tuple[Any, ...], kwargs: dict[str, Any], token_mask: Tensor | None
+    model: Network, args: tuple[Any, ...], kwargs: dict[str, Any], token_mask: Tensor | None
 ) -> tuple[tuple[Any, ...], dict[str, Any], Tensor | None]:
     """A network's own token mask, wherever it was given, counts for the metrics too."""
-    given = dict(zip(("x", "token_mask"), args, strict=False)) | kwargs
+    try:
+        given = dict(inspect.signature(model.forward).bind(*args, **kwargs).arguments)
+    except TypeError as error:
+        raise InputError(f"a network takes x and token_mask: {error}.") from None
     token_mask = given.get("token_mask") if token_mask is None else token_mask
     return (), {**given, "token_mask": token_mask}, token_mask
 
@@ -124,7 +129,12 @@ def _for_network(
 def _mask_among(kwargs: dict[str, Any], *, decoder: bool) -> Tensor | None:
     """The mask among a model's inputs that speaks of the tokens these blocks see."""
     given = kwargs.get("decoder_attention_mask" if decoder else "attention_mask")
-    return given.bool() if isinstance(given, Tensor) and given.ndim == 2 else None
+    if isinstance(given, Tensor) and given.ndim == 2:
+        return given.bool()
+    padding = kwargs.get("tgt_key_padding_mask" if decoder else "src_key_padding_mask")
+    if isinstance(padding, Tensor) and padding.dtype == torch.bool:
+        return ~padding  # PyTorch's own modules mark the padding, not the tokens
+    return None
 
 
 def _is_decoder(model: nn.Module, stack: Sequence[nn.Module]) -> bool:

@@ -1,0 +1,59 @@
+"""A re-checked claim as a page: the verdict, what was seen case by case, the curves."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import polars as pl
+
+from rankscope import figures
+from rankscope.report.diagnosis import plain
+from rankscope.report.page import Report, Section
+
+_WORDS = {
+    "holds": "holds in every case tried",
+    "fails": "holds in no case tried",
+    "depends": "holds in some of the cases tried and not in others",
+}
+
+
+class Checked(Protocol):
+    """What a claim must have to be shown."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def statement(self) -> str: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def verdict(self) -> str: ...
+    @property
+    def reasons(self) -> Sequence[str]: ...
+    @property
+    def summary(self) -> pl.DataFrame: ...
+    @property
+    def provenance(self) -> Mapping[str, Any]: ...
+
+
+def claim_page(claim: Checked) -> Report:
+    """The page for a claim, drawn from its summary; nothing is computed here."""
+    return Report(
+        title=f"Claim {claim.id}: {claim.statement}",
+        lead=f"{verdict_sentence(claim)} The claim is that of {claim.source}.",
+        verdicts=[("Verdict", verdict_sentence(claim), "neutral")],
+        sections=[
+            Section(
+                "Layer by layer",
+                "A panel for each model; the same variants, weights and texts in each. Lines are "
+                "means over the samples, bands their 10th to 90th percentile.",
+                figures.by_model(claim.summary),
+            ),
+            Section("What was seen", "\n\n".join(claim.reasons)),
+        ],
+        provenance={key: plain(value) for key, value in claim.provenance.items()},
+    )
+
+
+def verdict_sentence(claim: Checked) -> str:
+    """The verdict in words."""
+    return f"**{claim.verdict.capitalize()}**: it {_WORDS[claim.verdict]}."
