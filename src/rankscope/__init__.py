@@ -15,6 +15,16 @@ if TYPE_CHECKING:
     from rankscope.metrics import residual as residual
     from rankscope.network import Network as Network
     from rankscope.network import Spec as Spec
+    from rankscope.paths import Path as Path
+    from rankscope.paths import count_paths as count_paths
+    from rankscope.paths import enumerate_paths as enumerate_paths
+    from rankscope.paths import head_shares as head_shares
+    from rankscope.paths import path_lengths as path_lengths
+    from rankscope.paths import path_matrix as path_matrix
+    from rankscope.paths import path_output as path_output
+    from rankscope.paths import sample_paths as sample_paths
+    from rankscope.paths import top_paths as top_paths
+    from rankscope.paths import truncate as truncate
     from rankscope.tracing import Trace as Trace
     from rankscope.tracing import trace as trace
 
@@ -23,9 +33,19 @@ _HOMES = {
     "Network": "rankscope.network",
     "Spec": "rankscope.network",
     "Trace": "rankscope.tracing",
+    "Path": "rankscope.paths",
+    "count_paths": "rankscope.paths",
+    "enumerate_paths": "rankscope.paths",
+    "head_shares": "rankscope.paths",
     "load": "rankscope.families",
+    "path_lengths": "rankscope.paths",
+    "path_matrix": "rankscope.paths",
+    "path_output": "rankscope.paths",
     "residual": "rankscope.metrics",
+    "sample_paths": "rankscope.paths",
+    "top_paths": "rankscope.paths",
     "trace": "rankscope.tracing",
+    "truncate": "rankscope.paths",
     "verify": "rankscope.families",
 }
 _ROOMS = (
@@ -35,6 +55,7 @@ _ROOMS = (
     "figures",
     "metrics",
     "network",
+    "paths",
     "report",
     "tables",
     "text",

@@ -125,7 +125,9 @@ def claim(
     source: InputOptions,
     target: OutputOptions,
     *,
-    id_: Annotated[Literal["D5"], typer.Argument(metavar="ID", help="Which claim.")],
+    id_: Annotated[
+        Literal["D1", "D5", "D8", "D9"], typer.Argument(metavar="ID", help="D1, D5, D8 or D9.")
+    ],
     models: Annotated[
         str, typer.Option(help="Built-in names, tried at initialisation, comma-separated.")
     ] = "bert-base,albert-base-v2,xlnet-base",
@@ -143,24 +145,57 @@ def claim(
 ) -> None:
     """Re-check a claim of the papers: a verdict from figures measured here.
 
-    D5: BERT, ALBERT and XLNet collapse without skips and not with them (2021, figure 2).
+    D1: paths sum to the output. D5: BERT, ALBERT and XLNet collapse without skips and not with
+    them. D8: lengths of paths. D9: chained attention tends to rank one.
     """
-    from rankscope.cli import deliver, prepare
+    from rankscope.cli import check, deliver, prepare
     from rankscope.experiments import Reading
-    from rankscope.experiments.d5 import d5, passes
 
     cases = prepare.cases(_names(models), pretrained or [], seed=seed)
     texts = prepare.texts(source)
     folder = deliver.folder(target)
-    with deliver.progress(id_, passes(cases, len(texts))) as advance:
-        checked = d5(
-            cases,
-            texts=texts,
-            length=source.length,
-            reading=Reading(norms, mlp),
+    asked = check.Asked(cases, texts, source.length, Reading(norms, mlp), seed)
+    with deliver.progress(id_, check.steps(id_, asked)) as advance:
+        checked = check.run(id_, asked, advance)
+    deliver.claim(checked, folder=folder, as_json=target.as_json)
+
+
+@app.command()
+@takes(ModelOptions, NetworkOptions, InputOptions, OutputOptions)
+def paths(
+    model: ModelOptions,
+    network: NetworkOptions,
+    source: InputOptions,
+    target: OutputOptions,
+    *,
+    count: Annotated[
+        Literal["attention", "mlp", "both"], typer.Option(help="What makes a path longer.")
+    ] = "attention",
+    max_length: Annotated[
+        int | None, typer.Option(help="Leave longer paths out.", show_default="none left out")
+    ] = None,
+    by_head: Annotated[
+        bool, typer.Option("--by-head", help="Also what flows through each head (slow).")
+    ] = False,
+) -> None:
+    """How much do paths of each length carry? Exactly, for all of them at once."""
+    from rankscope import experiments
+    from rankscope.cli import deliver, prepare
+
+    subject = prepare.subject(model, network, source)
+    folder = deliver.folder(target)
+    with deliver.progress("adding up paths", subject.batches * (1 + by_head)) as advance:
+        found = experiments.path_study(
+            subject.network,
+            subject.x,
+            subject.token_mask,
+            count=count,
+            max_length=max_length,
+            heads=by_head,
+            batch_size=prepare.BATCH,
             on_batch=advance,
         )
-    deliver.claim(checked, folder=folder, as_json=target.as_json)
+    deliver.paths(found, title=subject.title, folder=folder, as_json=target.as_json)
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """Results → files, terminal or JSON."""
 
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -16,8 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rankscope import figures, report, tables
 from rankscope.cli.options import OutputOptions
 from rankscope.errors import InputError
-from rankscope.experiments import Claim, Diagnosis
-from rankscope.report.terminal import show_findings, show_layers
+from rankscope.experiments import Claim, Diagnosis, PathStudy
+from rankscope.report.terminal import show_findings, show_layers, show_lengths
 from rankscope.tracing import Trace
 
 _DEFAULT_FOLDER = Path("rankscope-output")
@@ -96,7 +97,7 @@ def claim(checked: Claim, *, folder: Path | None, as_json: bool) -> None:
     files: dict[str, str] = {}
     name = checked.id.lower()
     if folder is not None:
-        chart = figures.by_model(checked.summary)
+        chart = report.claim_chart(checked)
         path = folder / f"{name}.parquet"
         files["table"] = str(tables.write(checked.table, path, checked.provenance))
         files["chart"] = str(figures.save(chart, folder / f"{name}.png"))
@@ -111,6 +112,39 @@ def claim(checked: Claim, *, folder: Path | None, as_json: bool) -> None:
     console.print(f"{checked.id}  {checked.statement}  [bold]{checked.verdict}[/]")
     for reason in checked.reasons:
         console.print(f"  {reason}")
+    _print_files(files)
+
+
+def paths(found: PathStudy, *, title: str, folder: Path | None, as_json: bool) -> None:
+    """The report, the tables and the chart; then the shares by length."""
+    files: dict[str, str] = {}
+    if folder is not None:
+        chart = figures.by_length(found.summary)
+        path = folder / "paths.parquet"
+        files["table"] = str(tables.write(found.table, path, found.provenance))
+        if found.heads is not None:
+            path = folder / "heads.parquet"
+            files["heads"] = str(tables.write(found.heads, path, found.provenance))
+        files["chart"] = str(figures.save(chart, folder / "paths.png"))
+        page = report.paths_page(found, title=title)
+        files["report"] = str(report.write_html(page, folder / "paths.html"))
+    if as_json:
+        error = found.reconstruction_error
+        _print_json(
+            {
+                "paths": found.paths,
+                "reconstruction_error": None if math.isnan(error) else error,
+                "sentence": found.sentence,
+                "summary": _rows(found.summary),
+                "heads": None if found.heads is None else _rows(found.heads),
+                "provenance": dict(found.provenance),
+                "files": files,
+            }
+        )
+        return
+    show_lengths(found.summary, Console())
+    console = Console(highlight=False)
+    console.print(f"\n{found.sentence} {report.exactness(found)}")
     _print_files(files)
 
 

@@ -3,6 +3,7 @@
 from rankscope.experiments.claims import Claim
 from rankscope.experiments.diagnose import DIAGNOSTIC_METRICS, Diagnosis, diagnose
 from rankscope.experiments.findings import Finding, findings
+from rankscope.experiments.path_study import PathStudy, path_study
 from rankscope.experiments.variants import Reading, four_variants
 
 __all__ = [
@@ -10,8 +11,10 @@ __all__ = [
     "Claim",
     "Diagnosis",
     "Finding",
+    "PathStudy",
     "Reading",
     "diagnose",
     "findings",
     "four_variants",
+    "path_study",
 ]

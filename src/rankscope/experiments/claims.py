@@ -25,6 +25,9 @@ class Claim:
     table: pl.DataFrame
     summary: pl.DataFrame
     provenance: Mapping[str, Any]
+    metric: str = "relative_residual"
+    figure: Literal["by_model", "length_distributions"] = "by_model"
+    """How the table is drawn: this metric, by this function of ``rankscope.figures``."""
 
 
 def overall(borne_out: Mapping[str, bool]) -> Verdict:

@@ -13,7 +13,7 @@ from rankscope.families.family import Family, Original
 from rankscope.families.probe import image_shape
 from rankscope.families.verification import Verification
 from rankscope.network import Network
-from rankscope.tracing import captured_input
+from rankscope.tracing import captured_input, with_replaced_state
 
 
 class BlockInput(NamedTuple):
@@ -144,6 +144,16 @@ class Loaded:
             known = torch.tensor(self.tokenizer.all_special_ids, device=ids.device)
             special = torch.isin(ids, known) & token_mask
         return special
+
+    def finish(self, hidden: Tensor, arguments: dict[str, Any]) -> Any:
+        """What the original makes of other hidden states: its final norm, pooling and head.
+
+        ``hidden`` takes the place of the last block's output while the original runs on
+        ``arguments`` (``loaded.arguments(texts)``); the answer is the original's own output.
+        """
+        state = self.family.batch_first(hidden)  # its own inverse where the axes differ
+        layers = self.family.layers(self.body)
+        return with_replaced_state(layers, state, lambda: self.original(**arguments))
 
     def noise_images(self, count: int, *, seed: int = 0) -> Tensor:
         """Images of noise in the size the model sees, for when there are no real ones."""

@@ -1,6 +1,9 @@
 """Charts, drawn from summary tables; nothing here measures anything."""
 
+from rankscope.figures.distributions import length_distributions
+from rankscope.figures.heads import head_map
 from rankscope.figures.layers import by_layer, by_model
+from rankscope.figures.lengths import by_length
 from rankscope.figures.metric_words import MetricWords, metric_words
 from rankscope.figures.saving import ScriptSafe, save
 from rankscope.figures.theme import Figure, adaptive, dark_variables
@@ -11,8 +14,11 @@ __all__ = [
     "ScriptSafe",
     "adaptive",
     "by_layer",
+    "by_length",
     "by_model",
     "dark_variables",
+    "head_map",
+    "length_distributions",
     "metric_words",
     "save",
 ]

@@ -82,6 +82,38 @@ WORDS: Final[Mapping[str, MetricWords]] = {
     ),
 }
 
+# What a part of a hidden state is of the whole: the paths of one length, or through one head.
+PATH_WORDS: Final[Mapping[str, MetricWords]] = {
+    "residual_share": MetricWords(
+        "Share of the residual",
+        "‖res(part)‖ / ‖res(X)‖",
+        "log",
+        "1 = as large as the whole; parts can cancel out",
+        (1.0,),
+    ),
+    "norm_share": MetricWords(
+        "Share of the norm",
+        "‖part‖ / ‖X‖",
+        "log",
+        "1 = as large as the whole; parts can cancel out",
+        (1.0,),
+    ),
+    "projection": MetricWords(
+        "Projection",
+        "part·X / ‖X‖²",
+        "linear",
+        "All parts add up to 1; below 0 = against the whole",
+        (0.0, 1.0),
+    ),
+    "proportion": MetricWords(
+        "Proportion of paths",
+        "paths of this length / all paths",
+        "linear",
+        "How many of all paths have each length",
+        (0.0,),
+    ),
+}
+
 
 def metric_words(name: str) -> MetricWords:
     """The words for a metric; one we do not know keeps its own name, on a linear axis.
@@ -89,7 +121,7 @@ def metric_words(name: str) -> MetricWords:
     >>> metric_words("my_score").title
     'My score'
     """
-    known = WORDS.get(name)
+    known = WORDS.get(name) or PATH_WORDS.get(name)
     if known is not None:
         return known
     spoken = name.replace("_", " ").strip() or name

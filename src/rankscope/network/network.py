@@ -74,7 +74,7 @@ class Network(nn.Module):
 
     def states(self, x: Tensor, token_mask: Tensor | None = None) -> Iterator[Tensor]:
         """The output of each block in turn; nothing is kept but what the caller keeps."""
-        self._check(x)
+        self.check(x)
         if token_mask is not None:
             token_mask = valid_mask(token_mask, x.shape[:-1])
         seen: dict[tuple[Mask, torch.device], Sight] = {}
@@ -184,7 +184,8 @@ class Network(nn.Module):
             blocks.append(made[id(block), removed])
         return type(self)(spec, blocks, seed=self.seed)
 
-    def _check(self, x: Tensor) -> None:
+    def check(self, x: Tensor) -> None:
+        """Raise unless ``x`` is an input this network takes."""
         fits = isinstance(x, Tensor) and x.ndim == 3 and x.shape[-1] == self.spec.width
         if not fits or 0 in x.shape:
             got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__

@@ -16,6 +16,13 @@ _WORDS = {
 }
 
 
+_READING = {
+    "by_model": "A panel for each case. Lines are means over the samples, bands their 10th to 90th "
+    "percentile.",
+    "length_distributions": "Which part of all paths has which length, exactly counted.",
+}
+
+
 class Checked(Protocol):
     """What a claim must have to be shown."""
 
@@ -33,6 +40,12 @@ class Checked(Protocol):
     def summary(self) -> pl.DataFrame: ...
     @property
     def provenance(self) -> Mapping[str, Any]: ...
+    @property
+    def table(self) -> pl.DataFrame: ...
+    @property
+    def metric(self) -> str: ...
+    @property
+    def figure(self) -> str: ...
 
 
 def claim_page(claim: Checked) -> Report:
@@ -42,16 +55,18 @@ def claim_page(claim: Checked) -> Report:
         lead=f"{verdict_sentence(claim)} The claim is that of {claim.source}.",
         verdicts=[("Verdict", verdict_sentence(claim), "neutral")],
         sections=[
-            Section(
-                "Layer by layer",
-                "A panel for each model; the same variants, weights and texts in each. Lines are "
-                "means over the samples, bands their 10th to 90th percentile.",
-                figures.by_model(claim.summary),
-            ),
+            Section("The figures", _READING[claim.figure], claim_chart(claim)),
             Section("What was seen", "\n\n".join(claim.reasons)),
         ],
         provenance={key: plain(value) for key, value in claim.provenance.items()},
     )
+
+
+def claim_chart(claim: Checked) -> figures.Figure:
+    """The chart a claim asks for."""
+    if claim.figure == "length_distributions":
+        return figures.length_distributions(claim.table)
+    return figures.by_model(claim.summary, metric=claim.metric)
 
 
 def verdict_sentence(claim: Checked) -> str:

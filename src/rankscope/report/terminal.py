@@ -57,6 +57,22 @@ def show_layers(summary: pl.DataFrame, console: Console) -> None:
     console.print(table)
 
 
+def show_lengths(summary: pl.DataFrame, console: Console) -> None:
+    """Shares at the last layer by path length; the biases last."""
+    last = summary.filter(pl.col("layer") == pl.col("layer").max())
+    metrics = last["metric"].unique(maintain_order=True).to_list()
+    table = Table(title="shares at the last layer", title_justify="left", box=None)
+    table.add_column("length", justify="right")
+    for metric in metrics:
+        table.add_column(metric, justify="right")
+    lengths = last["length"].unique().sort(nulls_last=True).to_list()
+    means = {(row["length"], row["metric"]): row["mean"] for row in last.iter_rows(named=True)}
+    for length in lengths:
+        cells = [short(means[length, metric]) for metric in metrics]
+        table.add_row("bias" if length is None else str(length), *cells)
+    console.print(table)
+
+
 def short(value: float) -> str:
     """Two or three significant digits, in powers of ten where that is easier to read."""
     if value == 0 or 5e-3 <= abs(value) < 1e4:

@@ -11,6 +11,26 @@ from rankscope.errors import InputError
 from rankscope.tracing.recorder import first_tensor
 
 
+def with_replaced_state(blocks: Sequence[nn.Module], state: Tensor, run: Callable[[], Any]) -> Any:
+    """What ``run`` gives when the last block's output is replaced by ``state``.
+
+    So a model's own final norm, pooling and head can be asked about any hidden state.
+    """
+    calls, last = 0, len(blocks)
+
+    def replace(_block: nn.Module, _args: tuple[Any, ...], output: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls < last:
+            return output
+        return state if isinstance(output, Tensor) else (state, *output[1:])
+
+    with ExitStack() as undo, torch.no_grad():
+        for block in dict.fromkeys(blocks):
+            undo.callback(block.register_forward_hook(replace).remove)
+        return run()
+
+
 class _EnoughError(Exception):
     """Raised by a hook to end a forward pass early."""
 

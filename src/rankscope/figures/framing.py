@@ -1,0 +1,53 @@
+"""Panels put together: side by side, under one title, with what listens to the pointer."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import altair as alt
+
+from rankscope.figures import theme
+from rankscope.figures.panel import HOVERED, PINNED, view_name
+
+# The title of a y axis that is words, not a formula.
+WORDS_AS_TITLE: Final[Mapping[str, Any]] = {
+    "titleFont": theme.FONT,
+    "titleFontSize": 11.5,
+    "titleColor": theme.INK["muted"],
+}
+
+
+def framed(
+    panels: Sequence[alt.LayerChart], *, title: str | None, names: Sequence[str] = ()
+) -> alt.ConcatChart:
+    """The panels in the house style; ``names`` are those of the legend, which then listens.
+
+    In the panels' data the field ``variant`` holds the name.
+    """
+    figure = alt.ConcatChart(
+        concat=list(panels),
+        columns=theme.COLUMNS,
+        spacing=dict(theme.SPACING),
+        params=_selections(len(panels)) if names else alt.Undefined,
+    ).resolve_scale(color="shared" if names else "independent")
+    if title is not None:
+        figure = figure.properties(title=alt.Title(title, fontSize=16, offset=20, frame="bounds"))
+    return theme.styled(figure, names=names)
+
+
+def _selections(panels: int) -> list[alt.TopLevelSelectionParameter]:
+    """The name under the pointer, and the names clicked on in the legend."""
+    views = [view_name(number) for number in range(panels)]
+    on_a_curve = "event.item && event.item.datum && isDefined(event.item.datum.variant)"
+    pointed = {
+        "type": "point",
+        "fields": ["variant"],
+        "on": {"type": "pointerover", "filter": on_a_curve},
+        "clear": "pointerout",
+    }
+    clicked = {"type": "point", "fields": ["variant"], "toggle": "true"}
+    return [
+        alt.TopLevelSelectionParameter(
+            name=HOVERED, select=pointed, bind={"legend": "pointerover"}, views=views
+        ),
+        alt.TopLevelSelectionParameter(name=PINNED, select=clicked, bind="legend", views=views),
+    ]
