@@ -70,9 +70,28 @@ def load(
         else:
             options |= {"dtype": dtype or "auto", "device_map": device_map}
             model, tokenizer, processor = pretrained(name, options, pickled=pickled)
-    if device is not None or dtype is not None:
-        model = model.to(device=device, dtype=dtype)
+    model = _placed(model, device, dtype)
     return build(model, name=name, tokenizer=tokenizer, processor=processor)
+
+
+def _placed(
+    model: nn.Module, device: str | torch.device | None, dtype: torch.dtype | None
+) -> nn.Module:
+    """The model on a device and in a dtype; one that Accelerate spread out stays where it is."""
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise UnsupportedModelError(
+            "some weights are offloaded, so they are nowhere to be read; give every layer a device "
+            "of its own in device_map, or load the model without one."
+        )
+    if getattr(model, "hf_device_map", None) is not None:
+        found = next(model.parameters()).dtype
+        if device is not None or dtype not in (None, found):
+            raise UnsupportedModelError(
+                f"a model that Accelerate spread over devices keeps its places and its {found}; "
+                "give dtype together with device_map, and no device."
+            )
+        return model
+    return model if device is None and dtype is None else model.to(device=device, dtype=dtype)
 
 
 def build(model: nn.Module, *, name: str, tokenizer: Any = None, processor: Any = None) -> Loaded:

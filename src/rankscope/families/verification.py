@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     import polars
 
 TOLERANCES = {
-    torch.float64: 1e-10,
+    torch.float64: 1e-8,
     torch.float32: 1e-4,
     torch.float16: 2e-2,
     torch.bfloat16: 1e-1,
 }
-"""Largest relative error allowed per dtype; halves differ by their rounding, layer after layer."""
+"""Largest relative error allowed per dtype. Halves differ by their rounding, layer after layer; in
+float64 rotary tables, which are float32 everywhere, differ by a rounding from device to device."""
 
 
 @dataclass(frozen=True)

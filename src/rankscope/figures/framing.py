@@ -17,18 +17,26 @@ WORDS_AS_TITLE: Final[Mapping[str, Any]] = {
 
 
 def framed(
-    panels: Sequence[alt.LayerChart], *, title: str | None, names: Sequence[str] = ()
+    panels: Sequence[alt.LayerChart],
+    *,
+    title: str | None,
+    names: Sequence[str] = (),
+    shapes: bool = False,
 ) -> alt.ConcatChart:
     """The panels in the house style; ``names`` are those of the legend, which then listens.
 
-    In the panels' data the field ``variant`` holds the name.
+    In the panels' data the field ``variant`` holds the name. ``shapes`` says that names differ by
+    shape as well as by colour, in one legend.
     """
     figure = alt.ConcatChart(
         concat=list(panels),
         columns=theme.COLUMNS,
         spacing=dict(theme.SPACING),
         params=_selections(len(panels)) if names else alt.Undefined,
-    ).resolve_scale(color="shared" if names else "independent")
+    ).resolve_scale(
+        color="shared" if names or shapes else "independent",
+        shape="shared" if shapes else alt.Undefined,
+    )
     if title is not None:
         figure = figure.properties(title=alt.Title(title, fontSize=16, offset=20, frame="bounds"))
     return theme.styled(figure, names=names)

@@ -6,11 +6,10 @@ import altair as alt
 import polars as pl
 
 from rankscope.errors import InputError
-from rankscope.figures import theme
-from rankscope.figures.panel import HOVERED, PINNED, Look, panel, view_name
+from rankscope.figures.framing import framed
+from rankscope.figures.panel import Look, panel
 
 _NEEDED = ("layer", "metric", "count", "mean", "low", "median", "high")
-_ON_A_VARIANT = "event.item && event.item.datum && isDefined(event.item.datum.variant)"
 
 
 def by_layer(
@@ -31,7 +30,7 @@ def by_layer(
         panel(name, shown.filter(pl.col("metric") == name).to_dicts(), look, number=number)
         for number, name in enumerate(names)
     ]
-    return _arranged(panels, look, title)
+    return framed(panels, title=title, names=look.variants, shapes=True)
 
 
 def by_model(
@@ -60,44 +59,12 @@ def by_model(
         )
         for number, model in enumerate(models)
     ]
-    return _arranged(panels, look, title)
+    return framed(panels, title=title, names=look.variants, shapes=True)
 
 
 def _look(shown: pl.DataFrame) -> Look:
     layers = shown["layer"].to_list()
     return Look(_variants(shown), (min(layers), max(layers)))
-
-
-def _arranged(panels: Sequence[alt.LayerChart], look: Look, title: str | None) -> alt.ConcatChart:
-    """Panels side by side under one legend, which listens in all of them."""
-    variants = look.variants
-    figure = alt.ConcatChart(
-        concat=list(panels),
-        columns=theme.COLUMNS,
-        spacing=dict(theme.SPACING),
-        params=_selections(len(panels)) if variants else alt.Undefined,
-    ).resolve_scale(color="shared", shape="shared")
-    if title is not None:
-        figure = figure.properties(title=alt.Title(title, fontSize=16, offset=20, frame="bounds"))
-    return theme.styled(figure, names=variants)
-
-
-def _selections(panels: int) -> list[alt.TopLevelSelectionParameter]:
-    """The variant under the pointer, and the variants clicked on in the legend."""
-    views = [view_name(number) for number in range(panels)]
-    pointed = {
-        "type": "point",
-        "fields": ["variant"],
-        "on": {"type": "pointerover", "filter": _ON_A_VARIANT},
-        "clear": "pointerout",
-    }
-    clicked = {"type": "point", "fields": ["variant"], "toggle": "true"}
-    return [
-        alt.TopLevelSelectionParameter(
-            name=HOVERED, select=pointed, bind={"legend": "pointerover"}, views=views
-        ),
-        alt.TopLevelSelectionParameter(name=PINNED, select=clicked, bind="legend", views=views),
-    ]
 
 
 def _chosen(summary: pl.DataFrame, metrics: Sequence[str] | None) -> list[str]:
