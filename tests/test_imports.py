@@ -30,7 +30,10 @@ CORE = {
     "deep": LOWEST | {"checks", "metrics", "network"},
 }
 OUTSIDE = {"torch", "numpy", "jaxtyping"} | set(sys.stdlib_module_names)
-LAZY = {"tracing": {"tables", "figures"}}  # asked for by Trace.table, save and plot alone
+LAZY = {  # asked for by .table, .save and .plot alone
+    "tracing": {"tables", "figures"},
+    "paths": {"tables", "figures"},
+}
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,13 @@ def write(table: pl.DataFrame, path: str | Path, provenance: Mapping[str, Any]) 
     """Write a table as Parquet, with where it came from inside the file."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    table.write_parquet(path, metadata={_PROVENANCE_KEY: json.dumps(dict(provenance))})
+    unfinished = path.with_name(f"{path.name}.part")  # a full disk must not leave half a table
+    try:
+        table.write_parquet(unfinished, metadata={_PROVENANCE_KEY: json.dumps(dict(provenance))})
+        unfinished.replace(path)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        unfinished.unlink(missing_ok=True)
+        raise InputError(f"{path} cannot be written: {error}") from error
     return path
 
 

@@ -68,6 +68,17 @@ def test_a_wrong_weight_is_found_and_its_layer_named(name: str) -> None:
         verify(spoiled)
 
 
+def test_a_forward_of_ones_own_is_put_back() -> None:
+    """Accelerate gives modules a forward of their own; verification must not lose it."""
+    model = lively("llama").double()
+    norm = model.model.layers[0].input_layernorm
+    mine = norm.forward
+    norm.forward = lambda hidden: mine(hidden)
+    own = norm.forward
+    verify(model)
+    assert norm.__dict__["forward"] is own
+
+
 def test_a_wrong_conversion_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rankscope.families.bert.activation", lambda *_: "relu")
     with pytest.raises(VerificationError, match="BERT: our layer 1 differs"):
@@ -76,8 +87,9 @@ def test_a_wrong_conversion_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None
     assert isinstance(load(lively("bert")).family, Bert)
 
 
-def test_verify_prints_a_table() -> None:
+def test_verify_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     found = verify(lively("bert"))
+    assert capsys.readouterr().out == f"{found}\n"
     assert str(found).count("layer") == 4
     assert found.table.columns == ["layer", "metric", "value"]
     assert found.table["layer"].to_list() == [1, 2, 3]

@@ -1,12 +1,16 @@
 """Loading: from names, folders, objects; from text, ids, images, embeddings; and its refusals."""
 
+import json
+import os
+import pickle
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from rankscope import residual, trace
-from rankscope.errors import InputError, KindError, SourceError
+from rankscope.errors import InputError, KindError, RankscopeError, SourceError
 from rankscope.families import BUILTIN, load, sources
 from rankscope.text import passages
 
@@ -173,3 +177,149 @@ def test_wrong_ids_and_masks_are_named() -> None:
         loaded.inputs(torch.tensor([1, 2, 3]))
     with pytest.raises(InputError, match="at least one"):
         loaded.inputs([])
+
+
+def tensors(folder: Path) -> dict[str, torch.Tensor]:
+    return dict(load_file(folder / "model.safetensors"))
+
+
+@pytest.mark.parametrize("lost", ["encoder.layer.1.output.dense.weight", "embeddings.word"])
+def test_a_checkpoint_that_lacks_weights_is_refused(folder: Path, lost: str) -> None:
+    kept = {name: each for name, each in tensors(folder).items() if not name.startswith(lost)}
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(SourceError, match=lost):
+        load(folder)
+
+
+def test_a_checkpoint_without_its_pooler_is_whole(folder: Path) -> None:
+    kept = {name: each for name, each in tensors(folder).items() if "pooler" not in name}
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    assert load(folder).verification.worst < 1e-5
+
+
+class Evil:
+    """Runs when it is unpickled."""
+
+    def __reduce__(self) -> tuple:
+        return (os.mkdir, ("evil-was-here",))
+
+
+def test_a_malicious_pickle_is_never_run(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Evil()))
+    for pickled in (False, True):
+        with pytest.raises(SourceError):
+            load(folder, pickled=pickled)
+    assert not (tmp_path / "evil-was-here").exists()
+
+
+def test_code_in_a_checkpoint_is_never_run(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config |= {
+        "model_type": "mystery",
+        "auto_map": {"AutoConfig": "evil.Config", "AutoModel": "evil.M"},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "evil.py").write_text("raise SystemExit('evil ran')")
+    with pytest.raises(SourceError, match="could not be loaded"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    "content", ["null", "{", '{"model_type": "bert", "num_attention_heads": 0}']
+)
+def test_broken_configurations_are_one_sentence(folder: Path, content: str) -> None:
+    (folder / "config.json").write_text(content)
+    with pytest.raises((SourceError, InputError)) as caught:
+        load(folder)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_home_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(folder.parent))
+    assert load("~/model").verification.worst < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"dtype": torch.int8}, "dtype=torch.int8"),
+        ({"dtype": "float32"}, "dtype='float32'"),
+        ({"device": "nowhere"}, "device='nowhere'"),
+        ({"revision": "main"}, "revision"),
+        ({"device_map": "auto"}, "device_map"),
+    ],
+)
+def test_options_that_cannot_be_met(options: dict, says: str) -> None:
+    with pytest.raises(RankscopeError, match=says):
+        load(lively("bert"), **options)
+
+
+def test_a_source_of_the_wrong_kind() -> None:
+    with pytest.raises(KindError, match="Loaded"):
+        load(load(lively("bert")))
+
+
+def test_a_dtype_leaves_the_callers_model_as_it_is() -> None:
+    model = lively("bert")
+    assert load(model, dtype=torch.float64).network.blocks[0].mlp.up.weight.dtype == torch.float64
+    assert next(model.parameters()).dtype == torch.float32
+
+
+def test_a_model_at_initialisation() -> None:
+    model = lively("bert")
+    fresh = load(model, init=True, seed=3)
+    assert fresh.network.seed == 3
+    assert not torch.equal(next(fresh.original.parameters()), next(model.parameters()))
+
+
+def test_half_precision_does_not_bend_the_angles() -> None:
+    loaded = load(lively("llama"), dtype=torch.bfloat16)
+    exact = lively("llama").model.rotary_emb.inv_freq
+    assert torch.equal(loaded.original.model.rotary_emb.inv_freq, exact)
+    assert torch.equal(loaded.network.blocks[0].attention.scores.frequencies, exact)
+    assert torch.equal(
+        loaded.network.double().to(torch.bfloat16).blocks[0].attention.scores.frequencies, exact
+    )
+
+
+def test_dropout_never_runs() -> None:
+    loaded = load(lively("bert").train())
+    ids = torch.tensor([[5, 17, 42]])
+    assert torch.equal(loaded.inputs(ids).x, loaded.inputs(ids).x)
+    assert loaded.original.training
+
+
+@pytest.mark.parametrize("fill", [0, 1, 50])
+def test_roberta_counts_positions_whatever_the_padding_is(fill: int) -> None:
+    loaded = load(lively("roberta"), dtype=torch.float64)
+    alone = loaded.inputs(torch.tensor([[5, 17, 42]])).x
+    ids = torch.tensor([[fill, fill, 5, 17, 42]])
+    mask = torch.tensor([[False, False, True, True, True]])
+    assert torch.allclose(loaded.inputs(ids, token_mask=mask).x[:, 2:], alone)
+
+
+def test_bundled_ids_keep_clear_of_a_models_own() -> None:
+    loaded = load("roberta-base", init=True)
+    ids = loaded.arguments(["A text."])["input_ids"]
+    assert int(ids.min()) > 2
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "says"),
+    [
+        ("bert", torch.zeros(1, 3, 7), "width 7"),
+        ("bert", torch.zeros(1, 3, 24, dtype=torch.float64), "float64"),
+        ("bert", torch.zeros(1, 3, 8, 8), "embeddings"),
+        ("bert", torch.zeros(1, 70, dtype=torch.int64), "more than the 64 positions"),
+        ("vit", torch.zeros(1, 3, dtype=torch.int64), "sees images"),
+        ("vit", ["a text"], "sees images"),
+        ("bert", "a bare text", "in a list"),
+    ],
+)
+def test_inputs_of_the_wrong_kind(name: str, given, says: str) -> None:
+    with pytest.raises(RankscopeError, match=says):
+        load(lively(name)).inputs(given)

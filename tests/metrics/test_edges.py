@@ -109,6 +109,36 @@ def test_bad_input(name: str, x, mask, error: type[Exception], says: str) -> Non
     assert isinstance(caught.value, ValueError | TypeError)
 
 
+@pytest.mark.parametrize("tolerance", [0.0, -1.0, float("nan"), 1.0])
+def test_tolerances_out_of_range(tolerance: float) -> None:
+    with pytest.raises(InputError, match="tolerance"):
+        m.residual(torch.eye(3), center="optimal", tolerance=tolerance)
+
+
+@pytest.mark.parametrize("norm", ["composite", "one", "inf", "fro", "spectral"])
+def test_relative_residual_at_the_optimum_is_never_above_one(norm: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for dtype in (torch.float32, torch.float64):
+        half = torch.randn(50, 10, 6, generator=generator, dtype=dtype)
+        mirrored = torch.cat((half, -half), dim=1)  # the mean is zero but for rounding
+        for x in (mirrored, torch.eye(20, dtype=dtype)):
+            assert m.residual(x, norm=norm, center="optimal", relative=True).max() <= 1.0
+
+
+def test_sizes_near_the_limit_of_the_dtype() -> None:
+    large = torch.full((3, 4), 2e38)
+    assert m.effective_rank(large).item() == pytest.approx(1.0)
+    assert m.numerical_rank(torch.full((3, 3), 3e38, dtype=torch.bfloat16)).item() == 1
+    with pytest.raises(InputError, match="does not fit"):
+        m.residual(torch.randn(128, 768) * 1e36, relative=True)
+
+
+@pytest.mark.parametrize("exclude", [[0.5], ["0"], "0"])
+def test_excluded_positions_are_whole_numbers(exclude) -> None:
+    with pytest.raises(KindError, match="exclude"):
+        m.mean_cosine(torch.eye(3), exclude=exclude)
+
+
 def test_unknown_names() -> None:
     x = torch.zeros(2, 2)
     with pytest.raises(InputError, match="composite"):

@@ -148,6 +148,25 @@ def test_the_encoders_mask_is_not_the_decoders(length):
     assert traced.columns["value"][: len(expected)] == pytest.approx(expected, rel=1e-5)
 
 
+def test_xlnet_keeps_its_tokens_in_front():
+    torch.manual_seed(0)
+    config = transformers.XLNetConfig(vocab_size=40, d_model=16, n_layer=2, n_head=2, d_inner=16)
+    model = transformers.XLNetModel(config).eval()
+    inputs = {"input_ids": IDS, "attention_mask": ATTENTION_MASK}
+    with torch.no_grad():
+        states = model(**inputs, output_hidden_states=True).hidden_states
+    traced = trace(model, inputs, metrics=METRICS)
+    assert traced.columns["value"] == pytest.approx(
+        measured(states, ATTENTION_MASK.bool()), rel=1e-5
+    )
+
+
+def test_positional_masks_are_seen():
+    model = made(bert)
+    by_name = trace(model, {"input_ids": IDS, "attention_mask": ATTENTION_MASK})
+    assert trace(model, (IDS, ATTENTION_MASK)).columns == by_name.columns
+
+
 def test_padding_changes_nothing_for_bert():
     model = made(bert)
     alone = trace(model, {"input_ids": IDS[1:, :4], "attention_mask": ATTENTION_MASK[1:, :4]})

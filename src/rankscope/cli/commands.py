@@ -3,6 +3,7 @@
 Nothing heavy is imported before a command runs, so that ``--help`` answers at once.
 """
 
+import io
 import sys
 from typing import Annotated, Any, Literal
 
@@ -79,7 +80,8 @@ def diagnose(
             on_batch=advance,
         )
     title = f"{subject.title} ({reading})"
-    deliver.diagnosis(diagnosis, title=title, folder=folder, as_json=target.as_json)
+    about = {**subject.about, "reading of SAN": str(reading)}
+    deliver.diagnosis(diagnosis, title=title, about=about, folder=folder, as_json=target.as_json)
 
 
 @app.command()
@@ -116,7 +118,8 @@ def trace(
             batch_size=prepare.BATCH,
             on_batch=advance,
         )
-    deliver.trace(traced, folder=folder, as_json=target.as_json)
+    about = {**subject.about, "without": without or "nothing"}
+    deliver.trace(traced.noted(about), folder=folder, as_json=target.as_json)
 
 
 @app.command()
@@ -195,20 +198,39 @@ def paths(
             batch_size=prepare.BATCH,
             on_batch=advance,
         )
-    deliver.paths(found, title=subject.title, folder=folder, as_json=target.as_json)
+    deliver.paths(
+        found,
+        title=subject.title,
+        about={**subject.about, "counted": count},
+        folder=folder,
+        as_json=target.as_json,
+    )
 
 
 def main() -> None:
     """Run a command; whatever the caller can mend becomes one sentence and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without ‖ still shows the figures
     try:
-        app(standalone_mode=False)
+        code = app(standalone_mode=False)
+        if isinstance(code, int) and code:  # Typer hands an interruption back as a number
+            _fail("interrupted.", code)
     except _USAGE_ERROR as error:
         message = error.format_message().rstrip(".")
+        if not message:  # the help was asked for by giving no command
+            sys.exit(error.exit_code)
         _fail(f"{message}; 'rankscope --help' lists what there is.", error.exit_code)
     except RankscopeError as error:
         _fail(str(error), error.exit_code)
     except OSError as error:
-        _fail(f"{error.strerror}: {error.filename}", 2)
+        where = "" if error.filename is None else f": {error.filename}"
+        _fail(f"{error.strerror or error}{where}.", 2)
+    except (MemoryError, RuntimeError) as error:
+        told = str(error).lower()
+        if isinstance(error, RuntimeError) and "alloc" not in told and "overflow" not in told:
+            raise  # not the user's to mend
+        _fail("there is not enough memory for this; make the network or the input smaller.", 2)
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted.", 130)
 

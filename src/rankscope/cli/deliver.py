@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,23 +67,24 @@ def trace(traced: Trace, *, folder: Path | None, as_json: bool) -> None:
     _print_files(files)
 
 
-def diagnosis(found: Diagnosis, *, title: str, folder: Path | None, as_json: bool) -> None:
+def diagnosis(
+    found: Diagnosis, *, title: str, about: Mapping[str, str], folder: Path | None, as_json: bool
+) -> None:
     """The report, the table and the chart; then the findings in words."""
+    provenance = {**found.provenance, **about}
     files: dict[str, str] = {}
     if folder is not None:
         chart = figures.by_layer(found.summary)
-        files["table"] = str(
-            tables.write(found.table, folder / "diagnose.parquet", found.provenance)
-        )
+        files["table"] = str(tables.write(found.table, folder / "diagnose.parquet", provenance))
         files["chart"] = str(figures.save(chart, folder / "diagnose.png"))
-        page = report.diagnosis_page(found.summary, found.findings, found.provenance, title=title)
+        page = report.diagnosis_page(found.summary, found.findings, provenance, title=title)
         files["report"] = str(report.write_html(page, folder / "diagnose.html"))
     if as_json:
         _print_json(
             {
                 "findings": [asdict(finding) for finding in found.findings],
                 "summary": _rows(found.summary),
-                "provenance": dict(found.provenance),
+                "provenance": provenance,
                 "files": files,
             }
         )
@@ -111,12 +112,15 @@ def claim(checked: Claim, *, folder: Path | None, as_json: bool) -> None:
     console = Console(highlight=False)
     console.print(f"{checked.id}  {checked.statement}  [bold]{checked.verdict}[/]")
     for reason in checked.reasons:
-        console.print(f"  {reason}")
+        console.print(f"  {reason}", markup=False)
     _print_files(files)
 
 
-def paths(found: PathStudy, *, title: str, folder: Path | None, as_json: bool) -> None:
+def paths(
+    found: PathStudy, *, title: str, about: Mapping[str, str], folder: Path | None, as_json: bool
+) -> None:
     """The report, the tables and the chart; then the shares by length."""
+    found = replace(found, provenance={**found.provenance, **about})
     files: dict[str, str] = {}
     if folder is not None:
         chart = figures.by_length(found.summary)
@@ -149,7 +153,7 @@ def paths(found: PathStudy, *, title: str, folder: Path | None, as_json: bool) -
 
 
 def _rows(table: pl.DataFrame) -> list[dict[str, Any]]:
-    return table.to_dicts()
+    return table.fill_nan(None).to_dicts()  # JSON has no NaN
 
 
 def _print_json(result: Mapping[str, Any]) -> None:
@@ -158,7 +162,7 @@ def _print_json(result: Mapping[str, Any]) -> None:
 
 
 def _print_files(files: Mapping[str, str]) -> None:
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=True, highlight=False, markup=False)
     console.print()
     for what, path in files.items():
         console.print(f"{what:<7} {path}")

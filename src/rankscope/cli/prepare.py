@@ -1,5 +1,6 @@
 """From options to a network and its input; imported only once a command runs."""
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -34,6 +35,7 @@ class Subject:
     token_mask: Tensor
     measured: Tensor | None
     title: str
+    about: dict[str, str]
 
     @property
     def batches(self) -> int:
@@ -43,6 +45,8 @@ class Subject:
 
 def subject(model: ModelOptions, network: NetworkOptions, source: InputOptions) -> Subject:
     """The random network of the options, or the model that was named."""
+    if not 0 <= network.seed < 2**63:
+        raise InputError(f"--seed {network.seed} is out of range; use 0 to 2^63 - 1.")
     if model.model is not None:
         return _real(model.model, model, network, source)
     if model.at_init or model.pickled:
@@ -56,7 +60,7 @@ def subject(model: ModelOptions, network: NetworkOptions, source: InputOptions) 
         dtype=_DTYPES[network.precision],
     )
     measured = None if model.special_tokens else _between(token_mask)
-    return Subject(net, x, token_mask, measured, _title(network))
+    return Subject(net, x, token_mask, measured, _title(network), _about(x, model, source))
 
 
 def network_from(options: NetworkOptions) -> Network:
@@ -78,14 +82,22 @@ def network_from(options: NetworkOptions) -> Network:
 def paragraphs(path: Path) -> list[str]:
     """The paragraphs of a text file, told apart by blank lines; '-' is standard input."""
     try:
-        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+        text = _bytes(path).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"--text {path} cannot be read as UTF-8 text: {error}.") from error
-    found = [" ".join(part.split()) for part in text.replace("\r\n", "\n").split("\n\n")]
+    found = [" ".join(part.split()) for part in re.split(r"\n\s*\n", text)]
     found = [part for part in found if part]
     if not found:
         raise InputError(f"--text {path} holds no text; give at least one paragraph.")
     return found
+
+
+def _bytes(path: Path) -> bytes:
+    if str(path) != "-":
+        return path.read_bytes()
+    if sys.stdin is None:
+        raise InputError("--text - reads standard input, which is closed.")
+    return sys.stdin.buffer.read()
 
 
 def _real(name: str, model: ModelOptions, network: NetworkOptions, source: InputOptions) -> Subject:
@@ -101,14 +113,15 @@ def _real(name: str, model: ModelOptions, network: NetworkOptions, source: Input
     title = (
         f"{name}, {state}: {loaded.family.name}, {net.spec.layers} layers, {net.spec.heads} heads"
     )
-    return Subject(net, x, token_mask, measured, title)
+    return Subject(net, x, token_mask, measured, title, _about(x, model, source))
 
 
 def _read(loaded: "Loaded", source: InputOptions, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The blocks' input for the texts, batch by batch; noise for models that see images."""
+    """The blocks' input for the texts; noise for models that see images."""
     if hasattr(loaded.body.config, "image_size"):
         if source.text is not None:
             raise InputError(f"{loaded.name} sees images, so --text has nothing to tell it.")
+        _readable(source)
         return loaded.inputs(loaded.noise_images(source.passages, seed=seed))
     return loaded.inputs(texts(source), length=source.length)
 
@@ -124,20 +137,38 @@ def cases(names: Sequence[str], pretrained: Sequence[str], *, seed: int) -> list
     if not names and not pretrained:
         raise InputError("there is no model to try; name some with --models or --pretrained.")
     fresh = [Case(f"{name} (init)", partial(load, name, init=True, seed=seed)) for name in names]
-    labelled = (given.rpartition("=") for given in pretrained)
-    trained = [
-        Case(f"{label or Path(source).name} (pretrained)", partial(load, source))
-        for label, _, source in labelled
-    ]
+    trained: list[Case] = []
+    for given in pretrained:
+        label, _, source = ("", "", given) if Path(given).is_dir() else given.rpartition("=")
+        name = f"{label or Path(source).name} (pretrained)"
+        taken = sum(case.name.startswith(name) for case in trained)
+        trained.append(Case(f"{name} {taken + 1}" if taken else name, partial(load, source)))
     return fresh + trained
+
+
+def _readable(source: InputOptions) -> None:
+    if source.passages < 1:
+        raise InputError(f"--passages {source.passages} leaves nothing to read; use 1 or more.")
+    if not 3 <= source.length < 2**31:
+        raise InputError(f"--length {source.length} is out of range; use 3 or more tokens.")
 
 
 def texts(source: InputOptions) -> list[str]:
     """The texts to read: the bundled ones or the user's, no more than asked for."""
-    if source.passages < 1:
-        raise InputError(f"--passages {source.passages} leaves nothing to read; use 1 or more.")
+    _readable(source)
     found = passages() if source.text is None else paragraphs(source.text)
     return found[: source.passages]
+
+
+def _about(x: Tensor, model: ModelOptions, source: InputOptions) -> dict[str, str]:
+    """What was looked at, for the provenance."""
+    text = "bundled passages" if source.text is None else str(source.text)
+    special = "counted" if model.special_tokens else "left out of the figures"
+    return {
+        "input": f"{len(x)} samples of up to {x.shape[1]} tokens, {text}",
+        "special tokens": special,
+        "dtype": str(x.dtype),
+    }
 
 
 def _between(token_mask: Tensor) -> Tensor:

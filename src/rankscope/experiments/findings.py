@@ -1,9 +1,12 @@
 """What a table of traces says in words: computed from its numbers, never typed in."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 import polars as pl
+
+from rankscope.errors import InputError
 
 Fate = Literal["collapse", "slow", "holds"]
 
@@ -40,6 +43,8 @@ def findings(summary: pl.DataFrame, *, epsilon: float) -> tuple[Finding, ...]:
 
 def _finding(variant: str, summary: pl.DataFrame, epsilon: float) -> Finding:
     residuals = _by_layer(summary, "relative_residual")
+    if not all(math.isfinite(value) for value in residuals):
+        raise InputError(f"{variant}: some relative residual is not finite, so nothing is found.")
     first, last, layers = residuals[0], residuals[-1], len(residuals) - 1
     collapsed_at = next((i for i, value in enumerate(residuals) if value < COLLAPSED), None)
     if last < COLLAPSED:

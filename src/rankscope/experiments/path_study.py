@@ -66,7 +66,7 @@ def path_study(
         count_paths(spec.layers, spec.heads).total,
         error,
         _sentence(summary),
-        asdict(Provenance("Network", spec.digest(seed=network.seed), network.seed)),
+        asdict(Provenance(network.name, spec.digest(seed=network.seed), network.seed)),
     )
 
 

@@ -35,6 +35,9 @@ class Albert(Family):
             shared_layers=config.num_hidden_groups * config.inner_group_num == 1,
         )
 
+    def most_tokens(self, config: Any) -> int | None:
+        return int(config.max_position_embeddings)
+
     def parts(self, layer: Original, body: Original, spec: Spec) -> Parts:
         inner = layer.attention
         return Parts(

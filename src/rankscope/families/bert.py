@@ -2,6 +2,8 @@
 
 from typing import Any, ClassVar
 
+from torch import Tensor
+
 from rankscope.families.family import Family, Original, Parts, activation, attention, mlp, refuse
 from rankscope.network import Spec
 
@@ -31,6 +33,9 @@ class Bert(Family):
             mask="causal" if getattr(config, "is_decoder", False) else "full",
         )
 
+    def most_tokens(self, config: Any) -> int | None:
+        return int(config.max_position_embeddings)
+
     def parts(self, layer: Original, body: Original, spec: Spec) -> Parts:
         inner = layer.attention.self
         return Parts(
@@ -41,8 +46,13 @@ class Bert(Family):
 
 
 class Roberta(Bert):
-    """BERT's blocks; positions are counted from the padding index, by the original itself."""
+    """BERT's blocks; positions are counted on from the padding index, padding's own."""
 
     name = "RoBERTa"
     model_types = ("roberta", "xlm-roberta", "camembert")
-    takes_positions = False
+
+    def positions(self, token_mask: Tensor, config: Any) -> Tensor:
+        return token_mask.cumsum(-1) * token_mask + int(config.pad_token_id)
+
+    def most_tokens(self, config: Any) -> int | None:
+        return int(config.max_position_embeddings) - int(config.pad_token_id) - 1

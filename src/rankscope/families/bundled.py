@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -13,22 +13,38 @@ from rankscope.text import Tokenizer
 
 @dataclass(frozen=True)
 class BundledTokenizer:
-    """Ids of the bundled vocabulary; at initialisation one id is as good as another."""
+    """Ids of the bundled vocabulary, moved past a model's own special ids.
+
+    At initialisation one id is as good as another, but the padding id has an embedding, and in
+    some models a position, of its own.
+    """
 
     inner: Tokenizer
-    all_special_ids: tuple[int, ...] = (1, 2)
+    offset: int
+    padding: int
 
     @classmethod
-    def for_vocabulary(cls, size: int) -> Self | None:
-        """A tokeniser, if a model has enough embeddings for it."""
+    def for_config(cls, config: Any) -> Self | None:
+        """A tokeniser, if a model reads text and has enough embeddings for it."""
+        names = ("pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id")
+        found = [getattr(config, name, None) for name in names]
+        special = [index for index in found if isinstance(index, int) and 0 <= index < 100]
+        offset = max(special, default=-1) + 1
         inner = Tokenizer.bundled()
-        return cls(inner) if size >= len(inner.vocabulary) else None
+        if getattr(config, "vocab_size", 0) < offset + len(inner.vocabulary):
+            return None
+        return cls(inner, offset, getattr(config, "pad_token_id", None) or 0)
+
+    @property
+    def all_special_ids(self) -> tuple[int, int]:
+        """CLS and SEP."""
+        return self.offset + 1, self.offset + 2
 
     def __call__(
         self, texts: Sequence[str], *, max_length: int | None = None, **_options: object
     ) -> dict[str, Tensor]:
-        rows = [torch.tensor(self.inner(text, length=max_length)) for text in texts]
-        ids = pad_sequence(rows, batch_first=True, padding_value=0)
+        rows = [torch.tensor(self.inner(text, length=max_length)) + self.offset for text in texts]
+        ids = pad_sequence(rows, batch_first=True, padding_value=self.padding)
         lengths = torch.tensor([len(row) for row in rows])
         mask = torch.arange(ids.shape[1]) < lengths[:, None]
         return {"input_ids": ids, "attention_mask": mask.long()}

@@ -29,6 +29,9 @@ class DistilBert(Family):
             norm_eps=1e-12,
         )
 
+    def most_tokens(self, config: Any) -> int | None:
+        return int(config.max_position_embeddings)
+
     def parts(self, layer: Original, body: Original, spec: Spec) -> Parts:
         inner = layer.attention
         return Parts(

@@ -63,9 +63,15 @@ class Family(ABC):
         """Hidden states of the original as ``(batch, token, feature)``."""
         return hidden
 
-    def positions(self, token_mask: Tensor) -> Tensor:
+    def positions(self, token_mask: Tensor, config: Any) -> Tensor:
         """Position ids that count real tokens only."""
+        del config
         return (token_mask.cumsum(-1) - 1).clamp(min=0)
+
+    def most_tokens(self, config: Any) -> int | None:
+        """How many tokens the position table holds; None where positions have no table."""
+        del config
+        return None
 
     def network(self, body: Original) -> Network:
         """Our network on the original's parameters; blocks shared there are shared here."""

@@ -32,6 +32,9 @@ class GPT2(Family):
             score_scale=None if config.scale_attn_weights else 1.0,
         )
 
+    def most_tokens(self, config: Any) -> int | None:
+        return int(config.max_position_embeddings)
+
     def parts(self, layer: Original, body: Original, spec: Spec) -> Parts:
         fused, width = layer.attn.c_attn, spec.width
         query, key, value = (View(fused, Columns(k * width, (k + 1) * width)) for k in range(3))

@@ -6,7 +6,7 @@ from torch import nn
 
 from rankscope.errors import UnsupportedModelError
 from rankscope.families.family import Family, Original, Parts, activation, attention, mlp
-from rankscope.network import Causal, Mask, Scores, Spec, Window
+from rankscope.network import Causal, Described, Mask, Scores, Spec, Window
 from rankscope.network.norms import build_norm, share
 from rankscope.network.positions import NormedHeads, Rotary
 
@@ -40,6 +40,7 @@ class Llama(Family):
             norm_eps=config.rms_norm_eps,
             layer_masks=_masks(config),
             bias=False,
+            scores=Described(f"rotary, {config.model_type}"),
         )
 
     def parts(self, layer: Original, body: Original, spec: Spec) -> Parts:

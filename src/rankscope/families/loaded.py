@@ -13,7 +13,7 @@ from rankscope.families.family import Family, Original
 from rankscope.families.probe import image_shape
 from rankscope.families.verification import Verification
 from rankscope.network import Network
-from rankscope.tracing import captured_input, with_replaced_state
+from rankscope.tracing import captured_input, evaluating, with_replaced_state
 
 
 class BlockInput(NamedTuple):
@@ -56,9 +56,9 @@ class Loaded:
         """
         arguments = self.arguments(source, token_mask=token_mask, length=length)
         body = self.body
-        x = self.family.batch_first(
-            captured_input(self.family.layers(body), lambda: body(**arguments))
-        )
+        with evaluating(body):
+            captured = captured_input(self.family.layers(body), lambda: body(**arguments))
+        x = self.family.batch_first(captured)
         mask = arguments.get("attention_mask")
         token_mask = (
             torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
@@ -81,6 +81,11 @@ class Loaded:
             if isinstance(source, str):
                 raise KindError("give texts in a list: loaded.inputs(['...']).")
             if all(isinstance(one, str) for one in source):
+                if token_mask is not None or (length is not None and length < 1):
+                    raise InputError(
+                        "texts are padded and masked here: give no token_mask, and a length of at "
+                        f"least 1 (got length={length})."
+                    )
                 return self._text(source, length)
             if self.processor is None:
                 raise KindError(
@@ -90,9 +95,9 @@ class Loaded:
             source = self.processor(images=list(source), return_tensors="pt")["pixel_values"]
         assert isinstance(source, Tensor)
         tensor = source.to(next(self.body.parameters()).device)
+        self._check(tensor)
         if tensor.ndim == 4:
             return {"pixel_values": tensor}
-        self._check(tensor)
         if token_mask is None:
             token_mask = torch.ones(tensor.shape[:2], dtype=torch.bool)
         token_mask = valid_mask(token_mask, tuple(tensor.shape[:2])).to(tensor.device)
@@ -100,11 +105,32 @@ class Loaded:
         return self._padded({name: tensor}, token_mask)
 
     def _check(self, tensor: Tensor) -> None:
-        """Token ids that are in the vocabulary, or embeddings; two or three axes."""
+        """Images for a model that sees; else ids of the vocabulary or embeddings, not too long."""
+        sees = hasattr(self.body.config, "image_size")
+        if sees and not (tensor.ndim == 4 and tensor.is_floating_point()):
+            raise ShapeError(
+                f"{self.name} sees images (batch, channel, height, width), got {tensor.dtype} of "
+                f"shape {tuple(tensor.shape)}."
+            )
+        if sees:
+            return
         if tensor.is_floating_point() != (tensor.ndim == 3) or tensor.ndim not in (2, 3):
             raise ShapeError(
                 f"got {tensor.dtype} of shape {tuple(tensor.shape)}; expected token ids "
-                "(batch, token), embeddings (batch, token, feature) or images of four axes."
+                "(batch, token) or embeddings (batch, token, feature)."
+            )
+        most = self.family.most_tokens(self.body.config)
+        if most is not None and tensor.shape[1] > most:
+            raise InputError(
+                f"{tensor.shape[1]} tokens are more than the {most} positions {self.name} has; "
+                "cut them: loaded.inputs(texts, length=...), --length."
+            )
+        table = self.body.get_input_embeddings().weight
+        fits = tensor.shape[-1] == table.shape[1] and tensor.dtype == table.dtype
+        if tensor.ndim == 3 and not fits:
+            raise ShapeError(
+                f"embeddings are {tensor.dtype} of width {tensor.shape[-1]}, expected "
+                f"{table.dtype} of width {table.shape[1]}."
             )
         if tensor.ndim == 2:
             size = self.body.config.vocab_size
@@ -116,11 +142,16 @@ class Loaded:
 
     def _padded(self, arguments: dict[str, Any], token_mask: Tensor) -> dict[str, Any]:
         arguments["attention_mask"] = token_mask.long()
+        if "input_ids" in arguments:  # some originals read the padding off the ids
+            padding = getattr(self.body.config, "pad_token_id", None) or 0
+            arguments["input_ids"] = torch.where(token_mask, arguments["input_ids"], padding)
         if self.family.takes_positions:
-            arguments["position_ids"] = self.family.positions(token_mask)
+            arguments["position_ids"] = self.family.positions(token_mask, self.body.config)
         return arguments
 
     def _text(self, texts: Sequence[str], length: int | None) -> dict[str, Any]:
+        if hasattr(self.body.config, "image_size"):
+            raise KindError(f"{self.name} sees images and reads no text.")
         if self.tokenizer is None:
             raise SourceError(
                 f"{self.name} came without a tokeniser, so it cannot read text; "
@@ -153,7 +184,8 @@ class Loaded:
         """
         state = self.family.batch_first(hidden)  # its own inverse where the axes differ
         layers = self.family.layers(self.body)
-        return with_replaced_state(layers, state, lambda: self.original(**arguments))
+        with evaluating(self.original):
+            return with_replaced_state(layers, state, lambda: self.original(**arguments))
 
     def noise_images(self, count: int, *, seed: int = 0) -> Tensor:
         """Images of noise in the size the model sees, for when there are no real ones."""
@@ -166,19 +198,20 @@ class Loaded:
         from rankscope.families.loading import build
 
         return build(
-            _fresh(self.original, seed),
+            fresh(self.original, seed),
             name=f"{self.name} at initialisation",
+            seed=seed,
             tokenizer=self.tokenizer,
             processor=self.processor,
         )
 
 
-def _fresh(original: nn.Module, seed: int) -> nn.Module:
+def fresh(original: nn.Module, seed: int) -> nn.Module:
     """Another instance of the same class and configuration; no global random state is touched."""
     if not hasattr(original, "config"):
         raise InputError("only a transformers model knows how to be initialised again.")
     first = next(original.parameters())
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        fresh: nn.Module = type(original)(original.config)
-    return fresh.to(device=first.device, dtype=first.dtype).eval()
+        drawn: nn.Module = type(original)(original.config)
+    return drawn.to(device=first.device, dtype=first.dtype).eval()

@@ -1,24 +1,25 @@
 """``load``: a Hub id, a folder, a model object or a built-in name → ``Loaded``."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from rankscope.errors import UnsupportedModelError
+from rankscope.errors import InputError, KindError, UnsupportedModelError
 from rankscope.families.albert import Albert
 from rankscope.families.bert import Bert, Roberta
 from rankscope.families.distilbert import DistilBert
 from rankscope.families.family import Family
 from rankscope.families.gpt2 import GPT2
 from rankscope.families.llama import Llama
-from rankscope.families.loaded import Loaded
+from rankscope.families.loaded import Loaded, fresh
 from rankscope.families.neox import NeoX
 from rankscope.families.probe import probe
 from rankscope.families.sources import initialised, pretrained
 from rankscope.families.t5 import T5
-from rankscope.families.verification import Verification, compare
+from rankscope.families.verification import TOLERANCES, Verification, compare
 from rankscope.families.vit import ViT
 from rankscope.families.xlnet import XLNet
 from rankscope.tracing import evaluating
@@ -60,9 +61,20 @@ def load(
     with ``weights_only=True``. Code that comes with a checkpoint runs only if
     ``trust_remote_code=True``. ``device_map`` is Accelerate's, for models larger than one device.
     """
+    _possible(source, device, dtype)
     if isinstance(source, nn.Module):
+        if revision is not None or device_map is not None:
+            raise InputError(
+                "revision and device_map are about loading; a model is loaded already."
+            )
         model, tokenizer, processor, name = source, None, None, type(source).__name__
+        if init:
+            model = fresh(source, seed)
+        elif device is not None or dtype is not None:
+            model = copy.deepcopy(source)  # the caller's model stays as it is
     else:
+        if init and device_map is not None:
+            raise InputError("device_map places pretrained weights; with init=True give a device.")
         options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
         name = str(source)
         if init:
@@ -71,7 +83,30 @@ def load(
             options |= {"dtype": dtype or "auto", "device_map": device_map}
             model, tokenizer, processor = pretrained(name, options, pickled=pickled)
     model = _placed(model, device, dtype)
-    return build(model, name=name, tokenizer=tokenizer, processor=processor)
+    return build(
+        model,
+        name=name,
+        tokenizer=tokenizer,
+        processor=processor,
+        seed=seed if init else None,
+    )
+
+
+def _possible(source: object, device: Any, dtype: object) -> None:
+    """Raise unless the source can be a model, and the device and dtype are to be had."""
+    if not isinstance(source, str | Path | nn.Module):
+        raise KindError(
+            f"source is a {type(source).__name__}, expected a folder, a Hub id, a built-in name or "
+            "a transformers model."
+        )
+    if dtype is not None and dtype not in TOLERANCES:
+        known = ", ".join(str(each) for each in TOLERANCES)
+        raise KindError(f"dtype={dtype!r} is none a model can be verified in; use {known}.")
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        first = str(error).splitlines()[0]
+        raise InputError(f"device={device!r} is not to be had here: {first}") from None
 
 
 def _placed(
@@ -91,21 +126,45 @@ def _placed(
                 "give dtype together with device_map, and no device."
             )
         return model
-    return model if device is None and dtype is None else model.to(device=device, dtype=dtype)
+    if device is None and dtype in (None, next(model.parameters()).dtype):
+        return model
+    # Rotary frequencies are float32 in every model; casting them to halves would bend the angles.
+    kept = {
+        (module, name): buffer.clone()
+        for module in model.modules()
+        for name, buffer in module.named_buffers(recurse=False)
+        if name.endswith("inv_freq")
+    }
+    model = model.to(device=device, dtype=dtype)
+    for (module, name), buffer in kept.items():
+        setattr(module, name, buffer.to(getattr(module, name).device))
+    return model
 
 
-def build(model: nn.Module, *, name: str, tokenizer: Any = None, processor: Any = None) -> Loaded:
+def build(
+    model: nn.Module,
+    *,
+    name: str,
+    tokenizer: Any = None,
+    processor: Any = None,
+    seed: int | None = None,
+) -> Loaded:
     """Find the family, build the network, verify it."""
     family = family_of(model)
     body = family.body(model)
     network = family.network(body)
+    network.name, network.seed = name, seed
     with evaluating(body):
         found = compare(family, body, network, probe(family, body))
+    found.check()
     return Loaded(network, model, family, found, name, tokenizer, processor)
 
 
 def verify(model: Loaded | nn.Module) -> Verification:
-    """Compare every layer of our network with the original's once more; print it to see it."""
+    """Compare every layer of our network with the original's, print the table, and return it.
+
+    Raises, after printing, if a layer differs too much.
+    """
     if isinstance(model, Loaded):
         family, body, network = model.family, model.body, model.network
     else:
@@ -113,7 +172,10 @@ def verify(model: Loaded | nn.Module) -> Verification:
         body = family.body(model)
         network = family.network(body)
     with evaluating(body):
-        return compare(family, body, network, probe(family, body))
+        found = compare(family, body, network, probe(family, body))
+    print(found)
+    found.check()
+    return found
 
 
 def family_of(model: nn.Module) -> Family:

@@ -4,7 +4,7 @@ from typing import Any
 
 from rankscope.families.family import Family, Original, Parts, activation, attention, mlp
 from rankscope.families.llama import rotary
-from rankscope.network import Spec
+from rankscope.network import Described, Spec
 from rankscope.network.linear import Interleaved, View
 
 
@@ -30,6 +30,7 @@ class NeoX(Family):
             norm_eps=config.layer_norm_eps,
             parallel=config.use_parallel_residual,
             mask="causal",
+            scores=Described("rotary"),
         )
 
     def parts(self, layer: Original, body: Original, spec: Spec) -> Parts:

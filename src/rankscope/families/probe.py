@@ -30,7 +30,7 @@ def probe(family: Family, body: Original) -> dict[str, Any]:
         "attention_mask": mask.long().to(device),
     }
     if family.takes_positions:
-        arguments["position_ids"] = family.positions(mask).to(device)
+        arguments["position_ids"] = family.positions(mask, config).to(device)
     return arguments
 
 

@@ -10,7 +10,6 @@ from urllib.request import getproxies
 
 import torch
 from huggingface_hub import constants
-from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoImageProcessor, AutoModel, AutoTokenizer
 from transformers.utils import logging
@@ -27,7 +26,7 @@ def initialised(name: str, seed: int, options: dict[str, Any]) -> Source:
     """A model with random weights, from a built-in name, a folder or a Hub id."""
     if name in BUILTIN and not Path(name).is_dir():
         config = BUILTIN[name]()
-        tokenizer = BundledTokenizer.for_vocabulary(getattr(config, "vocab_size", 0))
+        tokenizer = BundledTokenizer.for_config(config)
     else:
         options = {**options, **_where(name)}
         config = _attempt(name, lambda: AutoConfig.from_pretrained(name, **options))
@@ -41,17 +40,34 @@ def initialised(name: str, seed: int, options: dict[str, Any]) -> Source:
 def pretrained(name: str, options: dict[str, Any], *, pickled: bool) -> Source:
     """A model with its own weights, from a folder or a Hub id."""
     place = _where(name)
+    name = str(Path(name).expanduser()) if place["local_files_only"] else name
     safetensors = None if pickled else True
-    model = _attempt(
+    model, report = _attempt(
         name,
         lambda: AutoModel.from_pretrained(
-            name, use_safetensors=safetensors, weights_only=True, **options, **place
+            name,
+            use_safetensors=safetensors,
+            weights_only=True,
+            output_loading_info=True,
+            **options,
+            **place,
         ),
     )
+    _complete(name, report)
     chosen = {key: options[key] for key in ("revision", "trust_remote_code")} | place
     tokenizer = _tokenizer(name, chosen)
     processor = _optional(AutoImageProcessor, name, chosen) if tokenizer is None else None
     return model.eval(), tokenizer, processor
+
+
+def _complete(name: str, report: Any) -> None:
+    """Weights a checkpoint lacks would be drawn at random; only poolers and heads may be."""
+    missing = sorted(key for key in report["missing_keys"] if "pool" not in key)
+    if missing:
+        raise SourceError(
+            f"{name} lacks {len(missing)} of the model's weights, {missing[0]} among them, so it "
+            "is not a whole checkpoint; init=True (--at-init) draws all of them at random."
+        )
 
 
 def _where(name: str) -> dict[str, bool]:
@@ -82,7 +98,9 @@ def _attempt(name: str, action: Callable[[], Any]) -> Any:
     try:
         with _quiet():
             return action()
-    except (OSError, ValueError, ImportError, RuntimeError, KeyError, SafetensorError) as error:
+    except SourceError:
+        raise
+    except Exception as error:  # whatever a foreign folder makes the loaders raise
         first = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise SourceError(f"{name} could not be loaded: {first}. {_advice(name)}") from error
 
@@ -109,7 +127,7 @@ def _optional(kind: Any, name: str, options: dict[str, Any]) -> Any:
     try:
         with _quiet():
             return kind.from_pretrained(name, **options)
-    except (OSError, ValueError, ImportError, KeyError, TypeError, AttributeError):
+    except Exception:  # there is none, or none that can be read; texts are refused then
         return None
 
 

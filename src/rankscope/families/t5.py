@@ -5,7 +5,7 @@ from typing import Any
 from torch import nn
 
 from rankscope.families.family import Family, Original, Parts, activation, attention, mlp
-from rankscope.network import Spec
+from rankscope.network import Described, Spec
 from rankscope.network.norms import build_norm, share
 from rankscope.network.positions import BucketedBias
 
@@ -36,6 +36,7 @@ class T5(Family):
             norm="rms",
             norm_eps=config.layer_norm_epsilon,
             bias=False,
+            scores=Described("bias of distances"),
         )
 
     def parts(self, layer: Original, body: Original, spec: Spec) -> Parts:

@@ -28,7 +28,7 @@ float64 rotary tables, which are float32 everywhere, differ by a rounding from d
 
 @dataclass(frozen=True)
 class Verification:
-    """The relative error of each layer, layer 0 being the blocks' input."""
+    """The relative error of each layer's output."""
 
     family: str
     errors: tuple[float, ...]
@@ -48,6 +48,16 @@ class Verification:
         names = ["relative_error"] * len(self.errors)
         return tables.frame({"layer": list(layers), "metric": names, "value": list(self.errors)})
 
+    def check(self) -> None:
+        """Raise if a layer differs too much, naming the first."""
+        for layer, error in enumerate(self.errors, start=1):
+            if not error <= self.tolerance:
+                raise VerificationError(
+                    f"{self.family}: our layer {layer} differs from the original by {error:.2e} "
+                    f"(relative, {self.tolerance:.0e} allowed); the conversion does not fit this "
+                    "model. rankscope.trace works on it without conversion."
+                )
+
     def __str__(self) -> str:
         rows = [f"  layer {k:>3}   {error:.2e}" for k, error in enumerate(self.errors, start=1)]
         head = f"{self.family}: relative error of each layer (tolerance {self.tolerance:.0e})"
@@ -57,26 +67,18 @@ class Verification:
 def compare(
     family: Family, body: nn.Module, network: Network, arguments: Mapping[str, Any]
 ) -> Verification:
-    """Run both on the same input; an error names the first layer that differs too much."""
+    """Run both on the same input and compare every layer's output."""
     with true_precision(body):
         x, *theirs = states(family, body, arguments)
     token_mask = arguments.get("attention_mask")
     token_mask = None if token_mask is None else token_mask.bool()
-    valid = slice(None) if token_mask is None else token_mask
+    valid = slice(None) if token_mask is None else token_mask.cpu()
     with torch.no_grad():
         errors = tuple(
-            _relative_error(mine[valid].cpu(), other[valid].cpu())
+            _relative_error(mine.cpu()[valid], other.cpu()[valid])
             for mine, other in zip(network.states(x, token_mask), theirs, strict=True)
         )
-    found = Verification(family.name, errors, TOLERANCES[x.dtype])
-    for layer, error in enumerate(errors, start=1):
-        if not error <= found.tolerance:
-            raise VerificationError(
-                f"{family.name}: our layer {layer} differs from the original by {error:.2e} "
-                f"(relative, {found.tolerance:.0e} allowed in {x.dtype}); the conversion does not "
-                "fit this model. rankscope.trace works on it without conversion."
-            )
-    return found
+    return Verification(family.name, errors, TOLERANCES[x.dtype])
 
 
 def states(family: Family, body: Original, arguments: Mapping[str, Any]) -> list[Tensor]:
@@ -102,9 +104,16 @@ def true_precision(original: nn.Module) -> Iterator[None]:
         for module in original.modules():
             eps, gain = getattr(module, "variance_epsilon", None), getattr(module, "weight", None)
             if eps is not None and isinstance(gain, Tensor) and gain.dtype == torch.float64:
+                undo.callback(_put_back, module, module.__dict__.get("forward"))
                 module.forward = _rms_norm(module, eps)
-                undo.callback(module.__dict__.pop, "forward", None)
         yield
+
+
+def _put_back(module: nn.Module, forward: Any) -> None:
+    """The forward a module had of its own (Accelerate gives it one), or its class's."""
+    del module.__dict__["forward"]
+    if forward is not None:
+        module.__dict__["forward"] = forward
 
 
 def _rms_norm(module: Original, eps: float) -> Any:

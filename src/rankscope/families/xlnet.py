@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from rankscope.families.family import Family, Original, Parts, activation, attention, mlp, refuse
-from rankscope.network import Spec
+from rankscope.network import Described, Spec
 from rankscope.network.linear import HeadAxis, View
 from rankscope.network.positions import SinusoidKeys
 
@@ -34,6 +34,7 @@ class XLNet(Family):
             activation=activation(config, "ff_activation"),
             norm_place="post",
             norm_eps=config.layer_norm_eps,
+            scores=Described("sinusoids of distances"),
         )
 
     def parts(self, layer: Original, body: Original, spec: Spec) -> Parts:

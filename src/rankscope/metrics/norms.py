@@ -1,12 +1,13 @@
 """The matrix norms of theory section 1, each defined once."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rankscope.metrics.spectrum import svdvals
+from rankscope.errors import InputError
+from rankscope.metrics.spectrum import svdvals, unit_scale
 from rankscope.shapes import PerSample
 
 Norm = Literal["composite", "one", "inf", "fro", "spectral"]
@@ -23,17 +24,13 @@ def matrix_norm(m: Float[Tensor, "*batch row column"], norm: Norm) -> PerSample:
             size = m.abs()  # two roots, so that a product of large sums cannot overflow
             return _sqrt(size.sum(-2).amax(-1)) * _sqrt(size.sum(-1).amax(-1))
         case "fro":
-            size, scale = _unit_scale(m)
+            size, scale = unit_scale(m)
             return scale * _sqrt(size.square().sum((-2, -1)))
         case "spectral":
-            return svdvals(m)[..., 0]
-
-
-def _unit_scale(m: Tensor) -> tuple[Tensor, Tensor]:
-    """``m`` divided by its largest entry, so that squares neither overflow nor vanish."""
-    scale = m.detach().abs().amax((-2, -1), keepdim=True)
-    scale = torch.where(scale > 0, scale, torch.ones_like(scale))
-    return m / scale, scale[..., 0, 0]
+            size, scale = unit_scale(m)
+            return scale * svdvals(size)[..., 0]
+        case _:
+            raise InputError(f"norm={norm!r} is unknown; choose {', '.join(get_args(Norm))}.")
 
 
 def _sqrt(value: Tensor) -> Tensor:

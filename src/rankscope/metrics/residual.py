@@ -73,16 +73,21 @@ def residual(
     """
     _known("norm", norm, get_args(Norm))
     _known("center", center, get_args(Center))
+    if not 0 < tolerance < 1:
+        raise InputError(f"tolerance={tolerance} is out of range; expected 0 < tolerance < 1.")
     x, token_mask = measurable(x, token_mask)
     if center == "optimal" and norm in ("inf", "composite"):
         x = x.detach()
     c, bound = _center(x, norm, center, token_mask, certified=certified, tolerance=tolerance)
-    value = matrix_norm(_subtract(x, c, token_mask), norm)
-    whole = matrix_norm(x, norm) if relative else torch.ones_like(value)
-    value = _ratio(value, whole)
-    if bound is None:
-        return value
-    return Certified(value, torch.minimum(_ratio(bound, whole), value).detach())
+    value = _fitting(matrix_norm(_subtract(x, c, token_mask), norm), x)
+    if center == "optimal" or relative:
+        whole = _fitting(matrix_norm(x, norm), x)
+        if center == "optimal":
+            value = torch.minimum(value, whole)  # zero is a center too; rounding may hide it
+        if relative:
+            value = _ratio(value, whole)
+            bound = None if bound is None else _ratio(bound, whole)
+    return value if bound is None else Certified(value, torch.minimum(bound, value).detach())
 
 
 def dispersion(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
@@ -124,6 +129,16 @@ def _subtract(
 ) -> Tokens:
     r = x - center.unsqueeze(-2)
     return r if token_mask is None else torch.where(token_mask.unsqueeze(-1), r, r.new_zeros(()))
+
+
+def _fitting(size: PerSample, x: Tokens) -> PerSample:
+    """A norm that fits into its dtype; sums over many large entries may not."""
+    if not bool(torch.isfinite(size.detach()).all()):
+        raise InputError(
+            f"the norm of x does not fit into {x.dtype}: entries go up to "
+            f"{float(x.detach().abs().max()):.2g}; scale x down, or compute in a wider dtype."
+        )
+    return size
 
 
 def _ratio(part: Tensor, whole: Tensor) -> Tensor:

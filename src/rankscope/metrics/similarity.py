@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from rankscope.checks import measurable
-from rankscope.errors import InputError
+from rankscope.errors import InputError, KindError
 from rankscope.shapes import PerSample, TokenMask, Tokens
 
 
@@ -44,6 +44,8 @@ def _without(x: Tokens, exclude: Sequence[int], token_mask: TokenMask | None) ->
     """The valid tokens less the excluded positions, counted among the valid ones."""
     if token_mask is None:
         token_mask = torch.ones(x.shape[:-1], dtype=torch.bool, device=x.device)
+    if isinstance(exclude, str) or not all(type(index) is int for index in exclude):
+        raise KindError(f"exclude={exclude!r} holds no positions; give whole numbers: [0, -1].")
     position = token_mask.cumsum(-1) - 1
     count = token_mask.sum(-1, keepdim=True)
     kept = token_mask

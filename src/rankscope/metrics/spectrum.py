@@ -58,11 +58,12 @@ def spectra(x: Tensor, *, token_mask: Tensor | None = None) -> Spectra:
     tensor(3.)
     """
     checked, token_mask = measurable(x, token_mask)
-    sigma = svdvals(checked)
+    scaled, scale = unit_scale(checked)
+    sigma = svdvals(scaled)
     first = sigma[..., :1]
     longest = valid_counts(checked, token_mask).clamp(min=checked.shape[-1])
     return Spectra(
-        sigma,
+        sigma * scale.unsqueeze(-1),
         sigma / torch.where(first > 0, first, 1.0),
         longest * torch.finfo(x.dtype).eps,  # of the dtype the values came in, not of the upcast
     )
@@ -143,6 +144,13 @@ def svdvals(x: Tokens) -> Spectrum:
         x = torch.linalg.qr(tall, mode="r").R
     sigma: Spectrum = torch.linalg.svdvals(x)
     return sigma
+
+
+def unit_scale(m: Tensor) -> tuple[Tensor, Tensor]:
+    """``m`` divided by its largest entry, so that squares neither overflow nor vanish."""
+    scale = m.detach().abs().amax((-2, -1), keepdim=True)
+    scale = torch.where(scale > 0, scale, torch.ones_like(scale))
+    return m / scale, scale[..., 0, 0]
 
 
 def second(sigma: Spectrum) -> PerSample:

@@ -7,7 +7,7 @@ from rankscope.network.masks import Causal, Explicit, Full, Mask, Window
 from rankscope.network.mlp import MLP
 from rankscope.network.network import Network
 from rankscope.network.norms import Sphere
-from rankscope.network.scores import ScoreKind, Scores
+from rankscope.network.scores import Described, ScoreKind, Scores
 from rankscope.network.sight import Sight, sight
 from rankscope.network.spec import Spec
 
@@ -17,6 +17,7 @@ __all__ = [
     "Block",
     "Branch",
     "Causal",
+    "Described",
     "Explicit",
     "Full",
     "Init",

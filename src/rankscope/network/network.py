@@ -33,8 +33,16 @@ class Network(nn.Module):
     this one's weights; nothing is changed in place.
     """
 
-    def __init__(self, spec: Spec, blocks: Iterable[Block], *, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        blocks: Iterable[Block],
+        *,
+        seed: int | None = None,
+        name: str = "Network",
+    ) -> None:
         super().__init__()
+        self.name = name
         self.spec = spec
         self.seed = seed
         self.blocks = nn.ModuleList(blocks)
@@ -74,9 +82,7 @@ class Network(nn.Module):
 
     def states(self, x: Tensor, token_mask: Tensor | None = None) -> Iterator[Tensor]:
         """The output of each block in turn; nothing is kept but what the caller keeps."""
-        self.check(x)
-        if token_mask is not None:
-            token_mask = valid_mask(token_mask, x.shape[:-1])
+        x, token_mask = self.prepared(x, token_mask)
         seen: dict[tuple[Mask, torch.device], Sight] = {}
         for mask, block in zip(self.spec.masks, self._layers(), strict=True):
             device = block.device
@@ -93,7 +99,8 @@ class Network(nn.Module):
         >>> san = net.without("skip", "mlp")
 
         ``"mlp"`` takes away the whole MLP step, with its skip and its norm; ``"norm"`` takes away
-        every norm that is left; ``"skip"`` both skips.
+        every norm of the tokens that is left (norms inside a score, as Qwen3's, belong to the
+        score); ``"skip"`` both skips.
         """
         unknown = [part for part in parts if part not in ABLATIONS]
         if unknown:
@@ -155,7 +162,7 @@ class Network(nn.Module):
             layer_masks=None if masks is None else masks * times,
             removed_heads=tuple(heads),
         )
-        return type(self)(spec, self._layers() * times, seed=self.seed)
+        return type(self)(spec, self._layers() * times, seed=self.seed, name=self.name)
 
     def double(self) -> Self:
         """A float64 copy; unlike most modules' ``double`` it leaves this network as it is."""
@@ -182,7 +189,15 @@ class Network(nn.Module):
                     spec, block, removed=removed, same_norm=spec.norm == self.spec.norm
                 )
             blocks.append(made[id(block), removed])
-        return type(self)(spec, blocks, seed=self.seed)
+        return type(self)(spec, blocks, seed=self.seed, name=self.name)
+
+    def prepared(self, x: Tensor, token_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """The input checked, with zeros in the padding, which may hold anything."""
+        self.check(x)
+        if token_mask is None:
+            return x, None
+        token_mask = valid_mask(token_mask, tuple(x.shape[:-1])).to(x.device)
+        return torch.where(token_mask.unsqueeze(-1), x, x.new_zeros(())), token_mask
 
     def check(self, x: Tensor) -> None:
         """Raise unless ``x`` is an input this network takes."""

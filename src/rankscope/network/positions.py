@@ -25,11 +25,12 @@ class Rotary(Scores):
 
     def __init__(self, frequencies: Float[Tensor, "pair"], *, scaling: float = 1.0) -> None:
         super().__init__()
-        self.register_buffer("frequencies", frequencies.detach().clone(), persistent=False)
+        # Not a buffer: casting a network to half precision must not round the angles.
+        self.frequencies = frequencies.detach().float().clone()
         self.scaling = scaling
 
     def prepare(self, query: Heads, key: Heads, positions: Positions) -> tuple[Heads, Heads]:
-        frequencies = self.get_buffer("frequencies").to(query.device).float()
+        frequencies = self.frequencies.to(query.device)
         angles = positions[:, None, :, None].float() * frequencies
         angles = torch.cat((angles, angles), dim=-1)
         cos = (angles.cos() * self.scaling).to(query.dtype)

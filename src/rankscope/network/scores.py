@@ -6,10 +6,13 @@ relative biases and ALiBi (a bias of positions), XLNet (a bias of queries and po
 Gaussian kernels (a bias of keys), and it lets all of them use the fused attention kernel.
 """
 
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+
+from rankscope.errors import SpecError
 
 Heads = Float[Tensor, "batch head token head_width"]
 Positions = Int[Tensor, "rows token"]
@@ -29,6 +32,19 @@ class Scores(nn.Module):
         """What is added to the logits after scaling; None for nothing."""
         del query, key, positions
         return None
+
+
+@dataclass(frozen=True)
+class Described:
+    """A score that came with a loaded model: named in its spec, not to be built from it."""
+
+    name: str
+
+    def build(self, heads: int, head_width: int) -> Scores:
+        raise SpecError(
+            f"a score {self.name!r} of {heads} heads of width {head_width} comes with a loaded "
+            "model and cannot be drawn at random."
+        )
 
 
 @runtime_checkable

@@ -99,6 +99,8 @@ class Spec:
         if heads % kv_heads:
             raise SpecError(f"heads={heads} is no multiple of kv_heads={kv_heads}; use a divisor.")
         mlp_ratio = _scale("mlp_ratio", mlp_ratio)
+        if not mlp_ratio * width < 2**31:
+            raise SpecError(f"mlp_ratio={mlp_ratio} of width {width} is more than can be built.")
         if mlp_ratio and round(mlp_ratio * width) < 1:
             raise SpecError(f"mlp_ratio={mlp_ratio} of width {width} leaves no hidden unit.")
         _one_of("activation", activation, tuple(ACTIVATIONS))
@@ -106,6 +108,11 @@ class Spec:
         _one_of("norm_place", norm_place, get_args(NormPlace))
         if scores != "dot" and not isinstance(scores, ScoreKind):
             raise SpecError(f"scores={scores!r} is neither 'dot' nor a description with .build().")
+        if mlp_identity and parallel and mlp_ratio:
+            raise SpecError(
+                "mlp_identity in a parallel block would be a second skip; leave the MLP out "
+                "instead: without('mlp')."
+            )
         skip, attention_skip = _canonical_skips(
             skip, attention_skip, mlp_skip, has_mlp=mlp_ratio > 0, parallel=parallel
         )
@@ -250,7 +257,7 @@ def _scale(name: str, value: bool | float) -> float:
         raise KindError(f"{name}={value!r} is a {type(value).__name__}, expected a number.")
     if not (math.isfinite(value) and value >= 0):
         raise SpecError(f"{name}={value} is out of range; expected a finite number >= 0.")
-    return float(value)
+    return float(value) + 0.0  # -0.0 and 0.0 are one scale
 
 
 def _one_of(name: str, got: str, expected: tuple[str, ...]) -> None:

@@ -50,6 +50,7 @@ def head_shares(network: Network, x: Tensor, *, token_mask: Tensor | None = None
     A head's own output at this input is followed through the rest of the network, every later part
     held. That is about ``H L / 2`` forward passes in all.
     """
+    x, token_mask = network.prepared(x, token_mask)
     heads = network.spec.heads
     streams = x.new_zeros((0, *x.shape))
     state = x

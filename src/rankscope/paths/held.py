@@ -17,7 +17,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from rankscope.checks import valid_mask
 from rankscope.errors import InputError, UnsupportedModelError
 from rankscope.network import MLP, Attention, Block, Branch, Network, Sight, Sphere, sight
 from rankscope.network.block import Step
@@ -174,10 +173,7 @@ class HeldStep:
 
 def held_steps(network: Network, x: Tensor, token_mask: Tensor | None = None) -> Iterator[HeldStep]:
     """Run a network and hold it, step by step; nothing is kept but what the caller keeps."""
-    network.check(x)
-    if token_mask is not None:
-        token_mask = valid_mask(token_mask, x.shape[:-1])
-    state = x
+    state, token_mask = network.prepared(x, token_mask)
     for layer, (mask, block) in enumerate(
         zip(network.spec.masks, network.blocks, strict=True), start=1
     ):

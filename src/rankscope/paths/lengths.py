@@ -118,6 +118,7 @@ def path_lengths(
         raise InputError(f"count={count!r} is unknown; choose one of {', '.join(get_args(Count))}.")
     if max_length is not None and max_length < 0:
         raise InputError(f"max_length={max_length} is out of range; expected 0 or more.")
+    x, token_mask = network.prepared(x, token_mask)
     counted: tuple[Kind, ...] = ("attention", "mlp") if count == "both" else (count,)
     streams, state = x.unsqueeze(0), x
     shares, sums, cut = Shares(token_mask), [], False

@@ -28,6 +28,7 @@ def path_outputs(
 ) -> Streams:
     """``path_output`` of several paths, in one pass through the network."""
     check_all(paths, network.spec.layers, network.spec.heads)
+    x, token_mask = network.prepared(x, token_mask)
     streams = x.unsqueeze(0).expand(len(paths), *x.shape)
     with torch.no_grad():
         for step in held_steps(network, x, token_mask):

@@ -64,6 +64,7 @@ def top_paths(
     """
     if count < 1 or budget < count:
         raise InputError(f"count={count}, budget={budget}: expected 1 <= count <= budget.")
+    x, token_mask = network.prepared(x, token_mask)
     with torch.no_grad():
         steps = list(held_steps(network, x, token_mask))
         to_come = _norms_to_come(steps)

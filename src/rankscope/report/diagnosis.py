@@ -11,7 +11,7 @@ from rankscope.report.terminal import Told, few_layers
 
 _READING = (
     "Each curve is one network on the same text with the same weights; only the parts differ. SAN "
-    "is self-attention alone (with its norms), SAN+MLP adds the MLPs, SAN+skip the skip "
+    "is self-attention alone, SAN+MLP adds the MLPs, SAN+skip the skip "
     "connections, the transformer has everything. A relative residual of 1 means that nothing is "
     "common to all tokens, 0 that all tokens are alike. Lines are means over the samples, bands "
     "their 10th to 90th percentile."
@@ -26,11 +26,9 @@ def diagnosis_page(
     title: str,
 ) -> Report:
     """The page for a diagnosis, drawn from its summary; nothing is computed here."""
-    lost = [finding.variant for finding in findings if finding.fate == "collapse"]
-    kept = [finding.variant for finding in findings if finding.fate == "holds"]
     return Report(
         title="What keeps the tokens apart?",
-        lead=f"{title}. {_lead(lost, kept)}",
+        lead=f"{title}. {_lead(findings)}",
         verdicts=[(each.variant, each.sentence, each.fate) for each in findings],
         sections=[
             Section("Layer by layer", _READING, figures.by_layer(summary), None),
@@ -45,10 +43,17 @@ def diagnosis_page(
     )
 
 
-def _lead(lost: Sequence[str], kept: Sequence[str]) -> str:
+def _lead(findings: Sequence[Told]) -> str:
+    """Which variants do what, in a sentence each."""
+    lost, slow, kept = (
+        [finding.variant for finding in findings if finding.fate == fate]
+        for fate in ("collapse", "slow", "holds")
+    )
     sentences = []
     if lost:
         sentences.append(f"{_listed(lost)}: tokens become alike with depth.")
+    if slow:
+        sentences.append(f"{_listed(slow)}: tokens are on the way there.")
     if kept:
         sentences.append(f"{_listed(kept)}: tokens stay different.")
     return " ".join(sentences)

@@ -7,6 +7,7 @@ import polars as pl
 from rich.console import Console
 from rich.table import Table
 
+_SIDE_BY_SIDE = 4
 _STYLE = {"collapse": "bold red", "slow": "yellow", "holds": "green"}
 
 
@@ -42,19 +43,23 @@ def show_findings(summary: pl.DataFrame, findings: Sequence[Told], console: Cons
 
 
 def show_layers(summary: pl.DataFrame, console: Console) -> None:
-    """Every metric's mean by layer."""
+    """Every metric's mean by layer, a few metrics at a time so that no figure is cut short."""
     metrics = summary["metric"].unique(maintain_order=True).to_list()
-    table = Table(title="mean over samples", title_justify="left", box=None)
-    table.add_column("layer", justify="right")
-    for metric in metrics:
-        table.add_column(metric, justify="right")
     means = {(row["layer"], row["metric"]): row["mean"] for row in summary.iter_rows(named=True)}
-    for layer in summary["layer"].unique().sort().to_list():
-        cells = [
-            short(means[layer, metric]) if (layer, metric) in means else "" for metric in metrics
-        ]
-        table.add_row(str(layer), *cells)
-    console.print(table)
+    layers = summary["layer"].unique().sort().to_list()
+    for start in range(0, len(metrics), _SIDE_BY_SIDE):
+        shown = metrics[start : start + _SIDE_BY_SIDE]
+        title = "mean over samples" if start == 0 else None
+        table = Table(title=title, title_justify="left", box=None)
+        table.add_column("layer", justify="right", no_wrap=True)
+        for metric in shown:
+            table.add_column(metric, justify="right", no_wrap=True)
+        for layer in layers:
+            cells = [
+                short(means[layer, metric]) if (layer, metric) in means else "" for metric in shown
+            ]
+            table.add_row(str(layer), *cells)
+        console.print(table)
 
 
 def show_lengths(summary: pl.DataFrame, console: Console) -> None:

@@ -13,6 +13,7 @@ from rankscope.text.tokenizer import Tokenizer
 
 _BERT_STD = 0.02
 _BERT_EPS = 1e-12
+_USUAL_LENGTH = 4096
 
 
 def embed(
@@ -43,6 +44,8 @@ def embed(
     def drawn(rows: int) -> Tensor:
         return torch.randn(rows, width, generator=generator, dtype=dtype) * _BERT_STD
 
-    tokens, positions = drawn(len(tokenizer.vocabulary)), drawn(length)
+    # Enough rows for any usual length, so that a text's embedding does not depend on the batch.
+    rows_of_positions = max(ids.shape[1], min(length, _USUAL_LENGTH))
+    tokens, positions = drawn(len(tokenizer.vocabulary)), drawn(rows_of_positions)
     summed = tokens[ids] + positions[: ids.shape[1]]
     return layer_norm(summed, (width,), eps=_BERT_EPS), ids != 0

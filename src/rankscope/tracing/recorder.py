@@ -172,15 +172,23 @@ def first_tensor(value: Any) -> Tensor:
         inner = [*usual, *value.values()]
     elif isinstance(value, Sequence) and not isinstance(value, str):
         inner = value
-    for one in inner:
-        if isinstance(one, Tensor) and one.is_floating_point():
-            return first_tensor(one)
-        if isinstance(one, Mapping | Sequence) and not isinstance(one, str) and one:
-            try:
-                return first_tensor(one)
-            except InputError:
-                continue
+    found = [tensor for one in inner for tensor in _real_tensors(one)]
+    if found:
+        # Hidden states have three axes; whatever else a block passes along mostly has not.
+        return next((tensor for tensor in found if tensor.ndim == 3), found[0])
     raise InputError(
         f"a block exchanged {type(value).__name__} with no real tensor in it; "
         "name blocks that take and give hidden states."
     )
+
+
+def _real_tensors(value: Any) -> list[Tensor]:
+    """The real tensor a value is, or holds."""
+    if isinstance(value, Tensor) and not value.is_floating_point():
+        return []
+    if isinstance(value, str) or not isinstance(value, Tensor | Mapping | Sequence):
+        return []
+    try:
+        return [first_tensor(value)]
+    except InputError:
+        return []

@@ -1,8 +1,8 @@
 """What a trace found: numbers by layer, sample and metric, and where they came from."""
 
 import platform
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -33,6 +33,7 @@ class Provenance:
     spec: str | None = None
     seed: int | None = None
     versions: dict[str, str] = field(default_factory=_versions)
+    notes: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,11 @@ class Trace:
         from rankscope import figures, tables
 
         return figures.by_layer(tables.summary(self.table))
+
+    def noted(self, notes: Mapping[str, str]) -> "Trace":
+        """The same trace with notes on where it came from."""
+        origin = replace(self.provenance, notes={**self.provenance.notes, **notes})
+        return replace(self, provenance=origin)
 
     def save(self, path: str | Path) -> Path:
         """Write the table as Parquet with its provenance inside the file."""

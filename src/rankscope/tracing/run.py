@@ -56,13 +56,14 @@ def trace(
     if isinstance(model, Network):
         args, kwargs, token_mask = _for_network(model, args, kwargs, token_mask)
     elif token_mask is None:
-        token_mask = _mask_among(kwargs, decoder=_is_decoder(model, stack))
+        given = _by_name(model, args, kwargs)
+        token_mask = _mask_among(given, decoder=_is_decoder(model, stack))
     if token_mask is not None:
         token_mask = valid_mask(token_mask, getattr(token_mask, "shape", ()))
     if measured is not None:
         measured = valid_mask(measured, getattr(measured, "shape", ()), name="measured")
     recorder = Recorder(
-        measures, token_mask, measured=measured, token_first=_token_first(stack, layout)
+        measures, token_mask, measured=measured, token_first=_token_first(model, stack, layout)
     )
     with torch.no_grad(), evaluating(model), recorder.watching(stack):
         model(*args, **kwargs)
@@ -126,8 +127,20 @@ def _for_network(
     return (), {**given, "token_mask": token_mask}, token_mask
 
 
+def _by_name(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """A model's arguments by the names it gives them, as far as they can be known."""
+    inner = getattr(model, "module", model)  # DataParallel and the like take anything
+    try:
+        return dict(inspect.signature(inner.forward).bind_partial(*args, **kwargs).arguments)
+    except (TypeError, ValueError):
+        return kwargs
+
+
 def _mask_among(kwargs: dict[str, Any], *, decoder: bool) -> Tensor | None:
     """The mask among a model's inputs that speaks of the tokens these blocks see."""
+    own = kwargs.get("token_mask")
+    if isinstance(own, Tensor) and own.dtype == torch.bool:
+        return own
     given = kwargs.get("decoder_attention_mask" if decoder else "attention_mask")
     if isinstance(given, Tensor) and given.ndim == 2:
         return given.bool()
@@ -144,10 +157,12 @@ def _is_decoder(model: nn.Module, stack: Sequence[nn.Module]) -> bool:
     return "encoder" in parts and "decoder" in paths.get(stack[0], [])
 
 
-def _token_first(stack: Sequence[nn.Module], layout: Layout | None) -> bool:
-    """PyTorch's own attention says which axis comes first; everybody else puts the batch there."""
+def _token_first(model: nn.Module, stack: Sequence[nn.Module], layout: Layout | None) -> bool:
+    """Whether tokens come before the batch: in XLNet, and where PyTorch's own attention says so."""
     if layout is not None:
         return layout == "token batch feature"
+    if getattr(getattr(model, "config", None), "model_type", None) == "xlnet":
+        return True
     inside = (m for block in stack for m in block.modules())
     return any(isinstance(m, nn.MultiheadAttention) and not m.batch_first for m in inside)
 
@@ -166,5 +181,5 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 def _provenance(model: nn.Module) -> Provenance:
     if isinstance(model, Network):
-        return Provenance("Network", model.spec.digest(seed=model.seed), model.seed)
+        return Provenance(model.name, model.spec.digest(seed=model.seed), model.seed)
     return Provenance(type(model).__name__)
