@@ -7,7 +7,7 @@ from rankscope.metrics.attention import (
     second_singular_value,
 )
 from rankscope.metrics.norms import matrix_norm
-from rankscope.metrics.residual import Certified, dispersion, residual
+from rankscope.metrics.residual import Certified, Deviations, deviations, dispersion, residual
 from rankscope.metrics.similarity import mean_cosine
 from rankscope.metrics.spectrum import (
     Spectra,
@@ -22,8 +22,10 @@ from rankscope.metrics.spectrum import (
 
 __all__ = [
     "Certified",
+    "Deviations",
     "Spectra",
     "attention_entropy",
+    "deviations",
     "dispersion",
     "dobrushin",
     "effective_rank",

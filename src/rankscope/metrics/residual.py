@@ -1,5 +1,7 @@
 """How far the tokens are from being all alike: the residual of theory section 2."""
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple, get_args, overload
 
 import torch
@@ -97,6 +99,41 @@ def dispersion(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
     tensor(1.4142)
     """
     return residual(x, norm="fro", center="mean", token_mask=token_mask)
+
+
+@dataclass(frozen=True)
+class Deviations:
+    """Tokens and what is left of them at their mean, for several figures at the price of one."""
+
+    tokens: Tokens
+    rest: Tokens
+
+    @cached_property
+    def _composite(self) -> PerSample:
+        return _fitting(matrix_norm(self.rest, "composite"), self.tokens)
+
+    def residual(self) -> PerSample:
+        """As ``residual(x)``."""
+        return self._composite
+
+    def relative_residual(self) -> PerSample:
+        """As ``residual(x, relative=True)``."""
+        whole = _fitting(matrix_norm(self.tokens, "composite"), self.tokens)
+        return _ratio(self._composite, whole)
+
+    def dispersion(self) -> PerSample:
+        """As ``dispersion(x)``."""
+        return _fitting(matrix_norm(self.rest, "fro"), self.tokens)
+
+
+def deviations(x: Tensor, *, token_mask: Tensor | None = None) -> Deviations:
+    """Center the tokens at their mean once; the residuals are methods of the result.
+
+    >>> deviations(torch.eye(2)).residual()
+    tensor(1.)
+    """
+    x, token_mask = measurable(x, token_mask)
+    return Deviations(x, _subtract(x, mean_center(x, token_mask), token_mask))
 
 
 def _center(

@@ -161,9 +161,10 @@ def _biases(network: Network, x: Hidden, token_mask: Tensor | None) -> Iterator[
 def _advanced(step: HeldStep, streams: Streams, counted: tuple[Kind, ...]) -> Longer:
     """One step for all lengths: counted branches move a stream on to the next length."""
     grows = any(branch.kind in counted for branch in step.branches)
-    total = streams.new_zeros((len(streams) + grows, *streams.shape[1:]))
-    if step.skip:
-        total[: len(streams)].add_(streams, alpha=step.skip)
+    total = streams.new_empty((len(streams) + grows, *streams.shape[1:]))
+    torch.mul(streams, step.skip, out=total[: len(streams)])
+    if grows:
+        total[-1].zero_()
     chunk = _CHUNK.get(streams.device.type, _LARGE_CHUNK)
     size = max(1, chunk // streams[0].numel())
     for start in range(0, len(streams), size):

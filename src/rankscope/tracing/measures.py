@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 from torch import Tensor
@@ -14,20 +13,20 @@ from rankscope.errors import InputError
 @dataclass(frozen=True)
 class Measure:
     """A named function: ``compute(tensor, token_mask=...)`` of hidden states or attention
-    matrices, or ``compute(spectra)`` of the hidden states' singular values, found once for all.
+    matrices, or a function of the hidden states' ``Deviations`` or ``Spectra``, found once for all.
     """
 
     name: str
-    of: Literal["hidden", "spectrum", "attention"]
+    of: Literal["hidden", "deviation", "spectrum", "attention"]
     compute: Callable[..., Tensor]
 
 
 MEASURES: dict[str, Measure] = {
     measure.name: measure
     for measure in (
-        Measure("relative_residual", "hidden", partial(m.residual, relative=True)),
-        Measure("residual", "hidden", m.residual),
-        Measure("dispersion", "hidden", m.dispersion),
+        Measure("relative_residual", "deviation", m.Deviations.relative_residual),
+        Measure("residual", "deviation", m.Deviations.residual),
+        Measure("dispersion", "deviation", m.Deviations.dispersion),
         Measure("mean_cosine", "hidden", m.mean_cosine),
         Measure("effective_rank", "spectrum", m.Spectra.effective_rank),
         Measure("stable_rank", "spectrum", m.Spectra.stable_rank),

@@ -10,12 +10,15 @@ from torch import Tensor, nn
 
 from rankscope.checks import valid_mask
 from rankscope.errors import InputError, RankscopeError, ShapeError
-from rankscope.metrics import spectra
+from rankscope.metrics import deviations, spectra
 from rankscope.network import Attention, Block
 from rankscope.tracing.measures import Measure
 
 Columns = dict[str, list[Any]]
 _USUAL_NAMES = ("hidden_states", "last_hidden_state", "x", "src", "input")
+
+_FOUND_ONCE: dict[str, Callable[..., Any]] = {"deviation": deviations, "spectrum": spectra}
+"""What several metrics are functions of, found once per layer for all of them."""
 
 
 class Recorder:
@@ -33,8 +36,7 @@ class Recorder:
         measured: Tensor | None = None,
         token_first: bool,
     ) -> None:
-        self._hidden = [measure for measure in measures if measure.of == "hidden"]
-        self._spectral = [measure for measure in measures if measure.of == "spectrum"]
+        self._states = [measure for measure in measures if measure.of != "attention"]
         self._attention = [measure for measure in measures if measure.of == "attention"]
         self._token_mask = token_mask
         self._measured = measured
@@ -103,16 +105,19 @@ class Recorder:
             )
         self._samples = hidden.shape[0]
         measured = self._fitted(hidden)
-        for measure in self._hidden:
-            compute = partial(measure.compute, token_mask=measured)
-            self._keep(measure, self._checked(measure.name, compute, hidden))
-        if self._spectral:
-            decompose = partial(spectra, token_mask=measured)
-            decomposed = self._checked("singular values", decompose, hidden)
-            for measure in self._spectral:
-                self._keep(measure, measure.compute(decomposed))
+        found: dict[str, Any] = {}
+        for measure in self._states:
+            if measure.of in _FOUND_ONCE and measure.of not in found:
+                prepare = partial(_FOUND_ONCE[measure.of], token_mask=measured)
+                found[measure.of] = self._checked(measure.name, prepare, hidden)
+            if measure.of in found:
+                value = self._checked(measure.name, measure.compute, found[measure.of])
+            else:
+                compute = partial(measure.compute, token_mask=measured)
+                value = self._checked(measure.name, compute, hidden)
+            self._keep(measure, value)
 
-    def _checked(self, name: str, compute: Callable[..., Any], tensor: Tensor) -> Any:
+    def _checked(self, name: str, compute: Callable[[Any], Any], tensor: Any) -> Any:
         try:
             return compute(tensor)
         except RankscopeError as error:
