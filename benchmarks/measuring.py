@@ -23,8 +23,24 @@ class Ratio:
         return self.measured <= self.bar
 
 
-def interleaved(jobs: dict[str, Job], *, rounds: int) -> dict[str, float]:
-    """Median seconds of each job, run in turn so that a noisy neighbour hits all alike."""
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of each job in each round."""
+
+    rounds: dict[str, list[float]]
+
+    def __getitem__(self, job: str) -> float:
+        """The median of a job's rounds."""
+        return statistics.median(self.rounds[job])
+
+    def ratio(self, job: str, to: str) -> float:
+        """The median over rounds of one job's time over another's in the same round."""
+        pairs = zip(self.rounds[job], self.rounds[to], strict=True)
+        return statistics.median(one / other for one, other in pairs)
+
+
+def interleaved(jobs: dict[str, Job], *, rounds: int) -> Timing:
+    """Jobs run in turn, round by round, so that a noisy neighbour hits all of a round alike."""
     times: dict[str, list[float]] = {name: [] for name in jobs}
     for job in jobs.values():
         job()
@@ -33,7 +49,7 @@ def interleaved(jobs: dict[str, Job], *, rounds: int) -> dict[str, float]:
             start = time.perf_counter()
             job()
             times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(each) for name, each in times.items()}
+    return Timing(times)
 
 
 def peak_bytes(job: Job) -> int:

@@ -25,11 +25,11 @@ def main() -> list[Ratio]:
     x, _, _ = loaded.inputs(passages()[:8], length=128)
     jobs: dict[str, Job] = {PLAIN: lambda: network(x), LENGTHS: lambda: path_lengths(network, x)}
     with torch.no_grad():
-        seconds = interleaved(jobs, rounds=3)
+        seconds = interleaved(jobs, rounds=5)
         peak = peak_bytes(jobs[LENGTHS])
     layers = network.spec.layers
     streams = (layers + 1) * x.numel() * x.element_size()
-    measured = seconds[LENGTHS] / seconds[PLAIN]
+    measured = seconds.ratio(LENGTHS, PLAIN)
     print(f"Paths, BERT-base, 8 × 128 tokens: {count_paths(layers, 12).total:.2e} paths")
     print(f"  {PLAIN:<20} {seconds[PLAIN]:7.2f} s")
     print(f"  {LENGTHS:<20} {seconds[LENGTHS]:7.2f} s   {measured:.2f}× (bar {(layers + 3) / 2})")

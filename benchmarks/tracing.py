@@ -22,20 +22,21 @@ def main() -> list[Ratio]:
         SPECTRALLY: lambda: trace(network, x, metrics=SPECTRAL),
     }
     with torch.no_grad():
-        seconds = interleaved(jobs, rounds=9)
+        seconds = interleaved(jobs, rounds=21)
         plain_peak, traced_peak = peak_bytes(jobs[PLAIN]), peak_bytes(jobs[TRACED])
     extra = traced_peak - plain_peak
     two_layers = 2 * x.numel() * x.element_size()
     print(f"Tracing, BERT-base shape, {BATCH} × {TOKENS} tokens, {torch.get_num_threads()} threads")
-    for name, value in seconds.items():
-        print(f"  {name:<26} {value * 1e3:8.0f} ms   {value / seconds[PLAIN]:.3f}×")
+    for name in jobs:
+        ratio = seconds.ratio(name, PLAIN)
+        print(f"  {name:<26} {seconds[name] * 1e3:8.0f} ms   {ratio:.3f}×")
     print(
         f"  peak memory {plain_peak / 2**20:.1f} → {traced_peak / 2**20:.1f} MiB: "
         f"{extra / 2**20:.2f} added (two layers' states: {two_layers / 2**20:.1f})"
     )
     return [
-        Ratio("trace, default metrics / forward", seconds[TRACED] / seconds[PLAIN], 1.05),
-        Ratio("trace, spectral metrics / forward", seconds[SPECTRALLY] / seconds[PLAIN], 1.3),
+        Ratio("trace, default metrics / forward", seconds.ratio(TRACED, PLAIN), 1.05),
+        Ratio("trace, spectral metrics / forward", seconds.ratio(SPECTRALLY, PLAIN), 1.3),
         Ratio("trace, peak memory added / two layers' states", extra / two_layers, 1.0),
     ]
 

@@ -10,6 +10,7 @@ from rankscope.errors import InputError
 from rankscope.metrics.spectrum import svdvals, unit_scale
 from rankscope.shapes import PerSample
 
+_SMALL, _LARGE = 1e-12, 1e15
 Norm = Literal["composite", "one", "inf", "fro", "spectral"]
 
 
@@ -24,13 +25,21 @@ def matrix_norm(m: Float[Tensor, "*batch row column"], norm: Norm) -> PerSample:
             size = m.abs()  # two roots, so that a product of large sums cannot overflow
             return _sqrt(size.sum(-2).amax(-1)) * _sqrt(size.sum(-1).amax(-1))
         case "fro":
-            size, scale = unit_scale(m)
-            return scale * _sqrt(size.square().sum((-2, -1)))
+            return _frobenius(m)
         case "spectral":
             size, scale = unit_scale(m)
             return scale * svdvals(size)[..., 0]
         case _:
             raise InputError(f"norm={norm!r} is unknown; choose {', '.join(get_args(Norm))}.")
+
+
+def _frobenius(m: Float[Tensor, "*batch row column"]) -> PerSample:
+    """Scaled by the largest entry only where squares might overflow or vanish: that costs."""
+    size: PerSample = torch.linalg.vector_norm(m.flatten(-2), dim=-1)
+    if bool(((size > _SMALL) & (size < _LARGE)).all()):
+        return size
+    scaled, scale = unit_scale(m)
+    return scale * _sqrt(scaled.square().flatten(-2).sum(-1))
 
 
 def _sqrt(value: Tensor) -> Tensor:

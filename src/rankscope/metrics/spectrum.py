@@ -148,9 +148,9 @@ def svdvals(x: Tokens) -> Spectrum:
 
 def unit_scale(m: Tensor) -> tuple[Tensor, Tensor]:
     """``m`` divided by its largest entry, so that squares neither overflow nor vanish."""
-    scale = m.detach().abs().amax((-2, -1), keepdim=True)
-    scale = torch.where(scale > 0, scale, torch.ones_like(scale))
-    return m / scale, scale[..., 0, 0]
+    largest = m.detach().abs().flatten(-2).amax(-1)  # flat: over two axes it is far slower
+    scale = torch.where(largest > 0, largest, torch.ones_like(largest))
+    return m / scale[..., None, None], scale
 
 
 def second(sigma: Spectrum) -> PerSample:
