@@ -185,7 +185,9 @@ def test_values_that_are_none_leave_a_gap_and_a_grey_cell(value):
 
 @pytest.mark.parametrize("value", [0.0, 1.0, 1e-300, float("nan")])
 def test_any_constant_can_be_drawn(value):
-    picture(by_length(replaced(summary(2), pl.lit(True), value)).to_dict())
+    drawn = picture(by_length(replaced(summary(2), pl.lit(True), value)).to_dict())
+    assert "path length" in drawn
+    assert "NaN" not in drawn
 
 
 @pytest.mark.parametrize(
@@ -199,7 +201,9 @@ def test_any_constant_can_be_drawn(value):
     ],
 )
 def test_one_layer_or_one_length_can_be_drawn(kept):
-    picture(by_length(summary().filter(kept)).to_dict())
+    drawn = picture(by_length(summary().filter(kept)).to_dict())
+    assert "path length" in drawn
+    assert "NaN" not in drawn
 
 
 def test_many_lengths_are_thinned_and_bias_keeps_its_name():

@@ -14,6 +14,7 @@ from rankscope.cli.options import (
     ModelOptions,
     NetworkOptions,
     OutputOptions,
+    ReadingOptions,
     takes,
 )
 from rankscope.errors import RankscopeError
@@ -45,19 +46,13 @@ def root(
 
 
 @app.command()
-@takes(ModelOptions, NetworkOptions, InputOptions, OutputOptions)
+@takes(ModelOptions, NetworkOptions, InputOptions, OutputOptions, ReadingOptions)
 def diagnose(
     model: ModelOptions,
     network: NetworkOptions,
     source: InputOptions,
     target: OutputOptions,
-    *,
-    norms: Annotated[
-        Literal["keep", "drop"], typer.Option(help="Whether SAN and the others have norms.")
-    ] = "keep",
-    mlp: Annotated[
-        Literal["remove", "identity"], typer.Option(help="What taking the MLP away means.")
-    ] = "remove",
+    san: ReadingOptions,
 ) -> None:
     """Which parts keep the tokens apart? SAN, SAN+MLP, SAN+skip and transformer, side by side.
 
@@ -66,7 +61,7 @@ def diagnose(
     from rankscope import experiments
     from rankscope.cli import deliver, prepare
 
-    reading = experiments.Reading(norms, mlp)
+    reading = experiments.Reading(san.norms, san.mlp)
     subject = prepare.subject(model, network, source)
     folder = deliver.folder(target)
     with deliver.progress("diagnosing", 4 * subject.batches) as advance:
@@ -123,10 +118,11 @@ def trace(
 
 
 @app.command()
-@takes(InputOptions, OutputOptions)
+@takes(InputOptions, OutputOptions, ReadingOptions)
 def claim(
     source: InputOptions,
     target: OutputOptions,
+    san: ReadingOptions,
     *,
     id_: Annotated[
         Literal["D1", "D5", "D8", "D9"], typer.Argument(metavar="ID", help="D1, D5, D8 or D9.")
@@ -138,12 +134,6 @@ def claim(
         list[str] | None,
         typer.Option(help="A folder or Hub id with weights, or LABEL=one; may be repeated."),
     ] = None,
-    norms: Annotated[
-        Literal["keep", "drop"], typer.Option(help="Whether SAN and the others have norms.")
-    ] = "keep",
-    mlp: Annotated[
-        Literal["remove", "identity"], typer.Option(help="What taking the MLP away means.")
-    ] = "remove",
     seed: Annotated[int, typer.Option(help="Seed of the weights.")] = 0,
 ) -> None:
     """Re-check a claim of the papers: a verdict from figures measured here.
@@ -157,7 +147,7 @@ def claim(
     cases = prepare.cases(_names(models), pretrained or [], seed=seed)
     texts = prepare.texts(source)
     folder = deliver.folder(target)
-    asked = check.Asked(cases, texts, source.length, Reading(norms, mlp), seed)
+    asked = check.Asked(cases, texts, source.length, Reading(san.norms, san.mlp), seed)
     with deliver.progress(id_, check.steps(id_, asked)) as advance:
         checked = check.run(id_, asked, advance)
     deliver.claim(checked, folder=folder, as_json=target.as_json)

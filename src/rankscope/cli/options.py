@@ -83,6 +83,18 @@ class OutputOptions:
     as_json: Annotated[bool, _output("Result as JSON on standard output.", "--json")] = False
 
 
+@dataclass(frozen=True)
+class ReadingOptions:
+    """What is meant by SAN."""
+
+    norms: Annotated[
+        Literal["keep", "drop"], _option("Whether SAN and the others have norms.", panel="Reading")
+    ] = "keep"
+    mlp: Annotated[
+        Literal["remove", "identity"], _option("What taking the MLP away means.", panel="Reading")
+    ] = "remove"
+
+
 def takes(*groups: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the options of some groups; it is called with one filled group each.
 
