@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rankscope.errors import InputError, UnsupportedModelError
+from rankscope.errors import InputError, KindError, ShapeError, UnsupportedModelError
 from rankscope.metrics import dispersion, residual
 from rankscope.network import Network, Spec
 from rankscope.network.mlp import ACTIVATIONS
@@ -210,6 +210,30 @@ def test_wrong_paths_and_options() -> None:
         path_lengths(net, x, max_length=-1)
     with pytest.raises(InputError, match="out of range"):
         truncate(net, x, max_length=-1)
+    for wrong in (1.5, "1", float("nan")):
+        with pytest.raises(KindError, match="whole number"):
+            path_lengths(net, x, max_length=wrong)
+        with pytest.raises(KindError, match="whole number"):
+            truncate(net, x, max_length=wrong)
+    with pytest.raises(KindError, match=r"Path\.of"):
+        path_output(net, x, (0, 0, 0))
+    with pytest.raises(ShapeError, match="batch axis"):
+        path_matrix(net, x[0], Path.of(0, 0, 0))
+    with pytest.raises(KindError, match=r"network\.float"):
+        path_lengths(net.float().to(torch.bfloat16), x.bfloat16())
+
+
+def test_an_overflow_is_not_called_exact() -> None:
+    spec = Spec(2, 2, 8, norm="none", mlp_ratio=0.0, init=0.5)
+    net = Network.random(spec, dtype=torch.float64)
+    with torch.no_grad():
+        net.blocks[1].attention.output.weight.fill_(1e308)
+    found = path_lengths(net, batch())
+    assert found.reconstruction_error != found.reconstruction_error  # NaN
+
+
+def test_budgets_that_do_not_fit() -> None:
+    net, x = Network.random(KINDS["pre-norm"], dtype=torch.float64), batch()
     with pytest.raises(InputError, match="budget"):
         top_paths(net, x, count=5, budget=2)
 

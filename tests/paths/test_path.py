@@ -17,7 +17,11 @@ def test_a_path_prints_as_people_write_it() -> None:
     assert {path, Path((2, None, 0))} == {path}
 
 
-@pytest.mark.parametrize("choices", [("h0",), (1.0,), (True,)])
+def test_a_list_of_choices_becomes_a_value() -> None:
+    assert {Path([0, None])} == {Path.of(0, None)}
+
+
+@pytest.mark.parametrize("choices", [("h0",), (1.0,), (True,), None, 3, "01"])
 def test_choices_of_the_wrong_kind(choices: tuple) -> None:
     with pytest.raises(KindError, match="heads and None"):
         Path(choices)

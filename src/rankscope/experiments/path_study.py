@@ -8,6 +8,7 @@ import polars as pl
 from torch import Tensor
 
 from rankscope import tables
+from rankscope.errors import InputError
 from rankscope.network import Network
 from rankscope.paths import count_paths, head_shares, path_lengths
 from rankscope.paths.lengths import Count
@@ -42,6 +43,8 @@ def path_study(
 
     The reconstruction error is that of the first batch: it costs two more passes.
     """
+    if batch_size < 1 or not len(x):
+        raise InputError(f"batch_size={batch_size} and {len(x)} samples leave nothing to add up.")
     parts: list[pl.DataFrame] = []
     by_head: list[pl.DataFrame] = []
     error = float("nan")
@@ -90,5 +93,5 @@ def _sentence(summary: pl.DataFrame) -> str:
     most = max(range(len(shares)), key=shares.__getitem__)
     words = f"Paths of length {most} carry most of the residual ({shares[most]:.2g} of the whole)"
     if len(shares) > 1:
-        words += f", the longest ({len(shares) - 1}) carry {shares[-1]:.2g}"
+        words += f", the longest added up ({len(shares) - 1}) {shares[-1]:.2g}"
     return words + "."

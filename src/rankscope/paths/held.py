@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from rankscope.errors import InputError, UnsupportedModelError
+from rankscope.errors import InputError, KindError, UnsupportedModelError
 from rankscope.network import MLP, Attention, Block, Branch, Network, Sight, Sphere, sight
 from rankscope.network.block import Step
 from rankscope.network.mlp import ACTIVATIONS, Passing
@@ -174,6 +174,11 @@ class HeldStep:
 def held_steps(network: Network, x: Tensor, token_mask: Tensor | None = None) -> Iterator[HeldStep]:
     """Run a network and hold it, step by step; nothing is kept but what the caller keeps."""
     state, token_mask = network.prepared(x, token_mask)
+    if state.dtype not in (torch.float32, torch.float64):
+        raise KindError(
+            f"the network is {state.dtype}, in which sums over paths mean nothing; "
+            "convert it and its input: network.float(), x.float()."
+        )
     for layer, (mask, block) in enumerate(
         zip(network.spec.masks, network.blocks, strict=True), start=1
     ):

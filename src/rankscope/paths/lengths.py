@@ -5,6 +5,7 @@ recursion per step: ``X_k ← skip · X_k + uncounted(X_k) + counted(X_{k−1})`
 applications of a layer instead of ``(H+1)^L`` paths, and exact.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,6 +18,7 @@ from torch import Tensor
 from rankscope.errors import InputError
 from rankscope.network import Network
 from rankscope.paths.held import HeldStep, Kind, Longer, Streams, held_steps
+from rankscope.paths.path import whole
 from rankscope.paths.shares import Columns, Shares
 from rankscope.shapes import Hidden
 
@@ -73,8 +75,10 @@ class PathLengths:
 
     @property
     def reconstruction_error(self) -> float:
-        """The largest relative error of any layer's sum; NaN if long paths were left out."""
-        return max(self.errors)
+        """The largest relative error of any layer's sum; NaN if long paths were left out, or if
+        a layer overflowed.
+        """
+        return float("nan") if any(map(math.isnan, self.errors)) else max(self.errors)
 
     @property
     def table(self) -> "polars.DataFrame":
@@ -116,8 +120,8 @@ def path_lengths(
     """
     if count not in get_args(Count):
         raise InputError(f"count={count!r} is unknown; choose one of {', '.join(get_args(Count))}.")
-    if max_length is not None and max_length < 0:
-        raise InputError(f"max_length={max_length} is out of range; expected 0 or more.")
+    if max_length is not None:
+        whole("max_length", max_length, least=0)
     x, token_mask = network.prepared(x, token_mask)
     counted: tuple[Kind, ...] = ("attention", "mlp") if count == "both" else (count,)
     streams, state = x.unsqueeze(0), x

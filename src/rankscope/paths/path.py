@@ -23,6 +23,11 @@ class Path:
     choices: tuple[int | None, ...]
 
     def __post_init__(self) -> None:
+        if isinstance(self.choices, str) or not isinstance(self.choices, Sequence):
+            raise KindError(
+                f"a path holds heads and None, one for each layer, got {self.choices!r}."
+            )
+        object.__setattr__(self, "choices", tuple(self.choices))
         for choice in self.choices:
             if choice is not None and (isinstance(choice, bool) or not isinstance(choice, int)):
                 raise KindError(f"a path holds heads and None, got {choice!r} in {self.choices}.")
@@ -83,8 +88,7 @@ def sample_paths(
     """
     _shape(layers, heads)
     _length(length, layers)
-    if count < 0:
-        raise InputError(f"count={count} paths cannot be drawn.")
+    whole("count", count, least=0)
     generator = generator or torch.Generator().manual_seed(0)
     drawn = []
     for _ in range(count):
@@ -136,6 +140,8 @@ def count_paths(layers: int, heads: int) -> PathCounts:
 def check_all(paths: Sequence[Path], layers: int, heads: int) -> None:
     """Raise unless every path fits a network of this shape."""
     for path in paths:
+        if not isinstance(path, Path):
+            raise KindError(f"got {path!r} for a path; write Path.of(2, None, 0).")
         path.check(layers, heads)
 
 
@@ -143,11 +149,20 @@ def _log_comb(n: int, k: int) -> float:
     return lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
 
 
+def whole(name: str, value: int, *, least: int) -> None:
+    """Raise unless a value is a whole number and not too small."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise KindError(f"{name}={value!r} is a {type(value).__name__}, expected a whole number.")
+    if value < least:
+        raise InputError(f"{name}={value} is out of range; expected {least} or more.")
+
+
 def _shape(layers: int, heads: int) -> None:
-    if layers < 1 or heads < 1:
-        raise InputError(f"there is no network of {layers} layers and {heads} heads.")
+    whole("layers", layers, least=1)
+    whole("heads", heads, least=1)
 
 
 def _length(length: int, layers: int) -> None:
-    if not 0 <= length <= layers:
+    whole("length", length, least=0)
+    if length > layers:
         raise InputError(f"length={length} is out of range; paths have lengths 0 to {layers}.")

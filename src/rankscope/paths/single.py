@@ -41,7 +41,6 @@ def path_matrix(
     network: Network, x: Tensor, path: Path, *, token_mask: Tensor | None = None
 ) -> Float[Tensor, "batch query key"]:
     """``P_path = P^L_{h_L} … P^1_{h_1}`` alone: which input token reaches which output token."""
-    path.check(network.spec.layers, network.spec.heads)
     *_, last = chained_matrices(network, x, path, token_mask=token_mask)
     return last
 
@@ -50,7 +49,8 @@ def chained_matrices(
     network: Network, x: Tensor, path: Path, *, token_mask: Tensor | None = None
 ) -> Iterator[Float[Tensor, "batch query key"]]:
     """The product of attention matrices along a path, after each layer (claim D9)."""
-    path.check(network.spec.layers, network.spec.heads)
+    check_all([path], network.spec.layers, network.spec.heads)
+    x, token_mask = network.prepared(x, token_mask)
     tokens = x.shape[1]
     product = torch.eye(tokens, dtype=x.dtype, device=x.device).expand(len(x), tokens, tokens)
     with torch.no_grad():

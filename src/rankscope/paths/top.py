@@ -19,7 +19,10 @@ from rankscope.paths.held import (
     Streams,
     held_steps,
 )
-from rankscope.paths.path import Path
+from rankscope.paths.path import Path, whole
+
+_MOST_NUMBERS = 2**28
+"""Numbers in all continued prefixes of a layer together: a gigabyte in float32."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +61,17 @@ def top_paths(
     >>> top_paths(net, torch.randn(1, 5, 8), count=1).proven
     True
 
-    At most ``budget`` prefixes are kept after each layer, the largest first; what is dropped is
+    At most ``budget`` prefixes are kept after each layer (fewer where they would not fit into
+    memory), the largest first; what is dropped is
     bounded by operator norms of the layers still to come. With no more than ``budget`` paths in
     all, nothing is dropped and the answer is exact.
     """
-    if count < 1 or budget < count:
+    whole("count", count, least=1)
+    whole("budget", budget, least=1)
+    if budget < count:
         raise InputError(f"count={count}, budget={budget}: expected 1 <= count <= budget.")
     x, token_mask = network.prepared(x, token_mask)
+    budget = min(budget, max(count, _MOST_NUMBERS // (x.numel() * (network.spec.heads + 1))))
     with torch.no_grad():
         steps = list(held_steps(network, x, token_mask))
         to_come = _norms_to_come(steps)

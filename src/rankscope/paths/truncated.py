@@ -8,6 +8,7 @@ from torch import Tensor
 from rankscope.errors import InputError
 from rankscope.network import Network
 from rankscope.paths.lengths import Count, path_lengths
+from rankscope.paths.path import whole
 from rankscope.shapes import Hidden
 
 
@@ -36,8 +37,10 @@ def truncations(
     token_mask: Tensor | None = None,
 ) -> Mapping[int, Hidden]:
     """``truncate`` at several lengths, for the price of the longest."""
-    if not lengths or min(lengths) < 0:
-        raise InputError(f"max_length={list(lengths)} is out of range; expected 0 or more.")
+    if not lengths:
+        raise InputError("no max_length was given; name at least one.")
+    for length in lengths:
+        whole("max_length", length, least=0)
     found = path_lengths(network, x, count=count, max_length=max(lengths), token_mask=token_mask)
     sums: Any = found.contributions.cumsum(0) + found.bias
     return {length: sums[min(length, len(sums) - 1)] for length in lengths}
