@@ -11,6 +11,7 @@ from rankscope.figures import theme
 from rankscope.figures.drawable import exact, measured, no_gaps, one_only, rows_of
 from rankscope.figures.framing import WORDS_AS_TITLE, framed
 from rankscope.figures.metric_words import metric_words
+from rankscope.figures.panel import exact_values
 from rankscope.figures.scales import Vertical, logarithmic
 from rankscope.figures.shading import band, cells, log_shades, whole_numbers
 
@@ -196,12 +197,4 @@ def _baseline(row: float) -> Any:
 
 
 def _tooltip() -> list[alt.Tooltip]:
-    return [
-        alt.Tooltip("length:N", title="path length"),
-        alt.Tooltip("layer:Q", format="d"),
-        alt.Tooltip("exact_mean:N", title="mean"),
-        alt.Tooltip("exact_median:N", title="median"),
-        alt.Tooltip("exact_low:N", title="10th percentile"),
-        alt.Tooltip("exact_high:N", title="90th percentile"),
-        alt.Tooltip("count:Q", title="measurements", format=",d"),
-    ]
+    return [alt.Tooltip("length:N", title="path length"), *exact_values()]

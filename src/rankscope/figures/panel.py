@@ -158,6 +158,13 @@ def _tooltip(look: Look) -> list[alt.Tooltip]:
     variant = [alt.Tooltip("variant:N")] if look.variants else []
     return [
         *variant,
+        *exact_values(),
+    ]
+
+
+def exact_values() -> list[alt.Tooltip]:
+    """What every tooltip tells of a summary's row."""
+    return [
         alt.Tooltip("layer:Q", format="d"),
         alt.Tooltip("exact_mean:N", title="mean"),
         alt.Tooltip("exact_median:N", title="median"),
