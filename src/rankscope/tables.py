@@ -20,6 +20,8 @@ COLUMNS: dict[str, type[pl.DataType]] = {
     "layer": pl.Int64,
     "head": pl.Int64,
     "length": pl.Int64,
+    "parameter": pl.String,
+    "setting": pl.Float64,
     "sample": pl.Int64,
     "metric": pl.String,
     "value": pl.Float64,

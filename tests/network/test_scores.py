@@ -170,3 +170,45 @@ class LearnedScores(Scores):
 def test_kinds_are_recognised():
     assert isinstance(KINDS["alibi"], ScoreKind)
     assert not isinstance("dot", ScoreKind)
+
+
+class Squared(Scores):
+    """Weights in proportion to squared logits: nothing a softmax could make."""
+
+    fused = False
+
+    def weights(self, logits, sight):
+        allowed = logits.square() * sight.allowed
+        return allowed / allowed.sum(-1, keepdim=True)
+
+
+def test_own_weights_are_honoured_by_pattern_and_forward(lively, tokens):
+    @dataclass(frozen=True)
+    class SquaredKind:
+        def build(self, heads, head_width):
+            del heads, head_width
+            return Squared()
+
+    net = lively(spec(SquaredKind(), mask=Causal(), kv_heads=4))
+    attention, x = net.blocks[0].attention, tokens(1, 5, 8)
+    q, k, v = (
+        part(x)[0].unflatten(-1, (4, 4))
+        for part in (attention.query, attention.key, attention.value)
+    )
+    products = torch.einsum("qhf,khf->hqk", q, k).square().tril()
+    expected = products / products.sum(-1, keepdim=True)
+    pattern = attention.pattern(x, sight(net.spec.mask, 5, None, x.device))[0]
+    torch.testing.assert_close(pattern, expected, rtol=0, atol=1e-12)
+    mixed = torch.einsum("hqk,khf->qhf", expected, v).flatten(1)
+    torch.testing.assert_close(net(x)[0], attention.output(mixed), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["dot", *KINDS])
+def test_softmax_scores_never_make_their_matrices(name, lively, tokens, monkeypatch):
+    """Forward stays on the fused kernel; ``weights`` is for those who ask for the pattern."""
+
+    def refuse(*_):
+        raise AssertionError("forward held an attention matrix")
+
+    monkeypatch.setattr(Scores, "weights", refuse)
+    assert lively(spec(KINDS.get(name, name)))(tokens(1, 5, 8)).isfinite().all()

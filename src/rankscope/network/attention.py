@@ -1,14 +1,11 @@
 """Multi-head attention: ``SA(X) = Σ_h P_h X W_h + 1bᵀ`` with ``W_h = W_V,h W_O,h``."""
 
-import math
-
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from rankscope.network.linear import Projection
-from rankscope.network.scores import Heads, Scores
+from rankscope.network.scores import Heads, Pairs, Scores, hide
 from rankscope.network.sight import Sight
 from rankscope.shapes import Hidden
 
@@ -50,27 +47,39 @@ class Attention(nn.Module):
         )
 
     def forward(self, x: Hidden, sight: Sight) -> Hidden:
-        """Attend without ever holding the attention matrices of a layer."""
-        query, key = self._query_key(x, sight)
-        bias = self.scores.bias(query, key, sight.positions)
-        mixed = scaled_dot_product_attention(
-            query,
-            key,
-            self._split(self.value(x), self.kv_heads),
-            attn_mask=sight.allowed if bias is None else _hide(bias, sight),
-            scale=self.scale,
-        )
+        """Attend, without ever holding the matrices of a layer unless the score asks for it."""
+        values = self._split(self.value(x), self.kv_heads)
+        if self.scores.fused:
+            mixed = self._fused(x, values, sight)
+        else:
+            mixed = self.pattern(x, sight) @ values
         if self.removed:
             mixed = mixed.index_fill(1, torch.tensor(sorted(self.removed), device=x.device), 0.0)
         out: Hidden = self.output(mixed.transpose(1, 2).flatten(2))
         return out
 
-    def pattern(self, x: Hidden, sight: Sight) -> Float[Tensor, "batch head query key"]:
+    def pattern(self, x: Hidden, sight: Sight) -> Pairs:
         """The attention matrices ``P_h`` themselves; each row sums to one."""
+        return self.scores.weights(self.logits(x, sight), sight)
+
+    def logits(self, x: Hidden, sight: Sight) -> Pairs:
+        """What the weights are made of, nothing hidden yet."""
         query, key = self._query_key(x, sight)
         logits = (query @ key.mT) * self.scale
         bias = self.scores.bias(query, key, sight.positions)
-        return _hide(logits if bias is None else logits + bias, sight).softmax(-1)
+        return logits if bias is None else logits + bias
+
+    def _fused(self, x: Hidden, values: Heads, sight: Sight) -> Heads:
+        """``P_h V_h`` by the kernel that never holds ``P_h``."""
+        query, key = self._query_key(x, sight)
+        bias = self.scores.bias(query, key, sight.positions)
+        return scaled_dot_product_attention(
+            query,
+            key,
+            values,
+            attn_mask=sight.allowed if bias is None else hide(bias, sight),
+            scale=self.scale,
+        )
 
     def _query_key(self, x: Hidden, sight: Sight) -> tuple[Heads, Heads]:
         query = self._split(self.query(x), self.heads)
@@ -81,12 +90,3 @@ class Attention(nn.Module):
         """Features → heads; grouped heads are repeated so that every query head has its own."""
         split: Heads = x.unflatten(-1, (heads, -1)).transpose(1, 2)
         return split if heads == self.heads else split.repeat_interleave(self.heads // heads, 1)
-
-
-def _hide(
-    logits: Float[Tensor, "#batch #head query key"], sight: Sight
-) -> Float[Tensor, "#batch #head query key"]:
-    """Set the logits of pairs that may not attend to minus infinity."""
-    if sight.allowed is None:
-        return logits
-    return torch.where(sight.allowed, logits, logits.new_full((), -math.inf))

@@ -9,9 +9,9 @@ from torch.nn.utils import skip_init
 
 from rankscope.checks import finite, real
 from rankscope.errors import ShapeError
+from rankscope.masks import Mask
 from rankscope.network.attention import Attention
 from rankscope.network.block import Block
-from rankscope.network.masks import Mask
 from rankscope.network.mlp import MLP, Passing
 from rankscope.network.norms import NormKind, build_norm, share
 from rankscope.network.scores import Scores

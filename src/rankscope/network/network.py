@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from rankscope.checks import valid_mask
 from rankscope.errors import KindError, ShapeError, SpecError
+from rankscope.masks import Mask, as_mask
 from rankscope.network import construct
 from rankscope.network.block import Block
-from rankscope.network.masks import Mask, as_mask
 from rankscope.network.norms import NormKind
 from rankscope.network.sight import Sight, sight
 from rankscope.network.spec import NormPlace, Spec

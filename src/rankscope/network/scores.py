@@ -1,37 +1,58 @@
-"""How queries and keys become attention logits: the seam for rotary, relative and other scores.
+"""How queries and keys become attention matrices: the seam for rotary, sparse and other scores.
 
-Every score here is ``scale · q'ᵢ · k'ⱼ + biasᵢⱼ``: a score changes queries and keys before the
-product, adds a bias after it, or both. That form covers rotary embeddings (change q and k),
-relative biases and ALiBi (a bias of positions), XLNet (a bias of queries and positions) and
-Gaussian kernels (a bias of keys), and it lets all of them use the fused attention kernel.
+Logits are ``scale · q'ᵢ · k'ⱼ + biasᵢⱼ``: a score changes queries and keys before the product
+(rotary embeddings, Gaussian kernels), adds a bias after it (relative biases, ALiBi, sinks, XLNet),
+or both. A softmax makes weights of logits, and then all of it runs on the fused attention kernel;
+a score that makes them in another way (sparsemax, linear attention) says so and overrides
+``weights``. Whatever the score, each row of weights is nonnegative and sums to one.
 """
 
+import math
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from rankscope.errors import SpecError
+from rankscope.network.sight import Sight
 
 Heads = Float[Tensor, "batch head token head_width"]
 Positions = Int[Tensor, "rows token"]
+Bias = Float[Tensor, "#batch #head #query key"]
+Pairs = Float[Tensor, "batch head query key"]
 
 
 class Scores(nn.Module):
-    """The plain dot product; other scores override one method or both."""
+    """The plain dot product; other scores override one method or more.
+
+    ``fused`` promises that ``prepare``, ``bias`` and a softmax are all there is. A score with
+    ``weights`` of its own must set it to False, or the fused kernel would pass them by.
+    """
+
+    fused: ClassVar[bool] = True
 
     def prepare(self, query: Heads, key: Heads, positions: Positions) -> tuple[Heads, Heads]:
         """Queries and keys as they enter the product."""
         del positions
         return query, key
 
-    def bias(
-        self, query: Heads, key: Heads, positions: Positions
-    ) -> Float[Tensor, "#batch #head query key"] | None:
+    def bias(self, query: Heads, key: Heads, positions: Positions) -> Bias | None:
         """What is added to the logits after scaling; None for nothing."""
         del query, key, positions
         return None
+
+    def weights(self, logits: Pairs, sight: Sight) -> Pairs:
+        """The attention matrices: rows that sum to one, zero where a token may not look."""
+        return hide(logits, sight).softmax(-1)
+
+
+def hide(logits: Bias, sight: Sight) -> Bias:
+    """Set the logits of pairs that may not attend to minus infinity."""
+    if sight.allowed is None:
+        return logits
+    return torch.where(sight.allowed, logits, logits.new_full((), -math.inf))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from rankscope.errors import InputError
-from rankscope.network.masks import Full, Mask
+from rankscope.masks import Full, Mask
 
 
 @dataclass(frozen=True)

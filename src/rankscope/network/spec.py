@@ -11,8 +11,8 @@ from typing import Literal, get_args
 from torch import Tensor
 
 from rankscope.errors import KindError, SpecError
+from rankscope.masks import Mask, as_mask
 from rankscope.network.initial import Init, as_init
-from rankscope.network.masks import Mask, as_mask
 from rankscope.network.mlp import ACTIVATIONS
 from rankscope.network.norms import NormKind
 from rankscope.network.scores import ScoreKind

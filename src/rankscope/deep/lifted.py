@@ -1,0 +1,73 @@
+"""Numbers with an exponent of their own: ``e^log · mantissa``, far beyond what a float can hold.
+
+One logarithm per sample, kept in float64 like everything here, so that sizes from ``e^(−10^308)``
+to ``e^(10^308)`` have a name. A logarithm of minus infinity is the number zero.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from rankscope.shapes import PerSample
+
+Mantissa = Float[Tensor, "batch *rest"]
+
+_FARTHEST = 600.0
+"""``e^600`` and ``e^−600`` are as far as plain numbers are let go: their products still fit."""
+
+
+@dataclass(frozen=True)
+class Lifted:
+    """``e^log · mantissa`` with the largest entry of each sample's mantissa at ±1, or all zero."""
+
+    mantissa: Mantissa
+    log: PerSample
+
+    @classmethod
+    def of(cls, values: Mantissa, log: PerSample | float = 0.0) -> "Lifted":
+        """``e^log · values``, with the size of the values moved into the logarithm.
+
+        >>> Lifted.of(torch.tensor([[0.0, -20.0]])).mantissa
+        tensor([[ 0., -1.]])
+        """
+        size = values.abs().flatten(1).amax(1)
+        positive = size > 0
+        divisor = torch.where(positive, size, 1.0)
+        lifted = torch.where(positive, divisor.log() + log, -math.inf)
+        return cls(values / along(divisor, values), lifted)
+
+    def shifted(self, log: PerSample | float) -> "Lifted":
+        """The same, times ``e^log``."""
+        return Lifted(self.mantissa, self.log + log)
+
+    def only(self, chosen: Bool[Tensor, "batch"]) -> "Lifted":
+        """Some of the samples."""
+        return Lifted(self.mantissa[chosen], self.log[chosen])
+
+    def at(self, unit: PerSample | float) -> Mantissa:
+        """The plain numbers in units of ``e^unit``, as far as floats hold them."""
+        return self.mantissa * along(power(self.log - unit), self.mantissa)
+
+
+def total(*terms: Lifted) -> Lifted:
+    """The sum of numbers of the same shape, whatever their exponents."""
+    unit = torch.stack([term.log for term in terms]).amax(0)
+    unit = torch.where(unit.isneginf(), 0.0, unit)  # all are zero: any unit will do
+    summed = terms[0].at(unit)
+    for term in terms[1:]:
+        summed = summed + term.at(unit)
+    return Lifted.of(summed, unit)
+
+
+def power(log: PerSample) -> PerSample:
+    """``e^log``, kept within what products of floats can hold: for use where only zero or a
+    saturated function lies beyond."""
+    return torch.where(log < -_FARTHEST, 0.0, log.clamp(max=_FARTHEST).exp())
+
+
+def along(per_sample: PerSample, like: Mantissa) -> Mantissa:
+    """One number per sample, shaped to multiply a tensor with further axes."""
+    return per_sample.view(-1, *(1,) * (like.ndim - 1))

@@ -1,0 +1,155 @@
+"""What every kind of score makes of a state ``1xᵀ + eˢR``: weights ``P = 1qᵀ + e^λΔ``.
+
+Plain scores, ``q_i·k_j``: with ``q_i = q̄ + eˢδq_i`` and ``k_j = k̄ + eˢδk_j`` all terms that depend
+on the query alone drop out of the softmax; ``eˢ q̄·δk_j`` is the same for all queries; only
+``e^{2s} δq_i·δk_j`` is a query's own (theory section 5). A bias of keys joins the former, a bias of
+pairs of positions the latter.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from rankscope.deep.lifted import Lifted, along, power, total
+from rankscope.deep.scaled import Scaled, mapped
+from rankscope.deep.weighing import Pattern, Shared, Weighing, around_top, contrasted
+from rankscope.network import Attention, Sight
+from rankscope.shapes import PerSample
+
+Rows = Float[Tensor, "batch head token width"]
+Visible = Bool[Tensor, "rows 1 1 key"]
+
+
+@dataclass(frozen=True)
+class Projected:
+    """Queries or keys by head: what all tokens have in common, and what is left of each."""
+
+    common: Lifted  # batch head 1 width
+    own: Lifted  # batch head token width
+
+    def rows(self) -> Lifted:
+        """Both added up, in plain numbers with one exponent."""
+        everywhere = self.common.mantissa.expand_as(self.own.mantissa)
+        return total(Lifted(everywhere, self.common.log), self.own)
+
+
+def projected(attention: Attention, state: Scaled) -> tuple[Projected, Projected]:
+    """Queries and keys; grouped keys are repeated so that every head has its own."""
+    query = mapped(state, attention.query.weight, attention.query.bias)
+    key = mapped(state, attention.key.weight, attention.key.bias)
+    repeats = attention.heads // attention.kv_heads
+    return _split(query, attention.heads, 1), _split(key, attention.kv_heads, repeats)
+
+
+def _split(state: Scaled, heads: int, repeats: int) -> Projected:
+    common = state.common.mantissa.unflatten(-1, (heads, -1)).unsqueeze(2)
+    own = state.mantissa.unflatten(-1, (heads, -1)).transpose(1, 2)
+    if repeats > 1:
+        common, own = (part.repeat_interleave(repeats, 1) for part in (common, own))
+    return Projected(Lifted(common, state.common.log), Lifted(own, state.log_scale))
+
+
+def from_products(
+    query: Projected,
+    key: Projected,
+    scale: float,
+    state: Scaled,
+    sight: Sight,
+    *,
+    of_keys: Float[Tensor, "#batch #head 1 key"] | None = None,
+    of_pairs: Float[Tensor, "#batch #head query key"] | None = None,
+) -> Weighing:
+    """The softmax of ``scale·q·k`` and biases of keys or of pairs of positions."""
+    base = agreed(query.common, key.own) * scale
+    log = query.own.log + key.own.log
+    if of_keys is not None:
+        base = base + of_keys
+    if of_pairs is not None:
+        mean = _mean_query(of_pairs, state)
+        of_pairs = of_pairs - mean
+        base = base + mean
+        if not bool(of_pairs.any()):
+            of_pairs = None  # a bias of keys after all
+    visible, several = support(sight, state)
+    shown = base if visible is None else base.masked_fill(~visible, -math.inf)
+    keys = key.own.mantissa
+    if not several:  # what the keys have in common under q adds the same to all logits of a query
+        keys = keys - shown.softmax(-1) @ keys
+    own = (query.own.mantissa @ keys.mT) * scale
+    if of_pairs is not None:
+        own, log = own * along(power(log), own) + of_pairs, torch.zeros_like(log)
+    if several:
+        return among_several(base + own * along(power(log), own), sight)
+    if of_pairs is not None:
+        own = _without_row_constants(shown, own)
+    return contrasted(shown, own, log)
+
+
+def agreed(query: Lifted, key: Lifted) -> Shared:
+    """``q̄·δk_j``: logits that are the same for every query."""
+    products = query.mantissa @ key.mantissa.mT
+    return products * along(power(query.log + key.log), products)
+
+
+def one_support(sight: Sight, state: Scaled) -> Bool[Tensor, "batch"]:
+    """Whether all queries of a sample see the same keys; padding asks nothing."""
+    batch = len(state.mantissa)
+    allowed = sight.allowed
+    if allowed is None or allowed.shape[-2] == 1:
+        return torch.ones(batch, dtype=torch.bool, device=state.device)
+    differs = (allowed != _first_query(allowed, state)).any(-1).squeeze(1)
+    if state.token_mask is not None:
+        differs = differs & state.token_mask
+    return (~differs.any(-1)).expand(batch)
+
+
+def _first_query(allowed: Bool[Tensor, "rows 1 query key"], state: Scaled) -> Visible:
+    """What the first query that is not padding sees."""
+    if state.token_mask is None:
+        return allowed[:, :, :1]
+    first = state.token_mask.to(torch.uint8).argmax(-1)
+    each = allowed.expand(len(first), -1, -1, -1)
+    return each[torch.arange(len(first), device=first.device), :, first].unsqueeze(2)
+
+
+def support(sight: Sight, state: Scaled) -> tuple[Visible | None, bool]:
+    """The keys every query sees, and whether queries differ in that."""
+    if sight.allowed is None or sight.allowed.shape[-2] == 1:
+        return sight.allowed, False
+    if not bool(one_support(sight, state).all()):
+        return None, True
+    return _first_query(sight.allowed, state), False
+
+
+def among_several(logits: Pattern, sight: Sight) -> Weighing:
+    """Weights of queries that see different keys."""
+    if sight.allowed is not None:
+        logits = logits.masked_fill(~sight.allowed, -math.inf)
+    return around_top(logits)
+
+
+def from_logits(logits: Pattern, log: PerSample, state: Scaled, sight: Sight) -> Weighing:
+    """Logits ``e^log · logits`` in which positions take part, so that no two queries agree."""
+    visible, several = support(sight, state)
+    if several:
+        return among_several(logits * along(power(log), logits), sight)
+    mean = _mean_query(logits, state)
+    base = mean * along(power(log), mean)
+    if visible is not None:
+        base = base.masked_fill(~visible, -math.inf)
+    return contrasted(base, _without_row_constants(base, logits - mean), log)
+
+
+def _without_row_constants(base: Shared, own: Pattern) -> Pattern:
+    return own - (own * base.softmax(-1)).sum(-1, keepdim=True)
+
+
+def _mean_query(logits: Float[Tensor, "#batch #head query key"], state: Scaled) -> Tensor:
+    """What the queries ask on average; padding asks nothing."""
+    if state.token_mask is None:
+        return logits.mean(-2, keepdim=True)
+    asking = state.token_mask[:, None, :, None].to(logits.dtype)
+    return (logits * asking).sum(-2, keepdim=True) / asking.sum(-2, keepdim=True)

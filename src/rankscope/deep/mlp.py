@@ -1,0 +1,100 @@
+"""MLPs on ``1xᵀ + eˢR``: ``φ(a + h) − φ(a)`` without cancellation (derived, theory section 5).
+
+``a`` is common to all tokens, so a Taylor polynomial at ``a`` serves them all where h is small;
+where it is not, the plain difference is exact enough. Activations are homogeneous far from 1,
+``φ(cz) = cφ(z)`` up to rounding for tiny c and for huge c, so that inputs beyond all floats are
+moved back into their range first.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rankscope.deep.lifted import Lifted, along, power, total
+from rankscope.deep.scaled import Scaled, mapped
+from rankscope.deep.series import ORDER, REACH, coefficients
+from rankscope.network.mlp import ACTIVATIONS, MLP, Passing
+from rankscope.shapes import PerSample
+
+_RANGE = 300.0
+"""Beyond ``e^±300`` an activation is homogeneous to the last digit."""
+
+
+def fed_forward(mlp: MLP | Passing, state: Scaled) -> Scaled:
+    """A row-wise MLP applied to a state."""
+    if isinstance(mlp, Passing):
+        return state
+    up = mapped(state, mlp.up.weight, mlp.up.bias)
+    if mlp.gate is None:
+        hidden = activated(mlp.activation, up)
+    else:
+        gate = mapped(state, mlp.gate.weight, mlp.gate.bias)
+        hidden = multiplied(activated(mlp.activation, gate), up)
+    return mapped(hidden, mlp.down.weight, mlp.down.bias).centred()
+
+
+def activated(name: str, state: Scaled) -> Scaled:
+    """An activation applied to every entry of a state."""
+    beyond = state.unit() - state.unit().clamp(-_RANGE, _RANGE)
+    a = state.common.at(beyond)
+    s = state.log_scale - beyond
+    h = state.mantissa
+    own = _relu_change(a, h, s) if name == "relu" else _smooth_change(name, a, h, s)
+    return Scaled(
+        Lifted.of(ACTIVATIONS[name](a), beyond),
+        Lifted.of(own, s + beyond),
+        state.token_mask,
+    )
+
+
+def multiplied(one: Scaled, other: Scaled) -> Scaled:
+    """``(1aᵀ + eˢA) ∘ (1bᵀ + eᵗB) = 1(ab)ᵀ + …``, entry by entry, as a gated MLP needs it."""
+    a, b = one.common, other.common
+    common = Lifted.of(a.mantissa * b.mantissa, a.log + b.log)
+    own, theirs = one.deviation, other.deviation
+    terms = (
+        Lifted.of(own.mantissa * b.mantissa.unsqueeze(1), own.log + b.log),
+        Lifted.of(theirs.mantissa * a.mantissa.unsqueeze(1), theirs.log + a.log),
+        Lifted.of(own.mantissa * theirs.mantissa, own.log + theirs.log),
+    )
+    return Scaled(common, total(*terms), one.token_mask)
+
+
+def _smooth_change(
+    name: str,
+    a: Float[Tensor, "batch unit"],
+    h: Float[Tensor, "batch token unit"],
+    s: PerSample,
+) -> Float[Tensor, "batch token unit"]:
+    """``(φ(a + eˢh) − φ(a)) / eˢ``."""
+    size = along(power(s), h)
+    step = h * size
+    largest = float(step.abs().amax())
+    terms = [c.unsqueeze(1) for c in coefficients(name, a)]
+    out = terms[_order(largest)]
+    for k in range(_order(largest) - 1, 0, -1):
+        out = out * step + terms[k]
+    out = out * h
+    if largest <= REACH:
+        return out
+    phi = ACTIVATIONS[name]
+    plain = (phi(a.unsqueeze(1) + step) - phi(a).unsqueeze(1)) / torch.where(size > 0, size, 1.0)
+    return torch.where(step.abs() > REACH, plain, out)
+
+
+def _order(largest: float) -> int:
+    """How many terms sixteen digits take when no step is larger than this."""
+    if largest >= REACH:
+        return ORDER
+    return ORDER if largest == 0 else min(ORDER, 2 + math.floor(-40 / math.log(largest)))
+
+
+def _relu_change(
+    a: Float[Tensor, "batch unit"], h: Float[Tensor, "batch token unit"], s: PerSample
+) -> Float[Tensor, "batch token unit"]:
+    """``(relu(a + eˢh) − relu(a)) / eˢ``, exactly: in units of eˢ the kink is at ``−a/eˢ``."""
+    kink = (-a.unsqueeze(1)) / along(power(s), h)  # infinite, of the right sign, if eˢ is nothing
+    kink = torch.where(a.unsqueeze(1) == 0, 0.0, kink)
+    return torch.where(kink < 0, torch.maximum(h, kink), (h - kink).clamp(min=0.0))

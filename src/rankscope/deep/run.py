@@ -1,0 +1,106 @@
+"""A network run in scaled arithmetic, layer by layer."""
+
+from collections.abc import Iterator
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from rankscope.deep.attention import attended
+from rankscope.deep.lifted import Lifted
+from rankscope.deep.mlp import fed_forward
+from rankscope.deep.norms import normalised
+from rankscope.deep.scaled import Scaled, added
+from rankscope.errors import InputError, KindError, RankscopeError
+from rankscope.network import Attention, Block, Branch, Network, Sight, sight
+from rankscope.network.block import Step
+
+
+@torch.no_grad()
+def deep_states(
+    network: Network, x: Tensor, token_mask: Tensor | None = None
+) -> Iterator[tuple[int, Scaled]]:
+    """Each layer's number and its hidden state as ``1xᵀ + eˢR``; layer 0 is the input.
+
+    Float64 throughout: a network of other numbers is converted (its weights are taken at their
+    word), and left as it was.
+    """
+    network, x = _doubled(network, x)
+    x, token_mask = network.prepared(x, token_mask)
+    state = Scaled.of(x, token_mask)
+    yield 0, state
+    for layer, (mask, module) in enumerate(
+        zip(network.spec.masks, network.blocks, strict=True), start=1
+    ):
+        block = cast(Block, module)
+        seen = sight(mask, x.shape[1], token_mask, block.device)
+        try:
+            state = stepped(block, moved(state, block.device), seen)
+        except RankscopeError as error:
+            raise type(error)(f"layer {layer}: {error}") from error
+        _check(state, block, layer)
+        yield layer, state
+
+
+def stepped(block: Block, state: Scaled, seen: Sight) -> Scaled:
+    """One block applied to a state: the steps of ``rankscope.network.block``, part by part."""
+    for step in block.steps:
+        state = _step(step, state, seen)
+    return state
+
+
+def _step(step: Step, state: Scaled, seen: Sight) -> Scaled:
+    outputs = [_branch(branch, state, seen) for branch in step.branches]
+    if step.skip:
+        outputs.insert(0, state.times(step.skip))
+    return normalised(step.after, outputs[0] if len(outputs) == 1 else added(*outputs))
+
+
+def _branch(branch: Branch, state: Scaled, seen: Sight) -> Scaled:
+    state = normalised(branch.before, state)
+    if isinstance(branch.part, Attention):
+        state = attended(branch.part, state, seen)
+    else:
+        state = fed_forward(branch.part, state)
+    return normalised(branch.inside, state)
+
+
+def moved(state: Scaled, device: torch.device) -> Scaled:
+    """A state on another device; a model may be spread over several."""
+    if state.mantissa.device == device:
+        return state
+
+    def to(part: Lifted) -> Lifted:
+        return Lifted(part.mantissa.to(device), part.log.to(device))
+
+    mask = None if state.token_mask is None else state.token_mask.to(device)
+    return Scaled(to(state.common), to(state.deviation), mask)
+
+
+def _doubled(network: Network, x: Tensor) -> tuple[Network, Tensor]:
+    if not isinstance(network, Network):
+        raise KindError(
+            f"network is a {type(network).__name__}, expected a rankscope Network; "
+            "a model becomes one with rankscope.load(model).network."
+        )
+    network.check(x)
+    if all(parameter.dtype == torch.float64 for parameter in network.parameters()):
+        return network, x.double()
+    return network.double(), x.double()
+
+
+def _check(state: Scaled, block: Block, layer: int) -> None:
+    """Raise, naming the layer, where a state is no number any more."""
+    parts = (state.common, state.deviation)
+    if all(bool(part.mantissa.isfinite().all()) for part in parts) and not any(
+        bool((part.log.isnan() | part.log.isposinf()).any()) for part in parts
+    ):
+        return
+    weights = dict(block.named_parameters())
+    bad = [name for name, weight in weights.items() if not bool(weight.isfinite().all())]
+    if bad:
+        raise InputError(f"layer {layer}: the weights {bad[0]} are not finite.")
+    raise InputError(
+        f"layer {layer}: the hidden state is beyond all numbers; "
+        "make the weights smaller, or add a norm."
+    )
