@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rankscope.version import __version__
 
 if TYPE_CHECKING:
+    from rankscope.deep import deep_trace as deep_trace
     from rankscope.families import Loaded as Loaded
     from rankscope.families import load as load
     from rankscope.families import verify as verify
@@ -25,17 +26,26 @@ if TYPE_CHECKING:
     from rankscope.paths import sample_paths as sample_paths
     from rankscope.paths import top_paths as top_paths
     from rankscope.paths import truncate as truncate
+    from rankscope.theory import Bounds as Bounds
+    from rankscope.theory import bounds as bounds
+    from rankscope.theory import design_values as design_values
+    from rankscope.theory import find_equilibria as find_equilibria
     from rankscope.tracing import Trace as Trace
     from rankscope.tracing import trace as trace
 
 _HOMES = {
+    "Bounds": "rankscope.theory",
     "Loaded": "rankscope.families",
     "Network": "rankscope.network",
     "Spec": "rankscope.network",
     "Trace": "rankscope.tracing",
     "Path": "rankscope.paths",
+    "bounds": "rankscope.theory",
     "count_paths": "rankscope.paths",
+    "deep_trace": "rankscope.deep",
+    "design_values": "rankscope.theory",
     "enumerate_paths": "rankscope.paths",
+    "find_equilibria": "rankscope.theory",
     "head_shares": "rankscope.paths",
     "load": "rankscope.families",
     "path_lengths": "rankscope.paths",
@@ -49,16 +59,19 @@ _HOMES = {
     "verify": "rankscope.families",
 }
 _ROOMS = (
+    "deep",
     "errors",
     "experiments",
     "families",
     "figures",
+    "masks",
     "metrics",
     "network",
     "paths",
     "report",
     "tables",
     "text",
+    "theory",
     "tracing",
 )
 

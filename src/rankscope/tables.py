@@ -5,6 +5,7 @@ applies, always in the order of ``COLUMNS``.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -62,16 +63,30 @@ def summary(table: pl.DataFrame) -> pl.DataFrame:
     """Over the samples: how many, their mean, their 10th, 50th and 90th percentile.
 
     Heads are pooled with the samples. Order of first appearance is kept, so that variants stay in
-    the order they were run in.
+    the order they were run in. A percentile between minus infinity (the logarithm of zero) and a
+    number is minus infinity. NaN among the samples makes all four NaN.
     """
     keys = [name for name in table.columns if name not in ("sample", "head", "value")]
     value = pl.col("value")
     return table.group_by(keys, maintain_order=True).agg(
         value.len().alias("count"),
         value.mean().alias("mean"),
-        value.quantile(0.1, "linear").alias("low"),
-        value.median().alias("median"),
-        value.quantile(0.9, "linear").alias("high"),
+        _percentile(0.1).alias("low"),
+        _percentile(0.5).alias("median"),
+        _percentile(0.9).alias("high"),
+    )
+
+
+def _percentile(part: float) -> pl.Expr:
+    """Interpolated as usual, and where that fails as its limit: polars has NaN above −∞."""
+    value = pl.col("value")
+    below, above = value.quantile(part, "lower"), value.quantile(part, "higher")
+    return (
+        pl.when(value.is_nan().any())  # polars would sort NaN above all numbers
+        .then(math.nan)
+        .when((below == -math.inf) & (above < math.inf))
+        .then(-math.inf)
+        .otherwise(value.quantile(part, "linear"))
     )
 
 

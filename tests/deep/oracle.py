@@ -11,7 +11,8 @@ What it offers:
     exactly zero. Raises ``TooFewDigitsError`` where too few digits are left to tell.
 ``log10_residuals(network, x, token_mask=None, norm=..., center=..., *, relative=False)``
     the same for every state, ``(layer + 1, batch)``: the digits are raised until two runs of
-    different precision agree, so nobody has to guess how many are enough. Start here.
+    different precision agree, so nobody has to guess how many are enough. Start here;
+    ``settled(network, x, token_mask, measures)`` takes several ``Measure``s of one run.
 
 Weights, inputs, ``eps``, skips and the scale of the logits are float64 numbers taken as exact;
 so are the angles and sinusoids of positions, which the network computes in float32 first. All else
@@ -19,6 +20,7 @@ is written straight from the equations: no number is scaled, and precision alone
 differences. Padding is left out of the computation altogether; only ``sight`` ever sees it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -28,7 +30,8 @@ from torch import Tensor
 
 from rankscope.network import Network, Sight, sight
 
-from .equations import Rows, Scene, block_map, exact
+from .equations import block_map
+from .rows import Rows, Scene, exact
 
 _SPARE = 20  # digits a residual must have left above the rounding of the states
 
@@ -94,6 +97,15 @@ def _padded(samples: list[Rows], scenes: list[Scene], tokens: int, width: int) -
     return full
 
 
+@dataclass(frozen=True)
+class Measure:
+    """One way to take a residual."""
+
+    norm: str = "composite"
+    center: str = "mean"
+    relative: bool = False
+
+
 def log10_residuals(
     network: Network,
     x: Tensor,
@@ -106,10 +118,24 @@ def log10_residuals(
     most: int = 4000,
 ) -> Tensor:
     """log10 residuals ``(layer + 1, batch)`` on which two precisions agree to 1e-17."""
+    measure = Measure(norm, center, relative)
+    return settled(network, x, token_mask, [measure], digits=digits, most=most)[measure]
+
+
+def settled(
+    network: Network,
+    x: Tensor,
+    token_mask: Tensor | None,
+    measures: Sequence[Measure],
+    *,
+    digits: int = 60,
+    most: int = 4000,
+) -> dict[Measure, Tensor]:
+    """The same for several measures of one run."""
 
     def run(digits: int) -> list[list[mpf]]:
         states = plain_states(network, x, token_mask, digits)
-        return [_logarithms(s, token_mask, norm, center, relative=relative) for s in states]
+        return [_logarithms(s, token_mask, m) for m in measures for s in states]
 
     while digits <= most:
         try:
@@ -119,7 +145,9 @@ def log10_residuals(
             continue
         zero = any(mp.isinf(v) for v in chain(*high))
         if (not zero or digits >= _SURELY) and all(map(agree, chain(*low), chain(*high))):
-            return torch.tensor([[float(v) for v in row] for row in high], dtype=torch.float64)
+            found = torch.tensor([[float(v) for v in row] for row in high], dtype=torch.float64)
+            each = found.unflatten(0, (len(measures), -1))
+            return dict(zip(measures, each, strict=True))
         digits *= 2
     raise ArithmeticError(f"{most} digits do not settle the residuals; raise most, or they are 0.")
 
@@ -140,7 +168,7 @@ def log10_residual(
     relative: bool = False,
 ) -> Tensor:
     """log10 of ``‖X − 1cᵀ‖``, or of its ratio to ``‖X‖``, for each sample."""
-    logarithms = _logarithms(state, token_mask, norm, center, relative=relative)
+    logarithms = _logarithms(state, token_mask, Measure(norm, center, relative))
     return torch.tensor([float(v) for v in logarithms], dtype=torch.float64)
 
 
@@ -148,23 +176,22 @@ class TooFewDigitsError(ArithmeticError):
     """The residual is within the rounding of the states."""
 
 
-def _logarithms(
-    state: State, token_mask: Tensor | None, norm: str, center: str, *, relative: bool
-) -> list[mpf]:
+def _logarithms(state: State, token_mask: Tensor | None, measure: Measure) -> list[mpf]:
+    norm = measure.norm
     with mp.workdps(state.digits):
         out = []
         for b, sample in enumerate(state.samples):
             rows = [x for t, x in enumerate(sample) if token_mask is None or token_mask[b, t]]
             if any(mp.isnan(v) for x in rows for v in x):
                 raise ValueError("the tokens hold NaN; give the token_mask of the states.")
-            rest = _centered(rows, center)
+            rest = _centered(rows, measure.center)
             size, whole = matrix_norm(rest, norm), matrix_norm(rows, norm)
             if 0 < size < whole * mpf(10) ** (_SPARE - state.digits):
                 raise TooFewDigitsError(
                     f"at {state.digits} digits the relative residual is {mp.nstr(size / whole, 3)},"
                     f" less than {_SPARE} digits above rounding; use more digits."
                 )
-            ratio = size / whole if relative and size else size
+            ratio = size / whole if measure.relative and size else size
             out.append(mp.log10(ratio) if ratio else -mp.inf)
         return out
 

@@ -1,7 +1,6 @@
 """The oracle against float64, against closed forms, and against itself at more digits."""
 
 import time
-from dataclasses import dataclass
 
 import pytest
 import torch
@@ -9,10 +8,10 @@ from mpmath import mp, mpf
 from torch import nn
 
 from rankscope.metrics import residual
-from rankscope.network import Explicit, Init, Network, Scores, Spec, Window
+from rankscope.network import Init, Network, Scores, Spec
 from rankscope.network.linear import Columns, View
-from rankscope.network.positions import BucketedBias, NormedHeads, Rotary, SinusoidKeys
 
+from .cases import BARE, PADDING, SPECS, spec
 from .equations import PHI
 from .oracle import (
     State,
@@ -23,99 +22,6 @@ from .oracle import (
     matrix_norm,
     plain_states,
 )
-
-
-def drawn(*shape, seed=3):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
-def normed(norm):
-    with torch.no_grad():
-        norm.weight.copy_(1 + 0.3 * drawn(*norm.weight.shape))
-    return norm
-
-
-@dataclass(frozen=True)
-class Kind:
-    """The scores of loaded models, at random."""
-
-    name: str
-
-    def build(self, heads, head_width):
-        frequencies = torch.tensor([1.0, 0.37])[: max(head_width // 2, 1)]
-        match self.name:
-            case "rotary":
-                return Rotary(frequencies, scaling=1.1)
-            case "rotary in part":
-                return Rotary(frequencies[:1])
-            case "normed":
-                query = normed(nn.RMSNorm(head_width, dtype=torch.float64))  # eps=None
-                key = normed(nn.LayerNorm(head_width, eps=0.1, dtype=torch.float64))
-                return NormedHeads(query, key, Rotary(frequencies))
-            case "buckets" | "buckets, one side":
-                table = nn.Embedding(8, heads, dtype=torch.float64, _weight=drawn(8, heads))
-                return BucketedBias(table, farthest=6, two_sided=self.name == "buckets")
-        project = nn.Linear(6, heads * head_width, dtype=torch.float64, bias=False)
-        with torch.no_grad():
-            project.weight.copy_(drawn(heads * head_width, 6))
-        return SinusoidKeys(
-            content_bias=drawn(heads, head_width, seed=4),
-            position_bias=drawn(heads, head_width, seed=5),
-            project=project,
-            width=6,
-            scale=0.4,
-            farthest=2 if self.name == "sinusoids, clamped" else None,
-        )
-
-
-def spec(heads=2, **options):
-    return Spec(2, heads, 4, init=Init("normal", 0.7), **{"mlp_ratio": 1.5, **options})
-
-
-BARE = {"mlp_ratio": 0.0, "norm": "none", "skip": False}
-SHAPE = torch.tensor([[1, 0, 1, 0, 1], [1, 1, 0, 0, 0], [0, 1, 0, 1, 0], [1] * 5, [0, 0, 0, 0, 1]])
-SPECS = {
-    "pure attention": spec(**BARE),
-    "one head": spec(1, **BARE),
-    "no biases": spec(bias=False, **BARE),
-    "attention and skips": spec(mlp_ratio=0.0, norm="none"),
-    "pre-norm": spec(),
-    "post-norm": spec(norm_place="post"),
-    "sandwich": spec(norm_place="both", norm_eps=0.2),
-    "skipless post-norm": spec(norm_place="post", skip=False),
-    "two skips": spec(attention_skip=0.3, mlp_skip=1.7),
-    "attention's skip alone": spec(mlp_skip=False),
-    "parallel": spec(parallel=True, skip=0.6),
-    "parallel post-norm": spec(parallel=True, norm_place="post"),
-    "parallel sandwich": spec(parallel=True, norm_place="both"),
-    "RMSNorm": spec(norm="rms", norm_eps=0.1),
-    "RMSNorm after": spec(norm="rms", norm_place="post"),
-    "sphere": spec(norm="sphere"),
-    "sphere after": spec(norm="sphere", norm_place="post", mlp_ratio=0.0),
-    "relu": spec(activation="relu"),
-    "gelu_tanh": spec(activation="gelu_tanh"),
-    "silu": spec(activation="silu"),
-    "gated": spec(gated=True, activation="silu", norm="rms"),
-    "gated gelu": spec(gated=True, norm="none"),
-    "identity for MLP": spec(mlp_identity=True, norm_place="post"),
-    "grouped heads": spec(4, kv_heads=2, head_width=3),
-    "one key head": spec(3, kv_heads=1, head_width=2, score_scale=0.9),
-    "silent heads": spec(removed_heads=[(0, 1), (1, 0), (1, 1)]),
-    "shared layers": spec(shared_layers=True),
-    "causal": spec(mask="causal"),
-    "window": spec(mask=Window(before=1, after=1)),
-    "a mask for each layer": spec(layer_masks=("causal", Window(before=0, after=2))),
-    "explicit mask": spec(mask=Explicit.of(SHAPE.bool())),
-    "rotary": spec(head_width=5, scores=Kind("rotary"), mask="causal"),
-    "rotary in part": spec(head_width=5, scores=Kind("rotary in part")),
-    "normed heads": spec(head_width=4, scores=Kind("normed")),
-    "buckets": spec(scores=Kind("buckets")),
-    "buckets, one side": spec(scores=Kind("buckets, one side"), mask="causal"),
-    "sinusoids": spec(scores=Kind("sinusoids")),
-    "sinusoids, clamped": spec(scores=Kind("sinusoids, clamped"), norm_place="post"),
-}
-PADDING = torch.tensor([[0, 0, 1, 1, 1, 1, 1], [1, 1, 0, 1, 1, 1, 0], [0, 1, 1, 1, 1, 1, 0]]).bool()
 
 
 def states64(net, x, token_mask=None):

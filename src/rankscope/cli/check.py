@@ -2,12 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
-from rankscope.experiments import Claim, Reading
+from rankscope.errors import InputError
+from rankscope.experiments import Claim, Reading, d2, d3, d4, n1
 from rankscope.experiments.d1 import d1
 from rankscope.experiments.d5 import Case, d5, passes
 from rankscope.experiments.d8 import d8
 from rankscope.experiments.d9 import PATHS, d9
+
+Advance = Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -21,28 +25,60 @@ class Asked:
     seed: int
 
 
+@dataclass(frozen=True)
+class Experiment:
+    """How a claim is run, and how often it reports progress."""
+
+    run: Callable[[Asked, Advance], Claim]
+    steps: Callable[[Asked], int]
+
+
+EXPERIMENTS: Final[dict[str, Experiment]] = {
+    "D1": Experiment(lambda asked, _: d1(seed=asked.seed), lambda _: 1),
+    "D2": Experiment(
+        lambda asked, advance: d2.d2(seed=asked.seed, on_network=advance), lambda _: d2.steps()
+    ),
+    "D3": Experiment(
+        lambda asked, advance: d3.d3(seed=asked.seed, on_network=advance), lambda _: d3.steps()
+    ),
+    "D4": Experiment(
+        lambda asked, advance: d4.d4(seed=asked.seed, on_network=advance), lambda _: d4.steps()
+    ),
+    "D5": Experiment(
+        lambda asked, advance: d5(
+            asked.cases,
+            texts=asked.texts,
+            length=asked.length,
+            reading=asked.reading,
+            on_batch=advance,
+        ),
+        lambda asked: passes(asked.cases, len(asked.texts)),
+    ),
+    "D8": Experiment(lambda _asked, _advance: d8(), lambda _: 1),
+    "D9": Experiment(
+        lambda asked, advance: d9(
+            asked.cases, length=asked.length, seed=asked.seed, on_path=advance
+        ),
+        lambda asked: len(asked.cases) * PATHS,
+    ),
+    "N1": Experiment(
+        lambda asked, advance: n1.n1(seed=asked.seed, on_network=advance), lambda _: n1.steps()
+    ),
+}
+
+
+def known(claim: str) -> str:
+    """The claim as it is listed; a wrong one is found before any work is done."""
+    if claim.upper() not in EXPERIMENTS:
+        raise InputError(f"there is no claim {claim!r}; choose {', '.join(EXPERIMENTS)}.")
+    return claim.upper()
+
+
 def steps(claim: str, asked: Asked) -> int:
     """How often a claim's experiment reports progress."""
-    return {
-        "D5": passes(asked.cases, len(asked.texts)),
-        "D9": len(asked.cases) * PATHS,
-    }.get(claim, 1)
+    return EXPERIMENTS[claim].steps(asked)
 
 
-def run(claim: str, asked: Asked, advance: Callable[[], None]) -> Claim:
+def run(claim: str, asked: Asked, advance: Advance) -> Claim:
     """Run a claim's experiment."""
-    match claim:
-        case "D5":
-            return d5(
-                asked.cases,
-                texts=asked.texts,
-                length=asked.length,
-                reading=asked.reading,
-                on_batch=advance,
-            )
-        case "D9":
-            return d9(asked.cases, length=asked.length, seed=asked.seed, on_path=advance)
-        case "D8":
-            return d8()
-        case _:
-            return d1(seed=asked.seed)
+    return EXPERIMENTS[claim].run(asked, advance)

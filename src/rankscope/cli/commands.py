@@ -3,12 +3,11 @@
 Nothing heavy is imported before a command runs, so that ``--help`` answers at once.
 """
 
-import io
-import sys
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
+from rankscope.cli.application import app
 from rankscope.cli.options import (
     InputOptions,
     ModelOptions,
@@ -17,32 +16,6 @@ from rankscope.cli.options import (
     ReadingOptions,
     takes,
 )
-from rankscope.errors import RankscopeError
-from rankscope.version import __version__
-
-# Typer carries its own copy of Click in some versions and imports Click in others; the base of its
-# errors is found through the one it exports.
-_USAGE_ERROR: Any = next(
-    base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException"
-)
-
-app = typer.Typer(
-    help="See how a transformer loses, or keeps, the differences between its tokens.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
-@app.callback(invoke_without_command=True)
-def root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
-) -> None:
-    """See how a transformer loses, or keeps, the differences between its tokens."""
-    if version:
-        typer.echo(f"rankscope {__version__}")
-        raise typer.Exit
 
 
 @app.command()
@@ -98,16 +71,16 @@ def trace(
     from rankscope.cli import deliver, prepare
     from rankscope.tracing import MEASURES, chosen, trace_in_batches
 
-    names = list(MEASURES) if metrics == "all" else _names(metrics)
-    chosen(names)  # a wrong name is found before any work is done
+    asked = list(MEASURES) if metrics == "all" else names(metrics)
+    chosen(asked)  # a wrong name is found before any work is done
     subject = prepare.subject(model, network, source)
-    variant = subject.network.without(*_names(without))
+    variant = subject.network.without(*names(without))
     folder = deliver.folder(target)
     with deliver.progress("tracing", subject.batches) as advance:
         traced = trace_in_batches(
             variant,
             subject.x,
-            metrics=names,
+            metrics=asked,
             token_mask=subject.token_mask,
             measured=subject.measured,
             batch_size=prepare.BATCH,
@@ -125,7 +98,7 @@ def claim(
     san: ReadingOptions,
     *,
     id_: Annotated[
-        Literal["D1", "D5", "D8", "D9"], typer.Argument(metavar="ID", help="D1, D5, D8 or D9.")
+        str, typer.Argument(metavar="ID", help="D1, D2, D3, D4, D5, D8, D9, N1, W1 to W5.")
     ],
     models: Annotated[
         str, typer.Option(help="Built-in names, tried at initialisation, comma-separated.")
@@ -138,13 +111,16 @@ def claim(
 ) -> None:
     """Re-check a claim of the papers: a verdict from figures measured here.
 
-    D1: paths sum to the output. D5: BERT, ALBERT and XLNet collapse without skips and not with
-    them. D8: lengths of paths. D9: chained attention tends to rank one.
+    D1: paths sum to the output. D2: pure attention collapses doubly exponentially. D3: MLPs slow
+    it. D4: skips stop it. D5: BERT, ALBERT and XLNet collapse without skips and not with them.
+    D8: lengths of paths. D9: chained attention tends to rank one. N1: pairwise positions make it
+    exponential only. --models and --pretrained are for D5 and D9.
     """
     from rankscope.cli import check, deliver, prepare
     from rankscope.experiments import Reading
 
-    cases = prepare.cases(_names(models), pretrained or [], seed=seed)
+    id_ = check.known(id_)
+    cases = prepare.cases(names(models), pretrained or [], seed=seed)
     texts = prepare.texts(source)
     folder = deliver.folder(target)
     asked = check.Asked(cases, texts, source.length, Reading(san.norms, san.mlp), seed)
@@ -197,38 +173,5 @@ def paths(
     )
 
 
-def main() -> None:
-    """Run a command; whatever the caller can mend becomes one sentence and exit code 2."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without ‖ still shows the figures
-    try:
-        code = app(standalone_mode=False)
-        if isinstance(code, int) and code:  # Typer hands an interruption back as a number
-            _fail("interrupted.", code)
-    except _USAGE_ERROR as error:
-        message = error.format_message().rstrip(".")
-        if not message:  # the help was asked for by giving no command
-            sys.exit(error.exit_code)
-        _fail(f"{message}; 'rankscope --help' lists what there is.", error.exit_code)
-    except RankscopeError as error:
-        _fail(str(error), error.exit_code)
-    except OSError as error:
-        where = "" if error.filename is None else f": {error.filename}"
-        _fail(f"{error.strerror or error}{where}.", 2)
-    except (MemoryError, RuntimeError) as error:
-        told = str(error).lower()
-        if isinstance(error, RuntimeError) and "alloc" not in told and "overflow" not in told:
-            raise  # not the user's to mend
-        _fail("there is not enough memory for this; make the network or the input smaller.", 2)
-    except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted.", 130)
-
-
-def _fail(message: str, code: int) -> None:
-    typer.echo(f"rankscope: {message}", err=True)
-    sys.exit(code)
-
-
-def _names(listed: str) -> list[str]:
+def names(listed: str) -> list[str]:
     return [name.strip() for name in listed.split(",") if name.strip()]

@@ -18,7 +18,9 @@ from rankscope import figures, report, tables
 from rankscope.cli.options import OutputOptions
 from rankscope.errors import InputError
 from rankscope.experiments import Claim, Diagnosis, PathStudy
-from rankscope.report.terminal import show_findings, show_layers, show_lengths
+from rankscope.experiments.study import Study
+from rankscope.report.study import shown_metrics
+from rankscope.report.terminal import show_findings, show_layers, show_lengths, show_study
 from rankscope.tracing import Trace
 
 _DEFAULT_FOLDER = Path("rankscope-output")
@@ -152,13 +154,54 @@ def paths(
     _print_files(files)
 
 
+def study(found: Study, *, folder: Path | None, as_json: bool) -> None:
+    """The report, the table and the first chart; then the medians and what they show."""
+    files: dict[str, str] = {}
+    if folder is not None:
+        path = folder / f"{found.name}.parquet"
+        files["table"] = str(tables.write(found.table, path, found.provenance))
+        charts = report.study_charts(replace(found, drawings=found.drawings[:1]))
+        for chart in charts:
+            files["chart"] = str(figures.save(chart, path.with_suffix(".png")))
+        page = report.study_page(found)
+        files["report"] = str(report.write_html(page, path.with_suffix(".html")))
+    if as_json:
+        told = ("name", "title", "question", "sentences", "provenance")
+        result = {key: getattr(found, key) for key in told}
+        _print_json({**result, "summary": _rows(found.summary), "files": files})
+        return
+    console = Console(highlight=False)
+    console.print(found.title, style="bold", markup=False)
+    console.print(found.question, markup=False)
+    console.print()
+    show_study(found.summary, shown_metrics(found), console)
+    for sentence in found.sentences:
+        console.print(sentence.replace("**", ""), markup=False)  # bold on the page
+    _print_files(files)
+
+
 def _rows(table: pl.DataFrame) -> list[dict[str, Any]]:
-    return table.fill_nan(None).to_dicts()  # JSON has no NaN
+    return table.to_dicts()
 
 
 def _print_json(result: Mapping[str, Any]) -> None:
-    json.dump(result, sys.stdout, allow_nan=False)
+    json.dump(_finite(result), sys.stdout, allow_nan=False)
     sys.stdout.write("\n")
+
+
+def _finite(value: Any) -> Any:
+    """A value with only what JSON has: NaN as null, and infinities as the words "inf" and "-inf".
+
+    Infinities are findings (minus infinity: all tokens exactly equal), so null would not do; and
+    ``float`` reads both words back, in most languages.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return value
 
 
 def _print_files(files: Mapping[str, str]) -> None:

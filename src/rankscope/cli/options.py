@@ -52,7 +52,8 @@ class NetworkOptions:
     norm: Annotated[Literal["layer", "rms", "sphere", "none"], _network("Normalisation.")] = "layer"
     norm_place: Annotated[Literal["pre", "post", "both"], _network("Where it stands.")] = "post"
     mask: Annotated[
-        Literal["full", "causal"] | None, _network("Who attends to whom; unless given, as built.")
+        str | None,
+        _network("Who attends to whom: full, causal, window:8, ...; unless given, as built."),
     ] = None
     init: Annotated[
         str, _network("bert, xavier, lecun, orthogonal, or a number: a standard deviation.")
@@ -70,6 +71,13 @@ class InputOptions:
     ] = None
     passages: Annotated[int, _input("Samples at most.")] = 32
     length: Annotated[int, _input("Tokens per sample at most.")] = 128
+
+
+@dataclass(frozen=True)
+class FewTexts(InputOptions):
+    """The same with fewer samples unless told otherwise: for commands in float64."""
+
+    passages: Annotated[int, _input("Samples at most.")] = 4
 
 
 @dataclass(frozen=True)

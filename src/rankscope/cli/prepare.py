@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,11 +13,13 @@ from torch import Tensor
 
 from rankscope.cli.options import InputOptions, ModelOptions, NetworkOptions
 from rankscope.errors import InputError
+from rankscope.masks import Mask, as_mask
 from rankscope.network import Network, Spec
 from rankscope.text import embed, passages
 
 if TYPE_CHECKING:
     from rankscope.experiments.d5 import Case
+    from rankscope.experiments.study import Study
     from rankscope.families import Loaded
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -61,6 +63,23 @@ def subject(model: ModelOptions, network: NetworkOptions, source: InputOptions) 
     )
     measured = None if model.special_tokens else _between(token_mask)
     return Subject(net, x, token_mask, measured, _title(network), _about(x, model, source))
+
+
+def masks_named(listed: Sequence[str]) -> list[Mask]:
+    """Masks by their names; a wrong one is found before any work is done."""
+    if not listed:
+        raise InputError("--masks names none; try full,causal,window:8.")
+    return [as_mask(name) for name in listed]
+
+
+def title_without(title: str, without: str) -> str:
+    """A title that says which parts are left out."""
+    return f"{title}; without {without.replace(',', ', ')}" if without.strip() else title
+
+
+def noted(found: "Study", about: Mapping[str, str]) -> "Study":
+    """A study with what it looked at in its provenance."""
+    return replace(found, provenance={**found.provenance, **about})
 
 
 def network_from(options: NetworkOptions) -> Network:

@@ -3,6 +3,7 @@
 import math
 
 import torch
+from torch import Tensor
 
 from rankscope.deep.lifted import Lifted, along, power
 from rankscope.deep.logits import (
@@ -15,7 +16,7 @@ from rankscope.deep.logits import (
 from rankscope.deep.scaled import Scaled
 from rankscope.deep.weighing import Pattern, Weighing
 from rankscope.network import Attention, Sight
-from rankscope.network.patterns import LinformerScores, positive_feature, pooling, sparsemax
+from rankscope.network.patterns import LinformerScores, pooling, positive_feature, sparsemax
 from rankscope.network.scores import hide
 
 
@@ -69,11 +70,16 @@ def _features(part: Projected) -> Projected:
     step = h * size
     below, above = (a <= 0) & (a + step <= 0), (a >= 0) & (a + step >= 0)
     rate = torch.where(size > 0, torch.expm1(step) / torch.where(size > 0, size, 1.0), h)
-    plain = (positive_feature(a + step) - positive_feature(a)) / torch.where(size > 0, size, 1.0)
+    plain = (_elu(a + step) - _elu(a)) / torch.where(size > 0, size, 1.0)
     change = torch.where(above, h, torch.where(below, a.clamp(max=0).exp() * rate, plain))
     return Projected(
         Lifted(positive_feature(a), torch.zeros_like(part.own.log)), Lifted(change, part.own.log)
     )
+
+
+def _elu(z: Tensor) -> Tensor:
+    """The feature less one, which would drown numbers near zero."""
+    return torch.where(z > 0, z, torch.expm1(z))
 
 
 def _normalised(products: Pattern, sight: Sight) -> Weighing:

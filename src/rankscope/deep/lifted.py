@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from rankscope.shapes import PerSample
@@ -68,6 +68,6 @@ def power(log: PerSample) -> PerSample:
     return torch.where(log < -_FARTHEST, 0.0, log.clamp(max=_FARTHEST).exp())
 
 
-def along(per_sample: PerSample, like: Mantissa) -> Mantissa:
+def along(per_sample: Shaped[Tensor, "batch"], like: Mantissa) -> Shaped[Tensor, "batch *ones"]:
     """One number per sample, shaped to multiply a tensor with further axes."""
     return per_sample.view(-1, *(1,) * (like.ndim - 1))

@@ -16,7 +16,6 @@ from rankscope.network import Attention, Block, Branch, Network, Sight, sight
 from rankscope.network.block import Step
 
 
-@torch.no_grad()
 def deep_states(
     network: Network, x: Tensor, token_mask: Tensor | None = None
 ) -> Iterator[tuple[int, Scaled]]:
@@ -27,7 +26,7 @@ def deep_states(
     """
     network, x = _doubled(network, x)
     x, token_mask = network.prepared(x, token_mask)
-    state = Scaled.of(x, token_mask)
+    state = Scaled.of(x.detach(), token_mask)
     yield 0, state
     for layer, (mask, module) in enumerate(
         zip(network.spec.masks, network.blocks, strict=True), start=1
@@ -42,6 +41,7 @@ def deep_states(
         yield layer, state
 
 
+@torch.no_grad()
 def stepped(block: Block, state: Scaled, seen: Sight) -> Scaled:
     """One block applied to a state: the steps of ``rankscope.network.block``, part by part."""
     for step in block.steps:
@@ -83,10 +83,12 @@ def _doubled(network: Network, x: Tensor) -> tuple[Network, Tensor]:
             f"network is a {type(network).__name__}, expected a rankscope Network; "
             "a model becomes one with rankscope.load(model).network."
         )
+    if isinstance(x, Tensor) and x.is_floating_point():
+        x = x.double()
+    if any(parameter.dtype != torch.float64 for parameter in network.parameters()):
+        network = network.double()
     network.check(x)
-    if all(parameter.dtype == torch.float64 for parameter in network.parameters()):
-        return network, x.double()
-    return network.double(), x.double()
+    return network, x
 
 
 def _check(state: Scaled, block: Block, layer: int) -> None:

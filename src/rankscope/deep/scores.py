@@ -66,19 +66,19 @@ def _rotary(attention: Attention, state: Scaled, sight: Sight) -> Weighing:
 
 def _biased(attention: Attention, state: Scaled, sight: Sight) -> Weighing:
     """Biases that depend on positions alone, of keys or of pairs."""
-    nothing = state.mantissa.new_zeros(0)
-    bias = attention.scores.bias(nothing, nothing, sight.positions)
+    query, key = projected(attention, state)
+    bias = attention.scores.bias(query.own.mantissa, key.own.mantissa, sight.positions)
     assert bias is not None
     kind = "of_keys" if bias.shape[-2] == 1 else "of_pairs"
-    query, key = projected(attention, state)
     return from_products(
         query, key, attention.scale, state, sight, **{kind: bias.to(state.mantissa)}
     )
 
 
 def _gaussian(attention: Attention, state: Scaled, sight: Sight) -> Weighing:
-    """``q·k − ‖k‖²/2``: the length of a key is a bias of keys, and of it only what tells them apart,
-    ``−k̄·δk_j − ‖δk_j‖²/2``."""
+    """``q·k − ‖k‖²/2``: the length of a key is a bias of keys; what tells them apart is
+    ``−k̄·δk_j − ‖δk_j‖²/2``.
+    """
     scores = attention.scores
     assert isinstance(scores, GaussianKernelScores)
     scale = attention.scale / scores.bandwidth**2

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from rankscope.deep.lifted import along, power
@@ -120,7 +120,7 @@ def around_top(logits: Pattern) -> Weighing:
     return Weighing(shared, own, unit)
 
 
-def _unit_beside(log: Pattern, top: Float[Tensor, "batch head 1 1"]) -> PerSample:
+def _unit_beside(log: Pattern, top: Int[Tensor, "batch head 1 1"]) -> PerSample:
     """The logarithm of the largest weight beside the top key's, if it is out of sight; else 0."""
     beside = log.scatter(-1, top.expand(*log.shape[:-1], 1), -torch.inf).flatten(1).amax(1)
     return torch.where((beside < _OUT_OF_SIGHT) & ~beside.isneginf(), beside, 0.0)

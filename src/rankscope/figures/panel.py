@@ -8,8 +8,16 @@ from typing import Any, Final
 import altair as alt
 
 from rankscope.figures import theme
+from rankscope.figures.drawable import exact
 from rankscope.figures.metric_words import MetricWords, metric_words
-from rankscope.figures.scales import Vertical, linear, logarithmic, positive
+from rankscope.figures.scales import (
+    Vertical,
+    exponents,
+    linear,
+    logarithmic,
+    positive,
+    power_text,
+)
 
 Row = Mapping[str, Any]
 
@@ -89,7 +97,7 @@ def panel(
     marks[0] = marks[0].properties(name=view_name(number))
     noise = _noise_floor(vertical) if _reaches_noise(metric, vertical) else []
     return alt.LayerChart(
-        data=alt.InlineData(values=[_drawn(row, vertical) for row in rows]),
+        data=alt.InlineData(values=[_drawn(row, vertical, words) for row in rows]),
         layer=[*noise, *vertical.names(), *marks],
         title=alt.Title(heading or words.title, subtitle=words.meaning or " "),
         width=theme.PANEL_WIDTH,
@@ -110,6 +118,8 @@ def _vertical(metric: str, words: MetricWords, rows: Sequence[Row]) -> Vertical:
     values = [row[name] for row in rows for name in _CURVES if _measured(row[name])]
     if words.scale == "linear":
         return linear(words.symbol, values, includes=words.includes)
+    if words.scale == "exponent":
+        return exponents(words.symbol, values, includes=words.includes)
     noise = NOISE_FLOOR[:1] if metric == _NOISE_METRIC and _near_noise(values) else ()
     return logarithmic(words.symbol, values, includes=(*words.includes, *noise))
 
@@ -141,12 +151,12 @@ def _marks(vertical: Vertical, look: Look) -> list[alt.Chart]:
     return [*marks, target.encode(tooltip=_tooltip(look))]
 
 
-def _drawn(row: Row, vertical: Vertical) -> dict[str, Any]:
+def _drawn(row: Row, vertical: Vertical, words: MetricWords) -> dict[str, Any]:
     """A row as the chart needs it: its values, where each is drawn, and how it is told."""
     drawn = dict(row)
     for name in ("mean", "median", "low", "high"):
         value = row[name]
-        drawn[f"exact_{name}"] = "none" if value is None else f"{value:.6g}"
+        drawn[f"exact_{name}"] = power_text(value) if words.scale == "exponent" else exact(value)
         drawn[name] = value if _measured(value) else None  # JSON has no NaN; the line is broken
     for name in _CURVES:
         drawn[f"drawn_{name}"] = vertical.shown(drawn[name])

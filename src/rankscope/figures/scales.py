@@ -12,6 +12,9 @@ from rankscope.figures import theme
 _MOST_TICKS = 7
 _MARGIN = 0.04  # of an axis, left free at its ends, so that nothing touches the frame
 _TINY = 1e-300  # a decade below it a float64 has lost its digits; smaller counts as zero
+_FARTHEST = 1.7e308  # an end beyond it would be infinite, which no chart can hold
+_AXIS_ROOM = 34.0  # pixels left of a plot for the names of short ticks, as the theme leaves them
+_TOO_LONG = 1e7  # exponents with more digits are told in powers of ten themselves
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,12 @@ class Vertical:
         if not self.ticks:
             return alt.Y(field, scale=scale, axis=alt.Axis(title=self.title, tickCount=5))
         values: list[Any] = [tick.value for tick in self.ticks]
+        # The axis does not know of the names drawn beside it, so it is told what room they need.
+        room = max(_AXIS_ROOM, 12.0 - self._edge())
         return alt.Y(
-            field, scale=scale, axis=alt.Axis(title=self.title, values=values, labels=False)
+            field,
+            scale=scale,
+            axis=alt.Axis(title=self.title, values=values, labels=False, minExtent=room),
         )
 
     def names(self) -> list[alt.Chart]:
@@ -56,8 +63,7 @@ class Vertical:
         if not self.ticks:
             return []
         rows = [{"value": t.value, "text": t.text, "exponent": t.exponent} for t in self.ticks]
-        longest = max(len(tick.exponent) for tick in self.ticks)
-        edge = -7.0 - 5.0 * longest
+        edge = self._edge()
         base = alt.Chart(alt.InlineData(values=rows)).encode(y=self.of("value:Q"))
         look: dict[str, Any] = {"color": theme.INK["text"], "baseline": "middle"}
         text = base.mark_text(align="right", fontSize=theme.LABEL_SIZE, **look)
@@ -66,6 +72,17 @@ class Vertical:
             text.encode(x=alt.value(edge), text="text:N"),
             raised.encode(x=alt.value(edge + 0.5), text="exponent:N"),
         ]
+
+    def height(self, value: float) -> float:
+        """How far up the axis a value is drawn, from 0 to 1."""
+        low, high = self.domain
+        if self.kind == "log":
+            low, high, value = math.log(low), math.log(high), math.log(value)
+        return (value / 2 - low / 2) / (high / 2 - low / 2)
+
+    def _edge(self) -> float:
+        """Where the raised exponents begin, in pixels left of the plot."""
+        return -7.0 - max(_length(tick.exponent) for tick in self.ticks)
 
     def shown(self, value: float | None) -> float | None:
         """Where a value is drawn: at the floor, if the axis has no other place for it."""
@@ -105,6 +122,50 @@ def logarithmic(title: str, values: Sequence[float], *, includes: Sequence[float
     return Vertical("log", title, domain, tuple(ticks), floor)
 
 
+def exponents(title: str, values: Sequence[float], *, includes: Sequence[float] = ()) -> Vertical:
+    """An even axis over exponents of ten that names the powers: for values that are logarithms.
+
+    It spans a decade at least, so that what stays level looks level.
+    """
+    held = [*values, *includes] or [0.0]
+    low, high = min(held), max(held)
+    low = min(low, high - 1)
+    margin = _MARGIN * (high / 2 - low / 2) * 2
+    domain = (max(low - margin, -_FARTHEST), min(high + margin, _FARTHEST))
+    return Vertical("linear", title, domain, tuple(_powers(*domain)))
+
+
+def exponent_text(exponent: float, *, digits: int = 0) -> str:
+    """An exponent of ten: with a true minus, its thousands told apart.
+
+    >>> exponent_text(-47003.12, digits=1)
+    '−47,003.1'
+    """
+    if abs(exponent) >= _TOO_LONG:
+        mantissa, power = f"{exponent:.2e}".split("e")
+        text = f"{mantissa.rstrip('0').rstrip('.')}e{int(power)}"
+    else:
+        text = f"{exponent:,.{digits}f}"
+    return "0" if text.strip("-0.") == "" else text.replace("-", "−")
+
+
+def power_text(exponent: float | None) -> str:
+    """The number whose base-10 logarithm this is, told as people write it.
+
+    >>> power_text(-47003.12), power_text(-0.0458)
+    ('10^−47,003.1', '0.9')
+
+    Minus infinity is the logarithm of zero; what is missing or undefined is "none".
+    """
+    if exponent is None or math.isnan(exponent):
+        return "none"
+    if math.isinf(exponent):
+        return "exactly 0" if exponent < 0 else "infinite"
+    if -3 <= exponent < 6:
+        return f"{10**exponent:.3g}" if exponent < 3 else f"{10**exponent:,.0f}"
+    return f"10^{exponent_text(exponent, digits=2 if abs(exponent) < 100 else 1)}"
+
+
 def positive(values: Sequence[float]) -> list[float]:
     """Those a logarithmic axis has a place for."""
     return [value for value in values if value >= _TINY]
@@ -119,3 +180,35 @@ def _ticks(low: float, high: float) -> list[Tick]:
     powers = [e for e in range(last, first - 1, -1) if low <= float(f"1e{e}") <= high]
     thinned = powers[:: math.ceil(len(powers) / _MOST_TICKS)]
     return [Tick(float(f"1e{e}"), "10", f"{e}".replace("-", "−")) for e in reversed(thinned)]
+
+
+def _powers(low: float, high: float) -> list[Tick]:
+    """Round exponents within the range; the numbers themselves if it is short and near one."""
+    span = high / 2 - low / 2  # halved, or the ends of the float range would be too far apart
+    if 2 * span < 2 and low >= -4 and high <= 5:
+        near = _ticks(10**low, 10**high)
+        return [Tick(math.log10(tick.value), tick.text, tick.exponent) for tick in near]
+    step = round_step(span / _MOST_TICKS * 2)
+    if 2 * span >= 2:
+        step = max(step, 1.0)
+    numbers = _multiples(step, low, high)
+    while len(numbers) > _MOST_TICKS:
+        step = round_step(1.5 * step)
+        numbers = _multiples(step, low, high)
+    digits = max(0, -math.floor(math.log10(step)))
+    return [Tick(k * step, "10", exponent_text(k * step, digits=digits)) for k in numbers]
+
+
+def _multiples(step: float, low: float, high: float) -> range:
+    return range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
+
+
+def round_step(least: float) -> float:
+    """The next of 1, 2, 5, 10 … times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(float(m * power) for m in (1, 2, 5, 10) if m * power >= least * (1 - 1e-9))
+
+
+def _length(exponent: str) -> float:
+    """How long a raised exponent is drawn, in pixels: commas and points are half as wide."""
+    return sum(2.5 if character in ",." else 5.0 for character in exponent)

@@ -8,7 +8,7 @@ from typing import Any, Final
 import altair as alt
 
 from rankscope.figures import theme
-from rankscope.figures.scales import Tick, Vertical, linear, logarithmic
+from rankscope.figures.scales import Tick, Vertical, linear, logarithmic, round_step
 
 # Even steps look even, also to the colour-blind. No colour of it is in ``theme.DARK``: a page can
 # exchange single colours, not those between them, so these must do on light and on dark paper.
@@ -110,7 +110,7 @@ def log_shades(values: Sequence[float]) -> Shades:
 def linear_shades(values: Sequence[float]) -> Shades:
     """Shades in proportion, from 0 up."""
     high = max(values, default=0.0) or 1.0
-    step = _round_step(high / 4)
+    step = round_step(high / 4)
     ticks = [k * step for k in range(math.floor(high / step + 1e-9) + 1)]
     axis = replace(linear("", [0.0, high], includes=[0.0]), domain=(0.0, high))
     return Shades(replace(axis, ticks=tuple(Tick(value, f"{value:.6g}") for value in ticks)))
@@ -139,17 +139,11 @@ def band(values: Sequence[Any], *, size: float) -> alt.Scale:
 def whole_numbers(values: Sequence[int], *, most: int) -> list[int]:
     """Which of the numbers an axis names: the first, then multiples of 1, 2, 5, 10 …"""
     first, last = min(values), max(values)
-    step = max(1, round(_round_step((last - first + 1) / most)))
+    step = max(1, round(round_step((last - first + 1) / most)))
     named = [value for value in range(first, last + 1) if value % step == 0]
     if not named or named[0] - first > step / 2:
         named = [first, *named]
     return named
-
-
-def _round_step(least: float) -> float:
-    """The next of 1, 2, 5, 10 … times a power of ten."""
-    power = 10.0 ** math.floor(math.log10(least))
-    return next(float(m * power) for m in (1, 2, 5, 10) if m * power >= least * (1 - 1e-9))
 
 
 def _at() -> Any:

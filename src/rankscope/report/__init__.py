@@ -4,6 +4,7 @@ from rankscope.report.claim import claim_chart, claim_page
 from rankscope.report.diagnosis import diagnosis_page
 from rankscope.report.page import Report, Section
 from rankscope.report.paths import exactness, paths_page
+from rankscope.report.study import study_charts, study_page
 from rankscope.report.writing import write_html
 
 __all__ = [
@@ -14,5 +15,7 @@ __all__ = [
     "diagnosis_page",
     "exactness",
     "paths_page",
+    "study_charts",
+    "study_page",
     "write_html",
 ]

@@ -1,0 +1,141 @@
+"""Commands about depth: residuals beyond all floats, and the theory's bounds on them."""
+
+from typing import Annotated, Literal
+
+import typer
+
+from rankscope.cli.application import app
+from rankscope.cli.commands import names
+from rankscope.cli.options import (
+    FewTexts,
+    ModelOptions,
+    NetworkOptions,
+    OutputOptions,
+    takes,
+)
+
+_Without = Annotated[
+    str,
+    typer.Option(
+        help="Parts to leave out: skip, attention_skip, mlp_skip, mlp, norm; '' for none.",
+        rich_help_panel="Network",
+    ),
+]
+
+
+@app.command()
+@takes(ModelOptions, NetworkOptions, FewTexts, OutputOptions)
+def deep(
+    model: ModelOptions,
+    network: NetworkOptions,
+    source: FewTexts,
+    target: OutputOptions,
+    *,
+    without: _Without = "skip,mlp,norm",
+    in_norm: Annotated[
+        Literal["composite", "one", "inf", "fro", "spectral"],
+        typer.Option(help="The matrix norm residuals are taken in."),
+    ] = "composite",
+    center: Annotated[
+        Literal["mean", "median", "optimal"], typer.Option(help="What is subtracted.")
+    ] = "mean",
+) -> None:
+    """How small does the residual get? Below 10^-100000 if it does, beside float64 and float32.
+
+    By default: pure attention of BERT-base's shape, the network of the 2021 paper's theorems.
+    """
+    from rankscope.cli import deliver, prepare
+    from rankscope.experiments import deep_study
+
+    subject = prepare.subject(model, network, source)
+    variant = subject.network.without(*names(without))
+    folder = deliver.folder(target)
+    with deliver.progress("going deep", deep_study.passes(subject.batches)) as advance:
+        found = deep_study.deep_study(
+            variant,
+            subject.x,
+            subject.token_mask,
+            measured=subject.measured,
+            norm=in_norm,
+            center=center,
+            title=prepare.title_without(subject.title, without),
+            batch_size=prepare.BATCH,
+            on_batch=advance,
+        )
+    deliver.study(prepare.noted(found, subject.about), folder=folder, as_json=target.as_json)
+
+
+@app.command()
+@takes(ModelOptions, NetworkOptions, FewTexts, OutputOptions)
+def bounds(
+    model: ModelOptions,
+    network: NetworkOptions,
+    source: FewTexts,
+    target: OutputOptions,
+    *,
+    without: _Without = "skip,mlp,norm",
+) -> None:
+    """What does theory promise for this network, and how far is the promise from the truth?
+
+    Where a bound does not apply the answer says why. Residuals are in the composite norm at the
+    best center, which the theorems are about.
+    """
+    from rankscope.cli import deliver, prepare
+    from rankscope.experiments.bound_study import bound_study
+
+    subject = prepare.subject(model, network, source)
+    folder = deliver.folder(target)
+    with deliver.progress("bounding", 1) as advance:
+        found = bound_study(
+            subject.network.without(*names(without)),
+            subject.x,
+            subject.token_mask,
+            title=prepare.title_without(subject.title, without),
+            on_done=advance,
+        )
+    deliver.study(prepare.noted(found, subject.about), folder=folder, as_json=target.as_json)
+
+
+@app.command()
+@takes(ModelOptions, NetworkOptions, FewTexts, OutputOptions)
+def masks(
+    model: ModelOptions,
+    network: NetworkOptions,
+    source: FewTexts,
+    target: OutputOptions,
+    *,
+    masks: Annotated[
+        str,
+        typer.Option(
+            help="Masks, comma-separated: full, causal, window:8, causal-window:8, dilated:8:2, "
+            "strided:8, block:16, star:1, bigbird:3:1:2, prefix:4; | and & put them together."
+        ),
+    ] = "full,causal,window:8,causal-window:8,strided:8,bigbird:2:1:2",
+    depth: Annotated[
+        int | None, typer.Option(help="Layers; a shallower network is repeated.")
+    ] = None,
+    without: _Without = "skip,mlp,norm",
+) -> None:
+    """Which mask keeps tokens apart for how long? Graphs, rates, and residuals side by side.
+
+    By default: pure attention of BERT-base's shape under six masks.
+    """
+    from rankscope.cli import deliver, prepare
+    from rankscope.experiments.mask_study import mask_study
+
+    if network.mask is not None:
+        raise prepare.InputError("--mask names one mask; here --masks names those to compare.")
+    chosen = prepare.masks_named(names(masks))
+    subject = prepare.subject(model, network, source)
+    folder = deliver.folder(target)
+    with deliver.progress("masking", len(chosen)) as advance:
+        found = mask_study(
+            subject.network.without(*names(without)),
+            subject.x,
+            subject.token_mask,
+            masks=chosen,
+            depth=depth,
+            title=prepare.title_without(subject.title, without),
+            on_mask=advance,
+        )
+    deliver.study(prepare.noted(found, subject.about), folder=folder, as_json=target.as_json)

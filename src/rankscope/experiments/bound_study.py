@@ -1,0 +1,79 @@
+"""What theory promises beside what happens: every bound, layer by layer."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+
+import polars as pl
+from torch import Tensor
+
+from rankscope import tables
+from rankscope.experiments.study import Drawing, Study
+from rankscope.network import Network
+from rankscope.theory import bounds
+from rankscope.tracing import Provenance
+
+MEASURED = "measured"
+CURVES = {
+    "log10_residual": MEASURED,
+    "log10_sharp_bound": "sharp bound, layer by layer",
+    "log10_data_bound": "bound from the data, layer by layer",
+    "log10_a_priori_bound": "a-priori bound, layer by layer",
+    "log10_depth_data_bound": "bound from the data, whole depth",
+    "log10_depth_bound": "D's theorem, whole depth",
+}
+"""What is drawn as the residual, under which name."""
+_METRIC = "log10_residual"
+
+
+def bound_study(
+    network: Network,
+    x: Tensor,
+    token_mask: Tensor | None = None,
+    *,
+    title: str = "",
+    on_done: Callable[[], None] | None = None,
+) -> Study:
+    """The residual of every layer between its bounds; where one does not apply, why."""
+    found = bounds(network, x, token_mask=token_mask)
+    if on_done is not None:
+        on_done()
+    table = _drawn_as_residuals(found.table)
+    summary = tables.summary(table)
+    origin = Provenance(network.name, network.spec.digest(seed=network.seed), network.seed)
+    return Study(
+        name="bounds",
+        title=title,
+        question="Does the theory cover this network, and how far is its promise from the truth?",
+        sentences=found.sentences,
+        table=table,
+        summary=summary,
+        provenance=asdict(origin) | {"norm": "composite", "center": "optimal"},
+        drawings=(
+            Drawing(
+                "by_depth",
+                "Composite norm, best center. Bounds layer by layer start from each layer's true "
+                "input; those of the whole depth from the network's input alone.",
+                _METRIC,
+            ),
+        ),
+        shown=(_METRIC,),
+    )
+
+
+def _drawn_as_residuals(table: pl.DataFrame) -> pl.DataFrame:
+    """Bounds and residuals as variants of one metric; whatever else is known keeps its name."""
+    start = table.filter((pl.col("metric") == "log10_input_residual") & (pl.col("layer") == 1))
+    start = start.with_columns(
+        pl.lit(0, dtype=pl.Int64).alias("layer"), pl.lit(_METRIC).alias("metric")
+    )
+    whole = pl.concat([start, table.filter(pl.col("metric") != "log10_input_residual")])
+    known = whole["metric"].is_in(list(CURVES))
+    named = whole.with_columns(
+        pl.when(known)
+        .then(pl.col("metric").replace(CURVES))
+        .otherwise(pl.lit(MEASURED))
+        .alias("variant"),
+        pl.when(known).then(pl.lit(_METRIC)).otherwise(pl.col("metric")).alias("metric"),
+    )
+    kept = named.filter(pl.col("value").is_not_null())
+    return kept.select([name for name in tables.COLUMNS if name in kept.columns])

@@ -1,0 +1,170 @@
+"""How small does a residual really get? Scaled arithmetic beside float64 and float32."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import polars as pl
+import torch
+from torch import Tensor
+
+from rankscope import tables
+from rankscope.deep import deep_trace
+from rankscope.experiments.laws import law, medians, power_of_ten
+from rankscope.experiments.study import Drawing, Study
+from rankscope.metrics import residual
+from rankscope.metrics.norms import Norm
+from rankscope.metrics.residual import Center
+from rankscope.network import Network
+from rankscope.tracing import Trace, trace_in_batches
+
+SCALED = "scaled"
+FORMATS = {"float64": torch.float64, "float32": torch.float32}
+_PARTED = 1.0
+"""Decades between a plain residual and the true one at which the number format has stopped."""
+
+
+def deep_study(
+    network: Network,
+    x: Tensor,
+    token_mask: Tensor | None = None,
+    *,
+    measured: Tensor | None = None,
+    norm: Norm = "composite",
+    center: Center = "mean",
+    title: str = "",
+    batch_size: int = 8,
+    on_batch: Callable[[], None] | None = None,
+) -> Study:
+    """Every layer's residual in scaled arithmetic and in plain numbers, and where they part."""
+    scaled = _in_batches(network, x, token_mask, measured, norm, center, batch_size, on_batch)
+    found = {SCALED: scaled.table}
+    for name, dtype in FORMATS.items():
+        plain = network.double() if dtype == torch.float64 else network.float()
+        found[name] = _plain(
+            plain, x.to(dtype), token_mask, measured, norm, center, batch_size, on_batch
+        )
+    table = tables.joined(found)
+    summary = tables.summary(table)
+    relative = "log10_relative_residual"
+    variants = {"variant": (SCALED, *FORMATS)}
+    return Study(
+        name="deep",
+        title=title,
+        question="How small does the residual get, and is it the network or the number format "
+        "that stops it?",
+        sentences=_sentences(summary),
+        table=table,
+        summary=summary,
+        provenance=asdict(scaled.provenance),
+        drawings=(
+            Drawing("by_depth", "All of it, on a linear axis of exponents.", relative),
+            Drawing(
+                "by_depth",
+                "The top of it: where plain numbers stop.",
+                relative,
+                {"lowest": -24.0},
+                variants,
+            ),
+            Drawing(
+                "by_depth",
+                "The ratio of successive logarithms: 3 where collapse is doubly exponential, 1 "
+                "where it is exponential.",
+                "local_exponent",
+                only={"variant": (SCALED,)},
+            ),
+        ),
+        shown=(relative,),
+    )
+
+
+def passes(batches: int) -> int:
+    """How often ``on_batch`` is called."""
+    return batches * (1 + len(FORMATS))
+
+
+def _in_batches(
+    network: Network,
+    x: Tensor,
+    token_mask: Tensor | None,
+    measured: Tensor | None,
+    norm: Norm,
+    center: Center,
+    batch_size: int,
+    on_batch: Callable[[], None] | None,
+) -> Trace:
+    parts = []
+    exact = network.double()  # once for all batches
+    for start in range(0, len(x), batch_size):
+        chunk = slice(start, start + batch_size)
+        part = deep_trace(
+            exact,
+            x[chunk].double(),
+            norm=norm,
+            center=center,
+            token_mask=None if token_mask is None else token_mask[chunk],
+            measured=None if measured is None else measured[chunk],
+        )
+        parts.append(part)
+        if on_batch is not None:
+            on_batch()
+    return Trace.joined(parts)
+
+
+def _plain(
+    network: Network,
+    x: Tensor,
+    token_mask: Tensor | None,
+    measured: Tensor | None,
+    norm: Norm,
+    center: Center,
+    batch_size: int,
+    on_batch: Callable[[], None] | None,
+) -> pl.DataFrame:
+    options: dict[str, Any] = {"norm": norm, "center": center}
+    traced = trace_in_batches(
+        network,
+        x,
+        metrics={
+            "log10_residual": partial(_log10_residual, relative=False, **options),
+            "log10_relative_residual": partial(_log10_residual, relative=True, **options),
+        },
+        token_mask=token_mask,
+        measured=measured,
+        batch_size=batch_size,
+        on_batch=on_batch,
+    )
+    return traced.table
+
+
+def _log10_residual(x: Tensor, *, token_mask: Tensor | None = None, **options: Any) -> Tensor:
+    size: Tensor = residual(x, token_mask=token_mask, **options)
+    return size.log10()
+
+
+def _sentences(summary: pl.DataFrame) -> tuple[str, ...]:
+    """What the medians over the samples show."""
+    metric = "log10_relative_residual"
+    true = medians(summary, metric, variant=SCALED)
+    found = law(true)
+    told = [
+        f"After {len(true) - 1} layers the relative residual is {power_of_ten(true[-1])} "
+        f"(median over the samples); {found}."
+    ]
+    for name in FORMATS:
+        plain = medians(summary, metric, variant=name)
+        parted = [
+            layer
+            for layer, (a, b) in enumerate(zip(true, plain, strict=True))
+            if abs(a - b) > _PARTED or a != a
+        ]
+        if parted:
+            first = parted[0]
+            told.append(
+                f"In {name} it is {power_of_ten(plain[first])} at layer {first}, where it truly is "
+                f"{power_of_ten(true[first])}: from there on {name} shows its own rounding."
+            )
+        else:
+            told.append(f"{name} follows it to the last layer within a factor of ten.")
+    return tuple(told)

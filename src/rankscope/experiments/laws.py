@@ -1,0 +1,95 @@
+"""Which law a residual follows with depth: told from its logarithms, not from its size."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import mean, median, stdev
+from typing import Literal
+
+import polars as pl
+
+LawKind = Literal["doubly exponential", "exponential", "equal", "none"]
+
+_TAIL = 4
+"""Steps at the end that are looked at, or a quarter of all: a law is what holds in the long run."""
+_DOUBLES = 2.0
+_SHRINKS = -1e-6
+"""Decades per layer: slower than one in a million layers is no collapse."""
+_SURE = 2.0
+"""Standard errors a rate must be away from zero, for steps vary from layer to layer."""
+_LASTING = 0.5
+"""What later steps must be of earlier ones: a fall that dies away ends somewhere."""
+
+
+@dataclass(frozen=True)
+class Law:
+    """How a residual ends: the law, its constants, and where it arrived.
+
+    ``growth`` is the ratio of successive steps of ``log r``: 3 for ``r' = Cr³``, 1 for ``r' = cr``.
+    ``rate`` is the last steps' mean change of ``log10 r`` per layer, ``last`` the final value.
+    """
+
+    kind: LawKind
+    growth: float
+    rate: float
+    last: float
+
+    def __str__(self) -> str:
+        if self.kind == "doubly exponential":
+            return f"doubly exponential: each step is {self.growth:.2f} times the one before"
+        if self.kind == "exponential":
+            return f"exponential: each layer multiplies the residual by {10**self.rate:.3g}"
+        if self.kind == "equal":
+            return "at once: all tokens are exactly equal"
+        return f"no collapse: each layer multiplies the residual by {10**self.rate:.3g}"
+
+
+def law(log10: Sequence[float]) -> Law:
+    """The law of residuals given by their base-10 logarithms, layer by layer.
+
+    >>> law([0.0, -1.0, -4.0, -13.0]).kind
+    'doubly exponential'
+    """
+    held = [value for value in log10 if math.isfinite(value)]
+    steps = [after - before for before, after in pairwise(held)]
+    last = log10[-1] if len(log10) else math.nan
+    if last == -math.inf:
+        return Law("equal", math.nan, -math.inf, last)
+    if not steps:
+        return Law("none", math.nan, 0.0, last)
+    tail = steps[-max(_TAIL, len(steps) // 4) :]
+    rate = mean(tail)
+    ratios = [b / a for a, b in pairwise(steps[-_TAIL:]) if a < 0]
+    growth = median(ratios) if ratios else math.nan
+    if growth > _DOUBLES and rate < _SHRINKS:
+        return Law("doubly exponential", growth, rate, last)
+    return Law("exponential" if _goes_on(tail) else "none", growth, rate, last)
+
+
+def _goes_on(steps: Sequence[float]) -> bool:
+    """Whether steps point downwards beyond their scatter, and later ones as much as earlier."""
+    rate = mean(steps)
+    error = stdev(steps) / math.sqrt(len(steps)) if len(steps) > 1 else 0.0
+    half = len(steps) // 2
+    lasts = not half or mean(steps[half:]) <= _LASTING * mean(steps[:half])
+    return rate < _SHRINKS and rate < -_SURE * error and lasts
+
+
+def medians(summary: pl.DataFrame, metric: str, **labels: str) -> list[float]:
+    """The medians of a metric layer by layer, for the rows with these labels."""
+    rows = summary.filter(pl.col("metric") == metric)
+    for column, label in labels.items():
+        rows = rows.filter(pl.col(column) == label)
+    return rows.sort("layer")["median"].to_list()
+
+
+def power_of_ten(log10: float) -> str:
+    """A number of any size in words: ``0.12``, ``3e-05``, ``10^-47003``."""
+    if math.isinf(log10):
+        return "0" if log10 < 0 else "infinity"
+    if abs(log10) < 5:
+        return f"{10**log10:.2g}"
+    if abs(log10) < 1000:
+        return f"10^{log10:,.1f}"
+    return f"10^{log10:,.0f}" if abs(log10) < 1e12 else f"10^({log10:.3g})"

@@ -1,0 +1,56 @@
+"""Attention masks as values: who may attend to whom, from a name, a rule, a matrix or edges."""
+
+from rankscope.masks.draws import Random
+from rankscope.masks.explicit import EdgeList, Explicit, from_edges
+from rankscope.masks.mask import (
+    Edges,
+    Intersection,
+    LengthMask,
+    Mask,
+    Spans,
+    Union,
+    intersection,
+    union,
+)
+from rankscope.masks.naming import as_mask
+from rankscope.masks.sparse import Columns, Dilated, OffsetMask, Star, Strided
+from rankscope.masks.stretches import (
+    BlockLocal,
+    Causal,
+    Full,
+    Prefix,
+    Window,
+    causal_window,
+    window,
+)
+from rankscope.masks.unions import BigBird, Fixed
+
+__all__ = [
+    "BigBird",
+    "BlockLocal",
+    "Causal",
+    "Columns",
+    "Dilated",
+    "EdgeList",
+    "Edges",
+    "Explicit",
+    "Fixed",
+    "Full",
+    "Intersection",
+    "LengthMask",
+    "Mask",
+    "OffsetMask",
+    "Prefix",
+    "Random",
+    "Spans",
+    "Star",
+    "Strided",
+    "Union",
+    "Window",
+    "as_mask",
+    "causal_window",
+    "from_edges",
+    "intersection",
+    "union",
+    "window",
+]

@@ -1,0 +1,244 @@
+"""Are there stable equilibria of rank above one? A search over designed values, and its answer.
+
+There are (derived; one head, causal mask, unit sphere, no skip). Let attention be content-free, x₁
+be W's eigenvector of eigenvalue λ₁, and let token 2 open a direction of eigenvalue λ₂, so that
+``x₂(λ₂ − W) = r x₁W`` with ``r = A₂₁/A₂₂``. The tangent t ⟂ x₂ in the span of both tokens has the
+multiplier ``t W tᵀ/λ₂``. The trace of W there is λ₁ + λ₂, and ``x₂ W x₂ᵀ = λ₂ − r λ₁ x₁x₂ᵀ``, so it
+equals ``(λ₁/λ₂)(1 + r cos∠(x₁, x₂))``; the multiplier of token 1 is λ₂/λ₁. Both are below one for
+0 < λ₂ < λ₁ and an angle obtuse enough: rank two, and stable. At an acute angle it never is, which
+agrees with W's collapse of tokens within one half-space. W must also be non-normal: with
+orthogonal eigenvectors the multiplier comes to ``a² + (1 − a²) λ₁/λ₂ > 1``, a the part along x₁.
+
+For more tokens there is no such proof here, only the search: it finds stable equilibria of full
+rank, though hardly ever at random, and ever closer to instability the more tokens there are.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from rankscope.errors import InputError
+from rankscope.masks import as_mask
+from rankscope.network import Network
+from rankscope.theory.equilibrium import Equilibrium, equilibrium_at
+
+AttentionKind = Literal["uniform", "content"]
+
+# Uniform attention under a full mask makes all tokens equal in one step: nothing to design.
+_FAMILIES: tuple[tuple[str, AttentionKind], ...] = (
+    ("causal", "uniform"),
+    ("causal", "content"),
+    ("full", "content"),
+)
+_SQUARINGS = 7
+
+
+@dataclass(frozen=True)
+class Designs:
+    """Designed equilibria of full rank for one mask, kind of attention and number of tokens.
+
+    Of ``drawn`` random ones ``drawn_stable`` were stable; ``descended`` of them (those with the
+    smallest spectral radius) were improved by gradient descent on it, ``descended_stable`` of
+    which became stable; ``radius`` is the smallest of all, and ``best`` its equilibrium.
+    """
+
+    mask: str
+    attention: AttentionKind
+    tokens: int
+    drawn: int
+    drawn_stable: int
+    descended: int
+    descended_stable: int
+    radius: float
+    network: Network
+    best: Equilibrium
+
+
+@dataclass(frozen=True)
+class StableSearch:
+    """What a search for stable equilibria of rank above one came to."""
+
+    designs: tuple[Designs, ...]
+
+    @property
+    def best(self) -> Designs | None:
+        """The stable design of largest rank and, among those, smallest radius; None if none is."""
+        stable = [each for each in self.designs if each.best.stable]
+        return max(stable, key=lambda each: (each.best.rank, -each.radius), default=None)
+
+
+@dataclass(frozen=True)
+class _Draw:
+    """Tokens, scales and query-key matrices of a batch of designs."""
+
+    x: Float[Tensor, "batch token token"]
+    log_c: Float[Tensor, "batch token"]
+    query_key: Float[Tensor, "batch token token"]
+
+
+def stable_search(
+    *,
+    tokens: tuple[int, ...] = (2, 3, 4, 5, 6),
+    draws: int = 200,
+    descents: int = 4,
+    steps: int = 300,
+    seed: int = 0,
+) -> StableSearch:
+    """Look for stable equilibria of full rank among steps ``X ↦ normalise(A X W)``.
+
+    >>> stable_search(tokens=(2,), draws=50, descents=1, steps=20).best.best.rank
+    2
+
+    For each mask and kind of attention: random tokens, scales c and query-key matrices, W designed
+    for them (``W = X⁻¹A⁻¹diag(c)X``, as many features as tokens), then descent from the best few.
+    Each result is rebuilt as a ``Network`` and measured there. That none is found proves nothing.
+    """
+    if not tokens or min(tokens) < 2:
+        raise InputError(f"tokens={tokens} is out of range; expected counts of 2 or more.")
+    for name, count in {"draws": draws, "descents": descents}.items():
+        if count < 1:
+            raise InputError(f"{name}={count} is out of range; expected 1 or more.")
+    generator = torch.Generator().manual_seed(seed)
+    return StableSearch(
+        tuple(
+            _searched(mask, attention, count, draws, min(descents, draws), steps, generator)
+            for mask, attention in _FAMILIES
+            for count in tokens
+        )
+    )
+
+
+def designed_step(
+    x: Float[Tensor, "batch token token"],
+    c: Float[Tensor, "batch token"],
+    query_key: Float[Tensor, "batch token token"],
+    allowed: Bool[Tensor, "token token"],
+) -> tuple[Tensor, Tensor]:
+    """The designed W and the Jacobian of its step at ``x``, differentiable in everything (derived).
+
+    With ``v = XW``, ``y = Av = diag(c)X`` and logits ``ℓ_ij = x_i W_QK x_jᵀ``:
+    ``δy_i = Σ_j A_ij (δx_j W + δℓ_ij (v_j − y_i))``, then ``δx_i' = δy_i (I − x_iᵀx_i)/c_i``.
+    """
+    identity = torch.eye(x.shape[-1], dtype=x.dtype)
+    logits = (x @ query_key @ x.mT).masked_fill(~allowed, -torch.inf)
+    attention = logits.softmax(-1)
+    y = c.unsqueeze(-1) * x
+    v = torch.linalg.solve_ex(attention, y).result
+    w = torch.linalg.solve_ex(x, v).result
+    # Indices: z sample, i output token, j input token, a input feature, b feature of y.
+    lever = attention.unsqueeze(-1) * (v.unsqueeze(1) - y.unsqueeze(2))
+    by_key = torch.einsum("zijb,zia->zibja", lever, x @ query_key)
+    by_query = torch.einsum("zijb,zja,ik->zibka", lever, x @ query_key.mT, identity)
+    by_value = torch.einsum("zij,zab->zibja", attention, w)
+    tangent = (identity - x.unsqueeze(-1) * x.unsqueeze(-2)) / c[..., None, None]
+    jacobian = torch.einsum("zibc,zibja->zicja", tangent, by_key + by_query + by_value)
+    return w, jacobian.flatten(3).flatten(1, 2)
+
+
+def _searched(
+    mask: str,
+    attention: AttentionKind,
+    tokens: int,
+    draws: int,
+    descents: int,
+    steps: int,
+    generator: torch.Generator,
+) -> Designs:
+    allowed = as_mask(mask).matrix(tokens)
+    drawn = _drawn(tokens, draws, attention, generator)
+    radii = _radii(designed_step(drawn.x, drawn.log_c.exp(), drawn.query_key, allowed)[1])
+    chosen = radii.argsort()[:descents]
+    start = _Draw(drawn.x[chosen], drawn.log_c[chosen], drawn.query_key[chosen])
+    end, reached = _descended(start, allowed, steps, learn_attention=attention == "content")
+    first = int(reached.argmin())
+    network, best = _rebuilt(end, first, allowed, mask)
+    return Designs(
+        mask=mask,
+        attention=attention,
+        tokens=tokens,
+        drawn=draws,
+        drawn_stable=int((radii < 1).sum()),
+        descended=descents,
+        descended_stable=int((reached < 1).sum()),
+        radius=best.stability.radius,
+        network=network,
+        best=best,
+    )
+
+
+def _drawn(tokens: int, draws: int, attention: AttentionKind, generator: torch.Generator) -> _Draw:
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(draws, *shape, generator=generator, dtype=torch.float64)
+
+    x = normal(tokens, tokens)
+    # The scale that eigenvalues of about one ask for under uniform causal attention.
+    usual = torch.arange(1, tokens + 1, dtype=torch.float64).log()
+    return _Draw(
+        x / x.norm(dim=-1, keepdim=True),
+        0.5 * normal(tokens) - usual,
+        normal(tokens, tokens) * (attention == "content"),
+    )
+
+
+def _descended(
+    start: _Draw, allowed: Bool[Tensor, "token token"], steps: int, *, learn_attention: bool
+) -> tuple[_Draw, Float[Tensor, "batch"]]:
+    """Adam on ``log ‖Jᵏ‖^(1/k)``, a smooth bound of the radius; the best point of each run."""
+    x, log_c, query_key = (part.clone() for part in (start.x, start.log_c, start.query_key))
+    learned = [x, log_c, query_key] if learn_attention else [x, log_c]
+    for part in learned:
+        part.requires_grad_()
+    optimiser = torch.optim.Adam(learned, lr=0.03)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(steps, 1))
+    best = [part.detach().clone() for part in (x, log_c, query_key)]
+    least = x.new_full((len(x),), torch.inf)
+    for step in range(steps + 1):
+        unit = x / x.norm(dim=-1, keepdim=True)
+        _, jacobian = designed_step(unit, log_c.exp(), query_key, allowed)
+        if step % 5 == 0 or step == steps:
+            radii = _radii(jacobian.detach())
+            better = radii < least
+            least = torch.where(better, radii, least)
+            for kept, part in zip(best, (unit, log_c, query_key), strict=True):
+                kept[better] = part.detach()[better]
+        optimiser.zero_grad()
+        _log_power_norm(jacobian).sum().backward()
+        optimiser.step()
+        schedule.step()
+    return _Draw(*best), least
+
+
+def _log_power_norm(jacobian: Float[Tensor, "batch size size"]) -> Float[Tensor, "batch"]:
+    """``log ‖Jᵏ‖^(1/k)`` for ``k = 2^squarings``, at least the logarithm of the radius."""
+    power, total = jacobian, jacobian.new_zeros(len(jacobian))
+    for _ in range(_SQUARINGS):
+        norm = torch.linalg.matrix_norm(power)
+        total = 2 * (total + norm.log())
+        power = power / norm[:, None, None]
+        power = power @ power
+    last: Tensor = torch.linalg.matrix_norm(power)
+    mean: Tensor = (total + last.log()) / 2**_SQUARINGS
+    return mean
+
+
+def _radii(jacobian: Float[Tensor, "batch size size"]) -> Float[Tensor, "batch"]:
+    """Spectral radii; infinite where a design broke down (tokens or attention singular)."""
+    broken = ~torch.isfinite(jacobian).flatten(1).all(-1)
+    safe = torch.where(broken[:, None, None], torch.zeros_like(jacobian), jacobian)
+    radii = torch.linalg.eigvals(safe).abs().amax(-1)
+    return torch.where(broken, torch.full_like(radii, torch.inf), radii)
+
+
+def _rebuilt(
+    draw: _Draw, index: int, allowed: Bool[Tensor, "token token"], mask: str
+) -> tuple[Network, Equilibrium]:
+    """A design as a network, and its equilibrium measured there."""
+    x, c, query_key = draw.x[[index]], draw.log_c[[index]].exp(), draw.query_key[[index]]
+    values, _ = designed_step(x, c, query_key, allowed)
+    network = Network.from_matrices(
+        query_key.unsqueeze(0), values.unsqueeze(0), head_width=1, norm="sphere", mask=mask
+    )
+    return network, equilibrium_at(network, x[0])

@@ -1,0 +1,226 @@
+"""How fast masked attention forgets: what a graph promises, and what matrices do.
+
+Attention matrices are ``(..., query, key)`` and row-stochastic; layers multiply from the left,
+``P⁽ᵗ⁾ … P⁽¹⁾``. Every layer takes the differences between tokens down by its ergodicity coefficient
+τ at least, and ``τ(PQ) ≤ τ(P) τ(Q)``.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rankscope.checks import stochastic, valid_mask
+from rankscope.errors import InputError, KindError, ShapeError
+from rankscope.metrics import dobrushin
+from rankscope.theory.arcs import Arcs, closed_classes
+
+
+def a_priori_rate(epsilon: Tensor | float, radius: float) -> Tensor:
+    """``(1 − ε^r)^{1/r}``: what each layer leaves of the differences at most (W, masked attention).
+
+    >>> a_priori_rate(0.5, 1)
+    tensor(0.5000, dtype=torch.float64)
+
+    It holds if every allowed weight is at least ε in every layer and a center of eccentricity r
+    attends to itself (``GraphFacts.contracts_after``): then r layers fill its column with ε^r or
+    more. An infinite radius promises nothing, 1; radius 0 is a single token, 0.
+    """
+    return torch.exp(-torch.exp(a_priori_log_decay(epsilon, radius)))
+
+
+def a_priori_log_decay(epsilon: Tensor | float, radius: float) -> Tensor:
+    """``log(−log rate)`` of ``a_priori_rate``, which tells rates apart that all round to 1.
+
+    >>> a_priori_log_decay(1e-3, 1000)
+    tensor(-6914.6630, dtype=torch.float64)
+
+    After t layers the bound is ``exp(−t e^x)`` with x the value returned.
+    """
+    eps = torch.as_tensor(epsilon, dtype=torch.float64)
+    if not bool(((eps >= 0) & (eps <= 1)).all()):
+        raise InputError(f"epsilon is {epsilon}; a smallest weight lies between 0 and 1.")
+    whole = radius == math.inf or (radius >= 0 and radius == int(radius))
+    if not whole:
+        raise InputError(f"radius is {radius}; expected a whole number of layers, or infinity.")
+    if radius in (0, math.inf):
+        return torch.full_like(eps, math.inf if radius == 0 else -math.inf)
+    power = radius * eps.log()
+    # −log(1 − eˣ) is eˣ (1 + eˣ/2 + …): below −40 the rest is lost in rounding, and eˣ may be 0.
+    near = power.clamp(min=-40.0)
+    exact = torch.where(near > -0.7, -(-torch.expm1(near)).log(), -torch.log1p(-near.exp())).log()
+    return torch.where(power < -40.0, power, exact) - math.log(radius)
+
+
+@dataclass(frozen=True)
+class Ergodicity:
+    """τ of each layer's matrix, and log τ of the product of the layers up to it.
+
+    Both are ``(layer, ...)``; ``log_products`` are natural logarithms and keep their digits far
+    below float64's 10⁻¹⁶. ``rate`` is what a layer left of the differences on (geometric) average.
+    """
+
+    each: Float[Tensor, "layer *batch"]
+    log_products: Float[Tensor, "layer *batch"]
+
+    @property
+    def products(self) -> Float[Tensor, "layer *batch"]:
+        return self.log_products.exp()
+
+    @property
+    def rate(self) -> Float[Tensor, "*batch"]:
+        return (self.log_products[-1] / len(self.log_products)).exp()
+
+
+def ergodicity(matrices: Iterable[Tensor], *, token_mask: Tensor | None = None) -> Ergodicity:
+    """τ of every attention matrix, first layer first, and of the running products.
+
+    >>> ergodicity([torch.tensor([[1.0, 0.0], [0.5, 0.5]])] * 2).products
+    tensor([0.5000, 0.2500], dtype=torch.float64)
+
+    ``token_mask`` is ``(..., token)`` with the same axes before it as the matrices. **Derived:**
+    with ``P⁽ᵗ⁾…P⁽¹⁾ = 1qᵀ + eˢΔ`` the next layer gives ``1qᵀ + eˢPΔ``, rows of Δ sum to zero, and τ
+    sees Δ alone; so Δ is centred and rescaled, and never drowns in q. τ is ``dobrushin``'s: the
+    rows of ``(1 + Δ)/n`` are distributions if no entry of Δ exceeds 1.
+    """
+    each, logs = [], []
+    delta: Tensor | None = None
+    scale = torch.tensor(0.0)
+    for layer, matrix in enumerate(matrices):
+        p = _normalised(matrix, token_mask, name=f"the matrix of layer {layer + 1}")
+        if delta is not None and p.shape != delta.shape:
+            raise ShapeError(
+                f"layer {layer + 1} has a matrix of shape {tuple(p.shape)}, the layers before it "
+                f"{tuple(delta.shape)}; give matrices of the same tokens."
+            )
+        mask = _expanded(token_mask, p)
+        each.append(_tau(p, mask))
+        # Differences of rows of P meet differences alone: what all rows share would only round off.
+        delta = _centred(p, mask) if delta is None else _centred(p, mask) @ delta
+        delta, grown = _rescaled(delta, mask)
+        scale = scale + grown
+        tokens = mask.sum(-1).double()
+        shifted = torch.where(_pairs(mask), (1 + delta) / tokens[..., None, None], 0.0)
+        logs.append(_tau(shifted, mask).log() + tokens.log() + scale)
+    if not each:
+        raise InputError("there is no attention matrix to multiply; give at least one layer's.")
+    return Ergodicity(torch.stack(each), torch.stack(logs))
+
+
+def smallest_allowed_weight(attention: Tensor, allowed: Tensor) -> Tensor:
+    """ε: the smallest weight of ``(..., query, key)`` matrices on a pair that the mask allows.
+
+    >>> smallest_allowed_weight(torch.tensor([[1.0, 0.0], [0.2, 0.8]]), Causal().matrix(2))
+    tensor(0.2000, dtype=torch.float64)
+    """
+    p = _normalised(attention, None, name="attention")
+    if not isinstance(allowed, Tensor) or allowed.dtype != torch.bool:
+        got = allowed.dtype if isinstance(allowed, Tensor) else type(allowed).__name__
+        raise KindError(f"allowed is {got}, expected a boolean matrix such as mask.matrix(tokens).")
+    try:
+        allowed = allowed.to(p.device).expand_as(p)
+    except RuntimeError:
+        raise ShapeError(
+            f"allowed has shape {tuple(allowed.shape)}, the attention {tuple(p.shape)}; "
+            "they must agree in (query, key)."
+        ) from None
+    return torch.where(allowed, p, math.inf).amin((-2, -1))
+
+
+def perron_weights(attention: Tensor) -> Tensor:
+    """The left Perron vector π = πP: how much the collapsed state listens to each position.
+
+    >>> perron_weights(torch.tensor([[0.5, 0.5], [0.25, 0.75]]))
+    tensor([0.3333, 0.6667], dtype=torch.float64)
+
+    Matrices are ``(..., query, key)``, weights ``(..., key)``, zero outside the closed class. With
+    more than one closed class there is no single vector, and that is an error: see
+    ``class_weights``. In a class with a period, powers of P only tend to π on average. A weight of
+    exactly 0 is no edge.
+    """
+    p = _normalised(attention, None, name="attention")
+    found = []
+    for matrix in p.flatten(0, -3) if p.ndim > 2 else p.unsqueeze(0):
+        each = class_weights(matrix)
+        if len(each) > 1:
+            raise InputError(
+                f"the attention has {len(each)} closed classes of tokens, each with its own limit, "
+                "so there is no single vector; class_weights gives one for each of them."
+            )
+        found.append(each[0])
+    return torch.stack(found).view(p.shape[:-1])
+
+
+def class_weights(attention: Tensor) -> tuple[Tensor, ...]:
+    """One Perron vector for each closed class of a single ``(query, key)`` matrix.
+
+    By elimination without a subtraction (Grassmann, Taksar and Heyman 1985), so that every weight
+    is right to a few units in its last place, however small.
+    """
+    if isinstance(attention, Tensor) and attention.ndim != 2:
+        raise ShapeError(
+            f"attention has shape {tuple(attention.shape)}, expected one (query, key) matrix; "
+            "take one of the batch."
+        )
+    p = _normalised(attention, None, name="attention").detach()
+    query, key = p.cpu().nonzero().T.contiguous().numpy()
+    weights = []
+    for members in closed_classes(Arcs.of(query, key, len(p))):
+        at = torch.from_numpy(members).to(p.device)
+        whole = p.new_zeros(len(p))
+        whole[at] = _stationary(p[at][:, at])
+        weights.append(whole)
+    return tuple(weights)
+
+
+def _stationary(p: Float[Tensor, "query key"]) -> Float[Tensor, "key"]:
+    """Leave out the last state again and again, then put the weights back in."""
+    p = p.clone()
+    for last in range(len(p) - 1, 0, -1):
+        p[:last, last] /= p[last, :last].sum()
+        p[:last, :last] += p[:last, last, None] * p[last, :last]
+    weights = p.new_ones(len(p))
+    for state in range(1, len(p)):
+        weights[state] = weights[:state] @ p[:state, state]
+    return weights / weights.sum()
+
+
+def _normalised(
+    attention: Tensor, token_mask: Tensor | None, *, name: str
+) -> Float[Tensor, "*batch query key"]:
+    """A checked matrix in float64 whose rows sum to one, and to zero at padding."""
+    if not isinstance(attention, Tensor) or attention.ndim < 2:
+        got = tuple(attention.shape) if isinstance(attention, Tensor) else type(attention).__name__
+        raise ShapeError(f"{name} is {got}, expected a tensor (..., query, key).")
+    p, _ = stochastic(attention.unsqueeze(-3), token_mask)
+    p = p.squeeze(-3).double()
+    return p / torch.where(p.sum(-1, keepdim=True) > 0, p.sum(-1, keepdim=True), 1.0)
+
+
+def _expanded(token_mask: Tensor | None, p: Tensor) -> Tensor:
+    if token_mask is None:
+        return torch.ones(p.shape[:-1], dtype=torch.bool, device=p.device)
+    return valid_mask(token_mask, tuple(p.shape[:-1])).to(p.device)
+
+
+def _pairs(mask: Tensor) -> Tensor:
+    return mask.unsqueeze(-1) & mask.unsqueeze(-2)
+
+
+def _tau(p: Tensor, mask: Tensor) -> Tensor:
+    return dobrushin(p.unsqueeze(-3), token_mask=mask).squeeze(-1)
+
+
+def _centred(p: Tensor, mask: Tensor) -> Tensor:
+    mean = p.sum(-2, keepdim=True) / mask.sum(-1)[..., None, None]
+    return torch.where(_pairs(mask), p - mean, 0.0)
+
+
+def _rescaled(delta: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Δ, centred again, with a largest entry of one, and the logarithm of what it was."""
+    delta = _centred(delta, mask)
+    largest = delta.abs().amax((-2, -1))
+    return delta / torch.where(largest > 0, largest, 1.0)[..., None, None], largest.log()
