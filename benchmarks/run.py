@@ -2,8 +2,11 @@
 
 import sys
 
+import bounds
 import centers
+import depths
 import families
+import graphs
 import paths
 import startup
 import tracing
@@ -12,7 +15,7 @@ import tracing
 def main() -> int:
     """Print each ratio beside its bar; the exit code says whether all were met."""
     ratios = []
-    for benchmark in (tracing, families, paths, centers, startup):
+    for benchmark in (tracing, families, paths, centers, depths, bounds, graphs, startup):
         ratios += benchmark.main()
         print()
     for ratio in ratios:

@@ -8,6 +8,7 @@ import pytest
 from rankscope import tables
 from rankscope.errors import InputError
 
+INF = float("inf")
 PROVENANCE = {"model": "Network", "seed": 3, "versions": {"torch": "2"}}
 
 
@@ -113,6 +114,34 @@ def test_summary_pools_heads_and_keeps_layers_and_metrics_apart():
         (1, "p", 4, 3.0),
         (2, "p", 1, 8.0),
         (1, "q", 1, 9.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        # Sorted −∞ −2 −1: the 10th percentile lies between −∞ and a number, so there is no end.
+        ([-1.0, -2.0, -INF], (-INF, -INF, -2.0, -1.2)),
+        ([-INF, -5.0], (-INF, -INF, -INF, -INF)),
+        ([-INF, -INF], (-INF, -INF, -INF, -INF)),
+        # Eleven values: the 10th percentile is the second of them, and −∞ has no part in it.
+        ([-INF, *map(float, range(10))], (-INF, 0.0, 4.0, 8.0)),
+        ([-5.0, INF, INF], (INF, INF, INF, INF)),
+    ],
+)
+def test_summary_of_infinities_is_their_limit(values, expected):
+    summed = tables.summary(tables.frame({"metric": ["m"] * len(values), "value": values}))
+    got = summed.select("mean", "low", "median", "high").row(0)
+    assert got == pytest.approx(expected)
+
+
+def test_summary_of_what_is_no_number_is_none_either():
+    """Polars would sort NaN above all numbers, and make percentiles of the rest."""
+    values = [float("nan"), 1.0, 2.0, 3.0]
+    summed = tables.summary(tables.frame({"metric": ["a", "a", "a", "b"], "value": values}))
+    assert summed.select("mean", "low", "median", "high").fill_nan(None).rows() == [
+        (None, None, None, None),
+        (3.0, 3.0, 3.0, 3.0),
     ]
 
 

@@ -17,7 +17,7 @@ MEASURES = [
         ("composite", "one", "inf", "fro"), ("mean", "median"), (False, True)
     )
 ]
-USUAL = MEASURES[:1] + [Measure(relative=True)]
+USUAL = [Measure(), Measure(relative=True)]
 
 
 def by_layer(trace: Trace, metric: str) -> Tensor:

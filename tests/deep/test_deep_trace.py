@@ -4,10 +4,12 @@ Everything here is asked to agree to 1e-10 (of the logarithm, relative where it 
 the worst case is a few 1e-14.
 """
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
+from mpmath import mp
 
 from rankscope.deep import deep_trace
 from rankscope.errors import InputError, KindError, ShapeError
@@ -20,6 +22,7 @@ from .oracle import log10_residual, plain_states
 
 CLOSE = 1e-10
 THREE = {name: each for name, each in SPECS.items() if name != "explicit mask"}  # it wants five
+ONE_EACH = ["pure attention", "post-norm", "causal", "window", "gated", "grouped heads"]
 
 
 def near(tokens, apart, count=3):
@@ -43,12 +46,7 @@ def test_every_part_without_skips_and_norms(name, lively, tokens):
     assert gap(net, 0.5 * tokens(1, 3 if name in THREE else 5, 4)) < CLOSE
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["pure attention", "post-norm", "causal", "window", "rotary", "buckets", "sinusoids"]
-    + ["normed heads", "linear kernel", "linformer", "gaussian kernel", "sparsemax, causal"]
-    + ["sparsemax", "sink", "alibi", "alibi, causal", "gated"],
-)
+@pytest.mark.parametrize("name", [name for name in THREE if SPECS[name].scores != "dot"] + ONE_EACH)
 def test_padding_left_right_and_in_the_middle(name, lively, tokens):
     net = lively(replace(SPECS[name], layers=1))
     x = tokens(3, 7, 4)
@@ -90,7 +88,8 @@ INPUTS = {
 @pytest.mark.parametrize("given", INPUTS)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_inputs_of_every_size(name, given, lively, tokens):
-    net = lively(replace(HOSTILE[name], layers=1 if "1e-200" in given else 2))
+    below = given in ("tiny", "the least floats", "apart by 1e-200")
+    net = lively(replace(HOSTILE[name], layers=1 if below else 2))
     assert gap(net, INPUTS[given](tokens), most=8000) < CLOSE
 
 
@@ -103,43 +102,42 @@ def test_huge_inputs_to_normed_networks(name, size, lively, tokens):
 @pytest.mark.parametrize("scale", [1e-60, 1e-12, 1e-3])
 @pytest.mark.parametrize("name", ["pure attention", "pre-norm", "gated silu, no norm", "rotary"])
 def test_tiny_weights(name, scale, lively, tokens):
-    net = lively(replace(HOSTILE[name], init=Init("normal", scale)))
+    layers = 1 if scale == 1e-60 else 2  # a second one would be below 10^-1000
+    net = lively(replace(HOSTILE[name], init=Init("normal", scale), layers=layers))
     assert gap(net, tokens(1, 3, 4)) < CLOSE
 
 
-@pytest.mark.parametrize("name", ["pure attention", "post-norm", "causal", "RMSNorm"])
+@pytest.mark.parametrize("name", ["pure attention", "RMSNorm"])
 def test_every_norm_and_center(name, lively, tokens):
-    net = lively(SPECS[name])
+    net = lively(replace(SPECS[name], layers=1))
     for count in (3, 4):  # an odd and an even number of tokens: the median is another
         assert gap(net, near(tokens, 1e-3, count), measures=MEASURES) < CLOSE
-    assert gap(net, tokens(3, 7, 4), PADDING, measures=MEASURES) < CLOSE
+    assert gap(net, tokens(1, 7, 4), PADDING[1:2], measures=MEASURES) < CLOSE
 
 
 PURE = Spec(12, 2, 4, init=Init("normal", 0.4), bias=False, **BARE)
 
 
 def leading_order(net, rows, log):
-    """``log ‖·‖`` and rows of what tokens of deviation ``e^log·rows`` become, e^log next to nothing.
+    """What tokens of deviations ``e^log·rows`` become where e^log is next to nothing, by layer.
 
     Attention is all but uniform: of ``P = 1qᵀ + e^{2s}Δ`` only ``q = 1/n`` and
     ``Δ = (E − E 1 1ᵀ/n)/n`` are left, and R becomes the sum over heads of ``Δ R W_V W_O``.
     """
     for block in net.blocks:
-        heads, attention = net.spec.heads, block.attention
+        attention, each = block.attention, net.spec.head_width
         total = torch.zeros_like(rows)
-        for h in range(heads):
-            part = slice(h * net.spec.head_width, (h + 1) * net.spec.head_width)
-            query, key, value = (
-                rows @ each.weight[part].T
-                for each in (attention.query, attention.key, attention.value)
-            )
+        for start in range(0, net.spec.heads * each, each):
+            part = slice(start, start + each)
+            projections = attention.query, attention.key, attention.value
+            query, key, value = (rows @ one.weight[part].T for one in projections)
             logits = query @ key.T * attention.scale
             own = (logits - logits.mean(1, keepdim=True)) / len(rows)
             total += own @ value @ attention.output.weight[:, part].T
         rows = total - total.mean(0)
         size = rows.abs().max()
-        rows, log = rows / size, 3 * log + float(size.log())
-        yield log, rows
+        rows, log = rows / size, 3 * log + size.log()
+        yield log + rows.norm().log()
 
 
 @torch.no_grad()
@@ -152,30 +150,29 @@ def test_far_below_all_floats(tokens):
     few = Network.random(replace(PURE, layers=7), dtype=torch.float64)  # the same first layers
     states = plain_states(few, x, digits=1200)
     exact = torch.stack([log10_residual(state, None, "fro") for state in states])[:, 0]
-    assert -700 < exact[-1] < -200
+    assert -1000 < exact[-1] < -200
     assert difference(got[:8], exact) < 1e-13
 
     # From there on the first order is all there is, to more digits than float64 has.
-    rows = states[-1].samples[0]
-    size = states[-1].digits
-    assert size == 1200
-    from mpmath import mp
-
-    with mp.workdps(size):
-        means = [mp.fsum(column) / 3 for column in zip(*rows, strict=True)]
-        rest = [[v - m for v, m in zip(row, means, strict=True)] for row in rows]
-        largest = max(abs(v) for row in rest for v in row)
-        start = torch.tensor([[float(v / largest) for v in row] for row in rest]).double()
-        log = float(mp.log(largest))
+    start, log = scaled_deviations(states[-1])
     deeper = Network(replace(PURE, layers=5), list(net.blocks)[7:])
-    for layer, (log, rows) in enumerate(leading_order(deeper, start, log), start=8):
-        size = (log + float(rows.norm().log())) / torch.tensor(10.0).double().log()
-        assert float(got[layer] / size) == pytest.approx(1, abs=1e-12)
+    expected = torch.stack(list(leading_order(deeper, start, log))) / math.log(10)
+    assert difference(got[8:], expected) < 1e-12
 
     exponents = by_layer(trace, "local_exponent")[:, 0]
     assert float(exponents[-1]) == pytest.approx(3, abs=1e-3)
     constants = by_layer(trace, "log10_cubic_constant")[:, 0]
     assert constants[4:].abs().max() < 5  # level, while the residual falls through 40,000 decades
+
+
+def scaled_deviations(state):
+    """``R`` and ``s`` of the one sample of an oracle's state."""
+    with mp.workdps(state.digits):
+        columns = list(zip(*state.samples[0], strict=True))
+        rest = [[v - mp.fsum(column) / len(column) for v in column] for column in columns]
+        largest = max(abs(v) for column in rest for v in column)
+        rows = [[float(v / largest) for v in column] for column in rest]
+        return torch.tensor(rows, dtype=torch.float64).T, float(mp.log(largest))
 
 
 @torch.no_grad()
@@ -223,8 +220,8 @@ def test_what_is_no_input_is_refused(lively, tokens):
     net = lively(spec())
     with pytest.raises(KindError, match="expected a rankscope Network"):
         deep_trace(torch.nn.Linear(4, 4), tokens(1, 3, 4))
-    with pytest.raises(KindError, match="float32"):
-        deep_trace(net, tokens(1, 3, 4).float())
+    with pytest.raises(KindError, match="int64"):
+        deep_trace(net, tokens(1, 3, 4).long())
     with pytest.raises(ShapeError, match="feature=4"):
         deep_trace(net, tokens(3, 4))
     with pytest.raises(InputError):

@@ -1,7 +1,7 @@
 """Parts put together at random, in scaled arithmetic and in many digits.
 
-Two limits of scaled arithmetic are kept out of the draw, for they are properties of its numbers and
-not of a part:
+Some limits of scaled arithmetic are kept out of the draw, for they are properties of its numbers
+and not of a part:
 
 - a value projection of rank one (``heads·head_width == 1`` or ``kv_heads·head_width == 1``) before
   a norm: all deviations are parallel to the common row there, and of what a norm leaves of them
@@ -9,20 +9,25 @@ not of a part:
 - attention so strongly saturated (logits of thirty and more) that some tokens agree to more than
   sixteen digits while others do not: R has one exponent for all tokens of a sample, so that the
   differences within such a cluster are lost. Weights are therefore drawn with a deviation of at
-  most 0.8 and inputs of about one.
+  most 0.8 and inputs of about one;
+- rows that are exactly zero (a ReLU all of whose units are off) before a sphere: common part and
+  deviation add up to rounding instead of zero, and the sphere has no ε to tell.
+
+A score that normalises heads is refused, with a sentence, where positions no longer tell the
+queries apart; such draws are passed over.
 """
 
 import hypothesis
 import torch
 from hypothesis import strategies as st
 
+from rankscope.errors import UnsupportedModelError
 from rankscope.network import (
     ALiBi,
     GaussianKernel,
     Init,
     LinearKernel,
     Linformer,
-    Network,
     Sink,
     Sparsemax,
     Spec,
@@ -56,6 +61,10 @@ def specs(draw):
     parallel = has_mlp and draw(st.booleans())
     skips = st.sampled_from([0.0, 0.3, 1.0, 1.7])
     skip = draw(skips)
+    activations = ["gelu", "gelu_tanh", "silu"]
+    norm = draw(st.sampled_from(["none", "layer", "rms", "sphere"]))
+    if norm != "sphere":
+        activations.append("relu")
     return Spec(
         draw(st.integers(1, 3)),
         draw(st.sampled_from([2, 4])),
@@ -63,11 +72,11 @@ def specs(draw):
         kv_heads=draw(st.sampled_from([1, 2])),
         head_width=draw(st.sampled_from([2, 3])),
         mlp_ratio=1.25 if has_mlp else 0.0,
-        activation=draw(st.sampled_from(["relu", "gelu", "gelu_tanh", "silu"])),
+        activation=draw(st.sampled_from(activations)),
         gated=draw(st.booleans()),
-        norm=draw(st.sampled_from(["none", "layer", "rms", "sphere"])),
+        norm=norm,
         norm_place=draw(st.sampled_from(["pre", "post", "both"])),
-        norm_eps=draw(st.sampled_from([0.0, 1e-5, 0.3])),
+        norm_eps=draw(st.sampled_from([1e-12, 1e-5, 0.3])),
         parallel=parallel,
         skip=skip,
         attention_skip=None if parallel else draw(skips),
@@ -97,8 +106,18 @@ def inputs(draw):
     return torch.stack(rows), None
 
 
-@hypothesis.settings(max_examples=60, deadline=None, derandomize=True)
+@hypothesis.settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],  # it only makes nets
+)
 @hypothesis.given(spec=specs(), given=inputs(), measure=st.sampled_from(MEASURES))
 def test_parts_at_random_agree_with_many_digits(spec, given, measure, lively):
     x, token_mask = given
-    assert gap(lively(spec), x, token_mask, measures=[measure]) < 1e-8
+    try:
+        worst = gap(lively(spec), x, token_mask, measures=[measure])
+    except UnsupportedModelError:
+        assert spec.scores == Kind("normed")
+        hypothesis.reject()
+    assert worst < 1e-8

@@ -33,7 +33,7 @@ def bench(monkeypatch):
 
 
 def test_no_random_network_is_above_a_bound_and_broken_bounds_are_caught(bench):
-    found = bench.check(300, 5, whole_every=30)
+    found = bench.check(200, 5, whole_every=25)
     true = [name for name in found.ratios if "broken" not in name]
     assert {*bench.PROMISED, "MLP, at its center", "sharp, at the mean"} <= set(true)
     assert {name: found.violations(name) for name in true if found.violations(name)} == {}
@@ -90,6 +90,18 @@ def test_the_theorem_is_told_from_its_factors(lively, tokens):
     torch.testing.assert_close(first.log10_depth_bound, first.log10_a_priori_bound)
     torch.testing.assert_close(first.log10_a_priori_bound, one + 3 * first.log10_input_residual)
     assert first.informative.tolist() == [float(one) + 2 * first.log10_input_residual.item() < 0]
+
+
+def test_informative_means_less_than_the_input_not_less_than_one(lively, tokens):
+    net, x = lively(Spec(1, 2, 4, mlp_ratio=0.0, **PURE)), tokens(1, 5, 4)
+    first = bounds(net, 0.01 * x).layers[0]
+    factor = first.log10_a_priori_bound - 3 * first.log10_input_residual
+    assert factor > 0
+    for share, informative in ((2.5, False), (1.8, True)):  # D's criterion is at half the factor
+        size = 0.01 * 10 ** float(-factor / share - first.log10_input_residual)
+        layer = bounds(net, size * x).layers[0]
+        assert layer.log10_a_priori_bound < 0
+        assert layer.informative.tolist() == [informative]
 
 
 def test_chains_pay_for_centers_that_are_not_the_best(lively, tokens, monkeypatch):

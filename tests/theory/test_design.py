@@ -128,6 +128,23 @@ def test_preimages_by_hand():
     assert torch.allclose(norm_preimage(rms, x), expected)
 
 
+def test_tokens_of_mean_square_one_pass_for_what_the_norm_returns():
+    """With an eps they would have come from infinitely far; in float64, far enough is as good."""
+    norm = nn.RMSNorm(2, eps=1e-5, dtype=torch.float64)
+    x = torch.ones(1, 2, dtype=torch.float64)
+    before = norm_preimage(norm, x)
+    assert bool((before > 1e4).all())
+    assert torch.allclose(norm(before), x, atol=1e-14)
+
+
+def test_heads_at_least_as_wide_as_the_network_get_identity_values(lively, tokens):
+    net = lively(Spec(1, 2, 3, mlp_ratio=0, norm="none", head_width=4))
+    value = design_values(tokens(3, 3), net).blocks[0].attention.value
+    one_head = torch.eye(4, 3, dtype=torch.float64)
+    assert torch.equal(value.weight, torch.cat([one_head, one_head]))
+    assert not value.bias.any()
+
+
 def test_tokens_outside_the_range_of_the_norm_are_refused(lively, tokens):
     net = lively(Spec(1, 1, 4, mlp_ratio=0, norm="sphere", norm_place="post"))
     with pytest.raises(InputError, match=r"token \d is not in the range of Sphere.*apply the norm"):

@@ -197,6 +197,19 @@ def test_ergodicity_after_equal_rows():
     assert found.log_products.tolist() == [-INF, -INF]
 
 
+@pytest.mark.parametrize("tokens", [2, 3, 7])
+def test_rows_that_agree_but_for_rounding(tokens):
+    """What is left is rounding, whose rows do not sum to zero; it is small, and no error."""
+    generator = torch.Generator().manual_seed(tokens)
+    row = torch.rand(tokens, generator=generator, dtype=torch.float64)
+    for noise in (torch.eye(tokens).double(), torch.ones(tokens, tokens).double().triu()):
+        p = (row / row.sum()).expand(tokens, tokens) * (1 + 2.0**-52 * noise)
+        found = ergodicity([p, p, p])
+        assert (found.products <= 1e-15).all()
+        assert (found.log_products.diff() < -20).all()
+    assert ergodicity([double([[0.5, 0.5], [0.5 - 2**-54, 0.5]])] * 2).products.max() <= 1e-15
+
+
 def test_ergodicity_ignores_padding(tokens):
     p = tokens(3, 2, 4, 4).softmax(-1)
     token_mask = torch.tensor([[1, 1, 0, 1, 1, 0]] * 2).bool()

@@ -16,7 +16,8 @@ from rankscope.shapes import PerSample
 Mantissa = Float[Tensor, "batch *rest"]
 
 _FARTHEST = 600.0
-"""``e^600`` and ``e^−600`` are as far as plain numbers are let go: their products still fit."""
+"""``e^600`` is as far as plain numbers are let go, where functions are saturated anyway."""
+_LEAST = torch.finfo(torch.float64).min
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,8 @@ class Lifted:
         >>> Lifted.of(torch.tensor([[0.0, -20.0]])).mantissa
         tensor([[ 0., -1.]])
         """
-        size = values.abs().flatten(1).amax(1)
-        positive = size > 0
-        divisor = torch.where(positive, size, 1.0)
-        lifted = torch.where(positive, divisor.log() + log, -math.inf)
-        return cls(values / along(divisor, values), lifted)
+        size: Tensor = torch.linalg.vector_norm(values, math.inf, dim=tuple(range(1, values.ndim)))
+        return cls(values / along(size + (size == 0), values), size.log() + log)
 
     def shifted(self, log: PerSample | float) -> "Lifted":
         """The same, times ``e^log``."""
@@ -54,8 +52,10 @@ class Lifted:
 
 def total(*terms: Lifted) -> Lifted:
     """The sum of numbers of the same shape, whatever their exponents."""
-    unit = torch.stack([term.log for term in terms]).amax(0)
-    unit = torch.where(unit.isneginf(), 0.0, unit)  # all are zero: any unit will do
+    unit = terms[0].log
+    for term in terms[1:]:
+        unit = torch.maximum(unit, term.log)
+    unit = unit.clamp(min=_LEAST)  # where all are zero, any unit will do
     summed = terms[0].at(unit)
     for term in terms[1:]:
         summed = summed + term.at(unit)
@@ -63,9 +63,8 @@ def total(*terms: Lifted) -> Lifted:
 
 
 def power(log: PerSample) -> PerSample:
-    """``e^log``, kept within what products of floats can hold: for use where only zero or a
-    saturated function lies beyond."""
-    return torch.where(log < -_FARTHEST, 0.0, log.clamp(max=_FARTHEST).exp())
+    """``e^log``, zero where that is too small for a float, and never too large for one."""
+    return log.clamp(max=_FARTHEST).exp()
 
 
 def along(per_sample: Shaped[Tensor, "batch"], like: Mantissa) -> Shaped[Tensor, "batch *ones"]:

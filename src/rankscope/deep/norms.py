@@ -99,9 +99,10 @@ def _expanded(
     beside = rest - along_x * x
     more = _square(x, beside, count) / safe  # rounding leaves a little along x; once more
     along_x, beside = along_x + more, beside - more * x
-    # Deviations along x itself, as when values have rank one, leave nothing beside it but rounding.
+    # Deviations along x itself, as when values have rank one, leave nothing beside it but rounding,
+    # which must not hide what ε leaves of them.
     size_of = [part.abs().flatten(1).amax(1) for part in (beside, rest)]
-    beside = torch.where(along(size_of[0] > _ROUNDING * size_of[1], rest), beside, 0.0)
+    beside = torch.where(along(size_of[0] > _ROUNDING * size_of[1], rest) | (eps == 0), beside, 0.0)
     n = _square(beside, beside, count)
     p = along_x * size
     row_square = (1 + p).square() * v + n * size.square() + eps

@@ -1,5 +1,6 @@
 """A network run in scaled arithmetic, layer by layer."""
 
+import math
 from collections.abc import Iterator
 from typing import cast
 
@@ -93,10 +94,8 @@ def _doubled(network: Network, x: Tensor) -> tuple[Network, Tensor]:
 
 def _check(state: Scaled, block: Block, layer: int) -> None:
     """Raise, naming the layer, where a state is no number any more."""
-    parts = (state.common, state.deviation)
-    if all(bool(part.mantissa.isfinite().all()) for part in parts) and not any(
-        bool((part.log.isnan() | part.log.isposinf()).any()) for part in parts
-    ):
+    # An entry that is infinite or NaN has made its logarithm so too.
+    if bool((state.common.log < math.inf).all()) and bool((state.log_scale < math.inf).all()):
         return
     weights = dict(block.named_parameters())
     bad = [name for name, weight in weights.items() if not bool(weight.isfinite().all())]

@@ -12,7 +12,7 @@ import polars as pl
 LawKind = Literal["doubly exponential", "exponential", "equal", "none"]
 
 _TAIL = 4
-"""Steps at the end that are looked at, or a quarter of all: a law is what holds in the long run."""
+"""Steps at the end that are looked at, or half of all: a law is what holds in the long run."""
 _DOUBLES = 2.0
 _SHRINKS = -1e-6
 """Decades per layer: slower than one in a million layers is no collapse."""
@@ -58,7 +58,7 @@ def law(log10: Sequence[float]) -> Law:
         return Law("equal", math.nan, -math.inf, last)
     if not steps:
         return Law("none", math.nan, 0.0, last)
-    tail = steps[-max(_TAIL, len(steps) // 4) :]
+    tail = steps[-max(_TAIL, len(steps) // 2) :]
     rate = mean(tail)
     ratios = [b / a for a, b in pairwise(steps[-_TAIL:]) if a < 0]
     growth = median(ratios) if ratios else math.nan

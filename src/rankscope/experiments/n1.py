@@ -98,12 +98,12 @@ def steps() -> int:
 def _network(kind: ScoreKind | str, mask: Mask, seed: int) -> Network:
     spec = Spec(
         LAYERS,
-        4,
+        1,
         64,
         mlp_ratio=0.0,
         norm="none",
         skip=False,
-        init="lecun",
+        init="orthogonal",
         mask=mask,
         scores=kind,  # type: ignore[arg-type]  # "dot" or a kind, both from the tables above
     )

@@ -127,9 +127,9 @@ def exponents(title: str, values: Sequence[float], *, includes: Sequence[float] 
 
     It spans a decade at least, so that what stays level looks level.
     """
-    held = [*values, *includes] or [0.0]
+    held = [min(max(v, -_FARTHEST), _FARTHEST) for v in (*values, *includes)] or [0.0]
     low, high = min(held), max(held)
-    low = min(low, high - 1)
+    low = min(low, high - max(1.0, 1e-9 * abs(high)))  # the second where floats are further apart
     margin = _MARGIN * (high / 2 - low / 2) * 2
     domain = (max(low - margin, -_FARTHEST), min(high + margin, _FARTHEST))
     return Vertical("linear", title, domain, tuple(_powers(*domain)))
@@ -188,7 +188,7 @@ def _powers(low: float, high: float) -> list[Tick]:
     if 2 * span < 2 and low >= -4 and high <= 5:
         near = _ticks(10**low, 10**high)
         return [Tick(math.log10(tick.value), tick.text, tick.exponent) for tick in near]
-    step = round_step(span / _MOST_TICKS * 2)
+    step = round_step(span / (_MOST_TICKS + 1) * 2)
     if 2 * span >= 2:
         step = max(step, 1.0)
     numbers = _multiples(step, low, high)

@@ -12,7 +12,7 @@ from rankscope.report.diagnosis import plain
 from rankscope.report.page import Report, Section
 from rankscope.report.terminal import Grid, grids
 
-_FEW: Final = 6  # places a table has columns for
+_FEW: Final = 5  # places a table has columns for
 
 _MEDIANS = "Lines are medians over the samples, {} their 10th to 90th percentile."
 _MEANS = "Lines are means over the samples, bands their 10th to 90th percentile."
@@ -146,10 +146,8 @@ def _tables(study: Answered) -> list[Section]:
     sections = []
     for metric in shown_metrics(study):
         for grid in grids(study.summary, metric, apart=("parameter",), most=_FEW):
-            text = f"Medians over the samples, by {grid.place}."
-            sections.append(
-                Section(f"{metric_words(metric).title} in figures", text, None, _across(grid))
-            )
+            heading = f"{metric_words(metric).title} by {grid.place}, in figures"
+            sections.append(Section(heading, "Medians over the samples.", None, _across(grid)))
     return sections
 
 

@@ -128,12 +128,17 @@ def _grid(
 ) -> Grid:
     by_setting = _varied(rows, "setting") > 0 and _varied(rows, "layer") <= 1
     column = "setting" if by_setting else "layer"
-    known = [name for name in ("model", "variant", "parameter", "setting") if name in rows.columns]
+    known = [name for name in ("model", "variant", "setting") if name in rows.columns]
     naming = [name for name in known if name not in (column, *divided)]
     first = rows.row(0, named=True)
+    varied = (first.get("parameter") or "setting").replace("_", " ")
     cells = {}
     for row in rows.iter_rows(named=True):
-        labels = [_label(row[name]) for name in naming if row[name] is not None]
+        labels = [
+            f"{varied} {row[name]:g}" if name == "setting" else str(row[name])
+            for name in naming
+            if row[name] is not None
+        ]
         cells[row.get(column), " · ".join(labels) or "all"] = _told(row["median"], words)
     places = sorted({place for place, _ in cells if place is not None})
     symbol = "" if words.symbol in words.title.lower() else f" {words.symbol}"
@@ -141,7 +146,7 @@ def _grid(
     heading = ", ".join([f"{words.title}{symbol}", *(first[name] for name in several)])
     return Grid(
         heading,
-        (first.get("parameter") or column).replace("_", " ") if by_setting else column,
+        varied if by_setting else column,
         thinned(places, most) or [None],
         list(dict.fromkeys(curve for _, curve in cells)),
         cells,
