@@ -55,7 +55,7 @@ _PAIRWISE: dict[str, ScoreKind | str] = {
     "relative bias": Buckets(),
     "ALiBi": ALiBi(),
 }
-_MASKED = {"causal mask": "causal", "window mask": "window:4"}
+_MASKED = {"causal mask": "causal", "window mask": "window:8"}
 
 
 def n1(*, seed: int = 0, on_network: Callable[[], None] | None = None) -> Claim:

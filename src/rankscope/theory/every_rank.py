@@ -10,7 +10,7 @@ from rankscope.errors import InputError, KindError
 from rankscope.network import Network
 from rankscope.theory.equilibrium import Equilibrium, certified
 
-_MOST_TOKENS = 256  # beyond it 4^(k − n) leaves too few digits of float64's range for squares
+_MOST_TOKENS = 24  # the Jacobian has n⁴ entries, and there is one for each rank
 
 
 @dataclass(frozen=True)
