@@ -17,7 +17,6 @@ from measuring import Ratio
 from rankscope.metrics.centers import mean_center, median_center
 from rankscope.metrics.norms import matrix_norm
 from rankscope.network import MLP, Network, Spec
-from rankscope.theory.bounds import bounds
 from rankscope.theory.layer_bounds import (
     SCORE_LIMIT,
     HeadWeights,
@@ -33,6 +32,7 @@ from rankscope.theory.layer_bounds import (
     unseen_bound,
 )
 from rankscope.theory.lipschitz import row_gain
+from rankscope.theory.network_bounds import bounds
 from rankscope.theory.promises import Bounds
 
 PROMISED = (

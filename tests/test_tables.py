@@ -137,11 +137,12 @@ def test_summary_of_infinities_is_their_limit(values, expected):
 
 def test_summary_of_what_is_no_number_is_none_either():
     """Polars would sort NaN above all numbers, and make percentiles of the rest."""
-    values = [float("nan"), 1.0, 2.0, 3.0]
-    summed = tables.summary(tables.frame({"metric": ["a", "a", "a", "b"], "value": values}))
+    values = [float("nan"), 1.0, 2.0, 3.0, -INF, INF]
+    summed = tables.summary(tables.frame({"metric": [*"aaabcc"], "value": values}))
     assert summed.select("mean", "low", "median", "high").fill_nan(None).rows() == [
         (None, None, None, None),
         (3.0, 3.0, 3.0, 3.0),
+        (None, None, None, None),  # nothing lies between the two infinities
     ]
 
 

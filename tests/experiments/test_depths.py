@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rankscope.errors import InputError
-from rankscope.experiments import bound_study, d2, d3, d4, deep_study, n1, w1, widths
+from rankscope.experiments import bound_study, d2, d3, d4, deep_study, n1, w1, w4, widths
 from rankscope.experiments.laws import Law, medians
 from rankscope.experiments.mask_study import layers_to, mask_study
 from rankscope.metrics import residual
@@ -33,10 +33,14 @@ def small(monkeypatch):
     monkeypatch.setattr(w1, "WINDOWS", ("window:16", "window:4"))
     monkeypatch.setattr(w1, "OTHERS", ("causal",))
     monkeypatch.setattr(w1, "WITHOUT_CENTER", ("block:16",))
+    monkeypatch.setattr(w4, "TOKENS", (2, 3))
+    monkeypatch.setattr(w4, "SEARCHED", (2,))
+    monkeypatch.setattr(w4, "DRAWS", 40)
 
 
 @pytest.mark.parametrize(
-    ("run", "module"), [(d2.d2, d2), (d3.d3, d3), (d4.d4, d4), (n1.n1, n1), (w1.w1, w1)]
+    ("run", "module"),
+    [(d2.d2, d2), (d3.d3, d3), (d4.d4, d4), (n1.n1, n1), (w1.w1, w1), (w4.w4, w4)],
 )
 @pytest.mark.usefixtures("small")
 def test_the_claims_hold_and_report_every_step(run, module):
@@ -74,6 +78,16 @@ def test_d4_fails_for_networks_that_lose_what_they_should_keep(monkeypatch):
 
     monkeypatch.setattr(d4, "_network", shrinking)
     assert d4.d4().verdict != "holds"
+
+
+@pytest.mark.usefixtures("small")
+def test_w4_says_which_equilibria_are_stable(monkeypatch):
+    checked = w4.w4()
+    told = " ".join(checked.reasons)
+    assert "all unstable, spectral radius 16 to 16" in told  # growth to the power of n − 1
+    assert "(stable, rank 2)" in told
+    monkeypatch.setattr(w4, "_EQUAL", 0.0)  # nothing is equal to the last digit and below
+    assert w4.w4().verdict == "fails"
 
 
 @pytest.mark.usefixtures("small")

@@ -94,6 +94,10 @@ def test_the_axis_is_even_in_the_exponent_and_names_powers_of_ten(deep):
     text = picture(deep)
     for exponent in ("−10,000", "−40,000", "−50,000"):
         assert f">{exponent}</text>" in text
+    # Long names push the axis' title away; short ones leave it where every figure has it.
+    assert line_of(deep)["encoding"]["y"]["axis"]["minExtent"] > 45
+    short = drawn(summary({"full": [-1.0, -9.0]}))
+    assert line_of(short)["encoding"]["y"]["axis"]["minExtent"] == 34
 
 
 def test_medians_are_drawn_in_bands_where_the_table_has_them(deep):
@@ -119,6 +123,7 @@ def test_tooltips_tell_powers_of_ten(deep):
     [
         ((-47003, 0), "−40,000 −30,000 −20,000 −10,000 0"),
         ((-3, 0), "−3 −2 −1 0"),
+        ((-2.2, 0), "−2 −1 0"),
         ((-16, 0), "−15 −10 −5 0"),
         ((-1300, 0), "−1,200 −1,000 −800 −600 −400 −200 0"),
         ((-385, -0.5), "−400 −300 −200 −100 0"),

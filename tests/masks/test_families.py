@@ -151,6 +151,7 @@ def test_thirty_thousand_tokens_need_no_dense_matrix():
     assert len(window(2).edges(n).query) == 5 * n - 6
     assert len(Star(2).edges(n).query) == (n - 2) * 3 + 2 * n
     assert len(Dilated(reach=4, step=2).edges(n).query) == 5 * n - 2 * (2 + 4)
+    assert len((Causal() & Star(1)).edges(n).query) == 2 * n - 1  # half of all pairs are causal
     bird = BigBird(2, 1, 2).edges(n)
     assert 8 * n - 40 < len(bird.query) < 9 * n
     with pytest.raises(InputError, match=r"mask full of 32768 tokens has 1.07e\+09 edges"):

@@ -13,6 +13,7 @@ from rankscope.cli.options import (
     OutputOptions,
     takes,
 )
+from rankscope.errors import InputError
 
 _Without = Annotated[
     str,
@@ -124,7 +125,7 @@ def masks(
     from rankscope.experiments.mask_study import mask_study
 
     if network.mask is not None:
-        raise prepare.InputError("--mask names one mask; here --masks names those to compare.")
+        raise InputError("--mask names one mask; here --masks names those to compare.")
     chosen = prepare.masks_named(names(masks))
     subject = prepare.subject(model, network, source)
     folder = deliver.folder(target)

@@ -86,7 +86,7 @@ def _smooth_change(
 
 def _order(largest: float) -> int:
     """How many terms sixteen digits take when no step is larger than this."""
-    if largest >= REACH:
+    if not largest < REACH:  # nor is what is no number
         return ORDER
     return ORDER if largest == 0 else min(ORDER, 2 + math.floor(-40 / math.log(largest)))
 

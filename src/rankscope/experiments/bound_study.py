@@ -23,6 +23,7 @@ CURVES = {
 }
 """What is drawn as the residual, under which name."""
 _METRIC = "log10_residual"
+_SLACK = "log10_slack"
 
 
 def bound_study(
@@ -37,7 +38,8 @@ def bound_study(
     found = bounds(network, x, token_mask=token_mask)
     if on_done is not None:
         on_done()
-    table = _drawn_as_residuals(found.table)
+    residuals = _drawn_as_residuals(found.table)
+    table = pl.concat([residuals, _slack(residuals)])
     summary = tables.summary(table)
     origin = Provenance(network.name, network.spec.digest(seed=network.seed), network.seed)
     return Study(
@@ -54,6 +56,11 @@ def bound_study(
                 "Composite norm, best center. Bounds layer by layer start from each layer's true "
                 "input; those of the whole depth from the network's input alone.",
                 _METRIC,
+            ),
+            Drawing(
+                "by_depth",
+                "How many decades each bound lies above what was measured.",
+                _SLACK,
             ),
         ),
         shown=(_METRIC,),
@@ -77,3 +84,15 @@ def _drawn_as_residuals(table: pl.DataFrame) -> pl.DataFrame:
     )
     kept = named.filter(pl.col("value").is_not_null())
     return kept.select([name for name in tables.COLUMNS if name in kept.columns])
+
+
+def _slack(residuals: pl.DataFrame) -> pl.DataFrame:
+    """Each bound less what was measured, in decades; where all tokens are equal there is none."""
+    rows = residuals.filter(pl.col("metric") == _METRIC)
+    measured = rows.filter((pl.col("variant") == MEASURED) & pl.col("value").is_finite())
+    truth = measured.select("layer", "sample", pl.col("value").alias("truth"))
+    bounds_only = rows.filter(pl.col("variant") != MEASURED)
+    apart = bounds_only.join(truth, on=["layer", "sample"], maintain_order="left")
+    return apart.with_columns(
+        (pl.col("value") - pl.col("truth")).alias("value"), pl.lit(_SLACK).alias("metric")
+    ).select(residuals.columns)

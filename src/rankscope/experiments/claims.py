@@ -26,7 +26,7 @@ class Claim:
     summary: pl.DataFrame
     provenance: Mapping[str, Any]
     metric: str = "relative_residual"
-    figure: Literal["by_model", "by_depth", "length_distributions"] = "by_model"
+    figure: Literal["by_model", "by_depth", "by_setting", "length_distributions"] = "by_model"
     """How the table is drawn: this metric, by this function of ``rankscope.figures``."""
     lowest: float | None = None
     """Where ``by_depth`` cuts its axis."""

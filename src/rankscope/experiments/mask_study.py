@@ -85,7 +85,7 @@ def mask_study(
         summary=summary,
         provenance=asdict(origin) | {"depth": str(depth), "norm": "fro"},
         drawings=(
-            Drawing("by_depth", "μ(X) / ‖X‖, Frobenius norms.", RELATIVE),
+            Drawing("by_depth", "μ(X) / ‖X‖, Frobenius norms.", RELATIVE, _cut(found)),
             Drawing(
                 "by_depth",
                 "The ergodicity coefficient of the product of all layers so far (the heads' "
@@ -100,6 +100,13 @@ def mask_study(
         ),
         shown=(RELATIVE,),
     )
+
+
+def _cut(found: Sequence[Masked]) -> dict[str, float]:
+    """Where the axis ends: below the masks that collapse exponentially, not far below them."""
+    ends = [one.law.last for one in found if one.law.kind != "doubly exponential"]
+    ends = [end for end in ends if math.isfinite(end)]
+    return {"lowest": 1.3 * min(ends) - 1} if ends and len(ends) < len(found) else {}
 
 
 def _measured(
@@ -149,13 +156,13 @@ def _rows(
     """Ergodicity coefficients by layer and head and of products, and Perron weights by position."""
     each = ergodicity(patterns).each
     products = ergodicity(shared).log_products / math.log(10)
-    by_head = {
+    by_head: dict[str, list[Any]] = {
         "layer": [layer for layer in range(1, len(each) + 1) for _ in each[0]],
         "head": [head for _ in each for head in range(each.shape[1])],
         "metric": ["dobrushin"] * each.numel(),
         "value": each.flatten().tolist(),
     }
-    of_products = {
+    of_products: dict[str, list[Any]] = {
         "layer": list(range(1, len(products) + 1)),
         "metric": ["log10_product_ergodicity"] * len(products),
         "value": products.tolist(),

@@ -19,6 +19,9 @@ _WORDS = {
 _READING = {
     "by_model": "A panel for each case. Lines are means over the samples, bands their 10th to 90th "
     "percentile.",
+    "by_depth": "A curve for each network. Lines are medians over the samples, bands their 10th to "
+    "90th percentile; the axis shows exponents, which go far below what a float can hold.",
+    "by_setting": "A panel for what was varied.",
     "length_distributions": "Which part of all paths has which length, exactly counted.",
 }
 
@@ -46,6 +49,8 @@ class Checked(Protocol):
     def metric(self) -> str: ...
     @property
     def figure(self) -> str: ...
+    @property
+    def lowest(self) -> float | None: ...
 
 
 def claim_page(claim: Checked) -> Report:
@@ -66,6 +71,10 @@ def claim_chart(claim: Checked) -> figures.Figure:
     """The chart a claim asks for."""
     if claim.figure == "length_distributions":
         return figures.length_distributions(claim.table)
+    if claim.figure == "by_setting":
+        return figures.by_setting(claim.summary, metric=claim.metric)
+    if claim.figure == "by_depth":
+        return figures.by_depth(claim.summary, metric=claim.metric, lowest=claim.lowest)
     return figures.by_model(claim.summary, metric=claim.metric)
 
 

@@ -1,6 +1,5 @@
 """What theory promises: bounds with their conditions, masks as graphs, equilibria."""
 
-from rankscope.theory.bounds import bounds
 from rankscope.theory.design import design_values, norm_preimage
 from rankscope.theory.equilibria import Equilibria, find_equilibria
 from rankscope.theory.equilibria_search import Designs, StableSearch, stable_search
@@ -8,6 +7,7 @@ from rankscope.theory.equilibrium import Equilibrium, equilibrium_at
 from rankscope.theory.every_rank import EveryRank, every_rank
 from rankscope.theory.graph import GraphFacts, graph_facts
 from rankscope.theory.keeping import keeping_network
+from rankscope.theory.network_bounds import bounds
 from rankscope.theory.promises import Bounds, LayerBounds
 from rankscope.theory.rates import (
     Ergodicity,

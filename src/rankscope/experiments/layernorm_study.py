@@ -1,0 +1,358 @@
+"""Does LayerNorm alone stop the collapse? Attention and a norm, nothing else, in three formats.
+
+Near rank one there is nothing in a norm that could stop it (derived). Rows of P sum to one, so the
+tokens' deviations pass through ``P(1xᵀ + eˢR) = 1xᵀ + eˢPR``; once tokens agree their logits do, so
+that P is uniform over what each token sees, whatever the scale of the logits; and a norm divides
+all tokens by nearly the same number. So rank one attracts from nearby, and only tokens that never
+come near it, as with attention that is almost one-hot, can stay apart.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from statistics import fmean, median
+from typing import Any, Literal
+
+import polars as pl
+import torch
+from torch import Tensor, nn
+
+from rankscope import tables
+from rankscope.deep import deep_trace
+from rankscope.experiments.deep_study import FORMATS, SCALED
+from rankscope.experiments.depths import RELATIVE, Reading
+from rankscope.experiments.laws import law, medians, power_of_ten
+from rankscope.experiments.study import Drawing, Study
+from rankscope.metrics import residual, stable_rank
+from rankscope.network import Init, Network, Spec
+from rankscope.network.norms import NormKind
+from rankscope.tracing import Provenance, trace
+
+LAYERS = 100
+_DEEPER = 4
+"""Where tokens stay apart, so many times more layers are asked whether they go on doing so."""
+_LEVEL = 0.1
+"""Decades by which the last quarter of the layers may lie below the one before and count as level;
+a collapse by a hundredth a layer, the slowest seen under a window, loses a quarter of a decade."""
+APART = 1e-2
+"""Tokens that differ by more than this part of their size: far above the noise of any format."""
+_STABLE = "stable_rank"
+_SHARE = "share_still_apart"
+_SAMPLES = 3
+
+Fate = Literal["stops", "collapses"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Attention with a norm after it, no skip and no MLP; the defaults are the base case.
+
+    ``logits`` multiplies the usual ``1/√head_width``. ``biases`` and ``gains`` are standard
+    deviations: of every bias, and of the logarithms of the norms' gains.
+    """
+
+    mask: str = "full"
+    heads: int = 4
+    width: int = 64
+    logits: float = 1.0
+    init: str | Init = "lecun"
+    biases: float = 0.0
+    gains: float = 0.0
+    shared: bool = False
+    norm: NormKind = "layer"
+    tokens: int = 32
+
+    def __str__(self) -> str:
+        layers = "one layer repeated" if self.shared else "fresh layers"
+        return (
+            f"{self.tokens} tokens of {self.width} features, {self.heads} heads, {self.mask} mask, "
+            f"logits × {self.logits:g}, {self.norm} norm, {layers}"
+        )
+
+
+_NARROW = Setting(heads=1, width=4, logits=64.0, tokens=16)
+FACTORS: Mapping[str, Mapping[str, Setting]] = {
+    "weights": {
+        "base": Setting(),
+        "BERT's weights": Setting(init="bert"),
+        "weights × 4": Setting(init=Init("lecun", 4.0)),
+        "logits × 16": Setting(logits=16.0),
+        "logits × 256": Setting(logits=256.0),
+    },
+    "shape": {
+        "1 head": Setting(heads=1),
+        "16 heads": Setting(heads=16),
+        "16 features": Setting(width=16),
+        "256 features": Setting(width=256),
+    },
+    "biases and norms": {
+        "biases of 1": Setting(biases=1.0),
+        "biases of 10": Setting(biases=10.0),
+        "uneven gains": Setting(gains=1.0),
+        "RMSNorm": Setting(norm="rms"),
+        "unit sphere": Setting(norm="sphere"),
+    },
+    "masks and layers": {
+        "causal": Setting(mask="causal"),
+        "window of 4": Setting(mask="window:4"),
+        "causal window of 4": Setting(mask="causal-window:4"),
+        "one layer repeated": Setting(shared=True),
+        "one layer repeated, causal": Setting(shared=True, mask="causal"),
+    },
+    "corners": {
+        "all strong": Setting(logits=256.0, biases=10.0, gains=1.0, heads=16),
+        "64 tokens, window of 4, logits × 256": Setting(tokens=64, mask="window:4", logits=256.0),
+        "4 features, 1 head, logits × 64": _NARROW,
+        "4 features, 1 head, logits × 64, repeated": replace(_NARROW, shared=True),
+        "64 features, 1 head, logits × 64, causal, repeated": replace(
+            _NARROW, width=64, shared=True, mask="causal"
+        ),
+    },
+}
+"""The base case, one factor varied at a time, and corners in which several are extreme."""
+SCALES = (1.0, 4.0, 16.0, 64.0, 256.0)
+SWEEPS: Mapping[str, Setting] = {
+    f"{width} features, {heads} head{'s' * (heads > 1)}, {mask}": Setting(
+        mask=mask, heads=heads, width=width, tokens=16
+    )
+    for width in (4, 8, 16, 64)
+    for heads in (1, 4)
+    for mask in ("full", "causal")
+}
+_FRESH, _REPEATED = "fresh layers", "one layer repeated"
+
+
+def layernorm_study(
+    *,
+    layers: int = LAYERS,
+    factors: Mapping[str, Mapping[str, Setting]] = FACTORS,
+    sweeps: Mapping[str, Setting] = SWEEPS,
+    seeds: int = 5,
+    seed: int = 0,
+    on_case: Callable[[], None] | None = None,
+) -> Study:
+    """Each case in scaled arithmetic, float64 and float32, and a search for logits that stop it.
+
+    The search looks at tokens that end further apart than a hundredth of their size, which plain
+    float64 can tell.
+    """
+    found: list[pl.DataFrame] = []
+    for setting in (each for group in factors.values() for each in group.items()):
+        found.append(_case(*setting, layers, seed))
+        if on_case is not None:
+            on_case()
+    for name, setting in sweeps.items():
+        found.append(_swept(name, setting, layers, range(seed, seed + seeds)))
+        if on_case is not None:
+            on_case()
+    merged = pl.concat(found, how="diagonal")
+    table = merged.select([name for name in tables.COLUMNS if name in merged.columns])
+    summary = tables.summary(table)
+    return Study(
+        name="layernorm",
+        title="Attention and LayerNorm, without skips and MLPs",
+        question="Does LayerNorm alone stop the collapse at initialisation, or does the number "
+        "format stop?",
+        sentences=_sentences(summary),
+        table=table,
+        summary=summary,
+        provenance=asdict(Provenance("attention and norm", seed=seed))
+        | {"base": str(Setting()), "layers": str(layers), "seeds of the search": str(seeds)},
+        drawings=tuple(_drawings(factors, sweeps)),
+        shown=(RELATIVE,),
+    )
+
+
+def cases(
+    factors: Mapping[str, Mapping[str, Setting]] = FACTORS,
+    sweeps: Mapping[str, Setting] = SWEEPS,
+) -> int:
+    """How often ``on_case`` is called."""
+    return sum(map(len, factors.values())) + len(sweeps)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One case: by format (scaled, float64, float32) how it ends, and what law it truly follows."""
+
+    layers: int
+    law: str
+    last: Mapping[str, float]
+    fate: Mapping[str, Fate]
+    rank: float
+    """The stable rank in float64 where the tokens truly stay apart; 1 means two opposite poles."""
+
+
+def outcomes(summary: pl.DataFrame) -> dict[str, Outcome]:
+    """How every case of a study ends, by the medians over its samples."""
+    rows = summary.filter(pl.col("metric") == RELATIVE)
+    found = {}
+    for name in rows["model"].unique(maintain_order=True).to_list():
+        curves = {
+            format_: medians(rows, RELATIVE, model=name, variant=format_)
+            for format_ in (SCALED, *FORMATS)
+        }
+        rank = medians(summary, _STABLE, model=name, variant="float64")[-1]
+        found[name] = Outcome(
+            len(curves[SCALED]) - 1,
+            str(law(curves[SCALED])),
+            {format_: curve[-1] for format_, curve in curves.items()},
+            {format_: fate(curve) for format_, curve in curves.items()},
+            rank,
+        )
+    return found
+
+
+def fate(log10: list[float]) -> Fate:
+    """Whether a residual has stopped shrinking: its last quarter is level with the one before.
+
+    >>> fate([0.0, -1.0, -2.0, -2.0, -2.0, -2.0, -2.0, -2.0])
+    'stops'
+
+    Medians of whole quarters, because fresh layers make the residual of tokens that stay apart go
+    up and down.
+    """
+    quarter = max(1, len(log10) // 4)
+    before, after = median(log10[-2 * quarter : -quarter]), median(log10[-quarter:])
+    return "stops" if after > before - _LEVEL else "collapses"
+
+
+def shares(summary: pl.DataFrame) -> dict[tuple[str, str], dict[float, float]]:
+    """By network and kind of layers: for each logit scale, the share of runs that stay apart."""
+    found: dict[tuple[str, str], dict[float, float]] = {}
+    rows = summary.filter(pl.col("metric") == _SHARE)
+    for model, variant, setting, mean in rows.select(
+        "model", "variant", "setting", "mean"
+    ).iter_rows():
+        found.setdefault((model, variant), {})[setting] = mean
+    return found
+
+
+def _case(name: str, setting: Setting, layers: int, seed: int) -> pl.DataFrame:
+    """All three formats; where the tokens stay apart, scaled arithmetic goes deeper."""
+    x, token_mask = Reading(setting.width, setting.tokens, _SAMPLES, seed)()
+    network = _network(setting, layers, seed)
+    scaled = deep_trace(network, x, token_mask=token_mask).table
+    if fate(medians(tables.summary(scaled), RELATIVE)) == "stops":
+        deeper = _network(setting, _DEEPER * layers, seed)
+        scaled = deep_trace(deeper, x, token_mask=token_mask).table
+    found = {SCALED: scaled.filter(pl.col("metric") == RELATIVE)}
+    for format_, dtype in FORMATS.items():
+        plain = network if dtype == torch.float64 else network.float()
+        metrics = {RELATIVE: _log10_relative, _STABLE: stable_rank}
+        found[format_] = trace(plain, x.to(dtype), metrics=metrics, token_mask=token_mask).table
+    return tables.joined({name: tables.joined(found)}, column="model")
+
+
+def _swept(name: str, setting: Setting, layers: int, seeds: range) -> pl.DataFrame:
+    """The share of passages whose tokens stay apart, and their stable rank, by logit scale."""
+    columns: dict[str, list[Any]] = {
+        key: [] for key in ("model", "variant", "parameter", "setting", "sample", "metric", "value")
+    }
+    for shared in (False, True):
+        for logits in SCALES:
+            for seed in seeds:
+                one = replace(setting, logits=logits, shared=shared)
+                x, token_mask = Reading(one.width, one.tokens, _SAMPLES, seed)()
+                with torch.no_grad():
+                    y = _network(one, layers, seed)(x, token_mask)
+                apart = residual(y, relative=True, token_mask=token_mask) > APART
+                ranks = stable_rank(y, token_mask=token_mask)[apart].tolist()
+                values = [(_SHARE, float(apart.double().mean()))]
+                values += [(f"{_STABLE}_apart", fmean(ranks))] if ranks else []
+                for metric, value in values:
+                    label = _REPEATED if shared else _FRESH
+                    row = (name, label, "logit_scale", logits, seed, metric, value)
+                    for key, entry in zip(columns, row, strict=True):
+                        columns[key].append(entry)
+    return tables.frame(columns)
+
+
+def _network(setting: Setting, layers: int, seed: int) -> Network:
+    head_width = setting.width // setting.heads
+    spec = Spec(
+        layers,
+        setting.heads,
+        setting.width,
+        mlp_ratio=0.0,
+        norm=setting.norm,
+        norm_place="post",
+        norm_eps=1e-12,
+        skip=False,
+        mask=setting.mask,
+        shared_layers=setting.shared,
+        score_scale=setting.logits / math.sqrt(head_width),
+        init=setting.init,
+    )
+    network = Network.random(spec, seed=seed, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(seed)
+    draw = partial(torch.randn, generator=generator, dtype=torch.float64)
+    with torch.no_grad():
+        for module in network.modules():
+            if setting.biases and isinstance(getattr(module, "bias", None), Tensor):
+                bias = module.bias
+                assert isinstance(bias, Tensor)
+                bias.copy_(setting.biases * draw(bias.shape))
+            if setting.gains and isinstance(module, nn.LayerNorm | nn.RMSNorm):
+                module.weight.copy_((setting.gains * draw(module.weight.shape)).exp())
+    return network
+
+
+def _log10_relative(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:
+    size: Tensor = residual(x, relative=True, token_mask=token_mask)
+    return size.log10()
+
+
+def _sentences(summary: pl.DataFrame) -> tuple[str, ...]:
+    found = outcomes(summary)
+    told = []
+    for name, one in found.items():
+        ends = ", ".join(f"{power_of_ten(last)} in {form}" for form, last in one.last.items())
+        true = "stays apart" if one.fate[SCALED] == "stops" else one.law
+        rank = f"; stable rank {one.rank:.2f}" if one.fate[SCALED] == "stops" else ""
+        told.append(f"{name}: {true}; relative residual after {one.layers} layers {ends}{rank}.")
+    return (*told, *(noise(found, form) for form in FORMATS), *boundaries(summary))
+
+
+def noise(found: Mapping[str, Outcome], format_: str) -> str:
+    """How often a plain format would have called a collapse stopped."""
+    going = [one for one in found.values() if one.fate[SCALED] == "collapses"]
+    fooled = sum(one.fate[format_] == "stops" for one in going)
+    return (
+        f"{format_} alone would have said that it stops in {fooled} of the {len(going)} cases in "
+        "which it goes on."
+    )
+
+
+def boundaries(summary: pl.DataFrame) -> Iterator[str]:
+    """For each network of the search, from which logit scale on most runs stay apart."""
+    rows = summary.filter(pl.col("metric") == f"{_STABLE}_apart")
+    for (model, variant), by_scale in shares(summary).items():
+        most = [scale for scale, share in by_scale.items() if share > 0.5]
+        highest = max(by_scale.values())
+        ranks = rows.filter((pl.col("model") == model) & (pl.col("variant") == variant))["median"]
+        rank = f", with a stable rank of {ranks.median():.2f}" if len(ranks) else ""
+        where = (
+            f"from logits × {min(most):g} on" if most else f"at no scale up to {max(by_scale):g}"
+        )
+        yield (f"{model}, {variant}: most runs stay apart {where}; at most {highest:.0%} do{rank}.")
+
+
+def _drawings(
+    factors: Mapping[str, Mapping[str, Setting]], sweeps: Mapping[str, Setting]
+) -> Iterator[Drawing]:
+    for factor, group in factors.items():
+        yield Drawing(
+            "by_depth",
+            f"{factor.capitalize()}: scaled arithmetic beside plain numbers.",
+            RELATIVE,
+            {"lowest": -24.0},
+            {"model": tuple(group)},
+        )
+    if sweeps:
+        yield Drawing(
+            "by_setting",
+            "The share of runs whose tokens still differ by a hundredth of their size at the end.",
+            _SHARE,
+        )

@@ -1,0 +1,171 @@
+"""Claim W3: with orthogonal values, tokens on the sphere in one half-space still collapse."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from rankscope import tables
+from rankscope.deep import deep_trace
+from rankscope.experiments.claims import Claim, overall
+from rankscope.experiments.depths import RELATIVE, laws
+from rankscope.experiments.laws import Law, power_of_ten
+from rankscope.masks import Explicit, Mask, as_mask
+from rankscope.network import Network, Spec
+from rankscope.network.norms import NormKind
+from rankscope.tracing import Provenance, Trace
+
+STATEMENT = (
+    "Attention with one head, orthogonal values and a norm collapses at least exponentially if the "
+    "tokens start in one open half-space and the mask has a center."
+)
+LAYERS, TOKENS, WIDTH = 100, 16, 8
+"""More tokens than features: fewer, in general position, always lie in a half-space."""
+SEEDS = 3
+_SAMPLES = 3
+_MASKS = ("full", "causal", "window:2")
+_NORMS: Mapping[NormKind, str] = {"sphere": "sphere", "rms": "RMSNorm", "layer": "LayerNorm"}
+_HALF, _PAIRS, _AROUND = "half-space", "opposite pairs", "around a circle"
+_WAVER = 0.1
+"""By how much tokens around a circle are off their even places, to see that they come back."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A network and where its tokens start."""
+
+    mask: Mask
+    norm: NormKind = "sphere"
+    start: str = _HALF
+    width: int = WIDTH
+    values: str = "orthogonal"
+    logits: float = 1.0
+
+
+def _ring() -> Mask:
+    """Every token sees itself and its two neighbours, the first and the last being neighbours."""
+    place = torch.arange(TOKENS)
+    apart = (place[:, None] - place).abs()
+    return Explicit.of((apart <= 1) | (apart == TOKENS - 1))
+
+
+COVERED: Mapping[str, Run] = {
+    f"{words}, {mask}": Run(as_mask(mask), norm)
+    for norm, words in _NORMS.items()
+    for mask in _MASKS
+} | {"sphere, ring": Run(_ring(), width=2, logits=0.0)}
+CONTRASTS: Mapping[str, Run] = {
+    f"sphere, {mask}, {_PAIRS}": Run(as_mask(mask), start=_PAIRS) for mask in _MASKS
+} | {
+    f"sphere, ring, {_AROUND}": Run(_ring(), start=_AROUND, width=2, logits=0.0),
+    "sphere, causal, random values": Run(as_mask("causal"), values="lecun"),
+    "sphere, full, random values": Run(as_mask("full"), values="lecun"),
+}
+
+
+def w3(
+    *, layers: int = LAYERS, seed: int = 0, on_network: Callable[[], None] | None = None
+) -> Claim:
+    """Follow tokens on the sphere in scaled arithmetic; starts and values beyond the claim beside.
+
+    Derived: a norm is a factor for each token, and orthogonal values W a turn of all of them, so
+    ``x_i' = (Σ_j P_ij x_j) W / ‖…‖`` stays in the turned cone of the old tokens, and near the end,
+    where P is uniform over what each token sees, every layer multiplies the residual by the second
+    largest modulus among the eigenvalues of that averaging. LayerNorm centers too, which no turn of
+    all features keeps, so that it is outside this reasoning and only measured.
+    """
+    parts = {}
+    for name, run in (COVERED | CONTRASTS).items():
+        parts[name] = Trace.joined([_trace(run, layers, seed + k) for k in range(SEEDS)]).table
+        if on_network is not None:
+            on_network()
+    table = tables.joined(parts)
+    summary = tables.summary(table)
+    found = laws(summary)
+    return Claim(
+        "W3",
+        STATEMENT,
+        "Wu, Ajorlou, Wang, Jegelka, Jadbabaie 2024, on LayerNorm",
+        overall({name: found[name].kind != "none" for name in COVERED}),
+        (
+            *(_reason(name, run, found[name], layers) for name, run in COVERED.items()),
+            *(
+                f"Beyond the claim: {_reason(name, run, found[name], layers)}"
+                for name, run in CONTRASTS.items()
+            ),
+        ),
+        table,
+        summary,
+        asdict(Provenance("attention and norm", seed=seed))
+        | {"input": f"{TOKENS} random tokens on the sphere, {SEEDS} × {_SAMPLES} draws"},
+        metric=RELATIVE,
+        figure="by_depth",
+        lowest=-40.0,
+    )
+
+
+def steps() -> int:
+    """How often ``on_network`` is called."""
+    return len(COVERED) + len(CONTRASTS)
+
+
+def second_eigenvalue(mask: Mask, tokens: int) -> float:
+    """Of uniform attention under a mask: the factor by which its averaging dies out (derived).
+
+    >>> second_eigenvalue(as_mask("causal"), 4)
+    0.5
+    """
+    seen = mask.matrix(tokens).double()
+    sizes = torch.linalg.eigvals(seen / seen.sum(-1, keepdim=True)).abs()
+    return float(sizes.sort(descending=True).values[1])
+
+
+def start(kind: str, width: int, seed: int) -> Tensor:
+    """Unit tokens ``(sample, token, feature)``: in one half-space, in opposite pairs (which no open
+    half-space holds), or once around a circle, in almost even steps."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    if kind == _AROUND:
+        even = 2 * math.pi * torch.arange(TOKENS, dtype=torch.float64) / TOKENS
+        angle = even + _WAVER * drawn(_SAMPLES, TOKENS)
+        return torch.stack((angle.cos(), angle.sin()), -1)
+    x = drawn(_SAMPLES, TOKENS, width)
+    x = x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    if kind == _PAIRS:
+        half = x[:, : TOKENS // 2]
+        return torch.cat((half, -half), 1)
+    toward = drawn(_SAMPLES, 1, width)
+    side: Tensor = (x * toward).sum(-1, keepdim=True)
+    return torch.where(side < 0, -x, x)
+
+
+def _trace(run: Run, layers: int, seed: int) -> Trace:
+    spec = Spec(
+        layers,
+        1,
+        run.width,
+        mlp_ratio=0.0,
+        norm=run.norm,
+        norm_place="post",
+        norm_eps=1e-12,
+        skip=False,
+        bias=False,
+        mask=run.mask,
+        score_scale=run.logits / math.sqrt(run.width),
+        init=run.values,
+    )
+    network = Network.random(spec, seed=seed, dtype=torch.float64)
+    return deep_trace(network, start(run.start, run.width, seed))
+
+
+def _reason(name: str, run: Run, law: Law, layers: int) -> str:
+    told = f"{name}: relative residual {power_of_ten(law.last)} after {layers} layers; {law}"
+    factor = second_eigenvalue(run.mask, TOKENS)
+    if law.kind == "exponential":
+        told += f" (uniform attention under this mask: {factor:.3g})"
+    return f"{told}."
