@@ -18,8 +18,8 @@ from rankscope.network import (
 from .kinds import Kind
 
 
-def spec(heads=2, **options):
-    return Spec(2, heads, 4, init=Init("normal", 0.7), **{"mlp_ratio": 1.5, **options})
+def spec(heads=2, *, layers=2, **options):
+    return Spec(layers, heads, 4, init=Init("normal", 0.7), **{"mlp_ratio": 1.5, **options})
 
 
 BARE = {"mlp_ratio": 0.0, "norm": "none", "skip": False}

@@ -33,12 +33,15 @@ def by_layer(trace: Trace, metric: str) -> Tensor:
 
 
 def deep_residuals(
-    network: Network, x: Tensor, token_mask: Tensor | None, measure: Measure
-) -> Tensor:
-    """What scaled arithmetic says, as the oracle would: ``(layer + 1, batch)``."""
-    trace = deep_trace(network, x, norm=measure.norm, center=measure.center, token_mask=token_mask)
-    name = "log10_relative_residual" if measure.relative else "log10_residual"
-    return by_layer(trace, name)
+    network: Network, x: Tensor, token_mask: Tensor | None, measures: list[Measure]
+) -> dict[Measure, Tensor]:
+    """What scaled arithmetic says, as the oracle would: ``(layer + 1, batch)`` for each measure."""
+    traces = {
+        (norm, center): deep_trace(network, x, norm=norm, center=center, token_mask=token_mask)
+        for norm, center in {(m.norm, m.center) for m in measures}
+    }
+    names = {False: "log10_residual", True: "log10_relative_residual"}
+    return {m: by_layer(traces[m.norm, m.center], names[m.relative]) for m in measures}
 
 
 def gap(
@@ -54,14 +57,12 @@ def gap(
     Infinite where one of the two says that nothing is left and the other that something is.
     """
     expected = settled(network, x, token_mask, measures, most=most)
-    gaps = [
-        difference(deep_residuals(network, x, token_mask, measure), expected[measure])
-        for measure in measures
-    ]
+    got = deep_residuals(network, x, token_mask, measures)
+    gaps = [difference(got[measure], expected[measure]) for measure in measures]
     return float(torch.stack(gaps).amax())
 
 
 def difference(got: Tensor, expected: Tensor) -> Tensor:
-    """Elementwise ``|got − expected| / max(1, |expected|)``, zero where both are the same."""
+    """The largest ``|got − expected| / max(1, |expected|)``, zero where both are the same."""
     apart = (got - expected).abs() / expected.abs().clamp(min=1)
     return torch.where(got == expected, 0.0, apart.nan_to_num(torch.inf)).amax()

@@ -80,7 +80,9 @@ def _smooth_change(
     if largest <= REACH:
         return out
     phi = ACTIVATIONS[name]
-    plain = (phi(a.unsqueeze(1) + step) - phi(a).unsqueeze(1)) / torch.where(size > 0, size, 1.0)
+    # φ(z) = relu(z) + φ(−|z|), and the latter is small: a large a takes no digits from the step.
+    rest = phi(-(a.unsqueeze(1) + step).abs()) - phi(-a.abs()).unsqueeze(1)
+    plain = _relu_change(a, h, s) + rest / torch.where(size > 0, size, 1.0)
     return torch.where(step.abs() > REACH, plain, out)
 
 

@@ -7,26 +7,23 @@ all tokens by nearly the same number. So rank one attracts from nearby, and only
 come near it, as with attention that is almost one-hot, can stay apart.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from statistics import fmean, median
 from typing import Any, Literal
 
 import polars as pl
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rankscope import tables
 from rankscope.deep import deep_trace
 from rankscope.experiments.deep_study import FORMATS, SCALED
 from rankscope.experiments.depths import RELATIVE, Reading
 from rankscope.experiments.laws import law, medians, power_of_ten
+from rankscope.experiments.layernorm_cases import FACTORS, SCALES, SWEEPS, Setting, random_network
 from rankscope.experiments.study import Drawing, Study
 from rankscope.metrics import residual, stable_rank
-from rankscope.network import Init, Network, Spec
-from rankscope.network.norms import NormKind
 from rankscope.tracing import Provenance, trace
 
 LAYERS = 100
@@ -44,82 +41,6 @@ _SAMPLES = 3
 Fate = Literal["stops", "collapses"]
 
 
-@dataclass(frozen=True)
-class Setting:
-    """Attention with a norm after it, no skip and no MLP; the defaults are the base case.
-
-    ``logits`` multiplies the usual ``1/√head_width``. ``biases`` and ``gains`` are standard
-    deviations: of every bias, and of the logarithms of the norms' gains.
-    """
-
-    mask: str = "full"
-    heads: int = 4
-    width: int = 64
-    logits: float = 1.0
-    init: str | Init = "lecun"
-    biases: float = 0.0
-    gains: float = 0.0
-    shared: bool = False
-    norm: NormKind = "layer"
-    tokens: int = 32
-
-    def __str__(self) -> str:
-        layers = "one layer repeated" if self.shared else "fresh layers"
-        return (
-            f"{self.tokens} tokens of {self.width} features, {self.heads} heads, {self.mask} mask, "
-            f"logits × {self.logits:g}, {self.norm} norm, {layers}"
-        )
-
-
-_NARROW = Setting(heads=1, width=4, logits=64.0, tokens=16)
-FACTORS: Mapping[str, Mapping[str, Setting]] = {
-    "weights": {
-        "base": Setting(),
-        "BERT's weights": Setting(init="bert"),
-        "weights × 4": Setting(init=Init("lecun", 4.0)),
-        "logits × 16": Setting(logits=16.0),
-        "logits × 256": Setting(logits=256.0),
-    },
-    "shape": {
-        "1 head": Setting(heads=1),
-        "16 heads": Setting(heads=16),
-        "16 features": Setting(width=16),
-        "256 features": Setting(width=256),
-    },
-    "biases and norms": {
-        "biases of 1": Setting(biases=1.0),
-        "biases of 10": Setting(biases=10.0),
-        "uneven gains": Setting(gains=1.0),
-        "RMSNorm": Setting(norm="rms"),
-        "unit sphere": Setting(norm="sphere"),
-    },
-    "masks and layers": {
-        "causal": Setting(mask="causal"),
-        "window of 4": Setting(mask="window:4"),
-        "causal window of 4": Setting(mask="causal-window:4"),
-        "one layer repeated": Setting(shared=True),
-        "one layer repeated, causal": Setting(shared=True, mask="causal"),
-    },
-    "corners": {
-        "all strong": Setting(logits=256.0, biases=10.0, gains=1.0, heads=16),
-        "64 tokens, window of 4, logits × 256": Setting(tokens=64, mask="window:4", logits=256.0),
-        "4 features, 1 head, logits × 64": _NARROW,
-        "4 features, 1 head, logits × 64, repeated": replace(_NARROW, shared=True),
-        "64 features, 1 head, logits × 64, causal, repeated": replace(
-            _NARROW, width=64, shared=True, mask="causal"
-        ),
-    },
-}
-"""The base case, one factor varied at a time, and corners in which several are extreme."""
-SCALES = (1.0, 4.0, 16.0, 64.0, 256.0)
-SWEEPS: Mapping[str, Setting] = {
-    f"{width} features, {heads} head{'s' * (heads > 1)}, {mask}": Setting(
-        mask=mask, heads=heads, width=width, tokens=16
-    )
-    for width in (4, 8, 16, 64)
-    for heads in (1, 4)
-    for mask in ("full", "causal")
-}
 _FRESH, _REPEATED = "fresh layers", "one layer repeated"
 
 
@@ -138,8 +59,8 @@ def layernorm_study(
     float64 can tell.
     """
     found: list[pl.DataFrame] = []
-    for setting in (each for group in factors.values() for each in group.items()):
-        found.append(_case(*setting, layers, seed))
+    for name, setting in (each for group in factors.values() for each in group.items()):
+        found.append(_case(name, setting, layers, seed))
         if on_case is not None:
             on_case()
     for name, setting in sweeps.items():
@@ -232,10 +153,10 @@ def shares(summary: pl.DataFrame) -> dict[tuple[str, str], dict[float, float]]:
 def _case(name: str, setting: Setting, layers: int, seed: int) -> pl.DataFrame:
     """All three formats; where the tokens stay apart, scaled arithmetic goes deeper."""
     x, token_mask = Reading(setting.width, setting.tokens, _SAMPLES, seed)()
-    network = _network(setting, layers, seed)
+    network = random_network(setting, layers, seed)
     scaled = deep_trace(network, x, token_mask=token_mask).table
     if fate(medians(tables.summary(scaled), RELATIVE)) == "stops":
-        deeper = _network(setting, _DEEPER * layers, seed)
+        deeper = random_network(setting, _DEEPER * layers, seed)
         scaled = deep_trace(deeper, x, token_mask=token_mask).table
     found = {SCALED: scaled.filter(pl.col("metric") == RELATIVE)}
     for format_, dtype in FORMATS.items():
@@ -256,7 +177,7 @@ def _swept(name: str, setting: Setting, layers: int, seeds: range) -> pl.DataFra
                 one = replace(setting, logits=logits, shared=shared)
                 x, token_mask = Reading(one.width, one.tokens, _SAMPLES, seed)()
                 with torch.no_grad():
-                    y = _network(one, layers, seed)(x, token_mask)
+                    y = random_network(one, layers, seed)(x, token_mask)
                 apart = residual(y, relative=True, token_mask=token_mask) > APART
                 ranks = stable_rank(y, token_mask=token_mask)[apart].tolist()
                 values = [(_SHARE, float(apart.double().mean()))]
@@ -267,36 +188,6 @@ def _swept(name: str, setting: Setting, layers: int, seeds: range) -> pl.DataFra
                     for key, entry in zip(columns, row, strict=True):
                         columns[key].append(entry)
     return tables.frame(columns)
-
-
-def _network(setting: Setting, layers: int, seed: int) -> Network:
-    head_width = setting.width // setting.heads
-    spec = Spec(
-        layers,
-        setting.heads,
-        setting.width,
-        mlp_ratio=0.0,
-        norm=setting.norm,
-        norm_place="post",
-        norm_eps=1e-12,
-        skip=False,
-        mask=setting.mask,
-        shared_layers=setting.shared,
-        score_scale=setting.logits / math.sqrt(head_width),
-        init=setting.init,
-    )
-    network = Network.random(spec, seed=seed, dtype=torch.float64)
-    generator = torch.Generator().manual_seed(seed)
-    draw = partial(torch.randn, generator=generator, dtype=torch.float64)
-    with torch.no_grad():
-        for module in network.modules():
-            if setting.biases and isinstance(getattr(module, "bias", None), Tensor):
-                bias = module.bias
-                assert isinstance(bias, Tensor)
-                bias.copy_(setting.biases * draw(bias.shape))
-            if setting.gains and isinstance(module, nn.LayerNorm | nn.RMSNorm):
-                module.weight.copy_((setting.gains * draw(module.weight.shape)).exp())
-    return network
 
 
 def _log10_relative(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:
@@ -331,8 +222,9 @@ def boundaries(summary: pl.DataFrame) -> Iterator[str]:
     for (model, variant), by_scale in shares(summary).items():
         most = [scale for scale, share in by_scale.items() if share > 0.5]
         highest = max(by_scale.values())
-        ranks = rows.filter((pl.col("model") == model) & (pl.col("variant") == variant))["median"]
-        rank = f", with a stable rank of {ranks.median():.2f}" if len(ranks) else ""
+        same = (pl.col("model") == model) & (pl.col("variant") == variant)
+        ranks: list[float] = rows.filter(same)["median"].to_list()
+        rank = f", with a stable rank of {median(ranks):.2f}" if ranks else ""
         where = (
             f"from logits × {min(most):g} on" if most else f"at no scale up to {max(by_scale):g}"
         )

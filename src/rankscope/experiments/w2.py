@@ -9,7 +9,8 @@ from rankscope.experiments.claims import Claim, overall
 from rankscope.experiments.deep_study import FORMATS, SCALED
 from rankscope.experiments.depths import RELATIVE
 from rankscope.experiments.laws import power_of_ten
-from rankscope.experiments.layernorm_study import Outcome, Setting
+from rankscope.experiments.layernorm_cases import FACTORS, SWEEPS, Setting
+from rankscope.experiments.layernorm_study import Outcome
 
 STATEMENT = "LayerNorm alone stops μ → 0 in randomly initialised models."
 _POLES = 1.05
@@ -19,8 +20,8 @@ _POLES = 1.05
 def w2(
     *,
     layers: int = study.LAYERS,
-    factors: Mapping[str, Mapping[str, Setting]] = study.FACTORS,
-    sweeps: Mapping[str, Setting] = study.SWEEPS,
+    factors: Mapping[str, Mapping[str, Setting]] = FACTORS,
+    sweeps: Mapping[str, Setting] = SWEEPS,
     seeds: int = 5,
     seed: int = 0,
     on_case: Callable[[], None] | None = None,
@@ -57,8 +58,8 @@ def w2(
 
 
 def steps(
-    factors: Mapping[str, Mapping[str, Setting]] = study.FACTORS,
-    sweeps: Mapping[str, Setting] = study.SWEEPS,
+    factors: Mapping[str, Mapping[str, Setting]] = FACTORS,
+    sweeps: Mapping[str, Setting] = SWEEPS,
 ) -> int:
     """How often ``on_case`` is called."""
     return study.cases(factors, sweeps)

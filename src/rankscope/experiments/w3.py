@@ -77,7 +77,7 @@ def w3(
     all features keeps, so that it is outside this reasoning and only measured.
     """
     parts = {}
-    for name, run in (COVERED | CONTRASTS).items():
+    for name, run in {**COVERED, **CONTRASTS}.items():
         parts[name] = Trace.joined([_trace(run, layers, seed + k) for k in range(SEEDS)]).table
         if on_network is not None:
             on_network()

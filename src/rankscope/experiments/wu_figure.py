@@ -58,9 +58,7 @@ class Shape:
 
     def inputs(self) -> tuple[Tensor, Tensor]:
         """Bundled passages."""
-        return embed(
-            passages()[: self.samples], self.width, length=self.tokens, seed=self.seed
-        )
+        return embed(passages()[: self.samples], self.width, length=self.tokens, seed=self.seed)
 
 
 @dataclass(frozen=True)
@@ -151,9 +149,7 @@ def _repeated(case: Case, depth: int, texts: Sequence[str], length: int) -> _Sub
     loaded = case.model()
     x, token_mask, _ = loaded.inputs(texts, length=length)
     network = loaded.network
-    return _Subject(
-        case.name, network.repeat(max(1, depth // network.spec.layers)), x, token_mask
-    )
+    return _Subject(case.name, network.repeat(max(1, depth // network.spec.layers)), x, token_mask)
 
 
 def _by_mask(
@@ -168,9 +164,7 @@ def _by_mask(
         table = deep_trace(
             network.with_mask(mask), subject.x, norm="fro", token_mask=subject.token_mask
         ).table.filter(pl.col("metric").is_in(["log10_residual", RELATIVE]))
-        found[name] = table.with_columns(
-            pl.col("metric").replace({"log10_residual": DISPERSION})
-        )
+        found[name] = table.with_columns(pl.col("metric").replace({"log10_residual": DISPERSION}))
         if on_run is not None:
             on_run()
     return tables.joined(found)
