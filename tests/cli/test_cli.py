@@ -1,54 +1,20 @@
 """The command line as a user meets it: its output, its files and its exit code."""
 
-import io
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 import pytest
 import transformers as hf
 
-from rankscope.cli import main
 from rankscope.text import Tokenizer
 
 from ..families.conftest import lively
 
 SMALL = ["--layers=2", "--heads=2", "--width=16", "--passages=2", "--length=12"]
-
-
-@dataclass(frozen=True)
-class Ran:
-    """What a command left behind."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture
-def rankscope(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Callable[..., Ran]:
-    """Run the command line in an empty folder, in this process: importing torch takes seconds."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str, stdin: str = "") -> Ran:
-        monkeypatch.setattr(sys, "argv", ["rankscope", *arguments])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        printed = capsys.readouterr()
-        return Ran(code, printed.out, printed.err)
-
-    return run
 
 
 def test_as_a_process_of_its_own(tmp_path: Path) -> None:

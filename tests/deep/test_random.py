@@ -107,7 +107,7 @@ def inputs(draw):
 
 
 @hypothesis.settings(
-    max_examples=60,
+    max_examples=40,
     deadline=None,
     derandomize=True,
     suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],  # it only makes nets

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from rankscope.errors import InputError
-from rankscope.experiments import Claim, Reading, d2, d3, d4, n1
+from rankscope.experiments import Claim, Reading, d2, d3, d4, n1, w1, w2, w3, w4
 from rankscope.experiments.d1 import d1
 from rankscope.experiments.d5 import Case, d5, passes
 from rankscope.experiments.d8 import d8
 from rankscope.experiments.d9 import PATHS, d9
+from rankscope.experiments.w5 import passes as w5_passes
+from rankscope.experiments.w5 import w5
 
 Advance = Callable[[], None]
 
@@ -63,6 +65,24 @@ EXPERIMENTS: Final[dict[str, Experiment]] = {
     ),
     "N1": Experiment(
         lambda asked, advance: n1.n1(seed=asked.seed, on_network=advance), lambda _: n1.steps()
+    ),
+    "W1": Experiment(
+        lambda asked, advance: w1.w1(seed=asked.seed, on_network=advance), lambda _: w1.steps()
+    ),
+    "W2": Experiment(
+        lambda asked, advance: w2.w2(seed=asked.seed, on_case=advance), lambda _: w2.steps()
+    ),
+    "W3": Experiment(
+        lambda asked, advance: w3.w3(seed=asked.seed, on_network=advance), lambda _: w3.steps()
+    ),
+    "W4": Experiment(
+        lambda asked, advance: w4.w4(seed=asked.seed, on_network=advance), lambda _: w4.steps()
+    ),
+    "W5": Experiment(
+        lambda asked, advance: w5(
+            asked.cases, texts=asked.texts, length=asked.length, on_batch=advance
+        ),
+        lambda asked: w5_passes(asked.cases, len(asked.texts)),
     ),
 }
 

@@ -140,3 +140,35 @@ def masks(
             on_mask=advance,
         )
     deliver.study(prepare.noted(found, subject.about), folder=folder, as_json=target.as_json)
+
+
+@app.command()
+@takes(OutputOptions)
+def study(
+    target: OutputOptions,
+    *,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="widths, patterns, layernorm or wu.")],
+    models: Annotated[
+        str, typer.Option(help="For wu: built-in names, at initialisation, comma-separated.")
+    ] = "",
+    pretrained: Annotated[
+        list[str] | None,
+        typer.Option(help="For wu: a folder or Hub id with weights, or LABEL=one; repeatable."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the weights.")] = 0,
+) -> None:
+    """Answer a question with many small networks, and a chart.
+
+    widths: what sets the speed of the collapse. patterns: linear, Linformer, Gaussian, sparsemax,
+    sink and ALiBi attention side by side. layernorm: does LayerNorm alone stop the collapse? wu:
+    the 2024 paper's figure, four masks and four sets of parts, to 128 layers.
+    """
+    from rankscope.cli import deliver, prepare, studies
+
+    chosen = studies.known(name)
+    listed = names(models)
+    cases = prepare.cases(listed, pretrained or [], seed=seed) if listed or pretrained else []
+    folder = deliver.folder(target)
+    with deliver.progress(name, chosen.steps(cases)) as advance:
+        found = chosen.run(cases, seed, advance)
+    deliver.study(found, folder=folder, as_json=target.as_json)

@@ -14,7 +14,36 @@ Advance = Callable[[], None]
 
 @dataclass(frozen=True)
 class Known:
-    """How a study is run, and how often it reports progress."""
+    """How a study is run, on which models if any, and how often it reports progress."""
 
     run: Callable[[Sequence[Case], int, Advance], Study]
     steps: Callable[[Sequence[Case]], int]
+
+
+STUDIES: Final[dict[str, Known]] = {
+    "widths": Known(
+        lambda _cases, _seed, advance: widths.width_study(on_case=advance),
+        lambda _: widths.cases(),
+    ),
+    "patterns": Known(
+        lambda _, seed, advance: pattern_study.pattern_study(seed=seed, on_network=advance),
+        lambda _: pattern_study.steps(),
+    ),
+    "layernorm": Known(
+        lambda _, seed, advance: layernorm_study.layernorm_study(seed=seed, on_case=advance),
+        lambda _: layernorm_study.cases(),
+    ),
+    "wu": Known(
+        lambda cases, seed, advance: wu_figure.wu_figure(
+            cases, shape=wu_figure.Shape(seed=seed), on_run=advance
+        ),
+        wu_figure.runs,
+    ),
+}
+
+
+def known(name: str) -> Known:
+    """A study by its name; a wrong one is found before any work is done."""
+    if name not in STUDIES:
+        raise InputError(f"there is no study {name!r}; choose {', '.join(STUDIES)}.")
+    return STUDIES[name]

@@ -19,6 +19,9 @@ from rankscope.network import Attention, Sight
 from rankscope.network.patterns import LinformerScores, pooling, positive_feature, sparsemax
 from rankscope.network.scores import hide
 
+_SEEN = 1e-200
+"""Steps below are linear to the last digit, and floats that small may lack digits to divide by."""
+
 
 def linformer(attention: Attention, state: Scaled, sight: Sight) -> Weighing:
     """Pooled keys are keys like others: a softmax over segments, each spread over its tokens."""
@@ -69,8 +72,10 @@ def _features(part: Projected) -> Projected:
     h, size = part.own.mantissa, along(power(part.own.log), part.own.mantissa)
     step = h * size
     below, above = (a <= 0) & (a + step <= 0), (a >= 0) & (a + step >= 0)
-    rate = torch.where(size > 0, torch.expm1(step) / torch.where(size > 0, size, 1.0), h)
-    plain = (_elu(a + step) - _elu(a)) / torch.where(size > 0, size, 1.0)
+    seen = size > _SEEN
+    divisor = torch.where(seen, size, 1.0)
+    rate = torch.where(seen, torch.expm1(step) / divisor, h)
+    plain = torch.where(seen, (_elu(a + step) - _elu(a)) / divisor, h)
     change = torch.where(above, h, torch.where(below, a.clamp(max=0).exp() * rate, plain))
     return Projected(
         Lifted(positive_feature(a), torch.zeros_like(part.own.log)), Lifted(change, part.own.log)

@@ -70,10 +70,10 @@ def merged(parts: Sequence[tuple[Bool[Tensor, "batch"], Weighing]]) -> Weighing:
 def _small(shared: Shared, own: Pattern, size: PerSample, largest: PerSample) -> Pattern:
     """Δ in units of ``e^log`` for small differences: ``expm1(tE)/t → E`` as ``t → 0``."""
     gain = own
-    if bool((largest > _VANISHING).any()):
-        positive = size > 0
-        t = along(torch.where(positive, size, 1.0), own)
-        gain = torch.where(along(positive, own), torch.expm1(own * t) / t, own)
+    seen = largest > _VANISHING  # below, the limit is exact, and t may be too small for a division
+    if bool(seen.any()):
+        t = along(torch.where(seen, size, 1.0), own)
+        gain = torch.where(along(seen, own), torch.expm1(own * t) / t, own)
     mean = (gain * shared).sum(-1, keepdim=True)
     return (gain - mean) * shared / (1 + along(size, mean) * mean)
 

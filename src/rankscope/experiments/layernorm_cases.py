@@ -84,7 +84,7 @@ SWEEPS: Mapping[str, Setting] = {
     f"{width} features, {heads} head{'s' * (heads > 1)}, {mask}": Setting(
         mask=mask, heads=heads, width=width, tokens=16
     )
-    for width in (4, 8, 16, 64)
+    for width in (4, 8, 64)
     for heads in (1, 4)
     for mask in ("full", "causal")
 }

@@ -20,28 +20,35 @@ from rankscope import tables
 from rankscope.deep import deep_trace
 from rankscope.experiments.deep_study import FORMATS, SCALED
 from rankscope.experiments.depths import RELATIVE, Reading
-from rankscope.experiments.laws import law, medians, power_of_ten
+from rankscope.experiments.laws import Law, LawKind, law, medians, power_of_ten
 from rankscope.experiments.layernorm_cases import FACTORS, SCALES, SWEEPS, Setting, random_network
 from rankscope.experiments.study import Drawing, Study
 from rankscope.metrics import residual, stable_rank
 from rankscope.tracing import Provenance, trace
 
 LAYERS = 100
+_SEARCHED = 60
+"""Layers of the search's networks: with 16 tokens, three times what one-hot attention needs."""
 _DEEPER = 4
 """Where tokens stay apart, so many times more layers are asked whether they go on doing so."""
 _LEVEL = 0.1
 """Decades by which the last quarter of the layers may lie below the one before and count as level;
 a collapse by a hundredth a layer, the slowest seen under a window, loses a quarter of a decade."""
+_CUBIC = 0.5
+"""How far from 3 the growth of the last steps may be."""
+_FARTHER = 3.0
+"""A straight line ends twice as far down as its middle; a doubly exponential fall much farther."""
 APART = 1e-2
 """Tokens that differ by more than this part of their size: far above the noise of any format."""
 _STABLE = "stable_rank"
 _SHARE = "share_still_apart"
 _SAMPLES = 3
-
-Fate = Literal["stops", "collapses"]
-
+SEEDS = 4
+"""Draws of weights in the search."""
 
 _FRESH, _REPEATED = "fresh layers", "one layer repeated"
+
+Fate = Literal["stops", "collapses"]
 
 
 def layernorm_study(
@@ -49,7 +56,7 @@ def layernorm_study(
     layers: int = LAYERS,
     factors: Mapping[str, Mapping[str, Setting]] = FACTORS,
     sweeps: Mapping[str, Setting] = SWEEPS,
-    seeds: int = 5,
+    seeds: int = SEEDS,
     seed: int = 0,
     on_case: Callable[[], None] | None = None,
 ) -> Study:
@@ -64,7 +71,7 @@ def layernorm_study(
         if on_case is not None:
             on_case()
     for name, setting in sweeps.items():
-        found.append(_swept(name, setting, layers, range(seed, seed + seeds)))
+        found.append(_swept(name, setting, min(layers, _SEARCHED), range(seed, seed + seeds)))
         if on_case is not None:
             on_case()
     merged = pl.concat(found, how="diagonal")
@@ -117,7 +124,7 @@ def outcomes(summary: pl.DataFrame) -> dict[str, Outcome]:
         rank = medians(summary, _STABLE, model=name, variant="float64")[-1]
         found[name] = Outcome(
             len(curves[SCALED]) - 1,
-            str(law(curves[SCALED])),
+            str(long_law(curves[SCALED])),
             {format_: curve[-1] for format_, curve in curves.items()},
             {format_: fate(curve) for format_, curve in curves.items()},
             rank,
@@ -139,10 +146,35 @@ def fate(log10: list[float]) -> Fate:
     return "stops" if after > before - _LEVEL else "collapses"
 
 
+def long_law(log10: list[float]) -> Law:
+    """The law of a residual that fresh layers make go up and down, by its whole second half.
+
+    >>> long_law([0.0, -0.1, -0.2, -0.3, -0.4, -0.5, -0.52, -0.6]).kind
+    'exponential'
+
+    ``law`` tells double exponents from the last few steps, where scatter may look like growth; here
+    the whole second half has to bear it out.
+    """
+    found = law(log10)
+    middle = len(log10) // 2
+    if found.kind == "equal":
+        return found
+    if fate(log10) == "stops":
+        kind: LawKind = "none"
+    elif abs(found.growth - 3) < _CUBIC and found.last < _FARTHER * log10[middle]:
+        return Law("doubly exponential", found.growth, found.rate, found.last)
+    else:
+        kind = "exponential"
+    rate = (log10[-1] - log10[middle]) / max(1, len(log10) - 1 - middle)
+    return Law(kind, found.growth, rate, found.last)
+
+
 def shares(summary: pl.DataFrame) -> dict[tuple[str, str], dict[float, float]]:
     """By network and kind of layers: for each logit scale, the share of runs that stay apart."""
     found: dict[tuple[str, str], dict[float, float]] = {}
     rows = summary.filter(pl.col("metric") == _SHARE)
+    if rows.is_empty():
+        return found
     for model, variant, setting, mean in rows.select(
         "model", "variant", "setting", "mean"
     ).iter_rows():

@@ -22,7 +22,7 @@ def w2(
     layers: int = study.LAYERS,
     factors: Mapping[str, Mapping[str, Setting]] = FACTORS,
     sweeps: Mapping[str, Setting] = SWEEPS,
-    seeds: int = 5,
+    seeds: int = study.SEEDS,
     seed: int = 0,
     on_case: Callable[[], None] | None = None,
 ) -> Claim:
@@ -71,13 +71,13 @@ def _domain(ends: Mapping[str, Outcome]) -> tuple[str, ...]:
     going = [name for name in ends if name not in stopped]
     told = []
     if going:
-        told.append(f"The residual goes on shrinking in {len(going)} cases: {'; '.join(going)}.")
+        told.append(f"Cases in which the residual goes on shrinking: {'; '.join(going)}.")
     if stopped:
         poles = [name for name, one in stopped.items() if one.rank < _POLES]
-        told.append(f"It stops in {len(stopped)} cases: {'; '.join(stopped)}.")
+        told.append(f"Cases in which it stops: {'; '.join(stopped)}.")
         told.append(
-            f"In {len(poles)} of these {len(stopped)} the tokens end on two opposite poles (stable "
-            f"rank below {_POLES:g}): they differ, and yet have rank one."
+            f"Of the latter {len(poles)} out of {len(stopped)} end with tokens on two opposite "
+            f"poles (stable rank below {_POLES:g}): different, and yet of rank one."
         )
     return tuple(told)
 

@@ -10,8 +10,9 @@ from torch import Tensor
 from rankscope import tables
 from rankscope.deep import deep_trace
 from rankscope.experiments.claims import Claim, overall
-from rankscope.experiments.depths import RELATIVE, laws
-from rankscope.experiments.laws import Law, power_of_ten
+from rankscope.experiments.depths import RELATIVE
+from rankscope.experiments.laws import Law, medians, power_of_ten
+from rankscope.experiments.layernorm_study import long_law
 from rankscope.masks import Explicit, Mask, as_mask
 from rankscope.network import Network, Spec
 from rankscope.network.norms import NormKind
@@ -83,7 +84,7 @@ def w3(
             on_network()
     table = tables.joined(parts)
     summary = tables.summary(table)
-    found = laws(summary)
+    found = {name: long_law(medians(summary, RELATIVE, variant=name)) for name in parts}
     return Claim(
         "W3",
         STATEMENT,

@@ -97,14 +97,17 @@ def _measured(
 def _judged(summary: pl.DataFrame, part: pl.DataFrame, name: str) -> tuple[bool, bool, str]:
     """Whether the rank is full everywhere, whether there is a cone somewhere, and both in words."""
     inside = part.filter(pl.col("layer") > 0)
-    ranks = inside.filter(pl.col("metric") == _RANK)["value"].to_list()
-    full = min(ranks) == 1.0
+    ranks = inside.filter(pl.col("metric") == _RANK)
+    least, lowest = ranks.sort("value", "layer").select("value", "layer").row(0)
+    full = least == 1.0
     rows = summary.filter((pl.col("model") == name) & (pl.col("layer") > 0)).sort("layer")
     cosines = rows.filter(pl.col("metric") == _COSINE)["median"].to_list()
     effective = rows.filter(pl.col("metric") == _EFFECTIVE)["median"].to_list()
     cone = max(cosines) >= ANISOTROPIC
     at = cosines.index(max(cosines)) + 1
-    rank = "full rank at every layer" if full else f"rank down to {min(ranks):.0%} of what can be"
+    rank = "full rank at every layer"
+    if not full:
+        rank = f"rank down to {least:.0%} of what can be (layer {lowest})"
     return (
         full,
         cone,

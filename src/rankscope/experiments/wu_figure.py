@@ -12,7 +12,8 @@ from rankscope.deep import deep_trace
 from rankscope.errors import InputError
 from rankscope.experiments.d5 import Case
 from rankscope.experiments.depths import RELATIVE
-from rankscope.experiments.laws import law, medians, power_of_ten
+from rankscope.experiments.laws import medians, power_of_ten
+from rankscope.experiments.layernorm_study import long_law
 from rankscope.experiments.study import Drawing, Study
 from rankscope.network import Network, Spec
 from rankscope.text import embed, passages
@@ -179,7 +180,7 @@ def _sentences(summary: pl.DataFrame) -> tuple[str, ...]:
             relative = medians(summary, RELATIVE, model=model, variant=mask)
             ends.append(
                 f"{mask} {power_of_ten(curve[-1])} ({power_of_ten(relative[-1])} of the tokens' "
-                f"size, {law(relative).kind})"
+                f"size; {long_law(relative)})"
             )
-        told.append(f"{model}: μ after {len(curve) - 1} layers: {', '.join(ends)}.")
+        told.append(f"{model}: μ after {len(curve) - 1} layers: {'; '.join(ends)}.")
     return tuple(told)
