@@ -10,7 +10,7 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTAL
 
 
 def test_there_are_examples() -> None:
-    assert len(EXAMPLES) == 2
+    assert len(EXAMPLES) == 3
 
 
 def test_examples_run(
@@ -19,11 +19,13 @@ def test_examples_run(
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     for example in EXAMPLES:
-        exec(compile(example, str(README), "exec"), names)  # the second goes on from the first
+        exec(compile(example, str(README), "exec"), names)  # each goes on from the ones before
     assert (tmp_path / "san.html").is_file()
     printed = capsys.readouterr().out
     assert "BERT: relative error of each layer" in printed
     assert "relative_residual" in printed
+    assert "D's theorem" in printed
+    assert "radius 4" in printed
 
 
 def test_bundled_picture_is_there() -> None:

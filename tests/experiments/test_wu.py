@@ -95,8 +95,8 @@ def test_width_keeps_products_of_weights_as_large_as_berts() -> None:
 def test_figure_can_be_drawn_with_logarithmic_depth(figure) -> None:
     drawing = figure.drawings[0]
     assert (drawing.figure, drawing.metric) == ("by_depth", DISPERSION)
-    assert drawing.options == {"log_depth": True}
-    figures.by_depth(figure.summary, metric=DISPERSION, log_depth=True)
+    assert all(each.options["log_depth"] for each in figure.drawings)
+    figures.by_depth(figure.summary, metric=DISPERSION, **drawing.options)
     assert len(figure.sentences) == 4
     assert "full 10^-" in figure.sentences[0]
 

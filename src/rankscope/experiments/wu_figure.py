@@ -29,6 +29,8 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 }
 """Under each name what is left out."""
 _BERT_WIDTH, _BERT_STD = 768, 0.02
+_LOWEST = -20.0
+"""Where charts are cut: beyond what float64 can tell from equal tokens."""
 
 
 @dataclass(frozen=True)
@@ -115,12 +117,18 @@ def wu_figure(
         provenance=asdict(Provenance("BERT shape", seed=shape.seed))
         | {"norm": "fro", "window": str(window), "shape": str(shape)},
         drawings=(
-            Drawing("by_depth", caption, DISPERSION, {"log_depth": True}),
+            Drawing(
+                "by_depth",
+                f"{caption} Where a curve leaves the panel, the tokens go on growing alike.",
+                DISPERSION,
+                {"log_depth": True, "lowest": _LOWEST},
+            ),
+            Drawing("by_depth", f"{caption} Each panel whole.", DISPERSION, {"log_depth": True}),
             Drawing(
                 "by_depth",
                 f"{caption} As a part of the tokens' own size.",
                 RELATIVE,
-                {"log_depth": True, "lowest": -20.0},
+                {"log_depth": True, "lowest": _LOWEST},
             ),
         ),
         shown=(DISPERSION,),
