@@ -272,7 +272,7 @@ def test_norms_of_tokens_with_nothing_in_common(norm, s, tokens):
     assert apart(got, normed(norm)(rows_of(state))) < CLOSE
 
 
-@pytest.mark.parametrize("s", [0.7, -3.0, -30.0, -290.0])
+@pytest.mark.parametrize("s", [0.7, -3.0, -19.0, -30.0, -290.0])
 def test_norms_of_tokens_along_one_row(norm, s):
     # Deviations along the common row: a norm takes them away to first order, but for its ε; the
     # rows are x·(1 + p), with 1 + p < 0 for one of them where s is large.

@@ -188,7 +188,16 @@ def _sentences(summary: pl.DataFrame) -> tuple[str, ...]:
             relative = medians(summary, RELATIVE, model=model, variant=mask)
             ends.append(
                 f"{mask} {power_of_ten(curve[-1])} ({power_of_ten(relative[-1])} of the tokens' "
-                f"size; {long_law(relative)})"
+                f"size, {_course(relative)})"
             )
         told.append(f"{model}: μ after {len(curve) - 1} layers: {'; '.join(ends)}.")
     return tuple(told)
+
+
+def _course(log10: list[float]) -> str:
+    """The law where it is beyond doubt; otherwise the factor alone, for one network's residual goes
+    up and down too much to tell a slow collapse from none."""
+    found = long_law(log10)
+    if found.kind in ("doubly exponential", "equal"):
+        return found.kind
+    return f"× {10**found.rate:.3g} a layer over the second half"

@@ -49,6 +49,9 @@ class LogParts(NamedTuple):
         )
 
 
+Differences = Float[Tensor, "batch head token"]
+
+
 @dataclass(frozen=True)
 class HeadWeights:
     """A layer of attention in the theory's own matrices, in float64; silent heads are zero."""
@@ -145,7 +148,7 @@ def output_center(weights: HeadWeights, spread: Spread) -> Float[Tensor, "batch 
     return weights.bias + torch.einsum("bhf,hfg->bg", mixed, weights.values)
 
 
-def log_differences(weights: HeadWeights, spread: Spread) -> Float[Tensor, "batch head token"]:
+def log_differences(weights: HeadWeights, spread: Spread) -> Differences:
     """``log D_i = log max_jj' |E_ij − E_ij'|`` of every head and query; padding has none."""
     rest = spread.mantissa.unsqueeze(1)
     scores = weights.scale * (rest @ weights.query_key) @ rest.mT
@@ -172,31 +175,39 @@ def log_beta(weights: HeadWeights) -> PerSample:
     return _over_heads(weights, each).composite
 
 
-def a_priori_bound(weights: HeadWeights, spread: Spread) -> PerSample:
+def a_priori_bound(
+    weights: HeadWeights, spread: Spread, *, differences: Differences | None = None
+) -> PerSample:
     """``log(4 γ β · scale · ‖R‖³)``, if all ``D_i ≤ SCORE_LIMIT`` (D, theorem 2.2).
 
     From ``data_bound`` by ``max D ≤ 2 scale ‖W_QK‖₁‖R‖₁‖R‖∞`` and ``ΣD = γ² max D``, head by
-    head, with γ the largest of the heads.
+    head, with γ the largest of the heads. Whoever has the ``log_differences`` need not find them
+    again.
     """
-    most = gamma(log_differences(weights, spread)).amax(-1)
+    differences = log_differences(weights, spread) if differences is None else differences
+    most = gamma(differences).amax(-1)
     size = spread.norms.composite
     return math.log(4) + most.log() + _log(weights.scale) + log_beta(weights) + 3 * size
 
 
-def data_bound(weights: HeadWeights, spread: Spread) -> LogParts:
+def data_bound(
+    weights: HeadWeights, spread: Spread, *, differences: Differences | None = None
+) -> LogParts:
     """``2√(ΣD · max D) ‖R‖ ‖W‖`` by parts, if all ``D_i ≤ SCORE_LIMIT`` (D, proof of theorem 2.2).
 
     ``|P_ij − q_j| ≤ (e^D_i − 1) q_j ≤ 2 D_i q_j``: column sums of P − 1qᵀ are at most ``2ΣD``, row
     sums at most ``2 max D``. Heads derived, as said above. The condition is D's; ``sharp_bound``
     shows that the number would be true without it.
     """
-    differences = log_differences(weights, spread)
+    differences = log_differences(weights, spread) if differences is None else differences
     sums = _over_heads(weights, differences.logsumexp(-1), differences.amax(-1))
     norms = spread.norms
     return LogParts(math.log(2) + sums.one + norms.one, math.log(2) + sums.inf + norms.inf)
 
 
-def sharp_bound(weights: HeadWeights, spread: Spread) -> LogParts:
+def sharp_bound(
+    weights: HeadWeights, spread: Spread, *, differences: Differences | None = None
+) -> LogParts:
     """A bound without a condition, at most 0.18 times ``data_bound`` (derived).
 
     Two distributions whose log-ratio has range D differ by at most ``tanh(D/4)`` in total
@@ -207,7 +218,8 @@ def sharp_bound(weights: HeadWeights, spread: Spread) -> LogParts:
     and ``tanh(D/4) ≤ D/4``: hence ``√(1/8 · 1/4) < 0.18``. Some networks reach it exactly.
     """
     kept = spread.token_mask
-    weight = _log_tanh(log_differences(weights, spread) - math.log(4))  # batch head token
+    differences = log_differences(weights, spread) if differences is None else differences
+    weight = _log_tanh(differences - math.log(4))  # batch head token
     moved = spread.mantissa.unsqueeze(1) @ weights.values
     ranges = _range(moved.mT, None if kept is None else kept[:, None, None])
     apart = torch.cdist(moved, moved, p=1)

@@ -86,7 +86,7 @@ class _Answer:
             return cls(layer, reason, before, after, slack)
         weights, spread, skip = head_weights(block.attention), before.spread, network.spec.skips[1]
         differences = log_differences(weights, spread)
-        sharp = sharp_bound(weights, spread)
+        sharp = sharp_bound(weights, spread, differences=differences)
         gain = row_gain(block.mlp, width=network.spec.width, skip=skip)
         gated = gain is None
         if gain is None:
@@ -99,8 +99,8 @@ class _Answer:
             "gamma": gamma(differences).amax(-1).log(),
             "beta": log_beta(weights),
             "lipschitz": stretch,
-            "a_priori": a_priori_bound(weights, spread) + stretch,
-            "data": data_bound(weights, spread).times(gain).composite,
+            "a_priori": a_priori_bound(weights, spread, differences=differences) + stretch,
+            "data": data_bound(weights, spread, differences=differences).times(gain).composite,
             "sharp": sharp.times(gain).composite,
         }
         return cls(layer, "", before, after, slack, weights, gain, gated, logs)
