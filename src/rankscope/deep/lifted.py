@@ -15,7 +15,7 @@ from rankscope.shapes import PerSample
 
 Mantissa = Float[Tensor, "batch *rest"]
 
-_FARTHEST = 600.0
+FARTHEST = 600.0
 """``e^600`` is as far as plain numbers are let go, where functions are saturated anyway."""
 _LEAST = torch.finfo(torch.float64).min
 
@@ -64,7 +64,7 @@ def total(*terms: Lifted) -> Lifted:
 
 def power(log: PerSample) -> PerSample:
     """``e^log``, zero where that is too small for a float, and never too large for one."""
-    return log.clamp(max=_FARTHEST).exp()
+    return log.clamp(max=FARTHEST).exp()
 
 
 def along(per_sample: Shaped[Tensor, "batch"], like: Mantissa) -> Shaped[Tensor, "batch *ones"]:

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rankscope.deep.lifted import Lifted, along, power, total
+from rankscope.deep.lifted import FARTHEST, Lifted, along, power, total
 from rankscope.deep.scaled import Scaled, mapped
 from rankscope.deep.weighing import Pattern, Shared, Weighing, around_top, contrasted
 from rankscope.network import Attention, Sight
@@ -63,8 +63,11 @@ def from_products(
     of_pairs: Float[Tensor, "#batch #head query key"] | None = None,
 ) -> Weighing:
     """The softmax of ``scale·q·k`` and biases of keys or of pairs of positions."""
-    base = agreed(query.common, key.own) * scale
-    log = query.own.log + key.own.log
+    # Logits beyond all floats are made smaller together, so that the same one stays the largest.
+    logs = (query.common.log + key.own.log, query.own.log + key.own.log)
+    excess = (torch.maximum(*logs) - FARTHEST).clamp(min=0.0)
+    base = agreed(query.common, key.own.shifted(-excess)) * scale
+    log = logs[1] - excess
     if of_keys is not None:
         base = base + of_keys
     if of_pairs is not None:

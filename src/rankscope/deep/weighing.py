@@ -47,8 +47,7 @@ def contrasted(base: Shared, own: Pattern, log: PerSample) -> Weighing:
     largest = own.abs().flatten(1).amax(1) * size
     small = largest < _SMALL
     if bool(small.all()):
-        shared = base.softmax(-1)
-        return Weighing(shared, _small(shared, own, size, largest), log)
+        return _small(base, own, log, largest)
     if not bool(small.any()):
         return _large(base, own * along(size, own))
     return merged(
@@ -67,15 +66,25 @@ def merged(parts: Sequence[tuple[Bool[Tensor, "batch"], Weighing]]) -> Weighing:
     return Weighing(shared, own, log)
 
 
-def _small(shared: Shared, own: Pattern, size: PerSample, largest: PerSample) -> Pattern:
-    """Δ in units of ``e^log`` for small differences: ``expm1(tE)/t → E`` as ``t → 0``."""
+def _small(base: Shared, own: Pattern, log: PerSample, largest: PerSample) -> Weighing:
+    """Δ for small differences, in units of ``e^log``: ``expm1(tE)/t → E`` as ``t → 0``."""
+    log_shared = base.log_softmax(-1)
+    shared, lifted = log_shared.exp(), log_shared
+    top = shared.argmax(-1, keepdim=True)
+    unit, size = _unit_beside(log_shared, top), power(log)
+    if bool((unit != 0).any()):  # one key draws all weight to it: what others get is all there is
+        own = own - own.gather(-1, top.expand(*own.shape[:-1], 1))
+        alone = along(unit != 0, log_shared)
+        lifted = torch.where(alone, log_shared.scatter(-1, top, -torch.inf), log_shared)
+    lifted = (lifted - along(unit, lifted)).exp()
     gain = own
     seen = largest > _VANISHING  # below, the limit is exact, and t may be too small for a division
     if bool(seen.any()):
         t = along(torch.where(seen, size, 1.0), own)
         gain = torch.where(along(seen, own), torch.expm1(own * t) / t, own)
-    mean = (gain * shared).sum(-1, keepdim=True)
-    return (gain - mean) * shared / (1 + along(size, mean) * mean)
+    mean = (gain * lifted).sum(-1, keepdim=True)
+    delta = (gain * lifted - mean * shared) / (1 + along(size * unit.exp(), mean) * mean)
+    return Weighing(shared, delta, log + unit)
 
 
 def _large(base: Shared, own: Pattern) -> Weighing:

@@ -14,6 +14,7 @@ LawKind = Literal["doubly exponential", "exponential", "equal", "none"]
 _TAIL = 4
 """Steps at the end that are looked at, or half of all: a law is what holds in the long run."""
 _DOUBLES = 2.0
+_DECADE = 1.0
 _SHRINKS = -1e-6
 """Decades per layer: slower than one in a million layers is no collapse."""
 _SURE = 2.0
@@ -62,7 +63,8 @@ def law(log10: Sequence[float]) -> Law:
     rate = mean(tail)
     ratios = [b / a for a, b in pairwise(steps[-_TAIL:]) if a < 0]
     growth = median(ratios) if ratios else math.nan
-    if growth > _DOUBLES and rate < _SHRINKS:
+    # Scatter has ratios, too: growth must be there in every step, and lead somewhere.
+    if len(ratios) > 1 and min(ratios) > _DOUBLES and sum(steps[-_TAIL:]) < -_DECADE:
         return Law("doubly exponential", growth, rate, last)
     return Law("exponential" if _goes_on(tail) else "none", growth, rate, last)
 

@@ -35,6 +35,7 @@ _OWN_COLOURS: Final[Mapping[str, str]] = {
 }
 _SOLID, *_BROKEN = DASHES
 _BELOW: Final = 0.09  # of an axis, left free for markers at the bottom
+_REACH = 50.0  # axis lengths: a line that leaves the panel still leaves it in its place
 
 
 @dataclass(frozen=True)
@@ -143,11 +144,20 @@ def told(row: Row, vertical: Vertical, words: MetricWords) -> dict[str, Any]:
         drawn[f"exact_{name}"] = power_text(value) if words.scale == "exponent" else exact(value)
         drawn[name] = measured(value)
     for name in _STATISTICS:
-        drawn[f"drawn_{name}"] = vertical.shown(drawn[name])
+        drawn[f"drawn_{name}"] = _within_reach(vertical.shown(drawn[name]), vertical)
     if row["low"] == -math.inf and drawn["high"] is not None:
         drawn["drawn_low"] = vertical.domain[0]  # a band down to zero has no end
     drawn["gone"] = words.scale == "exponent" and gone(row)
     return drawn
+
+
+def _within_reach(value: float | None, vertical: Vertical) -> float | None:
+    """A value not so far off the axis that renderers lose the line that leads to it."""
+    if value is None or vertical.kind != "linear":
+        return value
+    low, high = vertical.domain
+    reach = _REACH * (high - low)
+    return min(max(value, low - reach), high + reach)
 
 
 def tooltip(first: Sequence[alt.Tooltip], look: Look) -> list[alt.Tooltip]:
