@@ -204,7 +204,7 @@ def test_only_measured_tokens_count(lively, tokens):
         assert difference(got[layer], log10_residual(state, measured)) < CLOSE
         expected = log10_residual(state, measured, relative=True)
         assert difference(relative[layer], expected) < CLOSE
-    with pytest.raises(ShapeError, match="mask"):
+    with pytest.raises(ShapeError, match="measured"):
         deep_trace(net, x, measured=measured[:, :3])
 
 

@@ -26,7 +26,7 @@ from rankscope.deep.series import ORDER, REACH, coefficients
 from rankscope.errors import InputError, ShapeError, UnsupportedModelError
 from rankscope.metrics import residual
 from rankscope.network import Network, Sphere, sight
-from rankscope.network.mlp import ACTIVATIONS, Passing
+from rankscope.network.mlp import Passing
 
 from .cases import SPECS, spec
 from .equations import PHI, _attention, _mlp
@@ -108,7 +108,7 @@ def test_lifted_numbers_in_units():
     chosen = both.only(torch.tensor([False, True]))
     assert (chosen.mantissa.tolist(), chosen.log.tolist()) == ([[0, 1]], [2])
     assert power(float64([-601.0, -599.0, 0.0, 5e3])).tolist() == pytest.approx(
-        [0, math.exp(-599), 1, math.exp(600)]
+        [0, math.exp(-599), 1, math.exp(690)]
     )
     assert along(torch.tensor([1.0, 2.0]), torch.zeros(2, 3, 4)).shape == (2, 1, 1)
 
@@ -340,7 +340,8 @@ def test_activations(name, s, tokens):
     for row, mine in zip(rows, exact(got.mantissa[0]), strict=True):
         for v, common, m in zip(row, at, mine, strict=True):
             assert abs(m * size - (phi(v) - common)) < mpf(CLOSE) * size
-    torch.testing.assert_close(got.x, ACTIVATIONS[name](POINTS), rtol=1e-14, atol=1e-300)
+    expected = float64([[float(value) for value in at]])  # F.gelu has no digits in its tail
+    torch.testing.assert_close(got.x, expected, rtol=1e-14, atol=1e-300)
 
 
 @pytest.mark.parametrize("unit", [-5000.0, -400.0, 400.0, 5000.0])

@@ -44,11 +44,21 @@ def test_a_fall_that_dies_away_is_no_collapse():
 def test_equal_tokens_have_a_law_of_their_own():
     found = law([0.0, -3.0, -math.inf, -math.inf])
     assert found.kind == "equal"
-    assert "exactly equal" in str(found)
+    assert "all tokens are equal" in str(found)
 
 
-def test_one_layer_shows_no_law():
-    assert law([0.3]).kind == "none"
+@pytest.mark.parametrize(
+    "curve",
+    [
+        [0.3],
+        [0.0, -1.6],  # a single step
+        [0.0, -1.0, -1.9, -2.5, -2.9, -3.1],  # slows down, but is not over
+        [-1.0, -3.0, -5.0, math.nan],
+    ],
+)
+def test_what_shows_no_law_is_called_undecided(curve):
+    assert law(curve).kind == "undecided"
+    assert "too few layers" in str(law(curve))
 
 
 @pytest.mark.parametrize(

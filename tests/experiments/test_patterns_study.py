@@ -4,7 +4,7 @@ import pytest
 
 from rankscope import figures
 from rankscope.experiments import pattern_study as study
-from rankscope.experiments.depths import RELATIVE, Reading
+from rankscope.experiments.depths import RELATIVE, Texts
 
 PAIRWISE = {"ALiBi", "rotary"}
 
@@ -12,7 +12,7 @@ PAIRWISE = {"ALiBi", "rotary"}
 @pytest.fixture(scope="module")
 def found():
     ticks: list[int] = []
-    reading = Reading(width=16, tokens=10, samples=2)
+    reading = Texts(width=16, tokens=10, samples=2)
     result = study.pattern_study(layers=9, reading=reading, on_network=lambda: ticks.append(1))
     assert len(ticks) == study.steps() == 15
     return result

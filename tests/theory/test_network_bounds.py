@@ -305,9 +305,11 @@ def test_the_table_has_a_row_for_all_and_null_where_nothing_is_known(lively, tok
 def test_sentences_say_measured_and_promised(lively, tokens):
     net = lively(Spec(3, 1, 4, mlp_ratio=0.0, **PURE))
     words = bounds(net, 0.01 * tokens(2, 5, 4)).sentences
-    assert len(words) == 5
-    assert "residual is 10^-" in words[0]
-    assert all("at most 10^-" in line for line in words[1:])
+    assert len(words) == 6
+    assert words[0].startswith("γ ")
+    assert "shrinks in layers 1, 2, 3" in words[0]
+    assert "residual is 10^-" in words[1]
+    assert all("at most 10^-" in line for line in words[2:])
     assert not any("says nothing" in line for line in words)
     loud = bounds(net, 3 * tokens(1, 5, 4)).sentences
     assert any("differ by 1.2564 at most" in line for line in loud)

@@ -155,14 +155,15 @@ def paths(
 
 
 def study(found: Study, *, folder: Path | None, as_json: bool) -> None:
-    """The report, the table and the first chart; then the medians and what they show."""
+    """The report, the table and the charts; then the medians and what they show."""
     files: dict[str, str] = {}
     if folder is not None:
         path = folder / f"{found.name}.parquet"
         files["table"] = str(tables.write(found.table, path, found.provenance))
-        charts = report.study_charts(replace(found, drawings=found.drawings[:1]))
-        for chart in charts:
-            files["chart"] = str(figures.save(chart, path.with_suffix(".png")))
+        for number, chart in enumerate(report.study_charts(found), start=1):
+            which = "" if number == 1 else f"-{number}"
+            place = path.with_name(f"{found.name}{which}.png")
+            files[f"chart{which}"] = str(figures.save(chart, place))
         page = report.study_page(found)
         files["report"] = str(report.write_html(page, path.with_suffix(".html")))
     if as_json:

@@ -48,8 +48,9 @@ def deep(
     from rankscope.cli import deliver, prepare
     from rankscope.experiments import deep_study
 
+    parts = prepare.parts_named(names(without))
     subject = prepare.subject(model, network, source)
-    variant = subject.network.without(*names(without))
+    variant = subject.network.without(*parts)
     folder = deliver.folder(target)
     with deliver.progress("going deep", deep_study.passes(subject.batches)) as advance:
         found = deep_study.deep_study(
@@ -84,11 +85,13 @@ def bounds(
     from rankscope.cli import deliver, prepare
     from rankscope.experiments.bound_study import bound_study
 
+    parts = prepare.parts_named(names(without))
     subject = prepare.subject(model, network, source)
+    prepare.all_tokens_count(subject, "bounds")
     folder = deliver.folder(target)
     with deliver.progress("bounding", 1) as advance:
         found = bound_study(
-            subject.network.without(*names(without)),
+            subject.network.without(*parts),
             subject.x,
             subject.token_mask,
             title=prepare.title_without(subject.title, without),
@@ -126,12 +129,13 @@ def masks(
 
     if network.mask is not None:
         raise InputError("--mask names one mask; here --masks names those to compare.")
-    chosen = prepare.masks_named(names(masks))
+    chosen, parts = prepare.masks_named(names(masks)), prepare.parts_named(names(without))
     subject = prepare.subject(model, network, source)
+    prepare.all_tokens_count(subject, "masks")
     folder = deliver.folder(target)
     with deliver.progress("masking", len(chosen)) as advance:
         found = mask_study(
-            subject.network.without(*names(without)),
+            subject.network.without(*parts),
             subject.x,
             subject.token_mask,
             masks=chosen,

@@ -15,6 +15,7 @@ from rankscope.cli.options import InputOptions, ModelOptions, NetworkOptions
 from rankscope.errors import InputError
 from rankscope.masks import Mask, as_mask
 from rankscope.network import Network, Spec
+from rankscope.network.network import ABLATIONS
 from rankscope.text import embed, passages
 
 if TYPE_CHECKING:
@@ -70,6 +71,24 @@ def masks_named(listed: Sequence[str]) -> list[Mask]:
     if not listed:
         raise InputError("--masks names none; try full,causal,window:8.")
     return [as_mask(name) for name in listed]
+
+
+def all_tokens_count(subject: Subject, command: str) -> None:
+    """Refuse to leave special tokens out of figures that are about all tokens."""
+    if subject.measured is not None:
+        raise InputError(
+            f"--no-special-tokens is not for {command}: its bounds and graphs are about all tokens."
+        )
+
+
+def parts_named(listed: Sequence[str]) -> Sequence[str]:
+    """Parts to leave out; a wrong one is found before any work is done."""
+    for name in listed:
+        if name not in ABLATIONS:
+            raise InputError(
+                f"--without: a network has no part {name!r}; choose {', '.join(ABLATIONS)}."
+            )
+    return listed
 
 
 def title_without(title: str, without: str) -> str:

@@ -55,10 +55,12 @@ def linear_kernel(attention: Attention, state: Scaled, sight: Sight) -> Weighing
     near_g = near @ own_g.mT  # batch head 1 key
     visible, several = support(sight, state)
     products = both + near_g * size_g
-    if several:
+    # Features that underflow leave nothing to compare with; then plain numbers show the rest.
+    asked = both + f_far * size_f
+    if several or not (bool((products > 0).all()) and bool((asked > 0).all())):
         exact = products + (f_far + own_f @ own_g.mT * size_g) * size_f
-        return _normalised(exact, sight)
-    gain = (own_f @ own_g.mT * both - f_far * near_g) / (products * (both + f_far * size_f))
+        return _unshared(attention.scores.weights(exact, sight))
+    gain = (own_f @ own_g.mT * both - f_far * near_g) / (products * asked)
     shown = products if visible is None else products.masked_fill(~visible, 0.0)
     shared = shown / shown.sum(-1, keepdim=True)
     mean = (gain * shared).sum(-1, keepdim=True)
@@ -71,10 +73,11 @@ def _features(part: Projected) -> Projected:
     a = part.common.at(0.0)
     h, size = part.own.mantissa, along(power(part.own.log), part.own.mantissa)
     step = h * size
-    below, above = (a <= 0) & (a + step <= 0), (a >= 0) & (a + step >= 0)
+    below = (a <= 0) & (a + step <= 0) & (step.abs() < 1)
+    above = (a >= 0) & (a + step >= 0)
     seen = size > _SEEN
     divisor = torch.where(seen, size, 1.0)
-    rate = torch.where(seen, torch.expm1(step) / divisor, h)
+    rate = torch.where(seen, torch.expm1(step.clamp(max=1.0)) / divisor, h)
     plain = torch.where(seen, (_elu(a + step) - _elu(a)) / divisor, h)
     change = torch.where(above, h, torch.where(below, a.clamp(max=0).exp() * rate, plain))
     return Projected(
@@ -85,13 +88,6 @@ def _features(part: Projected) -> Projected:
 def _elu(z: Tensor) -> Tensor:
     """The feature less one, which would drown numbers near zero."""
     return torch.where(z > 0, z, torch.expm1(z))
-
-
-def _normalised(products: Pattern, sight: Sight) -> Weighing:
-    if sight.allowed is not None:
-        products = products.masked_fill(~sight.allowed, 0.0)
-    weights = products / products.sum(-1, keepdim=True)
-    return _unshared(weights)
 
 
 def _unshared(weights: Pattern) -> Weighing:

@@ -15,8 +15,8 @@ from rankscope.shapes import PerSample
 
 Mantissa = Float[Tensor, "batch *rest"]
 
-FARTHEST = 600.0
-"""``e^600`` is as far as plain numbers are let go, where functions are saturated anyway."""
+FARTHEST = 690.0
+"""``e^690`` is as far as plain numbers are let go, where functions are saturated anyway."""
 _LEAST = torch.finfo(torch.float64).min
 
 

@@ -14,12 +14,14 @@ from torch import Tensor
 
 from rankscope.deep.lifted import Lifted, along, power, total
 from rankscope.deep.scaled import Scaled, mapped
-from rankscope.deep.series import ORDER, REACH, coefficients
-from rankscope.network.mlp import ACTIVATIONS, MLP, Passing
+from rankscope.deep.series import ORDER, REACH, coefficients, exactly
+from rankscope.network.mlp import MLP, Passing
 from rankscope.shapes import PerSample
 
 _RANGE = 300.0
 """Beyond ``e^±300`` an activation is homogeneous to the last digit."""
+_TAIL = 40.0
+"""Beyond it an activation is zero or the identity in all the digits there are."""
 
 
 def fed_forward(mlp: MLP | Passing, state: Scaled) -> Scaled:
@@ -43,7 +45,7 @@ def activated(name: str, state: Scaled) -> Scaled:
     h = state.mantissa
     own = _relu_change(a, h, s) if name == "relu" else _smooth_change(name, a, h, s)
     return Scaled(
-        Lifted.of(ACTIVATIONS[name](a), beyond),
+        Lifted.of(exactly(name, a), beyond),
         Lifted.of(own, s + beyond),
         state.token_mask,
     )
@@ -71,7 +73,9 @@ def _smooth_change(
     """``(φ(a + eˢh) − φ(a)) / eˢ``."""
     size = along(power(s), h)
     step = h * size
-    largest = float(step.abs().amax())
+    # Far from zero an activation's tail changes by a factor where h·a is about 1.
+    reach = step.abs() * a.abs().clamp(1.0, _TAIL).unsqueeze(1)
+    largest = float(reach.amax())
     terms = [c.unsqueeze(1) for c in coefficients(name, a)]
     out = terms[_order(largest)]
     for k in range(_order(largest) - 1, 0, -1):
@@ -79,11 +83,10 @@ def _smooth_change(
     out = out * h
     if largest <= REACH:
         return out
-    phi = ACTIVATIONS[name]
     # φ(z) = relu(z) + φ(−|z|), and the latter is small: a large a takes no digits from the step.
-    rest = phi(-(a.unsqueeze(1) + step).abs()) - phi(-a.abs()).unsqueeze(1)
+    rest = exactly(name, -(a.unsqueeze(1) + step).abs()) - exactly(name, -a.abs()).unsqueeze(1)
     plain = _relu_change(a, h, s) + rest / torch.where(size > 0, size, 1.0)
-    return torch.where(step.abs() > REACH, plain, out)
+    return torch.where(reach > REACH, plain, out)
 
 
 def _order(largest: float) -> int:

@@ -15,7 +15,7 @@ cancel: a norm removes a deviation along x to first order, and what is left of i
 import math
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from rankscope.deep.lifted import Lifted, along, power, total
@@ -48,9 +48,11 @@ def _kind(norm: nn.Module) -> tuple[bool, bool, float]:
     """Whether a norm centers, whether its square is a mean, and its ε."""
     if isinstance(norm, Sphere):
         return False, False, 0.0
-    if isinstance(norm, nn.LayerNorm):
+    # A subclass may do anything else; nor do norms over several axes look at single tokens.
+    one_axis = len(getattr(norm, "normalized_shape", ())) == 1
+    if type(norm) is nn.LayerNorm and one_axis:
         return True, True, norm.eps
-    if isinstance(norm, nn.RMSNorm):
+    if type(norm) is nn.RMSNorm and one_axis:
         return False, True, torch.finfo(torch.float64).eps if norm.eps is None else norm.eps
     raise UnsupportedModelError(
         f"scaled arithmetic knows LayerNorm, RMSNorm and sphere, not a {type(norm).__name__}."
@@ -76,12 +78,22 @@ def _rescaled(state: Scaled, *, mean: bool, eps: float) -> Scaled:
     rest = state.mantissa
     rows = x + rest * along(power(s), rest)
     squares = _square(rows, rows, count)
-    clear = (v > _CLEAR**2 * squares.amax(1, keepdim=True)).flatten()
+    # A row in which both parts cancel is zero as far as its digits tell, and stays zero.
+    gone = squares <= _ROUNDING**2 * (v + _square(rest, rest, count) * along(power(2 * s), rest))
+    rows, squares = torch.where(gone, 0.0, rows), torch.where(gone, 0.0, squares)
+    clear = ((v > _CLEAR**2 * squares.amax(1, keepdim=True)) & ~_any_token(gone, state)).flatten()
     # Rescaled rows are e^unit times smaller than they were: the logarithm starts at zero again.
     common, own = _expanded(x, rest, s, v, small_eps, count)
     if not bool(clear.all()):
         common, own = _chosen(clear, (common, own), _plain(rows, squares, small_eps))
     return Scaled(common.shifted(-beyond / 2), own.shifted(-beyond / 2), state.token_mask)
+
+
+def _any_token(gone: Bool[Tensor, "batch token 1"], state: Scaled) -> Bool[Tensor, "batch 1 1"]:
+    """Whether it is so for any token that is not padding."""
+    if state.token_mask is not None:
+        gone = gone & state.token_mask.unsqueeze(-1)
+    return gone.any(1, keepdim=True)
 
 
 def _expanded(

@@ -33,6 +33,7 @@ def deep_states(
         zip(network.spec.masks, network.blocks, strict=True), start=1
     ):
         block = cast(Block, module)
+        _check_biases(block, layer)
         seen = sight(mask, x.shape[1], token_mask, block.device)
         try:
             state = stepped(block, moved(state, block.device), seen)
@@ -89,7 +90,16 @@ def _doubled(network: Network, x: Tensor) -> tuple[Network, Tensor]:
     if any(parameter.dtype != torch.float64 for parameter in network.parameters()):
         network = network.double()
     network.check(x)
+    if x.is_meta or any(parameter.is_meta for parameter in network.parameters()):
+        raise KindError("the network or its input is on the meta device, which holds no numbers.")
     return network, x
+
+
+def _check_biases(block: Block, layer: int) -> None:
+    """A bias of keys drops out of every softmax, so that no state would show what is wrong."""
+    for name, parameter in block.named_parameters():
+        if parameter.ndim == 1 and not bool(parameter.isfinite().all()):
+            raise InputError(f"layer {layer}: the weights {name} are not finite.")
 
 
 def _check(state: Scaled, block: Block, layer: int) -> None:

@@ -17,6 +17,7 @@ from rankscope.shapes import PerSample
 from rankscope.tracing import Provenance, Trace
 
 _LOG_10 = math.log(10)
+_FOURTEEN_DIGITS = 14 * _LOG_10
 
 
 def deep_trace(
@@ -40,19 +41,23 @@ def deep_trace(
     ``log10_contraction``, of ``r'/r``, level where collapse is exponential; and
     ``log10_cubic_constant``, of ``r'/r³``, level where it is doubly exponential. Tokens that are
     all equal have ``log10_residual`` minus infinity.
-    ``measured`` says which tokens count, as in ``trace``.
+    ``measured`` says which tokens count, as in ``trace``. Logarithms are good to ten digits or so
+    but for two cases: differences inside a group of tokens that agree to 16 digits while others do
+    not (saturated attention; the provenance then notes a doubt), and values of rank one before a
+    norm, where deviations along the common row cancel.
     """
-    if measured is not None:
-        measured = valid_mask(measured, tuple(x.shape[:-1]))
     rows: list[tuple[int, str, PerSample]] = []
     notes = {"arithmetic": "scaled, float64", "norm": norm, "center": center}
     before: PerSample | None = None
+    last: Scaled | None = None
     for layer, state in deep_states(network, x, token_mask):
+        if measured is not None and layer == 0:
+            measured = _measured(measured, state)
         seen = state if measured is None else replace(state, token_mask=measured.to(state.device))
         log = seen.log_residual(norm=norm, center=center) / _LOG_10
         whole = seen.log_norm(norm=norm) / _LOG_10
         rows.append((layer, "log10_residual", log))
-        rows.append((layer, "log10_relative_residual", _less(log, whole)))
+        rows.append((layer, "log10_relative_residual", _relative(log, whole)))
         if before is not None:
             rows += [
                 (layer, name, values) for name, values in _made_of(before.to(log), log).items()
@@ -61,9 +66,39 @@ def deep_trace(
                 on_layer()
         if "beyond" not in notes and _beyond(state):
             notes["beyond"] = f"from layer {layer} on the logarithm itself is below −1.8e308"
-        before = log
+        elif "doubt" not in notes and _doubtful(last, state):
+            notes["doubt"] = (
+                f"at layer {layer} a residual that was not small lost more than 14 digits at once: "
+                "tokens that agreed to 16 digits while others did not may have been all that was "
+                "left, and what was between them is not kept"
+            )
+        before, last = log, state
     origin = Provenance(network.name, network.spec.digest(seed=network.seed), network.seed)
     return Trace(_columns(rows), replace(origin, notes=notes))
+
+
+def _measured(measured: Tensor, state: Scaled) -> Tensor:
+    """The tokens that count: padding never does."""
+    shape = tuple(state.mantissa.shape[:-1])
+    measured = valid_mask(measured, shape, name="measured").to(state.device)
+    if state.token_mask is None:
+        return measured
+    return valid_mask(measured & state.token_mask, shape, name="measured, less padding,")
+
+
+def _relative(log: PerSample, whole: PerSample) -> PerSample:
+    """A residual as a part of the whole; as everywhere, zero divided by zero is zero."""
+    return torch.where(log.isneginf(), log, log - whole)
+
+
+def _doubtful(before: Scaled | None, after: Scaled) -> bool:
+    """Whether a residual vanished faster than any law here takes it while it was not small."""
+    if before is None:
+        return False
+    small = (before.log_scale - before.common.log.clamp(min=-1e300)).clamp(max=0.0)
+    fall = before.log_scale - after.log_scale.to(before.log_scale.device)
+    sudden = fall > _FOURTEEN_DIGITS - 3 * small
+    return bool((sudden & ~before.log_scale.isneginf()).any())
 
 
 def _made_of(before: PerSample, after: PerSample) -> dict[str, PerSample]:

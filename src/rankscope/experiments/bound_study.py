@@ -20,6 +20,7 @@ CURVES = {
     "log10_a_priori_bound": "a-priori bound, layer by layer",
     "log10_depth_data_bound": "bound from the data, whole depth",
     "log10_depth_bound": "D's theorem, whole depth",
+    "log10_depth_input_bound": "bound from the input's norm, whole depth",
 }
 """What is drawn as the residual, under which name."""
 _METRIC = "log10_residual"
@@ -50,21 +51,43 @@ def bound_study(
         table=table,
         summary=summary,
         provenance=asdict(origin) | {"norm": "composite", "center": "optimal"},
-        drawings=(
-            Drawing(
-                "by_depth",
-                "Composite norm, best center. Bounds layer by layer start from each layer's true "
-                "input; those of the whole depth from the network's input alone.",
-                _METRIC,
-            ),
-            Drawing(
-                "by_depth",
-                "How many decades each bound lies above what was measured.",
-                _SLACK,
-            ),
-        ),
+        drawings=_drawings(table),
         shown=(_METRIC,),
     )
+
+
+def _drawings(table: pl.DataFrame) -> tuple[Drawing, ...]:
+    """Every chart there are rows for: a network out of the theory's reach has no bound to draw."""
+    present = table["variant"].unique(maintain_order=True).to_list()
+    by_layer = tuple(name for name in present if name.endswith("layer by layer"))
+    whole = tuple(name for name in present if name.endswith("whole depth"))
+    drawn = []
+    if by_layer:
+        drawn += [
+            Drawing(
+                "by_depth",
+                "Bounds on one layer, given its true input.",
+                _METRIC,
+                only={"variant": (MEASURED, *by_layer)},
+            ),
+            Drawing(
+                "by_depth",
+                "By which factor each of them is above what was measured.",
+                _SLACK,
+                only={"variant": by_layer},
+            ),
+        ]
+    if whole or not by_layer:
+        drawn.append(
+            Drawing(
+                "by_depth",
+                "Bounds on the whole way from the input, from the input's norm alone or with each "
+                "layer's score differences or their spread γ as measured.",
+                _METRIC,
+                only={"variant": (MEASURED, *whole)},
+            )
+        )
+    return tuple(drawn)
 
 
 def _drawn_as_residuals(table: pl.DataFrame) -> pl.DataFrame:
@@ -82,7 +105,11 @@ def _drawn_as_residuals(table: pl.DataFrame) -> pl.DataFrame:
         .alias("variant"),
         pl.when(known).then(pl.lit(_METRIC)).otherwise(pl.col("metric")).alias("metric"),
     )
-    kept = named.filter(pl.col("value").is_not_null())
+    order = {name: place for place, name in enumerate(CURVES.values())}
+    kept = named.filter(pl.col("value").is_not_null()).sort(
+        pl.col("variant").replace_strict(order, default=0, return_dtype=pl.Int64),
+        maintain_order=True,
+    )
     return kept.select([name for name in tables.COLUMNS if name in kept.columns])
 
 

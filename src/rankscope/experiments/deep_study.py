@@ -69,8 +69,9 @@ def deep_study(
             ),
             Drawing(
                 "by_depth",
-                "The ratio of successive logarithms: 3 where collapse is doubly exponential, 1 "
-                "where it is exponential.",
+                "The ratio of successive logarithms of the residual: 3 where collapse is doubly "
+                "exponential, 1 where it is exponential; it means little while the residual is "
+                "about 1.",
                 "local_exponent",
                 only={"variant": (SCALED,)},
             ),

@@ -18,7 +18,7 @@ RELATIVE = "log10_relative_residual"
 
 
 @dataclass(frozen=True)
-class Reading:
+class Texts:
     """What every network of a comparison reads: the first bundled passages."""
 
     width: int = 64

@@ -9,7 +9,7 @@ from typing import Literal
 
 import polars as pl
 
-LawKind = Literal["doubly exponential", "exponential", "equal", "none"]
+LawKind = Literal["doubly exponential", "exponential", "equal", "none", "undecided"]
 
 _TAIL = 4
 """Steps at the end that are looked at, or half of all: a law is what holds in the long run."""
@@ -19,6 +19,9 @@ _SHRINKS = -1e-6
 """Decades per layer: slower than one in a million layers is no collapse."""
 _SURE = 2.0
 """Standard errors a rate must be away from zero, for steps vary from layer to layer."""
+_LEVEL = -1e-2
+"""Decades per layer: a fall that dies away is over when it is slower than this."""
+_FEWEST = 3
 _LASTING = 0.5
 """What later steps must be of earlier ones: a fall that dies away ends somewhere."""
 
@@ -42,7 +45,12 @@ class Law:
         if self.kind == "exponential":
             return f"exponential: each layer multiplies the residual by {10**self.rate:.3g}"
         if self.kind == "equal":
-            return "at once: all tokens are exactly equal"
+            return "all tokens are equal, or agree further than logarithms can tell"
+        if self.kind == "undecided":
+            return (
+                f"too few layers, or too uneven, to tell a law; "
+                f"the last ones multiply the residual by {10**self.rate:.3g}"
+            )
         return f"no collapse: each layer multiplies the residual by {10**self.rate:.3g}"
 
 
@@ -57,8 +65,8 @@ def law(log10: Sequence[float]) -> Law:
     last = log10[-1] if len(log10) else math.nan
     if last == -math.inf:
         return Law("equal", math.nan, -math.inf, last)
-    if not steps:
-        return Law("none", math.nan, 0.0, last)
+    if len(steps) < _FEWEST or any(math.isnan(value) for value in log10):
+        return Law("undecided", math.nan, steps[-1] if steps else 0.0, last)
     tail = steps[-max(_TAIL, len(steps) // 2) :]
     rate = mean(tail)
     ratios = [b / a for a, b in pairwise(steps[-_TAIL:]) if a < 0]
@@ -66,16 +74,19 @@ def law(log10: Sequence[float]) -> Law:
     # Scatter has ratios, too: growth must be there in every step, and lead somewhere.
     if len(ratios) > 1 and min(ratios) > _DOUBLES and sum(steps[-_TAIL:]) < -_DECADE:
         return Law("doubly exponential", growth, rate, last)
-    return Law("exponential" if _goes_on(tail) else "none", growth, rate, last)
+    return Law(_steady(tail), growth, rate, last)
 
 
-def _goes_on(steps: Sequence[float]) -> bool:
+def _steady(steps: Sequence[float]) -> LawKind:
     """Whether steps point downwards beyond their scatter, and later ones as much as earlier."""
-    rate = mean(steps)
-    error = stdev(steps) / math.sqrt(len(steps)) if len(steps) > 1 else 0.0
-    half = len(steps) // 2
-    lasts = not half or mean(steps[half:]) <= _LASTING * mean(steps[:half])
-    return rate < _SHRINKS and rate < -_SURE * error and lasts
+    rate, half = mean(steps), len(steps) // 2
+    error = stdev(steps) / math.sqrt(len(steps))
+    late = mean(steps[half:])
+    if rate > _SHRINKS or rate > -_SURE * error:
+        return "none"
+    if late <= _LASTING * mean(steps[:half]):
+        return "exponential"
+    return "none" if late > _LEVEL else "undecided"
 
 
 def medians(summary: pl.DataFrame, metric: str, **labels: str) -> list[float]:

@@ -20,7 +20,7 @@ from torch import Tensor
 from rankscope import tables
 from rankscope.deep import deep_trace
 from rankscope.experiments.deep_study import FORMATS, SCALED
-from rankscope.experiments.depths import RELATIVE, Reading
+from rankscope.experiments.depths import RELATIVE, Texts
 from rankscope.experiments.laws import Law, LawKind, law, medians, power_of_ten
 from rankscope.experiments.layernorm_cases import FACTORS, SCALES, SWEEPS, Setting, random_network
 from rankscope.experiments.study import Drawing, Study
@@ -185,7 +185,7 @@ def shares(summary: pl.DataFrame) -> dict[tuple[str, str], dict[float, float]]:
 
 def _case(name: str, setting: Setting, layers: int, seed: int) -> pl.DataFrame:
     """All three formats; where the tokens stay apart, with many more layers."""
-    x, token_mask = Reading(setting.width, setting.tokens, _SAMPLES, seed)()
+    x, token_mask = Texts(setting.width, setting.tokens, _SAMPLES, seed)()
     network = random_network(setting, layers, seed)
     scaled = deep_trace(network, x, token_mask=token_mask).table
     if fate(medians(tables.summary(scaled), RELATIVE)) == "stops":
@@ -208,7 +208,7 @@ def _swept(name: str, setting: Setting, layers: int, seeds: range) -> pl.DataFra
         for logits in SCALES:
             for seed in seeds:
                 one = replace(setting, logits=logits, shared=shared)
-                x, token_mask = Reading(one.width, one.tokens, _SAMPLES, seed)()
+                x, token_mask = Texts(one.width, one.tokens, _SAMPLES, seed)()
                 with torch.no_grad():
                     y = random_network(one, layers, seed)(x, token_mask)
                 apart = residual(y, relative=True, token_mask=token_mask) > APART

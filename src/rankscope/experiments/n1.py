@@ -9,7 +9,7 @@ from torch import nn
 
 from rankscope import tables
 from rankscope.experiments.claims import Claim, overall
-from rankscope.experiments.depths import RELATIVE, Reading, deep_table, laws
+from rankscope.experiments.depths import RELATIVE, Texts, deep_table, laws
 from rankscope.experiments.laws import power_of_ten
 from rankscope.masks import Mask, as_mask
 from rankscope.network import ALiBi, Network, ScoreKind, Scores, Sink, Spec
@@ -60,7 +60,7 @@ _MASKED = {"causal mask": "causal", "window mask": "window:8"}
 
 def n1(*, seed: int = 0, on_network: Callable[[], None] | None = None) -> Claim:
     """The same weights under scores and masks of both kinds, followed in scaled arithmetic."""
-    reading = Reading(seed=seed)
+    reading = Texts(seed=seed)
     x, token_mask = reading()
     networks = {
         name: partial(_network, kind, as_mask("full"), seed)

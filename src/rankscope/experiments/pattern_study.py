@@ -8,7 +8,7 @@ from typing import Literal
 import polars as pl
 
 from rankscope import tables
-from rankscope.experiments.depths import RELATIVE, Reading, deep_table
+from rankscope.experiments.depths import RELATIVE, Texts, deep_table
 from rankscope.experiments.laws import Law, law, medians, power_of_ten
 from rankscope.experiments.n1 import Turning
 from rankscope.experiments.study import Drawing, Study
@@ -44,12 +44,12 @@ _ONLY_FULL = ("Linformer",)
 def pattern_study(
     *,
     layers: int = LAYERS,
-    reading: Reading | None = None,
+    reading: Texts | None = None,
     seed: int = 0,
     on_network: Callable[[], None] | None = None,
 ) -> Study:
     """The same random weights under every pattern, without norms, skips and MLPs."""
-    reading = reading or Reading(seed=seed)
+    reading = reading or Texts(seed=seed)
     x, token_mask = reading()
     parts = {}
     for mask in _MASKS:

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from rankscope import tables
 from rankscope.experiments.claims import Claim, overall
-from rankscope.experiments.depths import RELATIVE, Reading, deep_table, laws
+from rankscope.experiments.depths import RELATIVE, Texts, deep_table, laws
 from rankscope.experiments.laws import Law, power_of_ten
 from rankscope.masks import Mask, as_mask
 from rankscope.network import Network, Spec
@@ -31,7 +31,7 @@ def w1(*, seed: int = 0, on_network: Callable[[], None] | None = None) -> Claim:
     A mask bears the claim out if it has a center and its residual ends by shrinking at a steady
     rate, or has none and does not shrink; so do the windows if a larger radius never is faster.
     """
-    reading = Reading(tokens=TOKENS, samples=2, seed=seed)
+    reading = Texts(tokens=TOKENS, samples=2, seed=seed)
     x, token_mask = reading()
     masks = {str(mask): mask for mask in map(as_mask, (*WINDOWS, *OTHERS, *WITHOUT_CENTER))}
     networks = {name: partial(_network, mask, seed) for name, mask in masks.items()}

@@ -48,6 +48,9 @@ def width_study(
     unknown = set(sweeps) - set(BASE)
     if unknown:
         raise InputError(f"there is no {unknown.pop()!r} to vary; choose among {', '.join(BASE)}.")
+    if seeds < 1 or not sweeps:
+        raise InputError(f"seeds={seeds} and {len(sweeps)} sweeps leave nothing to measure.")
+    _check_settings(sweeps)
     columns: dict[str, list[object]] = {
         name: [] for name in ("parameter", "setting", "sample", "metric", "value")
     }
@@ -74,8 +77,8 @@ def width_study(
         drawings=(
             Drawing(
                 "by_setting",
-                f"One number varied at a time, the others at {base}. Points are means over "
-                "weights and passages, bars their 10th to 90th percentile.",
+                f"One number varied at a time, the others at {base}; samples are draws of the "
+                "weights, each with a passage of its own.",
                 _METRIC,
             ),
         ),
@@ -85,6 +88,15 @@ def width_study(
 def cases(sweeps: Mapping[str, Sequence[float]] = SWEEPS, seeds: int = 5) -> int:
     """How often ``on_case`` is called."""
     return seeds * sum(len(settings) for settings in sweeps.values())
+
+
+def _check_settings(sweeps: Mapping[str, Sequence[float]]) -> None:
+    """Raise unless every setting can be had: counts are whole, all are positive."""
+    for name, settings in sweeps.items():
+        for setting in settings:
+            whole = name == "init_scale" or float(setting).is_integer()
+            if not (setting > 0 and whole):
+                raise InputError(f"{name}={setting} cannot be built; use positive whole numbers.")
 
 
 def _constant(setting: Mapping[str, float], seed: int) -> float:

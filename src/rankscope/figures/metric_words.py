@@ -182,6 +182,23 @@ DEEP_WORDS: Final[Mapping[str, MetricWords]] = {
     "perron_weight": MetricWords(
         "Perron weight", "weight of a token", "linear", "What each token adds to the limit", (0.0,)
     ),
+    "log10_slack": MetricWords(
+        "Slack", "bound / measured", "exponent", "How many times too large a bound is", (0.0,)
+    ),
+    "log10_product_ergodicity": MetricWords(
+        "Ergodicity coefficient of all layers so far",
+        "τ(P′…P)",
+        "exponent",
+        "What can be left of any difference",
+        (0.0,),
+    ),
+    "share_still_apart": MetricWords(
+        "Runs that stay apart", "share of runs", "linear", "0 = all collapse", (0.0, 1.0)
+    ),
+    "rank_share": MetricWords("Rank", "rank(X) / min(n, d)", "linear", "1 = full rank", (0.0, 1.0)),
+    "fixed_point_residual": MetricWords(
+        "Error of the fixed point", "‖F(X) − X‖", "log", "Rounding, if X is an equilibrium"
+    ),
     "layers_to": MetricWords(
         "Layers needed", "layers", "log", "How many until the residual is below the mark"
     ),

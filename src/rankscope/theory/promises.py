@@ -95,7 +95,7 @@ class Bounds:
             if failing:
                 return (
                     f"layer {layer.layer}: the scores of a query differ by up to "
-                    f"{10 ** float(layer.log10_score_difference.max()):.3g}, more than "
+                    f"{_power(layer.log10_score_difference)}, more than "
                     f"{SCORE_LIMIT:.4f}, in {failing} of {len(layer.condition)} samples"
                 )
         return ""
@@ -130,7 +130,7 @@ class Bounds:
     @property
     def sentences(self) -> tuple[str, ...]:
         """The same in plain words, for the sample each bound is worst for."""
-        return (*_reach(self), *_depth(self))
+        return (*_reach(self), *_constants(self), *_depth(self))
 
 
 def _reach(bounds: Bounds) -> list[str]:
@@ -141,16 +141,36 @@ def _reach(bounds: Bounds) -> list[str]:
         if reason:
             which = f"Layer {layers[0]}" if len(layers) == 1 else f"Layers {layers[0]}–{layers[-1]}"
             said.append(f"{which}: D's theorem does not apply: {reason}.")
-    for layer in bounds.layers:
-        failing = int((~layer.condition).sum()) if layer.applies else 0
-        if failing:
-            said.append(
-                f"Layer {layer.layer}: D's bounds need the scores of each query to differ by "
-                f"{SCORE_LIMIT:.4f} at most; here they differ by up to "
-                f"{_power(layer.log10_score_difference)}, too much in {failing} of "
-                f"{len(layer.condition)} samples."
-            )
+    failing = [
+        layer for layer in bounds.layers if layer.applies and not bool(layer.condition.all())
+    ]
+    if failing:
+        which = ", ".join(str(layer.layer) for layer in failing)
+        worst = max((layer.log10_score_difference for layer in failing), key=_largest)
+        samples = max(int((~layer.condition).sum()) for layer in failing)
+        said.append(
+            f"Layer{'s' * (len(failing) > 1)} {which}: D's bounds need the scores of each query to "
+            f"differ by {SCORE_LIMIT:.4f} at most; here they differ by up to "
+            f"{_power(worst)}, too much in up to {samples} of "
+            f"{len(failing[0].condition)} samples."
+        )
     return said
+
+
+def _constants(bounds: Bounds) -> list[str]:
+    """What the bounds are made of, over the layers they cover."""
+    covered = [layer for layer in bounds.layers if layer.applies]
+    if not covered:
+        return []
+    spans = []
+    for name, symbol in {"gamma": "γ", "beta": "β", "lipschitz": "λ"}.items():
+        values = [float(v) for layer in covered for v in getattr(layer, name)]
+        low, high = min(values), max(values)
+        same = math.isclose(low, high, rel_tol=1e-3)
+        spans.append(f"{symbol} {low:.3g}" if same else f"{symbol} {low:.3g} to {high:.3g}")
+    useful = [str(layer.layer) for layer in covered if bool(layer.informative.all())]
+    promise = f"in layers {', '.join(useful)}" if useful else "in no layer"
+    return [f"{', '.join(spans)}; D's bound promises that the residual shrinks {promise}."]
 
 
 def _depth(bounds: Bounds) -> list[str]:
@@ -172,15 +192,22 @@ def _depth(bounds: Bounds) -> list[str]:
         "(the largest of the samples, composite norm, best center)."
     ]
     for name, bound in known.items():
-        above = int((bound >= start).sum())
+        before = last.log10_input_residual if name == "the last layer's true input" else start
+        above = int(((bound >= before) & ~before.isneginf()).sum())
         empty = f", which says nothing in {above} of {len(start)} samples" if above else ""
         told.append(f"By {name} it is at most {_power(bound)}{empty}.")
     return told
 
 
+def _largest(values: PerSample) -> float:
+    return float(values.max())
+
+
 def _power(log10: PerSample) -> str:
     """The largest of some numbers, given by their logarithms, however small or large."""
-    most = float(log10.max())
-    if most == -math.inf:
-        return "0"
-    return f"{10**most:.3g}" if abs(most) < 4 else f"10^{most:.1f}"
+    most = _largest(log10)
+    if math.isinf(most) or math.isnan(most):
+        return "0" if most < 0 else "infinity" if most > 0 else "unknown"
+    if abs(most) < 4:
+        return f"{10**most:.3g}"
+    return f"10^{most:,.1f}" if abs(most) < 1e6 else f"10^({most:.4g})"

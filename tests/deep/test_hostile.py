@@ -1,0 +1,90 @@
+"""Inputs that were found to break scaled arithmetic, and do not any more."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from rankscope.deep import Scaled, deep_trace, normalised
+from rankscope.errors import InputError, UnsupportedModelError
+from rankscope.metrics import residual
+from rankscope.network import Init, LinearKernel, Network, Spec, Sphere
+
+from .cases import BARE, spec
+from .comparing import by_layer, gap
+
+PURE = Spec(4, 2, 4, init=Init("normal", 0.4), bias=False, **BARE)
+
+
+@pytest.mark.parametrize(("name", "bias"), [("gelu", -30.0), ("gelu_tanh", -9.0), ("silu", -200.0)])
+def test_activations_far_in_their_tails(name, bias, lively, tokens):
+    net = lively(spec(layers=1, mlp_ratio=2.0, activation=name))
+    net.blocks[0].mlp.up.bias.data.fill_(bias)
+    assert gap(net, tokens(1, 3, 4)) < 1e-10
+    assert gap(net, tokens(1, 1, 4) + 1e-3 * tokens(1, 3, 4, seed=5)) < 1e-10
+
+
+def test_a_zero_token_stays_zero_on_the_sphere():
+    x = torch.tensor([[[1.0, 2.0], [0.5, -1.7], [0.0, 0.0]]], dtype=torch.float64)
+    got = normalised(Sphere(), Scaled.of(x)).tensor()
+    torch.testing.assert_close(got, Sphere()(x), rtol=1e-14, atol=1e-15)
+
+
+def test_a_bias_of_keys_that_is_no_number_is_named(lively, tokens):
+    """It drops out of every softmax, so that no state would show it."""
+    net = lively(spec(layers=2))
+    net.blocks[1].attention.key.bias.data[0] = math.nan
+    with pytest.raises(InputError, match=r"layer 2.*key\.bias"):
+        deep_trace(net, tokens(1, 3, 4))
+
+
+def test_padding_is_never_measured(lively, tokens):
+    net, x = lively(spec(layers=1)), tokens(1, 4, 4)
+    mask = torch.tensor([[True, True, False, False]])
+    every = torch.ones(1, 4, dtype=torch.bool)
+    one, other = (
+        by_layer(deep_trace(net, x, token_mask=mask, measured=m), "log10_relative_residual")
+        for m in (every, None)
+    )
+    torch.testing.assert_close(one, other)
+    with pytest.raises(InputError, match="measured"):
+        deep_trace(net, x, token_mask=mask, measured=~mask)
+
+
+def test_norms_that_may_do_anything_are_refused():
+    class Own(nn.LayerNorm):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    state = Scaled.of(torch.randn(1, 3, 4, dtype=torch.float64))
+    for norm in (Own(4), nn.LayerNorm((3, 4))):
+        with pytest.raises(UnsupportedModelError, match="LayerNorm"):
+            normalised(norm.double(), state)
+
+
+def test_features_that_underflow(tokens):
+    net = Network.random(
+        Spec(2, 2, 4, mlp_ratio=0.0, norm="none", skip=False, init=0.7, scores=LinearKernel()),
+        dtype=torch.float64,
+    )
+    x = 1e40 * tokens(1, 4, 4)
+    plain = residual(list(net.states(x))[-1]).log10()
+    got = by_layer(deep_trace(net, x), "log10_residual")[-1]
+    torch.testing.assert_close(got, plain, rtol=1e-10, atol=0)
+
+
+def test_a_residual_that_vanishes_at_once_is_doubted():
+    """Two tokens all others look at agree to the last digit: what is between them is not kept."""
+    net = Network.random(
+        Spec(4, 1, 4, mlp_ratio=0.0, norm="none", init=2.0, skip=False, mask="causal"),
+        seed=9,
+        dtype=torch.float64,
+    )
+    generator = torch.Generator().manual_seed(9)
+    x = torch.randn(1, 3, 4, generator=generator, dtype=torch.float64)
+    found = deep_trace(net, x)
+    gone = by_layer(found, "log10_residual").isneginf().any()
+    assert ("doubt" in found.provenance.notes) == bool(gone)
+    calm = deep_trace(Network.random(PURE, dtype=torch.float64), x)
+    assert "doubt" not in calm.provenance.notes
