@@ -114,12 +114,15 @@ def claim(
     D1: paths sum to the output. D2: pure attention collapses doubly exponentially. D3: MLPs slow
     it. D4: skips stop it. D5: BERT, ALBERT and XLNet collapse without skips and not with them.
     D8: lengths of paths. D9: chained attention tends to rank one. N1: pairwise positions make it
-    exponential only. --models and --pretrained are for D5 and D9.
+    exponential only. W1: masks and their radius. W2: LayerNorm alone. W3: LayerNorm with orthogonal
+    values. W4: equilibria of every rank. W5: rank and cosine of real models. --models and
+    --pretrained are for D5, D9 and W5.
     """
     from rankscope.cli import check, deliver, prepare
     from rankscope.experiments import Reading
 
     id_ = check.known(id_)
+    prepare.checked_seed(seed)
     cases = prepare.cases(names(models), pretrained or [], seed=seed)
     texts = prepare.texts(source)
     folder = deliver.folder(target)

@@ -170,7 +170,10 @@ def study(
     from rankscope.cli import deliver, prepare, studies
 
     chosen = studies.known(name)
+    prepare.checked_seed(seed)
     listed = names(models)
+    if (listed or pretrained) and name != "wu":
+        raise InputError(f"--models and --pretrained are for the study wu, not for {name}.")
     cases = prepare.cases(listed, pretrained or [], seed=seed) if listed or pretrained else []
     folder = deliver.folder(target)
     with deliver.progress(name, chosen.steps(cases)) as advance:

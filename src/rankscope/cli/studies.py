@@ -22,7 +22,7 @@ class Known:
 
 STUDIES: Final[dict[str, Known]] = {
     "widths": Known(
-        lambda _cases, _seed, advance: widths.width_study(on_case=advance),
+        lambda _, seed, advance: widths.width_study(seed=seed, on_case=advance),
         lambda _: widths.cases(),
     ),
     "patterns": Known(

@@ -1,6 +1,7 @@
 """How small does a residual really get? Scaled arithmetic beside float64 and float32."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from rankscope import tables
 from rankscope.deep import deep_trace
+from rankscope.errors import InputError
 from rankscope.experiments.laws import law, medians, power_of_ten
 from rankscope.experiments.study import Drawing, Study
 from rankscope.metrics import residual
@@ -21,6 +23,8 @@ from rankscope.tracing import Trace, trace_in_batches
 
 SCALED = "scaled"
 FORMATS = {"float64": torch.float64, "float32": torch.float32}
+_DIGITS = 8.0
+"""Decades above a format's smallest number in which residuals lose their digits."""
 _PARTED = 1.0
 """Decades between a plain residual and the true one at which the number format has stopped."""
 
@@ -38,6 +42,8 @@ def deep_study(
     on_batch: Callable[[], None] | None = None,
 ) -> Study:
     """Every layer's residual in scaled arithmetic and in plain numbers, and where they part."""
+    if batch_size < 1:
+        raise InputError(f"batch_size={batch_size} is out of range; expected 1 or more.")
     scaled = _in_batches(network, x, token_mask, measured, norm, center, batch_size, on_batch)
     found = {SCALED: scaled.table}
     for name, dtype in FORMATS.items():
@@ -54,7 +60,7 @@ def deep_study(
         title=title,
         question="How small does the residual get, and is it the network or the number format "
         "that stops it?",
-        sentences=_sentences(summary),
+        sentences=_sentences(summary, scaled.provenance.notes),
         table=table,
         summary=summary,
         provenance=asdict(scaled.provenance),
@@ -130,6 +136,7 @@ def _plain(
         metrics={
             "log10_residual": partial(_log10_residual, relative=False, **options),
             "log10_relative_residual": partial(_log10_residual, relative=True, **options),
+            "log10_largest": _log10_largest,
         },
         token_mask=token_mask,
         measured=measured,
@@ -140,11 +147,21 @@ def _plain(
 
 
 def _log10_residual(x: Tensor, *, token_mask: Tensor | None = None, **options: Any) -> Tensor:
-    size: Tensor = residual(x, token_mask=token_mask, **options)
-    return size.log10()
+    """NaN where the plain pass has overflowed: there the scaled one goes on alone."""
+    held = x.isfinite().all(-1) if token_mask is None else x.isfinite().all(-1) | ~token_mask
+    size: Tensor = residual(
+        torch.nan_to_num(x, 0.0, 0.0, 0.0), token_mask=token_mask, **options
+    ).log10()
+    return torch.where(held.all(-1), size, math.nan)
 
 
-def _sentences(summary: pl.DataFrame) -> tuple[str, ...]:
+def _log10_largest(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:
+    """The size of the numbers themselves: they may leave a format's range, too."""
+    x = x if token_mask is None else torch.where(token_mask.unsqueeze(-1), x, 0.0)
+    return x.abs().flatten(1).amax(1).log10()
+
+
+def _sentences(summary: pl.DataFrame, notes: Mapping[str, str]) -> tuple[str, ...]:
     """What the medians over the samples show."""
     metric = "log10_relative_residual"
     true = medians(summary, metric, variant=SCALED)
@@ -153,19 +170,31 @@ def _sentences(summary: pl.DataFrame) -> tuple[str, ...]:
         f"After {len(true) - 1} layers the relative residual is {power_of_ten(true[-1])} "
         f"(median over the samples); {found}."
     ]
+    told += [f"Note: {notes[kind]}." for kind in ("beyond", "doubt") if kind in notes]
     for name in FORMATS:
         plain = medians(summary, metric, variant=name)
-        parted = [
-            layer
-            for layer, (a, b) in enumerate(zip(true, plain, strict=True))
-            if abs(a - b) > _PARTED or a != a
-        ]
-        if parted:
-            first = parted[0]
-            told.append(
-                f"In {name} it is {power_of_ten(plain[first])} at layer {first}, where it truly is "
-                f"{power_of_ten(true[first])}: from there on {name} shows its own rounding."
-            )
-        else:
-            told.append(f"{name} follows it to the last layer within a factor of ten.")
+        sizes = medians(summary, "log10_largest", variant=name)
+        told.append(_where_parted(name, true, plain, sizes))
     return tuple(told)
+
+
+def _where_parted(
+    name: str, true: Sequence[float], plain: Sequence[float], sizes: Sequence[float]
+) -> str:
+    """Where plain numbers stop following, and whether digits or the range ran out."""
+    for layer, (a, b, size) in enumerate(zip(true, plain, sizes, strict=True)):
+        if a == b or abs(a - b) <= _PARTED:
+            continue
+        limits = torch.finfo(FORMATS[name])
+        if math.isnan(b) or not size < math.log10(limits.max):
+            return f"In {name} the numbers themselves overflow at layer {layer}."
+        if size < math.log10(limits.tiny) + _DIGITS:
+            return (
+                f"In {name} the numbers themselves become too small at layer {layer}, "
+                f"{power_of_ten(size)} at most."
+            )
+        return (
+            f"In {name} it is {power_of_ten(b)} at layer {layer}, where it truly is "
+            f"{power_of_ten(a)}: from there on {name} shows its own rounding."
+        )
+    return f"{name} follows it to the last layer within a factor of ten."

@@ -12,14 +12,16 @@ from torch import Tensor
 from rankscope import tables
 from rankscope.deep import deep_trace
 from rankscope.errors import InputError
+from rankscope.experiments.depths import RELATIVE
 from rankscope.experiments.laws import Law, law, medians
 from rankscope.experiments.study import Drawing, Study
 from rankscope.masks import Mask, as_mask
 from rankscope.network import Network
 from rankscope.paths.held import HeldAttention, held_steps
 from rankscope.theory import (
+    Ergodicity,
     GraphFacts,
-    a_priori_rate,
+    a_priori_log_decay,
     class_weights,
     ergodicity,
     graph_facts,
@@ -27,7 +29,9 @@ from rankscope.theory import (
 )
 from rankscope.tracing import Provenance
 
-RELATIVE, DISPERSION = "log10_relative_residual", "log10_dispersion"
+DISPERSION, _PRODUCTS = "log10_dispersion", "log10_product_ergodicity"
+_SEVERAL = 3
+"""Radii of depth before a rate is taken for final: until then some tokens have not met."""
 _REFERENCE_LAYERS = 2
 """The fastest mask's loss over this many layers is what the others are asked for."""
 
@@ -39,10 +43,13 @@ class Masked:
     name: str
     facts: GraphFacts
     smallest: float
-    promised: float
     law: Law
-    listens: tuple[Tensor, ...]
-    """Left Perron weights of the last layer's heads on average, one vector per closed class."""
+    mean_tau: float
+    product_rate: float
+    heard: tuple[Tensor, ...]
+    """For each closed class, what its tokens hold of each position's input after all layers."""
+    covered: str
+    """Why the theorem does not cover the network; empty if it does."""
 
 
 def mask_study(
@@ -79,23 +86,26 @@ def mask_study(
     return Study(
         name="masks",
         title=title,
-        question="Which mask keeps the tokens apart for how long, and whom does the rest hear?",
+        question="Which mask keeps the tokens apart for how long, and what is left in the end?",
         sentences=(*_comparison(found, summary), *map(_about, found)),
         table=table,
         summary=summary,
         provenance=asdict(origin) | {"depth": str(depth), "norm": "fro"},
         drawings=(
             Drawing("by_depth", "μ(X) / ‖X‖, Frobenius norms.", RELATIVE, _cut(found)),
+            Drawing("by_depth", "μ(X) itself, the 2024 paper's measure.", DISPERSION, _cut(found)),
             Drawing(
                 "by_depth",
-                "The ergodicity coefficient of the product of all layers so far (the heads' "
-                "average), which bounds what is left of any difference.",
-                "log10_product_ergodicity",
+                "The ergodicity coefficient of the product of the heads' average in all layers so "
+                "far, first sample. With one head and values that do not stretch it bounds what is "
+                "left of any difference.",
+                _PRODUCTS,
             ),
             Drawing(
                 "by_setting",
-                "Whom the collapsed state listens to: left Perron weights of the last layer.",
-                "perron_weight",
+                "What the tokens hold of each position's input after all layers: the row all "
+                "products of attention matrices tend to (the heads' average, first sample).",
+                "limit_weight",
             ),
         ),
         shown=(RELATIVE,),
@@ -118,20 +128,41 @@ def _measured(
         pl.col("metric").replace({"log10_residual": DISPERSION})
     )
     patterns, tokens = _patterns(network, x, token_mask, depth)
-    facts = graph_facts(mask, tokens)
-    allowed = mask.matrix(tokens)
-    smallest = min(float(smallest_allowed_weight(p, allowed).min()) for p in patterns)
+    facts, allowed = graph_facts(mask, tokens), mask.matrix(tokens)
     shared = [p.mean(0) for p in patterns]
-    listens = class_weights(shared[-1])
+    of_heads, of_products = ergodicity(patterns), ergodicity(shared)
     one = Masked(
         name,
         facts,
-        smallest,
-        float(a_priori_rate(smallest, facts.contracts_after)),
+        min(float(smallest_allowed_weight(p, allowed).min()) for p in patterns),
         law(medians(tables.summary(traced), RELATIVE)),
-        listens,
+        float(of_heads.each.mean()),
+        float(of_products.rate),
+        _heard(shared, facts),
+        _not_covered(network),
     )
-    return one, pl.concat([traced, *_rows(patterns, shared, listens)], how="diagonal")
+    rows = _rows(of_heads, of_products, shared, one.heard)
+    return one, pl.concat([traced, *rows], how="diagonal")
+
+
+def _not_covered(network: Network) -> str:
+    """What of a network is beyond the theorem on masks."""
+    spec = network.spec
+    beyond = {
+        "skips": any(spec.skips),
+        "norms": spec.norm != "none",
+        "MLPs": spec.mlp_width > 0,
+        f"{spec.heads} heads": spec.heads > 1,
+    }
+    return ", ".join(name for name, there in beyond.items() if there)
+
+
+def _heard(shared: Sequence[Tensor], facts: GraphFacts) -> tuple[Tensor, ...]:
+    """The mean row, over each closed class, of the product of all layers' matrices."""
+    product = shared[0]
+    for matrix in shared[1:]:
+        product = matrix @ product
+    return tuple(product[list(members)].mean(0) for members in facts.closed_classes)
 
 
 def _patterns(
@@ -151,30 +182,34 @@ def _patterns(
 
 
 def _rows(
-    patterns: list[Tensor], shared: list[Tensor], listens: tuple[Tensor, ...]
+    of_heads: Ergodicity, of_products: Ergodicity, shared: list[Tensor], heard: tuple[Tensor, ...]
 ) -> list[pl.DataFrame]:
-    """Ergodicity coefficients by layer and head and of products, and Perron weights by position."""
-    each = ergodicity(patterns).each
-    products = ergodicity(shared).log_products / math.log(10)
+    """Ergodicity coefficients by layer and head and of products, and weights by position."""
+    each = of_heads.each
+    products = of_products.log_products / math.log(10)
     by_head: dict[str, list[Any]] = {
         "layer": [layer for layer in range(1, len(each) + 1) for _ in each[0]],
         "head": [head for _ in each for head in range(each.shape[1])],
         "metric": ["dobrushin"] * each.numel(),
         "value": each.flatten().tolist(),
     }
-    of_products: dict[str, list[Any]] = {
+    by_layer: dict[str, list[Any]] = {
         "layer": list(range(1, len(products) + 1)),
-        "metric": ["log10_product_ergodicity"] * len(products),
-        "value": products.tolist(),
+        "metric": [_PRODUCTS] * len(products),
+        # Rows that plain numbers cannot tell apart any more need not be equal.
+        "value": torch.where(products.isneginf(), math.nan, products).tolist(),
     }
-    weights = torch.stack(listens).mean(0)
+    weights = {
+        "limit_weight": torch.stack(heard).mean(0),
+        "perron_weight": torch.stack(class_weights(shared[-1])).mean(0),
+    }
     by_position: dict[str, list[Any]] = {
-        "parameter": ["position"] * len(weights),
-        "setting": [float(position) for position in range(len(weights))],
-        "metric": ["perron_weight"] * len(weights),
-        "value": weights.tolist(),
+        "parameter": ["position" for _ in weights for _ in shared[0]],
+        "setting": [float(position) for _ in weights for position in range(len(shared[0]))],
+        "metric": [name for name in weights for _ in shared[0]],
+        "value": [value for vector in weights.values() for value in vector.tolist()],
     }
-    return [tables.frame(columns) for columns in (by_head, of_products, by_position)]
+    return [tables.frame(columns) for columns in (by_head, by_layer, by_position)]
 
 
 def _comparison(found: Sequence[Masked], summary: pl.DataFrame) -> tuple[str, ...]:
@@ -193,49 +228,59 @@ def _comparison(found: Sequence[Masked], summary: pl.DataFrame) -> tuple[str, ..
                 f"{len(one.facts.closed_classes)} closed classes, and each goes its own way."
             )
             continue
-        needed = layers_to(curves[one.name], target, one.law)
+        needed = layers_to(curves[one.name], target, one.law, radius=one.facts.radius)
         told.append(f"{one.name} {needed} to lose what {fastest} loses in {layers}.")
     return tuple(told)
 
 
-def layers_to(curve: Sequence[float], target: float, found: Law) -> str:
+def layers_to(curve: Sequence[float], target: float, found: Law, *, radius: float = 1.0) -> str:
     """In words: after how many layers a curve is at or below a target, measured or to come.
 
     >>> layers_to([0.0, -1.0, -2.0], -2.0, Law("exponential", 1.0, -1.0, -2.0))
     'needs 2 layers'
     """
+    depth = len(curve) - 1
     reached = [layer for layer, value in enumerate(curve) if value <= target]
     if reached:
         return f"needs {reached[0]} layer{'s' * (reached[0] != 1)}"
-    if found.kind == "none":
-        return f"needs more than {len(curve) - 1} layers, if it ever gets there,"
-    more = len(curve) - 1 + (target - curve[-1]) / found.rate
+    if depth < _SEVERAL * radius:
+        return f"needs more than {depth} layers (its radius is {radius:g})"
+    if found.kind != "exponential":
+        return f"needs more than {depth} layers, if it ever gets there,"
+    more = depth + (target - curve[-1]) / found.rate
     return f"would need about {more:,.0f} layers at its pace"
 
 
 def _about(one: Masked) -> str:
     """One mask in a sentence: its graph, its rates, its limit."""
-    measured = "no collapse" if one.law.kind == "none" else str(one.law)
-    promise = (
-        f"the theorem promises a factor of {_below_one(one.promised)} per layer "
-        f"(weights of at least {one.smallest:.1g})"
-        if one.facts.quasi_strongly_connected
-        else "the theorem promises nothing"
+    tau = (
+        f"ergodicity coefficient {one.mean_tau:.3g} a layer, {one.product_rate:.3g} a layer in the "
+        "product"
     )
-    return f"{one.name}: {one.facts}; measured: {measured}; {promise}; {_heard(one.listens)}."
+    return (
+        f"{one.name}: {one.facts}; measured: {one.law}; {tau}; {_promise(one)}; "
+        f"{_listening(one.heard)}."
+    )
 
 
-def _below_one(rate: float) -> str:
-    """A rate that may be too close to 1 to be told from it."""
-    return f"{rate:.4g}" if rate < 0.9995 else f"1 − {1 - rate:.1g}" if rate < 1 else "almost 1"
+def _promise(one: Masked) -> str:
+    """The theorem's factor per layer, if it has one for this graph, and its conditions."""
+    reach = one.facts.contracts_after
+    if math.isinf(reach) or one.smallest <= 0:
+        return "the theorem promises nothing"
+    decay = float(a_priori_log_decay(one.smallest, reach)) / math.log(10)
+    factor = f"{10 ** -(10**decay / math.log(10)):.4f}" if decay > -3 else f"1 − 10^{decay:.1f}"
+    least = f"{one.smallest:.2g}"
+    covered = f", but does not cover {one.covered}" if one.covered else ""
+    return f"with weights of {least} or more the theorem promises a factor of {factor}{covered}"
 
 
-def _heard(listens: tuple[Tensor, ...]) -> str:
-    if len(listens) > 1:
-        return f"{len(listens)} groups of tokens each listen to themselves"
-    weights = listens[0]
+def _listening(heard: tuple[Tensor, ...]) -> str:
+    if len(heard) > 1:
+        return f"{len(heard)} groups of tokens each listen to themselves"
+    weights = heard[0]
     top = int(weights.argmax())
     share = float(weights[top])
     if share > 2 / len(weights):
-        return f"the limit listens to token {top} most, {share:.0%}"
-    return "the limit listens to all tokens about alike"
+        return f"in the end token {top} is heard most, {share:.0%}"
+    return "in the end all tokens are heard about alike"

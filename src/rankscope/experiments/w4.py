@@ -5,7 +5,14 @@ from dataclasses import asdict
 
 from rankscope import tables
 from rankscope.experiments.claims import Claim, overall
-from rankscope.theory import Designs, Equilibrium, StableSearch, every_rank, stable_search
+from rankscope.theory import (
+    Designs,
+    Equilibrium,
+    StableSearch,
+    every_rank,
+    find_equilibria,
+    stable_search,
+)
 from rankscope.tracing import Provenance
 
 STATEMENT = (
@@ -15,6 +22,7 @@ STATEMENT = (
 TOKENS = (2, 3, 4, 6, 8)
 SEARCHED = (2, 3, 4)
 DRAWS, DESCENTS = 100, 2
+STARTS, STEPS = 32, 400
 _EQUAL = 1e-12
 _METRIC = "spectral_radius"
 
@@ -91,7 +99,7 @@ def _reason(tokens: int, found: tuple[Equilibrium, ...]) -> str:
     return (
         f"{tokens} tokens, one value matrix: equilibria of rank {ranks}, which the step moves by "
         f"{worst:.1g} at most; all unstable, spectral radius {min(radii):.3g} to {max(radii):.3g}."
-        if not any(each.stable for each in found)
+        if all(each.stability.unstable for each in found)
         else f"{tokens} tokens, one value matrix: equilibria of rank {ranks}, which the step moves "
         f"by {worst:.1g} at most, {sum(each.stable for each in found)} of them stable."
     )
@@ -107,5 +115,18 @@ def _design_reason(design: Designs) -> str:
         f"Search, {design.tokens} tokens, {design.mask} mask, {design.attention} attention: "
         f"{design.drawn_stable} of {design.drawn} random designs of full rank are stable, "
         f"{design.descended_stable} of {design.descended} after descent; the best has spectral "
-        f"radius {design.radius:.3g} ({verdict}, rank {design.best.rank})."
+        f"radius {design.radius:.3g} ({verdict}, rank {design.best.rank}). {_basins(design)}"
+    )
+
+
+def _basins(design: Designs) -> str:
+    """Where random starts end up under the best design's values."""
+    found = find_equilibria(design.network, tokens=design.tokens, starts=STARTS, steps=STEPS)
+    ranks: dict[int, float] = {}
+    for each in found.stable:
+        ranks[each.rank] = ranks.get(each.rank, 0.0) + (each.basin or 0.0)
+    ends = ", ".join(f"{share:.0%} at rank {rank}" for rank, share in sorted(ranks.items()))
+    return (
+        f"Its values have {len(found.found)} equilibria that {STARTS} starts found, "
+        f"{len(found.stable)} of them stable; of the starts end there: {ends or 'none'}."
     )

@@ -39,6 +39,7 @@ def width_study(
     *,
     sweeps: Mapping[str, Sequence[float]] = SWEEPS,
     seeds: int = 5,
+    seed: int = 0,
     on_case: Callable[[], None] | None = None,
 ) -> Study:
     """The constant C of ``r' = C r³`` at the last of three layers of pure attention.
@@ -56,9 +57,9 @@ def width_study(
     }
     for parameter, settings in sweeps.items():
         for setting in settings:
-            for seed in range(seeds):
-                value = _constant({**BASE, parameter: setting}, seed)
-                row = (parameter, float(setting), seed, _METRIC, value)
+            for draw in range(seeds):
+                value = _constant({**BASE, parameter: setting}, seed + draw)
+                row = (parameter, float(setting), draw, _METRIC, value)
                 for name, entry in zip(columns, row, strict=True):
                     columns[name].append(entry)
                 if on_case is not None:

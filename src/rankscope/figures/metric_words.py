@@ -182,6 +182,9 @@ DEEP_WORDS: Final[Mapping[str, MetricWords]] = {
     "perron_weight": MetricWords(
         "Perron weight", "weight of a token", "linear", "What each token adds to the limit", (0.0,)
     ),
+    "limit_weight": MetricWords(
+        "Weight in the end", "weight", "linear", "What is left of each position's input", (0.0,)
+    ),
     "log10_slack": MetricWords(
         "Slack", "bound / measured", "exponent", "How many times too large a bound is", (0.0,)
     ),

@@ -15,6 +15,7 @@ from rankscope.shapes import Hidden
 from rankscope.theory.equilibrium import Equilibrium, certified, polished
 
 _LONGEST_CYCLE = 8
+_MOST_ENTRIES = 2048  # the Jacobian has the square of it, for many samples
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,14 @@ def find_equilibria(
     are returned as starts met it. Computed in float64 whatever the network's dtype.
     """
     _check(tokens, starts, steps, tolerance)
+    if not isinstance(network, Network):
+        raise KindError(f"network is a {type(network).__name__}, expected a rankscope Network.")
+    if tokens * network.spec.width > _MOST_ENTRIES:
+        raise InputError(
+            f"{tokens} tokens of {network.spec.width} features have a Jacobian of "
+            f"{(tokens * network.spec.width) ** 2:.2g} entries, more than is tried; "
+            f"tokens × features may be {_MOST_ENTRIES} at most."
+        )
     network = network.double()
     begin = _starts(network, tokens, starts, seed)
     end, period = _iterated(network, begin, steps, tolerance)
@@ -107,7 +116,7 @@ def _starts(network: Network, tokens: int, starts: int, seed: int) -> Hidden:
     last = network.blocks[-1]
     after = last.steps[-1].after if isinstance(last, Block) else nn.Identity()
     with torch.no_grad():
-        begin: Hidden = after(x)
+        begin: Hidden = after(x.to(next(network.parameters()).device))
     return begin
 
 

@@ -96,7 +96,7 @@ def polished(network: Network, x: Hidden, *, steps: int = 40, tolerance: float =
     regular equilibria and to continua of them alike (Yamashita and Fukushima 2001), shortened until
     it helps. Samples that get nowhere stay where they stopped.
     """
-    x = x.detach()
+    x = x.detach().clone()
     identity = torch.eye(x[0].numel(), dtype=x.dtype, device=x.device)
     moving = torch.arange(len(x))
     for _ in range(steps):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from rankscope.errors import KindError, ShapeError, SpecError
@@ -92,12 +93,15 @@ def graph_facts(mask: "str | Mask | Tensor | Any", tokens: int | None = None) ->
     """
     if hasattr(mask, "tocsr"):
         return _facts_of_arcs(_sparse_arcs(mask, tokens))
+    if isinstance(mask, np.ndarray):
+        mask = torch.from_numpy(mask)
     if isinstance(mask, Tensor):
         matrix = checked_matrix(mask)
         _same_length(matrix.shape[0], tokens)
         query, key = matrix.cpu().nonzero().T.contiguous().numpy()
         return _facts_of_arcs(Arcs.of(query, key, matrix.shape[0]))
     mask = as_mask(mask)
+    tokens = getattr(mask, "tokens", None) if tokens is None else tokens
     if tokens is None:
         raise SpecError(f"the mask {mask} does not say how many tokens; give graph_facts(mask, n).")
     whole("a graph's number of tokens", tokens, least=1)

@@ -46,9 +46,12 @@ def keeping_network(
     ``strength`` multiplies the logits (0: uniform attention, and no residual changes at all),
     ``values`` what is written; every choice of both, and every seed, keeps the residual.
     """
+    for name, count in {"layers": layers, "width": width, "heads": heads}.items():
+        _between(name, count, 1, 2**31)
     _between("kept", kept, 0, width)
+    _between("seed", seed, 0, 2**63 - 1)
     for name, size in {"strength": strength, "values": values}.items():
-        if not math.isfinite(size):
+        if not isinstance(size, int | float) or not math.isfinite(size):
             raise InputError(f"{name}={size} is out of range; expected a finite number.")
     generator = torch.Generator().manual_seed(seed)
     shape = (layers, heads, width, width)

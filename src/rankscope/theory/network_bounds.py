@@ -59,6 +59,9 @@ def _centred_states(network: Network, x: Tensor, token_mask: Tensor | None) -> I
         yield best_centred(state.x.cpu(), state.mantissa.cpu(), state.log_scale.cpu(), kept)
 
 
+_OUT_OF_RANGE = "products of its weights are too large or too small for float64"
+
+
 @dataclass(frozen=True)
 class _Answer:
     """One layer's own bounds, in natural logarithms, before the layers are chained."""
@@ -103,6 +106,11 @@ class _Answer:
             "data": data_bound(weights, spread, differences=differences).times(gain).composite,
             "sharp": sharp.times(gain).composite,
         }
+        for name in ("a_priori", "data", "sharp"):
+            said = logs[name].expand_as(after.spread.log_scale)
+            lost = (said.isneginf() & ~after.spread.norms.composite.isneginf()) | said.isnan()
+            if bool((lost | said.isposinf()).any()):
+                return cls(layer, _OUT_OF_RANGE, before, after, slack)
         return cls(layer, "", before, after, slack, weights, gain, gated, logs)
 
     @property

@@ -18,6 +18,8 @@ from rankscope.errors import InputError, KindError, ShapeError
 from rankscope.metrics import dobrushin
 from rankscope.theory.arcs import Arcs, closed_classes
 
+_LARGE = 1e100
+
 
 def a_priori_rate(epsilon: Tensor | float, radius: float) -> Tensor:
     """``(1 − ε^r)^{1/r}``: what each layer leaves of the differences at most (W, masked attention).
@@ -158,8 +160,8 @@ def perron_weights(attention: Tensor) -> Tensor:
 def class_weights(attention: Tensor) -> tuple[Tensor, ...]:
     """One Perron vector for each closed class of a single ``(query, key)`` matrix.
 
-    By elimination without a subtraction (Grassmann, Taksar and Heyman 1985), so that every weight
-    is right to a few units in its last place, however small.
+    By elimination without a subtraction (Grassmann, Taksar and Heyman 1985), so that small weights
+    have as many digits as large ones, unless they are too small for a float next to the largest.
     """
     if isinstance(attention, Tensor) and attention.ndim != 2:
         raise ShapeError(
@@ -186,6 +188,8 @@ def _stationary(p: Float[Tensor, "query key"]) -> Float[Tensor, "key"]:
     weights = p.new_ones(len(p))
     for state in range(1, len(p)):
         weights[state] = weights[:state] @ p[:state, state]
+        if weights[state] > _LARGE:  # later states may hold almost everything
+            weights[: state + 1] /= weights[state].clone()
     return weights / weights.sum()
 
 
