@@ -33,9 +33,12 @@ class Setting:
 
     def __str__(self) -> str:
         layers = "one layer repeated" if self.shared else "fresh layers"
+        init = self.init if isinstance(self.init, str) else f"{self.init.kind} × {self.init.scale}"
+        heads = f"{self.heads} head{'s' * (self.heads > 1)}"
         return (
-            f"{self.tokens} tokens of {self.width} features, {self.heads} heads, {self.mask} mask, "
-            f"logits × {self.logits:g}, {self.norm} norm, {layers}"
+            f"{self.tokens} tokens of {self.width} features, {heads}, {self.mask} mask, "
+            f"logits × {self.logits:g}, {init} init, biases of {self.biases:g}, gains spread by "
+            f"{self.gains:g}, {self.norm} norm after attention, {layers}"
         )
 
 
@@ -44,7 +47,6 @@ FACTORS: Mapping[str, Mapping[str, Setting]] = {
     "weights": {
         "base": Setting(),
         "BERT's weights": Setting(init="bert"),
-        "weights × 4": Setting(init=Init("lecun", 4.0)),
         "logits × 16": Setting(logits=16.0),
         "logits × 256": Setting(logits=256.0),
     },
@@ -69,16 +71,19 @@ FACTORS: Mapping[str, Mapping[str, Setting]] = {
         "one layer repeated, causal": Setting(shared=True, mask="causal"),
     },
     "corners": {
-        "all strong": Setting(logits=256.0, biases=10.0, gains=1.0, heads=16),
+        "16 heads, logits × 256, biases of 10, uneven gains": Setting(
+            logits=256.0, biases=10.0, gains=1.0, heads=16
+        ),
         "64 tokens, window of 4, logits × 256": Setting(tokens=64, mask="window:4", logits=256.0),
-        "4 features, 1 head, logits × 64": _NARROW,
-        "4 features, 1 head, logits × 64, repeated": replace(_NARROW, shared=True),
-        "64 features, 1 head, logits × 64, causal, repeated": replace(
+        "16 tokens, 4 features, 1 head, logits × 64": _NARROW,
+        "16 tokens, 4 features, 1 head, logits × 64, repeated": replace(_NARROW, shared=True),
+        "16 tokens, 1 head, logits × 64, causal, repeated": replace(
             _NARROW, width=64, shared=True, mask="causal"
         ),
     },
 }
-"""The base case, one factor varied at a time, and corners in which several are extreme."""
+"""The base case, one factor varied at a time, and corners in which several are extreme. A norm
+undoes any scale of the values, so that larger weights are nothing but larger logits."""
 SCALES = (1.0, 4.0, 16.0, 64.0, 256.0)
 SWEEPS: Mapping[str, Setting] = {
     f"{width} features, {heads} head{'s' * (heads > 1)}, {mask}": Setting(

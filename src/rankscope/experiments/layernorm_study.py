@@ -9,9 +9,8 @@ measured not to do. Tokens that never come near rank one may stay apart under an
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from statistics import fmean, median
-from typing import Any, Literal
+from dataclasses import asdict, replace
+from typing import Any
 
 import polars as pl
 import torch
@@ -21,10 +20,22 @@ from rankscope import tables
 from rankscope.deep import deep_trace
 from rankscope.experiments.deep_study import FORMATS, SCALED
 from rankscope.experiments.depths import RELATIVE, Texts
-from rankscope.experiments.laws import Law, LawKind, law, medians, power_of_ten
 from rankscope.experiments.layernorm_cases import FACTORS, SCALES, SWEEPS, Setting, random_network
+from rankscope.experiments.layernorm_outcomes import (
+    APART,
+    SHARE,
+    STABLE,
+    Searched,
+    counts,
+    domain,
+    noise,
+    outcomes,
+    searched,
+)
+from rankscope.experiments.long_laws import fate
 from rankscope.experiments.study import Drawing, Study
 from rankscope.metrics import residual, stable_rank
+from rankscope.network import Network
 from rankscope.tracing import Provenance, trace
 
 LAYERS = 100
@@ -32,24 +43,14 @@ _SEARCHED = 60
 """Layers of the search's networks: with 16 tokens, three times what one-hot attention needs."""
 _DEEPER = 4
 """Where tokens stay apart, so many times more layers are asked whether they go on doing so."""
-_LEVEL = 0.1
-"""Decades by which the last quarter of the layers may lie below the one before and count as level;
-a collapse by a hundredth a layer, the slowest seen under a window, loses a quarter of a decade."""
-_CUBIC = 0.5
-"""How far from 3 the growth of the last steps may be."""
-_FARTHER = 3.0
-"""A straight line ends twice as far down as its middle; a doubly exponential fall much farther."""
-APART = 1e-2
+_DIFFERENT = 1e-2
 """Tokens that differ by more than this part of their size: far above the noise of any format."""
-_STABLE = "stable_rank"
-_SHARE = "share_still_apart"
-_SAMPLES = 3
+SAMPLES = 3
+"""Passages, for every draw of weights."""
 SEEDS = 4
 """Draws of weights in the search."""
 
 _FRESH, _REPEATED = "fresh layers", "one layer repeated"
-
-Fate = Literal["stops", "collapses"]
 
 
 def layernorm_study(
@@ -67,12 +68,12 @@ def layernorm_study(
     float64 can tell.
     """
     found: list[pl.DataFrame] = []
-    for name, setting in (each for group in factors.values() for each in group.items()):
+    for name, setting in settings_of(factors).items():
         found.append(_case(name, setting, layers, seed))
         if on_case is not None:
             on_case()
     for name, setting in sweeps.items():
-        found.append(_swept(name, setting, min(layers, _SEARCHED), range(seed, seed + seeds)))
+        found.append(_swept(name, setting, search_layers(layers), range(seed, seed + seeds)))
         if on_case is not None:
             on_case()
     merged = pl.concat(found, how="diagonal")
@@ -83,11 +84,11 @@ def layernorm_study(
         title="Attention and LayerNorm, without skips and MLPs",
         question="Does LayerNorm alone stop the collapse at initialisation, or does the number "
         "format stop?",
-        sentences=_sentences(summary),
+        sentences=_sentences(table, summary, settings_of(factors), layers),
         table=table,
         summary=summary,
-        provenance=asdict(Provenance("attention and norm", seed=seed))
-        | {"base": str(Setting()), "layers": str(layers), "seeds of the search": str(seeds)},
+        provenance=asdict(Provenance("attention and norm", spec=about(layers, seeds), seed=seed))
+        | {"norm": "fro"},
         drawings=tuple(_drawings(factors, sweeps)),
         shown=(RELATIVE,),
     )
@@ -101,170 +102,109 @@ def cases(
     return sum(map(len, factors.values())) + len(sweeps)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """One case: by format (scaled, float64, float32) how it ends, and what law it truly follows."""
-
-    layers: int
-    law: str
-    last: Mapping[str, float]
-    fate: Mapping[str, Fate]
-    rank: float
-    """The stable rank in float64 where the tokens truly stay apart; 1 means two opposite poles."""
+def about(layers: int, seeds: int) -> str:
+    """What all cases have in common."""
+    return (
+        f"Base: {Setting()}; {layers} layers, {_DEEPER} times as many where a sample stays apart, "
+        f"one draw of weights, {SAMPLES} passages. Every case differs from it in what its name "
+        f"says. The search has {seeds} draws of weights and {SAMPLES} passages for each setting."
+    )
 
 
-def outcomes(summary: pl.DataFrame) -> dict[str, Outcome]:
-    """How every case of a study ends, by the medians over its samples."""
-    rows = summary.filter(pl.col("metric") == RELATIVE)
-    found = {}
-    for name in rows["model"].unique(maintain_order=True).to_list():
-        curves = {
-            format_: medians(rows, RELATIVE, model=name, variant=format_)
-            for format_ in (SCALED, *FORMATS)
-        }
-        rank = medians(summary, _STABLE, model=name, variant="float64")[-1]
-        found[name] = Outcome(
-            len(curves[SCALED]) - 1,
-            str(long_law(curves[SCALED])),
-            {format_: curve[-1] for format_, curve in curves.items()},
-            {format_: fate(curve) for format_, curve in curves.items()},
-            rank,
-        )
-    return found
+def settings_of(factors: Mapping[str, Mapping[str, Setting]]) -> dict[str, Setting]:
+    """All cases by their names."""
+    return {name: setting for group in factors.values() for name, setting in group.items()}
 
 
-def fate(log10: list[float]) -> Fate:
-    """Whether a residual has stopped shrinking: its last quarter is level with the one before.
-
-    >>> fate([0.0, -1.0, -2.0, -2.0, -2.0, -2.0, -2.0, -2.0])
-    'stops'
-
-    Medians of whole quarters, because fresh layers make the residual of tokens that stay apart go
-    up and down.
-    """
-    quarter = max(1, len(log10) // 4)
-    before, after = median(log10[-2 * quarter : -quarter]), median(log10[-quarter:])
-    return "stops" if after > before - _LEVEL else "collapses"
+def search_of(
+    summary: pl.DataFrame, sweeps: Mapping[str, Setting]
+) -> list[tuple[Searched, Setting]]:
+    """What the search counted, each with the setting it was counted in."""
+    return [
+        (one, replace(sweeps[one.model], logits=one.logits, shared=one.variant == _REPEATED))
+        for one in searched(summary)
+    ]
 
 
-def long_law(log10: list[float]) -> Law:
-    """The law of a residual that fresh layers make go up and down, by its whole second half.
-
-    >>> long_law([0.0, -0.1, -0.2, -0.3, -0.4, -0.5, -0.52, -0.6]).kind
-    'exponential'
-
-    ``law`` tells double exponents from the last few steps, where scatter may look like growth; here
-    the whole second half has to bear it out.
-    """
-    found = law(log10)
-    middle = len(log10) // 2
-    if found.kind == "equal":
-        return found
-    if fate(log10) == "stops":
-        kind: LawKind = "none"
-    elif abs(found.growth - 3) < _CUBIC and found.last < _FARTHER * log10[middle]:
-        return Law("doubly exponential", found.growth, found.rate, found.last)
-    else:
-        kind = "exponential"
-    rate = (log10[-1] - log10[middle]) / max(1, len(log10) - 1 - middle)
-    return Law(kind, found.growth, rate, found.last)
-
-
-def shares(summary: pl.DataFrame) -> dict[tuple[str, str], dict[float, float]]:
-    """By network and kind of layers: for each logit scale, the share of runs that stay apart."""
-    found: dict[tuple[str, str], dict[float, float]] = {}
-    rows = summary.filter(pl.col("metric") == _SHARE)
-    if rows.is_empty():
-        return found
-    for model, variant, setting, mean in rows.select(
-        "model", "variant", "setting", "mean"
-    ).iter_rows():
-        found.setdefault((model, variant), {})[setting] = mean
-    return found
+def search_layers(layers: int) -> int:
+    """How deep the search's networks are in a study of so many layers."""
+    return min(layers, _SEARCHED)
 
 
 def _case(name: str, setting: Setting, layers: int, seed: int) -> pl.DataFrame:
-    """All three formats; where the tokens stay apart, with many more layers."""
-    x, token_mask = Texts(setting.width, setting.tokens, _SAMPLES, seed)()
+    """All three formats; where a sample's tokens stay apart, with many more layers."""
+    x, token_mask = Texts(setting.width, setting.tokens, SAMPLES, seed)()
     network = random_network(setting, layers, seed)
-    scaled = deep_trace(network, x, token_mask=token_mask).table
-    if fate(medians(tables.summary(scaled), RELATIVE)) == "stops":
+    scaled = _relative(network, x, token_mask)
+    if any(fate(part.sort("layer")["value"].to_list()) == "stops" for part in _samples(scaled)):
         network = random_network(setting, _DEEPER * layers, seed)
-        scaled = deep_trace(network, x, token_mask=token_mask).table
-    found = {SCALED: scaled.filter(pl.col("metric") == RELATIVE)}
+        scaled = _relative(network, x, token_mask)
+    found = {SCALED: scaled}
     for format_, dtype in FORMATS.items():
         plain = network if dtype == torch.float64 else network.float()
-        metrics = {RELATIVE: _log10_relative, _STABLE: stable_rank}
+        metrics = {RELATIVE: _log10_relative, STABLE: stable_rank}
         found[format_] = trace(plain, x.to(dtype), metrics=metrics, token_mask=token_mask).table
     return tables.joined({name: tables.joined(found)}, column="model")
 
 
+def _relative(network: Network, x: Tensor, token_mask: Tensor) -> pl.DataFrame:
+    table = deep_trace(network, x, norm="fro", token_mask=token_mask).table
+    return table.filter(pl.col("metric") == RELATIVE)
+
+
+def _samples(table: pl.DataFrame) -> list[pl.DataFrame]:
+    return table.partition_by("sample", maintain_order=True)
+
+
 def _swept(name: str, setting: Setting, layers: int, seeds: range) -> pl.DataFrame:
-    """The share of passages whose tokens stay apart, and their stable rank, by logit scale."""
+    """Which runs' tokens stay apart, their share, and their stable rank, by logit scale."""
     columns: dict[str, list[Any]] = {
         key: [] for key in ("model", "variant", "parameter", "setting", "sample", "metric", "value")
     }
     for shared in (False, True):
         for logits in SCALES:
-            for seed in seeds:
-                one = replace(setting, logits=logits, shared=shared)
-                x, token_mask = Texts(one.width, one.tokens, _SAMPLES, seed)()
-                with torch.no_grad():
-                    y = random_network(one, layers, seed)(x, token_mask)
-                apart = residual(y, relative=True, token_mask=token_mask) > APART
-                ranks = stable_rank(y, token_mask=token_mask)[apart].tolist()
-                values = [(_SHARE, float(apart.double().mean()))]
-                values += [(f"{_STABLE}_apart", fmean(ranks))] if ranks else []
-                for metric, value in values:
-                    label = _REPEATED if shared else _FRESH
-                    row = (name, label, "logit_scale", logits, seed, metric, value)
-                    for key, entry in zip(columns, row, strict=True):
-                        columns[key].append(entry)
+            one = replace(setting, logits=logits, shared=shared)
+            ends = [_end(one, layers, seed) for seed in seeds]
+            apart = torch.cat([each for each, _ in ends]).double()
+            ranks = torch.cat([rank for _, rank in ends])
+            rows = [(SHARE, 0, float(apart.mean()))]  # chart and words then have one figure
+            rows += [(APART, run, value) for run, value in enumerate(apart.tolist())]
+            rows += [
+                (f"{STABLE}_apart", run, float(ranks[run]))
+                for run in apart.nonzero()[:, 0].tolist()
+            ]
+            label = _REPEATED if shared else _FRESH
+            for metric, run, value in rows:
+                row = (name, label, "logit_scale", logits, run, metric, value)
+                for key, entry in zip(columns, row, strict=True):
+                    columns[key].append(entry)
     return tables.frame(columns)
 
 
+def _end(setting: Setting, layers: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Of every passage under one draw of weights: whether tokens still differ; the stable rank."""
+    x, token_mask = Texts(setting.width, setting.tokens, SAMPLES, seed)()
+    with torch.no_grad():
+        y = random_network(setting, layers, seed)(x, token_mask)
+    size = residual(y, norm="fro", relative=True, token_mask=token_mask)
+    return size > _DIFFERENT, stable_rank(y, token_mask=token_mask)
+
+
 def _log10_relative(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:
-    size: Tensor = residual(x, relative=True, token_mask=token_mask)
+    size: Tensor = residual(x, norm="fro", relative=True, token_mask=token_mask)
     return size.log10()
 
 
-def _sentences(summary: pl.DataFrame) -> tuple[str, ...]:
-    found = outcomes(summary)
-    told = []
-    for name, one in found.items():
-        ends = ", ".join(f"{power_of_ten(last)} in {form}" for form, last in one.last.items())
-        true = "stays apart" if one.fate[SCALED] == "stops" else one.law
-        rank = f"; stable rank {one.rank:.2f}" if one.fate[SCALED] == "stops" else ""
-        told.append(f"{name}: {true}; relative residual after {one.layers} layers {ends}{rank}.")
-    return (*told, *(noise(found, form) for form in FORMATS), *boundaries(summary))
-
-
-def noise(found: Mapping[str, Outcome], format_: str) -> str:
-    """How often a plain format would have called a collapse stopped."""
-    going = [one for one in found.values() if one.fate[SCALED] == "collapses"]
-    fooled = sum(one.fate[format_] == "stops" for one in going)
+def _sentences(
+    table: pl.DataFrame, summary: pl.DataFrame, settings: Mapping[str, Setting], layers: int
+) -> tuple[str, ...]:
+    found = outcomes(table)
     return (
-        f"{format_} alone would have said that it stops in {fooled} of the {len(going)} cases in "
-        "which it goes on."
+        *([domain(found, settings)] if found else []),
+        *(f"{name}: {one}." for name, one in found.items()),
+        *(noise(found, form) for form in FORMATS),
+        *counts(summary, search_layers(layers)),
     )
-
-
-def boundaries(summary: pl.DataFrame) -> Iterator[str]:
-    """For each network of the search, from which logit scale on most runs stay apart."""
-    rows = summary.filter(pl.col("metric") == f"{_STABLE}_apart")
-    for (model, variant), by_scale in shares(summary).items():
-        fewer = max((s for s, share in by_scale.items() if share <= 0.5), default=0.0)
-        most = [scale for scale in by_scale if scale > fewer]
-        highest = max(by_scale.values())
-        same = (pl.col("model") == model) & (pl.col("variant") == variant)
-        ranks: list[float] = rows.filter(same)["median"].to_list()
-        rank = f", with a stable rank of {median(ranks):.2f}" if ranks else ""
-        where = (
-            f"most runs stay apart from logits × {min(most):g} on"
-            if most
-            else f"at logits × {max(by_scale):g} no majority stays apart"
-        )
-        yield f"{model}, {variant}: {where}; at any scale at most {highest:.0%} do{rank}."
 
 
 def _drawings(
@@ -282,5 +222,5 @@ def _drawings(
         yield Drawing(
             "by_setting",
             "The share of runs whose tokens still differ by a hundredth of their size at the end.",
-            _SHARE,
+            SHARE,
         )

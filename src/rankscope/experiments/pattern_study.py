@@ -26,6 +26,7 @@ from rankscope.network import (
 from rankscope.tracing import Provenance
 
 LAYERS = 24
+_HEADS = 4
 PATTERNS: Mapping[str, ScoreKind | Literal["dot"]] = {
     "dot product": "dot",
     "linear kernel": LinearKernel(),
@@ -68,7 +69,8 @@ def pattern_study(
         sentences=_sentences(summary, layers),
         table=table,
         summary=summary,
-        provenance=asdict(Provenance("pure attention", seed=seed)) | {"input": str(reading)},
+        provenance=asdict(Provenance("pure attention", spec=_about(reading, layers), seed=seed))
+        | {"input": str(reading), "norm": "composite"},
         drawings=(
             Drawing(
                 "by_depth",
@@ -107,7 +109,7 @@ def _network(
 ) -> Network:
     spec = Spec(
         layers,
-        4,
+        _HEADS,
         width,
         mlp_ratio=0.0,
         norm="none",
@@ -117,6 +119,11 @@ def _network(
         scores=kind,
     )
     return Network.random(spec, seed=seed)
+
+
+def _about(reading: Texts, layers: int) -> str:
+    shape = f"{_HEADS} heads, width {reading.width}, {layers} layers"
+    return f"{shape}, lecun init; no norm, skips or MLPs"
 
 
 def _sentences(summary: pl.DataFrame, layers: int) -> tuple[str, ...]:

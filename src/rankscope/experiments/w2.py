@@ -4,17 +4,15 @@ from collections.abc import Callable, Mapping
 
 import polars as pl
 
+from rankscope.experiments import layernorm_outcomes as outcomes
 from rankscope.experiments import layernorm_study as study
 from rankscope.experiments.claims import Claim, overall
-from rankscope.experiments.deep_study import FORMATS, SCALED
+from rankscope.experiments.deep_study import FORMATS
 from rankscope.experiments.depths import RELATIVE
-from rankscope.experiments.laws import power_of_ten
 from rankscope.experiments.layernorm_cases import FACTORS, SWEEPS, Setting
-from rankscope.experiments.layernorm_study import Outcome
+from rankscope.experiments.layernorm_outcomes import Outcome
 
 STATEMENT = "LayerNorm alone stops μ → 0 in randomly initialised models."
-_POLES = 1.05
-"""A stable rank below this is rank one with a little beside it."""
 
 
 def w2(
@@ -26,30 +24,33 @@ def w2(
     seed: int = 0,
     on_case: Callable[[], None] | None = None,
 ) -> Claim:
-    """The verdict of the LayerNorm study, from scaled arithmetic alone.
+    """The verdict of the LayerNorm study, from scaled arithmetic alone, sample by sample.
 
-    A case bears the claim out if its relative residual has stopped shrinking, and is still where
-    it was with four times as many layers. What float32 would have said is told beside it.
+    A sample bears the claim out if its relative residual has stopped shrinking, and is still where
+    it was with four times as many layers. What float32 would have said is told beside it. Drawn are
+    the first case of every factor and those in which some sample stays apart.
     """
     found = study.layernorm_study(
         layers=layers, factors=factors, sweeps=sweeps, seeds=seeds, seed=seed, on_case=on_case
     )
-    ends = study.outcomes(found.summary)
-    stopped = {name: one.fate[SCALED] == "stops" for name, one in ends.items()}
-    curves = pl.col("metric") == RELATIVE
+    ends = outcomes.outcomes(found.table)
+    deep = study.search_layers(layers)
     return Claim(
         "W2",
         STATEMENT,
         "Wu, Ajorlou, Wang, Jegelka, Jadbabaie 2024, figure 2",
-        overall(stopped),
+        overall(outcomes.verdicts(ends)),
         (
-            *_domain(ends),
-            *(study.noise(ends, form) for form in FORMATS),
-            *(_reason(name, one) for name, one in ends.items()),
-            *study.boundaries(found.summary),
+            outcomes.domain(ends, study.settings_of(factors)),
+            outcomes.poles(ends),
+            *(outcomes.noise(ends, form) for form in FORMATS),
+            *outcomes.search_domain(study.search_of(found.summary, sweeps), deep),
+            study.about(layers, seeds),
+            *(f"{name}: {one}." for name, one in ends.items()),
+            *outcomes.counts(found.summary, deep),
         ),
         found.table,
-        found.summary.filter(curves).drop("parameter", "setting", strict=False),
+        _drawn(found.summary, ends, factors).filter(pl.col("layer") <= layers),
         found.provenance,
         metric=RELATIVE,
         figure="by_depth",
@@ -65,27 +66,13 @@ def steps(
     return study.cases(factors, sweeps)
 
 
-def _domain(ends: Mapping[str, Outcome]) -> tuple[str, ...]:
-    """Where it stops, where not, and whether what is left has more than one direction."""
-    stopped = {name: one for name, one in ends.items() if one.fate[SCALED] == "stops"}
-    going = [name for name in ends if name not in stopped]
-    told = []
-    if going:
-        told.append(f"Cases in which the residual goes on shrinking: {'; '.join(going)}.")
-    if stopped:
-        poles = [name for name, one in stopped.items() if one.rank < _POLES]
-        told.append(f"Cases in which it stops: {'; '.join(stopped)}.")
-        told.append(
-            f"Of the latter {len(poles)} out of {len(stopped)} end with tokens on two opposite "
-            f"poles (stable rank below {_POLES:g}): different, and yet of rank one."
-        )
-    return tuple(told)
-
-
-def _reason(name: str, one: Outcome) -> str:
-    ends = ", ".join(f"{form} {power_of_ten(last)}" for form, last in one.last.items())
-    if one.fate[SCALED] == "stops":
-        fate = f"stays apart for {one.layers} layers, stable rank {one.rank:.2f}"
-    else:
-        fate = one.law
-    return f"{name}: {fate}; relative residual at the end: {ends}."
+def _drawn(
+    summary: pl.DataFrame,
+    ends: Mapping[str, Outcome],
+    factors: Mapping[str, Mapping[str, Setting]],
+) -> pl.DataFrame:
+    """The curves of few cases: all of them would fill a chart of many pages."""
+    first = [next(iter(group)) for group in factors.values()]
+    shown = [name for name, one in ends.items() if one.staying or name in first]
+    rows = summary.filter((pl.col("metric") == RELATIVE) & pl.col("model").is_in(shown))
+    return rows.drop("parameter", "setting", strict=False)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 
+import polars as pl
 import torch
 from torch import Tensor
 
@@ -12,7 +13,7 @@ from rankscope.deep import deep_trace
 from rankscope.experiments.claims import Claim, overall
 from rankscope.experiments.depths import RELATIVE
 from rankscope.experiments.laws import Law, medians, power_of_ten
-from rankscope.experiments.layernorm_study import long_law
+from rankscope.experiments.long_laws import long_law
 from rankscope.masks import Explicit, Mask, as_mask
 from rankscope.network import Network, Spec
 from rankscope.network.norms import NormKind
@@ -26,23 +27,11 @@ LAYERS, TOKENS, WIDTH = 100, 16, 8
 """More tokens than features: fewer, in general position, always lie in a half-space."""
 SEEDS = 3
 _SAMPLES = 3
-_MASKS = ("full", "causal", "window:2")
+_COLLAPSES = ("exponential", "doubly exponential", "equal")
 _NORMS: Mapping[NormKind, str] = {"sphere": "sphere", "rms": "RMSNorm", "layer": "LayerNorm"}
 _HALF, _PAIRS, _AROUND = "half-space", "opposite pairs", "around a circle"
 _WAVER = 0.1
 """By how much tokens around a circle are off their even places, to see that they come back."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """A network and where its tokens start."""
-
-    mask: Mask
-    norm: NormKind = "sphere"
-    start: str = _HALF
-    width: int = WIDTH
-    values: str = "orthogonal"
-    logits: float = 1.0
 
 
 def _ring() -> Mask:
@@ -52,18 +41,47 @@ def _ring() -> Mask:
     return Explicit.of((apart <= 1) | (apart == TOKENS - 1))
 
 
-COVERED: Mapping[str, Run] = {
-    f"{words}, {mask}": Run(as_mask(mask), norm)
-    for norm, words in _NORMS.items()
-    for mask in _MASKS
-} | {"sphere, ring": Run(_ring(), width=2, logits=0.0)}
-CONTRASTS: Mapping[str, Run] = {
-    f"sphere, {mask}, {_PAIRS}": Run(as_mask(mask), start=_PAIRS) for mask in _MASKS
-} | {
-    f"sphere, ring, {_AROUND}": Run(_ring(), start=_AROUND, width=2, logits=0.0),
-    "sphere, causal, random values": Run(as_mask("causal"), values="lecun"),
-    "sphere, full, random values": Run(as_mask("full"), values="lecun"),
+_MASKS: Mapping[str, Mask] = {
+    "full": as_mask("full"),
+    "causal": as_mask("causal"),
+    "window:2": as_mask("window:2"),
+    "ring": _ring(),
 }
+
+
+@dataclass(frozen=True)
+class Run:
+    """A network and where its tokens start; ``mask`` is a name from ``_MASKS``."""
+
+    mask: str
+    norm: NormKind = "sphere"
+    start: str = _HALF
+    width: int = WIDTH
+    values: str = "orthogonal"
+    logits: float = 1.0
+
+    @property
+    def panel(self) -> str:
+        """What a run has in common with those it is drawn beside: all but the mask."""
+        start = [] if self.start == _HALF else [self.start]
+        values = [] if self.values == "orthogonal" else ["random values"]
+        beyond = "beyond the claim: " if start or values else ""
+        return beyond + ", ".join([_NORMS[self.norm], *start, *values])
+
+    def __str__(self) -> str:
+        shape = "" if self.width == WIDTH else f" ({self.width} features, uniform attention)"
+        return f"{self.panel}, {self.mask}{shape}"
+
+
+COVERED = (
+    *(Run(mask, norm) for norm in _NORMS for mask in ("full", "causal", "window:2")),
+    Run("ring", width=2, logits=0.0),
+)
+CONTRASTS = (
+    *(Run(mask, start=_PAIRS) for mask in ("full", "causal", "window:2")),
+    Run("ring", start=_AROUND, width=2, logits=0.0),
+    *(Run(mask, values="lecun") for mask in ("causal", "full")),
+)
 
 
 def w3(
@@ -77,30 +95,31 @@ def w3(
     largest modulus among the eigenvalues of that averaging. LayerNorm centers too, which no turn of
     all features keeps, so that it is outside this reasoning and only measured.
     """
-    parts = {}
-    for name, run in {**COVERED, **CONTRASTS}.items():
-        parts[name] = Trace.joined([_trace(run, layers, seed + k) for k in range(SEEDS)]).table
+    runs = (*COVERED, *CONTRASTS)
+    parts: dict[str, dict[str, pl.DataFrame]] = {}
+    for run in runs:
+        draws = Trace.joined([_trace(run, layers, seed + k) for k in range(SEEDS)])
+        parts.setdefault(run.panel, {})[run.mask] = draws.table
         if on_network is not None:
             on_network()
-    table = tables.joined(parts)
+    table = tables.joined(
+        {panel: tables.joined(by_mask) for panel, by_mask in parts.items()}, column="model"
+    )
     summary = tables.summary(table)
-    found = {name: long_law(medians(summary, RELATIVE, variant=name)) for name in parts}
+    found = {run: _law(summary, run) for run in runs}
     return Claim(
         "W3",
         STATEMENT,
         "Wu, Ajorlou, Wang, Jegelka, Jadbabaie 2024, on LayerNorm",
-        overall({name: found[name].kind != "none" for name in COVERED}),
-        (
-            *(_reason(name, run, found[name], layers) for name, run in COVERED.items()),
-            *(
-                f"Beyond the claim: {_reason(name, run, found[name], layers)}"
-                for name, run in CONTRASTS.items()
-            ),
-        ),
+        overall({str(run): found[run].kind in _COLLAPSES for run in COVERED}),
+        tuple(_reason(run, found[run], layers) for run in runs),
         table,
         summary,
-        asdict(Provenance("attention and norm", seed=seed))
-        | {"input": f"{TOKENS} random tokens on the sphere, {SEEDS} × {_SAMPLES} draws"},
+        asdict(Provenance("attention and norm", spec=_about(layers), seed=seed))
+        | {
+            "input": f"{TOKENS} random tokens on the sphere, {SEEDS} × {_SAMPLES} draws",
+            "norm": "fro",
+        },
         metric=RELATIVE,
         figure="by_depth",
         lowest=-40.0,
@@ -110,6 +129,17 @@ def w3(
 def steps() -> int:
     """How often ``on_network`` is called."""
     return len(COVERED) + len(CONTRASTS)
+
+
+def _about(layers: int) -> str:
+    return (
+        f"1 head, width {WIDTH} (the ring: 2), {layers} layers, orthogonal values unless random, "
+        "other weights lecun init, norm after attention; no skips, MLPs or biases"
+    )
+
+
+def _law(summary: pl.DataFrame, run: Run) -> Law:
+    return long_law(medians(summary, RELATIVE, model=run.panel, variant=run.mask))
 
 
 def second_eigenvalue(mask: Mask, tokens: int) -> float:
@@ -156,17 +186,17 @@ def _trace(run: Run, layers: int, seed: int) -> Trace:
         norm_eps=1e-12,
         skip=False,
         bias=False,
-        mask=run.mask,
+        mask=_MASKS[run.mask],
         score_scale=run.logits / math.sqrt(run.width),
         init=run.values,
     )
     network = Network.random(spec, seed=seed, dtype=torch.float64)
-    return deep_trace(network, start(run.start, run.width, seed))
+    return deep_trace(network, start(run.start, run.width, seed), norm="fro")
 
 
-def _reason(name: str, run: Run, law: Law, layers: int) -> str:
-    told = f"{name}: relative residual {power_of_ten(law.last)} after {layers} layers; {law}"
-    factor = second_eigenvalue(run.mask, TOKENS)
+def _reason(run: Run, law: Law, layers: int) -> str:
+    told = f"{run}: relative residual {power_of_ten(law.last)} after {layers} layers; {law}"
     if law.kind == "exponential":
+        factor = second_eigenvalue(_MASKS[run.mask], TOKENS)
         told += f" (uniform attention under this mask: {factor:.3g})"
     return f"{told}."

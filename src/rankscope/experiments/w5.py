@@ -1,6 +1,6 @@
 """Claim W5: the hidden states of real models have full rank and yet are anisotropic."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
 import polars as pl
@@ -33,6 +33,9 @@ def w5(
 ) -> Claim:
     """Rank and mean cosine of every layer of every model; one model is in memory at a time.
 
+    Judged are pretrained models, which a case's name tells (``pretrained``); others are shown as a
+    contrast. Where there is none but others, the verdict is ``depends``: on what was not tried.
+
     A model bears the claim out if the numerical rank of every sample is ``min(tokens, features)``
     after every layer, and the mean cosine, as the median over the samples, reaches one half after
     some layer. A singular value counts if it is above the noise of the number format,
@@ -46,18 +49,35 @@ def w5(
     table = tables.joined(found, column="model")
     summary = tables.summary(table)
     judged = {name: _judged(summary, part, name) for name, part in found.items()}
+    real = {name: full and cone for name, (full, cone, _) in judged.items() if pretrained(name)}
     return Claim(
         "W5",
         STATEMENT,
         "Wu, Ajorlou, Wang, Jegelka, Jadbabaie 2024, experiments",
-        overall({name: full and cone for name, (full, cone, _) in judged.items()}),
-        tuple(reason for _, _, reason in judged.values()),
+        overall(real) if real else "depends",
+        (
+            *_tried(real),
+            *(reason for name, (*_, reason) in judged.items() if name in real),
+            *(f"Not trained: {told}" for name, (*_, told) in judged.items() if name not in real),
+        ),
         table,
         summary,
-        asdict(Provenance(", ".join(found)))
+        asdict(Provenance(", ".join(found), spec="as each model is configured"))
         | {"samples": f"{len(texts)} texts of up to {length} tokens", "special tokens": "counted"},
         metric=_COSINE,
     )
+
+
+def pretrained(name: str) -> bool:
+    """Whether a case's name says that its model is trained: ``BERT (pretrained)``."""
+    return "(pretrained)" in name
+
+
+def _tried(real: Mapping[str, bool]) -> tuple[str, ...]:
+    """How many models the verdict rests on."""
+    if not real:
+        return ("No trained model was tried; the statement is about those.",)
+    return (f"{sum(real.values())} of {len(real)} trained models have full rank and a cone.",)
 
 
 def passes(cases: Sequence[Case], texts: int) -> int:

@@ -1,5 +1,6 @@
 """W's figure: dispersion against depth, four masks × four sets of parts, far down."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -13,7 +14,7 @@ from rankscope.errors import InputError
 from rankscope.experiments.d5 import Case
 from rankscope.experiments.depths import RELATIVE
 from rankscope.experiments.laws import medians, power_of_ten
-from rankscope.experiments.layernorm_study import long_law
+from rankscope.experiments.long_laws import long_law
 from rankscope.experiments.study import Drawing, Study
 from rankscope.network import Network, Spec
 from rankscope.text import embed, passages
@@ -47,6 +48,17 @@ class Shape:
     samples: int = 2
     seed: int = 0
 
+    def __str__(self) -> str:
+        return (
+            f"{self.heads} heads, width {self.width}, post-layer norm, MLP of four times the "
+            f"width, normal init of standard deviation {self._deviation:.3g}; {self.samples} passages of "
+            f"{self.tokens} tokens"
+        )
+
+    @property
+    def _deviation(self) -> float:
+        return _BERT_STD * math.sqrt(_BERT_WIDTH / self.width)
+
     def network(self, depth: int) -> Network:
         """As many fresh layers as are asked for."""
         spec = Spec(
@@ -55,7 +67,7 @@ class Shape:
             self.width,
             norm_place="post",
             norm_eps=1e-12,
-            init=_BERT_STD * (_BERT_WIDTH / self.width) ** 0.5,
+            init=self._deviation,
         )
         return Network.random(spec, seed=self.seed)
 
@@ -114,8 +126,10 @@ def wu_figure(
         sentences=_sentences(summary),
         table=table,
         summary=summary,
-        provenance=asdict(Provenance("BERT shape", seed=shape.seed))
-        | {"norm": "fro", "window": str(window), "shape": str(shape)},
+        provenance=asdict(
+            Provenance("BERT shape", spec=f"{shape}, {depth} layers", seed=shape.seed)
+        )
+        | {"norm": "fro", "window": str(window)},
         drawings=(
             Drawing(
                 "by_depth",
@@ -200,4 +214,6 @@ def _course(log10: list[float]) -> str:
     found = long_law(log10)
     if found.kind in ("doubly exponential", "equal"):
         return found.kind
+    if found.kind == "undecided":
+        return "too few layers to tell how it goes on"
     return f"× {10**found.rate:.3g} a layer over the second half"

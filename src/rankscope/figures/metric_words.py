@@ -190,7 +190,7 @@ DEEP_WORDS: Final[Mapping[str, MetricWords]] = {
     ),
     "log10_product_ergodicity": MetricWords(
         "Ergodicity coefficient of all layers so far",
-        "τ(P′…P)",
+        "τ(P′P)",
         "exponent",
         "What can be left of any difference",
         (0.0,),

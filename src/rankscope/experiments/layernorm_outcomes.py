@@ -1,0 +1,235 @@
+"""What the LayerNorm study's table says: sample by sample, in words, and for which settings."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import polars as pl
+
+from rankscope.experiments.deep_study import SCALED
+from rankscope.experiments.depths import RELATIVE
+from rankscope.experiments.laws import power_of_ten
+from rankscope.experiments.layernorm_cases import Setting
+from rankscope.experiments.long_laws import fate, long_law
+
+STABLE, APART, SHARE = "stable_rank", "still_apart", "share_still_apart"
+"""Metrics: of every layer, of every run of the search (1 or 0), of all its runs together."""
+
+_POLES = 1.05
+"""A stable rank below this is rank one with a little beside it."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One case, sample by sample: how it ends by format (scaled, float64, float32)."""
+
+    layers: int
+    law: str
+    """What the samples follow whose residual truly goes on shrinking, by their median."""
+    last: Mapping[str, tuple[float, ...]]
+    stops: Mapping[str, tuple[bool, ...]]
+    ranks: tuple[float, ...]
+    """Stable ranks in float64 of the samples that truly stay apart; 1 means two opposite poles."""
+
+    @property
+    def staying(self) -> int:
+        """How many samples truly stay apart."""
+        return sum(self.stops[SCALED])
+
+    @property
+    def samples(self) -> int:
+        """How many there are."""
+        return len(self.stops[SCALED])
+
+    def __str__(self) -> str:
+        ends = ", ".join(f"{form} {_from_to(last)}" for form, last in self.last.items())
+        fates = []
+        if self.staying:
+            many = "all" if self.staying == self.samples else f"{self.staying} of"
+            ranks = ", ".join(f"{rank:.2f}" for rank in self.ranks)
+            fates.append(f"{many} {self.samples} samples stay apart (stable rank {ranks})")
+        if self.staying < self.samples:
+            fates.append(f"others: {self.law}" if self.staying else self.law)
+        return f"{'; '.join(fates)}; relative residual after {self.layers} layers: {ends}"
+
+
+def outcomes(table: pl.DataFrame) -> dict[str, Outcome]:
+    """How every case of a study's table ends."""
+    rows = table.filter(pl.col("metric") == RELATIVE)
+    return {
+        name: _outcome(rows.filter(pl.col("model") == name), _ranks(table, name))
+        for name in rows["model"].unique(maintain_order=True).to_list()
+    }
+
+
+def verdicts(found: Mapping[str, Outcome]) -> dict[str, bool]:
+    """For each sample of each case whether its tokens truly stay apart."""
+    return {
+        f"{name}, sample {number}": stops
+        for name, one in found.items()
+        for number, stops in enumerate(one.stops[SCALED])
+    }
+
+
+def domain(found: Mapping[str, Outcome], settings: Mapping[str, Setting]) -> str:
+    """In which cases tokens stay apart, and what these have in common."""
+    every = [name for name, one in found.items() if one.staying == one.samples]
+    some = [name for name, one in found.items() if 0 < one.staying < one.samples]
+    none = f"{len(found) - len(every) - len(some)} of {len(found)} cases"
+    if not every and not some:
+        return f"Tokens stay apart in no sample of any of the {len(found)} cases."
+    common = traits([settings[name] for name in (*every, *some)], [settings[n] for n in found])
+    return (
+        f"All samples collapse in {none}; all stay apart in {len(every)}, some in {len(some)}"
+        f"{common}."
+    )
+
+
+def poles(found: Mapping[str, Outcome]) -> str:
+    """How many of the samples that stay apart have more than one direction left."""
+    ranks = [rank for one in found.values() for rank in one.ranks]
+    near = sum(rank < _POLES for rank in ranks)
+    return (
+        f"Of the {len(ranks)} samples that stay apart {near} end with tokens on two opposite poles "
+        f"(stable rank below {_POLES:g}): different, and yet of rank one."
+    )
+
+
+def noise(found: Mapping[str, Outcome], format_: str) -> str:
+    """How often a plain format would have called a collapse stopped."""
+    pairs = [
+        pair
+        for one in found.values()
+        for pair in zip(one.stops[SCALED], one.stops[format_], strict=True)
+    ]
+    going = [plain for true, plain in pairs if not true]
+    return (
+        f"{format_} alone would have said that it stops in {sum(going)} of the {len(going)} "
+        f"samples in which it goes on ({len(found)} cases, {len(pairs)} samples in all)."
+    )
+
+
+@dataclass(frozen=True)
+class Searched:
+    """One setting of the search: in how many of its runs the tokens are still apart."""
+
+    model: str
+    variant: str
+    logits: float
+    runs: int
+    apart: int
+
+
+def searched(summary: pl.DataFrame) -> list[Searched]:
+    """What the search counted, setting by setting."""
+    rows = summary.filter(pl.col("metric") == APART)
+    if rows.is_empty():
+        return []
+    columns = ("model", "variant", "setting", "count", "mean")
+    return [
+        Searched(model, variant, logits, count, round(count * mean))
+        for model, variant, logits, count, mean in rows.select(columns).iter_rows()
+    ]
+
+
+def search_domain(found: Sequence[tuple[Searched, Setting]], layers: int) -> Iterator[str]:
+    """In which settings of the search most runs, or some, are still apart."""
+    if not found:
+        return
+    all_of_them = [setting for _, setting in found]
+    runs = max(one.runs for one, _ in found)
+    yield (
+        f"A search over {len(found)} settings, each with {runs} runs of {layers} layers, counts "
+        "the runs in which tokens still differ by a hundredth of their size at the end."
+    )
+    some = [setting for one, setting in found if one.apart]
+    most = [setting for one, setting in found if 2 * one.apart > one.runs]
+    yield (
+        f"At least one run is still apart in {len(some)} of {len(found)} settings"
+        f"{traits(some, all_of_them)}; more than half of the runs in {len(most)}"
+        f"{traits(most, all_of_them)}; all runs in "
+        f"{sum(one.apart == one.runs for one, _ in found)}."
+    )
+
+
+def counts(summary: pl.DataFrame, layers: int) -> Iterator[str]:
+    """For each network of the search how many runs are still apart, by the scale of its logits."""
+    ranks = summary.filter(pl.col("metric") == f"{STABLE}_apart")
+    by_network: dict[tuple[str, str], list[Searched]] = {}
+    for one in searched(summary):
+        by_network.setdefault((one.model, one.variant), []).append(one)
+    for (model, variant), each in by_network.items():
+        if not any(one.apart for one in each):
+            counted = f"none of {each[0].runs} runs at any scale of the logits"
+        else:
+            by_scale = ", ".join(f"{one.apart} at logits × {one.logits:g}" for one in each)
+            same = (pl.col("model") == model) & (pl.col("variant") == variant)
+            rank = median(ranks.filter(same)["median"].to_list())
+            counted = f"of {each[0].runs} runs {by_scale}; median stable rank of these {rank:.2f}"
+        yield f"{model}, {variant}, still apart after {layers} layers: {counted}."
+
+
+def traits(inside: Sequence[Setting], everywhere: Sequence[Setting]) -> str:
+    """What sets some settings apart from all that were tried, as a clause; empty if nothing does.
+
+    >>> traits([Setting(width=4)], [Setting(width=4), Setting(width=8)])
+    ', always with 4 features'
+    """
+    if not inside:
+        return ""
+    told = []
+    for name, words in _NUMBERS.items():
+        own, tried = ([getattr(one, name) for one in group] for group in (inside, everywhere))
+        above, below = min(own) > min(tried), max(own) < max(tried)
+        if min(own) == max(own) and (above or below):
+            told.append(words.format(f"{own[0]:g}"))
+        elif above or below:
+            told += [words.format(f"at least {min(own):g}")] * above
+            told += [words.format(f"at most {max(own):g}")] * below
+    for name, choices in _CHOICES.items():
+        kept = {getattr(one, name) for one in inside}
+        if len(kept) == 1 and kept < {getattr(one, name) for one in everywhere}:
+            told.append(choices.format(*kept) if isinstance(choices, str) else choices[kept.pop()])
+    return f", always with {', '.join(told)}" if told else ""
+
+
+_NUMBERS = {
+    "tokens": "{} tokens",
+    "width": "{} features",
+    "heads": "{} head(s)",
+    "logits": "logits × {}",
+}
+_CHOICES: Mapping[str, str | Mapping[bool, str]] = {
+    "mask": "{} mask",
+    "shared": {True: "one layer repeated", False: "fresh layers"},
+}
+
+
+def _outcome(rows: pl.DataFrame, ranks: Sequence[float]) -> Outcome:
+    """From the relative residuals of one case."""
+    curves: dict[str, list[list[float]]] = {}
+    for part in rows.partition_by("variant", "sample", maintain_order=True):
+        curves.setdefault(part["variant"][0], []).append(part.sort("layer")["value"].to_list())
+    stops = {form: tuple(fate(curve) == "stops" for curve in each) for form, each in curves.items()}
+    going = [c for c, stopped in zip(curves[SCALED], stops[SCALED], strict=True) if not stopped]
+    return Outcome(
+        len(curves[SCALED][0]) - 1,
+        str(long_law([*map(median, zip(*going, strict=True))])) if going else "",
+        {form: tuple(curve[-1] for curve in each) for form, each in curves.items()},
+        stops,
+        tuple(rank for rank, stopped in zip(ranks, stops[SCALED], strict=True) if stopped),
+    )
+
+
+def _ranks(table: pl.DataFrame, name: str) -> list[float]:
+    """The stable rank after the last layer, sample by sample."""
+    rows = table.filter(
+        (pl.col("metric") == STABLE) & (pl.col("model") == name) & (pl.col("variant") == "float64")
+    )
+    last = rows.filter(pl.col("layer") == pl.col("layer").max())
+    return last.sort("sample")["value"].to_list()
+
+
+def _from_to(log10: Sequence[float]) -> str:
+    least, most = power_of_ten(min(log10)), power_of_ten(max(log10))
+    return least if least == most else f"{least} to {most}"
