@@ -12,6 +12,7 @@ from rankscope.errors import InputError
 from rankscope.experiments import bound_study, d2, d3, d4, deep_study, n1, w1, w4, widths
 from rankscope.experiments.laws import Law, medians
 from rankscope.experiments.mask_study import layers_to, mask_study
+from rankscope.masks import from_edges
 from rankscope.metrics import residual
 from rankscope.network import Network, Spec
 
@@ -50,6 +51,26 @@ def test_the_claims_hold_and_report_every_step(run, module):
     assert len(calls) == module.steps()
     assert checked.id.lower() == module.__name__.rsplit(".", 1)[-1]
     assert checked.metric in checked.summary["metric"].to_list()
+
+
+@pytest.mark.usefixtures("small")
+def test_w1_depends_where_a_larger_radius_of_another_family_is_faster(monkeypatch):
+    monkeypatch.setattr(w1, "LAYERS", 40)
+    # Both of radius 12, and one of them halves it in the end.
+    monkeypatch.setattr(w1, "OTHERS", ("causal-window:4", "window:2"))
+    checked = w1.w1()
+    assert checked.verdict == "depends"
+    told = checked.reasons
+    assert told[0].startswith("4 of 4 masks with a center collapse exponentially; 1 of 1 without")
+    assert told[1] == (
+        "Radius and rate, two-sided windows: in 1 of 1 pairs of different radius the larger one is "
+        "slower."
+    )
+    assert told[2].startswith("Radius and rate, all masks with a center: in 3 of 5 pairs")
+    assert "against it most clearly window(-4, +0), radius 12, × 0.6" in told[2]
+    assert "beside window(-4, +4), radius 6" in told[2]
+    assert told[3].startswith("So the radius orders masks of one family")
+    assert "1 head, width 64, 40 layers" in checked.provenance["spec"]
 
 
 @pytest.mark.usefixtures("small")
@@ -179,9 +200,18 @@ def test_masks_are_compared_on_real_tokens_only(tokens):
     assert one.sentences == other.sentences
 
 
+def test_masks_written_alike_are_all_compared(tokens):
+    network = Network.random(PURE, seed=1, dtype=torch.float64).without_heads((0, 1))
+    alike = [from_edges(4, [(i, i) for i in range(4)]), from_edges(4, [(0, i) for i in range(4)])]
+    found = mask_study(network, tokens(1, 4, 8), masks=[*alike, alike[0]])
+    names = found.table["variant"].unique(maintain_order=True).to_list()
+    assert names == ["edges(4 tokens, 4 edges)", "edges(4 tokens, 4 edges) (another)"]
+    assert "4 closed classes" in found.sentences[0]
+
+
 def test_masks_of_nothing_are_refused(tokens):
     network = Network.random(PURE, dtype=torch.float64)
-    with pytest.raises(InputError, match="no mask"):
+    with pytest.raises(InputError, match="no list of masks"):
         mask_study(network, tokens(1, 4, 8), masks=[])
     with pytest.raises(InputError, match="depth=0"):
         mask_study(network, tokens(1, 4, 8), masks=["full"], depth=0)

@@ -118,7 +118,7 @@ def untrained() -> Case:
             torch.manual_seed(0)
             return load(TINY["bert"]().eval().double())
 
-    return Case("untrained", made)
+    return Case("flat (pretrained)", made)
 
 
 def flattened(scale: float, common: float) -> Case:
@@ -132,7 +132,7 @@ def flattened(scale: float, common: float) -> Case:
                 layer.output.LayerNorm.bias.fill_(common)
         return load(model)
 
-    return Case(f"{scale:g} and {common:g}", made)
+    return Case(f"{scale:g} and {common:g} (pretrained)", made)
 
 
 def test_w5_holds_for_a_cone_of_full_rank_and_fails_without_either() -> None:
@@ -140,13 +140,27 @@ def test_w5_holds_for_a_cone_of_full_rank_and_fails_without_either() -> None:
     ticks: list[int] = []
     claim = w5.w5([cone], texts=IDS, on_batch=lambda: ticks.append(1))
     assert claim.verdict == "holds"
-    assert "full rank at every layer" in claim.reasons[0]
+    assert claim.reasons[0] == "1 of 1 trained models have full rank and a cone."
+    assert "full rank at every layer" in claim.reasons[1]
     assert len(ticks) == w5.passes([cone], len(IDS)) == 1
     lost = w5.w5([no_rank], texts=IDS)
     assert lost.verdict == "fails"
-    assert "rank down to 17% of what can be (layer 1)" in lost.reasons[0]  # one of six
+    assert "rank down to 17% of what can be (layer 1)" in lost.reasons[1]  # one of six
     assert w5.w5([no_cone], texts=IDS).verdict == "fails"
     assert w5.w5([cone, no_rank], texts=IDS).verdict == "depends"
+
+
+def test_w5_is_about_trained_models_and_shows_others_beside() -> None:
+    cone, flat = flattened(1.0, 2.0), untrained()
+    fresh = Case("bert (init)", flat.model)
+    claim = w5.w5([fresh, cone], texts=IDS)
+    assert claim.verdict == "holds"
+    assert claim.reasons[-1].startswith("Not trained: bert (init): full rank")
+    assert set(claim.summary["model"]) == {"bert (init)", cone.name}
+    alone = w5.w5([fresh], texts=IDS)
+    assert alone.verdict == "depends"
+    assert alone.reasons[0].startswith("No trained model was tried")
+    assert w5.pretrained("mine (pretrained) 2")
 
 
 def test_w5_reads_images_where_a_model_does() -> None:
@@ -156,7 +170,7 @@ def test_w5_reads_images_where_a_model_does() -> None:
 
 
 def test_pretrained_minilm_keeps_full_rank_in_a_wide_cone(minilm: Path) -> None:
-    claim = w5.w5([Case("MiniLM", partial(load, str(minilm)))], length=32)
+    claim = w5.w5([Case("MiniLM (pretrained)", partial(load, str(minilm)))], length=32)
     ranks = claim.table.filter(metric="rank_share")["value"]
     assert ranks.min() == 1.0
     cosines = claim.summary.filter(metric="mean_cosine").sort("layer")["median"].to_list()

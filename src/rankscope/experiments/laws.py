@@ -43,15 +43,15 @@ class Law:
         if self.kind == "doubly exponential":
             return f"doubly exponential: each step is {self.growth:.2f} times the one before"
         if self.kind == "exponential":
-            return f"exponential: each layer multiplies the residual by {10**self.rate:.3g}"
+            return f"exponential: each layer multiplies the residual by {_factor(self.rate)}"
         if self.kind == "equal":
             return "all tokens are equal, or agree further than logarithms can tell"
         if self.kind == "undecided":
             return (
                 f"too few layers, or too uneven, to tell a law; "
-                f"the last ones multiply the residual by {10**self.rate:.3g}"
+                f"the last ones multiply the residual by {_factor(self.rate)}"
             )
-        return f"no collapse: each layer multiplies the residual by {10**self.rate:.3g}"
+        return f"no collapse: each layer multiplies the residual by {_factor(self.rate)}"
 
 
 def law(log10: Sequence[float]) -> Law:
@@ -95,6 +95,10 @@ def medians(summary: pl.DataFrame, metric: str, **labels: str) -> list[float]:
     for column, label in labels.items():
         rows = rows.filter(pl.col(column) == label)
     return rows.sort("layer")["median"].to_list()
+
+
+def _factor(rate: float) -> str:
+    return f"{10**rate:.3g}" if abs(rate) < 5 else power_of_ten(rate)
 
 
 def power_of_ten(log10: float) -> str:

@@ -1,20 +1,24 @@
 """What the LayerNorm study's table says: sample by sample, in words, and for which settings."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import polars as pl
 
 from rankscope.experiments.deep_study import SCALED
 from rankscope.experiments.depths import RELATIVE
-from rankscope.experiments.laws import power_of_ten
+from rankscope.experiments.laws import Law, power_of_ten
 from rankscope.experiments.layernorm_cases import Setting
 from rankscope.experiments.long_laws import fate, long_law
 
 STABLE, APART, SHARE = "stable_rank", "still_apart", "share_still_apart"
 """Metrics: of every layer, of every run of the search (1 or 0), of all its runs together."""
 
+DIFFERENT = 1e-2
+"""Tokens that differ by more than this part of their size: far above the noise of any format."""
 _POLES = 1.05
 """A stable rank below this is rank one with a little beside it."""
 
@@ -24,8 +28,8 @@ class Outcome:
     """One case, sample by sample: how it ends by format (scaled, float64, float32)."""
 
     layers: int
-    law: str
-    """What the samples follow whose residual truly goes on shrinking, by their median."""
+    law: Law | None
+    """What the samples follow whose residual truly goes on shrinking, by their median, if any."""
     last: Mapping[str, tuple[float, ...]]
     stops: Mapping[str, tuple[bool, ...]]
     ranks: tuple[float, ...]
@@ -49,7 +53,7 @@ class Outcome:
             ranks = ", ".join(f"{rank:.2f}" for rank in self.ranks)
             fates.append(f"{many} {self.samples} samples stay apart (stable rank {ranks})")
         if self.staying < self.samples:
-            fates.append(f"others: {self.law}" if self.staying else self.law)
+            fates.append(f"others: {self.law}" if self.staying else f"{self.law}")
         return f"{'; '.join(fates)}; relative residual after {self.layers} layers: {ends}"
 
 
@@ -75,13 +79,13 @@ def domain(found: Mapping[str, Outcome], settings: Mapping[str, Setting]) -> str
     """In which cases tokens stay apart, and what these have in common."""
     every = [name for name, one in found.items() if one.staying == one.samples]
     some = [name for name, one in found.items() if 0 < one.staying < one.samples]
-    none = f"{len(found) - len(every) - len(some)} of {len(found)} cases"
     if not every and not some:
-        return f"Tokens stay apart in no sample of any of the {len(found)} cases."
+        return f"Tokens collapse in every sample of all {len(found)} cases."
     common = traits([settings[name] for name in (*every, *some)], [settings[n] for n in found])
     return (
-        f"All samples collapse in {none}; all stay apart in {len(every)}, some in {len(some)}"
-        f"{common}."
+        f"Tokens collapse in every sample of {len(found) - len(every) - len(some)} of the "
+        f"{len(found)} cases; they stay apart in some samples of {len(some)} cases and in all "
+        f"samples of {len(every)}{common}."
     )
 
 
@@ -142,14 +146,27 @@ def search_domain(found: Sequence[tuple[Searched, Setting]], layers: int) -> Ite
         f"A search over {len(found)} settings, each with {runs} runs of {layers} layers, counts "
         "the runs in which tokens still differ by a hundredth of their size at the end."
     )
-    some = [setting for one, setting in found if one.apart]
     most = [setting for one, setting in found if 2 * one.apart > one.runs]
     yield (
-        f"At least one run is still apart in {len(some)} of {len(found)} settings"
-        f"{traits(some, all_of_them)}; more than half of the runs in {len(most)}"
+        f"At least one run is still apart in {sum(one.apart > 0 for one, _ in found)} of "
+        f"{len(found)} settings ({_broken_down(found)}); more than half of the runs in {len(most)}"
         f"{traits(most, all_of_them)}; all runs in "
         f"{sum(one.apart == one.runs for one, _ in found)}."
     )
+
+
+def _broken_down(found: Sequence[tuple[Searched, Setting]]) -> str:
+    """In how many settings some run is still apart, by each choice that was varied."""
+    told = []
+    for name in (*_NOUNS, *_CHOICES):
+        by_value: dict[object, list[bool]] = {}
+        for one, setting in found:
+            by_value.setdefault(getattr(setting, name), []).append(one.apart > 0)
+        if len(by_value) > 1:
+            told.append(
+                ", ".join(f"{_in_words(name, v)} {sum(n)} of {len(n)}" for v, n in by_value.items())
+            )
+    return "; ".join(told)
 
 
 def counts(summary: pl.DataFrame, layers: int) -> Iterator[str]:
@@ -178,31 +195,34 @@ def traits(inside: Sequence[Setting], everywhere: Sequence[Setting]) -> str:
     if not inside:
         return ""
     told = []
-    for name, words in _NUMBERS.items():
+    for name in _NOUNS:
         own, tried = ([getattr(one, name) for one in group] for group in (inside, everywhere))
         above, below = min(own) > min(tried), max(own) < max(tried)
         if min(own) == max(own) and (above or below):
-            told.append(words.format(f"{own[0]:g}"))
-        elif above or below:
-            told += [words.format(f"at least {min(own):g}")] * above
-            told += [words.format(f"at most {max(own):g}")] * below
-    for name, choices in _CHOICES.items():
+            told.append(_in_words(name, own[0]))
+        else:
+            told += [f"{_in_words(name, min(own))} or more"] * above
+            told += [f"{_in_words(name, max(own))} or less"] * below
+    for name in _CHOICES:
         kept = {getattr(one, name) for one in inside}
         if len(kept) == 1 and kept < {getattr(one, name) for one in everywhere}:
-            told.append(choices.format(*kept) if isinstance(choices, str) else choices[kept.pop()])
+            told.append(_in_words(name, kept.pop()))
     return f", always with {', '.join(told)}" if told else ""
 
 
-_NUMBERS = {
-    "tokens": "{} tokens",
-    "width": "{} features",
-    "heads": "{} head(s)",
-    "logits": "logits × {}",
-}
-_CHOICES: Mapping[str, str | Mapping[bool, str]] = {
-    "mask": "{} mask",
-    "shared": {True: "one layer repeated", False: "fresh layers"},
-}
+_NOUNS = {"tokens": "token", "width": "feature", "heads": "head", "logits": "logits"}
+_CHOICES = ("mask", "shared")
+
+
+def _in_words(name: str, value: Any) -> str:
+    """A setting's field: ``4 features``, ``logits × 16``, ``full mask``."""
+    if name == "mask":
+        return f"{value} mask"
+    if name == "shared":
+        return "one layer repeated" if value else "fresh layers"
+    if name == "logits":
+        return f"logits × {value:g}"
+    return f"{value} {_NOUNS[name]}{'s' * (value != 1)}"
 
 
 def _outcome(rows: pl.DataFrame, ranks: Sequence[float]) -> Outcome:
@@ -210,15 +230,31 @@ def _outcome(rows: pl.DataFrame, ranks: Sequence[float]) -> Outcome:
     curves: dict[str, list[list[float]]] = {}
     for part in rows.partition_by("variant", "sample", maintain_order=True):
         curves.setdefault(part["variant"][0], []).append(part.sort("layer")["value"].to_list())
-    stops = {form: tuple(fate(curve) == "stops" for curve in each) for form, each in curves.items()}
+    stops = {
+        form: tuple((stays if form == SCALED else _level)(curve) for curve in each)
+        for form, each in curves.items()
+    }
     going = [c for c, stopped in zip(curves[SCALED], stops[SCALED], strict=True) if not stopped]
     return Outcome(
         len(curves[SCALED][0]) - 1,
-        str(long_law([*map(median, zip(*going, strict=True))])) if going else "",
+        long_law([*map(median, zip(*going, strict=True))]) if going else None,
         {form: tuple(curve[-1] for curve in each) for form, each in curves.items()},
         stops,
         tuple(rank for rank, stopped in zip(ranks, stops[SCALED], strict=True) if stopped),
     )
+
+
+def stays(log10: list[float]) -> bool:
+    """Whether tokens truly stay apart: their residual is level, and not small.
+
+    Derived: near rank one a layer is a linear map of the deviations, or smaller (see the study), so
+    it has no level at which to stop; one that is small and level has only met some kinder layers.
+    """
+    return _level(log10) and log10[-1] > math.log10(DIFFERENT)
+
+
+def _level(log10: list[float]) -> bool:
+    return fate(log10) == "stops"
 
 
 def _ranks(table: pl.DataFrame, name: str) -> list[float]:

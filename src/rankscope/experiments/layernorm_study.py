@@ -8,6 +8,7 @@ deviations, and values may stretch them more than the common row, which random o
 measured not to do. Tokens that never come near rank one may stay apart under any mask.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
@@ -23,6 +24,7 @@ from rankscope.experiments.depths import RELATIVE, Texts
 from rankscope.experiments.layernorm_cases import FACTORS, SCALES, SWEEPS, Setting, random_network
 from rankscope.experiments.layernorm_outcomes import (
     APART,
+    DIFFERENT,
     SHARE,
     STABLE,
     Searched,
@@ -32,7 +34,6 @@ from rankscope.experiments.layernorm_outcomes import (
     outcomes,
     searched,
 )
-from rankscope.experiments.long_laws import fate
 from rankscope.experiments.study import Drawing, Study
 from rankscope.metrics import residual, stable_rank
 from rankscope.network import Network
@@ -42,9 +43,7 @@ LAYERS = 100
 _SEARCHED = 60
 """Layers of the search's networks: with 16 tokens, three times what one-hot attention needs."""
 _DEEPER = 4
-"""Where tokens stay apart, so many times more layers are asked whether they go on doing so."""
-_DIFFERENT = 1e-2
-"""Tokens that differ by more than this part of their size: far above the noise of any format."""
+"""Where tokens are still apart, so many times more layers are asked whether they stay so."""
 SAMPLES = 3
 """Passages, for every draw of weights."""
 SEEDS = 4
@@ -105,9 +104,10 @@ def cases(
 def about(layers: int, seeds: int) -> str:
     """What all cases have in common."""
     return (
-        f"Base: {Setting()}; {layers} layers, {_DEEPER} times as many where a sample stays apart, "
-        f"one draw of weights, {SAMPLES} passages. Every case differs from it in what its name "
-        f"says. The search has {seeds} draws of weights and {SAMPLES} passages for each setting."
+        f"Base: {Setting()}; {layers} layers, {_DEEPER} times as many where a sample is still "
+        f"apart, one draw of weights, {SAMPLES} passages. Every case differs from it in what "
+        f"its name says. The search has {seeds} draws of weights and {SAMPLES} passages for each "
+        "setting."
     )
 
 
@@ -132,11 +132,11 @@ def search_layers(layers: int) -> int:
 
 
 def _case(name: str, setting: Setting, layers: int, seed: int) -> pl.DataFrame:
-    """All three formats; where a sample's tokens stay apart, with many more layers."""
+    """All three formats; where some sample has not collapsed, with many more layers."""
     x, token_mask = Texts(setting.width, setting.tokens, SAMPLES, seed)()
     network = random_network(setting, layers, seed)
     scaled = _relative(network, x, token_mask)
-    if any(fate(part.sort("layer")["value"].to_list()) == "stops" for part in _samples(scaled)):
+    if any(map(_open, scaled.partition_by("sample"))):
         network = random_network(setting, _DEEPER * layers, seed)
         scaled = _relative(network, x, token_mask)
     found = {SCALED: scaled}
@@ -152,8 +152,9 @@ def _relative(network: Network, x: Tensor, token_mask: Tensor) -> pl.DataFrame:
     return table.filter(pl.col("metric") == RELATIVE)
 
 
-def _samples(table: pl.DataFrame) -> list[pl.DataFrame]:
-    return table.partition_by("sample", maintain_order=True)
+def _open(sample: pl.DataFrame) -> bool:
+    """Whether a residual is too large yet to say that it goes on shrinking."""
+    return float(sample.sort("layer")["value"][-1]) > math.log10(DIFFERENT)
 
 
 def _swept(name: str, setting: Setting, layers: int, seeds: range) -> pl.DataFrame:
@@ -187,7 +188,7 @@ def _end(setting: Setting, layers: int, seed: int) -> tuple[Tensor, Tensor]:
     with torch.no_grad():
         y = random_network(setting, layers, seed)(x, token_mask)
     size = residual(y, norm="fro", relative=True, token_mask=token_mask)
-    return size > _DIFFERENT, stable_rank(y, token_mask=token_mask)
+    return size > DIFFERENT, stable_rank(y, token_mask=token_mask)
 
 
 def _log10_relative(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:

@@ -67,9 +67,7 @@ def mask_study(
     A network that is not deep enough is repeated. Ergodicity coefficients, weights and graphs are
     those of the first sample; residuals are Frobenius, W's μ, over all samples.
     """
-    chosen = {str(mask): mask for mask in map(as_mask, masks)}
-    if not chosen:
-        raise InputError("there is no mask to compare; name at least one, such as full.")
+    chosen = _named(masks)
     depth = network.spec.layers if depth is None else depth
     if depth < 1:
         raise InputError(f"depth={depth} is out of range; expected 1 layer or more.")
@@ -112,6 +110,19 @@ def mask_study(
     )
 
 
+def _named(masks: Sequence[str | Mask]) -> dict[str, Mask]:
+    """Masks under names of their own: two may be written alike and differ."""
+    if isinstance(masks, str) or not masks:
+        raise InputError("there is no list of masks to compare; write masks=['full', 'causal'].")
+    named: dict[str, Mask] = {}
+    for mask in dict.fromkeys(map(as_mask, masks)):
+        name = str(mask)
+        while name in named:
+            name += " (another)"
+        named[name] = mask
+    return named
+
+
 def _cut(found: Sequence[Masked]) -> dict[str, float]:
     """Where the axis ends: below the masks that collapse exponentially, not far below them."""
     ends = [one.law.last for one in found if one.law.kind != "doubly exponential"]
@@ -130,13 +141,14 @@ def _measured(
     patterns, tokens = _patterns(network, x, token_mask, depth)
     facts, allowed = graph_facts(mask, tokens), mask.matrix(tokens)
     shared = [p.mean(0) for p in patterns]
-    of_heads, of_products = ergodicity(patterns), ergodicity(shared)
+    of_heads = [ergodicity([p]).each[0] for p in patterns]  # layers may differ in silent heads
+    of_products = ergodicity(shared)
     one = Masked(
         name,
         facts,
         min(float(smallest_allowed_weight(p, allowed).min()) for p in patterns),
         law(medians(tables.summary(traced), RELATIVE)),
-        float(of_heads.each.mean()),
+        float(torch.cat(of_heads).mean()),
         float(of_products.rate),
         _heard(shared, facts),
         _not_covered(network),
@@ -175,23 +187,26 @@ def _patterns(
         for step in held_steps(network, x[:1, keep]):
             for branch in step.branches:
                 if isinstance(branch.part, HeldAttention):
-                    found.append(branch.part.pattern[0])
+                    pattern = branch.part.pattern[0]
+                    found.append(pattern[pattern.sum((1, 2)) > 0])  # silent heads attend to nothing
             if len(found) == depth:
                 break
     return found, int(keep.sum())
 
 
 def _rows(
-    of_heads: Ergodicity, of_products: Ergodicity, shared: list[Tensor], heard: tuple[Tensor, ...]
+    of_heads: list[Tensor],
+    of_products: Ergodicity,
+    shared: list[Tensor],
+    heard: tuple[Tensor, ...],
 ) -> list[pl.DataFrame]:
     """Ergodicity coefficients by layer and head and of products, and weights by position."""
-    each = of_heads.each
     products = of_products.log_products / math.log(10)
     by_head: dict[str, list[Any]] = {
-        "layer": [layer for layer in range(1, len(each) + 1) for _ in each[0]],
-        "head": [head for _ in each for head in range(each.shape[1])],
-        "metric": ["dobrushin"] * each.numel(),
-        "value": each.flatten().tolist(),
+        "layer": [layer for layer, each in enumerate(of_heads, start=1) for _ in each],
+        "head": [head for each in of_heads for head in range(len(each))],
+        "metric": ["dobrushin" for each in of_heads for _ in each],
+        "value": torch.cat(of_heads).tolist(),
     }
     by_layer: dict[str, list[Any]] = {
         "layer": list(range(1, len(products) + 1)),
@@ -241,6 +256,8 @@ def layers_to(curve: Sequence[float], target: float, found: Law, *, radius: floa
     """
     depth = len(curve) - 1
     reached = [layer for layer, value in enumerate(curve) if value <= target]
+    if reached and not reached[0]:
+        return "has nothing"
     if reached:
         return f"needs {reached[0]} layer{'s' * (reached[0] != 1)}"
     if depth < _SEVERAL * radius:

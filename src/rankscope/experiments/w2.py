@@ -1,13 +1,15 @@
 """Claim W2: LayerNorm alone stops the collapse of randomly initialised attention."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import polars as pl
 
+from rankscope import tables
 from rankscope.experiments import layernorm_outcomes as outcomes
 from rankscope.experiments import layernorm_study as study
 from rankscope.experiments.claims import Claim, overall
-from rankscope.experiments.deep_study import FORMATS
+from rankscope.experiments.deep_study import FORMATS, SCALED
 from rankscope.experiments.depths import RELATIVE
 from rankscope.experiments.layernorm_cases import FACTORS, SWEEPS, Setting
 from rankscope.experiments.layernorm_outcomes import Outcome
@@ -26,9 +28,10 @@ def w2(
 ) -> Claim:
     """The verdict of the LayerNorm study, from scaled arithmetic alone, sample by sample.
 
-    A sample bears the claim out if its relative residual has stopped shrinking, and is still where
-    it was with four times as many layers. What float32 would have said is told beside it. Drawn are
-    the first case of every factor and those in which some sample stays apart.
+    A sample bears the claim out if its relative residual has stopped shrinking before it is small,
+    and is still where it was with four times as many layers. What float32 would have said is told
+    beside it. Drawn are the first case of every law, the one that ends highest, and those in which
+    some sample stays apart, split into samples that do and do not.
     """
     found = study.layernorm_study(
         layers=layers, factors=factors, sweeps=sweeps, seeds=seeds, seed=seed, on_case=on_case
@@ -50,7 +53,7 @@ def w2(
             *outcomes.counts(found.summary, deep),
         ),
         found.table,
-        _drawn(found.summary, ends, factors).filter(pl.col("layer") <= layers),
+        tables.summary(_drawn(found.table, ends, layers)),
         found.provenance,
         metric=RELATIVE,
         figure="by_depth",
@@ -66,13 +69,30 @@ def steps(
     return study.cases(factors, sweeps)
 
 
-def _drawn(
-    summary: pl.DataFrame,
-    ends: Mapping[str, Outcome],
-    factors: Mapping[str, Mapping[str, Setting]],
-) -> pl.DataFrame:
+def _drawn(table: pl.DataFrame, ends: Mapping[str, Outcome], layers: int) -> pl.DataFrame:
     """The curves of few cases: all of them would fill a chart of many pages."""
-    first = [next(iter(group)) for group in factors.values()]
-    shown = [name for name, one in ends.items() if one.staying or name in first]
-    rows = summary.filter((pl.col("metric") == RELATIVE) & pl.col("model").is_in(shown))
-    return rows.drop("parameter", "setting", strict=False)
+    panels: dict[str, list[Any]] = {"model": [], "sample": [], "panel": []}
+    for name in _shown(ends):
+        one = ends[name]
+        for sample, stays in enumerate(one.stops[SCALED]):
+            fate = f"{one.staying} stay" if stays else f"{one.samples - one.staying} collapse"
+            mixed = 0 < one.staying < one.samples
+            row = (name, sample, f"{name}: {fate}" if mixed else name)
+            for column, entry in zip(panels.values(), row, strict=True):
+                column.append(entry)
+    rows = table.filter((pl.col("metric") == RELATIVE) & (pl.col("layer") <= layers))
+    named = rows.join(pl.DataFrame(panels), on=["model", "sample"], maintain_order="left")
+    whole = named.with_columns(pl.col("panel").alias("model")).drop("panel")
+    return whole.drop("parameter", "setting", strict=False)
+
+
+def _shown(ends: Mapping[str, Outcome]) -> list[str]:
+    falling = {name: one for name, one in ends.items() if not one.staying}
+    first: dict[str, str] = {}
+    for name, one in falling.items():
+        if one.law is not None:
+            first.setdefault(one.law.kind, name)
+    chosen = {*first.values(), *(name for name, one in ends.items() if one.staying)}
+    if falling:
+        chosen.add(max(falling, key=lambda name: max(falling[name].last[SCALED])))
+    return [name for name in ends if name in chosen]

@@ -51,8 +51,8 @@ class Shape:
     def __str__(self) -> str:
         return (
             f"{self.heads} heads, width {self.width}, post-layer norm, MLP of four times the "
-            f"width, normal init of standard deviation {self._deviation:.3g}; {self.samples} passages of "
-            f"{self.tokens} tokens"
+            f"width, normal init of standard deviation {self._deviation:.3g}; "
+            f"{self.samples} passages of {self.tokens} tokens"
         )
 
     @property

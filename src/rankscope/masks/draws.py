@@ -33,6 +33,8 @@ class Random(LengthMask):
         The raw numbers of PCG64 are the same in every version of NumPy; its distributions are not.
         """
         count = min(self.count, tokens)
+        if count == tokens:
+            return np.broadcast_to(np.arange(tokens), (tokens, tokens))
         raw = np.random.PCG64(np.random.SeedSequence((self.seed, tokens)))
         numbers = raw.random_raw(tokens * count).reshape(tokens, count)
         drawn = np.full((tokens, count), -1, dtype=np.int64)
@@ -47,6 +49,9 @@ class Random(LengthMask):
     ) -> Bool[Tensor, "..."]:
         allowed = torch.zeros_like(query + key + tokens, dtype=torch.bool)
         for length in tokens.unique().tolist():
+            if self.count >= length:
+                allowed |= tokens == length
+                continue
             drawn = torch.from_numpy(self.keys(length)).to(query.device)
             inside = query.clamp(min=0, max=length - 1)
             hit = torch.zeros_like(allowed)

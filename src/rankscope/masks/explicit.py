@@ -109,12 +109,15 @@ def checked_matrix(matrix: Tensor) -> Bool[Tensor, "query key"]:
         )
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
         raise ShapeError(f"a mask is (query, key) and square, got shape {tuple(matrix.shape)}.")
-    refuse_blind(matrix.any(-1), "given")
+    refuse_blind(matrix.any(-1), "that was given")
     return matrix
 
 
 def _pairs(edges: Iterable[tuple[int, int]] | Tensor) -> Codes:
-    listed = edges.cpu().numpy() if isinstance(edges, Tensor) else np.asarray(list(edges))
+    try:
+        listed = edges.cpu().numpy() if isinstance(edges, Tensor) else np.asarray(list(edges))
+    except (TypeError, ValueError, RuntimeError):
+        raise KindError("edges are no list of pairs; write [(key, query), …].") from None
     if listed.ndim != 2 or listed.shape[1] != 2:
         raise ShapeError(
             f"edges have shape {listed.shape}, expected (edge, 2): [(key, query), …], at least one."

@@ -85,7 +85,9 @@ def _named(written: str, text: str) -> Mask:
         )
     form = NAMES[name]
     fits = form.least <= len(numbers) <= form.most
-    if not fits or not all(each.isascii() and each.isdigit() for each in numbers):
+    if not fits or not all(
+        each.isascii() and each.isdigit() and len(each) < 19 for each in numbers
+    ):
         raise SpecError(f"mask={text!r}: {written!r} cannot be read; write {form.usage}.")
     try:
         return form.make(*map(int, numbers))

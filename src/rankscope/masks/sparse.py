@@ -131,27 +131,25 @@ class Star(Mask):
         if isinstance(count, tuple):
             places = {whole("a hub's position", place, least=0) for place in count}
         else:
-            places = set(range(whole("Star's number of hubs", count, least=1)))
+            whole("Star's number of hubs", count, least=1)
+            return
         if not places:
             raise SpecError("Star's hubs are (); name one or more positions.")
         # One spelling for each star, so that equal ones are equal.
         is_start = places == set(range(len(places)))
         object.__setattr__(self, "hubs", len(places) if is_start else tuple(sorted(places)))
 
-    @property
-    def places(self) -> tuple[int, ...]:
-        """The positions of the hubs."""
-        return tuple(range(self.hubs)) if isinstance(self.hubs, int) else self.hubs
-
     def allows(self, query: Int[Tensor, "..."], key: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
         return (query == key) | self._is_hub(query) | self._is_hub(key)
 
     def most_edges(self, tokens: int) -> int:
-        return tokens * (2 * len(self.places) + 1)
+        count = self.hubs if isinstance(self.hubs, int) else len(self.hubs)
+        return min(tokens * (2 * count + 1), tokens**2)
 
     def codes(self, tokens: int) -> Codes:
         self.refuse_many(self.most_edges(tokens), tokens)
-        hubs = np.array([place for place in self.places if place < tokens], dtype=np.int64)
+        places = range(min(self.hubs, tokens)) if isinstance(self.hubs, int) else self.hubs
+        hubs = np.array([place for place in places if place < tokens], dtype=np.int64)
         seen = np.arange(tokens)[:, None] * tokens + hubs
         seeing = hubs[:, None] * tokens + np.arange(tokens)
         return merged([seen.ravel(), seeing.ravel(), _itself(tokens)])

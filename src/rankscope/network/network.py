@@ -18,6 +18,7 @@ from rankscope.network.norms import NormKind
 from rankscope.network.sight import Sight, sight
 from rankscope.network.spec import NormPlace, Spec
 
+_MOST_LAYERS = 2**17
 ABLATIONS = ("skip", "attention_skip", "mlp_skip", "mlp", "norm")
 
 
@@ -150,6 +151,11 @@ class Network(nn.Module):
         """The stack of blocks run ``times`` times in a row, with the same weights each time."""
         if isinstance(times, bool) or not isinstance(times, int) or times < 1:
             raise SpecError(f"repeat({times!r}): expected a whole number of times, 1 or more.")
+        if times * self.spec.layers > _MOST_LAYERS:
+            raise SpecError(
+                f"repeat({times}) makes {times * self.spec.layers} layers, more than "
+                f"{_MOST_LAYERS} that are tried."
+            )
         masks = self.spec.layer_masks
         heads = [
             (layer + lap * self.spec.layers, head)

@@ -14,8 +14,11 @@ class Sphere(nn.Module):
     """``x / ‖x‖₂`` for each token, W's simplified LayerNorm; a zero token stays zero."""
 
     def forward(self, x: Hidden) -> Hidden:
+        # Large and small tokens are brought to about 1 first, or their squares would not fit.
+        size = x.detach().abs().amax(-1, keepdim=True)
+        x = x / torch.where(size > 0, size, 1.0)
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        return x / torch.where(length > 0, length, torch.ones_like(length))
+        return x / torch.where(length > 0, length, 1.0)
 
 
 def build_norm(kind: NormKind, width: int, *, eps: float, bias: bool) -> nn.Module:

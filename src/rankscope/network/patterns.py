@@ -207,7 +207,7 @@ def sparsemax(logits: Pairs) -> Pairs:
     largest = z.sort(-1, descending=True).values
     sums = largest.cumsum(-1)
     rank = torch.arange(1, z.shape[-1] + 1, device=z.device)
-    size = (1 + rank * largest > sums).sum(-1, keepdim=True)
+    size = (1 + rank * largest > sums).sum(-1, keepdim=True).clamp(min=1)  # NaN has no support
     threshold = (sums.gather(-1, size - 1) - 1) / size
     return (z - threshold).clamp(min=0).to(logits.dtype)
 

@@ -106,6 +106,8 @@ class Spec:
         _one_of("activation", activation, tuple(ACTIVATIONS))
         _one_of("norm", norm, get_args(NormKind))
         _one_of("norm_place", norm_place, get_args(NormPlace))
+        if isinstance(scores, type):
+            raise SpecError(f"scores={scores.__name__} is a class; write {scores.__name__}().")
         if scores != "dot" and not isinstance(scores, ScoreKind):
             raise SpecError(f"scores={scores!r} is neither 'dot' nor a description with .build().")
         if mlp_identity and parallel and mlp_ratio:

@@ -15,7 +15,7 @@ from rankscope.shapes import Hidden
 from rankscope.theory.equilibrium import Equilibrium, certified, polished
 
 _LONGEST_CYCLE = 8
-_MOST_ENTRIES = 2048  # the Jacobian has the square of it, for many samples
+_MOST_ENTRIES = 512  # the Jacobian has the square of it, for many samples
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ SAME = 1e-8  # relative: below it singular values, and differences of tokens, co
 _PROBES = 8
 _PROBE_LENGTH = 1e-6
 _SHORTENINGS = 12
+_NOTHING = 1e-20
 
 
 @dataclass(frozen=True)
@@ -76,16 +77,20 @@ def equilibrium_at(network: Network, x: Tensor, *, polish: bool = True) -> Equil
 
 def certified(network: Network, x: Float[Tensor, "token feature"]) -> Equilibrium:
     """Measure an equilibrium where it is; the network must be in float64."""
-    batch = x.detach().unsqueeze(0)
+    batch = x.detach().clone().unsqueeze(0)
+    if float(batch.abs().max()) < _NOTHING:
+        batch.zero_()  # what Newton's steps leave of zero is noise, and has a noise's rank
     missed = _missed(network, batch)[0]
     jacobian = step_jacobians(network, batch)[0]
+    smooth = not (network.spec.norm == "sphere" and bool((batch[0] == 0).all(-1).any()))
     return Equilibrium(
         x=batch[0],
         rank=int(numerical_rank(batch[0], rtol=SAME)),
         collapsed=bool(residual(batch[0], norm="fro", relative=True) < SAME),
         residual=float(torch.linalg.vector_norm(missed)),
-        distance=_distance(network, batch[0], jacobian, missed),
-        stability=stability_of(jacobian),
+        # A zero token is where the sphere's step jumps: no derivative says anything about it.
+        distance=_distance(network, batch[0], jacobian, missed) if smooth else math.inf,
+        stability=stability_of(jacobian) if smooth else Stability(math.inf, 0.0, math.inf),
     )
 
 

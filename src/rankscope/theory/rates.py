@@ -18,7 +18,7 @@ from rankscope.errors import InputError, KindError, ShapeError
 from rankscope.metrics import dobrushin
 from rankscope.theory.arcs import Arcs, closed_classes
 
-_LARGE = 1e100
+_LARGE, _TINY = 1e100, 1e-290
 
 
 def a_priori_rate(epsilon: Tensor | float, radius: float) -> Tensor:
@@ -169,6 +169,7 @@ def class_weights(attention: Tensor) -> tuple[Tensor, ...]:
             "take one of the batch."
         )
     p = _normalised(attention, None, name="attention").detach()
+    p = torch.where(p < _TINY, 0.0, p)  # their reciprocals would be infinite
     query, key = p.cpu().nonzero().T.contiguous().numpy()
     weights = []
     for members in closed_classes(Arcs.of(query, key, len(p))):
