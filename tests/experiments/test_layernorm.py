@@ -164,9 +164,9 @@ def test_a_search_is_summed_up() -> None:
     first, second = told_by.search_domain(found, 60)
     assert first.startswith("A search over 4 settings, each with 3 runs of 60 layers")
     assert second == (
-        "At least one run is still apart in 3 of 4 settings (logits × 1 0 of 1, logits × 4 1 of 1, "
-        "logits × 16 1 of 1, logits × 64 1 of 1); more than half of the runs in 2, always with "
-        "logits × 16 or more; all runs in 1."
+        "At least one run is still apart in 3 of 4 settings (logits × 1: 0 of 1, logits × 4: 1 of "
+        "1, logits × 16: 1 of 1, logits × 64: 1 of 1); more than half of the runs in 2, always "
+        "with logits × 16 or more; all runs in 1."
     )
     assert list(told_by.search_domain([], 60)) == []
 
@@ -217,16 +217,21 @@ def test_w2_is_judged_sample_by_sample(
     claim = w2.w2(layers=4, factors=FACTORS, sweeps=SWEEPS)
     assert claim.verdict == verdict
     assert claim.reasons[0] == domain
+    assert any("opposite poles" in why for why in claim.reasons) is (verdict != "fails")
     if verdict == "depends":
         assert claim.reasons[1].startswith("Of the 2 samples that stay apart 1 end")  # ranks 1, 2
     assert set(claim.summary["metric"]) == {"log10_relative_residual"}
     assert claim.summary["layer"].max() == 4
-    split = {"full", "causal: 2 stay", "causal: 1 collapse"}
+    split = {"full", "causal: 2 of 3 stay", "causal: 1 of 3 collapse"}
     drawn = {"fails": {"full"}, "depends": split, "holds": {"full", "causal"}}
     assert set(claim.summary["model"]) == drawn[verdict]
     if verdict == "depends":
         ends = claim.summary.filter(variant="scaled", layer=4).select("model", "median").rows()
-        assert dict(ends) == {"full": -2.0, "causal: 2 stay": 0.0, "causal: 1 collapse": -2.0}
+        assert dict(ends) == {
+            "full": -2.0,
+            "causal: 2 of 3 stay": 0.0,
+            "causal: 1 of 3 collapse": -2.0,
+        }
     report.claim_chart(claim)
 
 

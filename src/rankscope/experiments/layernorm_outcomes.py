@@ -89,11 +89,13 @@ def domain(found: Mapping[str, Outcome], settings: Mapping[str, Setting]) -> str
     )
 
 
-def poles(found: Mapping[str, Outcome]) -> str:
+def poles(found: Mapping[str, Outcome]) -> Iterator[str]:
     """How many of the samples that stay apart have more than one direction left."""
     ranks = [rank for one in found.values() for rank in one.ranks]
+    if not ranks:
+        return
     near = sum(rank < _POLES for rank in ranks)
-    return (
+    yield (
         f"Of the {len(ranks)} samples that stay apart {near} end with tokens on two opposite poles "
         f"(stable rank below {_POLES:g}): different, and yet of rank one."
     )
@@ -164,7 +166,9 @@ def _broken_down(found: Sequence[tuple[Searched, Setting]]) -> str:
             by_value.setdefault(getattr(setting, name), []).append(one.apart > 0)
         if len(by_value) > 1:
             told.append(
-                ", ".join(f"{_in_words(name, v)} {sum(n)} of {len(n)}" for v, n in by_value.items())
+                ", ".join(
+                    f"{_in_words(name, v)}: {sum(n)} of {len(n)}" for v, n in by_value.items()
+                )
             )
     return "; ".join(told)
 

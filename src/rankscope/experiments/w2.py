@@ -45,7 +45,7 @@ def w2(
         overall(outcomes.verdicts(ends)),
         (
             outcomes.domain(ends, study.settings_of(factors)),
-            outcomes.poles(ends),
+            *outcomes.poles(ends),
             *(outcomes.noise(ends, form) for form in FORMATS),
             *outcomes.search_domain(study.search_of(found.summary, sweeps), deep),
             study.about(layers, seeds),
@@ -75,7 +75,8 @@ def _drawn(table: pl.DataFrame, ends: Mapping[str, Outcome], layers: int) -> pl.
     for name in _shown(ends):
         one = ends[name]
         for sample, stays in enumerate(one.stops[SCALED]):
-            fate = f"{one.staying} stay" if stays else f"{one.samples - one.staying} collapse"
+            many = one.staying if stays else one.samples - one.staying
+            fate = f"{many} of {one.samples} {'stay' if stays else 'collapse'}"
             mixed = 0 < one.staying < one.samples
             row = (name, sample, f"{name}: {fate}" if mixed else name)
             for column, entry in zip(panels.values(), row, strict=True):
