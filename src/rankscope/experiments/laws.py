@@ -82,8 +82,10 @@ def _steady(steps: Sequence[float]) -> LawKind:
     rate, half = mean(steps), len(steps) // 2
     error = stdev(steps) / math.sqrt(len(steps))
     late = mean(steps[half:])
-    if rate > _SHRINKS or rate > -_SURE * error:
+    if rate > _SHRINKS or rate > -error:
         return "none"
+    if rate > -_SURE * error:
+        return "undecided"
     if late <= _LASTING * mean(steps[:half]):
         return "exponential"
     return "none" if late > _LEVEL else "undecided"
