@@ -151,7 +151,10 @@ DEEP_WORDS: Final[Mapping[str, MetricWords]] = {
         "Contraction", "r′ / r", "exponent", "Level = exponential collapse; 1 = none", (0.0,)
     ),
     "log10_cubic_constant": MetricWords(
-        "Cubic constant", "r′ / r³", "exponent", "Level = doubly exponential collapse"
+        "Cubic constant",
+        "r′ / r³",
+        "exponent",
+        "C in r′ = C r³; level with depth = doubly exponential",
     ),
     "log10_data_bound": MetricWords("Bound from the data", "bound on r′", "exponent", _ROUNDED),
     "log10_a_priori_bound": MetricWords("A-priori bound", "bound on r′", "exponent", _ROUNDED),
