@@ -64,7 +64,7 @@ def pattern(kind, query, key, *, mask="full", scale=1.0, dtype=torch.float64):
     return attention.pattern(x[None], sight(MASKS[mask], len(x), None, x.device))[0, 0].detach()
 
 
-def close(got, expected, atol=1e-14):
+def assert_near(got, expected, atol=1e-14):
     torch.testing.assert_close(got, torch.tensor(expected, dtype=got.dtype), rtol=0, atol=atol)
 
 
@@ -72,34 +72,34 @@ def test_linear_kernel_by_hand():
     """φ(q) = (1, 1), (2, ½); φ(k) = (1, 1), (½, 4); the scale cancels."""
     query, key = [[0.0, 0.0], [1.0, -LN2]], [[0.0, 0.0], [-LN2, 3.0]]
     got = pattern(LinearKernel(), query, key, scale=0.3)
-    close(got, [[4 / 13, 9 / 13], [5 / 11, 6 / 11]])
+    assert_near(got, [[4 / 13, 9 / 13], [5 / 11, 6 / 11]])
     got = pattern(LinearKernel(), query, key, mask="causal")
-    close(got, [[1.0, 0.0], [5 / 11, 6 / 11]])
+    assert_near(got, [[1.0, 0.0], [5 / 11, 6 / 11]])
 
 
 def test_linear_kernel_keeps_small_features_apart():
     """In float32 elu(−30) + 1 is 0; e^−30 is not. Where even that is zero, keys are alike."""
     key = [[-30.0], [-30.0 - LN2]]
     small = pattern(LinearKernel(), [[0.0], [-30.0]], key, dtype=torch.float32)
-    close(small, [[2 / 3, 1 / 3]] * 2, atol=1e-6)
+    assert_near(small, [[2 / 3, 1 / 3]] * 2, atol=1e-6)
     gone = pattern(LinearKernel(), [[0.0], [0.0]], [[-200.0], [-300.0]], dtype=torch.float32)
-    close(gone, [[0.5, 0.5]] * 2)
+    assert_near(gone, [[0.5, 0.5]] * 2)
     gone = pattern(LinearKernel(), [[0.0], [0.0]], key, mask="causal", scale=0.0)
-    close(gone, [[1.0, 0.0], [0.5, 0.5]])
+    assert_near(gone, [[1.0, 0.0], [0.5, 0.5]])
 
 
 def test_linformer_by_hand():
     """Tokens 0 and 1 are one segment, with mean key ln 2; token 2 is the other, with ln 6."""
     key = [[LN2 + 1], [LN2 - 1], [LN2 + LN3]]
     got = pattern(Linformer(segments=2), [[1.0], [0.0], [-1.0]], key)
-    close(got, [[1 / 8, 1 / 8, 3 / 4], [1 / 4, 1 / 4, 1 / 2], [3 / 8, 3 / 8, 1 / 4]])
+    assert_near(got, [[1 / 8, 1 / 8, 3 / 4], [1 / 4, 1 / 4, 1 / 2], [3 / 8, 3 / 8, 1 / 4]])
 
 
 def test_segments_are_shared_out_evenly():
     """Seven tokens, three segments: ⌊3p/7⌋ = 0 0 0 1 1 2 2; equal logits show the sizes."""
     zero = [[0.0]] * 7
     row = pattern(Linformer(segments=3), zero, zero)[0]
-    close(row, [1 / 9] * 3 + [1 / 6] * 4)
+    assert_near(row, [1 / 9] * 3 + [1 / 6] * 4)
 
 
 @pytest.mark.parametrize("segments", [5, 7, 64])
@@ -112,7 +112,9 @@ def test_linformer_with_a_segment_for_each_token_is_plain_attention(segments, li
 def test_gaussian_kernel_by_hand():
     """scale/(2·bandwidth²) = 1/16 and squared distances 0 and 16 ln 3: weights 3 to 1."""
     at = [[0.0], [4 * math.sqrt(LN3)]]
-    close(pattern(GaussianKernel(bandwidth=2.0), at, at, scale=0.5), [[0.75, 0.25], [0.25, 0.75]])
+    assert_near(
+        pattern(GaussianKernel(bandwidth=2.0), at, at, scale=0.5), [[0.75, 0.25], [0.25, 0.75]]
+    )
 
 
 def test_gaussian_kernel_sees_distances_alone(tokens):
@@ -125,9 +127,9 @@ def test_gaussian_kernel_sees_distances_alone(tokens):
 def test_sparsemax_by_hand():
     """Logits (½, ⅕, −5), (3/2, 3/5, −15), (−½, −⅕, 5): thresholds −0.15, 0.55, 4."""
     got = pattern(Sparsemax(), [[1.0], [3.0], [-1.0]], [[0.5], [0.2], [-5.0]])
-    close(got, [[0.65, 0.35, 0.0], [0.95, 0.05, 0.0], [0.0, 0.0, 1.0]])
+    assert_near(got, [[0.65, 0.35, 0.0], [0.95, 0.05, 0.0], [0.0, 0.0, 1.0]])
     got = pattern(Sparsemax(), [[1.0], [-1.0], [1.0]], [[0.5], [0.2], [-5.0]], mask="causal")
-    close(got, [[1.0, 0.0, 0.0], [0.35, 0.65, 0.0], [0.65, 0.35, 0.0]])
+    assert_near(got, [[1.0, 0.0, 0.0], [0.35, 0.65, 0.0], [0.65, 0.35, 0.0]])
 
 
 def nearest_in_simplex(z):
@@ -170,19 +172,19 @@ def test_sparsemax_has_the_right_slopes(tokens):
 def test_sink_by_hand():
     zero = [[0.0]] * 3
     one, two = Sink(tokens=1, strength=LN3), Sink(tokens=2, strength=LN3)
-    close(pattern(one, zero, zero, scale=0.3), [[3 / 5, 1 / 5, 1 / 5]] * 3)
-    close(pattern(two, zero, zero), [[3 / 7, 3 / 7, 1 / 7]] * 3)
+    assert_near(pattern(one, zero, zero, scale=0.3), [[3 / 5, 1 / 5, 1 / 5]] * 3)
+    assert_near(pattern(two, zero, zero), [[3 / 7, 3 / 7, 1 / 7]] * 3)
     causal = [[1.0, 0.0, 0.0], [3 / 4, 1 / 4, 0.0], [3 / 5, 1 / 5, 1 / 5]]
-    close(pattern(one, zero, zero, mask="causal"), causal)
+    assert_near(pattern(one, zero, zero, mask="causal"), causal)
 
 
 def test_alibi_by_hand():
     """Half the weight for every step away."""
     zero, kind = [[0.0]] * 3, ALiBi(slopes=(LN2,))
     full = [[4 / 7, 2 / 7, 1 / 7], [1 / 4, 1 / 2, 1 / 4], [1 / 7, 2 / 7, 4 / 7]]
-    close(pattern(kind, zero, zero), full)
+    assert_near(pattern(kind, zero, zero), full)
     causal = [[1.0, 0.0, 0.0], [1 / 3, 2 / 3, 0.0], [1 / 7, 2 / 7, 4 / 7]]
-    close(pattern(kind, zero, zero, mask="causal", scale=0.2), causal)
+    assert_near(pattern(kind, zero, zero, mask="causal", scale=0.2), causal)
 
 
 def test_each_head_has_its_own_slope():

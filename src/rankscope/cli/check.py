@@ -35,17 +35,22 @@ class Experiment:
     steps: Callable[[Asked], int]
 
 
+def _seeded(
+    claim: Callable[..., Claim], steps: Callable[[], int], *, report: str = "on_network"
+) -> Experiment:
+    """A claim about networks of its own, of which only the seed can be chosen."""
+
+    def run(asked: Asked, advance: Advance) -> Claim:
+        return claim(seed=asked.seed, **{report: advance})
+
+    return Experiment(run, lambda _: steps())
+
+
 EXPERIMENTS: Final[dict[str, Experiment]] = {
     "D1": Experiment(lambda asked, _: d1(seed=asked.seed), lambda _: 1),
-    "D2": Experiment(
-        lambda asked, advance: d2.d2(seed=asked.seed, on_network=advance), lambda _: d2.steps()
-    ),
-    "D3": Experiment(
-        lambda asked, advance: d3.d3(seed=asked.seed, on_network=advance), lambda _: d3.steps()
-    ),
-    "D4": Experiment(
-        lambda asked, advance: d4.d4(seed=asked.seed, on_network=advance), lambda _: d4.steps()
-    ),
+    "D2": _seeded(d2.d2, d2.steps),
+    "D3": _seeded(d3.d3, d3.steps),
+    "D4": _seeded(d4.d4, d4.steps),
     "D5": Experiment(
         lambda asked, advance: d5(
             asked.cases,
@@ -63,21 +68,11 @@ EXPERIMENTS: Final[dict[str, Experiment]] = {
         ),
         lambda asked: len(asked.cases) * PATHS,
     ),
-    "N1": Experiment(
-        lambda asked, advance: n1.n1(seed=asked.seed, on_network=advance), lambda _: n1.steps()
-    ),
-    "W1": Experiment(
-        lambda asked, advance: w1.w1(seed=asked.seed, on_network=advance), lambda _: w1.steps()
-    ),
-    "W2": Experiment(
-        lambda asked, advance: w2.w2(seed=asked.seed, on_case=advance), lambda _: w2.steps()
-    ),
-    "W3": Experiment(
-        lambda asked, advance: w3.w3(seed=asked.seed, on_network=advance), lambda _: w3.steps()
-    ),
-    "W4": Experiment(
-        lambda asked, advance: w4.w4(seed=asked.seed, on_network=advance), lambda _: w4.steps()
-    ),
+    "N1": _seeded(n1.n1, n1.steps),
+    "W1": _seeded(w1.w1, w1.steps),
+    "W2": _seeded(w2.w2, w2.steps, report="on_case"),
+    "W3": _seeded(w3.w3, w3.steps),
+    "W4": _seeded(w4.w4, w4.steps),
     "W5": Experiment(
         lambda asked, advance: w5(
             asked.cases, texts=asked.texts, length=asked.length, on_batch=advance

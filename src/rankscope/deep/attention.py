@@ -17,7 +17,6 @@ from rankscope.deep.scaled import Scaled, mapped, through
 from rankscope.deep.scores import weighing
 from rankscope.deep.weighing import Weighing
 from rankscope.network import Attention, Sight
-from rankscope.shapes import PerSample
 
 Values = Float[Tensor, "batch head token width"]
 
@@ -26,10 +25,10 @@ def attended(attention: Attention, state: Scaled, sight: Sight) -> Scaled:
     """One layer of attention applied to a state."""
     value, output = attention.value, attention.output
     values = mapped(state, value.weight, value.bias)
-    split = heads_of(values.mantissa, attention.kv_heads, attention.heads)
+    split = attention.split(values.mantissa, attention.kv_heads)
     weights = weighing(attention, state, sight)
     own = _joined(weights.own @ split, attention.removed)
-    deviation = Lifted.of(own @ output.weight.T, _sum(values.log_scale, weights.log))
+    deviation = Lifted.of(own @ output.weight.T, values.log_scale + weights.log)
     common = _common(attention, values, split, weights)
     return Scaled(common, deviation, state.token_mask).centred()
 
@@ -37,20 +36,11 @@ def attended(attention: Attention, state: Scaled, sight: Sight) -> Scaled:
 def _common(attention: Attention, values: Scaled, split: Values, weights: Weighing) -> Lifted:
     """``(x + eˢRᵀq) W``, what the queries agree on; silent heads say nothing."""
     output = attention.output
-    each = values.common.mantissa.unflatten(-1, (attention.kv_heads, -1))
-    each = each.repeat_interleave(attention.heads // attention.kv_heads, 1).unsqueeze(2)
+    each = attention.split(values.common.mantissa.unsqueeze(1), attention.kv_heads)
     passed = Lifted.of(_joined(each, attention.removed).squeeze(1), values.common.log)
     common = through(passed, output.weight, output.bias)
     shift = _joined(weights.shared @ split, attention.removed).squeeze(1) @ output.weight.T
     return total(common, Lifted.of(shift, values.log_scale))
-
-
-def heads_of(
-    rows: Float[Tensor, "batch token inner"], groups: int, heads: int
-) -> Float[Tensor, "batch head token width"]:
-    """Features → heads; grouped heads are repeated so that every query head has its own."""
-    split: Tensor = rows.unflatten(-1, (groups, -1)).transpose(1, 2)
-    return split if groups == heads else split.repeat_interleave(heads // groups, 1)
 
 
 def _joined(mixed: Values, removed: frozenset[int]) -> Float[Tensor, "batch token inner"]:
@@ -58,8 +48,3 @@ def _joined(mixed: Values, removed: frozenset[int]) -> Float[Tensor, "batch toke
     if removed:
         mixed = mixed.index_fill(1, torch.tensor(sorted(removed), device=mixed.device), 0.0)
     return mixed.transpose(1, 2).flatten(2)
-
-
-def _sum(scale: PerSample, log: PerSample) -> PerSample:
-    """``s + λ``; where s is minus infinity, so is the sum."""
-    return torch.where(scale.isneginf(), scale, scale + log)

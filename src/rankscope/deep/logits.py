@@ -40,15 +40,12 @@ def projected(attention: Attention, state: Scaled) -> tuple[Projected, Projected
     """Queries and keys; grouped keys are repeated so that every head has its own."""
     query = mapped(state, attention.query.weight, attention.query.bias)
     key = mapped(state, attention.key.weight, attention.key.bias)
-    repeats = attention.heads // attention.kv_heads
-    return _split(query, attention.heads, 1), _split(key, attention.kv_heads, repeats)
+    return _by_head(attention, query, attention.heads), _by_head(attention, key, attention.kv_heads)
 
 
-def _split(state: Scaled, heads: int, repeats: int) -> Projected:
-    common = state.common.mantissa.unflatten(-1, (heads, -1)).unsqueeze(2)
-    own = state.mantissa.unflatten(-1, (heads, -1)).transpose(1, 2)
-    if repeats > 1:
-        common, own = (part.repeat_interleave(repeats, 1) for part in (common, own))
+def _by_head(attention: Attention, state: Scaled, heads: int) -> Projected:
+    common = attention.split(state.common.mantissa.unsqueeze(1), heads)
+    own = attention.split(state.mantissa, heads)
     return Projected(Lifted(common, state.common.log), Lifted(own, state.log_scale))
 
 

@@ -6,8 +6,8 @@ from functools import partial
 
 from rankscope import tables
 from rankscope.experiments.claims import Claim, overall
-from rankscope.experiments.depths import RELATIVE, Texts, deep_table, laws
-from rankscope.experiments.laws import Law, power_of_ten
+from rankscope.experiments.depths import RELATIVE, Texts, deep_table, ending, laws
+from rankscope.experiments.laws import Law
 from rankscope.network import Network, Spec
 from rankscope.theory import Bounds, bounds
 from rankscope.theory.promises import BOUNDS
@@ -22,8 +22,6 @@ HEADS = (1, 2, 4, 8)
 INITS = ("bert", "lecun")
 _ROUNDING = 5e-5
 """Decades: the best center is known to a ten-thousandth."""
-_CUBIC = 0.1
-"""How far from 3 the growth of the last steps may be."""
 
 
 def d2(*, seed: int = 0, on_network: Callable[[], None] | None = None) -> Claim:
@@ -48,8 +46,7 @@ def d2(*, seed: int = 0, on_network: Callable[[], None] | None = None) -> Claim:
         for name, make in networks.items()
     }
     borne_out = {
-        name: abs(law.growth - 3) < _CUBIC and not above[name][0] and above[name][1] > 0
-        for name, law in found.items()
+        name: law.cubic and not above[name][0] and above[name][1] > 0 for name, law in found.items()
     }
     return Claim(
         "D2",
@@ -92,7 +89,4 @@ def _above(found: Bounds) -> tuple[int, int]:
 
 
 def _reason(name: str, law: Law, above: int, checked: int) -> str:
-    return (
-        f"{name}: relative residual {power_of_ten(law.last)} after {LAYERS} layers; {law}; "
-        f"above its bound in {above} of {checked} comparisons."
-    )
+    return f"{ending(name, law, LAYERS)}; above its bound in {above} of {checked} comparisons."

@@ -9,8 +9,8 @@ from torch import nn
 
 from rankscope import tables
 from rankscope.experiments.claims import Claim, overall
-from rankscope.experiments.depths import RELATIVE, Texts, deep_table, laws
-from rankscope.experiments.laws import Law, power_of_ten
+from rankscope.experiments.depths import RELATIVE, Texts, deep_table, ending, laws
+from rankscope.experiments.laws import Law
 from rankscope.metrics.norms import matrix_norm
 from rankscope.network import Network, Spec
 from rankscope.network.mlp import MLP
@@ -26,7 +26,6 @@ GAINS = (0.5, 1.0, 2.0, 4.0)
 """What the MLPs' last weights are multiplied by: their Lipschitz constants go with it."""
 ACTIVATIONS = ("relu", "gelu")
 _NONE = "no MLP"
-_CUBIC = 0.1
 
 
 def d3(*, seed: int = 0, on_network: Callable[[], None] | None = None) -> Claim:
@@ -93,11 +92,11 @@ def _network(kind: str | None, gain: float, seed: int) -> Network:
 def _bears_out(kind: str, found: dict[str, Law]) -> bool:
     ends = [found[_name(kind, gain)] for gain in GAINS]
     rising = all(a.last <= b.last for a, b in pairwise(ends))
-    return rising and all(abs(law.growth - 3) < _CUBIC for law in ends)
+    return rising and all(law.cubic for law in ends)
 
 
 def _reason(name: str, law: Law, without: Law, network: Network) -> str:
-    told = f"{name}: relative residual {power_of_ten(law.last)} after {LAYERS} layers; {law}"
+    told = ending(name, law, LAYERS)
     if name == _NONE:
         return f"{told}."
     pace = "slower" if law.last > without.last else "faster"

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -29,6 +29,18 @@ _PARTED = 1.0
 """Decades between a plain residual and the true one at which the number format has stopped."""
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """What is measured, on which tokens, and how many samples at a time."""
+
+    token_mask: Tensor | None
+    measured: Tensor | None
+    norm: Norm
+    center: Center
+    batch_size: int
+    on_batch: Callable[[], None] | None
+
+
 def deep_study(
     network: Network,
     x: Tensor,
@@ -44,13 +56,12 @@ def deep_study(
     """Every layer's residual in scaled arithmetic and in plain numbers, and where they part."""
     if batch_size < 1:
         raise InputError(f"batch_size={batch_size} is out of range; expected 1 or more.")
-    scaled = _in_batches(network, x, token_mask, measured, norm, center, batch_size, on_batch)
+    asked = _Asked(token_mask, measured, norm, center, batch_size, on_batch)
+    scaled = _in_batches(network, x, asked)
     found = {SCALED: scaled.table}
     for name, dtype in FORMATS.items():
         plain = network.double() if dtype == torch.float64 else network.float()
-        found[name] = _plain(
-            plain, x.to(dtype), token_mask, measured, norm, center, batch_size, on_batch
-        )
+        found[name] = _plain(plain, x.to(dtype), asked)
     table = tables.joined(found)
     summary = tables.summary(table)
     relative = "log10_relative_residual"
@@ -91,45 +102,29 @@ def passes(batches: int) -> int:
     return batches * (1 + len(FORMATS))
 
 
-def _in_batches(
-    network: Network,
-    x: Tensor,
-    token_mask: Tensor | None,
-    measured: Tensor | None,
-    norm: Norm,
-    center: Center,
-    batch_size: int,
-    on_batch: Callable[[], None] | None,
-) -> Trace:
+def _in_batches(network: Network, x: Tensor, asked: _Asked) -> Trace:
+    """As ``trace_in_batches``, in scaled arithmetic."""
     parts = []
     exact = network.double()  # once for all batches
-    for start in range(0, len(x), batch_size):
-        chunk = slice(start, start + batch_size)
+    for start in range(0, len(x), asked.batch_size):
+        chunk = slice(start, start + asked.batch_size)
         part = deep_trace(
             exact,
             x[chunk].double(),
-            norm=norm,
-            center=center,
-            token_mask=None if token_mask is None else token_mask[chunk],
-            measured=None if measured is None else measured[chunk],
+            norm=asked.norm,
+            center=asked.center,
+            token_mask=None if asked.token_mask is None else asked.token_mask[chunk],
+            measured=None if asked.measured is None else asked.measured[chunk],
         )
         parts.append(part)
-        if on_batch is not None:
-            on_batch()
+        if asked.on_batch is not None:
+            asked.on_batch()
     return Trace.joined(parts)
 
 
-def _plain(
-    network: Network,
-    x: Tensor,
-    token_mask: Tensor | None,
-    measured: Tensor | None,
-    norm: Norm,
-    center: Center,
-    batch_size: int,
-    on_batch: Callable[[], None] | None,
-) -> pl.DataFrame:
-    options: dict[str, Any] = {"norm": norm, "center": center}
+def _plain(network: Network, x: Tensor, asked: _Asked) -> pl.DataFrame:
+    """The same figures in a network's own number format."""
+    options: dict[str, Any] = {"norm": asked.norm, "center": asked.center}
     traced = trace_in_batches(
         network,
         x,
@@ -138,10 +133,10 @@ def _plain(
             "log10_relative_residual": partial(_log10_residual, relative=True, **options),
             "log10_largest": _log10_largest,
         },
-        token_mask=token_mask,
-        measured=measured,
-        batch_size=batch_size,
-        on_batch=on_batch,
+        token_mask=asked.token_mask,
+        measured=asked.measured,
+        batch_size=asked.batch_size,
+        on_batch=asked.on_batch,
     )
     return traced.table
 

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from rankscope import tables
 from rankscope.deep import deep_trace
-from rankscope.experiments.laws import Law, law, medians
+from rankscope.experiments.laws import Law, law, medians, power_of_ten
 from rankscope.metrics.norms import Norm
 from rankscope.network import Network
 from rankscope.text import embed, passages
 
-RELATIVE = "log10_relative_residual"
+RELATIVE, DISPERSION = "log10_relative_residual", "log10_dispersion"
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,16 @@ def deep_table(
         if on_network is not None:
             on_network()
     return tables.joined(found)
+
+
+def ending(name: str, law: Law, layers: int) -> str:
+    """Where a network's residual arrived, and by which law."""
+    return f"{name}: relative residual {power_of_ten(law.last)} after {layers} layers; {law}"
+
+
+def dispersions(table: pl.DataFrame) -> pl.DataFrame:
+    """A trace in Frobenius norm with its residual under W's name, μ."""
+    return table.with_columns(pl.col("metric").replace({"log10_residual": DISPERSION}))
 
 
 def laws(summary: pl.DataFrame, metric: str = RELATIVE) -> dict[str, Law]:

@@ -14,6 +14,7 @@ LawKind = Literal["doubly exponential", "exponential", "equal", "none", "undecid
 _TAIL = 4
 """Steps at the end that are looked at, or half of all: a law is what holds in the long run."""
 _DOUBLES = 2.0
+_CUBIC = 0.1
 _DECADE = 1.0
 _SHRINKS = -1e-6
 """Decades per layer: slower than one in a million layers is no collapse."""
@@ -38,6 +39,11 @@ class Law:
     growth: float
     rate: float
     last: float
+
+    @property
+    def cubic(self) -> bool:
+        """Whether the last steps grow threefold, to within 0.1, as ``r' = Cr³`` makes them."""
+        return abs(self.growth - 3) < _CUBIC
 
     def __str__(self) -> str:
         if self.kind == "doubly exponential":

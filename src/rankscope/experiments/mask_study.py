@@ -12,7 +12,7 @@ from torch import Tensor
 from rankscope import tables
 from rankscope.deep import deep_trace
 from rankscope.errors import InputError
-from rankscope.experiments.depths import RELATIVE
+from rankscope.experiments.depths import DISPERSION, RELATIVE, dispersions
 from rankscope.experiments.laws import Law, law, medians
 from rankscope.experiments.study import Drawing, Study
 from rankscope.masks import Mask, as_mask
@@ -29,7 +29,7 @@ from rankscope.theory import (
 )
 from rankscope.tracing import Provenance
 
-DISPERSION, _PRODUCTS = "log10_dispersion", "log10_product_ergodicity"
+_PRODUCTS = "log10_product_ergodicity"
 _SEVERAL = 3
 """Radii of depth before a rate is taken for final: until then some tokens have not met."""
 _REFERENCE_LAYERS = 2
@@ -135,9 +135,7 @@ def _measured(
 ) -> tuple[Masked, pl.DataFrame]:
     network = deep.with_mask(mask)
     traced = deep_trace(network, x, norm="fro", token_mask=token_mask).table
-    traced = traced.filter(pl.col("layer") <= depth).with_columns(
-        pl.col("metric").replace({"log10_residual": DISPERSION})
-    )
+    traced = dispersions(traced.filter(pl.col("layer") <= depth))
     patterns, tokens = _patterns(network, x, token_mask, depth)
     facts, allowed = graph_facts(mask, tokens), mask.matrix(tokens)
     shared = [p.mean(0) for p in patterns]

@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import nn
 
 from rankscope import tables
 from rankscope.experiments.claims import Claim, overall
-from rankscope.experiments.depths import RELATIVE, Texts, deep_table, laws
-from rankscope.experiments.laws import power_of_ten
+from rankscope.experiments.depths import RELATIVE, Texts, deep_table, ending, laws
 from rankscope.masks import Mask, as_mask
 from rankscope.network import ALiBi, Network, ScoreKind, Scores, Sink, Spec
 from rankscope.network.positions import BucketedBias, Rotary
@@ -21,6 +21,7 @@ STATEMENT = (
     "only exponentially where scores or a mask depend on the pair of positions."
 )
 LAYERS = 24
+Kind = ScoreKind | Literal["dot"]
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,8 @@ class Buckets:
         return BucketedBias(table, farthest=128)
 
 
-_ALIKE: dict[str, ScoreKind | str] = {"absolute positions": "dot", "sink": Sink()}
-_PAIRWISE: dict[str, ScoreKind | str] = {
+_ALIKE: dict[str, Kind] = {"absolute positions": "dot", "sink": Sink()}
+_PAIRWISE: dict[str, Kind] = {
     "rotary": Turning(),
     "relative bias": Buckets(),
     "ALiBi": ALiBi(),
@@ -77,10 +78,7 @@ def n1(*, seed: int = 0, on_network: Callable[[], None] | None = None) -> Claim:
         STATEMENT,
         "derived for rankscope",
         overall({name: found[name].kind == kind for name, kind in expected.items()}),
-        tuple(
-            f"{name}: relative residual {power_of_ten(law.last)} after {LAYERS} layers; {law}."
-            for name, law in found.items()
-        ),
+        tuple(f"{ending(name, law, LAYERS)}." for name, law in found.items()),
         table,
         summary,
         asdict(Provenance("pure attention", seed=seed)) | {"input": str(reading)},
@@ -95,7 +93,7 @@ def steps() -> int:
     return len(_ALIKE) + len(_PAIRWISE) + len(_MASKED)
 
 
-def _network(kind: ScoreKind | str, mask: Mask, seed: int) -> Network:
+def _network(kind: Kind, mask: Mask, seed: int) -> Network:
     spec = Spec(
         LAYERS,
         1,
@@ -105,6 +103,6 @@ def _network(kind: ScoreKind | str, mask: Mask, seed: int) -> Network:
         skip=False,
         init="orthogonal",
         mask=mask,
-        scores=kind,  # type: ignore[arg-type]  # "dot" or a kind, both from the tables above
+        scores=kind,
     )
     return Network.random(spec, seed=seed)

@@ -12,7 +12,7 @@ from rankscope import tables
 from rankscope.deep import deep_trace
 from rankscope.errors import InputError
 from rankscope.experiments.d5 import Case
-from rankscope.experiments.depths import RELATIVE
+from rankscope.experiments.depths import DISPERSION, RELATIVE, dispersions
 from rankscope.experiments.laws import medians, power_of_ten
 from rankscope.experiments.long_laws import long_law
 from rankscope.experiments.study import Drawing, Study
@@ -21,7 +21,6 @@ from rankscope.text import embed, passages
 from rankscope.tracing import Provenance
 
 DEPTH = 128
-DISPERSION = "log10_dispersion"
 PARTS: Mapping[str, tuple[str, ...]] = {
     "pure attention": ("skip", "mlp", "norm"),
     "+ LayerNorm": ("skip", "mlp"),
@@ -118,7 +117,6 @@ def wu_figure(
             parts[label] = _by_mask(subject, left_out, window, on_run)
     table = tables.joined(parts, column="model")
     summary = tables.summary(table)
-    caption = "Layers on a logarithmic axis."
     return Study(
         name="wu",
         title="Masks and LayerNorm, layer by layer",
@@ -130,22 +128,27 @@ def wu_figure(
             Provenance("BERT shape", spec=f"{shape}, {depth} layers", seed=shape.seed)
         )
         | {"norm": "fro", "window": str(window)},
-        drawings=(
-            Drawing(
-                "by_depth",
-                f"{caption} Where a curve leaves the panel, the tokens go on growing alike.",
-                DISPERSION,
-                {"log_depth": True, "lowest": _LOWEST},
-            ),
-            Drawing("by_depth", f"{caption} Each panel whole.", DISPERSION, {"log_depth": True}),
-            Drawing(
-                "by_depth",
-                f"{caption} As a part of the tokens' own size.",
-                RELATIVE,
-                {"log_depth": True, "lowest": _LOWEST},
-            ),
-        ),
+        drawings=_drawings(),
         shown=(DISPERSION,),
+    )
+
+
+def _drawings() -> tuple[Drawing, ...]:
+    caption = "Layers on a logarithmic axis."
+    return (
+        Drawing(
+            "by_depth",
+            f"{caption} Where a curve leaves the panel, the tokens go on growing alike.",
+            DISPERSION,
+            {"log_depth": True, "lowest": _LOWEST},
+        ),
+        Drawing("by_depth", f"{caption} Each panel whole.", DISPERSION, {"log_depth": True}),
+        Drawing(
+            "by_depth",
+            f"{caption} As a part of the tokens' own size.",
+            RELATIVE,
+            {"log_depth": True, "lowest": _LOWEST},
+        ),
     )
 
 
@@ -187,7 +190,7 @@ def _by_mask(
         table = deep_trace(
             network.with_mask(mask), subject.x, norm="fro", token_mask=subject.token_mask
         ).table.filter(pl.col("metric").is_in(["log10_residual", RELATIVE]))
-        found[name] = table.with_columns(pl.col("metric").replace({"log10_residual": DISPERSION}))
+        found[name] = dispersions(table)
         if on_run is not None:
             on_run()
     return tables.joined(found)

@@ -48,7 +48,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Hidden, sight: Sight) -> Hidden:
         """Attend, without ever holding the matrices of a layer unless the score asks for it."""
-        values = self._split(self.value(x), self.kv_heads)
+        values = self.split(self.value(x), self.kv_heads)
         if self.scores.fused:
             mixed = self._fused(x, values, sight)
         else:
@@ -82,11 +82,11 @@ class Attention(nn.Module):
         )
 
     def _query_key(self, x: Hidden, sight: Sight) -> tuple[Heads, Heads]:
-        query = self._split(self.query(x), self.heads)
-        key = self._split(self.key(x), self.kv_heads)
+        query = self.split(self.query(x), self.heads)
+        key = self.split(self.key(x), self.kv_heads)
         return self.scores.prepare(query, key, sight.positions)
 
-    def _split(self, x: Hidden, heads: int) -> Heads:
+    def split(self, x: Hidden, heads: int) -> Heads:
         """Features → heads; grouped heads are repeated so that every query head has its own."""
         split: Heads = x.unflatten(-1, (heads, -1)).transpose(1, 2)
         return split if heads == self.heads else split.repeat_interleave(self.heads // heads, 1)
