@@ -16,11 +16,12 @@ import rankscope
 SOURCE = Path(importlib.util.find_spec("rankscope").origin).parent
 
 # For each room of the core, the rooms it may import; whatever else is ours is above it.
-LOWEST = {"errors", "shapes", "version"}
+LOWEST = {"errors", "shapes", "streams", "version"}
 CORE = {
     "version": set(),
     "errors": set(),
     "shapes": set(),
+    "streams": set(),
     "checks": LOWEST,
     "metrics": LOWEST | {"checks"},
     "masks": LOWEST | {"checks"},

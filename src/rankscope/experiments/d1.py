@@ -4,11 +4,13 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from rankscope import tables
 from rankscope.experiments.claims import Claim, overall
 from rankscope.network import Network, Spec, Window
 from rankscope.paths import enumerate_paths, path_lengths, path_outputs
+from rankscope.streams import stream
 from rankscope.tracing import Provenance
 
 STATEMENT = "The output of a network is the sum of its paths, of every length, and of its biases."
@@ -66,15 +68,17 @@ def d1(*, seed: int = 0) -> Claim:
 def _errors(spec: Spec, seed: int) -> list[float]:
     """First that of the single paths at the output, then that of the lengths at each layer."""
     network = Network.random(spec, seed=seed, dtype=torch.float64)
-    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for parameter in network.parameters():
+        for name, parameter in network.named_parameters():
             if parameter.ndim == 1:  # biases and gains start at zero and one: make them count
-                noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-                parameter.add_(noise, alpha=0.3)
-        x = torch.randn(2, _TOKENS, _WIDTH, generator=generator, dtype=torch.float64)
+                parameter.add_(_drawn(seed, name, *parameter.shape), alpha=0.3)
+        x = _drawn(seed, "inputs", 2, _TOKENS, _WIDTH)
         found = path_lengths(network, x)
         single = path_outputs(network, x, list(enumerate_paths(_LAYERS, _HEADS))).sum(0)
         output = network(x)
         missed = torch.linalg.vector_norm(single + found.bias - output)
     return [float(missed / torch.linalg.vector_norm(output)), *found.errors]
+
+
+def _drawn(seed: int, purpose: str, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=stream(seed, purpose), dtype=torch.float64)

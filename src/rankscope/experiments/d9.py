@@ -12,6 +12,7 @@ from rankscope.experiments.findings import COLLAPSED
 from rankscope.metrics import residual, spectra
 from rankscope.network import Network
 from rankscope.paths import Path, chained_matrices, sample_paths
+from rankscope.streams import stream
 from rankscope.text import passages
 from rankscope.tracing import Provenance
 
@@ -47,7 +48,7 @@ def d9(
             spec.heads,
             length=spec.layers,
             count=PATHS,
-            generator=torch.Generator().manual_seed(seed),
+            generator=stream(seed, "paths"),
         )
         for path in paths:
             ends = _record(columns, case.name, loaded.network, x, token_mask, path)

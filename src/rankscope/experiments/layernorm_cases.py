@@ -3,13 +3,13 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from rankscope.network import Init, Network, Spec
 from rankscope.network.norms import NormKind
+from rankscope.streams import stream
 
 
 @dataclass(frozen=True)
@@ -113,14 +113,16 @@ def random_network(setting: Setting, layers: int, seed: int) -> Network:
         init=setting.init,
     )
     network = Network.random(spec, seed=seed, dtype=torch.float64)
-    generator = torch.Generator().manual_seed(seed)
-    draw = partial(torch.randn, generator=generator, dtype=torch.float64)
+
+    def draw(name: str, like: Tensor) -> Tensor:
+        return torch.randn(like.shape, generator=stream(seed, name), dtype=torch.float64)
+
     with torch.no_grad():
-        for module in network.modules():
+        for name, module in network.named_modules():
             if setting.biases and isinstance(getattr(module, "bias", None), Tensor):
                 bias = module.bias
                 assert isinstance(bias, Tensor)
-                bias.copy_(setting.biases * draw(bias.shape))
+                bias.copy_(setting.biases * draw(f"{name}.bias", bias))
             if setting.gains and isinstance(module, nn.LayerNorm | nn.RMSNorm):
-                module.weight.copy_((setting.gains * draw(module.weight.shape)).exp())
+                module.weight.copy_((setting.gains * draw(f"{name}.gain", module.weight)).exp())
     return network

@@ -14,6 +14,7 @@ from rankscope.experiments.depths import RELATIVE, Texts, deep_table, ending, la
 from rankscope.masks import Mask, as_mask
 from rankscope.network import ALiBi, Network, ScoreKind, Scores, Sink, Spec
 from rankscope.network.positions import BucketedBias, Rotary
+from rankscope.streams import stream
 from rankscope.tracing import Provenance
 
 STATEMENT = (
@@ -44,7 +45,7 @@ class Buckets:
     def build(self, heads: int, head_width: int) -> Scores:
         del head_width
         table = nn.Embedding(32, heads)
-        generator = torch.Generator().manual_seed(self.seed)
+        generator = stream(self.seed, "relative bias")
         with torch.no_grad():
             table.weight.copy_(torch.randn(32, heads, generator=generator))
         return BucketedBias(table, farthest=128)

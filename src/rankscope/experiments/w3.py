@@ -17,6 +17,7 @@ from rankscope.experiments.long_laws import long_law
 from rankscope.masks import Explicit, Mask, as_mask
 from rankscope.network import Network, Spec
 from rankscope.network.norms import NormKind
+from rankscope.streams import stream
 from rankscope.tracing import Provenance, Trace
 
 STATEMENT = (
@@ -156,7 +157,7 @@ def second_eigenvalue(mask: Mask, tokens: int) -> float:
 def start(kind: str, width: int, seed: int) -> Tensor:
     """Unit tokens ``(sample, token, feature)``: in one half-space, in opposite pairs (which no open
     half-space holds), or once around a circle, in almost even steps."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = stream(seed, "starts", kind, width)
 
     def drawn(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64)

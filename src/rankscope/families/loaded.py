@@ -13,6 +13,7 @@ from rankscope.families.family import Family, Original
 from rankscope.families.probe import image_shape
 from rankscope.families.verification import Verification
 from rankscope.network import Network
+from rankscope.streams import global_stream, stream
 from rankscope.tracing import captured_input, evaluating, with_replaced_state
 
 
@@ -190,7 +191,7 @@ class Loaded:
     def noise_images(self, count: int, *, seed: int = 0) -> Tensor:
         """Images of noise in the size the model sees, for when there are no real ones."""
         first = next(self.body.parameters())
-        generator = torch.Generator().manual_seed(seed)
+        generator = stream(seed, "noise images")
         return torch.randn(count, *image_shape(self.body), generator=generator).to(first)
 
     def reinitialised(self, *, seed: int = 0) -> "Loaded":
@@ -211,7 +212,6 @@ def fresh(original: nn.Module, seed: int) -> nn.Module:
     if not hasattr(original, "config"):
         raise InputError("only a transformers model knows how to be initialised again.")
     first = next(original.parameters())
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with global_stream(seed, "original"):
         drawn: nn.Module = type(original)(original.config)
     return drawn.to(device=first.device, dtype=first.dtype).eval()

@@ -6,13 +6,14 @@ import torch
 from torch import Tensor
 
 from rankscope.families.family import Family, Original
+from rankscope.streams import stream
 
 _TOKENS = 12
 
 
 def probe(family: Family, body: Original) -> dict[str, Any]:
     """Keyword arguments for the original: three short sequences, or two images of noise."""
-    generator = torch.Generator().manual_seed(0)
+    generator = stream(0, "probe")
     config = body.config
     device = next(body.parameters()).device
     if hasattr(config, "image_size"):

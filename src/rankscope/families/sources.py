@@ -8,7 +8,6 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-import torch
 from huggingface_hub import constants
 from torch import nn
 from transformers import AutoConfig, AutoImageProcessor, AutoModel, AutoTokenizer
@@ -17,6 +16,7 @@ from transformers.utils import logging
 from rankscope.errors import SourceError
 from rankscope.families.builtin import BUILTIN
 from rankscope.families.bundled import BundledTokenizer
+from rankscope.streams import global_stream
 
 Source = tuple[nn.Module, Any, Any]
 """A model, its tokeniser or None, its image processor or None."""
@@ -31,8 +31,7 @@ def initialised(name: str, seed: int, options: dict[str, Any]) -> Source:
         options = {**options, **_where(name)}
         config = _attempt(name, lambda: AutoConfig.from_pretrained(name, **options))
         tokenizer = _tokenizer(name, options)
-    with torch.random.fork_rng(devices=[]), _quiet():
-        torch.manual_seed(seed)
+    with global_stream(seed, "original"), _quiet():
         model = AutoModel.from_config(config, trust_remote_code=options["trust_remote_code"])
     return model.eval(), tokenizer, None
 

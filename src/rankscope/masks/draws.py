@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rankscope.masks.codes import Codes, row_codes
 from rankscope.masks.mask import LengthMask, whole
+from rankscope.streams import stream_seed
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Random(LengthMask):
         count = min(self.count, tokens)
         if count == tokens:
             return np.broadcast_to(np.arange(tokens), (tokens, tokens))
-        raw = np.random.PCG64(np.random.SeedSequence((self.seed, tokens)))
+        raw = np.random.PCG64(stream_seed(self.seed, "mask", tokens))
         numbers = raw.random_raw(tokens * count).reshape(tokens, count)
         drawn = np.full((tokens, count), -1, dtype=np.int64)
         for place, top in enumerate(range(tokens - count, tokens)):

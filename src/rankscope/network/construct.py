@@ -16,35 +16,45 @@ from rankscope.network.mlp import MLP, Passing
 from rankscope.network.norms import NormKind, build_norm, share
 from rankscope.network.scores import Scores
 from rankscope.network.spec import Spec
+from rankscope.streams import stream
 
-Draw = Callable[[int, int, bool], nn.Linear]
+Draw = Callable[[str, int, int], nn.Linear]
 
 
 def random_blocks(spec: Spec, seed: int, dtype: torch.dtype) -> list[Block]:
-    """All blocks of a random network, from one generator, in the order of the layers."""
-    generator = torch.Generator().manual_seed(seed)
+    """All blocks of a random network.
 
-    def draw(inputs: int, outputs: int, value: bool) -> nn.Linear:
-        # skip_init: PyTorch's own initialisation would spend the global random state for nothing.
-        linear: nn.Linear = skip_init(nn.Linear, inputs, outputs, bias=spec.bias, dtype=dtype)
-        with torch.no_grad():
-            spec.init.fill(linear.weight, value=value, generator=generator)
-            if linear.bias is not None:
-                linear.bias.zero_()
-        return linear
+    Every matrix has a stream of its own, so that it does not depend on what other layers and parts
+    there are. All are drawn in float64: a seed means one network, rounded to each dtype.
+    """
+
+    def block(layer: int) -> Block:
+        def draw(name: str, inputs: int, outputs: int) -> nn.Linear:
+            # skip_init: PyTorch's own initialisation would spend the global random state.
+            linear: nn.Linear = skip_init(nn.Linear, inputs, outputs, bias=spec.bias, dtype=dtype)
+            drawn = torch.empty(outputs, inputs, dtype=torch.float64)
+            generator = stream(seed, "weights", layer, name)
+            with torch.no_grad():
+                spec.init.fill(drawn, value=name in ("value", "output"), generator=generator)
+                linear.weight.copy_(drawn)
+                if linear.bias is not None:
+                    linear.bias.zero_()
+            return linear
+
+        return _random_block(spec, draw, dtype)
 
     if spec.shared_layers:
-        return [_random_block(spec, draw, dtype)] * spec.layers
-    return [_random_block(spec, draw, dtype) for _ in range(spec.layers)]
+        return [block(0)] * spec.layers
+    return [block(layer) for layer in range(spec.layers)]
 
 
 def _random_block(spec: Spec, draw: Draw, dtype: torch.dtype) -> Block:
     inner, kv_inner = spec.heads * spec.head_width, spec.kv_heads * spec.head_width
     attention = Attention(
-        query=draw(spec.width, inner, False),
-        key=draw(spec.width, kv_inner, False),
-        value=draw(spec.width, kv_inner, True),
-        output=draw(inner, spec.width, True),
+        query=draw("query", spec.width, inner),
+        key=draw("key", spec.width, kv_inner),
+        value=draw("value", spec.width, kv_inner),
+        output=draw("output", inner, spec.width),
         scores=_scores(spec),
         heads=spec.heads,
         kv_heads=spec.kv_heads,
@@ -53,9 +63,9 @@ def _random_block(spec: Spec, draw: Draw, dtype: torch.dtype) -> Block:
     mlp = None
     if spec.mlp_width:
         mlp = MLP(
-            up=draw(spec.width, spec.mlp_width, False),
-            gate=draw(spec.width, spec.mlp_width, False) if spec.gated else None,
-            down=draw(spec.mlp_width, spec.width, False),
+            up=draw("up", spec.width, spec.mlp_width),
+            gate=draw("gate", spec.width, spec.mlp_width) if spec.gated else None,
+            down=draw("down", spec.mlp_width, spec.width),
             activation=spec.activation,
         )
     return Block(spec, attention=attention, mlp=mlp, norms=_norms(spec, dtype))

@@ -8,6 +8,7 @@ from math import comb, exp, lgamma, log
 import torch
 
 from rankscope.errors import InputError, KindError
+from rankscope.streams import stream
 
 
 @dataclass(frozen=True)
@@ -84,12 +85,12 @@ def sample_paths(
 ) -> list[Path]:
     """Paths of one length, drawn uniformly and independently, as D does for their figure 4.
 
-    Without a ``generator`` one with seed 0 is used; no global random state is touched.
+    Without a ``generator`` that of seed 0 is used; no global random state is touched.
     """
     _shape(layers, heads)
     _length(length, layers)
     whole("count", count, least=0)
-    generator = generator or torch.Generator().manual_seed(0)
+    generator = generator or stream(0, "paths")
     drawn = []
     for _ in range(count):
         kept = torch.randperm(layers, generator=generator)[:length].tolist()

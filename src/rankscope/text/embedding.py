@@ -9,6 +9,7 @@ from torch.nn.functional import layer_norm
 from torch.nn.utils.rnn import pad_sequence
 
 from rankscope.errors import InputError
+from rankscope.streams import stream
 from rankscope.text.tokenizer import Tokenizer
 
 _BERT_STD = 0.02
@@ -39,13 +40,14 @@ def embed(
     tokenizer = Tokenizer.bundled()
     rows = [torch.tensor(tokenizer(text, length=length)) for text in texts]
     ids = pad_sequence(rows, batch_first=True, padding_value=0)
-    generator = torch.Generator().manual_seed(seed)
 
-    def drawn(rows: int) -> Tensor:
-        return torch.randn(rows, width, generator=generator, dtype=dtype) * _BERT_STD
+    def draw(name: str, rows: int) -> Tensor:
+        generator = stream(seed, "embedding", name)
+        return torch.randn(rows, width, generator=generator, dtype=torch.float64) * _BERT_STD
 
     # Enough rows for any usual length, so that a text's embedding does not depend on the batch.
     rows_of_positions = max(ids.shape[1], min(length, _USUAL_LENGTH))
-    tokens, positions = drawn(len(tokenizer.vocabulary)), drawn(rows_of_positions)
+    tokens = draw("tokens", len(tokenizer.vocabulary))
+    positions = draw("positions", rows_of_positions)
     summed = tokens[ids] + positions[: ids.shape[1]]
-    return layer_norm(summed, (width,), eps=_BERT_EPS), ids != 0
+    return layer_norm(summed, (width,), eps=_BERT_EPS).to(dtype), ids != 0

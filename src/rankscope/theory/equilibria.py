@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from rankscope.errors import InputError, KindError
 from rankscope.network import Block, Network
 from rankscope.shapes import Hidden
+from rankscope.streams import stream
 from rankscope.theory.equilibrium import Equilibrium, certified, polished
 
 _LONGEST_CYCLE = 8
@@ -110,7 +111,7 @@ def find_equilibria(
 
 def _starts(network: Network, tokens: int, starts: int, seed: int) -> Hidden:
     """Normal tokens, taken into the range of the norm that the step ends with, if it does."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = stream(seed, "starts")
     shape = (starts, tokens, network.spec.width)
     x = torch.randn(shape, generator=generator, dtype=torch.float64)
     last = network.blocks[-1]

@@ -23,6 +23,7 @@ from torch import Tensor
 from rankscope.errors import InputError
 from rankscope.masks import as_mask
 from rankscope.network import Network
+from rankscope.streams import stream
 from rankscope.theory.equilibrium import Equilibrium, equilibrium_at
 
 AttentionKind = Literal["uniform", "content"]
@@ -101,10 +102,17 @@ def stable_search(
     for name, count in {"draws": draws, "descents": descents}.items():
         if count < 1:
             raise InputError(f"{name}={count} is out of range; expected 1 or more.")
-    generator = torch.Generator().manual_seed(seed)
     return StableSearch(
         tuple(
-            _searched(mask, attention, count, draws, min(descents, draws), steps, generator)
+            _searched(
+                mask,
+                attention,
+                count,
+                draws,
+                min(descents, draws),
+                steps,
+                stream(seed, "designs", mask, attention, count),
+            )
             for mask, attention in _FAMILIES
             for count in tokens
         )

@@ -12,6 +12,7 @@ from rankscope.errors import ShapeError
 from rankscope.metrics import numerical_rank, residual
 from rankscope.network import Network
 from rankscope.shapes import Hidden
+from rankscope.streams import stream
 from rankscope.theory.stability import Stability, stability_of, step_jacobians
 
 SAME = 1e-8  # relative: below it singular values, and differences of tokens, count as zero
@@ -173,7 +174,7 @@ def _curvature(
     The largest of several random directions' differences, times √m: a random direction in m
     dimensions is expected to see a 1/√m part of what the worst one would.
     """
-    generator = torch.Generator().manual_seed(0)
+    generator = stream(0, "probe directions")
     push = torch.randn(_PROBES, x.numel(), generator=generator, dtype=torch.float64)
     push = (push / push.norm(dim=-1, keepdim=True)).to(x.device)
     near = x + _PROBE_LENGTH * push.view(_PROBES, *x.shape)

@@ -21,9 +21,11 @@ Both families have continuous parameters: that is D's "infinitely many parameter
 import math
 
 import torch
+from torch import Tensor
 
 from rankscope.errors import InputError
 from rankscope.network import Network
+from rankscope.streams import stream
 
 
 def keeping_network(
@@ -53,16 +55,20 @@ def keeping_network(
     for name, size in {"strength": strength, "values": values}.items():
         if not isinstance(size, int | float) or not math.isfinite(size):
             raise InputError(f"{name}={size} is out of range; expected a finite number.")
-    generator = torch.Generator().manual_seed(seed)
-    shape = (layers, heads, width, width)
     query_key, written = (
-        torch.randn(shape, generator=generator, dtype=torch.float64) / math.sqrt(width)
-        for _ in range(2)
+        torch.stack([_drawn(seed, layer, name, heads, width) for layer in range(layers)])
+        for name in ("query-key", "value")
     )
     written[..., :kept] = 0.0
     return Network.from_matrices(
         strength * query_key, values * written, head_width=width, skip=True
     )
+
+
+def _drawn(seed: int, layer: int, name: str, heads: int, width: int) -> Tensor:
+    generator = stream(seed, "keeping", layer, name)
+    shape = (heads, width, width)
+    return torch.randn(shape, generator=generator, dtype=torch.float64) / math.sqrt(width)
 
 
 def _between(name: str, value: int, low: int, high: int) -> None:
