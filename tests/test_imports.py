@@ -22,18 +22,19 @@ CORE = {
     "errors": set(),
     "shapes": set(),
     "streams": set(),
+    "batches": LOWEST,
     "checks": LOWEST,
     "metrics": LOWEST | {"checks"},
     "masks": LOWEST | {"checks"},
     "network": LOWEST | {"checks", "masks"},
-    "tracing": LOWEST | {"checks", "metrics", "network"},
+    "tracing": LOWEST | {"batches", "checks", "metrics", "network"},
     "paths": LOWEST | {"checks", "metrics", "network"},
-    "deep": LOWEST | {"checks", "metrics", "network", "tracing"},
+    "deep": LOWEST | {"batches", "checks", "metrics", "network", "tracing"},
     "theory": LOWEST | {"checks", "metrics", "masks", "network", "deep"},
 }
 OUTSIDE = {"torch", "numpy", "jaxtyping"} | set(sys.stdlib_module_names)
 LAZY = {  # asked for by .table, .save and .plot alone
-    "tracing": {"tables", "figures"},
+    "tracing": {"tables", "figures", "results"},
     "paths": {"tables", "figures"},
     "theory": {"tables"},
 }

@@ -396,7 +396,7 @@ def test_wrong_inputs(inputs, lively):
         trace(lively(small()), inputs)
 
 
-@pytest.mark.parametrize("model", [torch.sin, "bert", None], ids=repr)
+@pytest.mark.parametrize("model", [torch.sin, "bert", None], ids=["function", "name", "none"])
 def test_wrong_models(model):
     with pytest.raises(KindError, match=r"expected a torch\.nn\.Module"):
         trace(model, torch.ones(1, 2, 3))

@@ -1,20 +1,57 @@
-"""One file per question: networks → table → verdict."""
+"""What there is to run: a light catalogue, and one file per question, claim and study.
 
-from rankscope.experiments.claims import Claim
-from rankscope.experiments.diagnose import DIAGNOSTIC_METRICS, Diagnosis, diagnose
-from rankscope.experiments.findings import Finding, findings
-from rankscope.experiments.path_study import PathStudy, path_study
-from rankscope.experiments.variants import Reading, four_variants
+Names are loaded when first used, so that the catalogue can be read without importing torch.
+"""
 
-__all__ = [
-    "DIAGNOSTIC_METRICS",
-    "Claim",
-    "Diagnosis",
-    "Finding",
-    "PathStudy",
-    "Reading",
-    "diagnose",
-    "findings",
-    "four_variants",
-    "path_study",
-]
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rankscope.experiments.catalogue import CATALOGUE as CATALOGUE
+    from rankscope.experiments.catalogue import Entry as Entry
+    from rankscope.experiments.catalogue import run as run
+    from rankscope.experiments.fates import findings as findings
+    from rankscope.experiments.models import Case as Case
+    from rankscope.experiments.questions.diagnose import DIAGNOSTIC_METRICS as DIAGNOSTIC_METRICS
+    from rankscope.experiments.questions.diagnose import diagnose as diagnose
+    from rankscope.experiments.questions.paths import path_study as path_study
+    from rankscope.experiments.subject import Subject as Subject
+    from rankscope.experiments.variants import Reading as Reading
+    from rankscope.experiments.variants import four_variants as four_variants
+    from rankscope.results import Finding as Finding
+    from rankscope.results import Result
+
+    Claim = Diagnosis = PathStudy = Result
+
+_HOMES = {
+    "CATALOGUE": "catalogue",
+    "Case": "models",
+    "DIAGNOSTIC_METRICS": "questions.diagnose",
+    "Entry": "catalogue",
+    "Reading": "variants",
+    "Subject": "subject",
+    "diagnose": "questions.diagnose",
+    "findings": "fates",
+    "four_variants": "variants",
+    "path_study": "questions.paths",
+    "run": "catalogue",
+}
+_RESULTS = {"Claim": "Result", "Diagnosis": "Result", "Finding": "Finding", "PathStudy": "Result"}
+"""Names that were types of their own and are now the one result."""
+
+__all__ = [*_HOMES, *_RESULTS]
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        value = getattr(import_module(f"rankscope.experiments.{_HOMES[name]}"), name)
+    elif name in _RESULTS:
+        value = getattr(import_module("rankscope.results"), _RESULTS[name])
+    else:
+        raise AttributeError(f"module 'rankscope.experiments' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

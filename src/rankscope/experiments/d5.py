@@ -8,7 +8,7 @@ import torch
 
 from rankscope import tables
 from rankscope.experiments.claims import Claim, overall
-from rankscope.experiments.findings import Finding, findings
+from rankscope.experiments.fates import Finding, findings
 from rankscope.experiments.variants import (
     SAN,
     SAN_MLP,

@@ -8,7 +8,7 @@ import torch
 from rankscope import tables
 from rankscope.experiments.claims import Claim, overall
 from rankscope.experiments.d5 import Case
-from rankscope.experiments.findings import COLLAPSED
+from rankscope.experiments.fates import COLLAPSED
 from rankscope.metrics import residual, spectra
 from rankscope.network import Network
 from rankscope.paths import Path, chained_matrices, sample_paths

@@ -10,6 +10,7 @@ from torch import Tensor
 from rankscope import tables
 from rankscope.deep import deep_trace
 from rankscope.experiments.laws import Law, law, medians, power_of_ten
+from rankscope.experiments.progress import OnStep, silent, tracked
 from rankscope.metrics.norms import Norm
 from rankscope.network import Network
 from rankscope.text import embed, passages
@@ -50,14 +51,12 @@ def deep_table(
     token_mask: Tensor | None,
     *,
     norm: Norm = "composite",
-    on_network: Callable[[], None] | None = None,
+    on_step: OnStep = silent,
 ) -> pl.DataFrame:
     """The deep traces of some networks on one input, told apart by the column ``variant``."""
     found = {}
-    for name, make in networks.items():
+    for (name, make), _ in tracked(networks.items(), on_step):
         found[name] = deep_trace(make(), x, norm=norm, token_mask=token_mask).table
-        if on_network is not None:
-            on_network()
     return tables.joined(found)
 
 

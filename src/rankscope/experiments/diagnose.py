@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rankscope import tables
-from rankscope.experiments.findings import Finding, findings
+from rankscope.experiments.fates import Finding, findings
 from rankscope.experiments.variants import TRANSFORMER, Reading, four_variants
 from rankscope.network import Network
 from rankscope.tracing import Trace, trace_in_batches

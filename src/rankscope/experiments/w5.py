@@ -9,7 +9,7 @@ from torch import Tensor
 from rankscope import tables
 from rankscope.experiments.claims import Claim, overall
 from rankscope.experiments.d5 import Case
-from rankscope.experiments.findings import ANISOTROPIC
+from rankscope.experiments.fates import ANISOTROPIC
 from rankscope.families import Loaded
 from rankscope.metrics import effective_rank, mean_cosine, numerical_rank
 from rankscope.text import passages

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from rankscope.checks import valid_mask
 from rankscope.errors import InputError, KindError, ShapeError, SourceError
 from rankscope.families.family import Family, Original
-from rankscope.families.probe import image_shape
+from rankscope.families.probe import image_shape, sees_images
 from rankscope.families.verification import Verification
 from rankscope.network import Network
 from rankscope.streams import global_stream, stream
@@ -41,6 +41,11 @@ class Loaded:
     def body(self) -> Original:
         """The part of the original that our network stands for, with its embeddings."""
         return self.family.body(self.original)
+
+    @property
+    def sees_images(self) -> bool:
+        """Whether its input is images, not text."""
+        return sees_images(self.body)
 
     def inputs(
         self,
@@ -107,7 +112,7 @@ class Loaded:
 
     def _check(self, tensor: Tensor) -> None:
         """Images for a model that sees; else ids of the vocabulary or embeddings, not too long."""
-        sees = hasattr(self.body.config, "image_size")
+        sees = self.sees_images
         if sees and not (tensor.ndim == 4 and tensor.is_floating_point()):
             raise ShapeError(
                 f"{self.name} sees images (batch, channel, height, width), got {tensor.dtype} of "
@@ -151,7 +156,7 @@ class Loaded:
         return arguments
 
     def _text(self, texts: Sequence[str], length: int | None) -> dict[str, Any]:
-        if hasattr(self.body.config, "image_size"):
+        if self.sees_images:
             raise KindError(f"{self.name} sees images and reads no text.")
         if self.tokenizer is None:
             raise SourceError(

@@ -16,7 +16,7 @@ def probe(family: Family, body: Original) -> dict[str, Any]:
     generator = stream(0, "probe")
     config = body.config
     device = next(body.parameters()).device
-    if hasattr(config, "image_size"):
+    if sees_images(body):
         pixels = torch.randn(2, *image_shape(body), generator=generator)
         return {"pixel_values": pixels.to(device, next(body.parameters()).dtype)}
     most = getattr(config, "max_position_embeddings", None) or -1
@@ -40,6 +40,11 @@ def _padded_left_right_and_not(tokens: int) -> Tensor:
     mask[0, : tokens // 3] = False
     mask[1, -(tokens // 4) :] = False
     return mask
+
+
+def sees_images(body: Original) -> bool:
+    """Whether a model's input is images, not token ids."""
+    return hasattr(body.config, "image_size")
 
 
 def image_shape(body: Original) -> tuple[int, int, int]:

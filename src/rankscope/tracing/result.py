@@ -1,28 +1,19 @@
 """What a trace found: numbers by layer, sample and metric, and where they came from."""
 
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-import torch
-
 from rankscope.errors import InputError
 from rankscope.tracing.recorder import Columns
-from rankscope.version import __version__
+from rankscope.version import versions
 
 if TYPE_CHECKING:
     import altair
     import polars
 
-
-def _versions() -> dict[str, str]:
-    return {
-        "rankscope": __version__,
-        "torch": str(torch.__version__),
-        "python": platform.python_version(),
-    }
+    from rankscope.results import Result
 
 
 @dataclass(frozen=True)
@@ -32,7 +23,7 @@ class Provenance:
     model: str
     spec: str | None = None
     seed: int | None = None
-    versions: dict[str, str] = field(default_factory=_versions)
+    versions: dict[str, str] = field(default_factory=versions)
     notes: dict[str, str] = field(default_factory=dict)
 
 
@@ -55,6 +46,22 @@ class Trace:
         from rankscope import figures, tables
 
         return figures.by_layer(tables.summary(self.table))
+
+    @property
+    def result(self) -> "Result":
+        """The trace as what everything measured ends in; it can be written, drawn and printed."""
+        from rankscope.results import Drawing, Result
+
+        metrics = list(dict.fromkeys(self.columns["metric"]))
+        return Result(
+            id="trace",
+            title=self.provenance.model,
+            question="What do the tokens look like after each layer?",
+            sentences=(),
+            table=self.table,
+            provenance=asdict(self.provenance),
+            drawings=(Drawing("by_layer", options={"metrics": metrics}),),
+        )
 
     def noted(self, notes: Mapping[str, str]) -> "Trace":
         """The same trace with notes on where it came from."""

@@ -1,14 +1,11 @@
 """What a table of traces says in words: computed from its numbers, never typed in."""
 
 import math
-from dataclasses import dataclass
-from typing import Literal
 
 import polars as pl
 
 from rankscope.errors import InputError
-
-Fate = Literal["collapse", "slow", "holds"]
+from rankscope.results import Fate, Finding
 
 COLLAPSED = 1e-3
 """Relative residual under which tokens count as alike: a thousandth of their size."""
@@ -18,19 +15,6 @@ ANISOTROPIC = 0.5
 """Mean cosine from which tokens count as pointing the same way."""
 NOISE_FACTOR = 32
 """Relative residuals within this many units of the dtype's epsilon are rounding noise."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What happened to one variant: the fate in a word, the figures, a sentence."""
-
-    variant: str
-    fate: Fate
-    first: float
-    last: float
-    layers: int
-    collapsed_at: int | None
-    sentence: str
 
 
 def findings(summary: pl.DataFrame, *, epsilon: float) -> tuple[Finding, ...]:
@@ -68,7 +52,7 @@ def _finding(variant: str, summary: pl.DataFrame, epsilon: float) -> Finding:
                 f" Cone anisotropy: the tokens point the same way (mean cosine {cosine:.2g}), "
                 "yet they stay different."
             )
-    return Finding(variant, fate, first, last, layers, collapsed_at, sentence)
+    return Finding(variant, fate, sentence, first, last, layers, collapsed_at)
 
 
 def _collapse_sentence(residuals: list[float], collapsed_at: int, epsilon: float) -> str:

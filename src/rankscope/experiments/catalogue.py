@@ -1,0 +1,193 @@
+"""What there is to run: one entry each, light enough to be read before anything heavy is imported.
+
+Help texts, listings, the README and the tests are made from these entries.
+"""
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from rankscope.errors import InputError
+
+if TYPE_CHECKING:
+    from rankscope.experiments.progress import OnStep
+    from rankscope.results import Result
+
+Kind = Literal["question", "claim", "study"]
+
+DONG = "Dong, Cordonnier, Loukas 2021"
+WU = "Wu, Ajorlou, Wang, Jegelka, Jadbabaie 2024"
+OURS = "derived for rankscope"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One experiment: what it is called, what it is about, where it is, what can be chosen.
+
+    ``options`` are the fields of its configuration that a command line may set. The module has a
+    frozen ``Config`` and ``run(config, on_step)``, which returns a ``Result``.
+    """
+
+    id: str
+    kind: Kind
+    title: str
+    """A claim's statement; what a study or a question finds out."""
+    where: str
+    """The module, below ``rankscope.experiments``."""
+    options: tuple[str, ...] = ("seed",)
+    source: str = ""
+
+    def module(self) -> Any:
+        """The module, imported now."""
+        return import_module(f"rankscope.experiments.{self.where}")
+
+    def provenance(self, config: Any) -> dict[str, Any]:
+        """Where a result of this experiment came from."""
+        provenance: dict[str, Any] = config.provenance(self.id)
+        return provenance
+
+
+def _claim(id_: str, title: str, source: str, *options: str) -> Entry:
+    return Entry(id_, "claim", title, f"claims.{id_.lower()}", options or ("seed",), source)
+
+
+ENTRIES: Final = (
+    _claim(
+        "D1",
+        "The output of a network is the sum of its paths, of every length, and of its biases.",
+        f"{DONG}, theorem 2.1",
+    ),
+    _claim(
+        "D2",
+        "Pure attention with one or many heads contracts the residual like its cube in every "
+        "layer, so doubly exponentially with depth, and never above the theorem's bounds.",
+        f"{DONG}, theorems 2.2 and 2.3",
+    ),
+    _claim(
+        "D3",
+        "MLPs between the layers leave the collapse of pure attention doubly exponential; the "
+        "larger their Lipschitz constant, the slower it is.",
+        f"{DONG}, corollary 3.2",
+    ),
+    _claim(
+        "D4",
+        "Skips stop the collapse: there are infinitely many parameterisations whose residual does "
+        "not shrink at any depth.",
+        f"{DONG}, claim 3.1",
+    ),
+    _claim(
+        "D5",
+        "BERT, ALBERT and XLNet lose rank with depth as SAN and as SAN+MLP, and keep it with skip "
+        "connections.",
+        f"{DONG}, figure 2",
+        "seed",
+        "models",
+        "texts",
+        "length",
+        "reading",
+    ),
+    _claim(
+        "D8",
+        "Most paths of well-known transformers are long: about L·H/(H+1) of L layers.",
+        f"{DONG}, figure 5",
+        "",
+    ),
+    _claim(
+        "D9",
+        "Attention matrices chained along a single path tend to rank one with its depth.",
+        f"{DONG}, section 2 and notebook",
+        "seed",
+        "models",
+        "texts",
+        "length",
+    ),
+    _claim(
+        "N1",
+        "Pure attention collapses doubly exponentially where its rows agree once the tokens do, "
+        "and only exponentially where scores or a mask depend on the pair of positions.",
+        OURS,
+    ),
+    _claim(
+        "W1",
+        "Masked attention collapses exponentially if its graph has a center, more slowly the "
+        "larger the radius, and does not collapse to one point without a center.",
+        f"{WU}, masked attention",
+    ),
+    _claim(
+        "W2",
+        "LayerNorm alone stops μ → 0 in randomly initialised models.",
+        f"{WU}, figure 2",
+    ),
+    _claim(
+        "W3",
+        "Attention with one head, orthogonal values and a norm collapses at least exponentially "
+        "if the tokens start in one open half-space and the mask has a center.",
+        f"{WU}, on LayerNorm",
+    ),
+    _claim(
+        "W4",
+        "Attention and normalisation with suitable values have equilibria of every rank from one "
+        "to full.",
+        f"{WU}, LayerNorm",
+    ),
+    _claim(
+        "W5",
+        "The hidden states of real models keep full rank at every layer, and yet point into a "
+        "narrow cone: full rank, high mean cosine.",
+        f"{WU}, experiments",
+        "seed",
+        "models",
+        "texts",
+        "length",
+    ),
+    Entry("widths", "study", "What sets the speed of the collapse", "studies.widths"),
+    Entry("patterns", "study", "Attention patterns side by side", "studies.patterns"),
+    Entry(
+        "layernorm",
+        "study",
+        "Attention and LayerNorm, without skips and MLPs",
+        "studies.layernorm",
+    ),
+    Entry(
+        "wu",
+        "study",
+        "Masks and LayerNorm, layer by layer",
+        "studies.wu",
+        ("seed", "models", "texts", "length"),
+        f"{WU}, figure 2",
+    ),
+    Entry("diagnose", "question", "What keeps the tokens apart?", "questions.diagnose"),
+    Entry("trace", "question", "Every layer of one network", "questions.trace"),
+    Entry("paths", "question", "Which paths carry the differences?", "questions.paths"),
+    Entry("deep", "question", "How small does the residual get?", "questions.deep"),
+    Entry("bounds", "question", "What does theory promise?", "questions.bounds"),
+    Entry("masks", "question", "Which mask keeps the tokens apart?", "questions.masks"),
+)
+CATALOGUE: Final[dict[str, Entry]] = {entry.id: entry for entry in ENTRIES}
+
+
+def entries(kind: Kind) -> dict[str, Entry]:
+    """All entries of one kind, by id."""
+    return {entry.id: entry for entry in ENTRIES if entry.kind == kind}
+
+
+def entry(id_: str, kind: Kind | None = None) -> Entry:
+    """An entry by its id, in capitals or not; a wrong one is found before any work is done."""
+    known = CATALOGUE if kind is None else entries(kind)
+    by_lower = {each.lower(): each for each in known}
+    if id_.lower() not in by_lower:
+        raise InputError(f"there is no {kind or 'experiment'} {id_!r}; choose {', '.join(known)}.")
+    return known[by_lower[id_.lower()]]
+
+
+def run(id_: str, *, on_step: "OnStep | None" = None, **options: Any) -> "Result":
+    """Run an experiment by its id; ``options`` are fields of its configuration.
+
+    >>> run("D8").verdict
+    'holds'
+    """
+    from rankscope.experiments.progress import silent
+
+    module = entry(id_).module()
+    result: Result = module.run(module.Config(**options), on_step or silent)
+    return result

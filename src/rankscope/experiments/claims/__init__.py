@@ -1,0 +1,1 @@
+"""The papers' claims and our own, one file each."""

@@ -1,0 +1,58 @@
+"""What a run depends on, as one frozen value with a name of its own."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from rankscope.version import __version__, versions
+
+_LONG = 200
+"""Characters from which a text is told by its beginning and its hash."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything an experiment depends on; each has its own, with at least a seed.
+
+    Two runs whose configurations are equal give the same numbers.
+    """
+
+    seed: int = 0
+
+    def describe(self) -> dict[str, Any]:
+        """Every field, in what JSON has."""
+        return {each.name: plain(getattr(self, each.name)) for each in fields(self)}
+
+    def digest(self, experiment: str) -> str:
+        """Twelve hex digits that name a run: the experiment, every field, this version."""
+        content = [experiment, __version__, self.describe()]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+
+    def provenance(self, experiment: str) -> dict[str, Any]:
+        """What a result says about where it came from."""
+        return {
+            "experiment": experiment,
+            "digest": self.digest(experiment),
+            "seed": self.seed,
+            "config": self.describe(),
+            "versions": versions(),
+        }
+
+
+def plain(value: Any) -> Any:
+    """A value of a configuration in what JSON has; equal values give equal results."""
+    if isinstance(value, str):
+        if len(value) <= _LONG:
+            return value
+        return f"{value[:40]}… ({hashlib.sha256(value.encode()).hexdigest()[:16]})"
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    if is_dataclass(value):
+        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+    return str(value)

@@ -1,0 +1,1 @@
+"""Questions about one network and its input, one file each."""

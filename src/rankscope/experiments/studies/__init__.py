@@ -1,0 +1,1 @@
+"""Questions that many networks answer, one file each."""

@@ -1,0 +1,97 @@
+"""The one value everything measured ends in; what shows it knows this value and nothing else.
+
+Torch-free, as are the rooms that draw, write and print it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from html import escape
+from typing import Any, Literal
+
+import polars as pl
+
+from rankscope import tables
+
+Verdict = Literal["holds", "fails", "depends"]
+"""Of a claim: borne out by every case tried, by none, or by some."""
+Fate = Literal["collapse", "slow", "holds"]
+Role = Literal["measured", "bound", "floor"]
+"""What a curve is: something measured, a bound on it, or where a number format ends."""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """One chart of a result: a figure by its name, and what it is given to draw."""
+
+    figure: str
+    caption: str = ""
+    metric: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Rows to draw: for a column, the labels kept; all of them unless given."""
+    roles: Mapping[str, Role] = field(default_factory=dict)
+    """By the name of a curve; one that is not named is measured."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What happened to one network: its fate in a word, the figures behind it, a sentence."""
+
+    variant: str
+    fate: Fate
+    sentence: str
+    first: float
+    last: float
+    layers: int
+    collapsed_at: int | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Result:
+    """A question, what was measured, and what it comes to in words.
+
+    ``sentences`` are computed from the table, the most important first. ``verdict`` is for claims,
+    ``findings`` are for networks that are told apart one by one, and ``key_figures`` are the few
+    numbers a reader would quote. ``provenance`` says what would give the same numbers again; where
+    it holds the ``digest`` of a configuration, that digest names the files.
+    """
+
+    id: str
+    title: str
+    question: str
+    sentences: tuple[str, ...]
+    table: pl.DataFrame
+    provenance: Mapping[str, Any]
+    source: str = ""
+    verdict: Verdict | None = None
+    findings: tuple[Finding, ...] = ()
+    key_figures: Mapping[str, float] = field(default_factory=dict)
+    drawings: tuple[Drawing, ...] = ()
+    shown: tuple[str, ...] = ()
+    """Metrics that are told in figures; all of them unless given."""
+
+    @cached_property
+    def summary(self) -> pl.DataFrame:
+        """The table over its samples; see ``tables.summary``."""
+        return tables.summary(self.table)
+
+    @property
+    def stem(self) -> str:
+        """What its files are called, up to the ending."""
+        digest = self.provenance.get("digest")
+        return f"{self.id.lower()}-{digest[:8]}" if digest else self.id.lower()
+
+    def __repr__(self) -> str:
+        verdict = "" if self.verdict is None else f", verdict={self.verdict!r}"
+        first = self.sentences[0] if self.sentences else ""
+        short = first if len(first) <= 160 else f"{first[:159]}…"
+        return f"Result({self.id!r}{verdict}, {self.table.height:,} rows: {short})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the verdict and the sentences."""
+        verdict = "" if self.verdict is None else f" <b>{self.verdict}</b>"
+        said = "".join(f"<li>{escape(sentence)}</li>" for sentence in self.sentences)
+        return (
+            f"<h4>{escape(self.title)}{verdict}</h4><p>{escape(self.question)}</p><ul>{said}</ul>"
+        )
