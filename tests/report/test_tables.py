@@ -1,9 +1,12 @@
 """Tables with numbers one can read."""
 
+import math
+
 import polars as pl
 import pytest
 
-from rankscope.report.tabular import number, table
+from rankscope.report._grids import Curve, Grid
+from rankscope.report._tables import number, table
 
 
 @pytest.mark.parametrize(
@@ -29,6 +32,7 @@ from rankscope.report.tabular import number, table
         (12, "12"),
         (109482240, "109\u202f482\u202f240"),
         (-3, "−3"),
+        (10**15, "10<sup>15.00</sup>"),
     ],
 )
 def test_number(value, shown):
@@ -65,3 +69,26 @@ def test_words_are_escaped():
 
 def test_every_row_is_there():
     assert table(pl.DataFrame({"n": range(100)})).count("<tr>") == 101
+
+
+def test_a_grid_has_a_row_for_each_curve_and_a_column_for_each_place():
+    full, causal = Curve("full", "log10_residual"), Curve("<causal>", "log10_residual")
+    values = {(0, full): 0.0, (9, full): -3280.0, (0, causal): -math.inf, (9, causal): math.nan}
+    html = table(Grid("", "median", "layer", [0, 9], [full, causal], values))
+    assert '<th scope="col">curve</th><th scope="col" class="number">layer 0</th>' in html
+    assert '<th scope="row">full</th><td class="number">1</td>' in html
+    assert '<td class="number">10<sup>−3,280.0</sup></td>' in html
+    assert '&lt;causal&gt;</th><td class="number">exactly 0</td><td class="number">–</td>' in html
+
+
+def test_a_grid_of_metrics_names_them_and_biases_have_no_length():
+    share, rank = Curve("", "residual_share"), Curve("", "rank")
+    values = {(1, share): 0.125, (None, share): 1.5, (1, rank): 3.0}
+    html = table(Grid("", "mean", "length", [1, None], [share, rank], values))
+    assert ">metric</th>" in html
+    assert ">length 1</th>" in html
+    assert ">bias</th>" in html
+    assert "Share of the residual</th>" in html
+    assert '<td class="number" title="0.125">0.125</td>' in html
+    # Whole numbers throughout are told as such.
+    assert 'Rank</th><td class="number" title="3.0">3</td><td class="number">–</td>' in html

@@ -1,0 +1,104 @@
+"""Metrics as grids of numbers."""
+
+import math
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from rankscope.report._grids import Curve, grids, statistic, thinned
+from rankscope.results import Drawing
+
+from .conftest import DEEP, table_of
+
+
+def test_models_can_be_kept_apart(study):
+    found = grids(study, apart=("model",), most=16)
+    assert [grid.heading for grid in found] == [
+        "Relative residual ‖res(X)‖ / ‖X‖, BERT",
+        "Relative residual ‖res(X)‖ / ‖X‖, ViT",
+        "Rank rank(X)",
+    ]
+    assert [[curve.name for curve in grid.curves] for grid in found] == [["full", "causal"]] * 3
+    assert [grid.place for grid in found] == ["layer", "layer", "window"]
+    assert found[0].column(Curve("full", DEEP))[-3:] == [-3280.0, -math.inf, -math.inf]
+    assert found[2].column(Curve("causal", "rank")) == [7.0, 17.5]
+    assert [found[2].label(place) for place in found[2].places] == ["1", "2.5"]
+
+
+def test_layers_under_several_settings_are_curves(study):
+    table = table_of(
+        (0, "scale", 0.5, "rank", 4.0),
+        (1, "scale", 0.5, "rank", math.nan),
+        (0, "scale", 2.0, "rank", 3.0),
+        (1, "scale", 2.0, "rank", 1.0),
+        names=("layer", "parameter", "setting", "metric", "value"),
+    )
+    (grid,) = grids(replace(study, table=table), apart=("model",), most=9)
+    assert (grid.place, grid.places) == ("layer", [0, 1])
+    assert [curve.name for curve in grid.curves] == ["scale 0.5", "scale 2"]
+    first, second = (grid.column(curve) for curve in grid.curves)
+    assert first[0] == 4.0
+    assert math.isnan(first[1])
+    assert second == [3.0, 1.0]
+
+
+def test_a_metric_with_neither_layer_nor_setting_is_one_place(study):
+    table = table_of(("a", "rank", 4.0), names=("variant", "metric", "value"))
+    (grid,) = grids(replace(study, table=table), most=9)
+    assert grid.places == [None]
+    assert grid.label(None) == ""
+    assert grid.column(Curve("a", "rank")) == [4.0]
+
+
+def test_lengths_are_those_of_the_last_layer_and_biases_come_last(lengths):
+    (grid,) = grids(lengths, most=16)
+    assert (grid.place, grid.places) == ("length", [0, 1, None])
+    assert grid.by_metric
+    assert [curve.metric for curve in grid.curves] == ["residual_share", "projection"]
+    # Heads have no length: they are not taken for biases.
+    assert {curve.name for curve in grid.curves} == {"by length"}
+    assert grid.column(grid.curves[0]) == [1.5, 0.125, 0.0625]
+    assert [grid.label(place) for place in grid.places] == ["0", "1", "bias"]
+
+
+def test_metrics_of_one_curve_stand_side_by_side(study):
+    table = table_of(
+        *((layer, metric, 1.0) for metric in ("rank", "dobrushin") for layer in range(3)),
+        names=("layer", "metric", "value"),
+    ).filter((pl.col("metric") == "rank") | (pl.col("layer") > 0))
+    (grid,) = grids(replace(study, table=table), most=16)
+    assert grid.heading == ""
+    assert grid.places == [0, 1, 2]
+    assert grid.column(Curve("", "dobrushin")) == [None, 1.0, 1.0]
+
+
+def test_metrics_of_several_curves_do_not(study):
+    table = table_of(
+        *((name, 0, metric, 1.0) for metric in ("rank", "dobrushin") for name in "ab"),
+        names=("variant", "layer", "metric", "value"),
+    )
+    assert len(grids(replace(study, table=table), most=16)) == 2
+
+
+def test_places_are_thinned_but_the_first_and_the_last_are_kept(study):
+    table = table_of(*((k, "rank", 1.0) for k in range(200)), names=("layer", "metric", "value"))
+    (grid,) = grids(replace(study, table=table), most=16)
+    assert grid.places == thinned(range(200), 16)
+    assert (len(grid.places), grid.places[:3], grid.places[-1]) == (16, [0, 1, 2], 199)
+    assert thinned(range(3), 16) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("drawings", "told"),
+    [
+        ((), "median"),
+        ((Drawing("by_depth", "", "rank"),), "median"),
+        ((Drawing("by_model", "", "rank"),), "mean"),
+        ((Drawing("by_layer", ""),), "mean"),
+        ((Drawing("by_depth", "", "rank"), Drawing("by_model", "", "gamma")), "median"),
+        ((Drawing("by_depth", "", "gamma"), Drawing("by_model", "", "rank")), "mean"),
+    ],
+)
+def test_a_table_tells_what_the_charts_of_its_metric_draw(study, drawings, told):
+    assert statistic(replace(study, drawings=drawings), "rank") == told
