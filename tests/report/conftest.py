@@ -57,17 +57,18 @@ def table_of(*rows, names):
 def study():
     """Two models with two masks by layer, and a sweep."""
     rows = [
-        (model, mask, layer, None, None, DEEP, slope * (3**layer - 1) / 2 if layer < 9 else -INF)
+        (model, mask, layer, None, None, k, DEEP, slope * (3**layer - 1) / 2 if layer < 9 else -INF)
         for model in ("BERT", "ViT")
         for mask, slope in (("full", -1.0), ("causal", -0.001))
         for layer in range(11)
+        for k in range(2)
     ]
     rows += [
-        (None, mask, None, "window", setting, "rank", 7.0 * setting)
+        (None, mask, None, "window", setting, 0, "rank", 7.0 * setting)
         for mask in ("full", "causal")
         for setting in (1.0, 2.5)
     ]
-    names = ("model", "variant", "layer", "parameter", "setting", "metric", "value")
+    names = ("model", "variant", "layer", "parameter", "setting", "sample", "metric", "value")
     return Result(
         id="Masks",
         title="How fast do masks collapse?",
@@ -133,7 +134,7 @@ def diagnosis():
 def lengths():
     """Shares by the length of paths, biases last, and some by head in the same table."""
     rows = [
-        (variant, layer, head, length, metric, value)
+        (variant, layer, head, length, sample, metric, value)
         for layer in (0, 1)
         for variant, head, length, value in (
             ("by length", None, 0, 0.5 + layer),
@@ -142,12 +143,14 @@ def lengths():
             ("by head", 0, None, 9.0),
         )
         for metric in ("residual_share", "projection")
+        for sample in (0, 1)
     ]
+    names = ("variant", "layer", "head", "length", "sample", "metric", "value")
     return Result(
         id="paths",
         title="A tiny network",
         question="Which paths carry the differences?",
         sentences=("Short ones.",),
-        table=table_of(*rows, names=("variant", "layer", "head", "length", "metric", "value")),
+        table=table_of(*rows, names=names),
         provenance={},
     )

@@ -37,6 +37,7 @@ def test_the_page_tells_each_metric_in_short(study):
     assert names == ["BERT · full", "BERT · causal", "ViT · full", "ViT · causal"]
     assert by_layer.table.places == [0, 1, 2, 5, 7, 10]
     assert by_window.title == "Rank by window, in figures"
+    assert by_window.text == ""  # there was one sample
     assert by_window.table.places == [1.0, 2.5]
 
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from rankscope.report._grids import Curve, grids, statistic, thinned
+from rankscope.figures import FIGURES
+from rankscope.report._grids import MEANS, Curve, grids, statistic, thinned
 from rankscope.results import Drawing
 
 from .conftest import DEEP, table_of
@@ -101,4 +102,14 @@ def test_places_are_thinned_but_the_first_and_the_last_are_kept(study):
     ],
 )
 def test_a_table_tells_what_the_charts_of_its_metric_draw(study, drawings, told):
-    assert statistic(replace(study, drawings=drawings), "rank") == told
+    table = study.table.with_columns(metric=pl.lit("rank"))
+    assert statistic(replace(study, table=table, drawings=drawings), "rank") == told
+
+
+def test_where_there_is_one_sample_there_is_no_statistic(study):
+    assert statistic(study, "rank") == ""
+
+
+@pytest.mark.parametrize("figure", FIGURES.values(), ids=lambda kind: kind.name)
+def test_figures_say_themselves_that_they_draw_means(figure):
+    assert (figure.name in MEANS) == ("mean" in figure.reading)

@@ -49,7 +49,7 @@ def test_findings_are_told_once(diagnosis):
 
 
 def test_key_figures_are_one_line_without_those_not_known(diagnosis):
-    assert "paths 10^20.00; heads 12; share 0.25\n" in printed(diagnosis)
+    assert "paths 10^20.0; heads 12; share 0.25\n" in printed(diagnosis)
 
 
 def test_medians_by_layer_a_table_for_each_model(study):
@@ -69,7 +69,7 @@ def test_settings_under_their_own_name(study):
 
 def test_lengths_with_a_column_for_each_metric(lengths):
     text, told = printed(lengths), lines(lengths)
-    assert "by length, median over the samples, after the last layer" in text
+    assert "By length, median over the samples, after the last layer" in text
     assert ["length", "residual_share", "projection"] in told
     assert ["0", "1.5", "1.5"] in told
     assert ["bias", "0.0625", "0.0625"] in told

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Final
 
+from rankscope.figures import draw, headings, reading
+from rankscope.metric_catalogue import metric
 from rankscope.report._document import Report, Section
-from rankscope.report._draw_for_now import draw, headings, reading
-from rankscope.report._draw_for_now import metric as words_of
 from rankscope.report._grids import Grid, grids
 from rankscope.report._prose import sentences
 from rankscope.report._provenance import in_words
@@ -60,10 +60,12 @@ def _tables(result: Result) -> list[Section]:
 
 def _heading(grid: Grid) -> str:
     metrics = {curve.metric for curve in grid.curves}
-    what = words_of(metrics.pop()).title if len(metrics) == 1 else "Everything measured"
+    what = metric(metrics.pop()).title if len(metrics) == 1 else "Everything measured"
     return f"{what} by {grid.place}, in figures"
 
 
 def _told(grid: Grid) -> str:
-    which = f"{grid.statistic.capitalize()}s over the samples"
-    return f"{which}, after the last layer." if grid.place == "length" else f"{which}."
+    told = [f"{grid.statistic}s over the samples"] if grid.statistic else []
+    told += ["after the last layer"] if grid.last_layer else []
+    text = ", ".join(told)
+    return f"{text[:1].upper()}{text[1:]}." if text else ""

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rankscope import tables
+from rankscope.figures import save
 from rankscope.report._compose import page
-from rankscope.report._draw_for_now import save
 from rankscope.report._html import write_html
 from rankscope.results import Result
 

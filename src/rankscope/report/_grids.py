@@ -6,12 +6,13 @@ from typing import Any, Final, Literal
 
 import polars as pl
 
-from rankscope.report._draw_for_now import metric as words_of
+from rankscope.metric_catalogue import metric as entry_of
 from rankscope.results import Result
 
-Statistic = Literal["mean", "median"]
+Statistic = Literal["mean", "median", ""]
+"""What stands for the samples; nothing where there was but one."""
 
-_MEANS: Final = ("by_layer", "by_model", "by_length", "head_map")
+MEANS: Final = ("by_layer", "by_model", "by_length", "head_map")
 """Figures whose curves are means over the samples; those of the others are medians."""
 _LABELS: Final = ("model", "variant", "setting")
 BIAS: Final = "bias"
@@ -39,6 +40,8 @@ class Grid:
     places: Sequence[Any]
     curves: Sequence[Curve]
     values: Mapping[tuple[Any, Curve], float | None]
+    last_layer: bool = False
+    """Whether it leaves out all layers but the last."""
 
     @property
     def by_metric(self) -> bool:
@@ -74,8 +77,10 @@ def grids(result: Result, *, apart: Sequence[str] = (), most: int) -> list[Grid]
 
 def statistic(result: Result, metric: str) -> Statistic:
     """Which statistic a table of a metric tells: that which its charts draw."""
+    if result.summary.filter(pl.col("metric") == metric)["count"].max() == 1:
+        return ""
     about = [each for each in result.drawings if each.metric == metric] or result.drawings
-    return "mean" if any(each.figure in _MEANS for each in about) else "median"
+    return "mean" if any(each.figure in MEANS for each in about) else "median"
 
 
 def thinned(places: Sequence[Any], most: int) -> list[Any]:
@@ -102,7 +107,8 @@ def _grid(
     rows: pl.DataFrame, metric: str, shown: Statistic, apart: Sequence[str], told: Sequence[str]
 ) -> Grid:
     place = _place(rows)
-    if place == "length" and _varied(rows, "layer") > 1:
+    last_layer = place == "length" and _varied(rows, "layer") > 1
+    if last_layer:
         rows = rows.filter(pl.col("layer") == pl.col("layer").max())
     first = rows.row(0, named=True)
     varied = (first.get("parameter") or "setting").replace("_", " ")
@@ -114,7 +120,7 @@ def _grid(
             for name in naming
             if row[name] is not None
         ]
-        values[row.get(place), Curve(" · ".join(labels), metric)] = row[shown]
+        values[row.get(place), Curve(" · ".join(labels), metric)] = row[shown or "mean"]
     placed = {curve for at, curve in values if at is not None}
     if placed:  # what is told without a place, where others have one, is another measurement
         values = {key: value for key, value in values.items() if key[1] in placed}
@@ -126,6 +132,7 @@ def _grid(
         list(dict.fromkeys(at for at, _ in values)),
         list(dict.fromkeys(curve for _, curve in values)),
         values,
+        last_layer,
     )
 
 
@@ -143,7 +150,7 @@ def _place(rows: pl.DataFrame) -> str:
 
 
 def _heading(metric: str) -> str:
-    words = words_of(metric)
+    words = entry_of(metric)
     return words.title if words.symbol in words.title.lower() else f"{words.title} {words.symbol}"
 
 

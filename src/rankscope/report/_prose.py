@@ -33,11 +33,6 @@ def paragraphs(text: str) -> str:
     return "\n".join(_block(part) for part in found if part)
 
 
-def raised(escaped: str) -> str:
-    """Powers of ten with their exponents raised."""
-    return _POWER.sub(lambda m: f"10<sup>{'−' if m[1] else ''}{m[2]}</sup>", escaped)
-
-
 def sentences(result: Result) -> list[str]:
     """What a result says beside its findings, which are shown on their own."""
     told = [each.sentence for each in result.findings]
@@ -59,4 +54,5 @@ def _block(text: str) -> str:
 
 
 def _marked(text: str) -> str:
-    return raised(_BOLD.sub(r"<strong>\1</strong>", escape(text)))
+    text = _BOLD.sub(r"<strong>\1</strong>", escape(text))
+    return _POWER.sub(lambda m: f"10<sup>{'−' if m[1] else ''}{m[2]}</sup>", text)

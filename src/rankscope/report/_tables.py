@@ -7,16 +7,10 @@ from typing import Any, Final
 
 import polars as pl
 
-from rankscope.report._draw_for_now import metric as words_of
-from rankscope.report._draw_for_now import power_of_ten
+from rankscope.metric_catalogue import metric as entry_of
+from rankscope.numerals import power_of_ten_html, short_html
 from rankscope.report._grids import BIAS, Curve, Grid
-from rankscope.report._prose import raised
 
-_DIGITS: Final = 3
-READ_OUT: Final = 10**15
-"""Whole numbers below it are written with all their digits."""
-_NARROW_SPACE: Final = "\u202f"
-_MINUS: Final = "−"
 _NOTHING: Final = "–"
 
 
@@ -26,30 +20,13 @@ def table(rows: pl.DataFrame | Grid) -> str:
 
 
 def number(value: float | int) -> str:
-    """A number as HTML, with three significant digits.
+    """A number as HTML; a whole one keeps its digits, unless nobody would read them."""
+    return power_of_ten_html(math.log10(value)) if is_huge(value) else short_html(value)
 
-    >>> number(2.1345e-7)
-    '2.13·10<sup>−7</sup>'
 
-    A whole number keeps all its digits, unless nobody would read them.
-    """
-    if isinstance(value, int) and abs(value) >= READ_OUT:
-        return raised(power_of_ten(math.log10(value)))
-    if isinstance(value, int):
-        return f"{value:,}".replace(",", _NARROW_SPACE).replace("-", _MINUS)
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "∞" if value > 0 else f"{_MINUS}∞"
-    if value == 0:
-        return "0"
-    mantissa, exponent = f"{value:.{_DIGITS - 1}e}".split("e")  # rounded, so 9.999 counts as 10
-    power = int(exponent)
-    if -3 <= power <= 3:
-        text = f"{value:.{max(0, _DIGITS - 1 - power)}f}"
-    else:
-        text = f"{mantissa}·10<sup>{power}</sup>"
-    return text.replace("-", _MINUS)
+def is_huge(value: float | int) -> bool:
+    """Whether a whole number has more digits than anybody reads."""
+    return isinstance(value, int) and abs(value) >= 10**15
 
 
 def known_figures(figures: Mapping[str, float]) -> dict[str, float]:
@@ -83,7 +60,7 @@ def _of_grid(grid: Grid) -> str:
 
 
 def _name(grid: Grid, curve: Curve) -> str:
-    return words_of(curve.metric).title if grid.by_metric else curve.name
+    return entry_of(curve.metric).title if grid.by_metric else curve.name
 
 
 def _place(grid: Grid, place: Any) -> str:
@@ -95,7 +72,7 @@ def _place(grid: Grid, place: Any) -> str:
 
 def _figures(curve: Curve, values: Sequence[float | None]) -> list[str]:
     """A curve's values; whole numbers throughout are told as such."""
-    exponents = words_of(curve.metric).scale == "exponent"
+    exponents = entry_of(curve.metric).scale == "exponent"
     known = [value for value in values if value is not None and not math.isnan(value)]
     whole = all(value.is_integer() for value in known)
     cells = []
@@ -103,7 +80,7 @@ def _figures(curve: Curve, values: Sequence[float | None]) -> list[str]:
         if value is None or math.isnan(value):
             shown = _NOTHING
         elif exponents:
-            shown = raised(escape(power_of_ten(value)))
+            shown = power_of_ten_html(value, digits=3)
         else:
             shown = number(int(value) if whole else value)
         title = "" if shown == _NOTHING or exponents else f' title="{value!r}"'

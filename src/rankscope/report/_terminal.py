@@ -8,11 +8,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rankscope.report._draw_for_now import metric as words_of
-from rankscope.report._draw_for_now import power_of_ten, short
+from rankscope.metric_catalogue import metric as entry_of
+from rankscope.numerals import power_of_ten, short
 from rankscope.report._grids import Curve, Grid, grids
 from rankscope.report._prose import sentences, without_marks
-from rankscope.report._tables import READ_OUT, known_figures
+from rankscope.report._tables import is_huge, known_figures
 from rankscope.results import Result
 
 _SIDE_BY_SIDE: Final = 4
@@ -59,13 +59,11 @@ def tell(value: float | None, metric: str) -> str:
     """A value of a metric in a few characters; a dash where there is none."""
     if value is None or math.isnan(value):
         return "–"
-    return power_of_ten(value) if words_of(metric).scale == "exponent" else short(value)
+    return power_of_ten(value, digits=3) if entry_of(metric).scale == "exponent" else short(value)
 
 
 def _figure(value: float) -> str:
-    if not isinstance(value, int):
-        return short(value)
-    return f"{value:,}" if abs(value) < READ_OUT else power_of_ten(math.log10(value))
+    return power_of_ten(math.log10(value)) if is_huge(value) else short(value)
 
 
 def _title(result: Result) -> Text:
@@ -87,9 +85,13 @@ def _listed(sentences: Iterable[str]) -> Table:
 
 
 def _heading(grid: Grid) -> str:
-    which = f"{grid.statistic} over the samples"
-    after = ", after the last layer" if grid.place == "length" else ""
-    return f"{grid.heading}, {which}{after}" if grid.heading else f"{which}{after}".capitalize()
+    told = [
+        grid.heading,
+        f"{grid.statistic} over the samples" if grid.statistic else "",
+        "after the last layer" if grid.last_layer else "",
+    ]
+    text = ", ".join(filter(None, told)) or f"by {grid.place}"
+    return text[:1].upper() + text[1:]
 
 
 def _table(grid: Grid, curves: Sequence[Curve]) -> Table:
