@@ -33,8 +33,7 @@ def test_the_page_tells_each_metric_in_short(study):
     by_layer, by_window = page(study).sections[4:]
     assert by_layer.title == "Relative residual by layer, in figures"
     assert by_layer.text == "Medians over the samples."
-    names = [curve.name for curve in by_layer.table.curves]
-    assert names == ["BERT · full", "BERT · causal", "ViT · full", "ViT · causal"]
+    assert by_layer.table.curves == ["BERT · full", "BERT · causal", "ViT · full", "ViT · causal"]
     assert by_layer.table.places == [0, 1, 2, 5, 7, 10]
     assert by_window.title == "Rank by window, in figures"
     assert by_window.text == ""  # there was one sample
@@ -81,7 +80,7 @@ def test_a_page_tells_the_statistic_its_charts_draw(diagnosis):
 
 def test_lengths_are_told_after_the_last_layer(lengths):
     (section,) = [each for each in page(lengths).sections if each.table is not None]
-    assert section.title == "Everything measured by length, in figures"
+    assert section.title == "All metrics by length, in figures"
     assert section.text == "Medians over the samples, after the last layer."
 
 
@@ -107,7 +106,7 @@ def test_drawings_get_the_whole_result(study, monkeypatch):
 
 def test_only_what_is_shown_is_told(study):
     told = [each.table for each in page(replace(study, shown=("rank",))).sections if each.table]
-    assert [grid.curves[0].metric for grid in told] == ["rank"]
+    assert [grid.metric for grid in told] == ["rank"]
 
 
 def test_charts_of_one_metric_have_headings_of_their_own(study):

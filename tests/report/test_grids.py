@@ -7,23 +7,27 @@ import polars as pl
 import pytest
 
 from rankscope.figures import FIGURES
-from rankscope.report._grids import MEANS, Curve, grids, statistic, thinned
+from rankscope.report._grids import MEANS, METRIC, grids, statistic, thinned
 from rankscope.results import Drawing
 
 from .conftest import DEEP, table_of
 
 
+def values(grid, curve):
+    return [None if cell is None else cell.value for cell in grid.column(curve)]
+
+
 def test_models_can_be_kept_apart(study):
     found = grids(study, apart=("model",), most=16)
-    assert [grid.heading for grid in found] == [
-        "Relative residual ‖res(X)‖ / ‖X‖, BERT",
-        "Relative residual ‖res(X)‖ / ‖X‖, ViT",
-        "Rank rank(X)",
+    assert [(grid.metric, grid.about) for grid in found] == [
+        (DEEP, "BERT"),
+        (DEEP, "ViT"),
+        ("rank", ""),
     ]
-    assert [[curve.name for curve in grid.curves] for grid in found] == [["full", "causal"]] * 3
+    assert [grid.curves for grid in found] == [["full", "causal"]] * 3
     assert [grid.place for grid in found] == ["layer", "layer", "window"]
-    assert found[0].column(Curve("full", DEEP))[-3:] == [-3280.0, -math.inf, -math.inf]
-    assert found[2].column(Curve("causal", "rank")) == [7.0, 17.5]
+    assert values(found[0], "full")[-3:] == [-3280.0, -math.inf, -math.inf]
+    assert values(found[2], "causal") == [7.0, 17.5]
     assert [found[2].label(place) for place in found[2].places] == ["1", "2.5"]
 
 
@@ -37,29 +41,34 @@ def test_layers_under_several_settings_are_curves(study):
     )
     (grid,) = grids(replace(study, table=table), apart=("model",), most=9)
     assert (grid.place, grid.places) == ("layer", [0, 1])
-    assert [curve.name for curve in grid.curves] == ["scale 0.5", "scale 2"]
-    first, second = (grid.column(curve) for curve in grid.curves)
-    assert first[0] == 4.0
-    assert math.isnan(first[1])
-    assert second == [3.0, 1.0]
+    assert grid.curves == ["scale 0.5", "scale 2"]
+    assert values(grid, "scale 0.5")[0] == 4.0
+    assert math.isnan(values(grid, "scale 0.5")[1])
+    assert values(grid, "scale 2") == [3.0, 1.0]
 
 
-def test_a_metric_with_neither_layer_nor_setting_is_one_place(study):
-    table = table_of(("a", "rank", 4.0), names=("variant", "metric", "value"))
-    (grid,) = grids(replace(study, table=table), most=9)
-    assert grid.places == [None]
-    assert grid.label(None) == ""
-    assert grid.column(Curve("a", "rank")) == [4.0]
+def test_metrics_that_are_one_number_for_each_curve_stand_below_each_other(study):
+    table = table_of(
+        *((name, metric, 4.0) for metric in ("rank", "gamma") for name in "ab"),
+        names=("variant", "metric", "value"),
+    )
+    (grid,) = grids(replace(study, table=table), most=1)
+    assert (grid.place, grid.places) == (METRIC, ["rank", "gamma"])  # all of them, in their order
+    assert grid.curves == ["a", "b"]
+    assert grid.label("rank") == "Rank"
+    assert grid.metrics == ["rank", "gamma"]
+    assert values(grid, "b") == [4.0, 4.0]
 
 
 def test_lengths_are_those_of_the_last_layer_and_biases_come_last(lengths):
     (grid,) = grids(lengths, most=16)
     assert (grid.place, grid.places) == ("length", [0, 1, None])
+    assert grid.last_layer
     assert grid.by_metric
-    assert [curve.metric for curve in grid.curves] == ["residual_share", "projection"]
+    assert grid.curves == ["residual_share", "projection"]
+    assert grid.about == "by length"
     # Heads have no length: they are not taken for biases.
-    assert {curve.name for curve in grid.curves} == {"by length"}
-    assert grid.column(grid.curves[0]) == [1.5, 0.125, 0.0625]
+    assert values(grid, "residual_share") == [1.5, 0.125, 0.0625]
     assert [grid.label(place) for place in grid.places] == ["0", "1", "bias"]
 
 
@@ -69,17 +78,25 @@ def test_metrics_of_one_curve_stand_side_by_side(study):
         names=("layer", "metric", "value"),
     ).filter((pl.col("metric") == "rank") | (pl.col("layer") > 0))
     (grid,) = grids(replace(study, table=table), most=16)
-    assert grid.heading == ""
     assert grid.places == [0, 1, 2]
-    assert grid.column(Curve("", "dobrushin")) == [None, 1.0, 1.0]
+    assert values(grid, "dobrushin") == [None, 1.0, 1.0]
 
 
-def test_metrics_of_several_curves_do_not(study):
+def test_one_metric_of_one_curve_is_called_by_its_name(study):
+    table = table_of((0, "rank", 1.0), names=("layer", "metric", "value"))
+    (grid,) = grids(replace(study, table=table), most=16)
+    assert grid.curves == ["rank"]
+
+
+def test_metrics_of_several_curves_stand_alone(study):
     table = table_of(
         *((name, 0, metric, 1.0) for metric in ("rank", "dobrushin") for name in "ab"),
         names=("variant", "layer", "metric", "value"),
     )
-    assert len(grids(replace(study, table=table), most=16)) == 2
+    assert [grid.metric for grid in grids(replace(study, table=table), most=16)] == [
+        "rank",
+        "dobrushin",
+    ]
 
 
 def test_places_are_thinned_but_the_first_and_the_last_are_kept(study):

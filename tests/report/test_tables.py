@@ -4,7 +4,7 @@ import math
 
 import polars as pl
 
-from rankscope.report._grids import Curve, Grid
+from rankscope.report._grids import METRIC, Cell, Grid
 from rankscope.report._tables import number, table
 
 
@@ -46,20 +46,35 @@ def test_every_row_is_there():
     assert table(pl.DataFrame({"n": range(100)})).count("<tr>") == 101
 
 
+def grid_of(cells, *, metric="rank", place="layer"):
+    """A grid with the places and curves of its cells, ``{(place, curve): (value, metric)}``."""
+    return Grid(
+        metric,
+        "",
+        "median",
+        place,
+        list(dict.fromkeys(at for at, _ in cells)),
+        list(dict.fromkeys(curve for _, curve in cells)),
+        {key: Cell(*cell) for key, cell in cells.items()},
+    )
+
+
 def test_a_grid_has_a_row_for_each_curve_and_a_column_for_each_place():
-    full, causal = Curve("full", "log10_residual"), Curve("<causal>", "log10_residual")
-    values = {(0, full): 0.0, (9, full): -3280.0, (0, causal): -math.inf, (9, causal): math.nan}
-    html = table(Grid("", "median", "layer", [0, 9], [full, causal], values))
-    assert '<th scope="col">curve</th><th scope="col" class="number">layer 0</th>' in html
+    values = {(0, "full"): 0.0, (9, "full"): -3280.0, (0, "<c>"): -math.inf, (9, "<c>"): math.nan}
+    html = table(grid_of({key: (value, "log10_residual") for key, value in values.items()}))
+    assert '<th scope="col"></th><th scope="col" class="number">layer 0</th>' in html
     assert '<th scope="row">full</th><td class="number">1</td>' in html
     assert '<td class="number">10<sup>−3,280.0</sup></td>' in html
-    assert '&lt;causal&gt;</th><td class="number">exactly 0</td><td class="number">–</td>' in html
+    assert '&lt;c&gt;</th><td class="number">exactly 0</td><td class="number">–</td>' in html
 
 
 def test_a_grid_of_metrics_names_them_and_biases_have_no_length():
-    share, rank = Curve("", "residual_share"), Curve("", "rank")
-    values = {(1, share): 0.125, (None, share): 1.5, (1, rank): 3.0}
-    html = table(Grid("", "mean", "length", [1, None], [share, rank], values))
+    cells = {
+        (1, "residual_share"): (0.125, "residual_share"),
+        (None, "residual_share"): (1.5, "residual_share"),
+        (1, "rank"): (3.0, "rank"),
+    }
+    html = table(grid_of(cells, metric="", place="length"))
     assert ">metric</th>" in html
     assert ">length 1</th>" in html
     assert ">bias</th>" in html
@@ -67,3 +82,11 @@ def test_a_grid_of_metrics_names_them_and_biases_have_no_length():
     assert '<td class="number" title="0.125">0.125</td>' in html
     # Whole numbers throughout are told as such.
     assert 'Rank</th><td class="number" title="3.0">3</td><td class="number">–</td>' in html
+
+
+def test_metrics_that_are_one_number_each_are_columns():
+    cells = {("rank", "a"): (3.0, "rank"), ("mean_cosine", "a"): (0.5, "mean_cosine")}
+    html = table(grid_of(cells, place=METRIC))
+    assert '<th scope="col" class="number">Rank</th>' in html
+    assert '<th scope="col" class="number">Mean cosine</th>' in html
+    assert 'a</th><td class="number" title="3.0">3</td><td class="number" title="0.5">0.500' in html

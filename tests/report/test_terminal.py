@@ -44,7 +44,8 @@ def test_sentences_are_broken_between_words_beside_their_points(study):
 def test_findings_are_told_once(diagnosis):
     text = printed(diagnosis)
     assert text.count("It falls.") == 1
-    assert "SAN  It falls." in text
+    assert "SAN         It falls." in text
+    assert "transformer It stays." in text
     assert "Both were seen." in text
 
 
@@ -104,3 +105,17 @@ def test_many_curves_are_broken_and_names_are_no_markup(study, width):
 def test_a_console_is_not_needed(claim, capsys):
     show(claim)
     assert "D9" in capsys.readouterr().out
+
+
+def test_metrics_that_are_one_number_each_are_rows(study):
+    table = table_of(
+        ("full", "rank", 3.0),
+        ("causal", "rank", 2.0),
+        ("full", "mean_cosine", 0.5),
+        ("causal", "mean_cosine", 1.0),
+        names=("variant", "metric", "value"),
+    )
+    told = lines(replace(study, table=table))
+    assert ["full", "causal"] in told
+    assert ["Rank", "3", "2"] in told
+    assert ["Mean", "cosine", "0.5", "1"] in told

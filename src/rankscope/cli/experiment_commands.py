@@ -6,6 +6,7 @@ import typer
 
 from rankscope.cli.application import app
 from rankscope.cli.options import (
+    FIELDS,
     ExperimentOptions,
     Given,
     OutputOptions,
@@ -92,10 +93,19 @@ def _list(kind: Kind, given: Given, target: OutputOptions) -> None:
     refuse(kind, sorted(given - {"as_json"}), given, only)
     listed = entries(kind).values()
     if target.as_json:
-        shown = ("id", "kind", "title", "source", "options")
-        print_json([{key: getattr(each, key) for key in shown} for each in listed])
+        print_json([_entry(each) for each in listed])
         return
     print_list({each.id: _words(each) for each in listed})
+
+
+def _entry(listed: Entry) -> dict[str, str | list[str]]:
+    return {
+        "id": listed.id,
+        "kind": listed.kind,
+        "title": listed.title,
+        "source": listed.source,
+        "options": [field for field in FIELDS if field in listed.options],
+    }
 
 
 def _words(listed: Entry) -> str:

@@ -26,7 +26,6 @@ from rankscope.cli.options import (
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import Entry
 from rankscope.experiments.subject import Subject
-from rankscope.experiments.variants import Reading
 from rankscope.masks import Mask, as_mask
 from rankscope.network import Network, Spec
 from rankscope.network.network import ABLATIONS
@@ -105,17 +104,19 @@ def configuration(
     for field, parameters in FIELDS.items():
         if field not in entry.options:
             refuse(f"{entry.kind} {entry.id}", parameters, given, f"it takes {takes}.")
+    usual = entry.module().Config()
     chosen: dict[str, Any] = {}
     if given & set(FIELDS["seed"]):
         chosen["seed"] = checked_seed(options.seed)
     if given & set(FIELDS["models"]):
-        chosen["models"] = _cases(options, given, entry.module().Config().models)
+        chosen["models"] = _cases(options, given, usual.models)
     if given & set(FIELDS["texts"]):
         chosen["texts"] = tuple(_texts(options.text, options.passages))
     if given & set(FIELDS["length"]):
         chosen["length"] = _length(options.length)
     if san is not None and given & set(FIELDS["reading"]):
-        chosen["reading"] = Reading(san.norms, san.mlp)
+        asked = {name: getattr(san, name) for name in FIELDS["reading"] if name in given}
+        chosen["reading"] = replace(usual.reading, **asked)
     return chosen
 
 

@@ -27,7 +27,7 @@ def run(entry: Entry, target: OutputOptions, *, with_table: bool = False, **fiel
     module = entry.module()
     config = module.Config(**fields)
     folder = _folder(target)
-    with _progress() as begin:
+    with progress() as begin:
         result = module.run(config, begin(entry.id))
         files = {} if folder is None else report.write(result, folder, on_step=begin("drawing"))
     if target.as_json:
@@ -38,7 +38,7 @@ def run(entry: Entry, target: OutputOptions, *, with_table: bool = False, **fiel
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[str], OnStep]]:
+def progress() -> Iterator[Callable[[str], OnStep]]:
     """A bar on standard error, so that standard output stays clean; a new line for each phase."""
     columns = (
         TextColumn("{task.description}"),

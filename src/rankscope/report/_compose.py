@@ -6,7 +6,7 @@ from typing import Final
 from rankscope.figures import draw, headings, reading
 from rankscope.metric_catalogue import metric
 from rankscope.report._document import Report, Section
-from rankscope.report._grids import Grid, grids
+from rankscope.report._grids import METRIC, Grid, grids
 from rankscope.report._prose import sentences
 from rankscope.report._provenance import in_words
 from rankscope.results import Result
@@ -59,9 +59,9 @@ def _tables(result: Result) -> list[Section]:
 
 
 def _heading(grid: Grid) -> str:
-    metrics = {curve.metric for curve in grid.curves}
-    what = metric(metrics.pop()).title if len(metrics) == 1 else "Everything measured"
-    return f"{what} by {grid.place}, in figures"
+    what = metric(grid.metrics[0]).title if len(grid.metrics) == 1 else "All metrics"
+    where = "" if grid.place == METRIC else f" by {grid.place}"
+    return f"{what}{where}, in figures"
 
 
 def _told(grid: Grid) -> str:

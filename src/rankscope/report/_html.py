@@ -16,7 +16,7 @@ from rankscope.report._prose import inline, paragraphs
 from rankscope.report._tables import table
 
 _FROM_HERE_ON_A_LIST = 4  # sections, before a list of contents helps
-_LONG = 70  # characters, from which a title is a sentence and set smaller
+_LONG = 45  # characters, from which a title is a sentence and set smaller
 _WIDE = 60  # characters, from which an entry of the provenance has a row of its own
 
 

@@ -9,7 +9,7 @@ import polars as pl
 
 from rankscope.metric_catalogue import metric as entry_of
 from rankscope.numerals import power_of_ten_html, short_html
-from rankscope.report._grids import BIAS, Curve, Grid
+from rankscope.report._grids import METRIC, Cell, Grid
 
 _NOTHING: Final = "–"
 
@@ -49,43 +49,39 @@ def _of_frame(frame: pl.DataFrame) -> str:
 
 def _of_grid(grid: Grid) -> str:
     """A row for each curve, a column for each place."""
-    heads = [_head("metric" if grid.by_metric else "curve", right=False)]
+    heads = [_head("metric" if grid.by_metric else "", right=False)]
     heads += [_head(_place(grid, place), right=True) for place in grid.places]
+    names = (entry_of(name).title if grid.by_metric else name for name in grid.curves)
+    whole = {
+        metric: all(_is_whole(cell) for cell in grid.cells.values() if cell.metric == metric)
+        for metric in grid.metrics
+    }
     rows = [
-        f'<th scope="row">{escape(_name(grid, curve))}</th>'
-        + "".join(_figures(curve, grid.column(curve)))
-        for curve in grid.curves
+        f'<th scope="row">{escape(name)}</th>'
+        + "".join(_figure(cell, whole) for cell in grid.column(curve))
+        for name, curve in zip(names, grid.curves, strict=True)
     ]
     return _framed(heads, rows)
 
 
-def _name(grid: Grid, curve: Curve) -> str:
-    return entry_of(curve.metric).title if grid.by_metric else curve.name
-
-
 def _place(grid: Grid, place: Any) -> str:
     label = grid.label(place)
-    if label == BIAS:
-        return label
-    return f"{grid.place} {label}" if label else "value"
+    return label if place is None or grid.place == METRIC else f"{grid.place} {label}"
 
 
-def _figures(curve: Curve, values: Sequence[float | None]) -> list[str]:
-    """A curve's values; whole numbers throughout are told as such."""
-    exponents = entry_of(curve.metric).scale == "exponent"
-    known = [value for value in values if value is not None and not math.isnan(value)]
-    whole = all(value.is_integer() for value in known)
-    cells = []
-    for value in values:
-        if value is None or math.isnan(value):
-            shown = _NOTHING
-        elif exponents:
-            shown = power_of_ten_html(value, digits=3)
-        else:
-            shown = number(int(value) if whole else value)
-        title = "" if shown == _NOTHING or exponents else f' title="{value!r}"'
-        cells.append(f'<td class="number"{title}>{shown}</td>')
-    return cells
+def _is_whole(cell: Cell) -> bool:
+    return cell.value is None or not math.isfinite(cell.value) or cell.value.is_integer()
+
+
+def _figure(cell: Cell | None, whole: Mapping[str, bool]) -> str:
+    """A number of a grid; one of a metric that is whole throughout is told as such."""
+    if cell is None or cell.value is None or math.isnan(cell.value):
+        return f'<td class="number">{_NOTHING}</td>'
+    value = cell.value
+    if entry_of(cell.metric).scale == "exponent":
+        return f'<td class="number">{power_of_ten_html(value, digits=3)}</td>'
+    shown = number(int(value) if whole[cell.metric] and math.isfinite(value) else value)
+    return f'<td class="number" title="{value!r}">{shown}</td>'
 
 
 def _framed(heads: Sequence[str], rows: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from rankscope.metric_catalogue import metric as entry_of
 from rankscope.numerals import power_of_ten, short
-from rankscope.report._grids import Curve, Grid, grids
+from rankscope.report._grids import METRIC, Cell, Grid, grids
 from rankscope.report._prose import sentences, without_marks
 from rankscope.report._tables import is_huge, known_figures
 from rankscope.results import Result
@@ -35,14 +35,11 @@ def show(result: Result, console: Console | None = None) -> None:
     _print(console, _title(result))
     if result.question != result.title:
         _print(console, Text(result.question))
-    if result.findings:
-        console.print()
-        for each in result.findings:
-            _print(console, Text(each.variant, style=_STYLE[each.fate]) + f"  {each.sentence}")
-    said = sentences(result)
-    if said:
-        console.print()
-        console.print(_listed(said))
+    told = [(Text(each.variant, _STYLE[each.fate]), each.sentence) for each in result.findings]
+    for rows in (told, [(Text("•"), each) for each in sentences(result)]):
+        if rows:
+            console.print()
+            console.print(_listed(rows))
     known = known_figures(result.key_figures)
     if known:
         console.print()
@@ -55,11 +52,15 @@ def show(result: Result, console: Console | None = None) -> None:
             console.print(_table(grid, grid.curves[start : start + _SIDE_BY_SIDE]))
 
 
-def tell(value: float | None, metric: str) -> str:
-    """A value of a metric in a few characters; a dash where there is none."""
-    if value is None or math.isnan(value):
+def tell(cell: Cell | None) -> str:
+    """A number in a few characters; a dash where it is not known, nothing where there is none."""
+    if cell is None:
+        return ""
+    if cell.value is None or math.isnan(cell.value):
         return "–"
-    return power_of_ten(value, digits=3) if entry_of(metric).scale == "exponent" else short(value)
+    if entry_of(cell.metric).scale == "exponent":
+        return power_of_ten(cell.value, digits=3)
+    return short(cell.value)
 
 
 def _figure(value: float) -> str:
@@ -74,43 +75,38 @@ def _title(result: Result) -> Text:
     return Text(f"{result.id}  {result.title}  ") + verdict
 
 
-def _listed(sentences: Iterable[str]) -> Table:
-    """Sentences below each other, each with its own margin."""
+def _listed(rows: Iterable[tuple[Text, str]]) -> Table:
+    """Sentences below each other, each beside its label and broken between words."""
     listed = Table.grid(padding=(0, 1))
     listed.add_column(no_wrap=True)
-    listed.add_column(overflow="fold")
-    for sentence in sentences:
-        listed.add_row("•", Text(without_marks(sentence)))
+    for label, sentence in rows:
+        listed.add_row(label, Text(without_marks(sentence)))
     return listed
 
 
 def _heading(grid: Grid) -> str:
+    """Which metric of what, which statistic, and where."""
+    entry = entry_of(grid.metric)
+    symbol = "" if entry.symbol in entry.title.lower() else entry.symbol
     told = [
-        grid.heading,
+        f"{entry.title} {symbol}".strip() if grid.metric and grid.place != METRIC else "",
+        grid.about,
         f"{grid.statistic} over the samples" if grid.statistic else "",
         "after the last layer" if grid.last_layer else "",
     ]
-    text = ", ".join(filter(None, told)) or f"by {grid.place}"
+    text = ", ".join(filter(None, told)) or "in figures"
     return text[:1].upper() + text[1:]
 
 
-def _table(grid: Grid, curves: Sequence[Curve]) -> Table:
+def _table(grid: Grid, curves: Sequence[str]) -> Table:
     table = Table(box=None)
-    table.add_column(grid.place, justify="right", no_wrap=True)
+    table.add_column("" if grid.place == METRIC else grid.place, justify="right", no_wrap=True)
     for curve in curves:
-        shown = [tell(value, curve.metric) for value in grid.column(curve)]
         # Names may be broken into lines, numbers may not.
-        table.add_column(
-            Text(curve.metric if grid.by_metric else curve.name),
-            justify="right",
-            min_width=max(map(len, shown)),
-        )
+        widest = max(len(tell(cell)) for cell in grid.column(curve))
+        table.add_column(Text(curve), justify="right", min_width=widest)
     for place in grid.places:
-        known = [(place, curve) in grid.values for curve in curves]
-        cells = [
-            tell(grid.values[place, curve], curve.metric) if there else ""
-            for curve, there in zip(curves, known, strict=True)
-        ]
+        cells = [tell(grid.cells.get((place, curve))) for curve in curves]
         table.add_row(grid.label(place), *cells)
     return table
 
