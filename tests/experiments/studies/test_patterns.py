@@ -2,24 +2,24 @@
 
 import pytest
 
-from rankscope import figures
-from rankscope.experiments import pattern_study as study
-from rankscope.experiments.depths import RELATIVE, Texts
+from rankscope.experiments.depths import RELATIVE
+from rankscope.experiments.studies.patterns import Config, Pattern, pattern_laws, run
 
+from ..shown import can_be_shown, steps_of
+
+SMALL = Config(layers=9, width=16, tokens=10, samples=2)
 PAIRWISE = {"ALiBi", "rotary"}
 
 
 @pytest.fixture(scope="module")
 def found():
-    ticks: list[int] = []
-    reading = Texts(width=16, tokens=10, samples=2)
-    result = study.pattern_study(layers=9, reading=reading, on_network=lambda: ticks.append(1))
-    assert len(ticks) == study.steps() == 15
+    result, seen = steps_of(run, SMALL)
+    assert len(seen) == 15
     return result
 
 
 def test_patterns_whose_rows_agree_are_doubly_exponential_and_others_not(found) -> None:
-    laws = study.pattern_laws(found.summary)
+    laws = pattern_laws(found.table)
     assert len(laws) == 15
     assert ("causal mask", "Linformer") not in laws
     for (model, variant), law in laws.items():
@@ -38,9 +38,15 @@ def test_all_start_from_the_same_tokens_and_end_differently(found) -> None:
         assert ends.n_unique() == len(ends)
 
 
-def test_sentences_tell_every_law_and_the_chart_can_be_drawn(found) -> None:
+def test_sentences_tell_every_law_and_the_study_can_be_shown(found) -> None:
     assert len(found.sentences) == 15
     assert found.sentences[0].startswith("dot product, full mask: relative residual 10^")
     assert "each step is 3.00 times" in found.sentences[0]
-    (drawing,) = found.drawings
-    figures.by_depth(found.summary, metric=drawing.metric, **drawing.options)
+    can_be_shown(found)
+
+
+def test_what_is_compared_names_the_run(found) -> None:
+    fewer = Config(
+        layers=9, width=16, tokens=10, samples=2, patterns=(Pattern("dot product", "dot"),)
+    )
+    assert found.provenance["digest"] == SMALL.digest("patterns") != fewer.digest("patterns")

@@ -2,20 +2,22 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
 import polars as pl
 
-from rankscope.experiments.deep_study import SCALED
 from rankscope.experiments.depths import RELATIVE
+from rankscope.experiments.formats import SCALED
 from rankscope.experiments.laws import Law, power_of_ten
-from rankscope.experiments.layernorm_cases import Setting
 from rankscope.experiments.long_laws import fate, long_law
+from rankscope.experiments.studies._layernorm_cases import Setting
 
 STABLE, APART, SHARE = "stable_rank", "still_apart", "share_still_apart"
 """Metrics: of every layer, of every run of the search (1 or 0), of all its runs together."""
+FRESH, REPEATED = "fresh layers", "one layer repeated"
+"""Variants of the search."""
 
 DIFFERENT = 1e-2
 """Tokens that differ by more than this part of their size: far above the noise of any format."""
@@ -84,8 +86,8 @@ def domain(found: Mapping[str, Outcome], settings: Mapping[str, Setting]) -> str
     common = traits([settings[name] for name in (*every, *some)], [settings[n] for n in found])
     return (
         f"Tokens collapse in every sample of {len(found) - len(every) - len(some)} of the "
-        f"{len(found)} cases; they stay apart in some samples of {len(some)} cases and in all "
-        f"samples of {len(every)}{common}."
+        f"{len(found)} cases; they stay apart in some samples of {len(some)} "
+        f"case{'s' * (len(some) != 1)} and in all samples of {len(every)}{common}."
     )
 
 
@@ -138,6 +140,16 @@ def searched(summary: pl.DataFrame) -> list[Searched]:
     ]
 
 
+def settings_searched(
+    summary: pl.DataFrame, sweeps: Mapping[str, Setting]
+) -> list[tuple[Searched, Setting]]:
+    """What the search counted, each with the setting it was counted in."""
+    return [
+        (one, replace(sweeps[one.model], logits=one.logits, shared=one.variant == REPEATED))
+        for one in searched(summary)
+    ]
+
+
 def search_domain(found: Sequence[tuple[Searched, Setting]], layers: int) -> Iterator[str]:
     """In which settings of the search most runs, or some, are still apart."""
     if not found:
@@ -159,18 +171,18 @@ def search_domain(found: Sequence[tuple[Searched, Setting]], layers: int) -> Ite
 
 def _broken_down(found: Sequence[tuple[Searched, Setting]]) -> str:
     """In how many settings some run is still apart, by each choice that was varied."""
-    told = []
+    clauses = []
     for name in (*_NOUNS, *_CHOICES):
         by_value: dict[object, list[bool]] = {}
         for one, setting in found:
             by_value.setdefault(getattr(setting, name), []).append(one.apart > 0)
         if len(by_value) > 1:
-            told.append(
+            clauses.append(
                 ", ".join(
                     f"{_in_words(name, v)}: {sum(n)} of {len(n)}" for v, n in by_value.items()
                 )
             )
-    return "; ".join(told)
+    return "; ".join(clauses)
 
 
 def counts(summary: pl.DataFrame, layers: int) -> Iterator[str]:
@@ -198,20 +210,20 @@ def traits(inside: Sequence[Setting], everywhere: Sequence[Setting]) -> str:
     """
     if not inside:
         return ""
-    told = []
+    clauses = []
     for name in _NOUNS:
         own, tried = ([getattr(one, name) for one in group] for group in (inside, everywhere))
         above, below = min(own) > min(tried), max(own) < max(tried)
         if min(own) == max(own) and (above or below):
-            told.append(_in_words(name, own[0]))
+            clauses.append(_in_words(name, own[0]))
         else:
-            told += [f"{_in_words(name, min(own))} or more"] * above
-            told += [f"{_in_words(name, max(own))} or less"] * below
+            clauses += [f"{_in_words(name, min(own))} or more"] * above
+            clauses += [f"{_in_words(name, max(own))} or less"] * below
     for name in _CHOICES:
         kept = {getattr(one, name) for one in inside}
         if len(kept) == 1 and kept < {getattr(one, name) for one in everywhere}:
-            told.append(_in_words(name, kept.pop()))
-    return f", always with {', '.join(told)}" if told else ""
+            clauses.append(_in_words(name, kept.pop()))
+    return f", always with {', '.join(clauses)}" if clauses else ""
 
 
 _NOUNS = {"tokens": "token", "width": "feature", "heads": "head", "logits": "logits"}
@@ -223,7 +235,7 @@ def _in_words(name: str, value: Any) -> str:
     if name == "mask":
         return f"{value} mask"
     if name == "shared":
-        return "one layer repeated" if value else "fresh layers"
+        return REPEATED if value else FRESH
     if name == "logits":
         return f"logits × {value:g}"
     return f"{value} {_NOUNS[name]}{'s' * (value != 1)}"

@@ -1,7 +1,6 @@
 """Attention and a norm, nothing else: the settings in which the LayerNorm study looks at them."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -42,57 +41,82 @@ class Setting:
         )
 
 
+Settings = tuple[tuple[str, Setting], ...]
+"""Settings under their names."""
 _NARROW = Setting(heads=1, width=4, logits=64.0, tokens=16)
-FACTORS: Mapping[str, Mapping[str, Setting]] = {
-    "weights": {
-        "base": Setting(),
-        "BERT's weights": Setting(init="bert"),
-        "logits × 16": Setting(logits=16.0),
-        "logits × 256": Setting(logits=256.0),
-    },
-    "shape": {
-        "1 head": Setting(heads=1),
-        "16 heads": Setting(heads=16),
-        "16 features": Setting(width=16),
-        "256 features": Setting(width=256),
-    },
-    "biases and norms": {
-        "biases of 1": Setting(biases=1.0),
-        "biases of 10": Setting(biases=10.0),
-        "uneven gains": Setting(gains=1.0),
-        "RMSNorm": Setting(norm="rms"),
-        "unit sphere": Setting(norm="sphere"),
-    },
-    "masks and layers": {
-        "causal": Setting(mask="causal"),
-        "window of 4": Setting(mask="window:4"),
-        "causal window of 4": Setting(mask="causal-window:4"),
-        "one layer repeated": Setting(shared=True),
-        "one layer repeated, causal": Setting(shared=True, mask="causal"),
-    },
-    "corners": {
-        "16 heads, logits × 256, biases of 10, uneven gains": Setting(
-            logits=256.0, biases=10.0, gains=1.0, heads=16
+FACTORS: tuple[tuple[str, Settings], ...] = (
+    (
+        "weights",
+        (
+            ("base", Setting()),
+            ("BERT's weights", Setting(init="bert")),
+            ("logits × 16", Setting(logits=16.0)),
+            ("logits × 256", Setting(logits=256.0)),
         ),
-        "64 tokens, window of 4, logits × 256": Setting(tokens=64, mask="window:4", logits=256.0),
-        "16 tokens, 4 features, 1 head, logits × 64": _NARROW,
-        "16 tokens, 4 features, 1 head, logits × 64, repeated": replace(_NARROW, shared=True),
-        "16 tokens, 1 head, logits × 64, causal, repeated": replace(
-            _NARROW, width=64, shared=True, mask="causal"
+    ),
+    (
+        "shape",
+        (
+            ("1 head", Setting(heads=1)),
+            ("16 heads", Setting(heads=16)),
+            ("16 features", Setting(width=16)),
+            ("256 features", Setting(width=256)),
         ),
-    },
-}
+    ),
+    (
+        "biases and norms",
+        (
+            ("biases of 1", Setting(biases=1.0)),
+            ("biases of 10", Setting(biases=10.0)),
+            ("uneven gains", Setting(gains=1.0)),
+            ("RMSNorm", Setting(norm="rms")),
+            ("unit sphere", Setting(norm="sphere")),
+        ),
+    ),
+    (
+        "masks and layers",
+        (
+            ("causal", Setting(mask="causal")),
+            ("window of 4", Setting(mask="window:4")),
+            ("causal window of 4", Setting(mask="causal-window:4")),
+            ("one layer repeated", Setting(shared=True)),
+            ("one layer repeated, causal", Setting(shared=True, mask="causal")),
+        ),
+    ),
+    (
+        "corners",
+        (
+            (
+                "16 heads, logits × 256, biases of 10, uneven gains",
+                Setting(logits=256.0, biases=10.0, gains=1.0, heads=16),
+            ),
+            (
+                "64 tokens, window of 4, logits × 256",
+                Setting(tokens=64, mask="window:4", logits=256.0),
+            ),
+            ("16 tokens, 4 features, 1 head, logits × 64", _NARROW),
+            (
+                "16 tokens, 4 features, 1 head, logits × 64, repeated",
+                replace(_NARROW, shared=True),
+            ),
+            (
+                "16 tokens, 1 head, logits × 64, causal, repeated",
+                replace(_NARROW, width=64, shared=True, mask="causal"),
+            ),
+        ),
+    ),
+)
 """The base case, one factor varied at a time, and corners in which several are extreme. A norm
 undoes any scale of the values, so that larger weights are nothing but larger logits."""
-SCALES = (1.0, 4.0, 16.0, 64.0, 256.0)
-SWEEPS: Mapping[str, Setting] = {
-    f"{width} features, {heads} head{'s' * (heads > 1)}, {mask}": Setting(
-        mask=mask, heads=heads, width=width, tokens=16
+SWEEPS: Settings = tuple(
+    (
+        f"{width} features, {heads} head{'s' * (heads > 1)}, {mask}",
+        Setting(mask=mask, heads=heads, width=width, tokens=16),
     )
     for width in (4, 8, 64)
     for heads in (1, 4)
     for mask in ("full", "causal")
-}
+)
 
 
 def random_network(setting: Setting, layers: int, seed: int) -> Network:
