@@ -103,6 +103,15 @@ def test_one_sample_that_stays_apart_is_not_lost_in_the_median() -> None:
     assert str(ends["every"]).startswith("all 3 samples stay apart (stable rank 1.00, 2.00, 3.00);")
 
 
+def test_a_fall_at_the_very_end_is_not_called_none() -> None:
+    """Fresh layers may keep tokens apart for long and then not."""
+    late = [*[0.0] * 30, -3.0, -9.0, -27.0]
+    one = told_by.outcomes(curves(case=[late]))["case"]
+    assert one.stops["scaled"] == (False,)
+    assert str(one).startswith("a fall too late to tell its law; relative residual after 32 layers")
+    assert "no collapse" not in str(one)
+
+
 @pytest.mark.parametrize(
     ("log10", "stay"), [(LEVEL, True), (FALLING, False), ([-2.5] * 9, False), ([-1.5] * 9, True)]
 )

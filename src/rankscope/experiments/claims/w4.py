@@ -152,6 +152,6 @@ def _basins(config: Config, design: Designs) -> str:
     )
     return (
         f"{config.starts} random starts found {len(found.found)} equilibria of its values, the "
-        f"designed one {'' if same else 'not '}among them, {len(found.stable)} of them stable; of "
-        f"the starts end there: {ends or 'none'}."
+        f"designed one {'' if same else 'not '}among them, {len(found.stable)} of them stable; the "
+        f"share of starts that end in one of those: {ends or 'none'}."
     )

@@ -54,8 +54,10 @@ class Outcome:
             many = "all" if self.staying == self.samples else f"{self.staying} of"
             ranks = ", ".join(f"{rank:.2f}" for rank in self.ranks)
             fates.append(f"{many} {self.samples} samples stay apart (stable rank {ranks})")
-        if self.staying < self.samples:
-            fates.append(f"others: {self.law}" if self.staying else f"{self.law}")
+        if self.law is not None:
+            # Level at first, and small in the end: by quarters of the layers that is no law.
+            course = self.law if self.law.kind != "none" else "a fall too late to tell its law"
+            fates.append(f"others: {course}" if self.staying else f"{course}")
         return f"{'; '.join(fates)}; relative residual after {self.layers} layers: {ends}"
 
 
