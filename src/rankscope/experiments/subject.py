@@ -105,11 +105,19 @@ class Question:
 
     subject: Subject
 
-    def provenance(self, experiment: str) -> dict[str, Any]:
-        """Where an answer comes from: the subject, and every option under its own name."""
-        options = {
+    def describe(self) -> dict[str, Any]:
+        """Every option, in what JSON has."""
+        return {
             each.name: plain(getattr(self, each.name))
             for each in fields(self)
             if each.name != "subject"
         }
-        return {"experiment": experiment, **self.subject.provenance(), **options}
+
+    def provenance(self, experiment: str) -> dict[str, Any]:
+        """What an answer says about where it came from; the subject's own words come first.
+
+        There is no digest: the weights of a network that was not drawn here have none.
+        """
+        described = self.describe()
+        config = {"config": described} if described else {}
+        return {"experiment": experiment, **self.subject.provenance(), **config}

@@ -37,7 +37,7 @@ def test_the_measured_is_below_its_bounds(tokens) -> None:
     drawn = [name for drawing in found.drawings for name in drawing.roles]
     assert set(drawn) == set(ROLES)
     assert set(ROLES.values()) == {"bound"}
-    assert found.provenance["norm"] == "composite"
+    assert found.provenance["residuals"] == "composite norm, best center"
 
 
 def test_batches_give_what_all_samples_at_once_give(tokens) -> None:

@@ -62,14 +62,14 @@ def test_every_finding_is_a_sentence_and_the_diagnosis_can_be_shown(found) -> No
     assert [finding.variant for finding in found.findings] == variants
     assert found.sentences == tuple(f"{f.variant}: {f.sentence}" for f in found.findings)
     assert found.stem == "diagnose"
-    assert found.provenance["reading"] == "norms kept, MLPs removed"
+    assert found.provenance["config"] == {"reading": "norms kept, MLPs removed"}
     assert found.provenance["input"] == "3 samples of up to 20 tokens"
 
 
 def test_the_reading_of_san_is_honoured(found) -> None:
     network = Network.random(SPEC, dtype=torch.float64)
     other = diagnose(network, *inputs(), reading=Reading(norms="drop"), batch_size=2)
-    assert other.provenance["reading"] == "norms dropped, MLPs removed"
+    assert other.provenance["config"] == {"reading": "norms dropped, MLPs removed"}
     assert other.findings[2].last != found.findings[2].last
 
 

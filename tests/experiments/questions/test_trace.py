@@ -30,14 +30,14 @@ def test_it_is_a_trace_with_a_sentence(tokens) -> None:
         f"The relative residual goes from {means[0]:.2g} at the input to {means[3]:.2g} after 3 "
         "layers (means over the samples).",
     )
-    assert found.provenance["metrics"][0] == "relative_residual"
+    assert found.provenance["config"]["metrics"][0] == "relative_residual"
 
 
 def test_other_metrics_have_no_sentence_yet(tokens) -> None:
     found, _ = steps_of(run, Config(Subject(NETWORK, tokens(1, 5, 8)), ("dobrushin",)))
     assert found.sentences == ()
     assert set(found.table["metric"]) == {"dobrushin"}
-    assert found.provenance["metrics"] == ["dobrushin"]
+    assert found.provenance["config"]["metrics"] == ["dobrushin"]
 
 
 def test_tokens_are_left_out_or_the_question_is_refused(tokens) -> None:

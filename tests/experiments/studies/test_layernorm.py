@@ -98,7 +98,7 @@ def test_one_sample_that_stays_apart_is_not_lost_in_the_median() -> None:
     assert ends["some"].ranks == (2.0,)
     assert str(ends["some"]).startswith(
         "1 of 3 samples stay apart (stable rank 2.00); others: exponential: each layer multiplies "
-        "the residual by 0.316; relative residual after 8 layers: scaled 0.0001 to 1"
+        "the residual by 0.316; relative residual after 8 layers: scaled 10^−4.0 to 1"
     )
     assert str(ends["every"]).startswith("all 3 samples stay apart (stable rank 1.00, 2.00, 3.00);")
 

@@ -88,7 +88,7 @@ def test_width_keeps_products_of_weights_as_large_as_berts() -> None:
 
 def test_sentences_tell_every_mask(figure) -> None:
     assert len(figure.sentences) == 4
-    assert "full 10^-" in figure.sentences[0]
+    assert "full 10^−" in figure.sentences[0]
     assert all(figure.sentences[0].count(f"{mask} ") for mask in SMALL.masks)
 
 

@@ -11,12 +11,13 @@ from rankscope.deep import deep_trace
 from rankscope.experiments.catalogue import CATALOGUE
 from rankscope.experiments.config import Config as _Config
 from rankscope.experiments.depths import RELATIVE, Texts, laws
-from rankscope.experiments.laws import Law, power_of_ten
+from rankscope.experiments.laws import Law
 from rankscope.experiments.notes import doubts, note_sentences, with_notes
 from rankscope.experiments.progress import OnStep, tracked
 from rankscope.experiments.verdicts import overall
 from rankscope.masks import Mask, as_mask
 from rankscope.network import Network, Spec
+from rankscope.numerals import power_of_ten
 from rankscope.results import Drawing, Result, Verdict
 from rankscope.theory import GraphFacts, graph_facts
 
@@ -72,7 +73,7 @@ def run(config: Config, on_step: OnStep) -> Result:
         "slowly, and no mask without one?",
         sentences=(*sentences, *note_sentences(noted)),
         table=table,
-        provenance=with_notes({**ENTRY.provenance(config), "norm": "fro"}, noted),
+        provenance=with_notes({**ENTRY.provenance(config), "residuals": "Frobenius norm"}, noted),
         source=ENTRY.source,
         verdict=verdict,
         drawings=(Drawing("by_depth", "A curve for each mask.", RELATIVE),),

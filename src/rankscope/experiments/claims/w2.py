@@ -58,7 +58,9 @@ def judge(config: Config, found: layernorm.Measured) -> Result:
             *note_sentences(found.noted),
         ),
         table=_relabel(found.table, panels),
-        provenance=with_notes({**ENTRY.provenance(config), "norm": "fro"}, found.noted),
+        provenance=with_notes(
+            {**ENTRY.provenance(config), "residuals": "Frobenius norm"}, found.noted
+        ),
         source=ENTRY.source,
         verdict=overall(outcomes.verdicts(ends)),
         drawings=(

@@ -13,7 +13,7 @@ from rankscope.deep import deep_trace
 from rankscope.experiments.catalogue import CATALOGUE
 from rankscope.experiments.config import Config as _Config
 from rankscope.experiments.depths import RELATIVE
-from rankscope.experiments.laws import Law, medians, power_of_ten
+from rankscope.experiments.laws import Law, medians
 from rankscope.experiments.long_laws import long_law
 from rankscope.experiments.notes import doubts, note_sentences, with_notes
 from rankscope.experiments.progress import OnStep, tracked
@@ -21,6 +21,7 @@ from rankscope.experiments.verdicts import overall
 from rankscope.masks import Explicit, Mask, as_mask
 from rankscope.network import Network, Spec
 from rankscope.network.norms import NormKind
+from rankscope.numerals import power_of_ten
 from rankscope.results import Drawing, Result, Verdict
 from rankscope.streams import stream
 from rankscope.tracing import Trace
@@ -116,7 +117,7 @@ def run(config: Config, on_step: OnStep) -> Result:
         question="Do tokens that start in one half-space end at one point, and how fast?",
         sentences=(*sentences, *note_sentences(noted)),
         table=table,
-        provenance=with_notes({**ENTRY.provenance(config), "norm": "fro"}, noted),
+        provenance=with_notes({**ENTRY.provenance(config), "residuals": "Frobenius norm"}, noted),
         source=ENTRY.source,
         verdict=verdict,
         drawings=(

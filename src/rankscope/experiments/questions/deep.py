@@ -15,13 +15,14 @@ from rankscope.deep import deep_trace
 from rankscope.experiments.catalogue import CATALOGUE
 from rankscope.experiments.depths import RELATIVE
 from rankscope.experiments.formats import FLOORS, FORMATS, SCALED
-from rankscope.experiments.laws import law, medians, power_of_ten
+from rankscope.experiments.laws import law, medians
 from rankscope.experiments.notes import doubts, note_sentences, with_notes
 from rankscope.experiments.progress import OnStep, tracked
 from rankscope.experiments.subject import Question, Subject
 from rankscope.metrics import residual
 from rankscope.metrics.norms import Norm
 from rankscope.metrics.residual import Center
+from rankscope.numerals import power_of_ten
 from rankscope.results import Drawing, Result
 from rankscope.tracing import Trace
 

@@ -1,6 +1,7 @@
 """The main question: how do a network and its ablations treat the differences between tokens?"""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +25,10 @@ class Config(Question):
 
     reading: Reading = field(default_factory=Reading)
 
+    def describe(self) -> dict[str, Any]:
+        """The reading in words."""
+        return {"reading": str(self.reading)}
+
 
 def run(config: Config, on_step: OnStep) -> Result:
     """Trace SAN, SAN+MLP, SAN+skip and the transformer on the same input and say what is seen."""
@@ -42,7 +47,7 @@ def run(config: Config, on_step: OnStep) -> Result:
         question=ENTRY.title,
         sentences=tuple(f"{each.variant}: {each.sentence}" for each in found),
         table=table,
-        provenance={**ENTRY.provenance(config), "reading": str(config.reading)},
+        provenance=ENTRY.provenance(config),
         findings=found,
         drawings=(
             Drawing(

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 import torch
@@ -35,6 +36,15 @@ class Config(Question):
     masks: tuple[str | Mask, ...] = MASKS
     depth: int | None = None
 
+    @property
+    def layers(self) -> int:
+        """How many layers there are to be."""
+        return self.subject.network.spec.layers if self.depth is None else self.depth
+
+    def describe(self) -> dict[str, Any]:
+        """The masks by their full names, and how many layers there were."""
+        return {"masks": list(_named(self.masks)), "depth": self.layers}
+
 
 def run(config: Config, on_step: OnStep) -> Result:
     """Run one network under several masks, in scaled arithmetic, to any depth.
@@ -46,19 +56,17 @@ def run(config: Config, on_step: OnStep) -> Result:
     subject = config.subject
     subject.refuse_measured("graphs of masks are about all tokens")
     masks = _named(config.masks)
-    layers = subject.network.spec.layers
-    depth = layers if config.depth is None else config.depth
+    depth = config.layers
     if depth < 1:
         raise InputError(f"depth={depth} is out of range; expected 1 layer or more.")
     exact = subject.to(torch.float64)
-    deep = exact.network.repeat(-(-depth // layers))
+    deep = exact.network.repeat(-(-depth // subject.network.spec.layers))
     found = [
         measure_mask(name, exact.with_network(deep.with_mask(mask)), mask, depth, on_part)
         for (name, mask), on_part in tracked(masks.items(), on_step)
     ]
     table = tables.joined({one.name: one.table for one in found})
     noted = doubts({one.name: one.traces for one in found})
-    chosen = {"masks": list(masks), "depth": depth, "norm": "fro"}
     return Result(
         id=ENTRY.id,
         title=subject.name,
@@ -70,7 +78,7 @@ def run(config: Config, on_step: OnStep) -> Result:
             *note_sentences(noted),
         ),
         table=table,
-        provenance=with_notes({**ENTRY.provenance(config), **chosen}, noted),
+        provenance=with_notes({**ENTRY.provenance(config), "residuals": "Frobenius norm"}, noted),
         drawings=_drawings(found),
         shown=(RELATIVE, *BY_MASK),
     )

@@ -8,17 +8,15 @@ from torch import Tensor
 
 from rankscope import tables
 from rankscope.experiments.catalogue import CATALOGUE
-from rankscope.experiments.laws import power_of_ten
 from rankscope.experiments.progress import OnStep, silent, tracked
 from rankscope.experiments.subject import Question, Subject
 from rankscope.network import Network
+from rankscope.numerals import power_of_ten
 from rankscope.paths import count_paths, head_shares, path_lengths
 from rankscope.paths.lengths import Count
 from rankscope.results import Drawing, Result
 
 ENTRY = CATALOGUE["paths"]
-BY_LENGTH, BY_HEAD = "by length", "by head"
-"""Variants of the table: what the paths of one length carry, and those through one head."""
 _SHARE = "residual_share"
 
 
@@ -32,16 +30,16 @@ class Config(Question):
 
 
 def run(config: Config, on_step: OnStep) -> Result:
-    """``path_lengths``, and ``head_shares`` if asked for, batch by batch.
+    """``path_lengths``, and ``head_shares`` if asked for, batch by batch, in one table.
 
+    Rows by length have no head, rows by head no length, and those of the biases neither.
     The reconstruction error is that of the first batch: it costs two more passes.
     """
     subject = config.subject
     # To remove once path_lengths and head_shares take ``measured``: they count all tokens so far.
     subject.refuse_measured("paths are added up for all tokens")
     network = subject.network
-    lengths: list[pl.DataFrame] = []
-    by_head: list[pl.DataFrame] = []
+    parts: list[pl.DataFrame] = []
     error, complete = math.nan, True
     for batch, on_part in tracked(subject.batches(), on_step):
         found = path_lengths(
@@ -51,18 +49,16 @@ def run(config: Config, on_step: OnStep) -> Result:
             max_length=config.max_length,
             token_mask=batch.token_mask,
         )
-        lengths.append(_numbered(found.table, batch.start))
+        parts.append(_numbered(found.table, batch.start))
         if batch.start == 0:
             error, complete = found.reconstruction_error, found.complete
         if config.heads:
             on_part(0.5)
             shares = head_shares(network, batch.x, token_mask=batch.token_mask)
-            by_head.append(_numbered(shares.table, batch.start))
-    parts = {BY_LENGTH: pl.concat(lengths)}
-    if by_head:
-        parts[BY_HEAD] = pl.concat(by_head)
+            parts.append(_numbered(shares.table, batch.start))
     paths = count_paths(network.spec.layers, network.spec.heads).total
-    table = tables.joined(parts)
+    table = pl.concat(parts, how="diagonal")
+    table = table.select([name for name in tables.COLUMNS if name in table.columns])
     return Result(
         id=ENTRY.id,
         title=subject.name,
@@ -117,23 +113,19 @@ def _drawings(*, heads: bool) -> tuple[Drawing, ...]:
         "of what those paths tell the tokens apart by, over that of the whole; shares need not sum "
         "to one, because contributions can cancel.",
         _SHARE,
-        only={"variant": (BY_LENGTH,)},
     )
     by_head = Drawing(
         "head_map",
         "What all paths through a head carry to the output, with everything else frozen.",
         _SHARE,
-        only={"variant": (BY_HEAD,)},
     )
     return (by_length, by_head) if heads else (by_length,)
 
 
 def _shares_sentence(summary: pl.DataFrame) -> str:
     """What the shares at the last layer say."""
-    rows = summary.filter((pl.col("variant") == BY_LENGTH) & (pl.col("metric") == _SHARE))
-    last = rows.filter(
-        (pl.col("layer") == pl.col("layer").max()) & pl.col("length").is_not_null()
-    ).sort("length")
+    rows = summary.filter((pl.col("metric") == _SHARE) & pl.col("length").is_not_null())
+    last = rows.filter(pl.col("layer") == pl.col("layer").max()).sort("length")
     shares = last["mean"].to_list()
     most = max(range(len(shares)), key=shares.__getitem__)
     words = f"Paths of length {most} carry most of the residual ({shares[most]:.2g} of the whole)"

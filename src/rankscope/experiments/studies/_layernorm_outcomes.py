@@ -10,9 +10,10 @@ import polars as pl
 
 from rankscope.experiments.depths import RELATIVE
 from rankscope.experiments.formats import SCALED
-from rankscope.experiments.laws import Law, power_of_ten
+from rankscope.experiments.laws import Law
 from rankscope.experiments.long_laws import fate, long_law
 from rankscope.experiments.studies._layernorm_cases import Setting
+from rankscope.numerals import power_of_ten
 
 STABLE, APART, SHARE = "stable_rank", "still_apart", "share_still_apart"
 """Metrics: of every layer, of every run of the search (1 or 0), of all its runs together."""

@@ -102,7 +102,8 @@ def run(config: Config, on_step: OnStep) -> Result:
         sentences=(*_sentences(config, found.table), *note_sentences(found.noted)),
         table=found.table,
         provenance=with_notes(
-            {**ENTRY.provenance(config), "about": about(config), "norm": "fro"}, found.noted
+            {**ENTRY.provenance(config), "about": about(config), "residuals": "Frobenius norm"},
+            found.noted,
         ),
         drawings=tuple(_drawings(config)),
         shown=(RELATIVE,),

@@ -11,7 +11,7 @@ from rankscope.deep import deep_trace
 from rankscope.experiments.catalogue import CATALOGUE
 from rankscope.experiments.config import Config as _Config
 from rankscope.experiments.depths import RELATIVE, Texts
-from rankscope.experiments.laws import Law, law, medians, power_of_ten
+from rankscope.experiments.laws import Law, law, medians
 from rankscope.experiments.notes import doubts, note_sentences, with_notes
 from rankscope.experiments.progress import OnStep, tracked
 from rankscope.network import (
@@ -27,6 +27,7 @@ from rankscope.network import (
     Spec,
 )
 from rankscope.network.positions import Rotary as _RotaryScores
+from rankscope.numerals import power_of_ten
 from rankscope.results import Drawing, Result
 
 ENTRY = CATALOGUE["patterns"]
@@ -113,7 +114,7 @@ def run(config: Config, on_step: OnStep) -> Result:
             *note_sentences(noted),
         ),
         table=table,
-        provenance=with_notes({**ENTRY.provenance(config), "norm": "composite"}, noted),
+        provenance=with_notes({**ENTRY.provenance(config), "residuals": "composite norm"}, noted),
         drawings=(
             Drawing(
                 "by_depth",

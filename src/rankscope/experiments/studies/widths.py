@@ -12,10 +12,10 @@ from rankscope.deep import deep_trace
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import CATALOGUE
 from rankscope.experiments.config import Config as _Config
-from rankscope.experiments.laws import power_of_ten
 from rankscope.experiments.notes import doubts, note_sentences, with_notes
 from rankscope.experiments.progress import OnStep, tracked
 from rankscope.network import Init, Network, Spec
+from rankscope.numerals import power_of_ten
 from rankscope.results import Drawing, Result
 from rankscope.text import embed, passages
 from rankscope.tracing import Trace

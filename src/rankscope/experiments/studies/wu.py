@@ -12,13 +12,14 @@ from rankscope.errors import InputError
 from rankscope.experiments.catalogue import CATALOGUE
 from rankscope.experiments.config import Config as _Config
 from rankscope.experiments.depths import DISPERSION, RELATIVE, dispersions
-from rankscope.experiments.laws import medians, power_of_ten
+from rankscope.experiments.laws import medians
 from rankscope.experiments.long_laws import long_law
 from rankscope.experiments.models import Case, inputs
 from rankscope.experiments.notes import doubts, note_sentences, with_notes
 from rankscope.experiments.progress import OnStep, tracked
 from rankscope.experiments.subject import Subject
 from rankscope.network import Network, Spec
+from rankscope.numerals import power_of_ten
 from rankscope.results import Drawing, Result
 from rankscope.text import embed, passages
 from rankscope.tracing import Trace
@@ -91,7 +92,12 @@ def run(config: Config, on_step: OnStep) -> Result:
         sentences=(*_sentences(table, config.masks), *note_sentences(noted)),
         table=table,
         provenance=with_notes(
-            {**ENTRY.provenance(config), "network": _describe(config), "norm": "fro"}, noted
+            {
+                **ENTRY.provenance(config),
+                "network": _describe(config),
+                "residuals": "Frobenius norm",
+            },
+            noted,
         ),
         source=ENTRY.source,
         drawings=_drawings(),
