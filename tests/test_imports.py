@@ -16,10 +16,12 @@ import rankscope
 SOURCE = Path(importlib.util.find_spec("rankscope").origin).parent
 
 # For each room of the core, the rooms it may import; whatever else is ours is above it.
-LOWEST = {"errors", "shapes", "streams", "version"}
+LOWEST = {"errors", "metric_catalogue", "numerals", "shapes", "streams", "version"}
 CORE = {
     "version": set(),
     "errors": set(),
+    "metric_catalogue": set(),
+    "numerals": set(),
     "shapes": set(),
     "streams": set(),
     "batches": LOWEST,
@@ -271,6 +273,14 @@ def test_start_up_is_light(statement):
     if "cli" in statement and not room_exists("cli"):
         pytest.skip("there is no command line yet")
     assert loaded_after(statement) == set()
+
+
+def test_the_catalogue_of_metrics_and_the_numerals_need_nothing():
+    assert loaded_after("import rankscope.metric_catalogue, rankscope.numerals") == set()
+
+
+def test_results_need_neither_torch_nor_charts():
+    assert loaded_after("import rankscope.results") - {"numpy"} == {"polars"}
 
 
 def test_figures_and_reports_need_no_torch():

@@ -117,6 +117,23 @@ def test_summary_pools_heads_and_keeps_layers_and_metrics_apart():
     ]
 
 
+def test_summary_does_not_pool_rows_with_a_head_and_rows_without():
+    """A path table has both: the biases have no length, and neither have the heads."""
+    table = tables.frame(
+        {
+            "layer": [1, 1, 1, 1],
+            "head": [None, 0, 1, 1],
+            "length": [None] * 4,
+            "metric": ["residual_share"] * 4,
+            "value": [1.0, 5.0, 6.0, 10.0],
+        }
+    )
+    summed = tables.summary(table)
+    assert summed.select("heads", "count", "mean").rows() == [(0, 1, 1.0), (2, 3, 7.0)]
+    assert "by_head" not in summed.columns
+    assert "heads" not in tables.summary(table.drop("head")).columns
+
+
 @pytest.mark.parametrize(
     ("values", "expected"),
     [

@@ -26,6 +26,7 @@ def batches(
 ) -> Iterator[Batch]:
     """Samples, ``size`` at a time; a mask ``(token,)`` belongs to all of them.
 
+    >>> import torch
     >>> [batch.start for batch in batches(torch.zeros(5, 3, 2), size=2)]
     [0, 2, 4]
     """

@@ -22,7 +22,12 @@ Role = Literal["measured", "bound", "floor"]
 
 @dataclass(frozen=True)
 class Drawing:
-    """One chart of a result: a figure by its name, and what it is given to draw."""
+    """One chart of a result: a figure by its name, and what it is given to draw.
+
+    >>> drawing = Drawing("by_depth", metric="log10_residual", roles={"a-priori bound": "bound"})
+
+    The names are those of ``figures.FIGURES``; ``figures.draw(drawing, result)`` draws it.
+    """
 
     figure: str
     caption: str = ""
@@ -50,6 +55,10 @@ class Finding:
 @dataclass(frozen=True, repr=False)
 class Result:
     """A question, what was measured, and what it comes to in words.
+
+    >>> table = tables.frame({"layer": [0, 1], "metric": ["rank"] * 2, "value": [4.0, 2.0]})
+    >>> Result("ranks", "Ranks", "Does the rank fall?", ("It falls from 4 to 2.",), table, {})
+    Result('ranks', 2 rows: It falls from 4 to 2.)
 
     ``sentences`` are computed from the table, the most important first. ``verdict`` is for claims,
     ``findings`` are for networks that are told apart one by one, and ``key_figures`` are the few

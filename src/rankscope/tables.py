@@ -31,7 +31,11 @@ _PROVENANCE_KEY = "rankscope"
 
 
 def frame(columns: Mapping[str, Sequence[Any]]) -> pl.DataFrame:
-    """A table from its columns, typed and in order."""
+    """A table from its columns, typed and in order.
+
+    >>> frame({"value": [2, 4], "metric": ["rank", "rank"], "layer": [0, 1]}).columns
+    ['layer', 'metric', 'value']
+    """
     unknown = set(columns) - set(COLUMNS)
     if unknown or not {"metric", "value"} <= set(columns):
         raise InputError(
@@ -48,7 +52,12 @@ def frame(columns: Mapping[str, Sequence[Any]]) -> pl.DataFrame:
 
 
 def joined(tables: Mapping[str, pl.DataFrame], *, column: str = "variant") -> pl.DataFrame:
-    """Several tables as one, told apart by a new column."""
+    """Several tables as one, with a new column that says which each row comes from.
+
+    >>> one = frame({"metric": ["rank"], "value": [2.0]})
+    >>> joined({"SAN": one, "transformer": one})["variant"].to_list()
+    ['SAN', 'transformer']
+    """
     if COLUMNS.get(column) is not pl.String or column == "metric":
         names = [name for name, kind in COLUMNS.items() if kind is pl.String and name != "metric"]
         raise InputError(f"column={column!r} cannot hold labels; choose {', '.join(names)}.")
@@ -62,19 +71,28 @@ def joined(tables: Mapping[str, pl.DataFrame], *, column: str = "variant") -> pl
 def summary(table: pl.DataFrame) -> pl.DataFrame:
     """Over the samples: how many, their mean, their 10th, 50th and 90th percentile.
 
-    Heads are pooled with the samples. Order of first appearance is kept, so that variants stay in
-    the order they were run in. A percentile between minus infinity (the logarithm of zero) and a
-    number is minus infinity. NaN among the samples makes all four NaN.
+    >>> summary(frame({"layer": [0, 0], "metric": ["rank"] * 2, "value": [2.0, 4.0]})).columns
+    ['layer', 'metric', 'count', 'mean', 'low', 'median', 'high']
+
+    Heads are pooled with the samples, but not with rows that have none; ``heads``, if the table has
+    heads at all, says how many went into a row. Order of first appearance is kept, so that variants
+    stay in the order they were run in. A percentile between minus infinity (the logarithm of zero)
+    and a number is minus infinity. NaN among the samples makes all four NaN.
     """
     keys = [name for name in table.columns if name not in ("sample", "head", "value")]
-    value = pl.col("value")
-    return table.group_by(keys, maintain_order=True).agg(
+    value, head = pl.col("value"), pl.col("head")
+    by_head = "head" in table.columns
+    apart = [head.is_not_null().alias("by_head")] if by_head else []
+    heads = [head.drop_nulls().n_unique().cast(pl.Int64).alias("heads")] if by_head else []
+    pooled = table.group_by(*keys, *apart, maintain_order=True).agg(
+        *heads,
         value.len().alias("count"),
         value.mean().alias("mean"),
         _percentile(0.1).alias("low"),
         _percentile(0.5).alias("median"),
         _percentile(0.9).alias("high"),
     )
+    return pooled.drop("by_head", strict=False)
 
 
 def _percentile(part: float) -> pl.Expr:

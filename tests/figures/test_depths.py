@@ -10,14 +10,23 @@ import vl_convert
 
 from rankscope import tables
 from rankscope.errors import InputError
-from rankscope.figures import by_depth, by_layer, metric_words, power_text
-from rankscope.figures.curves import colours, dashes
-from rankscope.figures.metric_words import DEEP_WORDS, PATH_WORDS, WORDS
-from rankscope.figures.scales import exponent_text, exponents
-from rankscope.figures.theme import DARK, SINGLE_COLOUR, VARIANT_COLOURS
+from rankscope.figures import by_depth, by_layer, power_text
+from rankscope.figures._axes import exponent_axis
+from rankscope.figures._curves import colours, dashes
+from rankscope.figures._theme import DARK, SINGLE_COLOUR, VARIANT_COLOURS
 
 INF = math.inf
 METRIC = "log10_relative_residual"
+LABELS = [  # as the bounds of a network are called
+    "measured",
+    "sharp bound, layer by layer",
+    "bound from the data, layer by layer",
+    "a-priori bound, layer by layer",
+    "bound from the data, all layers",
+    "Dong et al. 2021, all layers",
+    "bound from the input's norm, all layers",
+]
+ROLES = dict.fromkeys(LABELS[1:], "bound")
 
 
 def summary(curves, *, metric=METRIC, models=("",), first=0):
@@ -62,7 +71,7 @@ def scale_of(spec, channel, panel=0):
     return line_of(spec, panel)["encoding"][channel]["scale"]
 
 
-def gone_of(spec, panel=0):
+def ends_of(spec, panel=0):
     """The markers at the bottom: the only points with data of their own."""
     markers = [m for m in marks_of(spec, "point", panel) if "data" in m]
     return [row for marker in markers for row in data_of(spec, marker)]
@@ -132,7 +141,7 @@ def test_tooltips_tell_powers_of_ten(deep):
     ],
 )
 def test_exponents_that_are_named_are_round(ends, named):
-    ticks = exponents("", ends).ticks
+    ticks = exponent_axis("", ends).ticks
     assert " ".join(tick.exponent for tick in ticks) == named
     assert {tick.text for tick in ticks} == {"10"}
     assert all(
@@ -142,7 +151,7 @@ def test_exponents_that_are_named_are_round(ends, named):
 
 
 def test_near_one_numbers_are_named_themselves_where_they_are():
-    axis = exponents("", [-0.6, 0.0])
+    axis = exponent_axis("", [-0.6, 0.0])
     assert [(tick.text, tick.exponent) for tick in axis.ticks] == [
         ("0.1", ""),
         ("0.2", ""),
@@ -154,12 +163,12 @@ def test_near_one_numbers_are_named_themselves_where_they_are():
 
 @pytest.mark.parametrize("values", [[], [0.0], [-7.0, -7.0], [-1.79e308, 0.0], [1.79e308]])
 def test_an_axis_over_exponents_is_never_empty_and_never_endless(values):
-    low, high = exponents("", values).domain
+    low, high = exponent_axis("", values).domain
     assert -INF < low < high < INF
 
 
 def test_powers_as_text():
-    told = {
+    texts = {
         0.0: "1",
         -0.0458: "0.9",
         3.5: "3,162",
@@ -172,9 +181,8 @@ def test_powers_as_text():
         INF: "infinite",
         None: "none",
     }
-    assert {value: power_text(value) for value in told} == told
+    assert {value: power_text(value) for value in texts} == texts
     assert power_text(math.nan) == "none"
-    assert exponent_text(-0.0) == exponent_text(-0.04, digits=1) == "0"
 
 
 def test_a_panel_for_each_model_with_one_legend_and_an_axis_of_its_own():
@@ -248,7 +256,7 @@ def test_exactly_equal_tokens_end_a_curve_in_a_marker():
         "unknown": [-1.0, -2.0, -3.0, math.nan, math.nan],
     }
     spec = drawn(summary(curves))
-    markers = gone_of(spec)
+    markers = ends_of(spec)
     assert [(row["variant"], row["layer"]) for row in markers] == [("early", 2), ("too", 2)]
     assert markers[0]["from_top"] - markers[1]["from_top"] == 12
     assert markers[0]["exact_median"] == "exactly 0"
@@ -320,23 +328,55 @@ def test_names_of_rules_avoid_the_curves():
     assert side([1.0] * 20 + [2.8, 3.2] * 5) == ("left", "bottom")
 
 
-def test_bounds_are_broken_lines_and_what_they_bound_is_solid():
-    names = ["measured", "bound from the data", "a-priori bound"]
-    look = dashes(names)
+def test_bounds_are_broken_lines_in_their_own_colours_and_what_they_bound_is_solid_and_blue():
+    """By their roles: of the seven labels one has no "bound" in it, and one is no bound."""
+    look = dashes(LABELS, ROLES)
     assert look["measured"] == [1, 0]
-    assert len({tuple(dash) for dash in look.values()}) == 3
+    assert all(look[name] != [1, 0] for name in ROLES)
+    chosen = colours(LABELS, ROLES)
+    assert list(chosen) == LABELS
+    assert chosen["measured"] == VARIANT_COLOURS["transformer"]
+    assert chosen[LABELS[1]] == VARIANT_COLOURS["SAN+skip"]
+    assert len(set(chosen.values())) == len(LABELS)
+    assert set(chosen.values()) <= set(DARK)
+    assert colours(LABELS[1:], ROLES) == {name: chosen[name] for name in LABELS[1:]}
+
+
+def test_roles_reach_the_chart():
+    table = summary({name: triple(4) for name in LABELS[:3]}, metric="log10_residual")
+    spec = drawn(table, metric="log10_residual", roles=ROLES)
+    for channel, chosen in (("color", colours), ("strokeDash", dashes)):
+        assert scale_of(spec, channel)["range"] == list(chosen(LABELS[:3], ROLES).values())
+    assert scale_of(drawn(table, metric="log10_residual"), "color") != scale_of(spec, "color")
+    with pytest.raises(InputError, match="'measured' has the role 'truth'; choose measured, bound"):
+        by_depth(table, metric="log10_residual", roles={"measured": "truth"})
+
+
+def test_floors_of_number_formats_are_broken_lines_in_warm_colours():
+    names, floors = ["scaled", "float64", "float32"], {"float64": "floor", "float32": "floor"}
+    assert list(colours(names, floors).values()) == [
+        VARIANT_COLOURS[name] for name in ("transformer", "SAN+MLP", "SAN")
+    ]
+    assert [dash == [1, 0] for dash in dashes(names, floors).values()] == [True, False, False]
+
+
+def test_without_roles_lines_differ_in_turn_whatever_they_are_called():
     assert len({tuple(dash) for dash in dashes(["full", "causal", "window", "star"]).values()}) == 4
+    assert dashes(["a bound", "another"]) == {"a bound": [1, 0], "another": [6, 3]}
 
 
 def test_colours_differ_and_known_names_have_theirs():
     assert colours(["scaled", "float64"])["scaled"] == colours(["measured"])["measured"]
     assert colours(["SAN", "mine"])["SAN"] == VARIANT_COLOURS["SAN"]
+    bounded = colours(["SAN", "a bound"], {"a bound": "bound"})
+    assert bounded["SAN"] == VARIANT_COLOURS["SAN"] != bounded["a bound"]
     for names in (["full", "measured", "causal", "float32"], [f"mask {k}" for k in range(9)]):
         chosen = colours(names)
         assert list(chosen) == names
         assert len(set(chosen.values())) == len(names)
         assert set(chosen.values()) <= set(DARK)
-    assert len(colours([f"mask {k}" for k in range(40)])) == 40
+    many = [f"mask {k}" for k in range(40)]
+    assert len(colours(many)) == len(colours(many, dict.fromkeys(many, "bound"))) == 40
 
 
 def test_plain_metrics_keep_their_scale():
@@ -344,9 +384,9 @@ def test_plain_metrics_keep_their_scale():
         spec = drawn(summary({"full": [0.5, 0.2, 2.0]}, metric=metric), metric=metric)
         assert scale_of(spec, "y")["type"] == kind
         assert rows_of(spec)[1]["exact_median"] == "0.2"
-    zero = drawn(summary({"full": [1.0, 0.0]}, metric="ergodicity"), metric="ergodicity")
+    zero = drawn(summary({"full": [1.0, 0.0]}, metric="beta"), metric="beta")
     assert rows_of(zero)[1]["drawn_median"] > 0  # a logarithmic axis has its floor for it
-    assert not gone_of(zero)
+    assert not ends_of(zero)
 
 
 def test_by_layer_draws_exponents_too():
@@ -354,26 +394,6 @@ def test_by_layer_draws_exponents_too():
     line = next(m for m in spec["concat"][0]["layer"] if m["mark"]["type"] == "line")
     assert line["encoding"]["y"]["scale"]["type"] == "linear"
     assert re.search(r"−40,000</text>", picture(spec))
-
-
-@pytest.mark.parametrize("name", DEEP_WORDS)
-def test_words_say_something_in_characters_every_font_has(name):
-    words = DEEP_WORDS[name]
-    assert name not in WORDS
-    assert name not in PATH_WORDS
-    assert metric_words(name) is words
-    assert (words.scale == "exponent") == name.startswith("log10_")
-    assert words.title
-    assert words.symbol
-    assert 10 < len(words.meaning) < 60
-    marks = "".join(mark for _, mark in words.marks)
-    latin = {chr(code) for code in range(0x20, 0x180)}
-    assert set(words.title + words.symbol + words.meaning + marks) <= latin | set("τμγλ‖′−")
-
-
-def test_an_unknown_logarithm_is_drawn_as_one():
-    words = metric_words("log10_my_score")
-    assert (words.title, words.scale) == ("My score", "exponent")
 
 
 def test_a_table_that_cannot_be_drawn_is_refused():

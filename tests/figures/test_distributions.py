@@ -11,7 +11,7 @@ import vl_convert
 from rankscope import tables
 from rankscope.errors import InputError
 from rankscope.figures import length_distributions
-from rankscope.figures.theme import DARK
+from rankscope.figures._theme import DARK
 from rankscope.paths import count_paths
 
 NINE = {f"model {9 - n}": (2 * n + 1, n + 1) for n in range(9)}

@@ -9,7 +9,7 @@ import vl_convert
 from rankscope import tables
 from rankscope.errors import InputError
 from rankscope.figures import head_map, save
-from rankscope.figures.theme import INK
+from rankscope.figures._theme import INK
 
 
 def table(layers=3, heads=4, samples=2):

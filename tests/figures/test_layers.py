@@ -9,7 +9,7 @@ import vl_convert
 
 from rankscope.errors import InputError
 from rankscope.figures import by_layer
-from rankscope.figures.theme import FOLLOWING_COLOURS, SINGLE_COLOUR, VARIANT_COLOURS
+from rankscope.figures._theme import FOLLOWING_COLOURS, SINGLE_COLOUR, VARIANT_COLOURS
 
 FOUR = ["SAN", "SAN+MLP", "SAN+skip", "transformer"]
 

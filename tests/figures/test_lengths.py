@@ -10,7 +10,7 @@ import vl_convert
 from rankscope import tables
 from rankscope.errors import InputError
 from rankscope.figures import adaptive, by_length, save
-from rankscope.figures.theme import DARK, INK, SINGLE_COLOUR
+from rankscope.figures._theme import DARK, INK, SINGLE_COLOUR
 
 STATISTICS = ("mean", "low", "median", "high")
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from rankscope.figures import adaptive, dark_variables
-from rankscope.figures.theme import (
+from rankscope.figures._theme import (
     DARK,
     FOLLOWING_COLOURS,
     INK,

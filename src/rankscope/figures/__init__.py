@@ -1,18 +1,22 @@
 """Charts, drawn from summary tables; nothing here measures anything."""
 
-from rankscope.figures.depths import by_depth
-from rankscope.figures.distributions import length_distributions
-from rankscope.figures.heads import head_map
-from rankscope.figures.layers import by_layer, by_model
-from rankscope.figures.lengths import by_length
-from rankscope.figures.metric_words import MetricWords, metric_words
-from rankscope.figures.saving import ScriptSafe, save
-from rankscope.figures.scales import power_text
-from rankscope.figures.settings import by_setting
-from rankscope.figures.theme import Figure, adaptive, dark_variables
+from rankscope.figures._axes import power_text
+from rankscope.figures._catalogue import FIGURES, FigureKind, draw, heading, headings, reading
+from rankscope.figures._depths import by_depth
+from rankscope.figures._distributions import length_distributions
+from rankscope.figures._heads import head_map
+from rankscope.figures._layers import by_layer, by_model
+from rankscope.figures._lengths import by_length
+from rankscope.figures._saving import ScriptSafe, save
+from rankscope.figures._sweeps import by_setting
+from rankscope.figures._theme import Figure, adaptive, dark_variables
+from rankscope.metric_catalogue import Metric as MetricWords
+from rankscope.metric_catalogue import metric as metric_words
 
 __all__ = [
+    "FIGURES",
     "Figure",
+    "FigureKind",
     "MetricWords",
     "ScriptSafe",
     "adaptive",
@@ -22,9 +26,13 @@ __all__ = [
     "by_model",
     "by_setting",
     "dark_variables",
+    "draw",
     "head_map",
+    "heading",
+    "headings",
     "length_distributions",
     "metric_words",
     "power_text",
+    "reading",
     "save",
 ]

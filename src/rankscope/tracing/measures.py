@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from importlib import import_module
+from operator import attrgetter
 
 from torch import Tensor
 
-from rankscope import metrics as m
 from rankscope.errors import InputError
+from rankscope.metric_catalogue import METRICS, Of
 
 
 @dataclass(frozen=True)
@@ -17,28 +18,23 @@ class Measure:
     """
 
     name: str
-    of: Literal["hidden", "deviation", "spectrum", "attention"]
+    of: Of
     compute: Callable[..., Tensor]
 
 
+def _find(where: str) -> Callable[..., Tensor]:
+    """The function at ``module:name``."""
+    module, _, name = where.partition(":")
+    function: Callable[..., Tensor] = attrgetter(name)(import_module(module))
+    return function
+
+
 MEASURES: dict[str, Measure] = {
-    measure.name: measure
-    for measure in (
-        Measure("relative_residual", "deviation", m.Deviations.relative_residual),
-        Measure("residual", "deviation", m.Deviations.residual),
-        Measure("dispersion", "deviation", m.Deviations.dispersion),
-        Measure("mean_cosine", "hidden", m.mean_cosine),
-        Measure("effective_rank", "spectrum", m.Spectra.effective_rank),
-        Measure("stable_rank", "spectrum", m.Spectra.stable_rank),
-        Measure("numerical_rank", "spectrum", m.Spectra.numerical_rank),
-        Measure("participation_ratio", "spectrum", m.Spectra.participation_ratio),
-        Measure("spectral_ratio", "spectrum", m.Spectra.spectral_ratio),
-        Measure("attention_entropy", "attention", m.attention_entropy),
-        Measure("dobrushin", "attention", m.dobrushin),
-        Measure("second_singular_value", "attention", m.second_singular_value),
-        Measure("high_pass_ratio", "attention", m.high_pass_ratio),
-    )
+    name: Measure(name, each.of, _find(each.compute))
+    for name, each in METRICS.items()
+    if each.compute
 }
+"""Those of the catalogue that a trace computes."""
 DEFAULT_METRICS = ("relative_residual", "residual", "dispersion", "mean_cosine")
 
 Metrics = Sequence[str] | Mapping[str, Callable[..., Tensor]]

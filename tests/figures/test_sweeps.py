@@ -14,7 +14,7 @@ from rankscope.figures import by_setting
 INF = math.inf
 
 
-def summary(settings, *, value=lambda _, setting: 2.0 + setting, metric="layers_to"):
+def summary(settings, *, value=lambda _, setting: 2.0 + setting, metric="beta"):
     """``settings`` by parameter; two variants, three samples 10 % apart."""
     rows = [
         (name, parameter, float(setting), sample, metric, value(name, setting) * (1 + sample / 10))
@@ -29,7 +29,7 @@ def summary(settings, *, value=lambda _, setting: 2.0 + setting, metric="layers_
     )
 
 
-def drawn(table, metric="layers_to", **options):
+def drawn(table, metric="beta", **options):
     spec = by_setting(table, metric=metric, **options).to_dict()
     json.dumps(spec, allow_nan=False)
     text = vl_convert.vegalite_to_svg(spec)
@@ -54,7 +54,7 @@ def data_of(spec, holder):
 def test_a_panel_for_each_parameter_and_a_curve_for_each_variant():
     spec, text = drawn(summary({"weight_scale": [1, 2, 3], "window": [1, 4]}))
     titles = [panel["title"]["text"] for panel in spec["concat"]]
-    assert titles == ["Layers needed by weight scale", "Layers needed by window"]
+    assert titles == ["Beta by weight scale", "Beta by window"]
     assert x_of(spec)["axis"]["title"] == "weight scale"
     assert x_of(spec, 1)["scale"]["domain"] == [1, 4]
     colour = marks_of(spec, "line")[0]["encoding"]["color"]
@@ -121,22 +121,22 @@ def test_models_have_panels_of_their_own():
     two = pl.concat([one.with_columns(model=pl.lit(name)) for name in ("BERT", "ViT")])
     spec, _ = drawn(two)
     titles = [panel["title"]["text"] for panel in spec["concat"]]
-    assert titles == ["BERT: layers needed by window", "ViT: layers needed by window"]
+    assert titles == ["BERT: beta by window", "ViT: beta by window"]
 
 
 def test_without_a_parameter_it_is_a_setting():
     spec, _ = drawn(summary({"window": [1, 2]}).drop("parameter"), title="A sweep")
-    assert spec["concat"][0]["title"]["text"] == "Layers needed by setting"
+    assert spec["concat"][0]["title"]["text"] == "Beta by setting"
     assert spec["title"]["text"] == "A sweep"
 
 
 def test_a_table_that_cannot_be_drawn_is_refused():
     table = summary({"window": [1, 2]})
     with pytest.raises(InputError, match="lacks setting; by_setting draws summaries by setting"):
-        by_setting(table.drop("setting"), metric="layers_to")
+        by_setting(table.drop("setting"), metric="beta")
     with pytest.raises(InputError, match="no rows for metric 'rank'"):
         by_setting(table, metric="rank")
     with pytest.raises(InputError, match=r"several rows for parameter window, setting 1\.0"):
-        by_setting(table.drop("variant"), metric="layers_to")
+        by_setting(table.drop("variant"), metric="beta")
     with pytest.raises(InputError, match="some rows have no setting"):
-        by_setting(table.with_columns(setting=pl.lit(None, pl.Float64)), metric="layers_to")
+        by_setting(table.with_columns(setting=pl.lit(None, pl.Float64)), metric="beta")

@@ -8,7 +8,7 @@ import polars as pl
 from rankscope.errors import InputError
 
 
-def rows_of(
+def select_metric(
     table: pl.DataFrame, metric: str, needed: Sequence[str], *, drawer: str, source: str
 ) -> pl.DataFrame:
     """The rows of one metric, after a check that they have the columns."""
@@ -25,14 +25,14 @@ def rows_of(
     return rows
 
 
-def no_gaps(rows: pl.DataFrame, columns: Sequence[str]) -> None:
+def require_values(rows: pl.DataFrame, columns: Sequence[str]) -> None:
     """Raise if a row does not say where it belongs."""
     for name in columns:
         if rows[name].null_count():
             raise InputError(f"some rows have no {name}; keep those that have one.")
 
 
-def one_only(rows: pl.DataFrame, columns: Sequence[str], *, drawer: str) -> None:
+def require_single(rows: pl.DataFrame, columns: Sequence[str], *, drawer: str) -> None:
     """Raise if the table holds several runs, models and the like, which would be drawn as one."""
     for name in columns:
         if name in rows.columns and rows[name].n_unique() > 1:
@@ -41,11 +41,11 @@ def one_only(rows: pl.DataFrame, columns: Sequence[str], *, drawer: str) -> None
             )
 
 
-def measured(value: float | None) -> float | None:
+def finite_or_none(value: float | None) -> float | None:
     """A number, or nothing: a chart's data can hold neither NaN nor infinity."""
     return value if value is not None and math.isfinite(value) else None
 
 
-def exact(value: float | None) -> str:
-    """A number as a tooltip tells it."""
+def exact_text(value: float | None) -> str:
+    """A number as a tooltip shows it."""
     return "none" if value is None else f"{value:.6g}"

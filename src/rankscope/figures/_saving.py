@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rankscope.errors import InputError
-from rankscope.figures.theme import Figure
+from rankscope.figures._theme import Figure
 
 _FORMATS: dict[str, Literal["html", "svg", "png"]] = {
     ".html": "html",
@@ -28,7 +28,11 @@ class ScriptSafe(json.JSONEncoder):
 def save(chart: Figure, path: str | Path) -> Path:
     """Write a chart as a page that works offline, as SVG or as PNG, by the path's suffix.
 
-    >>> save(by_layer(summary), "collapse.png")
+    >>> import altair, tempfile
+    >>> chart = altair.Chart(altair.InlineData(values=[{}])).mark_point()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(chart, f"{folder}/chart.svg").name
+    'chart.svg'
     """
     path = Path(path)
     kind = _FORMATS.get(path.suffix.lower())

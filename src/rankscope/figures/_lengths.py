@@ -6,14 +6,20 @@ from typing import Any, Final
 import altair as alt
 import polars as pl
 
+from rankscope import metric_catalogue
 from rankscope.errors import InputError
-from rankscope.figures import theme
-from rankscope.figures.drawable import exact, measured, no_gaps, one_only, rows_of
-from rankscope.figures.framing import WORDS_AS_TITLE, framed
-from rankscope.figures.metric_words import metric_words
-from rankscope.figures.panel import exact_values
-from rankscope.figures.scales import Vertical, logarithmic
-from rankscope.figures.shading import band, cells, log_shades, whole_numbers
+from rankscope.figures import _theme as theme
+from rankscope.figures._axes import Vertical, log_axis
+from rankscope.figures._heatmap import band, cells, log_shades, whole_numbers
+from rankscope.figures._layout import WORDS_AS_TITLE, lay_out
+from rankscope.figures._panel import exact_values
+from rankscope.figures._validation import (
+    exact_text,
+    finite_or_none,
+    require_single,
+    require_values,
+    select_metric,
+)
 
 Row = Mapping[str, Any]
 
@@ -30,24 +36,30 @@ _ROUNDING: Final = 1e-12
 def by_length(summary: pl.DataFrame, *, title: str | None = None) -> alt.ConcatChart:
     """The share of the residual that paths of each length carry; after the last layer, after each.
 
-    >>> by_length(tables.summary(path_lengths(net, x).table))
+    >>> from rankscope import tables
+    >>> shares = {"layer": [1, 1, 1], "length": [0, 1, None], "value": [0.9, 0.3, 0.01]}
+    >>> table = tables.frame({**shares, "metric": ["residual_share"] * 3})
+    >>> chart = by_length(tables.summary(table))
 
     ``summary`` is what ``tables.summary`` makes of a table by path length; rows without a length
-    are the bias stream.
+    are the bias stream. Rows that sum up heads are about something else and left out.
     """
-    rows = rows_of(summary, _METRIC, _NEEDED, drawer="by_length", source="summaries by path length")
-    no_gaps(rows, ["layer"])
-    one_only(rows, ("run", "model", "variant"), drawer="by_length")
-    _no_twins(rows)
+    if "heads" in summary.columns:
+        summary = summary.filter(pl.col("heads") == 0)
+    source = "summaries by path length"
+    rows = select_metric(summary, _METRIC, _NEEDED, drawer="by_length", source=source)
+    require_values(rows, ["layer"])
+    require_single(rows, ("run", "model", "variant"), drawer="by_length")
+    _refuse_duplicates(rows)
     ordered = rows.sort("layer", "length", nulls_last=True, maintain_order=True)
-    told = [_told(row) for row in ordered.iter_rows(named=True)]
-    names = _names(rows)
-    last = max(row["layer"] for row in told)
-    ended = [row for row in told if row["layer"] == last]
-    return framed([_last_layer(ended, names), _course(told, names)], title=title)
+    data = [_chart_row(row) for row in ordered.iter_rows(named=True)]
+    names = _name_lengths(rows)
+    last = max(row["layer"] for row in data)
+    at_the_end = [row for row in data if row["layer"] == last]
+    return lay_out([_last_layer(at_the_end, names), _layer_by_layer(data, names)], title=title)
 
 
-def _no_twins(rows: pl.DataFrame) -> None:
+def _refuse_duplicates(rows: pl.DataFrame) -> None:
     twins = rows.filter(rows.select("layer", "length").is_duplicated())
     if twins.height:
         row = twins.row(0, named=True)
@@ -57,7 +69,7 @@ def _no_twins(rows: pl.DataFrame) -> None:
         )
 
 
-def _names(rows: pl.DataFrame) -> list[str]:
+def _name_lengths(rows: pl.DataFrame) -> list[str]:
     """The lengths in order, from 0 or the first there is; the bias stream apart from them."""
     lengths = rows["length"].drop_nulls().to_list()
     names = [str(k) for k in range(min(lengths), max(lengths) + 1)] if lengths else []
@@ -67,45 +79,45 @@ def _names(rows: pl.DataFrame) -> list[str]:
     return [*names, *gaps, BIAS]
 
 
-def _labels(names: Sequence[str], *, most: int) -> list[str]:
+def _choose_labels(names: Sequence[str], *, most: int) -> list[str]:
     """The lengths an axis has room to name, and the bias stream."""
     lengths = [int(name) for name in names if name.isdecimal()]
     shown = [str(k) for k in whole_numbers(lengths, most=most)] if lengths else []
     return [*shown, *(name for name in names if name == BIAS)]
 
 
-def _told(row: Row) -> dict[str, Any]:
-    """A row as both panels need it: its values, how they are told, and the name of its length."""
+def _chart_row(row: Row) -> dict[str, Any]:
+    """A row as both panels need it: its values, their texts, and the name of its length."""
     bias = row["length"] is None
-    told: dict[str, Any] = {"layer": row["layer"], "count": row["count"]}
-    told["length"] = BIAS if bias else str(row["length"])
+    data: dict[str, Any] = {"layer": row["layer"], "count": row["count"]}
+    data["length"] = BIAS if bias else str(row["length"])
     for name in _STATISTICS:
-        value = measured(row[name])
+        value = finite_or_none(row[name])
         rounding = bias and value is not None and abs(value) < _ROUNDING
-        told[name] = 0.0 if rounding else value
-        told[f"exact_{name}"] = exact(row[name])
-    return told
+        data[name] = 0.0 if rounding else value
+        data[f"exact_{name}"] = exact_text(row[name])
+    return data
 
 
 def _last_layer(rows: Sequence[Row], names: Sequence[str]) -> alt.LayerChart:
     """The mean share of each length, in its band of 10 to 90 per cent."""
-    words = metric_words(_METRIC)
+    entry = metric_catalogue.metric(_METRIC)
     subtitle = f"After layer {rows[0]['layer']}, the last; 1 = as large as the whole"
     values = [row[name] for row in rows for name in _STATISTICS if row[name] is not None]
-    vertical = logarithmic(words.symbol, values, includes=words.includes)
+    vertical = log_axis(entry.symbol, values, includes=entry.includes)
     return alt.LayerChart(
-        data=alt.InlineData(values=[_drawn(row, vertical) for row in rows]),
-        layer=[*vertical.names(), *_stems(vertical, names)],
-        title=alt.Title(f"{words.title} by path length", subtitle=subtitle),
+        data=alt.InlineData(values=[_place_values(row, vertical) for row in rows]),
+        layer=[*vertical.tick_labels(), *_stems(vertical, names)],
+        title=alt.Title(f"{entry.title} by path length", subtitle=subtitle),
         width=theme.PANEL_WIDTH,
         height=theme.PANEL_HEIGHT,
     )
 
 
-def _drawn(row: Row, vertical: Vertical) -> dict[str, Any]:
+def _place_values(row: Row, vertical: Vertical) -> dict[str, Any]:
     drawn = dict(row)
     for name in _STATISTICS:
-        drawn[f"drawn_{name}"] = vertical.shown(row[name])
+        drawn[f"drawn_{name}"] = vertical.place(row[name])
     drawn["off_scale"] = drawn["drawn_mean"] != row["mean"]
     return drawn
 
@@ -116,7 +128,7 @@ def _stems(vertical: Vertical, names: Sequence[str]) -> list[alt.Chart]:
     size = min(2 * theme.POINT_SIZE, (0.7 * room) ** 2)
     base = alt.Chart().encode(
         x=_length_axis(names),
-        y=vertical.of("drawn_mean:Q"),
+        y=vertical.encode("drawn_mean:Q"),
         color=alt.ColorValue(
             theme.SINGLE_COLOUR,
             condition={"test": f"datum.length === '{BIAS}'", "value": _BIAS_COLOUR},
@@ -126,7 +138,7 @@ def _stems(vertical: Vertical, names: Sequence[str]) -> list[alt.Chart]:
         y2=alt.value(theme.PANEL_HEIGHT)
     )
     band = base.mark_rule(strokeWidth=min(8.0, 0.6 * room), opacity=0.3).encode(
-        y=vertical.of("drawn_low:Q"), y2="drawn_high:Q"
+        y=vertical.encode("drawn_low:Q"), y2="drawn_high:Q"
     )
     point = base.mark_point(filled=True, size=size, opacity=1)
     hollow = base.mark_point(filled=False, fill=theme.INK["paper"], strokeWidth=1.5, size=size)
@@ -145,15 +157,15 @@ def _length_axis(names: Sequence[str]) -> alt.X:
         "length:N",
         scale=alt.Scale(type="point", domain=list(names), padding=0.6),
         axis=alt.Axis(
-            title="path length", values=_labels(names, most=14), labelAngle=0, grid=False
+            title="path length", values=_choose_labels(names, most=14), labelAngle=0, grid=False
         ),
     )
 
 
-def _course(rows: Sequence[Row], names: Sequence[str]) -> alt.LayerChart:
+def _layer_by_layer(rows: Sequence[Row], names: Sequence[str]) -> alt.LayerChart:
     """The mean share of each length after each layer, as shades."""
     shades = log_shades([row["mean"] for row in rows if row["mean"] is not None])
-    data = [dict(row, shade=shades.axis.shown(row["mean"])) for row in rows]
+    data = [dict(row, shade=shades.axis.place(row["mean"])) for row in rows]
     layers = [row["layer"] for row in rows]
     columns = list(range(min(layers), max(layers) + 1))
     room = min(theme.PANEL_WIDTH / len(columns), theme.PANEL_HEIGHT / len(names))
@@ -169,7 +181,7 @@ def _course(rows: Sequence[Row], names: Sequence[str]) -> alt.LayerChart:
         scale=band(names[::-1], size=theme.PANEL_HEIGHT / len(names)),
         axis=alt.Axis(
             title="path length",
-            values=_labels(names, most=12),
+            values=_choose_labels(names, most=12),
             labelOverlap=False,
             labelBaseline=_baseline(theme.PANEL_HEIGHT / len(names)),
             grid=False,
@@ -181,7 +193,7 @@ def _course(rows: Sequence[Row], names: Sequence[str]) -> alt.LayerChart:
         data=alt.InlineData(values=data),
         layer=[*drawn, *shades.bar("mean share", height=theme.PANEL_HEIGHT)],
         title=alt.Title(
-            f"{metric_words(_METRIC).title}, layer by layer",
+            f"{metric_catalogue.metric(_METRIC).title}, layer by layer",
             subtitle="Brighter = paths of this length carry more",
         ),
         width=theme.PANEL_WIDTH,

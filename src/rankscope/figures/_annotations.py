@@ -6,11 +6,11 @@ from typing import Any, Final
 
 import altair as alt
 
-from rankscope.figures import theme
-from rankscope.figures.curves import tooltip
-from rankscope.figures.metric_words import MetricWords
-from rankscope.figures.panel import Look
-from rankscope.figures.scales import Vertical
+from rankscope.figures import _theme as theme
+from rankscope.figures._axes import Vertical
+from rankscope.figures._curves import tooltip
+from rankscope.figures._panel import Look
+from rankscope.metric_catalogue import Metric
 
 Row = Mapping[str, Any]
 Size = tuple[int, int]
@@ -25,22 +25,22 @@ _BETWEEN: Final = 8  # places looked at between two points of a curve
 _LOOK: Final[Mapping[str, Any]] = {"fontSize": _FONT_SIZE, "color": theme.INK["muted"]}
 
 
-def rules(
-    words: MetricWords, vertical: Vertical, data: Sequence[Row], size: Size
+def draw_named_values(
+    entry: Metric, vertical: Vertical, data: Sequence[Row], size: Size
 ) -> list[alt.Chart]:
-    """The values of a metric that have a name, as lines across the panel.
+    """Draw the values of a metric that have a name, as lines across the panel.
 
     Each row of ``data`` says in ``across``, from 0 to 1, how far right it is. A name is put at an
     end of its line, above or below, where the curves leave most room.
     """
     low, high = vertical.domain
-    curves = _courses(data, vertical, size)
+    curves = _curve_points(data, vertical, size)
     drawn = []
-    for value, name in words.marks:
+    for value, name in entry.marks:
         if not low <= value <= high:
             continue
-        base = alt.Chart(alt.InlineData(values=[{"at": value}])).encode(y=vertical.of("at:Q"))
-        right, above = _free_end(name, (1 - vertical.height(value)) * size[1], curves, size[0])
+        base = alt.Chart(alt.InlineData(values=[{"at": value}])).encode(y=vertical.encode("at:Q"))
+        right, above = _choose_end(name, (1 - vertical.height(value)) * size[1], curves, size[0])
         text = base.mark_text(
             text=name,
             align="right" if right else "left",
@@ -54,7 +54,7 @@ def rules(
     return drawn
 
 
-def _courses(data: Sequence[Row], vertical: Vertical, size: Size) -> list[tuple[float, float]]:
+def _curve_points(data: Sequence[Row], vertical: Vertical, size: Size) -> list[tuple[float, float]]:
     """Where curves pass, in pixels from the top left: their points, and places between them."""
     curves: dict[Any, list[tuple[float, float]]] = {}
     for row in data:
@@ -69,7 +69,7 @@ def _courses(data: Sequence[Row], vertical: Vertical, size: Size) -> list[tuple[
     return passed
 
 
-def _free_end(
+def _choose_end(
     name: str, rule: float, passed: Sequence[tuple[float, float]], width: int
 ) -> tuple[bool, bool]:
     """Whether a name stands at the right end of its line, and whether above it."""
@@ -86,19 +86,19 @@ def _free_end(
     return min([(right, above) for right in (True, False) for above in (True, False)], key=hidden)
 
 
-def equal_marks(
-    gone: Sequence[Row], x: alt.X, place: str, look: Look, size: Size
+def mark_equal_tokens(
+    ends: Sequence[Row], x: alt.X, place: str, look: Look, size: Size
 ) -> list[alt.Chart]:
-    """Markers at the bottom for curves whose tokens have become exactly equal, and a word on it.
+    """Draw markers at the bottom for curves whose tokens have become exactly equal, named once.
 
     ``place`` is the field of ``x``; rows have an ``across`` as in ``rules``. Markers in one place
     are stacked.
     """
-    if not gone:
+    if not ends:
         return []
     levels: dict[Any, int] = {}
     rows = []
-    for row in gone:
+    for row in ends:
         level = levels[row[place]] = levels.get(row[place], -1) + 1
         rows.append({**row, "from_top": size[1] - 8 - _STACKED * level})
     marker = (
@@ -113,10 +113,10 @@ def equal_marks(
             tooltip=tooltip([alt.Tooltip(f"{place}:Q")], look),
         )
     )
-    return [marker, *_equal_word(rows, x, place, size)]
+    return [marker, *_label_equal_tokens(rows, x, place, size)]
 
 
-def _equal_word(rows: Sequence[Row], x: alt.X, place: str, size: Size) -> list[alt.Chart]:
+def _label_equal_tokens(rows: Sequence[Row], x: alt.X, place: str, size: Size) -> list[alt.Chart]:
     """What the markers mean, once, beside one of them where there is room for it."""
     long = (_LETTER * len(EQUAL) + 8 + _NEAR) / size[0]
     markers = {row["across"]: row[place] for row in rows}

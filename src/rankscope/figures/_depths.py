@@ -9,27 +9,30 @@ from typing import Any, Final
 import altair as alt
 import polars as pl
 
+from rankscope import metric_catalogue
 from rankscope.errors import InputError
-from rankscope.figures import theme
-from rankscope.figures.curves import (
+from rankscope.figures import _theme as theme
+from rankscope.figures._annotations import draw_named_values, mark_equal_tokens
+from rankscope.figures._axes import Vertical
+from rankscope.figures._curves import (
     NEEDED,
     WIDE,
     Curves,
-    gone,
-    labels,
-    legend_fits,
-    no_twins,
-    told,
+    Roles,
+    build_axis,
+    chart_row,
+    check_roles,
+    finite_values,
+    fit_legend,
+    is_zero,
+    labels_in,
+    refuse_duplicates,
     tooltip,
-    values_of,
-    vertical_of,
 )
-from rankscope.figures.drawable import no_gaps, rows_of
-from rankscope.figures.framing import framed
-from rankscope.figures.metric_words import MetricWords, metric_words
-from rankscope.figures.notes import equal_marks, rules
-from rankscope.figures.panel import view_name
-from rankscope.figures.scales import Vertical
+from rankscope.figures._layout import lay_out
+from rankscope.figures._panel import view_name
+from rankscope.figures._validation import require_values, select_metric
+from rankscope.metric_catalogue import Metric
 
 Row = Mapping[str, Any]
 
@@ -72,11 +75,14 @@ def by_depth(
     log_depth: bool = False,
     lowest: float | None = None,
     highest: float | None = None,
+    roles: Roles | None = None,
     title: str | None = None,
 ) -> alt.ConcatChart:
     """A metric against depth: the median, and a band from the 10th to the 90th percentile.
 
-    >>> by_depth(tables.summary(deep_trace(net, x).table))
+    >>> from rankscope import tables
+    >>> log10 = {"layer": [0, 1], "metric": ["log10_residual"] * 2, "value": [0.0, -400.0]}
+    >>> chart = by_depth(tables.summary(tables.frame(log10)), metric="log10_residual")
 
     A panel for each ``model``, if the summary has that column, and a curve for each ``variant``.
     Metrics named ``log10_…`` are logarithms already: their axis is even in the exponent and names
@@ -84,34 +90,41 @@ def by_depth(
     no mean; where it is the median, the curve ends in a hollow marker at the bottom.
     ``log_depth`` lays the layers out logarithmically, without layer 0. ``lowest`` and ``highest``
     cut the axis, in the metric's own numbers (for ``log10_…`` exponents); curves leave the panel
-    there. With ``lowest`` all panels have one axis, otherwise each has its own.
+    there. With ``lowest`` all panels have one axis, otherwise each has its own. ``roles`` says
+    which curves are not measured but a ``bound`` or the ``floor`` of a number format: they have
+    colours of their own and broken lines.
     """
-    rows = _drawable(summary, metric, log_depth=log_depth)
-    models = labels(rows, "model")
+    rows = _select(summary, metric, log_depth=log_depth)
+    models = labels_in(rows, "model")
     layers = rows["layer"].to_list()
-    look = _Depths(labels(rows, "variant"), (min(layers), max(layers)), log_depth=log_depth)
-    words = metric_words(metric)
-    everything = values_of(rows.to_dicts())
+    look = _Depths(
+        labels_in(rows, "variant"),
+        (min(layers), max(layers)),
+        roles=check_roles(roles),
+        log_depth=log_depth,
+    )
+    entry = metric_catalogue.metric(metric)
+    everything = finite_values(rows.to_dicts())
     panels = []
     for number, model in enumerate(models or ("",)):
         own = rows.filter(pl.col("model") == model).to_dicts() if models else rows.to_dicts()
-        values = values_of(own) if lowest is None else everything
-        vertical = vertical_of(
-            words, values, lowest=lowest, highest=highest, ending=any(map(gone, own))
+        values = finite_values(own) if lowest is None else everything
+        vertical = build_axis(
+            entry, values, lowest=lowest, highest=highest, ending=any(map(is_zero, own))
         )
-        heading = model if len(models) > 1 else words.title
+        heading = model if len(models) > 1 else entry.title
         size = WIDE if len(models) <= 1 else (theme.PANEL_WIDTH, theme.PANEL_HEIGHT)
-        drawn = _panel(own, words, vertical, look, number=number, size=size)
-        panels.append(drawn.properties(title=alt.Title(heading, subtitle=words.meaning or " ")))
-    return legend_fits(framed(panels, title=title, names=look.variants, shapes=True), len(panels))
+        drawn = _panel(own, entry, vertical, look, number=number, size=size)
+        panels.append(drawn.properties(title=alt.Title(heading, subtitle=entry.meaning or " ")))
+    return fit_legend(lay_out(panels, title=title, names=look.variants, shapes=True), len(panels))
 
 
-def _drawable(summary: pl.DataFrame, metric: str, *, log_depth: bool) -> pl.DataFrame:
+def _select(summary: pl.DataFrame, metric: str, *, log_depth: bool) -> pl.DataFrame:
     """The metric's rows, after a check that they can be drawn."""
     source = "what tables.summary returns"
-    rows = rows_of(summary, metric, ("layer", *NEEDED), drawer="by_depth", source=source)
-    no_gaps(rows, ["layer"])
-    no_twins(rows, ("model", "variant", "layer"), drawer="by_depth")
+    rows = select_metric(summary, metric, ("layer", *NEEDED), drawer="by_depth", source=source)
+    require_values(rows, ["layer"])
+    refuse_duplicates(rows, ("model", "variant", "layer"), drawer="by_depth")
     if not log_depth:
         return rows
     rows = rows.filter(pl.col("layer") > 0)
@@ -122,18 +135,18 @@ def _drawable(summary: pl.DataFrame, metric: str, *, log_depth: bool) -> pl.Data
 
 def _panel(
     rows: Sequence[Row],
-    words: MetricWords,
+    entry: Metric,
     vertical: Vertical,
     look: _Depths,
     *,
     number: int,
     size: tuple[int, int],
 ) -> alt.LayerChart:
-    kept = _told_apart({row["layer"] for row in rows}, look, size[0])
-    marked = _marked(kept, look)
+    kept = _keep_visible({row["layer"] for row in rows}, look, size[0])
+    marked = _choose_points(kept, look)
     data = [
         {
-            **told(row, vertical, words),
+            **chart_row(row, vertical, entry),
             "marked": row["layer"] in marked,
             "across": look.across(row["layer"]),
         }
@@ -143,10 +156,15 @@ def _panel(
     marks = _marks(vertical, look)
     # A legend listens to a selection only if the first of its layers holds it.
     marks[0] = marks[0].properties(name=view_name(number))
-    bottom = equal_marks(_ended(data), look.layer(), "layer", look, size)
+    bottom = mark_equal_tokens(_find_ends(data), look.layer(), "layer", look, size)
     return alt.LayerChart(
         data=alt.InlineData(values=data),
-        layer=[*rules(words, vertical, data, size), *vertical.names(), *marks, *bottom],
+        layer=[
+            *draw_named_values(entry, vertical, data, size),
+            *vertical.tick_labels(),
+            *marks,
+            *bottom,
+        ],
         width=size[0],
         height=size[1],
     )
@@ -154,9 +172,13 @@ def _panel(
 
 def _marks(vertical: Vertical, look: _Depths) -> list[alt.Chart]:
     """Band, line, points, and on top of them the invisible targets that carry the tooltip."""
-    base = alt.Chart().encode(x=look.layer(), color=look.colour(), y=vertical.of("drawn_median:Q"))
+    base = alt.Chart().encode(
+        x=look.layer(), color=look.colour(), y=vertical.encode("drawn_median:Q")
+    )
     band = base.mark_area(clip=True).encode(
-        y=vertical.of("drawn_low:Q"), y2="drawn_high:Q", opacity=look.opacity(theme.BAND_OPACITY)
+        y=vertical.encode("drawn_low:Q"),
+        y2="drawn_high:Q",
+        opacity=look.opacity(theme.BAND_OPACITY),
     )
     line = base.mark_line(clip=True).encode(opacity=look.opacity(1.0), strokeDash=look.dash())
     point = base.mark_point(filled=True, size=theme.POINT_SIZE, clip=True).encode(
@@ -168,25 +190,25 @@ def _marks(vertical: Vertical, look: _Depths) -> list[alt.Chart]:
     return [band, line, *(mark.transform_filter("datum.marked") for mark in (point, target))]
 
 
-def _ended(data: Sequence[Row]) -> list[Row]:
+def _find_ends(data: Sequence[Row]) -> list[Row]:
     """For each curve that ends with all tokens exactly equal, the row from which on they are."""
     curves: dict[Any, list[Row]] = {}
     for row in data:
         curves.setdefault(row.get("variant"), []).append(row)
-    ended = []
+    ends = []
     for curve in curves.values():
-        run = [*takewhile(lambda row: row["gone"], reversed(curve))]
-        ended += run[-1:]
-    return ended
+        run = [*takewhile(lambda row: row["all_equal"], reversed(curve))]
+        ends += run[-1:]
+    return ends
 
 
-def _told_apart(layers: set[int], look: _Depths, width: int) -> set[int]:
+def _keep_visible(layers: set[int], look: _Depths, width: int) -> set[int]:
     """The layers that are at least a pixel apart, and the last: others would only cost room."""
     last_of_pixel = {round(width * look.across(layer)): layer for layer in sorted(layers)}
     return set(last_of_pixel.values())
 
 
-def _marked(layers: set[int], look: _Depths) -> set[int]:
+def _choose_points(layers: set[int], look: _Depths) -> set[int]:
     """The layers that have points: all if they are few, otherwise evenly spaced ones."""
     if look.log_depth and len(layers) > _MOST_POINTS // 2:
         return {layer for layer in layers if layer & (layer - 1) == 0} | {max(layers)}

@@ -6,10 +6,17 @@ from typing import Any, Final
 import altair as alt
 import polars as pl
 
-from rankscope.figures.drawable import exact, measured, no_gaps, one_only, rows_of
-from rankscope.figures.framing import WORDS_AS_TITLE, framed
-from rankscope.figures.metric_words import metric_words
-from rankscope.figures.shading import band, cells, linear_shades, whole_numbers
+from rankscope import metric_catalogue
+from rankscope.errors import InputError
+from rankscope.figures._heatmap import band, cells, linear_shades, whole_numbers
+from rankscope.figures._layout import WORDS_AS_TITLE, lay_out
+from rankscope.figures._validation import (
+    exact_text,
+    finite_or_none,
+    require_single,
+    require_values,
+    select_metric,
+)
 
 _METRIC: Final = "residual_share"
 _NEEDED: Final = ("layer", "head", "value")
@@ -21,31 +28,45 @@ _LABEL_ROOM: Final = {"head": 24.0, "layer": 14.0}
 def head_map(table: pl.DataFrame, *, title: str | None = None) -> alt.ConcatChart:
     """The share of the residual that flows through each head, layers against heads.
 
-    >>> head_map(head_shares(net, x).table)
+    >>> from rankscope import tables
+    >>> shares = {"layer": [1, 1], "head": [0, 1], "value": [0.4, 0.9]}
+    >>> chart = head_map(tables.frame({**shares, "metric": ["residual_share"] * 2}))
 
-    Means over the samples are drawn.
+    Means over the samples are drawn. Rows without a head, or of a single path length, are about
+    something else and left out.
     """
-    rows = rows_of(table, _METRIC, _NEEDED, drawer="head_map", source="shares by layer and head")
-    no_gaps(rows, ["layer", "head"])
-    one_only(rows, ("run", "model", "variant", "length"), drawer="head_map")
+    source = "shares by layer and head"
+    rows = select_metric(table, _METRIC, _NEEDED, drawer="head_map", source=source)
+    rows = _with_a_head(rows)
+    require_values(rows, ["layer"])
+    require_single(rows, ("run", "model", "variant"), drawer="head_map")
     means = rows.group_by("layer", "head", maintain_order=True).agg(
         pl.col("value").mean().alias("mean"), pl.col("value").len().alias("count")
     )
-    figure = framed([_map(means)], title=title)
+    figure = lay_out([_map(means)], title=title)
     # Cells are squares, so pages are not told that they may stretch the panel.
     figure.usermeta = {"embedOptions": {"renderer": "svg"}}
     return figure
 
 
+def _with_a_head(rows: pl.DataFrame) -> pl.DataFrame:
+    kept = rows.filter(pl.col("head").is_not_null())
+    if "length" in rows.columns:
+        kept = kept.filter(pl.col("length").is_null())
+    if not kept.height:
+        raise InputError(f"there is nothing to draw: rows of {_METRIC!r} have no head.")
+    return kept
+
+
 def _map(means: pl.DataFrame) -> alt.LayerChart:
-    layers, heads = _whole(means["layer"]), _whole(means["head"])
+    layers, heads = _range_of(means["layer"]), _range_of(means["head"])
     cell = min(_LARGEST_CELL, _LONGEST_SIDE / max(len(layers), len(heads)))
     rows = [
         {
             "layer": row["layer"],
             "head": row["head"],
-            "shade": measured(row["mean"]),
-            "exact_mean": exact(row["mean"]),
+            "shade": finite_or_none(row["mean"]),
+            "exact_mean": exact_text(row["mean"]),
             "count": row["count"],
         }
         for row in means.iter_rows(named=True)
@@ -59,17 +80,17 @@ def _map(means: pl.DataFrame) -> alt.LayerChart:
     )
     drawn = [mark.encode(x=x, y=y, tooltip=_tooltip()) for mark in cells(shades, size=cell)]
     height = cell * len(layers)
-    words = metric_words(_METRIC)
+    entry = metric_catalogue.metric(_METRIC)
     return alt.LayerChart(
         data=alt.InlineData(values=rows),
         layer=[*drawn, *shades.bar("mean share", height=height)],
-        title=alt.Title(f"{words.title} through each head", subtitle=words.meaning),
+        title=alt.Title(f"{entry.title} through each head", subtitle=entry.meaning),
         width=cell * len(heads),
         height=height,
     )
 
 
-def _whole(numbers: pl.Series) -> list[int]:
+def _range_of(numbers: pl.Series) -> list[int]:
     values = numbers.to_list()
     return list(range(min(values), max(values) + 1))
 

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import altair as alt
 
-from rankscope.figures import theme
-from rankscope.figures.scales import Tick, Vertical, linear, logarithmic, round_step
+from rankscope.figures import _theme as theme
+from rankscope.figures._axes import Tick, Vertical, linear_axis, log_axis, round_step
 
 # Even steps look even, also to the colour-blind. No colour of it is in ``theme.DARK``: a page can
 # exchange single colours, not those between them, so these must do on light and on dark paper.
@@ -26,7 +26,7 @@ class Shades:
 
     axis: Vertical
 
-    def of(self, field: str) -> alt.Color:
+    def encode(self, field: str) -> alt.Color:
         """The encoding that shades a field."""
         scale = alt.Scale(
             type=self.axis.kind, domain=list(self.axis.domain), scheme=SCHEME, clamp=True
@@ -36,7 +36,7 @@ class Shades:
     def bar(self, title: str, *, height: float) -> list[alt.Chart]:
         """The shades from the least to the most with their names, below a plot of this height.
 
-        Drawn, because a legend cannot raise its exponents: see ``Vertical.names``.
+        Drawn, because a legend cannot raise its exponents: see ``Vertical.tick_labels``.
         """
         top = height + _BELOW
         steps = [
@@ -51,7 +51,7 @@ class Shades:
             text=title, align="left", baseline="middle", fontSize=11.5, color=theme.INK["muted"]
         )
         return [
-            shades.encode(x=_at(), y=alt.value(top), color=self.of("shade:Q")),
+            shades.encode(x=_at(), y=alt.value(top), color=self.encode("shade:Q")),
             name.encode(x=alt.value(_BAR_WIDTH + 14), y=alt.value(top + _BAR_HEIGHT / 2)),
             *self._names(top + _BAR_HEIGHT + 10),
         ]
@@ -104,7 +104,7 @@ class Shades:
 
 def log_shades(values: Sequence[float]) -> Shades:
     """Shades by the order of magnitude; what is not positive has the last shade."""
-    return Shades(logarithmic("", values))
+    return Shades(log_axis("", values))
 
 
 def linear_shades(values: Sequence[float]) -> Shades:
@@ -112,7 +112,7 @@ def linear_shades(values: Sequence[float]) -> Shades:
     high = max(values, default=0.0) or 1.0
     step = round_step(high / 4)
     ticks = [k * step for k in range(math.floor(high / step + 1e-9) + 1)]
-    axis = replace(linear("", [0.0, high], includes=[0.0]), domain=(0.0, high))
+    axis = replace(linear_axis("", [0.0, high], includes=[0.0]), domain=(0.0, high))
     return Shades(replace(axis, ticks=tuple(Tick(value, f"{value:.6g}") for value in ticks)))
 
 
@@ -122,7 +122,7 @@ def cells(shades: Shades, *, size: float) -> list[alt.Chart]:
     The chart they are put in gives them their place. Small ones overlap a little, or seams show.
     """
     wide = {"band": 1.0 if size >= _GAP_FROM else 1.1}
-    filled = alt.Chart().mark_rect(width=wide, height=wide).encode(color=shades.of("shade:Q"))
+    filled = alt.Chart().mark_rect(width=wide, height=wide).encode(color=shades.encode("shade:Q"))
     empty = alt.Chart().mark_rect(width=wide, height=wide, fill=theme.INK["grid"])
     return [
         empty.transform_filter("datum.shade === null"),

@@ -7,17 +7,11 @@ from typing import Any, Final
 
 import altair as alt
 
-from rankscope.figures import theme
-from rankscope.figures.drawable import exact
-from rankscope.figures.metric_words import MetricWords, metric_words
-from rankscope.figures.scales import (
-    Vertical,
-    exponents,
-    linear,
-    logarithmic,
-    positive,
-    power_text,
-)
+from rankscope import metric_catalogue
+from rankscope.figures import _theme as theme
+from rankscope.figures._axes import AXES, Vertical, power_text, select_positive
+from rankscope.figures._validation import exact_text, finite_or_none
+from rankscope.metric_catalogue import Metric
 
 Row = Mapping[str, Any]
 
@@ -49,19 +43,19 @@ class Look:
         """A fixed colour per variant, or one for all if there are no variants."""
         if not self.variants:
             return alt.value(theme.SINGLE_COLOUR)
-        return alt.Color("variant:N", scale=_fixed(theme.colours(self.variants)))
+        return alt.Color("variant:N", scale=theme.fixed_scale(theme.colours(self.variants)))
 
     def shape(self) -> Any:
         """A fixed shape per variant."""
         if not self.variants:
             return alt.value(theme.SHAPES[0])
-        return alt.Shape("variant:N", scale=_fixed(theme.shapes(self.variants)))
+        return alt.Shape("variant:N", scale=theme.fixed_scale(theme.shapes(self.variants)))
 
     def dash(self) -> Any:
         """Solid and dashed lines in turn."""
         if not self.variants:
             return alt.value([1, 0])
-        return alt.StrokeDash("variant:N", scale=_fixed(theme.dashes(self.variants)))
+        return alt.StrokeDash("variant:N", scale=theme.fixed_scale(theme.dashes(self.variants)))
 
     def opacity(self, full: float) -> Any:
         """Full for the variants in focus, faint for the others."""
@@ -90,16 +84,16 @@ def panel(
     metric: str, rows: Sequence[Row], look: Look, *, number: int, heading: str | None = None
 ) -> alt.LayerChart:
     """The metric's mean per layer with points, in its band of 10 to 90 per cent."""
-    words = metric_words(metric)
-    vertical = _vertical(metric, words, rows)
+    entry = metric_catalogue.metric(metric)
+    vertical = _build_axis(entry, rows)
     marks = _marks(vertical, look)
     # A legend listens to a selection only if the first of its layers holds it.
     marks[0] = marks[0].properties(name=view_name(number))
     noise = _noise_floor(vertical) if _reaches_noise(metric, vertical) else []
     return alt.LayerChart(
-        data=alt.InlineData(values=[_drawn(row, vertical, words) for row in rows]),
-        layer=[*noise, *vertical.names(), *marks],
-        title=alt.Title(heading or words.title, subtitle=words.meaning or " "),
+        data=alt.InlineData(values=[_chart_row(row, vertical, entry) for row in rows]),
+        layer=[*noise, *vertical.tick_labels(), *marks],
+        title=alt.Title(heading or entry.title, subtitle=entry.meaning or " "),
         width=theme.PANEL_WIDTH,
         height=theme.PANEL_HEIGHT,
     )
@@ -110,33 +104,35 @@ def view_name(number: int) -> str:
     return f"metric_{number}"
 
 
-def _fixed(chosen: Mapping[str, Any]) -> alt.Scale:
-    return alt.Scale(domain=list(chosen), range=list(chosen.values()))
+def value_text(value: float | None, entry: Metric) -> str:
+    """A value of a metric as a tooltip shows it."""
+    return power_text(value) if entry.scale == "exponent" else exact_text(value)
 
 
-def _vertical(metric: str, words: MetricWords, rows: Sequence[Row]) -> Vertical:
-    values = [row[name] for row in rows for name in _CURVES if _measured(row[name])]
-    if words.scale == "linear":
-        return linear(words.symbol, values, includes=words.includes)
-    if words.scale == "exponent":
-        return exponents(words.symbol, values, includes=words.includes)
-    noise = NOISE_FLOOR[:1] if metric == _NOISE_METRIC and _near_noise(values) else ()
-    return logarithmic(words.symbol, values, includes=(*words.includes, *noise))
+def _build_axis(entry: Metric, rows: Sequence[Row]) -> Vertical:
+    found = (finite_or_none(row[name]) for row in rows for name in _CURVES)
+    values = [value for value in found if value is not None]
+    noise = NOISE_FLOOR[:1] if entry.name == _NOISE_METRIC and _near_noise(values) else ()
+    return AXES[entry.scale](entry.symbol, values, includes=(*entry.includes, *noise))
 
 
 def _near_noise(values: Sequence[float]) -> bool:
     """Whether to show the noise floor: values come close, and zero would be drawn below it."""
-    shown = positive(values)
-    smallest = min(shown, default=1.0)
-    return smallest < _NEAR_NOISE and (len(shown) == len(values) or smallest / 10 <= NOISE_FLOOR[0])
+    kept = select_positive(values)
+    smallest = min(kept, default=1.0)
+    return smallest < _NEAR_NOISE and (len(kept) == len(values) or smallest / 10 <= NOISE_FLOOR[0])
 
 
 def _marks(vertical: Vertical, look: Look) -> list[alt.Chart]:
     """Band, line, points, and on top of them the invisible targets that carry the tooltip."""
-    base = alt.Chart().encode(x=look.layer(), color=look.colour(), y=vertical.of("drawn_mean:Q"))
+    base = alt.Chart().encode(
+        x=look.layer(), color=look.colour(), y=vertical.encode("drawn_mean:Q")
+    )
     full, shape = look.opacity(1.0), look.shape()
     band = base.mark_area().encode(
-        y=vertical.of("drawn_low:Q"), y2="drawn_high:Q", opacity=look.opacity(theme.BAND_OPACITY)
+        y=vertical.encode("drawn_low:Q"),
+        y2="drawn_high:Q",
+        opacity=look.opacity(theme.BAND_OPACITY),
     )
     line = base.mark_line().encode(opacity=full, strokeDash=look.dash())
     point = base.mark_point(filled=True, size=look.point_size()).encode(shape=shape, opacity=full)
@@ -151,15 +147,15 @@ def _marks(vertical: Vertical, look: Look) -> list[alt.Chart]:
     return [*marks, target.encode(tooltip=_tooltip(look))]
 
 
-def _drawn(row: Row, vertical: Vertical, words: MetricWords) -> dict[str, Any]:
-    """A row as the chart needs it: its values, where each is drawn, and how it is told."""
+def _chart_row(row: Row, vertical: Vertical, entry: Metric) -> dict[str, Any]:
+    """A row as the chart needs it: its values, where each is drawn, and its text."""
     drawn = dict(row)
     for name in ("mean", "median", "low", "high"):
         value = row[name]
-        drawn[f"exact_{name}"] = power_text(value) if words.scale == "exponent" else exact(value)
-        drawn[name] = value if _measured(value) else None  # JSON has no NaN; the line is broken
+        drawn[f"exact_{name}"] = value_text(value, entry)
+        drawn[name] = finite_or_none(value)  # JSON has no NaN; the line is broken
     for name in _CURVES:
-        drawn[f"drawn_{name}"] = vertical.shown(drawn[name])
+        drawn[f"drawn_{name}"] = vertical.place(drawn[name])
     drawn["off_scale"] = drawn["drawn_mean"] != drawn["mean"]
     return drawn
 
@@ -173,7 +169,7 @@ def _tooltip(look: Look) -> list[alt.Tooltip]:
 
 
 def exact_values() -> list[alt.Tooltip]:
-    """What every tooltip tells of a summary's row."""
+    """What every tooltip shows of a row of a summary."""
     return [
         alt.Tooltip("layer:Q", format="d"),
         alt.Tooltip("exact_mean:N", title="mean"),
@@ -194,7 +190,7 @@ def _noise_floor(vertical: Vertical) -> list[alt.Chart]:
     middle = math.sqrt(low * high)
     base = alt.Chart(alt.InlineData(values=[{"from": low, "to": high, "middle": middle}]))
     band = base.mark_rect(color=theme.INK["muted"], opacity=0.13).encode(
-        y=vertical.of("from:Q"), y2="to:Q"
+        y=vertical.encode("from:Q"), y2="to:Q"
     )
     name = base.mark_text(
         text="float32 noise floor",
@@ -203,9 +199,5 @@ def _noise_floor(vertical: Vertical) -> list[alt.Chart]:
         dx=8,
         fontSize=10.5,
         color=theme.INK["muted"],
-    ).encode(x=alt.value(0), y=vertical.of("middle:Q"))
+    ).encode(x=alt.value(0), y=vertical.encode("middle:Q"))
     return [band, name]
-
-
-def _measured(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import altair as alt
 
-from rankscope.figures import theme
-from rankscope.figures.panel import HOVERED, PINNED, view_name
+from rankscope.figures import _theme as theme
+from rankscope.figures._panel import HOVERED, PINNED, view_name
 
 # The title of a y axis that is words, not a formula.
 WORDS_AS_TITLE: Final[Mapping[str, Any]] = {
@@ -16,17 +16,18 @@ WORDS_AS_TITLE: Final[Mapping[str, Any]] = {
 }
 
 
-def framed(
+def lay_out(
     panels: Sequence[alt.LayerChart],
     *,
     title: str | None,
     names: Sequence[str] = (),
     shapes: bool = False,
 ) -> alt.ConcatChart:
-    """The panels in the house style; ``names`` are those of the legend, which then listens.
+    """Put the panels side by side, in the house style.
 
-    In the panels' data the field ``variant`` holds the name. ``shapes`` says that names differ by
-    shape as well as by colour, in one legend.
+    ``names`` are those of the legend, which then listens to the pointer; in the panels' data the
+    field ``variant`` holds them. ``shapes`` says that names differ by shape as well as by colour,
+    in one legend.
     """
     figure = alt.ConcatChart(
         concat=list(panels),
@@ -39,7 +40,7 @@ def framed(
     )
     if title is not None:
         figure = figure.properties(title=alt.Title(title, fontSize=16, offset=20, frame="bounds"))
-    return theme.styled(figure, names=names)
+    return theme.apply_style(figure, names=names)
 
 
 def _selections(panels: int) -> list[alt.TopLevelSelectionParameter]:

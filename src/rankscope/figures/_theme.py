@@ -16,6 +16,16 @@ VARIANT_COLOURS: Final[Mapping[str, str]] = {
 }
 FOLLOWING_COLOURS: Final = ("#a66fdc", "#a8208c", "#6b675e", "#e0559b", "#2f7d1f", "#6d28d9")
 SINGLE_COLOUR: Final = "#3f5f8a"
+# For curves of any name: neighbours far apart in hue, grey and the violets late.
+PALETTE: Final = (
+    VARIANT_COLOURS["transformer"],
+    VARIANT_COLOURS["SAN+MLP"],
+    VARIANT_COLOURS["SAN+skip"],
+    VARIANT_COLOURS["SAN"],
+    *FOLLOWING_COLOURS,
+)
+# Four kinds of line in turn: of two curves that coincide both are seen.
+DASHES: Final = ([1, 0], [6, 3], [2, 4], [8, 3, 2, 3])
 
 # Shape says the variant a second time, for readers and printers without colour.
 SHAPES: Final = (
@@ -94,6 +104,11 @@ def colours(variants: Sequence[str]) -> dict[str, str]:
     return {name: VARIANT_COLOURS.get(name) or next(following) for name in variants}
 
 
+def palette(names: Sequence[str]) -> dict[str, str]:
+    """One colour per curve, in order of appearance."""
+    return dict(zip(names, cycle(PALETTE), strict=False))
+
+
 def shapes(variants: Sequence[str]) -> dict[str, str]:
     """One point shape per variant: its own if it has one, otherwise the next that is free."""
     own = dict(zip(VARIANT_COLOURS, SHAPES, strict=False))
@@ -107,23 +122,28 @@ def dashes(variants: Sequence[str]) -> dict[str, list[int]]:
     return {name: [6, 3] if index % 2 else [1, 0] for index, name in enumerate(variants)}
 
 
-def styled(chart: alt.ConcatChart, *, names: Sequence[str] = ()) -> alt.ConcatChart:
-    """The panels in the house style, written into their own configuration.
+def fixed_scale(looks: Mapping[Any, Any]) -> alt.Scale:
+    """A scale that gives each name its own colour, shape or dash."""
+    return alt.Scale(domain=list(looks), range=list(looks.values()))
+
+
+def apply_style(chart: alt.ConcatChart, *, names: Sequence[str] = ()) -> alt.ConcatChart:
+    """Give the panels the house style, written into their own configuration.
 
     ``names`` are those in the legend, so that it can be broken into lines. ``usermeta`` speaks to
     pages that embed the chart: it asks all of them for vector graphics, and tells ours that the
     panels may be given another width and another number of columns.
     """
-    entry = 40 + 7 * max(map(len, names), default=0)
-    dressed = chart.copy(deep=False)
-    dressed.background = INK["paper"]
-    dressed.config = configuration()
-    dressed.config["legend"]["columns"] = max(1, COLUMNS * PANEL_WIDTH // entry)
-    dressed.usermeta = {
+    width = 40 + 7 * max(map(len, names), default=0)
+    figure = chart.copy(deep=False)
+    figure.background = INK["paper"]
+    figure.config = configuration()
+    figure.config["legend"]["columns"] = max(1, COLUMNS * PANEL_WIDTH // width)
+    figure.usermeta = {
         "embedOptions": {"renderer": "svg"},
-        "rankscope": {"panels": True, "legendEntry": entry},
+        "rankscope": {"panels": True, "legendEntry": width},
     }
-    return dressed
+    return figure
 
 
 def configuration() -> dict[str, Any]:

@@ -1,20 +1,21 @@
 """Where an axis begins and ends, and which values it names."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import altair as alt
 
-from rankscope.figures import theme
+from rankscope.figures import _theme as theme
+from rankscope.metric_catalogue import Scale
+from rankscope.numerals import MINUS, exponent_text, power_of_ten
 
 _MOST_TICKS = 7
 _MARGIN = 0.04  # of an axis, left free at its ends, so that nothing touches the frame
 _TINY = 1e-300  # a decade below it a float64 has lost its digits; smaller counts as zero
 _FARTHEST = 1.7e308  # an end beyond it would be infinite, which no chart can hold
 _AXIS_ROOM = 34.0  # pixels left of a plot for the names of short ticks, as the theme leaves them
-_TOO_LONG = 1e7  # exponents with more digits are told in powers of ten themselves
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,13 @@ class Vertical:
     ticks: tuple[Tick, ...] = ()
     floor: float | None = None
 
-    def of(self, field: str) -> alt.Y:
+    def encode(self, field: str) -> alt.Y:
         """The encoding that draws a field on this axis."""
         scale = alt.Scale(type=self.kind, domain=list(self.domain), nice=False)
         if not self.ticks:
             return alt.Y(field, scale=scale, axis=alt.Axis(title=self.title, tickCount=5))
         values: list[Any] = [tick.value for tick in self.ticks]
-        # The axis does not know of the names drawn beside it, so it is told what room they need.
+        # The axis does not know of the names drawn beside it, so it is given the room they need.
         room = max(_AXIS_ROOM, 12.0 - self._edge())
         return alt.Y(
             field,
@@ -54,7 +55,7 @@ class Vertical:
             axis=alt.Axis(title=self.title, values=values, labels=False, minExtent=room),
         )
 
-    def names(self) -> list[alt.Chart]:
+    def tick_labels(self) -> list[alt.Chart]:
         """The names of the ticks as marks: raised exponents are in no way an axis can be asked for.
 
         Superscript characters would do in a browser, but most fonts lack them, and in a picture
@@ -64,7 +65,7 @@ class Vertical:
             return []
         rows = [{"value": t.value, "text": t.text, "exponent": t.exponent} for t in self.ticks]
         edge = self._edge()
-        base = alt.Chart(alt.InlineData(values=rows)).encode(y=self.of("value:Q"))
+        base = alt.Chart(alt.InlineData(values=rows)).encode(y=self.encode("value:Q"))
         look: dict[str, Any] = {"color": theme.INK["text"], "baseline": "middle"}
         text = base.mark_text(align="right", fontSize=theme.LABEL_SIZE, **look)
         raised = base.mark_text(align="left", fontSize=theme.LABEL_SIZE - 2.5, dy=-4.5, **look)
@@ -84,17 +85,17 @@ class Vertical:
         """Where the raised exponents begin, in pixels left of the plot."""
         return -7.0 - max(_length(tick.exponent) for tick in self.ticks)
 
-    def shown(self, value: float | None) -> float | None:
+    def place(self, value: float | None) -> float | None:
         """Where a value is drawn: at the floor, if the axis has no other place for it."""
         if value is None or self.floor is None:
             return value
         return value if value >= _TINY else self.floor
 
 
-def linear(title: str, values: Sequence[float], *, includes: Sequence[float] = ()) -> Vertical:
+def linear_axis(title: str, values: Sequence[float], *, includes: Sequence[float] = ()) -> Vertical:
     """An axis that holds all values, and those it has to include."""
-    held = [*values, *includes] or [0.0, 1.0]
-    low, high = min(held), max(held)
+    inside = [*values, *includes] or [0.0, 1.0]
+    low, high = min(inside), max(inside)
     span = high - low or abs(low) or 1.0
     return Vertical(
         "linear",
@@ -103,18 +104,18 @@ def linear(title: str, values: Sequence[float], *, includes: Sequence[float] = (
     )
 
 
-def logarithmic(title: str, values: Sequence[float], *, includes: Sequence[float] = ()) -> Vertical:
+def log_axis(title: str, values: Sequence[float], *, includes: Sequence[float] = ()) -> Vertical:
     """A logarithmic axis, with what is not positive a decade below the smallest that is.
 
     It spans a decade at least, so that what stays level looks level.
     """
-    shown = positive(values)
-    smallest = min(shown, default=1.0)
-    floor = smallest / 10 if len(shown) < len(values) else None
-    held = [*shown, *includes] or [1.0]
-    low, high = min(held), max(held)
+    kept = select_positive(values)
+    smallest = min(kept, default=1.0)
+    floor = smallest / 10 if len(kept) < len(values) else None
+    inside = [*kept, *includes] or [1.0]
+    low, high = min(inside), max(inside)
     low = min(low, high / 10, floor or low)
-    ticks = _ticks(low, high)
+    ticks = _decade_ticks(low, high)
     if floor is not None:
         ticks = [Tick(floor, "0"), *(tick for tick in ticks if tick.value >= 3 * floor)]
     margin = 10 ** (_MARGIN * (math.log10(high) - math.log10(low)))
@@ -122,56 +123,44 @@ def logarithmic(title: str, values: Sequence[float], *, includes: Sequence[float
     return Vertical("log", title, domain, tuple(ticks), floor)
 
 
-def exponents(title: str, values: Sequence[float], *, includes: Sequence[float] = ()) -> Vertical:
+def exponent_axis(
+    title: str, values: Sequence[float], *, includes: Sequence[float] = ()
+) -> Vertical:
     """An even axis over exponents of ten that names the powers: for values that are logarithms.
 
     It spans a decade at least, so that what stays level looks level.
     """
-    held = [min(max(v, -_FARTHEST), _FARTHEST) for v in (*values, *includes)] or [0.0]
-    low, high = min(held), max(held)
+    inside = [min(max(v, -_FARTHEST), _FARTHEST) for v in (*values, *includes)] or [0.0]
+    low, high = min(inside), max(inside)
     low = min(low, high - max(1.0, 1e-9 * abs(high)))  # the second where floats are further apart
     margin = _MARGIN * (high / 2 - low / 2) * 2
     domain = (max(low - margin, -_FARTHEST), min(high + margin, _FARTHEST))
-    return Vertical("linear", title, domain, tuple(_powers(*domain)))
+    return Vertical("linear", title, domain, tuple(_power_ticks(*domain)))
 
 
-def exponent_text(exponent: float, *, digits: int = 0) -> str:
-    """An exponent of ten: with a true minus, its thousands told apart.
-
-    >>> exponent_text(-47003.12, digits=1)
-    '−47,003.1'
-    """
-    if abs(exponent) >= _TOO_LONG:
-        mantissa, power = f"{exponent:.2e}".split("e")
-        text = f"{mantissa.rstrip('0').rstrip('.')}e{int(power)}"
-    else:
-        text = f"{exponent:,.{digits}f}"
-    return "0" if text.strip("-0.") == "" else text.replace("-", "−")
+AXES: Final[Mapping[Scale, Callable[..., Vertical]]] = {
+    "log": log_axis,
+    "linear": linear_axis,
+    "exponent": exponent_axis,
+}
+"""How the axis of a metric is made, by its scale."""
 
 
 def power_text(exponent: float | None) -> str:
-    """The number whose base-10 logarithm this is, told as people write it.
+    """The number whose base-10 logarithm this is, as a tooltip shows it.
 
     >>> power_text(-47003.12), power_text(-0.0458)
     ('10^−47,003.1', '0.9')
-
-    Minus infinity is the logarithm of zero; what is missing or undefined is "none".
     """
-    if exponent is None or math.isnan(exponent):
-        return "none"
-    if math.isinf(exponent):
-        return "exactly 0" if exponent < 0 else "infinite"
-    if -3 <= exponent < 6:
-        return f"{10**exponent:.3g}" if exponent < 3 else f"{10**exponent:,.0f}"
-    return f"10^{exponent_text(exponent, digits=2 if abs(exponent) < 100 else 1)}"
+    return power_of_ten(exponent, digits=3)
 
 
-def positive(values: Sequence[float]) -> list[float]:
+def select_positive(values: Sequence[float]) -> list[float]:
     """Those a logarithmic axis has a place for."""
     return [value for value in values if value >= _TINY]
 
 
-def _ticks(low: float, high: float) -> list[Tick]:
+def _decade_ticks(low: float, high: float) -> list[Tick]:
     """Powers of ten within the range, thinned; 1, 2 and 5 times them if it is short."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     if math.log10(high) - math.log10(low) < 2:
@@ -179,14 +168,14 @@ def _ticks(low: float, high: float) -> list[Tick]:
         return [Tick(step, f"{step:g}") for step in steps if low <= step <= high]
     powers = [e for e in range(last, first - 1, -1) if low <= float(f"1e{e}") <= high]
     thinned = powers[:: math.ceil(len(powers) / _MOST_TICKS)]
-    return [Tick(float(f"1e{e}"), "10", f"{e}".replace("-", "−")) for e in reversed(thinned)]
+    return [Tick(float(f"1e{e}"), "10", f"{e}".replace("-", MINUS)) for e in reversed(thinned)]
 
 
-def _powers(low: float, high: float) -> list[Tick]:
+def _power_ticks(low: float, high: float) -> list[Tick]:
     """Round exponents within the range; the numbers themselves if it is short and near one."""
     span = high / 2 - low / 2  # halved, or the ends of the float range would be too far apart
     if 2 * span < 2 and low >= -4 and high <= 5:
-        near = _ticks(10**low, 10**high)
+        near = _decade_ticks(10**low, 10**high)
         return [Tick(math.log10(tick.value), tick.text, tick.exponent) for tick in near]
     step = round_step(span / (_MOST_TICKS + 1) * 2)
     if 2 * span >= 2:
@@ -195,8 +184,8 @@ def _powers(low: float, high: float) -> list[Tick]:
     while len(numbers) > _MOST_TICKS:
         step = round_step(1.5 * step)
         numbers = _multiples(step, low, high)
-    digits = max(0, -math.floor(math.log10(step)))
-    return [Tick(k * step, "10", exponent_text(k * step, digits=digits)) for k in numbers]
+    decimals = max(0, -math.floor(math.log10(step)))
+    return [Tick(k * step, "10", exponent_text(k * step, decimals=decimals)) for k in numbers]
 
 
 def _multiples(step: float, low: float, high: float) -> range:

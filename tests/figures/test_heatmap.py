@@ -2,8 +2,7 @@
 
 import pytest
 
-from rankscope.figures.metric_words import PATH_WORDS, metric_words
-from rankscope.figures.shading import linear_shades, log_shades, whole_numbers
+from rankscope.figures._heatmap import linear_shades, log_shades, whole_numbers
 
 
 @pytest.mark.parametrize(
@@ -34,14 +33,4 @@ def test_logarithmic_shades_have_a_place_for_zero():
     axis = log_shades([0.0, 1e-3, 1.0]).axis
     assert axis.kind == "log"
     assert axis.floor == 1e-4
-    assert axis.shown(0.0) == 1e-4
-
-
-@pytest.mark.parametrize("name", ["residual_share", "norm_share", "projection", "proportion"])
-def test_what_paths_are_measured_by_has_words_that_fonts_have(name):
-    words = metric_words(name)
-    assert words is PATH_WORDS[name]
-    assert (words.scale == "log") == name.endswith("_share")
-    assert 10 < len(words.meaning) < 60
-    latin = {chr(code) for code in range(0x20, 0x180)}
-    assert set(words.title + words.symbol + words.meaning) <= latin | set("‖′−")
+    assert axis.place(0.0) == 1e-4

@@ -1,0 +1,172 @@
+"""Which figures there are, and how a drawing of a result becomes one of them.
+
+To add a figure, write its function in a file of its own and one entry in ``FIGURES``.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any, Final, Literal
+
+import polars as pl
+
+from rankscope import metric_catalogue
+from rankscope.errors import InputError
+from rankscope.figures._depths import by_depth
+from rankscope.figures._distributions import length_distributions
+from rankscope.figures._heads import head_map
+from rankscope.figures._layers import by_layer, by_model
+from rankscope.figures._lengths import by_length
+from rankscope.figures._sweeps import by_setting
+from rankscope.figures._theme import Figure
+from rankscope.results import Drawing, Result
+
+_MEDIANS: Final = "Lines are medians over the samples, {} their 10th to 90th percentile."
+_MEANS: Final = "Lines are means over the samples, bands their 10th to 90th percentile."
+
+
+@dataclass(frozen=True)
+class FigureKind:
+    """One figure: its function, what of a result it draws, and its words.
+
+    ``reading`` says in a sentence how to read it, ``against`` ends a heading: "against depth".
+    ``metric`` is the only one it draws, if it draws only one.
+    """
+
+    function: Callable[..., Figure]
+    draws: Literal["summary", "table"]
+    reading: str
+    against: str
+    metric: str = ""
+
+    @property
+    def name(self) -> str:
+        """Under which drawings ask for it: the name of its function."""
+        return self.function.__name__
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The keywords its function takes."""
+        return tuple(signature(self.function).parameters)[1:]
+
+
+FIGURES: Final[dict[str, FigureKind]] = {
+    kind.name: kind
+    for kind in (
+        FigureKind(by_depth, "summary", _MEDIANS.format("bands"), "against depth"),
+        FigureKind(by_setting, "summary", _MEDIANS.format("bars"), "against what was varied"),
+        FigureKind(by_layer, "summary", _MEANS, "layer by layer"),
+        FigureKind(by_model, "summary", _MEANS, "layer by layer"),
+        FigureKind(
+            by_length,
+            "summary",
+            "Points are means over the samples, bars their 10th to 90th percentile; paths of one "
+            "length are added up before they are measured.",
+            "by path length",
+            "residual_share",
+        ),
+        FigureKind(
+            head_map,
+            "table",
+            "Each cell is the mean over the samples of what all paths through that head carry.",
+            "by head",
+            "residual_share",
+        ),
+        FigureKind(
+            length_distributions,
+            "table",
+            "Which part of all paths has which length, exactly counted.",
+            "by length",
+            "proportion",
+        ),
+    )
+}
+
+
+def draw(drawing: Drawing, result: Result) -> Figure:
+    """The chart a drawing of a result asks for.
+
+    >>> from rankscope import tables
+    >>> table = tables.frame({"layer": [0, 1], "metric": ["rank"] * 2, "value": [4.0, 2.0]})
+    >>> result = Result("r", "Rank", "Does it fall?", (), table, {})
+    >>> chart = draw(Drawing("by_depth", metric="rank"), result)
+    """
+    kind = _kind_of(drawing)
+    rows = _keep(result.table if kind.draws == "table" else result.summary, drawing)
+    return kind.function(rows, **_keywords(drawing, kind))
+
+
+def heading(drawing: Drawing) -> str:
+    """What a chart is about.
+
+    >>> heading(Drawing("by_depth", metric="log10_slack"))
+    'Slack against depth'
+    """
+    kind = _kind_of(drawing)
+    name = drawing.metric or kind.metric
+    if not name:
+        return kind.against[:1].upper() + kind.against[1:]
+    return f"{metric_catalogue.metric(name).title} {kind.against}"
+
+
+def headings(drawings: Sequence[Drawing]) -> list[str]:
+    """A heading for each drawing; those that would be alike say which rows they keep."""
+    plain = [heading(drawing) for drawing in drawings]
+    return [
+        f"{text}: {', '.join(label for labels in drawing.only.values() for label in labels)}"
+        if plain.count(text) > 1 and drawing.only
+        else text
+        for text, drawing in zip(plain, drawings, strict=True)
+    ]
+
+
+def reading(drawing: Drawing) -> str:
+    """How to read a chart, in a sentence."""
+    return _kind_of(drawing).reading
+
+
+def _kind_of(drawing: Drawing) -> FigureKind:
+    if drawing.figure not in FIGURES:
+        raise InputError(
+            f"a drawing asks for the figure {drawing.figure!r}; choose one of {', '.join(FIGURES)}."
+        )
+    return FIGURES[drawing.figure]
+
+
+def _keep(rows: pl.DataFrame, drawing: Drawing) -> pl.DataFrame:
+    """The rows a drawing is about."""
+    for column, wanted in drawing.only.items():
+        if column not in rows.columns:
+            raise InputError(
+                f"a drawing of {drawing.metric} keeps some of {column!r}; the table has "
+                f"{', '.join(rows.columns)}."
+            )
+        labels = rows[column].cast(pl.String)
+        if not labels.is_in(wanted).any():
+            present = ", ".join(labels.unique(maintain_order=True).drop_nulls().to_list())
+            raise InputError(
+                f"a drawing of {drawing.metric} keeps the {column} {', '.join(wanted)}; the table "
+                f"has {present}."
+            )
+        rows = rows.filter(labels.is_in(wanted))
+    return rows
+
+
+def _keywords(drawing: Drawing, kind: FigureKind) -> Mapping[str, Any]:
+    """What a figure's function is given; what it could not use is refused."""
+    given = dict(drawing.options)
+    if drawing.metric and drawing.metric != kind.metric:
+        if kind.metric:
+            raise InputError(
+                f"{kind.name} draws {kind.metric} alone; a drawing asks it for {drawing.metric}."
+            )
+        if "metrics" in kind.options:
+            given["metrics"] = [drawing.metric]
+        else:
+            given["metric"] = drawing.metric
+    if drawing.roles:
+        given["roles"] = drawing.roles
+    unknown = [name for name in given if name not in kind.options]
+    if unknown:
+        raise InputError(f"{kind.name} takes no {unknown[0]}; it takes {', '.join(kind.options)}.")
+    return given

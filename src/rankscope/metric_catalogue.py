@@ -1,0 +1,589 @@
+"""Every metric that stands in a table: its name, its words, how it is drawn and what it means.
+
+Traces, charts, pages and the documentation read this catalogue, which imports nothing. To add a
+metric, write its function and one entry here: with ``of`` and ``compute`` a trace knows it by name.
+
+Throughout, X is the matrix of tokens, res(X) what is left of it when its center is subtracted from
+every token, P an attention matrix, and r and r′ the residual before and after a layer.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Scale = Literal["log", "linear", "exponent"]
+Collapse = Literal["down", "up", ""]
+Of = Literal["deviation", "hidden", "spectrum", "attention", ""]
+
+_LOGARITHM: Final = "log10_"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric: what it is called, what it means, how it is drawn, how a trace computes it.
+
+    ``meaning`` fits on one line of a chart, ``definition`` is for pages and documentation. On the
+    scale ``exponent`` values are base-10 logarithms, and an axis names the powers. ``collapse``
+    says which way its values go as tokens become alike; empty if neither. ``includes`` are values
+    an axis shows whatever was measured, ``marks`` those with a name of their own. Titles, symbols
+    and meanings keep to characters every font has (no ₂ or ⁴), or a picture made on a bare machine
+    shows boxes.
+
+    ``compute`` is ``module:name`` of the function a trace calls, ``of`` what it is a function of:
+    a method of ``Deviations`` or ``Spectra`` of the hidden states, or ``f(x, token_mask=...)`` of
+    hidden states or attention matrices. Both are empty if a trace does not compute it.
+    """
+
+    name: str
+    title: str
+    symbol: str = ""
+    scale: Scale = "linear"
+    meaning: str = ""
+    definition: str = ""
+    collapse: Collapse = ""
+    includes: tuple[float, ...] = ()
+    marks: tuple[tuple[float, str], ...] = ()
+    of: Of = ""
+    compute: str = ""
+
+
+def metric(name: str) -> Metric:
+    """The entry of a metric.
+
+    >>> metric("mean_cosine").title
+    'Mean cosine'
+    >>> metric("log10_my_score").title, metric("log10_my_score").scale
+    ('My score', 'exponent')
+
+    One that has no entry, for instance a function of one's own, keeps its name; it is drawn on a
+    linear axis, or on one over exponents if it begins with ``log10_``.
+    """
+    if name in METRICS:
+        return METRICS[name]
+    words = name.removeprefix(_LOGARITHM).replace("_", " ").strip() or name
+    scale: Scale = "exponent" if name.startswith(_LOGARITHM) else "linear"
+    return Metric(name, words[:1].upper() + words[1:], scale=scale)
+
+
+_ALIKE: Final = "0 = all tokens alike"
+_SMALLER: Final = "Smaller = tokens more alike"
+_SIZED: Final = "grows with the size of the tokens"
+_PARTS: Final = "1 = as large as the whole; parts can cancel out"
+_ONE_LAYER: Final = "The residual after the layer stays below it"
+_ALL_LAYERS: Final = "The residual stays below it at every depth"
+
+# What a trace can compute.
+_TRACED: Final = (
+    Metric(
+        "relative_residual",
+        "Relative residual",
+        "‖res(X)‖ / ‖X‖",
+        "log",
+        f"{_ALIKE}; about 1 = nothing in common",
+        "The residual divided by the norm of all tokens, both in the composite norm √(‖·‖₁‖·‖∞).",
+        "down",
+        includes=(1.0,),
+        of="deviation",
+        compute="rankscope.metrics:Deviations.relative_residual",
+    ),
+    Metric(
+        "residual",
+        "Residual",
+        "‖res(X)‖",
+        "log",
+        f"{_ALIKE}; {_SIZED}",
+        "‖X − 1x̄ᵀ‖ with x̄ the mean of the tokens, in the composite norm √(‖·‖₁‖·‖∞) of Dong et al. "
+        "2021.",
+        "down",
+        of="deviation",
+        compute="rankscope.metrics:Deviations.residual",
+    ),
+    Metric(
+        "dispersion",
+        "Dispersion",
+        "μ(X)",
+        "log",
+        f"{_ALIKE}; {_SIZED}",
+        "μ(X) = ‖X − 1x̄ᵀ‖ in the Frobenius norm, the measure of Wu et al. 2024.",
+        "down",
+        of="deviation",
+        compute="rankscope.metrics:Deviations.dispersion",
+    ),
+    Metric(
+        "mean_cosine",
+        "Mean cosine",
+        "cos(x, x′)",
+        "linear",
+        "1 = one direction; 0 = none in common",
+        "The mean of cos(x, x′) over all pairs of different tokens.",
+        "up",
+        includes=(0.0, 1.0),
+        of="hidden",
+        compute="rankscope.metrics:mean_cosine",
+    ),
+    Metric(
+        "effective_rank",
+        "Effective rank",
+        "exp H(σ)",
+        "linear",
+        "1 = one direction; higher = more in use",
+        "exp of the entropy of σ/Σσ, the singular values of X divided by their sum (Roy and "
+        "Vetterli 2007).",
+        "down",
+        includes=(0.0,),
+        of="spectrum",
+        compute="rankscope.metrics:Spectra.effective_rank",
+    ),
+    Metric(
+        "stable_rank",
+        "Stable rank",
+        "Σσ² / max σ²",
+        "linear",
+        "1 = one direction dominates",
+        "Σσ² / σ₁², the squared Frobenius norm of X over its squared spectral norm.",
+        "down",
+        includes=(0.0,),
+        of="spectrum",
+        compute="rankscope.metrics:Spectra.stable_rank",
+    ),
+    Metric(
+        "numerical_rank",
+        "Numerical rank",
+        "rank(X)",
+        "linear",
+        "1 = one direction above rounding",
+        "How many singular values of X exceed the rounding of its number format times the largest.",
+        "down",
+        includes=(0.0,),
+        of="spectrum",
+        compute="rankscope.metrics:Spectra.numerical_rank",
+    ),
+    Metric(
+        "participation_ratio",
+        "Participation ratio",
+        "(Σσ²)² / Σ(σ²)²",
+        "linear",
+        "How many directions share the energy",
+        "(Σσ²)² / Σσ⁴ of the singular values of X.",
+        "down",
+        includes=(0.0,),
+        of="spectrum",
+        compute="rankscope.metrics:Spectra.participation_ratio",
+    ),
+    Metric(
+        "spectral_ratio",
+        "Spectral ratio",
+        "σ2 / σ1",
+        "log",
+        "0 = rank one; 1 = no direction dominates",
+        "σ₂/σ₁, the second singular value of X over the first.",
+        "down",
+        includes=(1.0,),
+        of="spectrum",
+        compute="rankscope.metrics:Spectra.spectral_ratio",
+    ),
+    Metric(
+        "attention_entropy",
+        "Attention entropy",
+        "H(P), nats",
+        "linear",
+        "0 = one key per query; log n = all alike",
+        "The mean entropy of the rows of P, in nats.",
+        includes=(0.0,),
+        of="attention",
+        compute="rankscope.metrics:attention_entropy",
+    ),
+    Metric(
+        "dobrushin",
+        "Ergodicity coefficient",
+        "τ(P)",
+        "linear",
+        "0 = one step makes all tokens alike; 1 = need not mix",
+        "τ(P) = ½ max over pairs of queries of Σ_j |P_ij − P_i′j|, Dobrushin's coefficient: the "
+        "largest part of any difference that one application of P can leave.",
+        "down",
+        includes=(0.0, 1.0),
+        of="attention",
+        compute="rankscope.metrics:dobrushin",
+    ),
+    Metric(
+        "second_singular_value",
+        "Second singular value",
+        "σ2(P)",
+        "linear",
+        "0 = no difference gets through",
+        "σ₂(P), the second singular value of the attention matrix.",
+        "down",
+        includes=(0.0, 1.0),
+        of="attention",
+        compute="rankscope.metrics:second_singular_value",
+    ),
+    Metric(
+        "high_pass_ratio",
+        "High-pass ratio",
+        "‖high-pass‖ / ‖DC‖",
+        "linear",
+        "0 = all queries look alike",
+        "‖P − 11ᵀP/n‖ / ‖11ᵀP/n‖ in the Frobenius norm: what the rows of P do not have in common "
+        "over what they have.",
+        "down",
+        includes=(0.0,),
+        of="attention",
+        compute="rankscope.metrics:high_pass_ratio",
+    ),
+)
+
+# What a part of a hidden state is of the whole: the paths of one length, or through one head.
+_PATHS: Final = (
+    Metric(
+        "residual_share",
+        "Share of the residual",
+        "‖res(part)‖ / ‖res(X)‖",
+        "log",
+        _PARTS,
+        "The residual of what some paths carry over the residual of the whole hidden state; shares "
+        "need not add up to 1, since parts can cancel.",
+        includes=(1.0,),
+    ),
+    Metric(
+        "norm_share",
+        "Share of the norm",
+        "‖part‖ / ‖X‖",
+        "log",
+        _PARTS,
+        "The Frobenius norm of what some paths carry over that of the whole hidden state.",
+        includes=(1.0,),
+    ),
+    Metric(
+        "projection",
+        "Projection",
+        "part·X / ‖X‖²",
+        "linear",
+        "All parts add up to 1; below 0 = against the whole",
+        "⟨part, X⟩ / ‖X‖², so that the parts of all lengths and of the biases add up to 1.",
+        includes=(0.0, 1.0),
+    ),
+    Metric(
+        "proportion",
+        "Proportion of paths",
+        "paths of this length / all paths",
+        "linear",
+        "How many of all paths have each length",
+        "How many of a model's paths have this length, divided by how many there are; counted "
+        "exactly from its layers and heads.",
+        includes=(0.0,),
+    ),
+)
+
+# Runs in scaled arithmetic, far beyond the range of floats.
+_DEEP: Final = (
+    Metric(
+        "log10_residual",
+        "Residual",
+        "‖res(X)‖",
+        "exponent",
+        f"{_SMALLER}; grows with their size",
+        "The base-10 logarithm of the residual, in the norm and around the center that the "
+        "provenance names.",
+        "down",
+    ),
+    Metric(
+        "log10_relative_residual",
+        "Relative residual",
+        "‖res(X)‖ / ‖X‖",
+        "exponent",
+        f"{_SMALLER}; about 1 = nothing in common",
+        "The base-10 logarithm of the residual divided by the norm of all tokens, in the norm that "
+        "the provenance names.",
+        "down",
+        includes=(0.0,),
+    ),
+    Metric(
+        "log10_dispersion",
+        "Dispersion",
+        "μ(X)",
+        "exponent",
+        f"{_SMALLER}; grows with their size",
+        "The base-10 logarithm of μ(X) = ‖X − 1x̄ᵀ‖ in the Frobenius norm.",
+        "down",
+    ),
+    Metric(
+        "log10_largest",
+        "Largest entry",
+        "max |X|",
+        "exponent",
+        "Number formats overflow if it grows too large",
+        "The base-10 logarithm of the largest entry of X in absolute value.",
+    ),
+    Metric(
+        "local_exponent",
+        "Local exponent",
+        "log r′ / log r",
+        "linear",
+        "What a layer multiplies the residual's logarithm by",
+        "log r′ / log r: 3 where r′ = C r³ and the residual is small, 1 where r′ = c r.",
+        "up",
+        includes=(0.0, 1.0, 3.0),
+        marks=((1.0, "exponential"), (3.0, "doubly exponential")),
+    ),
+    Metric(
+        "log10_contraction",
+        "Contraction",
+        "r′ / r",
+        "exponent",
+        "Level = exponential collapse; 1 = none",
+        "The base-10 logarithm of r′/r; level with depth where collapse is exponential.",
+        "down",
+        includes=(0.0,),
+    ),
+    Metric(
+        "log10_cubic_constant",
+        "Cubic constant",
+        "r′ / r³",
+        "exponent",
+        "C in r′ = C r³; level with depth = doubly exponential",
+        "The base-10 logarithm of r′/r³; level with depth where collapse is doubly exponential.",
+        "down",
+    ),
+)
+
+# Bounds, and what they are made of: composite norm, best center.
+_BOUNDS: Final = (
+    Metric(
+        "log10_input_residual",
+        "Residual before the layer",
+        "r",
+        "exponent",
+        f"{_SMALLER}; grows with their size",
+        "The base-10 logarithm of the residual a layer is given, in the composite norm around the "
+        "best center.",
+        "down",
+    ),
+    Metric(
+        "log10_score_difference",
+        "Score difference",
+        "max D",
+        "exponent",
+        "Small = attention close to a rank-one pattern",
+        "The base-10 logarithm of the largest D_i, by which the scores of query i differ once what "
+        "all queries share is taken out; the bounds of Dong et al. 2021 need it below 1.2564.",
+    ),
+    Metric(
+        "gamma",
+        "Gamma",
+        "γ",
+        "linear",
+        "1 = one query stands out; the root of n = all alike",
+        "γ = √(Σ_i D_i / max_i D_i), the largest over the heads, with D_i the score differences.",
+        includes=(1.0,),
+    ),
+    Metric(
+        "beta",
+        "Beta",
+        "‖W_QK‖·‖W_V‖",
+        "log",
+        "Size of the weights; bounds grow with it",
+        "The constant of the weights: ‖W_QK‖₁‖W_V‖ in the composite norm for one head, and for "
+        "several √(Σ‖W_QK‖₁‖W‖₁ · Σ‖W_QK‖₁‖W‖∞) over the heads, in the place of βH.",
+    ),
+    Metric(
+        "lipschitz",
+        "Lipschitz constant",
+        "λ",
+        "log",
+        "By how much the MLP can stretch a difference",
+        "λ, a Lipschitz constant of what follows attention in the layer; 1 without an MLP.",
+        includes=(1.0,),
+    ),
+    Metric(
+        "condition",
+        "Condition of the bounds",
+        "max D within its limit",
+        "linear",
+        "1 = the bounds on this layer apply; 0 = they do not",
+        "Whether all scores of each query differ by 1.2564 at most, where eᵗ = 1 + 2t: the "
+        "condition of the bounds of Dong et al. 2021.",
+        includes=(0.0, 1.0),
+    ),
+    Metric(
+        "log10_a_priori_bound",
+        "A-priori bound",
+        "bound on r′",
+        "exponent",
+        _ONE_LAYER,
+        "The base-10 logarithm of 4γβλ·scale·r³ (Dong et al. 2021, theorem 2.2).",
+        "down",
+    ),
+    Metric(
+        "log10_data_bound",
+        "Bound from the data",
+        "bound on r′",
+        "exponent",
+        _ONE_LAYER,
+        "The base-10 logarithm of the step before the a-priori bound in its proof, with the score "
+        "differences as measured.",
+        "down",
+    ),
+    Metric(
+        "log10_sharp_bound",
+        "Sharp bound",
+        "bound on r′",
+        "exponent",
+        _ONE_LAYER,
+        "The base-10 logarithm of the best bound that follows from the score differences alone; it "
+        "needs no condition.",
+        "down",
+    ),
+    Metric(
+        "log10_depth_bound",
+        "Bound over the layers",
+        "bound on ‖res(X)‖",
+        "exponent",
+        _ALL_LAYERS,
+        "The base-10 logarithm of κ^((3^L − 1)/2) ‖res(X)‖^(3^L), with κ the largest 4γβλ·scale of "
+        "the L layers (Dong et al. 2021, theorem 2.3).",
+        "down",
+    ),
+    Metric(
+        "log10_depth_data_bound",
+        "Chained bounds from the data",
+        "bound on ‖res(X)‖",
+        "exponent",
+        _ALL_LAYERS,
+        "The base-10 logarithm of the bounds on single layers chained from the input on, with each "
+        "layer's score differences as measured.",
+        "down",
+    ),
+    Metric(
+        "log10_depth_input_bound",
+        "Bound from the input alone",
+        "bound on ‖res(X)‖",
+        "exponent",
+        _ALL_LAYERS,
+        "The base-10 logarithm of the bounds on single layers chained from the input on, from the "
+        "weights and the norm of the input's residual alone.",
+        "down",
+    ),
+    Metric(
+        "log10_slack",
+        "Slack",
+        "bound / measured",
+        "exponent",
+        "How many times too large a bound is",
+        "The base-10 logarithm of a bound divided by the residual measured at the same place.",
+        includes=(0.0,),
+    ),
+)
+
+# Masks as graphs, equilibria, counts over runs, and how exact a computation is.
+_OTHERS: Final = (
+    Metric(
+        "log10_product_ergodicity",
+        "Ergodicity coefficient of all layers so far",
+        "τ(P′P)",
+        "exponent",
+        "What can be left of any difference",
+        "The base-10 logarithm of τ of the product of the attention matrices up to this layer.",
+        "down",
+        includes=(0.0,),
+    ),
+    Metric(
+        "perron_weight",
+        "Perron weight",
+        "weight of a token",
+        "linear",
+        "What each token adds to the limit",
+        "π with π = πP: the weight of each position in the state that repeating the last layer's "
+        "attention tends to.",
+        includes=(0.0,),
+    ),
+    Metric(
+        "limit_weight",
+        "Weight in the end",
+        "weight",
+        "linear",
+        "What is left of each position's input",
+        "The mean row of the product of all layers' attention matrices: how much of the final "
+        "tokens comes from each position.",
+        includes=(0.0,),
+    ),
+    Metric(
+        "still_apart",
+        "Still apart",
+        "1 or 0 for each run",
+        "linear",
+        "1 = tokens still differ at the end of a run",
+        "1 if the relative residual of a run is above a hundredth at its end, 0 otherwise.",
+        "down",
+        includes=(0.0, 1.0),
+    ),
+    Metric(
+        "share_still_apart",
+        "Runs that stay apart",
+        "share of runs",
+        "linear",
+        "0 = all collapse",
+        "The share of runs whose relative residual is above a hundredth at their end.",
+        "down",
+        includes=(0.0, 1.0),
+    ),
+    Metric(
+        "stable_rank_apart",
+        "Stable rank of runs that stay apart",
+        "Σσ² / max σ²",
+        "linear",
+        "1 = one direction dominates",
+        "The stable rank at the end of those runs whose tokens still differ.",
+        "down",
+        includes=(0.0,),
+    ),
+    Metric(
+        "rank",
+        "Rank",
+        "rank(X)",
+        "linear",
+        "1 = one direction; higher = more in use",
+        "The numerical rank of an equilibrium.",
+        "down",
+        includes=(0.0,),
+    ),
+    Metric(
+        "rank_share",
+        "Rank",
+        "rank(X) / min(n, d)",
+        "linear",
+        "1 = full rank",
+        "The numerical rank of X over the largest it can have with n tokens of d features.",
+        "down",
+        includes=(0.0, 1.0),
+    ),
+    Metric(
+        "fixed_point_residual",
+        "Error of the fixed point",
+        "‖F(X) − X‖",
+        "log",
+        "Rounding, if X is an equilibrium",
+        "‖F(X) − X‖ in the Frobenius norm: how far one step moves a point that it should leave.",
+    ),
+    Metric(
+        "spectral_radius",
+        "Spectral radius",
+        "max |λ|",
+        "log",
+        "Below 1 = small disturbances die out",
+        "The largest absolute eigenvalue of the derivative of one step at an equilibrium.",
+        includes=(1.0,),
+        marks=((1.0, "stable below"),),
+    ),
+    Metric(
+        "relative_error",
+        "Relative error",
+        "‖error‖ / ‖X‖",
+        "log",
+        "Rounding, if the computation is right",
+        "By how much two computations of the same hidden state differ, over its norm.",
+    ),
+)
+
+METRICS: Final[dict[str, Metric]] = {
+    each.name: each for each in (*_TRACED, *_PATHS, *_DEEP, *_BOUNDS, *_OTHERS)
+}

@@ -1,0 +1,122 @@
+"""Numbers as people read them, of any size: in sentences, tables, charts and pages.
+
+One convention everywhere: a true minus (−), commas between thousands, and exponents without a plus
+sign or leading zeros. A number given by its base-10 logarithm is written as a power of ten,
+``10^−47,003``; a plain one that is very large or small in scientific notation, ``2.1e−7``. Pages
+raise their exponents: ``10<sup>−47,003</sup>``, ``2.13·10<sup>−7</sup>``.
+"""
+
+import math
+from typing import Final
+
+MINUS: Final = "−"
+_PLAIN: Final = (-3, 6)  # powers of ten between which a number is written out
+_NEAR: Final = 100.0  # exponents below it have a digit more after the point
+_LONG: Final = 1e7  # exponents from here on are written in scientific notation themselves
+
+
+def power_of_ten(log10: float | None, *, digits: int = 2) -> str:
+    """The number whose base-10 logarithm this is, to a few significant digits.
+
+    >>> power_of_ten(-0.92), power_of_ten(-4.52), power_of_ten(-47003.12)
+    ('0.12', '10^−4.5', '10^−47,003')
+
+    Minus infinity is the logarithm of zero; what is missing or undefined is "none".
+    """
+    return _power(log10, digits, "10^{}")
+
+
+def power_of_ten_html(log10: float | None, *, digits: int = 2) -> str:
+    """The same as HTML.
+
+    >>> power_of_ten_html(-47003.12)
+    '10<sup>−47,003</sup>'
+    """
+    return _power(log10, digits, "10<sup>{}</sup>")
+
+
+def short(value: float, *, digits: int = 3) -> str:
+    """A number to a few significant digits, in scientific notation where it is large or small.
+
+    >>> short(0.91234), short(12345.6), short(2.1345e-7), short(109482240)
+    ('0.912', '1.23e4', '2.13e−7', '109,482,240')
+
+    A whole number keeps all its digits.
+    """
+    special = _special(value)
+    if special is not None:
+        return special
+    mantissa, power = _split(value, digits)
+    text = _plain(value, digits) if -3 <= power <= 3 else f"{_trim(mantissa)}e{power}"
+    return text.replace("-", MINUS)
+
+
+def short_html(value: float, *, digits: int = 3) -> str:
+    """A number as HTML for a column of figures: always the same number of significant digits.
+
+    >>> short_html(2.1e-7), short_html(1.0), short_html(-12.345)
+    ('2.10·10<sup>−7</sup>', '1.00', '−12.3')
+    """
+    special = _special(value)
+    if special is not None:
+        return special
+    mantissa, power = _split(value, digits)
+    if -3 <= power <= 3:
+        text = f"{value:,.{max(0, digits - 1 - power)}f}"
+    else:
+        text = f"{mantissa}·10<sup>{power}</sup>"
+    return text.replace("-", MINUS)
+
+
+def exponent_text(exponent: float, *, decimals: int = 0) -> str:
+    """An exponent of ten.
+
+    >>> exponent_text(-47003.12, decimals=1), exponent_text(-2.5e300)
+    ('−47,003.1', '−2.5e300')
+    """
+    if abs(exponent) >= _LONG:
+        mantissa, power = _split(exponent, 3)
+        text = f"{_trim(mantissa)}e{power}"
+    else:
+        text = f"{exponent:,.{decimals}f}"
+    return "0" if text.strip("-0.") == "" else text.replace("-", MINUS)
+
+
+def _power(log10: float | None, digits: int, written: str) -> str:
+    if log10 is None or math.isnan(log10):
+        return "none"
+    if math.isinf(log10):
+        return "exactly 0" if log10 < 0 else "infinite"
+    low, high = _PLAIN
+    if low <= log10 < high:
+        return _plain(10**log10, digits)
+    decimals = max(0, digits - 1 if abs(log10) < _NEAR else digits - 2)
+    return written.format(exponent_text(log10, decimals=decimals))
+
+
+def _special(value: float) -> str | None:
+    """What is written in its own way: whole numbers, zero and what is no number."""
+    if isinstance(value, int):
+        return f"{value:,}".replace("-", MINUS)
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "∞" if value > 0 else f"{MINUS}∞"
+    return "0" if value == 0 else None
+
+
+def _plain(value: float, digits: int) -> str:
+    """Written out, without an exponent; digits before the point are never rounded away."""
+    if abs(value) >= 10**digits - 0.5:
+        return f"{value:,.0f}"
+    return f"{value:.{digits}g}"
+
+
+def _split(value: float, digits: int) -> tuple[str, int]:
+    """Mantissa and power of ten, rounded, so that 9.999 counts as 10."""
+    mantissa, power = f"{value:.{digits - 1}e}".split("e")
+    return mantissa, int(power)
+
+
+def _trim(mantissa: str) -> str:
+    return mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
