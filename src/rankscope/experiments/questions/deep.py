@@ -16,7 +16,7 @@ from rankscope.experiments.catalogue import CATALOGUE
 from rankscope.experiments.depths import RELATIVE
 from rankscope.experiments.formats import FLOORS, FORMATS, SCALED
 from rankscope.experiments.laws import law, medians
-from rankscope.experiments.notes import doubts, note_sentences, with_notes
+from rankscope.experiments.notes import doubts, note_sentences
 from rankscope.experiments.progress import OnStep, tracked
 from rankscope.experiments.subject import Question, Subject
 from rankscope.metrics import residual
@@ -62,7 +62,7 @@ def run(config: Config, on_step: OnStep) -> Result:
         "that stops it?",
         sentences=_sentences(tables.summary(table), noted),
         table=table,
-        provenance=with_notes(ENTRY.provenance(config), noted),
+        provenance=ENTRY.provenance(config, notes=noted),
         drawings=(
             Drawing(
                 "by_depth", "All of it, on a linear axis of exponents.", RELATIVE, roles=FLOORS

@@ -23,7 +23,7 @@ from rankscope.experiments.catalogue import CATALOGUE
 from rankscope.experiments.config import Config as _Config
 from rankscope.experiments.depths import RELATIVE, Texts
 from rankscope.experiments.formats import FLOORS, FORMATS, SCALED
-from rankscope.experiments.notes import doubts, note_sentences, with_notes
+from rankscope.experiments.notes import doubts, note_sentences
 from rankscope.experiments.progress import OnStep, tracked
 from rankscope.experiments.studies._layernorm_cases import (
     FACTORS,
@@ -101,9 +101,8 @@ def run(config: Config, on_step: OnStep) -> Result:
         "format stop?",
         sentences=(*_sentences(config, found.table), *note_sentences(found.noted)),
         table=found.table,
-        provenance=with_notes(
-            {**ENTRY.provenance(config), "about": about(config), "residuals": "Frobenius norm"},
-            found.noted,
+        provenance=ENTRY.provenance(
+            config, about=about(config), residuals="Frobenius norm", notes=found.noted
         ),
         drawings=tuple(_drawings(config)),
         shown=(RELATIVE,),
