@@ -90,7 +90,7 @@ def _table(curve):
 def test_an_ending_says_where_a_network_arrived_and_by_which_law():
     told = ending("two heads", Law("exponential", 1.0, -0.5, -9.0), 18)
     assert told == (
-        "two heads: relative residual 10^-9.0 after 18 layers; "
+        "two heads: relative residual 10^−9.0 after 18 layers; "
         "exponential: each layer multiplies the residual by 0.316"
     )
 

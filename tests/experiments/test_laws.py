@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from rankscope import tables
-from rankscope.experiments.laws import SMOOTH, UNEVEN, law, levels_off, medians, power_of_ten
+from rankscope.experiments.laws import SMOOTH, UNEVEN, law, levels_off, medians
 
 
 def cubic(start, constant, layers):
@@ -129,22 +129,6 @@ def test_what_is_asked_decides_between_slow_collapse_and_none():
     uneven = [-0.02 * k + 0.3 * math.sin(3.7 * k) for k in range(60)]
     assert law(uneven).kind == "none"
     assert law(uneven, UNEVEN).kind == "exponential"
-
-
-@pytest.mark.parametrize(
-    ("log10", "words"),
-    [
-        (-math.inf, "0"),
-        (math.inf, "infinity"),
-        (0.0, "1"),
-        (-2.0, "0.01"),
-        (-7.25, "10^-7.2"),
-        (-47003.4, "10^-47,003"),
-        (-5.14e47, "10^(-5.14e+47)"),
-    ],
-)
-def test_numbers_of_any_size_have_words(log10, words):
-    assert power_of_ten(log10) == words
 
 
 def test_medians_come_in_the_order_of_the_layers():

@@ -11,10 +11,11 @@ from torch import Tensor
 from rankscope import tables
 from rankscope.deep import deep_trace
 from rankscope.experiments.config import Config
-from rankscope.experiments.laws import SMOOTH, Evidence, Law, law, medians, power_of_ten
+from rankscope.experiments.laws import SMOOTH, Evidence, Law, law, medians
 from rankscope.experiments.progress import OnStep, silent, tracked
 from rankscope.metrics.norms import Norm
 from rankscope.network import Network, Spec
+from rankscope.numerals import power_of_ten
 from rankscope.text import embed, passages
 
 RELATIVE, DISPERSION = "log10_relative_residual", "log10_dispersion"

@@ -9,6 +9,8 @@ from typing import Literal
 
 import polars as pl
 
+from rankscope.numerals import power_of_ten
+
 LawKind = Literal["doubly exponential", "exponential", "equal", "none", "undecided"]
 
 _FEWEST = 3
@@ -173,15 +175,4 @@ def medians(summary: pl.DataFrame, metric: str, **labels: str) -> list[float]:
 
 
 def _factor(rate: float) -> str:
-    return f"{10**rate:.3g}" if abs(rate) < 5 else power_of_ten(rate)
-
-
-def power_of_ten(log10: float) -> str:
-    """A number of any size in words: ``0.12``, ``3e-05``, ``10^-47003``."""
-    if math.isinf(log10):
-        return "0" if log10 < 0 else "infinity"
-    if abs(log10) < 5:
-        return f"{10**log10:.2g}"
-    if abs(log10) < 1000:
-        return f"10^{log10:,.1f}"
-    return f"10^{log10:,.0f}" if abs(log10) < 1e12 else f"10^({log10:.3g})"
+    return power_of_ten(rate, digits=3)

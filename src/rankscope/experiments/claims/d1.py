@@ -17,6 +17,7 @@ from rankscope.experiments.depths import pure
 from rankscope.experiments.progress import OnStep, tracked
 from rankscope.experiments.verdicts import overall
 from rankscope.network import Network, Spec, Window
+from rankscope.numerals import short
 from rankscope.paths import Path, enumerate_paths, path_lengths, path_outputs
 from rankscope.results import Drawing, Result
 from rankscope.streams import stream
@@ -71,8 +72,8 @@ def run(config: Config, on_step: OnStep) -> Result:
         question="Do all paths together give what a plain forward pass gives?",
         sentences=tuple(
             f"{kind}: the {len(paths)} single paths and the biases miss the output by "
-            f"{worst[kind, _SINGLE]:.0e}, the lengths miss no layer by more than "
-            f"{worst[kind, _LENGTHS]:.0e} (relative, float64)."
+            f"{short(worst[kind, _SINGLE], digits=1)}, the lengths miss no layer by more than "
+            f"{short(worst[kind, _LENGTHS], digits=1)} (relative, float64)."
             for kind in found
         ),
         table=table,

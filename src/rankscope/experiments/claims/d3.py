@@ -16,6 +16,7 @@ from rankscope.experiments.progress import OnStep
 from rankscope.experiments.verdicts import overall
 from rankscope.metrics.norms import matrix_norm
 from rankscope.network import MLP, Network, Spec
+from rankscope.numerals import short
 from rankscope.results import Drawing, Result
 from rankscope.theory.lipschitz import row_gain
 
@@ -113,7 +114,7 @@ def _network(config: Config, kind: str | None, gain: float = 1.0) -> Network:
 def _sentence(config: Config, name: str, found: dict[str, Law], slope: float) -> str:
     pace = "slower" if found[name].last > found[_NONE].last else "faster"
     return (
-        f"{ending(name, found[name], config.layers)}; Lipschitz constant at most {slope:.3g}, "
+        f"{ending(name, found[name], config.layers)}; Lipschitz constant at most {short(slope)}, "
         f"{pace} than without MLPs."
     )
 

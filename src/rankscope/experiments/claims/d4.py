@@ -12,10 +12,11 @@ from rankscope import tables
 from rankscope.deep import Scaled
 from rankscope.experiments.catalogue import CATALOGUE
 from rankscope.experiments.depths import DeepConfig, compare, laws
-from rankscope.experiments.laws import Law, medians, power_of_ten
+from rankscope.experiments.laws import Law, medians
 from rankscope.experiments.progress import OnStep
 from rankscope.experiments.verdicts import overall
 from rankscope.network import Network
+from rankscope.numerals import power_of_ten
 from rankscope.results import Drawing, Result
 from rankscope.theory import keeping_network
 

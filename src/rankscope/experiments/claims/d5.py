@@ -22,6 +22,7 @@ from rankscope.experiments.variants import (
     four_variants,
 )
 from rankscope.experiments.verdicts import overall
+from rankscope.numerals import short
 from rankscope.results import Drawing, Finding, Result
 from rankscope.tracing import Trace, trace
 
@@ -100,5 +101,5 @@ def _measure(config: Config, case: Case, on_step: OnStep) -> tuple[pl.DataFrame,
 
 
 def _sentence(model: str, found: Sequence[Finding]) -> str:
-    ends = ", ".join(f"{each.variant} {each.last:.1g} ({each.fate})" for each in found)
+    ends = ", ".join(f"{each.variant} {short(each.last, digits=1)} ({each.fate})" for each in found)
     return f"{model}: relative residual after {found[0].layers} layers: {ends}."

@@ -63,7 +63,7 @@ def run(config: Config, on_step: OnStep) -> Result:
         drawings=(
             Drawing(
                 "length_distributions",
-                "Which part of all paths has which length, exactly counted.",
+                "A curve for each architecture, named with its layers and heads.",
                 _PROPORTION,
             ),
         ),

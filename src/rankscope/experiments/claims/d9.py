@@ -17,6 +17,7 @@ from rankscope.experiments.progress import OnStep, tracked
 from rankscope.experiments.verdicts import overall
 from rankscope.metrics import residual, spectra
 from rankscope.network import Network
+from rankscope.numerals import short
 from rankscope.paths import Path, chained_matrices, sample_paths
 from rankscope.results import Drawing, Result
 from rankscope.streams import stream
@@ -56,7 +57,8 @@ def run(config: Config, on_step: OnStep) -> Result:
         title=ENTRY.title,
         question="How alike are the rows of the product of the attention matrices along a path?",
         sentences=tuple(
-            f"{name}: relative residual of the chained matrices at full depth {value:.1g}."
+            f"{name}: relative residual of the chained matrices at full depth "
+            f"{short(value, digits=1)}."
             for name, value in last.items()
         ),
         table=tables.joined(measured, column="model"),
