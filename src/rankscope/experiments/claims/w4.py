@@ -10,6 +10,7 @@ from rankscope.experiments.catalogue import CATALOGUE
 from rankscope.experiments.config import Config as _Config
 from rankscope.experiments.progress import OnStep, tracked
 from rankscope.experiments.verdicts import overall
+from rankscope.numerals import short
 from rankscope.results import Drawing, Result, Verdict
 from rankscope.theory import (
     Designs,
@@ -112,7 +113,7 @@ def _sentence(tokens: int, found: Sequence[Equilibrium]) -> str:
     worst = max(each.residual for each in found)
     built = (
         f"{tokens} tokens, one value matrix: equilibria of rank {ranks}, which the step moves by "
-        f"{worst:.1g} at most"
+        f"{short(worst, digits=1)} at most"
     )
     if not all(each.stability.unstable for each in found):
         return f"{built}, {sum(each.stable for each in found)} of them stable."

@@ -45,6 +45,7 @@ from rankscope.experiments.studies._layernorm_outcomes import (
     outcomes,
 )
 from rankscope.metrics import residual, stable_rank
+from rankscope.network import Network
 from rankscope.results import Drawing, Result
 from rankscope.tracing import Trace, trace
 
@@ -138,18 +139,15 @@ def _case(config: Config, name: str, setting: Setting, on_step: OnStep) -> Measu
     """All three formats; where some sample has not collapsed, with many more layers."""
     x, token_mask = Texts(setting.width, setting.tokens, config.samples, config.seed)()
 
-    def deep(layers: int) -> Trace:
+    def deep(layers: int) -> tuple[Network, Trace]:
         network = random_network(setting, layers, config.seed)
-        return deep_trace(network, x, norm="fro", token_mask=token_mask)
+        return network, deep_trace(network, x, norm="fro", token_mask=token_mask)
 
-    layers = config.layers
-    scaled = deep(layers)
+    network, scaled = deep(config.layers)
     on_step(0.25)
     if any(map(_open, _relative(scaled).partition_by("sample"))):
-        layers = config.deeper * config.layers
-        scaled = deep(layers)
+        network, scaled = deep(config.deeper * config.layers)
     on_step(0.75)
-    network = random_network(setting, layers, config.seed)
     found = {SCALED: _relative(scaled)}
     for format_, dtype in FORMATS.items():
         plain = network if dtype == torch.float64 else network.float()
