@@ -17,7 +17,7 @@ from measuring import Ratio
 from rankscope.metrics.centers import mean_center, median_center
 from rankscope.metrics.norms import matrix_norm
 from rankscope.network import MLP, Network, Spec
-from rankscope.theory.layer_bounds import (
+from rankscope.theory.residual_bounds._layer import (
     SCORE_LIMIT,
     HeadWeights,
     LogParts,
@@ -31,9 +31,9 @@ from rankscope.theory.layer_bounds import (
     sharp_bound,
     unseen_bound,
 )
-from rankscope.theory.lipschitz import row_gain
-from rankscope.theory.network_bounds import bounds
-from rankscope.theory.promises import Bounds
+from rankscope.theory.residual_bounds._lipschitz import row_gain
+from rankscope.theory.residual_bounds._network import bounds
+from rankscope.theory.residual_bounds._result import Bounds
 
 PROMISED = (
     "a_priori_bound",

@@ -1,15 +1,13 @@
 """What theory promises: bounds with their conditions, masks as graphs, equilibria."""
 
-from rankscope.theory.design import design_values, norm_preimage
-from rankscope.theory.equilibria import Equilibria, find_equilibria
-from rankscope.theory.equilibria_search import Designs, StableSearch, stable_search
-from rankscope.theory.equilibrium import Equilibrium, equilibrium_at
-from rankscope.theory.every_rank import EveryRank, every_rank
-from rankscope.theory.graph import GraphFacts, graph_facts
-from rankscope.theory.keeping import keeping_network
-from rankscope.theory.network_bounds import bounds
-from rankscope.theory.promises import Bounds, LayerBounds
-from rankscope.theory.rates import (
+from rankscope.theory.equilibria._design import design_values, norm_preimage
+from rankscope.theory.equilibria._equilibrium import Equilibrium, equilibrium_at
+from rankscope.theory.equilibria._every_rank import EveryRank, every_rank
+from rankscope.theory.equilibria._find import Equilibria, find_equilibria
+from rankscope.theory.equilibria._search import Designs, StableSearch, stable_search
+from rankscope.theory.equilibria._stability import Stability, stability_of, step_jacobian
+from rankscope.theory.graphs._facts import GraphFacts, graph_facts
+from rankscope.theory.graphs._rates import (
     Ergodicity,
     a_priori_log_decay,
     a_priori_rate,
@@ -18,7 +16,9 @@ from rankscope.theory.rates import (
     perron_weights,
     smallest_allowed_weight,
 )
-from rankscope.theory.stability import Stability, stability_of, step_jacobian
+from rankscope.theory.residual_bounds._network import bounds
+from rankscope.theory.residual_bounds._residual_preserving import keeping_network
+from rankscope.theory.residual_bounds._result import Bounds, LayerBounds
 
 __all__ = [
     "Bounds",

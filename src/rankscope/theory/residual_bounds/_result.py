@@ -9,7 +9,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from rankscope.shapes import PerSample
-from rankscope.theory.layer_bounds import SCORE_LIMIT
+from rankscope.theory.residual_bounds._layer import SCORE_LIMIT
 
 if TYPE_CHECKING:
     import polars

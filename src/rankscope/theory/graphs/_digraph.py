@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rankscope.theory.stretches import Positions, Stretches
+from rankscope.theory.graphs._intervals import Positions, Stretches
 
 UNREACHED = -1
 

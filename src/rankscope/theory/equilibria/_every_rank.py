@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rankscope.errors import InputError, KindError
 from rankscope.network import Network
-from rankscope.theory.equilibrium import Equilibrium, certified
+from rankscope.theory.equilibria._equilibrium import Equilibrium, certified
 
 _MOST_TOKENS = 24  # the Jacobian has n⁴ entries, and there is one for each rank
 

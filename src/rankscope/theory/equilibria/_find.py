@@ -13,7 +13,7 @@ from rankscope.errors import InputError, KindError
 from rankscope.network import Block, Network
 from rankscope.shapes import Hidden
 from rankscope.streams import stream
-from rankscope.theory.equilibrium import Equilibrium, certified, polished
+from rankscope.theory.equilibria._equilibrium import Equilibrium, certified, polished
 
 _LONGEST_CYCLE = 8
 _MOST_ENTRIES = 512  # the Jacobian has the square of it, for many samples

@@ -20,9 +20,14 @@ from rankscope.errors import KindError, ShapeError, SpecError
 from rankscope.masks import Mask, as_mask
 from rankscope.masks.explicit import checked_matrix
 from rankscope.masks.mask import whole
-from rankscope.theory.arcs import Arcs, closed_classes, period
-from rankscope.theory.eccentricity import Bounds, diameter_of, radius_of
-from rankscope.theory.stretches import Stretches, stretch_classes, stretch_diameter, stretch_radius
+from rankscope.theory.graphs._digraph import Arcs, closed_classes, period
+from rankscope.theory.graphs._eccentricity import Bounds, diameter_of, radius_of
+from rankscope.theory.graphs._intervals import (
+    Stretches,
+    stretch_classes,
+    stretch_diameter,
+    stretch_radius,
+)
 
 
 @dataclass(frozen=True)

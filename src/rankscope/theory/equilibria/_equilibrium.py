@@ -13,7 +13,7 @@ from rankscope.metrics import numerical_rank, residual
 from rankscope.network import Network
 from rankscope.shapes import Hidden
 from rankscope.streams import stream
-from rankscope.theory.stability import Stability, stability_of, step_jacobians
+from rankscope.theory.equilibria._stability import Stability, stability_of, step_jacobians
 
 SAME = 1e-8  # relative: below it singular values, and differences of tokens, count as zero
 _PROBES = 8

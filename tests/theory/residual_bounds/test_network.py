@@ -9,8 +9,8 @@ import torch
 
 from rankscope.deep import Scaled
 from rankscope.network import Network, Scores, Spec, Window
-from rankscope.theory.depth_bounds import Cubic, data_depth, theorem_depth, unseen_depth
-from rankscope.theory.layer_bounds import (
+from rankscope.theory.residual_bounds._depth import Cubic, data_depth, theorem_depth, unseen_depth
+from rankscope.theory.residual_bounds._layer import (
     SCORE_LIMIT,
     LogParts,
     best_centred,
@@ -18,8 +18,8 @@ from rankscope.theory.layer_bounds import (
     sharp_bound,
     unseen_bound,
 )
-from rankscope.theory.network_bounds import bounds
-from rankscope.theory.promises import BOUNDS, MEASURED
+from rankscope.theory.residual_bounds._network import bounds
+from rankscope.theory.residual_bounds._result import BOUNDS, MEASURED
 
 PURE = {"skip": False, "norm": "none", "init": 0.3}
 TEN = math.log(10)
@@ -28,7 +28,7 @@ TEN = math.log(10)
 @pytest.fixture
 def bench(monkeypatch):
     """The benchmark that draws random networks, as a module."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "benchmarks"))
     return importlib.import_module("bounds")
 
 
@@ -108,7 +108,7 @@ def test_chains_pay_for_centers_that_are_not_the_best(lively, tokens, monkeypatc
     """As if a center e times better might exist in every layer: the first one need not care."""
     net, x = lively(Spec(3, 2, 4, mlp_ratio=0.0, **PURE)), 0.02 * tokens(1, 4, 4)
     known = bounds(net, x).layers
-    module = importlib.import_module("rankscope.theory.network_bounds")
+    module = importlib.import_module("rankscope.theory.residual_bounds._network")
     monkeypatch.setattr(
         module, "best_centred", lambda *state: best_centred(*state)._replace(slack=torch.ones(1))
     )
@@ -213,7 +213,7 @@ def test_scores_other_than_products_are_out_of_reach(lively, tokens, monkeypatch
     net = lively(Spec(1, 2, 4, mlp_ratio=0.0, **PURE))
     net.blocks[0].attention.scores = Shifted()
     # Scaled arithmetic need not know such scores; the reason must come out all the same.
-    module = importlib.import_module("rankscope.theory.network_bounds")
+    module = importlib.import_module("rankscope.theory.residual_bounds._network")
     monkeypatch.setattr(module, "deep_states", plain_states)
     assert "Shifted" in bounds(net, tokens(1, 4, 4)).why_not
 

@@ -24,7 +24,7 @@ from rankscope.errors import InputError
 from rankscope.masks import as_mask
 from rankscope.network import Network
 from rankscope.streams import stream
-from rankscope.theory.equilibrium import Equilibrium, equilibrium_at
+from rankscope.theory.equilibria._equilibrium import Equilibrium, equilibrium_at
 
 AttentionKind = Literal["uniform", "content"]
 

@@ -12,8 +12,8 @@ from rankscope.deep import deep_states
 from rankscope.errors import InputError
 from rankscope.network import MLP, Block, Full, Network, Scores
 from rankscope.shapes import PerSample
-from rankscope.theory.depth_bounds import Cubic, data_depth, theorem_depth, unseen_depth
-from rankscope.theory.layer_bounds import (
+from rankscope.theory.residual_bounds._depth import Cubic, data_depth, theorem_depth, unseen_depth
+from rankscope.theory.residual_bounds._layer import (
     SCORE_LIMIT,
     Centred,
     HeadWeights,
@@ -28,8 +28,8 @@ from rankscope.theory.layer_bounds import (
     output_center,
     sharp_bound,
 )
-from rankscope.theory.lipschitz import gated_gain, row_gain
-from rankscope.theory.promises import Bounds, LayerBounds
+from rankscope.theory.residual_bounds._lipschitz import gated_gain, row_gain
+from rankscope.theory.residual_bounds._result import Bounds, LayerBounds
 
 
 def bounds(network: Network, x: Tensor, *, token_mask: Tensor | None = None) -> Bounds:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rankscope.theory.arcs import UNREACHED, Arcs, distances
-from rankscope.theory.stretches import Positions
+from rankscope.theory.graphs._digraph import UNREACHED, Arcs, distances
+from rankscope.theory.graphs._intervals import Positions
 
 _SEARCHES = 48
 """Searches before bits take over, where they can."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from rankscope.checks import stochastic, valid_mask
 from rankscope.errors import InputError, KindError, ShapeError
 from rankscope.metrics import dobrushin
-from rankscope.theory.arcs import Arcs, closed_classes
+from rankscope.theory.graphs._digraph import Arcs, closed_classes
 
 _LARGE, _TINY = 1e100, 1e-290
 

@@ -16,7 +16,7 @@ from rankscope.theory import (
     stable_search,
     step_jacobian,
 )
-from rankscope.theory.equilibria_search import designed_step
+from rankscope.theory.equilibria._search import designed_step
 
 
 def one_step(values, query_key=None, **options):

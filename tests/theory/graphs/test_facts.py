@@ -12,7 +12,8 @@ from scipy import sparse
 
 from rankscope.errors import KindError, ShapeError, SpecError
 from rankscope.masks import Dilated, Explicit, Random, Star, as_mask, from_edges, window
-from rankscope.theory import eccentricity, graph_facts
+from rankscope.theory import graph_facts
+from rankscope.theory.graphs import _eccentricity as eccentricity
 
 INF = math.inf
 

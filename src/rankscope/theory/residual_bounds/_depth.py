@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from rankscope.shapes import PerSample
-from rankscope.theory.layer_bounds import HeadWeights, LogParts, unseen_bound
+from rankscope.theory.residual_bounds._layer import HeadWeights, LogParts, unseen_bound
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import torch
 from rankscope.errors import InputError
 from rankscope.metrics import residual
 from rankscope.network import Network
-from rankscope.theory.keeping import keeping_network
+from rankscope.theory.residual_bounds._residual_preserving import keeping_network
 
 
 def last(net, x):

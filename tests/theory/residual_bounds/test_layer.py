@@ -8,7 +8,7 @@ import torch
 
 from rankscope.metrics.norms import matrix_norm
 from rankscope.network import Spec
-from rankscope.theory.layer_bounds import (
+from rankscope.theory.residual_bounds._layer import (
     SCORE_LIMIT,
     HeadWeights,
     LogParts,

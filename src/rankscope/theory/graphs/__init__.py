@@ -1,0 +1,1 @@
+"""Masks as graphs, and how fast attention under a mask forgets."""

@@ -1,0 +1,1 @@
+"""Bounds on the residual, and networks whose residual never shrinks."""
