@@ -10,7 +10,7 @@ from rankscope.experiments.depths import RELATIVE, Texts, deep_table, ending, la
 from rankscope.experiments.laws import Law
 from rankscope.network import Network, Spec
 from rankscope.theory import Bounds, bounds
-from rankscope.theory.residual_bounds._result import BOUNDS
+from rankscope.theory.residual_bounds import BOUNDS
 from rankscope.tracing import Provenance
 
 STATEMENT = (

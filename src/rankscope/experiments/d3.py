@@ -14,7 +14,7 @@ from rankscope.experiments.laws import Law
 from rankscope.metrics.norms import matrix_norm
 from rankscope.network import Network, Spec
 from rankscope.network.mlp import MLP
-from rankscope.theory.residual_bounds._lipschitz import row_gain
+from rankscope.theory.residual_bounds import row_gain
 from rankscope.tracing import Provenance
 
 STATEMENT = (

@@ -1,24 +1,44 @@
-"""What theory promises: bounds with their conditions, masks as graphs, equilibria."""
+"""What can be proved or computed without measuring: bounds, masks as graphs, equilibria.
 
-from rankscope.theory.equilibria._design import design_values, norm_preimage
-from rankscope.theory.equilibria._equilibrium import Equilibrium, equilibrium_at
-from rankscope.theory.equilibria._every_rank import EveryRank, every_rank
-from rankscope.theory.equilibria._find import Equilibria, find_equilibria
-from rankscope.theory.equilibria._search import Designs, StableSearch, stable_search
-from rankscope.theory.equilibria._stability import Stability, stability_of, step_jacobian
-from rankscope.theory.graphs._facts import GraphFacts, graph_facts
-from rankscope.theory.graphs._rates import (
+Three rooms: ``residual_bounds`` (collapse with depth), ``graphs`` (collapse under a mask) and
+``equilibria`` (where normalised networks end). What users need of them is exported here. No room
+has the name of a function, so that ``rankscope.theory.bounds`` is the function in any import order.
+"""
+
+from rankscope.theory.equilibria import (
+    Designs,
+    Equilibria,
+    Equilibrium,
+    EveryRank,
+    Stability,
+    StableSearch,
+    design_values,
+    equilibrium_at,
+    every_rank,
+    find_equilibria,
+    norm_preimage,
+    stability_of,
+    stable_search,
+    step_jacobian,
+)
+from rankscope.theory.graphs import (
     Ergodicity,
+    GraphFacts,
     a_priori_log_decay,
     a_priori_rate,
     class_weights,
     ergodicity,
+    graph_facts,
     perron_weights,
     smallest_allowed_weight,
 )
-from rankscope.theory.residual_bounds._network import bounds
-from rankscope.theory.residual_bounds._residual_preserving import keeping_network
-from rankscope.theory.residual_bounds._result import Bounds, LayerBounds
+from rankscope.theory.residual_bounds import (
+    Bounds,
+    LayerBounds,
+    bounds,
+    keeping_network,
+    residual_preserving_network,
+)
 
 __all__ = [
     "Bounds",
@@ -44,6 +64,7 @@ __all__ = [
     "keeping_network",
     "norm_preimage",
     "perron_weights",
+    "residual_preserving_network",
     "smallest_allowed_weight",
     "stability_of",
     "stable_search",

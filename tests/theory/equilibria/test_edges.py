@@ -7,7 +7,7 @@ import torch
 
 from rankscope.errors import InputError, KindError
 from rankscope.network import Network, Spec
-from rankscope.theory import class_weights, equilibrium_at, find_equilibria
+from rankscope.theory import equilibrium_at, find_equilibria
 
 
 def halving(norm):
@@ -43,14 +43,3 @@ def test_what_is_too_large_or_no_network_is_refused():
         find_equilibria(Network.random(Spec(1, 1, 64)), tokens=64)
     with pytest.raises(KindError, match="Network"):
         find_equilibria("net", tokens=2)
-
-
-def test_weights_at_the_end_of_the_floats():
-    drift = torch.diag(torch.full((599,), 0.9, dtype=torch.float64), 1)
-    drift += torch.diag(torch.full((599,), 0.1, dtype=torch.float64), -1)
-    drift[0, 0], drift[-1, -1] = 0.1, 0.9
-    (weights,) = class_weights(drift)
-    assert float(weights.sum()) == pytest.approx(1)
-    assert float(weights[-1] / weights[-2]) == pytest.approx(9)
-    tiny = torch.tensor([[0.5, 0.5], [1e-320, 1.0]], dtype=torch.float64)
-    assert class_weights(tiny)[0].tolist() == [0.0, 1.0]

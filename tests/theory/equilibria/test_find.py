@@ -7,36 +7,17 @@ import pytest
 import torch
 
 from rankscope.errors import InputError, KindError, ShapeError
-from rankscope.network import Network, Spec
 from rankscope.theory import (
     design_values,
     equilibrium_at,
+    every_rank,
     find_equilibria,
     stability_of,
     stable_search,
     step_jacobian,
 )
-from rankscope.theory.equilibria._search import designed_step
 
-
-def one_step(values, query_key=None, **options):
-    """A layer of one head on the sphere, from matrices written as lists."""
-    w = torch.as_tensor(values, dtype=torch.float64)[None, None]
-    q = torch.zeros_like(w) if query_key is None else query_key[None, None].double()
-    return Network.from_matrices(q, w, **({"head_width": 1, "norm": "sphere"} | options))
-
-
-def two_tokens(sign):
-    """Token 2 of the rank-two equilibrium proved in ``equilibria_search``, worked out by hand.
-
-    Uniform causal attention (r = 1), λ₁ = 1, λ₂ = ½, eigenvectors at cosine g = 0.9:
-    ``x₂ = −2x₁ + b v₂`` has length one for ``b = 2g ± √(4g² − 3)``.
-    """
-    g = 0.9
-    vectors = torch.tensor([[1.0, 0.0], [g, math.sqrt(1 - g * g)]], dtype=torch.float64)
-    w = vectors.inverse() @ torch.diag(torch.tensor([1.0, 0.5], dtype=torch.float64)) @ vectors
-    x2 = -2 * vectors[0] + (2 * g + sign * math.sqrt(4 * g * g - 3)) * vectors[1]
-    return one_step(w, mask="causal"), torch.stack([vectors[0], x2])
+from .steps import one_step, two_tokens
 
 
 def test_one_token_rests_on_the_eigenvectors():
@@ -182,66 +163,6 @@ def test_sixty_digits_confirm_the_equilibrium_and_its_distance(tokens):
     assert float((near.x - start).norm()) <= near.distance < 1e-4
 
 
-def test_the_jacobian_is_that_of_central_differences(lively, tokens):
-    net = lively(Spec(2, 2, 4, norm="layer", norm_place="post", mask="causal", init="lecun"))
-    x, h = tokens(3, 4), 1e-6
-    columns = []
-    for entry in range(12):
-        push = torch.zeros(12, dtype=torch.float64)
-        push[entry] = h
-        push = push.view(1, 3, 4)
-        columns.append(((net(x + push) - net(x - push)) / (2 * h)).flatten().detach())
-    assert torch.allclose(step_jacobian(net, x), torch.stack(columns, 1), atol=1e-8)
-
-
-@pytest.mark.parametrize("norm", ["sphere", "layer"])
-def test_the_tangent_space_has_the_spectrum_and_the_rest_is_zero(norm, lively, tokens):
-    """The restriction, carried out: a basis of the range's tangent space at each token."""
-    spec = Spec(1, 1, 4, mlp_ratio=0, norm=norm, norm_place="post", norm_eps=0.0, init="lecun")
-    net = lively(spec)
-    after = net.blocks[0].steps[0].after
-    x = after(tokens(1, 3, 4))[0].detach()
-    net = design_values(x, net)
-    jacobian = step_jacobian(net, x)
-    bases = []
-    for token in x:
-        z = token if norm == "sphere" else (token - after.bias) / after.weight
-        fixed = [z] if norm == "sphere" else [z, torch.ones_like(z)]
-        free = torch.linalg.svd(torch.stack(fixed).detach()).Vh[len(fixed) :].T
-        gained = free if norm == "sphere" else after.weight.detach().unsqueeze(-1) * free
-        bases.append(torch.linalg.qr(gained).Q)
-    basis = torch.block_diag(*bases)
-    assert torch.allclose(basis @ basis.T @ jacobian, jacobian, atol=1e-10)
-    restricted = torch.linalg.eigvals(basis.T @ jacobian @ basis).abs().sort().values
-    whole = torch.linalg.eigvals(jacobian).abs().sort().values
-    assert torch.allclose(whole[-len(restricted) :], restricted, rtol=1e-6)
-    assert float(whole[: -len(restricted)].max()) < 1e-6
-    assert equilibrium_at(net, x).stability.radius == pytest.approx(float(restricted[-1]))
-
-
-def test_bounds_of_the_radius_hold_far_from_normal():
-    shift = torch.diag(torch.ones(5, dtype=torch.float64), 1)
-    jordan = 0.9 * torch.eye(6, dtype=torch.float64) + 30 * shift
-    assert stability_of(jordan).stable
-    assert stability_of(jordan).lower <= 0.9 + 1e-12 <= stability_of(jordan).upper
-    # All eigenvalues are zero, but the last place of an entry moves them to 16: no verdict.
-    generator = torch.Generator().manual_seed(0)
-    turn = torch.linalg.qr(torch.randn(6, 6, generator=generator, dtype=torch.float64)).Q
-    hidden = stability_of(1e4 * turn @ shift @ turn.T)
-    assert hidden.lower == 0.0
-    assert not hidden.unstable
-    # This one is stable, but one last place in its corner would make the radius 1.05.
-    assert not stability_of(0.98 * torch.eye(6, dtype=torch.float64) + 30 * shift).stable
-    turned = torch.tensor([[0.0, -1.0], [1.0, 0.0]])
-    assert stability_of(1.01 * turned).unstable
-    assert stability_of(0.99 * turned).stable
-    huge = stability_of(1e200 * torch.eye(2, dtype=torch.float64))
-    assert huge.radius == pytest.approx(1e200)
-    assert huge.unstable
-    assert stability_of(torch.zeros(2, 2)).margin == 1.0
-    assert stability_of(torch.diag(torch.tensor([0.25, -3.0]))).margin == pytest.approx(2.0, 1e-3)
-
-
 def test_single_precision_networks_are_searched_in_float64_and_the_seed_decides():
     net = two_tokens(-1)[0]
     exact = find_equilibria(net, tokens=2, starts=12, seed=1)
@@ -254,60 +175,25 @@ def test_single_precision_networks_are_searched_in_float64_and_the_seed_decides(
     assert [each.basin for each in other] != [each.basin for each in exact]
 
 
-@pytest.mark.parametrize("mask", ["causal", "full"])
-def test_the_designed_jacobian_is_the_networks_own(mask, tokens):
-    x = tokens(1, 3, 3, seed=6)
-    x = x / x.norm(dim=-1, keepdim=True)
-    c, query_key = tokens(1, 3, seed=7).exp(), tokens(1, 3, 3, seed=8)
-    allowed = torch.ones(3, 3).bool() if mask == "full" else torch.ones(3, 3).tril().bool()
-    values, jacobian = designed_step(x, c, query_key, allowed)
-    net = one_step(values[0], query_key[0], mask=mask)
-    assert torch.allclose(net(x), x, atol=1e-9)
-    assert torch.allclose(step_jacobian(net, x[0]), jacobian[0], rtol=1e-7, atol=1e-8)
-
-
-def test_the_search_finds_stable_equilibria_of_full_rank():
-    result = stable_search(tokens=(2, 3), draws=60, descents=2, steps=40)
-    assert [(each.mask, each.attention, each.tokens) for each in result.designs] == [
-        (mask, attention, tokens)
-        for mask, attention in [("causal", "uniform"), ("causal", "content"), ("full", "content")]
-        for tokens in (2, 3)
-    ]
-    for each in result.designs:
-        assert each.best.rank == each.tokens
-        assert each.best.residual < 1e-12
-        assert each.descended_stable <= each.descended == 2
-        assert each.drawn == 60
-        eigenvalues = torch.linalg.eigvals(step_jacobian(each.network, each.best.x))
-        assert each.radius == pytest.approx(float(eigenvalues.abs().max()), rel=1e-6)
-        assert bool(each.descended_stable) == (each.radius < 1)
-    assert result.designs[0].drawn_stable > 0
-    best = result.best
-    assert best is not None
-    assert best.tokens == best.best.rank == 3
-    assert best.best.stable
-
-
-def test_the_seed_decides_what_is_searched():
-    one, same, other = (
-        [each.radius for each in stable_search(tokens=(2,), draws=5, steps=2, seed=seed).designs]
-        for seed in (1, 1, 2)
+def test_short_reprs():
+    found = find_equilibria(one_step(torch.diag(torch.tensor([3.0, 2.0, 1.0]))), tokens=1)
+    assert repr(found) == (
+        "Equilibria(6 found, 2 stable, 6 collapsed, ranks 1; of 64 random starts 64 settled, "
+        "0 cycled, 0 diverged, 0 wandered)"
     )
-    assert one == same != other
-
-
-def test_descent_keeps_the_best_it_has_seen():
-    drawn, descended = (
-        stable_search(tokens=(2, 3), draws=30, descents=1, steps=steps).designs for steps in (0, 1)
+    assert repr(found.found[0]).startswith(
+        "Equilibrium(1 token × 3 features, rank 1, collapsed, stable, spectral radius 0.6667, "
     )
-    for before, after in zip(drawn, descended, strict=True):
-        assert after.radius <= before.radius * (1 + 1e-9)
-
-
-def test_nothing_stable_is_no_best():
-    result = stable_search(tokens=(5,), draws=3, descents=1, steps=0)
-    assert all(not each.best.stable for each in result.designs)
-    assert result.best is None
+    assert "unstable" in repr(found.found[-1])
+    continuum = find_equilibria(one_step(torch.eye(2)), tokens=3, starts=3).found[0]
+    assert "undecided" in repr(continuum)
+    assert "basin" not in repr(equilibrium_at(one_step(torch.eye(2)), torch.eye(2)))
+    family = every_rank(6)
+    assert "EveryRank(6 tokens; equilibria of rank 1 to 6, 0 stable, spectral radius" in repr(
+        family
+    )
+    assert len(repr(family)) < 200
+    assert max(len(repr(each)) for each in family.equilibria) < 300
 
 
 def test_bad_arguments_are_answered_with_sentences():

@@ -1,24 +1,21 @@
-"""Rates of collapse: values by hand, 60-digit arithmetic, and the bound held against matrices."""
+"""Rates of collapse: values by hand, 60-digit arithmetic, and the bound against matrices."""
 
 import math
 
 import mpmath
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankscope.errors import InputError, KindError, ShapeError
-from rankscope.masks import Causal, causal_window, window
+from rankscope.masks import Causal, causal_window
 from rankscope.metrics import dobrushin
 from rankscope.theory import (
     a_priori_log_decay,
     a_priori_rate,
-    class_weights,
     ergodicity,
     graph_facts,
-    perron_weights,
     smallest_allowed_weight,
 )
 
@@ -39,7 +36,7 @@ def weights(allowed, epsilon, generator, *, one_key=False):
     return epsilon * allowed.double() + rest * spread / spread.sum(-1, keepdim=True)
 
 
-# What the graph promises.
+# What the graph guarantees.
 
 
 def test_rate_by_hand():
@@ -74,7 +71,7 @@ def test_rates_that_make_no_sense(epsilon, radius):
 
 
 def holds(tau, epsilon, radius, *, broken=0):
-    """τ of r layers ≤ 1 − ε^r; ``broken`` promises as much after fewer layers."""
+    """τ of r layers ≤ 1 − ε^r; ``broken`` asks for as much after fewer layers."""
     return tau <= 1 - epsilon ** (radius - broken) + 1e-14
 
 
@@ -116,7 +113,7 @@ def test_a_chain_attains_the_bound_and_catches_a_broken_one(tokens):
     assert not holds(tau, 1.01 * epsilon, radius)
 
 
-def test_a_center_that_cannot_wait_promises_nothing():
+def test_a_center_that_cannot_wait_guarantees_nothing():
     """Two tokens that swap: radius 1, weights 1, yet τ stays 1."""
     swap = double([[0, 1], [1, 0]])
     facts = graph_facts(swap > 0)
@@ -232,59 +229,11 @@ def test_ergodicity_refuses():
         ergodicity([2 * torch.eye(2)])
 
 
-# Where the collapsed state listens.
-
-
-def test_perron_by_hand():
-    """Causal attention listens to the first token alone; a window to its weights' balance."""
-    causal = (torch.ones(4, 4).tril() / torch.arange(1, 5)[:, None]).double()
-    assert perron_weights(causal).tolist() == [1, 0, 0, 0]
-    # Uniform over a window: as many votes as neighbours, since the graph is symmetric.
-    allowed = window(1).matrix(4).double()
-    assert perron_weights(allowed / allowed.sum(-1, keepdim=True)).tolist() == pytest.approx(
-        [0.2, 0.3, 0.3, 0.2], rel=1e-15
+def test_a_short_repr():
+    found = ergodicity([double([[1, 0], [0.5, 0.5]])] * 40)
+    assert (
+        repr(found) == "Ergodicity(40 layers; τ of a layer 0.5, of the product 10^-12.0; rate 0.5)"
     )
-    assert perron_weights(torch.ones(1, 1)).tolist() == [1]
-    swap = double([[0, 1], [1, 0]])
-    assert perron_weights(swap).tolist() == [0.5, 0.5]
-
-
-def test_perron_of_nearly_separate_tokens():
-    """They listen to each other with 10⁻¹⁸ and 3·10⁻¹⁸, which no eigenvalue solver sees."""
-    p = double([[1, 1e-18], [3e-18, 1]])
-    assert perron_weights(p).tolist() == pytest.approx([0.75, 0.25], rel=1e-15)
-
-
-def test_perron_is_what_powers_tend_to(tokens):
-    p = tokens(2, 3, 6, 6).softmax(-1)
-    limit = torch.linalg.matrix_power(p, 200)
-    torch.testing.assert_close(
-        perron_weights(p), limit[..., 0, :], rtol=1e-12, atol=0, check_stride=False
-    )
-    p[..., :3, 3:] = 0  # tokens 0 to 2 are closed, the others pass on
-    p /= p.sum(-1, keepdim=True)
-    limit = torch.linalg.matrix_power(p, 400)
-    torch.testing.assert_close(perron_weights(p), limit[..., 5, :], rtol=1e-11, atol=1e-15)
-    assert (perron_weights(p)[..., 3:] == 0).all()
-
-
-def test_perron_of_two_closed_classes():
-    p = double([[0.5, 0.5, 0, 0], [0.25, 0.75, 0, 0], [0, 0, 1, 0], [0.1, 0.2, 0.3, 0.4]])
-    first, second = class_weights(p)
-    assert first.tolist() == pytest.approx([1 / 3, 2 / 3, 0, 0], rel=1e-15)
-    assert second.tolist() == [0, 0, 1, 0]
-    with pytest.raises(InputError, match="2 closed classes"):
-        perron_weights(p)
-    with pytest.raises(ShapeError, match=r"one \(query, key\) matrix"):
-        class_weights(p.unsqueeze(0))
-
-
-def test_perron_against_numpy():
-    generator = np.random.default_rng(0)
-    p = generator.random((7, 7)) ** 4
-    p /= p.sum(1, keepdims=True)
-    values, vectors = np.linalg.eig(p.T)
-    wanted = vectors[:, values.argmax()].real
-    assert perron_weights(torch.from_numpy(p)).numpy() == pytest.approx(
-        wanted / wanted.sum(), rel=1e-12
-    )
+    many = repr(ergodicity(torch.rand(30, 8, 12, 4, 4).softmax(-1)))
+    assert "30 layers, batch (8, 12)" in many
+    assert len(many) < 200

@@ -8,33 +8,31 @@ import torch
 
 from rankscope.metrics.norms import matrix_norm
 from rankscope.network import Spec
-from rankscope.theory.residual_bounds._layer import (
+from rankscope.theory.residual_bounds import (
     SCORE_LIMIT,
+    CenteredTokens,
     HeadWeights,
     LogParts,
-    Spread,
     a_priori_bound,
-    best_centred,
     data_bound,
-    gamma,
     head_weights,
-    log_beta,
     log_differences,
     log_mean_cost,
+    norm_bound,
     output_center,
     sharp_bound,
-    unseen_bound,
 )
+from rankscope.theory.residual_bounds._layer import find_best_center, gamma, log_beta
 
 PURE = {"mlp_ratio": 0.0, "skip": False, "norm": "none"}
 
 
-def spread(x, center=None, log_scale=0.0, token_mask=None):
+def centered(x, center=None, log_scale=0.0, token_mask=None):
     center = x.new_zeros(len(x), x.shape[-1]) if center is None else center
     rest = x - center.unsqueeze(1)
     if token_mask is not None:
         rest = torch.where(token_mask.unsqueeze(-1), rest, 0.0)
-    return Spread(center, rest, torch.full((len(x),), log_scale).double(), token_mask)
+    return CenteredTokens(center, rest, torch.full((len(x),), log_scale).double(), token_mask)
 
 
 def weights(query_key, values, *, scale=1.0):
@@ -79,7 +77,7 @@ def test_differences_by_looking_at_all_pairs(lively, tokens):
     made = head_weights(lively(Spec(1, 2, 3, head_width=2, **PURE)).blocks[0].attention)
     x = tokens(2, 5, 3)
     mask = torch.tensor([[True] * 5, [False, True, True, True, False]])
-    found = log_differences(made, spread(x, token_mask=mask, log_scale=-3000.0))
+    found = log_differences(made, centered(x, token_mask=mask, log_scale=-3000.0))
     for sample in range(2):
         rows = x[sample, mask[sample]]
         for head in range(2):
@@ -114,7 +112,7 @@ def test_bounds_of_one_head_by_hand():
     made = weights(
         torch.full((1, 1, 1), 0.5).double(), torch.full((1, 1, 1), 3.0).double(), scale=0.1
     )
-    at = spread(torch.tensor([[[1.0], [0.0], [-1.0]]]).double())
+    at = centered(torch.tensor([[[1.0], [0.0], [-1.0]]]).double())
     assert data_bound(made, at).one.exp().item() == pytest.approx(2 * 0.2 * 2 * 3)
     assert data_bound(made, at).inf.exp().item() == pytest.approx(2 * 0.1 * 1 * 3)
     size = math.sqrt(2)
@@ -123,20 +121,20 @@ def test_bounds_of_one_head_by_hand():
     )
     assert sharp_bound(made, at).one.exp().item() == pytest.approx(2 * math.tanh(0.025) * 6)
     assert sharp_bound(made, at).inf.exp().item() == pytest.approx(math.tanh(0.025) * 6)
-    unseen = unseen_bound(made, at.norms, at.counts)  # D ≤ 2·0.1·0.5·2·1 = 0.2
-    assert unseen.one.exp().item() == pytest.approx(3 * math.tanh(0.05) * 2 * 3)
-    assert unseen.inf.exp().item() == pytest.approx(2 * math.tanh(0.05) * 1 * 3)
+    by_norm = norm_bound(made, at.norms, at.counts)  # D ≤ 2·0.1·0.5·2·1 = 0.2
+    assert by_norm.one.exp().item() == pytest.approx(3 * math.tanh(0.05) * 2 * 3)
+    assert by_norm.inf.exp().item() == pytest.approx(2 * math.tanh(0.05) * 1 * 3)
 
 
 def test_heads_are_added_before_the_root():
     """One head writes both features into one, the other one into both: norms (2, 1) and (1, 2).
 
-    ``√((2+1)(1+2)) = 3``, while D's βH is ``2·√2``.
+    ``√((2+1)(1+2)) = 3``, while βH of Dong et al. 2021 is ``2·√2``.
     """
     values = torch.tensor([[[1.0, 0.0], [1.0, 0.0]], [[1.0, 1.0], [0.0, 0.0]]]).double()
     made = weights(torch.eye(2).double().expand(2, 2, 2), values)
     assert log_beta(made).exp().item() == pytest.approx(3.0)
-    at = spread(torch.tensor([[[0.1, 0.0], [0.0, 0.1]]]).double())  # D = 0.01 for both queries
+    at = centered(torch.tensor([[[0.1, 0.0], [0.0, 0.1]]]).double())  # D = 0.01 for both queries
     parts = data_bound(made, at)
     assert parts.one.exp().item() == pytest.approx(2 * 0.02 * 0.1 * 3)
     assert parts.inf.exp().item() == pytest.approx(2 * 0.01 * 0.1 * 3)
@@ -147,7 +145,7 @@ def test_the_center_is_what_a_query_at_the_inputs_center_gets(lively, tokens):
     net = lively(Spec(1, 2, 4, **PURE))
     x, c = tokens(3, 5, 4), tokens(3, 4, seed=1)
     mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [False] + [True] * 4])
-    found = output_center(head_weights(net.blocks[0].attention), spread(x, c, token_mask=mask))
+    found = output_center(head_weights(net.blocks[0].attention), centered(x, c, token_mask=mask))
     for sample in range(3):
         attention, keys = net.blocks[0].attention, x[sample, mask[sample]]
         split = (2, 2)
@@ -159,24 +157,24 @@ def test_the_center_is_what_a_query_at_the_inputs_center_gets(lively, tokens):
 
 
 def test_the_order_of_the_bounds_whatever_the_condition(lively, tokens):
-    """measured at c' ≤ sharp ≤ 0.177 data ≤ 0.177 a priori, and sharp ≤ unseen; parts too."""
+    """measured at c' ≤ sharp ≤ 0.177 data ≤ 0.177 a priori, and sharp ≤ norm bound; parts too."""
     over = 0
     for seed in range(60):
         net = lively(Spec(1, 1 + seed % 3, 3, head_width=2, init=0.5, **PURE), seed=seed)
         made = head_weights(net.blocks[0].attention)
         x = (0.2 + seed % 7) * tokens(4, 6, 3, seed=seed)
-        at = spread(x, tokens(4, 3, seed=seed + 99))
+        at = centered(x, tokens(4, 3, seed=seed + 99))
         over += int((log_differences(made, at).amax((1, 2)).exp() > SCORE_LIMIT).sum())
         rest = net(x).detach() - output_center(made, at).unsqueeze(1)
         sharp, data = sharp_bound(made, at), data_bound(made, at)
-        unseen = unseen_bound(made, at.norms, at.counts)
+        by_norm = norm_bound(made, at.norms, at.counts)
         for part, name in zip(("one", "inf"), ("one", "inf"), strict=True):
             measured = matrix_norm(rest, name).log()
             assert bool((measured <= getattr(sharp, part) + 1e-9).all())
-            assert bool((getattr(sharp, part) <= getattr(unseen, part) + 1e-9).all())
+            assert bool((getattr(sharp, part) <= getattr(by_norm, part) + 1e-9).all())
         assert bool((sharp.composite <= data.composite - math.log(32) / 2 + 1e-9).all())
         assert bool((data.composite <= a_priori_bound(made, at) + 1e-9).all())
-    assert over > 50  # the order was asked for beyond D's condition too
+    assert over > 50  # the order was asked for beyond the condition, too
 
 
 def test_total_variation_reaches_its_bound_and_no_more():
@@ -190,7 +188,7 @@ def test_total_variation_reaches_its_bound_and_no_more():
 def test_all_bounds_follow_the_cubic_law_far_below_any_float(lively, tokens):
     made = head_weights(lively(Spec(1, 2, 4, **PURE)).blocks[0].attention)
     x = 1e-4 * tokens(2, 5, 4)
-    near, far = spread(x), spread(x, log_scale=-50_000.0)
+    near, far = centered(x), centered(x, log_scale=-50_000.0)
     for bound in (
         a_priori_bound,
         lambda *a: data_bound(*a).composite,
@@ -208,7 +206,7 @@ def test_padding_changes_nothing(lively, tokens):
     )
     mask = torch.tensor([[False] * 2 + [True] * 5 + [False]])
     far = torch.full((1, 4), 5.0).double()  # so that padding, at the center, would be the farthest
-    one, other = spread(x, far), spread(padded, far, token_mask=mask)
+    one, other = centered(x, far), centered(padded, far, token_mask=mask)
     for bound in (data_bound, sharp_bound):
         for got, want in zip(bound(made, other), bound(made, one), strict=True):
             torch.testing.assert_close(got, want)
@@ -218,27 +216,27 @@ def test_padding_changes_nothing(lively, tokens):
 
 def test_what_does_not_vary_has_bounds_of_zero(lively):
     made = head_weights(lively(Spec(1, 2, 4, **PURE)).blocks[0].attention)
-    same = best_centred(
+    same = find_best_center(
         torch.ones(1, 4).double(),
         torch.zeros(1, 3, 4).double(),
         torch.full((1,), -math.inf).double(),
     )
     assert same.slack.tolist() == [0.0]
     for bound in (
-        a_priori_bound(made, same.spread),
-        data_bound(made, same.spread).composite,
-        sharp_bound(made, same.spread).composite,
+        a_priori_bound(made, same.tokens),
+        data_bound(made, same.tokens).composite,
+        sharp_bound(made, same.tokens).composite,
     ):
         assert bound.tolist() == [-math.inf]
     blind = weights(torch.zeros(1, 4, 4).double(), torch.ones(1, 4, 4).double())
-    assert a_priori_bound(blind, spread(torch.eye(4).double()[None])).tolist() == [-math.inf]
+    assert a_priori_bound(blind, centered(torch.eye(4).double()[None])).tolist() == [-math.inf]
 
 
-def test_best_centred_knows_how_far_it_may_be_from_the_best(tokens):
+def test_the_best_center_knows_how_far_it_may_be_from_the_best(tokens):
     x = tokens(3, 6, 2)
-    found = best_centred(torch.zeros(3, 2).double(), x, torch.zeros(3).double())
-    rest = found.spread.mantissa
-    torch.testing.assert_close(rest + found.spread.center.unsqueeze(1), x)
+    found = find_best_center(torch.zeros(3, 2).double(), x, torch.zeros(3).double())
+    rest = found.tokens.mantissa
+    torch.testing.assert_close(rest + found.tokens.center.unsqueeze(1), x)
     grid = torch.linspace(-2, 2, 161).double()
     for sample in range(3):
         least = min(

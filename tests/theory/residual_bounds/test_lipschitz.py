@@ -8,7 +8,7 @@ from rankscope.errors import InputError
 from rankscope.metrics.norms import matrix_norm
 from rankscope.network import MLP
 from rankscope.network.mlp import ACTIVATIONS, Passing
-from rankscope.theory.residual_bounds._lipschitz import gated_gain, row_gain, slope_range
+from rankscope.theory.residual_bounds import gated_gain, row_gain, slope_range
 
 mp = mpmath.mp.clone()
 mp.dps = 40

@@ -9,17 +9,15 @@ import torch
 
 from rankscope.deep import Scaled
 from rankscope.network import Network, Scores, Spec, Window
-from rankscope.theory.residual_bounds._depth import Cubic, data_depth, theorem_depth, unseen_depth
-from rankscope.theory.residual_bounds._layer import (
+from rankscope.theory import bounds
+from rankscope.theory.residual_bounds import (
+    BOUNDS,
+    MEASURED,
     SCORE_LIMIT,
-    LogParts,
-    best_centred,
     head_weights,
     sharp_bound,
-    unseen_bound,
 )
-from rankscope.theory.residual_bounds._network import bounds
-from rankscope.theory.residual_bounds._result import BOUNDS, MEASURED
+from rankscope.theory.residual_bounds._layer import find_best_center
 
 PURE = {"skip": False, "norm": "none", "init": 0.3}
 TEN = math.log(10)
@@ -97,7 +95,7 @@ def test_informative_means_less_than_the_input_not_less_than_one(lively, tokens)
     first = bounds(net, 0.01 * x).layers[0]
     factor = first.log10_a_priori_bound - 3 * first.log10_input_residual
     assert factor > 0
-    for share, informative in ((2.5, False), (1.8, True)):  # D's criterion is at half the factor
+    for share, informative in ((2.5, False), (1.8, True)):  # the criterion is at half the factor
         size = 0.01 * 10 ** float(-factor / share - first.log10_input_residual)
         layer = bounds(net, size * x).layers[0]
         assert layer.log10_a_priori_bound < 0
@@ -110,7 +108,9 @@ def test_chains_pay_for_centers_that_are_not_the_best(lively, tokens, monkeypatc
     known = bounds(net, x).layers
     module = importlib.import_module("rankscope.theory.residual_bounds._network")
     monkeypatch.setattr(
-        module, "best_centred", lambda *state: best_centred(*state)._replace(slack=torch.ones(1))
+        module,
+        "find_best_center",
+        lambda *state: find_best_center(*state)._replace(slack=torch.ones(1)),
     )
     doubtful = bounds(net, x).layers
     factors = [
@@ -125,56 +125,6 @@ def test_chains_pay_for_centers_that_are_not_the_best(lively, tokens, monkeypatc
         paid = (other.log10_depth_data_bound - one.log10_depth_data_bound).item() * TEN
         assert paid == pytest.approx(depth - 1, abs=1e-3)
         assert torch.equal(one.log10_sharp_bound, other.log10_sharp_bound)
-
-
-def test_the_closed_form_is_the_recursion():
-    factors, start = [0.3, -1.0, 0.7], torch.tensor([-2.0, 0.4]).double()
-    layers = [Cubic(torch.full((2,), k).double(), torch.ones(2).bool()) for k in factors]
-    found = theorem_depth(layers, start)
-    for depth in (1, 2, 3):
-        value = start
-        for _ in range(depth):
-            value = max(factors[:depth]) + 3 * value
-        torch.testing.assert_close(found[depth - 1], value)
-
-
-def test_no_depth_is_too_deep_for_the_theorem():
-    one = Cubic(torch.tensor([1.0, 1.0, -math.inf, 1.0]).double(), torch.ones(4).bool())
-    found = theorem_depth([one] * 1000, torch.tensor([-3.0, 3.0, 3.0, -math.inf]).double())[-1]
-    assert found[0] < -1e299
-    assert found[1] > 1e299
-    assert found[2:].tolist() == [-math.inf, -math.inf]
-
-
-def test_a_condition_that_fails_once_ends_the_chain():
-    good, bad = torch.ones(1).bool(), torch.zeros(1).bool()
-    layers = [Cubic(torch.zeros(1).double(), holds) for holds in (good, bad, good)]
-    found = theorem_depth(layers, torch.full((1,), -1.0).double())
-    assert found[0].tolist() == [-3.0]
-    assert all(bool(value.isnan()) for value in found[1:])
-    nan, one = torch.full((1,), math.nan).double(), torch.ones(1).double()
-    chained = data_depth([one, nan, one], [0 * one, one, one], one)
-    assert [value.item() for value in chained][:1] == [2.0]
-    assert all(bool(value.isnan()) for value in chained[1:])
-
-
-def test_chains_by_hand(lively):
-    one = torch.ones(1).double()
-    assert [v.item() for v in data_depth([2 * one, 3 * one], [0 * one, 0.5 * one], one)] == [
-        3.0,
-        6.5,
-    ]
-    weights = [
-        head_weights(b.attention) for b in lively(Spec(2, 2, 3, head_width=2, **PURE)).blocks
-    ]
-    norms, count = LogParts(-one, -2 * one), torch.tensor([4])
-    gain = 2 * torch.eye(3).double()
-    step = unseen_bound(weights[0], norms, count)
-    twice = unseen_bound(
-        weights[1], LogParts(step.one + math.log(2), step.inf + math.log(2)), count
-    )
-    found = unseen_depth([(weights[0], gain), (weights[1], gain)], norms, count)
-    torch.testing.assert_close(found[1], twice.composite + math.log(2))
 
 
 @pytest.mark.parametrize(
@@ -291,31 +241,6 @@ def test_padding_and_single_precision_change_nothing(lively, tokens):
     torch.testing.assert_close(single.log10_depth_bound, plain.log10_depth_bound, rtol=1e-5, atol=0)
 
 
-def test_the_table_has_a_row_for_all_and_null_where_nothing_is_known(lively, tokens):
-    net = lively(Spec(2, 2, 4, **{**PURE, "layer_masks": ["full", "causal"]}))
-    table = bounds(net, 0.1 * tokens(3, 5, 4)).table
-    assert table.columns == ["layer", "sample", "metric", "value"]
-    assert table.height == 2 * 3 * (len(MEASURED) + len(BOUNDS) + 1)
-    unknown = table.filter(table["value"].is_null())
-    assert unknown["layer"].unique().to_list() == [2]
-    assert set(unknown["metric"]) == {*BOUNDS, *MEASURED[2:], "condition"}
-    assert table["value"].is_nan().sum() == 0
-
-
-def test_sentences_say_measured_and_promised(lively, tokens):
-    net = lively(Spec(3, 1, 4, mlp_ratio=0.0, **PURE))
-    words = bounds(net, 0.01 * tokens(2, 5, 4)).sentences
-    assert len(words) == 6
-    assert words[0].startswith("γ ")
-    assert "shrinks in layers 1, 2, 3" in words[0]
-    assert "residual is 10^-" in words[1]
-    assert all("at most 10^-" in line for line in words[2:])
-    assert not any("says nothing" in line for line in words)
-    loud = bounds(net, 3 * tokens(1, 5, 4)).sentences
-    assert any("differ by 1.2564 at most" in line for line in loud)
-    assert any("says nothing in 1 of 1 samples" in line for line in loud)
-
-
 def test_one_token_and_equal_tokens_have_nothing_left(lively, tokens):
     net = lively(Spec(2, 2, 4, mlp_ratio=0.0, **PURE))
     for x in (tokens(1, 1, 4), tokens(1, 1, 4).expand(1, 3, 4)):
@@ -328,7 +253,7 @@ def test_one_token_and_equal_tokens_have_nothing_left(lively, tokens):
 def test_sharp_bounds_are_reported_as_computed(lively, tokens):
     net, x = lively(Spec(1, 2, 4, mlp_ratio=0.0, **PURE)), tokens(1, 5, 4)
     state = Scaled.of(x)
-    at = best_centred(state.x, state.mantissa, state.log_scale).spread
+    at = find_best_center(state.x, state.mantissa, state.log_scale).tokens
     want = sharp_bound(head_weights(net.blocks[0].attention), at).composite / TEN
     torch.testing.assert_close(bounds(net, x).layers[0].log10_sharp_bound, want)
 

@@ -1,12 +1,12 @@
-"""D's claim 3.1: the lower bound holds over many layers, because of what is not written."""
+"""Claim 3.1 of Dong et al. 2021: a lower bound for all layers, from what is not written to."""
 
 import pytest
 import torch
 
-from rankscope.errors import InputError
+from rankscope.errors import InputError, KindError
 from rankscope.metrics import residual
 from rankscope.network import Network
-from rankscope.theory.residual_bounds._residual_preserving import keeping_network
+from rankscope.theory import keeping_network, residual_preserving_network
 
 
 def last(net, x):
@@ -26,7 +26,7 @@ def last(net, x):
     ],
 )
 def test_the_kept_features_bound_every_layer_from_below(tokens, strength, norm, center):
-    net = keeping_network(40, 5, kept=3, heads=2, strength=strength, values=0.3, seed=4)
+    net = residual_preserving_network(40, 5, kept=3, heads=2, strength=strength, values=0.3, seed=4)
     x = tokens(3, 7, 5)
     floor = residual(x[..., :3], norm=norm, center=center, certified=True).lower_bound
     if center == "mean":
@@ -36,27 +36,30 @@ def test_the_kept_features_bound_every_layer_from_below(tokens, strength, norm, 
 
 
 def test_the_other_features_are_written_to(tokens):
-    net, x = keeping_network(3, 5, kept=3), tokens(2, 7, 5)
+    net, x = residual_preserving_network(3, 5, kept=3), tokens(2, 7, 5)
     y = last(net, x)
     assert torch.equal(y[..., :3], x[..., :3])
     assert float((y - x)[..., 3:].abs().min()) > 1e-6
 
 
 def test_with_room_to_write_the_whole_residual_is_kept(tokens):
-    net, x = keeping_network(30, 6, kept=3, values=0.5, seed=2), tokens(3, 5, 6)
+    net, x = residual_preserving_network(30, 6, kept=3, values=0.5, seed=2), tokens(3, 5, 6)
     x[..., 3:] = 0.7
     assert bool((residual(last(net, x)) >= residual(x)).all())
 
 
 def test_uniform_attention_changes_no_residual(tokens):
-    net, x = keeping_network(30, 4, kept=0, strength=0.0, values=0.2, seed=3), tokens(3, 5, 4)
+    net, x = (
+        residual_preserving_network(30, 4, kept=0, strength=0.0, values=0.2, seed=3),
+        tokens(3, 5, 4),
+    )
     y = last(net, x)
-    assert float((y - x).abs().min()) > 0.01
+    assert float((y - x).abs().min()) > 1e-6
     torch.testing.assert_close(residual(y), residual(x), rtol=1e-10, atol=0)
 
 
 def test_without_the_skip_the_same_weights_collapse(tokens):
-    net, x = keeping_network(8, 5, kept=3, strength=0.3), tokens(2, 7, 5)
+    net, x = residual_preserving_network(8, 5, kept=3, strength=0.3), tokens(2, 7, 5)
     gone = residual(last(net.without("skip"), x)) / residual(x[..., :3])
     assert float(gone.max()) < 1e-8
 
@@ -72,7 +75,7 @@ def test_the_proof_needs_the_columns_that_are_not_written():
 def test_different_parameters_are_different_networks(tokens):
     x = tokens(1, 5, 4)
     outputs = [
-        last(keeping_network(2, 4, kept=2, strength=s, values=v, seed=d), x)
+        last(residual_preserving_network(2, 4, kept=2, strength=s, values=v, seed=d), x)
         for s, v, d in [(1.0, 1.0, 0), (1.001, 1.0, 0), (1.0, 1.001, 0), (1.0, 1.0, 1)]
     ]
     for i, one in enumerate(outputs):
@@ -81,16 +84,20 @@ def test_different_parameters_are_different_networks(tokens):
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "error", "words"),
     [
-        {"kept": 5},
-        {"kept": -1},
-        {"kept": True},
-        {"kept": 1.0},
-        {"kept": 1, "strength": float("nan")},
-        {"kept": 1, "values": float("inf")},
+        ({"kept": 5}, InputError, "kept=5 is out of range; expected 0 to 4"),
+        ({"kept": -1}, InputError, "kept=-1 is out of range"),
+        ({"kept": True}, KindError, "kept=True is a bool, expected a whole number"),
+        ({"kept": 1.0}, KindError, r"kept=1\.0 is a float"),
+        ({"kept": 1, "strength": float("nan")}, InputError, "strength=nan is out of range"),
+        ({"kept": 1, "values": float("inf")}, InputError, "values=inf is out of range"),
     ],
 )
-def test_bad_parameters_are_answered_with_a_sentence(wrong):
-    with pytest.raises(InputError, match="out of range"):
-        keeping_network(2, 4, **wrong)
+def test_bad_parameters_are_answered_with_a_sentence(wrong, error, words):
+    with pytest.raises(error, match=words):
+        residual_preserving_network(2, 4, **wrong)
+
+
+def test_the_former_name_is_the_same_function():
+    assert keeping_network is residual_preserving_network

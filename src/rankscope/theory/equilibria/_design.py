@@ -17,24 +17,25 @@ Rows = Float[Tensor, "token feature"]
 
 
 def design_values(x: Tensor, network: Network, *, c: float | Tensor | None = None) -> Network:
-    """A copy of a network with values and outputs such that each layer returns ``x`` as it is.
+    """A copy of a network with values and outputs such that each layer returns ``x`` unchanged.
 
+    >>> from rankscope.network import Spec
     >>> x = torch.eye(3, dtype=torch.float64)
     >>> net = Network.random(Spec(1, 1, 3, mlp_ratio=0, norm="sphere", norm_place="post"))
     >>> torch.allclose(design_values(x, net.double())(x[None]), x[None])
     True
 
     ``x`` is ``(token, feature)`` or a batch of one, in the network's dtype. Queries, keys, norms,
-    skips, masks and the output bias stay as they are. Before a post-norm ``N`` the step must be
-    ``c_i`` times the preimage of token i under N; ``c`` is one number, or one for each token, and
-    one by default. A norm with an eps > 0 fixes it: tokens in its range say by their size what it
-    was. Without a post-norm there is no such freedom and c is left out.
+    skips, masks and the output bias stay as they are. Before a post-norm ``N`` the step must return
+    ``c_i`` times a preimage of token i under N; ``c`` is one number, or one for each token, and
+    1 by default. A norm with an eps > 0 determines c from the size of each token, and without a
+    post-norm there is no such freedom: leave c out then.
 
     Derived: with M the mixed values of all heads side by side, the output matrix of least norm with
     ``M O = T``. Heads as wide as the network get identity values, so that M is ``[A_1X … A_HX]``
     and O stacks the ``W_h``; narrower ones keep their values, since no ``W_h`` of full rank fits.
     """
-    rows = _single(x, network)
+    rows = _check_single(x, network)
     designed = copy.deepcopy(network)
     designed.seed = None  # the weights are no longer what a seed draws
     done: dict[int, Mask] = {}
@@ -54,19 +55,20 @@ def design_values(x: Tensor, network: Network, *, c: float | Tensor | None = Non
 
 @torch.no_grad()
 def norm_preimage(norm: nn.Module, x: Tensor, *, c: float | Tensor | None = None) -> Tensor:
-    """Tokens that a norm maps to ``x``, of scale ``c`` (by default 1, or what its eps asks for).
+    """Tokens that a norm maps to ``x``, of scale ``c`` (by default 1, or what its eps requires).
 
+    >>> from rankscope.network import Sphere
     >>> norm_preimage(Sphere(), torch.tensor([[0.6, 0.8]]), c=5)
     tensor([[3., 4.]])
 
     LayerNorm and RMSNorm with a gain g and a bias b: ``z = (x − b)/g`` has mean square
     ``s/(s + eps)`` where s was that of the input, so the input is ``z √(eps/(1 − mean z²))``;
-    for eps = 0 any multiple will do. Raises if ``x`` is not in the range of the norm.
+    for eps = 0 any multiple is one. Raises if ``x`` is not in the range of the norm.
     """
     real(x, name="x", axes="(token, feature)", least=2)
     if x.ndim != 2:
         raise ShapeError(f"x has shape {tuple(x.shape)}, expected (token, feature).")
-    scale = _scale(c, x)
+    scale = _check_scale(c, x)
     if isinstance(norm, nn.Identity):
         if scale is not None:
             raise InputError("c was given, but no norm follows the step; leave c out.")
@@ -74,7 +76,7 @@ def norm_preimage(norm: nn.Module, x: Tensor, *, c: float | Tensor | None = None
     if isinstance(norm, Sphere):
         direction, natural = x, x.new_ones(())
     elif isinstance(norm, nn.LayerNorm | nn.RMSNorm):
-        direction, natural = _standardised(norm, x)
+        direction, natural = _undo_affine(norm, x)
     else:
         raise KindError(
             f"the norm is a {type(norm).__name__}, expected LayerNorm, RMSNorm or Sphere."
@@ -84,18 +86,18 @@ def norm_preimage(norm: nn.Module, x: Tensor, *, c: float | Tensor | None = None
     return before
 
 
-def _standardised(norm: nn.LayerNorm | nn.RMSNorm, x: Rows) -> tuple[Rows, Tensor]:
-    """Tokens before gain and bias, and the scale they had before the division."""
+def _undo_affine(norm: nn.LayerNorm | nn.RMSNorm, x: Rows) -> tuple[Rows, Tensor]:
+    """Tokens before gain and bias, and the scale they had before the norm divided by it."""
     bias = getattr(norm, "bias", None)
     z = x if bias is None else x - bias
     if norm.weight is not None:
-        # A feature of gain zero tells nothing of its past; the check of the range decides.
+        # A feature of gain zero says nothing about its preimage; the check of the range decides.
         z = torch.where(norm.weight == 0, torch.zeros_like(z), z / norm.weight)
     epsilon = torch.finfo(x.dtype).eps
     eps = epsilon if norm.eps is None else norm.eps
     if eps == 0:
         return z, x.new_ones(())
-    # Tokens of mean square one came from infinitely far; far enough is as good in this dtype.
+    # Tokens of mean square one have a preimage at infinity; a large one is as good in this dtype.
     room = (1 - z.square().mean(-1, keepdim=True)).clamp(min=16 * epsilon)
     return z, (eps / room).sqrt()
 
@@ -112,7 +114,7 @@ def _check_range(norm: nn.Module, x: Rows, before: Rows, *, chosen: bool) -> Non
             pass
         else:
             raise InputError(
-                f"token {worst} cannot come out of {norm} at the scale c asked for (off by "
+                f"token {worst} cannot be an output of {norm} at the given scale c (off by "
                 f"{off[worst]:.2g}): the norm's eps ties c to the size of the token. Leave c out, "
                 "or use a network with norm_eps=0."
             )
@@ -123,7 +125,7 @@ def _check_range(norm: nn.Module, x: Rows, before: Rows, *, chosen: bool) -> Non
 
 
 def _design(block: Block, x: Rows, seen: Sight, c: float | Tensor | None, layer: int) -> None:
-    """Put values and outputs into a block in place."""
+    """Set the values and outputs of a block in place."""
     if len(block.steps) != 1:
         raise SpecError(
             f"layer {layer} has an MLP after the attention, whose inverse is not known; leave it "
@@ -137,30 +139,30 @@ def _design(block: Block, x: Rows, seen: Sight, c: float | Tensor | None, layer:
             total = total - branch(batch, seen)[0]
     own = next(branch for branch in step.branches if branch.part is block.attention)
     target = norm_preimage(own.inside, total)
-    _fill(block.attention, own.before(batch), target, seen, layer)
+    _set_values(block.attention, own.before(batch), target, seen, layer)
 
 
-def _fill(attention: Attention, z: Hidden, target: Rows, seen: Sight, layer: int) -> None:
+def _set_values(attention: Attention, z: Hidden, target: Rows, seen: Sight, layer: int) -> None:
     features = z.shape[-1]
     width = attention.output.weight.shape[1] // attention.heads
     if width >= features:
         identity = torch.eye(width, features, dtype=z.dtype, device=z.device)
         biased = attention.value.bias is not None
-        attention.value = _linear(
+        attention.value = _make_linear(
             identity.repeat(attention.kv_heads, 1),
             z.new_zeros(attention.kv_heads * width) if biased else None,
         )
-    mixed = _mixed(attention, z, seen)
+    mixed = _mix_values(attention, z, seen)
     _check_solvable(mixed, attention.pattern(z, seen)[0], z[0], layer)
     bias = attention.output.bias
     goal = target if bias is None else target - bias
     # gelsd: the solution of least norm; the default driver wants full column rank.
     output = torch.linalg.lstsq(mixed.cpu(), goal.cpu(), driver="gelsd").solution.to(z.device)
-    attention.output = _linear(output.T, bias)
+    attention.output = _make_linear(output.T, bias)
 
 
-def _mixed(attention: Attention, z: Hidden, seen: Sight) -> Float[Tensor, "token inner"]:
-    """What the output projection is given: the values of all heads, mixed, side by side."""
+def _mix_values(attention: Attention, z: Hidden, seen: Sight) -> Float[Tensor, "token inner"]:
+    """The input of the output projection: the mixed values of all heads, side by side."""
     values = attention.value(z)[0].unflatten(-1, (attention.kv_heads, -1)).transpose(0, 1)
     values = values.repeat_interleave(attention.heads // attention.kv_heads, 0)
     mixed: Tensor = attention.pattern(z, seen)[0] @ values
@@ -191,7 +193,7 @@ def _check_solvable(
     )
 
 
-def _single(x: Tensor, network: Network) -> Rows:
+def _check_single(x: Tensor, network: Network) -> Rows:
     if not isinstance(network, Network):
         raise KindError(f"network is a {type(network).__name__}, expected a Network.")
     real(x, name="x", axes="(token, feature)", least=2)
@@ -206,7 +208,7 @@ def _single(x: Tensor, network: Network) -> Rows:
     return batch[0].detach()
 
 
-def _scale(c: float | Tensor | None, x: Tensor) -> Tensor | None:
+def _check_scale(c: float | Tensor | None, x: Tensor) -> Tensor | None:
     """One positive number for each token, as a column."""
     if c is None:
         return None
@@ -223,7 +225,7 @@ def _scale(c: float | Tensor | None, x: Tensor) -> Tensor | None:
     return scale.expand(x.shape[-2]).unsqueeze(-1)
 
 
-def _linear(weight: Float[Tensor, "output input"], bias: Tensor | None) -> nn.Linear:
+def _make_linear(weight: Float[Tensor, "output input"], bias: Tensor | None) -> nn.Linear:
     outputs, inputs = weight.shape
     linear: nn.Linear = skip_init(
         nn.Linear, inputs, outputs, bias=bias is not None, dtype=weight.dtype, device=weight.device

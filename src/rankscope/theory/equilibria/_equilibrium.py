@@ -1,4 +1,4 @@
-"""One equilibrium of a step: how exactly it is one, its rank, and whether it is stable."""
+"""One equilibrium of a step: how accurate it is, its rank, and whether it is stable."""
 
 import math
 from dataclasses import dataclass
@@ -13,25 +13,27 @@ from rankscope.metrics import numerical_rank, residual
 from rankscope.network import Network
 from rankscope.shapes import Hidden
 from rankscope.streams import stream
+from rankscope.theory._numbers import format_count
 from rankscope.theory.equilibria._stability import Stability, stability_of, step_jacobians
 
 SAME = 1e-8  # relative: below it singular values, and differences of tokens, count as zero
 _PROBES = 8
 _PROBE_LENGTH = 1e-6
 _SHORTENINGS = 12
-_NOTHING = 1e-20
+_ZERO = 1e-20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Equilibrium:
-    """Tokens that one pass through a network returns as they are.
+    """Tokens that one pass through a network returns unchanged.
 
-    ``residual`` is ``‖F(X) − X‖_F``. ``distance`` is how far the exact equilibrium is at most, by
-    Newton and Kantorovich: with ``A = F'(X) − I``, ``η = ‖A⁻¹(F(X) − X)‖`` and a Lipschitz constant
-    ω of ``A⁻¹F'`` near X, an equilibrium lies within ``(1 − √(1 − 2ωη))/ω`` whenever ``ωη ≤ ½``,
-    and no other is near. The rounding in η and ω itself (second differences in random directions)
-    are estimates, so ``distance`` is one, too, and no proof. It is infinite where this says
-    nothing: where 1 is an eigenvalue of F', as on a continuum of equilibria, or nearly so.
+    ``residual`` is ``‖F(X) − X‖_F``. ``distance`` is how far away the exact equilibrium is at most,
+    by Newton and Kantorovich: with ``A = F'(X) − I``, ``η = ‖A⁻¹(F(X) − X)‖`` and a Lipschitz
+    constant ω of ``A⁻¹F'`` near X, an equilibrium lies within ``(1 − √(1 − 2ωη))/ω`` whenever
+    ``ωη ≤ ½``, and no other is near. The rounding in η, and ω itself (second differences in random
+    directions), are estimated, so ``distance`` is an estimate, too, and no proof. It is infinite
+    where the argument fails: where 1 is an eigenvalue of F', or nearly so, as on a continuum of
+    equilibria.
     ``basin`` is the share of random starts whose plain iteration ended here, None if not tried.
     """
 
@@ -46,7 +48,7 @@ class Equilibrium:
 
     @property
     def stable(self) -> bool:
-        """Every small push away dies out."""
+        """Every small perturbation dies out."""
         return self.stability.stable
 
     @property
@@ -54,108 +56,118 @@ class Equilibrium:
         """Known, as far as ``distance`` is, to have no other equilibrium arbitrarily near."""
         return math.isfinite(self.distance)
 
+    def __repr__(self) -> str:
+        tokens, features = self.x.shape
+        stability = self.stability
+        kind = "stable" if stability.stable else "unstable" if stability.unstable else "undecided"
+        basin = "" if self.basin is None else f", basin {self.basin:.0%}"
+        return (
+            f"Equilibrium({format_count(tokens, 'token')} × {features} features, rank {self.rank}"
+            f"{', collapsed' * self.collapsed}, {kind}, spectral radius {stability.radius:.4g}, "
+            f"residual {self.residual:.1e}, distance {self.distance:.1e}{basin})"
+        )
+
 
 def equilibrium_at(network: Network, x: Tensor, *, polish: bool = True) -> Equilibrium:
-    """The equilibrium at ``(token, feature)`` tokens, by default after Newton's steps from there.
+    """The equilibrium at ``(token, feature)`` tokens, by default refined by Newton's method.
 
-    >>> net = Network.from_matrices(
-    ...     torch.zeros(1, 1, 2, 2), torch.diag(torch.tensor([2.0, 1.0]))[None, None],
-    ...     head_width=2, norm="sphere",
-    ... )
+    >>> values = torch.diag(torch.tensor([2.0, 1.0]))[None, None]
+    >>> net = Network.from_matrices(0 * values, values, head_width=2, norm="sphere")
     >>> equilibrium_at(net, torch.tensor([[1.0, 0.0]])).stability.radius
     0.5
 
-    Computed in float64 whatever the network's dtype. Look at ``residual``: nothing is raised where
+    Computed in float64 whatever the network's dtype. Check ``residual``: no error is raised if
     there is no equilibrium nearby.
     """
-    start = _tokens(x).unsqueeze(0)
+    start = _check_tokens(x).unsqueeze(0)
     network = network.double()
     network.check(start)
     if polish:
-        start = polished(network, start)
-    return certified(network, start[0])
+        start = refine(network, start)
+    return measure(network, start[0])
 
 
-def certified(network: Network, x: Float[Tensor, "token feature"]) -> Equilibrium:
-    """Measure an equilibrium where it is; the network must be in float64."""
+def measure(network: Network, x: Float[Tensor, "token feature"]) -> Equilibrium:
+    """What is known of an equilibrium at exactly these tokens; the network must be in float64."""
     batch = x.detach().clone().unsqueeze(0)
-    if float(batch.abs().max()) < _NOTHING:
-        batch.zero_()  # what Newton's steps leave of zero is noise, and has a noise's rank
-    missed = _missed(network, batch)[0]
+    if float(batch.abs().max()) < _ZERO:
+        batch.zero_()  # Newton's method leaves rounding of zero, which would have a rank
+    error = _fixed_point_error(network, batch)[0]
     jacobian = step_jacobians(network, batch)[0]
     smooth = not (network.spec.norm == "sphere" and bool((batch[0] == 0).all(-1).any()))
     return Equilibrium(
         x=batch[0],
         rank=int(numerical_rank(batch[0], rtol=SAME)),
         collapsed=bool(residual(batch[0], norm="fro", relative=True) < SAME),
-        residual=float(torch.linalg.vector_norm(missed)),
-        # A zero token is where the sphere's step jumps: no derivative says anything about it.
-        distance=_distance(network, batch[0], jacobian, missed) if smooth else math.inf,
+        residual=float(torch.linalg.vector_norm(error)),
+        # At a zero token the sphere's step is discontinuous and has no derivative.
+        distance=_distance(network, batch[0], jacobian, error) if smooth else math.inf,
         stability=stability_of(jacobian) if smooth else Stability(math.inf, 0.0, math.inf),
     )
 
 
-def polished(network: Network, x: Hidden, *, steps: int = 40, tolerance: float = 1e-14) -> Hidden:
+def refine(network: Network, x: Hidden, *, steps: int = 40, tolerance: float = 1e-14) -> Hidden:
     """Newton's method on ``F(X) = X`` for each sample, damped so that it also finds continua.
 
     Levenberg and Marquardt's step with damping ``‖F(X) − X‖²``, which converges quadratically to
     regular equilibria and to continua of them alike (Yamashita and Fukushima 2001), shortened until
-    it helps. Samples that get nowhere stay where they stopped.
+    it reduces the error. Samples that make no more progress stay where they stopped.
     """
     x = x.detach().clone()
     identity = torch.eye(x[0].numel(), dtype=x.dtype, device=x.device)
     moving = torch.arange(len(x))
     for _ in range(steps):
-        missed = _missed(network, x[moving])
-        size = missed.square().sum(-1)
+        error = _fixed_point_error(network, x[moving])
+        size = error.square().sum(-1)
         a = step_jacobians(network, x[moving]) - identity
         square = a.mT @ a
-        # Never quite singular, or a sample on a continuum would be thrown far along it.
+        # Keeps it regular, or a sample on a continuum would move far along it.
         floor = 1e-15 * square.diagonal(dim1=-2, dim2=-1).sum(-1)
         damped = square + (size + floor)[:, None, None] * identity
-        push = torch.linalg.solve_ex(damped, -(a.mT @ missed.unsqueeze(-1))).result
-        x[moving], better = _shortened(network, x[moving], push.view_as(x[moving]), size)
+        push = torch.linalg.solve_ex(damped, -(a.mT @ error.unsqueeze(-1))).result
+        x[moving], better = _backtrack(network, x[moving], push.view_as(x[moving]), size)
         moving = moving[better & (size.sqrt() > tolerance)]
         if not len(moving):
             break
     return x
 
 
-def _shortened(
+def _backtrack(
     network: Network, x: Hidden, push: Hidden, size: Float[Tensor, "batch"]
 ) -> tuple[Hidden, Tensor]:
-    """The longest of the pushes 1, ½, ¼, … that reduces the residual; who was helped."""
-    best, open_, length = x.clone(), torch.ones_like(size, dtype=torch.bool), 1.0
+    """The longest of the steps 1, ½, ¼, … that reduces the error; for which samples one did."""
+    best, pending, length = x.clone(), torch.ones_like(size, dtype=torch.bool), 1.0
     for _ in range(_SHORTENINGS):
         tried = x + length * push
-        helps = open_ & (_missed(network, tried).square().sum(-1) < size)
+        helps = pending & (_fixed_point_error(network, tried).square().sum(-1) < size)
         best[helps] = tried[helps]
-        open_ &= ~helps
+        pending &= ~helps
         length /= 2
-        if not bool(open_.any()):
+        if not bool(pending.any()):
             break
-    return best, ~open_
+    return best, ~pending
 
 
-def _missed(network: Network, x: Hidden) -> Float[Tensor, "batch entry"]:
+def _fixed_point_error(network: Network, x: Hidden) -> Float[Tensor, "batch entry"]:
+    """``F(X) − X``, flattened."""
     with torch.no_grad():
-        missed: Tensor = network(x) - x
-    return missed.flatten(1)
+        error: Tensor = network(x) - x
+    return error.flatten(1)
 
 
 def _distance(
     network: Network,
     x: Float[Tensor, "token feature"],
     jacobian: Float[Tensor, "output input"],
-    missed: Float[Tensor, "output"],
+    error: Float[Tensor, "output"],
 ) -> float:
-    """The radius of Newton and Kantorovich; see ``Equilibrium`` for what is assumed."""
+    """The radius of Newton and Kantorovich; see ``Equilibrium`` for the assumptions."""
     identity = torch.eye(len(jacobian), dtype=x.dtype, device=x.device)
     inverse = torch.linalg.inv_ex(jacobian - identity).inverse
     # Rounding of F: a few units in the last place of each entry of X, carried through F'.
     size = x.abs().flatten()
     rounding = 4 * torch.finfo(x.dtype).eps * (jacobian.abs() @ size + size)
-    eta = float(torch.linalg.vector_norm(inverse.abs() @ (missed.abs() + rounding)))
+    eta = float(torch.linalg.vector_norm(inverse.abs() @ (error.abs() + rounding)))
     h = _curvature(network, x, jacobian, inverse) * eta
     if not h <= 0.5:
         return math.inf
@@ -171,8 +183,8 @@ def _curvature(
 ) -> float:
     """An estimate of the Lipschitz constant of ``A⁻¹F'`` near x.
 
-    The largest of several random directions' differences, times √m: a random direction in m
-    dimensions is expected to see a 1/√m part of what the worst one would.
+    The largest difference along several random directions, times √m: a random direction in m
+    dimensions is expected to show 1/√m of what the worst direction would.
     """
     generator = stream(0, "probe directions")
     push = torch.randn(_PROBES, x.numel(), generator=generator, dtype=torch.float64)
@@ -185,7 +197,7 @@ def _curvature(
     return math.sqrt(x.numel()) * steepest / _PROBE_LENGTH
 
 
-def _tokens(x: Tensor) -> Float[Tensor, "token feature"]:
+def _check_tokens(x: Tensor) -> Float[Tensor, "token feature"]:
     checked = real(x, name="x", axes="(token, feature)", least=2).detach().double()
     if checked.ndim == 3 and len(checked) == 1:
         checked = checked[0]

@@ -1,4 +1,4 @@
-"""All the equilibria of a step that many random starts lead to, and where its iteration ends."""
+"""The equilibria of a step that many random starts lead to, and where its iteration ends."""
 
 import math
 from collections import Counter
@@ -13,19 +13,21 @@ from rankscope.errors import InputError, KindError
 from rankscope.network import Block, Network
 from rankscope.shapes import Hidden
 from rankscope.streams import stream
-from rankscope.theory.equilibria._equilibrium import Equilibrium, certified, polished
+from rankscope.theory._arguments import check_integer
+from rankscope.theory.equilibria._equilibrium import Equilibrium, measure, refine
 
 _LONGEST_CYCLE = 8
 _MOST_ENTRIES = 512  # the Jacobian has the square of it, for many samples
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Equilibria:
-    """Every equilibrium that was found, the one most starts end at first.
+    """Every equilibrium that was found, the one with the largest basin first.
 
-    ``settled`` of the ``starts`` came to rest under plain iteration, ``cycles`` are pairs (period,
-    starts that ended on a cycle of it), ``diverged`` left the range of float64, and ``wandering``
-    did none of these within the steps allowed: too slow, a longer cycle, or chaos.
+    Of the random ``starts``, ``settled`` converged under plain iteration, ``cycles`` are pairs
+    (period, starts that ended on a cycle of that period), ``diverged`` left the range of float64,
+    and ``wandering`` did none of these within the steps allowed: too slow, a longer cycle, or
+    chaos.
     """
 
     found: tuple[Equilibrium, ...]
@@ -48,13 +50,23 @@ class Equilibria:
 
     @property
     def stable(self) -> tuple[Equilibrium, ...]:
-        """Those from which every small push dies out."""
+        """Those at which every small perturbation dies out."""
         return tuple(each for each in self.found if each.stable)
 
     @property
     def collapsed(self) -> tuple[Equilibrium, ...]:
         """Those at which all tokens are equal; tokens at ±x have rank one and are not."""
         return tuple(each for each in self.found if each.collapsed)
+
+    def __repr__(self) -> str:
+        ranks = ", ".join(map(str, self.ranks)) or "none"
+        cycling = sum(times for _, times in self.cycles)
+        return (
+            f"Equilibria({len(self.found)} found, {len(self.stable)} stable, "
+            f"{len(self.collapsed)} collapsed, ranks {ranks}; of {self.starts} random starts "
+            f"{self.settled} settled, {cycling} cycled, {self.diverged} diverged, "
+            f"{self.wandering} wandered)"
+        )
 
 
 def find_equilibria(
@@ -70,47 +82,51 @@ def find_equilibria(
 
     >>> values = torch.diag(torch.tensor([2.0, 1.0], dtype=torch.float64))[None, None]
     >>> net = Network.from_matrices(0 * values, values, head_width=2, norm="sphere")
-    >>> sorted(round(e.x[0, 0].item()) for e in find_equilibria(net, tokens=1).stable)
+    >>> sorted(round(e.x[0, 0].item()) for e in find_equilibria(net, tokens=1, starts=8).stable)
     [-1, 1]
 
-    From each random start (normal tokens under the network's last norm) the step is repeated, which
-    finds what attracts, and Newton's method is run, which also finds saddles. ``tolerance`` is the
-    largest entry of ``F(X) − X`` that counts as rest; ends nearer than its square root are one.
-    A search proves no absence: an equilibrium may be missed, and of a continuum as many members
-    are returned as starts met it. Computed in float64 whatever the network's dtype.
+    From each random start (normal tokens, mapped by the network's last norm) the step is repeated,
+    which finds attractors, and Newton's method is run, which also finds saddles. ``tolerance`` is
+    the largest entry of ``F(X) − X`` that counts as converged; results closer together than its
+    square root are one. A search proves no absence: an equilibrium may be missed, and of a
+    continuum as many members are returned as starts led to it. Computed in float64 whatever the
+    network's dtype.
     """
-    _check(tokens, starts, steps, tolerance)
+    for name, count in {"tokens": tokens, "starts": starts, "steps": steps}.items():
+        check_integer(name, count)
+    if not 0 < tolerance < 1e-2:
+        raise InputError(f"tolerance={tolerance} is out of range; expected 0 to 0.01.")
     if not isinstance(network, Network):
         raise KindError(f"network is a {type(network).__name__}, expected a rankscope Network.")
     if tokens * network.spec.width > _MOST_ENTRIES:
         raise InputError(
             f"{tokens} tokens of {network.spec.width} features have a Jacobian of "
-            f"{(tokens * network.spec.width) ** 2:.2g} entries, more than is tried; "
+            f"{(tokens * network.spec.width) ** 2:.2g} entries, too many for a search; "
             f"tokens × features may be {_MOST_ENTRIES} at most."
         )
     network = network.double()
-    begin = _starts(network, tokens, starts, seed)
-    end, period = _iterated(network, begin, steps, tolerance)
-    resting = end[period == 1]
-    tried = torch.cat([resting, polished(network, torch.cat([resting, begin]))])
-    distinct = _distinct(network, tried, tolerance)
+    begin = _draw_starts(network, tokens, starts, seed)
+    end, period = _iterate(network, begin, steps, tolerance)
+    settled = end[period == 1]
+    candidates = torch.cat([settled, refine(network, torch.cat([settled, begin]))])
+    distinct = _select_distinct(network, candidates, tolerance)
     found = [
-        replace(certified(network, x), basin=share, basin_error=_binomial_error(share, starts))
-        for x, share in zip(distinct, _shares(resting, distinct, starts), strict=True)
+        replace(measure(network, x), basin=share, basin_error=_binomial_error(share, starts))
+        for x, share in zip(distinct, _basin_shares(settled, distinct, starts), strict=True)
     ]
-    count = Counter(period.tolist())
+    ends = Counter(period.tolist())
     return Equilibria(
         found=tuple(sorted(found, key=lambda each: (-(each.basin or 0.0), each.rank))),
         starts=starts,
-        settled=count[1],
-        cycles=tuple(sorted((p, times) for p, times in count.items() if p > 1)),
-        diverged=count[-1],
-        wandering=count[0],
+        settled=ends[1],
+        cycles=tuple(sorted((p, times) for p, times in ends.items() if p > 1)),
+        diverged=ends[-1],
+        wandering=ends[0],
     )
 
 
-def _starts(network: Network, tokens: int, starts: int, seed: int) -> Hidden:
-    """Normal tokens, taken into the range of the norm that the step ends with, if it does."""
+def _draw_starts(network: Network, tokens: int, starts: int, seed: int) -> Hidden:
+    """Normal tokens, mapped into the range of the norm that the step ends with, if any."""
     generator = stream(seed, "starts")
     shape = (starts, tokens, network.spec.width)
     x = torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -121,69 +137,60 @@ def _starts(network: Network, tokens: int, starts: int, seed: int) -> Hidden:
     return begin
 
 
-def _iterated(
+def _iterate(
     network: Network, x: Hidden, steps: int, tolerance: float
 ) -> tuple[Hidden, Int[Tensor, "batch"]]:
-    """Repeat the step; the end of each sample and its period (1 rest, 0 none found, -1 overflow).
+    """Repeat the step: where each sample ends, and its period (0 none found, -1 overflow).
 
-    A sample that has come back to where it was is left there; the others go on.
+    Period 1 is convergence. A sample that returned to an earlier state stays there; the others
+    continue.
     """
     x = x.clone()
     period = torch.zeros(len(x), dtype=torch.long)
     past: list[Hidden] = []
     with torch.no_grad():
         for _ in range(steps):
-            going = period == 0
-            if not bool(going.any()):
+            active = period == 0
+            if not bool(active.any()):
                 break
             past = [x.clone(), *past[: _LONGEST_CYCLE - 1]]
-            x[going] = network(x[going])
-            lost = going & ~torch.isfinite(x).all(-1).all(-1)
-            period[lost] = -1
+            x[active] = network(x[active])
+            overflowed = active & ~torch.isfinite(x).all(-1).all(-1)
+            period[overflowed] = -1
             for length, earlier in enumerate(past, start=1):
                 back = (x - earlier).abs().flatten(1).amax(-1) <= tolerance
                 period[(period == 0) & back] = length
     return x, period
 
 
-def _distinct(
+def _select_distinct(
     network: Network, x: Hidden, tolerance: float
 ) -> list[Float[Tensor, "token feature"]]:
-    """The samples that are at rest, the most exact one of each group of near ones."""
+    """The samples that are equilibria, the most accurate one of each group of near ones."""
     with torch.no_grad():
-        missed = (network(x) - x).abs().flatten(1).amax(-1)
-    kept: list[Tensor] = []
-    for sample in missed.argsort(stable=True).tolist():
-        if not float(missed[sample]) <= tolerance:
+        error = (network(x) - x).abs().flatten(1).amax(-1)
+    selected: list[Tensor] = []
+    for sample in error.argsort(stable=True).tolist():
+        if not float(error[sample]) <= tolerance:
             break
-        if not any(bool(_near(x[sample], other, tolerance)) for other in kept):
-            kept.append(x[sample])
-    return kept
+        if not any(bool(_is_near(x[sample], other, tolerance)) for other in selected):
+            selected.append(x[sample])
+    return selected
 
 
-def _near(x: Tensor, other: Tensor, tolerance: float) -> Bool[Tensor, "*batch"]:
+def _is_near(x: Tensor, other: Tensor, tolerance: float) -> Bool[Tensor, "*batch"]:
     """Slow iterations stop short of their limit, hence the root."""
     return (x - other).abs().flatten(-2).amax(-1) <= math.sqrt(tolerance)
 
 
-def _shares(resting: Hidden, distinct: list[Tensor], starts: int) -> list[float]:
-    """The part of all starts that came to rest at each equilibrium, each counted once."""
-    if not distinct or not len(resting):
+def _basin_shares(settled: Hidden, distinct: list[Tensor], starts: int) -> list[float]:
+    """The share of all random starts that settled at each equilibrium, each counted once."""
+    if not distinct or not len(settled):
         return [0.0] * len(distinct)
-    apart = torch.stack([(resting - x).abs().flatten(1).amax(-1) for x in distinct])
+    apart = torch.stack([(settled - x).abs().flatten(1).amax(-1) for x in distinct])
     nearest = Counter(apart.argmin(0).tolist())
     return [nearest[index] / starts for index in range(len(distinct))]
 
 
 def _binomial_error(share: float, starts: int) -> float:
     return math.sqrt(share * (1 - share) / starts)
-
-
-def _check(tokens: int, starts: int, steps: int, tolerance: float) -> None:
-    for name, count in {"tokens": tokens, "starts": starts, "steps": steps}.items():
-        if isinstance(count, bool) or not isinstance(count, int):
-            raise KindError(f"{name}={count!r} is a {type(count).__name__}, expected an integer.")
-        if count < 1:
-            raise InputError(f"{name}={count} is out of range; expected 1 or more.")
-    if not 0 < tolerance < 1e-2:
-        raise InputError(f"tolerance={tolerance} is out of range; expected 0 to 0.01.")

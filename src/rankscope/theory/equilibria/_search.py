@@ -1,16 +1,17 @@
-"""Are there stable equilibria of rank above one? A search over designed values, and its answer.
+"""Are there stable equilibria of rank above one? A search over designed value matrices.
 
-There are (derived; one head, causal mask, unit sphere, no skip). Let attention be content-free, x₁
-be W's eigenvector of eigenvalue λ₁, and let token 2 open a direction of eigenvalue λ₂, so that
-``x₂(λ₂ − W) = r x₁W`` with ``r = A₂₁/A₂₂``. The tangent t ⟂ x₂ in the span of both tokens has the
-multiplier ``t W tᵀ/λ₂``. The trace of W there is λ₁ + λ₂, and ``x₂ W x₂ᵀ = λ₂ − r λ₁ x₁x₂ᵀ``, so it
-equals ``(λ₁/λ₂)(1 + r cos∠(x₁, x₂))``; the multiplier of token 1 is λ₂/λ₁. Both are below one for
-0 < λ₂ < λ₁ and an angle obtuse enough: rank two, and stable. At an acute angle it never is, which
-agrees with W's collapse of tokens within one half-space. W must also be non-normal: with
-orthogonal eigenvectors the multiplier comes to ``a² + (1 − a²) λ₁/λ₂ > 1``, a the part along x₁.
+There are (derived; one head, causal mask, unit sphere, no skip). Let attention be independent of
+the tokens, x₁ the eigenvector of the value matrix W with eigenvalue λ₁, and let token 2 add a
+direction of eigenvalue λ₂, so that ``x₂(λ₂ − W) = r x₁W`` with ``r = A₂₁/A₂₂``. The tangent t ⟂ x₂
+in the span of both tokens has the multiplier ``t W tᵀ/λ₂``. The trace of W there is λ₁ + λ₂, and
+``x₂ W x₂ᵀ = λ₂ − r λ₁ x₁x₂ᵀ``, so it equals ``(λ₁/λ₂)(1 + r cos∠(x₁, x₂))``; the multiplier of
+token 1 is λ₂/λ₁. Both are below one for 0 < λ₂ < λ₁ and an angle obtuse enough: rank two, and
+stable. At an acute angle it never is, in agreement with Wu et al. 2024, where tokens within one
+half-space collapse. W must also be non-normal: with orthogonal eigenvectors the multiplier is
+``a² + (1 − a²) λ₁/λ₂ > 1``, where a is the component along x₁.
 
 For more tokens there is no such proof here, only the search: it finds stable equilibria of full
-rank, though hardly ever at random, and ever closer to instability the more tokens there are.
+rank, though rarely at random, and closer and closer to instability the more tokens there are.
 """
 
 from dataclasses import dataclass
@@ -24,11 +25,12 @@ from rankscope.errors import InputError
 from rankscope.masks import as_mask
 from rankscope.network import Network
 from rankscope.streams import stream
+from rankscope.theory._numbers import format_range
 from rankscope.theory.equilibria._equilibrium import Equilibrium, equilibrium_at
 
 AttentionKind = Literal["uniform", "content"]
 
-# Uniform attention under a full mask makes all tokens equal in one step: nothing to design.
+# Uniform attention under a full mask makes all tokens equal in one step, so it is left out.
 _FAMILIES: tuple[tuple[str, AttentionKind], ...] = (
     ("causal", "uniform"),
     ("causal", "content"),
@@ -37,13 +39,14 @@ _FAMILIES: tuple[tuple[str, AttentionKind], ...] = (
 _SQUARINGS = 7
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Designs:
     """Designed equilibria of full rank for one mask, kind of attention and number of tokens.
 
     Of ``drawn`` random ones ``drawn_stable`` were stable; ``descended`` of them (those with the
     smallest spectral radius) were improved by gradient descent on it, ``descended_stable`` of
-    which became stable; ``radius`` is the smallest of all, and ``best`` its equilibrium.
+    which became stable; ``radius`` is the smallest of all, and ``best`` its equilibrium, which is
+    one of ``network``.
     """
 
     mask: str
@@ -57,10 +60,18 @@ class Designs:
     network: Network
     best: Equilibrium
 
+    def __repr__(self) -> str:
+        return (
+            f"Designs({self.tokens} tokens, {self.mask} mask, {self.attention} attention; stable: "
+            f"{self.drawn_stable} of {self.drawn} drawn, {self.descended_stable} of "
+            f"{self.descended} after descent; best has rank {self.best.rank} and spectral radius "
+            f"{self.radius:.4g}, {'stable' if self.best.stable else 'not stable'})"
+        )
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class StableSearch:
-    """What a search for stable equilibria of rank above one came to."""
+    """The result of a search for stable equilibria of rank above one."""
 
     designs: tuple[Designs, ...]
 
@@ -70,9 +81,20 @@ class StableSearch:
         stable = [each for each in self.designs if each.best.stable]
         return max(stable, key=lambda each: (each.best.rank, -each.radius), default=None)
 
+    def __repr__(self) -> str:
+        count = len(self.designs)
+        stable = sum(each.best.stable for each in self.designs)
+        tokens = sorted({each.tokens for each in self.designs})
+        radii = [each.radius for each in self.designs]
+        best = f"best: {self.best}" if self.best is not None else "none stable"
+        return (
+            f"StableSearch({count} designs for {tokens[0]} to {tokens[-1]} tokens, {stable} "
+            f"stable, spectral radius {format_range(min(radii), max(radii))}; {best})"
+        )
+
 
 @dataclass(frozen=True)
-class _Draw:
+class _Candidates:
     """Tokens, scales and query-key matrices of a batch of designs."""
 
     x: Float[Tensor, "batch token token"]
@@ -90,12 +112,13 @@ def stable_search(
 ) -> StableSearch:
     """Look for stable equilibria of full rank among steps ``X ↦ normalise(A X W)``.
 
-    >>> stable_search(tokens=(2,), draws=50, descents=1, steps=20).best.best.rank
+    >>> stable_search(tokens=(2,), draws=20, descents=1, steps=5).best.best.rank
     2
 
-    For each mask and kind of attention: random tokens, scales c and query-key matrices, W designed
-    for them (``W = X⁻¹A⁻¹diag(c)X``, as many features as tokens), then descent from the best few.
-    Each result is rebuilt as a ``Network`` and measured there. That none is found proves nothing.
+    For each mask and kind of attention: random tokens, scales c and query-key matrices, the value
+    matrix designed for them (``W = X⁻¹A⁻¹diag(c)X``, as many features as tokens), then gradient
+    descent from the best few. Each result is built as a ``Network`` and measured there. Finding
+    none proves nothing.
     """
     if not tokens or min(tokens) < 2:
         raise InputError(f"tokens={tokens} is out of range; expected counts of 2 or more.")
@@ -104,7 +127,7 @@ def stable_search(
             raise InputError(f"{name}={count} is out of range; expected 1 or more.")
     return StableSearch(
         tuple(
-            _searched(
+            _search(
                 mask,
                 attention,
                 count,
@@ -119,7 +142,7 @@ def stable_search(
     )
 
 
-def designed_step(
+def design_step(
     x: Float[Tensor, "batch token token"],
     c: Float[Tensor, "batch token"],
     query_key: Float[Tensor, "batch token token"],
@@ -146,7 +169,7 @@ def designed_step(
     return w, jacobian.flatten(3).flatten(1, 2)
 
 
-def _searched(
+def _search(
     mask: str,
     attention: AttentionKind,
     tokens: int,
@@ -156,13 +179,13 @@ def _searched(
     generator: torch.Generator,
 ) -> Designs:
     allowed = as_mask(mask).matrix(tokens)
-    drawn = _drawn(tokens, draws, attention, generator)
-    radii = _radii(designed_step(drawn.x, drawn.log_c.exp(), drawn.query_key, allowed)[1])
+    drawn = _draw(tokens, draws, attention, generator)
+    radii = _spectral_radii(design_step(drawn.x, drawn.log_c.exp(), drawn.query_key, allowed)[1])
     chosen = radii.argsort()[:descents]
-    start = _Draw(drawn.x[chosen], drawn.log_c[chosen], drawn.query_key[chosen])
-    end, reached = _descended(start, allowed, steps, learn_attention=attention == "content")
+    start = _Candidates(drawn.x[chosen], drawn.log_c[chosen], drawn.query_key[chosen])
+    end, reached = _descend(start, allowed, steps, learn_attention=attention == "content")
     first = int(reached.argmin())
-    network, best = _rebuilt(end, first, allowed, mask)
+    network, best = _build_network(end, first, allowed, mask)
     return Designs(
         mask=mask,
         attention=attention,
@@ -177,24 +200,26 @@ def _searched(
     )
 
 
-def _drawn(tokens: int, draws: int, attention: AttentionKind, generator: torch.Generator) -> _Draw:
+def _draw(
+    tokens: int, draws: int, attention: AttentionKind, generator: torch.Generator
+) -> _Candidates:
     def normal(*shape: int) -> Tensor:
         return torch.randn(draws, *shape, generator=generator, dtype=torch.float64)
 
     x = normal(tokens, tokens)
-    # The scale that eigenvalues of about one ask for under uniform causal attention.
+    # The scale that gives eigenvalues of about one under uniform causal attention.
     usual = torch.arange(1, tokens + 1, dtype=torch.float64).log()
-    return _Draw(
+    return _Candidates(
         x / x.norm(dim=-1, keepdim=True),
         0.5 * normal(tokens) - usual,
         normal(tokens, tokens) * (attention == "content"),
     )
 
 
-def _descended(
-    start: _Draw, allowed: Bool[Tensor, "token token"], steps: int, *, learn_attention: bool
-) -> tuple[_Draw, Float[Tensor, "batch"]]:
-    """Adam on ``log ‖Jᵏ‖^(1/k)``, a smooth bound of the radius; the best point of each run."""
+def _descend(
+    start: _Candidates, allowed: Bool[Tensor, "token token"], steps: int, *, learn_attention: bool
+) -> tuple[_Candidates, Float[Tensor, "batch"]]:
+    """Adam on ``log ‖Jᵏ‖^(1/k)``, a smooth bound on the radius; the best point of each run."""
     x, log_c, query_key = (part.clone() for part in (start.x, start.log_c, start.query_key))
     learned = [x, log_c, query_key] if learn_attention else [x, log_c]
     for part in learned:
@@ -205,9 +230,9 @@ def _descended(
     least = x.new_full((len(x),), torch.inf)
     for step in range(steps + 1):
         unit = x / x.norm(dim=-1, keepdim=True)
-        _, jacobian = designed_step(unit, log_c.exp(), query_key, allowed)
+        _, jacobian = design_step(unit, log_c.exp(), query_key, allowed)
         if step % 5 == 0 or step == steps:
-            radii = _radii(jacobian.detach())
+            radii = _spectral_radii(jacobian.detach())
             better = radii < least
             least = torch.where(better, radii, least)
             for kept, part in zip(best, (unit, log_c, query_key), strict=True):
@@ -216,7 +241,7 @@ def _descended(
         _log_power_norm(jacobian).sum().backward()
         optimiser.step()
         schedule.step()
-    return _Draw(*best), least
+    return _Candidates(*best), least
 
 
 def _log_power_norm(jacobian: Float[Tensor, "batch size size"]) -> Float[Tensor, "batch"]:
@@ -232,7 +257,7 @@ def _log_power_norm(jacobian: Float[Tensor, "batch size size"]) -> Float[Tensor,
     return mean
 
 
-def _radii(jacobian: Float[Tensor, "batch size size"]) -> Float[Tensor, "batch"]:
+def _spectral_radii(jacobian: Float[Tensor, "batch size size"]) -> Float[Tensor, "batch"]:
     """Spectral radii; infinite where a design broke down (tokens or attention singular)."""
     broken = ~torch.isfinite(jacobian).flatten(1).all(-1)
     safe = torch.where(broken[:, None, None], torch.zeros_like(jacobian), jacobian)
@@ -240,12 +265,13 @@ def _radii(jacobian: Float[Tensor, "batch size size"]) -> Float[Tensor, "batch"]
     return torch.where(broken, torch.full_like(radii, torch.inf), radii)
 
 
-def _rebuilt(
-    draw: _Draw, index: int, allowed: Bool[Tensor, "token token"], mask: str
+def _build_network(
+    candidates: _Candidates, index: int, allowed: Bool[Tensor, "token token"], mask: str
 ) -> tuple[Network, Equilibrium]:
     """A design as a network, and its equilibrium measured there."""
-    x, c, query_key = draw.x[[index]], draw.log_c[[index]].exp(), draw.query_key[[index]]
-    values, _ = designed_step(x, c, query_key, allowed)
+    x, query_key = candidates.x[[index]], candidates.query_key[[index]]
+    c = candidates.log_c[[index]].exp()
+    values, _ = design_step(x, c, query_key, allowed)
     network = Network.from_matrices(
         query_key.unsqueeze(0), values.unsqueeze(0), head_width=1, norm="sphere", mask=mask
     )

@@ -1,4 +1,4 @@
-"""Does a small push away from an equilibrium die out? The step's Jacobian and its radius."""
+"""Does a small perturbation of an equilibrium die out? The step's Jacobian and its radius."""
 
 import math
 from dataclasses import dataclass
@@ -18,17 +18,17 @@ Jacobians = Float[Tensor, "batch output input"]
 MARGIN = 1e-6
 _DOUBLINGS = 14
 _SWEEPS = 30
-_CHUNK = 2**22  # entries of the copies that one backward pass may hold
+_CHUNK = 2**22  # entries of the copies in one backward pass, at most
 
 
 @dataclass(frozen=True)
 class Stability:
-    """The spectral radius of a step, and two bounds that hold however far from normal it is.
+    """The spectral radius of a step, and two bounds that are valid however non-normal it is.
 
-    ``lower`` comes from ``|tr Jᵏ| ≤ m ρᵏ``, ``upper`` from a norm in which J shrinks everything,
-    both with room for rounding. Computed eigenvalues of a matrix that is far from normal may be
-    wrong by far more than rounding, so the verdict is read off the bounds, and ``radius`` is only
-    the best guess between them.
+    ``lower`` comes from ``|tr Jᵏ| ≤ m ρᵏ``, ``upper`` from a norm in which J is a contraction, both
+    with room for rounding. Computed eigenvalues of a matrix that is far from normal may be wrong by
+    much more than rounding, so the verdict follows from the bounds, and ``radius`` is only the best
+    estimate between them.
     """
 
     radius: float
@@ -37,17 +37,17 @@ class Stability:
 
     @property
     def stable(self) -> bool:
-        """Every small push dies out."""
+        """Every small perturbation dies out."""
         return self.upper < 1 - MARGIN
 
     @property
     def unstable(self) -> bool:
-        """Some arbitrarily small push grows; neither stable nor unstable means undecided."""
+        """Some arbitrarily small perturbation grows; if neither, nothing was decided."""
         return self.lower > 1 + MARGIN
 
     @property
     def margin(self) -> float:
-        """How far the bound that decides is from one; up to ``MARGIN`` nothing is decided."""
+        """How far the deciding bound is from one; nothing is decided within ``MARGIN``."""
         return max(1 - self.upper, self.lower - 1)
 
 
@@ -59,8 +59,8 @@ def stability_of(jacobian: Tensor) -> Stability:
 
     Post-norm steps end on a manifold (spheres, the range of LayerNorm). The restriction to its
     tangent space T needs no projection: J maps everything into T, so T is invariant, the quotient
-    map is zero, and J has T's eigenvalues and zeros besides (derived). J at the exact
-    equilibrium differs from J here by the distance between the two; see ``Equilibrium``.
+    map is zero, and the eigenvalues of J are those on T, and zeros (derived). The bounds are about
+    the J given; that at the exact equilibrium is a little different, see ``Equilibrium.distance``.
     """
     matrix = real(jacobian, name="jacobian", axes="(output, input)", least=2).detach().double()
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
@@ -72,9 +72,9 @@ def stability_of(jacobian: Tensor) -> Stability:
     if not 1e-100 < scale < 1e100:  # so that no square leaves float64's range
         inner = stability_of(matrix / scale)
         return Stability(scale * inner.radius, scale * inner.lower, scale * inner.upper)
-    matrix = _balanced(matrix)
+    matrix = _balance(matrix)
     radius = float(torch.linalg.eigvals(matrix).abs().max())
-    lower, upper = _lower(matrix), _upper(matrix, radius)
+    lower, upper = _lower_bound(matrix), _upper_bound(matrix, radius)
     return Stability(min(max(radius, lower), upper), lower, upper)
 
 
@@ -94,10 +94,10 @@ def step_jacobian(network: Network, x: Tensor) -> Tensor:
 
 
 def step_jacobians(network: Network, x: Hidden) -> Jacobians:
-    """One Jacobian for each sample, all rows of it by one backward pass.
+    """One Jacobian for each sample, all its rows by one backward pass.
 
-    Samples do not see one another, so a batch of ``m`` copies, each asked for the gradient of its
-    own output, gives the m rows at once.
+    Samples do not interact, so a batch of ``m`` copies, each with the gradient of another output
+    entry, gives the m rows at once.
     """
     size = x[0].numel()
     chunk = max(1, _CHUNK // size**2)
@@ -108,18 +108,19 @@ def _jacobians(network: Network, x: Hidden) -> Jacobians:
     batch, tokens, features = x.shape
     size = tokens * features
     copies = x.repeat_interleave(size, 0).requires_grad_()
-    asked = torch.eye(size, dtype=x.dtype, device=x.device).repeat(batch, 1)
+    entries = torch.eye(size, dtype=x.dtype, device=x.device).repeat(batch, 1)
     with torch.enable_grad():
         out = network(copies)
-    (rows,) = torch.autograd.grad(out, copies, asked.view_as(out))
+    (rows,) = torch.autograd.grad(out, copies, entries.view_as(out))
     return rows.view(batch, size, size)
 
 
-def _balanced(matrix: Float[Tensor, "output input"]) -> Float[Tensor, "output input"]:
+def _balance(matrix: Float[Tensor, "output input"]) -> Float[Tensor, "output input"]:
     """``D⁻¹JD`` with rows and columns of like size (Osborne 1960), D of powers of two: exact.
 
-    Under a causal mask tokens act on later ones only, and by much; that changes no eigenvalue but
-    hides them from any norm. Units that differ between the tokens make such one-way effects small.
+    Under a causal mask tokens act on later ones only, often strongly; that changes no eigenvalue
+    but makes every norm large. Different units for different tokens make such one-way effects
+    small.
     """
     a = matrix.cpu().numpy().copy()
     for _ in range(_SWEEPS):
@@ -136,18 +137,18 @@ def _balanced(matrix: Float[Tensor, "output input"]) -> Float[Tensor, "output in
     return torch.from_numpy(a)
 
 
-def _lower(matrix: Float[Tensor, "output input"]) -> float:
+def _lower_bound(matrix: Float[Tensor, "output input"]) -> float:
     """A lower bound of the spectral radius from the traces of J, J², J⁴, …
 
-    ``error`` bounds, in the Frobenius norm, what rounding may have done to the power so far: twice
-    what it was, its square, and that of one more product. Far from normal, powers shrink below it.
-    The scale is kept as a logarithm.
+    ``error`` bounds, in the Frobenius norm, the rounding in the power so far: a product doubles it
+    and adds its square and its own rounding. Powers of a matrix far from normal may shrink below
+    it. The scale is kept as a logarithm.
     """
     size, epsilon = matrix.shape[0], torch.finfo(matrix.dtype).eps
     power, log_scale, log_lower = matrix, 0.0, -math.inf
     error = epsilon * float(torch.linalg.matrix_norm(power))
     for doubling in range(_DOUBLINGS + 1):
-        # |tr E| ≤ √m ‖E‖: a trace that rounding may have made is no evidence of an eigenvalue.
+        # |tr E| ≤ √m ‖E‖: a trace that could be rounding is no evidence of an eigenvalue.
         trace = (abs(float(power.diagonal().sum())) - math.sqrt(size) * error) / size
         if trace > 0:
             log_lower = max(log_lower, (log_scale + math.log(trace)) / 2**doubling)
@@ -160,23 +161,23 @@ def _lower(matrix: Float[Tensor, "output input"]) -> float:
     return math.exp(log_lower)
 
 
-def _upper(matrix: Float[Tensor, "output input"], radius: float) -> float:
-    """The smallest of some values above the computed radius that can be shown to bound it."""
+def _upper_bound(matrix: Float[Tensor, "output input"], radius: float) -> float:
+    """The smallest of some candidates above the computed radius that provably bounds it."""
     norm = float(torch.linalg.matrix_norm(matrix))
     tries = [radius * (1 + part) for part in (1e-4, 1e-3, 1e-2, 0.1, 0.3, 1.0)]
     tries += [norm * 10.0**-power for power in range(1, 13)]
     tries += [1 - 2 * MARGIN]
     for bound in sorted(bound for bound in tries if radius < bound < norm):
-        if _contracts(matrix / bound):
+        if _is_contraction(matrix / bound):
             return bound
     return norm
 
 
-def _contracts(matrix: Float[Tensor, "output input"]) -> bool:
+def _is_contraction(matrix: Float[Tensor, "output input"]) -> bool:
     """Whether some ``P ≻ 0`` has ``P − MᵀPM ≻ 0``, which proves that M's radius is below one.
 
-    Stein's theorem. The candidate is ``Σ (Mᵏ)ᵀMᵏ`` by doubling; how it was come by does not matter,
-    as the two inequalities are checked on it with room for the rounding in forming them.
+    Stein's theorem. The candidate is ``Σ (Mᵏ)ᵀMᵏ`` by doubling; how it was found does not matter,
+    because the two inequalities are checked for it, with room for the rounding in forming them.
     """
     size, epsilon = matrix.shape[0], torch.finfo(matrix.dtype).eps
     form, power = torch.eye(size, dtype=matrix.dtype, device=matrix.device), matrix

@@ -1,1 +1,24 @@
-"""Masks as graphs, and how fast attention under a mask forgets."""
+"""Masks as graphs: who reaches whom, how fast attention under a mask forgets, and what remains."""
+
+from rankscope.theory.graphs._facts import GraphFacts, graph_facts
+from rankscope.theory.graphs._rates import (
+    Ergodicity,
+    a_priori_log_decay,
+    a_priori_rate,
+    class_weights,
+    ergodicity,
+    perron_weights,
+    smallest_allowed_weight,
+)
+
+__all__ = [
+    "Ergodicity",
+    "GraphFacts",
+    "a_priori_log_decay",
+    "a_priori_rate",
+    "class_weights",
+    "ergodicity",
+    "graph_facts",
+    "perron_weights",
+    "smallest_allowed_weight",
+]

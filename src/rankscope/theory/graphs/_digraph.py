@@ -1,4 +1,4 @@
-"""A graph by its edges, as SciPy takes it: components, distances, periods."""
+"""A directed graph given by its edges, as SciPy takes it: components, distances, periods."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,58 +6,59 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rankscope.theory.graphs._intervals import Positions, Stretches
+from rankscope.theory.graphs._intervals import Intervals, Positions
 
 UNREACHED = -1
 
 
 @dataclass(frozen=True)
-class Arcs:
-    """Edges ``key → query``, ordered by query; ``start[i]`` is where those into i begin.
+class Digraph:
+    """Edges ``key → query``, sorted by query; those into token i begin at ``start[i]``.
 
-    ``hears`` is SciPy's matrix of (query, key), ``told`` that of (key, query): rows of the first
-    lead against the flow of information, rows of the second along it.
+    ``attends_to`` is SciPy's matrix of (query, key), ``attended_by`` that of (key, query): searches
+    along the rows of the first run against the flow of information, along the rows of the second
+    with it.
     """
 
     tokens: int
     query: Positions
     key: Positions
     start: Positions
-    hears: Any
-    told: Any
+    attends_to: Any
+    attended_by: Any
 
     @classmethod
-    def of(cls, query: Positions, key: Positions, tokens: int) -> "Arcs":
-        """From all pairs once, ordered by query, then by key; every query has one."""
+    def from_pairs(cls, query: Positions, key: Positions, tokens: int) -> "Digraph":
+        """From all pairs once, sorted by query, then by key; every query has at least one."""
         from scipy.sparse import csr_array  # type: ignore[import-untyped]
 
         start = np.searchsorted(query, np.arange(tokens + 1))
         # SciPy's traversals want floats, and would copy anything else at every call.
-        hears = csr_array((np.ones(len(key)), key, start), shape=(tokens, tokens))
-        return cls(tokens, query, key, start, hears, hears.T.tocsr())
+        attends_to = csr_array((np.ones(len(key)), key, start), shape=(tokens, tokens))
+        return cls(tokens, query, key, start, attends_to, attends_to.T.tocsr())
 
-    def stretches(self) -> Stretches | None:
-        """The same as stretches, if every token attends to one stretch that holds itself."""
+    def to_intervals(self) -> Intervals | None:
+        """The same as intervals, if every token attends to one interval that contains itself."""
         first, last = self.key[self.start[:-1]], self.key[self.start[1:] - 1]
         position = np.arange(self.tokens)
-        whole = last - first + 1 == np.diff(self.start)
-        if not (whole & (first <= position) & (position <= last)).all():
+        gapless = last - first + 1 == np.diff(self.start)
+        if not (gapless & (first <= position) & (position <= last)).all():
             return None
-        return Stretches(first.astype(np.int64), last.astype(np.int64))
+        return Intervals(first.astype(np.int64), last.astype(np.int64))
 
 
-def closed_classes(arcs: Arcs) -> list[Positions]:
+def closed_classes(graph: Digraph) -> list[Positions]:
     """The strongly connected components whose tokens attend to nothing outside."""
     from scipy.sparse.csgraph import connected_components  # type: ignore[import-untyped]
 
-    count, labels = connected_components(arcs.hears, directed=True, connection="strong")
-    listener, source = labels[arcs.query], labels[arcs.key]
+    count, labels = connected_components(graph.attends_to, directed=True, connection="strong")
+    of_query, of_key = labels[graph.query], labels[graph.key]
     is_open = np.zeros(count, dtype=bool)
-    is_open[listener[listener != source]] = True
+    is_open[of_query[of_query != of_key]] = True
     members = np.flatnonzero(~is_open[labels])
     members = members[np.argsort(labels[members], kind="stable")]
-    bounds = np.flatnonzero(np.diff(labels[members])) + 1
-    return sorted(np.split(members, bounds), key=lambda each: int(each[0]))
+    cuts = np.flatnonzero(np.diff(labels[members])) + 1
+    return sorted(np.split(members, cuts), key=lambda each: int(each[0]))
 
 
 def distances(graph: Any, source: int) -> NDArray[np.int64]:
@@ -80,13 +81,14 @@ def distances(graph: Any, source: int) -> NDArray[np.int64]:
     return steps
 
 
-def period(arcs: Arcs, members: Positions) -> int:
+def period(graph: Digraph, members: Positions) -> int:
     """The greatest common divisor of the cycle lengths of a closed class.
 
-    Along every arc the level rises by one, modulo the period: the misses are its multiples, and
-    their divisor is the period (Denardo 1977).
+    Along every edge the breadth-first level rises by one, modulo the period: the deviations from
+    that are multiples of the period, and their greatest common divisor is the period (Denardo
+    1977).
     """
-    level = distances(arcs.hears, int(members[0]))
-    inside = level[arcs.query] != UNREACHED
-    query, key = arcs.query[inside], arcs.key[inside]
+    level = distances(graph.attends_to, int(members[0]))
+    inside = level[graph.query] != UNREACHED
+    query, key = graph.query[inside], graph.key[inside]
     return int(np.gcd.reduce(level[query] + 1 - level[key]))

@@ -1,8 +1,8 @@
-"""How fast masked attention forgets: what a graph promises, and what matrices do.
+"""How fast masked attention forgets: what a graph guarantees, and what given matrices do.
 
 Attention matrices are ``(..., query, key)`` and row-stochastic; layers multiply from the left,
-``P⁽ᵗ⁾ … P⁽¹⁾``. Every layer takes the differences between tokens down by its ergodicity coefficient
-τ at least, and ``τ(PQ) ≤ τ(P) τ(Q)``.
+``P⁽ᵗ⁾ … P⁽¹⁾``. Every layer multiplies the differences between tokens by at most its ergodicity
+coefficient τ, and ``τ(PQ) ≤ τ(P) τ(Q)``.
 """
 
 import math
@@ -16,26 +16,28 @@ from torch import Tensor
 from rankscope.checks import stochastic, valid_mask
 from rankscope.errors import InputError, KindError, ShapeError
 from rankscope.metrics import dobrushin
-from rankscope.theory.graphs._digraph import Arcs, closed_classes
+from rankscope.theory._numbers import format_count, format_power, format_range
+from rankscope.theory.graphs._digraph import Digraph, closed_classes
 
 _LARGE, _TINY = 1e100, 1e-290
 
 
 def a_priori_rate(epsilon: Tensor | float, radius: float) -> Tensor:
-    """``(1 − ε^r)^{1/r}``: what each layer leaves of the differences at most (W, masked attention).
+    """The most that a layer leaves of the differences, ``(1 − ε^r)^{1/r}`` (Wu et al. 2024).
 
     >>> a_priori_rate(0.5, 1)
     tensor(0.5000, dtype=torch.float64)
 
-    It holds if every allowed weight is at least ε in every layer and a center of eccentricity r
-    attends to itself (``GraphFacts.contracts_after``): then r layers fill its column with ε^r or
-    more. An infinite radius promises nothing, 1; radius 0 is a single token, 0.
+    Their result on masked attention. It needs every allowed weight to be at least ε in every layer
+    and a center of eccentricity r that attends to itself (``GraphFacts.contracts_after``): then
+    every product of r layers has weights of at least ε^r in that center's column. An infinite
+    radius guarantees nothing and gives 1; radius 0 is a single token and gives 0.
     """
     return torch.exp(-torch.exp(a_priori_log_decay(epsilon, radius)))
 
 
 def a_priori_log_decay(epsilon: Tensor | float, radius: float) -> Tensor:
-    """``log(−log rate)`` of ``a_priori_rate``, which tells rates apart that all round to 1.
+    """``log(−log rate)`` of ``a_priori_rate``, which distinguishes rates that all round to 1.
 
     >>> a_priori_log_decay(1e-3, 1000)
     tensor(-6914.6630, dtype=torch.float64)
@@ -45,8 +47,7 @@ def a_priori_log_decay(epsilon: Tensor | float, radius: float) -> Tensor:
     eps = torch.as_tensor(epsilon, dtype=torch.float64)
     if not bool(((eps >= 0) & (eps <= 1)).all()):
         raise InputError(f"epsilon is {epsilon}; a smallest weight lies between 0 and 1.")
-    whole = radius == math.inf or (radius >= 0 and radius == int(radius))
-    if not whole:
+    if not (radius == math.inf or (radius >= 0 and radius == int(radius))):
         raise InputError(f"radius is {radius}; expected a whole number of layers, or infinity.")
     if radius in (0, math.inf):
         return torch.full_like(eps, math.inf if radius == 0 else -math.inf)
@@ -57,12 +58,13 @@ def a_priori_log_decay(epsilon: Tensor | float, radius: float) -> Tensor:
     return torch.where(power < -40.0, power, exact) - math.log(radius)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Ergodicity:
     """τ of each layer's matrix, and log τ of the product of the layers up to it.
 
     Both are ``(layer, ...)``; ``log_products`` are natural logarithms and keep their digits far
-    below float64's 10⁻¹⁶. ``rate`` is what a layer left of the differences on (geometric) average.
+    below float64's 10⁻¹⁶. ``rate`` is the geometric mean, over the layers, of the factor by which
+    each layer multiplied the differences.
     """
 
     each: Float[Tensor, "layer *batch"]
@@ -76,6 +78,17 @@ class Ergodicity:
     def rate(self) -> Float[Tensor, "*batch"]:
         return (self.log_products[-1] / len(self.log_products)).exp()
 
+    def __repr__(self) -> str:
+        shape = tuple(self.each.shape[1:])
+        batch, most = (f", batch {shape}", "at most ") if shape else ("", "")
+        taus = format_range(float(self.each.min()), float(self.each.max()))
+        rates = format_range(float(self.rate.min()), float(self.rate.max()))
+        last = format_power(float(self.log_products[-1].max()) / math.log(10))
+        return (
+            f"Ergodicity({format_count(len(self.each), 'layer')}{batch}; τ of a layer {taus}, "
+            f"of the product {most}{last}; rate {rates})"
+        )
+
 
 def ergodicity(matrices: Iterable[Tensor], *, token_mask: Tensor | None = None) -> Ergodicity:
     """τ of every attention matrix, first layer first, and of the running products.
@@ -85,28 +98,30 @@ def ergodicity(matrices: Iterable[Tensor], *, token_mask: Tensor | None = None) 
 
     ``token_mask`` is ``(..., token)`` with the same axes before it as the matrices. **Derived:**
     with ``P⁽ᵗ⁾…P⁽¹⁾ = 1qᵀ + eˢΔ`` the next layer gives ``1qᵀ + eˢPΔ``, rows of Δ sum to zero, and τ
-    sees Δ alone; so Δ is centred and rescaled, and never drowns in q. τ is ``dobrushin``'s: the
-    rows of ``(1 + Δ)/n`` are distributions if no entry of Δ exceeds 1. A layer whose own rows agree
-    to float64's last place is known no better than that: its τ is near 10⁻¹⁶, not exactly 0.
+    depends on Δ alone; so Δ is centered and rescaled in every layer and never lost in the rounding
+    of q. τ is ``dobrushin``'s: the rows of ``(1 + Δ)/n`` are distributions if no entry of Δ exceeds
+    1. Where the rows of a layer's own matrix agree to float64's last place, its τ is known only to
+    rounding: near 10⁻¹⁶, not exactly 0.
     """
     each, logs = [], []
     delta: Tensor | None = None
     scale = torch.tensor(0.0)
     for layer, matrix in enumerate(matrices):
-        p = _normalised(matrix, token_mask, name=f"the matrix of layer {layer + 1}")
+        p = _normalize_rows(matrix, token_mask, name=f"the matrix of layer {layer + 1}")
         if delta is not None and p.shape != delta.shape:
             raise ShapeError(
                 f"layer {layer + 1} has a matrix of shape {tuple(p.shape)}, the layers before it "
                 f"{tuple(delta.shape)}; give matrices of the same tokens."
             )
-        mask = _expanded(token_mask, p)
+        mask = _expand_mask(token_mask, p)
         each.append(_tau(p, mask))
-        # Differences of rows of P meet differences alone: what all rows share would only round off.
-        delta = _centred(p, mask) if delta is None else _centred(p, mask) @ delta
-        delta, grown = _rescaled(delta, mask)
+        # Only differences between rows of P act on Δ: what all rows share would add only rounding.
+        difference = _subtract_mean_row(p, mask)
+        delta = difference if delta is None else difference @ delta
+        delta, grown = _rescale(delta, mask)
         scale = scale + grown
         tokens = mask.sum(-1).double()
-        shifted = torch.where(_pairs(mask), (1 + delta) / tokens[..., None, None], 0.0)
+        shifted = torch.where(_valid_pairs(mask), (1 + delta) / tokens[..., None, None], 0.0)
         logs.append(_tau(shifted, mask).log() + tokens.log() + scale)
     if not each:
         raise InputError("there is no attention matrix to multiply; give at least one layer's.")
@@ -116,10 +131,11 @@ def ergodicity(matrices: Iterable[Tensor], *, token_mask: Tensor | None = None) 
 def smallest_allowed_weight(attention: Tensor, allowed: Tensor) -> Tensor:
     """ε: the smallest weight of ``(..., query, key)`` matrices on a pair that the mask allows.
 
+    >>> from rankscope.masks import Causal
     >>> smallest_allowed_weight(torch.tensor([[1.0, 0.0], [0.2, 0.8]]), Causal().matrix(2))
     tensor(0.2000, dtype=torch.float64)
     """
-    p = _normalised(attention, None, name="attention")
+    p = _normalize_rows(attention, None, name="attention")
     if not isinstance(allowed, Tensor) or allowed.dtype != torch.bool:
         got = allowed.dtype if isinstance(allowed, Tensor) else type(allowed).__name__
         raise KindError(f"allowed is {got}, expected a boolean matrix such as mask.matrix(tokens).")
@@ -134,17 +150,17 @@ def smallest_allowed_weight(attention: Tensor, allowed: Tensor) -> Tensor:
 
 
 def perron_weights(attention: Tensor) -> Tensor:
-    """The left Perron vector π = πP: how much the collapsed state listens to each position.
+    """The left Perron vector π = πP: the weight of each position in the collapsed state.
 
     >>> perron_weights(torch.tensor([[0.5, 0.5], [0.25, 0.75]]))
     tensor([0.3333, 0.6667], dtype=torch.float64)
 
     Matrices are ``(..., query, key)``, weights ``(..., key)``, zero outside the closed class. With
     more than one closed class there is no single vector, and that is an error: see
-    ``class_weights``. In a class with a period, powers of P only tend to π on average. A weight of
-    exactly 0 is no edge.
+    ``class_weights``. In a class whose period is above 1, powers of P tend to π only on average. A
+    weight of exactly 0 is no edge.
     """
-    p = _normalised(attention, None, name="attention")
+    p = _normalize_rows(attention, None, name="attention")
     found = []
     for matrix in p.flatten(0, -3) if p.ndim > 2 else p.unsqueeze(0):
         each = class_weights(matrix)
@@ -160,6 +176,9 @@ def perron_weights(attention: Tensor) -> Tensor:
 def class_weights(attention: Tensor) -> tuple[Tensor, ...]:
     """One Perron vector for each closed class of a single ``(query, key)`` matrix.
 
+    >>> [each.tolist() for each in class_weights(torch.eye(2))]
+    [[1.0, 0.0], [0.0, 1.0]]
+
     By elimination without a subtraction (Grassmann, Taksar and Heyman 1985), so that small weights
     have as many digits as large ones, unless they are too small for a float next to the largest.
     """
@@ -168,20 +187,20 @@ def class_weights(attention: Tensor) -> tuple[Tensor, ...]:
             f"attention has shape {tuple(attention.shape)}, expected one (query, key) matrix; "
             "take one of the batch."
         )
-    p = _normalised(attention, None, name="attention").detach()
+    p = _normalize_rows(attention, None, name="attention").detach()
     p = torch.where(p < _TINY, 0.0, p)  # their reciprocals would be infinite
     query, key = p.cpu().nonzero().T.contiguous().numpy()
     weights = []
-    for members in closed_classes(Arcs.of(query, key, len(p))):
+    for members in closed_classes(Digraph.from_pairs(query, key, len(p))):
         at = torch.from_numpy(members).to(p.device)
-        whole = p.new_zeros(len(p))
-        whole[at] = _stationary(p[at][:, at])
-        weights.append(whole)
+        padded = p.new_zeros(len(p))
+        padded[at] = _stationary_weights(p[at][:, at])
+        weights.append(padded)
     return tuple(weights)
 
 
-def _stationary(p: Float[Tensor, "query key"]) -> Float[Tensor, "key"]:
-    """Leave out the last state again and again, then put the weights back in."""
+def _stationary_weights(p: Float[Tensor, "query key"]) -> Float[Tensor, "key"]:
+    """Eliminate the last state repeatedly, then restore the weights one by one."""
     p = p.clone()
     for last in range(len(p) - 1, 0, -1):
         p[:last, last] /= p[last, :last].sum()
@@ -189,12 +208,12 @@ def _stationary(p: Float[Tensor, "query key"]) -> Float[Tensor, "key"]:
     weights = p.new_ones(len(p))
     for state in range(1, len(p)):
         weights[state] = weights[:state] @ p[:state, state]
-        if weights[state] > _LARGE:  # later states may hold almost everything
+        if weights[state] > _LARGE:  # later states may carry almost all the weight
             weights[: state + 1] /= weights[state].clone()
     return weights / weights.sum()
 
 
-def _normalised(
+def _normalize_rows(
     attention: Tensor, token_mask: Tensor | None, *, name: str
 ) -> Float[Tensor, "*batch query key"]:
     """A checked matrix in float64 whose rows sum to one, and to zero at padding."""
@@ -206,13 +225,13 @@ def _normalised(
     return p / torch.where(p.sum(-1, keepdim=True) > 0, p.sum(-1, keepdim=True), 1.0)
 
 
-def _expanded(token_mask: Tensor | None, p: Tensor) -> Tensor:
+def _expand_mask(token_mask: Tensor | None, p: Tensor) -> Tensor:
     if token_mask is None:
         return torch.ones(p.shape[:-1], dtype=torch.bool, device=p.device)
     return valid_mask(token_mask, tuple(p.shape[:-1])).to(p.device)
 
 
-def _pairs(mask: Tensor) -> Tensor:
+def _valid_pairs(mask: Tensor) -> Tensor:
     return mask.unsqueeze(-1) & mask.unsqueeze(-2)
 
 
@@ -220,19 +239,19 @@ def _tau(p: Tensor, mask: Tensor) -> Tensor:
     return dobrushin(p.unsqueeze(-3), token_mask=mask).squeeze(-1)
 
 
-def _centred(p: Tensor, mask: Tensor) -> Tensor:
+def _subtract_mean_row(p: Tensor, mask: Tensor) -> Tensor:
     mean = p.sum(-2, keepdim=True) / mask.sum(-1)[..., None, None]
-    return torch.where(_pairs(mask), p - mean, 0.0)
+    return torch.where(_valid_pairs(mask), p - mean, 0.0)
 
 
-def _rescaled(delta: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Δ, centred again, with a largest entry of one, and the logarithm of what it was.
+def _rescale(delta: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Δ, centered again, scaled to a largest entry of one, and the logarithm of that factor.
 
-    Rows of Δ sum to zero, but where those of P agree to the last place, rounding is all of Δ, and
-    once scaled up it would not: so the sums are taken out as well.
+    Rows of Δ sum to zero. Where those of P agree to the last place, Δ is nothing but rounding,
+    whose rows would no longer sum to zero once scaled up: so the sums are subtracted as well.
     """
-    delta = _centred(delta, mask)
+    delta = _subtract_mean_row(delta, mask)
     sums = delta.sum(-1, keepdim=True)
-    delta = torch.where(_pairs(mask), delta - sums / mask.sum(-1)[..., None, None], 0.0)
+    delta = torch.where(_valid_pairs(mask), delta - sums / mask.sum(-1)[..., None, None], 0.0)
     largest = delta.abs().amax((-2, -1))
     return delta / torch.where(largest > 0, largest, 1.0)[..., None, None], largest.log()

@@ -1,4 +1,6 @@
-"""What one layer of full attention can leave of the residual (D, theorem 2.2; theory section 4).
+"""Upper bounds on the residual after one layer of full attention.
+
+Dong et al. 2021, theorem 2.2; docs/theory.md, section 4.
 
 Write the tokens as ``X = 1cᵀ + eˢR`` with any center c. Up to terms that are constant along a row,
 the logits are ``1aᵀ + E`` with ``E = e²ˢ R W_QK Rᵀ · scale``, so that ``P_ij ∝ q_j exp(E_ij)`` with
@@ -6,12 +8,13 @@ the logits are ``1aᵀ + E`` with ``E = e²ˢ R W_QK Rᵀ · scale``, so that ``
 
     ``SA(X) − 1c'ᵀ = Σ_h (P_h − 1q_hᵀ) eˢR W_h``,  ``c' = b + Σ_h W_hᵀ (c + eˢRᵀq_h)``.
 
-Every bound here is about the residual at that c' (what a query at c would get), hence also about
-the residual at the best center. It is not about the mean: see ``log_mean_cost``.
+Every bound here is on the residual at that c' (the output of a query at c), hence also on the
+residual at the best center. It is no bound on the residual at the mean: see ``log_mean_cost``.
 
-Heads: the composite is no norm, ``√(Σa_h Σb_h) ≤ Σ√(a_h b_h)`` is false. So the 1-norm and the
-∞-norm are each bounded for the sum of the heads, by the triangle inequality, and the root is taken
-last. All is in natural logarithms: residuals of ``e^−100000`` are what these theorems are about.
+Several heads: the composite is not a norm, ``√(Σa_h Σb_h) ≤ Σ√(a_h b_h)`` is false. So the 1-norm
+and the ∞-norm of the sum of the heads are bounded separately, by the triangle inequality, and the
+root is taken last. Everything is in natural logarithms, because these theorems are about residuals
+of ``e^−100000`` and below.
 """
 
 import math
@@ -28,7 +31,7 @@ from rankscope.network import Attention
 from rankscope.shapes import PerHead, PerSample
 
 SCORE_LIMIT = 1.2564312086261697
-"""Where ``eᵗ = 1 + 2t``, t > 0: D's condition, there rounded down to 1.256."""
+"""Where ``eᵗ = 1 + 2t``, t > 0: the condition of Dong et al. 2021, there rounded to 1.256."""
 
 
 class LogParts(NamedTuple):
@@ -54,7 +57,7 @@ Differences = Float[Tensor, "batch head token"]
 
 @dataclass(frozen=True)
 class HeadWeights:
-    """A layer of attention in the theory's own matrices, in float64; silent heads are zero."""
+    """A layer of attention as ``W_QK`` and ``W_h``, in float64; removed heads are zero."""
 
     query_key: Float[Tensor, "head feature feature"]
     values: Float[Tensor, "head feature feature"]
@@ -64,8 +67,8 @@ class HeadWeights:
 
 
 @dataclass(frozen=True)
-class Spread:
-    """Tokens ``1cᵀ + eˢR``: a center, and what is left of each token; zeros at padding."""
+class CenteredTokens:
+    """Tokens ``1cᵀ + eˢR`` about a chosen center c; zeros at padding."""
 
     center: Float[Tensor, "batch feature"]
     mantissa: Float[Tensor, "batch token feature"]
@@ -87,20 +90,20 @@ class Spread:
         return LogParts(*(size.log() + self.log_scale for size in sizes))
 
 
-class Centred(NamedTuple):
-    """Tokens about the best center found, and by how much (a logarithm) a better one may exist."""
+class BestCenter(NamedTuple):
+    """Tokens about the best center found; no center is better by more than a factor ``e^slack``."""
 
-    spread: Spread
+    tokens: CenteredTokens
     slack: PerSample
 
 
-def best_centred(
+def find_best_center(
     x: Float[Tensor, "batch feature"],
     mantissa: Float[Tensor, "batch token feature"],
     log_scale: PerSample,
     token_mask: Bool[Tensor, "batch token"] | None = None,
-) -> Centred:
-    """Move the center of ``1xᵀ + eˢR`` to where the composite norm of the residual is least."""
+) -> BestCenter:
+    """Move the center of ``1xᵀ + eˢR`` to where the composite norm of the residual is smallest."""
     best = optimal_center(mantissa, "composite", token_mask)
     rest = mantissa - best.center.unsqueeze(1)
     if token_mask is not None:
@@ -108,7 +111,7 @@ def best_centred(
     center = x + best.center * log_scale.exp().unsqueeze(-1)
     found = matrix_norm(rest, "composite")
     slack = torch.where(found > 0, (found / best.lower_bound).log(), 0.0).clamp(min=0.0)
-    return Centred(Spread(center, rest, log_scale, token_mask), slack)
+    return BestCenter(CenteredTokens(center, rest, log_scale, token_mask), slack)
 
 
 def head_weights(attention: Attention) -> HeadWeights:
@@ -130,112 +133,114 @@ def head_weights(attention: Attention) -> HeadWeights:
     if attention.query.bias is not None:
         key_bias = (split(attention.query.bias, heads).unsqueeze(1) @ key).squeeze(1)
     if attention.value.bias is not None:
-        mine = split(attention.value.bias, attention.kv_heads)
-        bias = bias + (mine.unsqueeze(1) @ output).sum((0, 1))
+        value_bias = split(attention.value.bias, attention.kv_heads)
+        bias = bias + (value_bias.unsqueeze(1) @ output).sum((0, 1))
     if attention.output.bias is not None:
         bias = bias + attention.output.bias.detach().cpu().double()
     return HeadWeights(query.mT @ key, value.mT @ output, key_bias, bias, attention.scale)
 
 
-def output_center(weights: HeadWeights, spread: Spread) -> Float[Tensor, "batch feature"]:
-    """The center c' the bounds are about: what a query at c would get from these keys."""
-    rest = spread.mantissa * spread.log_scale.exp()[:, None, None]
-    query = torch.einsum("bf,hfg->bhg", spread.center, weights.query_key) + weights.key_bias
+def output_center(weights: HeadWeights, tokens: CenteredTokens) -> Float[Tensor, "batch feature"]:
+    """The center c' that the bounds are about: the output of a query at c for these keys."""
+    rest = tokens.mantissa * tokens.log_scale.exp()[:, None, None]
+    query = torch.einsum("bf,hfg->bhg", tokens.center, weights.query_key) + weights.key_bias
     logits = weights.scale * query @ rest.mT
-    if spread.token_mask is not None:
-        logits = logits.masked_fill(~spread.token_mask[:, None], -math.inf)
-    mixed = spread.center.unsqueeze(1) + logits.softmax(-1) @ rest
+    if tokens.token_mask is not None:
+        logits = logits.masked_fill(~tokens.token_mask[:, None], -math.inf)
+    mixed = tokens.center.unsqueeze(1) + logits.softmax(-1) @ rest
     return weights.bias + torch.einsum("bhf,hfg->bg", mixed, weights.values)
 
 
-def log_differences(weights: HeadWeights, spread: Spread) -> Differences:
-    """``log D_i = log max_jj' |E_ij − E_ij'|`` of every head and query; padding has none."""
-    rest = spread.mantissa.unsqueeze(1)
+def log_differences(weights: HeadWeights, tokens: CenteredTokens) -> Differences:
+    """``log D_i = log max_jj' |E_ij − E_ij'|`` of every head and query; −∞ at padding."""
+    rest = tokens.mantissa.unsqueeze(1)
     scores = weights.scale * (rest @ weights.query_key) @ rest.mT
-    ranges = _range(scores, None if spread.token_mask is None else spread.token_mask[:, None, None])
-    return ranges.log() + 2 * spread.log_scale[:, None, None]
+    ranges = _range(scores, None if tokens.token_mask is None else tokens.token_mask[:, None, None])
+    return ranges.log() + 2 * tokens.log_scale[:, None, None]
 
 
 def gamma(log_differences: Float[Tensor, "batch head token"]) -> PerHead:
-    """``γ = √(Σ_i D_i / max_i D_i)``, between 1 and √n: how many queries differ as much as any."""
+    """``γ = √(Σ_i D_i / max_i D_i)``, from 1 (one query dominates) to √n (all differ alike)."""
     most = log_differences.amax(-1, keepdim=True)
     shares = (log_differences - most).exp().sum(-1)
     return torch.where(most.squeeze(-1).isneginf(), 1.0, shares).sqrt()
 
 
 def log_beta(weights: HeadWeights) -> PerSample:
-    """The logarithm of what stands in the place of D's ``βH``; for one head, D's β itself.
+    """The logarithm of the constant used in place of ``βH`` of Dong et al. 2021; for one head, β.
 
     Derived: ``√(Σ_h ‖W_QK,h‖₁‖W_h‖₁ · Σ_h ‖W_QK,h‖₁‖W_h‖∞)``. It is at most H times the root of the
     product of the two largest summands, but may exceed H times the largest ``‖W_QK,h‖₁‖W_h‖₁,∞``,
-    which is D's βH: let one head write to a single feature and another read a single one. With D's
-    βH the theorem is neither proved nor refuted here; with this number it is proved.
+    which is their βH: let one head write to a single feature and another read from a single one.
+    With this constant the theorem is proved; with βH it is false for several heads in general
+    (docs/theory.md, section 4).
     """
     each = matrix_norm(weights.query_key, "one").log()
     return _over_heads(weights, each).composite
 
 
 def a_priori_bound(
-    weights: HeadWeights, spread: Spread, *, differences: Differences | None = None
+    weights: HeadWeights, tokens: CenteredTokens, *, differences: Differences | None = None
 ) -> PerSample:
-    """``log(4 γ β · scale · ‖R‖³)``, if all ``D_i ≤ SCORE_LIMIT`` (D, theorem 2.2).
+    """``log(4 γ β · scale · ‖R‖³)``, if all ``D_i ≤ SCORE_LIMIT`` (Dong et al. 2021, theorem 2.2).
 
     From ``data_bound`` by ``max D ≤ 2 scale ‖W_QK‖₁‖R‖₁‖R‖∞`` and ``ΣD = γ² max D``, head by
-    head, with γ the largest of the heads. Whoever has the ``log_differences`` need not find them
-    again.
+    head, with γ the largest of the heads. ``differences`` are the ``log_differences``, if they have
+    been computed already.
     """
-    differences = log_differences(weights, spread) if differences is None else differences
+    differences = log_differences(weights, tokens) if differences is None else differences
     most = gamma(differences).amax(-1)
-    size = spread.norms.composite
+    size = tokens.norms.composite
     return math.log(4) + most.log() + _log(weights.scale) + log_beta(weights) + 3 * size
 
 
 def data_bound(
-    weights: HeadWeights, spread: Spread, *, differences: Differences | None = None
+    weights: HeadWeights, tokens: CenteredTokens, *, differences: Differences | None = None
 ) -> LogParts:
-    """``2√(ΣD · max D) ‖R‖ ‖W‖`` by parts, if all ``D_i ≤ SCORE_LIMIT`` (D, proof of theorem 2.2).
+    """``2√(ΣD · max D) ‖R‖ ‖W‖`` by parts, if all ``D_i ≤ SCORE_LIMIT``.
 
-    ``|P_ij − q_j| ≤ (e^D_i − 1) q_j ≤ 2 D_i q_j``: column sums of P − 1qᵀ are at most ``2ΣD``, row
-    sums at most ``2 max D``. Heads derived, as said above. The condition is D's; ``sharp_bound``
-    shows that the number would be true without it.
+    Dong et al. 2021, proof of theorem 2.2. ``|P_ij − q_j| ≤ (e^D_i − 1) q_j ≤ 2 D_i q_j``: column
+    sums of P − 1qᵀ are at most ``2ΣD``, row sums at most ``2 max D``. Several heads are treated as
+    described above (derived). The condition is theirs; ``sharp_bound`` shows that the bound is true
+    without it.
     """
-    differences = log_differences(weights, spread) if differences is None else differences
+    differences = log_differences(weights, tokens) if differences is None else differences
     sums = _over_heads(weights, differences.logsumexp(-1), differences.amax(-1))
-    norms = spread.norms
+    norms = tokens.norms
     return LogParts(math.log(2) + sums.one + norms.one, math.log(2) + sums.inf + norms.inf)
 
 
 def sharp_bound(
-    weights: HeadWeights, spread: Spread, *, differences: Differences | None = None
+    weights: HeadWeights, tokens: CenteredTokens, *, differences: Differences | None = None
 ) -> LogParts:
     """A bound without a condition, at most 0.18 times ``data_bound`` (derived).
 
     Two distributions whose log-ratio has range D differ by at most ``tanh(D/4)`` in total
-    variation. ``P_i − q`` is that much times the difference of two distributions over the tokens,
+    variation. ``P_i − q`` is that factor times the difference of two distributions over the tokens,
     so entry k of row i of ``(P − 1qᵀ)RW`` is at most ``tanh(D_i/4)`` times the range of column k of
     RW, and the row's sum at most that times the largest distance of two rows of RW. Column sums
     follow by adding the rows. A range is at most a column's sum, a distance at most twice a row's,
-    and ``tanh(D/4) ≤ D/4``: hence ``√(1/8 · 1/4) < 0.18``. Some networks reach it exactly.
+    and ``tanh(D/4) ≤ D/4``: hence ``√(1/8 · 1/4) < 0.18``. Some networks attain it exactly.
     """
-    kept = spread.token_mask
-    differences = log_differences(weights, spread) if differences is None else differences
+    valid = tokens.token_mask
+    differences = log_differences(weights, tokens) if differences is None else differences
     weight = _log_tanh(differences - math.log(4))  # batch head token
-    moved = spread.mantissa.unsqueeze(1) @ weights.values
-    ranges = _range(moved.mT, None if kept is None else kept[:, None, None])
+    moved = tokens.mantissa.unsqueeze(1) @ weights.values
+    ranges = _range(moved.mT, None if valid is None else valid[:, None, None])
     apart = torch.cdist(moved, moved, p=1)
-    if kept is not None:
-        apart = torch.where(kept[:, None, None] & kept[:, None, :, None], apart, 0.0)
+    if valid is not None:
+        apart = torch.where(valid[:, None, None] & valid[:, None, :, None], apart, 0.0)
     column = (weight.logsumexp(-1, keepdim=True) + ranges.log()).logsumexp(1).amax(-1)
     row = (weight + apart.amax((-2, -1)).log().unsqueeze(-1)).logsumexp(1).amax(-1)
-    return LogParts(column + spread.log_scale, row + spread.log_scale)
+    return LogParts(column + tokens.log_scale, row + tokens.log_scale)
 
 
-def unseen_bound(weights: HeadWeights, norms: LogParts, counts: Int[Tensor, "batch"]) -> LogParts:
+def norm_bound(weights: HeadWeights, norms: LogParts, counts: Int[Tensor, "batch"]) -> LogParts:
     """``sharp_bound`` for tokens of which only bounds on the norms of R are known (derived).
 
     ``D_i ≤ 2 scale ‖W_QK‖₁‖R‖₁‖R‖∞`` and n queries: column sums are at most
-    ``n tanh(D/4) ‖R‖₁‖W‖₁``, row sums ``2 tanh(D/4) ‖R‖∞‖W‖∞``. There is no condition, so that the
-    output may be put in again.
+    ``n tanh(D/4) ‖R‖₁‖W‖₁``, row sums ``2 tanh(D/4) ‖R‖∞‖W‖∞``. There is no condition, so the
+    result can be the input of the next layer's bound.
     """
     scores = _log(weights.scale) + matrix_norm(weights.query_key, "one").log()
     size = (norms.one + norms.inf).unsqueeze(-1) + scores - math.log(2)
@@ -245,10 +250,10 @@ def unseen_bound(weights: HeadWeights, norms: LogParts, counts: Int[Tensor, "bat
 
 
 def log_mean_cost(counts: Int[Tensor, "batch"]) -> PerSample:
-    """What it may cost to measure at the mean instead of c': ``log(2 − 2/n)``.
+    """How much larger, at most, a residual is at the mean than at c': ``log(2 − 2/n)``.
 
     Derived: ``Y − 1ȳᵀ = (I − 11ᵀ/n)(Y − 1c'ᵀ)``, and both norms of that projection are ``2 − 2/n``,
-    so each part of a residual, and the composite, is at most so many times larger at the mean.
+    a factor that bounds both norms of the residual, hence the composite.
     """
     return (2 - 2 / counts.double()).log().clamp(min=0.0)
 
@@ -260,12 +265,12 @@ def _over_heads(weights: HeadWeights, columns: Tensor, rows: Tensor | None = Non
     return LogParts((columns + one).logsumexp(-1), (rows + inf).logsumexp(-1))
 
 
-def _range(values: Float[Tensor, "*rows key"], kept: Tensor | None) -> Float[Tensor, "*rows"]:
-    """Largest less smallest along the last axis, padding left out."""
-    if kept is None:
+def _range(values: Float[Tensor, "*rows key"], valid: Tensor | None) -> Float[Tensor, "*rows"]:
+    """Largest minus smallest along the last axis, padding left out."""
+    if valid is None:
         return values.amax(-1) - values.amin(-1)
-    high = torch.where(kept, values, -math.inf).amax(-1)
-    return high - torch.where(kept, values, math.inf).amin(-1)
+    high = torch.where(valid, values, -math.inf).amax(-1)
+    return high - torch.where(valid, values, math.inf).amin(-1)
 
 
 def _log_tanh(log_y: Tensor) -> Tensor:

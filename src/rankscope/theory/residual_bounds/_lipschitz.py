@@ -1,14 +1,15 @@
-"""How much a row-wise MLP can stretch the differences between tokens (D, corollary 3.2).
+"""By how much a row-wise MLP can increase the differences between tokens.
 
-Derived. A map of single rows takes the center c to ``f(c)``, and every activation's secant slopes
-lie in an interval, ``[φ'_min, φ'_max] = [m − w, m + w]``. So with ``s = x − c``
+Dong et al. 2021, corollary 3.2; the constant is derived here. A map of single rows takes the center
+c to ``f(c)``, and the secant slopes of an activation lie in an interval,
+``[φ'_min, φ'_max] = [m − w, m + w]``. So with ``s = x − c``
 
     ``f(x) − f(c) = s W₁ diag(g) W₂``,  ``|g_u − m| ≤ w``,  hence  ``|f(x) − f(c)| ≤ |s| M``
 
 entry by entry, ``M = |αI + m W₁W₂| + w |W₁||W₂|`` for an MLP with a skip of scale α. For all rows
 at once ``|f(X) − 1f(c)ᵀ| ≤ |X − 1cᵀ| M``, so the 1-norm grows by ``‖M‖₁`` at most, the ∞-norm by
-``‖M‖∞``, and the composite by ``‖M‖₁,∞``: that is the λ of D's corollary. Without a skip it is at
-most ``L ‖ |W₁||W₂| ‖₁,∞`` with ``L = max|φ'|``, the plainer choice, because ``|m| + w = L``.
+``‖M‖∞``, and the composite by ``‖M‖₁,∞``: that is the λ of the corollary. Without a skip it is at
+most ``L ‖ |W₁||W₂| ‖₁,∞`` with ``L = max|φ'|``, the simpler choice, because ``|m| + w = L``.
 """
 
 import math
@@ -30,7 +31,7 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 def slope_range(activation: str) -> tuple[float, float]:
-    """The least and the greatest slope of an activation; no secant is flatter or steeper.
+    """The smallest and the largest slope of an activation, which bound all secant slopes, too.
 
     >>> slope_range("relu")
     (0.0, 1.0)
@@ -45,14 +46,14 @@ def slope_range(activation: str) -> tuple[float, float]:
             f"no slopes are known for the activation {activation!r}; "
             f"known are relu, {', '.join(_SLOPES)}."
         )
-    greatest = _greatest(_SLOPES[activation])
-    return 1 - greatest, greatest
+    largest = _largest_slope(_SLOPES[activation])
+    return 1 - largest, largest
 
 
 def row_gain(mlp: MLP | Passing | None, *, width: int, skip: float = 0.0) -> Gain | None:
     """M of a plain MLP with its skip, for all inputs; None if it is gated.
 
-    A gated MLP multiplies two functions of its input: no M holds for all inputs
+    A gated MLP multiplies two functions of its input, so no M is valid for all inputs
     (see ``gated_gain``).
     """
     identity = torch.eye(width, dtype=torch.float64)
@@ -94,7 +95,7 @@ def gated_gain(
 
 
 def _matrix(weight: Tensor) -> Tensor:
-    """A stored matrix as the theory writes it, ``x ↦ xW``, or a bias; in float64 on the CPU."""
+    """A stored weight as the matrix of ``x ↦ xW``, or a bias; in float64 on the CPU."""
     plain = weight.detach().cpu().double()
     return plain.T if plain.ndim == 2 else plain
 
@@ -127,11 +128,11 @@ _SLOPES: dict[str, Callable[[float], float]] = {
 
 
 @cache
-def _greatest(slope: Callable[[float], float]) -> float:
+def _largest_slope(slope: Callable[[float], float]) -> float:
     """The maximum on [0, 8] by golden section.
 
-    Comparing values finds the place to eight digits only, and the value, which is flat there, to
-    all sixteen.
+    Comparing values finds the position to eight digits only, but the value, which is flat there,
+    to all sixteen.
     """
     low, high = 0.0, 8.0
     while high - low > 1e-9:
