@@ -30,6 +30,7 @@ from rankscope.theory.graphs import (
     ergodicity,
     graph_facts,
     perron_weights,
+    second_eigenvalue,
     smallest_allowed_weight,
 )
 from rankscope.theory.residual_bounds import (
@@ -65,6 +66,7 @@ __all__ = [
     "norm_preimage",
     "perron_weights",
     "residual_preserving_network",
+    "second_eigenvalue",
     "smallest_allowed_weight",
     "stability_of",
     "stable_search",

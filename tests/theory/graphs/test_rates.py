@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankscope.errors import InputError, KindError, ShapeError
-from rankscope.masks import Causal, causal_window
+from rankscope.masks import Causal, as_mask, causal_window, from_edges
 from rankscope.metrics import dobrushin
 from rankscope.theory import (
     a_priori_log_decay,
     a_priori_rate,
     ergodicity,
     graph_facts,
+    second_eigenvalue,
     smallest_allowed_weight,
 )
 
@@ -227,6 +228,36 @@ def test_ergodicity_refuses():
         ergodicity(torch.eye(2))
     with pytest.raises(InputError, match="no probability distribution"):
         ergodicity([2 * torch.eye(2)])
+
+
+# What uniform attention forgets.
+
+
+def test_second_eigenvalues_by_hand():
+    """Causal: the diagonal 1, ½, ⅓, …; a ring of n: ⅓(1 + 2cos 2π/n); separate blocks: 1 twice."""
+    assert second_eigenvalue("full", 5) == pytest.approx(0.0, abs=1e-12)
+    assert second_eigenvalue(as_mask("causal"), 5) == pytest.approx(0.5)
+    ring = from_edges(6, [(j % 6, i) for i in range(6) for j in (i - 1, i, i + 1)])
+    assert second_eigenvalue(ring, 6) == pytest.approx((1 + 2 * math.cos(math.pi / 3)) / 3)
+    assert second_eigenvalue("block:2", 4) == pytest.approx(1.0)
+    assert second_eigenvalue("full", 1) == 0.0
+
+
+@pytest.mark.parametrize("mask", ["causal", "window:2", "star:1", "causal-window:2"])
+def test_the_second_eigenvalue_is_the_rate_in_the_long_run(mask):
+    """Causal attention of 6 tokens has a simple second eigenvalue, and so have the others."""
+    allowed = as_mask(mask).matrix(6).double()
+    p = allowed / allowed.sum(-1, keepdim=True)
+    logs = ergodicity([p] * 80).log_products
+    rate = float((logs[-1] - logs[-2]).exp())
+    assert rate == pytest.approx(second_eigenvalue(mask, 6), rel=1e-6)
+
+
+def test_second_eigenvalue_refuses_what_is_no_number_of_tokens():
+    with pytest.raises(KindError, match="whole number"):
+        second_eigenvalue("full", 2.0)
+    with pytest.raises(InputError, match="tokens=0"):
+        second_eigenvalue("full", 0)
 
 
 def test_a_short_repr():

@@ -8,6 +8,7 @@ from rankscope.theory.graphs._rates import (
     class_weights,
     ergodicity,
     perron_weights,
+    second_eigenvalue,
     smallest_allowed_weight,
 )
 
@@ -20,5 +21,6 @@ __all__ = [
     "ergodicity",
     "graph_facts",
     "perron_weights",
+    "second_eigenvalue",
     "smallest_allowed_weight",
 ]

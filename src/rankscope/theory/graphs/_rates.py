@@ -15,7 +15,9 @@ from torch import Tensor
 
 from rankscope.checks import stochastic, valid_mask
 from rankscope.errors import InputError, KindError, ShapeError
+from rankscope.masks import Mask, as_mask
 from rankscope.metrics import dobrushin
+from rankscope.theory._arguments import check_integer
 from rankscope.theory._numbers import format_count, format_power, format_range
 from rankscope.theory.graphs._digraph import Digraph, closed_classes
 
@@ -197,6 +199,21 @@ def class_weights(attention: Tensor) -> tuple[Tensor, ...]:
         padded[at] = _stationary_weights(p[at][:, at])
         weights.append(padded)
     return tuple(weights)
+
+
+def second_eigenvalue(mask: "str | Mask", tokens: int) -> float:
+    """The factor per layer by which uniform attention under a mask forgets differences (derived).
+
+    >>> second_eigenvalue("causal", 4)
+    0.5
+
+    It is the second largest modulus among the eigenvalues of the matrix that averages over the
+    tokens each token may attend to: in the long run, every layer multiplies the differences
+    between tokens by it. A single token has no differences: 0.
+    """
+    allowed = as_mask(mask).matrix(check_integer("tokens", tokens)).double()
+    sizes = torch.linalg.eigvals(allowed / allowed.sum(-1, keepdim=True)).abs()
+    return float(sizes.sort(descending=True).values[1]) if tokens > 1 else 0.0
 
 
 def _stationary_weights(p: Float[Tensor, "query key"]) -> Float[Tensor, "key"]:
