@@ -175,6 +175,52 @@ def test_single_precision_networks_are_searched_in_float64_and_the_seed_decides(
     assert [each.basin for each in other] != [each.basin for each in exact]
 
 
+def test_extra_starts_add_equilibria_and_change_no_share():
+    net, x = two_tokens(-1)
+    alone = find_equilibria(net, tokens=2, starts=3)
+    known = find_equilibria(net, tokens=2, starts=30)
+    missed = [each for each in known if each.isolated and not _in(each, alone)]
+    assert missed
+    extra = torch.stack([each.x for each in missed])
+    both = find_equilibria(net, tokens=2, starts=3, extra_starts=extra + 1e-3)
+    for each in missed:
+        assert _in(each, both)
+    assert len(both) == len(alone) + len(missed)
+    for each in both:
+        assert each.basin == next((e.basin for e in alone if _near(e, each)), 0.0)
+    counts = ("starts", "settled", "cycles", "diverged", "wandering")
+    assert all(getattr(both, name) == getattr(alone, name) for name in counts)
+    single = find_equilibria(net, tokens=2, starts=3, extra_starts=x.float())
+    assert any(float((each.x - x).abs().max()) < 1e-9 for each in single)
+
+
+def _near(one, other):
+    return float((one.x - other.x).abs().max()) < 1e-6
+
+
+def _in(one, found):
+    return any(_near(one, other) for other in found)
+
+
+def test_extra_starts_are_iterated_too():
+    """From near the saddle of ``diag(3, 2)``, Newton returns to it and iteration leaves it."""
+    net = one_step([[3.0, 0.0], [0.0, 2.0]])
+    only = find_equilibria(net, tokens=1, starts=1, extra_starts=torch.tensor([[[1e-3, -1.0]]]))
+    ends = {tuple(each.x[0].round().int().tolist()) for each in only}
+    assert {(0, -1), (1, 0)} <= ends
+
+
+def test_extra_starts_of_a_wrong_kind_are_refused():
+    net = one_step(torch.eye(2))
+    for shape in [(3, 2), (2, 3), (0, 2, 2), (1, 1, 2, 2)]:
+        with pytest.raises(ShapeError, match=r"extra_starts has shape .*\(2 tokens, 2 features"):
+            find_equilibria(net, tokens=2, extra_starts=torch.zeros(shape))
+    with pytest.raises(KindError, match="extra_starts is a list"):
+        find_equilibria(net, tokens=2, extra_starts=[[0.0, 1.0]])
+    with pytest.raises(InputError, match="extra_starts is nan"):
+        find_equilibria(net, tokens=2, extra_starts=torch.full((2, 2), math.nan))
+
+
 def test_short_reprs():
     found = find_equilibria(one_step(torch.diag(torch.tensor([3.0, 2.0, 1.0]))), tokens=1)
     assert repr(found) == (

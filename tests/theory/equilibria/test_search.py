@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rankscope.theory import stable_search, step_jacobian
+from rankscope.theory import find_equilibria, stable_search, step_jacobian
 from rankscope.theory.equilibria._search import design_step
 
 from .steps import one_step
@@ -63,6 +63,23 @@ def test_nothing_stable_is_no_best():
     result = stable_search(tokens=(5,), draws=3, descents=1, steps=0)
     assert all(not each.best.stable for each in result.designs)
     assert result.best is None
+
+
+def test_the_designed_point_is_found_where_random_starts_miss_it():
+    """What the search calls stable, ``find_equilibria`` reports, if it is given the point."""
+    design = stable_search(tokens=(3,), draws=60, descents=1, steps=40).designs[0]
+    assert design.best.stable
+
+    def is_designed(each):
+        return float((each.x - design.best.x).abs().max()) < 1e-6
+
+    alone = find_equilibria(design.network, tokens=3, starts=1, steps=50)
+    assert not any(map(is_designed, alone))
+    both = find_equilibria(design.network, tokens=3, starts=1, steps=50, extra_starts=design.best.x)
+    (there,) = filter(is_designed, both)
+    assert there.stable
+    assert there.rank == 3
+    assert there.basin == 0.0
 
 
 def test_short_reprs():

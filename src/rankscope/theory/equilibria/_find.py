@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from rankscope.errors import InputError, KindError
+from rankscope.checks import finite, real
+from rankscope.errors import InputError, KindError, ShapeError
 from rankscope.network import Block, Network
 from rankscope.shapes import Hidden
 from rankscope.streams import stream
@@ -74,6 +75,7 @@ def find_equilibria(
     *,
     tokens: int,
     starts: int = 64,
+    extra_starts: Tensor | None = None,
     seed: int = 0,
     steps: int = 1000,
     tolerance: float = 1e-10,
@@ -86,11 +88,13 @@ def find_equilibria(
     [-1, 1]
 
     From each random start (normal tokens, mapped by the network's last norm) the step is repeated,
-    which finds attractors, and Newton's method is run, which also finds saddles. ``tolerance`` is
-    the largest entry of ``F(X) − X`` that counts as converged; results closer together than its
-    square root are one. A search proves no absence: an equilibrium may be missed, and of a
-    continuum as many members are returned as starts led to it. Computed in float64 whatever the
-    network's dtype.
+    which finds attractors, and Newton's method is run, which also finds saddles. ``extra_starts``,
+    ``(token, feature)`` or ``(start, token, feature)``, are searched from in the same way, for
+    equilibria that random starts may miss, such as a designed one; shares and counts are of the
+    random starts alone. ``tolerance`` is the largest entry of ``F(X) − X`` that counts as
+    converged; results closer together than its square root are one. A search proves no absence: an
+    equilibrium may be missed, and of a continuum as many members are returned as starts led to it.
+    Computed in float64 whatever the network's dtype.
     """
     for name, count in {"tokens": tokens, "starts": starts, "steps": steps}.items():
         check_integer(name, count)
@@ -109,6 +113,11 @@ def find_equilibria(
     end, period = _iterate(network, begin, steps, tolerance)
     settled = end[period == 1]
     candidates = torch.cat([settled, refine(network, torch.cat([settled, begin]))])
+    if extra_starts is not None:
+        extra = _check_extra(extra_starts, begin)
+        ended, periods = _iterate(network, extra, steps, tolerance)
+        extra = torch.cat([extra, ended[periods == 1]])
+        candidates = torch.cat([candidates, extra, refine(network, extra)])
     distinct = _select_distinct(network, candidates, tolerance)
     found = [
         replace(measure(network, x), basin=share, basin_error=_binomial_error(share, starts))
@@ -135,6 +144,20 @@ def _draw_starts(network: Network, tokens: int, starts: int, seed: int) -> Hidde
     with torch.no_grad():
         begin: Hidden = after(x.to(next(network.parameters()).device))
     return begin
+
+
+def _check_extra(x: Tensor, like: Float[Tensor, "start token feature"]) -> Hidden:
+    """Extra starts as ``(start, token, feature)`` in float64, of the shape of the random ones."""
+    checked = real(x, name="extra_starts", axes="(start, token, feature)", least=2)
+    finite(checked, name="extra_starts")
+    batch = checked.detach().unsqueeze(0) if checked.ndim == 2 else checked.detach()
+    if batch.ndim != 3 or not len(batch) or batch.shape[1:] != like.shape[1:]:
+        tokens, features = like.shape[1:]
+        raise ShapeError(
+            f"extra_starts has shape {tuple(x.shape)}, expected ({tokens} tokens, {features} "
+            "features) or a batch of those."
+        )
+    return batch.to(like)
 
 
 def _iterate(
