@@ -57,7 +57,7 @@ def drawn_from(seed):
         found[f"kept {layer}: query"] = block.attention.query.weight
         found[f"kept {layer}: value"] = block.attention.value.weight
     net = Network.random(Spec(1, 1, 8, mlp_ratio=0, norm="sphere", norm_place="post"), seed=seed)
-    found |= {"starts": theory.equilibria._starts(net, 16, 8, seed)}
+    found |= {"starts": theory.equilibria._find._draw_starts(net, 16, 8, seed)}
     found |= {f"tokens, {kind}": start(kind, 32, seed) for kind in ("half-space", "opposite pairs")}
     found |= {"random mask": torch.from_numpy(Random(24, seed=seed).keys(64)).double()}
     found |= {"relative bias": Buckets(seed=seed).build(16, 8).table.weight}

@@ -14,7 +14,7 @@ from rankscope.experiments.laws import Law
 from rankscope.metrics.norms import matrix_norm
 from rankscope.network import Network, Spec
 from rankscope.network.mlp import MLP
-from rankscope.theory.lipschitz import row_gain
+from rankscope.theory.residual_bounds import row_gain
 from rankscope.tracing import Provenance
 
 STATEMENT = (
@@ -106,7 +106,7 @@ def _reason(name: str, law: Law, without: Law, network: Network) -> str:
 
 
 def _lipschitz(network: Network) -> float:
-    """The largest λ of the layers, in the composite sense of ``rankscope.theory.lipschitz``."""
+    """The largest λ of the layers, in the composite norm, from ``row_gain``."""
     mlps = [module for module in network.modules() if isinstance(module, MLP)]
     gains = [row_gain(mlp, width=network.spec.width) for mlp in mlps]
     return max(float(matrix_norm(gain, "composite")) for gain in gains if gain is not None)

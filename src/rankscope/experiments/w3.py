@@ -18,6 +18,7 @@ from rankscope.masks import Explicit, Mask, as_mask
 from rankscope.network import Network, Spec
 from rankscope.network.norms import NormKind
 from rankscope.streams import stream
+from rankscope.theory import second_eigenvalue
 from rankscope.tracing import Provenance, Trace
 
 STATEMENT = (
@@ -141,17 +142,6 @@ def _about(layers: int) -> str:
 
 def _law(summary: pl.DataFrame, run: Run) -> Law:
     return long_law(medians(summary, RELATIVE, model=run.panel, variant=run.mask))
-
-
-def second_eigenvalue(mask: Mask, tokens: int) -> float:
-    """Of uniform attention under a mask: the factor by which its averaging dies out (derived).
-
-    >>> second_eigenvalue(as_mask("causal"), 4)
-    0.5
-    """
-    seen = mask.matrix(tokens).double()
-    sizes = torch.linalg.eigvals(seen / seen.sum(-1, keepdim=True)).abs()
-    return float(sizes.sort(descending=True).values[1])
 
 
 def start(kind: str, width: int, seed: int) -> Tensor:
