@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertModel, ViTConfig, ViTModel
-
-import rankscope
-from rankscope import theory
 from rankscope.experiments.d1 import _drawn as d1_drawn
 from rankscope.experiments.layernorm_cases import Setting, random_network
 from rankscope.experiments.n1 import Buckets
 from rankscope.experiments.w3 import start
+from transformers import BertConfig, BertModel, ViTConfig, ViTModel
+
+import rankscope
+from rankscope import theory
 from rankscope.masks import Random
 from rankscope.network import Network, Spec
 from rankscope.streams import global_stream, stream, stream_seed

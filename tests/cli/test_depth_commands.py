@@ -4,9 +4,9 @@ import json
 
 import polars as pl
 import pytest
+from rankscope.experiments.widths import width_study
 
 from rankscope.cli import check, studies
-from rankscope.experiments.widths import width_study
 
 TINY = ["--layers=4", "--heads=2", "--width=16", "--passages=2", "--length=12"]
 

@@ -1,11 +1,12 @@
 """Which law a curve follows, told from curves whose law is known."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from rankscope import tables
-from rankscope.experiments.laws import law, medians, power_of_ten
+from rankscope.experiments.laws import SMOOTH, UNEVEN, law, levels_off, medians
 
 
 def cubic(start, constant, layers):
@@ -35,21 +36,33 @@ def test_what_scatters_around_a_level_does_not_collapse():
     assert law([0.1 * layer for layer in range(9)]).kind == "none"
 
 
+def test_a_fall_must_be_clear_of_its_scatter():
+    """Steps of −0.15 and 0.05: their mean is 1.3 standard errors below zero."""
+    shaken = [0.0]
+    for layer in range(16):
+        shaken.append(shaken[-1] + (0.05 if layer % 2 else -0.15))
+    assert law(shaken).kind == "undecided"
+    assert law(shaken, replace(SMOOTH, scatter=1.0)).kind == "exponential"
+
+
 def test_a_fall_that_dies_away_is_no_collapse():
     """Two closed classes: each becomes one point, and the distance between the points stays."""
     inside = [0.9 ** (2 * layer) for layer in range(80)]
     assert law([0.5 * math.log10(1 + rest) for rest in inside]).kind == "none"
 
 
-def test_equal_tokens_have_a_law_of_their_own():
-    found = law([0.0, -3.0, -math.inf, -math.inf])
+@pytest.mark.parametrize("evidence", [SMOOTH, UNEVEN])
+def test_equal_tokens_have_a_law_of_their_own(evidence):
+    found = law([0.0, -3.0, -math.inf, -math.inf], evidence)
     assert found.kind == "equal"
     assert "all tokens are equal" in str(found)
+    assert law([0.0, -1.0, -math.inf], evidence).kind == "equal"
 
 
 @pytest.mark.parametrize(
     "curve",
     [
+        [],
         [0.3],
         [0.0, -1.6],  # a single step
         [0.0, -1.0, -1.9, -2.5, -2.9, -3.1],  # slows down, but is not over
@@ -61,20 +74,61 @@ def test_what_shows_no_law_is_called_undecided(curve):
     assert "too few layers" in str(law(curve))
 
 
+def test_each_test_of_growth_can_forbid_a_double_exponent():
+    """A doubly exponential curve in every respect but one is not called so."""
+    growing = cubic(-0.5, 0.2, 9)
+    last_but_one_short = [*growing[:-1], growing[-2] + 1.9 * (growing[-2] - growing[-3])]
+    assert law(last_but_one_short).kind != "doubly exponential"
+    assert law(last_but_one_short, replace(SMOOTH, least_growth=1.5)).kind == "doubly exponential"
+    small = [1e-3 * value for value in cubic(-0.5, 0.2, 5)]
+    assert law(small).kind != "doubly exponential"
+    assert law(small, replace(SMOOTH, least_fall=0.0)).kind == "doubly exponential"
+
+
+# Curves that fresh layers make go up and down: the whole second half is asked.
+
+
 @pytest.mark.parametrize(
-    ("log10", "words"),
+    ("log10", "level"),
     [
-        (-math.inf, "0"),
-        (math.inf, "infinity"),
-        (0.0, "1"),
-        (-2.0, "0.01"),
-        (-7.25, "10^-7.2"),
-        (-47003.4, "10^-47,003"),
-        (-5.14e47, "10^(-5.14e+47)"),
+        ([0.0] * 8, True),
+        ([-0.3 * k for k in range(8)], False),
+        ([-0.3 * min(k, 40) for k in range(100)], True),
+        ([-0.01 * k for k in range(100)], False),
+        ([0.2 * math.sin(3.7 * k) for k in range(100)], True),
+        ([-(3.0**k) for k in range(20)], False),
+        ([0.0, -3.0, *[-math.inf] * 6], False),
     ],
 )
-def test_numbers_of_any_size_have_words(log10, words):
-    assert power_of_ten(log10) == words
+def test_a_residual_stops_where_its_last_quarter_is_level(log10, level):
+    assert levels_off(log10) is level
+
+
+def test_scatter_is_not_taken_for_double_exponents():
+    falling = [-0.3 * k for k in range(37)] + [-11.0, -11.1, -11.4, -12.3]
+    assert law(falling).growth == pytest.approx(3)  # what the last steps alone would say
+    assert law(falling, UNEVEN).kind == "exponential"
+    assert law(falling, UNEVEN).rate == pytest.approx((-12.3 + 6.0) / 20)
+    assert law(falling, replace(UNEVEN, least_bend=1.5)).kind == "doubly exponential"
+
+
+def test_uneven_curves_may_be_doubly_exponential_once_they_are_far_down():
+    assert law([-(3.0**k) for k in range(12)], UNEVEN).kind == "doubly exponential"
+    assert law([-(2.0**k) for k in range(12)], UNEVEN).kind == "exponential"  # by no cube
+    assert law([-1e-6 * 3.0**k for k in range(8)], UNEVEN).kind == "none"  # far from small yet
+
+
+@pytest.mark.parametrize("log10", [[0.0, -1.0, -2.0], [0.0, math.nan, -2.0, -3.0, -4.0]])
+def test_few_or_missing_layers_decide_nothing(log10):
+    assert law(log10, UNEVEN).kind == "undecided"
+    assert law([0.0, -1.0, -2.0, -3.0], UNEVEN).kind == "exponential"
+
+
+def test_what_is_asked_decides_between_slow_collapse_and_none():
+    """A fall within its scatter: undecided where scatter counts, a collapse by its quarters."""
+    uneven = [-0.02 * k + 0.3 * math.sin(3.7 * k) for k in range(60)]
+    assert law(uneven).kind == "none"
+    assert law(uneven, UNEVEN).kind == "exponential"
 
 
 def test_medians_come_in_the_order_of_the_layers():

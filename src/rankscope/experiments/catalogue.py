@@ -3,9 +3,9 @@
 Help texts, listings, the README and the tests are made from these entries.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from rankscope.errors import InputError
 
@@ -15,9 +15,15 @@ if TYPE_CHECKING:
 
 Kind = Literal["question", "claim", "study"]
 
-DONG = "Dong, Cordonnier, Loukas 2021"
-WU = "Wu, Ajorlou, Wang, Jegelka, Jadbabaie 2024"
+DONG = "Dong et al. 2021"
+WU = "Wu et al. 2024"
 OURS = "derived for rankscope"
+
+
+class Traceable(Protocol):
+    """A configuration, which can say what would give the same numbers again."""
+
+    def provenance(self, experiment: str) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -35,20 +41,24 @@ class Entry:
     where: str
     """The module, below ``rankscope.experiments``."""
     options: tuple[str, ...] = ("seed",)
+    """None at all where nothing is drawn and nothing can be chosen."""
     source: str = ""
 
     def module(self) -> Any:
         """The module, imported now."""
         return import_module(f"rankscope.experiments.{self.where}")
 
-    def provenance(self, config: Any) -> dict[str, Any]:
-        """Where a result of this experiment came from."""
-        provenance: dict[str, Any] = config.provenance(self.id)
-        return provenance
+    def provenance(self, config: Traceable, **more: Any) -> dict[str, Any]:
+        """Where a result of this experiment came from; ``more`` is left out where it is empty."""
+        return config.provenance(self.id) | {key: value for key, value in more.items() if value}
 
 
-def _claim(id_: str, title: str, source: str, *options: str) -> Entry:
-    return Entry(id_, "claim", title, f"claims.{id_.lower()}", options or ("seed",), source)
+_SEED = ("seed",)
+_MODELS = ("seed", "models", "texts", "length")
+
+
+def _claim(id_: str, title: str, source: str, options: tuple[str, ...] = _SEED) -> Entry:
+    return Entry(id_, "claim", title, f"claims.{id_.lower()}", options, source)
 
 
 ENTRIES: Final = (
@@ -77,29 +87,22 @@ ENTRIES: Final = (
     ),
     _claim(
         "D5",
-        "BERT, ALBERT and XLNet lose rank with depth as SAN and as SAN+MLP, and keep it with skip "
-        "connections.",
+        "BERT, ALBERT and XLNet lose rank with depth as attention alone (SAN) and with MLPs "
+        "(SAN+MLP), and keep it with skip connections.",
         f"{DONG}, figure 2",
-        "seed",
-        "models",
-        "texts",
-        "length",
-        "reading",
+        (*_MODELS, "reading"),
     ),
     _claim(
         "D8",
         "Most paths of well-known transformers are long: about L·H/(H+1) of L layers.",
         f"{DONG}, figure 5",
-        "",
+        (),
     ),
     _claim(
         "D9",
         "Attention matrices chained along a single path tend to rank one with its depth.",
         f"{DONG}, section 2 and notebook",
-        "seed",
-        "models",
-        "texts",
-        "length",
+        _MODELS,
     ),
     _claim(
         "N1",
@@ -135,10 +138,7 @@ ENTRIES: Final = (
         "The hidden states of real models keep full rank at every layer, and yet point into a "
         "narrow cone: full rank, high mean cosine.",
         f"{WU}, experiments",
-        "seed",
-        "models",
-        "texts",
-        "length",
+        _MODELS,
     ),
     Entry("widths", "study", "What sets the speed of the collapse", "studies.widths"),
     Entry("patterns", "study", "Attention patterns side by side", "studies.patterns"),
@@ -153,7 +153,7 @@ ENTRIES: Final = (
         "study",
         "Masks and LayerNorm, layer by layer",
         "studies.wu",
-        ("seed", "models", "texts", "length"),
+        _MODELS,
         f"{WU}, figure 2",
     ),
     Entry("diagnose", "question", "What keeps the tokens apart?", "questions.diagnose"),
@@ -188,6 +188,11 @@ def run(id_: str, *, on_step: "OnStep | None" = None, **options: Any) -> "Result
     """
     from rankscope.experiments.progress import silent
 
-    module = entry(id_).module()
+    found = entry(id_)
+    module = found.module()
+    known = [each.name for each in fields(module.Config)]
+    for name in options:
+        if name not in known:
+            raise InputError(f"{found.id} has no option {name!r}; it has {', '.join(known)}.")
     result: Result = module.run(module.Config(**options), on_step or silent)
     return result

@@ -42,7 +42,14 @@ class Config:
 
 
 def plain(value: Any) -> Any:
-    """A value of a configuration in what JSON has; equal values give equal results."""
+    """A value of a configuration in what JSON has; different values give different results.
+
+    >>> plain((1, None, "full"))
+    [1, None, 'full']
+
+    A value that is itself a frozen record says which kind it is: two kinds of scores without a
+    field would else be told alike.
+    """
     if isinstance(value, str):
         if len(value) <= _LONG:
             return value
@@ -54,5 +61,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(inner) for inner in value]
     if is_dataclass(value):
-        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+        inside = {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+        return {"type": type(value).__name__, **inside}
     return str(value)

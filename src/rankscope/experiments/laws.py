@@ -9,22 +9,54 @@ from typing import Literal
 
 import polars as pl
 
+from rankscope.numerals import power_of_ten
+
 LawKind = Literal["doubly exponential", "exponential", "equal", "none", "undecided"]
 
-_TAIL = 4
-"""Steps at the end that are looked at, or half of all: a law is what holds in the long run."""
-_DOUBLES = 2.0
-_CUBIC = 0.1
-_DECADE = 1.0
-_SHRINKS = -1e-6
-"""Decades per layer: slower than one in a million layers is no collapse."""
-_SURE = 2.0
-"""Standard errors a rate must be away from zero, for steps vary from layer to layer."""
-_LEVEL = -1e-2
-"""Decades per layer: a fall that dies away is over when it is slower than this."""
 _FEWEST = 3
+"""Steps without which nothing is decided."""
+_CUBIC = 0.1
+_SLOWEST = 1e-6
+"""Decades per layer: slower than one in a million layers is no collapse."""
 _LASTING = 0.5
 """What later steps must be of earlier ones: a fall that dies away ends somewhere."""
+_OVER = 1e-2
+"""Decades per layer: a fall that dies away is over when it is slower than this."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a curve must show before a law is read off it; a test that is ``None`` is not made.
+
+    A law is what holds in the long run, so the later part of the curve is asked: its second half,
+    or its ``last_steps`` if that is shorter.
+    """
+
+    last_steps: int = 4
+    """Steps at the end whose ratios tell how much each grows over the one before."""
+    least_growth: float | None = None
+    """Doubly exponential only if each of these ratios is above this."""
+    cubic_within: float | None = None
+    """Doubly exponential only if their median is as close to 3 as this."""
+    least_fall: float | None = None
+    """Doubly exponential only if the last steps lose more decades than this."""
+    least_bend: float | None = None
+    """Doubly exponential only if the end lies this many times as low as the middle; a straight
+    line that starts at 0 ends twice as low."""
+    scatter: float | None = None
+    """Exponential only if the mean step is this many standard errors below zero, and later steps
+    do not die away."""
+    level: float | None = None
+    """No collapse if the last quarter of the layers is not this many decades below the one before.
+    """
+
+
+SMOOTH = Evidence(least_growth=2.0, least_fall=1.0, scatter=2.0)
+"""For layers that are alike: the last steps show the law, and scatter must not pass for one."""
+UNEVEN = Evidence(cubic_within=0.5, least_bend=3.0, level=0.1)
+"""For curves that fresh layers make go up and down: the last steps may show anything, so the whole
+second half has to bear them out. The slowest collapse seen under a window, by a hundredth of a
+decade a layer, loses a quarter of a decade between quarters of a hundred layers."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +64,7 @@ class Law:
     """How a residual ends: the law, its constants, and where it arrived.
 
     ``growth`` is the ratio of successive steps of ``log r``: 3 for ``r' = Cr³``, 1 for ``r' = cr``.
-    ``rate`` is the last steps' mean change of ``log10 r`` per layer, ``last`` the final value.
+    ``rate`` is the later steps' mean change of ``log10 r`` per layer, ``last`` the final value.
     """
 
     kind: LawKind
@@ -60,41 +92,78 @@ class Law:
         return f"no collapse: each layer multiplies the residual by {_factor(self.rate)}"
 
 
-def law(log10: Sequence[float]) -> Law:
+def law(log10: Sequence[float], evidence: Evidence = SMOOTH) -> Law:
     """The law of residuals given by their base-10 logarithms, layer by layer.
 
     >>> law([0.0, -1.0, -4.0, -13.0]).kind
     'doubly exponential'
+    >>> law([0.0, -0.1, -0.2, -0.3, -0.4, -0.5, -0.52, -0.6], UNEVEN).kind
+    'exponential'
     """
-    held = [value for value in log10 if math.isfinite(value)]
-    steps = [after - before for before, after in pairwise(held)]
+    finite = [value for value in log10 if math.isfinite(value)]
+    steps = [after - before for before, after in pairwise(finite)]
     last = log10[-1] if len(log10) else math.nan
     if last == -math.inf:
         return Law("equal", math.nan, -math.inf, last)
     if len(steps) < _FEWEST or any(math.isnan(value) for value in log10):
         return Law("undecided", math.nan, steps[-1] if steps else 0.0, last)
-    tail = steps[-max(_TAIL, len(steps) // 2) :]
-    rate = mean(tail)
-    ratios = [b / a for a, b in pairwise(steps[-_TAIL:]) if a < 0]
-    growth = median(ratios) if ratios else math.nan
-    # Scatter has ratios, too: growth must be there in every step, and lead somewhere.
-    if len(ratios) > 1 and min(ratios) > _DOUBLES and sum(steps[-_TAIL:]) < -_DECADE:
-        return Law("doubly exponential", growth, rate, last)
-    return Law(_steady(tail), growth, rate, last)
+    end = steps[-evidence.last_steps :]
+    later = steps[-max(evidence.last_steps, len(steps) // 2) :]
+    ratios = [b / a for a, b in pairwise(end) if a < 0]
+    if evidence.level is not None and levels_off(log10, within=evidence.level):
+        kind: LawKind = "none"
+    elif _accelerates(ratios, end, finite, evidence):
+        kind = "doubly exponential"
+    else:
+        kind = "exponential" if evidence.scatter is None else _steady(later, evidence.scatter)
+    return Law(kind, median(ratios) if ratios else math.nan, mean(later), last)
 
 
-def _steady(steps: Sequence[float]) -> LawKind:
+def levels_off(log10: Sequence[float], *, within: float = 0.1) -> bool:
+    """Whether a residual has stopped shrinking: its last quarter is level with the one before.
+
+    >>> levels_off([0.0, -1.0, -2.0, -2.0, -2.0, -2.0, -2.0, -2.0])
+    True
+
+    Medians of whole quarters, because fresh layers make the residual of tokens that stay apart go
+    up and down.
+    """
+    quarter = max(1, len(log10) // 4)
+    before, after = median(log10[-2 * quarter : -quarter]), median(log10[-quarter:])
+    return after > before - within
+
+
+def _accelerates(
+    ratios: Sequence[float], end: Sequence[float], curve: Sequence[float], evidence: Evidence
+) -> bool:
+    """Whether steps grow by a factor, in all tests that are made; scatter has ratios, too."""
+    growth, cubic, fall, bend = (
+        evidence.least_growth,
+        evidence.cubic_within,
+        evidence.least_fall,
+        evidence.least_bend,
+    )
+    return (
+        len(ratios) > 1
+        and (growth is None or min(ratios) > growth)
+        and (cubic is None or abs(median(ratios) - 3) < cubic)
+        and (fall is None or sum(end) < -fall)
+        and (bend is None or curve[-1] < bend * curve[len(curve) // 2])
+    )
+
+
+def _steady(steps: Sequence[float], scatter: float) -> LawKind:
     """Whether steps point downwards beyond their scatter, and later ones as much as earlier."""
     rate, half = mean(steps), len(steps) // 2
     error = stdev(steps) / math.sqrt(len(steps))
     late = mean(steps[half:])
-    if rate > _SHRINKS or rate > -error:
+    if rate > -_SLOWEST or rate > -error:
         return "none"
-    if rate > -_SURE * error:
+    if rate > -scatter * error:
         return "undecided"
     if late <= _LASTING * mean(steps[:half]):
         return "exponential"
-    return "none" if late > _LEVEL else "undecided"
+    return "none" if late > -_OVER else "undecided"
 
 
 def medians(summary: pl.DataFrame, metric: str, **labels: str) -> list[float]:
@@ -106,15 +175,4 @@ def medians(summary: pl.DataFrame, metric: str, **labels: str) -> list[float]:
 
 
 def _factor(rate: float) -> str:
-    return f"{10**rate:.3g}" if abs(rate) < 5 else power_of_ten(rate)
-
-
-def power_of_ten(log10: float) -> str:
-    """A number of any size in words: ``0.12``, ``3e-05``, ``10^-47003``."""
-    if math.isinf(log10):
-        return "0" if log10 < 0 else "infinity"
-    if abs(log10) < 5:
-        return f"{10**log10:.2g}"
-    if abs(log10) < 1000:
-        return f"10^{log10:,.1f}"
-    return f"10^{log10:,.0f}" if abs(log10) < 1e12 else f"10^({log10:.3g})"
+    return power_of_ten(rate, digits=3)

@@ -8,11 +8,16 @@ from torch import Tensor
 
 from rankscope.errors import InputError
 from rankscope.families import BUILTIN, Loaded, load
+from rankscope.text import passages
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model by its source: a built-in name with random weights, or a folder or Hub id."""
+    """A model by its source: a built-in name with random weights, or a folder or Hub id.
+
+    >>> Case("bert-base").name, Case("models/mini", trained=True, label="Mini").name
+    ('bert-base (init)', 'Mini (pretrained)')
+    """
 
     source: str
     trained: bool = False
@@ -38,10 +43,41 @@ def at_initialisation(*names: str) -> tuple[Case, ...]:
     return tuple(Case(name) for name in names)
 
 
-def inputs(loaded: Loaded, texts: Sequence[str], length: int) -> tuple[Tensor, Tensor]:
-    """What a model reads, and its token mask; noise images, as many, for one that sees."""
+def by_name(cases: Sequence[Case]) -> dict[str, Case]:
+    """Cases under their names; those that would be called alike are numbered.
+
+    >>> list(by_name([Case("a/mini", trained=True), Case("b/mini", trained=True)]))
+    ['mini (pretrained)', 'mini (pretrained) 2']
+    """
+    if not cases:
+        raise InputError("there is no model to try; name at least one.")
+    named: dict[str, Case] = {}
+    for case in cases:
+        name, number = case.name, 1
+        while name in named:
+            number += 1
+            name = f"{case.name} {number}"
+        named[name] = case
+    return named
+
+
+def inputs(
+    loaded: Loaded,
+    texts: Sequence[str] | None,
+    length: int,
+    *,
+    samples: int = 1,
+    seed: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """What a model reads, and its token mask.
+
+    Without ``texts`` these are the first ``samples`` bundled passages, or as many images of noise
+    for a model that sees; such a model takes no texts.
+    """
     if loaded.sees_images:
-        x, token_mask, _ = loaded.inputs(loaded.noise_images(len(texts)))
+        if texts is not None:
+            raise InputError(f"{loaded.name} sees images, so texts have nothing to tell it.")
+        read = loaded.inputs(loaded.noise_images(samples, seed=seed))
     else:
-        x, token_mask, _ = loaded.inputs(texts, length=length)
-    return x, token_mask
+        read = loaded.inputs(passages()[:samples] if texts is None else texts, length=length)
+    return read.x, read.token_mask

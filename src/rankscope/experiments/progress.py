@@ -1,6 +1,7 @@
 """How far a run has come: one callback for every experiment, and nothing to be counted by hand."""
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
 from typing import TypeVar
 
 OnStep = Callable[[float], None]
@@ -23,10 +24,23 @@ def tracked(items: Iterable[Item], on_step: OnStep) -> Iterator[tuple[Item, OnSt
     [0.25, 0.5, 0.5, 0.75, 1.0, 1.0]
     """
     listed = list(items)
+    for item, on_part in zip(listed, parts(on_step, *[1.0] * len(listed)), strict=True):
+        yield item, on_part
+        on_part(1.0)
 
-    def part(index: int) -> OnStep:
-        return lambda share: on_step((index + share) / len(listed))
 
-    for index, item in enumerate(listed):
-        yield item, part(index)
-        on_step((index + 1) / len(listed))
+def parts(on_step: OnStep, *weights: float) -> tuple[OnStep, ...]:
+    """A callback for each part of the work, in order; a part takes as long as its weight says.
+
+    >>> seen = []
+    >>> on_first, on_second = parts(seen.append, 1, 3)
+    >>> on_first(0.5); on_first(1.0); on_second(0.5)
+    >>> seen
+    [0.125, 0.25, 0.625]
+    """
+    ends = list(accumulate(weights, initial=0.0))
+
+    def part(start: float, weight: float) -> OnStep:
+        return lambda share: on_step((start + share * weight) / ends[-1])
+
+    return tuple(part(start, weight) for start, weight in zip(ends, weights, strict=False))

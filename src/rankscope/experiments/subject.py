@@ -1,17 +1,23 @@
 """What a question is asked about: a network and what it reads, always passed as a whole."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from rankscope.batches import Batch, batches
+from rankscope.errors import InputError
+from rankscope.experiments.config import plain
+from rankscope.experiments.progress import OnStep, silent, tracked
 from rankscope.network import Network
+from rankscope.tracing import Trace, trace
+from rankscope.tracing.measures import Metrics
 from rankscope.version import versions
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Subject:
     """A network, its input, which tokens count in the figures, and what to call it all.
 
@@ -27,28 +33,91 @@ class Subject:
     about: Mapping[str, str] = field(default_factory=dict)
     batch_size: int = 8
 
+    @property
+    def name(self) -> str:
+        """Its title, or what the network is called."""
+        return self.title or self.network.name
+
     def batches(self) -> list[Batch]:
         """The samples, as many at a time as fit."""
         return list(batches(self.x, self.token_mask, self.measured, size=self.batch_size))
+
+    def trace(self, metrics: Metrics, on_step: OnStep = silent) -> Trace:
+        """``rankscope.trace`` of every sample, on the tokens that count."""
+        parts = [
+            trace(
+                self.network,
+                batch.x,
+                metrics=metrics,
+                token_mask=batch.token_mask,
+                measured=batch.measured,
+            )
+            for batch, _ in tracked(self.batches(), on_step)
+        ]
+        return Trace.joined(parts)
 
     def with_network(self, network: Network) -> "Subject":
         """The same input for another network."""
         return replace(self, network=network)
 
+    def to(self, dtype: torch.dtype) -> "Subject":
+        """The same in another number format."""
+        network = self.network.double() if dtype == torch.float64 else self.network.float()
+        return replace(self, network=network, x=self.x.to(dtype))
+
     def without(self, *parts: str) -> "Subject":
         """The network less some parts, and a title that says so."""
         if not parts:
             return self
-        title = f"{self.title}; without {', '.join(parts)}"
+        title = f"{self.name}; without {', '.join(parts)}"
         return replace(self, network=self.network.without(*parts), title=title)
+
+    def refuse_measured(self, why: str) -> None:
+        """Raise if tokens are to be left out of figures that are about all of them."""
+        if self.measured is not None:
+            raise InputError(
+                f"measured leaves tokens out of the figures (--no-special-tokens), but {why}; "
+                "leave it out."
+            )
 
     def provenance(self) -> dict[str, Any]:
         """Where figures about it come from."""
         network = self.network
+        counted = {} if self.measured is None else {"special tokens": "left out of the figures"}
         return {
             "model": network.name,
             "spec": network.spec.digest(seed=network.seed),
             "seed": network.seed,
+            "input": f"{len(self.x)} samples of up to {self.x.shape[1]} tokens",
+            "dtype": str(self.x.dtype),
+            **counted,
             "versions": versions(),
             **self.about,
         }
+
+    def __repr__(self) -> str:
+        return f"Subject({self.name!r}, input {tuple(self.x.shape)})"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a question depends on: its subject and, in each question's own ``Config``, options."""
+
+    subject: Subject
+
+    def describe(self) -> dict[str, Any]:
+        """Every option, in what JSON has."""
+        return {
+            each.name: plain(getattr(self, each.name))
+            for each in fields(self)
+            if each.name != "subject"
+        }
+
+    def provenance(self, experiment: str) -> dict[str, Any]:
+        """What an answer says about where it came from; the subject's own words come first.
+
+        There is no digest: the weights of a network that was not drawn here have none.
+        """
+        described = self.describe()
+        config = {"config": described} if described else {}
+        return {"experiment": experiment, **self.subject.provenance(), **config}

@@ -5,12 +5,11 @@ from functools import partial
 
 from rankscope import tables
 from rankscope.experiments.catalogue import CATALOGUE
-from rankscope.experiments.config import Config as _Config
-from rankscope.experiments.depths import RELATIVE, Texts, deep_table, ending, laws
+from rankscope.experiments.depths import RELATIVE, DeepConfig, compare, ending, laws, pure
 from rankscope.experiments.laws import Law
-from rankscope.experiments.progress import OnStep
+from rankscope.experiments.progress import OnStep, parts, tracked
 from rankscope.experiments.verdicts import overall
-from rankscope.network import Network, Spec
+from rankscope.network import Network
 from rankscope.results import Drawing, Result
 from rankscope.theory import Bounds, bounds
 from rankscope.theory.residual_bounds import BOUNDS
@@ -21,15 +20,14 @@ _ROUNDING = 5e-5
 
 
 @dataclass(frozen=True)
-class Config(_Config):
+class Config(DeepConfig):
     """Networks of every number of heads under every initialisation."""
 
     layers: int = 10
     heads: tuple[int, ...] = (1, 2, 4, 8)
     inits: tuple[str, ...] = ("bert", "lecun")
-    width: int = 64
-    tokens: int = 32
-    samples: int = 4
+    mask: str = "full"
+    """The theorems are about the full one."""
 
 
 def run(config: Config, on_step: OnStep) -> Result:
@@ -38,35 +36,45 @@ def run(config: Config, on_step: OnStep) -> Result:
     A network bears the claim out if its last steps grow threefold, to within 0.1, and no layer of
     the first sample is above a bound that applies to it, of which there must be some.
     """
-    texts = Texts(config.width, config.tokens, config.samples, config.seed)
-    x, token_mask = texts()
+    x, token_mask = config.texts()
     networks = {
         _name(heads, init): partial(_network, config, heads, init)
         for heads in config.heads
         for init in config.inits
     }
-    table = deep_table(networks, x, token_mask, on_step=on_step)
-    found = laws(tables.summary(table))
+    on_traces, on_bounds = parts(on_step, 1, 3)  # as long as each takes
+    compared = compare(networks, x, token_mask, on_step=on_traces)
+    found = laws(tables.summary(compared.table))
     # One sample is enough to hold against the bounds, whose centers take time to find.
     above = {
-        name: _above(bounds(make().double(), x[:1], token_mask=token_mask[:1]))
-        for name, make in networks.items()
+        name: count_above(bounds(make().double(), x[:1], token_mask=token_mask[:1]))
+        for (name, make), _ in tracked(networks.items(), on_bounds)
     }
-    borne_out = {
-        name: law.cubic and not above[name][0] and above[name][1] > 0 for name, law in found.items()
-    }
+    growths = [law.growth for law in found.values()]
     return Result(
         id=ENTRY.id,
         title=ENTRY.title,
         question="Do the last steps grow threefold, and does every layer keep below its bounds?",
-        sentences=tuple(_sentence(config, name, law, *above[name]) for name, law in found.items()),
-        table=table,
-        provenance=ENTRY.provenance(config),
+        sentences=(
+            *(_sentence(config, name, law, *above[name]) for name, law in found.items()),
+            *compared.sentences,
+        ),
+        table=compared.table,
+        provenance=ENTRY.provenance(config, input=str(config.texts), notes=compared.notes),
         source=ENTRY.source,
-        verdict=overall(borne_out),
+        verdict=overall({name: bears_out(law, *above[name]) for name, law in found.items()}),
+        key_figures={
+            "smallest growth of the last steps": min(growths),
+            "largest growth of the last steps": max(growths),
+        },
         drawings=(Drawing("by_depth", "A curve for each network.", RELATIVE),),
         shown=(RELATIVE,),
     )
+
+
+def bears_out(law: Law, above: int, checked: int) -> bool:
+    """Cubic, and of all comparisons with a bound, of which there are some, none is above."""
+    return law.cubic and above == 0 and checked > 0
 
 
 def _name(heads: int, init: str) -> str:
@@ -74,13 +82,11 @@ def _name(heads: int, init: str) -> str:
 
 
 def _network(config: Config, heads: int, init: str) -> Network:
-    spec = Spec(
-        config.layers, heads, config.width, mlp_ratio=0.0, norm="none", skip=False, init=init
-    )
+    spec = pure(config.layers, heads, config.width, init=init, mask=config.mask)
     return Network.random(spec, seed=config.seed)
 
 
-def _above(found: Bounds) -> tuple[int, int]:
+def count_above(found: Bounds) -> tuple[int, int]:
     """How many layers and samples are above a bound, and how many have one."""
     above = checked = 0
     for layer in found.layers:

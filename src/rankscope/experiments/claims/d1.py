@@ -1,0 +1,127 @@
+"""Claim D1, Dong et al. 2021, theorem 2.1: the paths sum to the output, in every network."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import polars as pl
+import torch
+from torch import Tensor
+
+from rankscope import tables
+from rankscope.errors import InputError
+from rankscope.experiments.catalogue import CATALOGUE
+from rankscope.experiments.config import Config as _Config
+from rankscope.experiments.depths import pure
+from rankscope.experiments.progress import OnStep, tracked
+from rankscope.experiments.verdicts import overall
+from rankscope.network import Network, Spec, Window
+from rankscope.numerals import short
+from rankscope.paths import Path, enumerate_paths, path_lengths, path_outputs
+from rankscope.results import Drawing, Result
+from rankscope.streams import stream
+
+ENTRY = CATALOGUE["D1"]
+_ERROR = "relative_error"
+_SINGLE, _LENGTHS = "single paths", "path lengths"
+
+KINDS: Final[dict[str, Callable[..., Spec]]] = {
+    "pure attention": pure,
+    "attention and skips": partial(Spec, mlp_ratio=0.0, norm="none"),
+    "post-norm transformer": partial(Spec, norm_place="post"),
+    "pre-norm, causal": partial(Spec, mask="causal"),
+    "parallel, windowed": partial(Spec, parallel=True, mask=Window(before=2, after=1)),
+    "gated, RMS, grouped heads": partial(
+        Spec, gated=True, norm="rms", kv_heads=1, activation="silu"
+    ),
+}
+"""One network of each kind, given its layers, heads, width and initialisation."""
+
+
+@dataclass(frozen=True)
+class Config(_Config):
+    """Networks of several kinds, small enough to add up every single path."""
+
+    kinds: tuple[str, ...] = tuple(KINDS)
+    layers: int = 4
+    heads: int = 3
+    width: int = 12
+    init: float = 0.5
+    tokens: int = 7
+    samples: int = 2
+    tolerance: float = 1e-10
+    """Relative errors under this are rounding."""
+
+
+def run(config: Config, on_step: OnStep) -> Result:
+    """Add up all single paths, and all lengths, and hold both against the plain forward pass."""
+    x = _draw(config.seed, "inputs", config.samples, config.tokens, config.width)
+    paths = list(enumerate_paths(config.layers, config.heads))
+    found = {
+        kind: errors(_network(config, kind), x, paths) for kind, _ in tracked(config.kinds, on_step)
+    }
+    table = tables.joined(found, column="model")
+    worst = {
+        (kind, variant): value
+        for kind, variant, value in table.group_by("model", "variant").agg(pl.max("value")).rows()
+    }
+    return Result(
+        id=ENTRY.id,
+        title=ENTRY.title,
+        question="Do all paths together give what a plain forward pass gives?",
+        sentences=tuple(
+            f"{kind}: the {len(paths)} single paths and the biases miss the output by "
+            f"{short(worst[kind, _SINGLE], digits=1)}, the lengths miss no layer by more than "
+            f"{short(worst[kind, _LENGTHS], digits=1)} (relative, float64)."
+            for kind in found
+        ),
+        table=table,
+        provenance=ENTRY.provenance(config),
+        source=ENTRY.source,
+        verdict=overall(
+            {
+                kind: bool((errors["value"] < config.tolerance).all())
+                for kind, errors in found.items()
+            }
+        ),
+        key_figures={"largest relative error": max(worst.values())},
+        drawings=(Drawing("by_model", "A panel for each network.", _ERROR),),
+        shown=(_ERROR,),
+    )
+
+
+def errors(network: Network, x: Tensor, paths: Sequence[Path]) -> pl.DataFrame:
+    """How far single paths miss the output, and lengths every layer, relative to their size."""
+    with torch.no_grad():
+        lengths = path_lengths(network, x)
+        single = path_outputs(network, x, paths).sum(0)
+        output = network(x)
+        missed = torch.linalg.vector_norm(single + lengths.bias - output)
+        error = float(missed / torch.linalg.vector_norm(output))
+    layers = len(lengths.errors)
+    return tables.frame(
+        {
+            "variant": [_SINGLE, *[_LENGTHS] * layers],
+            "layer": [layers, *range(1, layers + 1)],
+            "sample": [0] * (layers + 1),
+            "metric": [_ERROR] * (layers + 1),
+            "value": [error, *lengths.errors],
+        }
+    )
+
+
+def _network(config: Config, kind: str) -> Network:
+    if kind not in KINDS:
+        raise InputError(f"there is no kind of network {kind!r}; choose {', '.join(KINDS)}.")
+    spec = KINDS[kind](config.layers, config.heads, config.width, init=config.init)
+    network = Network.random(spec, seed=config.seed, dtype=torch.float64)
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if parameter.ndim == 1:  # biases and gains start at zero and one: make them count
+                parameter.add_(_draw(config.seed, name, *parameter.shape), alpha=0.3)
+    return network
+
+
+def _draw(seed: int, purpose: str, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=stream(seed, purpose), dtype=torch.float64)

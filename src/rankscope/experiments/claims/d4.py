@@ -1,0 +1,134 @@
+"""Claim D4: with skips there are infinitely many networks whose residual does not shrink."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import polars as pl
+from torch import Tensor
+
+from rankscope import tables
+from rankscope.deep import Scaled
+from rankscope.experiments.catalogue import CATALOGUE
+from rankscope.experiments.depths import DeepConfig, compare, laws
+from rankscope.experiments.laws import Law, medians
+from rankscope.experiments.progress import OnStep
+from rankscope.experiments.verdicts import overall
+from rankscope.network import Network
+from rankscope.numerals import power_of_ten
+from rankscope.results import Drawing, Result
+from rankscope.theory import keeping_network
+
+ENTRY = CATALOGUE["D4"]
+_METRIC = "log10_residual"
+_ROUNDING = 1e-9
+"""Decades."""
+
+
+@dataclass(frozen=True)
+class Config(DeepConfig):
+    """Networks with skips that never write to some of their features, told apart by strength."""
+
+    layers: int = 64
+    heads: int = 2
+    width: int = 32
+    kept: int = 8
+    """Features that no head writes to."""
+    strengths: tuple[float, ...] = (0.0, 0.5, 1.0, 2.0)
+    """What the logits are multiplied by: the parameter of the family."""
+    values: float = 0.3
+    """What is written to the other features is multiplied by this."""
+
+
+def run(config: Config, on_step: OnStep) -> Result:
+    """Members of a continuous family of networks with skips, and each without its skips.
+
+    A member bears the claim out if its residual never falls below that of the features it keeps,
+    while the same weights without skips collapse.
+    """
+    x, token_mask = config.texts()
+    whole = {_name(strength): partial(_network, config, strength) for strength in config.strengths}
+    bare = {_bare_name(name): partial(_bare, make) for name, make in whole.items()}
+    compared = compare(whole | bare, x, token_mask, on_step=on_step)
+    summary = tables.summary(compared.table)
+    floor = _residuals(x[..., : config.kept], token_mask)
+    bare_laws = laws(summary, _METRIC)
+    stays = {name: never_below(_least(compared.table, name), floor) for name in whole}
+    return Result(
+        id=ENTRY.id,
+        title=ENTRY.title,
+        question="Does the residual keep what the skips protect, and is it lost without them?",
+        sentences=(
+            *(
+                _sentence(config, summary, name, stays[name], bare_laws[_bare_name(name)])
+                for name in whole
+            ),
+            *compared.sentences,
+        ),
+        table=compared.table,
+        provenance=ENTRY.provenance(config, input=str(config.texts), notes=compared.notes),
+        source=ENTRY.source,
+        verdict=overall(
+            {name: stays[name] and bare_laws[_bare_name(name)].kind != "none" for name in whole}
+        ),
+        drawings=(
+            Drawing("by_depth", "A curve for each network.", _METRIC, options={"lowest": -30.0}),
+        ),
+        shown=(_METRIC,),
+    )
+
+
+def never_below(least: Mapping[int, float], floor: Mapping[int, float]) -> bool:
+    """Whether each sample's smallest residual is no smaller than its floor, in decades.
+
+    >>> never_below({0: 1.5, 1: 0.9}, {0: 1.5, 1: 1.0})
+    False
+    """
+    return all(least[sample] >= low - _ROUNDING for sample, low in floor.items())
+
+
+def _name(strength: float) -> str:
+    return f"logits × {strength:g}"
+
+
+def _bare_name(name: str) -> str:
+    return f"{name}, no skip"
+
+
+def _network(config: Config, strength: float) -> Network:
+    return keeping_network(
+        config.layers,
+        config.width,
+        kept=config.kept,
+        heads=config.heads,
+        strength=strength,
+        values=config.values,
+        seed=config.seed,
+    )
+
+
+def _bare(make: Callable[[], Network]) -> Network:
+    return make().without("skip")
+
+
+def _residuals(x: Tensor, token_mask: Tensor) -> dict[int, float]:
+    """Each sample's residual, in decades."""
+    logs = Scaled.of(x, token_mask).log_residual() / math.log(10)
+    return dict(enumerate(logs.tolist()))
+
+
+def _least(table: pl.DataFrame, name: str) -> dict[int, float]:
+    """Each sample's smallest residual over all layers."""
+    rows = table.filter((pl.col("variant") == name) & (pl.col("metric") == _METRIC))
+    least = rows.group_by("sample").agg(pl.col("value").min())
+    return dict(least.iter_rows())
+
+
+def _sentence(config: Config, summary: pl.DataFrame, name: str, stays: bool, bare: Law) -> str:
+    curve = medians(summary, _METRIC, variant=name)
+    return (
+        f"{name}: residual {power_of_ten(curve[0])} at the input, {power_of_ten(curve[-1])} after "
+        f"{config.layers} layers, {'never' if stays else 'and somewhere'} below that of the "
+        f"{config.kept} features it keeps; without skips {power_of_ten(bare.last)}."
+    )

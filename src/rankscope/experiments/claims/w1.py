@@ -1,0 +1,181 @@
+"""Claim W1: masked attention with a center collapses exponentially; a larger radius is slower."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
+
+import polars as pl
+
+from rankscope import tables
+from rankscope.experiments.catalogue import CATALOGUE
+from rankscope.experiments.depths import RELATIVE, DeepConfig, compare, laws, pure
+from rankscope.experiments.laws import Law
+from rankscope.experiments.progress import OnStep
+from rankscope.experiments.verdicts import overall
+from rankscope.masks import Mask, as_mask
+from rankscope.network import Network
+from rankscope.numerals import power_of_ten
+from rankscope.results import Drawing, Result, Verdict
+from rankscope.theory import GraphFacts, graph_facts
+
+ENTRY = CATALOGUE["W1"]
+_TWO_SIDED, _CENTERED = "two-sided windows", "all masks with a center"
+
+Pair = tuple[str, str]
+"""Two masks, the one of smaller radius first."""
+
+
+@dataclass(frozen=True)
+class Config(DeepConfig):
+    """One head with orthogonal values; no norm, skips, MLPs or biases; masks by their names."""
+
+    tokens: int = 48
+    samples: int = 2
+    layers: int = 96
+    windows: tuple[str, ...] = ("window:16", "window:8", "window:4", "window:2", "window:1")
+    others: tuple[str, ...] = ("causal", "causal-window:4", "star:1", "bigbird:2:1:2")
+    without_center: tuple[str, ...] = ("block:16", "window:4 & block:24")
+
+    def groups(self) -> dict[str, dict[str, Mask]]:
+        """The masks under their names, those beside each other that are drawn in one panel."""
+        return {
+            _TWO_SIDED: _named(self.windows),
+            "other masks with a center": _named(self.others),
+            "masks without a center": _named(self.without_center),
+        }
+
+
+def run(config: Config, on_step: OnStep) -> Result:
+    """Attention with orthogonal values under many masks, in scaled arithmetic."""
+    x, token_mask = config.texts()
+    groups = config.groups()
+    networks = {
+        name: partial(_network, config, mask)
+        for group in groups.values()
+        for name, mask in group.items()
+    }
+    compared = compare(networks, x, token_mask, norm="fro", on_step=on_step)
+    parts = {
+        words: compared.table.filter(pl.col("variant").is_in(list(group)))
+        for words, group in groups.items()
+        if group
+    }
+    table = tables.joined(parts, column="model")
+    verdict, sentences = judge(config, table)
+    return Result(
+        id=ENTRY.id,
+        title=ENTRY.title,
+        question="Does every mask with a center collapse at a steady rate, a larger radius more "
+        "slowly, and no mask without one?",
+        sentences=(*sentences, *compared.sentences),
+        table=table,
+        provenance=ENTRY.provenance(
+            config, input=str(config.texts), residuals="Frobenius norm", notes=compared.notes
+        ),
+        source=ENTRY.source,
+        verdict=verdict,
+        drawings=(Drawing("by_depth", "A curve for each mask.", RELATIVE),),
+        shown=(RELATIVE,),
+    )
+
+
+def judge(config: Config, table: pl.DataFrame) -> tuple[Verdict, tuple[str, ...]]:
+    """The verdict, and what it rests on.
+
+    A mask bears the claim out if it has a center and its residual ends by shrinking at a steady
+    rate, or has none and does not shrink; one whose layers tell no law does not. Radii are compared
+    twice, among the two-sided windows and among all masks with a center, and bear the claim out if
+    no mask shrinks faster than one of smaller radius.
+    """
+    found = laws(tables.summary(table))
+    groups = config.groups()
+    facts = {
+        name: graph_facts(mask, config.tokens)
+        for group in groups.values()
+        for name, mask in group.items()
+    }
+    borne_out = {name: _bears_out(found[name], one) for name, one in facts.items()}
+    counted = _counted(borne_out, facts)
+    ordered = {
+        _TWO_SIDED: list(groups[_TWO_SIDED]),
+        _CENTERED: [name for name, one in facts.items() if one.quasi_strongly_connected],
+    }
+    pairs = {words: _pairs(names, found, facts) for words, names in ordered.items()}
+    borne_out |= {words: not _reversed(each, found) for words, each in pairs.items() if each}
+    return overall(borne_out), (
+        counted,
+        *(_order(words, each, found, facts) for words, each in pairs.items() if each),
+        *_families(pairs[_TWO_SIDED], pairs[_CENTERED], found),
+        *(_sentence(config, name, found[name], one) for name, one in facts.items()),
+    )
+
+
+def _named(names: Iterable[str]) -> dict[str, Mask]:
+    return {str(mask): mask for mask in map(as_mask, names)}
+
+
+def _network(config: Config, mask: Mask) -> Network:
+    spec = pure(config.layers, 1, config.width, bias=False, init="orthogonal", mask=mask)
+    return Network.random(spec, seed=config.seed)
+
+
+def _bears_out(found: Law, facts: GraphFacts) -> bool:
+    expected = "exponential" if facts.quasi_strongly_connected else "none"
+    return found.kind == expected
+
+
+def _pairs(
+    names: Iterable[str], found: Mapping[str, Law], facts: Mapping[str, GraphFacts]
+) -> list[Pair]:
+    """Masks that shrink at a rate, two and two, as far as their radii differ."""
+    steady = [name for name in names if found[name].kind == "exponential"]
+    by_radius = sorted(steady, key=lambda name: facts[name].radius)
+    return [(a, b) for a, b in combinations(by_radius, 2) if facts[a].radius < facts[b].radius]
+
+
+def _reversed(pairs: Iterable[Pair], found: Mapping[str, Law]) -> list[Pair]:
+    """The pairs in which the larger radius shrinks faster."""
+    return [(a, b) for a, b in pairs if found[b].rate < found[a].rate]
+
+
+def _counted(borne_out: Mapping[str, bool], facts: Mapping[str, GraphFacts]) -> str:
+    centered = [borne_out[name] for name, one in facts.items() if one.quasi_strongly_connected]
+    others = [borne_out[name] for name, one in facts.items() if not one.quasi_strongly_connected]
+    return (
+        f"{sum(centered)} of {len(centered)} masks with a center collapse exponentially; "
+        f"{sum(others)} of {len(others)} without one do not collapse."
+    )
+
+
+def _order(
+    words: str, pairs: list[Pair], found: Mapping[str, Law], facts: Mapping[str, GraphFacts]
+) -> str:
+    """How often a larger radius is slower, and where it is most clearly not."""
+    against = _reversed(pairs, found)
+    counted = (
+        f"Radius and rate, {words}: in {len(pairs) - len(against)} of {len(pairs)} pairs of "
+        "different radius the larger one is slower"
+    )
+    if not against:
+        return f"{counted}."
+    a, b = max(against, key=lambda pair: found[pair[0]].rate - found[pair[1]].rate)
+    return (
+        f"{counted}; against it most clearly {b}, radius {facts[b].radius:g}, × "
+        f"{10 ** found[b].rate:.3g} a layer, beside {a}, radius {facts[a].radius:g}, × "
+        f"{10 ** found[a].rate:.3g}."
+    )
+
+
+def _families(windows: list[Pair], everywhere: list[Pair], found: Mapping[str, Law]) -> list[str]:
+    """What the two comparisons come to, where they differ."""
+    if windows and not _reversed(windows, found) and _reversed(everywhere, found):
+        return ["So the radius orders masks of one family, and not masks of different families."]
+    return []
+
+
+def _sentence(config: Config, name: str, found: Law, facts: GraphFacts) -> str:
+    return (
+        f"{name}: {facts}; relative residual {power_of_ten(found.last)} after {config.layers} "
+        f"layers; {found}."
+    )

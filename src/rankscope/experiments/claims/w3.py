@@ -1,0 +1,206 @@
+"""Claim W3: with orthogonal values, tokens on the sphere in one half-space still collapse."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import polars as pl
+import torch
+from torch import Tensor
+
+from rankscope import tables
+from rankscope.deep import deep_trace
+from rankscope.experiments.catalogue import CATALOGUE
+from rankscope.experiments.config import Config as _Config
+from rankscope.experiments.depths import RELATIVE, ending
+from rankscope.experiments.laws import UNEVEN, Law, law, medians
+from rankscope.experiments.notes import doubts, note_sentences
+from rankscope.experiments.progress import OnStep, tracked
+from rankscope.experiments.verdicts import overall
+from rankscope.masks import Explicit, Mask, as_mask
+from rankscope.network import Network, Spec
+from rankscope.network.norms import NormKind
+from rankscope.results import Drawing, Result, Verdict
+from rankscope.streams import stream
+from rankscope.theory import second_eigenvalue
+from rankscope.tracing import Trace
+
+ENTRY = CATALOGUE["W3"]
+RING = "ring"
+"""A mask beside those that have names everywhere."""
+HALF, PAIRS, AROUND = "half-space", "opposite pairs", "around a circle"
+"""Where tokens start."""
+_COLLAPSES = ("exponential", "doubly exponential", "equal")
+_NORMS: Mapping[NormKind, str] = {"sphere": "sphere", "rms": "RMSNorm", "layer": "LayerNorm"}
+_MASKS = ("full", "causal", "window:2")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A network and where its tokens start; ``mask`` is a name, ``ring`` among others."""
+
+    mask: str
+    norm: NormKind = "sphere"
+    start: str = HALF
+    width: int = 8
+    values: str = "orthogonal"
+    logits: float = 1.0
+
+    @property
+    def panel(self) -> str:
+        """What a run has in common with those it is drawn beside: all but the mask."""
+        start = [] if self.start == HALF else [self.start]
+        values = [] if self.values == "orthogonal" else ["random values"]
+        beyond = "beyond the claim: " if start or values else ""
+        return beyond + ", ".join([_NORMS[self.norm], *start, *values])
+
+    def __str__(self) -> str:
+        uniform = f" ({self.width} features, uniform attention)" if self.logits == 0 else ""
+        return f"{self.panel}, {self.mask}{uniform}"
+
+
+@dataclass(frozen=True)
+class Config(_Config):
+    """One head, a norm after it, no skips, MLPs or biases; every run has ``draws`` of weights.
+
+    There are more tokens than features: fewer, in general position, always lie in a half-space.
+    ``waver`` is by how much tokens around a circle are off their even places, to see that they come
+    back.
+    """
+
+    layers: int = 100
+    tokens: int = 16
+    samples: int = 3
+    draws: int = 3
+    waver: float = 0.1
+    covered: tuple[Run, ...] = (
+        *(Run(mask, norm) for norm in _NORMS for mask in _MASKS),
+        Run(RING, width=2, logits=0.0),
+    )
+    contrasts: tuple[Run, ...] = (
+        *(Run(mask, start=PAIRS) for mask in _MASKS),
+        Run(RING, start=AROUND, width=2, logits=0.0),
+        *(Run(mask, values="lecun") for mask in ("causal", "full")),
+    )
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """All of them."""
+        return (*self.covered, *self.contrasts)
+
+
+def run(config: Config, on_step: OnStep) -> Result:
+    """Follow tokens on the sphere in scaled arithmetic; starts and values beyond the claim beside.
+
+    Derived: a norm is a factor for each token, and orthogonal values W a turn of all of them, so
+    ``x_i' = (Σ_j P_ij x_j) W / ‖…‖`` stays in the turned cone of the old tokens, and near the end,
+    where P is uniform over what each token sees, every layer multiplies the residual by the second
+    largest modulus among the eigenvalues of that averaging. LayerNorm centers too, which no turn of
+    all features keeps, so that it is outside this reasoning and only measured.
+    """
+    traces = {
+        one: [_trace(config, one, config.seed + draw) for draw in range(config.draws)]
+        for one, _ in tracked(config.runs, on_step)
+    }
+    parts: dict[str, dict[str, pl.DataFrame]] = {}
+    for one, draws in traces.items():
+        parts.setdefault(one.panel, {})[one.mask] = Trace.joined(draws).table
+    table = tables.joined(
+        {panel: tables.joined(by_mask) for panel, by_mask in parts.items()}, column="model"
+    )
+    verdict, sentences = judge(config, table)
+    noted = doubts({str(one): draws for one, draws in traces.items()})
+    return Result(
+        id=ENTRY.id,
+        title=ENTRY.title,
+        question="Do tokens that start in one half-space end at one point, and how fast?",
+        sentences=(*sentences, *note_sentences(noted)),
+        table=table,
+        provenance=ENTRY.provenance(config, residuals="Frobenius norm", notes=noted),
+        source=ENTRY.source,
+        verdict=verdict,
+        drawings=(
+            Drawing(
+                "by_depth",
+                "A panel for each norm, start and kind of values, a curve for each mask.",
+                RELATIVE,
+                {"lowest": -40.0},
+            ),
+        ),
+        shown=(RELATIVE,),
+    )
+
+
+def judge(config: Config, table: pl.DataFrame) -> tuple[Verdict, tuple[str, ...]]:
+    """The verdict on the covered runs, and a sentence for every run."""
+    found = laws(config, table)
+    collapsed = {str(one): found[one].kind in _COLLAPSES for one in config.covered}
+    return overall(collapsed), tuple(_sentence(config, one, found[one]) for one in config.runs)
+
+
+def laws(config: Config, table: pl.DataFrame) -> dict[Run, Law]:
+    """The law of every run, by the medians over samples and draws."""
+    summary = tables.summary(table)
+    return {
+        one: law(medians(summary, RELATIVE, model=one.panel, variant=one.mask), UNEVEN)
+        for one in config.runs
+    }
+
+
+def mask_of(name: str, tokens: int) -> Mask:
+    """A mask by its name; the ring is that in which the first and the last are neighbours, too."""
+    if name != RING:
+        return as_mask(name)
+    place = torch.arange(tokens)
+    apart = (place[:, None] - place).abs()
+    return Explicit.of((apart <= 1) | (apart == tokens - 1))
+
+
+def start(config: Config, kind: str, width: int, seed: int) -> Tensor:
+    """Unit tokens ``(sample, token, feature)``: in one half-space, in opposite pairs (which no open
+    half-space holds), or once around a circle, in almost even steps."""
+    generator = stream(seed, "starts", kind, width)
+    samples, tokens = config.samples, config.tokens
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    if kind == AROUND:
+        even = 2 * math.pi * torch.arange(tokens, dtype=torch.float64) / tokens
+        angle = even + config.waver * draw(samples, tokens)
+        return torch.stack((angle.cos(), angle.sin()), -1)
+    x = draw(samples, tokens, width)
+    x = x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    if kind == PAIRS:
+        half = x[:, : tokens // 2]
+        return torch.cat((half, -half), 1)
+    toward = draw(samples, 1, width)
+    side: Tensor = (x * toward).sum(-1, keepdim=True)
+    return torch.where(side < 0, -x, x)
+
+
+def _trace(config: Config, one: Run, seed: int) -> Trace:
+    spec = Spec(
+        config.layers,
+        1,
+        one.width,
+        mlp_ratio=0.0,
+        norm=one.norm,
+        norm_place="post",
+        norm_eps=1e-12,
+        skip=False,
+        bias=False,
+        mask=mask_of(one.mask, config.tokens),
+        score_scale=one.logits / math.sqrt(one.width),
+        init=one.values,
+    )
+    network = Network.random(spec, seed=seed, dtype=torch.float64)
+    return deep_trace(network, start(config, one.start, one.width, seed), norm="fro")
+
+
+def _sentence(config: Config, one: Run, found: Law) -> str:
+    words = ending(str(one), found, config.layers)
+    if found.kind == "exponential":
+        factor = second_eigenvalue(mask_of(one.mask, config.tokens), config.tokens)
+        words += f" (uniform attention under this mask: {factor:.3g})"
+    return f"{words}."

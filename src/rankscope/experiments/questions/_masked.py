@@ -1,0 +1,162 @@
+"""One network under one mask: its graph, its attention matrices, its residual."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+import torch
+from torch import Tensor
+
+from rankscope import tables
+from rankscope.deep import deep_trace
+from rankscope.experiments.depths import RELATIVE, dispersions
+from rankscope.experiments.laws import Law, law, medians
+from rankscope.experiments.progress import OnStep, silent, tracked
+from rankscope.experiments.subject import Subject
+from rankscope.masks import Mask
+from rankscope.paths.held import HeldAttention, held_steps
+from rankscope.theory import (
+    Ergodicity,
+    GraphFacts,
+    a_priori_log_decay,
+    class_weights,
+    ergodicity,
+    graph_facts,
+    smallest_allowed_weight,
+)
+from rankscope.tracing import Trace
+
+PRODUCTS = "log10_product_ergodicity"
+BY_MASK = (
+    "radius",
+    "smallest_weight",
+    "mean_ergodicity",
+    "product_ergodicity_rate",
+    "log10_promised_loss",
+    "largest_limit_weight",
+)
+"""Metrics with one number for each mask."""
+
+
+@dataclass(frozen=True)
+class Masked:
+    """What one mask does to a network: its graph, the law that was measured, every number."""
+
+    name: str
+    facts: GraphFacts
+    law: Law
+    table: pl.DataFrame
+    traces: tuple[Trace, ...]
+
+
+def measure_mask(
+    name: str, subject: Subject, mask: Mask, depth: int, on_step: OnStep = silent
+) -> Masked:
+    """Everything about one mask; the network of ``subject`` has it already."""
+    traces = [
+        deep_trace(subject.network, batch.x, norm="fro", token_mask=batch.token_mask)
+        for batch, _ in tracked(subject.batches(), on_step)
+    ]
+    traced = dispersions(Trace.joined(traces).table.filter(pl.col("layer") <= depth))
+    patterns, tokens = _patterns(subject, depth)
+    facts, allowed = graph_facts(mask, tokens), mask.matrix(tokens)
+    shared = [p.mean(0) for p in patterns]
+    of_heads = [ergodicity([p]).each[0] for p in patterns]  # layers may differ in silent heads
+    of_products = ergodicity(shared)
+    limits = _limits(shared, facts)
+    smallest = min(float(smallest_allowed_weight(p, allowed).min()) for p in patterns)
+    numbers = {
+        "radius": facts.radius,
+        "smallest_weight": smallest,
+        "mean_ergodicity": float(torch.cat(of_heads).mean()),
+        "product_ergodicity_rate": float(of_products.rate),
+        "log10_promised_loss": _promised_loss(facts, smallest),
+        "largest_limit_weight": float(torch.stack(limits).mean(0).max()),
+    }
+    rows = [
+        *_by_layer(of_heads, of_products),
+        _by_position(shared, limits),
+        tables.frame({"metric": list(numbers), "value": list(numbers.values())}),
+    ]
+    return Masked(
+        name,
+        facts,
+        law(medians(tables.summary(traced), RELATIVE)),
+        pl.concat([traced, *rows], how="diagonal"),
+        tuple(traces),
+    )
+
+
+def _promised_loss(facts: GraphFacts, smallest: float) -> float:
+    """Which part of the differences a layer loses at least, by the theorem, as a logarithm.
+
+    Minus infinity where it promises nothing: no center, or weights of zero.
+    """
+    reach = facts.contracts_after
+    if math.isinf(reach) or smallest <= 0:
+        return -math.inf
+    decay = float(a_priori_log_decay(smallest, reach))
+    # What is left is exp(−eˣ); below, what is lost is eˣ to every digit.
+    return math.log10(-math.expm1(-math.exp(decay))) if decay > -30 else decay / math.log(10)
+
+
+def _limits(shared: Sequence[Tensor], facts: GraphFacts) -> tuple[Tensor, ...]:
+    """For each closed class, what its tokens hold of each position's input after all layers: the
+    mean of its rows in the product of all layers' matrices."""
+    product = shared[0]
+    for matrix in shared[1:]:
+        product = matrix @ product
+    return tuple(product[list(members)].mean(0) for members in facts.closed_classes)
+
+
+def _patterns(subject: Subject, depth: int) -> tuple[list[Tensor], int]:
+    """The first sample's attention matrices ``(head, query, key)`` by layer, padding cut away."""
+    x, token_mask = subject.x, subject.token_mask
+    keep = torch.ones(x.shape[1], dtype=torch.bool)
+    if token_mask is not None:
+        keep = token_mask if token_mask.ndim == 1 else token_mask[0]
+    found = []
+    with torch.no_grad():
+        for step in held_steps(subject.network, x[:1, keep]):
+            for branch in step.branches:
+                if isinstance(branch.part, HeldAttention):
+                    pattern = branch.part.pattern[0]
+                    found.append(pattern[pattern.sum((1, 2)) > 0])  # silent heads attend to nothing
+            if len(found) == depth:
+                break
+    return found, int(keep.sum())
+
+
+def _by_layer(of_heads: list[Tensor], of_products: Ergodicity) -> list[pl.DataFrame]:
+    """Ergodicity coefficients by layer and head, and of products of layers."""
+    products = of_products.log_products / math.log(10)
+    heads: dict[str, list[Any]] = {
+        "layer": [layer for layer, each in enumerate(of_heads, start=1) for _ in each],
+        "head": [head for each in of_heads for head in range(len(each))],
+        "metric": ["dobrushin" for each in of_heads for _ in each],
+        "value": torch.cat(of_heads).tolist(),
+    }
+    layers: dict[str, list[Any]] = {
+        "layer": list(range(1, len(products) + 1)),
+        "metric": [PRODUCTS] * len(products),
+        # Rows that plain numbers cannot tell apart any more need not be equal.
+        "value": torch.where(products.isneginf(), math.nan, products).tolist(),
+    }
+    return [tables.frame(heads), tables.frame(layers)]
+
+
+def _by_position(shared: list[Tensor], limits: tuple[Tensor, ...]) -> pl.DataFrame:
+    """What is left of each position's input in the end, and what one layer's matrix says of it."""
+    weights = {
+        "limit_weight": torch.stack(limits).mean(0),
+        "perron_weight": torch.stack(class_weights(shared[-1])).mean(0),
+    }
+    columns: dict[str, list[Any]] = {
+        "parameter": ["position" for _ in weights for _ in shared[0]],
+        "setting": [float(position) for _ in weights for position in range(len(shared[0]))],
+        "metric": [name for name in weights for _ in shared[0]],
+        "value": [value for vector in weights.values() for value in vector.tolist()],
+    }
+    return tables.frame(columns)

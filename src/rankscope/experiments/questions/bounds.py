@@ -1,0 +1,143 @@
+"""What theory promises beside what happens: every bound, layer by layer."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import polars as pl
+import torch
+from torch import Tensor
+
+from rankscope import tables
+from rankscope.experiments.catalogue import CATALOGUE
+from rankscope.experiments.progress import OnStep, tracked
+from rankscope.experiments.subject import Question
+from rankscope.results import Drawing, Result, Role
+from rankscope.theory import Bounds, LayerBounds, bounds
+
+ENTRY = CATALOGUE["bounds"]
+MEASURED = "measured"
+OF_ONE_LAYER: Mapping[str, str] = {
+    "log10_sharp_bound": "sharp bound, layer by layer",
+    "log10_data_bound": "bound from the data, layer by layer",
+    "log10_a_priori_bound": "a-priori bound, layer by layer",
+}
+"""Bounds on a layer's output given its true input: their names in the theory and in charts."""
+OF_ALL_LAYERS: Mapping[str, str] = {
+    "log10_depth_data_bound": "bound from the data, all layers",
+    "log10_depth_bound": "Dong et al. 2021, all layers",
+    "log10_depth_input_bound": "bound from the input's norm, all layers",
+}
+"""Bounds on the whole way from the input."""
+ROLES: Mapping[str, Role] = dict.fromkeys(
+    (*OF_ONE_LAYER.values(), *OF_ALL_LAYERS.values()), "bound"
+)
+_METRIC, _SLACK = "log10_residual", "log10_slack"
+_CURVES = {_METRIC: MEASURED, **OF_ONE_LAYER, **OF_ALL_LAYERS}
+
+
+@dataclass(frozen=True)
+class Config(Question):
+    """Nothing is to be chosen but the subject, all of whose tokens count."""
+
+
+def run(config: Config, on_step: OnStep) -> Result:
+    """The residual of every layer beside its bounds; where one does not apply, why."""
+    subject = config.subject
+    subject.refuse_measured("the theory's bounds are about all tokens")
+    found = _joined(
+        [
+            bounds(subject.network, batch.x, token_mask=batch.token_mask)
+            for batch, _ in tracked(subject.batches(), on_step)
+        ]
+    )
+    residuals = _as_residuals(found.table)
+    table = pl.concat([residuals, _slack(residuals)])
+    return Result(
+        id=ENTRY.id,
+        title=subject.name,
+        question="Does the theory cover this network, and how far is its promise from the truth?",
+        sentences=found.sentences,
+        table=table,
+        provenance=ENTRY.provenance(config, residuals="composite norm, best center"),
+        drawings=_drawings(table),
+        shown=(_METRIC,),
+    )
+
+
+def _joined(parts: Sequence[Bounds]) -> Bounds:
+    """The bounds of several batches as one."""
+    return Bounds(tuple(map(_joined_layer, zip(*(part.layers for part in parts), strict=True))))
+
+
+def _joined_layer(parts: Sequence[LayerBounds]) -> LayerBounds:
+    """One layer of several batches: their samples one after another, the first reason of any."""
+    first = parts[0]
+    joined: dict[str, Any] = {
+        each.name: torch.cat([getattr(part, each.name) for part in parts])
+        for each in fields(first)
+        if isinstance(getattr(first, each.name), Tensor)
+    }
+    for name in ("why_not", "why_not_a_priori"):
+        joined[name] = next((getattr(part, name) for part in parts if getattr(part, name)), "")
+    return replace(first, **joined)
+
+
+def _drawings(table: pl.DataFrame) -> tuple[Drawing, ...]:
+    """Every chart there are rows for: a network out of the theory's reach has no bound to draw."""
+    present = set(table["variant"])
+    one_layer = tuple(name for name in OF_ONE_LAYER.values() if name in present)
+    all_layers = tuple(name for name in OF_ALL_LAYERS.values() if name in present)
+    drawn = []
+    if one_layer:
+        drawn += [
+            _drawing("Bounds on one layer, given its true input.", _METRIC, MEASURED, *one_layer),
+            _drawing("By which factor each is above what was measured.", _SLACK, *one_layer),
+        ]
+    if all_layers or not one_layer:
+        caption = (
+            "Bounds on the whole way from the input, from the input's norm alone or with each "
+            "layer's score differences or their spread γ as measured."
+        )
+        drawn.append(_drawing(caption, _METRIC, MEASURED, *all_layers))
+    return tuple(drawn)
+
+
+def _drawing(caption: str, metric: str, *curves: str) -> Drawing:
+    roles = {name: ROLES[name] for name in curves if name in ROLES}
+    return Drawing("by_depth", caption, metric, only={"variant": curves}, roles=roles)
+
+
+def _as_residuals(table: pl.DataFrame) -> pl.DataFrame:
+    """Bounds and residuals as variants of one metric; whatever else is known keeps its name."""
+    start = table.filter((pl.col("metric") == "log10_input_residual") & (pl.col("layer") == 1))
+    start = start.with_columns(
+        pl.lit(0, dtype=pl.Int64).alias("layer"), pl.lit(_METRIC).alias("metric")
+    )
+    whole = pl.concat([start, table.filter(pl.col("metric") != "log10_input_residual")])
+    known = whole["metric"].is_in(list(_CURVES))
+    named = whole.with_columns(
+        pl.when(known)
+        .then(pl.col("metric").replace(_CURVES))
+        .otherwise(pl.lit(MEASURED))
+        .alias("variant"),
+        pl.when(known).then(pl.lit(_METRIC)).otherwise(pl.col("metric")).alias("metric"),
+    )
+    order = {name: place for place, name in enumerate(_CURVES.values())}
+    kept = named.filter(pl.col("value").is_not_null()).sort(
+        pl.col("variant").replace_strict(order, default=0, return_dtype=pl.Int64),
+        maintain_order=True,
+    )
+    return kept.select([name for name in tables.COLUMNS if name in kept.columns])
+
+
+def _slack(residuals: pl.DataFrame) -> pl.DataFrame:
+    """Each bound less what was measured, in decades; where all tokens are equal there is none."""
+    rows = residuals.filter(pl.col("metric") == _METRIC)
+    measured = rows.filter((pl.col("variant") == MEASURED) & pl.col("value").is_finite())
+    truth = measured.select("layer", "sample", pl.col("value").alias("truth"))
+    bounds_only = rows.filter(pl.col("variant") != MEASURED)
+    apart = bounds_only.join(truth, on=["layer", "sample"], maintain_order="left")
+    return apart.with_columns(
+        (pl.col("value") - pl.col("truth")).alias("value"), pl.lit(_SLACK).alias("metric")
+    ).select(residuals.columns)

@@ -1,0 +1,88 @@
+"""The main question: how do a network and its ablations treat the differences between tokens?"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rankscope import tables
+from rankscope.experiments.catalogue import CATALOGUE
+from rankscope.experiments.fates import findings
+from rankscope.experiments.progress import OnStep, silent, tracked
+from rankscope.experiments.subject import Question, Subject
+from rankscope.experiments.variants import Reading, four_variants
+from rankscope.network import Network
+from rankscope.results import Drawing, Result
+
+ENTRY = CATALOGUE["diagnose"]
+DIAGNOSTIC_METRICS = ("relative_residual", "mean_cosine", "effective_rank", "spectral_ratio")
+
+
+@dataclass(frozen=True)
+class Config(Question):
+    """``reading`` says what is meant by SAN."""
+
+    reading: Reading = field(default_factory=Reading)
+
+    def describe(self) -> dict[str, Any]:
+        """The reading in words."""
+        return {"reading": str(self.reading)}
+
+
+def run(config: Config, on_step: OnStep) -> Result:
+    """Trace SAN, SAN+MLP, SAN+skip and the transformer on the same input and say what is seen."""
+    subject = config.subject
+    variants = four_variants(subject.network, config.reading)
+    table = tables.joined(
+        {
+            name: subject.with_network(variant).trace(DIAGNOSTIC_METRICS, on_part).table
+            for (name, variant), on_part in tracked(variants.items(), on_step)
+        }
+    )
+    found = findings(tables.summary(table), epsilon=torch.finfo(subject.x.dtype).eps)
+    return Result(
+        id=ENTRY.id,
+        title=subject.name,
+        question=ENTRY.title,
+        sentences=tuple(f"{each.variant}: {each.sentence}" for each in found),
+        table=table,
+        provenance=ENTRY.provenance(config),
+        findings=found,
+        drawings=(
+            Drawing(
+                "by_layer",
+                "Each curve is one network on the same input with the same weights; only the parts "
+                "differ. SAN is self-attention alone, SAN+MLP adds the MLPs, SAN+skip the skip "
+                "connections, and the transformer has everything.",
+                options={"metrics": list(DIAGNOSTIC_METRICS)},
+            ),
+        ),
+        shown=("relative_residual",),
+    )
+
+
+def diagnose(
+    network: Network,
+    x: Tensor,
+    token_mask: Tensor | None = None,
+    *,
+    measured: Tensor | None = None,
+    reading: Reading | None = None,
+    batch_size: int = 8,
+    on_step: OnStep | None = None,
+) -> Result:
+    """Which parts of a network keep the tokens apart, for a network and its input at hand.
+
+    >>> from rankscope import Network, Spec
+    >>> from rankscope.text import embed, passages
+    >>> x, token_mask = embed(passages()[:2], 16)
+    >>> found = diagnose(Network.random(Spec(2, 2, 16)), x, token_mask)
+    >>> [finding.variant for finding in found.findings]
+    ['SAN', 'SAN+MLP', 'SAN+skip', 'transformer']
+
+    ``measured`` leaves tokens out of the figures that the network still sees (CLS and the like);
+    ``reading`` says what is meant by SAN; ``on_step`` is told the share of the work that is done.
+    """
+    subject = Subject(network, x, token_mask, measured, batch_size=batch_size)
+    return run(Config(subject, reading or Reading()), on_step or silent)

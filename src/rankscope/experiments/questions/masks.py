@@ -1,0 +1,181 @@
+"""Masks for one network side by side: what their graphs promise, and how fast tokens agree."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+import torch
+
+from rankscope import tables
+from rankscope.errors import InputError
+from rankscope.experiments.catalogue import CATALOGUE
+from rankscope.experiments.depths import DISPERSION, RELATIVE
+from rankscope.experiments.laws import Law, medians
+from rankscope.experiments.notes import doubts, note_sentences
+from rankscope.experiments.progress import OnStep, tracked
+from rankscope.experiments.questions._masked import BY_MASK, PRODUCTS, Masked, measure_mask
+from rankscope.experiments.subject import Question
+from rankscope.masks import Mask, as_mask
+from rankscope.network import Network
+from rankscope.results import Drawing, Result
+
+ENTRY = CATALOGUE["masks"]
+MASKS = ("full", "causal", "window:8", "causal-window:8", "strided:8", "bigbird:2:1:2")
+_SEVERAL = 3
+"""Radii of depth before a rate is taken for final: until then some tokens have not met."""
+_REFERENCE_LAYERS = 2
+"""The fastest mask's loss over this many layers is what the others are asked for."""
+
+
+@dataclass(frozen=True)
+class Config(Question):
+    """Masks, as values or by name, and how many layers; as many as the network has if None."""
+
+    masks: tuple[str | Mask, ...] = MASKS
+    depth: int | None = None
+
+    @property
+    def layers(self) -> int:
+        """How many layers there are to be."""
+        return self.subject.network.spec.layers if self.depth is None else self.depth
+
+    def describe(self) -> dict[str, Any]:
+        """The masks by their full names, and how many layers there were."""
+        return {"masks": list(_named(self.masks)), "depth": self.layers}
+
+
+def run(config: Config, on_step: OnStep) -> Result:
+    """Run one network under several masks, in scaled arithmetic, to any depth.
+
+    A network that is not deep enough is repeated. Ergodicity coefficients, weights and graphs are
+    those of the first sample; residuals are in the Frobenius norm (μ of Wu et al. 2024), over all
+    samples.
+    """
+    subject = config.subject
+    subject.refuse_measured("graphs of masks are about all tokens")
+    masks = _named(config.masks)
+    depth = config.layers
+    if depth < 1:
+        raise InputError(f"depth={depth} is out of range; expected 1 layer or more.")
+    exact = subject.to(torch.float64)
+    deep = exact.network.repeat(-(-depth // subject.network.spec.layers))
+    found = [
+        measure_mask(name, exact.with_network(deep.with_mask(mask)), mask, depth, on_part)
+        for (name, mask), on_part in tracked(masks.items(), on_step)
+    ]
+    table = tables.joined({one.name: one.table for one in found})
+    noted = doubts({one.name: one.traces for one in found})
+    return Result(
+        id=ENTRY.id,
+        title=subject.name,
+        question="Which mask keeps the tokens apart for how long, and what is left in the end?",
+        sentences=(
+            *_comparison(found, tables.summary(table)),
+            *(f"{one.name}: {one.facts}; {one.law}." for one in found),
+            *_coverage(deep),
+            *note_sentences(noted),
+        ),
+        table=table,
+        provenance=ENTRY.provenance(config, residuals="Frobenius norm", notes=noted),
+        drawings=_drawings(found),
+        shown=(RELATIVE, *BY_MASK),
+    )
+
+
+def _drawings(found: Sequence[Masked]) -> tuple[Drawing, ...]:
+    cut = _cut(found)
+    return (
+        Drawing("by_depth", "μ(X) / ‖X‖, Frobenius norms.", RELATIVE, cut),
+        Drawing("by_depth", "μ(X) itself, the measure of Wu et al. 2024.", DISPERSION, cut),
+        Drawing(
+            "by_depth",
+            "The ergodicity coefficient of the product of the heads' average in all layers so far, "
+            "first sample. With one head and values that do not stretch it bounds what is left of "
+            "any difference.",
+            PRODUCTS,
+        ),
+        Drawing(
+            "by_setting",
+            "What the tokens hold of each position's input after all layers: the row all products "
+            "of attention matrices tend to (the heads' average, first sample).",
+            "limit_weight",
+        ),
+    )
+
+
+def _named(masks: Sequence[str | Mask]) -> dict[str, Mask]:
+    """Masks under names of their own: two may be written alike and differ."""
+    if isinstance(masks, str) or not masks:
+        raise InputError("there is no list of masks to compare; write masks=('full', 'causal').")
+    named: dict[str, Mask] = {}
+    for mask in dict.fromkeys(map(as_mask, masks)):
+        name = str(mask)
+        while name in named:
+            name += " (another)"
+        named[name] = mask
+    return named
+
+
+def _cut(found: Sequence[Masked]) -> dict[str, float]:
+    """Where the axis ends: below the masks that collapse exponentially, not far below them."""
+    ends = [one.law.last for one in found if one.law.kind != "doubly exponential"]
+    ends = [end for end in ends if math.isfinite(end)]
+    return {"lowest": 1.3 * min(ends) - 1} if ends and len(ends) < len(found) else {}
+
+
+def _coverage(network: Network) -> tuple[str, ...]:
+    """What of a network is beyond the theorem on masks, if anything is."""
+    spec = network.spec
+    beyond = {
+        "skips": any(spec.skips),
+        "norms": spec.norm != "none",
+        "MLPs": spec.mlp_width > 0,
+        f"{spec.heads} heads": spec.heads > 1,
+    }
+    named = ", ".join(name for name, there in beyond.items() if there)
+    if not named:
+        return ()
+    return (f"The theorem on masks of Wu et al. 2024 does not cover this network: {named}.",)
+
+
+def _comparison(found: Sequence[Masked], summary: pl.DataFrame) -> tuple[str, ...]:
+    """How many layers each mask takes to lose what the fastest loses in two."""
+    curves = {one.name: medians(summary, RELATIVE, variant=one.name) for one in found}
+    layers = min(_REFERENCE_LAYERS, len(next(iter(curves.values()))) - 1)
+    fastest = min(curves, key=lambda name: curves[name][layers])
+    target = curves[fastest][layers]
+    sentences = []
+    for one in found:
+        if one.name == fastest:
+            continue
+        if not one.facts.quasi_strongly_connected:
+            sentences.append(
+                f"{one.name} does not collapse: its graph has no center but "
+                f"{len(one.facts.closed_classes)} closed classes, and each goes its own way."
+            )
+            continue
+        needed = layers_to(curves[one.name], target, one.law, radius=one.facts.radius)
+        sentences.append(f"{one.name} {needed} to lose what {fastest} loses in {layers}.")
+    return tuple(sentences)
+
+
+def layers_to(curve: Sequence[float], target: float, found: Law, *, radius: float = 1.0) -> str:
+    """In words: after how many layers a curve is at or below a target, measured or to come.
+
+    >>> layers_to([0.0, -1.0, -2.0], -2.0, Law("exponential", 1.0, -1.0, -2.0))
+    'needs 2 layers'
+    """
+    depth = len(curve) - 1
+    reached = [layer for layer, value in enumerate(curve) if value <= target]
+    if reached and not reached[0]:
+        return "has nothing"
+    if reached:
+        return f"needs {reached[0]} layer{'s' * (reached[0] != 1)}"
+    if depth < _SEVERAL * radius:
+        return f"needs more than {depth} layers (its radius is {radius:g})"
+    if found.kind != "exponential":
+        return f"needs more than {depth} layers, if it ever gets there,"
+    more = depth + (target - curve[-1]) / found.rate
+    return f"would need about {more:,.0f} layers at its pace"

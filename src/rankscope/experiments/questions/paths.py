@@ -1,0 +1,148 @@
+"""How much do paths of each length carry, over many samples?"""
+
+import math
+from dataclasses import dataclass
+
+import polars as pl
+from torch import Tensor
+
+from rankscope import tables
+from rankscope.experiments.catalogue import CATALOGUE
+from rankscope.experiments.progress import OnStep, silent, tracked
+from rankscope.experiments.subject import Question, Subject
+from rankscope.network import Network
+from rankscope.numerals import power_of_ten
+from rankscope.paths import count_paths, head_shares, path_lengths
+from rankscope.paths.lengths import Count
+from rankscope.results import Drawing, Result
+
+ENTRY = CATALOGUE["paths"]
+_SHARE = "residual_share"
+
+
+@dataclass(frozen=True)
+class Config(Question):
+    """``count`` says what makes a path longer; ``heads`` asks for the share of each head, too."""
+
+    count: Count = "attention"
+    max_length: int | None = None
+    heads: bool = False
+
+
+def run(config: Config, on_step: OnStep) -> Result:
+    """``path_lengths``, and ``head_shares`` if asked for, batch by batch, in one table.
+
+    Rows by length have no head, rows by head no length, and those of the biases neither.
+    The reconstruction error is that of the first batch: it costs two more passes.
+    """
+    subject = config.subject
+    # To remove once path_lengths and head_shares take ``measured``: they count all tokens so far.
+    subject.refuse_measured("paths are added up for all tokens")
+    network = subject.network
+    parts: list[pl.DataFrame] = []
+    error, complete = math.nan, True
+    for batch, on_part in tracked(subject.batches(), on_step):
+        found = path_lengths(
+            network,
+            batch.x,
+            count=config.count,
+            max_length=config.max_length,
+            token_mask=batch.token_mask,
+        )
+        parts.append(_numbered(found.table, batch.start))
+        if batch.start == 0:
+            error, complete = found.reconstruction_error, found.complete
+        if config.heads:
+            on_part(0.5)
+            shares = head_shares(network, batch.x, token_mask=batch.token_mask)
+            parts.append(_numbered(shares.table, batch.start))
+    paths = count_paths(network.spec.layers, network.spec.heads).total
+    table = pl.concat(parts, how="diagonal")
+    table = table.select([name for name in tables.COLUMNS if name in table.columns])
+    return Result(
+        id=ENTRY.id,
+        title=subject.name,
+        question=ENTRY.title,
+        sentences=(
+            _shares_sentence(tables.summary(table)),
+            _exactness(paths, error, complete=complete),
+        ),
+        table=table,
+        provenance=ENTRY.provenance(config),
+        key_figures={"paths": paths, "reconstruction_error": error},
+        drawings=_drawings(heads=config.heads),
+        shown=(_SHARE,),
+    )
+
+
+def path_study(
+    network: Network,
+    x: Tensor,
+    token_mask: Tensor | None = None,
+    *,
+    count: Count = "attention",
+    max_length: int | None = None,
+    heads: bool = False,
+    batch_size: int = 8,
+    on_step: OnStep | None = None,
+) -> Result:
+    """What paths of each length carry, for a network and its input at hand.
+
+    >>> import torch
+    >>> from rankscope import Network, Spec
+    >>> found = path_study(Network.random(Spec(2, 2, 8)).double(), torch.randn(1, 5, 8).double())
+    >>> found.key_figures["paths"], found.key_figures["reconstruction_error"] < 1e-12
+    (9, True)
+    """
+    subject = Subject(network, x, token_mask, batch_size=batch_size)
+    return run(Config(subject, count, max_length, heads), on_step or silent)
+
+
+def _numbered(table: pl.DataFrame, first: int) -> pl.DataFrame:
+    """A batch's table with its samples numbered among all."""
+    return table.with_columns(pl.col("sample") + first)
+
+
+def _drawings(*, heads: bool) -> tuple[Drawing, ...]:
+    by_length = Drawing(
+        "by_length",
+        "A path takes one head, or the skip, in every layer; its length is the number of layers it "
+        "does not skip. Everything that depends on the input (attention, the scale of norms, the "
+        "gates of MLPs) is frozen at its value there, which makes the network linear, and what all "
+        "paths of one length contribute is added up exactly. The share of the residual is the norm "
+        "of what those paths tell the tokens apart by, over that of the whole; shares need not sum "
+        "to one, because contributions can cancel.",
+        _SHARE,
+    )
+    by_head = Drawing(
+        "head_map",
+        "What all paths through a head carry to the output, with everything else frozen.",
+        _SHARE,
+    )
+    return (by_length, by_head) if heads else (by_length,)
+
+
+def _shares_sentence(summary: pl.DataFrame) -> str:
+    """What the shares at the last layer say."""
+    rows = summary.filter((pl.col("metric") == _SHARE) & pl.col("length").is_not_null())
+    last = rows.filter(pl.col("layer") == pl.col("layer").max()).sort("length")
+    shares = last["mean"].to_list()
+    most = max(range(len(shares)), key=shares.__getitem__)
+    words = f"Paths of length {most} carry most of the residual ({shares[most]:.2g} of the whole)"
+    if len(shares) > 1:
+        words += f", the longest added up ({len(shares) - 1}) {shares[-1]:.2g}"
+    return words + "."
+
+
+def _exactness(paths: int, error: float, *, complete: bool) -> str:
+    """How many paths were added up, and how well their sum rebuilds the network."""
+    # Beyond the range of floats there is no other way to write them.
+    many = f"{paths:.3g}" if paths < 1e300 else power_of_ten(math.log10(paths))
+    if not complete:
+        return f"There are {many} paths; the longest were left out."
+    if math.isnan(error):
+        return f"There are {many} paths; some layer overflowed, so their sum cannot be checked."
+    return (
+        f"All {many} attention paths were added up; with the biases they rebuild every layer "
+        f"to {error:.0e} (relative)."
+    )

@@ -1,0 +1,152 @@
+"""Attention and a norm, nothing else: the settings in which the LayerNorm study looks at them."""
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from rankscope.network import Init, Network, Spec
+from rankscope.network.norms import NormKind
+from rankscope.streams import stream
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Attention with a norm after it, no skip and no MLP; the defaults are the base case.
+
+    ``logits`` multiplies the usual ``1/√head_width``. ``biases`` and ``gains`` are standard
+    deviations: of every bias, and of the logarithms of the norms' gains.
+    """
+
+    mask: str = "full"
+    heads: int = 4
+    width: int = 64
+    logits: float = 1.0
+    init: str | Init = "lecun"
+    biases: float = 0.0
+    gains: float = 0.0
+    shared: bool = False
+    norm: NormKind = "layer"
+    tokens: int = 32
+
+    def __str__(self) -> str:
+        layers = "one layer repeated" if self.shared else "fresh layers"
+        init = self.init if isinstance(self.init, str) else f"{self.init.kind} × {self.init.scale}"
+        heads = f"{self.heads} head{'s' * (self.heads > 1)}"
+        return (
+            f"{self.tokens} tokens of {self.width} features, {heads}, {self.mask} mask, "
+            f"logits × {self.logits:g}, {init} init, biases of {self.biases:g}, gains spread by "
+            f"{self.gains:g}, {self.norm} norm after attention, {layers}"
+        )
+
+
+Settings = tuple[tuple[str, Setting], ...]
+"""Settings under their names."""
+_NARROW = Setting(heads=1, width=4, logits=64.0, tokens=16)
+FACTORS: tuple[tuple[str, Settings], ...] = (
+    (
+        "weights",
+        (
+            ("base", Setting()),
+            ("BERT's weights", Setting(init="bert")),
+            ("logits × 16", Setting(logits=16.0)),
+            ("logits × 256", Setting(logits=256.0)),
+        ),
+    ),
+    (
+        "shape",
+        (
+            ("1 head", Setting(heads=1)),
+            ("16 heads", Setting(heads=16)),
+            ("16 features", Setting(width=16)),
+            ("256 features", Setting(width=256)),
+        ),
+    ),
+    (
+        "biases and norms",
+        (
+            ("biases of 1", Setting(biases=1.0)),
+            ("biases of 10", Setting(biases=10.0)),
+            ("uneven gains", Setting(gains=1.0)),
+            ("RMSNorm", Setting(norm="rms")),
+            ("unit sphere", Setting(norm="sphere")),
+        ),
+    ),
+    (
+        "masks and layers",
+        (
+            ("causal", Setting(mask="causal")),
+            ("window of 4", Setting(mask="window:4")),
+            ("causal window of 4", Setting(mask="causal-window:4")),
+            ("one layer repeated", Setting(shared=True)),
+            ("one layer repeated, causal", Setting(shared=True, mask="causal")),
+        ),
+    ),
+    (
+        "corners",
+        (
+            (
+                "16 heads, logits × 256, biases of 10, uneven gains",
+                Setting(logits=256.0, biases=10.0, gains=1.0, heads=16),
+            ),
+            (
+                "64 tokens, window of 4, logits × 256",
+                Setting(tokens=64, mask="window:4", logits=256.0),
+            ),
+            ("16 tokens, 4 features, 1 head, logits × 64", _NARROW),
+            (
+                "16 tokens, 4 features, 1 head, logits × 64, repeated",
+                replace(_NARROW, shared=True),
+            ),
+            (
+                "16 tokens, 1 head, logits × 64, causal, repeated",
+                replace(_NARROW, width=64, shared=True, mask="causal"),
+            ),
+        ),
+    ),
+)
+"""The base case, one factor varied at a time, and corners in which several are extreme. A norm
+undoes any scale of the values, so that larger weights are nothing but larger logits."""
+SWEEPS: Settings = tuple(
+    (
+        f"{width} features, {heads} head{'s' * (heads > 1)}, {mask}",
+        Setting(mask=mask, heads=heads, width=width, tokens=16),
+    )
+    for width in (4, 8, 64)
+    for heads in (1, 4)
+    for mask in ("full", "causal")
+)
+
+
+def random_network(setting: Setting, layers: int, seed: int) -> Network:
+    """A network of this setting with so many layers; deeper ones begin with the same layers."""
+    head_width = setting.width // setting.heads
+    spec = Spec(
+        layers,
+        setting.heads,
+        setting.width,
+        mlp_ratio=0.0,
+        norm=setting.norm,
+        norm_place="post",
+        norm_eps=1e-12,
+        skip=False,
+        mask=setting.mask,
+        shared_layers=setting.shared,
+        score_scale=setting.logits / math.sqrt(head_width),
+        init=setting.init,
+    )
+    network = Network.random(spec, seed=seed, dtype=torch.float64)
+
+    def draw(name: str, like: Tensor) -> Tensor:
+        return torch.randn(like.shape, generator=stream(seed, name), dtype=torch.float64)
+
+    with torch.no_grad():
+        for name, module in network.named_modules():
+            if setting.biases and isinstance(getattr(module, "bias", None), Tensor):
+                bias = module.bias
+                assert isinstance(bias, Tensor)
+                bias.copy_(setting.biases * draw(f"{name}.bias", bias))
+            if setting.gains and isinstance(module, nn.LayerNorm | nn.RMSNorm):
+                module.weight.copy_((setting.gains * draw(f"{name}.gain", module.weight)).exp())
+    return network

@@ -1,0 +1,285 @@
+"""What the LayerNorm study's table says: sample by sample, in words, and for which settings."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+import polars as pl
+
+from rankscope.experiments.depths import RELATIVE
+from rankscope.experiments.formats import SCALED
+from rankscope.experiments.laws import UNEVEN, Law, law, levels_off
+from rankscope.experiments.studies._layernorm_cases import Setting
+from rankscope.numerals import power_of_ten
+
+STABLE, APART, SHARE = "stable_rank", "still_apart", "share_still_apart"
+"""Metrics: of every layer, of every run of the search (1 or 0), of all its runs together."""
+FRESH, REPEATED = "fresh layers", "one layer repeated"
+"""Variants of the search."""
+
+DIFFERENT = 1e-2
+"""Tokens that differ by more than this part of their size: far above the noise of any format."""
+_POLES = 1.05
+"""A stable rank below this is rank one with a little beside it."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One case, sample by sample: how it ends by format (scaled, float64, float32)."""
+
+    layers: int
+    law: Law | None
+    """What the samples follow whose residual truly goes on shrinking, by their median, if any."""
+    last: Mapping[str, tuple[float, ...]]
+    stops: Mapping[str, tuple[bool, ...]]
+    ranks: tuple[float, ...]
+    """Stable ranks in float64 of the samples that truly stay apart; 1 means two opposite poles."""
+
+    @property
+    def staying(self) -> int:
+        """How many samples truly stay apart."""
+        return sum(self.stops[SCALED])
+
+    @property
+    def samples(self) -> int:
+        """How many there are."""
+        return len(self.stops[SCALED])
+
+    def __str__(self) -> str:
+        ends = ", ".join(f"{form} {_from_to(last)}" for form, last in self.last.items())
+        fates = []
+        if self.staying:
+            many = "all" if self.staying == self.samples else f"{self.staying} of"
+            ranks = ", ".join(f"{rank:.2f}" for rank in self.ranks)
+            fates.append(f"{many} {self.samples} samples stay apart (stable rank {ranks})")
+        if self.law is not None:
+            # Level at first, and small in the end: by quarters of the layers that is no law.
+            course = self.law if self.law.kind != "none" else "a fall too late to tell its law"
+            fates.append(f"others: {course}" if self.staying else f"{course}")
+        return f"{'; '.join(fates)}; relative residual after {self.layers} layers: {ends}"
+
+
+def outcomes(table: pl.DataFrame) -> dict[str, Outcome]:
+    """How every case of a study's table ends."""
+    rows = table.filter(pl.col("metric") == RELATIVE)
+    return {
+        name: _outcome(rows.filter(pl.col("model") == name), _ranks(table, name))
+        for name in rows["model"].unique(maintain_order=True).to_list()
+    }
+
+
+def verdicts(found: Mapping[str, Outcome]) -> dict[str, bool]:
+    """For each sample of each case whether its tokens truly stay apart."""
+    return {
+        f"{name}, sample {number}": stops
+        for name, one in found.items()
+        for number, stops in enumerate(one.stops[SCALED])
+    }
+
+
+def domain(found: Mapping[str, Outcome], settings: Mapping[str, Setting]) -> str:
+    """In which cases tokens stay apart, and what these have in common."""
+    every = [name for name, one in found.items() if one.staying == one.samples]
+    some = [name for name, one in found.items() if 0 < one.staying < one.samples]
+    if not every and not some:
+        return f"Tokens collapse in every sample of all {len(found)} cases."
+    common = traits([settings[name] for name in (*every, *some)], [settings[n] for n in found])
+    return (
+        f"Tokens collapse in every sample of {len(found) - len(every) - len(some)} of the "
+        f"{len(found)} cases; they stay apart in some samples of {len(some)} "
+        f"case{'s' * (len(some) != 1)} and in all samples of {len(every)}{common}."
+    )
+
+
+def poles(found: Mapping[str, Outcome]) -> Iterator[str]:
+    """How many of the samples that stay apart have more than one direction left."""
+    ranks = [rank for one in found.values() for rank in one.ranks]
+    if not ranks:
+        return
+    near = sum(rank < _POLES for rank in ranks)
+    yield (
+        f"Of the {len(ranks)} samples that stay apart {near} end with tokens on two opposite poles "
+        f"(stable rank below {_POLES:g}): different, and yet of rank one."
+    )
+
+
+def noise(found: Mapping[str, Outcome], format_: str) -> str:
+    """How often a plain format would have called a collapse stopped."""
+    pairs = [
+        pair
+        for one in found.values()
+        for pair in zip(one.stops[SCALED], one.stops[format_], strict=True)
+    ]
+    going = [plain for true, plain in pairs if not true]
+    return (
+        f"{format_} alone would have said that it stops in {sum(going)} of the {len(going)} "
+        f"samples in which it goes on ({len(found)} cases, {len(pairs)} samples in all)."
+    )
+
+
+@dataclass(frozen=True)
+class Searched:
+    """One setting of the search: in how many of its runs the tokens are still apart."""
+
+    model: str
+    variant: str
+    logits: float
+    runs: int
+    apart: int
+
+
+def searched(summary: pl.DataFrame) -> list[Searched]:
+    """What the search counted, setting by setting."""
+    rows = summary.filter(pl.col("metric") == APART)
+    if rows.is_empty():
+        return []
+    columns = ("model", "variant", "setting", "count", "mean")
+    return [
+        Searched(model, variant, logits, count, round(count * mean))
+        for model, variant, logits, count, mean in rows.select(columns).iter_rows()
+    ]
+
+
+def settings_searched(
+    summary: pl.DataFrame, sweeps: Mapping[str, Setting]
+) -> list[tuple[Searched, Setting]]:
+    """What the search counted, each with the setting it was counted in."""
+    return [
+        (one, replace(sweeps[one.model], logits=one.logits, shared=one.variant == REPEATED))
+        for one in searched(summary)
+    ]
+
+
+def search_domain(found: Sequence[tuple[Searched, Setting]], layers: int) -> Iterator[str]:
+    """In which settings of the search most runs, or some, are still apart."""
+    if not found:
+        return
+    all_of_them = [setting for _, setting in found]
+    runs = max(one.runs for one, _ in found)
+    yield (
+        f"A search over {len(found)} settings, each with {runs} runs of {layers} layers, counts "
+        "the runs in which tokens still differ by a hundredth of their size at the end."
+    )
+    most = [setting for one, setting in found if 2 * one.apart > one.runs]
+    yield (
+        f"At least one run is still apart in {sum(one.apart > 0 for one, _ in found)} of "
+        f"{len(found)} settings ({_broken_down(found)}); more than half of the runs in {len(most)}"
+        f"{traits(most, all_of_them)}; all runs in "
+        f"{sum(one.apart == one.runs for one, _ in found)}."
+    )
+
+
+def _broken_down(found: Sequence[tuple[Searched, Setting]]) -> str:
+    """In how many settings some run is still apart, by each choice that was varied."""
+    clauses = []
+    for name in (*_NOUNS, *_CHOICES):
+        by_value: dict[object, list[bool]] = {}
+        for one, setting in found:
+            by_value.setdefault(getattr(setting, name), []).append(one.apart > 0)
+        if len(by_value) > 1:
+            clauses.append(
+                ", ".join(
+                    f"{_in_words(name, v)}: {sum(n)} of {len(n)}" for v, n in by_value.items()
+                )
+            )
+    return "; ".join(clauses)
+
+
+def counts(summary: pl.DataFrame, layers: int) -> Iterator[str]:
+    """For each network of the search how many runs are still apart, by the scale of its logits."""
+    ranks = summary.filter(pl.col("metric") == f"{STABLE}_apart")
+    by_network: dict[tuple[str, str], list[Searched]] = {}
+    for one in searched(summary):
+        by_network.setdefault((one.model, one.variant), []).append(one)
+    for (model, variant), each in by_network.items():
+        if not any(one.apart for one in each):
+            counted = f"none of {each[0].runs} runs at any scale of the logits"
+        else:
+            by_scale = ", ".join(f"{one.apart} at logits × {one.logits:g}" for one in each)
+            same = (pl.col("model") == model) & (pl.col("variant") == variant)
+            rank = median(ranks.filter(same)["median"].to_list())
+            counted = f"of {each[0].runs} runs {by_scale}; median stable rank of these {rank:.2f}"
+        yield f"{model}, {variant}, still apart after {layers} layers: {counted}."
+
+
+def traits(inside: Sequence[Setting], everywhere: Sequence[Setting]) -> str:
+    """What sets some settings apart from all that were tried, as a clause; empty if nothing does.
+
+    >>> traits([Setting(width=4)], [Setting(width=4), Setting(width=8)])
+    ', always with 4 features'
+    """
+    if not inside:
+        return ""
+    clauses = []
+    for name in _NOUNS:
+        own, tried = ([getattr(one, name) for one in group] for group in (inside, everywhere))
+        above, below = min(own) > min(tried), max(own) < max(tried)
+        if min(own) == max(own) and (above or below):
+            clauses.append(_in_words(name, own[0]))
+        else:
+            clauses += [f"{_in_words(name, min(own))} or more"] * above
+            clauses += [f"{_in_words(name, max(own))} or less"] * below
+    for name in _CHOICES:
+        kept = {getattr(one, name) for one in inside}
+        if len(kept) == 1 and kept < {getattr(one, name) for one in everywhere}:
+            clauses.append(_in_words(name, kept.pop()))
+    return f", always with {', '.join(clauses)}" if clauses else ""
+
+
+_NOUNS = {"tokens": "token", "width": "feature", "heads": "head", "logits": "logits"}
+_CHOICES = ("mask", "shared")
+
+
+def _in_words(name: str, value: Any) -> str:
+    """A setting's field: ``4 features``, ``logits × 16``, ``full mask``."""
+    if name == "mask":
+        return f"{value} mask"
+    if name == "shared":
+        return REPEATED if value else FRESH
+    if name == "logits":
+        return f"logits × {value:g}"
+    return f"{value} {_NOUNS[name]}{'s' * (value != 1)}"
+
+
+def _outcome(rows: pl.DataFrame, ranks: Sequence[float]) -> Outcome:
+    """From the relative residuals of one case."""
+    curves: dict[str, list[list[float]]] = {}
+    for part in rows.partition_by("variant", "sample", maintain_order=True):
+        curves.setdefault(part["variant"][0], []).append(part.sort("layer")["value"].to_list())
+    stops = {
+        form: tuple((stays if form == SCALED else levels_off)(curve) for curve in each)
+        for form, each in curves.items()
+    }
+    going = [c for c, stopped in zip(curves[SCALED], stops[SCALED], strict=True) if not stopped]
+    return Outcome(
+        len(curves[SCALED][0]) - 1,
+        law([*map(median, zip(*going, strict=True))], UNEVEN) if going else None,
+        {form: tuple(curve[-1] for curve in each) for form, each in curves.items()},
+        stops,
+        tuple(rank for rank, stopped in zip(ranks, stops[SCALED], strict=True) if stopped),
+    )
+
+
+def stays(log10: list[float]) -> bool:
+    """Whether tokens truly stay apart: their residual is level, and not small.
+
+    Derived: near rank one a layer is a linear map of the deviations, or smaller (see the study), so
+    it has no level at which to stop; one that is small and level has only met some kinder layers.
+    """
+    return levels_off(log10) and log10[-1] > math.log10(DIFFERENT)
+
+
+def _ranks(table: pl.DataFrame, name: str) -> list[float]:
+    """The stable rank after the last layer, sample by sample."""
+    rows = table.filter(
+        (pl.col("metric") == STABLE) & (pl.col("model") == name) & (pl.col("variant") == "float64")
+    )
+    last = rows.filter(pl.col("layer") == pl.col("layer").max())
+    return last.sort("sample")["value"].to_list()
+
+
+def _from_to(log10: Sequence[float]) -> str:
+    least, most = power_of_ten(min(log10)), power_of_ten(max(log10))
+    return least if least == most else f"{least} to {most}"

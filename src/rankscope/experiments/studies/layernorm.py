@@ -1,0 +1,233 @@
+"""Does LayerNorm alone stop the collapse? Attention and a norm, nothing else, in three formats.
+
+What happens near rank one (derived). Rows of P sum to one, so ``P(1xᵀ + eˢR) = 1xᵀ + eˢPR``; once
+tokens agree their logits do, so that P is uniform over what each token sees, whatever the scale of
+the logits; and a norm divides all tokens by nearly the same number. Under the full mask the step
+stays cubic: rank one attracts from nearby. Under other masks it is linear: averaging shrinks the
+deviations, and values may stretch them more than the common row, which random ones are only
+measured not to do. Tokens that never come near rank one may stay apart under any mask.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import polars as pl
+import torch
+from torch import Tensor
+
+from rankscope import tables
+from rankscope.deep import deep_trace
+from rankscope.experiments.catalogue import CATALOGUE
+from rankscope.experiments.config import Config as _Config
+from rankscope.experiments.depths import RELATIVE, Texts
+from rankscope.experiments.formats import FLOORS, FORMATS, SCALED
+from rankscope.experiments.notes import doubts, note_sentences
+from rankscope.experiments.progress import OnStep, tracked
+from rankscope.experiments.studies._layernorm_cases import (
+    FACTORS,
+    SWEEPS,
+    Setting,
+    Settings,
+    random_network,
+)
+from rankscope.experiments.studies._layernorm_outcomes import (
+    APART,
+    DIFFERENT,
+    FRESH,
+    REPEATED,
+    SHARE,
+    STABLE,
+    counts,
+    domain,
+    noise,
+    outcomes,
+)
+from rankscope.metrics import residual, stable_rank
+from rankscope.results import Drawing, Result
+from rankscope.tracing import Trace, trace
+
+ENTRY = CATALOGUE["layernorm"]
+LOWEST = -24.0
+"""Where charts are cut: beyond what float64 can tell from equal tokens."""
+
+
+@dataclass(frozen=True)
+class Config(_Config):
+    """Cases, each in three formats, and a search for logits that stop the collapse.
+
+    A case has one draw of weights and ``samples`` passages; where a sample is still apart after
+    ``layers``, it is followed ``deeper`` times as far. The search has ``draws`` of weights for each
+    setting of each of its networks (``sweeps`` times ``scales`` of the logits times fresh and
+    repeated layers); its ``search_layers`` are, with 16 tokens, three times what one-hot attention
+    needs.
+    """
+
+    layers: int = 100
+    deeper: int = 4
+    samples: int = 3
+    factors: tuple[tuple[str, Settings], ...] = FACTORS
+    sweeps: Settings = SWEEPS
+    scales: tuple[float, ...] = (1.0, 4.0, 16.0, 64.0, 256.0)
+    search_layers: int = 60
+    draws: int = 4
+
+    @property
+    def cases(self) -> dict[str, Setting]:
+        """All cases by their names."""
+        return {name: setting for _, group in self.factors for name, setting in group}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Every number of a study, and what is in doubt about a case."""
+
+    table: pl.DataFrame
+    noted: dict[str, str]
+
+
+def run(config: Config, on_step: OnStep) -> Result:
+    """Each case in scaled arithmetic, float64 and float32, and a search for logits that stop it.
+
+    The search looks at tokens that end further apart than a hundredth of their size, which plain
+    float64 can tell.
+    """
+    found = measure(config, on_step)
+    return Result(
+        id=ENTRY.id,
+        title=ENTRY.title,
+        question="Does LayerNorm alone stop the collapse at initialisation, or does the number "
+        "format stop?",
+        sentences=(*_sentences(config, found.table), *note_sentences(found.noted)),
+        table=found.table,
+        provenance=ENTRY.provenance(
+            config, about=about(config), residuals="Frobenius norm", notes=found.noted
+        ),
+        drawings=tuple(_drawings(config)),
+        shown=(RELATIVE,),
+    )
+
+
+def measure(config: Config, on_step: OnStep) -> Measured:
+    """The table of all cases and of the search."""
+    parts: list[pl.DataFrame] = []
+    noted: dict[str, str] = {}
+    work = [(name, setting, _case) for name, setting in config.cases.items()]
+    work += [(name, setting, _search) for name, setting in config.sweeps]
+    for (name, setting, do), on_part in tracked(work, on_step):
+        one = do(config, name, setting, on_part)
+        parts.append(one.table)
+        noted |= one.noted
+    merged = pl.concat(parts, how="diagonal")
+    table = merged.select([name for name in tables.COLUMNS if name in merged.columns])
+    return Measured(table, noted)
+
+
+def about(config: Config) -> str:
+    """What all cases have in common."""
+    return (
+        f"Base: {Setting()}; {config.layers} layers, {config.deeper} times as many where a sample "
+        f"is still apart, one draw of weights, {config.samples} passages. Every case differs from "
+        f"it in what its name says. The search has {config.draws} draws of weights and "
+        f"{config.samples} passages for each setting."
+    )
+
+
+def _case(config: Config, name: str, setting: Setting, on_step: OnStep) -> Measured:
+    """All three formats; where some sample has not collapsed, with many more layers."""
+    x, token_mask = Texts(setting.width, setting.tokens, config.samples, config.seed)()
+
+    def deep(layers: int) -> Trace:
+        network = random_network(setting, layers, config.seed)
+        return deep_trace(network, x, norm="fro", token_mask=token_mask)
+
+    layers = config.layers
+    scaled = deep(layers)
+    on_step(0.25)
+    if any(map(_open, _relative(scaled).partition_by("sample"))):
+        layers = config.deeper * config.layers
+        scaled = deep(layers)
+    on_step(0.75)
+    network = random_network(setting, layers, config.seed)
+    found = {SCALED: _relative(scaled)}
+    for format_, dtype in FORMATS.items():
+        plain = network if dtype == torch.float64 else network.float()
+        metrics = {RELATIVE: _log10_relative, STABLE: stable_rank}
+        found[format_] = trace(plain, x.to(dtype), metrics=metrics, token_mask=token_mask).table
+    table = tables.joined({name: tables.joined(found)}, column="model")
+    return Measured(table, doubts({name: (scaled,)}))
+
+
+def _relative(traced: Trace) -> pl.DataFrame:
+    return traced.table.filter(pl.col("metric") == RELATIVE)
+
+
+def _open(sample: pl.DataFrame) -> bool:
+    """Whether a residual is too large yet to say that it goes on shrinking."""
+    return float(sample.sort("layer")["value"][-1]) > math.log10(DIFFERENT)
+
+
+def _search(config: Config, name: str, setting: Setting, on_step: OnStep) -> Measured:
+    """Which runs' tokens stay apart, their share, and their stable rank, by logit scale."""
+    settings = [
+        replace(setting, logits=logits, shared=shared)
+        for shared in (False, True)
+        for logits in config.scales
+    ]
+    rows: list[tuple[Any, ...]] = []
+    for one, _ in tracked(settings, on_step):
+        ends = [_end(config, one, config.seed + draw) for draw in range(config.draws)]
+        apart = torch.cat([each for each, _ in ends]).double()
+        ranks = torch.cat([rank for _, rank in ends])
+        label = (name, REPEATED if one.shared else FRESH, "logit_scale", one.logits)
+        rows.append((*label, 0, SHARE, float(apart.mean())))  # chart and words then have one figure
+        rows += [(*label, run, APART, value) for run, value in enumerate(apart.tolist())]
+        rows += [
+            (*label, run, f"{STABLE}_apart", float(ranks[run]))
+            for run in apart.nonzero()[:, 0].tolist()
+        ]
+    names = ("model", "variant", "parameter", "setting", "sample", "metric", "value")
+    return Measured(tables.frame(dict(zip(names, zip(*rows, strict=True), strict=True))), {})
+
+
+def _end(config: Config, setting: Setting, seed: int) -> tuple[Tensor, Tensor]:
+    """Of every passage under one draw of weights: whether tokens still differ; the stable rank."""
+    x, token_mask = Texts(setting.width, setting.tokens, config.samples, seed)()
+    with torch.no_grad():
+        y = random_network(setting, config.search_layers, seed)(x, token_mask)
+    size = residual(y, norm="fro", relative=True, token_mask=token_mask)
+    return size > DIFFERENT, stable_rank(y, token_mask=token_mask)
+
+
+def _log10_relative(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:
+    size: Tensor = residual(x, norm="fro", relative=True, token_mask=token_mask)
+    return size.log10()
+
+
+def _sentences(config: Config, table: pl.DataFrame) -> tuple[str, ...]:
+    found = outcomes(table)
+    return (
+        *([domain(found, config.cases)] if found else []),
+        *(f"{name}: {one}." for name, one in found.items()),
+        *(noise(found, form) for form in FORMATS),
+        *counts(tables.summary(table), config.search_layers),
+    )
+
+
+def _drawings(config: Config) -> Iterator[Drawing]:
+    for factor, group in config.factors:
+        yield Drawing(
+            "by_depth",
+            f"{factor.capitalize()}: scaled arithmetic beside plain numbers.",
+            RELATIVE,
+            {"lowest": LOWEST},
+            {"model": tuple(name for name, _ in group)},
+            FLOORS,
+        )
+    if config.sweeps:
+        yield Drawing(
+            "by_setting",
+            "The share of runs whose tokens still differ by a hundredth of their size at the end.",
+            SHARE,
+        )

@@ -1,0 +1,168 @@
+"""How the contraction constant moves with heads, widths, initialisation and sequence length."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+import torch
+
+from rankscope import tables
+from rankscope.deep import deep_trace
+from rankscope.errors import InputError
+from rankscope.experiments.catalogue import CATALOGUE
+from rankscope.experiments.config import Config as _Config
+from rankscope.experiments.depths import pure
+from rankscope.experiments.notes import doubts, note_sentences
+from rankscope.experiments.progress import OnStep, tracked
+from rankscope.network import Init, Network
+from rankscope.numerals import power_of_ten
+from rankscope.results import Drawing, Result
+from rankscope.text import embed, passages
+from rankscope.tracing import Trace
+
+ENTRY = CATALOGUE["widths"]
+SCALE = "init_scale"
+"""What multiplies weights of variance 1/fan-in; all other settings are counts."""
+_METRIC = "log10_cubic_constant"
+
+
+@dataclass(frozen=True)
+class Config(_Config):
+    """``base`` is what all others differ from in one number, ``sweeps`` the numbers tried.
+
+    ``layers`` are enough for the last one to be in the regime of small residuals, which it leaves
+    for scales of the weights above one. Each of the ``draws`` has its weights and its passage.
+    """
+
+    base: tuple[tuple[str, float], ...] = (
+        ("tokens", 32),
+        ("width", 128),
+        ("heads", 4),
+        ("head_width", 32),
+        (SCALE, 1.0),
+    )
+    sweeps: tuple[tuple[str, tuple[float, ...]], ...] = (
+        ("head_width", (4, 8, 16, 32, 64, 128)),
+        ("heads", (1, 2, 4, 8, 16)),
+        ("width", (32, 64, 128, 256, 512)),
+        (SCALE, (0.125, 0.25, 0.5, 1.0)),
+        ("tokens", (4, 8, 16, 32, 64, 128)),
+    )
+    draws: int = 5
+    layers: int = 3
+
+
+def run(config: Config, on_step: OnStep) -> Result:
+    """The constant C of ``r' = C r³`` at the last of three layers of pure attention."""
+    _check(config)
+    cases = [
+        (parameter, float(setting), draw)
+        for parameter, settings in config.sweeps
+        for setting in settings
+        for draw in range(config.draws)
+    ]
+    traces = {
+        (parameter, setting, draw): _trace(
+            config, {**dict(config.base), parameter: setting}, config.seed + draw
+        )
+        for (parameter, setting, draw), _ in tracked(cases, on_step)
+    }
+    rows = [(*case, _METRIC, _last_constant(config, traced)) for case, traced in traces.items()]
+    names = ("parameter", "setting", "sample", "metric", "value")
+    table = tables.frame(dict(zip(names, zip(*rows, strict=True), strict=True)))
+    noted = doubts(
+        {
+            f"{parameter} {setting:g}, draw {draw}": (traced,)
+            for (parameter, setting, draw), traced in traces.items()
+        }
+    )
+    base = ", ".join(f"{name} {value:g}" for name, value in config.base)
+    return Result(
+        id=ENTRY.id,
+        title=ENTRY.title,
+        question="How does the constant C of r' = C r³ move with the shape of the network?",
+        sentences=(
+            *(_sentence(parameter, table) for parameter, _ in config.sweeps),
+            *note_sentences(noted),
+        ),
+        table=table,
+        provenance=ENTRY.provenance(config, notes=noted),
+        drawings=(
+            Drawing(
+                "by_setting",
+                f"One number varied at a time, the others at {base}; samples are draws of the "
+                "weights, each with a passage of its own.",
+                _METRIC,
+            ),
+        ),
+    )
+
+
+def _check(config: Config) -> None:
+    """Raise unless every setting is known and can be had: counts are whole, all are positive."""
+    known = dict(config.base)
+    if config.draws < 1 or not config.sweeps:
+        raise InputError(
+            f"draws={config.draws} and {len(config.sweeps)} sweeps leave nothing to measure."
+        )
+    for name, settings in config.sweeps:
+        if name not in known:
+            raise InputError(f"there is no {name!r} to vary; choose among {', '.join(known)}.")
+        for setting in settings:
+            whole = name == SCALE or float(setting).is_integer()
+            if not (setting > 0 and whole):
+                raise InputError(f"{name}={setting} cannot be built; use positive whole numbers.")
+
+
+def _trace(config: Config, setting: Mapping[str, float], seed: int) -> Trace:
+    spec = pure(
+        config.layers,
+        int(setting["heads"]),
+        int(setting["width"]),
+        head_width=int(setting["head_width"]),
+        bias=False,
+        init=Init("lecun", setting[SCALE]),
+    )
+    texts = passages()
+    x, _ = embed(
+        [texts[seed % len(texts)]],
+        spec.width,
+        length=int(setting["tokens"]),
+        seed=seed,
+        dtype=torch.float64,
+    )
+    return deep_trace(Network.random(spec, seed=seed, dtype=torch.float64), x)
+
+
+def _last_constant(config: Config, traced: Trace) -> float:
+    """What the last layer made of the residual before it."""
+    columns = traced.columns
+    rows = zip(columns["layer"], columns["metric"], columns["value"], strict=True)
+    return float(
+        next(value for layer, metric, value in rows if (layer, metric) == (config.layers, _METRIC))
+    )
+
+
+def _sentence(parameter: str, table: pl.DataFrame) -> str:
+    """By which power of a parameter the constant grows, by least squares."""
+    rows = table.filter(pl.col("parameter") == parameter)
+    points = [
+        (math.log10(setting), value)
+        for setting, value in rows.select("setting", "value").iter_rows()
+    ]
+    slope = _slope(points)
+    low, high = rows["setting"].to_numpy().min(), rows["setting"].to_numpy().max()
+    words = parameter.replace("_", " ").capitalize()
+    return (
+        f"{words} from {low:g} to {high:g}: C goes like the power {slope:+.2f} of it, a factor of "
+        f"{power_of_ten(slope * math.log10(high / low))} in all."
+    )
+
+
+def _slope(points: Sequence[tuple[float, float]]) -> float:
+    """The slope of the least-squares line."""
+    mean_x = sum(x for x, _ in points) / len(points)
+    mean_y = sum(y for _, y in points) / len(points)
+    across = sum((x - mean_x) ** 2 for x, _ in points)
+    return sum((x - mean_x) * (y - mean_y) for x, y in points) / across if across else 0.0

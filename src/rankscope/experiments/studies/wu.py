@@ -1,0 +1,202 @@
+"""The figure of Wu et al. 2024: dispersion against depth, four masks × four sets of parts."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+
+import polars as pl
+
+from rankscope import tables
+from rankscope.deep import deep_trace
+from rankscope.errors import InputError
+from rankscope.experiments.catalogue import CATALOGUE
+from rankscope.experiments.config import Config as _Config
+from rankscope.experiments.depths import DISPERSION, RELATIVE, dispersions
+from rankscope.experiments.laws import UNEVEN, law, medians
+from rankscope.experiments.models import Case, by_name, inputs
+from rankscope.experiments.notes import doubts, note_sentences
+from rankscope.experiments.progress import OnStep, tracked
+from rankscope.experiments.subject import Subject
+from rankscope.network import Network, Spec
+from rankscope.numerals import power_of_ten
+from rankscope.results import Drawing, Result
+from rankscope.text import embed, passages
+from rankscope.tracing import Trace
+
+ENTRY = CATALOGUE["wu"]
+_BERT_WIDTH, _BERT_STD = 768, 0.02
+_LOWEST = -20.0
+"""Where charts are cut: beyond what float64 can tell from equal tokens."""
+
+
+@dataclass(frozen=True)
+class Config(_Config):
+    """A random network in the shape of BERT, small enough for a laptop, and loaded models.
+
+    ``width`` other than BERT's 768 changes the standard deviation of the weights, so that products
+    of them are as large as in BERT. A loaded model is run again and again with the same weights, as
+    many whole times as fit into ``depth``; ``texts`` (one passage unless given) and ``length`` are
+    for those. ``parts`` says under each name what is left out.
+    """
+
+    depth: int = 128
+    width: int = 128
+    heads: int = 4
+    tokens: int = 64
+    samples: int = 2
+    window: int = 4
+    parts: tuple[tuple[str, tuple[str, ...]], ...] = (
+        ("pure attention", ("skip", "mlp", "norm")),
+        ("+ LayerNorm", ("skip", "mlp")),
+        ("+ LayerNorm + skip", ("mlp",)),
+        ("everything", ()),
+    )
+    models: tuple[Case, ...] = ()
+    texts: tuple[str, ...] | None = None
+    length: int = 32
+
+    @property
+    def masks(self) -> dict[str, str]:
+        """The four masks of the figure, under the names they have there."""
+        return {
+            "full": "full",
+            "causal": "causal",
+            "sliding window": f"window:{self.window}",
+            "causal sliding window": f"causal-window:{self.window}",
+        }
+
+
+def run(config: Config, on_step: OnStep) -> Result:
+    """μ of every layer in scaled arithmetic, for a random BERT shape and for loaded models."""
+    if config.depth < 1:
+        raise InputError(f"depth={config.depth} is out of range; expected 1 or more layers.")
+    parts: dict[str, pl.DataFrame] = {}
+    noted: dict[str, str] = {}
+    makers = [partial(random_subject, config)]
+    if config.models:
+        named = by_name(config.models).items()
+        makers += [partial(_loaded_subject, config, name, case) for name, case in named]
+    for make, on_subject in tracked(makers, on_step):
+        subject = make()
+        for (name, left_out), on_part in tracked(config.parts, on_subject):
+            label = f"{subject.name}: {name}"
+            variant = subject.with_network(subject.network.without(*left_out))
+            traces = {
+                mask: _trace(variant, written)
+                for (mask, written), _ in tracked(config.masks.items(), on_part)
+            }
+            parts[label] = _curves(traces)
+            noted |= doubts({f"{label}, {mask}": (traced,) for mask, traced in traces.items()})
+    table = tables.joined(parts, column="model")
+    return Result(
+        id=ENTRY.id,
+        title=ENTRY.title,
+        question="Which masks and which parts keep the tokens apart, and for how long?",
+        sentences=(*_sentences(table, config.masks), *note_sentences(noted)),
+        table=table,
+        provenance=ENTRY.provenance(
+            config, network=_describe(config), residuals="Frobenius norm", notes=noted
+        ),
+        source=ENTRY.source,
+        drawings=_drawings(),
+        shown=(DISPERSION,),
+    )
+
+
+def random_subject(config: Config) -> Subject:
+    """As many fresh layers as are asked for, and bundled passages."""
+    spec = Spec(
+        config.depth,
+        config.heads,
+        config.width,
+        norm_place="post",
+        norm_eps=1e-12,
+        init=_deviation(config),
+    )
+    x, token_mask = embed(
+        passages()[: config.samples], config.width, length=config.tokens, seed=config.seed
+    )
+    network = Network.random(spec, seed=config.seed)
+    return Subject(network, x, token_mask, title="BERT shape (init)")
+
+
+def _deviation(config: Config) -> float:
+    return _BERT_STD * math.sqrt(_BERT_WIDTH / config.width)
+
+
+def _describe(config: Config) -> str:
+    return (
+        f"{config.heads} heads, width {config.width}, post-layer norm, MLP of four times the "
+        f"width, normal init of standard deviation {_deviation(config):.3g}, {config.depth} "
+        f"layers; {config.samples} passages of {config.tokens} tokens"
+    )
+
+
+def _loaded_subject(config: Config, name: str, case: Case) -> Subject:
+    loaded = case.load(seed=config.seed)
+    x, token_mask = inputs(loaded, config.texts, config.length, seed=config.seed)
+    network = loaded.network
+    repeated = network.repeat(max(1, config.depth // network.spec.layers))
+    return Subject(repeated, x, token_mask, title=name)
+
+
+def _trace(subject: Subject, mask: str) -> Trace:
+    return deep_trace(
+        subject.network.with_mask(mask), subject.x, norm="fro", token_mask=subject.token_mask
+    )
+
+
+def _curves(traces: dict[str, Trace]) -> pl.DataFrame:
+    """μ, and μ as a part of the tokens' size, by mask."""
+    wanted = pl.col("metric").is_in(["log10_residual", RELATIVE])
+    return tables.joined(
+        {mask: dispersions(traced.table.filter(wanted)) for mask, traced in traces.items()}
+    )
+
+
+def _drawings() -> tuple[Drawing, ...]:
+    caption = "Layers on a logarithmic axis."
+    return (
+        Drawing(
+            "by_depth",
+            f"{caption} Where a curve leaves the panel, the tokens go on growing alike.",
+            DISPERSION,
+            {"log_depth": True, "lowest": _LOWEST},
+        ),
+        Drawing("by_depth", f"{caption} Each panel whole.", DISPERSION, {"log_depth": True}),
+        Drawing(
+            "by_depth",
+            f"{caption} As a part of the tokens' own size.",
+            RELATIVE,
+            {"log_depth": True, "lowest": _LOWEST},
+        ),
+    )
+
+
+def _sentences(table: pl.DataFrame, masks: Iterable[str]) -> tuple[str, ...]:
+    summary = tables.summary(table)
+    sentences = []
+    for model in summary["model"].unique(maintain_order=True).to_list():
+        ends, layers = [], 0
+        for mask in masks:
+            curve = medians(summary, DISPERSION, model=model, variant=mask)
+            relative = medians(summary, RELATIVE, model=model, variant=mask)
+            layers = len(curve) - 1
+            ends.append(
+                f"{mask} {power_of_ten(curve[-1])} ({power_of_ten(relative[-1])} of the tokens' "
+                f"size, {_course(relative)})"
+            )
+        sentences.append(f"{model}: μ after {layers} layers: {'; '.join(ends)}.")
+    return tuple(sentences)
+
+
+def _course(log10: list[float]) -> str:
+    """The law where it is beyond doubt; otherwise the factor alone, for one network's residual goes
+    up and down too much to tell a slow collapse from none."""
+    found = law(log10, UNEVEN)
+    if found.kind in ("doubly exponential", "equal"):
+        return found.kind
+    if found.kind == "undecided":
+        return "too few layers to tell how it goes on"
+    return f"× {10**found.rate:.3g} a layer over the second half"

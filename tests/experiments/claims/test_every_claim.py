@@ -1,0 +1,135 @@
+"""What is true of every claim: it holds on something small, can be shown, and hides no doubt."""
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rankscope import figures
+from rankscope.deep import deep_trace
+from rankscope.errors import InputError
+from rankscope.experiments import depths
+from rankscope.experiments.models import Case
+from rankscope.experiments.progress import silent
+from rankscope.network import Network
+from rankscope.tracing import Trace
+
+from ..tiny import Fresh, Tiny
+from .small import TINY, tiny
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_claims_hold_where_they_should(name: str) -> None:
+    found, _ = tiny(name)
+    assert found.verdict == "holds", found.sentences
+    assert found.id.lower() == name
+    assert found.title == TINY[name][0].ENTRY.title
+    assert found.question.endswith("?")
+    assert all(sentence.endswith(".") for sentence in found.sentences)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_claims_report_their_progress_to_the_end(name: str) -> None:
+    _, seen = tiny(name)
+    assert seen == sorted(seen)
+    assert seen[-1] == 1.0
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_result_can_be_named_written_and_drawn(name: str) -> None:
+    found, _ = tiny(name)
+    config = TINY[name][1]
+    assert found.stem == f"{name}-{config.digest(found.id)[:8]}"
+    json.dumps(found.provenance)
+    assert set(found.shown) <= set(found.table["metric"])
+    assert all(math.isfinite(value) for value in found.key_figures.values())
+    (drawing,) = found.drawings
+    figures.draw(drawing, found)
+
+
+@pytest.mark.parametrize("name", [name for name in TINY if name not in ("d5", "d8", "d9")])
+def test_a_seed_changes_the_figures(name: str) -> None:
+    module, config = TINY[name]
+    if name == "n1":
+        config = replace(config, patterns=config.patterns[:1])
+    found = module.run(replace(config, seed=1), silent)
+    before = tiny(name)[0].table.head(found.table.height)
+    assert not found.table.equals(before)
+
+
+@pytest.mark.parametrize("name", ["d5", "d9"])
+def test_the_texts_that_are_given_are_read(name: str) -> None:
+    module, config = TINY[name]
+    found, _ = tiny(name)
+    other = module.run(replace(config, texts=("quite another text",)), silent)
+    bundled = module.run(replace(config, texts=None, samples=1), silent)
+    figures_of = [each.table["value"].to_list() for each in (found, other, bundled)]
+    assert figures_of[0] != figures_of[1] != figures_of[2]
+
+
+@pytest.mark.parametrize("name", ["d5", "d9"])
+def test_models_called_alike_stay_apart_and_none_is_refused(name: str) -> None:
+    module, config = TINY[name]
+    found = module.run(replace(config, models=(Fresh("bert"), Tiny("bert"))), silent)
+    assert found.table["model"].unique(maintain_order=True).to_list() == [
+        "bert (init)",
+        "bert (init) 2",
+    ]
+    assert len(found.sentences) == 2
+    with pytest.raises(InputError, match="no model to try"):
+        module.run(replace(config, models=()), silent)
+
+
+@pytest.mark.parametrize("name", ["d5", "d9"])
+def test_the_papers_models_are_tried_unless_others_are_named(name: str) -> None:
+    config = TINY[name][0].Config()
+    assert config.models == (Case("bert-base"), Case("albert-base-v2"), Case("xlnet-base"))
+    assert config.texts is None
+    assert config.samples == {"d5": 32, "d9": 1}[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "nothing", "message"),
+    [
+        ("d1", {"kinds": ("nonsense",)}, "no kind of network 'nonsense'; choose pure attention"),
+        ("d1", {"kinds": ()}, "no table to join"),
+        ("d2", {"heads": ()}, "no table to join"),
+        ("d3", {"gains": ()}, "gains is empty"),
+        ("d3", {"activations": ()}, "no case was tried"),
+        ("d8", {"architectures": ()}, "no case was tried"),
+        ("d9", {"paths": 0}, "paths=0"),
+        ("n1", {"patterns": ()}, "no table to join"),
+    ],
+)
+def test_a_claim_is_not_judged_by_nothing(name: str, nothing: Any, message: str) -> None:
+    module, config = TINY[name]
+    with pytest.raises(InputError, match=message):
+        module.run(replace(config, **nothing), silent)
+
+
+@pytest.mark.parametrize("name", ["d2", "d3", "d4", "n1"])
+def test_doubts_reach_the_sentences_and_the_provenance(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds = set()
+
+    def doubtful(network: Network, *arguments: Any, **options: Any) -> Trace:
+        seeds.add(network.seed)
+        return deep_trace(network, *arguments, **options).noted({"doubt": "a digit was lost"})
+
+    monkeypatch.setattr(depths, "deep_trace", doubtful)
+    module, config = TINY[name]
+    fewer = {
+        "d2": {"heads": (1,)},
+        "d3": {"activations": ("relu",), "gains": (1.0,)},
+        "d4": {"strengths": (1.0,)},
+        "n1": {"patterns": config.patterns[:1] if name == "n1" else ()},
+    }[name]
+    found = module.run(replace(config, seed=5, **fewer), silent)
+    assert seeds == {None if name == "d4" else 5}  # D4 is made of matrices of its own
+    noted = found.provenance["notes"]
+    assert set(noted) == set(found.table["variant"])
+    for variant in noted:
+        assert f"Note on {variant}: a digit was lost." in found.sentences

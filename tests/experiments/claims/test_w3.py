@@ -1,0 +1,123 @@
+"""Tokens on the sphere: where they start, at which rate they agree, and when they do not."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rankscope import tables
+from rankscope.experiments.claims import w3
+from rankscope.experiments.claims.w3 import Config, Run, judge, laws, run
+from rankscope.experiments.depths import RELATIVE
+from rankscope.masks import as_mask
+from rankscope.network import Network, Spec
+
+from ..shown import can_be_shown, steps_of
+
+RING = Run("ring", width=2, logits=0.0)
+AROUND = replace(RING, start="around a circle")
+ONE = Config(layers=12, draws=1, samples=2, covered=(Run("causal"),), contrasts=())
+RATE = (1 + 2 * math.cos(2 * math.pi / ONE.tokens)) / 3
+"""The second eigenvalue of averaging with two neighbours around a ring."""
+
+
+def test_second_eigenvalues_by_hand() -> None:
+    assert w3.second_eigenvalue(as_mask("full"), 5) == pytest.approx(0.0, abs=1e-12)
+    assert w3.second_eigenvalue(as_mask("causal"), 5) == pytest.approx(0.5)
+    ring = w3.mask_of("ring", ONE.tokens)
+    assert w3.second_eigenvalue(ring, ONE.tokens) == pytest.approx(RATE)
+
+
+def test_starts_are_on_the_sphere_and_in_a_half_space_or_not() -> None:
+    half, pairs, around = (
+        w3.start(ONE, kind, width, 3)
+        for kind, width in (("half-space", 8), ("opposite pairs", 8), ("around a circle", 2))
+    )
+    for x in (half, pairs, around):
+        torch.testing.assert_close(x.norm(dim=-1), torch.ones(x.shape[:2], dtype=x.dtype))
+    from scipy.optimize import linprog
+
+    def in_half_space(x: torch.Tensor) -> bool:
+        """Whether some v has x v >= 1 for every token."""
+        rows = -x.numpy()
+        v = linprog([0] * x.shape[1], rows, [-1.0] * len(rows), bounds=(None, None))
+        return bool(v.success)
+
+    assert all(in_half_space(x) for x in half)
+    assert not any(in_half_space(x) for x in (*pairs, *around))
+
+
+def test_it_holds_at_the_derived_rates_and_not_around_the_ring() -> None:
+    kept = (Run("full"), Run("causal"), Run("causal", "layer"), RING)
+    assert {AROUND, *kept} <= set(Config().runs)
+    config = replace(ONE, layers=24, covered=kept, contrasts=(AROUND,))
+    found, seen = steps_of(run, config)
+    assert len(seen) == 5
+    can_be_shown(found)
+    assert found.verdict == "holds"
+    by_run = laws(config, found.table)
+    assert by_run[Run("full")].kind == "doubly exponential"
+    assert 10 ** by_run[Run("causal")].rate == pytest.approx(0.5, abs=0.01)
+    assert 10 ** by_run[RING].rate == pytest.approx(RATE, abs=0.01)
+    assert by_run[AROUND].kind == "none"
+    assert by_run[AROUND].last > -0.01
+    said = "\n".join(found.sentences)
+    assert "(uniform attention under this mask: 0.5)" in said
+    assert "uniform attention): relative residual 1 after 24 layers; no collapse" in said
+    assert sum(each.startswith("beyond the claim") for each in found.sentences) == 1
+    panels = found.table["model"].unique(maintain_order=True).to_list()
+    assert panels == ["sphere", "LayerNorm", "beyond the claim: sphere, around a circle"]
+
+
+def test_residuals_are_those_of_the_frobenius_norm() -> None:
+    x = w3.start(ONE, "half-space", 8, 0)
+    spread = torch.linalg.matrix_norm(x - x.mean(1, keepdim=True)) / torch.linalg.matrix_norm(x)
+    found, _ = steps_of(run, replace(ONE, layers=2))
+    rows = found.table.filter(layer=0, metric="log10_relative_residual").sort("sample")
+    assert rows["value"].to_list() == pytest.approx(spread.log10().tolist())
+
+
+def test_it_fails_where_tokens_go_around_a_ring() -> None:
+    found, _ = steps_of(run, replace(ONE, covered=(AROUND,)))
+    assert found.verdict == "fails"
+
+
+def test_there_is_no_law_of_too_few_layers() -> None:
+    found, _ = steps_of(run, replace(ONE, layers=2))
+    assert found.verdict == "fails"
+    assert "too few layers" in found.sentences[0]
+
+
+LEVEL, FALLING = [0.0] * 13, [-0.3 * layer for layer in range(13)]
+
+
+@pytest.mark.parametrize(
+    ("causal", "window", "verdict"),
+    [
+        (FALLING, FALLING, "holds"),
+        (FALLING, LEVEL, "depends"),
+        (LEVEL, LEVEL, "fails"),
+        ([*FALLING[:-1], -math.inf], FALLING, "holds"),  # all tokens equal
+    ],
+)
+def test_every_verdict_can_be_reached(causal, window, verdict) -> None:
+    config = replace(ONE, covered=(Run("causal"), Run("window:2")), contrasts=(Run("full"),))
+    rows = [
+        ("sphere", mask, layer, 0, RELATIVE, value)
+        for mask, curve in {"causal": causal, "window:2": window, "full": LEVEL}.items()
+        for layer, value in enumerate(curve)
+    ]
+    names = ("model", "variant", "layer", "sample", "metric", "value")
+    table = tables.frame(dict(zip(names, zip(*rows, strict=True), strict=True)))
+    got, sentences = judge(config, table)
+    assert got == verdict
+    assert len(sentences) == 3
+
+
+def test_values_are_orthogonal() -> None:
+    spec = Spec(1, 1, 8, init="orthogonal", bias=False)
+    block = Network.random(spec, dtype=torch.float64).blocks[0]
+    whole = block.attention.output.weight @ block.attention.value.weight
+    torch.testing.assert_close(whole @ whole.T, torch.eye(8, dtype=torch.float64))
+    assert all(one.values == "orthogonal" for one in Config().covered)

@@ -1,0 +1,39 @@
+"""Equilibria of every rank, and what a search for stable ones says."""
+
+from dataclasses import replace
+
+import pytest
+
+from rankscope.experiments.claims.w4 import Config, judge, run
+from rankscope.theory import every_rank
+
+from ..shown import can_be_shown, steps_of
+
+SMALL = Config(tokens=(2, 3), searched=(2,), draws=40, descents=1, starts=8, steps=200)
+
+
+def test_it_holds_and_says_which_equilibria_are_stable() -> None:
+    found, seen = steps_of(run, SMALL)
+    assert found.verdict == "holds"
+    assert len(seen) == 3
+    can_be_shown(found)
+    said = " ".join(found.sentences)
+    assert "all unstable, spectral radius 16 to 16" in said  # growth to the power of n − 1
+    assert "(stable, rank 2)" in said
+    assert "8 random starts found" in said
+    ranks = found.table.filter(parameter="rank", metric="rank", variant="3 tokens")["value"]
+    assert ranks.to_list() == [1.0, 2.0, 3.0]
+
+
+@pytest.fixture(scope="module")
+def built():
+    return {tokens: every_rank(tokens).equilibria for tokens in (2, 3)}
+
+
+def test_every_verdict_can_be_reached(built) -> None:
+    assert judge(SMALL, built) == "holds"
+    moved = tuple(replace(each, residual=1e-3) for each in built[3])
+    assert judge(SMALL, {**built, 3: moved}) == "depends"
+    assert judge(SMALL, {3: moved}) == "fails"
+    assert judge(SMALL, {3: built[3][:-1]}) == "fails"  # no equilibrium of full rank
+    assert judge(replace(SMALL, equal=0.0), built) == "fails"  # nothing is equal to the last digit

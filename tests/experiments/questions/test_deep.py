@@ -1,0 +1,82 @@
+"""How small a residual gets, in three formats."""
+
+import math
+
+import pytest
+import torch
+
+from rankscope.experiments import Subject
+from rankscope.experiments.laws import medians
+from rankscope.experiments.questions.deep import Config, run
+from rankscope.metrics import residual
+from rankscope.network import Network, Sparsemax, Spec
+
+from ..shown import can_be_shown, steps_of
+
+PURE = Spec(6, 2, 8, mlp_ratio=0.0, norm="none", skip=False, init="lecun")
+
+
+def test_all_three_formats_are_shown(tokens) -> None:
+    network = Network.random(PURE, seed=3)
+    x = tokens(3, 5, 8).float()
+    found, seen = steps_of(run, Config(Subject(network, x, batch_size=2)))
+    assert len(seen) == 3 * 2 + 3
+    can_be_shown(found)
+    curves = {
+        name: medians(found.summary, "log10_residual", variant=name)
+        for name in ("scaled", "float64", "float32")
+    }
+    plain = [
+        residual(state).log10().median().item() for state in network.double().states(x.double())
+    ]
+    assert curves["float64"][1:] == pytest.approx(plain)
+    assert curves["scaled"][:3] == pytest.approx(curves["float64"][:3], abs=1e-6)
+    assert curves["scaled"][-1] < -100
+    assert curves["float64"][-1] > -40 or curves["float64"][-1] == -math.inf  # bit for bit equal
+    assert "doubly exponential" in found.sentences[0]
+    assert any(sentence.startswith("In float32") for sentence in found.sentences)
+    assert found.drawings[0].roles == {"float64": "floor", "float32": "floor"}
+
+
+def test_with_skips_nothing_collapses(lively, tokens) -> None:
+    found, _ = steps_of(run, Config(Subject(lively(Spec(8, 2, 8)), tokens(2, 5, 8))))
+    assert "no collapse" in found.sentences[0]
+    assert "follows it to the last layer" in found.sentences[1]
+
+
+@pytest.mark.parametrize(("norm", "center"), [("fro", "mean"), ("inf", "median")])
+def test_norm_and_center_are_honoured_and_noted(norm, center, tokens) -> None:
+    network = Network.random(PURE, seed=3, dtype=torch.float64)
+    x = tokens(2, 5, 8)
+    measured = torch.tensor([False, True, True, True, True])
+    found, _ = steps_of(run, Config(Subject(network, x, measured=measured), norm, center))
+    assert found.provenance["config"] == {"norm": norm, "center": center}
+    expected = residual(x[:, 1:], norm=norm, center=center).log10().tolist()
+    for form in ("scaled", "float64"):
+        first = found.table.filter(variant=form, layer=0, metric="log10_residual").sort("sample")
+        assert first["value"].to_list() == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_doubt_in_any_batch_is_told() -> None:
+    """Two tokens saturate on a third: what was between them is not kept."""
+    spec = Spec(
+        2,
+        1,
+        1,
+        mlp_ratio=0.0,
+        norm="none",
+        skip=False,
+        bias=False,
+        scores=Sparsemax(),
+        score_scale=1e6,
+        init=1.0,
+    )
+    network = Network.random(spec, dtype=torch.float64)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.fill_(1.0)
+    calm = torch.tensor([[[1e-9], [2e-9], [3e-9]]], dtype=torch.float64)
+    stark = torch.tensor([[[3.0], [2.0], [1.0]]], dtype=torch.float64)
+    found, _ = steps_of(run, Config(Subject(network, torch.cat((calm, stark)), batch_size=1)))
+    notes = [sentence for sentence in found.sentences if sentence.startswith("Note on ")]
+    assert len(notes) == len(found.provenance["notes"]) == 1

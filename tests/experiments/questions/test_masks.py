@@ -1,0 +1,124 @@
+"""Masks side by side: their graphs, their rates, and how long they take."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+
+from rankscope.errors import InputError
+from rankscope.experiments import Subject
+from rankscope.experiments.laws import Law, medians
+from rankscope.experiments.questions._masked import BY_MASK
+from rankscope.experiments.questions.masks import Config, layers_to, run
+from rankscope.masks import from_edges
+from rankscope.network import Network, Spec
+from rankscope.theory import a_priori_rate
+
+from ..shown import can_be_shown, steps_of
+
+PURE = Spec(6, 2, 8, mlp_ratio=0.0, norm="none", skip=False, init="lecun")
+NETWORK = Network.random(PURE, seed=1, dtype=torch.float64)
+
+
+@pytest.fixture
+def found(tokens):
+    config = Config(Subject(NETWORK, tokens(2, 16, 8)), ("full", "window:2", "block:8"), depth=9)
+    return steps_of(run, config)[0]
+
+
+def test_masks_side_by_side(found) -> None:
+    can_be_shown(found)
+    names = found.table["variant"].unique(maintain_order=True).to_list()
+    assert names == found.provenance["config"]["masks"] == ["full", "window(-2, +2)", "block(8)"]
+    depths = found.table.filter(metric="log10_relative_residual")
+    assert depths["layer"].max() == found.provenance["config"]["depth"] == 9
+    said = " ".join(found.sentences)
+    assert "block(8) does not collapse: its graph has no center but 2 closed classes" in said
+    assert "radius 4, diameter 8" in said
+    assert "to lose what full loses in 2" in said
+    assert "does not cover this network: 2 heads." in said
+    # The product of the layers' matrices bounds what is left of any difference.
+    product = medians(found.summary, "log10_product_ergodicity", variant="window(-2, +2)")
+    assert all(a >= b - 1e-12 for a, b in pairwise(product))
+    assert product[-1] < -0.01
+    weights = found.table.filter(metric="perron_weight", variant="full")
+    assert weights["value"].sum() == pytest.approx(1)
+
+
+def test_every_mask_has_one_number_of_each_kind(found) -> None:
+    numbers = {
+        (variant, metric): value
+        for variant, metric, value in found.table.filter(found.table["metric"].is_in(BY_MASK))
+        .select("variant", "metric", "value")
+        .iter_rows()
+    }
+    assert len(numbers) == 3 * len(BY_MASK)
+    assert numbers["window(-2, +2)", "radius"] == 4
+    assert numbers["block(8)", "radius"] == math.inf
+    assert numbers["block(8)", "log10_promised_loss"] == -math.inf
+    smallest = numbers["window(-2, +2)", "smallest_weight"]
+    promised = 1 - float(a_priori_rate(smallest, 4))
+    assert numbers["window(-2, +2)", "log10_promised_loss"] == pytest.approx(math.log10(promised))
+    taus = found.table.filter(metric="dobrushin", variant="full")["value"]
+    assert numbers["full", "mean_ergodicity"] == pytest.approx(taus.mean())
+    rate = medians(found.summary, "log10_product_ergodicity", variant="window(-2, +2)")[-1] / 9
+    assert numbers["window(-2, +2)", "product_ergodicity_rate"] == pytest.approx(10**rate)
+    limits = found.table.filter(metric="limit_weight", variant="full")["value"]
+    assert numbers["full", "largest_limit_weight"] == limits.max()
+
+
+def test_masks_are_compared_on_real_tokens_only(tokens) -> None:
+    x = tokens(1, 6, 8)
+    mask = torch.tensor([[False, True, True, True, True, False]])
+    one, other, third = (
+        steps_of(run, Config(subject, ("causal",)))[0].sentences
+        for subject in (
+            Subject(NETWORK, x, mask),
+            Subject(NETWORK, x[:, 1:5]),
+            Subject(NETWORK, x, mask[0]),
+        )
+    )
+    assert one == other == third
+
+
+def test_masks_written_alike_are_all_compared(tokens) -> None:
+    network = NETWORK.without_heads((0, 1))
+    alike = [from_edges(4, [(i, i) for i in range(4)]), from_edges(4, [(0, i) for i in range(4)])]
+    found, _ = steps_of(run, Config(Subject(network, tokens(1, 4, 8)), (*alike, alike[0])))
+    names = found.table["variant"].unique(maintain_order=True).to_list()
+    assert names == ["edges(4 tokens, 4 edges)", "edges(4 tokens, 4 edges) (another)"]
+    assert "4 closed classes" in found.sentences[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"masks": ()}, "no list of masks"),
+        ({"masks": "full"}, "no list of masks"),
+        ({"masks": ("full",), "depth": 0}, "depth=0"),
+    ],
+)
+def test_masks_of_nothing_are_refused(options, words, tokens) -> None:
+    with pytest.raises(InputError, match=words):
+        run(Config(Subject(NETWORK, tokens(1, 4, 8)), **options), lambda _: None)
+
+
+def test_tokens_cannot_be_left_out(tokens) -> None:
+    subject = Subject(NETWORK, tokens(1, 4, 8), measured=torch.ones(1, 4, dtype=torch.bool))
+    with pytest.raises(InputError, match="graphs of masks are about all tokens"):
+        run(Config(subject, ("full",)), lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [(-2.0, "needs 2 layers"), (-1.0, "needs 1 layer"), (-9.0, "would need about 9 layers")],
+)
+def test_layers_to_a_target(target, words) -> None:
+    found = Law("exponential", 1.0, -1.0, -3.0)
+    assert layers_to([0.0, -1.0, -2.0, -3.0], target, found).startswith(words)
+
+
+def test_layers_to_a_target_out_of_reach() -> None:
+    found = Law("none", math.nan, 0.0, 0.0)
+    assert "more than 2 layers" in layers_to([0.0, 0.0, 0.0], -1.0, found)

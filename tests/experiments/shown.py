@@ -1,0 +1,31 @@
+"""What every result owes those who show it."""
+
+from rankscope import figures
+from rankscope.results import Result
+
+
+def can_be_shown(result: Result) -> None:
+    """Assert that every drawing can be drawn, and that nothing a page needs is missing."""
+    assert result.id
+    assert result.title
+    assert result.question.endswith("?")
+    assert result.sentences
+    assert all(each.endswith(".") for each in result.sentences)
+    assert set(result.shown) <= set(result.table["metric"])
+    assert result.drawings
+    for drawing in result.drawings:
+        figures.draw(drawing, result)
+        for column, kept in drawing.only.items():
+            assert set(kept) <= set(result.table[column]), drawing
+        if drawing.roles:
+            assert set(drawing.roles) <= set(result.table["variant"]), drawing
+
+
+def steps_of(run, config) -> tuple[Result, list[float]]:
+    """A result and the shares of the work that were told on the way, which never go back."""
+    seen: list[float] = []
+    result = run(config, seen.append)
+    assert seen == sorted(seen)
+    assert seen[-1] == 1.0
+    assert all(0 < share <= 1 for share in seen)
+    return result, seen

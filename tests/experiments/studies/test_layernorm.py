@@ -1,0 +1,218 @@
+"""LayerNorm: what a residual's fate is, in which format, and what the search counts."""
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+import torch
+
+from rankscope import tables
+from rankscope.experiments.depths import Texts
+from rankscope.experiments.studies import _layernorm_outcomes as told_by
+from rankscope.experiments.studies._layernorm_cases import FACTORS, Setting, random_network
+from rankscope.experiments.studies._layernorm_outcomes import Searched
+from rankscope.experiments.studies.layernorm import Config, run
+
+from ..shown import can_be_shown, steps_of
+from .curves import FALLING, LEVEL, curves
+
+SMALL = Setting(heads=2, width=8, tokens=8)
+SPLIT = 2
+"""A seed under which some samples end on two poles and some do not."""
+POLES = Setting(heads=1, width=4, logits=64.0, tokens=16, shared=True)
+FEW = Config(
+    layers=48,
+    factors=(("few", (("full", SMALL), ("causal", replace(SMALL, mask="causal")))),),
+    sweeps=(("narrow", Setting(heads=1, width=4, tokens=16)),),
+    scales=(16.0, 64.0),
+    search_layers=48,
+    draws=2,
+)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return steps_of(run, FEW)[0]
+
+
+@pytest.fixture(scope="module")
+def corner():
+    """A collapsing case and one in which the tokens end on two poles."""
+    factors = (("corner", (("full", SMALL), ("poles", POLES))),)
+    return steps_of(run, Config(seed=SPLIT, layers=12, factors=factors, sweeps=()))[0]
+
+
+def test_the_study_can_be_shown(found, corner) -> None:
+    can_be_shown(found)
+    can_be_shown(corner)
+    assert dict(found.drawings[0].roles) == {"float64": "floor", "float32": "floor"}
+    rows = found.summary.filter(pl.col("metric") == "log10_relative_residual")
+    assert rows["model"].unique(maintain_order=True).to_list() == ["full", "causal"]
+    assert rows["variant"].unique(maintain_order=True).to_list() == ["scaled", "float64", "float32"]
+    assert found.provenance["config"]["scales"] == [16.0, 64.0]
+
+
+def test_only_scaled_arithmetic_sees_the_collapse_go_on(found) -> None:
+    ends = told_by.outcomes(found.table)
+    full, causal = ends["full"], ends["causal"]
+    assert str(full.law).startswith("doubly exponential: each step is 3.00")
+    assert max(full.last["scaled"]) < -1e15
+    assert causal.stops["scaled"] == causal.stops["float64"] == (False,) * 3
+    assert causal.stops["float32"] == (True,) * 3
+    assert max(causal.last["scaled"]) < -12  # uniform causal attention halves it: 48 · log10(2)
+    assert -8.5 < min(causal.last["float32"]) <= max(causal.last["float32"]) < -5.5
+
+
+def test_residuals_are_those_of_the_frobenius_norm(found) -> None:
+    x, mask = Texts(8, 8, 3, 0)()
+    with torch.no_grad():
+        y = random_network(SMALL, 1, 0)(x, mask)
+    spread = torch.linalg.matrix_norm(y - y.mean(1, keepdim=True)) / torch.linalg.matrix_norm(y)
+    for form in ("scaled", "float64"):
+        rows = found.table.filter(
+            model="full", variant=form, layer=1, metric="log10_relative_residual"
+        )
+        assert rows.sort("sample")["value"].to_list() == pytest.approx(spread.log10().tolist())
+
+
+def test_tokens_that_stay_apart_are_followed_deeper_and_sit_on_two_poles(corner) -> None:
+    poles = told_by.outcomes(corner.table)["poles"]
+    assert poles.layers == 4 * 12
+    x, mask = Texts(4, 16, 3, SPLIT)()
+    with torch.no_grad():
+        states = random_network(POLES, 60, SPLIT)(x, mask)
+    stay = [bool((y - y[0]).abs().max() > 0.1) for y in states]
+    assert poles.stops["scaled"] == tuple(stay)
+    assert 0 < sum(stay) < 3
+    assert poles.ranks == pytest.approx([1.0] * sum(stay), abs=1e-6)
+    assert any(f"poles: {sum(stay)} of 3 samples stay apart" in said for said in corner.sentences)
+    for y in states[torch.tensor(stay)]:
+        signs = (y / y[0]).mean(-1)
+        assert {round(s) for s in signs.tolist()} == {1, -1}
+        torch.testing.assert_close(y, signs[:, None].round() * y[0])
+
+
+def test_one_sample_that_stays_apart_is_not_lost_in_the_median() -> None:
+    ends = told_by.outcomes(curves(some=[FALLING, LEVEL, FALLING], every=[LEVEL] * 3))
+    assert ends["some"].stops["scaled"] == (False, True, False)
+    assert ends["some"].ranks == (2.0,)
+    assert str(ends["some"]).startswith(
+        "1 of 3 samples stay apart (stable rank 2.00); others: exponential: each layer multiplies "
+        "the residual by 0.316; relative residual after 8 layers: scaled 10^−4.0 to 1"
+    )
+    assert str(ends["every"]).startswith("all 3 samples stay apart (stable rank 1.00, 2.00, 3.00);")
+
+
+def test_a_fall_at_the_very_end_is_not_called_none() -> None:
+    """Fresh layers may keep tokens apart for long and then not."""
+    late = [*[0.0] * 30, -3.0, -9.0, -27.0]
+    one = told_by.outcomes(curves(case=[late]))["case"]
+    assert one.stops["scaled"] == (False,)
+    assert str(one).startswith("a fall too late to tell its law; relative residual after 32 layers")
+    assert "no collapse" not in str(one)
+
+
+@pytest.mark.parametrize(
+    ("log10", "stay"), [(LEVEL, True), (FALLING, False), ([-2.5] * 9, False), ([-1.5] * 9, True)]
+)
+def test_a_small_residual_has_no_level_to_stay_at(log10: list[float], stay: bool) -> None:
+    assert told_by.stays(log10) is stay
+    level = log10[0] == log10[-1]
+    one = told_by.outcomes(curves(case=[log10]))["case"]
+    assert one.stops == {"scaled": (stay,), "float64": (level,), "float32": (level,)}
+
+
+def test_search_counts_what_a_plain_run_counts(found) -> None:
+    counted = {(one.variant, one.logits): one for one in told_by.searched(found.summary)}
+    assert len(counted) == 2 * 2
+    expected = 0
+    for seed in range(2):
+        x, mask = Texts(4, 16, 3, seed)()
+        narrow = Setting(heads=1, width=4, tokens=16, logits=16.0, shared=True)
+        with torch.no_grad():
+            y = random_network(narrow, 48, seed)(x, mask)
+        spread = torch.linalg.matrix_norm(y - y.mean(1, keepdim=True)) / torch.linalg.matrix_norm(y)
+        expected += int((spread > 0.01).sum())
+    one = counted["one layer repeated", 16.0]
+    assert one == Searched("narrow", "one layer repeated", 16.0, 6, expected)
+    assert 0 < counted["one layer repeated", 64.0].apart < 6
+    drawn = found.summary.filter(pl.col("metric") == "share_still_apart")
+    for variant, logits, share in drawn.select("variant", "setting", "median").iter_rows():
+        assert share == pytest.approx(counted[variant, logits].apart / 6)
+
+
+def test_counts_are_told_for_every_scale() -> None:
+    ends = [1.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]
+    columns = {
+        "model": ["net"] * 10,
+        "variant": ["fresh"] * 6 + ["repeated"] * 2 + ["fresh"] * 2,
+        "setting": [1.0] * 3 + [4.0] * 3 + [1.0] * 2 + [1.0, 4.0],
+        "sample": [0, 1, 2, 0, 1, 2, 0, 1, 0, 0],
+        "metric": ["still_apart"] * 8 + ["stable_rank_apart"] * 2,
+        "value": [*ends, 1.5, 2.5],
+    }
+    summary = tables.summary(tables.frame(columns))
+    assert list(told_by.counts(summary, 60)) == [
+        "net, fresh, still apart after 60 layers: of 3 runs 2 at logits × 1, 1 at logits × 4; "
+        "median stable rank of these 2.00.",
+        "net, repeated, still apart after 60 layers: none of 2 runs at any scale of the logits.",
+    ]
+
+
+def test_a_search_is_summed_up() -> None:
+    settings = [replace(SMALL, logits=scale) for scale in (1.0, 4.0, 16.0, 64.0)]
+    apart = (0, 1, 2, 3)
+    found = [
+        (Searched("net", "fresh", setting.logits, 3, count), setting)
+        for setting, count in zip(settings, apart, strict=True)
+    ]
+    first, second = told_by.search_domain(found, 60)
+    assert first.startswith("A search over 4 settings, each with 3 runs of 60 layers")
+    assert second == (
+        "At least one run is still apart in 3 of 4 settings (logits × 1: 0 of 1, logits × 4: 1 of "
+        "1, logits × 16: 1 of 1, logits × 64: 1 of 1); more than half of the runs in 2, always "
+        "with logits × 16 or more; all runs in 1."
+    )
+    assert list(told_by.search_domain([], 60)) == []
+
+
+def test_traits_are_what_sets_settings_apart() -> None:
+    tried = [Setting(width=w, mask=m) for w in (4, 8, 64) for m in ("full", "causal")]
+    assert told_by.traits(tried, tried) == ""
+    assert told_by.traits([], tried) == ""
+    assert told_by.traits(tried[:4], tried) == ", always with 8 features or less"
+    assert told_by.traits(tried[2:4], tried) == ", always with 8 features"
+    assert told_by.traits(tried[::2], tried) == ", always with full mask"
+    repeated = [replace(tried[0], shared=True)]
+    assert told_by.traits(repeated, [*tried[:2], *repeated]).endswith("one layer repeated")
+
+
+def test_sentences_name_domain_and_noise(found) -> None:
+    said = "\n".join(found.sentences)
+    assert "Tokens collapse in every sample of all 2 cases." in said
+    assert "float32 alone would have said that it stops in" in said
+    assert "of the 6 samples in which it goes on (2 cases, 6 samples in all)" in said
+    assert "narrow, fresh layers, still apart after 48 layers: " in said
+
+
+def test_no_two_cases_differ_by_the_scale_of_values_only() -> None:
+    """LayerNorm removes it: weights × c are logits × c²."""
+    settings = Config().cases
+    assert len(set(settings.values())) == len(settings) == sum(len(group) for _, group in FACTORS)
+    assert all(isinstance(setting.init, str) for setting in settings.values())
+
+
+def test_settings_reach_the_network() -> None:
+    bare = random_network(SMALL, 2, 0)
+    full = random_network(Setting(heads=2, width=8, biases=2.0, gains=0.5, logits=3.0), 2, 0)
+    first = full.blocks[0]
+    assert first.attention.query.bias.std() > 0.5
+    assert bool((bare.blocks[0].attention.query.bias == 0).all())
+    assert bool((first.norms["attention"].weight > 0).all())
+    assert first.norms["attention"].weight.std() > 0.1
+    assert full.spec.score_scale == pytest.approx(3 / 2)
+    assert full.spec.skips == (0.0, 0.0)
+    deeper = random_network(Setting(heads=2, width=8, biases=2.0), 4, 0)
+    again = random_network(Setting(heads=2, width=8, biases=2.0), 2, 0)
+    for name, weight in again.state_dict().items():
+        assert torch.equal(weight, deeper.state_dict()[name])

@@ -1,0 +1,40 @@
+"""How the contraction constant moves: by powers that are known."""
+
+import math
+
+import pytest
+
+from rankscope.errors import InputError
+from rankscope.experiments.studies.widths import Config, run
+
+from ..shown import can_be_shown, steps_of
+
+SCALES = (("init_scale", (0.125, 0.25)),)
+
+
+def test_it_finds_the_power_of_the_initialisation() -> None:
+    """C goes like the product of four weight matrices: the fourth power of their scale."""
+    found, seen = steps_of(run, Config(sweeps=SCALES, draws=2))
+    settings = found.summary.sort("setting")["mean"].to_list()
+    assert (settings[1] - settings[0]) / math.log10(2) == pytest.approx(4, abs=0.2)
+    assert len(found.table) == len(seen) == 4
+    (sentence,) = found.sentences
+    assert sentence.startswith("Init scale from 0.125 to 0.25: C goes like the power +")
+    slope = float(sentence.split("power ")[1].split(" ")[0])
+    assert slope == pytest.approx((settings[1] - settings[0]) / math.log10(2), abs=0.01)
+    can_be_shown(found)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (Config(sweeps=(("nonsense", (1,)),)), "no 'nonsense' to vary; choose among tokens"),
+        (Config(sweeps=(("heads", (1.5,)),)), "heads=1.5 cannot be built"),
+        (Config(sweeps=(("tokens", (0,)),)), "tokens=0 cannot be built"),
+        (Config(sweeps=()), "leave nothing to measure"),
+        (Config(draws=0), "leave nothing to measure"),
+    ],
+)
+def test_what_cannot_be_varied_is_refused(config, words) -> None:
+    with pytest.raises(InputError, match=words):
+        steps_of(run, config)

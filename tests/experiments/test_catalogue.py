@@ -1,0 +1,135 @@
+"""What is listed is there, takes the options it lists, and is named by all it depends on."""
+
+import json
+import subprocess
+import sys
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import pytest
+
+from rankscope import tables
+from rankscope.errors import InputError
+from rankscope.experiments.catalogue import CATALOGUE, ENTRIES, entries, entry, run
+from rankscope.experiments.config import Config
+from rankscope.experiments.models import Case
+from rankscope.results import Result
+
+NOTHING = tables.frame({"metric": [], "value": []})
+CLAIMS = list(entries("claim").values())
+
+
+def claim(id_: str) -> Any:
+    return pytest.param(CATALOGUE[id_], id=id_)
+
+
+@pytest.fixture(params=[claim(each.id) for each in CLAIMS])
+def listed(request):
+    return request.param
+
+
+def test_ids_are_unique_and_every_entry_is_found_by_its_own():
+    assert len(CATALOGUE) == len(ENTRIES)
+    assert all(entry(each.id.lower(), each.kind) is each for each in ENTRIES)
+
+
+def test_an_unknown_id_is_refused_with_what_there_is():
+    with pytest.raises(InputError, match="no claim 'D7'; choose D1, D2"):
+        entry("D7", "claim")
+    with pytest.raises(InputError, match="no claim 'widths'"):
+        entry("widths", "claim")
+
+
+def test_an_unknown_option_is_refused_with_what_there_is():
+    with pytest.raises(InputError, match="D8 has no option 'layers'; it has seed, architectures"):
+        run("D8", layers=3)
+
+
+def test_d8_offers_no_option_for_it_draws_nothing():
+    assert CATALOGUE["D8"].options == ()
+
+
+def test_the_catalogue_is_read_without_anything_heavy():
+    code = (
+        "import sys; from rankscope.experiments import CATALOGUE; assert CATALOGUE['D1'].title; "
+        "print(*[name for name in ('torch', 'polars', 'transformers') if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == []
+
+
+def test_papers_are_named_as_people_name_them():
+    for each in ENTRIES:
+        assert each.title
+        assert not {"D", "W"} & set(each.title.replace("'", " ").split())
+        assert not each.source or "et al. 20" in each.source or "rankscope" in each.source
+
+
+def test_every_claim_has_a_frozen_configuration_and_a_run(listed):
+    module = listed.module()
+    assert issubclass(module.Config, Config)
+    assert module.Config.__dataclass_params__.frozen
+    assert callable(module.run)
+    assert module.ENTRY is listed
+    assert set(listed.options) <= {each.name for each in fields(module.Config)}
+
+
+def test_every_configuration_can_be_written_and_compared(listed):
+    config = listed.module().Config()
+    json.dumps(config.describe(), allow_nan=False)
+    assert config == listed.module().Config()
+    hash(config)
+
+
+def test_every_field_is_in_the_digest(listed):
+    config = listed.module().Config()
+    digests = {config.digest(listed.id)}
+    for each in fields(config):
+        digests.add(
+            replace(config, **{each.name: another(getattr(config, each.name))}).digest(listed.id)
+        )
+    assert len(digests) == 1 + len(fields(config))
+
+
+def another(value: Any) -> Any:
+    """Some other value of the same kind."""
+    if value is None:
+        return ("another text",)
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    if isinstance(value, str):
+        return f"{value}, too"
+    if isinstance(value, tuple):
+        return (*value[:-1], another(value[-1])) if value else ("something",)
+    assert is_dataclass(value), value
+    first = fields(value)[0].name
+    return replace(value, **{first: another(getattr(value, first))})
+
+
+def test_two_seeds_write_two_files(listed):
+    config = listed.module().Config()
+    stems = {_result(listed, replace(config, seed=seed)).stem for seed in (0, 1)}
+    assert len(stems) == 2
+    assert all(stem.startswith(f"{listed.id.lower()}-") for stem in stems)
+
+
+def _result(listed: Any, config: Config) -> Result:
+    return Result(listed.id, "", "", (), NOTHING, listed.provenance(config))
+
+
+def test_what_a_provenance_has_more_is_left_out_where_it_is_empty():
+    config = Config()
+    found = CATALOGUE["D8"].provenance(config, notes={}, input="four texts")
+    assert found["input"] == "four texts"
+    assert "notes" not in found
+
+
+def test_two_sources_of_one_name_have_two_digests():
+    d5 = CATALOGUE["D5"].module()
+    one, other = (
+        d5.Config(models=(Case(f"{folder}/mini", trained=True),)).digest("D5")
+        for folder in ("a", "b")
+    )
+    assert one != other

@@ -1,0 +1,50 @@
+"""A subject is passed whole, and says what it is."""
+
+import torch
+
+from rankscope.experiments import Subject
+from rankscope.network import Network, Spec
+
+NETWORK = Network.random(Spec(2, 2, 8, init="lecun"))
+
+
+def test_it_is_shown_in_a_line(tokens) -> None:
+    subject = Subject(NETWORK, tokens(3, 5, 8), title="mine")
+    assert repr(subject) == "Subject('mine', input (3, 5, 8))"
+    assert Subject(NETWORK, tokens(3, 5, 8)).name == NETWORK.name
+
+
+def test_parts_that_are_left_out_are_in_its_title(tokens) -> None:
+    subject = Subject(NETWORK, tokens(1, 5, 8), title="mine")
+    bare = subject.without("skip", "mlp")
+    assert bare.title == "mine; without skip, mlp"
+    assert bare.network.spec.skips == (0.0, 0.0)
+    assert subject.without() is subject
+    assert bare.provenance()["spec"] != subject.provenance()["spec"]
+
+
+def test_batches_have_their_masks(tokens) -> None:
+    mask = torch.ones(3, 5, dtype=torch.bool)
+    everywhere = torch.tensor([False, True, True, True, True])
+    batches = Subject(NETWORK, tokens(3, 5, 8), mask, everywhere, batch_size=2).batches()
+    assert [(batch.start, len(batch.x), len(batch.token_mask)) for batch in batches] == [
+        (0, 2, 2),
+        (2, 1, 1),
+    ]
+    assert all(batch.measured is everywhere for batch in batches)
+
+
+def test_another_format_leaves_the_subject_as_it_is(tokens) -> None:
+    subject = Subject(NETWORK, tokens(1, 5, 8).float())
+    double = subject.to(torch.float64)
+    assert double.x.dtype == next(double.network.parameters()).dtype == torch.float64
+    assert subject.x.dtype == next(subject.network.parameters()).dtype == torch.float32
+
+
+def test_words_about_it_come_first_in_its_provenance(tokens) -> None:
+    about = {"input": "a poem", "language": "Latin"}
+    provenance = Subject(NETWORK, tokens(1, 5, 8), about=about).provenance()
+    assert provenance["input"] == "a poem"
+    assert provenance["language"] == "Latin"
+    assert provenance["seed"] == 0
+    assert "special tokens" not in provenance
