@@ -9,13 +9,15 @@ from pathlib import Path
 from string import Template
 
 from rankscope.figures import dark_variables
-from rankscope.report.drawing import bundle, drawing
-from rankscope.report.page import Report, Section
-from rankscope.report.prose import inline, paragraphs
-from rankscope.report.tabular import table
-from rankscope.report.verdicts import cards
+from rankscope.report._cards import answer, cards, key_figures
+from rankscope.report._charts import bundle, drawing
+from rankscope.report._document import Report, Section
+from rankscope.report._prose import inline, paragraphs
+from rankscope.report._tables import table
 
 _FROM_HERE_ON_A_LIST = 4  # sections, before a list of contents helps
+_LONG = 45  # characters, from which a title is a sentence and set smaller
+_WIDE = 60  # characters, from which an entry of the provenance has a row of its own
 
 
 def write_html(report: Report, path: str | Path) -> Path:
@@ -40,8 +42,12 @@ def _page(report: Report) -> str:
         title=escape(report.title),
         policy=_policy(scripts),
         style=Template(_asset("style.css")).substitute(chart_colours=dark_variables()),
-        lead=inline(report.lead),
+        overline=_overline(report.overline),
+        length=' class="long"' if len(report.title) > _LONG else "",
+        answer=answer(report.answer),
+        lead=f'<p class="lead">{inline(report.lead)}</p>' if report.lead else "",
         verdicts=cards(report.verdicts),
+        key_figures=key_figures(report.key_figures),
         contents=_contents(report.sections),
         sections="\n".join(
             _section(section, number) for number, section in enumerate(report.sections, start=1)
@@ -84,14 +90,20 @@ def _contents(sections: Sequence[Section]) -> str:
     return f'<nav aria-label="Contents"><ol>\n{entries}\n</ol></nav>'
 
 
+def _overline(text: str) -> str:
+    return f'<p class="overline">{inline(text)}</p>' if text else ""
+
+
 def _provenance(provenance: Mapping[str, str]) -> str:
     if not provenance:
         return ""
-    entries = "\n".join(
-        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
-        for name, value in provenance.items()
-    )
+    entries = "\n".join(_entry(name, value) for name, value in provenance.items())
     return f"<h2>Where this comes from</h2>\n<dl>\n{entries}\n</dl>"
+
+
+def _entry(name: str, value: str) -> str:
+    wide = ' class="wide"' if len(value) > _WIDE else ""
+    return f"<div{wide}><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
 
 
 def _asset(name: str) -> str:

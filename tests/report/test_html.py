@@ -154,6 +154,9 @@ def test_whatever_is_given_is_escaped(chart, write):
             *[Section(ATTACK, table=pl.DataFrame({ATTACK: [ATTACK], "b": [ATTACK]}))] * 3,
         ],
         provenance={ATTACK: ATTACK},
+        overline=ATTACK,
+        answer=(ATTACK, "holds"),
+        key_figures={ATTACK: 1.0},
     )
     text = write(hostile)
     page = Page(text)
@@ -202,3 +205,33 @@ def test_a_chart_whose_data_are_elsewhere_is_refused(tmp_path):
 def test_a_tone_that_is_none_is_refused():
     with pytest.raises(InputError, match="'SAN' has the tone 'doom'; choose one of collapse, slow"):
         Report("t", "l", verdicts=[("SAN", "It falls.", "doom")])
+
+
+def test_an_answer_that_is_none_is_refused():
+    with pytest.raises(InputError, match="'maybe'; choose one of holds, fails, depends"):
+        Report("t", "l", answer=("Perhaps.", "maybe"))
+
+
+def test_what_there_is_not_leaves_nothing_behind(report, write):
+    text = write(replace(report, lead="", sections=()))
+    for mark in ('class="lead"', 'class="overline"', 'class="answer', 'class="key"'):
+        assert mark not in text
+
+
+def test_the_top_of_the_page(report, write):
+    text = write(
+        replace(
+            report,
+            overline="D2 · Dong et al. 2021",
+            answer=("Holds in every case tried", "holds"),
+            key_figures={"paths": 9},
+        )
+    )
+    places = [text.index(mark) for mark in ("Dong et al.", "<h1>", "Holds in", "loses", "<dd>9")]
+    assert places == sorted(places)
+
+
+def test_long_entries_of_the_provenance_have_a_row_of_their_own(report, write):
+    text = write(replace(report, provenance={"seed": "7", "config": "x" * 61}))
+    assert '<div class="wide"><dt>config</dt>' in text
+    assert "<div><dt>seed</dt>" in text
