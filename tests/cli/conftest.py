@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import transformers as hf
 
 from rankscope.cli import main
+from rankscope.text import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ def rankscope(
     def run(*arguments: str, stdin: str = "") -> Ran:
         monkeypatch.setattr(sys, "argv", ["rankscope", *arguments])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        capsys.readouterr()  # what fixtures have printed
         code = 0
         try:
             main()
@@ -39,3 +42,39 @@ def rankscope(
         return Ran(code, printed.out, printed.err)
 
     return run
+
+
+@pytest.fixture
+def refuses(rankscope) -> Callable[..., str]:
+    """Run a command that must end in one sentence and exit code 2; the sentence."""
+
+    def run(*arguments: str) -> str:
+        got = rankscope(*arguments)
+        assert got.returncode == 2, got.stdout
+        assert got.stdout == ""
+        assert got.stderr.startswith("rankscope: ")
+        assert len(got.stderr.strip().splitlines()) == 1
+        return got.stderr
+
+    return run
+
+
+@pytest.fixture
+def wordy(tmp_path: Path) -> str:
+    """A tiny BERT with a tokeniser, saved in a folder of the working directory."""
+    shape = {"vocab_size": 2400, "hidden_size": 24, "num_hidden_layers": 2}
+    more = {"num_attention_heads": 4, "intermediate_size": 40}
+    hf.BertModel(hf.BertConfig(**shape, **more)).save_pretrained(tmp_path / "wordy")
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *Tokenizer.bundled().words]
+    (tmp_path / "vocab.txt").write_text("\n".join(vocabulary))
+    hf.BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path / "wordy")
+    return "wordy"
+
+
+@pytest.fixture
+def seeing(tmp_path: Path) -> str:
+    """A tiny ViT, saved in a folder of the working directory."""
+    shape = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
+    more = {"intermediate_size": 40, "image_size": 8, "patch_size": 4}
+    hf.ViTModel(hf.ViTConfig(**shape, **more)).save_pretrained(tmp_path / "seeing")
+    return "seeing"

@@ -1,10 +1,17 @@
-"""A small report."""
+"""A small report, and small results of every shape."""
+
+import math
 
 import polars as pl
 import pytest
 
+from rankscope import tables
 from rankscope.figures import by_layer
 from rankscope.report import Report, Section
+from rankscope.results import Drawing, Finding, Result
+
+INF = math.inf
+DEEP = "log10_relative_residual"
 
 
 @pytest.fixture
@@ -38,4 +45,112 @@ def report(chart):
             Section("In figures", table=table),
         ],
         provenance={"rankscope": "0.1.0", "seed": "7"},
+    )
+
+
+def table_of(*rows, names):
+    """A table from its rows."""
+    return tables.frame(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
+
+
+@pytest.fixture(scope="session")
+def study():
+    """Two models with two masks by layer, and a sweep."""
+    rows = [
+        (model, mask, layer, None, None, k, DEEP, slope * (3**layer - 1) / 2 if layer < 9 else -INF)
+        for model in ("BERT", "ViT")
+        for mask, slope in (("full", -1.0), ("causal", -0.001))
+        for layer in range(11)
+        for k in range(2)
+    ]
+    rows += [
+        (None, mask, None, "window", setting, 0, "rank", 7.0 * setting)
+        for mask in ("full", "causal")
+        for setting in (1.0, 2.5)
+    ]
+    names = ("model", "variant", "layer", "parameter", "setting", "sample", "metric", "value")
+    return Result(
+        id="Masks",
+        title="How fast do masks collapse?",
+        question="Which masks collapse, and how fast?",
+        sentences=(
+            "Full attention **triples** its power, to 10^-3,280.",
+            "Causal [a] does not.",
+        ),
+        table=table_of(*rows, names=names),
+        provenance={"seed": 3, "lowest": -INF, "masks": {"n": 2}, "spec": None, "notes": {}},
+        drawings=(
+            Drawing("by_depth", "By mask.", DEEP, {"lowest": -300.0}),
+            Drawing(
+                "by_depth", "One of them.", DEEP, {}, {"model": ("ViT",), "variant": ("full",)}
+            ),
+            Drawing("by_setting", "What was varied.", "rank"),
+        ),
+    )
+
+
+@pytest.fixture(scope="session")
+def claim(study):
+    """A claim that is refuted, in a run that has a name of its own."""
+    return Result(
+        id="D9",
+        title="Attention matrices chained along a path tend to rank one.",
+        question="Do they, along every path tried?",
+        sentences=("They do not.",),
+        table=study.table.filter(pl.col("metric") == DEEP),
+        provenance={"digest": "0123456789ab", "seed": 0, "config": {"seed": 0, "heads": [1, 2]}},
+        source="Dong et al. 2021, section 2",
+        verdict="fails",
+        shown=(DEEP,),
+    )
+
+
+@pytest.fixture(scope="session")
+def diagnosis():
+    """Networks told apart one by one, and a sentence beside their findings."""
+    rows = [
+        (variant, layer, sample, "relative_residual", base**layer * (1 + sample))
+        for variant, base in (("SAN", 0.1), ("transformer", 0.9))
+        for layer in range(3)
+        for sample in (0, 0, 3)  # the mean is twice the median
+    ]
+    return Result(
+        id="diagnose",
+        title="A tiny network",
+        question="What keeps the tokens apart?",
+        sentences=("SAN: It falls.", "Both were seen."),
+        table=table_of(*rows, names=("variant", "layer", "sample", "metric", "value")),
+        provenance={"model": "Network"},
+        findings=(
+            Finding("SAN", "collapse", "It falls.", 1.0, math.nan, 2, 1),
+            Finding("transformer", "holds", "It stays.", 1.0, 0.81, 2),
+        ),
+        key_figures={"paths": 10**20, "heads": 12, "share": 0.25, "error": math.nan},
+        drawings=(Drawing("by_layer", "Curves.", options={"metrics": ["relative_residual"]}),),
+    )
+
+
+@pytest.fixture(scope="session")
+def lengths():
+    """Shares by the length of paths, biases last, and some by head in the same table."""
+    rows = [
+        (variant, layer, head, length, sample, metric, value)
+        for layer in (0, 1)
+        for variant, head, length, value in (
+            ("by length", None, 0, 0.5 + layer),
+            ("by length", None, 1, 0.125),
+            ("by length", None, None, 0.0625),
+            ("by head", 0, None, 9.0),
+        )
+        for metric in ("residual_share", "projection")
+        for sample in (0, 1)
+    ]
+    names = ("variant", "layer", "head", "length", "sample", "metric", "value")
+    return Result(
+        id="paths",
+        title="A tiny network",
+        question="Which paths carry the differences?",
+        sentences=("Short ones.",),
+        table=table_of(*rows, names=names),
+        provenance={},
     )

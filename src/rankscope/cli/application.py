@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from rankscope.cli.printing import print_error
 from rankscope.errors import RankscopeError
 from rankscope.version import __version__
 
@@ -63,5 +64,5 @@ def main() -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    typer.echo(f"rankscope: {message}", err=True)
+    print_error(message)
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""The commands: arguments → calls, nothing else.
+"""The questions, each one function: options → what is asked about → answer.
 
 Nothing heavy is imported before a command runs, so that ``--help`` answers at once.
 """
@@ -9,6 +9,8 @@ import typer
 
 from rankscope.cli.application import app
 from rankscope.cli.options import (
+    FewTexts,
+    Given,
     InputOptions,
     ModelOptions,
     NetworkOptions,
@@ -16,6 +18,17 @@ from rankscope.cli.options import (
     ReadingOptions,
     takes,
 )
+from rankscope.errors import InputError
+from rankscope.experiments.catalogue import CATALOGUE
+
+_PURE_ATTENTION = "skip,mlp,norm"
+_Without = Annotated[
+    str,
+    typer.Option(
+        help="Parts to leave out: skip, attention_skip, mlp_skip, mlp, norm; '' for none.",
+        rich_help_panel="Network",
+    ),
+]
 
 
 @app.command()
@@ -26,30 +39,18 @@ def diagnose(
     source: InputOptions,
     target: OutputOptions,
     san: ReadingOptions,
+    *,
+    given: Given,
 ) -> None:
     """Which parts keep the tokens apart? SAN, SAN+MLP, SAN+skip and transformer, side by side.
 
     By default: a random network of BERT-base's shape on bundled text. Nothing is downloaded.
     """
-    from rankscope import experiments
-    from rankscope.cli import deliver, prepare
+    from rankscope.cli import inputs, outputs
+    from rankscope.experiments.variants import Reading
 
-    reading = experiments.Reading(san.norms, san.mlp)
-    subject = prepare.subject(model, network, source)
-    folder = deliver.folder(target)
-    with deliver.progress("diagnosing", 4 * subject.batches) as advance:
-        diagnosis = experiments.diagnose(
-            subject.network,
-            subject.x,
-            subject.token_mask,
-            measured=subject.measured,
-            reading=reading,
-            batch_size=prepare.BATCH,
-            on_batch=advance,
-        )
-    title = f"{subject.title} ({reading})"
-    about = {**subject.about, "reading of SAN": str(reading)}
-    deliver.diagnosis(diagnosis, title=title, about=about, folder=folder, as_json=target.as_json)
+    subject = inputs.subject(model, network, source, given)
+    outputs.run(CATALOGUE["diagnose"], target, subject=subject, reading=Reading(san.norms, san.mlp))
 
 
 @app.command()
@@ -60,76 +61,23 @@ def trace(
     source: InputOptions,
     target: OutputOptions,
     *,
+    given: Given,
     metrics: Annotated[
         str, typer.Option(help="Metrics, comma-separated; 'all' for every one.")
     ] = "relative_residual,residual,dispersion,mean_cosine",
-    without: Annotated[
-        str, typer.Option(help="Parts to leave out: skip, attention_skip, mlp_skip, mlp, norm.")
-    ] = "",
+    without: _Without = "",
 ) -> None:
     """Measure every layer of one network or model."""
-    from rankscope.cli import deliver, prepare
-    from rankscope.tracing import MEASURES, chosen, trace_in_batches
+    from rankscope.cli import inputs, outputs
+    from rankscope.tracing import MEASURES, chosen
 
-    asked = list(MEASURES) if metrics == "all" else names(metrics)
-    chosen(asked)  # a wrong name is found before any work is done
-    subject = prepare.subject(model, network, source)
-    variant = subject.network.without(*names(without))
-    folder = deliver.folder(target)
-    with deliver.progress("tracing", subject.batches) as advance:
-        traced = trace_in_batches(
-            variant,
-            subject.x,
-            metrics=asked,
-            token_mask=subject.token_mask,
-            measured=subject.measured,
-            batch_size=prepare.BATCH,
-            on_batch=advance,
-        )
-    about = {**subject.about, "without": without or "nothing"}
-    deliver.trace(traced.noted(about), folder=folder, as_json=target.as_json)
-
-
-@app.command()
-@takes(InputOptions, OutputOptions, ReadingOptions)
-def claim(
-    source: InputOptions,
-    target: OutputOptions,
-    san: ReadingOptions,
-    *,
-    id_: Annotated[
-        str, typer.Argument(metavar="ID", help="D1, D2, D3, D4, D5, D8, D9, N1, W1 to W5.")
-    ],
-    models: Annotated[
-        str, typer.Option(help="Built-in names, tried at initialisation, comma-separated.")
-    ] = "bert-base,albert-base-v2,xlnet-base",
-    pretrained: Annotated[
-        list[str] | None,
-        typer.Option(help="A folder or Hub id with weights, or LABEL=one; may be repeated."),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the weights.")] = 0,
-) -> None:
-    """Re-check a claim of the papers: a verdict from figures measured here.
-
-    D1: paths sum to the output. D2: pure attention collapses doubly exponentially. D3: MLPs slow
-    it. D4: skips stop it. D5: BERT, ALBERT and XLNet collapse without skips and not with them.
-    D8: lengths of paths. D9: chained attention tends to rank one. N1: pairwise positions make it
-    exponential only. W1: masks and their radius. W2: LayerNorm alone. W3: LayerNorm with orthogonal
-    values. W4: equilibria of every rank. W5: rank and cosine of real models. --models and
-    --pretrained are for D5, D9 and W5.
-    """
-    from rankscope.cli import check, deliver, prepare
-    from rankscope.experiments import Reading
-
-    id_ = check.known(id_)
-    prepare.checked_seed(seed)
-    cases = prepare.cases(names(models), pretrained or [], seed=seed)
-    texts = prepare.texts(source)
-    folder = deliver.folder(target)
-    asked = check.Asked(cases, texts, source.length, Reading(san.norms, san.mlp), seed)
-    with deliver.progress(id_, check.steps(id_, asked)) as advance:
-        checked = check.run(id_, asked, advance)
-    deliver.claim(checked, folder=folder, as_json=target.as_json)
+    asked = list(MEASURES) if metrics == "all" else inputs.names(metrics)
+    of_attention = [one.name for one in chosen(asked) if one.of == "attention"]
+    if of_attention:
+        asking = f"trace --metrics {','.join(of_attention)}"
+        inputs.count_all_tokens(asking, model, "attention is between all tokens")
+    subject = inputs.subject(model, network, source, given, without=without)
+    outputs.run(CATALOGUE["trace"], target, with_table=True, subject=subject, metrics=tuple(asked))
 
 
 @app.command()
@@ -140,6 +88,7 @@ def paths(
     source: InputOptions,
     target: OutputOptions,
     *,
+    given: Given,
     count: Annotated[
         Literal["attention", "mlp", "both"], typer.Option(help="What makes a path longer.")
     ] = "attention",
@@ -151,30 +100,104 @@ def paths(
     ] = False,
 ) -> None:
     """How much do paths of each length carry? Exactly, for all of them at once."""
-    from rankscope import experiments
-    from rankscope.cli import deliver, prepare
+    from rankscope.cli import inputs, outputs
 
-    subject = prepare.subject(model, network, source)
-    folder = deliver.folder(target)
-    with deliver.progress("adding up paths", subject.batches * (1 + by_head)) as advance:
-        found = experiments.path_study(
-            subject.network,
-            subject.x,
-            subject.token_mask,
-            count=count,
-            max_length=max_length,
-            heads=by_head,
-            batch_size=prepare.BATCH,
-            on_batch=advance,
-        )
-    deliver.paths(
-        found,
-        title=subject.title,
-        about={**subject.about, "counted": count},
-        folder=folder,
-        as_json=target.as_json,
+    inputs.count_all_tokens("paths", model, "paths are added up for all tokens")
+    subject = inputs.subject(model, network, source, given)
+    outputs.run(
+        CATALOGUE["paths"],
+        target,
+        subject=subject,
+        count=count,
+        max_length=max_length,
+        heads=by_head,
     )
 
 
-def names(listed: str) -> list[str]:
-    return [name.strip() for name in listed.split(",") if name.strip()]
+@app.command()
+@takes(ModelOptions, NetworkOptions, FewTexts, OutputOptions)
+def deep(
+    model: ModelOptions,
+    network: NetworkOptions,
+    source: FewTexts,
+    target: OutputOptions,
+    *,
+    given: Given,
+    without: _Without = _PURE_ATTENTION,
+    in_norm: Annotated[
+        Literal["composite", "one", "inf", "fro", "spectral"],
+        typer.Option(help="The matrix norm residuals are taken in."),
+    ] = "composite",
+    center: Annotated[
+        Literal["mean", "median", "optimal"], typer.Option(help="What is subtracted.")
+    ] = "mean",
+) -> None:
+    """How small does the residual get? Below 10^-100000 if it does, beside float64 and float32.
+
+    By default: pure attention of BERT-base's shape, the network of the theorems of Dong et al.
+    2021.
+    """
+    from rankscope.cli import inputs, outputs
+
+    subject = inputs.subject(model, network, source, given, without=without)
+    outputs.run(CATALOGUE["deep"], target, subject=subject, norm=in_norm, center=center)
+
+
+@app.command()
+@takes(ModelOptions, NetworkOptions, FewTexts, OutputOptions)
+def bounds(
+    model: ModelOptions,
+    network: NetworkOptions,
+    source: FewTexts,
+    target: OutputOptions,
+    *,
+    given: Given,
+    without: _Without = _PURE_ATTENTION,
+) -> None:
+    """What does theory promise for this network, and how far is the promise from the truth?
+
+    Where a bound does not apply the answer says why. Residuals are in the composite norm at the
+    best center, which the theorems are about.
+    """
+    from rankscope.cli import inputs, outputs
+
+    inputs.count_all_tokens("bounds", model, "the theorems' bounds are about all tokens")
+    subject = inputs.subject(model, network, source, given, without=without)
+    outputs.run(CATALOGUE["bounds"], target, subject=subject)
+
+
+@app.command()
+@takes(ModelOptions, NetworkOptions, FewTexts, OutputOptions)
+def masks(
+    model: ModelOptions,
+    network: NetworkOptions,
+    source: FewTexts,
+    target: OutputOptions,
+    *,
+    given: Given,
+    masks: Annotated[
+        str,
+        typer.Option(
+            help="Masks, comma-separated: full, causal, window:8, causal-window:8, dilated:8:2, "
+            "strided:8, block:16, star:1, bigbird:3:1:2, random:2, prefix:4; | and & put them "
+            "together."
+        ),
+    ] = "full,causal,window:8,causal-window:8,strided:8,bigbird:2:1:2",
+    depth: Annotated[
+        int | None, typer.Option(help="Layers; a shallower network is repeated.")
+    ] = None,
+    without: _Without = _PURE_ATTENTION,
+) -> None:
+    """Which mask keeps tokens apart for how long? Graphs, rates, and residuals side by side.
+
+    By default: pure attention of BERT-base's shape under six masks.
+    """
+    from rankscope.cli import inputs, outputs
+
+    if network.mask is not None:
+        raise InputError("--mask names one mask; here --masks names those to compare.")
+    inputs.count_all_tokens("masks", model, "graphs of masks are about all tokens")
+    listed = inputs.names(masks)
+    chosen = inputs.masks(listed, network.seed)
+    subject = inputs.subject(model, network, source, given, without=without, masks=listed)
+    outputs.run(CATALOGUE["masks"], target, subject=subject, masks=chosen, depth=depth)

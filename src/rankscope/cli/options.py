@@ -1,13 +1,22 @@
-"""The options commands have in common: one frozen group each, defined once."""
+"""The options commands have in common: one frozen group each, defined once.
+
+Nothing heavy is imported here, so that ``--help`` answers at once.
+"""
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
+
+from rankscope.errors import InputError
+from rankscope.experiments.catalogue import ENTRIES, Entry
+
+Given = frozenset[str]
+"""The parameters that were written on the command line, not left to their defaults."""
 
 
 def _option(help_text: str, *names: str, panel: str, **more: Any) -> Any:
@@ -26,8 +35,8 @@ class ModelOptions:
     model: Annotated[
         str | None,
         typer.Argument(
-            help="A folder, a Hub id, or with --at-init a built-in name such as bert-base; "
-            "without it, a random network of the shape below."
+            help="A folder, a Hub id, or with --at-init a built-in name such as bert-base "
+            "('rankscope models' lists them); without it, a random network of the shape below."
         ),
     ] = None
     at_init: Annotated[
@@ -43,9 +52,9 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class NetworkOptions:
-    """A random network; the defaults are BERT-base's shape and initialisation."""
+    """The shape of a random network; by default that of BERT-base."""
 
-    layers: Annotated[int, _network("Blocks in a row.")] = 12
+    layers: Annotated[int, _network("Blocks.")] = 12
     heads: Annotated[int, _network("Attention heads per block.")] = 12
     width: Annotated[int, _network("Features per token.")] = 768
     mlp_ratio: Annotated[float, _network("MLP width over token width; 0 for none.")] = 4.0
@@ -58,7 +67,7 @@ class NetworkOptions:
     init: Annotated[
         str, _network("bert, xavier, lecun, orthogonal, or a number: a standard deviation.")
     ] = "bert"
-    seed: Annotated[int, _network("Seed of weights and embeddings.")] = 0
+    seed: Annotated[int, _network("Seed of weights, embeddings and random masks.")] = 0
     precision: Annotated[Literal["float32", "float64"], _network("Number format.")] = "float32"
 
 
@@ -103,30 +112,102 @@ class ReadingOptions:
     ] = "remove"
 
 
+FIELDS = {
+    "seed": ("seed",),
+    "models": ("models", "pretrained", "pickled"),
+    "texts": ("text", "passages"),
+    "length": ("length",),
+    "reading": ("norms", "mlp"),
+}
+"""What of a claim's or study's configuration can be set, and by which options."""
+
+
+def written(parameter: str) -> str:
+    """A parameter as it is written on a command line."""
+    negative = {"special_tokens": "--no-special-tokens"}
+    return negative.get(parameter, f"--{parameter.replace('_', '-')}")
+
+
+def refuse(command: str, unused: Iterable[str], given: Given, takes: str) -> None:
+    """Raise if an option was written that a command has no use for."""
+    for name in unused:
+        if name in given:
+            raise InputError(f"{command} takes no {written(name)}; {takes}")
+
+
+def taken(entry: Entry) -> list[str]:
+    """The options of a claim or a study, as they are written."""
+    return [written(each) for field in FIELDS if field in entry.options for each in FIELDS[field]]
+
+
+def _experiment(help_text: str, field: str, *names: str) -> Any:
+    """An option of claims and studies, with the list of those that take it."""
+    known = [each for each in ENTRIES if each.kind != "question"]
+    taking = [each.id for each in known if field in each.options]
+    others = [each.id for each in known if field not in each.options]
+    few = f"All but {', '.join(others)}" if len(others) < len(taking) else ", ".join(taking)
+    return typer.Option(
+        *names, help=f"{help_text} [{few}]", show_default=False, rich_help_panel="Choices"
+    )
+
+
+@dataclass(frozen=True)
+class ExperimentOptions:
+    """What can be chosen about a claim or a study; each takes some of it and has its defaults."""
+
+    seed: Annotated[int, _experiment("Seed of whatever is random.", "seed")] = 0
+    models: Annotated[
+        str, _experiment("Built-in names, tried at initialisation, comma-separated.", "models")
+    ] = ""
+    pretrained: Annotated[
+        list[str] | None,
+        _experiment("A folder or Hub id with weights, or LABEL=one; may be repeated.", "models"),
+    ] = None
+    pickled: Annotated[
+        bool, _experiment("Also read pickle files (weights only).", "models", "--pickled")
+    ] = False
+    text: Annotated[
+        Path | None,
+        _experiment("Your own text, a paragraph per sample; '-' for standard input.", "texts"),
+    ] = None
+    passages: Annotated[int, _experiment("Samples at most.", "texts")] = 32
+    length: Annotated[int, _experiment("Tokens per sample at most.", "length")] = 128
+
+
 def takes(*groups: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the options of some groups; it is called with one filled group each.
 
-    Typer reads options off a function's signature, so that signature is put together here.
+    Also with ``given``, the parameters that were really written. Typer reads options off a
+    function's signature, so that signature is put together here.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = list(inspect.signature(command).parameters.values())[len(groups) :]
 
         @functools.wraps(command)
-        def run(**given: Any) -> None:
+        def run(context: typer.Context, **values: Any) -> None:
+            given = frozenset(name for name in values if _is_given(context, name))
             filled = [
-                group(**{field.name: given.pop(field.name) for field in fields(group)})
+                group(**{field.name: values.pop(field.name) for field in fields(group)})
                 for group in groups
             ]
-            command(*filled, **given)
+            command(*filled, given=given, **values)
 
         shared = [_parameter(group, field) for group in groups for field in fields(group)]
-        parameters = [*own, *shared]
+        first = inspect.Parameter(
+            "context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context
+        )
+        parameters = [first, *(each for each in own if each.name != "given"), *shared]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {each.name: each.annotation for each in parameters}
         return run
 
     return decorate
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _parameter(group: type, field: Any) -> inspect.Parameter:

@@ -1,21 +1,10 @@
-"""Charts and words → one HTML file; the same findings in a terminal."""
+"""A result as a page, as files, in a terminal and as JSON; each knows ``Result`` and no more."""
 
-from rankscope.report.claim import claim_chart, claim_page
-from rankscope.report.diagnosis import diagnosis_page
-from rankscope.report.page import Report, Section
-from rankscope.report.paths import exactness, paths_page
-from rankscope.report.study import study_charts, study_page
-from rankscope.report.writing import write_html
+from rankscope.report._compose import page
+from rankscope.report._document import Report, Section
+from rankscope.report._files import write
+from rankscope.report._html import write_html
+from rankscope.report._json import to_json
+from rankscope.report._terminal import show
 
-__all__ = [
-    "Report",
-    "Section",
-    "claim_chart",
-    "claim_page",
-    "diagnosis_page",
-    "exactness",
-    "paths_page",
-    "study_charts",
-    "study_page",
-    "write_html",
-]
+__all__ = ["Report", "Section", "page", "show", "to_json", "write", "write_html"]

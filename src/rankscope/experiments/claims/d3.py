@@ -18,7 +18,7 @@ from rankscope.metrics.norms import matrix_norm
 from rankscope.network import MLP, Network, Spec
 from rankscope.numerals import short
 from rankscope.results import Drawing, Result
-from rankscope.theory.lipschitz import row_gain
+from rankscope.theory.residual_bounds import row_gain
 
 ENTRY = CATALOGUE["D3"]
 _NONE = "no MLP"

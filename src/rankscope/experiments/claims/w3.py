@@ -22,6 +22,7 @@ from rankscope.network import Network, Spec
 from rankscope.network.norms import NormKind
 from rankscope.results import Drawing, Result, Verdict
 from rankscope.streams import stream
+from rankscope.theory import second_eigenvalue
 from rankscope.tracing import Trace
 
 ENTRY = CATALOGUE["W3"]
@@ -144,17 +145,6 @@ def laws(config: Config, table: pl.DataFrame) -> dict[Run, Law]:
         one: law(medians(summary, RELATIVE, model=one.panel, variant=one.mask), UNEVEN)
         for one in config.runs
     }
-
-
-def second_eigenvalue(mask: Mask, tokens: int) -> float:
-    """Of uniform attention under a mask: the factor by which its averaging dies out (derived).
-
-    >>> second_eigenvalue(as_mask("causal"), 4)
-    0.5
-    """
-    seen = mask.matrix(tokens).double()
-    sizes = torch.linalg.eigvals(seen / seen.sum(-1, keepdim=True)).abs()
-    return float(sizes.sort(descending=True).values[1])
 
 
 def mask_of(name: str, tokens: int) -> Mask:

@@ -1,0 +1,319 @@
+"""From options to what is asked about; imported only once a command runs."""
+
+import inspect
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from rankscope.cli.options import (
+    FIELDS,
+    ExperimentOptions,
+    Given,
+    InputOptions,
+    ModelOptions,
+    NetworkOptions,
+    ReadingOptions,
+    refuse,
+    taken,
+    written,
+)
+from rankscope.errors import InputError
+from rankscope.experiments.catalogue import Entry
+from rankscope.experiments.subject import Subject
+from rankscope.masks import Mask, as_mask
+from rankscope.network import Network, Spec
+from rankscope.network.network import ABLATIONS
+from rankscope.text import embed, passages
+
+if TYPE_CHECKING:
+    from rankscope.experiments.models import Case
+    from rankscope.families import Loaded
+
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+_BERT_EPS = 1e-12
+_OF_RANDOM_NETWORKS = ("layers", "heads", "width", "mlp_ratio", "norm", "norm_place", "init")
+
+
+def subject(
+    model: ModelOptions,
+    network: NetworkOptions,
+    source: InputOptions,
+    given: Given,
+    *,
+    without: str = "",
+    masks: Sequence[str] = (),
+) -> Subject:
+    """The random network of the options, or the model that was named, less some parts.
+
+    ``masks`` are those a command compares; the seed may be theirs.
+    """
+    checked_seed(network.seed)
+    _readable(source)
+    parts = _parts(without)
+    if model.model is None:
+        _only_with_a_model(given)
+        found = _random(model, network, source)
+    else:
+        found = _real(model.model, model, network, source, given, masks)
+    left_out = {"without": ", ".join(parts)} if parts else {}
+    return replace(found.without(*parts), about={**found.about, **left_out})
+
+
+def mask(name: str, seed: int) -> Mask:
+    """A mask by its name; one that is drawn and names no seed of its own follows ``seed``."""
+    takes_seed = "seed" in inspect.signature(as_mask).parameters  # until it does
+    return as_mask(name, **({"seed": seed} if takes_seed else {}))
+
+
+def masks(listed: Sequence[str], seed: int) -> tuple[Mask, ...]:
+    """Masks by their names; a wrong one is found before any work is done."""
+    if not listed:
+        raise InputError("--masks names none; try full,causal,window:8.")
+    return tuple(mask(name, seed) for name in listed)
+
+
+def names(listed: str) -> list[str]:
+    """The names in a comma-separated list."""
+    return [name.strip() for name in listed.split(",") if name.strip()]
+
+
+def checked_seed(seed: int) -> int:
+    """The seed, unless random numbers cannot start from it."""
+    if not 0 <= seed < 2**63 - 2**20:  # some experiments count on from it
+        raise InputError(f"--seed {seed} is out of range; use 0 to 2^62.")
+    return seed
+
+
+def count_all_tokens(command: str, model: ModelOptions, why: str) -> None:
+    """Raise if special tokens are to be left out of figures that are about all tokens."""
+    if not model.special_tokens:
+        raise InputError(f"--no-special-tokens is not for {command}: {why}; leave it out.")
+
+
+def configuration(
+    entry: Entry, options: ExperimentOptions, given: Given, *, san: ReadingOptions | None = None
+) -> dict[str, Any]:
+    """The fields of a claim's or study's configuration that were chosen; it has the others."""
+    takes = ", ".join([*taken(entry), "--output"]) + " and --json"
+    for field, parameters in FIELDS.items():
+        if field not in entry.options:
+            refuse(f"{entry.kind} {entry.id}", parameters, given, f"it takes {takes}.")
+    usual = entry.module().Config()
+    chosen: dict[str, Any] = {}
+    if given & set(FIELDS["seed"]):
+        chosen["seed"] = checked_seed(options.seed)
+    if given & set(FIELDS["models"]):
+        chosen["models"] = _cases(options, given, usual.models)
+    if given & set(FIELDS["texts"]):
+        chosen["texts"] = tuple(_texts(options.text, options.passages))
+    if given & set(FIELDS["length"]):
+        chosen["length"] = _length(options.length)
+    if san is not None and given & set(FIELDS["reading"]):
+        asked = {name: getattr(san, name) for name in FIELDS["reading"] if name in given}
+        chosen["reading"] = replace(usual.reading, **asked)
+    return chosen
+
+
+def _cases(options: ExperimentOptions, given: Given, usual: Sequence["Case"]) -> tuple["Case", ...]:
+    """Models to try: built-in ones at initialisation, and real ones with their weights."""
+    from rankscope.experiments.models import Case, at_initialisation
+
+    if options.pickled and not options.pretrained:
+        raise InputError("--pickled is about --pretrained models, and none was named.")
+    fresh = at_initialisation(*names(options.models)) if "models" in given else tuple(usual)
+    trained: dict[str, Case] = {}
+    for one in options.pretrained or []:
+        label, _, source = ("", "", one) if Path(one).is_dir() else one.rpartition("=")
+        label = label or Path(source).name
+        taken = sum(known == label or known.startswith(f"{label} ") for known in trained)
+        label = f"{label} {taken + 1}" if taken else label
+        trained[label] = Case(source, trained=True, label=label, pickled=options.pickled)
+    if not fresh and not trained:
+        raise InputError("there is no model to try; name some with --models or --pretrained.")
+    return (*fresh, *trained.values())
+
+
+def _only_with_a_model(given: Given) -> None:
+    for name in ("at_init", "pickled"):
+        if name in given:
+            raise InputError(f"{written(name)} is about a MODEL, and none was named.")
+
+
+def _random(model: ModelOptions, network: NetworkOptions, source: InputOptions) -> Subject:
+    spec = Spec(
+        network.layers,
+        network.heads,
+        network.width,
+        mlp_ratio=network.mlp_ratio,
+        norm=network.norm,
+        norm_place=network.norm_place,
+        norm_eps=_BERT_EPS,
+        mask=mask(network.mask or "full", network.seed),
+        init=_number(network.init),
+    )
+    dtype = _DTYPES[network.precision]
+    net = Network.random(spec, seed=network.seed, dtype=dtype)
+    x, token_mask = embed(
+        _texts(source.text, source.passages),
+        network.width,
+        length=source.length,
+        seed=network.seed,
+        dtype=dtype,
+    )
+    title = f"A random network: {spec.layers} layers, {spec.heads} heads, width {spec.width}"
+    about = {
+        "norm": "none" if network.norm == "none" else f"{network.norm}, {network.norm_place}",
+        "init": network.init,
+        "mask": str(spec.mask),
+        **_about(x, model, _origin(source)),
+    }
+    measured = None if model.special_tokens else _between(token_mask)
+    return Subject(net, x, token_mask, measured, title, about)
+
+
+def _real(
+    name: str,
+    model: ModelOptions,
+    network: NetworkOptions,
+    source: InputOptions,
+    given: Given,
+    masks: Sequence[str],
+) -> Subject:
+    from rankscope.families import load
+
+    for option in _OF_RANDOM_NETWORKS:
+        if option in given:
+            raise InputError(
+                f"{written(option)} describes a random network, but a MODEL was named."
+            )
+    if model.at_init and model.pickled:
+        raise InputError("--pickled is about pretrained weights, and --at-init draws new ones.")
+    dtype = _DTYPES[network.precision]
+    loaded = load(name, init=model.at_init, seed=network.seed, dtype=dtype, pickled=model.pickled)
+    drawn = [each for each in (network.mask, *masks) if each is not None and _is_drawn(each)]
+    if "seed" in given and not (model.at_init or loaded.sees_images or drawn):
+        raise InputError(
+            f"--seed {network.seed} changes nothing: {name} is pretrained and reads text; "
+            "--at-init draws its weights anew."
+        )
+    x, token_mask, special = _read(loaded, source, network.seed, given)
+    net = loaded.network
+    read = "images of noise" if loaded.sees_images else _origin(source)
+    about = {"weights": "random" if model.at_init else "pretrained", **_about(x, model, read)}
+    if network.mask is not None:
+        net = net.with_mask(mask(network.mask, network.seed))
+        about["mask"] = str(net.spec.mask)
+    state = "at initialisation" if model.at_init else "pretrained"
+    title = (
+        f"{name}, {state}: {loaded.family.name}, {net.spec.layers} layers, {net.spec.heads} heads"
+    )
+    measured = None if model.special_tokens else token_mask & ~special
+    return Subject(net, x, token_mask, measured, title, about)
+
+
+def _read(
+    loaded: "Loaded", source: InputOptions, seed: int, given: Given
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The blocks' input for the texts; noise for models that see images."""
+    if not loaded.sees_images:
+        return loaded.inputs(_texts(source.text, source.passages), length=source.length)
+    for name in ("text", "length"):
+        if name in given:
+            raise InputError(f"{loaded.name} sees images, so {written(name)} has no use.")
+    return loaded.inputs(loaded.noise_images(source.passages, seed=seed))
+
+
+def _is_drawn(name: str) -> bool:
+    """Whether a mask depends on the seed."""
+    return mask(name, 0) != mask(name, 1)
+
+
+def _parts(without: str) -> list[str]:
+    """Parts to leave out; a wrong one is found before any work is done."""
+    listed = names(without)
+    for name in listed:
+        if name not in ABLATIONS:
+            raise InputError(
+                f"--without: a network has no part {name!r}; choose {', '.join(ABLATIONS)}."
+            )
+    return listed
+
+
+def _readable(source: InputOptions) -> None:
+    _passages(source.passages)
+    _length(source.length)
+
+
+def _passages(count: int) -> int:
+    if count < 1:
+        raise InputError(f"--passages {count} leaves nothing to read; use 1 or more.")
+    return count
+
+
+def _length(tokens: int) -> int:
+    if not 3 <= tokens < 2**31:
+        raise InputError(f"--length {tokens} is out of range; use 3 or more tokens.")
+    return tokens
+
+
+def _texts(path: Path | None, most: int) -> list[str]:
+    """The texts to read: the bundled ones or the user's, no more than asked for."""
+    found = passages() if path is None else _paragraphs(path)
+    return found[: _passages(most)]
+
+
+def _paragraphs(path: Path) -> list[str]:
+    """The paragraphs of a text file, told apart by blank lines; '-' is standard input."""
+    try:
+        text = _bytes(path).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--text {path} cannot be read as UTF-8 text: {error}.") from error
+    found = [" ".join(part.split()) for part in re.split(r"\n\s*\n", text)]
+    found = [part for part in found if part]
+    if not found:
+        raise InputError(f"--text {path} holds no text; give at least one paragraph.")
+    return found
+
+
+def _bytes(path: Path) -> bytes:
+    if str(path) != "-":
+        return path.read_bytes()
+    if sys.stdin is None:
+        raise InputError("--text - reads standard input, which is closed.")
+    return sys.stdin.buffer.read()
+
+
+def _about(x: Tensor, model: ModelOptions, read: str) -> dict[str, str]:
+    """What was looked at, for the provenance."""
+    return {
+        "input": f"{len(x)} samples of up to {x.shape[1]} tokens, {read}",
+        "special tokens": "counted" if model.special_tokens else "left out of the figures",
+        "dtype": str(x.dtype),
+    }
+
+
+def _origin(source: InputOptions) -> str:
+    return "bundled passages" if source.text is None else str(source.text)
+
+
+def _between(token_mask: Tensor) -> Tensor:
+    """The tokens between CLS and SEP, which stand first and last in bundled tokenisation."""
+    position = token_mask.cumsum(-1)
+    inner = token_mask & (position > 1) & (position < token_mask.sum(-1, keepdim=True))
+    if not bool(inner.any(-1).all()):
+        raise InputError("some sample has no token besides CLS and SEP; keep special tokens.")
+    return inner
+
+
+def _number(init: str) -> str | float:
+    """An initialisation's name, or the standard deviation it spells."""
+    try:
+        return float(init)
+    except ValueError:
+        return init

@@ -1,0 +1,38 @@
+"""Lists and JSON on standard output, and one sentence on standard error; imports nothing heavy."""
+
+import json
+import sys
+import textwrap
+from collections.abc import Mapping
+from shutil import get_terminal_size
+from typing import Any, TextIO
+
+
+def print_json(value: Any) -> None:
+    """JSON on standard output, in one line."""
+    json.dump(value, sys.stdout, allow_nan=False)
+    sys.stdout.write("\n")
+
+
+def print_list(lines: Mapping[str, str]) -> None:
+    """Names and what they are, a line each; in a terminal, lines are broken beside the names."""
+    margin = max(map(len, lines)) + 2
+    for name, words in lines.items():
+        print(_broken(f"{name:<{margin}}{words}", sys.stdout, margin))
+
+
+def print_error(sentence: str) -> None:
+    """A sentence on standard error; in a terminal, it is broken between words only."""
+    print(_broken(f"rankscope: {sentence}", sys.stderr), file=sys.stderr)
+
+
+def _broken(line: str, stream: TextIO, margin: int = 0) -> str:
+    if not stream.isatty():
+        return line
+    return textwrap.fill(
+        line,
+        get_terminal_size().columns,
+        subsequent_indent=" " * margin,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

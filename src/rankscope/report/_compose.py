@@ -1,0 +1,71 @@
+"""``page``: a result → what its page consists of; nothing is computed here."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from rankscope.figures import draw, headings, reading
+from rankscope.metric_catalogue import metric
+from rankscope.report._document import Report, Section
+from rankscope.report._grids import METRIC, Grid, grids
+from rankscope.report._prose import sentences
+from rankscope.report._provenance import in_words
+from rankscope.results import Result
+
+_MOST_COLUMNS: Final = 6
+VERDICTS: Final = {
+    "holds": "Holds in every case tried",
+    "fails": "Holds in no case tried",
+    "depends": "Holds in some of the cases tried, not in others",
+}
+
+
+def page(result: Result) -> Report:
+    """The page for a result: its verdict, what was found, its charts, their figures, its origin.
+
+    >>> write_html(page(result), "report.html")
+    """
+    return Report(
+        title=result.title,
+        lead=result.question if result.question != result.title else "",
+        verdicts=[(each.variant, each.sentence, each.fate) for each in result.findings],
+        sections=[*_found(sentences(result)), *_charts(result), *_tables(result)],
+        provenance=in_words(result.provenance),
+        overline=" · ".join(filter(None, [result.id if result.verdict else "", result.source])),
+        answer=None if result.verdict is None else (VERDICTS[result.verdict], result.verdict),
+        key_figures=result.key_figures,
+    )
+
+
+def _found(said: Sequence[str]) -> list[Section]:
+    if not said:
+        return []
+    # One is a paragraph, several are a list.
+    text = said[0] if len(said) == 1 else "\n".join(f"- {each}" for each in said)
+    return [Section("What was found", text)]
+
+
+def _charts(result: Result) -> list[Section]:
+    return [
+        Section(heading, f"{drawing.caption} {reading(drawing)}".strip(), draw(drawing, result))
+        for heading, drawing in zip(headings(result.drawings), result.drawings, strict=True)
+    ]
+
+
+def _tables(result: Result) -> list[Section]:
+    return [
+        Section(_heading(grid), _told(grid), None, grid)
+        for grid in grids(result, most=_MOST_COLUMNS)
+    ]
+
+
+def _heading(grid: Grid) -> str:
+    what = metric(grid.metrics[0]).title if len(grid.metrics) == 1 else "All metrics"
+    where = "" if grid.place == METRIC else f" by {grid.place}"
+    return f"{what}{where}, in figures"
+
+
+def _told(grid: Grid) -> str:
+    told = [f"{grid.statistic}s over the samples"] if grid.statistic else []
+    told += ["after the last layer"] if grid.last_layer else []
+    text = ", ".join(told)
+    return f"{text[:1].upper()}{text[1:]}." if text else ""

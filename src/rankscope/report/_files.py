@@ -1,0 +1,41 @@
+"""``write``: a result as files."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from rankscope import tables
+from rankscope.figures import save
+from rankscope.report._compose import page
+from rankscope.report._html import write_html
+from rankscope.results import Result
+
+
+def write(
+    result: Result, folder: str | Path, *, on_step: Callable[[float], None] | None = None
+) -> dict[str, str]:
+    """Write a result's table, charts and page; what each file is, and where.
+
+    >>> write(result, "out")
+    {'table': 'out/diagnose.parquet', 'chart': 'out/diagnose.png', 'report': 'out/diagnose.html'}
+
+    The table is Parquet with the provenance inside, each chart a PNG, and the page one HTML file
+    that needs nothing else. ``on_step`` is told the share of the work that is done.
+    """
+    stem = Path(folder) / result.stem
+    files = {"table": tables.write(result.table, f"{stem}.parquet", result.provenance)}
+    document = page(result)
+    # The very charts of the page: to draw one takes long.
+    charts = [section.chart for section in document.sections if section.chart is not None]
+    for number, chart in enumerate(charts, start=1):
+        _tell(on_step, number / (len(charts) + 2))
+        which = "" if number == 1 else f"-{number}"
+        files[f"chart{which}"] = save(chart, f"{stem}{which}.png")
+    _tell(on_step, 1 - 1 / (len(charts) + 2))
+    files["report"] = write_html(document, f"{stem}.html")
+    _tell(on_step, 1.0)
+    return {what: str(path) for what, path in files.items()}
+
+
+def _tell(on_step: Callable[[float], None] | None, share: float) -> None:
+    if on_step is not None:
+        on_step(share)

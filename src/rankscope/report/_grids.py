@@ -1,0 +1,195 @@
+"""A result's metrics as small grids of numbers, for a page and a terminal to set in figures."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, Final, Literal
+
+import polars as pl
+
+from rankscope.metric_catalogue import metric as entry_of
+from rankscope.results import Result
+
+Statistic = Literal["mean", "median", ""]
+"""What stands for the samples; nothing where there was but one."""
+
+MEANS: Final = ("by_layer", "by_model", "by_length", "head_map")
+"""Figures whose curves are means over the samples; those of the others are medians."""
+BIAS: Final = "bias"
+METRIC: Final = "metric"
+_LABELS: Final = ("model", "variant", "setting")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number, and the metric it is of."""
+
+    value: float | None
+    metric: str
+
+
+@dataclass(frozen=True)
+class Grid:
+    """One statistic of some curves in some places: layers, lengths of paths, or settings.
+
+    If ``metric`` is empty, the curves are metrics; if ``place`` is ``METRIC``, the places are, each
+    a number for each curve. ``about`` says which of several models it is. Where ``cells`` holds
+    nothing, nothing was measured.
+    """
+
+    metric: str
+    about: str
+    statistic: Statistic
+    place: str
+    places: Sequence[Any]
+    curves: Sequence[str]
+    cells: Mapping[tuple[Any, str], Cell]
+    last_layer: bool = False
+    """Whether it leaves out all layers but the last."""
+
+    @property
+    def by_metric(self) -> bool:
+        """Whether its curves are metrics."""
+        return not self.metric
+
+    @property
+    def metrics(self) -> list[str]:
+        """The metrics its numbers are of."""
+        return list(dict.fromkeys(cell.metric for cell in self.cells.values()))
+
+    def column(self, curve: str) -> list[Cell | None]:
+        """A curve's numbers, place by place."""
+        return [self.cells.get((place, curve)) for place in self.places]
+
+    def label(self, place: Any) -> str:
+        """What a place is called; only the biases are of no length."""
+        if place is None:
+            return BIAS
+        if self.place == METRIC:
+            return entry_of(place).title
+        return f"{place:g}" if isinstance(place, float) else str(place)
+
+
+def grids(result: Result, *, apart: Sequence[str] = (), most: int) -> list[Grid]:
+    """The metrics a result tells in figures, at no more than ``most`` places.
+
+    Labels in the columns ``apart`` get a grid each; other labels name the curves. Metrics of one
+    curve stand side by side, and those that are one number for each curve below each other.
+    """
+    metrics = result.shown or result.summary["metric"].unique(maintain_order=True).to_list()
+    found = [grid for metric in metrics for grid in _of_metric(result, metric, apart)]
+    joined = [_joined(list(alike)) for _, alike in groupby(found, _kind)]
+    return [replace(grid, places=_few(grid.places, most)) for grid in joined]
+
+
+def statistic(result: Result, metric: str) -> Statistic:
+    """Which statistic a table of a metric tells: that which its charts draw."""
+    if result.summary.filter(pl.col("metric") == metric)["count"].max() == 1:
+        return ""
+    about = [each for each in result.drawings if each.metric == metric] or result.drawings
+    return "mean" if any(each.figure in MEANS for each in about) else "median"
+
+
+def thinned(places: Sequence[Any], most: int) -> list[Any]:
+    """The first ones and evenly spaced ones up to the last, if there are more than ``most``."""
+    if len(places) <= most:
+        return list(places)
+    early, late = list(places[: most // 2]), places[most // 2 :]
+    steps = most - len(early)
+    return early + [late[round((k + 1) * len(late) / steps) - 1] for k in range(steps)]
+
+
+def _of_metric(result: Result, metric: str, apart: Sequence[str]) -> Iterator[Grid]:
+    """A grid for each label that gets its own; what was varied always does."""
+    rows = result.summary.filter(pl.col("metric") == metric)
+    by = [name for name in ("parameter", *apart) if _varied(rows, name) > 0]
+    several = [name for name in apart if _varied(rows, name) > 1]
+    for part in rows.partition_by(by, maintain_order=True) if by else [rows]:
+        about = ", ".join(str(part[name][0]) for name in several)
+        yield _grid(part, metric, about, statistic(result, metric), apart)
+
+
+def _grid(
+    rows: pl.DataFrame, metric: str, about: str, shown: Statistic, apart: Sequence[str]
+) -> Grid:
+    place = _place(rows)
+    last_layer = place == "length" and _varied(rows, "layer") > 1
+    if last_layer:
+        rows = rows.filter(pl.col("layer") == pl.col("layer").max())
+    varied = (rows.row(0, named=True).get("parameter") or "setting").replace("_", " ")
+    naming = [name for name in _LABELS if name in rows.columns and name not in (place, *apart)]
+    cells = {}
+    for row in rows.iter_rows(named=True):
+        labels = [
+            f"{varied} {row[name]:g}" if name == "setting" else str(row[name])
+            for name in naming
+            if row[name] is not None
+        ]
+        at = metric if place == METRIC else row[place]
+        cells[at, " · ".join(labels)] = Cell(row[shown or "mean"], metric)
+    # A curve without any place, where others have them, is another measurement.
+    placed = {curve for at, curve in cells if at is not None}
+    cells = {key: cell for key, cell in cells.items() if key[1] in placed}
+    return Grid(
+        metric,
+        about,
+        shown,
+        varied if place == "setting" else place,
+        list(dict.fromkeys(at for at, _ in cells)),
+        list(dict.fromkeys(curve for _, curve in cells)),
+        cells,
+        last_layer,
+    )
+
+
+def _place(rows: pl.DataFrame) -> str:
+    """The column along which a metric is told; its own name if it is told once."""
+    if _varied(rows, "setting") > 0 and _varied(rows, "layer") <= 1:
+        return "setting"
+    if _varied(rows, "length") > 0:
+        return "length"
+    return "layer" if _varied(rows, "layer") > 0 else METRIC
+
+
+def _kind(grid: Grid) -> tuple[str, ...]:
+    """What neighbours have in common that can stand together."""
+    if grid.place != METRIC and len(grid.curves) > 1:
+        return (grid.metric, grid.about)  # with no other
+    return (grid.place, grid.statistic, grid.about, *grid.curves)
+
+
+def _joined(alike: Sequence[Grid]) -> Grid:
+    """Several metrics as one grid: of one curve side by side, of one place below each other."""
+    first = alike[0]
+    curve = first.curves[0]
+    if first.place != METRIC and (len(alike) > 1 or not curve):
+        return replace(
+            first,
+            metric="",
+            about=", ".join(filter(None, [curve, first.about])),
+            places=list(dict.fromkeys(place for grid in alike for place in grid.places)),
+            curves=[grid.metric for grid in alike],
+            cells={
+                (place, grid.metric): cell
+                for grid in alike
+                for (place, _), cell in grid.cells.items()
+            },
+        )
+    return replace(
+        first,
+        places=[place for grid in alike for place in grid.places],
+        cells={key: cell for grid in alike for key, cell in grid.cells.items()},
+    )
+
+
+def _few(places: Sequence[Any], most: int) -> list[Any]:
+    """Places in order, a few of them; what has none comes last, and names have no order."""
+    known = [place for place in places if place is not None]
+    if any(isinstance(place, str) for place in known):
+        return known
+    known.sort()
+    return thinned(known, most) + [None] * (None in places)
+
+
+def _varied(rows: pl.DataFrame, column: str) -> int:
+    return rows[column].drop_nulls().n_unique() if column in rows.columns else 0

@@ -1,0 +1,58 @@
+"""Plain text → HTML: everything escaped, then paragraphs, lists, bold, code and powers of ten."""
+
+import re
+from html import escape
+
+from rankscope.results import Result
+
+_CODE = re.compile(r"`([^`\n]+)`")
+_BOLD = re.compile(r"\*\*(\S(?:[^*\n]*\S)?)\*\*")
+_POWER = re.compile(r"\b10\^([-−]?)(\d+(?:[.,]\d+)*)")
+_POINT = "- "
+_MANY = 6
+"""Points from which a list is set in columns."""
+
+
+def inline(text: str) -> str:
+    """A line of text, with ``**bold**``, code in backticks, and powers of ten raised.
+
+    >>> inline("`x` < **1**, 10^-5")
+    '<code>x</code> &lt; <strong>1</strong>, 10<sup>−5</sup>'
+    """
+    # Split at code first, so that stars inside it stay stars: every other part is code.
+    parts = _CODE.split(text)
+    return "".join(
+        f"<code>{escape(part)}</code>" if index % 2 else _marked(part)
+        for index, part in enumerate(parts)
+    )
+
+
+def paragraphs(text: str) -> str:
+    """Paragraphs and lists, told apart by empty lines."""
+    found = (part.strip() for part in re.split(r"\n\s*\n", text))
+    return "\n".join(_block(part) for part in found if part)
+
+
+def sentences(result: Result) -> list[str]:
+    """What a result says beside its findings, which are shown on their own."""
+    told = [each.sentence for each in result.findings]
+    return [said for said in result.sentences if not any(each in said for each in told)]
+
+
+def without_marks(text: str) -> str:
+    """The text alone, for where nothing is set in bold."""
+    return _BOLD.sub(r"\1", text)
+
+
+def _block(text: str) -> str:
+    lines = text.split("\n")
+    if not all(line.startswith(_POINT) for line in lines):
+        return f"<p>{inline(text)}</p>"
+    points = "\n".join(f"<li>{inline(line.removeprefix(_POINT))}</li>" for line in lines)
+    many = ' class="many"' if len(lines) > _MANY else ""
+    return f"<ul{many}>\n{points}\n</ul>"
+
+
+def _marked(text: str) -> str:
+    text = _BOLD.sub(r"<strong>\1</strong>", escape(text))
+    return _POWER.sub(lambda m: f"10<sup>{'−' if m[1] else ''}{m[2]}</sup>", text)

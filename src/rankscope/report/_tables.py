@@ -1,0 +1,125 @@
+"""A data frame or a grid → an HTML table with numbers one can read."""
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any, Final
+
+import polars as pl
+
+from rankscope.metric_catalogue import metric as entry_of
+from rankscope.numerals import power_of_ten_html, short_html
+from rankscope.report._grids import METRIC, Cell, Grid
+
+_NOTHING: Final = "–"
+
+
+def table(rows: pl.DataFrame | Grid) -> str:
+    """Rows as a table: numbers to the right, words to the left, row labels as headings."""
+    return _of_grid(rows) if isinstance(rows, Grid) else _of_frame(rows)
+
+
+def number(value: float | int) -> str:
+    """A number as HTML; a whole one keeps its digits, unless nobody would read them."""
+    return power_of_ten_html(math.log10(value)) if is_huge(value) else short_html(value)
+
+
+def is_huge(value: float | int) -> bool:
+    """Whether a whole number has more digits than anybody reads."""
+    return isinstance(value, int) and abs(value) >= 10**15
+
+
+def known_figures(figures: Mapping[str, float]) -> dict[str, float]:
+    """Figures under names as words, less those that are NaN."""
+    return {
+        name.replace("_", " "): value
+        for name, value in figures.items()
+        if isinstance(value, int) or not math.isnan(value)  # whole numbers may be beyond all floats
+    }
+
+
+def _of_frame(frame: pl.DataFrame) -> str:
+    numeric = [kind.is_numeric() for kind in frame.dtypes]
+    heads = [
+        _head(name.replace("_", " "), right=right)
+        for name, right in zip(frame.columns, numeric, strict=True)
+    ]
+    return _framed(heads, [_cells(row, numeric) for row in frame.iter_rows()])
+
+
+def _of_grid(grid: Grid) -> str:
+    """A row for each curve, a column for each place."""
+    heads = [_head("metric" if grid.by_metric else "", right=False)]
+    heads += [_head(_place(grid, place), right=True) for place in grid.places]
+    names = (entry_of(name).title if grid.by_metric else name for name in grid.curves)
+    whole = {
+        metric: all(_is_whole(cell) for cell in grid.cells.values() if cell.metric == metric)
+        for metric in grid.metrics
+    }
+    rows = [
+        f'<th scope="row">{escape(name)}</th>'
+        + "".join(_figure(cell, whole) for cell in grid.column(curve))
+        for name, curve in zip(names, grid.curves, strict=True)
+    ]
+    return _framed(heads, rows)
+
+
+def _place(grid: Grid, place: Any) -> str:
+    label = grid.label(place)
+    return label if place is None or grid.place == METRIC else f"{grid.place} {label}"
+
+
+def _is_whole(cell: Cell) -> bool:
+    return cell.value is None or not math.isfinite(cell.value) or cell.value.is_integer()
+
+
+def _figure(cell: Cell | None, whole: Mapping[str, bool]) -> str:
+    """A number of a grid; one of a metric that is whole throughout is told as such."""
+    if cell is None or cell.value is None or math.isnan(cell.value):
+        return f'<td class="number">{_NOTHING}</td>'
+    value = cell.value
+    if entry_of(cell.metric).scale == "exponent":
+        return f'<td class="number">{power_of_ten_html(value, digits=3)}</td>'
+    shown = number(int(value) if whole[cell.metric] and math.isfinite(value) else value)
+    return f'<td class="number" title="{value!r}">{shown}</td>'
+
+
+def _framed(heads: Sequence[str], rows: Sequence[str]) -> str:
+    body = "\n".join(f"<tr>{row}</tr>" for row in rows)
+    return (
+        '<div class="table" tabindex="0"><table>\n'
+        f"<thead><tr>{''.join(heads)}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table></div>"
+    )
+
+
+def _head(name: str, *, right: bool) -> str:
+    return f'<th scope="col"{_aligned(right)}>{escape(name)}</th>'
+
+
+def _cells(row: tuple[Any, ...], numeric: list[bool]) -> str:
+    return "".join(
+        _cell(value, right=right, label=index == 0 and not right)
+        for index, (value, right) in enumerate(zip(row, numeric, strict=True))
+    )
+
+
+def _cell(value: Any, *, right: bool, label: bool) -> str:
+    if label:
+        return f'<th scope="row">{escape(_words(value))}</th>'
+    if isinstance(value, float):
+        return f'<td{_aligned(right)} title="{value!r}">{number(value)}</td>'
+    if right and isinstance(value, int):
+        return f"<td{_aligned(right)}>{number(value)}</td>"
+    return f"<td{_aligned(right)}>{escape(_words(value))}</td>"
+
+
+def _words(value: Any) -> str:
+    if value is None:
+        return _NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
+
+
+def _aligned(right: bool) -> str:
+    return ' class="number"' if right else ""

@@ -1,0 +1,115 @@
+"""``show``: a result in a terminal."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rankscope.metric_catalogue import metric as entry_of
+from rankscope.numerals import power_of_ten, short
+from rankscope.report._grids import METRIC, Cell, Grid, grids
+from rankscope.report._prose import sentences, without_marks
+from rankscope.report._tables import is_huge, known_figures
+from rankscope.results import Result
+
+_SIDE_BY_SIDE: Final = 4
+_MOST_ROWS: Final = 16
+_STYLE: Final = {
+    "collapse": "bold red",
+    "slow": "yellow",
+    "holds": "green",
+    "fails": "bold red",
+    "depends": "yellow",
+}
+
+
+def show(result: Result, console: Console | None = None) -> None:
+    """Print a result: its title and verdict, what was found in words, and the figures behind it.
+
+    >>> show(result)
+    """
+    console = console or Console()
+    _print(console, _title(result))
+    if result.question != result.title:
+        _print(console, Text(result.question))
+    told = [(Text(each.variant, _STYLE[each.fate]), each.sentence) for each in result.findings]
+    for rows in (told, [(Text("•"), each) for each in sentences(result)]):
+        if rows:
+            console.print()
+            console.print(_listed(rows))
+    known = known_figures(result.key_figures)
+    if known:
+        console.print()
+        quoted = (f"{name} {_figure(value)}" for name, value in known.items())
+        _print(console, Text("; ".join(quoted)))
+    for grid in grids(result, apart=("model",), most=_MOST_ROWS):
+        console.print()
+        _print(console, Text(_heading(grid), style="italic"))
+        for start in range(0, len(grid.curves), _SIDE_BY_SIDE):
+            console.print(_table(grid, grid.curves[start : start + _SIDE_BY_SIDE]))
+
+
+def tell(cell: Cell | None) -> str:
+    """A number in a few characters; a dash where it is not known, nothing where there is none."""
+    if cell is None:
+        return ""
+    if cell.value is None or math.isnan(cell.value):
+        return "–"
+    if entry_of(cell.metric).scale == "exponent":
+        return power_of_ten(cell.value, digits=3)
+    return short(cell.value)
+
+
+def _figure(value: float) -> str:
+    return power_of_ten(math.log10(value)) if is_huge(value) else short(value)
+
+
+def _title(result: Result) -> Text:
+    """The title; for a claim also its id and its verdict."""
+    if result.verdict is None:
+        return Text(result.title, style="bold")
+    verdict = Text(result.verdict, style=_STYLE[result.verdict])
+    return Text(f"{result.id}  {result.title}  ") + verdict
+
+
+def _listed(rows: Iterable[tuple[Text, str]]) -> Table:
+    """Sentences below each other, each beside its label and broken between words."""
+    listed = Table.grid(padding=(0, 1))
+    listed.add_column(no_wrap=True)
+    for label, sentence in rows:
+        listed.add_row(label, Text(without_marks(sentence)))
+    return listed
+
+
+def _heading(grid: Grid) -> str:
+    """Which metric of what, which statistic, and where."""
+    entry = entry_of(grid.metric)
+    symbol = "" if entry.symbol in entry.title.lower() else entry.symbol
+    told = [
+        f"{entry.title} {symbol}".strip() if grid.metric and grid.place != METRIC else "",
+        grid.about,
+        f"{grid.statistic} over the samples" if grid.statistic else "",
+        "after the last layer" if grid.last_layer else "",
+    ]
+    text = ", ".join(filter(None, told)) or "in figures"
+    return text[:1].upper() + text[1:]
+
+
+def _table(grid: Grid, curves: Sequence[str]) -> Table:
+    table = Table(box=None)
+    table.add_column("" if grid.place == METRIC else grid.place, justify="right", no_wrap=True)
+    for curve in curves:
+        # Names may be broken into lines, numbers may not.
+        widest = max(len(tell(cell)) for cell in grid.column(curve))
+        table.add_column(Text(curve), justify="right", min_width=widest)
+    for place in grid.places:
+        cells = [tell(grid.cells.get((place, curve))) for curve in curves]
+        table.add_row(grid.label(place), *cells)
+    return table
+
+
+def _print(console: Console, text: Text) -> None:
+    console.print(text, highlight=False)

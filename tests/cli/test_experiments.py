@@ -1,0 +1,271 @@
+"""Claims, studies and built-in models: listed, run and refused."""
+
+import json
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rankscope import tables
+from rankscope.cli.options import FIELDS
+from rankscope.experiments.catalogue import ENTRIES, Entry, entries
+from rankscope.experiments.config import Config as _Config
+from rankscope.experiments.models import Case, at_initialisation
+from rankscope.experiments.variants import Reading
+from rankscope.families import BUILTIN
+from rankscope.results import Drawing, Result
+from rankscope.text import passages
+
+from .test_cli import KEYS
+
+RUN = [each for each in ENTRIES if each.kind != "question"]
+OPTIONS = {
+    "seed": "--seed=3",
+    "models": "--models=bert-base",
+    "pretrained": "--pretrained=/does/not/exist",
+    "pickled": "--pickled",
+    "text": "--text=x",
+    "passages": "--passages=2",
+    "length": "--length=5",
+    "norms": "--norms=keep",
+    "mlp": "--mlp=remove",
+}
+
+
+@dataclass(frozen=True)
+class Config(_Config):
+    """Every field there can be, with defaults unlike those of the command line."""
+
+    models: tuple[Case, ...] = at_initialisation("gpt2")
+    texts: tuple[str, ...] | None = None
+    length: int = 17
+    reading: Reading = Reading("drop", "identity")
+
+
+@pytest.fixture
+def ran(monkeypatch) -> list[Any]:
+    """Instead of running an experiment, note its configuration and return a small result."""
+    noted: list[Any] = []
+
+    def module(entry: Entry) -> SimpleNamespace:
+        def run(config: Config, on_step: Any) -> Result:
+            noted.append(config)
+            on_step(0.5)
+            table = tables.frame({"layer": [0, 1], "metric": ["rank"] * 2, "value": [2.0, 1.0]})
+            return Result(
+                id=entry.id,
+                title=entry.title,
+                question="Is it so?",
+                sentences=("It is so in " + "every " * 30 + "case.",),
+                table=table,
+                provenance=entry.provenance(config),
+                source=entry.source,
+                verdict="holds" if entry.kind == "claim" else None,
+                drawings=(Drawing("by_depth", "", "rank"),),
+            )
+
+        return SimpleNamespace(Config=Config, run=run)
+
+    monkeypatch.setattr(Entry, "module", module)
+    return noted
+
+
+@pytest.mark.parametrize("kind", ["claim", "study"])
+def test_without_an_id_all_there_is_is_listed(rankscope, kind) -> None:
+    lines = rankscope(kind).stdout.splitlines()
+    for line, (id_, entry) in zip(lines, entries(kind).items(), strict=True):
+        assert line.split()[0] == id_
+        assert entry.title.rstrip(".") in line
+        assert entry.source in line
+        for field, parameters in FIELDS.items():
+            for parameter in parameters:
+                taken = field in entry.options
+                assert (f"--{parameter}" in line.replace(",", " ").split()) == taken
+
+
+@pytest.mark.parametrize("kind", ["claim", "study"])
+def test_the_list_as_json_is_the_catalogue(rankscope, kind) -> None:
+    listed = json.loads(rankscope(kind, "--json").stdout)
+    assert [each["id"] for each in listed] == list(entries(kind))
+    for each in listed:
+        assert set(each) == {"id", "kind", "title", "source", "options"}
+        entry = entries(kind)[each["id"]]
+        assert (each["title"], each["source"]) == (entry.title, entry.source)
+        assert set(each["options"]) == set(filter(None, entry.options))
+
+
+@pytest.mark.parametrize("kind", ["claim", "study"])
+def test_the_help_names_every_one(rankscope, kind) -> None:
+    words = rankscope(kind, "--help").stdout.split()
+    assert all(f"{id_}:" in words for id_ in entries(kind))
+
+
+def test_a_list_takes_no_options(refuses) -> None:
+    assert "claim takes no --seed; without an ID" in refuses("claim", "--seed=1")
+    assert "study takes no --output; without an ID" in refuses("study", "--output=x")
+
+
+def test_built_in_models_are_listed(rankscope) -> None:
+    lines = rankscope("models").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == list(BUILTIN)
+    assert lines[1].split(maxsplit=1)[1] == "bert: 24 layers, 16 heads, width 1024"
+    listed = json.loads(rankscope("models", "--json").stdout)
+    assert [each["name"] for each in listed] == list(BUILTIN)
+    assert set(listed[0]) == {"name", "family", "layers", "heads", "width"}
+
+
+@pytest.mark.parametrize("entry", RUN, ids=lambda entry: entry.id)
+def test_every_option_is_used_or_refused(rankscope, ran, entry, tmp_path) -> None:
+    """What is not in the catalogue is refused in a sentence; what is changes the configuration."""
+    (tmp_path / "x").write_text("A text.")
+    for field, parameters in FIELDS.items():
+        if entry.kind == "study" and field == "reading":
+            continue  # studies do not have the option
+        for parameter in parameters:
+            got = rankscope(entry.kind, entry.id, OPTIONS[parameter], "--json")
+            if field not in entry.options:
+                assert got.returncode == 2
+                assert f"{entry.kind} {entry.id} takes no --{parameter}; it takes" in got.stderr
+                assert "--output and --json." in got.stderr
+            elif parameter != "pickled":  # it is about --pretrained
+                assert got.returncode == 0, got.stderr
+                assert getattr(ran[-1], field) != getattr(Config(), field)
+    assert rankscope(entry.kind, entry.id, "--json").returncode == 0
+    assert ran[-1] == Config()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (["claim", "D8", "--text", "x"], "--text"),
+        (["claim", "D1", "--pretrained", "/does/not/exist"], "--pretrained"),
+        (["claim", "D2", "--length", "5"], "--length"),
+        (["study", "widths", "--models", "bert-base"], "--models"),
+    ],
+)
+def test_an_option_without_use_is_refused_with_what_there_is(refuses, arguments, option) -> None:
+    said = refuses(*arguments)
+    assert " ".join([*arguments[:2], "takes no", option]) in said
+    assert "--output and --json." in said
+    assert ("--seed" in said) == (arguments[1] != "D8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["trace", "--metrics=attention_entropy"], "trace --metrics attention_entropy: attention"),
+        (["trace", "--metrics=all"], "high_pass_ratio: attention is between all tokens"),
+        (["paths"], "paths: paths are added up for all tokens"),
+        (["bounds"], "bounds: the theorems' bounds are about all tokens"),
+        (["masks"], "masks: graphs of masks are about all tokens"),
+    ],
+)
+def test_figures_about_all_tokens_leave_none_out(refuses, arguments, why) -> None:
+    said = refuses(*arguments, "--no-special-tokens")
+    assert "--no-special-tokens is not for " in said
+    assert why in said
+
+
+def test_options_become_fields(rankscope, ran, tmp_path) -> None:
+    (tmp_path / "mine.txt").write_text("One.\n\nTwo.\n\nThree.")
+    chosen = ["--text=mine.txt", "--passages=2", "--length=9", "--seed=7", "--norms=keep"]
+    rankscope("claim", "d5", *chosen, "--json")
+    assert ran == [
+        Config(seed=7, texts=("One.", "Two."), length=9, reading=Reading("keep", "identity"))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("option", "reading"),
+    [("--norms=keep", Reading("keep", "identity")), ("--mlp=remove", Reading("drop", "remove"))],
+)
+def test_half_a_reading_leaves_the_other_half_as_it_is(rankscope, ran, option, reading) -> None:
+    rankscope("claim", "D5", option, "--json")
+    assert ran[0].reading == reading
+
+
+def test_passages_alone_are_the_bundled_ones(rankscope, ran) -> None:
+    rankscope("claim", "W5", "--passages=2", "--json")
+    assert ran[0].texts == tuple(passages()[:2])
+
+
+def test_pretrained_models_join_the_usual_ones(rankscope, ran, tmp_path) -> None:
+    (tmp_path / "deep=er").mkdir()
+    named = ["some/mini", "mine=some/mini", "mini", "deep=er"]
+    rankscope("claim", "D9", *(f"--pretrained={each}" for each in named), "--pickled", "--json")
+    usual, *trained = ran[0].models
+    assert usual == Case("gpt2")
+    assert [case.name for case in trained] == [
+        "mini (pretrained)",
+        "mine (pretrained)",
+        "mini 2 (pretrained)",
+        "deep=er (pretrained)",
+    ]
+    assert [case.source for case in trained] == ["some/mini", "some/mini", "mini", "deep=er"]
+    assert all(case.trained and case.pickled for case in trained)
+
+
+def test_named_models_replace_the_usual_ones(rankscope, ran) -> None:
+    rankscope("claim", "W5", "--models=bert-base, t5-base", "--json")
+    assert ran[0].models == at_initialisation("bert-base", "t5-base")
+    rankscope("claim", "W5", "--models=", "--pretrained=a", "--json")
+    assert [case.source for case in ran[1].models] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["claim", "D17"], "there is no claim 'D17'"),
+        (["study", "nonsense"], "there is no study 'nonsense'"),
+        (["study", "D2"], "there is no study 'D2'"),
+        (["claim", "D5", "--models=magic"], "magic"),
+        (["study", "wu", "--models=nonsense"], "nonsense is not built in"),
+        (["claim", "D5", "--models="], "no model"),
+        (["claim", "D5", "--pickled"], "--pickled is about --pretrained"),
+        (["claim", "D5", "--seed=-1"], "--seed -1"),
+        (["claim", "D5", "--passages=0"], "--passages 0"),
+        (["claim", "D5", "--length=1"], "--length 1"),
+        (["claim", "D5", "--text=nowhere"], "nowhere"),
+        (["study", "wu", "--norms=keep"], "--norms"),
+    ],
+)
+def test_bad_input_gets_one_sentence(refuses, ran, arguments, says) -> None:
+    assert says in refuses(*arguments)
+    assert ran == []
+
+
+def test_a_claim_says_id_statement_and_verdict_and_names_its_files(rankscope, ran) -> None:
+    got = rankscope("claim", "d2", "--seed=4")
+    assert got.returncode == 0, got.stderr
+    said = " ".join(got.stdout.split())
+    assert said.startswith(f"D2 {entries('claim')['D2'].title} holds Is it so? • It is so in every")
+    stem = f"d2-{Config(seed=4).digest('D2')[:8]}"
+    listed = [line.split() for line in got.stdout.splitlines()[-3:]]
+    assert listed == [
+        [what, f"rankscope-output/{stem}.{ending}"]
+        for what, ending in (("table", "parquet"), ("chart", "png"), ("report", "html"))
+    ]
+
+
+@pytest.mark.parametrize("arguments", [["claim", "D1"], ["study", "widths"]])
+def test_every_json_has_the_same_keys(rankscope, ran, arguments) -> None:
+    result = json.loads(rankscope(*arguments, "--json", "--output=out").stdout)
+    assert set(result) == KEYS
+    assert result["verdict"] == ("holds" if arguments[0] == "claim" else None)
+    assert set(result["files"]) == {"table", "chart", "report"}
+
+
+def test_a_real_claim(rankscope) -> None:
+    result = json.loads(rankscope("claim", "d8", "--json").stdout)
+    assert (result["id"], result["verdict"]) == ("D8", "holds")
+    assert result["provenance"]["digest"]
+
+
+def test_models_of_one_name_are_told_apart_in_a_real_claim(rankscope, wordy, tmp_path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / wordy).rename(tmp_path / "other" / wordy)
+    models = [f"--pretrained={each}other/{wordy}" for each in ("", "mine=", "")]
+    got = rankscope("claim", "D5", "--models=", *models, "--passages=1", "--length=8", "--json")
+    told = {row["model"] for row in json.loads(got.stdout)["summary"]}
+    assert told == {"wordy (pretrained)", "mine (pretrained)", "wordy 2 (pretrained)"}

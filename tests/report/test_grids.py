@@ -1,0 +1,132 @@
+"""Metrics as grids of numbers."""
+
+import math
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from rankscope.figures import FIGURES
+from rankscope.report._grids import MEANS, METRIC, grids, statistic, thinned
+from rankscope.results import Drawing
+
+from .conftest import DEEP, table_of
+
+
+def values(grid, curve):
+    return [None if cell is None else cell.value for cell in grid.column(curve)]
+
+
+def test_models_can_be_kept_apart(study):
+    found = grids(study, apart=("model",), most=16)
+    assert [(grid.metric, grid.about) for grid in found] == [
+        (DEEP, "BERT"),
+        (DEEP, "ViT"),
+        ("rank", ""),
+    ]
+    assert [grid.curves for grid in found] == [["full", "causal"]] * 3
+    assert [grid.place for grid in found] == ["layer", "layer", "window"]
+    assert values(found[0], "full")[-3:] == [-3280.0, -math.inf, -math.inf]
+    assert values(found[2], "causal") == [7.0, 17.5]
+    assert [found[2].label(place) for place in found[2].places] == ["1", "2.5"]
+
+
+def test_layers_under_several_settings_are_curves(study):
+    table = table_of(
+        (0, "scale", 0.5, "rank", 4.0),
+        (1, "scale", 0.5, "rank", math.nan),
+        (0, "scale", 2.0, "rank", 3.0),
+        (1, "scale", 2.0, "rank", 1.0),
+        names=("layer", "parameter", "setting", "metric", "value"),
+    )
+    (grid,) = grids(replace(study, table=table), apart=("model",), most=9)
+    assert (grid.place, grid.places) == ("layer", [0, 1])
+    assert grid.curves == ["scale 0.5", "scale 2"]
+    assert values(grid, "scale 0.5")[0] == 4.0
+    assert math.isnan(values(grid, "scale 0.5")[1])
+    assert values(grid, "scale 2") == [3.0, 1.0]
+
+
+def test_metrics_that_are_one_number_for_each_curve_stand_below_each_other(study):
+    table = table_of(
+        *((name, metric, 4.0) for metric in ("rank", "gamma") for name in "ab"),
+        names=("variant", "metric", "value"),
+    )
+    (grid,) = grids(replace(study, table=table), most=1)
+    assert (grid.place, grid.places) == (METRIC, ["rank", "gamma"])  # all of them, in their order
+    assert grid.curves == ["a", "b"]
+    assert grid.label("rank") == "Rank"
+    assert grid.metrics == ["rank", "gamma"]
+    assert values(grid, "b") == [4.0, 4.0]
+
+
+def test_lengths_are_those_of_the_last_layer_and_biases_come_last(lengths):
+    (grid,) = grids(lengths, most=16)
+    assert (grid.place, grid.places) == ("length", [0, 1, None])
+    assert grid.last_layer
+    assert grid.by_metric
+    assert grid.curves == ["residual_share", "projection"]
+    assert grid.about == "by length"
+    # Heads have no length: they are not taken for biases.
+    assert values(grid, "residual_share") == [1.5, 0.125, 0.0625]
+    assert [grid.label(place) for place in grid.places] == ["0", "1", "bias"]
+
+
+def test_metrics_of_one_curve_stand_side_by_side(study):
+    table = table_of(
+        *((layer, metric, 1.0) for metric in ("rank", "dobrushin") for layer in range(3)),
+        names=("layer", "metric", "value"),
+    ).filter((pl.col("metric") == "rank") | (pl.col("layer") > 0))
+    (grid,) = grids(replace(study, table=table), most=16)
+    assert grid.places == [0, 1, 2]
+    assert values(grid, "dobrushin") == [None, 1.0, 1.0]
+
+
+def test_one_metric_of_one_curve_is_called_by_its_name(study):
+    table = table_of((0, "rank", 1.0), names=("layer", "metric", "value"))
+    (grid,) = grids(replace(study, table=table), most=16)
+    assert grid.curves == ["rank"]
+
+
+def test_metrics_of_several_curves_stand_alone(study):
+    table = table_of(
+        *((name, 0, metric, 1.0) for metric in ("rank", "dobrushin") for name in "ab"),
+        names=("variant", "layer", "metric", "value"),
+    )
+    assert [grid.metric for grid in grids(replace(study, table=table), most=16)] == [
+        "rank",
+        "dobrushin",
+    ]
+
+
+def test_places_are_thinned_but_the_first_and_the_last_are_kept(study):
+    table = table_of(*((k, "rank", 1.0) for k in range(200)), names=("layer", "metric", "value"))
+    (grid,) = grids(replace(study, table=table), most=16)
+    assert grid.places == thinned(range(200), 16)
+    assert (len(grid.places), grid.places[:3], grid.places[-1]) == (16, [0, 1, 2], 199)
+    assert thinned(range(3), 16) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("drawings", "told"),
+    [
+        ((), "median"),
+        ((Drawing("by_depth", "", "rank"),), "median"),
+        ((Drawing("by_model", "", "rank"),), "mean"),
+        ((Drawing("by_layer", ""),), "mean"),
+        ((Drawing("by_depth", "", "rank"), Drawing("by_model", "", "gamma")), "median"),
+        ((Drawing("by_depth", "", "gamma"), Drawing("by_model", "", "rank")), "mean"),
+    ],
+)
+def test_a_table_tells_what_the_charts_of_its_metric_draw(study, drawings, told):
+    table = study.table.with_columns(metric=pl.lit("rank"))
+    assert statistic(replace(study, table=table, drawings=drawings), "rank") == told
+
+
+def test_where_there_is_one_sample_there_is_no_statistic(study):
+    assert statistic(study, "rank") == ""
+
+
+@pytest.mark.parametrize("figure", FIGURES.values(), ids=lambda kind: kind.name)
+def test_figures_say_themselves_that_they_draw_means(figure):
+    assert (figure.name in MEANS) == ("mean" in figure.reading)

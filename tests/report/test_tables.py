@@ -1,0 +1,92 @@
+"""Tables with numbers one can read."""
+
+import math
+
+import polars as pl
+
+from rankscope.report._grids import METRIC, Cell, Grid
+from rankscope.report._tables import number, table
+
+
+def test_whole_numbers_keep_the_digits_that_are_read():
+    assert number(109482240) == "109,482,240"
+    assert number(10**15) == "10<sup>15.0</sup>"
+    assert number(2.1345e-7) == "2.13·10<sup>−7</sup>"
+
+
+def test_numbers_stand_right_and_words_left():
+    html = table(pl.DataFrame({"variant": ["SAN"], "last_layer": [2.5e-7], "mask": ["full"]}))
+    assert '<th scope="col">variant</th>' in html
+    assert '<th scope="col" class="number">last layer</th>' in html
+    assert '<th scope="row">SAN</th>' in html
+    assert '<td class="number" title="2.5e-07">2.50·10<sup>−7</sup></td>' in html
+    assert "<td>full</td>" in html
+
+
+def test_a_first_column_of_numbers_is_no_heading():
+    html = table(pl.DataFrame({"layer": [3]}))
+    assert '<td class="number">3</td>' in html
+    assert 'scope="row"' not in html
+
+
+def test_what_is_missing_is_a_dash_and_truth_is_a_word():
+    frame = pl.DataFrame({"a": ["x", None], "b": [None, 2], "c": [True, None], "d": [1.5, None]})
+    html = table(frame)
+    assert html.count("–") == 4
+    assert "<td>yes</td>" in html
+
+
+def test_words_are_escaped():
+    html = table(pl.DataFrame({"<a>": ["<b>"], "c": ["<d>"], "e": [["<f>"]]}))
+    assert not {"<a>", "<b>", "<d>", "<f>"} & set(html.replace(">", "> ").split())
+    assert "&lt;b&gt;" in html
+
+
+def test_every_row_is_there():
+    assert table(pl.DataFrame({"n": range(100)})).count("<tr>") == 101
+
+
+def grid_of(cells, *, metric="rank", place="layer"):
+    """A grid with the places and curves of its cells, ``{(place, curve): (value, metric)}``."""
+    return Grid(
+        metric,
+        "",
+        "median",
+        place,
+        list(dict.fromkeys(at for at, _ in cells)),
+        list(dict.fromkeys(curve for _, curve in cells)),
+        {key: Cell(*cell) for key, cell in cells.items()},
+    )
+
+
+def test_a_grid_has_a_row_for_each_curve_and_a_column_for_each_place():
+    values = {(0, "full"): 0.0, (9, "full"): -3280.0, (0, "<c>"): -math.inf, (9, "<c>"): math.nan}
+    html = table(grid_of({key: (value, "log10_residual") for key, value in values.items()}))
+    assert '<th scope="col"></th><th scope="col" class="number">layer 0</th>' in html
+    assert '<th scope="row">full</th><td class="number">1</td>' in html
+    assert '<td class="number">10<sup>−3,280.0</sup></td>' in html
+    assert '&lt;c&gt;</th><td class="number">exactly 0</td><td class="number">–</td>' in html
+
+
+def test_a_grid_of_metrics_names_them_and_biases_have_no_length():
+    cells = {
+        (1, "residual_share"): (0.125, "residual_share"),
+        (None, "residual_share"): (1.5, "residual_share"),
+        (1, "rank"): (3.0, "rank"),
+    }
+    html = table(grid_of(cells, metric="", place="length"))
+    assert ">metric</th>" in html
+    assert ">length 1</th>" in html
+    assert ">bias</th>" in html
+    assert "Share of the residual</th>" in html
+    assert '<td class="number" title="0.125">0.125</td>' in html
+    # Whole numbers throughout are told as such.
+    assert 'Rank</th><td class="number" title="3.0">3</td><td class="number">–</td>' in html
+
+
+def test_metrics_that_are_one_number_each_are_columns():
+    cells = {("rank", "a"): (3.0, "rank"), ("mean_cosine", "a"): (0.5, "mean_cosine")}
+    html = table(grid_of(cells, place=METRIC))
+    assert '<th scope="col" class="number">Rank</th>' in html
+    assert '<th scope="col" class="number">Mean cosine</th>' in html
+    assert 'a</th><td class="number" title="3.0">3</td><td class="number" title="0.5">0.500' in html

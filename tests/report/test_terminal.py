@@ -1,0 +1,121 @@
+"""Every kind of result in a terminal."""
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from rankscope.report import show
+
+from .conftest import DEEP, table_of
+
+
+def printed(result, width=80):
+    console = Console(file=io.StringIO(), width=width)
+    show(result, console)
+    return console.file.getvalue()
+
+
+def lines(result):
+    return [line.split() for line in printed(result).splitlines()]
+
+
+def test_title_question_and_sentences_come_first(study):
+    text = printed(study)
+    words = (study.title, study.question, "triples its", "Causal [a] does not.", "Relative")
+    places = [text.index(each) for each in words]
+    assert places == sorted(places)
+    assert "**" not in text
+
+
+def test_a_claim_is_told_by_its_id_its_statement_and_its_verdict(claim):
+    first, *_ = printed(claim, width=200).splitlines()
+    assert first == f"D9  {claim.title}  fails"
+
+
+def test_sentences_are_broken_between_words_beside_their_points(study):
+    long = replace(study, sentences=("antidisestablishment " * 12,) * 2, shown=("rank",))
+    told = [line for line in printed(long, width=60).splitlines() if "antidis" in line]
+    assert {line[:2] for line in told} == {"• ", "  "}
+    assert {word for line in told for word in line.split()} == {"•", "antidisestablishment"}
+
+
+def test_findings_are_told_once(diagnosis):
+    text = printed(diagnosis)
+    assert text.count("It falls.") == 1
+    assert "SAN         It falls." in text
+    assert "transformer It stays." in text
+    assert "Both were seen." in text
+
+
+def test_key_figures_are_one_line_without_those_not_known(diagnosis):
+    assert "paths 10^20.0; heads 12; share 0.25\n" in printed(diagnosis)
+
+
+def test_medians_by_layer_a_table_for_each_model(study):
+    text, told = printed(study), lines(study)
+    assert "Relative residual ‖res(X)‖ / ‖X‖, BERT, median over the samples" in text
+    assert ", ViT, median" in text
+    assert told.count(["layer", "full", "causal"]) == 2
+    assert told.count(["8", "10^−3,280.0", "10^−3.28"]) == 2
+    assert told.count(["10", "exactly", "0", "exactly", "0"]) == 2
+
+
+def test_settings_under_their_own_name(study):
+    told = lines(replace(study, shown=("rank",)))
+    start = told.index(["window", "full", "causal"])
+    assert told[start + 1 : start + 3] == [["1", "7", "7"], ["2.5", "17.5", "17.5"]]
+
+
+def test_lengths_with_a_column_for_each_metric(lengths):
+    text, told = printed(lengths), lines(lengths)
+    assert "By length, median over the samples, after the last layer" in text
+    assert ["length", "residual_share", "projection"] in told
+    assert ["0", "1.5", "1.5"] in told
+    assert ["bias", "0.0625", "0.0625"] in told
+
+
+def test_what_was_not_measured_is_blank_and_what_is_not_known_a_dash(study):
+    table = table_of(
+        ("a", 0, "rank", 3.0),
+        ("a", 1, "rank", float("nan")),
+        ("b", 1, "rank", 2.0),
+        names=("variant", "layer", "metric", "value"),
+    )
+    told = lines(replace(study, table=table))
+    assert ["0", "3"] in told
+    assert ["1", "–", "2"] in told
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_many_curves_are_broken_and_names_are_no_markup(study, width):
+    rows = [(f"a mask named [m{k}] here", layer) for k in range(6) for layer in range(200)]
+    table = table_of(
+        *((name, layer, DEEP, -40_000.0 * layer) for name, layer in rows),
+        names=("variant", "layer", "metric", "value"),
+    )
+    text = printed(replace(study, table=table), width)
+    assert text.count(" layer ") == 2  # four curves, then two
+    assert text.count("10^−7,960,000.0") == 6  # the last layer, in each
+    assert text.count("[m5]") == 1
+    assert all(len(line) <= width for line in text.splitlines())
+
+
+def test_a_console_is_not_needed(claim, capsys):
+    show(claim)
+    assert "D9" in capsys.readouterr().out
+
+
+def test_metrics_that_are_one_number_each_are_rows(study):
+    table = table_of(
+        ("full", "rank", 3.0),
+        ("causal", "rank", 2.0),
+        ("full", "mean_cosine", 0.5),
+        ("causal", "mean_cosine", 1.0),
+        names=("variant", "metric", "value"),
+    )
+    told = lines(replace(study, table=table))
+    assert ["full", "causal"] in told
+    assert ["Rank", "3", "2"] in told
+    assert ["Mean", "cosine", "0.5", "1"] in told
