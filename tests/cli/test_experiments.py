@@ -1,7 +1,7 @@
 """Claims, studies and built-in models: listed, run and refused."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,7 +40,7 @@ class Config(_Config):
     models: tuple[Case, ...] = at_initialisation("gpt2")
     texts: tuple[str, ...] | None = None
     length: int = 17
-    reading: Reading = Reading("drop", "identity")
+    reading: Reading = field(default_factory=lambda: Reading("drop", "identity"))
 
 
 @pytest.fixture
@@ -78,9 +78,9 @@ def test_without_an_id_all_there_is_is_listed(rankscope, kind) -> None:
         assert line.split()[0] == id_
         assert entry.title.rstrip(".") in line
         assert entry.source in line
-        for field, parameters in FIELDS.items():
+        for name, parameters in FIELDS.items():
             for parameter in parameters:
-                taken = field in entry.options
+                taken = name in entry.options
                 assert (f"--{parameter}" in line.replace(",", " ").split()) == taken
 
 
@@ -119,18 +119,18 @@ def test_built_in_models_are_listed(rankscope) -> None:
 def test_every_option_is_used_or_refused(rankscope, ran, entry, tmp_path) -> None:
     """What is not in the catalogue is refused in a sentence; what is changes the configuration."""
     (tmp_path / "x").write_text("A text.")
-    for field, parameters in FIELDS.items():
-        if entry.kind == "study" and field == "reading":
+    for name, parameters in FIELDS.items():
+        if entry.kind == "study" and name == "reading":
             continue  # studies do not have the option
         for parameter in parameters:
             got = rankscope(entry.kind, entry.id, OPTIONS[parameter], "--json")
-            if field not in entry.options:
+            if name not in entry.options:
                 assert got.returncode == 2
                 assert f"{entry.kind} {entry.id} takes no --{parameter}; it takes" in got.stderr
                 assert "--output and --json." in got.stderr
             elif parameter != "pickled":  # it is about --pretrained
                 assert got.returncode == 0, got.stderr
-                assert getattr(ran[-1], field) != getattr(Config(), field)
+                assert getattr(ran[-1], name) != getattr(Config(), name)
     assert rankscope(entry.kind, entry.id, "--json").returncode == 0
     assert ran[-1] == Config()
 
@@ -235,7 +235,8 @@ def test_bad_input_gets_one_sentence(refuses, ran, arguments, says) -> None:
     assert ran == []
 
 
-def test_a_claim_says_id_statement_and_verdict_and_names_its_files(rankscope, ran) -> None:
+@pytest.mark.usefixtures("ran")
+def test_a_claim_says_id_statement_and_verdict_and_names_its_files(rankscope) -> None:
     got = rankscope("claim", "d2", "--seed=4")
     assert got.returncode == 0, got.stderr
     said = " ".join(got.stdout.split())
@@ -249,7 +250,8 @@ def test_a_claim_says_id_statement_and_verdict_and_names_its_files(rankscope, ra
 
 
 @pytest.mark.parametrize("arguments", [["claim", "D1"], ["study", "widths"]])
-def test_every_json_has_the_same_keys(rankscope, ran, arguments) -> None:
+@pytest.mark.usefixtures("ran")
+def test_every_json_has_the_same_keys(rankscope, arguments) -> None:
     result = json.loads(rankscope(*arguments, "--json", "--output=out").stdout)
     assert set(result) == KEYS
     assert result["verdict"] == ("holds" if arguments[0] == "claim" else None)

@@ -22,7 +22,9 @@ VERDICTS: Final = {
 def page(result: Result) -> Report:
     """The page for a result: its verdict, what was found, its charts, their figures, its origin.
 
-    >>> write_html(page(result), "report.html")
+    >>> from rankscope.experiments import run
+    >>> page(run("D8")).answer
+    ('Holds in every case tried', 'holds')
     """
     return Report(
         title=result.title,

@@ -15,8 +15,9 @@ def write(
 ) -> dict[str, str]:
     """Write a result's table, charts and page; what each file is, and where.
 
-    >>> write(result, "out")
-    {'table': 'out/diagnose.parquet', 'chart': 'out/diagnose.png', 'report': 'out/diagnose.html'}
+    >>> from rankscope.experiments import run
+    >>> write(run("D8"), "out")
+    {'table': 'out/d8-....parquet', 'chart': 'out/d8-....png', 'report': 'out/d8-....html'}
 
     The table is Parquet with the provenance inside, each chart a PNG, and the page one HTML file
     that needs nothing else. ``on_step`` is told the share of the work that is done.

@@ -23,7 +23,8 @@ _WIDE = 60  # characters, from which an entry of the provenance has a row of its
 def write_html(report: Report, path: str | Path) -> Path:
     """Write the report as one HTML file, which asks nothing of any network.
 
-    >>> write_html(Report("Collapse", "SAN loses its tokens in 4 layers."), "report.html")
+    >>> write_html(Report("Collapse", "SAN loses its tokens in 4 layers."), "report.html").name
+    'report.html'
 
     Charts are interactive; without JavaScript, pictures of them are shown. Equal reports make
     equal files.

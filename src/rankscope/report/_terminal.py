@@ -29,7 +29,9 @@ _STYLE: Final = {
 def show(result: Result, console: Console | None = None) -> None:
     """Print a result: its title and verdict, what was found in words, and the figures behind it.
 
-    >>> show(result)
+    >>> from rankscope.experiments import run
+    >>> show(run("D8"))
+    D8  Most paths of well-known transformers are long: ...
     """
     console = console or Console()
     _print(console, _title(result))
