@@ -14,7 +14,7 @@ from rankscope.experiments.progress import OnStep, silent, tracked
 from rankscope.network import Network
 from rankscope.tracing import Trace, trace
 from rankscope.tracing.measures import Metrics
-from rankscope.version import versions
+from rankscope.versions import versions
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from rankscope.errors import InputError
 from rankscope.tracing.recorder import Columns
-from rankscope.version import versions
+from rankscope.versions import versions
 
 if TYPE_CHECKING:
     import altair
