@@ -18,7 +18,7 @@ def values(grid, curve):
 
 
 def test_models_can_be_kept_apart(study):
-    found = grids(study, apart=("model",), most=16)
+    found = grids(study, apart=("model",))
     assert [(grid.metric, grid.about) for grid in found] == [
         (DEEP, "BERT"),
         (DEEP, "ViT"),
@@ -39,7 +39,7 @@ def test_layers_under_several_settings_are_curves(study):
         (1, "scale", 2.0, "rank", 1.0),
         names=("layer", "parameter", "setting", "metric", "value"),
     )
-    (grid,) = grids(replace(study, table=table), apart=("model",), most=9)
+    (grid,) = grids(replace(study, table=table), apart=("model",))
     assert (grid.place, grid.places) == ("layer", [0, 1])
     assert grid.curves == ["scale 0.5", "scale 2"]
     assert values(grid, "scale 0.5")[0] == 4.0
@@ -52,8 +52,8 @@ def test_metrics_that_are_one_number_for_each_curve_stand_below_each_other(study
         *((name, metric, 4.0) for metric in ("rank", "gamma") for name in "ab"),
         names=("variant", "metric", "value"),
     )
-    (grid,) = grids(replace(study, table=table), most=1)
-    assert (grid.place, grid.places) == (METRIC, ["rank", "gamma"])  # all of them, in their order
+    (grid,) = grids(replace(study, table=table))
+    assert (grid.place, grid.few(1).places) == (METRIC, ["rank", "gamma"])  # all, in their order
     assert grid.curves == ["a", "b"]
     assert grid.label("rank") == "Rank"
     assert grid.metrics == ["rank", "gamma"]
@@ -61,7 +61,8 @@ def test_metrics_that_are_one_number_for_each_curve_stand_below_each_other(study
 
 
 def test_lengths_are_those_of_the_last_layer_and_biases_come_last(lengths):
-    (grid,) = grids(lengths, most=16)
+    (found,) = grids(lengths)
+    grid = found.few(16)
     assert (grid.place, grid.places) == ("length", [0, 1, None])
     assert grid.last_layer
     assert grid.by_metric
@@ -77,15 +78,19 @@ def test_metrics_of_one_curve_stand_side_by_side(study):
         *((layer, metric, 1.0) for metric in ("rank", "dobrushin") for layer in range(3)),
         names=("layer", "metric", "value"),
     ).filter((pl.col("metric") == "rank") | (pl.col("layer") > 0))
-    (grid,) = grids(replace(study, table=table), most=16)
+    (found,) = grids(replace(study, table=table))
+    grid = found.few(16)
     assert grid.places == [0, 1, 2]
     assert values(grid, "dobrushin") == [None, 1.0, 1.0]
 
 
-def test_one_metric_of_one_curve_is_called_by_its_name(study):
-    table = table_of((0, "rank", 1.0), names=("layer", "metric", "value"))
-    (grid,) = grids(replace(study, table=table), most=16)
-    assert grid.curves == ["rank"]
+def test_models_are_curves_where_nothing_else_is(study):
+    table = table_of(
+        *((model, 0, "rank", 1.0) for model in ("BERT", "ViT")),
+        names=("model", "layer", "metric", "value"),
+    )
+    (grid,) = grids(replace(study, table=table), apart=("model",))
+    assert grid.curves == ["BERT", "ViT"]
 
 
 def test_metrics_of_several_curves_stand_alone(study):
@@ -93,7 +98,7 @@ def test_metrics_of_several_curves_stand_alone(study):
         *((name, 0, metric, 1.0) for metric in ("rank", "dobrushin") for name in "ab"),
         names=("variant", "layer", "metric", "value"),
     )
-    assert [grid.metric for grid in grids(replace(study, table=table), most=16)] == [
+    assert [grid.metric for grid in grids(replace(study, table=table))] == [
         "rank",
         "dobrushin",
     ]
@@ -101,10 +106,22 @@ def test_metrics_of_several_curves_stand_alone(study):
 
 def test_places_are_thinned_but_the_first_and_the_last_are_kept(study):
     table = table_of(*((k, "rank", 1.0) for k in range(200)), names=("layer", "metric", "value"))
-    (grid,) = grids(replace(study, table=table), most=16)
-    assert grid.places == thinned(range(200), 16)
-    assert (len(grid.places), grid.places[:3], grid.places[-1]) == (16, [0, 1, 2], 199)
+    (grid,) = grids(replace(study, table=table))
+    places = grid.few(16).places
+    assert places == thinned(range(200), 16)
+    assert (len(places), places[:3], places[-1]) == (16, [0, 1, 2], 199)
     assert thinned(range(3), 16) == [0, 1, 2]
+
+
+def test_a_few_curves_have_their_own_places(study):
+    table = table_of(
+        *((f"up to {n}", k, "rank", 1.0) for n in (3, 90) for k in range(n + 1)),
+        names=("variant", "layer", "metric", "value"),
+    )
+    (grid,) = grids(replace(study, table=table))
+    short = grid.few(4, ["up to 3"])
+    assert (short.curves, short.places) == (["up to 3"], [0, 1, 2, 3])
+    assert grid.few(4).places[-1] == 90
 
 
 @pytest.mark.parametrize(

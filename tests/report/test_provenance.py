@@ -15,12 +15,19 @@ from rankscope.report._provenance import in_words
         ([1, 2], "1, 2"),
         ({"torch": "2.6", "python": "3.11"}, "torch 2.6, python 3.11"),
         ({"heads": [1, 2], "mlp_ratio": 0.0}, "heads 1, 2; mlp ratio 0"),
-        ([{"source": "a", "label": ""}, {"source": "b", "trained": True}], None),
-        ({"window": None, "masks": {"n": 2}}, "masks n 2"),
+        (
+            [{"source": "a", "label": ""}, {"source": "b", "trained": True}],
+            "(source a); (source b, trained yes)",
+        ),
+        ({"window": None, "masks": {"n": 2}}, "masks (n 2)"),
+        ([["width", 8], ["heads", [1, 2]]], "width 8; heads 1, 2"),
+        ({"base": [["width", 8], ["init_scale", 0.5]]}, "base (width 8, init scale 0.5)"),
+        ([["a", "b"]], "a b"),
+        (["ab", "cd"], "ab, cd"),
     ],
 )
 def test_values(value, words):
-    assert in_words({"it": value}) == {"it": words or "source a; source b, trained yes"}
+    assert in_words({"it": value}) == {"it": words}
 
 
 @pytest.mark.parametrize("nothing", [None, "", [], {}, [None], {"a": None}, {"a": {"b": []}}])
@@ -29,7 +36,7 @@ def test_nothing_is_left_out(nothing):
 
 
 def test_long_lists_are_told_by_their_beginning():
-    assert in_words({"seeds": list(range(8))})["seeds"].endswith("6, 7")
+    assert in_words({"seeds": list(range(16))})["seeds"].endswith("14, 15")
     assert in_words({"seeds": list(range(32))})["seeds"] == "0, 1, 2, … (32 in all)"
 
 

@@ -84,6 +84,11 @@ def test_a_grid_of_metrics_names_them_and_biases_have_no_length():
     assert 'Rank</th><td class="number" title="3.0">3</td><td class="number">–</td>' in html
 
 
+def test_the_one_curve_there_is_is_called_by_its_metric():
+    assert 'row">Rank</th>' in table(grid_of({(0, ""): (3.0, "rank")}))
+    assert 'row">value</th>' in table(grid_of({("rank", ""): (3.0, "rank")}, place=METRIC))
+
+
 def test_metrics_that_are_one_number_each_are_columns():
     cells = {("rank", "a"): (3.0, "rank"), ("mean_cosine", "a"): (0.5, "mean_cosine")}
     html = table(grid_of(cells, place=METRIC))

@@ -107,6 +107,16 @@ def test_a_console_is_not_needed(claim, capsys):
     assert "D9" in capsys.readouterr().out
 
 
+def test_the_one_curve_there_is_needs_no_name(study):
+    table = table_of(
+        *((0, sample, "rank", 1.0) for sample in (0, 1)),
+        names=("layer", "sample", "metric", "value"),
+    )
+    text = printed(replace(study, table=table))
+    assert "Rank rank(X), median over the samples" in text
+    assert ["layer", "median"] in [line.split() for line in text.splitlines()]
+
+
 def test_metrics_that_are_one_number_each_are_rows(study):
     table = table_of(
         ("full", "rank", 3.0),

@@ -55,15 +55,16 @@ def _charts(result: Result) -> list[Section]:
 
 def _tables(result: Result) -> list[Section]:
     return [
-        Section(_heading(grid), _told(grid), None, grid)
-        for grid in grids(result, most=_MOST_COLUMNS)
+        Section(_heading(grid), _told(grid), None, grid.few(_MOST_COLUMNS))
+        for grid in grids(result)
     ]
 
 
 def _heading(grid: Grid) -> str:
-    what = metric(grid.metrics[0]).title if len(grid.metrics) == 1 else "All metrics"
-    where = "" if grid.place == METRIC else f" by {grid.place}"
-    return f"{what}{where}, in figures"
+    what = metric(grid.metrics[0]).title if len(grid.metrics) == 1 else ""
+    if grid.place == METRIC:
+        return f"{what or 'Overall'}, in figures"
+    return f"{what or 'All metrics'} by {grid.place}, in figures"
 
 
 def _told(grid: Grid) -> str:

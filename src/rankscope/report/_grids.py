@@ -61,6 +61,15 @@ class Grid:
         """A curve's numbers, place by place."""
         return [self.cells.get((place, curve)) for place in self.places]
 
+    def few(self, most: int, curves: Sequence[str] | None = None) -> "Grid":
+        """Some of its curves, at no more than ``most`` of the places they have, in order."""
+        kept = self.curves if curves is None else curves
+        there = [at for at in self.places if any((at, curve) in self.cells for curve in kept)]
+        known = [at for at in there if at is not None]
+        # Metrics have no order and are not left out; what has no place comes last.
+        places = known if self.place == METRIC else thinned(sorted(known), most)
+        return replace(self, places=[*places, *[None] * (None in there)], curves=kept)
+
     def label(self, place: Any) -> str:
         """What a place is called; only the biases are of no length."""
         if place is None:
@@ -70,16 +79,16 @@ class Grid:
         return f"{place:g}" if isinstance(place, float) else str(place)
 
 
-def grids(result: Result, *, apart: Sequence[str] = (), most: int) -> list[Grid]:
-    """The metrics a result tells in figures, at no more than ``most`` places.
+def grids(result: Result, *, apart: Sequence[str] = ()) -> list[Grid]:
+    """The metrics a result tells in figures.
 
-    Labels in the columns ``apart`` get a grid each; other labels name the curves. Metrics of one
-    curve stand side by side, and those that are one number for each curve below each other.
+    Labels in the columns ``apart`` get a grid each if there are others, which name the curves.
+    Metrics of one curve stand side by side, and those that are one number for each curve below each
+    other.
     """
     metrics = result.shown or result.summary["metric"].unique(maintain_order=True).to_list()
     found = [grid for metric in metrics for grid in _of_metric(result, metric, apart)]
-    joined = [_joined(list(alike)) for _, alike in groupby(found, _kind)]
-    return [replace(grid, places=_few(grid.places, most)) for grid in joined]
+    return [_joined(list(alike)) for _, alike in groupby(found, _kind)]
 
 
 def statistic(result: Result, metric: str) -> Statistic:
@@ -100,8 +109,10 @@ def thinned(places: Sequence[Any], most: int) -> list[Any]:
 
 
 def _of_metric(result: Result, metric: str, apart: Sequence[str]) -> Iterator[Grid]:
-    """A grid for each label that gets its own; what was varied always does."""
+    """A grid for each label that gets its own, if others name curves; what was varied always."""
     rows = result.summary.filter(pl.col("metric") == metric)
+    if not any(_varied(rows, name) > 1 for name in _LABELS if name not in apart):
+        apart = ()
     by = [name for name in ("parameter", *apart) if _varied(rows, name) > 0]
     several = [name for name in apart if _varied(rows, name) > 1]
     for part in rows.partition_by(by, maintain_order=True) if by else [rows]:
@@ -161,12 +172,11 @@ def _kind(grid: Grid) -> tuple[str, ...]:
 def _joined(alike: Sequence[Grid]) -> Grid:
     """Several metrics as one grid: of one curve side by side, of one place below each other."""
     first = alike[0]
-    curve = first.curves[0]
-    if first.place != METRIC and (len(alike) > 1 or not curve):
+    if first.place != METRIC and len(alike) > 1:
         return replace(
             first,
             metric="",
-            about=", ".join(filter(None, [curve, first.about])),
+            about=", ".join(filter(None, [first.curves[0], first.about])),
             places=list(dict.fromkeys(place for grid in alike for place in grid.places)),
             curves=[grid.metric for grid in alike],
             cells={
@@ -180,15 +190,6 @@ def _joined(alike: Sequence[Grid]) -> Grid:
         places=[place for grid in alike for place in grid.places],
         cells={key: cell for grid in alike for key, cell in grid.cells.items()},
     )
-
-
-def _few(places: Sequence[Any], most: int) -> list[Any]:
-    """Places in order, a few of them; what has none comes last, and names have no order."""
-    known = [place for place in places if place is not None]
-    if any(isinstance(place, str) for place in known):
-        return known
-    known.sort()
-    return thinned(known, most) + [None] * (None in places)
 
 
 def _varied(rows: pl.DataFrame, column: str) -> int:

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-_MOST: Final = 8
+_MOST: Final = 16
+"""Entries from which a list is told by its first ones."""
 _FIRST: Final = 3
 
 
@@ -36,16 +37,36 @@ def _words(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:g}"
-    if isinstance(value, Mapping):
-        told = [f"{key} {inner}" for key, inner in _entries(value)]
-        return ("; " if any(", " in each for each in told) else ", ").join(told)
     if isinstance(value, list | tuple):
-        return _several([each for each in map(_words, value) if each])
+        pairs = _pairs(value)
+        return _joined([_inner(each) for each in value]) if pairs is None else _words(pairs)
+    if isinstance(value, Mapping):
+        inner = {key: _inner(each) for key, each in value.items()}
+        return _joined([f"{key} {told}" for key, told in _entries(inner)])
     return str(value)
 
 
-def _several(told: list[str]) -> str:
-    between = "; " if any(", " in each for each in told) else ", "
-    if len(told) <= _MOST:
-        return between.join(told)
-    return f"{between.join(told[:_FIRST])}{between}… ({len(told)} in all)"
+def _inner(value: Any) -> str:
+    """A value inside another: what has names of its own stands in parentheses."""
+    told = _words(value)
+    named = isinstance(value, Mapping) or _pairs(value) is not None
+    return f"({told})" if named and told else told
+
+
+def _pairs(value: Any) -> dict[str, Any] | None:
+    """A list of names and values as what it stands for."""
+    is_list = isinstance(value, list | tuple) and len(value) > 0
+    if is_list and all(
+        isinstance(each, list | tuple) and len(each) == 2 and isinstance(each[0], str)
+        for each in value
+    ):
+        return dict(value)
+    return None
+
+
+def _joined(told: Iterable[str]) -> str:
+    kept = [each for each in told if each]
+    between = "; " if any(", " in each for each in kept) else ", "
+    if len(kept) > _MOST:
+        kept = [*kept[:_FIRST], f"… ({len(kept)} in all)"]
+    return between.join(kept)

@@ -51,7 +51,7 @@ def _of_grid(grid: Grid) -> str:
     """A row for each curve, a column for each place."""
     heads = [_head("metric" if grid.by_metric else "", right=False)]
     heads += [_head(_place(grid, place), right=True) for place in grid.places]
-    names = (entry_of(name).title if grid.by_metric else name for name in grid.curves)
+    names = (entry_of(name).title if grid.by_metric else name or _own(grid) for name in grid.curves)
     whole = {
         metric: all(_is_whole(cell) for cell in grid.cells.values() if cell.metric == metric)
         for metric in grid.metrics
@@ -62,6 +62,11 @@ def _of_grid(grid: Grid) -> str:
         for name, curve in zip(names, grid.curves, strict=True)
     ]
     return _framed(heads, rows)
+
+
+def _own(grid: Grid) -> str:
+    """What the one curve is called that has no name."""
+    return "value" if grid.place == METRIC else entry_of(grid.metric).title
 
 
 def _place(grid: Grid, place: Any) -> str:

@@ -1,7 +1,7 @@
 """``show``: a result in a terminal."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from rich.console import Console
@@ -47,11 +47,12 @@ def show(result: Result, console: Console | None = None) -> None:
         console.print()
         quoted = (f"{name} {_figure(value)}" for name, value in known.items())
         _print(console, Text("; ".join(quoted)))
-    for grid in grids(result, apart=("model",), most=_MOST_ROWS):
+    for grid in grids(result, apart=("model",)):
         console.print()
         _print(console, Text(_heading(grid), style="italic"))
         for start in range(0, len(grid.curves), _SIDE_BY_SIDE):
-            console.print(_table(grid, grid.curves[start : start + _SIDE_BY_SIDE]))
+            curves = grid.curves[start : start + _SIDE_BY_SIDE]
+            console.print(_table(grid.few(_MOST_ROWS, curves)))
 
 
 def tell(cell: Cell | None) -> str:
@@ -100,15 +101,16 @@ def _heading(grid: Grid) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _table(grid: Grid, curves: Sequence[str]) -> Table:
+def _table(grid: Grid) -> Table:
     table = Table(box=None)
     table.add_column("" if grid.place == METRIC else grid.place, justify="right", no_wrap=True)
-    for curve in curves:
+    for curve in grid.curves:
         # Names may be broken into lines, numbers may not.
         widest = max(len(tell(cell)) for cell in grid.column(curve))
-        table.add_column(Text(curve), justify="right", min_width=widest)
+        name = Text(curve or grid.statistic or "value")
+        table.add_column(name, justify="right", min_width=widest)
     for place in grid.places:
-        cells = [tell(grid.cells.get((place, curve))) for curve in curves]
+        cells = [tell(grid.cells.get((place, curve))) for curve in grid.curves]
         table.add_row(grid.label(place), *cells)
     return table
 

@@ -11,7 +11,7 @@
     if (!ours?.panels) return spec;
     const columns = width >= 700 && spec.concat.length > 1 ? 2 : 1;
     const room = Math.floor((width - 24 - GAP * (columns - 1)) / columns) - AXIS;
-    const wide = Math.max(220, Math.min(room, columns === 1 ? 620 : 480));
+    const wide = Math.max(220, Math.min(room, columns === 1 ? 860 : 480));
     const names = Math.max(1, Math.floor((width - AXIS) / ours.legendEntry));
     return {
       ...spec,
