@@ -5,12 +5,13 @@ import torch
 
 from rankscope.errors import InputError, KindError, ShapeError, UnsupportedModelError
 from rankscope.metrics import dispersion, residual
-from rankscope.network import Network, Spec
-from rankscope.network.mlp import ACTIVATIONS
+from rankscope.network import ACTIVATIONS, Network, Spec
 from rankscope.paths import (
+    FrozenAttention,
     Path,
     chained_matrices,
     enumerate_paths,
+    frozen_steps,
     head_shares,
     path_lengths,
     path_matrix,
@@ -20,7 +21,6 @@ from rankscope.paths import (
     truncate,
     truncations,
 )
-from rankscope.paths.held import HeldAttention, held_steps
 
 from .conftest import KINDS, batch
 
@@ -264,9 +264,9 @@ def test_through_a_head_flow_all_paths_through_it(kind: str, lively) -> None:
 def from_biases(net: Network, x: torch.Tensor, layer: int, head: int) -> torch.Tensor:
     """What starts in a bias before a head and flows through it to the output."""
     bias, flowing = torch.zeros_like(x), torch.zeros_like(x).unsqueeze(0)
-    for step in held_steps(net, x):
+    for step in frozen_steps(net, x):
         flowing = step.linear(flowing)
-        branch = next((b for b in step.branches if isinstance(b.part, HeldAttention)), None)
+        branch = next((b for b in step.branches if isinstance(b.part, FrozenAttention)), None)
         if step.layer == layer + 1 and branch is not None:
             own = branch.part.heads(branch.before.affine(bias))[head].unsqueeze(0)
             flowing = step.after.linear(branch.inside.linear(own))

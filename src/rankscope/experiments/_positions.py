@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from rankscope.network import Scores
-from rankscope.network.positions import BucketedBias, Rotary
+from rankscope.network import BucketedBiasScores, RotaryScores, Scores
 from rankscope.streams import stream
 
 
@@ -18,7 +17,7 @@ class Turning:
 
     def build(self, heads: int, head_width: int) -> Scores:
         del heads
-        return Rotary(self.base ** -(torch.arange(0, head_width, 2) / head_width))
+        return RotaryScores(self.base ** -(torch.arange(0, head_width, 2) / head_width))
 
 
 @dataclass(frozen=True)
@@ -33,4 +32,4 @@ class Buckets:
         generator = stream(self.seed, "relative bias")
         with torch.no_grad():
             table.weight.copy_(torch.randn(32, heads, generator=generator))
-        return BucketedBias(table, farthest=128)
+        return BucketedBiasScores(table, farthest=128)

@@ -21,8 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rankscope.errors import InputError
-from rankscope.network import MLP
-from rankscope.network.mlp import ACTIVATIONS, Passing
+from rankscope.network import ACTIVATIONS, MLP, IdentityMLP
 from rankscope.shapes import PerSample
 
 Gain = Float[Tensor, "*batch feature feature"]
@@ -50,7 +49,7 @@ def slope_range(activation: str) -> tuple[float, float]:
     return 1 - largest, largest
 
 
-def row_gain(mlp: MLP | Passing | None, *, width: int, skip: float = 0.0) -> Gain | None:
+def row_gain(mlp: MLP | IdentityMLP | None, *, width: int, skip: float = 0.0) -> Gain | None:
     """M of a plain MLP with its skip, for all inputs; None if it is gated.
 
     A gated MLP multiplies two functions of its input, so no M is valid for all inputs
@@ -59,7 +58,7 @@ def row_gain(mlp: MLP | Passing | None, *, width: int, skip: float = 0.0) -> Gai
     identity = torch.eye(width, dtype=torch.float64)
     if mlp is None:
         return identity
-    if isinstance(mlp, Passing):
+    if isinstance(mlp, IdentityMLP):
         return (1 + skip) * identity
     if mlp.gate is not None:
         return None

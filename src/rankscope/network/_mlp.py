@@ -1,0 +1,43 @@
+"""The row-wise MLP ``W₂ φ(W₁ h + b₁) + b₂``, plain or gated."""
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import Tensor, nn
+from torch.nn.functional import gelu, relu, silu
+
+from rankscope.network._linear import Projection
+from rankscope.network._visibility import Visibility
+from rankscope.shapes import Hidden
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": gelu,
+    "gelu_tanh": partial(gelu, approximate="tanh"),
+    "relu": relu,
+    "silu": silu,
+}
+
+
+class MLP(nn.Module):
+    """Each token on its own; ``gate`` makes it ``W₂ (φ(W_g h) ∘ W₁h)``."""
+
+    def __init__(
+        self, *, up: Projection, down: Projection, gate: Projection | None, activation: str
+    ) -> None:
+        super().__init__()
+        self.up, self.down, self.gate = up, down, gate
+        self.activation = activation
+
+    def forward(self, x: Hidden, _visibility: Visibility | None = None) -> Hidden:
+        """Same signature as attention, so that a block treats its parts alike."""
+        phi = ACTIVATIONS[self.activation]
+        hidden = phi(self.up(x)) if self.gate is None else phi(self.gate(x)) * self.up(x)
+        out: Hidden = self.down(hidden)
+        return out
+
+
+class IdentityMLP(nn.Module):
+    """The identity where an MLP was: how the 2021 paper's code takes MLPs away."""
+
+    def forward(self, x: Hidden, _visibility: Visibility | None = None) -> Hidden:
+        return x
