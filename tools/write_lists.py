@@ -10,8 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from textwrap import fill
 
-from rankscope.experiments.catalogue import Entry, entries
 from rankscope.metric_catalogue import METRICS
+
+from rankscope.experiments.catalogue import Entry, entries
 
 ROOT = Path(__file__).parents[1]
 FILES = ("README.md", "CHANGELOG.md")

@@ -84,7 +84,7 @@ def test_what_fails_says_at_which_layer(lively, tokens):
 
     net = lively(spec())
     net.blocks[1].attention.scores = Odd()
-    with pytest.raises(UnsupportedModelError, match=r"layer 2: the score Odd makes weights of its"):
+    with pytest.raises(UnsupportedModelError, match=r"layer 2: the score Odd is not one that"):
         logs(net, tokens(1, 3, 4))
 
 

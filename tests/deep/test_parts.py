@@ -20,12 +20,20 @@ from rankscope.deep import (
     apply_norm,
     attend,
 )
-from rankscope.deep._mlp import multiply
+from rankscope.deep._mlp import REACH, multiply
 from rankscope.deep._scaled_tensor import bounded_exp, expand_like, scaled_sum
-from rankscope.deep._series import ORDER, REACH, coefficients
 from rankscope.errors import InputError, ShapeError, UnsupportedModelError
 from rankscope.metrics import residual
-from rankscope.network import IdentityMLP, Network, Sphere, Visibility
+from rankscope.network import (
+    ACTIVATIONS,
+    Activation,
+    IdentityMLP,
+    Network,
+    Sphere,
+    Visibility,
+    scaled_form,
+)
+from rankscope.network._series import ORDER
 
 from .cases import SPECS, spec
 from .equations import PHI, _attention, _mlp
@@ -391,7 +399,7 @@ def test_products(s, other, tokens):
 @pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "silu"])
 @pytest.mark.parametrize("a", [-6.0, -0.4, 0.0, 1e-8, 0.9, 5.0])
 def test_taylor_coefficients(name, a):
-    got = torch.stack(coefficients(name, torch.tensor(a, dtype=torch.float64))).tolist()
+    got = torch.stack(scaled_form(name).coefficients(torch.tensor(a, dtype=torch.float64))).tolist()
     with mp.workdps(60):
         expected = [float(c) for c in mp.taylor(PHI[name], a, ORDER)]
     assert len(got) == ORDER + 1
@@ -399,9 +407,10 @@ def test_taylor_coefficients(name, a):
     assert got[:3] == pytest.approx(expected[:3], rel=1e-13, abs=1e-16)
 
 
-def test_what_has_no_series():
-    with pytest.raises(UnsupportedModelError, match="relu"):
-        coefficients("relu", torch.zeros(1))
+def test_what_has_no_scaled_form(monkeypatch, tokens):
+    monkeypatch.setitem(ACTIVATIONS, "sine", Activation(torch.sin, math.cos))
+    with pytest.raises(UnsupportedModelError, match="sine"):
+        apply_activation("sine", SplitState.of(tokens(1, 2, 3)))
 
 
 def test_a_whole_block_where_nothing_is_small(tokens, lively):

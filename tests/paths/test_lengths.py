@@ -1,11 +1,13 @@
 """Exact sums by length: against every single path, against the network, at awkward places."""
 
+import math
+
 import pytest
 import torch
 
 from rankscope.errors import InputError, KindError, ShapeError, UnsupportedModelError
 from rankscope.metrics import dispersion, residual
-from rankscope.network import ACTIVATIONS, Network, Spec
+from rankscope.network import ACTIVATIONS, Activation, Network, Spec
 from rankscope.paths import (
     FrozenAttention,
     Path,
@@ -189,8 +191,9 @@ def test_one_token() -> None:
     assert path_lengths(net, batch(tokens=1)).reconstruction_error < 1e-10
 
 
-def test_activations_that_cannot_be_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ACTIVATIONS, "softplus", torch.nn.functional.softplus)
+def test_activations_that_cannot_be_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    softplus = Activation(torch.nn.functional.softplus, lambda z: 1 / (1 + math.exp(-z)))
+    monkeypatch.setitem(ACTIVATIONS, "softplus", softplus)
     net = Network.random(Spec(1, 1, 4, activation="softplus"))
     with pytest.raises(UnsupportedModelError, match=r"'softplus' is 0\.69"):
         path_lengths(net, torch.zeros(1, 2, 4))

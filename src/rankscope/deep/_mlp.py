@@ -13,13 +13,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rankscope.deep._scaled_tensor import ScaledTensor, bounded_exp, expand_like, scaled_sum
-from rankscope.deep._series import ORDER, REACH, coefficients, exactly
 from rankscope.deep._split_state import SplitState, apply_linear
-from rankscope.network import MLP, IdentityMLP
+from rankscope.network import MLP, IdentityMLP, PiecewiseLinear, SelfGated, scaled_form
 from rankscope.shapes import PerSample
 
 _RANGE = 300.0
 """Beyond ``e^±300`` an activation is homogeneous to the last digit."""
+REACH = 1 / 32
+"""Up to steps of this size the series has sixteen digits."""
 _TAIL = 40.0
 """Beyond it an activation is zero or the identity in all the digits there are."""
 
@@ -43,9 +44,13 @@ def apply_activation(name: str, state: SplitState) -> SplitState:
     a = state.common.at(beyond)
     s = state.log_scale - beyond
     h = state.mantissa
-    own = _relu_change(a, h, s) if name == "relu" else _smooth_change(name, a, h, s)
+    form = scaled_form(name)
+    if isinstance(form, PiecewiseLinear):
+        own = _piecewise_change(form, a, h, s)
+    else:
+        own = _smooth_change(form, a, h, s)
     return SplitState(
-        ScaledTensor.of(exactly(name, a), beyond),
+        ScaledTensor.of(form.exact(a), beyond),
         ScaledTensor.of(own, s + beyond),
         state.token_mask,
     )
@@ -65,7 +70,7 @@ def multiply(one: SplitState, other: SplitState) -> SplitState:
 
 
 def _smooth_change(
-    name: str,
+    form: SelfGated,
     a: Float[Tensor, "batch unit"],
     h: Float[Tensor, "batch token unit"],
     s: PerSample,
@@ -76,24 +81,38 @@ def _smooth_change(
     # Far from zero an activation's tail changes by a factor where h·a is about 1.
     reach = step.abs() * a.abs().clamp(1.0, _TAIL).unsqueeze(1)
     largest = float(reach.amax())
-    terms = [c.unsqueeze(1) for c in coefficients(name, a)]
-    out = terms[_order(largest)]
-    for k in range(_order(largest) - 1, 0, -1):
+    terms = [c.unsqueeze(1) for c in form.coefficients(a)]
+    order = _order(largest, len(terms) - 1)
+    out = terms[order]
+    for k in range(order - 1, 0, -1):
         out = out * step + terms[k]
     out = out * h
     if largest <= REACH:
         return out
     # φ(z) = relu(z) + φ(−|z|), and the latter is small: a large a takes no digits from the step.
-    rest = exactly(name, -(a.unsqueeze(1) + step).abs()) - exactly(name, -a.abs()).unsqueeze(1)
+    rest = form.exact(-(a.unsqueeze(1) + step).abs()) - form.exact(-a.abs()).unsqueeze(1)
     plain = _relu_change(a, h, s) + rest / torch.where(size > 0, size, 1.0)
     return torch.where(reach > REACH, plain, out)
 
 
-def _order(largest: float) -> int:
+def _order(largest: float, most: int) -> int:
     """How many terms sixteen digits take when no step is larger than this."""
-    if not largest < REACH:  # nor is what is no number
-        return ORDER
-    return ORDER if largest == 0 else min(ORDER, 2 + math.floor(-40 / math.log(largest)))
+    if largest == 0 or not largest < REACH:  # nor is what is no number
+        return most
+    return min(most, 2 + math.floor(-40 / math.log(largest)))
+
+
+def _piecewise_change(
+    form: PiecewiseLinear,
+    a: Float[Tensor, "batch unit"],
+    h: Float[Tensor, "batch token unit"],
+    s: PerSample,
+) -> Float[Tensor, "batch token unit"]:
+    """The same for ``φ(z) = left·z + (right − left)·relu(z)``."""
+    bent = _relu_change(a, h, s)
+    if (form.left, form.right) == (0.0, 1.0):
+        return bent
+    return form.left * h + (form.right - form.left) * bent
 
 
 def _relu_change(

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 
 from rankscope.deep._scaled_tensor import ScaledTensor, bounded_exp, expand_like, scaled_sum
 from rankscope.deep._split_state import SplitState
-from rankscope.errors import UnsupportedModelError
-from rankscope.network import Sphere
+from rankscope.network import NormRule, norm_rule
 from rankscope.shapes import Hidden
 
 _CLEAR = 1e-2
@@ -32,31 +31,15 @@ _ROUNDING = 1e-14
 
 def apply_norm(norm: nn.Module, state: SplitState) -> SplitState:
     """A norm applied to a state."""
-    if isinstance(norm, nn.Identity):
+    rule = norm_rule(norm, state.mantissa.dtype)
+    if rule is None:
         return state
-    centers, mean, eps = _kind(norm)
     common, own = state.common, state.deviation
-    if centers:
+    if rule.centers:
         common = ScaledTensor.of(_without_mean(common.mantissa), common.log)
         own = ScaledTensor.of(_without_mean(own.mantissa), own.log)
-    gain, bias = getattr(norm, "weight", None), getattr(norm, "bias", None)
-    out = _rescale(SplitState(common, own, state.token_mask), mean=mean, eps=eps)
-    return _affine(out, gain, bias).recenter()
-
-
-def _kind(norm: nn.Module) -> tuple[bool, bool, float]:
-    """Whether a norm centers, whether its square is a mean, and its ε."""
-    if isinstance(norm, Sphere):
-        return False, False, 0.0
-    # A subclass may do anything else; nor do norms over several axes look at single tokens.
-    one_axis = len(getattr(norm, "normalized_shape", ())) == 1
-    if type(norm) is nn.LayerNorm and one_axis:
-        return True, True, norm.eps
-    if type(norm) is nn.RMSNorm and one_axis:
-        return False, True, torch.finfo(torch.float64).eps if norm.eps is None else norm.eps
-    raise UnsupportedModelError(
-        f"scaled arithmetic knows LayerNorm, RMSNorm and sphere, not a {type(norm).__name__}."
-    )
+    out = _rescale(SplitState(common, own, state.token_mask), rule)
+    return _affine(out, rule.gain, rule.bias).recenter()
 
 
 def _without_mean(rows: Float[Tensor, "*row feature"]) -> Float[Tensor, "*row feature"]:
@@ -65,15 +48,15 @@ def _without_mean(rows: Float[Tensor, "*row feature"]) -> Float[Tensor, "*row fe
     return rows - rows.mean(-1, keepdim=True)
 
 
-def _rescale(state: SplitState, *, mean: bool, eps: float) -> SplitState:
+def _rescale(state: SplitState, rule: NormRule) -> SplitState:
     """Every row divided by its σ, in units in which the larger of x and eˢR is about 1."""
     unit = state.unit()
     x, s = state.common.at(unit).unsqueeze(1), state.deviation.log - unit
-    exponent = torch.full_like(unit, math.log(eps) if eps else -math.inf) - 2 * unit
+    exponent = torch.full_like(unit, math.log(rule.eps) if rule.eps else -math.inf) - 2 * unit
     # A state far smaller than ε is divided by √ε; the exponent takes what no float can hold.
     beyond = (exponent - _FARTHEST_EPS).clamp(min=0.0)
     small_eps = expand_like((exponent - beyond).exp(), x)
-    count = x.shape[-1] if mean else 1
+    count = x.shape[-1] if rule.square == "mean" else 1
     v = _square(x, x, count)
     rest = state.mantissa
     rows = x + rest * expand_like(bounded_exp(s), rest)

@@ -1,4 +1,4 @@
-"""Which score acts in which way on a state ``1xᵀ + eˢR``; only here are they told apart by type."""
+"""How each score of the table in ``network`` acts on a state ``1xᵀ + eˢR``."""
 
 import math
 from collections.abc import Callable
@@ -34,6 +34,7 @@ from rankscope.network import (
     SinkScores,
     SparsemaxScores,
     Visibility,
+    require_score,
 )
 
 _TOLD_APART = 1e-7
@@ -43,8 +44,9 @@ _TOLD_APART = 1e-7
 def split_attention(
     attention: Attention, state: SplitState, visibility: Visibility
 ) -> SplitAttention:
-    """The attention weights of a state; only here are scores told apart by their type."""
-    act = ACTIONS.get(type(attention.scores), _in_plain_numbers)
+    """The attention weights of a state."""
+    entry = require_score(attention.scores, "deep")
+    act = RULES[entry.module] if entry.deep == "scaled" else _in_plain_numbers
     alike = have_one_support(visibility, state)
     if alike.all() or not alike.any():
         return act(attention, state, visibility)
@@ -98,20 +100,14 @@ def _gaussian(attention: Attention, state: SplitState, visibility: Visibility) -
 def _in_plain_numbers(
     attention: Attention, state: SplitState, visibility: Visibility
 ) -> SplitAttention:
-    """Any other score: right as long as positions tell the queries apart by more than rounding."""
-    scores = attention.scores
-    if not scores.fused:
-        raise UnsupportedModelError(
-            f"the score {type(scores).__name__} makes weights of its own, which scaled arithmetic "
-            "does not know."
-        )
+    """Any softmax: right as long as positions tell the queries apart by more than rounding."""
     logits = attention.logits(state.tensor(), visibility)
     found = attention_from_logits(logits, torch.zeros_like(state.log_scale), state, visibility)
     if _too_close(found, state):
         raise UnsupportedModelError(
-            f"the score {type(scores).__name__} hardly depends on the pair of positions here, so "
-            "its queries agree to more digits than plain numbers have; scaled arithmetic knows "
-            "plain, rotary and biased scores in that case."
+            f"the score {type(attention.scores).__name__} hardly depends on the pair of positions "
+            "here, so its queries agree to more digits than plain numbers have; scaled arithmetic "
+            "has rules of its own for the scores of rankscope.network alone."
         )
     return found
 
@@ -122,9 +118,9 @@ def _too_close(found: SplitAttention, state: SplitState) -> bool:
     return bool((small & (apart < _TOLD_APART)).any())
 
 
-ACTIONS: Final[
+RULES: Final[
     dict[type[Scores], Callable[[Attention, SplitState, Visibility], SplitAttention]]
-] = {
+] = {  # for every score that the table says is done in scaled arithmetic
     Scores: _plain,
     RotaryScores: _rotary,
     BucketedBiasScores: _biased,

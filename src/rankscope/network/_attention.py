@@ -6,6 +6,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from rankscope.network._linear import Projection
 from rankscope.network._scores.base import Heads, Pairs, Scores, hide
+from rankscope.network._scores.table import require_score
 from rankscope.network._visibility import Visibility
 from rankscope.shapes import Hidden
 
@@ -27,6 +28,7 @@ class Attention(nn.Module):
         removed: frozenset[int] = frozenset(),
     ) -> None:
         super().__init__()
+        require_score(scores, "forward")
         self.query, self.key, self.value, self.output = query, key, value, output
         self.scores = scores
         self.heads, self.kv_heads, self.scale = heads, kv_heads, scale

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from rankscope.errors import KindError, SpecError
 from rankscope.masks import Mask, as_mask
+from rankscope.network._activations import activation as activation_record
 from rankscope.network._initialisation import Init, as_init
-from rankscope.network._mlp import ACTIVATIONS
-from rankscope.network._norms import NormKind
+from rankscope.network._norms import NORMS, NormKind
 from rankscope.network._scores.base import ScoreKind
 from rankscope.version import __version__
 
@@ -103,8 +103,8 @@ class Spec:
             raise SpecError(f"mlp_ratio={mlp_ratio} of width {width} is more than can be built.")
         if mlp_ratio and round(mlp_ratio * width) < 1:
             raise SpecError(f"mlp_ratio={mlp_ratio} of width {width} leaves no hidden unit.")
-        _one_of("activation", activation, tuple(ACTIVATIONS))
-        _one_of("norm", norm, get_args(NormKind))
+        activation_record(activation)
+        _one_of("norm", norm, tuple(NORMS))
         _one_of("norm_place", norm_place, get_args(NormPlace))
         if isinstance(scores, type):
             raise SpecError(f"scores={scores.__name__} is a class; write {scores.__name__}().")

@@ -9,7 +9,6 @@ Streams are stacked: ``(stream, batch, token, feature)``, all moved by one matri
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import Literal, cast
 
 import torch
@@ -17,18 +16,19 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from rankscope.errors import InputError, KindError, UnsupportedModelError
+from rankscope.errors import KindError, UnsupportedModelError
 from rankscope.network import (
-    ACTIVATIONS,
     MLP,
     Attention,
     Block,
     Branch,
     IdentityMLP,
     Network,
-    Sphere,
     Step,
     Visibility,
+    activation,
+    norm_rule,
+    require_score,
 )
 from rankscope.shapes import Hidden
 
@@ -232,6 +232,7 @@ def _freeze_branch(branch: Branch, x: Hidden, seen: Visibility) -> tuple[FrozenB
 
 
 def _freeze_attention(attention: Attention, y: Hidden, seen: Visibility) -> FrozenAttention:
+    require_score(attention.scores, "paths")
     pattern = attention.pattern(y, seen)
     if attention.removed:
         silent = torch.tensor(sorted(attention.removed), device=y.device)
@@ -243,51 +244,24 @@ def _freeze_mlp(mlp: MLP | IdentityMLP, y: Hidden) -> tuple[FrozenMLP | FrozenId
     """The frozen MLP, and its output at this input, for which ``W₁`` need not be applied twice."""
     if isinstance(mlp, IdentityMLP):
         return FrozenIdentity(), y
-    phi = ACTIVATIONS[mlp.activation]
+    phi = activation(mlp.activation)
     if mlp.gate is not None:
         gate = phi(mlp.gate(y))
         return FrozenMLP(mlp, gate), mlp.down(gate * mlp.up(y))
-    zero = y.new_zeros(())
-    if float(phi(zero)) != 0.0:
+    if phi.limit_at_zero is None:
         raise UnsupportedModelError(
-            f"the activation {mlp.activation!r} is {float(phi(zero)):g} at zero, so no gate φ(z)/z "
-            "can be frozen; paths need an activation with φ(0) = 0."
+            f"the activation {mlp.activation!r} is {float(phi(y.new_zeros(()))):g} at zero, so no "
+            "gate φ(z)/z can be frozen; paths need an activation with φ(0) = 0."
         )
     z = mlp.up(y)
     active = phi(z)
-    gate = torch.where(z == 0, _slope_at_zero(mlp.activation), active / z)
+    gate = torch.where(z == 0, phi.limit_at_zero, active / z)
     return FrozenMLP(mlp, gate), mlp.down(active)
-
-
-@cache
-def _slope_at_zero(activation: str) -> float:
-    """``φ'(0)``, the limit of ``φ(z)/z``; for ReLU, which has none, PyTorch's choice of zero."""
-    with torch.enable_grad():
-        zero = torch.zeros((), dtype=torch.float64, requires_grad=True)
-        (slope,) = torch.autograd.grad(ACTIVATIONS[activation](zero), zero)
-    return float(slope)
-
-
-def _with_gain(scale: Tensor, gain: Tensor | None) -> Tensor:
-    return scale if gain is None else scale * gain
 
 
 def _freeze_norm(norm: nn.Module, x: Hidden) -> FrozenNorm:
     """Freeze a norm at its input."""
-    if isinstance(norm, nn.Identity):
+    rule = norm_rule(norm, x.dtype)
+    if rule is None:
         return FrozenNorm(None)
-    if isinstance(norm, Sphere):
-        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        return FrozenNorm(torch.where(length > 0, 1 / length, 1.0))
-    if isinstance(norm, nn.LayerNorm):
-        variance = x.var(-1, unbiased=False, keepdim=True)
-        return FrozenNorm(
-            _with_gain(torch.rsqrt(variance + norm.eps), norm.weight), True, norm.bias
-        )
-    if isinstance(norm, nn.RMSNorm):
-        eps = torch.finfo(x.dtype).eps if norm.eps is None else norm.eps
-        scale = torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
-        return FrozenNorm(_with_gain(scale, norm.weight))
-    raise InputError(
-        f"a {type(norm).__name__} cannot be frozen; paths know LayerNorm, RMSNorm, sphere."
-    )
+    return FrozenNorm(rule.factor(x), rule.centers, rule.bias)

@@ -1,12 +1,50 @@
 """A bias for each bucket of distances, as in T5."""
 
 import math
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from rankscope.checks import whole
+from rankscope.errors import SpecError
 from rankscope.network._scores.base import Bias, Heads, Positions, Scores
+from rankscope.streams import stream
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelativeBias:
+    """A bias for each head and bucket of distances, as T5's, drawn from a standard normal.
+
+    >>> from rankscope.network import Spec
+    >>> spec = Spec(2, 2, 8, scores=RelativeBias(buckets=32, farthest=128, seed=0))
+
+    Raffel et al. 2020. Half of the ``buckets`` are for keys before the query, half for keys after
+    it; of each half, half for single distances and half for geometric ranges up to ``farthest``.
+    As in T5 all layers have the same biases.
+    """
+
+    buckets: int = 32
+    farthest: int = 128
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        whole("RelativeBias buckets", self.buckets, least=4, error=SpecError)
+        if self.buckets % 2:
+            raise SpecError(f"RelativeBias buckets={self.buckets} is odd; both sides need as many.")
+        whole("RelativeBias farthest", self.farthest, least=self.buckets // 4 + 1, error=SpecError)
+        whole("RelativeBias seed", self.seed, least=0, error=SpecError)
+
+    def build(self, heads: int, head_width: int) -> Scores:
+        del head_width
+        generator = stream(self.seed, "relative bias")
+        drawn = torch.randn(self.buckets, heads, generator=generator)
+        table = nn.Embedding.from_pretrained(drawn, freeze=False)
+        return BucketedBiasScores(table, farthest=self.farthest)
+
+    def __str__(self) -> str:
+        return f"relative bias({self.buckets} buckets to {self.farthest}, seed {self.seed})"
 
 
 class BucketedBiasScores(Scores):

@@ -1,10 +1,46 @@
 """Rotary embeddings: queries and keys are rotated by their positions."""
 
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankscope.checks import number
+from rankscope.errors import SpecError
 from rankscope.network._scores.base import Heads, Positions, Scores
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rotary:
+    """Rotary embeddings with the usual frequencies, ``base^(−2i/head_width)`` for pair i.
+
+    >>> from rankscope.network import Spec
+    >>> spec = Spec(2, 2, 8, scores=Rotary(base=10000.0))
+
+    Su et al. 2021 (RoFormer), with the coordinates paired as in GPT-NeoX and Llama: i with
+    i + head_width/2.
+    """
+
+    base: float = 10000.0
+
+    def __post_init__(self) -> None:
+        base = number("Rotary base", self.base, error=SpecError)
+        if base <= 0:
+            raise SpecError(f"Rotary base={base:g} must be greater than zero.")
+        object.__setattr__(self, "base", base)
+
+    def build(self, heads: int, head_width: int) -> Scores:
+        del heads
+        if head_width % 2:
+            raise SpecError(
+                f"Rotary rotates coordinates in pairs, but head_width={head_width} is odd; use an "
+                "even one."
+            )
+        return RotaryScores(self.base ** -(torch.arange(0, head_width, 2) / head_width))
+
+    def __str__(self) -> str:
+        return "rotary" if self.base == 10000.0 else f"rotary(base {self.base:g})"
 
 
 class RotaryScores(Scores):
