@@ -16,9 +16,10 @@ import rankscope
 SOURCE = Path(importlib.util.find_spec("rankscope").origin).parent
 
 # For each room of the core, the rooms it may import; whatever else is ours is above it.
-LOWEST = {"errors", "metric_catalogue", "numerals", "shapes", "streams", "version"}
+LOWEST = {"display", "errors", "metric_catalogue", "numerals", "shapes", "streams", "version"}
 CORE = {
     "version": set(),
+    "display": set(),
     "errors": set(),
     "metric_catalogue": set(),
     "numerals": set(),

@@ -126,7 +126,7 @@ def test_derivatives_and_the_limit_at_zero_are_those_of_what_the_network_runs(na
     phi = activation(name)
     z = torch.linspace(-6, 6, 61, dtype=torch.float64, requires_grad=True)
     (slope,) = torch.autograd.grad(phi(z).sum(), z)
-    expected = torch.tensor([phi.derivative(float(one)) for one in z], dtype=torch.float64)
+    expected = torch.tensor([phi.derivative(float(one)) for one in z.detach()], dtype=torch.float64)
     torch.testing.assert_close(slope, expected, atol=1e-9, rtol=0)
     (at_zero,) = torch.autograd.grad(phi(zero := torch.zeros((), requires_grad=True)), zero)
     assert phi.limit_at_zero == float(at_zero)
@@ -143,7 +143,9 @@ def test_the_scaled_form_is_the_activation(name):
     if isinstance(phi.scaled, SelfGated):
         torch.testing.assert_close(phi(z), z.relu() + phi(-z.abs()), rtol=0, atol=1e-15)
         first, second = phi.scaled.coefficients(z)[:2]
-        slopes = torch.tensor([phi.derivative(float(one)) for one in z], dtype=torch.float64)
+        slopes = torch.tensor(
+            [phi.derivative(float(one)) for one in z.detach()], dtype=torch.float64
+        )
         torch.testing.assert_close(first, phi(z), rtol=1e-6, atol=1e-15)
         torch.testing.assert_close(second, slopes, rtol=1e-9, atol=1e-15)
 

@@ -3,25 +3,44 @@
 import hashlib
 import json
 import math
-import operator
+import reprlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import Any, Literal, Self
 
 from torch import Tensor
 
-from rankscope.errors import KindError, SpecError
-from rankscope.masks import Mask, as_mask
-from rankscope.network._activations import activation as activation_record
-from rankscope.network._initialisation import Init, as_init
-from rankscope.network._norms import NORMS, NormKind
+from rankscope.checks import flag
+from rankscope.display import card, paragraph
+from rankscope.errors import SpecError
+from rankscope.masks import Mask
+from rankscope.network._describe import in_words
+from rankscope.network._fields import (
+    Field,
+    count,
+    derived,
+    in_place,
+    initialisation,
+    known_activation,
+    known_norm,
+    mask_of_each_layer,
+    one_mask,
+    optional,
+    pairs,
+    scale,
+    score_kind,
+)
+from rankscope.network._initialisation import Init
+from rankscope.network._norms import NormKind
 from rankscope.network._scores.base import ScoreKind
 from rankscope.version import __version__
 
 NormPlace = Literal["pre", "post", "both"]
+AnyMask = str | Mask | Tensor
+AnyScores = ScoreKind | Literal["dot"]
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True, repr=False)
 class Spec:
     """What a network is made of, without its weights.
 
@@ -37,127 +56,58 @@ class Spec:
     ``Init``. Skips, masks and initialisations that come to the same make equal specs.
     """
 
-    layers: int
-    heads: int
-    width: int
-    head_width: int
-    kv_heads: int
-    mlp_ratio: float
-    activation: str
-    gated: bool
-    mlp_identity: bool
-    removed_heads: tuple[tuple[int, int], ...]
-    norm: NormKind
-    norm_place: NormPlace
-    norm_eps: float
-    parallel: bool
-    skip: float
-    attention_skip: float | None
-    mlp_skip: float | None
-    mask: Mask
-    layer_masks: tuple[Mask, ...] | None
-    bias: bool
-    shared_layers: bool
-    scores: ScoreKind | Literal["dot"]
-    score_scale: float
-    init: Init
+    # Each field once: what may be given, what is then held, its check, its default.
+    layers: Field[int, int] = Field(count)
+    heads: Field[int, int] = Field(count)
+    width: Field[int, int] = Field(count)
+    _: KW_ONLY
+    head_width: Field[int | None, int] = Field(derived(count), None)
+    kv_heads: Field[int | None, int] = Field(derived(count), None)
+    mlp_ratio: Field[float, float] = Field(scale, 4.0)
+    activation: Field[str, str] = Field(known_activation, "gelu")
+    gated: Field[bool, bool] = Field(flag, False)
+    mlp_identity: Field[bool, bool] = Field(flag, False)
+    removed_heads: Field[Iterable[tuple[int, int]], tuple[tuple[int, int], ...]] = Field(pairs, ())
+    norm: Field[NormKind, NormKind] = Field(known_norm, "layer")
+    norm_place: Field[NormPlace, NormPlace] = Field(in_place, "pre")
+    norm_eps: Field[float, float] = Field(scale, 1e-5)
+    parallel: Field[bool, bool] = Field(flag, False)
+    skip: Field[float, float] = Field(scale, True)
+    attention_skip: Field[float | None, float | None] = Field(optional(scale), None)
+    mlp_skip: Field[float | None, float | None] = Field(optional(scale), None)
+    mask: Field[AnyMask, Mask] = Field(one_mask, "full")
+    layer_masks: Field[Sequence[AnyMask] | None, tuple[Mask, ...] | None] = Field(
+        optional(mask_of_each_layer), None
+    )
+    bias: Field[bool, bool] = Field(flag, True)
+    shared_layers: Field[bool, bool] = Field(flag, False)
+    scores: Field[AnyScores, AnyScores] = Field(score_kind, "dot")
+    score_scale: Field[float | None, float] = Field(derived(scale), None)
+    init: Field[str | float | Init, Init] = Field(initialisation, "bert")
 
-    def __init__(
-        self,
-        layers: int,
-        heads: int,
-        width: int,
-        *,
-        head_width: int | None = None,
-        kv_heads: int | None = None,
-        mlp_ratio: float = 4.0,
-        activation: str = "gelu",
-        gated: bool = False,
-        mlp_identity: bool = False,
-        removed_heads: Iterable[tuple[int, int]] = (),
-        norm: NormKind = "layer",
-        norm_place: NormPlace = "pre",
-        norm_eps: float = 1e-5,
-        parallel: bool = False,
-        skip: bool | float = True,
-        attention_skip: bool | float | None = None,
-        mlp_skip: bool | float | None = None,
-        mask: str | Mask | Tensor = "full",
-        layer_masks: Sequence[str | Mask | Tensor] | None = None,
-        bias: bool = True,
-        shared_layers: bool = False,
-        scores: ScoreKind | Literal["dot"] = "dot",
-        score_scale: float | None = None,
-        init: str | float | Init = "bert",
-    ) -> None:
-        for name, count in {"layers": layers, "heads": heads, "width": width}.items():
-            _positive_integer(name, count)
-        head_width = _divided(width, heads) if head_width is None else head_width
-        _positive_integer("head_width", head_width)
-        kv_heads = heads if kv_heads is None else kv_heads
-        _positive_integer("kv_heads", kv_heads)
-        if heads % kv_heads:
-            raise SpecError(f"heads={heads} is no multiple of kv_heads={kv_heads}; use a divisor.")
-        mlp_ratio = _scale("mlp_ratio", mlp_ratio)
-        if not mlp_ratio * width < 2**31:
-            raise SpecError(f"mlp_ratio={mlp_ratio} of width {width} is more than can be built.")
-        if mlp_ratio and round(mlp_ratio * width) < 1:
-            raise SpecError(f"mlp_ratio={mlp_ratio} of width {width} leaves no hidden unit.")
-        activation_record(activation)
-        _one_of("norm", norm, tuple(NORMS))
-        _one_of("norm_place", norm_place, get_args(NormPlace))
-        if isinstance(scores, type):
-            raise SpecError(f"scores={scores.__name__} is a class; write {scores.__name__}().")
-        if scores != "dot" and not isinstance(scores, ScoreKind):
-            raise SpecError(f"scores={scores!r} is neither 'dot' nor a description with .build().")
-        if mlp_identity and parallel and mlp_ratio:
+    def __post_init__(self) -> None:
+        """What one field says about another."""
+        self._settle_heads()
+        self._settle_mlp()
+        self._settle_skips()
+        self._settle_masks()
+
+    @classmethod
+    def pure_attention(cls, layers: int, heads: int, width: int, **more: Any) -> Self:
+        """Attention and nothing else, the network of the theorems: no MLPs, norms or skips.
+
+        >>> Spec.pure_attention(6, 1, 64) == Spec(6, 1, 64, mlp_ratio=0, norm="none", skip=False)
+        True
+
+        ``more`` are any other fields, such as ``mask`` or ``init``.
+        """
+        twice = {"mlp_ratio", "norm", "skip", "attention_skip", "mlp_skip"} & more.keys()
+        if twice:
             raise SpecError(
-                "mlp_identity in a parallel block would be a second skip; leave the MLP out "
-                "instead: without('mlp')."
+                f"pure attention has no MLP, norm or skip, but {min(twice)}={more[min(twice)]!r} "
+                f"was given; write Spec({layers}, {heads}, {width}, ...) instead."
             )
-        skip, attention_skip = _canonical_skips(
-            skip, attention_skip, mlp_skip, has_mlp=mlp_ratio > 0, parallel=parallel
-        )
-        score_scale = 1 / math.sqrt(head_width) if score_scale is None else score_scale
-        mask, own_masks = _settled_masks(mask, layer_masks, layers)
-        flags = {
-            "gated": gated,
-            "mlp_identity": mlp_identity,
-            "parallel": parallel,
-            "bias": bias,
-            "shared_layers": shared_layers,
-        }
-        for name, flag in flags.items():
-            if not isinstance(flag, bool):
-                raise KindError(f"{name}={flag!r} is a {type(flag).__name__}, expected a bool.")
-        settled = {
-            "layers": layers,
-            "heads": heads,
-            "width": width,
-            "head_width": head_width,
-            "kv_heads": kv_heads,
-            "mlp_ratio": mlp_ratio,
-            "activation": activation,
-            "gated": gated,
-            "mlp_identity": mlp_identity and mlp_ratio > 0,
-            "removed_heads": _heads(removed_heads, layers, heads),
-            "norm": norm,
-            "norm_place": norm_place,
-            "norm_eps": _scale("norm_eps", norm_eps),
-            "parallel": parallel,
-            "skip": skip,
-            "attention_skip": attention_skip,
-            "mlp_skip": None,
-            "mask": mask,
-            "layer_masks": own_masks,
-            "bias": bias,
-            "shared_layers": shared_layers,
-            "scores": scores,
-            "score_scale": _scale("score_scale", score_scale),
-            "init": as_init(init),
-        }
-        for name, value in settled.items():
-            object.__setattr__(self, name, value)
+        return cls(layers, heads, width, mlp_ratio=0.0, norm="none", skip=False, **more)
 
     @property
     def skips(self) -> tuple[float, float]:
@@ -180,88 +130,98 @@ class Spec:
         content |= {"seed": str(seed), "version": __version__}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
+    def describe(self) -> str:
+        """The whole spec in words, on one line.
 
-def _canonical_skips(
-    skip: bool | float,
-    attention_skip: bool | float | None,
-    mlp_skip: bool | float | None,
-    *,
-    has_mlp: bool,
-    parallel: bool,
-) -> tuple[float, float | None]:
-    """``(skip, attention_skip)`` with the second None unless the two skips differ."""
-    both = _scale("skip", skip)
-    attention = both if attention_skip is None else _scale("attention_skip", attention_skip)
-    mlp = both if mlp_skip is None else _scale("mlp_skip", mlp_skip)
-    if not has_mlp:
-        mlp = attention
-    if parallel and attention != mlp:
-        raise SpecError(
-            f"attention_skip={attention:g} and mlp_skip={mlp:g} differ, but a parallel block has "
-            "one skip around both parts; set skip alone."
-        )
-    return mlp, None if attention == mlp else attention
+        >>> print(Spec(2, 2, 8, norm_place="post", mask="causal").describe())
+        2 layers, width 8, 2 heads of width 4, causal mask, layer norm after each sum, skips, \
+MLPs of 32 gelu units, biases, init normal(0.02)
+        """
+        return ", ".join(in_words(self))
 
+    def __repr__(self) -> str:
+        """The call that makes it: the shape, and what differs from the defaults."""
+        plain = Spec(self.layers, self.heads, self.width, head_width=self.head_width)
+        named = [f.name for f in fields(self)[3:]]
+        changed = {n: getattr(self, n) for n in named if getattr(self, n) != getattr(plain, n)}
+        if self.head_width * self.heads != self.width:
+            changed = {"head_width": self.head_width, **changed}
+        shape = f"{self.layers}, {self.heads}, {self.width}"
+        return f"Spec({', '.join([shape, *(f'{n}={_short(v)}' for n, v in changed.items())])})"
 
-def _settled_masks(
-    mask: str | Mask | Tensor, own: Sequence[str | Mask | Tensor] | None, layers: int
-) -> tuple[Mask, tuple[Mask, ...] | None]:
-    """One mask for all layers, or the first layer's and, where they differ, one for each."""
-    if own is None:
-        return as_mask(mask), None
-    if not isinstance(own, Sequence) or isinstance(own, str):
-        raise KindError(f"layer_masks is a {type(own).__name__}, expected a mask for each layer.")
-    if len(own) != layers:
-        raise SpecError(f"layer_masks has {len(own)} masks for {layers} layers; give one each.")
-    try:
-        masks = tuple(as_mask(each) for each in own)
-    except (SpecError, KindError) as error:
-        raise type(error)(f"layer_masks: {error}") from error
-    return masks[0], None if len(set(masks)) == 1 else masks
+    def _repr_html_(self) -> str:
+        return card("Spec", paragraph(self.describe()))
 
+    def _settle(self, **values: object) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
-def _heads(
-    removed: Iterable[tuple[int, int]], layers: int, heads: int
-) -> tuple[tuple[int, int], ...]:
-    try:
-        pairs = sorted({(operator.index(layer), operator.index(head)) for layer, head in removed})
-    except (TypeError, ValueError):
-        raise KindError(
-            f"removed_heads={removed!r} are no (layer, head) pairs; write [(0, 3), (1, 7)]."
-        ) from None
-    for layer, head in pairs:
-        if not (0 <= layer < layers and 0 <= head < heads):
+    def _settle_heads(self) -> None:
+        if self.head_width is None:
+            if self.width % self.heads:
+                raise SpecError(
+                    f"width={self.width} does not divide into {self.heads} heads; choose a "
+                    "multiple, or say head_width yourself."
+                )
+            self._settle(head_width=self.width // self.heads)
+        if self.kv_heads is None:
+            self._settle(kv_heads=self.heads)
+        if self.heads % self.kv_heads:
             raise SpecError(
-                f"removed_heads: there is no head {head} in layer {layer}; "
-                f"layers are 0 to {layers - 1}, heads 0 to {heads - 1}."
+                f"heads={self.heads} is no multiple of kv_heads={self.kv_heads}; use a divisor."
             )
-    return tuple(pairs)
+        if self.score_scale is None:
+            self._settle(score_scale=1 / math.sqrt(self.head_width))
+        for layer, head in self.removed_heads:
+            if not (0 <= layer < self.layers and 0 <= head < self.heads):
+                raise SpecError(
+                    f"removed_heads: there is no head {head} in layer {layer}; "
+                    f"layers are 0 to {self.layers - 1}, heads 0 to {self.heads - 1}."
+                )
+
+    def _settle_mlp(self) -> None:
+        ratio, width = self.mlp_ratio, self.width
+        if not ratio * width < 2**31:
+            raise SpecError(f"mlp_ratio={ratio} of width {width} is more than can be built.")
+        if ratio and round(ratio * width) < 1:
+            raise SpecError(f"mlp_ratio={ratio} of width {width} leaves no hidden unit.")
+        if self.mlp_identity and self.parallel and ratio:
+            raise SpecError(
+                "mlp_identity in a parallel block would be a second skip; leave the MLP out "
+                "instead: without('mlp')."
+            )
+        self._settle(mlp_identity=self.mlp_identity and ratio > 0)
+
+    def _settle_skips(self) -> None:
+        """``attention_skip`` is None unless the two skips differ; ``skip`` is then the MLP's."""
+        attention = self.skip if self.attention_skip is None else self.attention_skip
+        mlp = self.skip if self.mlp_skip is None else self.mlp_skip
+        if not self.mlp_ratio:
+            mlp = attention
+        if self.parallel and attention != mlp:
+            raise SpecError(
+                f"attention_skip={attention:g} and mlp_skip={mlp:g} differ, but a parallel block "
+                "has one skip around both parts; set skip alone."
+            )
+        differ = None if attention == mlp else attention
+        self._settle(skip=mlp, attention_skip=differ, mlp_skip=None)
+
+    def _settle_masks(self) -> None:
+        """One mask for all layers, or the first layer's and, where they differ, one for each."""
+        own = self.layer_masks
+        if own is None:
+            return
+        if len(own) != self.layers:
+            raise SpecError(
+                f"layer_masks has {len(own)} masks for {self.layers} layers; give one each."
+            )
+        self._settle(mask=own[0], layer_masks=None if len(set(own)) == 1 else own)
 
 
-def _divided(width: int, heads: int) -> int:
-    if width % heads:
-        raise SpecError(
-            f"width={width} does not divide into {heads} heads; choose a multiple, "
-            "or say head_width yourself."
-        )
-    return width // heads
-
-
-def _positive_integer(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise KindError(f"{name}={value!r} is a {type(value).__name__}, expected a whole number.")
-    if value < 1:
-        raise SpecError(f"{name}={value} is out of range; expected 1 or more.")
-
-
-def _scale(name: str, value: bool | float) -> float:
-    if not isinstance(value, (bool, int, float)):
-        raise KindError(f"{name}={value!r} is a {type(value).__name__}, expected a number.")
-    if not (math.isfinite(value) and value >= 0):
-        raise SpecError(f"{name}={value} is out of range; expected a finite number >= 0.")
-    return float(value) + 0.0  # -0.0 and 0.0 are one scale
-
-
-def _one_of(name: str, got: str, expected: tuple[str, ...]) -> None:
-    if got not in expected:
-        raise SpecError(f"{name}={got!r} is unknown; choose one of {', '.join(expected)}.")
+def _short(value: object) -> str:
+    """A value as it is written; of many masks or heads only the first."""
+    if not isinstance(value, tuple):
+        return repr(value)
+    few = reprlib.Repr()
+    few.maxtuple, few.maxother = 8, 60
+    return few.repr(value)

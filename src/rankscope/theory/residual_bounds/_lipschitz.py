@@ -33,7 +33,7 @@ def slope_range(activation: str) -> tuple[float, float]:
     slopes = record_of(activation).slopes
     if slopes is None:
         raise InputError(
-            f"no smallest and largest slope of the activation {activation!r} is known."
+            f"no slopes of the activation {activation!r} are known."
         )
     return slopes
 
