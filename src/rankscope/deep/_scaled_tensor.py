@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
+from rankscope.display import span
 from rankscope.shapes import PerSample
 
 Mantissa = Float[Tensor, "batch *rest"]
@@ -21,7 +22,7 @@ _NEGLIGIBLE = -340.0
 _LEAST = torch.finfo(torch.float64).min
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ScaledTensor:
     """``e^log · mantissa`` with the largest entry of each sample's mantissa at ±1, or all zero."""
 
@@ -37,6 +38,13 @@ class ScaledTensor:
         """
         size: Tensor = torch.linalg.vector_norm(values, math.inf, dim=tuple(range(1, values.ndim)))
         return cls(values / expand_like(size + (size == 0), values), size.log() + log)
+
+    def __repr__(self) -> str:
+        return f"ScaledTensor {tuple(self.mantissa.shape)}, {self.sizes()}"
+
+    def sizes(self) -> str:
+        """The largest entries of the samples, in words."""
+        return f"largest entries 10^({span((self.log / math.log(10)).tolist())})"
 
     def times_exp(self, log: PerSample | float) -> "ScaledTensor":
         """The same, times ``e^log``."""

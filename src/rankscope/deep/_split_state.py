@@ -19,7 +19,7 @@ from rankscope.metrics import Center, Norm, matrix_norm, mean_center, residual
 from rankscope.shapes import PerSample
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SplitState:
     """The tokens of a batch: ``common`` to all of them, plus a ``deviation`` each.
 
@@ -53,6 +53,13 @@ class SplitState:
             ScaledTensor.of(anchor, log), ScaledTensor.of(x - anchor.unsqueeze(1), log), token_mask
         )
         return state.recenter()
+
+    def __repr__(self) -> str:
+        batch, tokens, features = self.mantissa.shape
+        return (
+            f"SplitState of {batch} samples, {tokens} tokens, {features} features: common part, "
+            f"{self.common.sizes()}; deviations, {self.deviation.sizes()}"
+        )
 
     @property
     def x(self) -> Float[Tensor, "batch feature"]:

@@ -72,8 +72,7 @@ def deep_trace(
                 "left, and what was between them is not kept"
             )
         before, last = log, state
-    origin = Provenance(network.name, network.spec.digest(seed=network.seed), network.seed)
-    return Trace(_columns(rows), replace(origin, notes=notes))
+    return Trace(_columns(rows), replace(Provenance.of(network), notes=notes))
 
 
 def _valid_measured(measured: Tensor, state: SplitState) -> Tensor:

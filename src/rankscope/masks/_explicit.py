@@ -1,5 +1,6 @@
 """Any graph as a mask: from a boolean matrix or from a list of edges, for one length."""
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from rankscope.masks._codes import Codes
 from rankscope.masks._mask import LengthMask, count, refuse_blind
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explicit(LengthMask):
     """Any mask, for sequences of one length, as a boolean matrix: ``Explicit.of(matrix)``.
 
@@ -44,11 +45,15 @@ class Explicit(LengthMask):
         self.refuse_many(int(np.count_nonzero(flat)), tokens)
         return np.flatnonzero(flat)
 
+    def __repr__(self) -> str:
+        """Short, and different for different matrices: digests of specs are made of it."""
+        return f"Explicit({self.tokens} tokens, {_fingerprint(self.bits)})"
+
     def __str__(self) -> str:
         return f"explicit({self.tokens} tokens)"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EdgeList(LengthMask):
     """Any mask, for sequences of one length, by its edges alone: ``from_edges(tokens, edges)``."""
 
@@ -70,6 +75,11 @@ class EdgeList(LengthMask):
     def codes(self, tokens: int) -> Codes:
         _refuse_length(self.tokens, torch.tensor(tokens))
         return np.frombuffer(self.packed, dtype=np.int64).copy()
+
+    def __repr__(self) -> str:
+        """Short, and different for different edges: digests of specs are made of it."""
+        edges = len(self.packed) // 8
+        return f"EdgeList({self.tokens} tokens, {edges} edges, {_fingerprint(self.packed)})"
 
     def __str__(self) -> str:
         return f"edges({self.tokens} tokens, {len(self.packed) // 8} edges)"
@@ -111,6 +121,10 @@ def check_matrix(matrix: Tensor) -> Bool[Tensor, "query key"]:
         raise ShapeError(f"a mask is (query, key) and square, got shape {tuple(matrix.shape)}.")
     refuse_blind(matrix.any(-1), "that was given")
     return matrix
+
+
+def _fingerprint(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _pairs(edges: Iterable[tuple[int, int]] | Tensor) -> Codes:

@@ -16,6 +16,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from rankscope.checks import whole
+from rankscope.display import card, cut, grid, paragraph
 from rankscope.errors import InputError, SpecError
 from rankscope.masks._codes import Codes, find_codes, merge, span_codes
 
@@ -113,6 +114,20 @@ class Mask(ABC):
         """
         rows = self.matrix(tokens).tolist()
         return "\n".join(" ".join("■" if allowed else "·" for allowed in row) for row in rows)
+
+    def _repr_html_(self) -> str:
+        """A picture of 16 tokens, or of the first 32 at most of the length a mask is for."""
+        made_for = getattr(self, "tokens", None)
+        tokens = made_for if isinstance(made_for, int) else 16
+        shown = torch.arange(min(tokens, 32))
+        try:
+            allowed = self.allows_in(shown[:, None], shown[None, :], torch.tensor(tokens))
+        except InputError:  # a part of it is for another length
+            return card(cut(f"{self} mask"))
+        rows = allowed.expand(len(shown), len(shown)).tolist()
+        label = f"mask {self}: the keys (columns) that each query (row) may attend to"
+        words = f"{len(shown)} of {tokens} tokens; rows are queries, columns keys"
+        return card(cut(f"{self} mask"), paragraph(words), grid(rows, cut(label)))
 
     def most_edges(self, tokens: int) -> int:
         """No fewer than the edges there are; what ``edges`` goes by before it lists any."""

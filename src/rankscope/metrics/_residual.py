@@ -101,12 +101,17 @@ def dispersion(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
     return residual(x, norm="fro", center="mean", token_mask=token_mask)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Deviations:
     """Tokens and what is left of them at their mean, for several figures at the price of one."""
 
     tokens: Tokens
     rest: Tokens
+
+    def __repr__(self) -> str:
+        return (
+            f"Deviations of tokens {tuple(self.tokens.shape)}, {self.tokens.dtype}, from their mean"
+        )
 
     @cached_property
     def _composite(self) -> PerSample:

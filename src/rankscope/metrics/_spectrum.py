@@ -7,11 +7,12 @@ from jaxtyping import Int
 from torch import Tensor
 
 from rankscope.checks import measurable, valid_counts
+from rankscope.display import span
 from rankscope.errors import InputError
 from rankscope.shapes import PerSample, Spectrum, Tokens
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Spectra:
     """The singular values of a batch, decomposed once, for as many ranks as are asked for.
 
@@ -22,6 +23,10 @@ class Spectra:
     sigma: Spectrum
     scaled: Spectrum
     noise: PerSample
+
+    def __repr__(self) -> str:
+        sizes = span(self.sigma[..., 0].detach().flatten().tolist())
+        return f"Spectra: singular values {tuple(self.sigma.shape)}, the largest {sizes}"
 
     def numerical_rank(self, rtol: float | None = None) -> Int[Tensor, "*batch"]:
         """How many values exceed ``rtol`` (by default the noise) times the largest."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.checks import valid_mask, whole
+from rankscope.display import card, cut, paragraph
 from rankscope.errors import KindError, ShapeError, SpecError
 from rankscope.masks import Mask, as_mask
 from rankscope.network import _construct
@@ -176,6 +177,15 @@ class Network(nn.Module):
     def float(self) -> Self:
         """A float32 copy; it leaves this network as it is."""
         return self._copy().to(torch.float32)
+
+    def __repr__(self) -> str:
+        return f"{self._title()}: {cut(self.spec.describe(), 500)}"
+
+    def _repr_html_(self) -> str:
+        return card(self._title(), paragraph(self.spec.describe()))
+
+    def _title(self) -> str:
+        return self.name if self.seed is None else f"{self.name}, seed {self.seed}"
 
     def _layers(self) -> list[Block]:
         return cast(list[Block], list(self.blocks))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rankscope.network import Network
 from rankscope.paths._frozen import FrozenAttention, FrozenStep, Streams, frozen_steps
-from rankscope.paths._shares import Columns, Shares
+from rankscope.paths._shares import Columns, Shares, mean_shares
 from rankscope.shapes import Hidden
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rankscope import figures
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class HeadShares:
     """The part of the output carried by all paths through each head.
 
@@ -29,6 +29,15 @@ class HeadShares:
     contributions: Float[Tensor, "layer head batch token feature"]
     output: Hidden
     columns: Columns
+
+    def __repr__(self) -> str:
+        layers, heads, samples, tokens, _ = self.contributions.shape
+        shares = mean_shares(self.columns, "layer", "head")
+        layer, head = max(shares, key=lambda place: shares[place])
+        return (
+            f"HeadShares of {layers} layers, {heads} heads, {samples} samples of {tokens} tokens; "
+            f"largest mean residual share {shares[layer, head]:.3g}, head {head} of layer {layer}"
+        )
 
     @property
     def table(self) -> "polars.DataFrame":

@@ -19,10 +19,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rankscope.checks import whole
+from rankscope.display import card, some, table
 from rankscope.errors import InputError
 from rankscope.network import Network
 from rankscope.paths._frozen import FrozenStep, Kind, Longer, Streams, frozen_steps
-from rankscope.paths._shares import Columns, Shares
+from rankscope.paths._shares import Columns, Shares, mean_shares
 from rankscope.shapes import Hidden
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ the cache; elsewhere larger products pay. Either way memory does not grow with t
 the MLP's width."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PathLengths:
     """What paths of each length contribute to the last layer, and their shares in every layer.
 
@@ -54,6 +55,42 @@ class PathLengths:
     complete: bool
     columns: Columns
     _question: "_Question" = field(repr=False)
+
+    def __repr__(self) -> str:
+        lengths, samples, tokens, _ = self.contributions.shape
+        shares = self._last_shares("residual_share")
+        longest = max(
+            (length for length in shares if length is not None), key=lambda length: shares[length]
+        )
+        return (
+            f"PathLengths 0 to {lengths - 1}{'' if self.complete else ' (longer ones left out)'}, "
+            f"{len(self.sums)} layers, {samples} samples of {tokens} tokens; largest mean residual "
+            f"share in the last layer {shares[longest]:.3g}, of length {longest}"
+        )
+
+    def _repr_html_(self) -> str:
+        """The mean shares in the last layer, length by length."""
+        names = ("residual_share", "norm_share", "projection")
+        shares = {name: self._last_shares(name) for name in names}
+        shown: list[int | None] = [*some(range(len(self.contributions))), None]
+        rows = [
+            ["biases" if length is None else str(length)]
+            + [f"{shares[name][length]:.4g}" for name in names]
+            for length in shown
+        ]
+        header = ["length", *(name.replace("_", " ") for name in names)]
+        return card("Paths by length, last layer", table(header, rows))
+
+    def _last_shares(self, name: str) -> dict[int | None, float]:
+        """Mean shares by length, None being the biases, in the last layer."""
+        last = len(self.sums)
+        return {
+            length: share
+            for (layer, length), share in mean_shares(
+                self.columns, "layer", "length", metric=name
+            ).items()
+            if layer == last
+        }
 
     @cached_property
     def errors(self) -> tuple[float, ...]:

@@ -1,17 +1,31 @@
 """What part of a hidden state each stream carries: three answers, one row each."""
 
+from collections import defaultdict
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankscope.display import mean
 from rankscope.metrics import matrix_norm, mean_center
 from rankscope.paths._frozen import Streams
 from rankscope.shapes import Hidden, PerSample
 
 Columns = dict[str, list[Any]]
 Sizes = Float[Tensor, "stream batch"]
+
+
+def mean_shares(
+    columns: Columns, *by: str, metric: str = "residual_share"
+) -> dict[tuple[Any, ...], float]:
+    """Shares averaged over the samples, for each value of some columns."""
+    found: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+    places = zip(*(columns[name] for name in by), strict=True)
+    for place, name, value in zip(places, columns["metric"], columns["value"], strict=True):
+        if name == metric:
+            found[place].append(value)
+    return {place: mean(values) for place, values in found.items()}
 
 
 class Shares:

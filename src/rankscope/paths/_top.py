@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rankscope.checks import whole
+from rankscope.display import cut
 from rankscope.errors import InputError
 from rankscope.metrics import dispersion
 from rankscope.network import Network
@@ -26,7 +27,7 @@ _MOST_NUMBERS = 2**28
 """Numbers in all continued prefixes of a layer together: a gigabyte in float32."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TopPaths:
     """Paths by their residual contribution, largest first.
 
@@ -39,6 +40,11 @@ class TopPaths:
     values: tuple[float, ...]
     proven: bool
     missed_at_most: float
+
+    def __repr__(self) -> str:
+        verdict = "proven" if self.proven else f"up to {self.missed_at_most:.3g} missed"
+        first = cut(f"{self.values[0]:.4g}: {self.paths[0]}", 400)
+        return f"TopPaths, {len(self.paths)} of them, {verdict}; the largest {first}"
 
     def __str__(self) -> str:
         rows = [

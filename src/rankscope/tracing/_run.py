@@ -67,7 +67,7 @@ def trace(
     )
     with torch.no_grad(), evaluating(model), recorder.watching(stack):
         model(*args, **kwargs)
-    return Trace(recorder.columns(), _provenance(model))
+    return Trace(recorder.columns(), Provenance.of(model))
 
 
 def trace_in_batches(
@@ -176,9 +176,3 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes.items():
             module.training = training
-
-
-def _provenance(model: nn.Module) -> Provenance:
-    if isinstance(model, Network):
-        return Provenance(model.name, model.spec.digest(seed=model.seed), model.seed)
-    return Provenance(type(model).__name__)

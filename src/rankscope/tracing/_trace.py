@@ -1,11 +1,16 @@
 """What a trace found: numbers by layer, sample and metric, and where they came from."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from torch import nn
+
+from rankscope.display import card, cut, listed, mean, paragraph, some, span, table
 from rankscope.errors import InputError
+from rankscope.network import Network
 from rankscope.tracing._recorder import Columns
 from rankscope.version import versions
 
@@ -25,9 +30,19 @@ class Provenance:
     seed: int | None = None
     versions: dict[str, str] = field(default_factory=versions)
     notes: dict[str, str] = field(default_factory=dict)
+    network: str | None = None
+    """The whole spec in words, where there is one."""
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Self:
+        """What is known of a model: of a ``Network`` its name, spec and seed, else its class."""
+        if not isinstance(model, Network):
+            return cls(type(model).__name__)
+        spec = model.spec
+        return cls(model.name, spec.digest(seed=model.seed), model.seed, network=spec.describe())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trace:
     """Numbers by layer, sample and metric, and where they came from."""
 
@@ -62,6 +77,31 @@ class Trace:
             provenance=asdict(self.provenance),
             drawings=(Drawing("by_layer", options={"metrics": metrics}),),
         )
+
+    def __repr__(self) -> str:
+        seed = "" if self.provenance.seed is None else f", seed {self.provenance.seed}"
+        metrics = listed(list(dict.fromkeys(map(str, self.columns["metric"]))))
+        return (
+            f"Trace of {cut(self.provenance.model)}{seed}: layers {span(self.columns['layer'])}, "
+            f"samples {span(self.columns['sample'])}; {metrics}"
+        )
+
+    def _repr_html_(self) -> str:
+        """The mean of each metric over samples and heads, layer by layer."""
+        values: dict[tuple[int, str], list[float]] = defaultdict(list)
+        for layer, metric, value in zip(
+            *(self.columns[name] for name in ("layer", "metric", "value")), strict=True
+        ):
+            values[layer, metric].append(value)
+        layers = sorted({layer for layer, _ in values})
+        metrics = list(dict.fromkeys(metric for _, metric in values))
+        rows = [
+            [str(layer), *(f"{mean(values.get((layer, name), [])):.4g}" for name in metrics)]
+            for layer in some(layers)
+        ]
+        title = f"Trace of {self.provenance.model}"
+        about = paragraph(self.provenance.network) if self.provenance.network else ""
+        return card(title, about, table(["layer", *metrics], rows))
 
     def noted(self, notes: Mapping[str, str]) -> "Trace":
         """The same trace with notes on where it came from."""

@@ -72,6 +72,9 @@ class Described:
             "model and cannot be drawn at random."
         )
 
+    def __str__(self) -> str:
+        return self.name
+
 
 @runtime_checkable
 class ScoreKind(Protocol):
