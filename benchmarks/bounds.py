@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from measuring import Ratio
-from rankscope.metrics.centers import mean_center, median_center
-from rankscope.metrics.norms import matrix_norm
+from rankscope.metrics import matrix_norm, mean_center, median_center
 from rankscope.network import MLP, Network, Spec
 from rankscope.theory.residual_bounds import (
     SCORE_LIMIT,

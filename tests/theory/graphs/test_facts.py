@@ -248,7 +248,7 @@ def test_every_way_to_give_a_graph():
     ("ask", "error", "words"),
     [
         (lambda: graph_facts("full"), SpecError, "does not say how many tokens"),
-        (lambda: graph_facts("full", 0), SpecError, "tokens is 0"),
+        (lambda: graph_facts("full", 0), SpecError, "tokens=0"),
         (lambda: graph_facts("full", 2.0), KindError, "whole number"),
         (lambda: graph_facts("fool", 2), SpecError, "unknown"),
         (lambda: graph_facts(torch.eye(2), 2), KindError, "boolean"),

@@ -6,7 +6,7 @@ import mpmath
 import pytest
 import torch
 
-from rankscope.metrics.norms import matrix_norm
+from rankscope.metrics import matrix_norm
 from rankscope.network import Spec
 from rankscope.theory.residual_bounds import (
     SCORE_LIMIT,

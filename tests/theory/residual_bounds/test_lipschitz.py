@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from rankscope.errors import InputError
-from rankscope.metrics.norms import matrix_norm
-from rankscope.network import MLP
-from rankscope.network.mlp import ACTIVATIONS, Passing
+from rankscope.metrics import matrix_norm
+from rankscope.network import ACTIVATIONS, MLP, IdentityMLP
 from rankscope.theory.residual_bounds import gated_gain, row_gain, slope_range
 
 mp = mpmath.mp.clone()
@@ -102,7 +101,7 @@ def test_a_gain_worked_out_by_hand():
 
 def test_parts_without_weights_have_the_gain_of_the_identity():
     assert torch.equal(row_gain(None, width=2, skip=0.5), torch.eye(2).double())
-    assert torch.equal(row_gain(Passing(), width=2, skip=0.5), 1.5 * torch.eye(2).double())
+    assert torch.equal(row_gain(IdentityMLP(), width=2, skip=0.5), 1.5 * torch.eye(2).double())
     assert row_gain(made(2, 3, "silu", gated=True), width=2) is None
 
 

@@ -14,7 +14,7 @@ from rankscope.experiments.depths import RELATIVE, DeepConfig, compare, ending, 
 from rankscope.experiments.laws import Law
 from rankscope.experiments.progress import OnStep
 from rankscope.experiments.verdicts import overall
-from rankscope.metrics.norms import matrix_norm
+from rankscope.metrics import matrix_norm
 from rankscope.network import MLP, Network, Spec
 from rankscope.numerals import short
 from rankscope.results import Drawing, Result

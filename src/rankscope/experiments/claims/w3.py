@@ -18,8 +18,7 @@ from rankscope.experiments.notes import doubts, note_sentences
 from rankscope.experiments.progress import OnStep, tracked
 from rankscope.experiments.verdicts import overall
 from rankscope.masks import Explicit, Mask, as_mask
-from rankscope.network import Network, Spec
-from rankscope.network.norms import NormKind
+from rankscope.network import Network, NormKind, Spec
 from rankscope.results import Drawing, Result, Verdict
 from rankscope.streams import stream
 from rankscope.theory import second_eigenvalue

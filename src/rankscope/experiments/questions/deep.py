@@ -19,9 +19,7 @@ from rankscope.experiments.laws import law, medians
 from rankscope.experiments.notes import doubts, note_sentences
 from rankscope.experiments.progress import OnStep, tracked
 from rankscope.experiments.subject import Question, Subject
-from rankscope.metrics import residual
-from rankscope.metrics.norms import Norm
-from rankscope.metrics.residual import Center
+from rankscope.metrics import Center, Norm, residual
 from rankscope.numerals import power_of_ten
 from rankscope.results import Drawing, Result
 from rankscope.tracing import Trace

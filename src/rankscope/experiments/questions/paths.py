@@ -12,8 +12,7 @@ from rankscope.experiments.progress import OnStep, silent, tracked
 from rankscope.experiments.subject import Question, Subject
 from rankscope.network import Network
 from rankscope.numerals import power_of_ten, short
-from rankscope.paths import count_paths, head_shares, path_lengths
-from rankscope.paths.lengths import Count
+from rankscope.paths import Count, count_paths, head_shares, path_lengths
 from rankscope.results import Drawing, Result
 
 ENTRY = CATALOGUE["paths"]

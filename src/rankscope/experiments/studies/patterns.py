@@ -7,7 +7,6 @@ from typing import Literal
 import polars as pl
 
 from rankscope import tables
-from rankscope.experiments._positions import Turning as Rotary
 from rankscope.experiments.catalogue import CATALOGUE
 from rankscope.experiments.depths import RELATIVE, DeepConfig, compare, ending, pure
 from rankscope.experiments.laws import Law, law, medians
@@ -19,6 +18,7 @@ from rankscope.network import (
     LinearKernel,
     Linformer,
     Network,
+    Rotary,
     ScoreKind,
     Sink,
     Sparsemax,

@@ -16,10 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rankscope.checks import whole
 from rankscope.errors import KindError, ShapeError, SpecError
-from rankscope.masks import Mask, as_mask
-from rankscope.masks.explicit import checked_matrix
-from rankscope.masks.mask import whole
+from rankscope.masks import Mask, as_mask, check_matrix
 from rankscope.theory._html import html_table
 from rankscope.theory.graphs._digraph import Digraph, closed_classes, period
 from rankscope.theory.graphs._eccentricity import EccentricityBounds, diameter_of, radius_of
@@ -135,7 +134,7 @@ def graph_facts(mask: "str | Mask | Tensor | Any", tokens: int | None = None) ->
     if isinstance(mask, np.ndarray):
         mask = torch.from_numpy(mask)
     if isinstance(mask, Tensor):
-        matrix = checked_matrix(mask)
+        matrix = check_matrix(mask)
         _check_length(matrix.shape[0], tokens)
         query, key = matrix.cpu().nonzero().T.contiguous().numpy()
         return _digraph_facts(Digraph.from_pairs(query, key, matrix.shape[0]))
@@ -143,7 +142,7 @@ def graph_facts(mask: "str | Mask | Tensor | Any", tokens: int | None = None) ->
     tokens = getattr(mask, "tokens", None) if tokens is None else tokens
     if tokens is None:
         raise SpecError(f"the mask {mask} does not say how many tokens; give graph_facts(mask, n).")
-    whole("a graph's number of tokens", tokens, least=1)
+    whole("tokens", tokens, least=1, most=2**31 - 1, error=SpecError)
     spans = mask.spans(tokens)
     if spans is not None:
         return _interval_facts(Intervals(spans.first.numpy(), spans.last.numpy()))

@@ -25,8 +25,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from rankscope.metrics.centers import optimal_center
-from rankscope.metrics.norms import matrix_norm
+from rankscope.metrics import matrix_norm, optimal_center
 from rankscope.network import Attention
 from rankscope.shapes import PerHead, PerSample
 

@@ -12,22 +12,16 @@ at once ``|f(X) − 1f(c)ᵀ| ≤ |X − 1cᵀ| M``, so the 1-norm grows by ``�
 most ``L ‖ |W₁||W₂| ‖₁,∞`` with ``L = max|φ'|``, the simpler choice, because ``|m| + w = L``.
 """
 
-import math
-from collections.abc import Callable
-from functools import cache
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from rankscope.errors import InputError
-from rankscope.network import MLP
-from rankscope.network.mlp import ACTIVATIONS, Passing
+from rankscope.network import MLP, IdentityMLP
+from rankscope.network import activation as record_of
 from rankscope.shapes import PerSample
 
 Gain = Float[Tensor, "*batch feature feature"]
-
-_GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 def slope_range(activation: str) -> tuple[float, float]:
@@ -35,22 +29,14 @@ def slope_range(activation: str) -> tuple[float, float]:
 
     >>> slope_range("relu")
     (0.0, 1.0)
-
-    Derived: GELU, its tanh form and SiLU are ``z·g(z)`` with ``g(z) + g(−z) = 1``, so that
-    ``φ'(z) + φ'(−z) = 1``, and φ' has one maximum on the positive axis.
     """
-    if activation == "relu":
-        return 0.0, 1.0
-    if activation not in _SLOPES:
-        raise InputError(
-            f"no slopes are known for the activation {activation!r}; "
-            f"known are relu, {', '.join(_SLOPES)}."
-        )
-    largest = _largest_slope(_SLOPES[activation])
-    return 1 - largest, largest
+    slopes = record_of(activation).slopes
+    if slopes is None:
+        raise InputError(f"no slopes of the activation {activation!r} are known.")
+    return slopes
 
 
-def row_gain(mlp: MLP | Passing | None, *, width: int, skip: float = 0.0) -> Gain | None:
+def row_gain(mlp: MLP | IdentityMLP | None, *, width: int, skip: float = 0.0) -> Gain | None:
     """M of a plain MLP with its skip, for all inputs; None if it is gated.
 
     A gated MLP multiplies two functions of its input, so no M is valid for all inputs
@@ -59,7 +45,7 @@ def row_gain(mlp: MLP | Passing | None, *, width: int, skip: float = 0.0) -> Gai
     identity = torch.eye(width, dtype=torch.float64)
     if mlp is None:
         return identity
-    if isinstance(mlp, Passing):
+    if isinstance(mlp, IdentityMLP):
         return (1 + skip) * identity
     if mlp.gate is not None:
         return None
@@ -89,7 +75,7 @@ def gated_gain(
     farthest = value.abs() + radius[:, None] * up.abs().amax(0)
     steepest = max(map(abs, slope_range(mlp.activation)))
     moved = steepest * gate.abs() * farthest[:, None, :]
-    scaled = up.abs() * ACTIVATIONS[mlp.activation](opening).abs()[:, None, :]
+    scaled = up.abs() * record_of(mlp.activation)(opening).abs()[:, None, :]
     identity = torch.eye(len(up), dtype=torch.float64)
     return skip * identity + (moved + scaled) @ down.abs()
 
@@ -98,47 +84,3 @@ def _matrix(weight: Tensor) -> Tensor:
     """A stored weight as the matrix of ``x ↦ xW``, or a bias; in float64 on the CPU."""
     plain = weight.detach().cpu().double()
     return plain.T if plain.ndim == 2 else plain
-
-
-def _gelu_slope(z: float) -> float:
-    """``Φ(z) + z Φ'(z)``."""
-    return 0.5 * (1 + math.erf(z / math.sqrt(2))) + z * math.exp(-z * z / 2) / math.sqrt(
-        2 * math.pi
-    )
-
-
-def _gelu_tanh_slope(z: float) -> float:
-    """Of ``½z(1 + tanh u)``, ``u = √(2/π)(z + 0.044715 z³)``."""
-    root = math.sqrt(2 / math.pi)
-    t = math.tanh(root * (z + 0.044715 * z**3))
-    return 0.5 * (1 + t) + 0.5 * z * (1 - t * t) * root * (1 + 3 * 0.044715 * z * z)
-
-
-def _silu_slope(z: float) -> float:
-    """``σ(1 + z(1 − σ))``."""
-    s = 1 / (1 + math.exp(-z))
-    return s * (1 + z * (1 - s))
-
-
-_SLOPES: dict[str, Callable[[float], float]] = {
-    "gelu": _gelu_slope,
-    "gelu_tanh": _gelu_tanh_slope,
-    "silu": _silu_slope,
-}
-
-
-@cache
-def _largest_slope(slope: Callable[[float], float]) -> float:
-    """The maximum on [0, 8] by golden section.
-
-    Comparing values finds the position to eight digits only, but the value, which is flat there,
-    to all sixteen.
-    """
-    low, high = 0.0, 8.0
-    while high - low > 1e-9:
-        left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-        if slope(left) < slope(right):
-            low = left
-        else:
-            high = right
-    return slope((low + high) / 2)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rankscope.deep import deep_states
 from rankscope.errors import InputError
-from rankscope.network import MLP, Block, Full, Network, Scores
+from rankscope.network import MLP, Block, Full, Network, score_entry
 from rankscope.shapes import PerSample
 from rankscope.theory.residual_bounds._depth import (
     CubicBound,
@@ -170,9 +170,9 @@ def _reason_out_of_scope(network: Network, layer: int, block: Block) -> str:
         return "an MLP beside the attention carries the tokens past it"
     if not isinstance(mask, Full):
         return f"under the mask {mask} not all tokens attend to the same tokens"
-    if type(block.attention.scores) is not Scores:
-        name = type(block.attention.scores).__name__
-        return f"its scores ({name}) are not plain products of queries and keys"
+    entry = score_entry(block.attention.scores)
+    if not entry.bounds:
+        return f"its scores ({entry.words}) are not plain products of queries and keys"
     try:
         row_gain(block.mlp, width=spec.width)
     except InputError as error:
