@@ -1,8 +1,8 @@
 """Are the bounds of the theory bounds? Random networks, and networks made to come close.
 
-``check(count, seed)`` draws networks that meet D's condition, and counts for every bound how often
-the measured residual lies above it, and how close it comes. The same is asked of bounds that were
-broken on purpose: a check that catches none of them would say nothing.
+``check(count, seed)`` draws networks that meet the condition of Dong et al. 2021, and counts for
+every bound how often the measured residual lies above it, and how close it comes. The same is asked
+of bounds that were broken on purpose: a check that catches none of them would say nothing.
 """
 
 import argparse
@@ -14,26 +14,25 @@ import torch
 from torch import Tensor
 
 from measuring import Ratio
-from rankscope.metrics.centers import mean_center, median_center
-from rankscope.metrics.norms import matrix_norm
+from rankscope.metrics import matrix_norm, mean_center, median_center
 from rankscope.network import MLP, Network, Spec
-from rankscope.theory.layer_bounds import (
+from rankscope.theory.residual_bounds import (
     SCORE_LIMIT,
+    Bounds,
+    CenteredTokens,
     HeadWeights,
     LogParts,
-    Spread,
     a_priori_bound,
+    bounds,
     data_bound,
     head_weights,
     log_differences,
     log_mean_cost,
+    norm_bound,
     output_center,
+    row_gain,
     sharp_bound,
-    unseen_bound,
 )
-from rankscope.theory.lipschitz import row_gain
-from rankscope.theory.network_bounds import bounds
-from rankscope.theory.promises import Bounds
 
 PROMISED = (
     "a_priori_bound",
@@ -68,7 +67,7 @@ class Check:
 
 
 def check(count: int, seed: int, *, whole_every: int = 1) -> Check:
-    """Hold every bound against ``count`` random networks that meet D's condition.
+    """Hold every bound against ``count`` random networks that meet the condition.
 
     The search for best centers takes most of the time; ``whole_every=20`` asks ``bounds`` about
     one network in twenty, and looks at the others' first layers alone.
@@ -80,7 +79,7 @@ def check(count: int, seed: int, *, whole_every: int = 1) -> Check:
         network, x = drawn(generator)
         if met % whole_every == 0:
             answer = bounds(network, x)
-            # Gated MLPs are outside of D's theorem; their data bounds are checked all the same.
+            # Gated MLPs are outside of the theorem; their data bounds are checked all the same.
             if not all(bool(layer.condition.all()) for layer in answer.layers):
                 continue
             for name, short in at_best_centers(answer):
@@ -153,8 +152,10 @@ def _to_condition(network: Network, rest: Tensor, share: float) -> float:
     return float(((math.log(share * SCORE_LIMIT) - largest) / 2).clamp(-20, 4).exp())
 
 
-def _spread(x: Tensor, center: Tensor) -> Spread:
-    return Spread(center, x - center.unsqueeze(1), torch.zeros(len(x), dtype=torch.float64), None)
+def _spread(x: Tensor, center: Tensor) -> CenteredTokens:
+    return CenteredTokens(
+        center, x - center.unsqueeze(1), torch.zeros(len(x), dtype=torch.float64), None
+    )
 
 
 def at_their_centers(
@@ -181,7 +182,7 @@ def at_their_centers(
     if in_reach:
         yield "a priori, at its center", short(after, place, a_priori_bound(weights, spread))
         yield "data, at its center", short(after, place, data_bound(weights, spread).composite)
-    unseen = unseen_bound(weights, spread.norms, spread.counts)
+    unseen = norm_bound(weights, spread.norms, spread.counts)
     yield "sharp, at its center", short(after, place, sharp.composite)
     yield "input alone, at its center", short(after, place, unseen.composite)
     at_mean = sharp.composite + log_mean_cost(spread.counts)
@@ -206,13 +207,13 @@ def _attended(network: Network, x: Tensor) -> Tensor:
     return next(iter(bare.states(x))).detach()
 
 
-def broken(weights: HeadWeights, spread: Spread) -> dict[str, Tensor]:
+def broken(weights: HeadWeights, spread: CenteredTokens) -> dict[str, Tensor]:
     """Bounds like those of the theory, each with one mistake."""
     differences = log_differences(weights, spread)
     norms, count = spread.norms, math.log(int(spread.counts[0]))
     data, sharp = data_bound(weights, spread), sharp_bound(weights, spread)
     each = [_one_head(weights, head) for head in range(len(weights.values))]
-    few = Spread(spread.center, spread.mantissa, spread.log_scale - math.log(2) / 2, None)
+    few = CenteredTokens(spread.center, spread.mantissa, spread.log_scale - math.log(2) / 2, None)
     halved = sharp_bound(weights, few).composite + math.log(2) / 2  # tanh(D/8)
     alone = LogParts(differences.amax(-1).amax(-1), differences.amax(-1).amax(-1))
     sizes = [matrix_norm(weights.values, norm).log().logsumexp(-1) for norm in ("one", "inf")]
@@ -243,7 +244,7 @@ def _added(parts: list[LogParts]) -> Tensor:
 
 
 def spotlight(tokens: int, *, difference: float = 0.05) -> tuple[Network, Tensor]:
-    """One key everybody looks at, queries that differ alike: D's data bound within a factor 8.
+    """One key everybody looks at, queries that differ alike: the data bound within a factor 8.
 
     Feature 0 is the query, ``±1/n``; feature 1 is 1 for one token, which is its key and its value,
     and gets half of all attention from a query at the center, which has ``log(n − 1)`` for it.

@@ -9,7 +9,7 @@ import torch
 
 from measuring import Ratio, interleaved
 from rankscope import Network, Spec, deep_trace
-from rankscope.experiments.mask_study import mask_study
+from rankscope.experiments import Subject, run
 from rankscope.text import embed, passages
 
 PLAIN, DEEP = "plain float64 forward pass", "deep_trace"
@@ -64,7 +64,7 @@ def _six_masks(x: torch.Tensor) -> float:
     spec = Spec(128, 12, 768, mlp_ratio=0.0, norm="none", skip=False)
     network = Network.random(spec, dtype=torch.float64)
     start = time.perf_counter()
-    found = mask_study(network, x, masks=MASKS)
+    found = run("masks", subject=Subject(network, x), masks=MASKS)
     seconds = time.perf_counter() - start
     print(f"  six masks to depth 128: {seconds:.1f} s; {found.sentences[1]}")
     return seconds

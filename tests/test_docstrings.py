@@ -46,5 +46,5 @@ def test_examples_run(name, monkeypatch, tmp_path, capsys):
 def test_a_wrong_example_is_seen():
     test = doctest.DocTestParser().get_doctest(">>> 1 + 1\n3\n", {}, "wrong", None, 0)
     runner = doctest.DocTestRunner(verbose=False)
-    runner.run(test, out=lambda text: None)
+    runner.run(test, out=lambda _: None)
     assert runner.failures == 1

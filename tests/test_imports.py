@@ -16,9 +16,20 @@ import rankscope
 SOURCE = Path(importlib.util.find_spec("rankscope").origin).parent
 
 # For each room of the core, the rooms it may import; whatever else is ours is above it.
-LOWEST = {"errors", "metric_catalogue", "numerals", "shapes", "streams", "version"}
+LOWEST = {
+    "display",
+    "errors",
+    "metric_catalogue",
+    "numerals",
+    "shapes",
+    "streams",
+    "version",
+    "versions",
+}
 CORE = {
     "version": set(),
+    "versions": {"version"},
+    "display": set(),
     "errors": set(),
     "metric_catalogue": set(),
     "numerals": set(),
@@ -197,6 +208,26 @@ def test_no_import_of_the_core_hides_in_a_function(room):
         and one.library not in LAZY_OUTSIDE.get(room, ())
     ]
     assert hidden == []
+
+
+DOORS = ("deep", "masks", "metrics", "network", "paths", "tracing")
+
+
+def test_rooms_are_entered_by_their_doors():
+    """A module with a leading underscore is its room's own."""
+    past = [
+        (one.module, one.target)
+        for one in IMPORTS
+        if room_of(one.target) in DOORS and one.room != room_of(one.target)
+        if one.target.count(".") > 1
+    ]
+    assert past == []
+
+
+def test_a_room_with_a_door_has_private_modules_alone():
+    inside = [module for module in modules() if room_of(module) in DOORS and module.count(".") == 2]
+    assert inside
+    assert [module for module in inside if not module.split(".")[2].startswith("_")] == []
 
 
 def test_rooms_have_no_cycle():

@@ -24,7 +24,7 @@ def test_examples_run(
     printed = capsys.readouterr().out
     assert "BERT: relative error of each layer" in printed
     assert "relative_residual" in printed
-    assert "D's theorem" in printed
+    assert "Dong et al. 2021" in printed
     assert "radius 4" in printed
 
 

@@ -7,16 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rankscope.experiments.d1 import _drawn as d1_drawn
+from rankscope.experiments.layernorm_cases import Setting, random_network
+from rankscope.experiments.w3 import start
 from transformers import BertConfig, BertModel, ViTConfig, ViTModel
 
 import rankscope
 from rankscope import theory
-from rankscope.experiments.d1 import _drawn as d1_drawn
-from rankscope.experiments.layernorm_cases import Setting, random_network
-from rankscope.experiments.n1 import Buckets
-from rankscope.experiments.w3 import start
 from rankscope.masks import Random
-from rankscope.network import Network, Spec
+from rankscope.network import Network, RelativeBias, Spec
 from rankscope.streams import global_stream, stream, stream_seed
 from rankscope.text import embed, passages
 
@@ -57,10 +56,10 @@ def drawn_from(seed):
         found[f"kept {layer}: query"] = block.attention.query.weight
         found[f"kept {layer}: value"] = block.attention.value.weight
     net = Network.random(Spec(1, 1, 8, mlp_ratio=0, norm="sphere", norm_place="post"), seed=seed)
-    found |= {"starts": theory.equilibria._starts(net, 16, 8, seed)}
+    found |= {"starts": theory.equilibria._find._draw_starts(net, 16, 8, seed)}
     found |= {f"tokens, {kind}": start(kind, 32, seed) for kind in ("half-space", "opposite pairs")}
     found |= {"random mask": torch.from_numpy(Random(24, seed=seed).keys(64)).double()}
-    found |= {"relative bias": Buckets(seed=seed).build(16, 8).table.weight}
+    found |= {"relative bias": RelativeBias(seed=seed).build(16, 8).table.weight}
     found |= {"claim D1's inputs": d1_drawn(seed, "inputs", 2, 16, 32)}
     uneven = random_network(Setting(biases=1.0, gains=1.0, width=128), 2, seed)
     for name, value in uneven.named_parameters():

@@ -1,7 +1,7 @@
 """Write what the catalogue knows into README.md and CHANGELOG.md, between their markers.
 
-A marker is ``<!-- list: NAME -->`` … ``<!-- end -->``. With ``--check`` nothing is written, and a list
-that is out of step is an error.
+A marker is ``<!-- list: NAME -->`` … ``<!-- end -->``. With ``--check`` nothing is written, and a
+list that is out of step is an error.
 """
 
 import re

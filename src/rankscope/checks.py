@@ -1,4 +1,6 @@
-"""What is asked of tensors before anything is computed, with errors that say which and where."""
+"""What is asked of arguments before anything is computed, with errors that say which and where."""
+
+import math
 
 import torch
 from torch import Tensor
@@ -7,6 +9,53 @@ from rankscope.errors import InputError, KindError, ShapeError
 from rankscope.shapes import TokenMask, Tokens
 
 _HALVES = (torch.float16, torch.bfloat16)
+
+
+def whole(
+    name: str,
+    value: object,
+    *,
+    least: int | None = None,
+    most: int | None = None,
+    error: type[InputError] = InputError,
+) -> int:
+    """A whole number in a range, or an error that names it.
+
+    >>> whole("count", 3, least=1)
+    3
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise KindError(f"{name}={value!r} is a {type(value).__name__}, expected a whole number.")
+    if (least is not None and value < least) or (most is not None and value > most):
+        if least is None or most is None:
+            bounds = f"{most} or less" if least is None else f"{least} or more"
+        else:
+            bounds = f"{least} to {most}"
+        raise error(f"{name}={value} is out of range; expected {bounds}.")
+    return value
+
+
+def number(
+    name: str,
+    value: object,
+    *,
+    least: float | None = None,
+    error: type[InputError] = InputError,
+) -> float:
+    """A finite real number, as a float, or an error that names it."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise KindError(f"{name}={value!r} is a {type(value).__name__}, expected a number.")
+    if not math.isfinite(value) or (least is not None and value < least):
+        enough = "" if least is None else f" >= {least:g}"
+        raise error(f"{name}={value} is out of range; expected a finite number{enough}.")
+    return float(value) + 0.0  # -0.0 and 0.0 are one number
+
+
+def flag(name: str, value: object) -> bool:
+    """True or False, or an error that names it; 0 and 1 are neither."""
+    if not isinstance(value, bool):
+        raise KindError(f"{name}={value!r} is a {type(value).__name__}, expected a bool.")
+    return value
 
 
 def measurable(x: Tensor, token_mask: Tensor | None) -> tuple[Tokens, TokenMask | None]:

@@ -9,6 +9,8 @@ from rankscope.network import (
     Init,
     LinearKernel,
     Linformer,
+    RelativeBias,
+    Rotary,
     Sink,
     Sparsemax,
     Spec,
@@ -71,6 +73,8 @@ SPECS = {
     "sparsemax": spec(scores=Sparsemax(), score_scale=1.5),
     "sparsemax, causal": spec(scores=Sparsemax(), score_scale=4.0, mask="causal"),
     "sink": spec(scores=Sink(tokens=2, strength=1.5)),
+    "rotary as a spec": spec(head_width=4, scores=Rotary(base=10.0)),
+    "relative bias": spec(scores=RelativeBias(buckets=8, farthest=6, seed=1)),
     "alibi": spec(3, head_width=2, scores=ALiBi()),
     "alibi, causal": spec(scores=ALiBi(slopes=(0.9, -0.2)), mask="causal"),
 }

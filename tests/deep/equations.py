@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 from mpmath import mp, mpf
 
-from rankscope.network import MLP, Attention, Block, Spec
-from rankscope.network.mlp import Passing
+from rankscope.network import MLP, Attention, Block, IdentityMLP, Spec
 
 from .patterns import attention_weights
 from .rows import RowMap, Rows, Scene, by_head, linear, normed, plus, same
@@ -61,9 +60,9 @@ PHI: dict[str, Callable[[mpf], mpf]] = {
 }
 
 
-def _mlp(mlp: MLP | Passing) -> RowMap:
+def _mlp(mlp: MLP | IdentityMLP) -> RowMap:
     """``W₂ φ(W₁ h + b₁) + b₂``, gated ``W₂ (φ(W_g h + b_g) ∘ (W₁ h + b₁)) + b₂``, or h."""
-    if isinstance(mlp, Passing):
+    if isinstance(mlp, IdentityMLP):
         return same
     phi, up, down = PHI[mlp.activation], linear(mlp.up), linear(mlp.down)
     if mlp.gate is None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from rankscope.network.positions import BucketedBias, NormedHeads, Rotary, SinusoidKeys
+from rankscope.network import BucketedBiasScores, NormedHeads, RotaryScores, SinusoidKeys
 
 
 def drawn(*shape, seed=3):
@@ -29,16 +29,16 @@ class Kind:
         frequencies = torch.tensor([1.0, 0.37])[: max(head_width // 2, 1)]
         match self.name:
             case "rotary":
-                return Rotary(frequencies, scaling=1.1)
+                return RotaryScores(frequencies, scaling=1.1)
             case "rotary in part":
-                return Rotary(frequencies[:1])
+                return RotaryScores(frequencies[:1])
             case "normed":
                 query = normed(nn.RMSNorm(head_width, dtype=torch.float64))  # eps=None
                 key = normed(nn.LayerNorm(head_width, eps=0.1, dtype=torch.float64))
-                return NormedHeads(query, key, Rotary(frequencies))
+                return NormedHeads(query, key, RotaryScores(frequencies))
             case "buckets" | "buckets, one side":
                 table = nn.Embedding(8, heads, dtype=torch.float64, _weight=drawn(8, heads))
-                return BucketedBias(table, farthest=6, two_sided=self.name == "buckets")
+                return BucketedBiasScores(table, farthest=6, two_sided=self.name == "buckets")
         project = nn.Linear(6, heads * head_width, dtype=torch.float64, bias=False)
         with torch.no_grad():
             project.weight.copy_(drawn(heads * head_width, 6))

@@ -17,7 +17,7 @@ What it offers:
 Weights, inputs, ``eps``, skips and the scale of the logits are float64 numbers taken as exact;
 so are the angles and sinusoids of positions, which the network computes in float32 first. All else
 is written straight from the equations: no number is scaled, and precision alone keeps small
-differences. Padding is left out of the computation altogether; only ``sight`` ever sees it.
+differences. Padding is left out of the computation altogether; only ``Visibility`` ever sees it.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ import torch
 from mpmath import mp, mpf
 from torch import Tensor
 
-from rankscope.network import Network, Sight, sight
+from rankscope.network import Network, Visibility
 
 from .equations import block_map
 from .rows import Rows, Scene, exact
@@ -57,11 +57,13 @@ def plain_states(
     """Every hidden state of a float64 network, the input first, to about ``digits`` digits."""
     if x.dtype != torch.float64:
         raise TypeError(f"the input is {x.dtype}; the oracle takes float64: network.double().")
-    x, token_mask = network.prepared(x, token_mask)
+    x, token_mask = network.prepare(x, token_mask)
     batch, tokens, width = x.shape
     with mp.workdps(digits), torch.no_grad():
         masks = {
-            mask: _scenes(sight(mask, tokens, token_mask, x.device), batch, tokens, token_mask)
+            mask: _scenes(
+                Visibility.of(mask, tokens, token_mask, x.device), batch, tokens, token_mask
+            )
             for mask in network.spec.masks
         }
         blocks = {id(block): block_map(block, network.spec) for block in network.blocks}
@@ -75,7 +77,7 @@ def plain_states(
     return states
 
 
-def _scenes(seen: Sight, batch: int, tokens: int, token_mask: Tensor | None) -> list[Scene]:
+def _scenes(seen: Visibility, batch: int, tokens: int, token_mask: Tensor | None) -> list[Scene]:
     """Each sample's real tokens and, for each of them, the real tokens it attends to."""
     real = torch.ones(batch, tokens, dtype=torch.bool) if token_mask is None else token_mask
     allowed = torch.ones(1, 1, 1, 1, dtype=torch.bool) if seen.allowed is None else seen.allowed

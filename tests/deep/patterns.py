@@ -3,16 +3,19 @@
 import torch
 from mpmath import mp, mpf
 
-from rankscope.network import Scores
-from rankscope.network.patterns import (
+from rankscope.network import (
     ALiBiScores,
+    BucketedBiasScores,
     GaussianKernelScores,
     LinearKernelScores,
     LinformerScores,
+    NormedHeads,
+    RotaryScores,
+    Scores,
     SinkScores,
+    SinusoidKeys,
     SparsemaxScores,
 )
-from rankscope.network.positions import BucketedBias, NormedHeads, Rotary, SinusoidKeys
 
 from .rows import Rows, Scene, Vector, by_head, exact, linear, normed, plus
 
@@ -94,31 +97,31 @@ def _logits(
         queries = [normed(scores.query_norm)(q) for q in queries]
         keys = [normed(scores.key_norm)(k) for k in keys]
         return _logits(scores.then, queries, keys, scale, scene)
-    if type(scores) is Rotary:
+    if type(scores) is RotaryScores:
         cos, sin = _turns(scores, scene)
         queries, keys = ([_turned(x, cos, sin) for x in part] for part in (queries, keys))
         return _products(queries, keys, scale)
-    if type(scores) is BucketedBias:
+    if type(scores) is BucketedBiasScores:
         position = scene.positions[scene.row : scene.row + 1, scene.real]
         buckets = scores._bucket(position[:, None, :] - position[:, :, None])[0].tolist()
         table = exact(scores.table.weight)
-        added = [[[table[b][h] for b in row] for row in buckets] for h in range(len(queries))]
+        biases = [[[table[b][h] for b in row] for row in buckets] for h in range(len(queries))]
         return [
-            plus(p, b, 1.0) for p, b in zip(_products(queries, keys, scale), added, strict=True)
+            plus(p, b, 1.0) for p, b in zip(_products(queries, keys, scale), biases, strict=True)
         ]
     if type(scores) is SinusoidKeys:
         content = [_shifted(q, u) for q, u in zip(queries, exact(scores.content_bias), strict=True)]
         asking = [_shifted(q, v) for q, v in zip(queries, exact(scores.position_bias), strict=True)]
-        added = _distance_logits(scores, asking, scene)
+        biases = _distance_logits(scores, asking, scene)
         return [
-            plus(p, b, 1.0) for p, b in zip(_products(content, keys, scale), added, strict=True)
+            plus(p, b, 1.0) for p, b in zip(_products(content, keys, scale), biases, strict=True)
         ]
     if type(scores) is GaussianKernelScores:
         return _nearness(queries, keys, scale, mpf(scores.bandwidth))
     if type(scores) in (SinkScores, ALiBiScores):
-        added = _position_biases(scores, len(queries), scene)
+        biases = _position_biases(scores, len(queries), scene)
         return [
-            plus(p, b, 1.0) for p, b in zip(_products(queries, keys, scale), added, strict=True)
+            plus(p, b, 1.0) for p, b in zip(_products(queries, keys, scale), biases, strict=True)
         ]
     if type(scores) in (Scores, SparsemaxScores):
         return _products(queries, keys, scale)
@@ -157,7 +160,7 @@ def _shifted(rows: Rows, by: Vector) -> Rows:
     return [[a + b for a, b in zip(x, by, strict=True)] for x in rows]
 
 
-def _turns(scores: Rotary, scene: Scene) -> tuple[Rows, Rows]:
+def _turns(scores: RotaryScores, scene: Scene) -> tuple[Rows, Rows]:
     """Cosine and sine of each pair's angle at each token: float32 numbers, as the network's."""
     angles = scene.positions[:, None, :, None].float() * scores.frequencies
     angles = torch.cat((angles, angles), dim=-1)  # the same shape, hence the same rounding

@@ -11,8 +11,7 @@ import torch
 from mpmath import mp, mpf
 from torch import Tensor, nn
 
-from rankscope.network import Sphere
-from rankscope.network.linear import Projection
+from rankscope.network import Projection, Sphere
 
 Vector = list[mpf]
 Rows = list[Vector]  # one vector per token
@@ -25,7 +24,7 @@ class Scene:
 
     real: list[int]
     keys: list[list[int]]  # of each real token: which real tokens it attends to
-    positions: Tensor  # as the network's sight holds them: (rows, token), padding included
+    positions: Tensor  # as the network's visibility holds them: (rows, token), padding included
     row: int  # of this sample there
 
 

@@ -7,12 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from rankscope.deep import deep_states, deep_trace, run
+from rankscope.deep import _run, deep_states, deep_trace
 from rankscope.errors import InputError, UnsupportedModelError
 from rankscope.families import load
 from rankscope.metrics import residual
-from rankscope.network import Init, Network, Scores, Spec, Window
-from rankscope.network.positions import NormedHeads
+from rankscope.network import Init, Network, NormedHeads, Scores, Spec, Window
 
 from .cases import BARE, SPECS, spec
 from .comparing import by_layer, difference, gap
@@ -85,7 +84,7 @@ def test_what_fails_says_at_which_layer(lively, tokens):
 
     net = lively(spec())
     net.blocks[1].attention.scores = Odd()
-    with pytest.raises(UnsupportedModelError, match=r"layer 2: the score Odd makes weights of its"):
+    with pytest.raises(UnsupportedModelError, match=r"layer 2: the score Odd is not one that"):
         logs(net, tokens(1, 3, 4))
 
 
@@ -118,10 +117,10 @@ def test_exploding_networks_are_defined(name, tokens):
 
 
 def test_a_network_that_explodes_beyond_all_logarithms(tokens, lively, monkeypatch):
-    def exploded(_block, state, _sight):  # the true way there is a thousand layers long
+    def exploded(_block, state, _visibility):  # the true way there is a thousand layers long
         return replace(state, deviation=replace(state.deviation, log=state.log_scale + math.inf))
 
-    monkeypatch.setattr(run, "stepped", exploded)
+    monkeypatch.setattr(_run, "apply_block", exploded)
     with pytest.raises(InputError, match=r"layer 1: the hidden state is beyond all numbers"):
         logs(lively(spec()), tokens(1, 3, 4))
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from rankscope.deep import Scaled, deep_trace, normalised
+from rankscope.deep import SplitState, apply_norm, deep_trace
 from rankscope.errors import InputError, UnsupportedModelError
 from rankscope.metrics import residual
 from rankscope.network import Init, LinearKernel, Network, Spec, Sphere
@@ -27,7 +27,7 @@ def test_activations_far_in_their_tails(name, bias, lively, tokens):
 
 def test_a_zero_token_stays_zero_on_the_sphere():
     x = torch.tensor([[[1.0, 2.0], [0.5, -1.7], [0.0, 0.0]]], dtype=torch.float64)
-    got = normalised(Sphere(), Scaled.of(x)).tensor()
+    got = apply_norm(Sphere(), SplitState.of(x)).tensor()
     torch.testing.assert_close(got, Sphere()(x), rtol=1e-14, atol=1e-15)
 
 
@@ -57,10 +57,10 @@ def test_norms_that_may_do_anything_are_refused():
         def forward(self, x):
             return 2 * super().forward(x)
 
-    state = Scaled.of(torch.randn(1, 3, 4, dtype=torch.float64))
+    state = SplitState.of(torch.randn(1, 3, 4, dtype=torch.float64))
     for norm in (Own(4), nn.LayerNorm((3, 4))):
         with pytest.raises(UnsupportedModelError, match="LayerNorm"):
-            normalised(norm.double(), state)
+            apply_norm(norm.double(), state)
 
 
 def test_features_that_underflow(tokens):

@@ -8,8 +8,7 @@ from mpmath import mp, mpf
 from torch import nn
 
 from rankscope.metrics import residual
-from rankscope.network import Init, Network, Scores, Spec
-from rankscope.network.linear import Columns, View
+from rankscope.network import ColumnSlice, Init, Network, Scores, Spec, View
 
 from .cases import BARE, PADDING, SPECS, spec
 from .equations import PHI
@@ -65,7 +64,7 @@ def test_more_digits_change_only_what_lies_behind_the_last(name, lively, tokens)
 def test_projections_that_live_in_other_weights(lively, tokens):
     net, x = lively(spec()), tokens(1, 5, 4)
     fused = nn.Linear(4, 4, dtype=torch.float64)  # stored as (input, output), as GPT-2 does
-    net.blocks[0].attention.query = View(fused, Columns(0, 4))
+    net.blocks[0].attention.query = View(fused, ColumnSlice(0, 4))
     got = plain_states(net, x, digits=30)[-1].tensor()
     torch.testing.assert_close(got, states64(net, x)[-1], rtol=1e-13, atol=1e-13)
 

@@ -11,22 +11,29 @@ from mpmath import mp, mpf
 from torch import nn
 
 from rankscope.deep import (
-    Lifted,
-    Scaled,
-    activated,
-    added,
-    attended,
-    fed_forward,
-    mapped,
-    normalised,
+    ScaledTensor,
+    SplitState,
+    add_states,
+    apply_activation,
+    apply_linear,
+    apply_mlp,
+    apply_norm,
+    attend,
 )
-from rankscope.deep.lifted import along, power, total
-from rankscope.deep.mlp import multiplied
-from rankscope.deep.series import ORDER, REACH, coefficients
+from rankscope.deep._mlp import REACH, multiply
+from rankscope.deep._scaled_tensor import bounded_exp, expand_like, scaled_sum
 from rankscope.errors import InputError, ShapeError, UnsupportedModelError
 from rankscope.metrics import residual
-from rankscope.network import Network, Sphere, sight
-from rankscope.network.mlp import Passing
+from rankscope.network import (
+    ACTIVATIONS,
+    Activation,
+    IdentityMLP,
+    Network,
+    Sphere,
+    Visibility,
+    scaled_form,
+)
+from rankscope.network._series import ORDER
 
 from .cases import SPECS, spec
 from .equations import PHI, _attention, _mlp
@@ -47,7 +54,7 @@ def state_at(s, tokens, *, seed=0, common=1.0):
     rest = tokens(1, 3, 4, seed=seed)
     rest = rest - rest.mean(1, keepdim=True)
     x = common * tokens(1, 4, seed=seed + 50)
-    return Scaled(Lifted.of(x), Lifted.of(rest, s))
+    return SplitState(ScaledTensor.of(x), ScaledTensor.of(rest, s))
 
 
 def rows_of(state):
@@ -90,79 +97,81 @@ def many_digits():
 
 def test_lifted_numbers_by_hand():
     values = float64([[0.0, -20.0], [3e-310, 1e-310], [0.0, 0.0]])
-    lifted = Lifted.of(values, float64([1.0, 2.0, 3.0]))
+    lifted = ScaledTensor.of(values, float64([1.0, 2.0, 3.0]))
     assert lifted.mantissa[0].tolist() == [0, -1]
     assert lifted.mantissa[1].tolist() == pytest.approx([1, 1 / 3], rel=1e-12)
     assert lifted.mantissa[2].tolist() == [0, 0]
     expected = [math.log(20) + 1, math.log(3e-310) + 2, -math.inf]
     assert lifted.log.tolist() == pytest.approx(expected, rel=1e-15)
-    assert Lifted.of(values).log[0] == math.log(20)
+    assert ScaledTensor.of(values).log[0] == math.log(20)
 
 
 def test_lifted_numbers_in_units():
-    lifted = Lifted(float64([[1.0, -0.5]]), float64([-2000.0]))
+    lifted = ScaledTensor(float64([[1.0, -0.5]]), float64([-2000.0]))
     assert lifted.at(-2001.0).tolist() == [pytest.approx([math.e, -math.e / 2])]
     assert lifted.at(0.0).tolist() == [[0, 0]]
-    assert lifted.shifted(3.0).log.tolist() == [-1997]
-    both = Lifted(torch.eye(2).double(), float64([1.0, 2.0]))
-    chosen = both.only(torch.tensor([False, True]))
+    assert lifted.times_exp(3.0).log.tolist() == [-1997]
+    both = ScaledTensor(torch.eye(2).double(), float64([1.0, 2.0]))
+    chosen = both.select(torch.tensor([False, True]))
     assert (chosen.mantissa.tolist(), chosen.log.tolist()) == ([[0, 1]], [2])
-    assert power(float64([-341.0, -339.0, 0.0, 5e3])).tolist() == pytest.approx(
+    assert bounded_exp(float64([-341.0, -339.0, 0.0, 5e3])).tolist() == pytest.approx(
         [0, math.exp(-339), 1, math.exp(690)]
     )
-    assert along(torch.tensor([1.0, 2.0]), torch.zeros(2, 3, 4)).shape == (2, 1, 1)
+    assert expand_like(torch.tensor([1.0, 2.0]), torch.zeros(2, 3, 4)).shape == (2, 1, 1)
 
 
 def test_sums_of_any_size():
     def at(mantissa, log):
-        return Lifted(float64([mantissa]), float64([log]))
+        return ScaledTensor(float64([mantissa]), float64([log]))
 
     for shift in (0.0, -9e9, 9e9):
-        summed = total(at([1.0, -1.0], shift), at([1.0, 0.5], shift - 1), at([0.0, 0.0], -math.inf))
+        summed = scaled_sum(
+            at([1.0, -1.0], shift), at([1.0, 0.5], shift - 1), at([0.0, 0.0], -math.inf)
+        )
         first, second = 1 + math.exp(-1), -1 + 0.5 * math.exp(-1)
         assert summed.log.item() == pytest.approx(shift + math.log(first), rel=1e-15)
         assert summed.mantissa.tolist() == [pytest.approx([1, second / first])]
-    assert total(at([1.0, 0.0], -1e5), at([0.0, 1.0], 0.0)).mantissa.tolist() == [[0, 1]]
-    nothing = total(at([1.0], -1e5), at([-1.0], -1e5))
+    assert scaled_sum(at([1.0, 0.0], -1e5), at([0.0, 1.0], 0.0)).mantissa.tolist() == [[0, 1]]
+    nothing = scaled_sum(at([1.0], -1e5), at([-1.0], -1e5))
     assert (nothing.mantissa.tolist(), nothing.log.tolist()) == ([[0]], [-math.inf])
-    assert total(nothing, nothing).log.tolist() == [-math.inf]
+    assert scaled_sum(nothing, nothing).log.tolist() == [-math.inf]
 
 
 def test_states_of_plain_numbers(tokens):
     x = tokens(4, 3, 4) * float64([1.0, 1e-318, 1e307, 1e-160])[:, None, None]
     x[0] = x[0, :1] + 1e-14 * x[0]
-    state = Scaled.of(x)
+    state = SplitState.of(x)
     torch.testing.assert_close(state.tensor(), x, rtol=1e-11, atol=1e-322)
     assert state.mantissa.abs().flatten(1).amax(1).tolist() == [1, 1, 1, 1]
     for sample in range(4):
-        assert apart(state.only(torch.arange(4) == sample), exact(x[sample])) < CLOSE
+        assert apart(state.select(torch.arange(4) == sample), exact(x[sample])) < CLOSE
     near = float64([[[1.0], [1.0 + 2**-52], [1.0]]])
-    assert apart(Scaled.of(near), exact(near[0])) < 1e-15
+    assert apart(SplitState.of(near), exact(near[0])) < 1e-15
 
 
 def test_padding_of_a_state_holds_nothing(tokens):
     x, mask = tokens(2, 4, 4), torch.tensor([[0, 1, 1, 0], [1, 1, 1, 1]]).bool()
     x[0, 0], x[0, 3] = math.nan, math.inf
-    state = Scaled.of(x, mask)
+    state = SplitState.of(x, mask)
     assert state.mantissa[0, 0].tolist() == state.mantissa[0, 3].tolist() == [0] * 4
     torch.testing.assert_close(state.tensor()[mask], x[mask], rtol=1e-14, atol=1e-15)
-    alone = Scaled.of(x[:1, 1:3])
+    alone = SplitState.of(x[:1, 1:3])
     torch.testing.assert_close(state.log_scale[:1], alone.log_scale)
     for norm in ("composite", "one", "inf", "fro"):
         expected = residual(x[:1, 1:3], norm=norm).log()
         got = state.log_residual(norm=norm)[:1]
         torch.testing.assert_close(got, expected, rtol=1e-13, atol=1e-14)
         torch.testing.assert_close(state.log_norm(norm=norm)[:1], alone.log_norm(norm=norm))
-    chosen = state.only(torch.tensor([False, True]))
+    chosen = state.select(torch.tensor([False, True]))
     assert chosen.token_mask.tolist() == [[True] * 4]
     torch.testing.assert_close(chosen.tensor(), x[1:], rtol=1e-14, atol=1e-15)
 
 
 def test_states_are_checked(tokens):
     with pytest.raises(ShapeError, match=r"\(batch, token, feature\)"):
-        Scaled.of(tokens(2, 3, 4, 4))
+        SplitState.of(tokens(2, 3, 4, 4))
     with pytest.raises(InputError, match="not finite"):
-        Scaled.of(tokens(1, 3, 4) / 0)
+        SplitState.of(tokens(1, 3, 4) / 0)
 
 
 def test_a_state_times_a_number(tokens):
@@ -183,7 +192,7 @@ def test_states_are_added(s, other, tokens):
         [a + b for a, b in zip(p, q, strict=True)]
         for p, q in zip(rows_of(one), rows_of(two), strict=True)
     ]
-    assert apart(added(one, two), rows) < CLOSE
+    assert apart(add_states(one, two), rows) < CLOSE
 
 
 @pytest.mark.parametrize("s", LOGS)
@@ -194,7 +203,7 @@ def test_linear_maps(s, tokens):
     for bias in (True, False):
         if not bias:
             layer.bias = None
-        got = mapped(state, layer.weight, layer.bias)
+        got = apply_linear(state, layer.weight, layer.bias)
         assert apart(got, linear(layer)(rows_of(state))) < CLOSE
 
 
@@ -202,10 +211,10 @@ def attention_case(name, s, tokens, lively, *, mask=None):
     """An action, what it should be, and float64's word for it."""
     net = lively(SPECS[name])
     attention, state = net.blocks[0].attention, state_at(s, tokens)
-    seen = sight(net.spec.masks[0], 3, mask, torch.device("cpu"))
+    seen = Visibility.of(net.spec.masks[0], 3, mask, torch.device("cpu"))
     with mp.workdps(1000):  # cubes of e^-300
         expected = _attention(attention)(rows_of(state), _scenes(seen, 1, 3, mask)[0])
-        return state, attended(attention, state, seen), expected, attention, seen
+        return state, attend(attention, state, seen), expected, attention, seen
 
 
 SCORES = [name for name in SPECS if SPECS[name].scores != "dot" and name != "normed heads"]
@@ -226,10 +235,12 @@ def test_attention(name, s, tokens, lively):
 @pytest.mark.parametrize("name", ["pure attention", "no biases", "sink", "linear kernel"])
 def test_attention_takes_a_deviation_to_its_cube(name, tokens, lively):
     net, x = lively(SPECS[name]), state_at(0.0, tokens)
-    seen = sight(net.spec.masks[0], 3, None, torch.device("cpu"))
+    seen = Visibility.of(net.spec.masks[0], 3, None, torch.device("cpu"))
     steps = [
-        attended(
-            net.blocks[0].attention, Scaled(x.common, Lifted(x.mantissa, x.log_scale + s)), seen
+        attend(
+            net.blocks[0].attention,
+            SplitState(x.common, ScaledTensor(x.mantissa, x.log_scale + s)),
+            seen,
         )
         for s in (-1e4, -1e4 - 1, -1e15)
     ]
@@ -262,13 +273,13 @@ def norm(request, tokens):
 @pytest.mark.parametrize("s", [*LOGS, 5.0])
 def test_norms(norm, s, common, tokens):
     state = state_at(s + math.log(common), tokens, common=common)
-    assert apart(normalised(norm, state), normed(norm)(rows_of(state))) < CLOSE
+    assert apart(apply_norm(norm, state), normed(norm)(rows_of(state))) < CLOSE
 
 
 @pytest.mark.parametrize("s", [0.0, -30.0])
 def test_norms_of_tokens_with_nothing_in_common(norm, s, tokens):
     state = state_at(s, tokens, common=0.0)
-    got = normalised(norm, state)
+    got = apply_norm(norm, state)
     assert apart(got, normed(norm)(rows_of(state))) < CLOSE
 
 
@@ -278,9 +289,9 @@ def test_norms_of_tokens_along_one_row(norm, s):
     # rows are x·(1 + p), with 1 + p < 0 for one of them where s is large.
     x = float64([[1.0, -1.0, 0.5, -0.5]])
     along_x = float64([1.0, -0.75, -0.25])
-    state = Scaled(Lifted.of(x), Lifted.of(along_x[None, :, None] * x[:, None], s))
+    state = SplitState(ScaledTensor.of(x), ScaledTensor.of(along_x[None, :, None] * x[:, None], s))
     rows = normed(norm)(rows_of(state))
-    got = normalised(norm, state)
+    got = apply_norm(norm, state)
     eps = getattr(norm, "eps", 0.0)
     if eps == 0.0 and s < 0:
         assert got.log_scale.item() == -math.inf  # nothing is left, exactly
@@ -289,8 +300,8 @@ def test_norms_of_tokens_along_one_row(norm, s):
 
 
 def test_norms_of_nothing(norm):
-    state = Scaled.of(torch.zeros(1, 3, 4, dtype=torch.float64))
-    got = normalised(norm, state)
+    state = SplitState.of(torch.zeros(1, 3, 4, dtype=torch.float64))
+    got = apply_norm(norm, state)
     assert got.log_scale.tolist() == [-math.inf]
     bias = getattr(norm, "bias", None)
     torch.testing.assert_close(got.x[0], torch.zeros(4).double() if bias is None else bias.data)
@@ -302,25 +313,27 @@ def test_a_batch_is_normalised_sample_by_sample(norm, tokens):
         state_at(-40.0, tokens),
         state_at(0.0, tokens, common=0.0),
         state_at(2.0, tokens, seed=7),
-        Scaled.of(torch.zeros(1, 3, 4, dtype=torch.float64)),
+        SplitState.of(torch.zeros(1, 3, 4, dtype=torch.float64)),
     ]
 
     def joined(name):
         parts = [getattr(state, name) for state in alone]
-        return Lifted(torch.cat([p.mantissa for p in parts]), torch.cat([p.log for p in parts]))
+        return ScaledTensor(
+            torch.cat([p.mantissa for p in parts]), torch.cat([p.log for p in parts])
+        )
 
-    got = normalised(norm, Scaled(joined("common"), joined("deviation")))
+    got = apply_norm(norm, SplitState(joined("common"), joined("deviation")))
     for sample, state in enumerate(alone):
-        expected = normalised(norm, state)
+        expected = apply_norm(norm, state)
         torch.testing.assert_close(got.mantissa[sample], expected.mantissa[0], rtol=0, atol=0)
         assert got.log_scale[sample] == expected.log_scale[0]
 
 
 def test_other_norms_are_refused(tokens):
     with pytest.raises(UnsupportedModelError, match="BatchNorm1d"):
-        normalised(nn.BatchNorm1d(3), state_at(0.0, tokens))
+        apply_norm(nn.BatchNorm1d(3), state_at(0.0, tokens))
     state = state_at(0.0, tokens)
-    assert normalised(nn.Identity(), state) is state
+    assert apply_norm(nn.Identity(), state) is state
 
 
 POINTS = float64([[-6.0, -1.0, -1e-5, 0.0, 1e-9, 0.3, 2.0, 7.0]])
@@ -331,10 +344,10 @@ POINTS = float64([[-6.0, -1.0, -1e-5, 0.0, 1e-9, 0.3, 2.0, 7.0]])
 def test_activations(name, s, tokens):
     rest = tokens(1, 3, 8)
     rest = rest / rest.abs().amax()
-    state = Scaled(Lifted.of(POINTS), Lifted.of(rest, s))
-    got = activated(name, state)
+    state = SplitState(ScaledTensor.of(POINTS), ScaledTensor.of(rest, s))
+    got = apply_activation(name, state)
     phi, rows = PHI[name], rows_of(state)
-    alone = Scaled(state.common, Lifted.of(torch.zeros_like(rest)))
+    alone = SplitState(state.common, ScaledTensor.of(torch.zeros_like(rest)))
     at = [phi(v) for v in rows_of(alone)[0]]
     size = mp.exp(mpf(got.log_scale.item()))
     for row, mine in zip(rows, exact(got.mantissa[0]), strict=True):
@@ -350,13 +363,14 @@ def test_activations_far_from_one(name, unit, tokens):
     # Homogeneous there: tiny numbers are halved (a ReLU keeps what is positive), huge ones too
     # large to meet the curve.
     x, rest = tokens(1, 4), tokens(1, 3, 4)
-    state = Scaled(Lifted.of(x, unit), Lifted.of(rest, unit - 2.0))
-    got = activated(name, state)
+    state = SplitState(ScaledTensor.of(x, unit), ScaledTensor.of(rest, unit - 2.0))
+    got = apply_activation(name, state)
     slope = PHI["relu"] if unit > 0 or name == "relu" else lambda v: v / 2
     expected = [
-        [slope(v) for v in row] for row in rows_of(Scaled(Lifted.of(x), Lifted.of(rest, -2.0)))
+        [slope(v) for v in row]
+        for row in rows_of(SplitState(ScaledTensor.of(x), ScaledTensor.of(rest, -2.0)))
     ]
-    back = Scaled(got.common.shifted(-unit), got.deviation.shifted(-unit)).centred()
+    back = SplitState(got.common.times_exp(-unit), got.deviation.times_exp(-unit)).recenter()
     assert apart(back, expected) < CLOSE
 
 
@@ -364,11 +378,11 @@ def test_activations_far_from_one(name, unit, tokens):
 @pytest.mark.parametrize("name", ["gelu_tanh", "relu", "silu", "gated", "gated gelu"])
 def test_mlps(name, s, tokens, lively):
     mlp, state = lively(SPECS[name]).blocks[0].mlp, state_at(s, tokens)
-    got = fed_forward(mlp, state)
+    got = apply_mlp(mlp, state)
     assert apart(got, _mlp(mlp)(rows_of(state))) < CLOSE
     if s >= 0:
         torch.testing.assert_close(got.tensor(), mlp(state.tensor()), rtol=1e-12, atol=1e-12)
-    assert fed_forward(Passing(), state) is state
+    assert apply_mlp(IdentityMLP(), state) is state
 
 
 @pytest.mark.parametrize("other", [0.5, -300.0])
@@ -379,13 +393,13 @@ def test_products(s, other, tokens):
         [a * b for a, b in zip(p, q, strict=True)]
         for p, q in zip(rows_of(one), rows_of(two), strict=True)
     ]
-    assert apart(multiplied(one, two).centred(), rows) < CLOSE
+    assert apart(multiply(one, two).recenter(), rows) < CLOSE
 
 
 @pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "silu"])
 @pytest.mark.parametrize("a", [-6.0, -0.4, 0.0, 1e-8, 0.9, 5.0])
 def test_taylor_coefficients(name, a):
-    got = torch.stack(coefficients(name, torch.tensor(a, dtype=torch.float64))).tolist()
+    got = torch.stack(scaled_form(name).coefficients(torch.tensor(a, dtype=torch.float64))).tolist()
     with mp.workdps(60):
         expected = [float(c) for c in mp.taylor(PHI[name], a, ORDER)]
     assert len(got) == ORDER + 1
@@ -393,16 +407,17 @@ def test_taylor_coefficients(name, a):
     assert got[:3] == pytest.approx(expected[:3], rel=1e-13, abs=1e-16)
 
 
-def test_what_has_no_series():
-    with pytest.raises(UnsupportedModelError, match="relu"):
-        coefficients("relu", torch.zeros(1))
+def test_what_has_no_scaled_form(monkeypatch, tokens):
+    monkeypatch.setitem(ACTIVATIONS, "sine", Activation(torch.sin, math.cos))
+    with pytest.raises(UnsupportedModelError, match="sine"):
+        apply_activation("sine", SplitState.of(tokens(1, 2, 3)))
 
 
 def test_a_whole_block_where_nothing_is_small(tokens, lively):
     net, x = lively(spec(norm_place="both")), tokens(2, 3, 4)
     assert isinstance(net, Network)
-    seen = sight(net.spec.masks[0], 3, None, x.device)
+    seen = Visibility.of(net.spec.masks[0], 3, None, x.device)
     branch = net.blocks[0].steps[0].branches[0]
-    state = normalised(branch.before, Scaled.of(x))
-    got = normalised(branch.inside, attended(branch.part, state, seen))
+    state = apply_norm(branch.before, SplitState.of(x))
+    got = apply_norm(branch.inside, attend(branch.part, state, seen))
     torch.testing.assert_close(got.tensor(), branch(x, seen), rtol=1e-12, atol=1e-12)

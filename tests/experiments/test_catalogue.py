@@ -6,15 +6,16 @@ import sys
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-import polars as pl
 import pytest
 
+from rankscope import tables
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import CATALOGUE, ENTRIES, entries, entry, run
 from rankscope.experiments.config import Config
 from rankscope.experiments.models import Case
 from rankscope.results import Result
 
+NOTHING = tables.frame({"metric": [], "value": []})
 CLAIMS = list(entries("claim").values())
 
 
@@ -115,7 +116,7 @@ def test_two_seeds_write_two_files(listed):
 
 
 def _result(listed: Any, config: Config) -> Result:
-    return Result(listed.id, "", "", (), pl.DataFrame(), listed.provenance(config))
+    return Result(listed.id, "", "", (), NOTHING, listed.provenance(config))
 
 
 def test_what_a_provenance_has_more_is_left_out_where_it_is_empty():

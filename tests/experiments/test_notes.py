@@ -1,6 +1,6 @@
 """Doubts of traces reach the reader, whichever draw or batch they come from."""
 
-from rankscope.experiments.notes import doubts, note_sentences, with_notes
+from rankscope.experiments.notes import doubts, note_sentences
 from rankscope.tracing import Provenance, Trace
 
 
@@ -16,5 +16,3 @@ def test_doubts_are_those_of_any_trace_each_once() -> None:
     noted = doubts({"calm": [first], "wild": [first, same, same, other]})
     assert noted == {"wild": "a digit is lost; no logarithm"}
     assert note_sentences(noted) == ("Note on wild: a digit is lost; no logarithm.",)
-    assert with_notes({"seed": 0}, noted) == {"seed": 0, "notes": noted}
-    assert with_notes({"seed": 0}, {}) == {"seed": 0}

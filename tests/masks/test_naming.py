@@ -5,6 +5,7 @@ import torch
 
 from rankscope.errors import KindError, SpecError
 from rankscope.masks import (
+    NAMES,
     BigBird,
     BlockLocal,
     Causal,
@@ -20,7 +21,6 @@ from rankscope.masks import (
     as_mask,
     window,
 )
-from rankscope.masks.naming import NAMES
 
 WRITTEN = {
     "full": Full(),
@@ -85,9 +85,9 @@ def test_masks_and_matrices_stay_what_they_are():
         ("full:1", "cannot be read; write full"),
         ("dilated:8", r"write dilated:8:2 \(reach, step\)"),
         ("bigbird:3:1", r"write bigbird:3:1:2 \(window, hubs, random keys"),
-        ("dilated:8:0", "mask='dilated:8:0': Dilated's step is 0"),
-        ("block:0", "size is 0"),
-        ("window:99999999999", "less than 2³¹"),
+        ("dilated:8:0", "mask='dilated:8:0': Dilated step=0 is out of range"),
+        ("block:0", "size=0"),
+        ("window:99999999999", "expected 0 to 2147483647"),
     ],
 )
 def test_what_cannot_be_read(written, words):

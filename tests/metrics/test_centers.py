@@ -13,8 +13,7 @@ from scipy.optimize import linprog, minimize_scalar
 from torch import Tensor
 
 from rankscope.errors import InputError
-from rankscope.metrics import centers, minimax
-from rankscope.metrics.centers import mean_center, median_center, optimal_center
+from rankscope.metrics import centers, mean_center, median_center, minimax, optimal_center
 
 SEARCHED = ("one", "inf", "composite")
 ALL = (*SEARCHED, "fro", "spectral")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from rankscope.network.linear import Columns, HeadAxis, Interleaved, View
+from rankscope.network import ColumnSlice, HeadAxis, Interleaved, View
 
 HEADS, HEAD_WIDTH, FEATURES = 2, 3, 4
 INNER = HEADS * HEAD_WIDTH
@@ -25,7 +25,7 @@ class Store(nn.Module):
 def fused_columns(part):
     """GPT-2: ``x @ W`` with queries, keys and values side by side, then split."""
     store = Store(FEATURES, 3 * INNER, bias=3 * INNER)
-    pick = Columns(part * INNER, (part + 1) * INNER)
+    pick = ColumnSlice(part * INNER, (part + 1) * INNER)
     return store, pick, lambda x: (x @ store.weight + store.bias).split(INNER, -1)[part]
 
 
@@ -103,14 +103,14 @@ def test_gradients_reach_the_original_where_the_view_looks(make, part):
 
 def test_views_have_no_parameters_of_their_own():
     store, pick, _ = fused_columns(0)
-    views = nn.ModuleList([View(store, pick), View(store, Columns(INNER, 2 * INNER))])
+    views = nn.ModuleList([View(store, pick), View(store, ColumnSlice(INNER, 2 * INNER))])
     assert {id(p) for p in views.parameters()} == {id(p) for p in store.parameters()}
     assert views[0].weight.untyped_storage().data_ptr() == store.weight.data_ptr()
 
 
 def test_copies_of_views_still_share_among_themselves():
     store = Store(FEATURES, 2 * INNER, bias=2 * INNER)
-    pair = nn.ModuleList([View(store, Columns(0, INNER)), View(store, Columns(INNER))])
+    pair = nn.ModuleList([View(store, ColumnSlice(0, INNER)), View(store, ColumnSlice(INNER))])
     other = copy.deepcopy(pair)
     assert other[0].source is other[1].source
     assert other[0].source is not store

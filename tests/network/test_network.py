@@ -12,7 +12,7 @@ import torch
 from hypothesis import strategies as st
 
 from rankscope.errors import KindError, ShapeError, SpecError
-from rankscope.network import Network, Spec, Window, sight
+from rankscope.network import Network, Spec, Visibility, Window
 
 
 def small(**options):
@@ -31,7 +31,7 @@ def test_states_are_the_blocks_outputs_in_turn(lively, tokens):
     net, x = lively(small(mask="causal")), tokens(2, 4, 8)
     token_mask = torch.tensor([[True] * 4, [False, True, True, True]])
     x[1, 0] = 0.0  # what the network makes of padding before anything else
-    seen = sight(net.spec.mask, 4, token_mask, x.device)
+    seen = Visibility.of(net.spec.mask, 4, token_mask, x.device)
     first = net.blocks[0](x, seen)
     states = list(net.states(x, token_mask))
     assert len(states) == 2
@@ -210,7 +210,7 @@ def relative_dispersion(x):
 
 
 def by_layer(net, x):
-    seen = sight(net.spec.mask, x.shape[1], None, x.device)
+    seen = Visibility.of(net.spec.mask, x.shape[1], None, x.device)
     values = []
     with torch.no_grad():
         for block in net.blocks:

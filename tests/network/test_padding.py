@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rankscope.errors import InputError, KindError, ShapeError
-from rankscope.network import Causal, Explicit, Full, Scores, Spec, Window, sight
+from rankscope.network import Causal, Explicit, Full, Scores, Spec, Visibility, Window
 
 N = 4  # real tokens of each sequence
 GRAPH = torch.tensor([[1, 0, 0, 1], [1, 0, 1, 0], [0, 1, 1, 0], [1, 0, 0, 0]]).bool()
@@ -96,7 +96,7 @@ def test_output_at_padding_is_finite(lively, tokens):
 
 def test_sight_counts_real_tokens_only():
     token_mask = torch.tensor([[0, 1, 1, 0], [1, 1, 1, 1]]).bool()
-    seen = sight(Causal(), 4, token_mask, torch.device("cpu"))
+    seen = Visibility.of(Causal(), 4, token_mask, torch.device("cpu"))
     assert seen.positions[0, 1:3].tolist() == [0, 1]
     assert seen.positions[1].tolist() == [0, 1, 2, 3]
     first = [[1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1]]  # padding sees itself
@@ -106,7 +106,7 @@ def test_sight_counts_real_tokens_only():
 
 def test_full_attention_without_padding_needs_no_matrix():
     """None keeps the fused kernel's unmasked path, which is the fast one."""
-    assert sight(Full(), 4, None, torch.device("cpu")).allowed is None
+    assert Visibility.of(Full(), 4, None, torch.device("cpu")).allowed is None
 
 
 def test_a_token_left_blind_by_padding_is_an_error(lively, tokens):

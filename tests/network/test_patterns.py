@@ -24,10 +24,11 @@ from rankscope.network import (
     Sink,
     Sparsemax,
     Spec,
+    Visibility,
     Window,
-    sight,
+    alibi_slopes,
+    sparsemax,
 )
-from rankscope.network.patterns import alibi_slopes, sparsemax
 from rankscope.paths import path_lengths
 from rankscope.tracing import trace
 
@@ -61,7 +62,9 @@ def pattern(kind, query, key, *, mask="full", scale=1.0, dtype=torch.float64):
         query=take[0], key=take[1], value=take[1], output=nn.Linear(width, 2 * width),
         scores=kind.build(1, width), heads=1, kv_heads=1, scale=scale,
     )  # fmt: skip
-    return attention.pattern(x[None], sight(MASKS[mask], len(x), None, x.device))[0, 0].detach()
+    return attention.pattern(x[None], Visibility.of(MASKS[mask], len(x), None, x.device))[
+        0, 0
+    ].detach()
 
 
 def assert_near(got, expected, atol=1e-14):
@@ -208,7 +211,7 @@ def test_alibi_slopes_are_the_published_ones():
 def test_rows_sum_to_one_and_forward_is_pattern_times_values(kind, mask, lively, tokens):
     net, x = lively(spec(kind, mask=mask)), tokens(2, 5, 8)
     attention = net.blocks[0].attention
-    seen = sight(MASKS[mask], 5, None, x.device)
+    seen = Visibility.of(MASKS[mask], 5, None, x.device)
     p = attention.pattern(x, seen)
     assert p.shape == (2, 4, 5, 5)
     torch.testing.assert_close(p.sum(-1), torch.ones(2, 4, 5).double(), rtol=0, atol=1e-14)
@@ -271,8 +274,8 @@ def test_attention_metrics_are_those_of_the_patterns(kind, lively, tokens):
     names = ("attention_entropy", "dobrushin", "second_singular_value", "high_pass_ratio")
     table = trace(net, x, metrics=names, token_mask=token_mask).table
     block = net.blocks[0]
-    clean, _ = net.prepared(x, token_mask)
-    seen = sight(net.spec.mask, 5, token_mask, x.device)
+    clean, _ = net.prepare(x, token_mask)
+    seen = Visibility.of(net.spec.mask, 5, token_mask, x.device)
     p = block.attention.pattern(block.norms["attention"](clean), seen).detach()
     for name in names:
         got = table.filter(layer=1, metric=name).sort("sample", "head")["value"].to_list()
@@ -287,7 +290,7 @@ def test_variants_share_the_score(kind, lively, tokens):
     torch.testing.assert_close(net.repeat(2)(x), net(net(x)), rtol=0, atol=1e-12)
     pure = net.without("skip", "mlp", "norm")
     attentions = [block.attention for block in net.blocks]
-    seen, y = sight(Full(), 5, None, x.device), x
+    seen, y = Visibility.of(Full(), 5, None, x.device), x
     for attention in attentions:
         y = attention(y, seen)
     torch.testing.assert_close(pure(x), y, rtol=0, atol=1e-13)

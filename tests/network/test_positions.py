@@ -8,8 +8,17 @@ import pytest
 import torch
 from torch import nn
 
-from rankscope.network import Attention, Causal, Full, Scores, sight
-from rankscope.network.positions import BucketedBias, NormedHeads, Rotary, SinusoidKeys
+from rankscope.network import (
+    Attention,
+    BucketedBiasScores,
+    Causal,
+    Full,
+    NormedHeads,
+    RotaryScores,
+    Scores,
+    SinusoidKeys,
+    Visibility,
+)
 
 TOKENS, WIDTH, HEADS, HEAD_WIDTH = 5, 8, 2, 6
 SCALE = 0.4
@@ -44,7 +53,7 @@ def softmax(logits):
 
 
 def rotary(pairs, scaling=1.0):
-    return Rotary(100.0 ** (-torch.arange(pairs) / pairs), scaling=scaling)
+    return RotaryScores(100.0 ** (-torch.arange(pairs) / pairs), scaling=scaling)
 
 
 def rotary_logit(scores, q, k, _head, i, j):
@@ -85,7 +94,7 @@ def sinusoid_logit(scores, q, k, head, i, j):
 def bucketed(two_sided=True):
     torch.manual_seed(2)
     table = nn.Embedding(8, HEADS, dtype=torch.float64)
-    return BucketedBias(table, farthest=16, two_sided=two_sided)
+    return BucketedBiasScores(table, farthest=16, two_sided=two_sided)
 
 
 def bucketed_logit(scores, q, k, head, i, j):
@@ -113,7 +122,7 @@ CASES = {
 def test_pattern_by_hand_and_forward_agrees(name, tokens):
     scores, logit = CASES[name]
     part, x = attention(scores), tokens(1, TOKENS, WIDTH)
-    seen = sight(Full(), TOKENS, None, x.device)
+    seen = Visibility.of(Full(), TOKENS, None, x.device)
     q, k = heads_of(part.query, x[0]), heads_of(part.key, x[0])
     logits = np.array(
         [
@@ -142,8 +151,8 @@ def test_padding_moves_no_position(mask, name, tokens):
     wide = nn.functional.pad(x, (0, 0, 3, 2), value=7.0)
     token_mask = torch.zeros(2, TOKENS + 5, dtype=torch.bool)
     token_mask[:, 3:-2] = True
-    alone = part(x, sight(mask, TOKENS, None, x.device))
-    among = part(wide, sight(mask, TOKENS + 5, token_mask, x.device))
+    alone = part(x, Visibility.of(mask, TOKENS, None, x.device))
+    among = part(wide, Visibility.of(mask, TOKENS + 5, token_mask, x.device))
     torch.testing.assert_close(among[:, 3:-2], alone, rtol=0, atol=1e-12)
 
 
@@ -152,7 +161,7 @@ def test_padding_moves_no_position(mask, name, tokens):
 def test_buckets_are_those_of_t5(buckets, farthest, two_sided):
     t5 = pytest.importorskip("transformers.models.t5.modeling_t5")
     ahead = torch.arange(-2 * farthest, 2 * farthest + 1).reshape(1, 1, -1)
-    ours = BucketedBias(nn.Embedding(buckets, 1), farthest=farthest, two_sided=two_sided)
+    ours = BucketedBiasScores(nn.Embedding(buckets, 1), farthest=farthest, two_sided=two_sided)
     theirs = t5.T5Attention._relative_position_bucket(
         ahead, bidirectional=two_sided, num_buckets=buckets, max_distance=farthest
     )
@@ -165,7 +174,7 @@ def test_normed_heads_then_another_score(tokens):
             return x / 2
 
     plain, x = rotary(3), tokens(1, TOKENS, WIDTH)
-    seen = sight(Full(), TOKENS, None, x.device)
+    seen = Visibility.of(Full(), TOKENS, None, x.device)
     normed = attention(NormedHeads(Halved(), nn.Identity(), plain))
     quarter = attention(plain)
     quarter.scale = SCALE / 2
@@ -177,7 +186,7 @@ def test_normed_heads_then_another_score(tokens):
 def test_rotary_with_shared_keys(tokens):
     """Grouped key heads are repeated before they turn, which changes nothing."""
     x = tokens(1, TOKENS, WIDTH)
-    seen = sight(Full(), TOKENS, None, x.device)
+    seen = Visibility.of(Full(), TOKENS, None, x.device)
     shared = attention(rotary(3), kv_heads=1)
     apart = attention(rotary(3))
     with torch.no_grad():

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rankscope.network import Causal, Scores, Spec, Window, sight
-from rankscope.network.scores import ScoreKind
+from rankscope.network import Causal, ScoreKind, Scores, Spec, Window, sight
 
 
 @dataclass(frozen=True)

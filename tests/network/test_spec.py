@@ -1,8 +1,10 @@
 """The description of a network: a value that is equal, hashed and digested by what it means."""
 
+import copy
 import dataclasses
 import inspect
 import math
+import pickle
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -319,3 +321,50 @@ def test_advice_is_in_the_message():
         Spec(2, 3, 8)
     with pytest.raises(SpecError, match=r"choose one of gelu, .*silu"):
         Spec(2, 2, 8, activation="swish")
+
+
+def test_pure_attention_is_attention_alone():
+    pure = Spec.pure_attention(4, 2, 8, mask="causal", init="lecun", bias=False)
+    assert pure == Spec(
+        4, 2, 8, mlp_ratio=0, norm="none", skip=False, mask="causal", init="lecun", bias=False
+    )
+    assert Spec.pure_attention(4, 2, 8).bias
+    for given in ({"norm": "layer"}, {"skip": True}, {"mlp_ratio": 4}, {"attention_skip": 0.5}):
+        with pytest.raises(SpecError, match=rf"{next(iter(given))}=.*; write Spec\(4, 2, 8"):
+            Spec.pure_attention(4, 2, 8, **given)
+
+
+def test_a_spec_in_words():
+    assert Spec(1, 2, 8).describe() == (
+        "1 layer, width 8, 2 heads of width 4, full mask, layer norm before each part, skips, "
+        "MLPs of 32 gelu units, biases, init normal(0.02)"
+    )
+    assert Spec.pure_attention(3, 1, 8, scores=Own(), score_scale=0.5, mask=EYE).describe() == (
+        f"3 layers, width 8, 1 head of width 8, {Own()} scores, logits times 0.5, "
+        "explicit(3 tokens) mask, no norm, no skips, no MLPs, biases, init normal(0.02)"
+    )
+
+
+def test_words_tell_every_field_apart():
+    specs = [dataclasses.replace(Spec(2, 2, 8), **{f: value}) for f, value in CHANGED.items()]
+    words = [spec.describe() for spec in (Spec(2, 2, 8), *specs)]
+    assert len(set(words)) == len(words)
+    assert not any("\n" in one for one in words)
+
+
+@pytest.mark.parametrize("field", CHANGED)
+def test_a_spec_prints_the_call_that_makes_it(field):
+    spec = dataclasses.replace(Spec(2, 2, 8), **{field: CHANGED[field]})
+    names = {one.__name__: one for one in (Spec, Own, Init, Causal, Full)}
+    assert eval(repr(spec), names) == spec
+    assert repr(Spec(2, 2, 8)) == "Spec(2, 2, 8)"
+
+
+def test_fields_are_those_of_a_frozen_value():
+    spec = Spec(2, 2, 8)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        spec.layers = 3
+    with pytest.raises(TypeError, match=r"missing .* 'width'"):
+        Spec(2, 2)
+    assert Spec.norm == "layer"  # what a field is if it is not given
+    assert copy.deepcopy(spec) == pickle.loads(pickle.dumps(spec)) == spec

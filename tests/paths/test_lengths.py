@@ -1,16 +1,19 @@
 """Exact sums by length: against every single path, against the network, at awkward places."""
 
+import math
+
 import pytest
 import torch
 
 from rankscope.errors import InputError, KindError, ShapeError, UnsupportedModelError
 from rankscope.metrics import dispersion, residual
-from rankscope.network import Network, Spec
-from rankscope.network.mlp import ACTIVATIONS
+from rankscope.network import ACTIVATIONS, Activation, Network, Spec
 from rankscope.paths import (
+    FrozenAttention,
     Path,
     chained_matrices,
     enumerate_paths,
+    frozen_steps,
     head_shares,
     path_lengths,
     path_matrix,
@@ -20,7 +23,6 @@ from rankscope.paths import (
     truncate,
     truncations,
 )
-from rankscope.paths.held import HeldAttention, held_steps
 
 from .conftest import KINDS, batch
 
@@ -189,8 +191,9 @@ def test_one_token() -> None:
     assert path_lengths(net, batch(tokens=1)).reconstruction_error < 1e-10
 
 
-def test_activations_that_cannot_be_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ACTIVATIONS, "softplus", torch.nn.functional.softplus)
+def test_activations_that_cannot_be_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    softplus = Activation(torch.nn.functional.softplus, lambda z: 1 / (1 + math.exp(-z)))
+    monkeypatch.setitem(ACTIVATIONS, "softplus", softplus)
     net = Network.random(Spec(1, 1, 4, activation="softplus"))
     with pytest.raises(UnsupportedModelError, match=r"'softplus' is 0\.69"):
         path_lengths(net, torch.zeros(1, 2, 4))
@@ -264,9 +267,9 @@ def test_through_a_head_flow_all_paths_through_it(kind: str, lively) -> None:
 def from_biases(net: Network, x: torch.Tensor, layer: int, head: int) -> torch.Tensor:
     """What starts in a bias before a head and flows through it to the output."""
     bias, flowing = torch.zeros_like(x), torch.zeros_like(x).unsqueeze(0)
-    for step in held_steps(net, x):
+    for step in frozen_steps(net, x):
         flowing = step.linear(flowing)
-        branch = next((b for b in step.branches if isinstance(b.part, HeldAttention)), None)
+        branch = next((b for b in step.branches if isinstance(b.part, FrozenAttention)), None)
         if step.layer == layer + 1 and branch is not None:
             own = branch.part.heads(branch.before.affine(bias))[head].unsqueeze(0)
             flowing = step.after.linear(branch.inside.linear(own))

@@ -23,12 +23,12 @@ def test_a_list_of_choices_becomes_a_value() -> None:
 
 @pytest.mark.parametrize("choices", [("h0",), (1.0,), (True,), None, 3, "01"])
 def test_choices_of_the_wrong_kind(choices: tuple) -> None:
-    with pytest.raises(KindError, match="heads and None"):
+    with pytest.raises(KindError, match=r"heads and None|a head on a path=.* whole number"):
         Path(choices)
 
 
 def test_negative_heads() -> None:
-    with pytest.raises(InputError, match="from 0 on"):
+    with pytest.raises(InputError, match="a head on a path=-1 is out of range; expected 0 or more"):
         Path.of(-1)
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from rankscope import metrics
 from rankscope.errors import InputError, KindError, RankscopeError, ShapeError
-from rankscope.network import Network, Spec, Window, sight
+from rankscope.network import Network, Spec, Visibility, Window
 from rankscope.tracing import DEFAULT_METRICS, MEASURES, trace, trace_in_batches
 
 HIDDEN = [name for name, measure in MEASURES.items() if measure.of != "attention"]
@@ -23,7 +23,7 @@ def small(**options):
 
 def states(net, x, token_mask=None):
     """The input and every block's output, one block after the other."""
-    seen = sight(net.spec.mask, x.shape[1], token_mask, x.device)
+    seen = Visibility.of(net.spec.mask, x.shape[1], token_mask, x.device)
     found = [x]
     with torch.no_grad():
         for block in net.blocks:
@@ -97,7 +97,7 @@ def test_attention_metrics_of_every_head(name, padded, lively, tokens):
     assert table.columns == ["layer", "head", "sample", "metric", "value"]
     found = {(layer, head, sample): value for layer, head, sample, _, value in table.rows()}
 
-    seen = sight(net.spec.mask, 5, token_mask, x.device)
+    seen = Visibility.of(net.spec.mask, 5, token_mask, x.device)
     expected = {}
     for layer, (block, state) in enumerate(
         zip(net.blocks, states(net, x, token_mask), strict=False)

@@ -23,8 +23,7 @@ from rankscope.errors import InputError
 from rankscope.experiments.catalogue import Entry
 from rankscope.experiments.subject import Subject
 from rankscope.masks import Mask, as_mask
-from rankscope.network import Network, Spec
-from rankscope.network.network import ABLATIONS
+from rankscope.network import ABLATIONS, Network, Spec
 from rankscope.text import embed, passages
 
 if TYPE_CHECKING:

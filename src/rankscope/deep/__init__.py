@@ -1,22 +1,36 @@
-"""Hidden states as ``1xᵀ + eˢR``, and how each part of a block acts on them."""
+"""Hidden states as ``1xᵀ + eˢR``, and how each part of a block acts on them.
 
-from rankscope.deep.attention import attended
-from rankscope.deep.lifted import Lifted
-from rankscope.deep.mlp import activated, fed_forward
-from rankscope.deep.norms import normalised
-from rankscope.deep.run import deep_states
-from rankscope.deep.scaled import Scaled, added, mapped
-from rankscope.deep.trace import deep_trace
+Earlier names still work: ``Lifted`` is ``ScaledTensor``, ``Scaled`` is ``SplitState``, and
+``activated``, ``added``, ``attended``, ``fed_forward``, ``mapped``, ``normalised`` are
+``apply_activation``, ``add_states``, ``attend``, ``apply_mlp``, ``apply_linear``, ``apply_norm``.
+"""
+
+from rankscope.deep._attention import attend
+from rankscope.deep._mlp import apply_activation, apply_mlp
+from rankscope.deep._norms import apply_norm
+from rankscope.deep._run import deep_states
+from rankscope.deep._scaled_tensor import ScaledTensor
+from rankscope.deep._split_state import SplitState, add_states, apply_linear
+from rankscope.deep._trace import deep_trace
 
 __all__ = [
-    "Lifted",
-    "Scaled",
-    "activated",
-    "added",
-    "attended",
+    "ScaledTensor",
+    "SplitState",
+    "add_states",
+    "apply_activation",
+    "apply_linear",
+    "apply_mlp",
+    "apply_norm",
+    "attend",
     "deep_states",
     "deep_trace",
-    "fed_forward",
-    "mapped",
-    "normalised",
 ]
+
+Lifted = ScaledTensor
+Scaled = SplitState
+activated = apply_activation
+added = add_states
+attended = attend
+fed_forward = apply_mlp
+mapped = apply_linear
+normalised = apply_norm

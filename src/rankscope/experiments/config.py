@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-from rankscope.version import __version__, versions
+from rankscope.version import __version__
+from rankscope.versions import versions
 
 _LONG = 200
 """Characters from which a text is told by its beginning and its hash."""

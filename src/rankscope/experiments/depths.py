@@ -13,7 +13,7 @@ from rankscope.deep import deep_trace
 from rankscope.experiments.config import Config
 from rankscope.experiments.laws import SMOOTH, Evidence, Law, law, medians
 from rankscope.experiments.progress import OnStep, silent, tracked
-from rankscope.metrics.norms import Norm
+from rankscope.metrics import Norm
 from rankscope.network import Network, Spec
 from rankscope.numerals import power_of_ten
 from rankscope.text import embed, passages

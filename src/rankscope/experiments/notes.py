@@ -1,7 +1,6 @@
 """What traces in scaled arithmetic say about themselves: doubts that must reach the reader."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from rankscope.tracing import Trace
 
@@ -29,8 +28,3 @@ def note_sentences(noted: Mapping[str, str]) -> tuple[str, ...]:
     ('Note on causal: from layer 9 on the logarithm is lost.',)
     """
     return tuple(f"Note on {case}: {note}." for case, note in noted.items())
-
-
-def with_notes(provenance: Mapping[str, Any], noted: Mapping[str, str]) -> dict[str, Any]:
-    """A provenance with the doubts in it, if there are any."""
-    return {**provenance, "notes": dict(noted)} if noted else dict(provenance)

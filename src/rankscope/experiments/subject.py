@@ -12,9 +12,8 @@ from rankscope.errors import InputError
 from rankscope.experiments.config import plain
 from rankscope.experiments.progress import OnStep, silent, tracked
 from rankscope.network import Network
-from rankscope.tracing import Trace, trace
-from rankscope.tracing.measures import Metrics
-from rankscope.version import versions
+from rankscope.tracing import Metrics, Trace, trace
+from rankscope.versions import versions
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from rankscope.errors import UnsupportedModelError
-from rankscope.network import MLP, Attention, Block, Network, Scores, Spec
-from rankscope.network.linear import Projection
+from rankscope.network import MLP, Attention, Block, Network, Projection, Scores, Spec
 
 _ACTIVATIONS = {
     "gelu": "gelu",

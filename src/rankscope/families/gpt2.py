@@ -3,8 +3,7 @@
 from typing import Any
 
 from rankscope.families.family import Family, Original, Parts, activation, attention, mlp, refuse
-from rankscope.network import Spec
-from rankscope.network.linear import Columns, View
+from rankscope.network import ColumnSlice, Spec, View
 
 
 class GPT2(Family):
@@ -37,9 +36,9 @@ class GPT2(Family):
 
     def parts(self, layer: Original, body: Original, spec: Spec) -> Parts:
         fused, width = layer.attn.c_attn, spec.width
-        query, key, value = (View(fused, Columns(k * width, (k + 1) * width)) for k in range(3))
+        query, key, value = (View(fused, ColumnSlice(k * width, (k + 1) * width)) for k in range(3))
         return Parts(
-            attention(spec, query, key, value, View(layer.attn.c_proj, Columns())),
-            mlp(spec, View(layer.mlp.c_fc, Columns()), View(layer.mlp.c_proj, Columns())),
+            attention(spec, query, key, value, View(layer.attn.c_proj, ColumnSlice())),
+            mlp(spec, View(layer.mlp.c_fc, ColumnSlice()), View(layer.mlp.c_proj, ColumnSlice())),
             {"attention": layer.ln_1, "mlp": layer.ln_2},
         )

@@ -6,9 +6,18 @@ from torch import nn
 
 from rankscope.errors import UnsupportedModelError
 from rankscope.families.family import Family, Original, Parts, activation, attention, mlp
-from rankscope.network import Causal, Described, Mask, Scores, Spec, Window
-from rankscope.network.norms import build_norm, share
-from rankscope.network.positions import NormedHeads, Rotary
+from rankscope.network import (
+    Causal,
+    Described,
+    Mask,
+    NormedHeads,
+    RotaryScores,
+    Scores,
+    Spec,
+    Window,
+    build_norm,
+    share_gain,
+)
 
 _FIXED_ROTARY = ("default", "linear", "llama3", "yarn")
 
@@ -68,7 +77,7 @@ def rotary(original: Original) -> Scores:
             f"are not converted ({', '.join(_FIXED_ROTARY)} are); "
             "rankscope.trace works on the model without conversion."
         )
-    return Rotary(original.inv_freq, scaling=original.attention_scaling)
+    return RotaryScores(original.inv_freq, scaling=original.attention_scaling)
 
 
 def _rms(original: Original, width: int) -> nn.Module:
@@ -77,7 +86,7 @@ def _rms(original: Original, width: int) -> nn.Module:
     The originals drop to float32 inside, even in a float64 model, which would put a floor of 1e-8
     under every residual.
     """
-    return share(build_norm("rms", width, eps=original.variance_epsilon, bias=False), original)
+    return share_gain(build_norm("rms", width, eps=original.variance_epsilon, bias=False), original)
 
 
 def _masks(config: Any) -> list[Mask]:

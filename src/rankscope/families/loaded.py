@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.checks import valid_mask
+from rankscope.display import cut
 from rankscope.errors import InputError, KindError, ShapeError, SourceError
 from rankscope.families.family import Family, Original
 from rankscope.families.probe import image_shape, sees_images
@@ -25,7 +26,7 @@ class BlockInput(NamedTuple):
     special_mask: Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Loaded:
     """A model in two forms that were proven equal when it was loaded."""
 
@@ -36,6 +37,15 @@ class Loaded:
     name: str
     tokenizer: Any = None
     processor: Any = None
+
+    def __repr__(self) -> str:
+        reads = "images" if self.sees_images else "token ids"
+        if self.tokenizer is not None:
+            reads = "text"
+        return (
+            f"Loaded {cut(self.name)} ({self.family.name}, reads {reads}; equal to the original to "
+            f"{self.verification.worst:.1e}): {cut(self.network.spec.describe(), 300)}"
+        )
 
     @property
     def body(self) -> Original:

@@ -4,8 +4,7 @@ from typing import Any
 
 from rankscope.families.family import Family, Original, Parts, activation, attention, mlp
 from rankscope.families.llama import rotary
-from rankscope.network import Described, Spec
-from rankscope.network.linear import Interleaved, View
+from rankscope.network import Described, Interleaved, Spec, View
 
 
 class NeoX(Family):

@@ -5,9 +5,7 @@ from typing import Any
 from torch import nn
 
 from rankscope.families.family import Family, Original, Parts, activation, attention, mlp
-from rankscope.network import Described, Spec
-from rankscope.network.norms import build_norm, share
-from rankscope.network.positions import BucketedBias
+from rankscope.network import BucketedBiasScores, Described, Spec, build_norm, share_gain
 
 
 class T5(Family):
@@ -43,7 +41,7 @@ class T5(Family):
         first, second = layer.layer
         inner, dense = first.SelfAttention, second.DenseReluDense
         table = body.block[0].layer[0].SelfAttention.relative_attention_bias
-        scores = BucketedBias(table, farthest=body.config.relative_attention_max_distance)
+        scores = BucketedBiasScores(table, farthest=body.config.relative_attention_max_distance)
         up, gate = (dense.wi_1, dense.wi_0) if spec.gated else (dense.wi, None)
         return Parts(
             attention(spec, inner.q, inner.k, inner.v, inner.o, scores),
@@ -55,4 +53,4 @@ class T5(Family):
     def _norm(sublayer: Original, spec: Spec) -> nn.Module:
         """As in ``llama``: the original's gain, without its step down to float32."""
         fresh = build_norm("rms", spec.width, eps=spec.norm_eps, bias=False)
-        return share(fresh, sublayer.layer_norm)
+        return share_gain(fresh, sublayer.layer_norm)

@@ -5,9 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from rankscope.families.family import Family, Original, Parts, activation, attention, mlp, refuse
-from rankscope.network import Described, Spec
-from rankscope.network.linear import HeadAxis, View
-from rankscope.network.positions import SinusoidKeys
+from rankscope.network import Described, HeadAxis, SinusoidKeys, Spec, View
 
 
 class XLNet(Family):

@@ -1,8 +1,17 @@
 """Attention masks as values: who may attend to whom, from a name, a rule, a matrix or edges."""
 
-from rankscope.masks.draws import Random
-from rankscope.masks.explicit import EdgeList, Explicit, from_edges
-from rankscope.masks.mask import (
+from rankscope.masks._explicit import EdgeList, Explicit, from_edges
+from rankscope.masks._explicit import check_matrix as check_matrix
+from rankscope.masks._intervals import (
+    BlockLocal,
+    Causal,
+    Full,
+    Prefix,
+    Window,
+    causal_window,
+    window,
+)
+from rankscope.masks._mask import (
     Edges,
     Intersection,
     LengthMask,
@@ -12,18 +21,11 @@ from rankscope.masks.mask import (
     intersection,
     union,
 )
-from rankscope.masks.naming import as_mask
-from rankscope.masks.sparse import Columns, Dilated, OffsetMask, Star, Strided
-from rankscope.masks.stretches import (
-    BlockLocal,
-    Causal,
-    Full,
-    Prefix,
-    Window,
-    causal_window,
-    window,
-)
-from rankscope.masks.unions import BigBird, Fixed
+from rankscope.masks._naming import NAMES as NAMES
+from rankscope.masks._naming import as_mask
+from rankscope.masks._random import Random
+from rankscope.masks._sparse import Columns, Dilated, OffsetMask, Star, Strided
+from rankscope.masks._unions import BigBird, Fixed
 
 __all__ = [
     "BigBird",

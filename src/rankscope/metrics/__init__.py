@@ -1,15 +1,20 @@
 """Numbers that say how alike the tokens are: functions of tensors, padding-aware."""
 
-from rankscope.metrics.attention import (
+from rankscope.metrics._attention import (
     attention_entropy,
     dobrushin,
     high_pass_ratio,
     second_singular_value,
 )
-from rankscope.metrics.norms import matrix_norm
-from rankscope.metrics.residual import Certified, Deviations, deviations, dispersion, residual
-from rankscope.metrics.similarity import mean_cosine
-from rankscope.metrics.spectrum import (
+from rankscope.metrics._centers import mean_center as mean_center
+from rankscope.metrics._centers import median_center as median_center
+from rankscope.metrics._centers import optimal_center as optimal_center
+from rankscope.metrics._norms import Norm as Norm
+from rankscope.metrics._norms import matrix_norm
+from rankscope.metrics._residual import Center as Center
+from rankscope.metrics._residual import Certified, Deviations, deviations, dispersion, residual
+from rankscope.metrics._similarity import mean_cosine
+from rankscope.metrics._spectrum import (
     Spectra,
     effective_rank,
     numerical_rank,

@@ -1,11 +1,14 @@
 """The path decomposition: paths, single and by length, exactly, for toy and real transformers."""
 
-from rankscope.paths.heads import HeadShares, head_shares
-from rankscope.paths.lengths import PathLengths, path_lengths
-from rankscope.paths.path import Path, PathCounts, count_paths, enumerate_paths, sample_paths
-from rankscope.paths.single import chained_matrices, path_matrix, path_output, path_outputs
-from rankscope.paths.top import TopPaths, top_paths
-from rankscope.paths.truncated import truncate, truncations
+from rankscope.paths._frozen import FrozenAttention as FrozenAttention
+from rankscope.paths._frozen import frozen_steps as frozen_steps
+from rankscope.paths._heads import HeadShares, head_shares
+from rankscope.paths._lengths import Count as Count
+from rankscope.paths._lengths import PathLengths, path_lengths
+from rankscope.paths._path import Path, PathCounts, count_paths, enumerate_paths, sample_paths
+from rankscope.paths._single import chained_matrices, path_matrix, path_output, path_outputs
+from rankscope.paths._top import TopPaths, top_paths
+from rankscope.paths._truncation import truncate, truncations
 
 __all__ = [
     "HeadShares",

@@ -1,24 +1,45 @@
-"""What theory promises: bounds with their conditions, masks as graphs, equilibria."""
+"""What can be proved or computed without measuring: bounds, masks as graphs, equilibria.
 
-from rankscope.theory.design import design_values, norm_preimage
-from rankscope.theory.equilibria import Equilibria, find_equilibria
-from rankscope.theory.equilibria_search import Designs, StableSearch, stable_search
-from rankscope.theory.equilibrium import Equilibrium, equilibrium_at
-from rankscope.theory.every_rank import EveryRank, every_rank
-from rankscope.theory.graph import GraphFacts, graph_facts
-from rankscope.theory.keeping import keeping_network
-from rankscope.theory.network_bounds import bounds
-from rankscope.theory.promises import Bounds, LayerBounds
-from rankscope.theory.rates import (
+Three rooms: ``residual_bounds`` (collapse with depth), ``graphs`` (collapse under a mask) and
+``equilibria`` (where normalised networks end). What users need of them is exported here. No room
+has the name of a function, so that ``rankscope.theory.bounds`` is the function in any import order.
+"""
+
+from rankscope.theory.equilibria import (
+    Designs,
+    Equilibria,
+    Equilibrium,
+    EveryRank,
+    Stability,
+    StableSearch,
+    design_values,
+    equilibrium_at,
+    every_rank,
+    find_equilibria,
+    norm_preimage,
+    stability_of,
+    stable_search,
+    step_jacobian,
+)
+from rankscope.theory.graphs import (
     Ergodicity,
+    GraphFacts,
     a_priori_log_decay,
     a_priori_rate,
     class_weights,
     ergodicity,
+    graph_facts,
     perron_weights,
+    second_eigenvalue,
     smallest_allowed_weight,
 )
-from rankscope.theory.stability import Stability, stability_of, step_jacobian
+from rankscope.theory.residual_bounds import (
+    Bounds,
+    LayerBounds,
+    bounds,
+    keeping_network,
+    residual_preserving_network,
+)
 
 __all__ = [
     "Bounds",
@@ -44,6 +65,8 @@ __all__ = [
     "keeping_network",
     "norm_preimage",
     "perron_weights",
+    "residual_preserving_network",
+    "second_eigenvalue",
     "smallest_allowed_weight",
     "stability_of",
     "stable_search",

@@ -1,13 +1,15 @@
 """Record any model's layers while it runs.
 
-The room is called ``tracing`` because ``rankscope.trace`` is the function.
+The room is called ``tracing`` because ``rankscope.trace`` is the function. ``chosen`` is an earlier
+name of ``choose_measures``.
 """
 
-from rankscope.tracing.blocks import find_blocks
-from rankscope.tracing.capture import captured_input, captured_states, with_replaced_state
-from rankscope.tracing.measures import DEFAULT_METRICS, MEASURES, chosen
-from rankscope.tracing.result import Provenance, Trace
-from rankscope.tracing.run import evaluating, trace, trace_in_batches
+from rankscope.tracing._blocks import find_blocks
+from rankscope.tracing._capture import captured_input, captured_states, with_replaced_state
+from rankscope.tracing._measures import DEFAULT_METRICS, MEASURES, choose_measures
+from rankscope.tracing._measures import Metrics as Metrics
+from rankscope.tracing._run import evaluating, trace, trace_in_batches
+from rankscope.tracing._trace import Provenance, Trace
 
 __all__ = [
     "DEFAULT_METRICS",
@@ -16,10 +18,12 @@ __all__ = [
     "Trace",
     "captured_input",
     "captured_states",
-    "chosen",
+    "choose_measures",
     "evaluating",
     "find_blocks",
     "trace",
     "trace_in_batches",
     "with_replaced_state",
 ]
+
+chosen = choose_measures

@@ -13,6 +13,7 @@ from rankscope.experiments.claims.w5 import Config, judge, rank_share, run
 from ...families.conftest import TINY, lively, minilm
 from ..made import TEXTS, Made
 from ..shown import can_be_shown, steps_of
+from ..tiny import Tiny
 
 __all__ = ["minilm"]
 
@@ -105,7 +106,7 @@ def test_every_verdict_can_be_reached(ranks, cosines, verdict) -> None:
 
 
 def test_images_of_noise_are_read_where_a_model_sees() -> None:
-    seen = steps_of(run, Config(models=(Made("vit"),), samples=2))[0]
+    seen = steps_of(run, Config(models=(Tiny("vit"),), samples=2))[0]
     assert seen.table["sample"].n_unique() == 2
     assert set(seen.table["metric"]) == {"rank_share", "mean_cosine", "effective_rank"}
 

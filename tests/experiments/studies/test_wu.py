@@ -11,8 +11,9 @@ from rankscope.experiments.depths import DISPERSION, RELATIVE
 from rankscope.experiments.studies.wu import Config, random_subject, run
 from rankscope.metrics import dispersion
 
-from ..made import TEXTS, Made
+from ..made import TEXTS
 from ..shown import can_be_shown, steps_of
+from ..tiny import Tiny
 
 SMALL = Config(depth=5, width=16, heads=2, tokens=10, samples=2, window=2)
 
@@ -39,7 +40,7 @@ def test_figure_has_every_panel_curve_and_layer(figure) -> None:
 
 
 def test_loaded_models_are_repeated_as_often_as_fits() -> None:
-    bert = Made("bert")
+    bert = Tiny("bert")
     config = replace(
         SMALL, depth=7, parts=(("everything", ()),), models=(bert,), texts=TEXTS, length=6
     )

@@ -12,7 +12,7 @@ from rankscope.experiments.verdicts import overall
 from rankscope.network import Network
 from rankscope.results import Drawing, Result
 from rankscope.theory import Bounds, bounds
-from rankscope.theory.promises import BOUNDS
+from rankscope.theory.residual_bounds import BOUNDS
 
 ENTRY = CATALOGUE["D2"]
 _ROUNDING = 5e-5

@@ -14,11 +14,11 @@ from rankscope.experiments.depths import RELATIVE, DeepConfig, compare, ending, 
 from rankscope.experiments.laws import Law
 from rankscope.experiments.progress import OnStep
 from rankscope.experiments.verdicts import overall
-from rankscope.metrics.norms import matrix_norm
+from rankscope.metrics import matrix_norm
 from rankscope.network import MLP, Network, Spec
 from rankscope.numerals import short
 from rankscope.results import Drawing, Result
-from rankscope.theory.lipschitz import row_gain
+from rankscope.theory.residual_bounds import row_gain
 
 ENTRY = CATALOGUE["D3"]
 _NONE = "no MLP"

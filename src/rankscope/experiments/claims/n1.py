@@ -5,14 +5,12 @@ from functools import partial
 from typing import Literal
 
 from rankscope import tables
-from rankscope.experiments._positions import Buckets as RelativeBias
-from rankscope.experiments._positions import Turning as Rotary
 from rankscope.experiments.catalogue import CATALOGUE
 from rankscope.experiments.depths import RELATIVE, DeepConfig, compare, ending, laws, pure
 from rankscope.experiments.laws import LawKind
 from rankscope.experiments.progress import OnStep
 from rankscope.experiments.verdicts import overall
-from rankscope.network import ALiBi, Network, ScoreKind, Sink
+from rankscope.network import ALiBi, Network, RelativeBias, Rotary, ScoreKind, Sink
 from rankscope.results import Drawing, Result
 
 ENTRY = CATALOGUE["N1"]

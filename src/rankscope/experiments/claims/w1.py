@@ -2,21 +2,19 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 
 import polars as pl
 
 from rankscope import tables
-from rankscope.deep import deep_trace
 from rankscope.experiments.catalogue import CATALOGUE
-from rankscope.experiments.config import Config as _Config
-from rankscope.experiments.depths import RELATIVE, Texts, laws
+from rankscope.experiments.depths import RELATIVE, DeepConfig, compare, laws, pure
 from rankscope.experiments.laws import Law
-from rankscope.experiments.notes import doubts, note_sentences, with_notes
-from rankscope.experiments.progress import OnStep, tracked
+from rankscope.experiments.progress import OnStep
 from rankscope.experiments.verdicts import overall
 from rankscope.masks import Mask, as_mask
-from rankscope.network import Network, Spec
+from rankscope.network import Network
 from rankscope.numerals import power_of_ten
 from rankscope.results import Drawing, Result, Verdict
 from rankscope.theory import GraphFacts, graph_facts
@@ -29,13 +27,12 @@ Pair = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Config(_Config):
+class Config(DeepConfig):
     """One head with orthogonal values; no norm, skips, MLPs or biases; masks by their names."""
 
-    layers: int = 96
-    width: int = 64
     tokens: int = 48
     samples: int = 2
+    layers: int = 96
     windows: tuple[str, ...] = ("window:16", "window:8", "window:4", "window:2", "window:1")
     others: tuple[str, ...] = ("causal", "causal-window:4", "star:1", "bigbird:2:1:2")
     without_center: tuple[str, ...] = ("block:16", "window:4 & block:24")
@@ -51,29 +48,31 @@ class Config(_Config):
 
 def run(config: Config, on_step: OnStep) -> Result:
     """Attention with orthogonal values under many masks, in scaled arithmetic."""
-    x, token_mask = Texts(config.width, config.tokens, config.samples, config.seed)()
+    x, token_mask = config.texts()
     groups = config.groups()
-    masks = [(name, mask) for group in groups.values() for name, mask in group.items()]
-    traces = {
-        name: deep_trace(_network(config, mask), x, norm="fro", token_mask=token_mask)
-        for (name, mask), _ in tracked(masks, on_step)
+    networks = {
+        name: partial(_network, config, mask)
+        for group in groups.values()
+        for name, mask in group.items()
     }
+    compared = compare(networks, x, token_mask, norm="fro", on_step=on_step)
     parts = {
-        words: tables.joined({name: traces[name].table for name in group})
+        words: compared.table.filter(pl.col("variant").is_in(list(group)))
         for words, group in groups.items()
         if group
     }
     table = tables.joined(parts, column="model")
     verdict, sentences = judge(config, table)
-    noted = doubts({name: (trace,) for name, trace in traces.items()})
     return Result(
         id=ENTRY.id,
         title=ENTRY.title,
         question="Does every mask with a center collapse at a steady rate, a larger radius more "
         "slowly, and no mask without one?",
-        sentences=(*sentences, *note_sentences(noted)),
+        sentences=(*sentences, *compared.sentences),
         table=table,
-        provenance=with_notes({**ENTRY.provenance(config), "residuals": "Frobenius norm"}, noted),
+        provenance=ENTRY.provenance(
+            config, input=str(config.texts), residuals="Frobenius norm", notes=compared.notes
+        ),
         source=ENTRY.source,
         verdict=verdict,
         drawings=(Drawing("by_depth", "A curve for each mask.", RELATIVE),),
@@ -117,17 +116,7 @@ def _named(names: Iterable[str]) -> dict[str, Mask]:
 
 
 def _network(config: Config, mask: Mask) -> Network:
-    spec = Spec(
-        config.layers,
-        1,
-        config.width,
-        mlp_ratio=0.0,
-        norm="none",
-        skip=False,
-        bias=False,
-        init="orthogonal",
-        mask=mask,
-    )
+    spec = pure(config.layers, 1, config.width, bias=False, init="orthogonal", mask=mask)
     return Network.random(spec, seed=config.seed)
 
 

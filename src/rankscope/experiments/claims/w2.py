@@ -9,7 +9,7 @@ from rankscope import tables
 from rankscope.experiments.catalogue import CATALOGUE
 from rankscope.experiments.depths import RELATIVE
 from rankscope.experiments.formats import FLOORS, FORMATS, SCALED
-from rankscope.experiments.notes import note_sentences, with_notes
+from rankscope.experiments.notes import note_sentences
 from rankscope.experiments.progress import OnStep
 from rankscope.experiments.studies import _layernorm_outcomes as outcomes
 from rankscope.experiments.studies import layernorm
@@ -58,9 +58,7 @@ def judge(config: Config, found: layernorm.Measured) -> Result:
             *note_sentences(found.noted),
         ),
         table=_relabel(found.table, panels),
-        provenance=with_notes(
-            {**ENTRY.provenance(config), "residuals": "Frobenius norm"}, found.noted
-        ),
+        provenance=ENTRY.provenance(config, residuals="Frobenius norm", notes=found.noted),
         source=ENTRY.source,
         verdict=overall(outcomes.verdicts(ends)),
         drawings=(

@@ -12,18 +12,16 @@ from rankscope import tables
 from rankscope.deep import deep_trace
 from rankscope.experiments.catalogue import CATALOGUE
 from rankscope.experiments.config import Config as _Config
-from rankscope.experiments.depths import RELATIVE
-from rankscope.experiments.laws import Law, medians
-from rankscope.experiments.long_laws import long_law
-from rankscope.experiments.notes import doubts, note_sentences, with_notes
+from rankscope.experiments.depths import RELATIVE, ending
+from rankscope.experiments.laws import UNEVEN, Law, law, medians
+from rankscope.experiments.notes import doubts, note_sentences
 from rankscope.experiments.progress import OnStep, tracked
 from rankscope.experiments.verdicts import overall
 from rankscope.masks import Explicit, Mask, as_mask
-from rankscope.network import Network, Spec
-from rankscope.network.norms import NormKind
-from rankscope.numerals import power_of_ten
+from rankscope.network import Network, NormKind, Spec
 from rankscope.results import Drawing, Result, Verdict
 from rankscope.streams import stream
+from rankscope.theory import second_eigenvalue
 from rankscope.tracing import Trace
 
 ENTRY = CATALOGUE["W3"]
@@ -117,7 +115,7 @@ def run(config: Config, on_step: OnStep) -> Result:
         question="Do tokens that start in one half-space end at one point, and how fast?",
         sentences=(*sentences, *note_sentences(noted)),
         table=table,
-        provenance=with_notes({**ENTRY.provenance(config), "residuals": "Frobenius norm"}, noted),
+        provenance=ENTRY.provenance(config, residuals="Frobenius norm", notes=noted),
         source=ENTRY.source,
         verdict=verdict,
         drawings=(
@@ -143,20 +141,9 @@ def laws(config: Config, table: pl.DataFrame) -> dict[Run, Law]:
     """The law of every run, by the medians over samples and draws."""
     summary = tables.summary(table)
     return {
-        one: long_law(medians(summary, RELATIVE, model=one.panel, variant=one.mask))
+        one: law(medians(summary, RELATIVE, model=one.panel, variant=one.mask), UNEVEN)
         for one in config.runs
     }
-
-
-def second_eigenvalue(mask: Mask, tokens: int) -> float:
-    """Of uniform attention under a mask: the factor by which its averaging dies out (derived).
-
-    >>> second_eigenvalue(as_mask("causal"), 4)
-    0.5
-    """
-    seen = mask.matrix(tokens).double()
-    sizes = torch.linalg.eigvals(seen / seen.sum(-1, keepdim=True)).abs()
-    return float(sizes.sort(descending=True).values[1])
 
 
 def mask_of(name: str, tokens: int) -> Mask:
@@ -210,9 +197,9 @@ def _trace(config: Config, one: Run, seed: int) -> Trace:
     return deep_trace(network, start(config, one.start, one.width, seed), norm="fro")
 
 
-def _sentence(config: Config, one: Run, law: Law) -> str:
-    words = f"{one}: relative residual {power_of_ten(law.last)} after {config.layers} layers; {law}"
-    if law.kind == "exponential":
+def _sentence(config: Config, one: Run, found: Law) -> str:
+    words = ending(str(one), found, config.layers)
+    if found.kind == "exponential":
         factor = second_eigenvalue(mask_of(one.mask, config.tokens), config.tokens)
         words += f" (uniform attention under this mask: {factor:.3g})"
     return f"{words}."

@@ -3,13 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
-
 from rankscope import tables
 from rankscope.experiments.catalogue import CATALOGUE
 from rankscope.experiments.config import Config as _Config
 from rankscope.experiments.progress import OnStep, tracked
 from rankscope.experiments.verdicts import overall
+from rankscope.numerals import short
 from rankscope.results import Drawing, Result, Verdict
 from rankscope.theory import (
     Designs,
@@ -112,7 +111,7 @@ def _sentence(tokens: int, found: Sequence[Equilibrium]) -> str:
     worst = max(each.residual for each in found)
     built = (
         f"{tokens} tokens, one value matrix: equilibria of rank {ranks}, which the step moves by "
-        f"{worst:.1g} at most"
+        f"{short(worst, digits=1)} at most"
     )
     if not all(each.stability.unstable for each in found):
         return f"{built}, {sum(each.stable for each in found)} of them stable."
@@ -132,26 +131,21 @@ def _design_sentence(config: Config, design: Designs) -> str:
 
 
 def _basins(config: Config, design: Designs) -> str:
-    """Where random starts end up under the best design's values."""
+    """Where random starts end up under the best design's values, and the design itself."""
     found = find_equilibria(
         design.network,
         tokens=design.tokens,
         starts=config.starts,
         steps=config.steps,
         seed=config.seed,
+        extra_starts=design.best.x,
     )
     ranks: dict[int, float] = {}
     for each in found.stable:
         ranks[each.rank] = ranks.get(each.rank, 0.0) + (each.basin or 0.0)
     ends = ", ".join(f"{share:.0%} at rank {rank}" for rank, share in sorted(ranks.items()))
-    # Together with a state its negative is an equilibrium, and counts as the same design.
-    same = any(
-        torch.allclose(each.x, sign * design.best.x, atol=1e-6)
-        for each in found.found
-        for sign in (1, -1)
-    )
     return (
-        f"{config.starts} random starts found {len(found.found)} equilibria of its values, the "
-        f"designed one {'' if same else 'not '}among them, {len(found.stable)} of them stable; the "
-        f"share of starts that end in one of those: {ends or 'none'}."
+        f"The design and {config.starts} random starts lead to {len(found.found)} equilibria of "
+        f"its values, {len(found.stable)} of them stable; the share of random starts that end in "
+        f"one of those: {ends or 'none'}."
     )

@@ -10,13 +10,12 @@ from rankscope import tables
 from rankscope.experiments.catalogue import CATALOGUE
 from rankscope.experiments.config import Config as _Config
 from rankscope.experiments.fates import ANISOTROPIC
-from rankscope.experiments.models import Case, at_initialisation, inputs
+from rankscope.experiments.models import Case, at_initialisation, by_name, inputs
 from rankscope.experiments.progress import OnStep, tracked
 from rankscope.experiments.subject import Subject
 from rankscope.experiments.verdicts import overall
 from rankscope.metrics import effective_rank, mean_cosine, numerical_rank
 from rankscope.results import Drawing, Result, Verdict
-from rankscope.text import passages
 
 ENTRY = CATALOGUE["W5"]
 _RANK, _COSINE, _EFFECTIVE = "rank_share", "mean_cosine", "effective_rank"
@@ -41,11 +40,10 @@ class Config(_Config):
 
 def run(config: Config, on_step: OnStep) -> Result:
     """Rank and mean cosine of every layer of every model; one model is in memory at a time."""
-    texts = tuple(passages()[: config.samples]) if config.texts is None else config.texts
     table = tables.joined(
         {
-            case.name: _measure(config, case, texts, on_part)
-            for case, on_part in tracked(config.models, on_step)
+            name: _measure(config, case, on_part)
+            for (name, case), on_part in tracked(by_name(config.models).items(), on_step)
         },
         column="model",
     )
@@ -56,11 +54,7 @@ def run(config: Config, on_step: OnStep) -> Result:
         question="Do trained models keep full rank at every layer, and point into a narrow cone?",
         sentences=sentences,
         table=table,
-        provenance={
-            **ENTRY.provenance(config),
-            "input": f"{len(texts)} texts of up to {config.length} tokens",
-            "special tokens": "counted",
-        },
+        provenance=ENTRY.provenance(config) | {"special tokens": "counted"},
         source=ENTRY.source,
         verdict=verdict,
         drawings=(
@@ -81,9 +75,9 @@ def judge(config: Config, table: pl.DataFrame) -> tuple[Verdict | None, tuple[st
     positions to it, repeated words are equal rows. Special tokens count.
     """
     trained, others = {}, []
-    for case in config.models:
-        rows = table.filter((pl.col("model") == case.name) & (pl.col("layer") > 0))
-        borne_out, sentence = _judge_model(config, case.name, rows)
+    for name, case in by_name(config.models).items():
+        rows = table.filter((pl.col("model") == name) & (pl.col("layer") > 0))
+        borne_out, sentence = _judge_model(config, name, rows)
         if case.trained:
             trained[sentence] = borne_out
         else:
@@ -108,9 +102,11 @@ def rank_share(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:
     return rank / tokens.clamp(max=x.shape[-1])
 
 
-def _measure(config: Config, case: Case, texts: Sequence[str], on_step: OnStep) -> pl.DataFrame:
+def _measure(config: Config, case: Case, on_step: OnStep) -> pl.DataFrame:
     loaded = case.load(seed=config.seed)
-    x, token_mask = inputs(loaded, texts, config.length)
+    x, token_mask = inputs(
+        loaded, config.texts, config.length, samples=config.samples, seed=config.seed
+    )
     subject = Subject(loaded.network, x, token_mask, batch_size=config.batch_size)
     metrics = {_RANK: rank_share, _COSINE: mean_cosine, _EFFECTIVE: effective_rank}
     return subject.trace(metrics, on_step).table

@@ -16,7 +16,7 @@ from rankscope.experiments.laws import Law, law, medians
 from rankscope.experiments.progress import OnStep, silent, tracked
 from rankscope.experiments.subject import Subject
 from rankscope.masks import Mask
-from rankscope.paths.held import HeldAttention, held_steps
+from rankscope.paths import FrozenAttention, frozen_steps
 from rankscope.theory import (
     Ergodicity,
     GraphFacts,
@@ -119,9 +119,9 @@ def _patterns(subject: Subject, depth: int) -> tuple[list[Tensor], int]:
         keep = token_mask if token_mask.ndim == 1 else token_mask[0]
     found = []
     with torch.no_grad():
-        for step in held_steps(subject.network, x[:1, keep]):
+        for step in frozen_steps(subject.network, x[:1, keep]):
             for branch in step.branches:
-                if isinstance(branch.part, HeldAttention):
+                if isinstance(branch.part, FrozenAttention):
                     pattern = branch.part.pattern[0]
                     found.append(pattern[pattern.sum((1, 2)) > 0])  # silent heads attend to nothing
             if len(found) == depth:

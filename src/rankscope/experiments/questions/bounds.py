@@ -59,7 +59,7 @@ def run(config: Config, on_step: OnStep) -> Result:
         question="Does the theory cover this network, and how far is its promise from the truth?",
         sentences=found.sentences,
         table=table,
-        provenance={**ENTRY.provenance(config), "residuals": "composite norm, best center"},
+        provenance=ENTRY.provenance(config, residuals="composite norm, best center"),
         drawings=_drawings(table),
         shown=(_METRIC,),
     )

@@ -16,12 +16,10 @@ from rankscope.experiments.catalogue import CATALOGUE
 from rankscope.experiments.depths import RELATIVE
 from rankscope.experiments.formats import FLOORS, FORMATS, SCALED
 from rankscope.experiments.laws import law, medians
-from rankscope.experiments.notes import doubts, note_sentences, with_notes
+from rankscope.experiments.notes import doubts, note_sentences
 from rankscope.experiments.progress import OnStep, tracked
 from rankscope.experiments.subject import Question, Subject
-from rankscope.metrics import residual
-from rankscope.metrics.norms import Norm
-from rankscope.metrics.residual import Center
+from rankscope.metrics import Center, Norm, residual
 from rankscope.numerals import power_of_ten
 from rankscope.results import Drawing, Result
 from rankscope.tracing import Trace
@@ -62,7 +60,7 @@ def run(config: Config, on_step: OnStep) -> Result:
         "that stops it?",
         sentences=_sentences(tables.summary(table), noted),
         table=table,
-        provenance=with_notes(ENTRY.provenance(config), noted),
+        provenance=ENTRY.provenance(config, notes=noted),
         drawings=(
             Drawing(
                 "by_depth", "All of it, on a linear axis of exponents.", RELATIVE, roles=FLOORS

@@ -13,7 +13,7 @@ from rankscope.errors import InputError
 from rankscope.experiments.catalogue import CATALOGUE
 from rankscope.experiments.depths import DISPERSION, RELATIVE
 from rankscope.experiments.laws import Law, medians
-from rankscope.experiments.notes import doubts, note_sentences, with_notes
+from rankscope.experiments.notes import doubts, note_sentences
 from rankscope.experiments.progress import OnStep, tracked
 from rankscope.experiments.questions._masked import BY_MASK, PRODUCTS, Masked, measure_mask
 from rankscope.experiments.subject import Question
@@ -78,7 +78,7 @@ def run(config: Config, on_step: OnStep) -> Result:
             *note_sentences(noted),
         ),
         table=table,
-        provenance=with_notes({**ENTRY.provenance(config), "residuals": "Frobenius norm"}, noted),
+        provenance=ENTRY.provenance(config, residuals="Frobenius norm", notes=noted),
         drawings=_drawings(found),
         shown=(RELATIVE, *BY_MASK),
     )

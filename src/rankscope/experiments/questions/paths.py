@@ -11,9 +11,8 @@ from rankscope.experiments.catalogue import CATALOGUE
 from rankscope.experiments.progress import OnStep, silent, tracked
 from rankscope.experiments.subject import Question, Subject
 from rankscope.network import Network
-from rankscope.numerals import power_of_ten
-from rankscope.paths import count_paths, head_shares, path_lengths
-from rankscope.paths.lengths import Count
+from rankscope.numerals import power_of_ten, short
+from rankscope.paths import Count, count_paths, head_shares, path_lengths
 from rankscope.results import Drawing, Result
 
 ENTRY = CATALOGUE["paths"]
@@ -136,13 +135,12 @@ def _shares_sentence(summary: pl.DataFrame) -> str:
 
 def _exactness(paths: int, error: float, *, complete: bool) -> str:
     """How many paths were added up, and how well their sum rebuilds the network."""
-    # Beyond the range of floats there is no other way to write them.
-    many = f"{paths:.3g}" if paths < 1e300 else power_of_ten(math.log10(paths))
+    many = f"{paths:,}" if paths < 10**15 else power_of_ten(math.log10(paths))
     if not complete:
         return f"There are {many} paths; the longest were left out."
     if math.isnan(error):
         return f"There are {many} paths; some layer overflowed, so their sum cannot be checked."
     return (
         f"All {many} attention paths were added up; with the biases they rebuild every layer "
-        f"to {error:.0e} (relative)."
+        f"to {short(error, digits=1)} (relative)."
     )

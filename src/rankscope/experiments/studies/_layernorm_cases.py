@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from rankscope.network import Init, Network, Spec
-from rankscope.network.norms import NormKind
+from rankscope.network import Init, Network, NormKind, Spec
 from rankscope.streams import stream
 
 

@@ -10,8 +10,7 @@ import polars as pl
 
 from rankscope.experiments.depths import RELATIVE
 from rankscope.experiments.formats import SCALED
-from rankscope.experiments.laws import Law
-from rankscope.experiments.long_laws import fate, long_law
+from rankscope.experiments.laws import UNEVEN, Law, law, levels_off
 from rankscope.experiments.studies._layernorm_cases import Setting
 from rankscope.numerals import power_of_ten
 
@@ -250,13 +249,13 @@ def _outcome(rows: pl.DataFrame, ranks: Sequence[float]) -> Outcome:
     for part in rows.partition_by("variant", "sample", maintain_order=True):
         curves.setdefault(part["variant"][0], []).append(part.sort("layer")["value"].to_list())
     stops = {
-        form: tuple((stays if form == SCALED else _level)(curve) for curve in each)
+        form: tuple((stays if form == SCALED else levels_off)(curve) for curve in each)
         for form, each in curves.items()
     }
     going = [c for c, stopped in zip(curves[SCALED], stops[SCALED], strict=True) if not stopped]
     return Outcome(
         len(curves[SCALED][0]) - 1,
-        long_law([*map(median, zip(*going, strict=True))]) if going else None,
+        law([*map(median, zip(*going, strict=True))], UNEVEN) if going else None,
         {form: tuple(curve[-1] for curve in each) for form, each in curves.items()},
         stops,
         tuple(rank for rank, stopped in zip(ranks, stops[SCALED], strict=True) if stopped),
@@ -269,11 +268,7 @@ def stays(log10: list[float]) -> bool:
     Derived: near rank one a layer is a linear map of the deviations, or smaller (see the study), so
     it has no level at which to stop; one that is small and level has only met some kinder layers.
     """
-    return _level(log10) and log10[-1] > math.log10(DIFFERENT)
-
-
-def _level(log10: list[float]) -> bool:
-    return fate(log10) == "stops"
+    return levels_off(log10) and log10[-1] > math.log10(DIFFERENT)
 
 
 def _ranks(table: pl.DataFrame, name: str) -> list[float]:

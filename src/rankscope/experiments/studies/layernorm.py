@@ -23,7 +23,7 @@ from rankscope.experiments.catalogue import CATALOGUE
 from rankscope.experiments.config import Config as _Config
 from rankscope.experiments.depths import RELATIVE, Texts
 from rankscope.experiments.formats import FLOORS, FORMATS, SCALED
-from rankscope.experiments.notes import doubts, note_sentences, with_notes
+from rankscope.experiments.notes import doubts, note_sentences
 from rankscope.experiments.progress import OnStep, tracked
 from rankscope.experiments.studies._layernorm_cases import (
     FACTORS,
@@ -45,6 +45,7 @@ from rankscope.experiments.studies._layernorm_outcomes import (
     outcomes,
 )
 from rankscope.metrics import residual, stable_rank
+from rankscope.network import Network
 from rankscope.results import Drawing, Result
 from rankscope.tracing import Trace, trace
 
@@ -101,9 +102,8 @@ def run(config: Config, on_step: OnStep) -> Result:
         "format stop?",
         sentences=(*_sentences(config, found.table), *note_sentences(found.noted)),
         table=found.table,
-        provenance=with_notes(
-            {**ENTRY.provenance(config), "about": about(config), "residuals": "Frobenius norm"},
-            found.noted,
+        provenance=ENTRY.provenance(
+            config, about=about(config), residuals="Frobenius norm", notes=found.noted
         ),
         drawings=tuple(_drawings(config)),
         shown=(RELATIVE,),
@@ -139,18 +139,15 @@ def _case(config: Config, name: str, setting: Setting, on_step: OnStep) -> Measu
     """All three formats; where some sample has not collapsed, with many more layers."""
     x, token_mask = Texts(setting.width, setting.tokens, config.samples, config.seed)()
 
-    def deep(layers: int) -> Trace:
+    def deep(layers: int) -> tuple[Network, Trace]:
         network = random_network(setting, layers, config.seed)
-        return deep_trace(network, x, norm="fro", token_mask=token_mask)
+        return network, deep_trace(network, x, norm="fro", token_mask=token_mask)
 
-    layers = config.layers
-    scaled = deep(layers)
+    network, scaled = deep(config.layers)
     on_step(0.25)
     if any(map(_open, _relative(scaled).partition_by("sample"))):
-        layers = config.deeper * config.layers
-        scaled = deep(layers)
+        network, scaled = deep(config.deeper * config.layers)
     on_step(0.75)
-    network = random_network(setting, layers, config.seed)
     found = {SCALED: _relative(scaled)}
     for format_, dtype in FORMATS.items():
         plain = network if dtype == torch.float64 else network.float()

@@ -1,18 +1,16 @@
 """Other attention patterns against the same yardstick: which law does pure attention follow?"""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import polars as pl
-import torch
 
 from rankscope import tables
-from rankscope.deep import deep_trace
 from rankscope.experiments.catalogue import CATALOGUE
-from rankscope.experiments.config import Config as _Config
-from rankscope.experiments.depths import RELATIVE, Texts
+from rankscope.experiments.depths import RELATIVE, DeepConfig, compare, ending, pure
 from rankscope.experiments.laws import Law, law, medians
-from rankscope.experiments.notes import doubts, note_sentences, with_notes
+from rankscope.experiments.notes import note_sentences
 from rankscope.experiments.progress import OnStep, tracked
 from rankscope.network import (
     ALiBi,
@@ -20,29 +18,14 @@ from rankscope.network import (
     LinearKernel,
     Linformer,
     Network,
+    Rotary,
     ScoreKind,
-    Scores,
     Sink,
     Sparsemax,
-    Spec,
 )
-from rankscope.network.positions import Rotary as _RotaryScores
-from rankscope.numerals import power_of_ten
 from rankscope.results import Drawing, Result
 
 ENTRY = CATALOGUE["patterns"]
-
-
-@dataclass(frozen=True)
-class Rotary:
-    """Rotary positions with the usual frequencies, for a network drawn at random."""
-
-    base: float = 10000.0
-
-    def build(self, heads: int, head_width: int) -> Scores:
-        """The scores of one layer; all heads turn alike."""
-        del heads
-        return _RotaryScores(self.base ** -(torch.arange(0, head_width, 2) / head_width))
 
 
 @dataclass(frozen=True)
@@ -55,14 +38,11 @@ class Pattern:
 
 
 @dataclass(frozen=True)
-class Config(_Config):
+class Config(DeepConfig):
     """Pure attention with the same weights under every pattern and mask."""
 
     layers: int = 24
     heads: int = 4
-    width: int = 64
-    tokens: int = 32
-    samples: int = 4
     masks: tuple[str, ...] = ("full", "causal")
     patterns: tuple[Pattern, ...] = (
         Pattern("dot product", "dot"),
@@ -78,28 +58,19 @@ class Config(_Config):
 
 def run(config: Config, on_step: OnStep) -> Result:
     """The same random weights under every pattern, without norms, skips and MLPs."""
-    x, token_mask = Texts(config.width, config.tokens, config.samples, config.seed)()
-    pairs = [
-        (mask, pattern)
-        for mask in config.masks
-        for pattern in config.patterns
-        if mask == "full" or not pattern.only_full
-    ]
-    traces = {
-        (f"{mask} mask", pattern.name): deep_trace(
-            _network(config, pattern, mask), x, token_mask=token_mask
-        )
-        for (mask, pattern), _ in tracked(pairs, on_step)
-    }
-    parts: dict[str, dict[str, pl.DataFrame]] = {}
-    for (model, variant), traced in traces.items():
-        parts.setdefault(model, {})[variant] = traced.table
-    table = tables.joined(
-        {model: tables.joined(by_pattern) for model, by_pattern in parts.items()}, column="model"
-    )
-    noted = doubts(
-        {f"{variant}, {model}": (traced,) for (model, variant), traced in traces.items()}
-    )
+    x, token_mask = config.texts()
+    parts: dict[str, pl.DataFrame] = {}
+    noted: dict[str, str] = {}
+    for mask, on_mask in tracked(config.masks, on_step):
+        networks = {
+            pattern.name: partial(_network, config, pattern, mask)
+            for pattern in config.patterns
+            if mask == "full" or not pattern.only_full
+        }
+        compared = compare(networks, x, token_mask, on_step=on_mask)
+        parts[f"{mask} mask"] = compared.table
+        noted |= {f"{name}, {mask} mask": note for name, note in compared.notes.items()}
+    table = tables.joined(parts, column="model")
     return Result(
         id=ENTRY.id,
         title=ENTRY.title,
@@ -107,14 +78,15 @@ def run(config: Config, on_step: OnStep) -> Result:
         "products?",
         sentences=(
             *(
-                f"{variant}, {model}: relative residual {power_of_ten(found.last)} after "
-                f"{config.layers} layers; {found}."
+                f"{ending(f'{variant}, {model}', found, config.layers)}."
                 for (model, variant), found in pattern_laws(table).items()
             ),
             *note_sentences(noted),
         ),
         table=table,
-        provenance=with_notes({**ENTRY.provenance(config), "residuals": "composite norm"}, noted),
+        provenance=ENTRY.provenance(
+            config, input=str(config.texts), residuals="composite norm", notes=noted
+        ),
         drawings=(
             Drawing(
                 "by_depth",
@@ -139,15 +111,7 @@ def pattern_laws(table: pl.DataFrame) -> dict[tuple[str, str], Law]:
 
 
 def _network(config: Config, pattern: Pattern, mask: str) -> Network:
-    spec = Spec(
-        config.layers,
-        config.heads,
-        config.width,
-        mlp_ratio=0.0,
-        norm="none",
-        skip=False,
-        init="lecun",
-        mask=mask,
-        scores=pattern.scores,
+    spec = pure(
+        config.layers, config.heads, config.width, init="lecun", mask=mask, scores=pattern.scores
     )
     return Network.random(spec, seed=config.seed)

@@ -12,9 +12,10 @@ from rankscope.deep import deep_trace
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import CATALOGUE
 from rankscope.experiments.config import Config as _Config
-from rankscope.experiments.notes import doubts, note_sentences, with_notes
+from rankscope.experiments.depths import pure
+from rankscope.experiments.notes import doubts, note_sentences
 from rankscope.experiments.progress import OnStep, tracked
-from rankscope.network import Init, Network, Spec
+from rankscope.network import Init, Network
 from rankscope.numerals import power_of_ten
 from rankscope.results import Drawing, Result
 from rankscope.text import embed, passages
@@ -86,7 +87,7 @@ def run(config: Config, on_step: OnStep) -> Result:
             *note_sentences(noted),
         ),
         table=table,
-        provenance=with_notes(ENTRY.provenance(config), noted),
+        provenance=ENTRY.provenance(config, notes=noted),
         drawings=(
             Drawing(
                 "by_setting",
@@ -115,14 +116,11 @@ def _check(config: Config) -> None:
 
 
 def _trace(config: Config, setting: Mapping[str, float], seed: int) -> Trace:
-    spec = Spec(
+    spec = pure(
         config.layers,
         int(setting["heads"]),
         int(setting["width"]),
         head_width=int(setting["head_width"]),
-        mlp_ratio=0.0,
-        norm="none",
-        skip=False,
         bias=False,
         init=Init("lecun", setting[SCALE]),
     )

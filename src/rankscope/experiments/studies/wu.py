@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import polars as pl
 
@@ -12,10 +13,9 @@ from rankscope.errors import InputError
 from rankscope.experiments.catalogue import CATALOGUE
 from rankscope.experiments.config import Config as _Config
 from rankscope.experiments.depths import DISPERSION, RELATIVE, dispersions
-from rankscope.experiments.laws import medians
-from rankscope.experiments.long_laws import long_law
-from rankscope.experiments.models import Case, inputs
-from rankscope.experiments.notes import doubts, note_sentences, with_notes
+from rankscope.experiments.laws import UNEVEN, law, medians
+from rankscope.experiments.models import Case, by_name, inputs
+from rankscope.experiments.notes import doubts, note_sentences
 from rankscope.experiments.progress import OnStep, tracked
 from rankscope.experiments.subject import Subject
 from rankscope.network import Network, Spec
@@ -73,8 +73,12 @@ def run(config: Config, on_step: OnStep) -> Result:
         raise InputError(f"depth={config.depth} is out of range; expected 1 or more layers.")
     parts: dict[str, pl.DataFrame] = {}
     noted: dict[str, str] = {}
-    for case, on_subject in tracked((None, *config.models), on_step):
-        subject = random_subject(config) if case is None else _loaded_subject(config, case)
+    makers = [partial(random_subject, config)]
+    if config.models:
+        named = by_name(config.models).items()
+        makers += [partial(_loaded_subject, config, name, case) for name, case in named]
+    for make, on_subject in tracked(makers, on_step):
+        subject = make()
         for (name, left_out), on_part in tracked(config.parts, on_subject):
             label = f"{subject.name}: {name}"
             variant = subject.with_network(subject.network.without(*left_out))
@@ -91,13 +95,8 @@ def run(config: Config, on_step: OnStep) -> Result:
         question="Which masks and which parts keep the tokens apart, and for how long?",
         sentences=(*_sentences(table, config.masks), *note_sentences(noted)),
         table=table,
-        provenance=with_notes(
-            {
-                **ENTRY.provenance(config),
-                "network": _describe(config),
-                "residuals": "Frobenius norm",
-            },
-            noted,
+        provenance=ENTRY.provenance(
+            config, network=_describe(config), residuals="Frobenius norm", notes=noted
         ),
         source=ENTRY.source,
         drawings=_drawings(),
@@ -134,13 +133,12 @@ def _describe(config: Config) -> str:
     )
 
 
-def _loaded_subject(config: Config, case: Case) -> Subject:
+def _loaded_subject(config: Config, name: str, case: Case) -> Subject:
     loaded = case.load(seed=config.seed)
-    texts = passages()[:1] if config.texts is None else config.texts
-    x, token_mask = inputs(loaded, texts, config.length)
+    x, token_mask = inputs(loaded, config.texts, config.length, seed=config.seed)
     network = loaded.network
     repeated = network.repeat(max(1, config.depth // network.spec.layers))
-    return Subject(repeated, x, token_mask, title=case.name)
+    return Subject(repeated, x, token_mask, title=name)
 
 
 def _trace(subject: Subject, mask: str) -> Trace:
@@ -196,7 +194,7 @@ def _sentences(table: pl.DataFrame, masks: Iterable[str]) -> tuple[str, ...]:
 def _course(log10: list[float]) -> str:
     """The law where it is beyond doubt; otherwise the factor alone, for one network's residual goes
     up and down too much to tell a slow collapse from none."""
-    found = long_law(log10)
+    found = law(log10, UNEVEN)
     if found.kind in ("doubly exponential", "equal"):
         return found.kind
     if found.kind == "undecided":

@@ -1,0 +1,116 @@
+"""A network run in scaled arithmetic, layer by layer."""
+
+import math
+from collections.abc import Iterator
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from rankscope.deep._attention import attend
+from rankscope.deep._mlp import apply_mlp
+from rankscope.deep._norms import apply_norm
+from rankscope.deep._scaled_tensor import ScaledTensor
+from rankscope.deep._split_state import SplitState, add_states
+from rankscope.errors import InputError, KindError, RankscopeError
+from rankscope.network import Attention, Block, Branch, Network, Step, Visibility
+
+
+def deep_states(
+    network: Network, x: Tensor, token_mask: Tensor | None = None
+) -> Iterator[tuple[int, SplitState]]:
+    """Each layer's number and its hidden state as ``1xᵀ + eˢR``; layer 0 is the input.
+
+    Float64 throughout: a network of other numbers is converted (its weights are taken at their
+    word), and left as it was.
+    """
+    network, x = _as_float64(network, x)
+    x, token_mask = network.prepare(x, token_mask)
+    state = SplitState.of(x.detach(), token_mask)
+    yield 0, state
+    for layer, (mask, module) in enumerate(
+        zip(network.spec.masks, network.blocks, strict=True), start=1
+    ):
+        block = cast(Block, module)
+        _check_biases(block, layer)
+        seen = Visibility.of(mask, x.shape[1], token_mask, block.device)
+        try:
+            state = apply_block(block, move_to(state, block.device), seen)
+        except RankscopeError as error:
+            raise type(error)(f"layer {layer}: {error}") from error
+        _check(state, block, layer)
+        yield layer, state
+
+
+@torch.no_grad()
+def apply_block(block: Block, state: SplitState, seen: Visibility) -> SplitState:
+    """One block applied to a state: the steps of ``rankscope.network.block``, part by part."""
+    for step in block.steps:
+        state = _step(step, state, seen)
+    return state
+
+
+def _step(step: Step, state: SplitState, seen: Visibility) -> SplitState:
+    outputs = [_branch(branch, state, seen) for branch in step.branches]
+    if step.skip:
+        outputs.insert(0, state.times(step.skip))
+    return apply_norm(step.after, outputs[0] if len(outputs) == 1 else add_states(*outputs))
+
+
+def _branch(branch: Branch, state: SplitState, seen: Visibility) -> SplitState:
+    state = apply_norm(branch.before, state)
+    if isinstance(branch.part, Attention):
+        state = attend(branch.part, state, seen)
+    else:
+        state = apply_mlp(branch.part, state)
+    return apply_norm(branch.inside, state)
+
+
+def move_to(state: SplitState, device: torch.device) -> SplitState:
+    """A state on another device; a model may be spread over several."""
+    if state.mantissa.device == device:
+        return state
+
+    def to(part: ScaledTensor) -> ScaledTensor:
+        return ScaledTensor(part.mantissa.to(device), part.log.to(device))
+
+    mask = None if state.token_mask is None else state.token_mask.to(device)
+    return SplitState(to(state.common), to(state.deviation), mask)
+
+
+def _as_float64(network: Network, x: Tensor) -> tuple[Network, Tensor]:
+    if not isinstance(network, Network):
+        raise KindError(
+            f"network is a {type(network).__name__}, expected a rankscope Network; "
+            "a model becomes one with rankscope.load(model).network."
+        )
+    if isinstance(x, Tensor) and x.is_floating_point():
+        x = x.double()
+    if any(parameter.dtype != torch.float64 for parameter in network.parameters()):
+        network = network.double()
+    network.check(x)
+    if x.is_meta or any(parameter.is_meta for parameter in network.parameters()):
+        raise KindError("the network or its input is on the meta device, which holds no numbers.")
+    return network, x
+
+
+def _check_biases(block: Block, layer: int) -> None:
+    """A bias of keys drops out of every softmax, so that no state would show what is wrong."""
+    for name, parameter in block.named_parameters():
+        if parameter.ndim == 1 and not bool(parameter.isfinite().all()):
+            raise InputError(f"layer {layer}: the weights {name} are not finite.")
+
+
+def _check(state: SplitState, block: Block, layer: int) -> None:
+    """Raise, naming the layer, where a state is no number any more."""
+    # An entry that is infinite or NaN has made its logarithm so too.
+    if bool((state.common.log < math.inf).all()) and bool((state.log_scale < math.inf).all()):
+        return
+    weights = dict(block.named_parameters())
+    bad = [name for name, weight in weights.items() if not bool(weight.isfinite().all())]
+    if bad:
+        raise InputError(f"layer {layer}: the weights {bad[0]} are not finite.")
+    raise InputError(
+        f"layer {layer}: the hidden state is beyond all numbers; "
+        "make the weights smaller, or add a norm."
+    )

@@ -1,0 +1,171 @@
+"""Hidden states as ``1xᵀ + eˢR``: what all tokens have in common, and what is left of each.
+
+Derived (theory section 5). Plain floats hold a hidden state to sixteen digits, so tokens that agree
+further than that look equal. Here the common part and the deviations are kept apart, each with an
+exponent of its own, and every part of a block acts on the two without ever adding them up.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from rankscope.checks import measurable
+from rankscope.deep._scaled_tensor import ScaledTensor, expand_like, scaled_sum
+from rankscope.errors import ShapeError
+from rankscope.metrics import Center, Norm, matrix_norm, mean_center, residual
+from rankscope.shapes import PerSample
+
+
+@dataclass(frozen=True, repr=False)
+class SplitState:
+    """The tokens of a batch: ``common`` to all of them, plus a ``deviation`` each.
+
+    >>> state = SplitState.of(torch.tensor([[[1.0, 0.0], [1.0, 2e-300]]], dtype=torch.float64))
+    >>> state.log_scale / math.log(10)
+    tensor([-300.], dtype=torch.float64)
+
+    ``common`` is ``(batch, feature)``, ``deviation`` ``(batch, token, feature)`` with the mean of
+    its tokens at zero and zeros at padding. The theory's names: ``x``, ``R`` with ``max|R| = 1``,
+    and ``s``, which is minus infinity when all tokens are equal.
+    """
+
+    common: ScaledTensor
+    deviation: ScaledTensor
+    token_mask: Bool[Tensor, "batch token"] | None = None
+
+    @classmethod
+    def of(cls, x: Tensor, token_mask: Tensor | None = None) -> "SplitState":
+        """A plain hidden state ``(batch, token, feature)``, which is taken at its word."""
+        x, token_mask = measurable(x, token_mask)
+        if x.ndim != 3:
+            raise ShapeError(f"x has shape {tuple(x.shape)}, expected (batch, token, feature).")
+        x = x.double()
+        # Differences of tokens that agree to some digits are exact, and so are powers of two; the
+        # mean is taken of such differences, so that no digit of the input is lost.
+        size = torch.frexp(x.abs().flatten(1).amax(1)).exponent
+        x = torch.ldexp(x, -expand_like(size, x))
+        anchor = _first(x, token_mask)
+        log = size.double() * math.log(2)
+        state = cls(
+            ScaledTensor.of(anchor, log), ScaledTensor.of(x - anchor.unsqueeze(1), log), token_mask
+        )
+        return state.recenter()
+
+    def __repr__(self) -> str:
+        batch, tokens, features = self.mantissa.shape
+        return (
+            f"SplitState of {batch} samples, {tokens} tokens, {features} features: common part, "
+            f"{self.common.sizes()}; deviations, {self.deviation.sizes()}"
+        )
+
+    @property
+    def x(self) -> Float[Tensor, "batch feature"]:
+        """What the tokens have in common, as plain numbers; where they do not fit, infinite."""
+        return self.common.mantissa * expand_like(self.common.log.exp(), self.common.mantissa)
+
+    @property
+    def mantissa(self) -> Float[Tensor, "batch token feature"]:
+        """R."""
+        return self.deviation.mantissa
+
+    @property
+    def log_scale(self) -> PerSample:
+        """s."""
+        return self.deviation.log
+
+    @property
+    def device(self) -> torch.device:
+        """Where the numbers live."""
+        return self.deviation.mantissa.device
+
+    def tensor(self) -> Float[Tensor, "batch token feature"]:
+        """The hidden state as plain numbers, as far as floats can tell them apart."""
+        rest = self.mantissa * expand_like(self.log_scale.exp(), self.mantissa)
+        return self.x.unsqueeze(1) + rest
+
+    def log_residual(self, *, norm: Norm = "composite", center: Center = "mean") -> PerSample:
+        """``log ‖res(X)‖``; a residual does not change when all tokens are moved alike."""
+        size = residual(self.mantissa, norm=norm, center=center, token_mask=self.token_mask)
+        return size.log() + torch.where(size > 0, self.log_scale, 0.0)
+
+    def log_norm(self, *, norm: Norm = "composite") -> PerSample:
+        """``log ‖X‖``."""
+        unit = self.unit()
+        whole = self.common.at(unit).unsqueeze(1) + self.deviation.at(unit)
+        if self.token_mask is not None:
+            whole = torch.where(self.token_mask.unsqueeze(-1), whole, 0.0)
+        size = matrix_norm(whole, norm)
+        return size.log() + torch.where(size > 0, unit, 0.0)
+
+    def unit(self) -> PerSample:
+        """A logarithm in units of which neither part overflows, and the larger one is about 1."""
+        larger = torch.maximum(self.common.log, self.deviation.log)
+        return torch.where(larger.isneginf(), 0.0, larger)
+
+    def recenter(self) -> "SplitState":
+        """The same state with the tokens' mean in the common part and zeros at padding."""
+        rest = self.deviation.mantissa
+        mean = mean_center(rest, self.token_mask)
+        rest = rest - mean.unsqueeze(1)
+        if self.token_mask is not None:
+            rest = torch.where(self.token_mask.unsqueeze(-1), rest, 0.0)
+        common = scaled_sum(self.common, ScaledTensor.of(mean, self.deviation.log))
+        return SplitState(common, ScaledTensor.of(rest, self.deviation.log), self.token_mask)
+
+    def select(self, chosen: Bool[Tensor, "batch"]) -> "SplitState":
+        """Some of the samples."""
+        mask = None if self.token_mask is None else self.token_mask[chosen]
+        return SplitState(self.common.select(chosen), self.deviation.select(chosen), mask)
+
+    def times(self, factor: float) -> "SplitState":
+        """The state times a number; zero is one of them."""
+        common = ScaledTensor.of(self.common.mantissa * factor, self.common.log)
+        return SplitState(
+            common,
+            ScaledTensor.of(self.deviation.mantissa * factor, self.log_scale),
+            self.token_mask,
+        )
+
+
+def _first(
+    x: Float[Tensor, "batch token feature"], token_mask: Bool[Tensor, "batch token"] | None
+) -> Float[Tensor, "batch feature"]:
+    """Each sample's first token that is not padding."""
+    if token_mask is None:
+        return x[:, 0]
+    return x[torch.arange(len(x), device=x.device), token_mask.to(torch.uint8).argmax(-1)]
+
+
+def add_states(*states: SplitState) -> SplitState:
+    """The sum of states of one batch, each with its own s."""
+    return SplitState(
+        scaled_sum(*(state.common for state in states)),
+        scaled_sum(*(state.deviation for state in states)),
+        states[0].token_mask,
+    ).recenter()
+
+
+def apply_linear(
+    state: SplitState,
+    weight: Float[Tensor, "outputs inputs"],
+    bias: Float[Tensor, "outputs"] | None = None,
+) -> SplitState:
+    """``X ↦ X Wᵀ + 1bᵀ``: the bias is common to all tokens."""
+    common = apply_linear_to_common(state.common, weight, bias)
+    deviation = ScaledTensor.of(state.mantissa @ weight.T, state.log_scale)
+    return SplitState(common, deviation, state.token_mask)
+
+
+def apply_linear_to_common(
+    common: ScaledTensor,
+    weight: Float[Tensor, "outputs inputs"],
+    bias: Float[Tensor, "outputs"] | None,
+) -> ScaledTensor:
+    """A row common to all tokens after a linear map."""
+    out = ScaledTensor.of(common.mantissa @ weight.T, common.log)
+    if bias is None:
+        return out
+    return scaled_sum(out, ScaledTensor.of(bias.expand_as(out.mantissa)))

@@ -1,0 +1,106 @@
+"""How values show themselves: short texts, and small pieces of HTML for notebooks.
+
+The HTML is escaped and self-contained; nothing is loaded.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from html import escape
+from itertools import groupby
+
+MOST_ROWS = 25
+"""Tables in notebooks have no more rows than this; of more, some evenly spaced ones are shown."""
+
+_FONT = "font-family:system-ui,sans-serif;font-size:13px"
+_CELL = "padding:2px 8px;text-align:right"
+
+
+def card(title: str, *parts: str) -> str:
+    """A title above pieces of HTML.
+
+    >>> print(card("a < b"))
+    <div style="font-family:system-ui,sans-serif;font-size:13px"><b>a &lt; b</b></div>
+    """
+    return f'<div style="{_FONT}"><b>{escape(title)}</b>{"".join(parts)}</div>'
+
+
+def paragraph(text: str) -> str:
+    """Text as it is."""
+    return f'<div style="margin:4px 0">{escape(text)}</div>'
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Cells of text under a header."""
+    head = "".join(f'<th scope="col" style="{_CELL}">{escape(cell)}</th>' for cell in header)
+    body = "".join(
+        "<tr>" + "".join(f'<td style="{_CELL}">{escape(cell)}</td>' for cell in row) + "</tr>"
+        for row in rows
+    )
+    return f'<table style="border-collapse:collapse"><tr>{head}</tr>{body}</table>'
+
+
+def grid(rows: Sequence[Sequence[bool]], label: str) -> str:
+    """A picture of small squares, filled where True; ``label`` says what it shows."""
+    height, width = len(rows), len(rows[0])
+    runs = []
+    for y, row in enumerate(rows):
+        start = 0
+        for filled, same in groupby(row):
+            length = len(list(same))
+            if filled:
+                runs.append(f"M{start} {y}h{length}v.9h-{length}z")
+            start += length
+    size = max(4, min(12, 192 // max(width, height)))
+    return (
+        f'<svg role="img" aria-label="{escape(label)}" width="{size * width}" '
+        f'height="{size * height}" viewBox="0 0 {width} {height}" fill="currentColor">'
+        f'<path d="M0 0h{width}v{height}h-{width}z" fill-opacity=".08"/>'
+        f'<path d="{"".join(runs)}"/></svg>'
+    )
+
+
+def some(values: Sequence[int]) -> list[int]:
+    """All values, or evenly spaced ones from the first to the last where there are too many.
+
+    >>> some(range(1000))[:3]
+    [0, 42, 83]
+    """
+    if len(values) <= MOST_ROWS:
+        return list(values)
+    step = (len(values) - 1) / (MOST_ROWS - 1)
+    return [values[round(number * step)] for number in range(MOST_ROWS)]
+
+
+def mean(values: Iterable[float]) -> float:
+    """The mean of what is a number; NaN if nothing is."""
+    numbers = [value for value in values if not math.isnan(value)]
+    return sum(numbers) / len(numbers) if numbers else math.nan
+
+
+def listed(words: Sequence[str], most: int = 6) -> str:
+    """Words in a row, the first few of many.
+
+    >>> listed(["a", "b", "c"], most=2)
+    'a, b and 1 more'
+    """
+    if len(words) <= most:
+        return ", ".join(words)
+    return f"{', '.join(words[:most])} and {len(words) - most} more"
+
+
+def span(values: Iterable[float]) -> str:
+    """The least and the greatest of some numbers.
+
+    >>> span([2.0, 1.0])
+    '1 to 2'
+    """
+    numbers = sorted(values)
+    if not numbers:
+        return "none"
+    ends = f"{numbers[0]:.4g}", f"{numbers[-1]:.4g}"
+    return ends[0] if ends[0] == ends[1] else " to ".join(ends)
+
+
+def cut(text: str, most: int = 200) -> str:
+    """A text, or its beginning."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"

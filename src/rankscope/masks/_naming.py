@@ -1,0 +1,95 @@
+"""Masks by name, as the command line writes them: ``"window:8 | star:1"``."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from rankscope.errors import KindError, SpecError
+from rankscope.masks._explicit import Explicit
+from rankscope.masks._intervals import BlockLocal, Causal, Full, Prefix, Window, causal_window
+from rankscope.masks._mask import Mask, intersection, union
+from rankscope.masks._random import Random
+from rankscope.masks._sparse import Dilated, Star, Strided
+from rankscope.masks._unions import BigBird, Fixed
+
+
+@dataclass(frozen=True)
+class _Name:
+    """How a mask is made from the numbers after its name, how many, and what they mean."""
+
+    make: Callable[..., Mask]
+    least: int
+    most: int
+    usage: str
+
+
+def _window(before: int, after: int | None = None) -> Window:
+    return Window(before, before if after is None else after)
+
+
+NAMES = {
+    "full": _Name(Full, 0, 0, "full"),
+    "causal": _Name(Causal, 0, 0, "causal"),
+    "window": _Name(_window, 1, 2, "window:8 (both ways) or window:8:2 (before, after)"),
+    "causal-window": _Name(causal_window, 1, 1, "causal-window:8"),
+    "dilated": _Name(Dilated, 2, 2, "dilated:8:2 (reach, step)"),
+    "causal-dilated": _Name(
+        lambda reach, step: Dilated(reach, step, causal=True), 2, 2, "causal-dilated:8:2"
+    ),
+    "strided": _Name(Strided, 1, 1, "strided:8"),
+    "causal-strided": _Name(lambda stride: Strided(stride, causal=True), 1, 1, "causal-strided:8"),
+    "fixed": _Name(Fixed, 1, 1, "fixed:8"),
+    "block": _Name(BlockLocal, 1, 1, "block:16"),
+    "star": _Name(Star, 1, 1, "star:1"),
+    "random": _Name(Random, 1, 2, "random:2 or random:2:7 (keys, seed)"),
+    "bigbird": _Name(BigBird, 3, 4, "bigbird:3:1:2 (window, hubs, random keys; a seed may follow)"),
+    "prefix": _Name(Prefix, 1, 1, "prefix:4"),
+}
+
+
+def as_mask(mask: "str | Mask | Tensor") -> Mask:
+    """A mask from its name, a boolean matrix, or itself.
+
+    >>> str(as_mask("causal & window:8 | star:1"))
+    'causal & window(-8, +8) | star(1)'
+
+    Names are put together with ``|`` and ``&``, of which ``&`` binds tighter.
+    """
+    if isinstance(mask, Mask):
+        return mask
+    if isinstance(mask, Tensor):
+        return Explicit.of(mask)
+    if not isinstance(mask, str):
+        raise KindError(
+            f"mask is a {type(mask).__name__}, expected a name, a Mask, or a boolean tensor: "
+            "torch.as_tensor(mask)."
+        )
+    return union(
+        *(
+            intersection(*(_named(name.strip(), mask) for name in both.split("&")))
+            for both in mask.split("|")
+        )
+    )
+
+
+def _named(written: str, text: str) -> Mask:
+    """One name of the whole ``text``, which errors show."""
+    name, *numbers = written.split(":")
+    if name not in NAMES:
+        where = "" if written == text else f": {written!r}"
+        known = ", ".join(each.usage.split(" ")[0] for each in NAMES.values())
+        raise SpecError(
+            f"mask={text!r}{where} is unknown; expected {known}, several of them joined by | or &, "
+            "a Mask such as Window(before=2, after=2), or a boolean (query, key) matrix."
+        )
+    form = NAMES[name]
+    fits = form.least <= len(numbers) <= form.most
+    if not fits or not all(
+        each.isascii() and each.isdigit() and len(each) < 19 for each in numbers
+    ):
+        raise SpecError(f"mask={text!r}: {written!r} cannot be read; write {form.usage}.")
+    try:
+        return form.make(*map(int, numbers))
+    except SpecError as error:
+        raise SpecError(f"mask={text!r}: {error}") from error

@@ -1,0 +1,163 @@
+"""Singular values of the token matrix, and the ranks read off them."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from rankscope.checks import measurable, valid_counts
+from rankscope.display import span
+from rankscope.errors import InputError
+from rankscope.shapes import PerSample, Spectrum, Tokens
+
+
+@dataclass(frozen=True, repr=False)
+class Spectra:
+    """The singular values of a batch, decomposed once, for as many ranks as are asked for.
+
+    ``scaled`` is ``σ/σ₁``, so that powers neither overflow nor vanish (zeros for a zero matrix);
+    ``noise`` is the part of ``σ₁`` under which a value is the number format's, not the tokens'.
+    """
+
+    sigma: Spectrum
+    scaled: Spectrum
+    noise: PerSample
+
+    def __repr__(self) -> str:
+        sizes = span(self.sigma[..., 0].detach().flatten().tolist())
+        return f"Spectra: singular values {tuple(self.sigma.shape)}, the largest {sizes}"
+
+    def numerical_rank(self, rtol: float | None = None) -> Int[Tensor, "*batch"]:
+        """How many values exceed ``rtol`` (by default the noise) times the largest."""
+        threshold = self.noise if rtol is None else torch.full_like(self.noise, rtol)
+        return (self.scaled > threshold.unsqueeze(-1)).sum(-1)
+
+    def stable_rank(self) -> PerSample:
+        """``Σσ² / σ₁²``."""
+        return self.scaled.square().sum(-1)
+
+    def effective_rank(self) -> PerSample:
+        """``exp H(σ/Σσ)``."""
+        total = self.scaled.sum(-1, keepdim=True)
+        p = self.scaled / torch.where(total > 0, total, 1.0)
+        # p log p → 0 as p → 0; the inner where keeps the logarithm's gradient finite there.
+        entropy = -(p * torch.where(p > 0, p, 1.0).log()).sum(-1)
+        return torch.where(total[..., 0] > 0, entropy.exp(), 0.0)
+
+    def participation_ratio(self) -> PerSample:
+        """``(Σσ²)² / Σσ⁴``."""
+        energy = self.scaled.square()
+        fourth = energy.square().sum(-1)
+        return energy.sum(-1).square() / torch.where(fourth > 0, fourth, 1.0)
+
+    def spectral_ratio(self) -> PerSample:
+        """``σ₂/σ₁``."""
+        return second(self.scaled)
+
+
+def spectra(x: Tensor, *, token_mask: Tensor | None = None) -> Spectra:
+    """Decompose each sample's token matrix once; the ranks are methods of the result.
+
+    >>> spectra(torch.eye(3)).stable_rank()
+    tensor(3.)
+    """
+    checked, token_mask = measurable(x, token_mask)
+    scaled, scale = unit_scale(checked)
+    sigma = svdvals(scaled)
+    first = sigma[..., :1]
+    longest = valid_counts(checked, token_mask).clamp(min=checked.shape[-1])
+    return Spectra(
+        sigma * scale.unsqueeze(-1),
+        sigma / torch.where(first > 0, first, 1.0),
+        longest * torch.finfo(x.dtype).eps,  # of the dtype the values came in, not of the upcast
+    )
+
+
+def singular_values(x: Tensor, *, token_mask: Tensor | None = None) -> Spectrum:
+    """Singular values of each sample's token matrix, largest first.
+
+    >>> singular_values(torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
+    tensor([4., 3.])
+
+    There are ``min(token, feature)`` of them; padding adds zeros at the end and changes no other.
+    """
+    return spectra(x, token_mask=token_mask).sigma
+
+
+def numerical_rank(
+    x: Tensor, *, rtol: float | None = None, token_mask: Tensor | None = None
+) -> Int[Tensor, "*batch"]:
+    """How many singular values exceed ``rtol`` times the largest; a zero matrix has rank 0.
+
+    >>> numerical_rank(torch.tensor([[1.0, 2.0], [2.0, 4.0]]))
+    tensor(1)
+
+    The default ``rtol`` is NumPy's, ``max(tokens, features)`` times the machine epsilon of the
+    dtype the values came in: what lies below is the number format's noise, not rank.
+    """
+    if rtol is not None and not 0 <= rtol < 1:
+        raise InputError(f"rtol={rtol} is out of range; expected 0 <= rtol < 1.")
+    return spectra(x, token_mask=token_mask).numerical_rank(rtol)
+
+
+def stable_rank(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
+    """``‖X‖_F² / ‖X‖₂²``: between 1 and the rank; 0 for a zero matrix.
+
+    >>> stable_rank(torch.eye(3))
+    tensor(3.)
+    """
+    return spectra(x, token_mask=token_mask).stable_rank()
+
+
+def effective_rank(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
+    """``exp`` of the entropy of ``σ/Σσ`` (Roy and Vetterli 2007); 0 for a zero matrix.
+
+    >>> effective_rank(torch.eye(3))
+    tensor(3.)
+    """
+    return spectra(x, token_mask=token_mask).effective_rank()
+
+
+def participation_ratio(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
+    """``(Σσ²)² / Σσ⁴``: how many directions share the energy; 0 for a zero matrix.
+
+    >>> participation_ratio(torch.eye(3))
+    tensor(3.)
+    """
+    return spectra(x, token_mask=token_mask).participation_ratio()
+
+
+def spectral_ratio(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
+    """``σ₂/σ₁``: 0 exactly at rank one, and for a zero matrix.
+
+    >>> spectral_ratio(torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
+    tensor(0.7500)
+    """
+    return spectra(x, token_mask=token_mask).spectral_ratio()
+
+
+def svdvals(x: Tokens) -> Spectrum:
+    """Singular values of checked matrices.
+
+    Without gradients a QR step first makes the matrix square, which is several times faster for
+    the wide matrices of transformers. Its own gradient breaks down at deficient rank, exactly
+    where this project looks, so with gradients the plain decomposition is used.
+    """
+    if x.shape[-2] != x.shape[-1] and not (x.requires_grad and torch.is_grad_enabled()):
+        tall = x if x.shape[-2] > x.shape[-1] else x.mT
+        x = torch.linalg.qr(tall, mode="r").R
+    sigma: Spectrum = torch.linalg.svdvals(x)
+    return sigma
+
+
+def unit_scale(m: Tensor) -> tuple[Tensor, Tensor]:
+    """``m`` divided by its largest entry, so that squares neither overflow nor vanish."""
+    largest = m.detach().abs().flatten(-2).amax(-1)  # flat: over two axes it is far slower
+    scale = torch.where(largest > 0, largest, torch.ones_like(largest))
+    return m / scale[..., None, None], scale
+
+
+def second(sigma: Spectrum) -> PerSample:
+    """The second value of a spectrum; zero where there is only one."""
+    return sigma[..., 1] if sigma.shape[-1] > 1 else torch.zeros_like(sigma[..., 0])

@@ -1,0 +1,62 @@
+"""How the weights of a random network are drawn."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from rankscope.checks import number
+from rankscope.errors import SpecError
+
+InitKind = Literal["normal", "xavier", "lecun", "orthogonal"]
+
+
+@dataclass(frozen=True)
+class Init:
+    """A rule and a scale.
+
+    ``normal``: standard deviation ``scale`` (BERT: 0.02). ``xavier``: Glorot's uniform.
+    ``lecun``: normal of variance 1/fan_in. ``orthogonal``: orthogonal value and output matrices,
+    as in W, everything else as ``lecun``. For the last three ``scale`` multiplies the weights.
+    Biases start at zero, gains at one, as everywhere in practice.
+    """
+
+    kind: InitKind
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(InitKind):
+            raise SpecError(f"init={self.kind!r} is unknown; expected {_choices()}.")
+        scale = number("init scale", self.scale, least=0, error=SpecError)
+        object.__setattr__(self, "scale", scale)  # 1 and 1.0 are one spec
+
+    def fill(self, weight: Tensor, *, value: bool, generator: torch.Generator) -> None:
+        """Draw one weight matrix in place; ``value`` marks value and output projections."""
+        if self.kind == "normal":
+            nn.init.normal_(weight, 0.0, self.scale, generator=generator)
+        elif self.kind == "xavier":
+            nn.init.xavier_uniform_(weight, gain=self.scale, generator=generator)
+        elif self.kind == "orthogonal" and value:
+            nn.init.orthogonal_(weight, gain=self.scale, generator=generator)
+        else:
+            fan_in = weight.shape[1]
+            nn.init.normal_(weight, 0.0, self.scale / math.sqrt(fan_in), generator=generator)
+
+
+def as_init(init: str | float | Init) -> Init:
+    """An ``Init`` from its name, from a standard deviation, or itself."""
+    if isinstance(init, Init):
+        return init
+    if isinstance(init, str):
+        if init == "bert":
+            return Init("normal", 0.02)
+        if init not in get_args(InitKind) or init == "normal":
+            raise SpecError(f"init={init!r} is unknown; expected {_choices()}.")
+        return Init(init)  # type: ignore[arg-type]  # checked on the line above
+    return Init("normal", init)
+
+
+def _choices() -> str:
+    return "'bert', 'xavier', 'lecun', 'orthogonal', a standard deviation, or Init(kind, scale)"

@@ -1,0 +1,267 @@
+"""A network frozen at one input: with everything that depends on the input fixed, it is linear.
+
+Derived (docs/theory.md, section 3): norms keep their scale, attention keeps ``P``, an MLP keeps the
+gate ``φ(z)/z``, a gated MLP keeps ``φ(W_g h)``. What is left maps streams to streams linearly,
+``linear``; the biases on the way are sources, and ``affine`` adds them.
+
+Streams are stacked: ``(stream, batch, token, feature)``, all moved by one matrix product.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from rankscope.errors import KindError, UnsupportedModelError
+from rankscope.network import (
+    MLP,
+    Attention,
+    Block,
+    Branch,
+    IdentityMLP,
+    Network,
+    Step,
+    Visibility,
+    activation,
+    norm_rule,
+    require_score,
+)
+from rankscope.shapes import Hidden
+
+Streams = Float[Tensor, "stream batch token feature"]
+Longer = Float[Tensor, "longer batch token feature"]
+Flow = Float[Tensor, "*stream batch token feature"]
+Kind = Literal["attention", "mlp"]
+
+
+@dataclass(frozen=True)
+class FrozenNorm:
+    """``factor ∘ (x − mean) + bias``: gain times scale, frozen; no factor is the identity."""
+
+    factor: Float[Tensor, "batch token #feature"] | None
+    centered: bool = False
+    bias: Tensor | None = None
+
+    def linear(self, streams: Flow) -> Flow:
+        if self.factor is None:
+            return streams
+        if self.centered:
+            return (streams - streams.mean(-1, keepdim=True)).mul_(self.factor)
+        return streams * self.factor
+
+    def affine(self, streams: Flow) -> Flow:
+        out = self.linear(streams)
+        return out if self.bias is None else out + self.bias
+
+
+@dataclass(frozen=True)
+class FrozenAttention:
+    """``Σ_h P_h X W_h`` with the attention matrices frozen; silent heads have none."""
+
+    attention: Attention
+    pattern: Float[Tensor, "batch head query key"]
+
+    def linear(self, streams: Streams) -> Streams:
+        values = linear(streams, self.attention.value.weight)
+        return linear(self._mix(values), self.attention.output.weight)
+
+    def affine(self, streams: Streams) -> Streams:
+        """Value biases pass through attention unchanged, because each row of P sums to one."""
+        module = self.attention
+        values = linear(streams, module.value.weight, module.value.bias)
+        return linear(self._mix(values), module.output.weight, module.output.bias)
+
+    def heads(self, stream: Hidden, *, biased: bool = False) -> Float[Tensor, "head b t f"]:
+        """Each head's own output ``P_h X W_h`` for one stream."""
+        module = self.attention
+        values = linear(stream, module.value.weight, module.value.bias if biased else None)
+        mixed = self._mix(values.unsqueeze(0)).squeeze(0)
+        parts = mixed.unflatten(-1, (module.heads, -1))  # batch token head width
+        weight = module.output.weight.unflatten(-1, (module.heads, -1))  # feature head width
+        each: Tensor = torch.einsum("bthw,fhw->hbtf", parts, weight)
+        return each
+
+    def _mix(
+        self, values: Float[Tensor, "stream batch token value"]
+    ) -> Float[Tensor, "stream batch token mixed"]:
+        """``P_h`` applied to every stream's values at once, heads side by side.
+
+        Streams are laid into the feature axis, so that one product per head serves them all, and
+        grouped heads into the query axis, so that values are never repeated.
+        """
+        groups, count = self.attention.kv_heads, len(values)
+        split = values.unflatten(-1, (groups, -1)).permute(1, 3, 2, 0, 4)  # b g t stream w
+        laid = split.flatten(3)
+        pattern = self.pattern.unflatten(1, (groups, -1)).flatten(2, 3)  # b g (head query) key
+        mixed = (pattern @ laid).unflatten(2, (-1, values.shape[2]))  # b g head query (stream w)
+        mixed = mixed.unflatten(-1, (count, -1))  # b g head query stream w
+        side_by_side: Tensor = mixed.permute(4, 0, 3, 1, 2, 5).flatten(3)
+        return side_by_side
+
+
+@dataclass(frozen=True)
+class FrozenMLP:
+    """``W₂ (gate ∘ W₁X)`` with the gate of each token and unit frozen."""
+
+    mlp: MLP
+    gate: Float[Tensor, "batch token unit"]
+
+    def linear(self, streams: Streams) -> Streams:
+        hidden = linear(streams, self.mlp.up.weight).mul_(self.gate)
+        return linear(hidden, self.mlp.down.weight)
+
+    def affine(self, streams: Streams) -> Streams:
+        up, down = self.mlp.up, self.mlp.down
+        hidden = linear(streams, up.weight, up.bias).mul_(self.gate)
+        return linear(hidden, down.weight, down.bias)
+
+
+@dataclass(frozen=True)
+class FrozenIdentity:
+    """The identity in an MLP's place is linear as it is."""
+
+    def linear(self, streams: Streams) -> Streams:
+        return streams
+
+    def affine(self, streams: Streams) -> Streams:
+        return streams
+
+
+FrozenPart = FrozenAttention | FrozenMLP | FrozenIdentity
+
+
+@dataclass(frozen=True)
+class FrozenBranch:
+    """A part between its norms, frozen."""
+
+    kind: Kind
+    before: FrozenNorm
+    part: FrozenPart
+    inside: FrozenNorm
+
+    def linear(self, streams: Streams) -> Streams:
+        return self.inside.linear(self.part.linear(self.before.linear(streams)))
+
+    def affine(self, streams: Streams) -> Streams:
+        return self.inside.affine(self.part.affine(self.before.affine(streams)))
+
+
+@dataclass(frozen=True)
+class FrozenStep:
+    """One step of a block, frozen: branches side by side, the skip around them, the norm after.
+
+    ``layer`` counts from 1; ``closes`` says whether this is the layer's last step; ``state`` is the
+    network's own hidden state after it.
+    """
+
+    layer: int
+    closes: bool
+    branches: tuple[FrozenBranch, ...]
+    skip: float
+    after: FrozenNorm
+    state: Hidden
+
+    def affine(self, streams: Streams) -> Streams:
+        """The whole step with its biases."""
+        total = self.skip * streams
+        for branch in self.branches:
+            total = total + branch.affine(streams)
+        return self.after.affine(total)
+
+    def linear(self, streams: Streams) -> Streams:
+        """The whole step without its biases."""
+        total = self.skip * streams
+        for branch in self.branches:
+            total = total + branch.linear(streams)
+        return self.after.linear(total)
+
+
+def frozen_steps(
+    network: Network, x: Tensor, token_mask: Tensor | None = None
+) -> Iterator[FrozenStep]:
+    """Run a network and freeze it, step by step; nothing is kept but what the caller keeps."""
+    state, token_mask = network.prepare(x, token_mask)
+    if state.dtype not in (torch.float32, torch.float64):
+        raise KindError(
+            f"the network is {state.dtype}, in which sums over paths mean nothing; "
+            "convert it and its input: network.float(), x.float()."
+        )
+    for layer, (mask, block) in enumerate(
+        zip(network.spec.masks, network.blocks, strict=True), start=1
+    ):
+        steps = cast(Block, block).steps
+        device = cast(Block, block).device
+        state = state.to(device)
+        seen = Visibility.of(mask, x.shape[1], token_mask, device)
+        for number, step in enumerate(steps, start=1):
+            frozen = _freeze_step(step, state, seen, layer, closes=number == len(steps))
+            state = frozen.state
+            yield frozen
+
+
+def _freeze_step(
+    step: Step, x: Hidden, seen: Visibility, layer: int, *, closes: bool
+) -> FrozenStep:
+    """Freeze a step at its input; its output is computed on the way, in one pass."""
+    total = step.skip * x
+    branches = []
+    for branch in step.branches:
+        frozen, out = _freeze_branch(branch, x, seen)
+        branches.append(frozen)
+        total = total + out
+    after = _freeze_norm(step.after, total)
+    return FrozenStep(layer, closes, tuple(branches), step.skip, after, after.affine(total))
+
+
+def _freeze_branch(branch: Branch, x: Hidden, seen: Visibility) -> tuple[FrozenBranch, Hidden]:
+    before = _freeze_norm(branch.before, x)
+    y = before.affine(x)
+    part: FrozenPart
+    if isinstance(branch.part, Attention):
+        part = _freeze_attention(branch.part, y, seen)
+        out = part.affine(y.unsqueeze(0)).squeeze(0)
+    else:
+        part, out = _freeze_mlp(branch.part, y)
+    inside = _freeze_norm(branch.inside, out)
+    kind: Kind = "attention" if isinstance(part, FrozenAttention) else "mlp"
+    return FrozenBranch(kind, before, part, inside), inside.affine(out)
+
+
+def _freeze_attention(attention: Attention, y: Hidden, seen: Visibility) -> FrozenAttention:
+    require_score(attention.scores, "paths")
+    pattern = attention.pattern(y, seen)
+    if attention.removed:
+        silent = torch.tensor(sorted(attention.removed), device=y.device)
+        pattern = pattern.index_fill(1, silent, 0.0)
+    return FrozenAttention(attention, pattern)
+
+
+def _freeze_mlp(mlp: MLP | IdentityMLP, y: Hidden) -> tuple[FrozenMLP | FrozenIdentity, Hidden]:
+    """The frozen MLP, and its output at this input, for which ``W₁`` need not be applied twice."""
+    if isinstance(mlp, IdentityMLP):
+        return FrozenIdentity(), y
+    phi = activation(mlp.activation)
+    if mlp.gate is not None:
+        gate = phi(mlp.gate(y))
+        return FrozenMLP(mlp, gate), mlp.down(gate * mlp.up(y))
+    if phi.limit_at_zero is None:
+        raise UnsupportedModelError(
+            f"the activation {mlp.activation!r} is {float(phi(y.new_zeros(()))):g} at zero, so no "
+            "gate φ(z)/z can be frozen; paths need an activation with φ(0) = 0."
+        )
+    z = mlp.up(y)
+    active = phi(z)
+    gate = torch.where(z == 0, phi.limit_at_zero, active / z)
+    return FrozenMLP(mlp, gate), mlp.down(active)
+
+
+def _freeze_norm(norm: nn.Module, x: Hidden) -> FrozenNorm:
+    """Freeze a norm at its input."""
+    rule = norm_rule(norm, x.dtype)
+    if rule is None:
+        return FrozenNorm(None)
+    return FrozenNorm(rule.factor(x), rule.centers, rule.bias)

@@ -1,0 +1,84 @@
+"""What flows through each head: all paths through it, everything else frozen."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rankscope.network import Network
+from rankscope.paths._frozen import FrozenAttention, FrozenStep, Streams, frozen_steps
+from rankscope.paths._shares import Columns, Shares, mean_shares
+from rankscope.shapes import Hidden
+
+if TYPE_CHECKING:
+    import polars
+
+    from rankscope import figures
+
+
+@dataclass(frozen=True, repr=False)
+class HeadShares:
+    """The part of the output carried by all paths through each head.
+
+    ``contributions`` are ``(layer, head, batch, token, feature)``. Parts of heads in different
+    layers overlap, because a path goes through several; those of one layer do not.
+    """
+
+    contributions: Float[Tensor, "layer head batch token feature"]
+    output: Hidden
+    columns: Columns
+
+    def __repr__(self) -> str:
+        layers, heads, samples, tokens, _ = self.contributions.shape
+        shares = mean_shares(self.columns, "layer", "head")
+        layer, head = max(shares, key=lambda place: shares[place])
+        return (
+            f"HeadShares of {layers} layers, {heads} heads, {samples} samples of {tokens} tokens; "
+            f"largest mean residual share {shares[layer, head]:.3g}, head {head} of layer {layer}"
+        )
+
+    @property
+    def table(self) -> "polars.DataFrame":
+        """Residual share, norm share and projection by layer, head and sample."""
+        from rankscope import tables
+
+        return tables.frame(self.columns)
+
+    def plot(self) -> "figures.Figure":
+        """Residual shares, layers against heads."""
+        from rankscope import figures
+
+        return figures.head_map(self.table)
+
+
+def head_shares(network: Network, x: Tensor, *, token_mask: Tensor | None = None) -> HeadShares:
+    """For every head, what all paths through it carry to the output.
+
+    A head's own output at this input is followed through the rest of the network, every later part
+    frozen. That is about ``H L / 2`` forward passes in all.
+    """
+    x, token_mask = network.prepare(x, token_mask)
+    heads = network.spec.heads
+    streams = x.new_zeros((0, *x.shape))
+    state = x
+    with torch.no_grad():
+        for step in frozen_steps(network, x, token_mask):
+            streams = step.linear(streams.to(step.state.device)) if len(streams) else streams
+            opened = _open_heads(step, state)
+            streams = torch.cat((streams.to(step.state.device), opened)) if len(opened) else streams
+            state = step.state
+    shares = Shares(token_mask)
+    shares.record_heads(streams.unflatten(0, (network.spec.layers, heads)), state)
+    return HeadShares(streams.unflatten(0, (network.spec.layers, heads)), state, shares.columns)
+
+
+def _open_heads(step: FrozenStep, state: Hidden) -> Streams:
+    """The output of each head of this step, through the norms behind it; none for an MLP's step."""
+    for branch in step.branches:
+        if isinstance(branch.part, FrozenAttention):
+            normed = branch.before.affine(state.to(step.state.device))
+            own = branch.part.heads(normed, biased=True)
+            return step.after.linear(branch.inside.linear(own))
+    return state.new_zeros((0, *state.shape))

@@ -1,0 +1,212 @@
+"""The paths that carry most: exact when there are few, else a search that knows what it missed."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rankscope.checks import whole
+from rankscope.display import cut
+from rankscope.errors import InputError
+from rankscope.metrics import dispersion
+from rankscope.network import Network
+from rankscope.paths._frozen import (
+    FrozenAttention,
+    FrozenBranch,
+    FrozenMLP,
+    FrozenNorm,
+    FrozenStep,
+    Longer,
+    Streams,
+    frozen_steps,
+)
+from rankscope.paths._path import Path
+
+_MOST_NUMBERS = 2**28
+"""Numbers in all continued prefixes of a layer together: a gigabyte in float32."""
+
+
+@dataclass(frozen=True, repr=False)
+class TopPaths:
+    """Paths by their residual contribution, largest first.
+
+    ``values`` are ``‖res(P_path X W_path)‖_F`` over the whole batch. If ``proven``, no path left
+    out carries more than these; else ``missed_at_most`` bounds what one of them could carry, and
+    the values are lower bounds on the true ones.
+    """
+
+    paths: tuple[Path, ...]
+    values: tuple[float, ...]
+    proven: bool
+    missed_at_most: float
+
+    def __repr__(self) -> str:
+        verdict = "proven" if self.proven else f"up to {self.missed_at_most:.3g} missed"
+        first = cut(f"{self.values[0]:.4g}: {self.paths[0]}", 400)
+        return f"TopPaths, {len(self.paths)} of them, {verdict}; the largest {first}"
+
+    def __str__(self) -> str:
+        rows = [
+            f"{value:10.4g}  {path}" for path, value in zip(self.paths, self.values, strict=True)
+        ]
+        verdict = "proven" if self.proven else f"not proven: up to {self.missed_at_most:.3g} missed"
+        return "\n".join([*rows, verdict])
+
+
+def top_paths(
+    network: Network,
+    x: Tensor,
+    *,
+    count: int = 10,
+    budget: int = 4096,
+    token_mask: Tensor | None = None,
+) -> TopPaths:
+    """The paths with the largest residual contribution.
+
+    >>> net = Network.random(Spec(2, 2, 8), seed=0)
+    >>> top_paths(net, torch.randn(1, 5, 8), count=1).proven
+    True
+
+    At most ``budget`` prefixes are kept after each layer (fewer where they would not fit into
+    memory), the largest first; what is dropped is
+    bounded by operator norms of the layers still to come. With no more than ``budget`` paths in
+    all, nothing is dropped and the answer is exact.
+    """
+    whole("count", count, least=1)
+    whole("budget", budget, least=1)
+    if budget < count:
+        raise InputError(f"count={count}, budget={budget}: expected 1 <= count <= budget.")
+    x, token_mask = network.prepare(x, token_mask)
+    budget = min(budget, max(count, _MOST_NUMBERS // (x.numel() * (network.spec.heads + 1))))
+    with torch.no_grad():
+        steps = list(frozen_steps(network, x, token_mask))
+        to_come = _norms_to_come(steps)
+        prefixes: list[tuple[int | None, ...]] = [()]
+        streams, missed = x.unsqueeze(0), 0.0
+        for step in steps:
+            streams = streams.to(step.state.device)
+            if _attention(step) is None:
+                streams = step.linear(streams)
+            else:
+                streams, prefixes = _expand(step, streams, prefixes)
+            if step.closes:
+                streams, prefixes, lost = _keep_largest(streams, prefixes, budget, token_mask)
+                missed = max(missed, lost * to_come[step.layer])
+        values = _residuals(streams, token_mask)
+    order = values.argsort(descending=True)[:count].tolist()
+    found = tuple(float(values[index]) for index in order)
+    proven = missed == 0.0 or (len(found) == count and missed <= found[-1])
+    return TopPaths(tuple(Path(prefixes[index]) for index in order), found, proven, missed)
+
+
+def _expand(
+    step: FrozenStep, streams: Streams, prefixes: list[tuple[int | None, ...]]
+) -> tuple[Longer, list[tuple[int | None, ...]]]:
+    """Every prefix continued through the skip and through every head."""
+    branch = _attention(step)
+    assert branch is not None
+    assert isinstance(branch.part, FrozenAttention)
+    around = step.skip * streams
+    for other in step.branches:
+        if other is not branch:
+            around = around + other.linear(streams)
+    normed = branch.before.linear(streams)
+    parts = [around]
+    choices: list[list[int | None]] = [[None] * len(prefixes)]
+    silent = branch.part.attention.removed
+    every = [branch.part.heads(stream) for stream in normed]
+    for head in range(branch.part.attention.heads):
+        if head not in silent:
+            parts.append(branch.inside.linear(torch.stack([heads[head] for heads in every])))
+            choices.append([head] * len(prefixes))
+    longer = [
+        (*prefix, choice)
+        for chosen in choices
+        for prefix, choice in zip(prefixes, chosen, strict=True)
+    ]
+    return step.after.linear(torch.cat(parts)), longer
+
+
+def _keep_largest(
+    streams: Streams,
+    prefixes: list[tuple[int | None, ...]],
+    budget: int,
+    token_mask: Tensor | None,
+) -> tuple[Longer, list[tuple[int | None, ...]], float]:
+    """The largest prefixes, and the norm of the largest one dropped."""
+    if len(prefixes) <= budget:
+        return streams, prefixes, 0.0
+    masked = streams
+    if token_mask is not None:
+        masked = torch.where(token_mask.to(streams.device)[..., None], streams, 0.0)
+    sizes = torch.linalg.vector_norm(masked.flatten(1), dim=1)
+    order = sizes.argsort(descending=True).tolist()
+    kept = order[:budget]
+    return streams[kept], [prefixes[index] for index in kept], float(sizes[order[budget]])
+
+
+def _residuals(streams: Streams, token_mask: Tensor | None) -> Float[Tensor, "stream"]:
+    """``‖res(X)‖_F`` of each stream over the whole batch."""
+    mask = None if token_mask is None else token_mask.to(streams.device).expand(streams.shape[:-1])
+    sizes: Tensor = torch.linalg.vector_norm(dispersion(streams, token_mask=mask), dim=-1)
+    return sizes
+
+
+def _norms_to_come(steps: list[FrozenStep]) -> list[float]:
+    """For each layer, how much the layers after it can enlarge a stream's Frobenius norm."""
+    layers = steps[-1].layer
+    gains = [1.0] * (layers + 1)
+    for step in steps:
+        gains[step.layer] *= _gain(step)
+    after = [1.0] * (layers + 1)
+    for layer in range(layers - 1, -1, -1):
+        after[layer] = after[layer + 1] * gains[layer + 1]
+    return after
+
+
+def _gain(step: FrozenStep) -> float:
+    """The largest operator norm of any choice this step offers."""
+    around = step.skip + sum(
+        _branch_gain(branch) for branch in step.branches if branch.kind == "mlp"
+    )
+    through = [_branch_gain(branch) for branch in step.branches if branch.kind == "attention"]
+    return _norm_gain(step.after) * max([around, *through])
+
+
+def _branch_gain(branch: FrozenBranch) -> float:
+    gain = _norm_gain(branch.before) * _norm_gain(branch.inside)
+    if isinstance(branch.part, FrozenAttention):
+        return gain * _largest_head(branch.part)
+    if isinstance(branch.part, FrozenMLP):
+        up, down = branch.part.mlp.up.weight, branch.part.mlp.down.weight
+        return gain * _spectral(up) * _spectral(down) * float(branch.part.gate.abs().max())
+    return gain
+
+
+def _largest_head(part: FrozenAttention) -> float:
+    """``max_h ‖P_h‖₂ ‖W_V,h‖₂ ‖W_O,h‖₂``; ``‖P‖₂² ≤ ‖P‖₁ ‖P‖∞``, and rows of P sum to one."""
+    module = part.attention
+    mixing = part.pattern.sum(-2).amax((0, -1)).sqrt()
+    value = _spectral_each(module.value.weight.unflatten(0, (module.kv_heads, -1)))
+    value = value.repeat_interleave(module.heads // module.kv_heads)
+    output = _spectral_each(module.output.weight.unflatten(1, (module.heads, -1)).transpose(0, 1))
+    return float((mixing * value * output).max())
+
+
+def _norm_gain(norm: FrozenNorm) -> float:
+    """Centring is a projection, so only the factor can enlarge."""
+    return 1.0 if norm.factor is None else float(norm.factor.abs().max())
+
+
+def _spectral(weight: Tensor) -> float:
+    return float(_spectral_each(weight))
+
+
+def _spectral_each(weights: Tensor) -> Tensor:
+    norms: Tensor = torch.linalg.matrix_norm(weights, ord=2)
+    return norms
+
+
+def _attention(step: FrozenStep) -> FrozenBranch | None:
+    return next((branch for branch in step.branches if branch.kind == "attention"), None)

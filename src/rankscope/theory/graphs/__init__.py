@@ -1,0 +1,26 @@
+"""Masks as graphs: who reaches whom, how fast attention under a mask forgets, and what remains."""
+
+from rankscope.theory.graphs._facts import GraphFacts, graph_facts
+from rankscope.theory.graphs._rates import (
+    Ergodicity,
+    a_priori_log_decay,
+    a_priori_rate,
+    class_weights,
+    ergodicity,
+    perron_weights,
+    second_eigenvalue,
+    smallest_allowed_weight,
+)
+
+__all__ = [
+    "Ergodicity",
+    "GraphFacts",
+    "a_priori_log_decay",
+    "a_priori_rate",
+    "class_weights",
+    "ergodicity",
+    "graph_facts",
+    "perron_weights",
+    "second_eigenvalue",
+    "smallest_allowed_weight",
+]

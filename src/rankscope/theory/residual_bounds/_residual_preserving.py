@@ -1,0 +1,79 @@
+"""Networks with skips whose tokens provably never collapse (Dong et al. 2021, claim 3.1).
+
+The construction is derived here. Let ``X ↦ X + Σ_h P_h X W_h`` and let no ``W_h`` write to the
+first k features: their columns in it are zero. Then those columns of X are the same in every layer,
+whatever the attention matrices are, and for every center c
+
+    ``‖X⁽ᴸ⁾ − 1cᵀ‖ ≥ ‖(X⁽ᴸ⁾ − 1cᵀ)_{1..k}‖ = ‖(X⁽⁰⁾ − 1cᵀ)_{1..k}‖``
+
+in every norm that cannot grow when columns are left out: ``‖·‖₁``, ``‖·‖∞``, their composite,
+Frobenius, spectral. So the residual of X⁽ᴸ⁾, at its mean or at its best center, is at no depth
+below that of the first k features of the input; nor below that of the whole input if its other
+features, those that are written to, are the same for all tokens. All ``W_QK``, and all of each
+``W_h`` except those columns, are free.
+
+With ``W_QK = 0`` more is true: all queries attend alike, each layer adds the same row to all
+tokens, and the residual of all features, for every input, stays exactly what it was, whatever the
+``W_h``.
+
+Both families have continuous parameters: the "infinitely many parameterisations" of the claim.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from rankscope.errors import InputError
+from rankscope.network import Network
+from rankscope.streams import stream
+from rankscope.theory._arguments import check_integer
+
+
+def residual_preserving_network(
+    layers: int,
+    width: int,
+    *,
+    kept: int,
+    heads: int = 1,
+    strength: float = 1.0,
+    values: float = 1.0,
+    seed: int = 0,
+) -> Network:
+    """A random network with skips that never writes to its first ``kept`` features.
+
+    >>> from rankscope.metrics import residual
+    >>> net = residual_preserving_network(50, 4, kept=2)
+    >>> x = torch.randn(1, 6, 4, dtype=torch.float64)
+    >>> bool(residual(net(x)) >= residual(x[..., :2]))
+    True
+
+    ``strength`` multiplies the logits (0: uniform attention, and no residual changes at all),
+    ``values`` what is written; the guarantee is independent of both and of the seed.
+    """
+    for name, count in {"layers": layers, "width": width, "heads": heads}.items():
+        check_integer(name, count, high=2**31)
+    check_integer("kept", kept, low=0, high=width)
+    check_integer("seed", seed, low=0, high=2**63 - 1)
+    for name, size in {"strength": strength, "values": values}.items():
+        if not isinstance(size, int | float) or not math.isfinite(size):
+            raise InputError(f"{name}={size} is out of range; expected a finite number.")
+    query_key, written = (
+        torch.stack([_draw_matrices(seed, layer, name, heads, width) for layer in range(layers)])
+        for name in ("query-key", "value")
+    )
+    written[..., :kept] = 0.0
+    return Network.from_matrices(
+        strength * query_key, values * written, head_width=width, skip=True
+    )
+
+
+keeping_network = residual_preserving_network
+"""The former name of ``residual_preserving_network``; both stay."""
+
+
+def _draw_matrices(seed: int, layer: int, name: str, heads: int, width: int) -> Tensor:
+    # The stream keeps its first name, so that a seed keeps its network.
+    generator = stream(seed, "keeping", layer, name)
+    shape = (heads, width, width)
+    return torch.randn(shape, generator=generator, dtype=torch.float64) / math.sqrt(width)

@@ -1,0 +1,83 @@
+"""Hidden states themselves, for comparing and converting models: the one place that keeps them."""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rankscope.errors import InputError
+from rankscope.tracing._recorder import first_tensor
+
+
+def with_replaced_state(blocks: Sequence[nn.Module], state: Tensor, run: Callable[[], Any]) -> Any:
+    """What ``run`` gives when the last block's output is replaced by ``state``.
+
+    So a model's own final norm, pooling and head can be asked about any hidden state.
+    """
+    calls, last = 0, len(blocks)
+
+    def replace(_block: nn.Module, _args: tuple[Any, ...], output: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls < last:
+            return output
+        return state if isinstance(output, Tensor) else (state, *output[1:])
+
+    with ExitStack() as undo, torch.no_grad():
+        for block in dict.fromkeys(blocks):
+            undo.callback(block.register_forward_hook(replace).remove)
+        return run()
+
+
+class _EnoughError(Exception):
+    """Raised by a hook to end a forward pass early."""
+
+
+def captured_input(blocks: Sequence[nn.Module], run: Callable[[], object]) -> Tensor:
+    """What the first block is given when ``run`` is called, which is ended as soon as it is known.
+
+    So an embedding is the original's own, whatever it does, and costs nothing beyond itself.
+    """
+    seen: list[Tensor] = []
+
+    def stop(_block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        seen.append(first_tensor((*args, kwargs)))
+        raise _EnoughError
+
+    handle = blocks[0].register_forward_pre_hook(stop, with_kwargs=True)
+    try:
+        with torch.no_grad():
+            run()
+    except _EnoughError:
+        pass
+    finally:
+        handle.remove()
+    if not seen:
+        raise InputError("the forward pass ran none of the blocks; are they the model's own?")
+    return seen[0]
+
+
+def captured_states(blocks: Sequence[nn.Module], run: Callable[[], object]) -> list[Tensor]:
+    """The blocks' input and every block's output, in the order they ran.
+
+    Copies, because later blocks may work in place.
+    """
+    states: list[Tensor] = []
+
+    def before(_block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not states:
+            states.append(first_tensor((*args, kwargs)).clone())
+
+    def after(_block: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
+        states.append(first_tensor(output).clone())
+
+    with ExitStack() as undo, torch.no_grad():
+        for block in dict.fromkeys(blocks):
+            undo.callback(block.register_forward_pre_hook(before, with_kwargs=True).remove)
+            undo.callback(block.register_forward_hook(after).remove)
+        run()
+    if not states:
+        raise InputError("the forward pass ran none of the blocks; are they the model's own?")
+    return states

@@ -1,0 +1,142 @@
+"""What a trace found: numbers by layer, sample and metric, and where they came from."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from torch import nn
+
+from rankscope.display import card, cut, listed, mean, paragraph, some, span, table
+from rankscope.errors import InputError
+from rankscope.network import Network
+from rankscope.tracing._recorder import Columns
+from rankscope.versions import versions
+
+if TYPE_CHECKING:
+    import altair
+    import polars
+
+    from rankscope.results import Result
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a trace came from."""
+
+    model: str
+    spec: str | None = None
+    seed: int | None = None
+    versions: dict[str, str] = field(default_factory=versions)
+    notes: dict[str, str] = field(default_factory=dict)
+    network: str | None = None
+    """The whole spec in words, where there is one."""
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Self:
+        """What is known of a model: of a ``Network`` its name, spec and seed, else its class."""
+        if not isinstance(model, Network):
+            return cls(type(model).__name__)
+        spec = model.spec
+        return cls(model.name, spec.digest(seed=model.seed), model.seed, network=spec.describe())
+
+
+@dataclass(frozen=True, repr=False)
+class Trace:
+    """Numbers by layer, sample and metric, and where they came from."""
+
+    columns: Columns
+    provenance: Provenance
+
+    @property
+    def table(self) -> "polars.DataFrame":
+        """The numbers as a polars frame: layer, sample, metric, value (and head, if it applies)."""
+        from rankscope import tables
+
+        return tables.frame(self.columns)
+
+    def plot(self) -> "altair.ConcatChart":
+        """Each metric against the layer: the mean over samples in a band of 10 to 90 per cent."""
+        from rankscope import figures, tables
+
+        return figures.by_layer(tables.summary(self.table))
+
+    @property
+    def result(self) -> "Result":
+        """The trace as what everything measured ends in; it can be written, drawn and printed."""
+        from rankscope.results import Drawing, Result
+
+        metrics = list(dict.fromkeys(self.columns["metric"]))
+        return Result(
+            id="trace",
+            title=self.provenance.model,
+            question="What do the tokens look like after each layer?",
+            sentences=(),
+            table=self.table,
+            provenance=asdict(self.provenance),
+            drawings=(Drawing("by_layer", options={"metrics": metrics}),),
+        )
+
+    def __repr__(self) -> str:
+        seed = "" if self.provenance.seed is None else f", seed {self.provenance.seed}"
+        metrics = listed(list(dict.fromkeys(map(str, self.columns["metric"]))))
+        return (
+            f"Trace of {cut(self.provenance.model)}{seed}: layers {span(self.columns['layer'])}, "
+            f"samples {span(self.columns['sample'])}; {metrics}"
+        )
+
+    def _repr_html_(self) -> str:
+        """The mean of each metric over samples and heads, layer by layer."""
+        values: dict[tuple[int, str], list[float]] = defaultdict(list)
+        for layer, metric, value in zip(
+            *(self.columns[name] for name in ("layer", "metric", "value")), strict=True
+        ):
+            values[layer, metric].append(value)
+        layers = sorted({layer for layer, _ in values})
+        metrics = list(dict.fromkeys(metric for _, metric in values))
+        rows = [
+            [str(layer), *(f"{mean(values.get((layer, name), [])):.4g}" for name in metrics)]
+            for layer in some(layers)
+        ]
+        title = f"Trace of {self.provenance.model}"
+        about = paragraph(self.provenance.network) if self.provenance.network else ""
+        return card(title, about, table(["layer", *metrics], rows))
+
+    def noted(self, notes: Mapping[str, str]) -> "Trace":
+        """The same trace with notes on where it came from."""
+        origin = replace(self.provenance, notes={**self.provenance.notes, **notes})
+        return replace(self, provenance=origin)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the table as Parquet with its provenance inside the file."""
+        from rankscope import tables
+
+        return tables.write(self.table, path, asdict(self.provenance))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read what ``save`` wrote."""
+        from rankscope import tables
+
+        table, provenance = tables.read(path)
+        try:
+            origin = Provenance(**provenance)
+        except TypeError:
+            raise InputError(f"{path} holds another kind of table, not a trace.") from None
+        return cls(table.to_dict(as_series=False), origin)
+
+    @classmethod
+    def joined(cls, traces: Sequence[Self]) -> Self:
+        """Traces of one model on several batches as one, the samples numbered on."""
+        if not traces:
+            raise InputError("there is no trace to join; give at least one.")
+        columns: Columns = {name: [] for name in traces[0].columns}
+        first = 0
+        for one in traces:
+            if one.columns.keys() != columns.keys():
+                raise InputError("traces with and without attention metrics cannot be joined.")
+            for name, values in one.columns.items():
+                columns[name] += [first + s for s in values] if name == "sample" else values
+            first = max(columns["sample"]) + 1
+        return cls(columns, traces[0].provenance)
