@@ -72,7 +72,6 @@ def paths(
     """How much do paths of each length carry? Exactly, for all of them at once."""
     from rankscope.cli import inputs, outputs
 
-    inputs.count_all_tokens("paths", options, "paths are added up for all tokens")
     subject = inputs.subject(options)
     outputs.run(
         CATALOGUE["paths"],

@@ -48,16 +48,11 @@ def subject(options: QuestionOptions, *, without: str = "", masks: Sequence[str]
     return replace(found.without(*parts), about={**found.about, **left_out})
 
 
-def mask(name: str, seed: int) -> Mask:
-    """A mask by its name; one that is drawn and names no seed of its own follows ``seed``."""
-    return as_mask(name, seed=seed)
-
-
 def masks(listed: Sequence[str], seed: int) -> tuple[Mask, ...]:
-    """Masks by their names; a wrong one is found before any work is done."""
+    """Masks by their names; one that is drawn and names no seed of its own follows ``seed``."""
     if not listed:
         raise InputError("--masks names none; try full,causal,window:8.")
-    return tuple(mask(name, seed) for name in listed)
+    return tuple(as_mask(name, seed=seed) for name in listed)
 
 
 def names(listed: str) -> list[str]:
@@ -129,7 +124,7 @@ def _random(options: QuestionOptions) -> Subject:
         norm=options.norm,
         norm_place=options.norm_place,
         norm_eps=_BERT_EPS,
-        mask=mask(options.mask or "full", options.seed),
+        mask=as_mask(options.mask or "full", seed=options.seed),
         init=_number(options.init),
     )
     dtype = _DTYPES[options.precision]
@@ -177,7 +172,7 @@ def _real(options: QuestionOptions, name: str, masks: Sequence[str]) -> Subject:
     read = "images of noise" if loaded.sees_images else _origin(options)
     about = {"weights": "random" if options.at_init else "pretrained", **_about(x, options, read)}
     if options.mask is not None:
-        net = net.with_mask(mask(options.mask, options.seed))
+        net = net.with_mask(as_mask(options.mask, seed=options.seed))
         about["mask"] = str(net.spec.mask)
     state = "at initialisation" if options.at_init else "pretrained"
     title = (
@@ -199,7 +194,7 @@ def _read(loaded: "Loaded", options: QuestionOptions) -> tuple[Tensor, Tensor, T
 
 def _is_drawn(name: str) -> bool:
     """Whether a mask depends on the seed."""
-    return mask(name, 0) != mask(name, 1)
+    return as_mask(name, seed=0) != as_mask(name, seed=1)
 
 
 def _parts(without: str) -> list[str]:
