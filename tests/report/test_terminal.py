@@ -109,6 +109,20 @@ def test_a_console_is_not_needed(claim, capsys):
     assert "D9" in capsys.readouterr().out
 
 
+def test_what_would_fill_screens_is_left_to_the_page(study):
+    rows = [
+        (f"model {k}", variant, 0, "rank", 1.0) for k in range(11) for variant in ("full", "causal")
+    ]
+    names = ("model", "variant", "layer", "metric", "value")
+    text = printed(replace(study, table=table_of(*rows, names=names)))
+    assert text.count(" layer ") == 8
+    assert "3 more such tables on the page." in text
+    nine = table_of(*rows[:18], names=names)
+    assert "1 more such table on the page." in printed(replace(study, table=nine))
+    eight = table_of(*rows[:16], names=names)
+    assert "more such" not in printed(replace(study, table=eight))
+
+
 def test_the_one_curve_there_is_needs_no_name(study):
     table = table_of(
         *((0, sample, "rank", 1.0) for sample in (0, 1)),

@@ -17,6 +17,7 @@ from rankscope.results import Result
 
 _SIDE_BY_SIDE: Final = 4
 _MOST_ROWS: Final = 16
+_MOST_TABLES: Final = 8
 _STYLE: Final = {
     "collapse": "bold red",
     "slow": "yellow",
@@ -47,12 +48,16 @@ def show(result: Result, console: Console | None = None) -> None:
         console.print()
         quoted = (f"{name} {_figure(value)}" for name, value in known.items())
         _print(console, Text("; ".join(quoted)))
-    for grid in grids(result, apart=("model",)):
+    found = grids(result, apart=("model",))
+    for grid in found[:_MOST_TABLES]:
         console.print()
         _print(console, Text(_heading(grid), style="italic"))
         for start in range(0, len(grid.curves), _SIDE_BY_SIDE):
             curves = grid.curves[start : start + _SIDE_BY_SIDE]
             console.print(_table(grid.few(_MOST_ROWS, curves)))
+    if len(found) > _MOST_TABLES:
+        left = len(found) - _MOST_TABLES
+        _print(console, Text(f"\n{left} more such table{'s' * (left > 1)} on the page."))
 
 
 def tell(cell: Cell | None) -> str:
