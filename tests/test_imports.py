@@ -35,7 +35,7 @@ CORE = {
     "numerals": set(),
     "shapes": set(),
     "streams": set(),
-    "batches": LOWEST,
+    "batches": LOWEST | {"checks"},
     "checks": LOWEST,
     "metrics": LOWEST | {"checks"},
     "masks": LOWEST | {"checks"},

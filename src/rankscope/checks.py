@@ -156,6 +156,19 @@ def valid_mask(
     return token_mask
 
 
+def measured_tokens(
+    measured: Tensor | None, token_mask: TokenMask | None, shape: tuple[int, ...]
+) -> TokenMask | None:
+    """The tokens that count: those that are measured (None for all), and never padding."""
+    if measured is None:
+        return token_mask
+    measured = valid_mask(measured, shape, name="measured")
+    if token_mask is None:
+        return measured
+    both = measured & token_mask.to(measured.device)
+    return valid_mask(both, shape, name="measured, less padding,")
+
+
 def valid_counts(x: Tokens, token_mask: TokenMask | None) -> Tensor:
     """How many tokens each sample has, shape ``(...,)``, in ``x``'s dtype."""
     if token_mask is None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from rankscope.checks import valid_mask
+from rankscope.checks import measured_tokens
 from rankscope.deep._run import deep_states
 from rankscope.deep._split_state import SplitState
 from rankscope.metrics import Center, Norm
@@ -51,7 +51,8 @@ def deep_trace(
     last: SplitState | None = None
     for layer, state in deep_states(network, x, token_mask):
         if measured is not None and layer == 0:
-            measured = _valid_measured(measured, state)
+            shape = tuple(state.mantissa.shape[:-1])
+            measured = measured_tokens(measured, state.token_mask, shape)
         seen = state if measured is None else replace(state, token_mask=measured.to(state.device))
         log = seen.log_residual(norm=norm, center=center) / _LOG_10
         whole = seen.log_norm(norm=norm) / _LOG_10
@@ -73,15 +74,6 @@ def deep_trace(
             )
         before, last = log, state
     return Trace(_columns(rows), replace(Provenance.of(network), notes=notes))
-
-
-def _valid_measured(measured: Tensor, state: SplitState) -> Tensor:
-    """The tokens that count: padding never does."""
-    shape = tuple(state.mantissa.shape[:-1])
-    measured = valid_mask(measured, shape, name="measured").to(state.device)
-    if state.token_mask is None:
-        return measured
-    return valid_mask(measured & state.token_mask, shape, name="measured, less padding,")
 
 
 def _relative(log: PerSample, whole: PerSample) -> PerSample:

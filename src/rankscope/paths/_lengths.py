@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rankscope.checks import whole
+from rankscope.checks import measured_tokens, whole
 from rankscope.display import card, some, table
 from rankscope.errors import InputError
 from rankscope.network import Network
@@ -146,6 +146,7 @@ def path_lengths(
     count: Count = "attention",
     max_length: int | None = None,
     token_mask: Tensor | None = None,
+    measured: Tensor | None = None,
 ) -> PathLengths:
     """Split every layer's hidden state into what paths of each length contribute, exactly.
 
@@ -154,9 +155,10 @@ def path_lengths(
     True
 
     ``count`` says what makes a path longer: an attention head, an MLP, or both. ``max_length``
-    leaves longer paths out. With all of them at hand the bias stream is what is left of the
-    state, so in float32 it holds the rounding too, about 1e-6. Works for every network: all norms,
-    masks, blocks, families, ablations.
+    leaves longer paths out. ``measured`` says which tokens count in the shares (default: all), so
+    that CLS and the like can be left out of them while the network still sees them. With all paths
+    at hand the bias stream is what is left of the state, so in float32 it contains the rounding,
+    too, about 1e-6. Works for every network: all norms, masks, blocks, families, ablations.
     """
     if count not in get_args(Count):
         raise InputError(f"count={count!r} is unknown; choose one of {', '.join(get_args(Count))}.")
@@ -165,7 +167,8 @@ def path_lengths(
     x, token_mask = network.prepare(x, token_mask)
     counted: tuple[Kind, ...] = ("attention", "mlp") if count == "both" else (count,)
     streams, state = x.unsqueeze(0), x
-    shares, sums, cut = Shares(token_mask), [], False
+    shares = Shares(measured_tokens(measured, token_mask, tuple(x.shape[:-1])))
+    sums, cut = [], False
     biases = _biases(network, x, token_mask)
     with torch.no_grad():
         bias = torch.zeros_like(x)
