@@ -27,6 +27,7 @@ def batches(
 ) -> Iterator[Batch]:
     """Samples, ``size`` at a time; a mask ``(token,)`` belongs to all of them.
 
+    >>> from rankscope.batches import batches
     >>> import torch
     >>> import torch
     >>> [batch.start for batch in batches(torch.zeros(5, 3, 2), size=2)]

@@ -18,6 +18,7 @@ _CELL = "padding:2px 8px;text-align:right"
 def card(title: str, *parts: str) -> str:
     """A title above pieces of HTML.
 
+    >>> from rankscope.display import card
     >>> print(card("a < b"))
     <div style="font-family:system-ui,sans-serif;font-size:13px"><b>a &lt; b</b></div>
     """
@@ -62,6 +63,7 @@ def grid(rows: Sequence[Sequence[bool]], label: str) -> str:
 def some(values: Sequence[int]) -> list[int]:
     """All values, or evenly spaced ones from the first to the last where there are too many.
 
+    >>> from rankscope.display import some
     >>> some(range(1000))[:3]
     [0, 42, 83]
     """
@@ -80,6 +82,7 @@ def mean(values: Iterable[float]) -> float:
 def listed(words: Sequence[str], most: int = 6) -> str:
     """Words in a row, the first few of many.
 
+    >>> from rankscope.display import listed
     >>> listed(["a", "b", "c"], most=2)
     'a, b and 1 more'
     """
@@ -91,6 +94,7 @@ def listed(words: Sequence[str], most: int = 6) -> str:
 def span(values: Iterable[float]) -> str:
     """The least and the greatest of some numbers.
 
+    >>> from rankscope.display import span
     >>> span([2.0, 1.0])
     '1 to 2'
     """

@@ -33,6 +33,8 @@ class ScaledTensor:
     def of(cls, values: Mantissa, log: PerSample | float = 0.0) -> "ScaledTensor":
         """``e^log · values``, with the size of the values moved into the logarithm.
 
+        >>> import torch
+        >>> from rankscope.deep import ScaledTensor
         >>> ScaledTensor.of(torch.tensor([[0.0, -20.0]])).mantissa
         tensor([[ 0., -1.]])
         """

@@ -150,6 +150,8 @@ def path_lengths(
 ) -> PathLengths:
     """Split every layer's hidden state into what paths of each length contribute, exactly.
 
+    >>> import torch
+    >>> from rankscope import Network, Spec, path_lengths
     >>> net = Network.random(Spec(2, 2, 8), seed=0).double()
     >>> path_lengths(net, torch.randn(1, 5, 8).double()).reconstruction_error < 1e-12
     True
