@@ -50,6 +50,4 @@ def _part(mask: Tensor | None, chunk: slice) -> Tensor | None:
 def _check_rows(x: Tensor, **masks: Tensor | None) -> None:
     for name, mask in masks.items():
         if mask is not None and mask.ndim > 1 and len(mask) not in (1, len(x)):
-            raise ShapeError(
-                f"{name} has {len(mask)} rows for {len(x)} samples; give one each."
-            )
+            raise ShapeError(f"{name} has {len(mask)} rows for {len(x)} samples; give one each.")

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from itertools import groupby
 
+from rankscope.numerals import short
+
 MOST_ROWS = 25
 """Tables in notebooks have no more rows than this; of more, some evenly spaced ones are shown."""
 
 _FONT = "font-family:system-ui,sans-serif;font-size:13px"
-_CELL = "padding:2px 8px;text-align:right"
 
 
 def card(title: str, *parts: str) -> str:
@@ -30,14 +31,20 @@ def paragraph(text: str) -> str:
     return f'<div style="margin:4px 0">{escape(text)}</div>'
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Cells of text under a header."""
-    head = "".join(f'<th scope="col" style="{_CELL}">{escape(cell)}</th>' for cell in header)
+def table(header: Sequence[str], rows: Iterable[Sequence[object]], *, caption: str = "") -> str:
+    """Cells under a header, shown as their text.
+
+    >>> from rankscope.display import table
+    >>> table(["mask"], [["a<b"]])
+    '<table><tr><th>mask</th></tr><tr><td>a&lt;b</td></tr></table>'
+    """
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
     body = "".join(
-        "<tr>" + "".join(f'<td style="{_CELL}">{escape(cell)}</td>' for cell in row) + "</tr>"
-        for row in rows
+        f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows
     )
-    return f'<table style="border-collapse:collapse"><tr>{head}</tr>{body}</table>'
+    top = f"<caption>{escape(caption)}</caption>" if caption else ""
+    top += f"<tr>{head}</tr>" if head else ""
+    return f"<table>{top}{body}</table>"
 
 
 def grid(rows: Sequence[Sequence[bool]], label: str) -> str:
@@ -101,7 +108,7 @@ def span(values: Iterable[float]) -> str:
     numbers = sorted(values)
     if not numbers:
         return "none"
-    ends = f"{numbers[0]:.4g}", f"{numbers[-1]:.4g}"
+    ends = short(numbers[0]), short(numbers[-1])
     return ends[0] if ends[0] == ends[1] else " to ".join(ends)
 
 
