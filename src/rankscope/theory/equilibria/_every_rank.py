@@ -46,7 +46,7 @@ def every_rank(tokens: int, *, growth: float = 4.0) -> EveryRank:
     ``growth^(n − 1)`` in each step, and all of them are unstable (derived). For stable ones see
     ``stable_search``.
     """
-    whole("tokens", tokens, most=_MOST_TOKENS, least=1)
+    whole("tokens", tokens, least=1, most=_MOST_TOKENS)
     if not 4.0 <= growth <= 16.0:
         raise InputError(
             f"growth={growth} is out of range; expected 4 to 16: from 4 on, every token provably "

@@ -52,7 +52,7 @@ def residual_preserving_network(
     ``values`` what is written; the guarantee is independent of both and of the seed.
     """
     for name, count in {"layers": layers, "width": width, "heads": heads}.items():
-        whole(name, count, most=2**31, least=1)
+        whole(name, count, least=1, most=2**31)
     whole("kept", kept, least=0, most=width)
     whole("seed", seed, least=0, most=2**63 - 1)
     for name, size in {"strength": strength, "values": values}.items():
