@@ -32,6 +32,8 @@ def test_title_question_and_sentences_come_first(study):
 def test_a_claim_is_told_by_its_id_its_statement_and_its_verdict(claim):
     first, *_ = printed(claim, width=200).splitlines()
     assert first == f"D9  {claim.title}  fails"
+    undecided = replace(claim, verdict=None)
+    assert printed(undecided, width=200).splitlines()[0] == f"D9  {claim.title}"
 
 
 def test_sentences_are_broken_between_words_beside_their_points(study):
@@ -70,7 +72,7 @@ def test_settings_under_their_own_name(study):
 
 def test_lengths_with_a_column_for_each_metric(lengths):
     text, told = printed(lengths), lines(lengths)
-    assert "By length, median over the samples, after the last layer" in text
+    assert "by length, median over the samples, after the last layer" in text
     assert ["length", "residual_share", "projection"] in told
     assert ["0", "1.5", "1.5"] in told
     assert ["bias", "0.0625", "0.0625"] in told

@@ -71,11 +71,15 @@ def _figure(value: float) -> str:
 
 
 def _title(result: Result) -> Text:
-    """The title; for a claim also its id and its verdict."""
-    if result.verdict is None:
+    """The title; for what somebody stated also its id, and the verdict if there is one."""
+    if not result.source:
         return Text(result.title, style="bold")
-    verdict = Text(result.verdict, style=_STYLE[result.verdict])
-    return Text(f"{result.id}  {result.title}  ") + verdict
+    title = Text(f"{result.id}  {result.title}")
+    return (
+        title
+        if result.verdict is None
+        else title.append(f"  {result.verdict}", _STYLE[result.verdict])
+    )
 
 
 def _listed(rows: Iterable[tuple[Text, str]]) -> Table:
@@ -97,8 +101,7 @@ def _heading(grid: Grid) -> str:
         f"{grid.statistic} over the samples" if grid.statistic else "",
         "after the last layer" if grid.last_layer else "",
     ]
-    text = ", ".join(filter(None, told)) or "in figures"
-    return text[:1].upper() + text[1:]
+    return ", ".join(filter(None, told)) or "in figures"
 
 
 def _table(grid: Grid) -> Table:
