@@ -29,7 +29,7 @@ LOWEST = {
 CORE = {
     "version": set(),
     "versions": {"version"},
-    "display": set(),
+    "display": {"numerals"},
     "errors": set(),
     "metric_catalogue": set(),
     "numerals": set(),

@@ -27,6 +27,8 @@ def batches(
 ) -> Iterator[Batch]:
     """Samples, ``size`` at a time; a mask ``(token,)`` belongs to all of them.
 
+    >>> from rankscope.batches import batches
+    >>> import torch
     >>> import torch
     >>> import torch
     >>> [batch.start for batch in batches(torch.zeros(5, 3, 2), size=2)]
@@ -49,6 +51,4 @@ def _part(mask: Tensor | None, chunk: slice) -> Tensor | None:
 def _check_rows(x: Tensor, **masks: Tensor | None) -> None:
     for name, mask in masks.items():
         if mask is not None and mask.ndim > 1 and len(mask) not in (1, len(x)):
-            raise ShapeError(
-                f"{name} has {len(mask)} rows for {len(x)} samples; give one each."
-            )
+            raise ShapeError(f"{name} has {len(mask)} rows for {len(x)} samples; give one each.")

@@ -21,6 +21,7 @@ def whole(
 ) -> int:
     """A whole number in a range, or an error that names it.
 
+    >>> from rankscope.checks import whole
     >>> whole("count", 3, least=1)
     3
     """

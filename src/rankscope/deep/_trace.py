@@ -31,8 +31,12 @@ def deep_trace(
 ) -> Trace:
     """Run a network in scaled arithmetic and take every layer's residual, to 10^−100000 and below.
 
-    >>> san = Network.random(Spec(9, 2, 8, mlp_ratio=0, norm="none", skip=False), seed=0)
+    >>> import torch
+    >>> from rankscope import Network, Spec, deep_trace
+    >>> san = Network.random(Spec.pure_attention(9, 2, 8), seed=0)
     >>> deep = deep_trace(san, torch.randn(1, 5, 8))
+    >>> max(deep.columns["layer"])
+    9
 
     By layer (0 is the input) and sample: ``log10_residual``, ``log10_relative_residual``; and from
     layer 1 on what the layer made of the residual r before it: ``local_exponent``, the ratio of the
@@ -68,9 +72,9 @@ def deep_trace(
             notes["beyond"] = f"from layer {layer} on the logarithm itself is below −1.8e308"
         elif "doubt" not in notes and _doubtful(last, state):
             notes["doubt"] = (
-                f"at layer {layer} a residual that was not small lost more than 14 digits at once: "
-                "tokens that agreed to 16 digits while others did not may have been all that was "
-                "left, and what was between them is not kept"
+                f"at layer {layer} a residual that was not small fell by more than 14 orders of "
+                "magnitude at once: what is left may be differences between tokens that agreed to "
+                "16 digits, and those are not resolved"
             )
         before, last = log, state
     return Trace(_columns(rows), replace(Provenance.of(network), notes=notes))

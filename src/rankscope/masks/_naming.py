@@ -61,6 +61,7 @@ NAMES = {
 def as_mask(mask: "str | Mask | Tensor", *, seed: int = 0) -> Mask:
     """A mask from its name, a boolean matrix, or itself.
 
+    >>> from rankscope.masks import as_mask
     >>> str(as_mask("causal & window:8 | star:1"))
     'causal & window(-8, +8) | star(1)'
     >>> str(as_mask("random:2", seed=5)), str(as_mask("random:2:7", seed=5))

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rankscope.checks import measured_tokens
 from rankscope.network import Network
+from rankscope.numerals import short
 from rankscope.paths._frozen import FrozenAttention, FrozenStep, Streams, frozen_steps
 from rankscope.paths._shares import Columns, Shares, mean_shares
 from rankscope.shapes import Hidden
@@ -37,7 +38,8 @@ class HeadShares:
         layer, head = max(shares, key=lambda place: shares[place])
         return (
             f"HeadShares of {layers} layers, {heads} heads, {samples} samples of {tokens} tokens; "
-            f"largest mean residual share {shares[layer, head]:.3g}, head {head} of layer {layer}"
+            f"largest mean residual share {short(shares[layer, head])}, of head {head} in layer "
+            f"{layer}"
         )
 
     @property

@@ -22,6 +22,7 @@ from rankscope.checks import measured_tokens, whole
 from rankscope.display import card, some, table
 from rankscope.errors import InputError
 from rankscope.network import Network
+from rankscope.numerals import short
 from rankscope.paths._frozen import FrozenStep, Kind, Longer, Streams, frozen_steps
 from rankscope.paths._shares import Columns, Shares, mean_shares
 from rankscope.shapes import Hidden
@@ -65,7 +66,7 @@ class PathLengths:
         return (
             f"PathLengths 0 to {lengths - 1}{'' if self.complete else ' (longer ones left out)'}, "
             f"{len(self.sums)} layers, {samples} samples of {tokens} tokens; largest mean residual "
-            f"share in the last layer {shares[longest]:.3g}, of length {longest}"
+            f"share in the last layer {short(shares[longest])}, of length {longest}"
         )
 
     def _repr_html_(self) -> str:
@@ -75,7 +76,7 @@ class PathLengths:
         shown: list[int | None] = [*some(range(len(self.contributions))), None]
         rows = [
             ["biases" if length is None else str(length)]
-            + [f"{shares[name][length]:.4g}" for name in names]
+            + [short(shares[name][length]) for name in names]
             for length in shown
         ]
         header = ["length", *(name.replace("_", " ") for name in names)]
@@ -150,6 +151,8 @@ def path_lengths(
 ) -> PathLengths:
     """Split every layer's hidden state into what paths of each length contribute, exactly.
 
+    >>> import torch
+    >>> from rankscope import Network, Spec, path_lengths
     >>> net = Network.random(Spec(2, 2, 8), seed=0).double()
     >>> path_lengths(net, torch.randn(1, 5, 8).double()).reconstruction_error < 1e-12
     True

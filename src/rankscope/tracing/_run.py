@@ -32,6 +32,8 @@ def trace(
 ) -> Trace:
     """Run a model once and measure every layer's hidden states while it runs.
 
+    >>> import torch
+    >>> from rankscope import Network, Spec, trace
     >>> net = Network.random(Spec(2, 2, 8), seed=0)
     >>> trace(net, torch.randn(1, 5, 8)).table.columns
     ['layer', 'sample', 'metric', 'value']
