@@ -6,10 +6,11 @@ import pytest
 
 NAMES = {
     "rankscope": """
-        Bounds Loaded Network Path Spec Trace __version__ bounds count_paths deep deep_trace
-        design_values enumerate_paths errors experiments families figures find_equilibria
-        head_shares load masks metrics network path_lengths path_matrix path_output paths report
-        residual sample_paths tables text theory top_paths trace tracing truncate verify
+        Bounds Loaded Network Path Result Spec Trace __version__ bounds count_paths deep
+        deep_trace design_values enumerate_paths errors experiments families figures
+        find_equilibria head_shares load masks metric_catalogue metrics network path_lengths
+        path_matrix path_output paths report residual results sample_paths tables text theory
+        top_paths trace tracing truncate verify
     """,
     "rankscope.deep": """
         ScaledTensor SplitState add_states apply_activation apply_linear apply_mlp apply_norm
