@@ -12,7 +12,7 @@ from rankscope import tables
 from rankscope.errors import InputError
 from rankscope.figures import by_depth, by_layer, power_text
 from rankscope.figures._axes import exponent_axis
-from rankscope.figures._curves import colours, dashes
+from rankscope.figures._look import colours, dashes
 from rankscope.figures._theme import DARK, SINGLE_COLOUR, VARIANT_COLOURS
 
 INF = math.inf

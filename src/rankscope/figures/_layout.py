@@ -6,7 +6,7 @@ from typing import Any, Final
 import altair as alt
 
 from rankscope.figures import _theme as theme
-from rankscope.figures._panel import HOVERED, PINNED, view_name
+from rankscope.figures._look import HOVERED, PINNED
 
 # The title of a y axis that is words, not a formula.
 WORDS_AS_TITLE: Final[Mapping[str, Any]] = {
@@ -41,6 +41,11 @@ def lay_out(
     if title is not None:
         figure = figure.properties(title=alt.Title(title, fontSize=16, offset=20, frame="bounds"))
     return theme.apply_style(figure, names=names)
+
+
+def view_name(number: int) -> str:
+    """The name under which a figure's selections find a panel."""
+    return f"metric_{number}"
 
 
 def _selections(panels: int) -> list[alt.TopLevelSelectionParameter]:
