@@ -95,6 +95,7 @@ def _marks(data: Sequence[Row], look: Look) -> list[alt.Chart]:
         alt.Tooltip("length:Q", title="path length", format="d"),
         alt.Tooltip("exact:N", title="of all paths"),
     ]
-    line, *points = line_marks(base, look, tooltip, size=1.3 * theme.POINT_SIZE)
-    # A legend listens to a selection only if the first of its layers holds it.
-    return [line.properties(name=view_name(0)), *points]
+    line, point, target = line_marks(base, look, tooltip, size=1.3 * theme.POINT_SIZE)
+    # A legend takes its symbols from the first of its layers (a line would break their edges), and
+    # listens to a selection only if that layer holds it.
+    return [point.properties(name=view_name(0)), line, target]

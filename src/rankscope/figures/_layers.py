@@ -107,7 +107,7 @@ def by_depth(
         y = build_axis(entry, scaled, lowest=lowest, highest=highest)
         panel = Panel(entry, x, y, look, size=theme.PANEL if several else theme.WIDE)
         panels.append(draw_panel(panel, own, number=number, heading=model))
-    return lay_out(panels, title=title, names=look.names, shapes=True)
+    return lay_out(panels, title=title, names=look.names)
 
 
 def _select(
@@ -133,7 +133,7 @@ def _draw_means(
         panel = Panel(entry, x, build_axis(entry, own, "mean"), look, "mean")
         heading = entry.title if name == entry.name else name
         panels.append(draw_panel(panel, own, number=number, heading=heading))
-    return lay_out(panels, title=title, names=look.names, shapes=True)
+    return lay_out(panels, title=title, names=look.names)
 
 
 def _layer_axis(rows: pl.DataFrame) -> Horizontal:

@@ -58,7 +58,7 @@ def by_setting(
         x = _setting_axis(parameter, sorted({row["setting"] for row in own}))
         panel = Panel(entry, x, build_axis(entry, own), look, size=size, settings=True)
         panels.append(draw_panel(panel, own, number=number, heading=heading))
-    return lay_out(panels, title=title, names=look.names, shapes=True)
+    return lay_out(panels, title=title, names=look.names)
 
 
 def _setting_axis(parameter: str, settings: Sequence[float]) -> Horizontal:
