@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankscope.checks import whole
 from rankscope.errors import InputError
 from rankscope.network import Network
-from rankscope.theory._arguments import check_integer
-from rankscope.theory._numbers import format_count, format_range
+from rankscope.numerals import plural, span_of
 from rankscope.theory.equilibria._equilibrium import Equilibrium, measure
 
 _MOST_TOKENS = 24  # the Jacobian has n⁴ entries, and there is one for each rank
@@ -29,8 +29,8 @@ class EveryRank:
         radii = [each.stability.radius for each in self.equilibria]
         stable = sum(each.stable for each in self.equilibria)
         return (
-            f"EveryRank({format_count(len(radii), 'token')}; equilibria of rank 1 to {len(radii)}, "
-            f"{stable} stable, spectral radius {format_range(min(radii), max(radii))})"
+            f"EveryRank({plural(len(radii), 'token')}; equilibria of rank 1 to {len(radii)}, "
+            f"{stable} stable, spectral radius {span_of(min(radii), max(radii))})"
         )
 
 
@@ -46,7 +46,7 @@ def every_rank(tokens: int, *, growth: float = 4.0) -> EveryRank:
     ``growth^(n − 1)`` in each step, and all of them are unstable (derived). For stable ones see
     ``stable_search``.
     """
-    check_integer("tokens", tokens, high=_MOST_TOKENS)
+    whole("tokens", tokens, least=1, most=_MOST_TOKENS)
     if not 4.0 <= growth <= 16.0:
         raise InputError(
             f"growth={growth} is out of range; expected 4 to 16: from 4 on, every token provably "
