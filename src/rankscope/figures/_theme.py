@@ -213,7 +213,7 @@ def _legend() -> dict[str, Any]:
         "columnPadding": 22,
         "labelColor": INK["strong"],
         "labelFontSize": 12.5,
-        "labelLimit": 260,
+        "labelLimit": 340,
         "labelOffset": 6,
         "offset": 18,
         "symbolOpacity": 1,
