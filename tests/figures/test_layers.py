@@ -118,6 +118,20 @@ def test_each_variant_has_its_colour_whatever_else_is_there(summary):
     }
 
 
+def test_names_without_a_colour_of_their_own_start_with_blue_as_in_every_figure(summary):
+    own = summary.filter(pl.col("variant") == "SAN").with_columns(variant=pl.lit("mine"))
+    assert first_scale(drawn(own), "color")["range"] == [VARIANT_COLOURS["transformer"]]
+
+
+def test_a_deep_model_has_points_on_some_of_its_layers(summary):
+    deep = pl.concat(
+        summary.filter(pl.col("layer") == 0).with_columns(layer=pl.lit(layer, pl.Int64))
+        for layer in range(49)
+    )
+    marked = {row["layer"] for row in rows_of(drawn(deep)) if row["marked"]}
+    assert 20 <= len(marked) <= 30
+
+
 def test_order_is_that_of_the_table_not_of_the_alphabet(summary):
     backwards = summary.reverse()
     assert first_scale(drawn(backwards), "color")["domain"] == FOUR[::-1]

@@ -15,7 +15,7 @@
     const legend = {
       ...spec.config.legend,
       columns: Math.max(1, Math.floor((width - AXIS) / ours.legendEntry)),
-      labelLimit: Math.min(spec.config.legend.labelLimit, width - 2 * AXIS),
+      labelLimit: Math.min(spec.config.legend.labelLimit, width - AXIS - 20),
     };
     return {
       ...spec,
