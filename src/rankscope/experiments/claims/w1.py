@@ -2,24 +2,19 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import combinations
 
 import polars as pl
 
 from rankscope import tables
-from rankscope.experiments.catalogue import CATALOGUE
-from rankscope.experiments.depths import RELATIVE, DeepConfig, compare, laws, pure
+from rankscope.experiments import depths, kit
 from rankscope.experiments.laws import Law
-from rankscope.experiments.progress import OnStep
-from rankscope.experiments.verdicts import overall
 from rankscope.masks import Mask, as_mask
-from rankscope.network import Network
+from rankscope.network import Network, Spec
 from rankscope.numerals import power_of_ten
-from rankscope.results import Drawing, Result, Verdict
 from rankscope.theory import GraphFacts, graph_facts
 
-ENTRY = CATALOGUE["W1"]
+ENTRY = kit.entry("W1")
 _TWO_SIDED, _CENTERED = "two-sided windows", "all masks with a center"
 
 Pair = tuple[str, str]
@@ -27,7 +22,7 @@ Pair = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Config(DeepConfig):
+class Config(depths.DeepConfig):
     """One head with orthogonal values; no norm, skips, MLPs or biases; masks by their names."""
 
     tokens: int = 48
@@ -46,16 +41,13 @@ class Config(DeepConfig):
         }
 
 
-def run(config: Config, on_step: OnStep) -> Result:
+def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Attention with orthogonal values under many masks, in scaled arithmetic."""
-    x, token_mask = config.texts()
     groups = config.groups()
     networks = {
-        name: partial(_network, config, mask)
-        for group in groups.values()
-        for name, mask in group.items()
+        name: _network(config, mask) for group in groups.values() for name, mask in group.items()
     }
-    compared = compare(networks, x, token_mask, norm="fro", on_step=on_step)
+    compared = depths.compare(networks, *config.texts(), norm="fro", on_step=on_step)
     parts = {
         words: compared.table.filter(pl.col("variant").is_in(list(group)))
         for words, group in groups.items()
@@ -63,24 +55,21 @@ def run(config: Config, on_step: OnStep) -> Result:
     }
     table = tables.joined(parts, column="model")
     verdict, sentences = judge(config, table)
-    return Result(
-        id=ENTRY.id,
-        title=ENTRY.title,
+    return ENTRY.result(
+        config,
         question="Does every mask with a center collapse at a steady rate, a larger radius more "
         "slowly, and no mask without one?",
-        sentences=(*sentences, *compared.sentences),
+        sentences=sentences,
         table=table,
-        provenance=ENTRY.provenance(
-            config, input=str(config.texts), residuals="Frobenius norm", notes=compared.notes
-        ),
-        source=ENTRY.source,
+        about={"residuals": "Frobenius norm"},
+        notes=compared.notes,
         verdict=verdict,
-        drawings=(Drawing("by_depth", "A curve for each mask.", RELATIVE),),
-        shown=(RELATIVE,),
+        drawings=(kit.Drawing("by_depth", "A curve for each mask.", depths.RELATIVE),),
+        shown=(depths.RELATIVE,),
     )
 
 
-def judge(config: Config, table: pl.DataFrame) -> tuple[Verdict, tuple[str, ...]]:
+def judge(config: Config, table: pl.DataFrame) -> tuple[kit.Verdict, tuple[str, ...]]:
     """The verdict, and what it rests on.
 
     A mask bears the claim out if it has a center and its residual ends by shrinking at a steady
@@ -88,7 +77,7 @@ def judge(config: Config, table: pl.DataFrame) -> tuple[Verdict, tuple[str, ...]
     twice, among the two-sided windows and among all masks with a center, and bear the claim out if
     no mask shrinks faster than one of smaller radius.
     """
-    found = laws(tables.summary(table))
+    found = depths.laws(tables.summary(table))
     groups = config.groups()
     facts = {
         name: graph_facts(mask, config.tokens)
@@ -103,7 +92,7 @@ def judge(config: Config, table: pl.DataFrame) -> tuple[Verdict, tuple[str, ...]
     }
     pairs = {words: _pairs(names, found, facts) for words, names in ordered.items()}
     borne_out |= {words: not _reversed(each, found) for words, each in pairs.items() if each}
-    return overall(borne_out), (
+    return kit.overall(borne_out), (
         counted,
         *(_order(words, each, found, facts) for words, each in pairs.items() if each),
         *_families(pairs[_TWO_SIDED], pairs[_CENTERED], found),
@@ -116,7 +105,9 @@ def _named(names: Iterable[str]) -> dict[str, Mask]:
 
 
 def _network(config: Config, mask: Mask) -> Network:
-    spec = pure(config.layers, 1, config.width, bias=False, init="orthogonal", mask=mask)
+    spec = Spec.pure_attention(
+        config.layers, 1, config.width, bias=False, init="orthogonal", mask=mask
+    )
     return Network.random(spec, seed=config.seed)
 
 

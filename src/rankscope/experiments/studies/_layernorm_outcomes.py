@@ -8,8 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from rankscope.experiments.depths import RELATIVE
-from rankscope.experiments.formats import SCALED
+from rankscope.experiments.depths import RELATIVE, SCALED
 from rankscope.experiments.laws import UNEVEN, Law, law, levels_off
 from rankscope.experiments.studies._layernorm_cases import Setting
 from rankscope.numerals import power_of_ten

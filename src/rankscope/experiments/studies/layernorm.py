@@ -19,12 +19,17 @@ from torch import Tensor
 
 from rankscope import tables
 from rankscope.deep import deep_trace
-from rankscope.experiments.catalogue import CATALOGUE
-from rankscope.experiments.config import Config as _Config
-from rankscope.experiments.depths import RELATIVE, Texts
-from rankscope.experiments.formats import FLOORS, FORMATS, SCALED
-from rankscope.experiments.notes import doubts, note_sentences
-from rankscope.experiments.progress import OnStep, tracked
+from rankscope.experiments import kit
+from rankscope.experiments.depths import (
+    FLOORS,
+    FORMATS,
+    RELATIVE,
+    SCALED,
+    Measured,
+    Texts,
+    doubts,
+)
+from rankscope.experiments.studies import _layernorm_outcomes as outcomes
 from rankscope.experiments.studies._layernorm_cases import (
     FACTORS,
     SWEEPS,
@@ -39,23 +44,18 @@ from rankscope.experiments.studies._layernorm_outcomes import (
     REPEATED,
     SHARE,
     STABLE,
-    counts,
-    domain,
-    noise,
-    outcomes,
 )
 from rankscope.metrics import residual, stable_rank
 from rankscope.network import Network
-from rankscope.results import Drawing, Result
 from rankscope.tracing import Trace, trace
 
-ENTRY = CATALOGUE["layernorm"]
+ENTRY = kit.entry("layernorm")
 LOWEST = -24.0
 """Where charts are cut: beyond what float64 can tell from equal tokens."""
 
 
 @dataclass(frozen=True)
-class Config(_Config):
+class Config(kit.Config):
     """Cases, each in three formats, and a search for logits that stop the collapse.
 
     A case has one draw of weights and ``samples`` passages; where a sample is still apart after
@@ -80,49 +80,36 @@ class Config(_Config):
         return {name: setting for _, group in self.factors for name, setting in group}
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Every number of a study, and what is in doubt about a case."""
-
-    table: pl.DataFrame
-    noted: dict[str, str]
-
-
-def run(config: Config, on_step: OnStep) -> Result:
+def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Each case in scaled arithmetic, float64 and float32, and a search for logits that stop it.
 
     The search looks at tokens that end further apart than a hundredth of their size, which plain
     float64 can tell.
     """
     found = measure(config, on_step)
-    return Result(
-        id=ENTRY.id,
-        title=ENTRY.title,
+    return ENTRY.result(
+        config,
         question="Does LayerNorm alone stop the collapse at initialisation, or does the number "
         "format stop?",
-        sentences=(*_sentences(config, found.table), *note_sentences(found.noted)),
+        sentences=_sentences(config, found.table),
         table=found.table,
-        provenance=ENTRY.provenance(
-            config, about=about(config), residuals="Frobenius norm", notes=found.noted
-        ),
+        about={"about": about(config), "residuals": "Frobenius norm"},
+        notes=found.notes,
         drawings=tuple(_drawings(config)),
         shown=(RELATIVE,),
     )
 
 
-def measure(config: Config, on_step: OnStep) -> Measured:
+def measure(config: Config, on_step: kit.OnStep) -> Measured:
     """The table of all cases and of the search."""
-    parts: list[pl.DataFrame] = []
-    noted: dict[str, str] = {}
     work = [(name, setting, _case) for name, setting in config.cases.items()]
     work += [(name, setting, _search) for name, setting in config.sweeps]
-    for (name, setting, do), on_part in tracked(work, on_step):
-        one = do(config, name, setting, on_part)
-        parts.append(one.table)
-        noted |= one.noted
-    merged = pl.concat(parts, how="diagonal")
-    table = merged.select([name for name in tables.COLUMNS if name in merged.columns])
-    return Measured(table, noted)
+    found = [
+        measure_one(config, name, setting, on_part)
+        for (name, setting, measure_one), on_part in kit.tracked(work, on_step)
+    ]
+    notes = {case: note for one in found for case, note in one.notes.items()}
+    return Measured(tables.stack(one.table for one in found), notes)
 
 
 def about(config: Config) -> str:
@@ -135,7 +122,7 @@ def about(config: Config) -> str:
     )
 
 
-def _case(config: Config, name: str, setting: Setting, on_step: OnStep) -> Measured:
+def _case(config: Config, name: str, setting: Setting, on_step: kit.OnStep) -> Measured:
     """All three formats; where some sample has not collapsed, with many more layers."""
     x, token_mask = Texts(setting.width, setting.tokens, config.samples, config.seed)()
 
@@ -154,7 +141,7 @@ def _case(config: Config, name: str, setting: Setting, on_step: OnStep) -> Measu
         metrics = {RELATIVE: _log10_relative, STABLE: stable_rank}
         found[format_] = trace(plain, x.to(dtype), metrics=metrics, token_mask=token_mask).table
     table = tables.joined({name: tables.joined(found)}, column="model")
-    return Measured(table, doubts({name: (scaled,)}))
+    return Measured(table, doubts({name: scaled}))
 
 
 def _relative(traced: Trace) -> pl.DataFrame:
@@ -166,7 +153,7 @@ def _open(sample: pl.DataFrame) -> bool:
     return float(sample.sort("layer")["value"][-1]) > math.log10(DIFFERENT)
 
 
-def _search(config: Config, name: str, setting: Setting, on_step: OnStep) -> Measured:
+def _search(config: Config, name: str, setting: Setting, on_step: kit.OnStep) -> Measured:
     """Which runs' tokens stay apart, their share, and their stable rank, by logit scale."""
     settings = [
         replace(setting, logits=logits, shared=shared)
@@ -174,7 +161,7 @@ def _search(config: Config, name: str, setting: Setting, on_step: OnStep) -> Mea
         for logits in config.scales
     ]
     rows: list[tuple[Any, ...]] = []
-    for one, _ in tracked(settings, on_step):
+    for one, _ in kit.tracked(settings, on_step):
         ends = [_end(config, one, config.seed + draw) for draw in range(config.draws)]
         apart = torch.cat([each for each, _ in ends]).double()
         ranks = torch.cat([rank for _, rank in ends])
@@ -186,7 +173,7 @@ def _search(config: Config, name: str, setting: Setting, on_step: OnStep) -> Mea
             for run in apart.nonzero()[:, 0].tolist()
         ]
     names = ("model", "variant", "parameter", "setting", "sample", "metric", "value")
-    return Measured(tables.frame(dict(zip(names, zip(*rows, strict=True), strict=True))), {})
+    return Measured(tables.from_rows(names, rows), {})
 
 
 def _end(config: Config, setting: Setting, seed: int) -> tuple[Tensor, Tensor]:
@@ -204,18 +191,18 @@ def _log10_relative(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:
 
 
 def _sentences(config: Config, table: pl.DataFrame) -> tuple[str, ...]:
-    found = outcomes(table)
+    found = outcomes.outcomes(table)
     return (
-        *([domain(found, config.cases)] if found else []),
+        *([outcomes.domain(found, config.cases)] if found else []),
         *(f"{name}: {one}." for name, one in found.items()),
-        *(noise(found, form) for form in FORMATS),
-        *counts(tables.summary(table), config.search_layers),
+        *(outcomes.noise(found, form) for form in FORMATS),
+        *outcomes.counts(tables.summary(table), config.search_layers),
     )
 
 
-def _drawings(config: Config) -> Iterator[Drawing]:
+def _drawings(config: Config) -> Iterator[kit.Drawing]:
     for factor, group in config.factors:
-        yield Drawing(
+        yield kit.Drawing(
             "by_depth",
             f"{factor.capitalize()}: scaled arithmetic beside plain numbers.",
             RELATIVE,
@@ -224,7 +211,7 @@ def _drawings(config: Config) -> Iterator[Drawing]:
             FLOORS,
         )
     if config.sweeps:
-        yield Drawing(
+        yield kit.Drawing(
             "by_setting",
             "The share of runs whose tokens still differ by a hundredth of their size at the end.",
             SHARE,
