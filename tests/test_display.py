@@ -22,6 +22,7 @@ from rankscope.deep import SplitState
 from rankscope.masks import Causal, Explicit, Full, as_mask, from_edges, window
 from rankscope.metrics import deviations, spectra
 from rankscope.network import Described
+from rankscope.numerals import short
 from rankscope.tracing import Provenance, Trace
 
 NET = Network.random(Spec(3, 2, 8, init="lecun"), seed=4)
@@ -144,7 +145,7 @@ def test_a_trace_shows_the_means_of_each_layer():
         "other",
         "0",
         "2",
-        "-inf",
+        "−∞",
         "1",
         "0.5",
         "7",
@@ -177,8 +178,8 @@ def test_paths_show_the_shares_of_the_last_layer():
         "projection",
     ]
     assert [text[5 + 4 * row] for row in range(5)] == ["0", "1", "2", "3", "biases"]
-    assert [text[6 + 4 * row] for row in range(5)] == [f"{value:.4g}" for value in means]
-    assert f"share in the last layer {max(means[:4]):.3g}, of length" in repr(found)
+    assert [text[6 + 4 * row] for row in range(5)] == [short(value) for value in means]
+    assert f"share in the last layer {short(max(means[:4]))}, of length" in repr(found)
 
 
 def test_heads_and_top_paths_name_the_largest():
@@ -186,7 +187,7 @@ def test_heads_and_top_paths_name_the_largest():
     means = heads.table.filter(metric="residual_share").drop("metric")
     means = means.group_by("layer", "head").mean()
     layer, head, value = means.sort("value")[-1].select("layer", "head", "value").row(0)
-    assert repr(heads).endswith(f"residual share {value:.3g}, head {head} of layer {layer}")
+    assert repr(heads).endswith(f"residual share {short(value)}, of head {head} in layer {layer}")
     top = top_paths(NET, X, count=2)
     assert repr(top).endswith(f"proven; the largest {top.values[0]:.4g}: {top.paths[0]}")
 

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from rankscope.errors import InputError
+from rankscope.checks import whole
+from rankscope.errors import InputError, ShapeError
 
 
 class Batch(NamedTuple):
@@ -26,18 +27,27 @@ def batches(
 ) -> Iterator[Batch]:
     """Samples, ``size`` at a time; a mask ``(token,)`` belongs to all of them.
 
+    >>> from rankscope.batches import batches
+    >>> import torch
     >>> import torch
     >>> [batch.start for batch in batches(torch.zeros(5, 3, 2), size=2)]
     [0, 2, 4]
     """
-    if size < 1:
-        raise InputError(f"batch_size={size} is out of range; expected 1 or more.")
+    whole("batch_size", size, least=1)
     if not len(x):
         raise InputError("there is no sample to run; x has no rows.")
+    _check_rows(x, token_mask=token_mask, measured=measured)
     for start in range(0, len(x), size):
         chunk = slice(start, start + size)
         yield Batch(start, x[chunk], _part(token_mask, chunk), _part(measured, chunk))
 
 
 def _part(mask: Tensor | None, chunk: slice) -> Tensor | None:
-    return mask if mask is None or mask.ndim < 2 else mask[chunk]
+    """The rows of a mask that belong to a batch; a mask of one row belongs to all of them."""
+    return mask if mask is None or mask.ndim < 2 or len(mask) == 1 else mask[chunk]
+
+
+def _check_rows(x: Tensor, **masks: Tensor | None) -> None:
+    for name, mask in masks.items():
+        if mask is not None and mask.ndim > 1 and len(mask) not in (1, len(x)):
+            raise ShapeError(f"{name} has {len(mask)} rows for {len(x)} samples; give one each.")

@@ -21,6 +21,7 @@ def whole(
 ) -> int:
     """A whole number in a range, or an error that names it.
 
+    >>> from rankscope.checks import whole
     >>> whole("count", 3, least=1)
     3
     """
@@ -154,6 +155,19 @@ def valid_mask(
         where = f"sample {empty.nonzero()[0].tolist()}" if empty.ndim else "the sample"
         raise InputError(f"{name} leaves no token in {where}; drop empty sequences first.")
     return token_mask
+
+
+def measured_tokens(
+    measured: Tensor | None, token_mask: TokenMask | None, shape: tuple[int, ...]
+) -> TokenMask | None:
+    """The tokens that count: those that are measured (None for all), and never padding."""
+    if measured is None:
+        return token_mask
+    measured = valid_mask(measured, shape, name="measured")
+    if token_mask is None:
+        return measured
+    both = measured & token_mask.to(measured.device)
+    return valid_mask(both, shape, name="measured, less padding,")
 
 
 def valid_counts(x: Tokens, token_mask: TokenMask | None) -> Tensor:

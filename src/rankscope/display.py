@@ -8,16 +8,18 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from itertools import groupby
 
+from rankscope.numerals import short
+
 MOST_ROWS = 25
 """Tables in notebooks have no more rows than this; of more, some evenly spaced ones are shown."""
 
 _FONT = "font-family:system-ui,sans-serif;font-size:13px"
-_CELL = "padding:2px 8px;text-align:right"
 
 
 def card(title: str, *parts: str) -> str:
     """A title above pieces of HTML.
 
+    >>> from rankscope.display import card
     >>> print(card("a < b"))
     <div style="font-family:system-ui,sans-serif;font-size:13px"><b>a &lt; b</b></div>
     """
@@ -29,14 +31,20 @@ def paragraph(text: str) -> str:
     return f'<div style="margin:4px 0">{escape(text)}</div>'
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Cells of text under a header."""
-    head = "".join(f'<th scope="col" style="{_CELL}">{escape(cell)}</th>' for cell in header)
+def table(header: Sequence[str], rows: Iterable[Sequence[object]], *, caption: str = "") -> str:
+    """Cells under a header, shown as their text.
+
+    >>> from rankscope.display import table
+    >>> table(["mask"], [["a<b"]])
+    '<table><tr><th>mask</th></tr><tr><td>a&lt;b</td></tr></table>'
+    """
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
     body = "".join(
-        "<tr>" + "".join(f'<td style="{_CELL}">{escape(cell)}</td>' for cell in row) + "</tr>"
-        for row in rows
+        f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows
     )
-    return f'<table style="border-collapse:collapse"><tr>{head}</tr>{body}</table>'
+    top = f"<caption>{escape(caption)}</caption>" if caption else ""
+    top += f"<tr>{head}</tr>" if head else ""
+    return f"<table>{top}{body}</table>"
 
 
 def grid(rows: Sequence[Sequence[bool]], label: str) -> str:
@@ -62,6 +70,7 @@ def grid(rows: Sequence[Sequence[bool]], label: str) -> str:
 def some(values: Sequence[int]) -> list[int]:
     """All values, or evenly spaced ones from the first to the last where there are too many.
 
+    >>> from rankscope.display import some
     >>> some(range(1000))[:3]
     [0, 42, 83]
     """
@@ -80,6 +89,7 @@ def mean(values: Iterable[float]) -> float:
 def listed(words: Sequence[str], most: int = 6) -> str:
     """Words in a row, the first few of many.
 
+    >>> from rankscope.display import listed
     >>> listed(["a", "b", "c"], most=2)
     'a, b and 1 more'
     """
@@ -91,13 +101,14 @@ def listed(words: Sequence[str], most: int = 6) -> str:
 def span(values: Iterable[float]) -> str:
     """The least and the greatest of some numbers.
 
+    >>> from rankscope.display import span
     >>> span([2.0, 1.0])
     '1 to 2'
     """
     numbers = sorted(values)
     if not numbers:
         return "none"
-    ends = f"{numbers[0]:.4g}", f"{numbers[-1]:.4g}"
+    ends = short(numbers[0]), short(numbers[-1])
     return ends[0] if ends[0] == ends[1] else " to ".join(ends)
 
 

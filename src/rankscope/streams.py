@@ -17,6 +17,7 @@ import torch
 def stream(seed: int, *purpose: str | int) -> torch.Generator:
     """A generator for one purpose under one seed.
 
+    >>> from rankscope.streams import stream
     >>> import torch
     >>> a, b = stream(0, "weights", 0, "query"), stream(0, "embedding", "tokens")
     >>> bool(torch.equal(torch.randn(8, generator=a), torch.randn(8, generator=b)))

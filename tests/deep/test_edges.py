@@ -121,7 +121,7 @@ def test_a_network_that_explodes_beyond_all_logarithms(tokens, lively, monkeypat
         return replace(state, deviation=replace(state.deviation, log=state.log_scale + math.inf))
 
     monkeypatch.setattr(_run, "apply_block", exploded)
-    with pytest.raises(InputError, match=r"layer 1: the hidden state is beyond all numbers"):
+    with pytest.raises(InputError, match=r"layer 1: the hidden state has overflowed"):
         logs(lively(spec()), tokens(1, 3, 4))
 
 

@@ -100,6 +100,31 @@ def test_a_builtin_reads_text_offline() -> None:
     assert 0.9 < residual(x, relative=True).mean() < 1.01
 
 
+def test_length_cuts_texts_and_nothing_else() -> None:
+    loaded = load("distilbert", init=True)
+    for length in (3, 7):
+        assert loaded.inputs(passages()[:2], length=length).x.shape == (2, length, 768)
+        assert loaded.arguments(passages()[:2], length=length)["input_ids"].shape == (2, length)
+    ids = torch.ones(1, 9, dtype=torch.long)
+    assert loaded.inputs(ids).x.shape == (1, 9, 768)
+    for given in (ids, torch.zeros(1, 9, 768)):
+        with pytest.raises(InputError, match=r"length=5 cuts texts.*ids\[:, :length\]"):
+            loaded.inputs(given, length=5)
+    seeing = load(lively("vit"))
+    with pytest.raises(InputError, match=r"length=5 cuts texts.*Images have one length"):
+        seeing.inputs(seeing.noise_images(1), length=5)
+    for length in (0, -1):
+        with pytest.raises(InputError, match=f"length={length} is out of range"):
+            loaded.inputs(["A text."], length=length)
+
+
+def test_what_was_loaded_prints_in_a_line() -> None:
+    for loaded in (load("distilbert", init=True), load(lively("vit"))):
+        assert len(repr(loaded)) < 600
+        assert loaded.name in repr(loaded)
+        assert loaded.network.spec.describe()[:100] in repr(loaded)
+
+
 def test_images_and_noise() -> None:
     loaded = load(lively("vit"))
     noise = loaded.noise_images(2)

@@ -19,6 +19,8 @@ from rankscope.masks import (
     Strided,
     Window,
     as_mask,
+    intersection,
+    union,
     window,
 )
 
@@ -99,3 +101,26 @@ def test_what_cannot_be_read(written, words):
 def test_things_that_are_no_mask(thing):
     with pytest.raises(KindError, match="expected a name, a Mask, or a boolean tensor"):
         as_mask(thing)
+
+
+def test_a_seed_is_for_random_masks_that_name_none():
+    assert as_mask("random:2", seed=5) == Random(2, 5)
+    assert as_mask("random:2:7", seed=5) == Random(2, 7)
+    assert as_mask("bigbird:2:1:2", seed=5) == BigBird(2, 1, 2, 5)
+    assert as_mask("bigbird:2:1:2:0", seed=5) == BigBird(2, 1, 2, 0)
+    assert as_mask("random:2 | random:3:1 & causal", seed=5) == union(
+        Random(2, 5), intersection(Random(3, 1), Causal())
+    )
+    for name in ("random:2", "bigbird:2:1:2"):
+        assert as_mask(name) == as_mask(name, seed=0) != as_mask(name, seed=1)
+    for name, form in NAMES.items():
+        if not form.drawn:
+            written = ":".join([name, *["2"] * form.least])
+            assert as_mask(written, seed=5) == as_mask(written)
+    assert as_mask(Random(2), seed=5) == Random(2)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.0, None, True])
+def test_seeds_that_are_none(seed):
+    with pytest.raises((SpecError, KindError), match="seed="):
+        as_mask("random:2", seed=seed)

@@ -326,3 +326,64 @@ def test_a_budget_can_be_proven_enough() -> None:
     found = top_paths(net, batch(), count=1, budget=2)
     assert found.proven
     assert found.paths[0] == Path.of(None, None, None)
+
+
+MEASURED = torch.tensor([[True, False, True, True, False], [False, True, True, True, True]])
+
+
+def shares_by_hand(part, whole, kept):
+    """Residual in the composite norm at the mean, Frobenius norm, projection, on kept tokens."""
+    part, whole = part[kept], whole[kept]
+
+    def composite(rows):
+        rest = (rows - rows.mean(0)).abs()
+        return float((rest.sum(0).max() * rest.sum(1).max()).sqrt())
+
+    return {
+        "residual_share": composite(part) / composite(whole),
+        "norm_share": float(part.norm() / whole.norm()),
+        "projection": float((part * whole).sum() / whole.square().sum()),
+    }
+
+
+@pytest.mark.parametrize("token_mask", [None, MASK], ids=["no padding", "padding"])
+@kinds
+def test_measured_tokens_alone_count_in_the_shares(kind, token_mask) -> None:
+    net, x = Network.random(KINDS[kind], dtype=torch.float64), batch()
+    found = path_lengths(net, x, token_mask=token_mask, measured=MEASURED)
+    seen = path_lengths(net, x, token_mask=token_mask)
+    # The network sees all tokens, measured or not.
+    assert torch.equal(found.contributions, seen.contributions)
+    assert found.reconstruction_error == seen.reconstruction_error
+    last = found.table.filter(layer=net.spec.layers)
+    kept = MEASURED if token_mask is None else MEASURED & token_mask
+    parts = {**dict(enumerate(found.contributions)), None: found.bias}
+    for row in last.iter_rows(named=True):
+        sample, part = row["sample"], parts[row["length"]]
+        by_hand = shares_by_hand(part[sample], found.output[sample], kept[sample])
+        assert row["value"] == pytest.approx(by_hand[row["metric"]], rel=1e-9, abs=1e-12)
+    assert found.table.filter(layer=0, length=0)["value"].to_list() == pytest.approx([1.0] * 6)
+
+
+@pytest.mark.parametrize("token_mask", [None, MASK], ids=["no padding", "padding"])
+def test_measured_tokens_alone_count_in_the_shares_of_heads(token_mask) -> None:
+    net, x = Network.random(KINDS["pre-norm"], dtype=torch.float64), batch()
+    found = head_shares(net, x, token_mask=token_mask, measured=MEASURED)
+    kept = MEASURED if token_mask is None else MEASURED & token_mask
+    for row in found.table.iter_rows(named=True):
+        sample, part = row["sample"], found.contributions[row["layer"] - 1, row["head"]]
+        by_hand = shares_by_hand(part[sample], found.output[sample], kept[sample])
+        assert row["value"] == pytest.approx(by_hand[row["metric"]], rel=1e-9, abs=1e-12)
+
+
+def test_measured_everything_is_the_default_and_nothing_is_refused() -> None:
+    net, x = Network.random(KINDS["pre-norm"], dtype=torch.float64), batch()
+    every = torch.ones(5, dtype=torch.bool)
+    assert path_lengths(net, x, measured=every).columns == path_lengths(net, x).columns
+    for ask in (path_lengths, head_shares):
+        with pytest.raises(InputError, match="measured leaves no token in sample"):
+            ask(net, x, measured=~every)
+        with pytest.raises(InputError, match="measured, less padding, leaves no token"):
+            ask(net, x, token_mask=MASK, measured=torch.tensor([False] * 4 + [True]))
+        with pytest.raises(KindError, match=r"measured is torch\.int64"):
+            ask(net, x, measured=every.long())

@@ -1,6 +1,5 @@
 """From options to what is asked about; imported only once a command runs."""
 
-import inspect
 import re
 import sys
 from collections.abc import Sequence
@@ -66,8 +65,7 @@ def subject(
 
 def mask(name: str, seed: int) -> Mask:
     """A mask by its name; one that is drawn and names no seed of its own follows ``seed``."""
-    takes_seed = "seed" in inspect.signature(as_mask).parameters  # until it does
-    return as_mask(name, **({"seed": seed} if takes_seed else {}))
+    return as_mask(name, seed=seed)
 
 
 def masks(listed: Sequence[str], seed: int) -> tuple[Mask, ...]:

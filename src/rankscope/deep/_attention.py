@@ -1,4 +1,4 @@
-"""Attention on ``1xᵀ + eˢR`` (derived, theory section 5).
+"""Attention on ``1xᵀ + eˢR`` (derived: docs/theory.md, section 5).
 
 ``P`` is row-stochastic, so ``P(1xᵀ + eˢR) = 1xᵀ + eˢPR``, and with ``P = 1qᵀ + e^λΔ`` the output is
 

@@ -2,8 +2,8 @@
 
 Plain scores, ``q_i·k_j``: with ``q_i = q̄ + eˢδq_i`` and ``k_j = k̄ + eˢδk_j`` all terms that depend
 on the query alone drop out of the softmax; ``eˢ q̄·δk_j`` is the same for all queries; only
-``e^{2s} δq_i·δk_j`` is a query's own (theory section 5). A bias of keys joins the former, a bias of
-pairs of positions the latter.
+``e^{2s} δq_i·δk_j`` is a query's own (docs/theory.md, section 5). A bias of keys joins the
+former, a bias of pairs of positions the latter.
 """
 
 import math

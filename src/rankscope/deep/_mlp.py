@@ -1,9 +1,9 @@
-"""MLPs on ``1xᵀ + eˢR``: ``φ(a + h) − φ(a)`` without cancellation (derived, theory section 5).
+"""MLPs on ``1xᵀ + eˢR``: ``φ(a + h) − φ(a)`` without cancellation.
 
-``a`` is common to all tokens, so a Taylor polynomial at ``a`` serves them all where h is small;
-where it is not, the plain difference is exact enough. Activations are homogeneous far from 1,
-``φ(cz) = cφ(z)`` up to rounding for tiny c and for huge c, so that inputs beyond all floats are
-moved back into their range first.
+Derived (docs/theory.md, section 5). ``a`` is common to all tokens, so one Taylor polynomial at
+``a`` serves them all where h is small; where it is not, the plain difference is exact enough.
+Activations are homogeneous far from 1, ``φ(cz) = cφ(z)`` up to rounding for tiny c and for huge c,
+so inputs outside the range of floats are moved back into it first.
 """
 
 import math

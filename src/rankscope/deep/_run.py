@@ -21,8 +21,8 @@ def deep_states(
 ) -> Iterator[tuple[int, SplitState]]:
     """Each layer's number and its hidden state as ``1xᵀ + eˢR``; layer 0 is the input.
 
-    Float64 throughout: a network of other numbers is converted (its weights are taken at their
-    word), and left as it was.
+    Float64 throughout: a network in another precision is converted, its weights being treated as
+    exact, and itself left unchanged.
     """
     network, x = _as_float64(network, x)
     x, token_mask = network.prepare(x, token_mask)
@@ -102,7 +102,7 @@ def _check_biases(block: Block, layer: int) -> None:
 
 
 def _check(state: SplitState, block: Block, layer: int) -> None:
-    """Raise, naming the layer, where a state is no number any more."""
+    """Raise, naming the layer, where a state has overflowed."""
     # An entry that is infinite or NaN has made its logarithm so too.
     if bool((state.common.log < math.inf).all()) and bool((state.log_scale < math.inf).all()):
         return
@@ -111,6 +111,5 @@ def _check(state: SplitState, block: Block, layer: int) -> None:
     if bad:
         raise InputError(f"layer {layer}: the weights {bad[0]} are not finite.")
     raise InputError(
-        f"layer {layer}: the hidden state is beyond all numbers; "
-        "make the weights smaller, or add a norm."
+        f"layer {layer}: the hidden state has overflowed; make the weights smaller, or add a norm."
     )

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from rankscope.display import span
+from rankscope.numerals import power_of_ten
 from rankscope.shapes import PerSample
 
 Mantissa = Float[Tensor, "batch *rest"]
@@ -33,6 +33,8 @@ class ScaledTensor:
     def of(cls, values: Mantissa, log: PerSample | float = 0.0) -> "ScaledTensor":
         """``e^log · values``, with the size of the values moved into the logarithm.
 
+        >>> import torch
+        >>> from rankscope.deep import ScaledTensor
         >>> ScaledTensor.of(torch.tensor([[0.0, -20.0]])).mantissa
         tensor([[ 0., -1.]])
         """
@@ -44,7 +46,9 @@ class ScaledTensor:
 
     def sizes(self) -> str:
         """The largest entries of the samples, in words."""
-        return f"largest entries 10^({span((self.log / math.log(10)).tolist())})"
+        logs = (self.log / math.log(10)).tolist()
+        least, most = (power_of_ten(end) for end in (min(logs), max(logs)))
+        return f"largest entries {least}" if least == most else f"largest entries {least} to {most}"
 
     def times_exp(self, log: PerSample | float) -> "ScaledTensor":
         """The same, times ``e^log``."""

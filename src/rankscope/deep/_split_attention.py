@@ -1,7 +1,7 @@
 """Attention weights as ``P = 1qᵀ + e^λ Δ``: what all queries agree on, and what each adds to it.
 
-Derived (theory section 5). ``q`` is the softmax of logits that are the same for every query; a
-query adds ``D`` of its own, and then
+Derived (docs/theory.md, section 5). ``q`` is the softmax of logits that are the same for every
+query; a query adds ``D`` of its own, and then
 
     ``P_ij − q_j = q_j (expm1 D_ij − m_i) / (1 + m_i)``,  ``m_i = Σ_j q_j expm1 D_ij``,
 

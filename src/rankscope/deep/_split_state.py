@@ -1,8 +1,8 @@
 """Hidden states as ``1xᵀ + eˢR``: what all tokens have in common, and what is left of each.
 
-Derived (theory section 5). Plain floats hold a hidden state to sixteen digits, so tokens that agree
-further than that look equal. Here the common part and the deviations are kept apart, each with an
-exponent of its own, and every part of a block acts on the two without ever adding them up.
+Derived (docs/theory.md, section 5). Plain floats hold a hidden state to sixteen digits, so tokens
+that agree to more digits look equal. Here the common part and the deviations are kept apart, each
+with an exponent of its own, and every part of a block acts on both without ever adding them up.
 """
 
 import math
@@ -23,9 +23,12 @@ from rankscope.shapes import PerSample
 class SplitState:
     """The tokens of a batch: ``common`` to all of them, plus a ``deviation`` each.
 
+    >>> import math
+    >>> import torch
+    >>> from rankscope.deep import SplitState
     >>> state = SplitState.of(torch.tensor([[[1.0, 0.0], [1.0, 2e-300]]], dtype=torch.float64))
-    >>> state.log_scale / math.log(10)
-    tensor([-300.], dtype=torch.float64)
+    >>> round(float(state.log_scale) / math.log(10), 9)
+    -300.0
 
     ``common`` is ``(batch, feature)``, ``deviation`` ``(batch, token, feature)`` with the mean of
     its tokens at zero and zeros at padding. The theory's names: ``x``, ``R`` with ``max|R| = 1``,
@@ -38,7 +41,7 @@ class SplitState:
 
     @classmethod
     def of(cls, x: Tensor, token_mask: Tensor | None = None) -> "SplitState":
-        """A plain hidden state ``(batch, token, feature)``, which is taken at its word."""
+        """A plain hidden state ``(batch, token, feature)``; its values are treated as exact."""
         x, token_mask = measurable(x, token_mask)
         if x.ndim != 3:
             raise ShapeError(f"x has shape {tuple(x.shape)}, expected (batch, token, feature).")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from rankscope.checks import valid_mask
+from rankscope.checks import measured_tokens
 from rankscope.deep._run import deep_states
 from rankscope.deep._split_state import SplitState
 from rankscope.metrics import Center, Norm
@@ -31,8 +31,12 @@ def deep_trace(
 ) -> Trace:
     """Run a network in scaled arithmetic and take every layer's residual, to 10^−100000 and below.
 
-    >>> san = Network.random(Spec(9, 2, 8, mlp_ratio=0, norm="none", skip=False), seed=0)
+    >>> import torch
+    >>> from rankscope import Network, Spec, deep_trace
+    >>> san = Network.random(Spec.pure_attention(9, 2, 8), seed=0)
     >>> deep = deep_trace(san, torch.randn(1, 5, 8))
+    >>> max(deep.columns["layer"])
+    9
 
     By layer (0 is the input) and sample: ``log10_residual``, ``log10_relative_residual``; and from
     layer 1 on what the layer made of the residual r before it: ``local_exponent``, the ratio of the
@@ -51,7 +55,8 @@ def deep_trace(
     last: SplitState | None = None
     for layer, state in deep_states(network, x, token_mask):
         if measured is not None and layer == 0:
-            measured = _valid_measured(measured, state)
+            shape = tuple(state.mantissa.shape[:-1])
+            measured = measured_tokens(measured, state.token_mask, shape)
         seen = state if measured is None else replace(state, token_mask=measured.to(state.device))
         log = seen.log_residual(norm=norm, center=center) / _LOG_10
         whole = seen.log_norm(norm=norm) / _LOG_10
@@ -67,21 +72,12 @@ def deep_trace(
             notes["beyond"] = f"from layer {layer} on the logarithm itself is below −1.8e308"
         elif "doubt" not in notes and _doubtful(last, state):
             notes["doubt"] = (
-                f"at layer {layer} a residual that was not small lost more than 14 digits at once: "
-                "tokens that agreed to 16 digits while others did not may have been all that was "
-                "left, and what was between them is not kept"
+                f"at layer {layer} a residual that was not small fell by more than 14 orders of "
+                "magnitude at once: what is left may be differences between tokens that agreed to "
+                "16 digits, and those are not resolved"
             )
         before, last = log, state
     return Trace(_columns(rows), replace(Provenance.of(network), notes=notes))
-
-
-def _valid_measured(measured: Tensor, state: SplitState) -> Tensor:
-    """The tokens that count: padding never does."""
-    shape = tuple(state.mantissa.shape[:-1])
-    measured = valid_mask(measured, shape, name="measured").to(state.device)
-    if state.token_mask is None:
-        return measured
-    return valid_mask(measured & state.token_mask, shape, name="measured, less padding,")
 
 
 def _relative(log: PerSample, whole: PerSample) -> PerSample:

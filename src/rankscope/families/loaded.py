@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rankscope.checks import valid_mask
+from rankscope.checks import valid_mask, whole
 from rankscope.display import cut
 from rankscope.errors import InputError, KindError, ShapeError, SourceError
 from rankscope.families.family import Family, Original
@@ -66,9 +66,10 @@ class Loaded:
     ) -> BlockInput:
         """Texts, token ids, images or embeddings → the blocks' input.
 
-        Texts are tokenised (cut to ``length`` tokens) and padded; integers are token ids
-        ``(batch, token)``; reals of three axes are embeddings in place of the original's word
-        embeddings, of four axes images. The rest of the embedding is the original's own.
+        Texts are tokenised (cut to ``length`` tokens, special ones among them) and padded; integers
+        are token ids ``(batch, token)``; reals of three axes are embeddings in place of the
+        original's word embeddings, of four axes images. The rest of the embedding is the
+        original's own.
         """
         arguments = self.arguments(source, token_mask=token_mask, length=length)
         body = self.body
@@ -97,11 +98,10 @@ class Loaded:
             if isinstance(source, str):
                 raise KindError("give texts in a list: loaded.inputs(['...']).")
             if all(isinstance(one, str) for one in source):
-                if token_mask is not None or (length is not None and length < 1):
-                    raise InputError(
-                        "texts are padded and masked here: give no token_mask, and a length of at "
-                        f"least 1 (got length={length})."
-                    )
+                if token_mask is not None:
+                    raise InputError("texts are padded and masked here: give no token_mask.")
+                if length is not None:
+                    whole("length", length, least=1)
                 return self._text(source, length)
             if self.processor is None:
                 raise KindError(
@@ -109,6 +109,11 @@ class Loaded:
                     "not tensors need an image processor, and this model came without one."
                 )
             source = self.processor(images=list(source), return_tensors="pt")["pixel_values"]
+        if length is not None:
+            raise InputError(
+                f"length={length} cuts texts, which are tokenised here; token ids and embeddings "
+                "are cut by whoever gives them: ids[:, :length]. Images have one length."
+            )
         assert isinstance(source, Tensor)
         tensor = source.to(next(self.body.parameters()).device)
         self._check(tensor)

@@ -88,6 +88,7 @@ class EdgeList(LengthMask):
 def from_edges(tokens: int, edges: Iterable[tuple[int, int]] | Tensor) -> EdgeList:
     """The mask with the given edges ``(key, query)``: information goes from key to query.
 
+    >>> from rankscope.masks import from_edges
     >>> print(from_edges(3, [(0, 0), (0, 1), (1, 2)]).picture(3))
     ■ · ·
     ■ · ·

@@ -104,6 +104,7 @@ class Prefix(Mask):
 def window(reach: int) -> Window:
     """A sliding window of ``reach`` tokens to either side.
 
+    >>> from rankscope.masks import window
     >>> print(window(1).picture(3))
     ■ ■ ·
     ■ ■ ■

@@ -71,6 +71,7 @@ class Mask(ABC):
     def matrix(self, tokens: int) -> Bool[Tensor, "query key"]:
         """The mask of a sequence without padding.
 
+        >>> from rankscope.masks import Causal
         >>> Causal().matrix(2)
         tensor([[ True, False],
                 [ True,  True]])
@@ -83,6 +84,7 @@ class Mask(ABC):
     def edges(self, tokens: int) -> Edges:
         """The allowed pairs of a sequence without padding, listed without a dense matrix.
 
+        >>> from rankscope.masks import Causal
         >>> Causal().edges(2)
         Edges(query=tensor([0, 1, 1]), key=tensor([0, 0, 1]))
         """
@@ -97,6 +99,7 @@ class Mask(ABC):
     def missing_self_loops(self, tokens: int) -> tuple[int, ...]:
         """The tokens that may not attend to themselves; the theory of masks assumes none.
 
+        >>> from rankscope.masks import Causal
         >>> Causal().missing_self_loops(2)
         ()
         """
@@ -107,6 +110,7 @@ class Mask(ABC):
     def picture(self, tokens: int = 16) -> str:
         """A row of squares for each query, one for each key, filled where it may attend.
 
+        >>> from rankscope.masks import Causal
         >>> print(Causal().picture(3))
         ■ · ·
         ■ ■ ·
@@ -246,6 +250,7 @@ class Intersection(LengthMask):
 def union(*masks: Mask) -> Mask:
     """What any of the masks allows; the order and repetitions make no difference.
 
+    >>> from rankscope.masks import Causal, Window, union
     >>> str(union(Causal(), Window(before=0, after=1)))
     'causal | window(-0, +1)'
     """

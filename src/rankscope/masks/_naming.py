@@ -8,7 +8,7 @@ from torch import Tensor
 from rankscope.errors import KindError, SpecError
 from rankscope.masks._explicit import Explicit
 from rankscope.masks._intervals import BlockLocal, Causal, Full, Prefix, Window, causal_window
-from rankscope.masks._mask import Mask, intersection, union
+from rankscope.masks._mask import Mask, count, intersection, union
 from rankscope.masks._random import Random
 from rankscope.masks._sparse import Dilated, Star, Strided
 from rankscope.masks._unions import BigBird, Fixed
@@ -16,12 +16,16 @@ from rankscope.masks._unions import BigBird, Fixed
 
 @dataclass(frozen=True)
 class _Name:
-    """How a mask is made from the numbers after its name, how many, and what they mean."""
+    """How a mask is made from the numbers after its name, how many, and what they mean.
+
+    The last number of a mask that is ``drawn`` is a seed, which may be left out.
+    """
 
     make: Callable[..., Mask]
     least: int
     most: int
     usage: str
+    drawn: bool = False
 
 
 def _window(before: int, after: int | None = None) -> Window:
@@ -42,20 +46,31 @@ NAMES = {
     "fixed": _Name(Fixed, 1, 1, "fixed:8"),
     "block": _Name(BlockLocal, 1, 1, "block:16"),
     "star": _Name(Star, 1, 1, "star:1"),
-    "random": _Name(Random, 1, 2, "random:2 or random:2:7 (keys, seed)"),
-    "bigbird": _Name(BigBird, 3, 4, "bigbird:3:1:2 (window, hubs, random keys; a seed may follow)"),
+    "random": _Name(Random, 1, 2, "random:2 or random:2:7 (keys, seed)", drawn=True),
+    "bigbird": _Name(
+        BigBird,
+        3,
+        4,
+        "bigbird:3:1:2 (window, hubs, random keys; a seed may follow)",
+        drawn=True,
+    ),
     "prefix": _Name(Prefix, 1, 1, "prefix:4"),
 }
 
 
-def as_mask(mask: "str | Mask | Tensor") -> Mask:
+def as_mask(mask: "str | Mask | Tensor", *, seed: int = 0) -> Mask:
     """A mask from its name, a boolean matrix, or itself.
 
+    >>> from rankscope.masks import as_mask
     >>> str(as_mask("causal & window:8 | star:1"))
     'causal & window(-8, +8) | star(1)'
+    >>> str(as_mask("random:2", seed=5)), str(as_mask("random:2:7", seed=5))
+    ('random(2, seed 5)', 'random(2, seed 7)')
 
-    Names are put together with ``|`` and ``&``, of which ``&`` binds tighter.
+    Names are put together with ``|`` and ``&``, of which ``&`` binds tighter. ``seed`` is that of
+    random masks whose name says none.
     """
+    count("seed", seed, least=0)
     if isinstance(mask, Mask):
         return mask
     if isinstance(mask, Tensor):
@@ -67,13 +82,13 @@ def as_mask(mask: "str | Mask | Tensor") -> Mask:
         )
     return union(
         *(
-            intersection(*(_named(name.strip(), mask) for name in both.split("&")))
+            intersection(*(_named(name.strip(), mask, seed) for name in both.split("&")))
             for both in mask.split("|")
         )
     )
 
 
-def _named(written: str, text: str) -> Mask:
+def _named(written: str, text: str, seed: int) -> Mask:
     """One name of the whole ``text``, which errors show."""
     name, *numbers = written.split(":")
     if name not in NAMES:
@@ -89,7 +104,10 @@ def _named(written: str, text: str) -> Mask:
         each.isascii() and each.isdigit() and len(each) < 19 for each in numbers
     ):
         raise SpecError(f"mask={text!r}: {written!r} cannot be read; write {form.usage}.")
+    given = [int(each) for each in numbers]
+    if form.drawn and len(given) < form.most:
+        given.append(seed)
     try:
-        return form.make(*map(int, numbers))
+        return form.make(*given)
     except SpecError as error:
         raise SpecError(f"mask={text!r}: {error}") from error

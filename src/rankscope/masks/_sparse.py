@@ -40,6 +40,7 @@ class OffsetMask(Mask):
 class Dilated(OffsetMask):
     """Every ``step``-th token up to ``reach`` tokens away, to both sides or to the left alone.
 
+    >>> from rankscope.masks import Dilated
     >>> print(Dilated(reach=2, step=2).picture(4))
     ■ · ■ ·
     · ■ · ■
@@ -116,6 +117,7 @@ class Columns(Mask):
 class Star(Mask):
     """Global tokens: hubs see all tokens and are seen by all; the others see hubs and themselves.
 
+    >>> from rankscope.masks import Star
     >>> print(Star(hubs=1).picture(3))
     ■ ■ ■
     ■ ■ ·

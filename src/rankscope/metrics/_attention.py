@@ -16,6 +16,8 @@ from rankscope.shapes import PerHead
 def attention_entropy(attention: Tensor, *, token_mask: Tensor | None = None) -> PerHead:
     """Mean entropy of the rows, in nats: 0 when one-hot, ``log n`` when uniform.
 
+    >>> import torch
+    >>> from rankscope.metrics import attention_entropy
     >>> attention_entropy(torch.full((1, 2, 2), 0.5))
     tensor([0.6931])
     """
@@ -26,8 +28,10 @@ def attention_entropy(attention: Tensor, *, token_mask: Tensor | None = None) ->
 
 
 def dobrushin(attention: Tensor, *, token_mask: Tensor | None = None) -> PerHead:
-    """Ergodicity coefficient ``τ(P) = ½ max_{i,i'} Σ_j |P_ij − P_i'j|`` (theory section 6).
+    """The ergodicity coefficient ``τ(P) = ½ max_{i,i'} Σ_j |P_ij − P_i'j|`` of Dobrushin.
 
+    >>> import torch
+    >>> from rankscope.metrics import dobrushin
     >>> dobrushin(torch.tensor([[[1.0, 0.0], [0.5, 0.5]]]))
     tensor([0.5000])
 
@@ -44,6 +48,8 @@ def dobrushin(attention: Tensor, *, token_mask: Tensor | None = None) -> PerHead
 def second_singular_value(attention: Tensor, *, token_mask: Tensor | None = None) -> PerHead:
     """``σ₂(P)``: what one application leaves of the differences at most; 0 for a single token.
 
+    >>> import torch
+    >>> from rankscope.metrics import second_singular_value
     >>> second_singular_value(torch.eye(2).unsqueeze(0))
     tensor([1.])
     """
@@ -54,8 +60,10 @@ def second_singular_value(attention: Tensor, *, token_mask: Tensor | None = None
 def high_pass_ratio(attention: Tensor, *, token_mask: Tensor | None = None) -> PerHead:
     """``‖P − 11ᵀP/n‖_F / ‖11ᵀP/n‖_F``: how far the queries disagree about where to look.
 
+    >>> import torch
+    >>> from rankscope.metrics import high_pass_ratio
     >>> high_pass_ratio(torch.eye(2).unsqueeze(0))
-    tensor([1.])
+    tensor([1.0000])
 
     The second factor is what all queries have in common (the DC part), the first what they do not
     (the high-pass part); 0 when all rows agree, ``√(n−1)`` for the identity.

@@ -1,9 +1,9 @@
-"""Centers: the row x subtracted from every token before a norm is taken (theory, section 2).
+"""Centers: the row x subtracted from every token before a norm is taken.
 
-The mean is best for every unitarily invariant norm, Frobenius and spectral among them, because
-``X − 1x̄ᵀ = (I − 11ᵀ/n)(X − 1xᵀ)`` for any x, and a projection increases none of them. The median
-is best for ``‖·‖₁``, column by column. ``‖·‖∞`` and the composite are searched for here, each with
-a lower bound that holds for every x.
+See docs/theory.md, section 2. The mean is best for every unitarily invariant norm, Frobenius and
+spectral among them, because ``X − 1x̄ᵀ = (I − 11ᵀ/n)(X − 1xᵀ)`` for any x, and a projection
+increases none of them. The median is best for ``‖·‖₁``, column by column. ``‖·‖∞`` and the
+composite norm need a search, which also gives a lower bound that is valid for every x.
 """
 
 import math
@@ -78,6 +78,8 @@ def optimal_center(
 ) -> Optimum:
     """The center that makes ``norm`` of the residual least, up to a relative ``tolerance``.
 
+    >>> import torch
+    >>> from rankscope.metrics import optimal_center
     >>> optimal_center(torch.tensor([[0.0], [1.0], [5.0]]), "one", None)
     Optimum(center=tensor([1.]), lower_bound=tensor(5.))
 

@@ -1,4 +1,4 @@
-"""The matrix norms of theory section 1, each defined once."""
+"""The matrix norms of docs/theory.md, section 1, each defined once."""
 
 from typing import Literal, get_args
 
@@ -15,7 +15,7 @@ Norm = Literal["composite", "one", "inf", "fro", "spectral"]
 
 
 def matrix_norm(m: Float[Tensor, "*batch row column"], norm: Norm) -> PerSample:
-    """The norms of theory section 1; the composite one is ``√(‖m‖₁ ‖m‖∞)``."""
+    """The norms of docs/theory.md, section 1; the composite one is ``√(‖m‖₁ ‖m‖∞)``."""
     match norm:
         case "one":
             return m.abs().sum(-2).amax(-1)

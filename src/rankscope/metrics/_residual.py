@@ -1,4 +1,4 @@
-"""How far the tokens are from being all alike: the residual of theory section 2."""
+"""How far the tokens are from being all alike: the residual (docs/theory.md, section 2)."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -60,8 +60,10 @@ def residual(
     certified: bool = False,
     tolerance: float = 1e-4,
 ) -> PerSample | Certified:
-    """Distance of the tokens from the nearest rank-one matrix ``1cᵀ`` (D, section 2).
+    """The distance of the tokens from a rank-one matrix ``1cᵀ`` (Dong et al. 2021, section 2).
 
+    >>> import torch
+    >>> from rankscope import residual
     >>> residual(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
     tensor(1.)
 
@@ -93,8 +95,10 @@ def residual(
 
 
 def dispersion(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
-    """``μ(X) = ‖X − 1x̄ᵀ‖_F`` (W, section 3): the Frobenius residual at the mean.
+    """``μ(X) = ‖X − 1x̄ᵀ‖_F`` (Wu et al. 2024, section 3): the Frobenius residual at the mean.
 
+    >>> import torch
+    >>> from rankscope.metrics import dispersion
     >>> dispersion(torch.tensor([[3.0], [1.0]]))
     tensor(1.4142)
     """
@@ -134,6 +138,8 @@ class Deviations:
 def deviations(x: Tensor, *, token_mask: Tensor | None = None) -> Deviations:
     """Center the tokens at their mean once; the residuals are methods of the result.
 
+    >>> import torch
+    >>> from rankscope.metrics import deviations
     >>> deviations(torch.eye(2)).residual()
     tensor(1.)
     """

@@ -15,6 +15,8 @@ def mean_cosine(
 ) -> PerSample:
     """Mean cosine over all pairs of different tokens; no diagonal, no absolute value.
 
+    >>> import torch
+    >>> from rankscope.metrics import mean_cosine
     >>> mean_cosine(torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]))
     tensor(0.3333)
 

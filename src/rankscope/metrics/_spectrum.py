@@ -59,6 +59,8 @@ class Spectra:
 def spectra(x: Tensor, *, token_mask: Tensor | None = None) -> Spectra:
     """Decompose each sample's token matrix once; the ranks are methods of the result.
 
+    >>> import torch
+    >>> from rankscope.metrics import spectra
     >>> spectra(torch.eye(3)).stable_rank()
     tensor(3.)
     """
@@ -77,6 +79,8 @@ def spectra(x: Tensor, *, token_mask: Tensor | None = None) -> Spectra:
 def singular_values(x: Tensor, *, token_mask: Tensor | None = None) -> Spectrum:
     """Singular values of each sample's token matrix, largest first.
 
+    >>> import torch
+    >>> from rankscope.metrics import singular_values
     >>> singular_values(torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
     tensor([4., 3.])
 
@@ -90,6 +94,8 @@ def numerical_rank(
 ) -> Int[Tensor, "*batch"]:
     """How many singular values exceed ``rtol`` times the largest; a zero matrix has rank 0.
 
+    >>> import torch
+    >>> from rankscope.metrics import numerical_rank
     >>> numerical_rank(torch.tensor([[1.0, 2.0], [2.0, 4.0]]))
     tensor(1)
 
@@ -104,6 +110,8 @@ def numerical_rank(
 def stable_rank(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
     """``‖X‖_F² / ‖X‖₂²``: between 1 and the rank; 0 for a zero matrix.
 
+    >>> import torch
+    >>> from rankscope.metrics import stable_rank
     >>> stable_rank(torch.eye(3))
     tensor(3.)
     """
@@ -113,6 +121,8 @@ def stable_rank(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
 def effective_rank(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
     """``exp`` of the entropy of ``σ/Σσ`` (Roy and Vetterli 2007); 0 for a zero matrix.
 
+    >>> import torch
+    >>> from rankscope.metrics import effective_rank
     >>> effective_rank(torch.eye(3))
     tensor(3.)
     """
@@ -122,6 +132,8 @@ def effective_rank(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
 def participation_ratio(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
     """``(Σσ²)² / Σσ⁴``: how many directions share the energy; 0 for a zero matrix.
 
+    >>> import torch
+    >>> from rankscope.metrics import participation_ratio
     >>> participation_ratio(torch.eye(3))
     tensor(3.)
     """
@@ -131,6 +143,8 @@ def participation_ratio(x: Tensor, *, token_mask: Tensor | None = None) -> PerSa
 def spectral_ratio(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
     """``σ₂/σ₁``: 0 exactly at rank one, and for a zero matrix.
 
+    >>> import torch
+    >>> from rankscope.metrics import spectral_ratio
     >>> spectral_ratio(torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
     tensor(0.7500)
     """

@@ -32,6 +32,7 @@ class SelfGated:
     Then ``φ(z) = relu(z) + φ(−|z|)``, and far from 1 φ is homogeneous to all digits. ``series`` is
     that of the gate at a point; ``exact`` is φ by its formula, to the last digit also where tiny.
 
+    >>> from rankscope.network import activation
     >>> import torch
     >>> gelu = activation("gelu").scaled
     >>> print(f"{float(gelu.exact(torch.tensor(-9.0, dtype=torch.float64))):.5e}")
@@ -44,6 +45,7 @@ class SelfGated:
     def coefficients(self, a: Tensor) -> Series:
         """The first Taylor coefficients of φ at ``a``.
 
+        >>> from rankscope.network import activation
         >>> import torch
         >>> silu = activation("silu").scaled
         >>> [float(c) for c in silu.coefficients(torch.tensor(0.0, dtype=torch.float64))[:3]]
@@ -92,6 +94,7 @@ class Activation:
 def activation(name: str) -> Activation:
     """The record of an activation; one that is not known is refused in every room alike.
 
+    >>> from rankscope.network import activation
     >>> activation("relu").lipschitz
     1.0
     """

@@ -19,8 +19,8 @@ class Init:
 
     ``normal``: standard deviation ``scale`` (BERT: 0.02). ``xavier``: Glorot's uniform.
     ``lecun``: normal of variance 1/fan_in. ``orthogonal``: orthogonal value and output matrices,
-    as in W, everything else as ``lecun``. For the last three ``scale`` multiplies the weights.
-    Biases start at zero, gains at one, as everywhere in practice.
+    as in Wu et al. 2024, everything else as ``lecun``. For the last three ``scale`` multiplies the
+    weights. Biases start at zero, gains at one, as everywhere in practice.
     """
 
     kind: InitKind

@@ -26,6 +26,8 @@ ABLATIONS = ("skip", "attention_skip", "mlp_skip", "mlp", "norm")
 class Network(nn.Module):
     """A stack of blocks; maps the first block's input to the last block's output.
 
+    >>> import torch
+    >>> from rankscope import Network, Spec
     >>> net = Network.random(Spec(2, 2, 8), seed=0)
     >>> net(torch.zeros(1, 3, 8)).shape
     torch.Size([1, 3, 8])
@@ -97,6 +99,7 @@ class Network(nn.Module):
     def without(self, *parts: str) -> Self:
         """The same network less some of its parts.
 
+        >>> from rankscope import Network, Spec
         >>> net = Network.random(Spec(2, 2, 8), seed=0)
         >>> san = net.without("skip", "mlp")
 
@@ -135,7 +138,8 @@ class Network(nn.Module):
     def with_identity_mlp(self) -> Self:
         """The same network with the identity where each MLP was, its norm and skip kept.
 
-        This is how the 2021 paper's code takes MLPs away; ``without("mlp")`` takes the whole step.
+        This is how the code of Dong et al. 2021 takes MLPs away; ``without("mlp")`` takes the whole
+        step.
         """
         return self._variant(replace(self.spec, mlp_identity=True))
 

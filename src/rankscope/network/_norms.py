@@ -81,6 +81,9 @@ def build_norm(kind: NormKind, width: int, *, eps: float, bias: bool) -> nn.Modu
 def norm_rule(norm: nn.Module, dtype: torch.dtype) -> NormRule | None:
     """The rule a norm follows on tokens of this dtype; None for the identity.
 
+    >>> from torch import nn
+    >>> import torch
+    >>> from rankscope.network import norm_rule
     >>> norm_rule(nn.LayerNorm(4, eps=0.1), torch.float64).centers
     True
     """

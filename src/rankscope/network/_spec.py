@@ -44,6 +44,7 @@ AnyScores = ScoreKind | Literal["dot"]
 class Spec:
     """What a network is made of, without its weights.
 
+    >>> from rankscope import Spec
     >>> Spec(12, 12, 768, norm_place="post").head_width
     64
 
@@ -96,6 +97,7 @@ class Spec:
     def pure_attention(cls, layers: int, heads: int, width: int, **more: Any) -> Self:
         """Attention and nothing else, the network of the theorems: no MLPs, norms or skips.
 
+        >>> from rankscope import Spec
         >>> Spec.pure_attention(6, 1, 64) == Spec(6, 1, 64, mlp_ratio=0, norm="none", skip=False)
         True
 
@@ -133,6 +135,7 @@ class Spec:
     def describe(self) -> str:
         """The whole spec in words, on one line.
 
+        >>> from rankscope import Spec
         >>> print(Spec(2, 2, 8, norm_place="post", mask="causal").describe())
         2 layers, width 8, 2 heads of width 4, causal mask, layer norm after each sum, skips, \
 MLPs of 32 gelu units, biases, init normal(0.02)

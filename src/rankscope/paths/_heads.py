@@ -7,7 +7,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankscope.checks import measured_tokens
 from rankscope.network import Network
+from rankscope.numerals import short
 from rankscope.paths._frozen import FrozenAttention, FrozenStep, Streams, frozen_steps
 from rankscope.paths._shares import Columns, Shares, mean_shares
 from rankscope.shapes import Hidden
@@ -36,7 +38,8 @@ class HeadShares:
         layer, head = max(shares, key=lambda place: shares[place])
         return (
             f"HeadShares of {layers} layers, {heads} heads, {samples} samples of {tokens} tokens; "
-            f"largest mean residual share {shares[layer, head]:.3g}, head {head} of layer {layer}"
+            f"largest mean residual share {short(shares[layer, head])}, of head {head} in layer "
+            f"{layer}"
         )
 
     @property
@@ -53,11 +56,18 @@ class HeadShares:
         return figures.head_map(self.table)
 
 
-def head_shares(network: Network, x: Tensor, *, token_mask: Tensor | None = None) -> HeadShares:
+def head_shares(
+    network: Network,
+    x: Tensor,
+    *,
+    token_mask: Tensor | None = None,
+    measured: Tensor | None = None,
+) -> HeadShares:
     """For every head, what all paths through it carry to the output.
 
     A head's own output at this input is followed through the rest of the network, every later part
-    frozen. That is about ``H L / 2`` forward passes in all.
+    frozen. That is about ``H L / 2`` forward passes in all. ``measured`` says which tokens count in
+    the shares (default: all).
     """
     x, token_mask = network.prepare(x, token_mask)
     heads = network.spec.heads
@@ -69,7 +79,7 @@ def head_shares(network: Network, x: Tensor, *, token_mask: Tensor | None = None
             opened = _open_heads(step, state)
             streams = torch.cat((streams.to(step.state.device), opened)) if len(opened) else streams
             state = step.state
-    shares = Shares(token_mask)
+    shares = Shares(measured_tokens(measured, token_mask, tuple(x.shape[:-1])))
     shares.record_heads(streams.unflatten(0, (network.spec.layers, heads)), state)
     return HeadShares(streams.unflatten(0, (network.spec.layers, heads)), state, shares.columns)
 

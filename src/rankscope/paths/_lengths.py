@@ -18,10 +18,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rankscope.checks import whole
+from rankscope.checks import measured_tokens, whole
 from rankscope.display import card, some, table
 from rankscope.errors import InputError
 from rankscope.network import Network
+from rankscope.numerals import short
 from rankscope.paths._frozen import FrozenStep, Kind, Longer, Streams, frozen_steps
 from rankscope.paths._shares import Columns, Shares, mean_shares
 from rankscope.shapes import Hidden
@@ -65,7 +66,7 @@ class PathLengths:
         return (
             f"PathLengths 0 to {lengths - 1}{'' if self.complete else ' (longer ones left out)'}, "
             f"{len(self.sums)} layers, {samples} samples of {tokens} tokens; largest mean residual "
-            f"share in the last layer {shares[longest]:.3g}, of length {longest}"
+            f"share in the last layer {short(shares[longest])}, of length {longest}"
         )
 
     def _repr_html_(self) -> str:
@@ -75,7 +76,7 @@ class PathLengths:
         shown: list[int | None] = [*some(range(len(self.contributions))), None]
         rows = [
             ["biases" if length is None else str(length)]
-            + [f"{shares[name][length]:.4g}" for name in names]
+            + [short(shares[name][length]) for name in names]
             for length in shown
         ]
         header = ["length", *(name.replace("_", " ") for name in names)]
@@ -146,17 +147,21 @@ def path_lengths(
     count: Count = "attention",
     max_length: int | None = None,
     token_mask: Tensor | None = None,
+    measured: Tensor | None = None,
 ) -> PathLengths:
     """Split every layer's hidden state into what paths of each length contribute, exactly.
 
+    >>> import torch
+    >>> from rankscope import Network, Spec, path_lengths
     >>> net = Network.random(Spec(2, 2, 8), seed=0).double()
     >>> path_lengths(net, torch.randn(1, 5, 8).double()).reconstruction_error < 1e-12
     True
 
     ``count`` says what makes a path longer: an attention head, an MLP, or both. ``max_length``
-    leaves longer paths out. With all of them at hand the bias stream is what is left of the
-    state, so in float32 it holds the rounding too, about 1e-6. Works for every network: all norms,
-    masks, blocks, families, ablations.
+    leaves longer paths out. ``measured`` says which tokens count in the shares (default: all), so
+    that CLS and the like can be left out of them while the network still sees them. With all paths
+    at hand the bias stream is what is left of the state, so in float32 it contains the rounding,
+    too, about 1e-6. Works for every network: all norms, masks, blocks, families, ablations.
     """
     if count not in get_args(Count):
         raise InputError(f"count={count!r} is unknown; choose one of {', '.join(get_args(Count))}.")
@@ -165,7 +170,8 @@ def path_lengths(
     x, token_mask = network.prepare(x, token_mask)
     counted: tuple[Kind, ...] = ("attention", "mlp") if count == "both" else (count,)
     streams, state = x.unsqueeze(0), x
-    shares, sums, cut = Shares(token_mask), [], False
+    shares = Shares(measured_tokens(measured, token_mask, tuple(x.shape[:-1])))
+    sums, cut = [], False
     biases = _biases(network, x, token_mask)
     with torch.no_grad():
         bias = torch.zeros_like(x)

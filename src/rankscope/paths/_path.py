@@ -16,6 +16,7 @@ from rankscope.streams import stream
 class Path:
     """One choice per layer: a head, counted from 0, or None for the skip.
 
+    >>> from rankscope import Path
     >>> print(Path((2, None, 0)))
     h2 → skip → h0
     >>> Path((2, None, 0)).length
@@ -64,6 +65,7 @@ class Path:
 def enumerate_paths(layers: int, heads: int, *, length: int | None = None) -> Iterator[Path]:
     """All paths in order, or all of one length; there are ``(heads + 1) ** layers`` of them.
 
+    >>> from rankscope import enumerate_paths
     >>> [str(path) for path in enumerate_paths(2, 1)]
     ['skip → skip', 'skip → h0', 'h0 → skip', 'h0 → h0']
     """
@@ -82,9 +84,10 @@ def enumerate_paths(layers: int, heads: int, *, length: int | None = None) -> It
 def sample_paths(
     layers: int, heads: int, *, length: int, count: int, generator: torch.Generator | None = None
 ) -> list[Path]:
-    """Paths of one length, drawn uniformly and independently, as D does for their figure 4.
+    """Paths of one length, drawn uniformly and independently.
 
-    Without a ``generator`` that of seed 0 is used; no global random state is touched.
+    Figure 4 of Dong et al. 2021 is made of such paths. Without a ``generator`` that of seed 0 is
+    used; no global random state is touched.
     """
     _shape(layers, heads)
     _length(length, layers)
@@ -130,6 +133,7 @@ class PathCounts:
 def count_paths(layers: int, heads: int) -> PathCounts:
     """How many paths of each length a network has.
 
+    >>> from rankscope import count_paths
     >>> count_paths(2, 3).counts
     (1, 6, 9)
     """

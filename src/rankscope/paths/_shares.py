@@ -29,18 +29,18 @@ def mean_shares(
 
 
 class Shares:
-    """Collects shares layer by layer and keeps only numbers."""
+    """Collects shares layer by layer, of the tokens that are measured, and keeps only numbers."""
 
-    def __init__(self, token_mask: Tensor | None) -> None:
-        padded = token_mask is not None and not bool(token_mask.all())
-        self._token_mask = token_mask if padded else None
+    def __init__(self, measured: Tensor | None) -> None:
+        some = measured is not None and not bool(measured.all())
+        self._measured = measured if some else None
         self.columns: Columns = {
             name: [] for name in ("layer", "length", "sample", "metric", "value")
         }
 
     def record(self, layer: int, streams: Streams, bias: Hidden, state: Hidden) -> None:
         """The shares of every length and of the biases in one layer's state."""
-        mask = None if self._token_mask is None else self._token_mask.to(state.device)
+        mask = None if self._measured is None else self._measured.to(state.device)
         whole = _sizes(state.unsqueeze(0), state, mask)
         for name, sizes in _sizes(streams, state, mask).items():
             for length, size in enumerate(sizes):
@@ -53,7 +53,7 @@ class Shares:
     ) -> None:
         """The shares of what flows through each head in the last layer's state."""
         self.columns["head"] = []
-        mask = None if self._token_mask is None else self._token_mask.to(state.device)
+        mask = None if self._measured is None else self._measured.to(state.device)
         whole = _sizes(state.unsqueeze(0), state, mask)
         for layer, heads in enumerate(streams, start=1):
             for name, sizes in _sizes(heads, state, mask).items():
@@ -72,7 +72,7 @@ class Shares:
 
 
 def _sizes(streams: Streams, state: Hidden, mask: Tensor | None) -> dict[str, Sizes]:
-    """Residual, norm and projection on the state, for each stream and sample, without padding."""
+    """Residual, norm and projection on the state, by stream and sample, of measured tokens."""
     if mask is not None:
         streams = torch.where(mask.unsqueeze(-1), streams, streams.new_zeros(()))
         mask = mask.expand(streams.shape[:-1])

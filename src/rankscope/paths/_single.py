@@ -49,7 +49,7 @@ def path_matrix(
 def chained_matrices(
     network: Network, x: Tensor, path: Path, *, token_mask: Tensor | None = None
 ) -> Iterator[Float[Tensor, "batch query key"]]:
-    """The product of attention matrices along a path, after each layer (claim D9)."""
+    """The product of attention matrices along a path, after each layer."""
     check_all([path], network.spec.layers, network.spec.heads)
     x, token_mask = network.prepare(x, token_mask)
     tokens = x.shape[1]

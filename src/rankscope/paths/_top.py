@@ -64,6 +64,8 @@ def top_paths(
 ) -> TopPaths:
     """The paths with the largest residual contribution.
 
+    >>> import torch
+    >>> from rankscope import Network, Spec, top_paths
     >>> net = Network.random(Spec(2, 2, 8), seed=0)
     >>> top_paths(net, torch.randn(1, 5, 8), count=1).proven
     True

@@ -27,13 +27,15 @@ def embed(
 ) -> tuple[Float[Tensor, "batch token feature"], Bool[Tensor, "batch token"]]:
     """Random embeddings of texts and their token mask, each text cut to ``length`` tokens.
 
+    >>> from rankscope.text import embed, passages
     >>> x, token_mask = embed(passages()[:2], 16)
     >>> x.shape
     torch.Size([2, 128, 16])
 
     Token plus absolute position, both normal with standard deviation 0.02, then LayerNorm: what
     BERT feeds its blocks before training. Absolute positions leave the scores without pairwise
-    terms, so pure attention on this input collapses doubly exponentially (theory section 5).
+    terms, so pure attention on this input collapses doubly exponentially (docs/theory.md,
+    section 5).
     """
     if isinstance(texts, str) or not texts:
         raise InputError("embed takes a list of one or more texts.")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rankscope.checks import valid_mask
+from rankscope.checks import measured_tokens
 from rankscope.errors import InputError, RankscopeError, ShapeError
 from rankscope.metrics import deviations, spectra
 from rankscope.network import Attention, Block
@@ -131,13 +131,7 @@ class Recorder:
         mask, width = self._on(hidden, self._token_mask), hidden.shape[1]
         if mask is not None and mask.shape[-1] > width and not mask[..., width:].any():
             mask = mask[..., :width]
-        if self._measured is None:
-            return mask
-        shape = tuple(hidden.shape[:2])
-        measured = valid_mask(self._measured.to(hidden.device), shape, name="measured")
-        if mask is not None:
-            measured = valid_mask(measured & mask, shape, name="measured")
-        return measured
+        return measured_tokens(self._on(hidden, self._measured), mask, tuple(hidden.shape[:2]))
 
     @staticmethod
     def _on(tensor: Tensor, mask: Tensor | None) -> Tensor | None:

@@ -8,7 +8,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from rankscope.checks import valid_mask, whole
+from rankscope.batches import batches
+from rankscope.checks import valid_mask
 from rankscope.errors import InputError, KindError
 from rankscope.network import Network
 from rankscope.tracing._blocks import Named, find_blocks
@@ -31,6 +32,8 @@ def trace(
 ) -> Trace:
     """Run a model once and measure every layer's hidden states while it runs.
 
+    >>> import torch
+    >>> from rankscope import Network, Spec, trace
     >>> net = Network.random(Spec(2, 2, 8), seed=0)
     >>> trace(net, torch.randn(1, 5, 8)).table.columns
     ['layer', 'sample', 'metric', 'value']
@@ -81,24 +84,13 @@ def trace_in_batches(
     on_batch: Callable[[], None] | None = None,
 ) -> Trace:
     """``trace`` for more samples than fit at once; ``on_batch`` is called after each batch."""
-    whole("batch_size", batch_size, least=1)
-    if not len(x):
-        raise InputError("there is no sample to trace; x has no rows.")
     parts: list[Trace] = []
-    for start in range(0, len(x), batch_size):
-        chunk = slice(start, start + batch_size)
-        part_mask, part_measured = _part(token_mask, chunk), _part(measured, chunk)
-        parts.append(
-            trace(model, x[chunk], metrics=metrics, token_mask=part_mask, measured=part_measured)
-        )
+    for batch in batches(x, token_mask, measured, size=batch_size):
+        _, some, mask, counted = batch
+        parts.append(trace(model, some, metrics=metrics, token_mask=mask, measured=counted))
         if on_batch is not None:
             on_batch()
     return Trace.joined(parts)
-
-
-def _part(mask: Tensor | None, chunk: slice) -> Tensor | None:
-    """The rows of a mask that belong to a batch; a mask ``(token,)`` belongs to all of them."""
-    return mask if mask is None or mask.ndim < 2 else mask[chunk]
 
 
 def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

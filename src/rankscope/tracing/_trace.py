@@ -11,6 +11,7 @@ from torch import nn
 from rankscope.display import card, cut, listed, mean, paragraph, some, span, table
 from rankscope.errors import InputError
 from rankscope.network import Network
+from rankscope.numerals import short
 from rankscope.tracing._recorder import Columns
 from rankscope.versions import versions
 
@@ -96,7 +97,7 @@ class Trace:
         layers = sorted({layer for layer, _ in values})
         metrics = list(dict.fromkeys(metric for _, metric in values))
         rows = [
-            [str(layer), *(f"{mean(values.get((layer, name), [])):.4g}" for name in metrics)]
+            [str(layer), *(short(mean(values.get((layer, name), []))) for name in metrics)]
             for layer in some(layers)
         ]
         title = f"Trace of {self.provenance.model}"

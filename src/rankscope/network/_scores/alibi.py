@@ -14,6 +14,8 @@ from rankscope.network._scores.base import Bias, Heads, Positions, Scores
 class ALiBi:
     """A penalty of distance, ``−slope_h·|i − j|``, under whatever mask.
 
+    >>> from rankscope import Spec
+    >>> from rankscope.network import ALiBi
     >>> spec = Spec(2, 8, 64, scores=ALiBi(), mask="causal")
 
     Press et al. 2022: without ``slopes``, head h of H (from 1) has ``2^(−8h/H)`` if H is a power of
@@ -64,6 +66,7 @@ class ALiBiScores(Scores):
 def alibi_slopes(heads: int) -> tuple[float, ...]:
     """The published slopes of ALiBi (Press et al. 2022, and their code where no power of two).
 
+    >>> from rankscope.network import alibi_slopes
     >>> alibi_slopes(2)
     (0.0625, 0.00390625)
     """

@@ -17,6 +17,8 @@ Wider = Float[Tensor, "batch head token wider"]
 class GaussianKernel:
     """Softmax of ``−scale·‖qᵢ − kⱼ‖²/(2·bandwidth²)``: keys attract by nearness, not by length.
 
+    >>> from rankscope import Spec
+    >>> from rankscope.network import GaussianKernel
     >>> spec = Spec(2, 2, 8, scores=GaussianKernel(bandwidth=2.0))
 
     Chen et al. 2021 (Skyformer), with rows normalised. ``scale`` is the spec's ``score_scale``, by

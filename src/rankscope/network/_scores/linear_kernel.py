@@ -12,6 +12,8 @@ from rankscope.network._visibility import Visibility
 class LinearKernel:
     """Linear attention: ``P_ij = φ(qᵢ)·φ(kⱼ) / Σ_l φ(qᵢ)·φ(k_l)`` with ``φ = elu + 1``.
 
+    >>> from rankscope import Spec
+    >>> from rankscope.network import LinearKernel
     >>> spec = Spec(2, 2, 8, scores=LinearKernel())
 
     Katharopoulos et al. 2020, eq. 4 and 7. The score scale cancels.

@@ -17,6 +17,8 @@ from rankscope.network._visibility import Visibility
 class Linformer:
     """Attention to ``segments`` averages of neighbouring keys and values instead of all of them.
 
+    >>> from rankscope import Spec
+    >>> from rankscope.network import Linformer
     >>> spec = Spec(2, 2, 8, scores=Linformer(segments=4))
 
     Wang et al. 2020, section 4, with mean pooling for the projection: token p of n real ones falls

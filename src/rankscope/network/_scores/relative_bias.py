@@ -17,6 +17,7 @@ from rankscope.streams import stream
 class RelativeBias:
     """A bias for each head and bucket of distances, as T5's, drawn from a standard normal.
 
+    >>> from rankscope.network import RelativeBias
     >>> from rankscope.network import Spec
     >>> spec = Spec(2, 2, 8, scores=RelativeBias(buckets=32, farthest=128, seed=0))
 

@@ -15,6 +15,7 @@ from rankscope.network._scores.base import Heads, Positions, Scores
 class Rotary:
     """Rotary embeddings with the usual frequencies, ``base^(−2i/head_width)`` for pair i.
 
+    >>> from rankscope.network import Rotary
     >>> from rankscope.network import Spec
     >>> spec = Spec(2, 2, 8, scores=Rotary(base=10000.0))
 

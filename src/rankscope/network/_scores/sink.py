@@ -11,6 +11,8 @@ from rankscope.network._scores.base import Bias, Heads, Positions, Scores
 class Sink:
     """Attention sinks: logits to the first ``tokens`` tokens are raised by ``strength``.
 
+    >>> from rankscope import Spec
+    >>> from rankscope.network import Sink
     >>> spec = Spec(2, 2, 8, scores=Sink(tokens=1, strength=4.0), mask="causal")
 
     After Xiao et al. 2024, who find such tokens in trained models. A bias of keys alone: once the

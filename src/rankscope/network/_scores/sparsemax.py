@@ -12,6 +12,8 @@ from rankscope.network._visibility import Visibility
 class Sparsemax:
     """The nearest point of the simplex to the logits instead of their softmax: many exact zeros.
 
+    >>> from rankscope import Spec
+    >>> from rankscope.network import Sparsemax
     >>> spec = Spec(2, 2, 8, scores=Sparsemax())
 
     Martins and Astudillo 2016.

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankscope.checks import whole
 from rankscope.errors import InputError
 from rankscope.network import Network
-from rankscope.theory._arguments import check_integer
 from rankscope.theory._numbers import format_count, format_range
 from rankscope.theory.equilibria._equilibrium import Equilibrium, measure
 
@@ -46,7 +46,7 @@ def every_rank(tokens: int, *, growth: float = 4.0) -> EveryRank:
     ``growth^(n − 1)`` in each step, and all of them are unstable (derived). For stable ones see
     ``stable_search``.
     """
-    check_integer("tokens", tokens, high=_MOST_TOKENS)
+    whole("tokens", tokens, least=1, most=_MOST_TOKENS)
     if not 4.0 <= growth <= 16.0:
         raise InputError(
             f"growth={growth} is out of range; expected 4 to 16: from 4 on, every token provably "

@@ -9,12 +9,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from rankscope.checks import finite, real
+from rankscope.checks import finite, real, whole
 from rankscope.errors import InputError, KindError, ShapeError
 from rankscope.network import Block, Network
 from rankscope.shapes import Hidden
 from rankscope.streams import stream
-from rankscope.theory._arguments import check_integer
 from rankscope.theory.equilibria._equilibrium import Equilibrium, measure, refine
 
 _LONGEST_CYCLE = 8
@@ -97,7 +96,7 @@ def find_equilibria(
     Computed in float64 whatever the network's dtype.
     """
     for name, count in {"tokens": tokens, "starts": starts, "steps": steps}.items():
-        check_integer(name, count)
+        whole(name, count, least=1)
     if not 0 < tolerance < 1e-2:
         raise InputError(f"tolerance={tolerance} is out of range; expected 0 to 0.01.")
     if not isinstance(network, Network):

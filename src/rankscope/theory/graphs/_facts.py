@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from rankscope.checks import whole
+from rankscope.display import table
 from rankscope.errors import KindError, ShapeError, SpecError
 from rankscope.masks import Mask, as_mask, check_matrix
-from rankscope.theory._html import html_table
 from rankscope.theory.graphs._digraph import Digraph, closed_classes, period
 from rankscope.theory.graphs._eccentricity import EccentricityBounds, diameter_of, radius_of
 from rankscope.theory.graphs._intervals import (
@@ -117,7 +117,7 @@ class GraphFacts:
             ("without self-loop", _describe_positions(self.missing_self_loops)),
             ("powers tend to rank one", "yes" if self.collapses else "no"),
         )
-        return html_table("Graph of a mask", (), rows)
+        return table((), rows, caption="Graph of a mask")
 
 
 def graph_facts(mask: "str | Mask | Tensor | Any", tokens: int | None = None) -> GraphFacts:

@@ -13,11 +13,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rankscope.checks import stochastic, valid_mask
+from rankscope.checks import stochastic, valid_mask, whole
 from rankscope.errors import InputError, KindError, ShapeError
 from rankscope.masks import Mask, as_mask
 from rankscope.metrics import dobrushin
-from rankscope.theory._arguments import check_integer
 from rankscope.theory._numbers import format_count, format_power, format_range
 from rankscope.theory.graphs._digraph import Digraph, closed_classes
 
@@ -211,7 +210,7 @@ def second_eigenvalue(mask: "str | Mask", tokens: int) -> float:
     tokens each token may attend to: in the long run, every layer multiplies the differences
     between tokens by it. A single token has no differences: 0.
     """
-    allowed = as_mask(mask).matrix(check_integer("tokens", tokens)).double()
+    allowed = as_mask(mask).matrix(whole("tokens", tokens, least=1)).double()
     sizes = torch.linalg.eigvals(allowed / allowed.sum(-1, keepdim=True)).abs()
     return float(sizes.sort(descending=True).values[1]) if tokens > 1 else 0.0
 

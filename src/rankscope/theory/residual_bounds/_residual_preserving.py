@@ -24,10 +24,10 @@ import math
 import torch
 from torch import Tensor
 
+from rankscope.checks import whole
 from rankscope.errors import InputError
 from rankscope.network import Network
 from rankscope.streams import stream
-from rankscope.theory._arguments import check_integer
 
 
 def residual_preserving_network(
@@ -52,9 +52,9 @@ def residual_preserving_network(
     ``values`` what is written; the guarantee is independent of both and of the seed.
     """
     for name, count in {"layers": layers, "width": width, "heads": heads}.items():
-        check_integer(name, count, high=2**31)
-    check_integer("kept", kept, low=0, high=width)
-    check_integer("seed", seed, low=0, high=2**63 - 1)
+        whole(name, count, least=1, most=2**31)
+    whole("kept", kept, least=0, most=width)
+    whole("seed", seed, least=0, most=2**63 - 1)
     for name, size in {"strength": strength, "values": values}.items():
         if not isinstance(size, int | float) or not math.isfinite(size):
             raise InputError(f"{name}={size} is out of range; expected a finite number.")

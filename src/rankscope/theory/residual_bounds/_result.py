@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from jaxtyping import Bool
 from torch import Tensor
 
+from rankscope.display import table
 from rankscope.shapes import PerSample
-from rankscope.theory._html import html_table
 from rankscope.theory._numbers import format_count, format_power, format_range
 from rankscope.theory.residual_bounds._layer import SCORE_LIMIT
 
@@ -183,10 +183,10 @@ class Bounds:
     def _repr_html_(self) -> str:
         samples = format_count(len(self.layers[-1].log10_residual), "sample")
         notes = any(layer.why_not_a_priori for layer in self.layers)
-        return html_table(
-            f"Residual and its bounds (largest of {samples}, composite norm, best center)",
+        return table(
             ("layer", *_SHOWN.values(), *(["does not apply"] if notes else [])),
             _html_rows(self, notes=notes),
+            caption=f"Residual and its bounds (largest of {samples}, composite norm, best center)",
         )
 
 
