@@ -1,6 +1,6 @@
 """Claim W1: masked attention with a center collapses exponentially; a larger radius is slower."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -40,17 +40,18 @@ class Config(depths.DeepConfig):
             "masks without a center": _named(self.without_center),
         }
 
+    def masks(self) -> dict[str, Mask]:
+        """All of them under their names."""
+        return {name: mask for group in self.groups().values() for name, mask in group.items()}
+
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Attention with orthogonal values under many masks, in scaled arithmetic."""
-    groups = config.groups()
-    networks = {
-        name: _network(config, mask) for group in groups.values() for name, mask in group.items()
-    }
+    networks = {name: _network(config, mask) for name, mask in config.masks().items()}
     compared = depths.compare(networks, *config.texts(), norm="fro", on_step=on_step)
     parts = {
         words: compared.table.filter(pl.col("variant").is_in(list(group)))
-        for words, group in groups.items()
+        for words, group in config.groups().items()
         if group
     }
     table = tables.joined(parts, column="model")
@@ -78,18 +79,13 @@ def judge(config: Config, table: pl.DataFrame) -> tuple[kit.Verdict, tuple[str, 
     no mask shrinks faster than one of smaller radius.
     """
     found = depths.laws(tables.summary(table))
-    groups = config.groups()
-    facts = {
-        name: graph_facts(mask, config.tokens)
-        for group in groups.values()
-        for name, mask in group.items()
+    facts = {name: graph_facts(mask, config.tokens) for name, mask in config.masks().items()}
+    centered = [name for name, one in facts.items() if one.quasi_strongly_connected]
+    borne_out = {
+        name: found[name].kind == ("exponential" if name in centered else "none") for name in facts
     }
-    borne_out = {name: _bears_out(found[name], one) for name, one in facts.items()}
-    counted = _counted(borne_out, facts)
-    ordered = {
-        _TWO_SIDED: list(groups[_TWO_SIDED]),
-        _CENTERED: [name for name, one in facts.items() if one.quasi_strongly_connected],
-    }
+    counted = _counted(borne_out, centered)
+    ordered = {_TWO_SIDED: list(config.groups()[_TWO_SIDED]), _CENTERED: centered}
     pairs = {words: _pairs(names, found, facts) for words, names in ordered.items()}
     borne_out |= {words: not _reversed(each, found) for words, each in pairs.items() if each}
     return kit.overall(borne_out), (
@@ -111,11 +107,6 @@ def _network(config: Config, mask: Mask) -> Network:
     return Network.random(spec, seed=config.seed)
 
 
-def _bears_out(found: Law, facts: GraphFacts) -> bool:
-    expected = "exponential" if facts.quasi_strongly_connected else "none"
-    return found.kind == expected
-
-
 def _pairs(
     names: Iterable[str], found: Mapping[str, Law], facts: Mapping[str, GraphFacts]
 ) -> list[Pair]:
@@ -130,12 +121,12 @@ def _reversed(pairs: Iterable[Pair], found: Mapping[str, Law]) -> list[Pair]:
     return [(a, b) for a, b in pairs if found[b].rate < found[a].rate]
 
 
-def _counted(borne_out: Mapping[str, bool], facts: Mapping[str, GraphFacts]) -> str:
-    centered = [borne_out[name] for name, one in facts.items() if one.quasi_strongly_connected]
-    others = [borne_out[name] for name, one in facts.items() if not one.quasi_strongly_connected]
+def _counted(borne_out: Mapping[str, bool], centered: Sequence[str]) -> str:
+    collapsing = sum(borne_out[name] for name in centered)
     return (
-        f"{sum(centered)} of {len(centered)} masks with a center collapse exponentially; "
-        f"{sum(others)} of {len(others)} without one do not collapse."
+        f"{collapsing} of {len(centered)} masks with a center collapse exponentially; "
+        f"{sum(borne_out.values()) - collapsing} of {len(borne_out) - len(centered)} without one "
+        "do not collapse."
     )
 
 

@@ -34,8 +34,7 @@ def judge(config: Config, found: depths.Measured) -> kit.Result:
     highest, and those in which some sample stays apart.
     """
     ends = outcomes.outcomes(found.table)
-    summary = tables.summary(found.table)
-    searched = outcomes.settings_searched(summary, dict(config.sweeps))
+    searched = outcomes.searched(tables.summary(found.table), dict(config.sweeps))
     panels = {name: _panels(name, ends[name]) for name in ends}
     return ENTRY.result(
         config,
@@ -47,7 +46,7 @@ def judge(config: Config, found: depths.Measured) -> kit.Result:
             *outcomes.search_domain(searched, config.search_layers),
             layernorm.about(config),
             *(f"{name}: {one}." for name, one in ends.items()),
-            *outcomes.counts(summary, config.search_layers),
+            *outcomes.counts(searched, config.search_layers),
         ),
         table=_relabel(found.table, panels),
         about={"residuals": "Frobenius norm"},

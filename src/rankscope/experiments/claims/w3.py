@@ -12,8 +12,9 @@ from rankscope import tables
 from rankscope.deep import deep_trace
 from rankscope.experiments import depths, kit
 from rankscope.experiments.laws import UNEVEN, Law, law, medians
+from rankscope.experiments.studies._layernorm_cases import Setting, random_network
 from rankscope.masks import Explicit, Mask, as_mask
-from rankscope.network import Network, NormKind, Spec
+from rankscope.network import NormKind
 from rankscope.streams import stream
 from rankscope.theory import second_eigenvalue
 from rankscope.tracing import Trace
@@ -171,21 +172,10 @@ def start(config: Config, kind: str, width: int, seed: int) -> Tensor:
 
 
 def _trace(config: Config, one: Run, seed: int) -> Trace:
-    spec = Spec(
-        config.layers,
-        1,
-        one.width,
-        mlp_ratio=0.0,
-        norm=one.norm,
-        norm_place="post",
-        norm_eps=1e-12,
-        skip=False,
-        bias=False,
-        mask=mask_of(one.mask, config.tokens),
-        score_scale=one.logits / math.sqrt(one.width),
-        init=one.values,
+    setting = Setting(
+        mask_of(one.mask, config.tokens), 1, one.width, one.logits, one.values, norm=one.norm
     )
-    network = Network.random(spec, seed=seed, dtype=torch.float64)
+    network = random_network(setting, config.layers, seed)
     return deep_trace(network, start(config, one.start, one.width, seed), norm="fro")
 
 

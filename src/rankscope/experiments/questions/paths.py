@@ -32,25 +32,20 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     The reconstruction error is that of the first batch: it costs two more passes.
     """
     subject = config.subject
-    # To remove once path_lengths and head_shares take ``measured``: they count all tokens so far.
-    subject.refuse_measured("paths are added up for all tokens")
     network = subject.network
     parts: list[pl.DataFrame] = []
     error, complete = math.nan, True
     for batch, on_part in kit.tracked(subject.batches(), on_step):
+        masks = {"token_mask": batch.token_mask, "measured": batch.measured}
         found = path_lengths(
-            network,
-            batch.x,
-            count=config.count,
-            max_length=config.max_length,
-            token_mask=batch.token_mask,
+            network, batch.x, count=config.count, max_length=config.max_length, **masks
         )
         parts.append(_numbered(found.table, batch.start))
         if batch.start == 0:
             error, complete = found.reconstruction_error, found.complete
         if config.heads:
             on_part(0.5)
-            shares = head_shares(network, batch.x, token_mask=batch.token_mask)
+            shares = head_shares(network, batch.x, **masks)
             parts.append(_numbered(shares.table, batch.start))
     paths = count_paths(network.spec.layers, network.spec.heads).total
     table = tables.stack(parts)
@@ -74,6 +69,7 @@ def path_study(
     x: Tensor,
     token_mask: Tensor | None = None,
     *,
+    measured: Tensor | None = None,
     count: Count = "attention",
     max_length: int | None = None,
     heads: bool = False,
@@ -88,7 +84,7 @@ def path_study(
     >>> found.key_figures["paths"], found.key_figures["reconstruction_error"] < 1e-12
     (9, True)
     """
-    subject = kit.Subject(network, x, token_mask, batch_size=batch_size)
+    subject = kit.Subject(network, x, token_mask, measured, batch_size=batch_size)
     return run(Config(subject, count, max_length, heads), on_step or kit.silent)
 
 

@@ -132,7 +132,7 @@ def _case(config: Config, name: str, setting: Setting, on_step: kit.OnStep) -> M
 
     network, scaled = deep(config.layers)
     on_step(0.25)
-    if any(map(_open, _relative(scaled).partition_by("sample"))):
+    if _still_apart(scaled):
         network, scaled = deep(config.deeper * config.layers)
     on_step(0.75)
     found = {SCALED: _relative(scaled)}
@@ -148,9 +148,10 @@ def _relative(traced: Trace) -> pl.DataFrame:
     return traced.table.filter(pl.col("metric") == RELATIVE)
 
 
-def _open(sample: pl.DataFrame) -> bool:
-    """Whether a residual is too large yet to say that it goes on shrinking."""
-    return float(sample.sort("layer")["value"][-1]) > math.log10(DIFFERENT)
+def _still_apart(traced: Trace) -> bool:
+    """Whether some residual is too large yet to say that it goes on shrinking."""
+    last = _relative(traced).filter(pl.col("layer") == pl.max("layer"))
+    return bool((last["value"] > math.log10(DIFFERENT)).any())
 
 
 def _search(config: Config, name: str, setting: Setting, on_step: kit.OnStep) -> Measured:
@@ -192,11 +193,12 @@ def _log10_relative(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:
 
 def _sentences(config: Config, table: pl.DataFrame) -> tuple[str, ...]:
     found = outcomes.outcomes(table)
+    searched = outcomes.searched(tables.summary(table), dict(config.sweeps))
     return (
         *([outcomes.domain(found, config.cases)] if found else []),
         *(f"{name}: {one}." for name, one in found.items()),
         *(outcomes.noise(found, form) for form in FORMATS),
-        *outcomes.counts(tables.summary(table), config.search_layers),
+        *outcomes.counts(searched, config.search_layers),
     )
 
 
