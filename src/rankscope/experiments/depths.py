@@ -14,7 +14,7 @@ from rankscope.experiments.config import Config
 from rankscope.experiments.laws import SMOOTH, Evidence, Law, law, medians
 from rankscope.experiments.progress import OnStep, silent, tracked
 from rankscope.metrics import Norm
-from rankscope.network import Network
+from rankscope.network import Network, Spec
 from rankscope.numerals import power_of_ten
 from rankscope.results import Role
 from rankscope.text import embed, passages
@@ -57,9 +57,15 @@ class Texts:
 class DeepConfig(Config):
     """A configuration whose networks all read the first bundled passages."""
 
+    layers: int = 24
     width: int = 64
     tokens: int = 32
     samples: int = 4
+
+    def pure_attention(self, heads: int, **more: Any) -> Network:
+        """Random attention and nothing else; ``more`` are other fields of its ``Spec``."""
+        spec = Spec.pure_attention(self.layers, heads, self.width, **more)
+        return Network.random(spec, seed=self.seed)
 
     @property
     def texts(self) -> Texts:

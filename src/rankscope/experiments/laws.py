@@ -163,10 +163,7 @@ def _steady(steps: Sequence[float], scatter: float) -> LawKind:
 
 def medians(summary: pl.DataFrame, metric: str, **labels: str) -> list[float]:
     """The medians of a metric layer by layer, for the rows with these labels."""
-    rows = summary.filter(pl.col("metric") == metric)
-    for column, label in labels.items():
-        rows = rows.filter(pl.col(column) == label)
-    return rows.sort("layer")["median"].to_list()
+    return summary.filter(metric=metric, **labels).sort("layer")["median"].to_list()
 
 
 def _factor(rate: float) -> str:

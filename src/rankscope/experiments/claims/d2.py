@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from rankscope import tables
 from rankscope.experiments import depths, kit, laws
-from rankscope.network import Network, Spec
 from rankscope.theory import Bounds, bounds
 from rankscope.theory.residual_bounds import BOUNDS
 
@@ -32,7 +31,9 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """
     x, token_mask = config.texts()
     networks = {
-        _name(heads, init): _network(config, heads, init)
+        f"{heads} head{'s' * (heads > 1)}, {init}": config.pure_attention(
+            heads, init=init, mask=config.mask
+        )
         for heads in config.heads
         for init in config.inits
     }
@@ -68,15 +69,6 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
 def bears_out(law: laws.Law, above: int, checked: int) -> bool:
     """Cubic, and of all comparisons with a bound, of which there are some, none is above."""
     return law.cubic and above == 0 and checked > 0
-
-
-def _name(heads: int, init: str) -> str:
-    return f"{heads} head{'s' * (heads > 1)}, {init}"
-
-
-def _network(config: Config, heads: int, init: str) -> Network:
-    spec = Spec.pure_attention(config.layers, heads, config.width, init=init, mask=config.mask)
-    return Network.random(spec, seed=config.seed)
 
 
 def count_above(found: Bounds) -> tuple[int, int]:

@@ -106,7 +106,7 @@ def _residuals(x: Tensor, token_mask: Tensor) -> dict[int, float]:
 
 def _least(table: pl.DataFrame, name: str) -> dict[int, float]:
     """Each sample's smallest residual over all layers."""
-    rows = table.filter((pl.col("variant") == name) & (pl.col("metric") == _METRIC))
+    rows = table.filter(variant=name, metric=_METRIC)
     least = rows.group_by("sample").agg(pl.col("value").min())
     return dict(least.iter_rows())
 

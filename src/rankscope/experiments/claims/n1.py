@@ -6,7 +6,7 @@ from typing import Literal
 from rankscope import tables
 from rankscope.experiments import depths, kit
 from rankscope.experiments.laws import LawKind
-from rankscope.network import ALiBi, Network, RelativeBias, Rotary, ScoreKind, Sink, Spec
+from rankscope.network import ALiBi, RelativeBias, Rotary, ScoreKind, Sink
 
 ENTRY = kit.entry("N1")
 
@@ -30,7 +30,6 @@ class Pattern:
 class Config(depths.DeepConfig):
     """The same weights under scores and masks of both kinds."""
 
-    layers: int = 24
     heads: int = 1
     init: str = "orthogonal"
     patterns: tuple[Pattern, ...] = (
@@ -46,7 +45,12 @@ class Config(depths.DeepConfig):
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Follow each network in scaled arithmetic; it bears the claim out if its law is as stated."""
-    networks = {pattern.name: _network(config, pattern) for pattern in config.patterns}
+    networks = {
+        each.name: config.pure_attention(
+            config.heads, init=config.init, mask=each.mask, scores=each.scores
+        )
+        for each in config.patterns
+    }
     compared = depths.compare(networks, *config.texts(), on_step=on_step)
     found = depths.laws(tables.summary(compared.table))
     return ENTRY.result(
@@ -65,15 +69,3 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         ),
         shown=(depths.RELATIVE,),
     )
-
-
-def _network(config: Config, pattern: Pattern) -> Network:
-    spec = Spec.pure_attention(
-        config.layers,
-        config.heads,
-        config.width,
-        init=config.init,
-        mask=pattern.mask,
-        scores=pattern.scores,
-    )
-    return Network.random(spec, seed=config.seed)

@@ -10,7 +10,6 @@ from rankscope import tables
 from rankscope.experiments import depths, kit
 from rankscope.experiments.laws import Law
 from rankscope.masks import Mask, as_mask
-from rankscope.network import Network, Spec
 from rankscope.numerals import power_of_ten
 from rankscope.theory import GraphFacts, graph_facts
 
@@ -47,7 +46,10 @@ class Config(depths.DeepConfig):
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Attention with orthogonal values under many masks, in scaled arithmetic."""
-    networks = {name: _network(config, mask) for name, mask in config.masks().items()}
+    networks = {
+        name: config.pure_attention(1, bias=False, init="orthogonal", mask=mask)
+        for name, mask in config.masks().items()
+    }
     compared = depths.compare(networks, *config.texts(), norm="fro", on_step=on_step)
     parts = {
         words: compared.table.filter(pl.col("variant").is_in(list(group)))
@@ -98,13 +100,6 @@ def judge(config: Config, table: pl.DataFrame) -> tuple[kit.Verdict, tuple[str, 
 
 def _named(names: Iterable[str]) -> dict[str, Mask]:
     return {str(mask): mask for mask in map(as_mask, names)}
-
-
-def _network(config: Config, mask: Mask) -> Network:
-    spec = Spec.pure_attention(
-        config.layers, 1, config.width, bias=False, init="orthogonal", mask=mask
-    )
-    return Network.random(spec, seed=config.seed)
 
 
 def _pairs(

@@ -34,33 +34,25 @@ class Config(kit.Config):
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Build the equilibria, apply the step to each, and look for stable ones of full rank."""
-    built: dict[int, tuple[Equilibrium, ...]] = {}
-    designs: list[Designs] = []
-    sentences: list[str] = []
-    work = [("build", tokens) for tokens in config.tokens]
-    work += [("search", tokens) for tokens in config.searched]
-    for (task, tokens), _ in kit.tracked(work, on_step):
-        if task == "build":
-            built[tokens] = every_rank(tokens).equilibria
-            continue
+    on_built, on_searched = kit.parts(on_step, len(config.tokens), len(config.searched))
+    built = {n: every_rank(n).equilibria for n, _ in kit.tracked(config.tokens, on_built)}
+    sentences = [_sentence(tokens, found) for tokens, found in built.items()]
+    rows: list[Row] = []
+    for tokens, equilibria in built.items():
+        for each in equilibria:
+            rows += _rows(f"{tokens} tokens", "rank", float(each.rank), each)
+    for tokens, _ in kit.tracked(config.searched, on_searched):
         found = stable_search(
             tokens=(tokens,), draws=config.draws, descents=config.descents, seed=config.seed
         )
-        designs += found.designs
-        sentences += [_design_sentence(config, design) for design in found.designs]
-    rows = [
-        row
-        for tokens, found in built.items()
-        for each in found
-        for row in _rows(f"{tokens} tokens", "rank", float(each.rank), each)
-    ]
-    for design in designs:
-        name = f"designed: {design.mask} mask, {design.attention} attention"
-        rows += _rows(name, "tokens", float(design.tokens), design.best)
+        for design in found.designs:
+            name = f"designed: {design.mask} mask, {design.attention} attention"
+            rows += _rows(name, "tokens", float(design.tokens), design.best)
+            sentences.append(_design_sentence(config, design))
     return ENTRY.result(
         config,
         question="Does one step leave states of every rank where they are, and are they stable?",
-        sentences=(*(_sentence(tokens, found) for tokens, found in built.items()), *sentences),
+        sentences=sentences,
         table=tables.from_rows(("variant", "parameter", "setting", "metric", "value"), rows),
         verdict=judge(config, built),
         drawings=(kit.Drawing("by_setting", "A panel for what was varied.", _METRIC),),

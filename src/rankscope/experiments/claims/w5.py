@@ -100,7 +100,7 @@ def _measure(config: Config, case: models.Case, on_step: kit.OnStep) -> pl.DataF
 
 def _judge_model(config: Config, name: str, rows: pl.DataFrame) -> tuple[bool, str]:
     """Whether the rank is full everywhere and there is a cone somewhere, and both in words."""
-    ranks = rows.filter(pl.col("metric") == _RANK)
+    ranks = rows.filter(metric=_RANK)
     least, lowest = ranks.sort("value", "layer").select("value", "layer").row(0)
     summary = tables.summary(rows)
     cosines, effective = (medians(summary, metric) for metric in (_COSINE, _EFFECTIVE))

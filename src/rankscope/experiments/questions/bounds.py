@@ -108,7 +108,7 @@ def _drawing(caption: str, metric: str, *curves: str) -> kit.Drawing:
 
 def _as_residuals(table: pl.DataFrame) -> pl.DataFrame:
     """Bounds and residuals as variants of one metric; whatever else is known keeps its name."""
-    start = table.filter((pl.col("metric") == "log10_input_residual") & (pl.col("layer") == 1))
+    start = table.filter(metric="log10_input_residual", layer=1)
     start = start.with_columns(
         pl.lit(0, dtype=pl.Int64).alias("layer"), pl.lit(_METRIC).alias("metric")
     )
@@ -128,7 +128,7 @@ def _as_residuals(table: pl.DataFrame) -> pl.DataFrame:
 
 def _slack(residuals: pl.DataFrame) -> pl.DataFrame:
     """Each bound less what was measured, in decades; where all tokens are equal there is none."""
-    rows = residuals.filter(pl.col("metric") == _METRIC)
+    rows = residuals.filter(metric=_METRIC)
     measured = rows.filter((pl.col("variant") == MEASURED) & pl.col("value").is_finite())
     truth = measured.select("layer", "sample", pl.col("value").alias("truth"))
     bounds_only = rows.filter(pl.col("variant") != MEASURED)

@@ -43,7 +43,7 @@ def _check(config: Config) -> None:
 
 def _sentences(summary: pl.DataFrame) -> tuple[str, ...]:
     """How far the relative residual goes from the input to the last layer, if it was measured."""
-    rows = summary.filter(pl.col("metric") == _RESIDUAL).sort("layer")
+    rows = summary.filter(metric=_RESIDUAL).sort("layer")
     if rows.is_empty():
         return ()
     first, last, layers = rows["mean"][0], rows["mean"][-1], rows["layer"][-1]

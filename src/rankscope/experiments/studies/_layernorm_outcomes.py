@@ -62,9 +62,9 @@ class Outcome:
 
 def outcomes(table: pl.DataFrame) -> dict[str, Outcome]:
     """How every case of a study's table ends."""
-    rows = table.filter(pl.col("metric") == RELATIVE)
+    rows = table.filter(metric=RELATIVE)
     return {
-        name: _outcome(rows.filter(pl.col("model") == name), _ranks(table, name))
+        name: _outcome(rows.filter(model=name), _ranks(table, name))
         for name in rows["model"].unique(maintain_order=True).to_list()
     }
 
@@ -270,10 +270,8 @@ def stays(log10: list[float]) -> bool:
 
 def _ranks(table: pl.DataFrame, name: str) -> list[float]:
     """The stable rank after the last layer, sample by sample."""
-    rows = table.filter(
-        (pl.col("metric") == STABLE) & (pl.col("model") == name) & (pl.col("variant") == "float64")
-    )
-    last = rows.filter(pl.col("layer") == pl.col("layer").max())
+    rows = table.filter(metric=STABLE, model=name, variant="float64")
+    last = rows.filter(pl.col("layer") == pl.max("layer"))
     return last.sort("sample")["value"].to_list()
 
 

@@ -145,7 +145,7 @@ def _case(config: Config, name: str, setting: Setting, on_step: kit.OnStep) -> M
 
 
 def _relative(traced: Trace) -> pl.DataFrame:
-    return traced.table.filter(pl.col("metric") == RELATIVE)
+    return traced.table.filter(metric=RELATIVE)
 
 
 def _still_apart(traced: Trace) -> bool:

@@ -13,12 +13,10 @@ from rankscope.network import (
     GaussianKernel,
     LinearKernel,
     Linformer,
-    Network,
     Rotary,
     ScoreKind,
     Sink,
     Sparsemax,
-    Spec,
 )
 
 ENTRY = kit.entry("patterns")
@@ -37,7 +35,6 @@ class Pattern:
 class Config(depths.DeepConfig):
     """Pure attention with the same weights under every pattern and mask."""
 
-    layers: int = 24
     heads: int = 4
     masks: tuple[str, ...] = ("full", "causal")
     patterns: tuple[Pattern, ...] = (
@@ -58,7 +55,9 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     noted: dict[str, str] = {}
     for mask, on_mask in kit.tracked(config.masks, on_step):
         networks = {
-            pattern.name: _network(config, pattern, mask)
+            pattern.name: config.pure_attention(
+                config.heads, init="lecun", mask=mask, scores=pattern.scores
+            )
             for pattern in config.patterns
             if mask == "full" or not pattern.only_full
         }
@@ -98,10 +97,3 @@ def pattern_laws(table: pl.DataFrame) -> dict[tuple[str, str], Law]:
         (model, variant): law(medians(summary, depths.RELATIVE, model=model, variant=variant))
         for model, variant in pairs
     }
-
-
-def _network(config: Config, pattern: Pattern, mask: str) -> Network:
-    spec = Spec.pure_attention(
-        config.layers, config.heads, config.width, init="lecun", mask=mask, scores=pattern.scores
-    )
-    return Network.random(spec, seed=config.seed)

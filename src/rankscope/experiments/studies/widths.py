@@ -1,7 +1,6 @@
 """How the contraction constant moves with heads, widths, initialisation and sequence length."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import linear_regression
 
@@ -59,12 +58,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         for setting in settings
         for draw in range(config.draws)
     ]
-    traces = {
-        (parameter, setting, draw): _trace(
-            config, {**dict(config.base), parameter: setting}, config.seed + draw
-        )
-        for (parameter, setting, draw), _ in kit.tracked(cases, on_step)
-    }
+    traces = {case: _trace(config, *case) for case, _ in kit.tracked(cases, on_step)}
     table = tables.from_rows(
         ("parameter", "setting", "sample", "metric", "value"),
         [(*case, _METRIC, _last_constant(traced)) for case, traced in traces.items()],
@@ -75,12 +69,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         question="How does the constant C of r' = C r³ move with the shape of the network?",
         sentences=(_sentence(parameter, table) for parameter, _ in config.sweeps),
         table=table,
-        notes=doubts(
-            {
-                f"{parameter} {setting:g}, draw {draw}": traced
-                for (parameter, setting, draw), traced in traces.items()
-            }
-        ),
+        notes=doubts({f"{name} {at:g}, draw {n}": each for (name, at, n), each in traces.items()}),
         drawings=(
             kit.Drawing(
                 "by_setting",
@@ -108,7 +97,8 @@ def _check(config: Config) -> None:
                 raise InputError(f"{name}={setting} cannot be built; use positive whole numbers.")
 
 
-def _trace(config: Config, setting: Mapping[str, float], seed: int) -> Trace:
+def _trace(config: Config, parameter: str, value: float, draw: int) -> Trace:
+    setting, seed = {**dict(config.base), parameter: value}, config.seed + draw
     spec = Spec.pure_attention(
         config.layers,
         int(setting["heads"]),
@@ -130,12 +120,12 @@ def _trace(config: Config, setting: Mapping[str, float], seed: int) -> Trace:
 
 def _last_constant(traced: Trace) -> float:
     """What the last layer made of the residual before it."""
-    return float(traced.table.filter(pl.col("metric") == _METRIC).sort("layer")["value"][-1])
+    return float(traced.table.filter(metric=_METRIC).sort("layer")["value"][-1])
 
 
 def _sentence(parameter: str, table: pl.DataFrame) -> str:
     """By which power of a parameter the constant grows, by least squares."""
-    rows = table.filter(pl.col("parameter") == parameter)
+    rows = table.filter(parameter=parameter)
     logs = [math.log10(setting) for setting in rows["setting"]]
     slope = linear_regression(logs, rows["value"].to_list()).slope if len(set(logs)) > 1 else 0.0
     low, high = min(rows["setting"]), max(rows["setting"])

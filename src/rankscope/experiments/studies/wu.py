@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
 import polars as pl
 
@@ -66,12 +66,9 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         raise InputError(f"depth={config.depth} is out of range; expected 1 or more layers.")
     parts: dict[str, pl.DataFrame] = {}
     noted: dict[str, str] = {}
-    makers = [partial(random_subject, config)]
-    if config.models:
-        named = by_name(config.models).items()
-        makers += [partial(_loaded_subject, config, name, case) for name, case in named]
-    for make, on_subject in kit.tracked(makers, on_step):
-        subject = make()
+    loaded = by_name(config.models) if config.models else {}
+    for (title, case), on_subject in kit.tracked([("", None), *loaded.items()], on_step):
+        subject = _loaded_subject(config, title, case) if case else random_subject(config)
         for (name, left_out), on_part in kit.tracked(config.parts, on_subject):
             label = f"{subject.name}: {name}"
             bare = subject.network.without(*left_out)
@@ -131,21 +128,16 @@ def _loaded_subject(config: Config, name: str, case: Case) -> kit.Subject:
 
 
 def _drawings() -> tuple[kit.Drawing, ...]:
-    caption = "Layers on a logarithmic axis."
-    return (
-        kit.Drawing(
-            "by_depth",
-            f"{caption} Where a curve leaves the panel, the tokens go on growing alike.",
-            DISPERSION,
-            {"log_depth": True, "lowest": _LOWEST},
-        ),
-        kit.Drawing("by_depth", f"{caption} Each panel whole.", DISPERSION, {"log_depth": True}),
-        kit.Drawing(
-            "by_depth",
-            f"{caption} As a part of the tokens' own size.",
-            RELATIVE,
-            {"log_depth": True, "lowest": _LOWEST},
-        ),
+    whole: dict[str, Any] = {"log_depth": True}
+    cut = {**whole, "lowest": _LOWEST}
+    charts = {
+        "Where a curve leaves the panel, the tokens go on growing alike.": (DISPERSION, cut),
+        "Each panel whole.": (DISPERSION, whole),
+        "As a part of the tokens' own size.": (RELATIVE, cut),
+    }
+    return tuple(
+        kit.Drawing("by_depth", f"Layers on a logarithmic axis. {words}", metric, options)
+        for words, (metric, options) in charts.items()
     )
 
 
