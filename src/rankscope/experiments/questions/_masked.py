@@ -9,21 +9,13 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from rankscope import tables
+from rankscope import tables, theory
 from rankscope.experiments.depths import RELATIVE, dispersions
 from rankscope.experiments.laws import Law, law, medians
 from rankscope.experiments.progress import OnStep, silent
 from rankscope.experiments.subject import Subject
 from rankscope.masks import Mask
 from rankscope.paths import FrozenAttention, frozen_steps
-from rankscope.theory import (
-    GraphFacts,
-    a_priori_log_decay,
-    class_weights,
-    ergodicity,
-    graph_facts,
-    smallest_allowed_weight,
-)
 from rankscope.tracing import Trace
 
 PRODUCTS = "log10_product_ergodicity"
@@ -43,7 +35,7 @@ class Masked:
     """What one mask does to a network: its graph, the law that was measured, every number."""
 
     name: str
-    facts: GraphFacts
+    facts: theory.GraphFacts
     law: Law
     table: pl.DataFrame
     trace: Trace
@@ -56,7 +48,7 @@ def measure_mask(
     trace = subject.deep_trace(on_step, norm="fro")
     traced = dispersions(trace.table.filter(pl.col("layer") <= depth))
     patterns, tokens = _patterns(subject, depth)
-    facts = graph_facts(mask, tokens)
+    facts = theory.graph_facts(mask, tokens)
     return Masked(
         name,
         facts,
@@ -66,21 +58,22 @@ def measure_mask(
     )
 
 
-def _figures(patterns: Sequence[Tensor], facts: GraphFacts, allowed: Tensor) -> pl.DataFrame:
+def _figures(patterns: Sequence[Tensor], facts: theory.GraphFacts, allowed: Tensor) -> pl.DataFrame:
     """Ergodicity coefficients by layer and head, and of products of layers; what is left of each
     position's input in the end, and what one layer's matrix says of it; and one number each."""
     shared = [p.mean(0) for p in patterns]
-    of_heads = [ergodicity([p]).each[0] for p in patterns]  # layers may differ in silent heads
-    of_products = ergodicity(shared)
+    # One by one: layers may differ in silent heads.
+    of_heads = [theory.ergodicity([p]).each[0] for p in patterns]
+    of_products = theory.ergodicity(shared)
     log10 = of_products.log_products / math.log(10)
     # Rows that plain numbers cannot tell apart any more need not be equal.
     products = torch.where(log10.isneginf(), math.nan, log10)
     limits = torch.stack(_limits(shared, facts)).mean(0)
     by_position = {
         "limit_weight": limits,
-        "perron_weight": torch.stack(class_weights(shared[-1])).mean(0),
+        "perron_weight": torch.stack(theory.class_weights(shared[-1])).mean(0),
     }
-    smallest = min(float(smallest_allowed_weight(p, allowed).min()) for p in patterns)
+    smallest = min(float(theory.smallest_allowed_weight(p, allowed).min()) for p in patterns)
     numbers = {
         "radius": facts.radius,
         "smallest_weight": smallest,
@@ -107,7 +100,7 @@ def _figures(patterns: Sequence[Tensor], facts: GraphFacts, allowed: Tensor) -> 
     return tables.from_rows(("layer", "head", "parameter", "setting", "metric", "value"), rows)
 
 
-def _promised_loss(facts: GraphFacts, smallest: float) -> float:
+def _promised_loss(facts: theory.GraphFacts, smallest: float) -> float:
     """Which part of the differences a layer loses at least, by the theorem, as a logarithm.
 
     Minus infinity where it promises nothing: no center, or weights of zero.
@@ -115,12 +108,12 @@ def _promised_loss(facts: GraphFacts, smallest: float) -> float:
     reach = facts.contracts_after
     if math.isinf(reach) or smallest <= 0:
         return -math.inf
-    decay = float(a_priori_log_decay(smallest, reach))
+    decay = float(theory.a_priori_log_decay(smallest, reach))
     # What is left is exp(−eˣ); below, what is lost is eˣ to every digit.
     return math.log10(-math.expm1(-math.exp(decay))) if decay > -30 else decay / math.log(10)
 
 
-def _limits(shared: Sequence[Tensor], facts: GraphFacts) -> tuple[Tensor, ...]:
+def _limits(shared: Sequence[Tensor], facts: theory.GraphFacts) -> tuple[Tensor, ...]:
     """For each closed class, what its tokens hold of each position's input after all layers: the
     mean of its rows in the product of all layers' matrices."""
     product = shared[0]

@@ -19,16 +19,7 @@ from torch import Tensor
 
 from rankscope import tables
 from rankscope.deep import deep_trace
-from rankscope.experiments import kit
-from rankscope.experiments.depths import (
-    FLOORS,
-    FORMATS,
-    RELATIVE,
-    SCALED,
-    Measured,
-    Texts,
-    doubts,
-)
+from rankscope.experiments import depths, kit
 from rankscope.experiments.studies import _layernorm_outcomes as outcomes
 from rankscope.experiments.studies._layernorm_cases import (
     FACTORS,
@@ -36,14 +27,6 @@ from rankscope.experiments.studies._layernorm_cases import (
     Setting,
     Settings,
     random_network,
-)
-from rankscope.experiments.studies._layernorm_outcomes import (
-    APART,
-    DIFFERENT,
-    FRESH,
-    REPEATED,
-    SHARE,
-    STABLE,
 )
 from rankscope.metrics import residual, stable_rank
 from rankscope.network import Network
@@ -96,11 +79,11 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         about={"about": about(config), "residuals": "Frobenius norm"},
         notes=found.notes,
         drawings=tuple(_drawings(config)),
-        shown=(RELATIVE,),
+        shown=(depths.RELATIVE,),
     )
 
 
-def measure(config: Config, on_step: kit.OnStep) -> Measured:
+def measure(config: Config, on_step: kit.OnStep) -> depths.Measured:
     """The table of all cases and of the search."""
     work = [(name, setting, _case) for name, setting in config.cases.items()]
     work += [(name, setting, _search) for name, setting in config.sweeps]
@@ -109,7 +92,7 @@ def measure(config: Config, on_step: kit.OnStep) -> Measured:
         for (name, setting, measure_one), on_part in kit.tracked(work, on_step)
     ]
     notes = {case: note for one in found for case, note in one.notes.items()}
-    return Measured(tables.stack(one.table for one in found), notes)
+    return depths.Measured(tables.stack(one.table for one in found), notes)
 
 
 def about(config: Config) -> str:
@@ -122,9 +105,9 @@ def about(config: Config) -> str:
     )
 
 
-def _case(config: Config, name: str, setting: Setting, on_step: kit.OnStep) -> Measured:
+def _case(config: Config, name: str, setting: Setting, on_step: kit.OnStep) -> depths.Measured:
     """All three formats; where some sample has not collapsed, with many more layers."""
-    x, token_mask = Texts(setting.width, setting.tokens, config.samples, config.seed)()
+    x, token_mask = depths.Texts(setting.width, setting.tokens, config.samples, config.seed)()
 
     def deep(layers: int) -> tuple[Network, Trace]:
         network = random_network(setting, layers, config.seed)
@@ -135,26 +118,26 @@ def _case(config: Config, name: str, setting: Setting, on_step: kit.OnStep) -> M
     if _still_apart(scaled):
         network, scaled = deep(config.deeper * config.layers)
     on_step(0.75)
-    found = {SCALED: _relative(scaled)}
-    for format_, dtype in FORMATS.items():
+    found = {depths.SCALED: _relative(scaled)}
+    for format_, dtype in depths.FORMATS.items():
         plain = network if dtype == torch.float64 else network.float()
-        metrics = {RELATIVE: _log10_relative, STABLE: stable_rank}
+        metrics = {depths.RELATIVE: _log10_relative, outcomes.STABLE: stable_rank}
         found[format_] = trace(plain, x.to(dtype), metrics=metrics, token_mask=token_mask).table
     table = tables.joined({name: tables.joined(found)}, column="model")
-    return Measured(table, doubts({name: scaled}))
+    return depths.Measured(table, depths.doubts({name: scaled}))
 
 
 def _relative(traced: Trace) -> pl.DataFrame:
-    return traced.table.filter(metric=RELATIVE)
+    return traced.table.filter(metric=depths.RELATIVE)
 
 
 def _still_apart(traced: Trace) -> bool:
     """Whether some residual is too large yet to say that it goes on shrinking."""
     last = _relative(traced).filter(pl.col("layer") == pl.max("layer"))
-    return bool((last["value"] > math.log10(DIFFERENT)).any())
+    return bool((last["value"] > math.log10(outcomes.DIFFERENT)).any())
 
 
-def _search(config: Config, name: str, setting: Setting, on_step: kit.OnStep) -> Measured:
+def _search(config: Config, name: str, setting: Setting, on_step: kit.OnStep) -> depths.Measured:
     """Which runs' tokens stay apart, their share, and their stable rank, by logit scale."""
     settings = [
         replace(setting, logits=logits, shared=shared)
@@ -166,24 +149,26 @@ def _search(config: Config, name: str, setting: Setting, on_step: kit.OnStep) ->
         ends = [_end(config, one, config.seed + draw) for draw in range(config.draws)]
         apart = torch.cat([each for each, _ in ends]).double()
         ranks = torch.cat([rank for _, rank in ends])
-        label = (name, REPEATED if one.shared else FRESH, "logit_scale", one.logits)
-        rows.append((*label, 0, SHARE, float(apart.mean())))  # chart and words then have one figure
-        rows += [(*label, run, APART, value) for run, value in enumerate(apart.tolist())]
+        layers = outcomes.REPEATED if one.shared else outcomes.FRESH
+        label = (name, layers, "logit_scale", one.logits)
+        # Chart and words then have one figure.
+        rows.append((*label, 0, outcomes.SHARE, float(apart.mean())))
+        rows += [(*label, run, outcomes.APART, value) for run, value in enumerate(apart.tolist())]
         rows += [
-            (*label, run, f"{STABLE}_apart", float(ranks[run]))
+            (*label, run, f"{outcomes.STABLE}_apart", float(ranks[run]))
             for run in apart.nonzero()[:, 0].tolist()
         ]
     names = ("model", "variant", "parameter", "setting", "sample", "metric", "value")
-    return Measured(tables.from_rows(names, rows), {})
+    return depths.Measured(tables.from_rows(names, rows), {})
 
 
 def _end(config: Config, setting: Setting, seed: int) -> tuple[Tensor, Tensor]:
     """Of every passage under one draw of weights: whether tokens still differ; the stable rank."""
-    x, token_mask = Texts(setting.width, setting.tokens, config.samples, seed)()
+    x, token_mask = depths.Texts(setting.width, setting.tokens, config.samples, seed)()
     with torch.no_grad():
         y = random_network(setting, config.search_layers, seed)(x, token_mask)
     size = residual(y, norm="fro", relative=True, token_mask=token_mask)
-    return size > DIFFERENT, stable_rank(y, token_mask=token_mask)
+    return size > outcomes.DIFFERENT, stable_rank(y, token_mask=token_mask)
 
 
 def _log10_relative(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:
@@ -197,7 +182,7 @@ def _sentences(config: Config, table: pl.DataFrame) -> tuple[str, ...]:
     return (
         *([outcomes.domain(found, config.cases)] if found else []),
         *(f"{name}: {one}." for name, one in found.items()),
-        *(outcomes.noise(found, form) for form in FORMATS),
+        *(outcomes.noise(found, form) for form in depths.FORMATS),
         *outcomes.counts(searched, config.search_layers),
     )
 
@@ -207,14 +192,14 @@ def _drawings(config: Config) -> Iterator[kit.Drawing]:
         yield kit.Drawing(
             "by_depth",
             f"{factor.capitalize()}: scaled arithmetic beside plain numbers.",
-            RELATIVE,
+            depths.RELATIVE,
             {"lowest": LOWEST},
             {"model": tuple(name for name, _ in group)},
-            FLOORS,
+            depths.FLOORS,
         )
     if config.sweeps:
         yield kit.Drawing(
             "by_setting",
             "The share of runs whose tokens still differ by a hundredth of their size at the end.",
-            SHARE,
+            outcomes.SHARE,
         )

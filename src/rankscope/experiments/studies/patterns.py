@@ -5,19 +5,9 @@ from typing import Literal
 
 import polars as pl
 
-from rankscope import tables
+from rankscope import network, tables
 from rankscope.experiments import depths, kit
 from rankscope.experiments.laws import Law, law, medians
-from rankscope.network import (
-    ALiBi,
-    GaussianKernel,
-    LinearKernel,
-    Linformer,
-    Rotary,
-    ScoreKind,
-    Sink,
-    Sparsemax,
-)
 
 ENTRY = kit.entry("patterns")
 
@@ -27,7 +17,7 @@ class Pattern:
     """A kind of scores under its name; ``only_full`` if it pools the keys of all tokens."""
 
     name: str
-    scores: ScoreKind | Literal["dot"]
+    scores: network.ScoreKind | Literal["dot"]
     only_full: bool = False
 
 
@@ -39,13 +29,13 @@ class Config(depths.DeepConfig):
     masks: tuple[str, ...] = ("full", "causal")
     patterns: tuple[Pattern, ...] = (
         Pattern("dot product", "dot"),
-        Pattern("linear kernel", LinearKernel()),
-        Pattern("Linformer", Linformer(segments=8), only_full=True),
-        Pattern("Gaussian kernel", GaussianKernel()),
-        Pattern("sparsemax", Sparsemax()),
-        Pattern("sink", Sink()),
-        Pattern("ALiBi", ALiBi()),
-        Pattern("rotary", Rotary()),
+        Pattern("linear kernel", network.LinearKernel()),
+        Pattern("Linformer", network.Linformer(segments=8), only_full=True),
+        Pattern("Gaussian kernel", network.GaussianKernel()),
+        Pattern("sparsemax", network.Sparsemax()),
+        Pattern("sink", network.Sink()),
+        Pattern("ALiBi", network.ALiBi()),
+        Pattern("rotary", network.Rotary()),
     )
 
 
