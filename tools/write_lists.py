@@ -20,18 +20,18 @@ _BLOCK = re.compile(r"(?P<indent>[ ]*)<!-- list: (?P<name>\w+) -->\n.*?<!-- end 
 
 def _table(listed: dict[str, Entry]) -> str:
     rows = [f"| {each.id} | {each.title} | {each.source} |" for each in listed.values()]
-    return "\n".join(["| | | from |", "|---|---|---|", *rows])
+    return "\n".join(["| id | claim | from |", "|---|---|---|", *rows])
 
 
 def _studies() -> str:
     rows = [f"| `{each.id}` | {each.title} |" for each in entries("study").values()]
-    return "\n".join(["| | |", "|---|---|", *rows])
+    return "\n".join(["| name | what it shows |", "|---|---|", *rows])
 
 
 def _metrics() -> str:
     traced = [each for each in METRICS.values() if each.compute]
     rows = [f"| `{each.name}` | {each.title} | {each.meaning} |" for each in traced]
-    return "\n".join(["| | | |", "|---|---|---|", *rows])
+    return "\n".join(["| metric | name | how to read it |", "|---|---|---|", *rows])
 
 
 def _ids() -> str:

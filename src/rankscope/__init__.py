@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rankscope.paths import sample_paths as sample_paths
     from rankscope.paths import top_paths as top_paths
     from rankscope.paths import truncate as truncate
+    from rankscope.results import Result as Result
     from rankscope.theory import Bounds as Bounds
     from rankscope.theory import bounds as bounds
     from rankscope.theory import design_values as design_values
@@ -40,6 +41,7 @@ _HOMES = {
     "Spec": "rankscope.network",
     "Trace": "rankscope.tracing",
     "Path": "rankscope.paths",
+    "Result": "rankscope.results",
     "bounds": "rankscope.theory",
     "count_paths": "rankscope.paths",
     "deep_trace": "rankscope.deep",
@@ -65,10 +67,12 @@ _ROOMS = (
     "families",
     "figures",
     "masks",
+    "metric_catalogue",
     "metrics",
     "network",
     "paths",
     "report",
+    "results",
     "tables",
     "text",
     "theory",

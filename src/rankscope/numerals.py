@@ -68,6 +68,26 @@ def short_html(value: float, *, digits: int = 3) -> str:
     return text.replace("-", MINUS)
 
 
+def span_of(low: float, high: float) -> str:
+    """Two numbers as a range, or one of them if they agree to three digits.
+
+    >>> span_of(0.5, 2.0), span_of(3.0, 3.0001)
+    ('0.5 to 2', '3')
+    """
+    if math.isclose(low, high, rel_tol=1e-3):
+        return short(low)
+    return f"{short(low)} to {short(high)}"
+
+
+def plural(count: int, noun: str) -> str:
+    """A number of things, in the singular or the plural.
+
+    >>> plural(1, "layer"), plural(1200, "layer")
+    ('1 layer', '1,200 layers')
+    """
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def exponent_text(exponent: float, *, decimals: int = 0) -> str:
     """An exponent of ten.
 

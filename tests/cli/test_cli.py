@@ -132,7 +132,7 @@ def test_seeds_decide_the_figures(rankscope) -> None:
         (["diagnose", "--layers=0"], "layers=0"),
         (["diagnose", "--layers=x"], "--layers"),
         (["diagnose", "--init=magic"], "init='magic'"),
-        (["diagnose", "--init=nan"], "init scale nan"),
+        (["diagnose", "--init=nan"], "init scale=nan"),
         (["diagnose", "--mask=window"], "window"),
         (["diagnose", "--passages=0"], "--passages 0"),
         (["diagnose", "--length=2"], "--length 2"),

@@ -156,7 +156,6 @@ def test_an_option_without_use_is_refused_with_what_there_is(refuses, arguments,
     [
         (["trace", "--metrics=attention_entropy"], "trace --metrics attention_entropy: attention"),
         (["trace", "--metrics=all"], "high_pass_ratio: attention is between all tokens"),
-        (["paths"], "paths: paths are added up for all tokens"),
         (["bounds"], "bounds: the theorems' bounds are about all tokens"),
         (["masks"], "masks: graphs of masks are about all tokens"),
     ],
@@ -165,6 +164,13 @@ def test_figures_about_all_tokens_leave_none_out(refuses, arguments, why) -> Non
     said = refuses(*arguments, "--no-special-tokens")
     assert "--no-special-tokens is not for " in said
     assert why in said
+
+
+def test_paths_refuse_to_leave_tokens_out_while_they_count_all(refuses) -> None:
+    small = ["--layers=1", "--heads=1", "--width=8", "--passages=1", "--length=8"]
+    said = refuses("paths", *small, "--no-special-tokens", "--json")
+    assert "--no-special-tokens" in said
+    assert "paths are added up for all tokens" in said
 
 
 def test_options_become_fields(rankscope, ran, tmp_path) -> None:

@@ -1,12 +1,9 @@
 """A tiny saved model through the commands that take one."""
 
-import inspect
 import json
 from pathlib import Path
 
 import pytest
-
-from rankscope.masks import as_mask
 
 LITTLE = ["--passages=2", "--length=12", "--json"]
 
@@ -102,9 +99,6 @@ def test_a_model_that_sees_is_told_so(rankscope, refuses, seeing: str) -> None:
         assert "sees images" in refuses("trace", seeing, option)
 
 
-@pytest.mark.skipif(
-    "seed" not in inspect.signature(as_mask).parameters, reason="as_mask takes no seed yet"
-)
 def test_random_masks_follow_the_seed(rankscope, wordy: str) -> None:
     small = ["--layers=2", "--heads=2", "--width=16", *LITTLE]
     masks = ["masks", "--masks=random:2"]

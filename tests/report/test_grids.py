@@ -113,6 +113,19 @@ def test_places_are_thinned_but_the_first_and_the_last_are_kept(study):
     assert thinned(range(3), 16) == [0, 1, 2]
 
 
+def test_places_that_few_curves_have_make_room_for_those_of_most(study):
+    table = table_of(
+        *((name, k, "rank", 1.0) for name in ("a", "b", "to 400") for k in range(101)),
+        *(("to 400", k, "rank", 1.0) for k in range(101, 401)),
+        names=("variant", "layer", "metric", "value"),
+    )
+    (grid,) = grids(replace(study, table=table))
+    assert grid.few(6).places == [*thinned(range(101), 5), 400]
+    apart = table_of(*((name, k, "rank", 1.0) for k, name in enumerate("abc")), names=table.columns)
+    (grid,) = grids(replace(study, table=apart))
+    assert grid.few(6).places == [0, 1, 2]
+
+
 def test_a_few_curves_have_their_own_places(study):
     table = table_of(
         *((f"up to {n}", k, "rank", 1.0) for n in (3, 90) for k in range(n + 1)),

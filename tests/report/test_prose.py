@@ -15,6 +15,7 @@ from rankscope.report._prose import inline, paragraphs, sentences, without_marks
         ("a lone ` or **", "a lone ` or **"),
         ("**a `b` c**", "**a <code>b</code> c**"),
         ("to 10^-3,641.5.", "to 10<sup>−3,641.5</sup>."),
+        ("10^−5.9e46 to", "10<sup>−5.9e46</sup> to"),
         ("10^−7, 10^6", "10<sup>−7</sup>, 10<sup>6</sup>"),
         ("110^2, 10^x, `10^2`", "110^2, 10^x, <code>10^2</code>"),
     ],

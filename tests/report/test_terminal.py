@@ -32,6 +32,8 @@ def test_title_question_and_sentences_come_first(study):
 def test_a_claim_is_told_by_its_id_its_statement_and_its_verdict(claim):
     first, *_ = printed(claim, width=200).splitlines()
     assert first == f"D9  {claim.title}  fails"
+    undecided = replace(claim, verdict=None)
+    assert printed(undecided, width=200).splitlines()[0] == f"D9  {claim.title}"
 
 
 def test_sentences_are_broken_between_words_beside_their_points(study):
@@ -70,7 +72,7 @@ def test_settings_under_their_own_name(study):
 
 def test_lengths_with_a_column_for_each_metric(lengths):
     text, told = printed(lengths), lines(lengths)
-    assert "By length, median over the samples, after the last layer" in text
+    assert "by length, median over the samples, after the last layer" in text
     assert ["length", "residual_share", "projection"] in told
     assert ["0", "1.5", "1.5"] in told
     assert ["bias", "0.0625", "0.0625"] in told
@@ -105,6 +107,20 @@ def test_many_curves_are_broken_and_names_are_no_markup(study, width):
 def test_a_console_is_not_needed(claim, capsys):
     show(claim)
     assert "D9" in capsys.readouterr().out
+
+
+def test_what_would_fill_screens_is_left_to_the_page(study):
+    rows = [
+        (f"model {k}", variant, 0, "rank", 1.0) for k in range(11) for variant in ("full", "causal")
+    ]
+    names = ("model", "variant", "layer", "metric", "value")
+    text = printed(replace(study, table=table_of(*rows, names=names)))
+    assert text.count(" layer ") == 8
+    assert "3 more such tables on the page." in text
+    nine = table_of(*rows[:18], names=names)
+    assert "1 more such table on the page." in printed(replace(study, table=nine))
+    eight = table_of(*rows[:16], names=names)
+    assert "more such" not in printed(replace(study, table=eight))
 
 
 def test_the_one_curve_there_is_needs_no_name(study):

@@ -8,40 +8,14 @@ from typing import Annotated, Literal
 import typer
 
 from rankscope.cli.application import app
-from rankscope.cli.options import (
-    FewTexts,
-    Given,
-    InputOptions,
-    ModelOptions,
-    NetworkOptions,
-    OutputOptions,
-    ReadingOptions,
-    takes,
-)
+from rankscope.cli.options import DepthOptions, DiagnosisOptions, QuestionOptions, takes
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import CATALOGUE
 
-_PURE_ATTENTION = "skip,mlp,norm"
-_Without = Annotated[
-    str,
-    typer.Option(
-        help="Parts to leave out: skip, attention_skip, mlp_skip, mlp, norm; '' for none.",
-        rich_help_panel="Network",
-    ),
-]
-
 
 @app.command()
-@takes(ModelOptions, NetworkOptions, InputOptions, OutputOptions, ReadingOptions)
-def diagnose(
-    model: ModelOptions,
-    network: NetworkOptions,
-    source: InputOptions,
-    target: OutputOptions,
-    san: ReadingOptions,
-    *,
-    given: Given,
-) -> None:
+@takes(DiagnosisOptions)
+def diagnose(options: DiagnosisOptions) -> None:
     """Which parts keep the tokens apart? SAN, SAN+MLP, SAN+skip and transformer, side by side.
 
     By default: a random network of BERT-base's shape on bundled text. Nothing is downloaded.
@@ -49,23 +23,23 @@ def diagnose(
     from rankscope.cli import inputs, outputs
     from rankscope.experiments.variants import Reading
 
-    subject = inputs.subject(model, network, source, given)
-    outputs.run(CATALOGUE["diagnose"], target, subject=subject, reading=Reading(san.norms, san.mlp))
+    subject = inputs.subject(options)
+    outputs.run(
+        CATALOGUE["diagnose"], options, subject=subject, reading=Reading(options.norms, options.mlp)
+    )
 
 
 @app.command()
-@takes(ModelOptions, NetworkOptions, InputOptions, OutputOptions)
+@takes(QuestionOptions)
 def trace(
-    model: ModelOptions,
-    network: NetworkOptions,
-    source: InputOptions,
-    target: OutputOptions,
+    options: QuestionOptions,
     *,
-    given: Given,
     metrics: Annotated[
         str, typer.Option(help="Metrics, comma-separated; 'all' for every one.")
     ] = "relative_residual,residual,dispersion,mean_cosine",
-    without: _Without = "",
+    without: Annotated[
+        str, typer.Option(help="Parts to leave out: skip, attention_skip, mlp_skip, mlp, norm.")
+    ] = "",
 ) -> None:
     """Measure every layer of one network or model."""
     from rankscope.cli import inputs, outputs
@@ -75,20 +49,16 @@ def trace(
     of_attention = [one.name for one in chosen(asked) if one.of == "attention"]
     if of_attention:
         asking = f"trace --metrics {','.join(of_attention)}"
-        inputs.count_all_tokens(asking, model, "attention is between all tokens")
-    subject = inputs.subject(model, network, source, given, without=without)
-    outputs.run(CATALOGUE["trace"], target, with_table=True, subject=subject, metrics=tuple(asked))
+        inputs.count_all_tokens(asking, options, "attention is between all tokens")
+    subject = inputs.subject(options, without=without)
+    outputs.run(CATALOGUE["trace"], options, with_table=True, subject=subject, metrics=tuple(asked))
 
 
 @app.command()
-@takes(ModelOptions, NetworkOptions, InputOptions, OutputOptions)
+@takes(QuestionOptions)
 def paths(
-    model: ModelOptions,
-    network: NetworkOptions,
-    source: InputOptions,
-    target: OutputOptions,
+    options: QuestionOptions,
     *,
-    given: Given,
     count: Annotated[
         Literal["attention", "mlp", "both"], typer.Option(help="What makes a path longer.")
     ] = "attention",
@@ -102,11 +72,10 @@ def paths(
     """How much do paths of each length carry? Exactly, for all of them at once."""
     from rankscope.cli import inputs, outputs
 
-    inputs.count_all_tokens("paths", model, "paths are added up for all tokens")
-    subject = inputs.subject(model, network, source, given)
+    subject = inputs.subject(options)
     outputs.run(
         CATALOGUE["paths"],
-        target,
+        options,
         subject=subject,
         count=count,
         max_length=max_length,
@@ -115,15 +84,10 @@ def paths(
 
 
 @app.command()
-@takes(ModelOptions, NetworkOptions, FewTexts, OutputOptions)
+@takes(DepthOptions)
 def deep(
-    model: ModelOptions,
-    network: NetworkOptions,
-    source: FewTexts,
-    target: OutputOptions,
+    options: DepthOptions,
     *,
-    given: Given,
-    without: _Without = _PURE_ATTENTION,
     in_norm: Annotated[
         Literal["composite", "one", "inf", "fro", "spectral"],
         typer.Option(help="The matrix norm residuals are taken in."),
@@ -139,21 +103,13 @@ def deep(
     """
     from rankscope.cli import inputs, outputs
 
-    subject = inputs.subject(model, network, source, given, without=without)
-    outputs.run(CATALOGUE["deep"], target, subject=subject, norm=in_norm, center=center)
+    subject = inputs.subject(options, without=options.without)
+    outputs.run(CATALOGUE["deep"], options, subject=subject, norm=in_norm, center=center)
 
 
 @app.command()
-@takes(ModelOptions, NetworkOptions, FewTexts, OutputOptions)
-def bounds(
-    model: ModelOptions,
-    network: NetworkOptions,
-    source: FewTexts,
-    target: OutputOptions,
-    *,
-    given: Given,
-    without: _Without = _PURE_ATTENTION,
-) -> None:
+@takes(DepthOptions)
+def bounds(options: DepthOptions) -> None:
     """What does theory promise for this network, and how far is the promise from the truth?
 
     Where a bound does not apply the answer says why. Residuals are in the composite norm at the
@@ -161,20 +117,16 @@ def bounds(
     """
     from rankscope.cli import inputs, outputs
 
-    inputs.count_all_tokens("bounds", model, "the theorems' bounds are about all tokens")
-    subject = inputs.subject(model, network, source, given, without=without)
-    outputs.run(CATALOGUE["bounds"], target, subject=subject)
+    inputs.count_all_tokens("bounds", options, "the theorems' bounds are about all tokens")
+    subject = inputs.subject(options, without=options.without)
+    outputs.run(CATALOGUE["bounds"], options, subject=subject)
 
 
 @app.command()
-@takes(ModelOptions, NetworkOptions, FewTexts, OutputOptions)
+@takes(DepthOptions)
 def masks(
-    model: ModelOptions,
-    network: NetworkOptions,
-    source: FewTexts,
-    target: OutputOptions,
+    options: DepthOptions,
     *,
-    given: Given,
     masks: Annotated[
         str,
         typer.Option(
@@ -186,7 +138,6 @@ def masks(
     depth: Annotated[
         int | None, typer.Option(help="Layers; a shallower network is repeated.")
     ] = None,
-    without: _Without = _PURE_ATTENTION,
 ) -> None:
     """Which mask keeps tokens apart for how long? Graphs, rates, and residuals side by side.
 
@@ -194,10 +145,10 @@ def masks(
     """
     from rankscope.cli import inputs, outputs
 
-    if network.mask is not None:
+    if options.mask is not None:
         raise InputError("--mask names one mask; here --masks names those to compare.")
-    inputs.count_all_tokens("masks", model, "graphs of masks are about all tokens")
+    inputs.count_all_tokens("masks", options, "graphs of masks are about all tokens")
     listed = inputs.names(masks)
-    chosen = inputs.masks(listed, network.seed)
-    subject = inputs.subject(model, network, source, given, without=without, masks=listed)
-    outputs.run(CATALOGUE["masks"], target, subject=subject, masks=chosen, depth=depth)
+    chosen = inputs.masks(listed, options.seed)
+    subject = inputs.subject(options, without=options.without, masks=listed)
+    outputs.run(CATALOGUE["masks"], options, subject=subject, masks=chosen, depth=depth)

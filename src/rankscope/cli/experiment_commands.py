@@ -7,10 +7,8 @@ import typer
 from rankscope.cli.application import app
 from rankscope.cli.options import (
     FIELDS,
+    ClaimOptions,
     ExperimentOptions,
-    Given,
-    OutputOptions,
-    ReadingOptions,
     refuse,
     taken,
     takes,
@@ -29,38 +27,17 @@ def _help(opening: str, kind: Kind) -> str:
 
 
 @app.command(help=_help("Re-check a claim: a verdict from figures measured here.", "claim"))
-@takes(ExperimentOptions, ReadingOptions, OutputOptions)
-def claim(
-    options: ExperimentOptions,
-    san: ReadingOptions,
-    target: OutputOptions,
-    *,
-    given: Given,
-    id_: _Id = None,
-) -> None:
+@takes(ClaimOptions)
+def claim(options: ClaimOptions, *, id_: _Id = None) -> None:
     """A claim by its id."""
-    if id_ is None:
-        _list("claim", given, target)
-        return
-    from rankscope.cli import inputs, outputs
-
-    chosen = entry(id_, "claim")
-    outputs.run(chosen, target, **inputs.configuration(chosen, options, given, san=san))
+    _run_or_list("claim", id_, options)
 
 
 @app.command(help=_help("Answer a question with many small networks, and charts.", "study"))
-@takes(ExperimentOptions, OutputOptions)
-def study(
-    options: ExperimentOptions, target: OutputOptions, *, given: Given, id_: _Id = None
-) -> None:
+@takes(ExperimentOptions)
+def study(options: ExperimentOptions, *, id_: _Id = None) -> None:
     """A study by its id."""
-    if id_ is None:
-        _list("study", given, target)
-        return
-    from rankscope.cli import inputs, outputs
-
-    chosen = entry(id_, "study")
-    outputs.run(chosen, target, **inputs.configuration(chosen, options, given))
+    _run_or_list("study", id_, options)
 
 
 @app.command()
@@ -87,15 +64,21 @@ def models(
     print_list({shape["name"]: words.format_map(shape) for shape in shapes})
 
 
-def _list(kind: Kind, given: Given, target: OutputOptions) -> None:
-    """Every claim or study there is, from the catalogue."""
-    only = "without an ID it lists what there is and takes --json alone."
-    refuse(kind, sorted(given - {"as_json"}), given, only)
-    listed = entries(kind).values()
-    if target.as_json:
-        print_json([_entry(each) for each in listed])
+def _run_or_list(kind: Kind, id_: str | None, options: ExperimentOptions) -> None:
+    """Run what was named; without a name, list everything there is of that kind."""
+    if id_ is not None:
+        chosen = entry(id_, kind)
+        from rankscope.cli import inputs, outputs
+
+        outputs.run(chosen, options, **inputs.configuration(chosen, options))
         return
-    print_list({each.id: _words(each) for each in listed})
+    only = "without an ID it lists what there is and takes --json alone."
+    refuse(kind, sorted(options.given - {"as_json"}), options, only)
+    listed = entries(kind).values()
+    if options.as_json:
+        print_json([_entry(each) for each in listed])
+    else:
+        print_list({each.id: _words(each) for each in listed})
 
 
 def _entry(listed: Entry) -> dict[str, str | list[str]]:

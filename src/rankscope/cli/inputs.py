@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +13,7 @@ from torch import Tensor
 from rankscope.cli.options import (
     FIELDS,
     ExperimentOptions,
-    Given,
-    InputOptions,
-    ModelOptions,
-    NetworkOptions,
-    ReadingOptions,
+    QuestionOptions,
     refuse,
     taken,
     written,
@@ -38,41 +34,25 @@ _BERT_EPS = 1e-12
 _OF_RANDOM_NETWORKS = ("layers", "heads", "width", "mlp_ratio", "norm", "norm_place", "init")
 
 
-def subject(
-    model: ModelOptions,
-    network: NetworkOptions,
-    source: InputOptions,
-    given: Given,
-    *,
-    without: str = "",
-    masks: Sequence[str] = (),
-) -> Subject:
+def subject(options: QuestionOptions, *, without: str = "", masks: Sequence[str] = ()) -> Subject:
     """The random network of the options, or the model that was named, less some parts.
 
     ``masks`` are those a command compares; the seed may be theirs.
     """
-    checked_seed(network.seed)
-    _readable(source)
+    checked_seed(options.seed)
+    _length(options.length)
+    _passages(options.passages)
     parts = _parts(without)
-    if model.model is None:
-        _only_with_a_model(given)
-        found = _random(model, network, source)
-    else:
-        found = _real(model.model, model, network, source, given, masks)
+    found = _random(options) if options.model is None else _real(options, options.model, masks)
     left_out = {"without": ", ".join(parts)} if parts else {}
     return replace(found.without(*parts), about={**found.about, **left_out})
 
 
-def mask(name: str, seed: int) -> Mask:
-    """A mask by its name; one that is drawn and names no seed of its own follows ``seed``."""
-    return as_mask(name, seed=seed)
-
-
 def masks(listed: Sequence[str], seed: int) -> tuple[Mask, ...]:
-    """Masks by their names; a wrong one is found before any work is done."""
+    """Masks by their names; one that is drawn and names no seed of its own follows ``seed``."""
     if not listed:
         raise InputError("--masks names none; try full,causal,window:8.")
-    return tuple(mask(name, seed) for name in listed)
+    return tuple(as_mask(name, seed=seed) for name in listed)
 
 
 def names(listed: str) -> list[str]:
@@ -87,43 +67,39 @@ def checked_seed(seed: int) -> int:
     return seed
 
 
-def count_all_tokens(command: str, model: ModelOptions, why: str) -> None:
+def count_all_tokens(command: str, options: QuestionOptions, why: str) -> None:
     """Raise if special tokens are to be left out of figures that are about all tokens."""
-    if not model.special_tokens:
+    if not options.special_tokens:
         raise InputError(f"--no-special-tokens is not for {command}: {why}; leave it out.")
 
 
-def configuration(
-    entry: Entry, options: ExperimentOptions, given: Given, *, san: ReadingOptions | None = None
-) -> dict[str, Any]:
+def configuration(entry: Entry, options: ExperimentOptions) -> dict[str, Any]:
     """The fields of a claim's or study's configuration that were chosen; it has the others."""
     takes = ", ".join([*taken(entry), "--output"]) + " and --json"
     for field, parameters in FIELDS.items():
         if field not in entry.options:
-            refuse(f"{entry.kind} {entry.id}", parameters, given, f"it takes {takes}.")
+            refuse(f"{entry.kind} {entry.id}", parameters, options, f"it takes {takes}.")
     usual = entry.module().Config()
-    chosen: dict[str, Any] = {}
-    if given & set(FIELDS["seed"]):
-        chosen["seed"] = checked_seed(options.seed)
-    if given & set(FIELDS["models"]):
-        chosen["models"] = _cases(options, given, usual.models)
-    if given & set(FIELDS["texts"]):
-        chosen["texts"] = tuple(_texts(options.text, options.passages))
-    if given & set(FIELDS["length"]):
-        chosen["length"] = _length(options.length)
-    if san is not None and given & set(FIELDS["reading"]):
-        asked = {name: getattr(san, name) for name in FIELDS["reading"] if name in given}
-        chosen["reading"] = replace(usual.reading, **asked)
-    return chosen
+    make: dict[str, Callable[[], Any]] = {
+        "seed": lambda: checked_seed(options.seed),
+        "models": lambda: _cases(options, usual.models),
+        "texts": lambda: tuple(_texts(options.text, options.passages)),
+        "length": lambda: _length(options.length),
+        "reading": lambda: replace(
+            usual.reading,
+            **{name: getattr(options, name) for name in options.given & {*FIELDS["reading"]}},
+        ),
+    }
+    return {name: make[name]() for name in FIELDS if options.given & {*FIELDS[name]}}
 
 
-def _cases(options: ExperimentOptions, given: Given, usual: Sequence["Case"]) -> tuple["Case", ...]:
+def _cases(options: ExperimentOptions, usual: Sequence["Case"]) -> tuple["Case", ...]:
     """Models to try: built-in ones at initialisation, and real ones with their weights."""
     from rankscope.experiments.models import Case, at_initialisation
 
     if options.pickled and not options.pretrained:
         raise InputError("--pickled is about --pretrained models, and none was named.")
-    fresh = at_initialisation(*names(options.models)) if "models" in given else tuple(usual)
+    fresh = at_initialisation(*names(options.models)) if "models" in options.given else tuple(usual)
     trained: dict[str, Case] = {}
     for one in options.pretrained or []:
         label, _, source = ("", "", one) if Path(one).is_dir() else one.rpartition("=")
@@ -136,99 +112,89 @@ def _cases(options: ExperimentOptions, given: Given, usual: Sequence["Case"]) ->
     return (*fresh, *trained.values())
 
 
-def _only_with_a_model(given: Given) -> None:
+def _random(options: QuestionOptions) -> Subject:
     for name in ("at_init", "pickled"):
-        if name in given:
+        if name in options.given:
             raise InputError(f"{written(name)} is about a MODEL, and none was named.")
-
-
-def _random(model: ModelOptions, network: NetworkOptions, source: InputOptions) -> Subject:
     spec = Spec(
-        network.layers,
-        network.heads,
-        network.width,
-        mlp_ratio=network.mlp_ratio,
-        norm=network.norm,
-        norm_place=network.norm_place,
+        options.layers,
+        options.heads,
+        options.width,
+        mlp_ratio=options.mlp_ratio,
+        norm=options.norm,
+        norm_place=options.norm_place,
         norm_eps=_BERT_EPS,
-        mask=mask(network.mask or "full", network.seed),
-        init=_number(network.init),
+        mask=as_mask(options.mask or "full", seed=options.seed),
+        init=_number(options.init),
     )
-    dtype = _DTYPES[network.precision]
-    net = Network.random(spec, seed=network.seed, dtype=dtype)
+    dtype = _DTYPES[options.precision]
+    net = Network.random(spec, seed=options.seed, dtype=dtype)
     x, token_mask = embed(
-        _texts(source.text, source.passages),
-        network.width,
-        length=source.length,
-        seed=network.seed,
+        _texts(options.text, options.passages),
+        options.width,
+        length=options.length,
+        seed=options.seed,
         dtype=dtype,
     )
     title = f"A random network: {spec.layers} layers, {spec.heads} heads, width {spec.width}"
     about = {
-        "norm": "none" if network.norm == "none" else f"{network.norm}, {network.norm_place}",
-        "init": network.init,
+        "norm": "none" if options.norm == "none" else f"{options.norm}, {options.norm_place}",
+        "init": options.init,
         "mask": str(spec.mask),
-        **_about(x, model, _origin(source)),
+        **_about(x, options, _origin(options)),
     }
-    measured = None if model.special_tokens else _between(token_mask)
+    measured = None if options.special_tokens else _between(token_mask)
     return Subject(net, x, token_mask, measured, title, about)
 
 
-def _real(
-    name: str,
-    model: ModelOptions,
-    network: NetworkOptions,
-    source: InputOptions,
-    given: Given,
-    masks: Sequence[str],
-) -> Subject:
+def _real(options: QuestionOptions, name: str, masks: Sequence[str]) -> Subject:
     from rankscope.families import load
 
     for option in _OF_RANDOM_NETWORKS:
-        if option in given:
+        if option in options.given:
             raise InputError(
                 f"{written(option)} describes a random network, but a MODEL was named."
             )
-    if model.at_init and model.pickled:
+    if options.at_init and options.pickled:
         raise InputError("--pickled is about pretrained weights, and --at-init draws new ones.")
-    dtype = _DTYPES[network.precision]
-    loaded = load(name, init=model.at_init, seed=network.seed, dtype=dtype, pickled=model.pickled)
-    drawn = [each for each in (network.mask, *masks) if each is not None and _is_drawn(each)]
-    if "seed" in given and not (model.at_init or loaded.sees_images or drawn):
+    dtype = _DTYPES[options.precision]
+    loaded = load(
+        name, init=options.at_init, seed=options.seed, dtype=dtype, pickled=options.pickled
+    )
+    drawn = [each for each in (options.mask, *masks) if each is not None and _is_drawn(each)]
+    if "seed" in options.given and not (options.at_init or loaded.sees_images or drawn):
         raise InputError(
-            f"--seed {network.seed} changes nothing: {name} is pretrained and reads text; "
+            f"--seed {options.seed} changes nothing: {name} is pretrained and reads text; "
             "--at-init draws its weights anew."
         )
-    x, token_mask, special = _read(loaded, source, network.seed, given)
+    x, token_mask, special = _read(loaded, options)
     net = loaded.network
-    read = "images of noise" if loaded.sees_images else _origin(source)
-    about = {"weights": "random" if model.at_init else "pretrained", **_about(x, model, read)}
-    if network.mask is not None:
-        net = net.with_mask(mask(network.mask, network.seed))
+    read = "images of noise" if loaded.sees_images else _origin(options)
+    about = {"weights": "random" if options.at_init else "pretrained", **_about(x, options, read)}
+    if options.mask is not None:
+        net = net.with_mask(as_mask(options.mask, seed=options.seed))
         about["mask"] = str(net.spec.mask)
-    state = "at initialisation" if model.at_init else "pretrained"
+    state = "at initialisation" if options.at_init else "pretrained"
     title = (
         f"{name}, {state}: {loaded.family.name}, {net.spec.layers} layers, {net.spec.heads} heads"
     )
-    measured = None if model.special_tokens else token_mask & ~special
+    measured = None if options.special_tokens else token_mask & ~special
     return Subject(net, x, token_mask, measured, title, about)
 
 
-def _read(
-    loaded: "Loaded", source: InputOptions, seed: int, given: Given
-) -> tuple[Tensor, Tensor, Tensor]:
+def _read(loaded: "Loaded", options: QuestionOptions) -> tuple[Tensor, Tensor, Tensor]:
     """The blocks' input for the texts; noise for models that see images."""
     if not loaded.sees_images:
-        return loaded.inputs(_texts(source.text, source.passages), length=source.length)
+        return loaded.inputs(_texts(options.text, options.passages), length=options.length)
     for name in ("text", "length"):
-        if name in given:
+        if name in options.given:
             raise InputError(f"{loaded.name} sees images, so {written(name)} has no use.")
-    return loaded.inputs(loaded.noise_images(source.passages, seed=seed))
+    return loaded.inputs(loaded.noise_images(options.passages, seed=options.seed))
 
 
 def _is_drawn(name: str) -> bool:
     """Whether a mask depends on the seed."""
-    return mask(name, 0) != mask(name, 1)
+    return as_mask(name, seed=0) != as_mask(name, seed=1)
 
 
 def _parts(without: str) -> list[str]:
@@ -240,11 +206,6 @@ def _parts(without: str) -> list[str]:
                 f"--without: a network has no part {name!r}; choose {', '.join(ABLATIONS)}."
             )
     return listed
-
-
-def _readable(source: InputOptions) -> None:
-    _passages(source.passages)
-    _length(source.length)
 
 
 def _passages(count: int) -> int:
@@ -286,17 +247,17 @@ def _bytes(path: Path) -> bytes:
     return sys.stdin.buffer.read()
 
 
-def _about(x: Tensor, model: ModelOptions, read: str) -> dict[str, str]:
+def _about(x: Tensor, options: QuestionOptions, read: str) -> dict[str, str]:
     """What was looked at, for the provenance."""
     return {
         "input": f"{len(x)} samples of up to {x.shape[1]} tokens, {read}",
-        "special tokens": "counted" if model.special_tokens else "left out of the figures",
+        "special tokens": "counted" if options.special_tokens else "left out of the figures",
         "dtype": str(x.dtype),
     }
 
 
-def _origin(source: InputOptions) -> str:
-    return "bundled passages" if source.text is None else str(source.text)
+def _origin(options: QuestionOptions) -> str:
+    return "bundled passages" if options.text is None else str(options.text)
 
 
 def _between(token_mask: Tensor) -> Tensor:

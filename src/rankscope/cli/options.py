@@ -15,9 +15,6 @@ import typer
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import ENTRIES, Entry
 
-Given = frozenset[str]
-"""The parameters that were written on the command line, not left to their defaults."""
-
 
 def _option(help_text: str, *names: str, panel: str, **more: Any) -> Any:
     return typer.Option(*names, help=help_text, rich_help_panel=panel, **more)
@@ -29,7 +26,14 @@ _output = functools.partial(_option, panel="Output")
 
 
 @dataclass(frozen=True)
-class ModelOptions:
+class Options:
+    """What every command is given: its options, and which of them were really written."""
+
+    given: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class ModelOptions(Options):
     """A real model instead of a random network."""
 
     model: Annotated[
@@ -51,7 +55,7 @@ class ModelOptions:
 
 
 @dataclass(frozen=True)
-class NetworkOptions:
+class NetworkOptions(Options):
     """The shape of a random network; by default that of BERT-base."""
 
     layers: Annotated[int, _network("Blocks.")] = 12
@@ -72,7 +76,7 @@ class NetworkOptions:
 
 
 @dataclass(frozen=True)
-class InputOptions:
+class InputOptions(Options):
     """What the network reads; by default the bundled passages."""
 
     text: Annotated[
@@ -83,14 +87,7 @@ class InputOptions:
 
 
 @dataclass(frozen=True)
-class FewTexts(InputOptions):
-    """The same with fewer samples unless told otherwise: for commands in float64."""
-
-    passages: Annotated[int, _input("Samples at most.")] = 4
-
-
-@dataclass(frozen=True)
-class OutputOptions:
+class OutputOptions(Options):
     """Where the result goes."""
 
     output: Annotated[
@@ -101,7 +98,7 @@ class OutputOptions:
 
 
 @dataclass(frozen=True)
-class ReadingOptions:
+class ReadingOptions(Options):
     """What is meant by SAN."""
 
     norms: Annotated[
@@ -110,6 +107,26 @@ class ReadingOptions:
     mlp: Annotated[
         Literal["remove", "identity"], _option("What taking the MLP away means.", panel="Reading")
     ] = "remove"
+
+
+@dataclass(frozen=True)
+class QuestionOptions(OutputOptions, InputOptions, NetworkOptions, ModelOptions):
+    """Everything that a question can be asked about, and where its answer goes."""
+
+
+@dataclass(frozen=True)
+class DiagnosisOptions(ReadingOptions, QuestionOptions):
+    """The same, and what is meant by SAN."""
+
+
+@dataclass(frozen=True)
+class DepthOptions(QuestionOptions):
+    """The same with fewer samples unless told otherwise, for questions asked in float64."""
+
+    passages: Annotated[int, _input("Samples at most.")] = 4
+    without: Annotated[
+        str, _network("Parts to leave out: skip, attention_skip, mlp_skip, mlp, norm; '' for none.")
+    ] = "skip,mlp,norm"
 
 
 FIELDS = {
@@ -128,10 +145,10 @@ def written(parameter: str) -> str:
     return negative.get(parameter, f"--{parameter.replace('_', '-')}")
 
 
-def refuse(command: str, unused: Iterable[str], given: Given, takes: str) -> None:
+def refuse(command: str, unused: Iterable[str], options: Options, takes: str) -> None:
     """Raise if an option was written that a command has no use for."""
     for name in unused:
-        if name in given:
+        if name in options.given:
             raise InputError(f"{command} takes no {written(name)}; {takes}")
 
 
@@ -152,7 +169,7 @@ def _experiment(help_text: str, field: str, *names: str) -> Any:
 
 
 @dataclass(frozen=True)
-class ExperimentOptions:
+class ExperimentOptions(OutputOptions):
     """What can be chosen about a claim or a study; each takes some of it and has its defaults."""
 
     seed: Annotated[int, _experiment("Seed of whatever is random.", "seed")] = 0
@@ -174,30 +191,30 @@ class ExperimentOptions:
     length: Annotated[int, _experiment("Tokens per sample at most.", "length")] = 128
 
 
-def takes(*groups: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of some groups; it is called with one filled group each.
+@dataclass(frozen=True)
+class ClaimOptions(ReadingOptions, ExperimentOptions):
+    """The same, and what is meant by SAN."""
 
-    Also with ``given``, the parameters that were really written. Typer reads options off a
-    function's signature, so that signature is put together here.
+
+def takes(group: type[Options]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of a group; it is called with the group, filled.
+
+    Typer reads options off a function's signature, so that signature is put together here.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = list(inspect.signature(command).parameters.values())[len(groups) :]
+        own = list(inspect.signature(command).parameters.values())[1:]
+        shared = [field for field in fields(group) if field.name != "given"]
 
         @functools.wraps(command)
         def run(context: typer.Context, **values: Any) -> None:
             given = frozenset(name for name in values if _is_given(context, name))
-            filled = [
-                group(**{field.name: values.pop(field.name) for field in fields(group)})
-                for group in groups
-            ]
-            command(*filled, given=given, **values)
+            filled = {field.name: values.pop(field.name) for field in shared}
+            command(group(given=given, **filled), **values)
 
-        shared = [_parameter(group, field) for group in groups for field in fields(group)]
-        first = inspect.Parameter(
-            "context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context
-        )
-        parameters = [first, *(each for each in own if each.name != "given"), *shared]
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        first = inspect.Parameter("context", keyword, annotation=typer.Context)
+        parameters = [first, *own, *(_parameter(group, field) for field in shared)]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {each.name: each.annotation for each in parameters}
         return run

@@ -19,18 +19,18 @@ from rankscope.experiments.progress import OnStep
 _DEFAULT_FOLDER = Path("rankscope-output")
 
 
-def run(entry: Entry, target: OutputOptions, *, with_table: bool = False, **fields: Any) -> None:
+def run(entry: Entry, options: OutputOptions, *, with_table: bool = False, **fields: Any) -> None:
     """Run an experiment under a configuration of these fields, and deliver what it found.
 
     ``with_table`` is for JSON: every number, not only their summary.
     """
     module = entry.module()
     config = module.Config(**fields)
-    folder = _folder(target)
+    folder = _folder(options)
     with progress() as begin:
         result = module.run(config, begin(entry.id))
         files = {} if folder is None else report.write(result, folder, on_step=begin("drawing"))
-    if target.as_json:
+    if options.as_json:
         print_json(report.to_json(result, files, with_table=with_table))
         return
     report.show(result)
@@ -58,14 +58,14 @@ def progress() -> Iterator[Callable[[str], OnStep]]:
         yield begin
 
 
-def _folder(target: OutputOptions) -> Path | None:
+def _folder(options: OutputOptions) -> Path | None:
     """Where files go; None when only JSON is wanted.
 
     Made before any work is done, so that no result is lost to a folder that cannot be written.
     """
-    if target.output is None and target.as_json:
+    if options.output is None and options.as_json:
         return None
-    wanted = target.output or _DEFAULT_FOLDER
+    wanted = options.output or _DEFAULT_FOLDER
     try:
         wanted.mkdir(parents=True, exist_ok=True)
     except OSError as error:

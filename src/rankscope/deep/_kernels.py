@@ -1,19 +1,22 @@
 """Weights that are no softmax over tokens, on a state ``1xᵀ + eˢR`` (derived)."""
 
 import math
+from dataclasses import dataclass
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 
 from rankscope.deep._logits import (
     SplitProjection,
+    attention_from_logits,
     attention_from_products,
     common_support,
     project,
     shared_logits,
 )
 from rankscope.deep._scaled_tensor import ScaledTensor, bounded_exp, expand_like
-from rankscope.deep._split_attention import Pattern, SplitAttention
+from rankscope.deep._split_attention import Pattern, SplitAttention, merge
 from rankscope.deep._split_state import SplitState
 from rankscope.network import (
     Attention,
@@ -48,54 +51,111 @@ def linformer_attention(
 def linear_kernel_attention(
     attention: Attention, state: SplitState, visibility: Visibility
 ) -> SplitAttention:
-    """``w_ij ∝ f_i·g_j`` with features ``f_i = f̄ + δf_i`` and ``g_j = ḡ + δg_j``.
+    """``w_ij ∝ f_i·g_j`` with the positive features f of queries and g of keys.
 
-    Relative to ``q_j ∝ f̄·g_j``, and but for a factor of the query alone, a weight is 1 plus
-
-        ``(δf_i·δg_j  f̄·ḡ − δf_i·ḡ  f̄·δg_j) / (f̄·g_j  f_i·ḡ)``,
-
-    in which only products of two deviations are left.
+    Queries, keys or both may be close to what all tokens have in common; then products of their
+    deviations are all that tells weights apart (``_weights_near_common``). Where both are far from
+    it, or features underflow, ``log f_i·g_j`` is a logit like others.
     """
-    f, g = (_features(part) for part in project(attention, state))
-    near, far = f.common.mantissa, g.common.mantissa  # both in plain units, see _features
-    own_f, own_g = f.own.mantissa, g.own.mantissa
-    size_f, size_g = (expand_like(bounded_exp(part.own.log), own_f) for part in (f, g))
-    both = (near * far).sum(-1, keepdim=True)
-    f_far = own_f @ far.mT  # batch head query 1
-    near_g = near @ own_g.mT  # batch head 1 key
+    query, key = (_Features.of(part) for part in project(attention, state))
     visible, several = common_support(visibility, state)
-    products = both + near_g * size_g
-    # Features that underflow leave nothing to compare with; then plain numbers show the rest.
-    asked = both + f_far * size_f
-    if several or not (bool((products > 0).all()) and bool((asked > 0).all())):
-        exact = products + (f_far + own_f @ own_g.mT * size_g) * size_f
-        return _without_shared(attention.scores.weights(exact, visibility))
-    gain = (own_f @ own_g.mT * both - f_far * near_g) / (products * asked)
+    near = ~(query.far & key.far) & _positive(query, key)
+    if several or attention.scale <= 0 or not bool(near.any()):
+        return _weights_from_logs(attention, query, key, state, visibility)
+    found = _weights_near_common(query, key, visible)
+    if bool(near.all()):
+        return found
+    logs = _weights_from_logs(attention, query, key, state, visibility)
+    return merge([(near, found.only(near)), (~near, logs.only(~near))])
+
+
+@dataclass(frozen=True)
+class _Features:
+    """Features of queries or keys: of what all tokens have in common, of each token, and what is
+    left of each token's beside the common ones, in units of ``e^own.log``.
+
+    Where a step from the common point is longer than 1 (``far``), features may be smaller than the
+    common ones by more digits than a float has; there ``own`` holds each token's features whole.
+    """
+
+    common: Tensor  # batch head 1 width
+    each: Tensor  # batch head token width
+    logs: Tensor  # their logarithms
+    own: ScaledTensor
+    far: Bool[Tensor, "batch"]
+
+    @classmethod
+    def of(cls, part: SplitProjection) -> "_Features":
+        a = part.common.at(0.0)
+        h, size = part.own.mantissa, expand_like(bounded_exp(part.own.log), part.own.mantissa)
+        step = h * size
+        z = a + step
+        each, far = positive_feature(z), (step.abs() > 1).flatten(1).any(1)
+        seen = size > _SEEN
+        divisor = torch.where(seen, size, 1.0)
+        rate = torch.where(seen, torch.expm1(step.clamp(max=1.0)) / divisor, h)
+        plain = torch.where(seen, (_elu(z) - _elu(a)) / divisor, h)
+        above, below = (a >= 0) & (z >= 0), (a <= 0) & (z <= 0)
+        change = torch.where(above, h, torch.where(below, a.clamp(max=0).exp() * rate, plain))
+        own = torch.where(expand_like(far, each), each, change)
+        logs = torch.where(z > 0, torch.log1p(z.clamp(min=0)), z)
+        unit = torch.where(far, 0.0, part.own.log)
+        return cls(positive_feature(a), each, logs, ScaledTensor(own, unit), far)
+
+    def along(self, other: Tensor) -> Tensor:
+        """``other·f_i`` for every token, from whichever form keeps the digits."""
+        steps = other @ self.own.mantissa.mT
+        size = expand_like(bounded_exp(self.own.log), steps)
+        both = (other * self.common).sum(-1, keepdim=True)
+        return torch.where(expand_like(self.far, steps), steps, both + steps * size)
+
+
+def _positive(query: _Features, key: _Features) -> Bool[Tensor, "batch"]:
+    """Whether there is something left to divide by: no product with a common feature underflows."""
+    asked, offered = key.along(query.common), query.along(key.common)
+    return (asked > _SEEN).flatten(1).all(1) & (offered > _SEEN).flatten(1).all(1)
+
+
+def _weights_near_common(
+    query: _Features, key: _Features, visible: Bool[Tensor, "rows 1 1 key"] | None
+) -> SplitAttention:
+    """Relative to ``q_j ∝ f̄·g_j``, and but for a factor of the query alone, a weight is 1 plus
+
+        ``(n_i·δg_j) (f̄·ḡ) / (f̄·g_j  f_i·ḡ)``,  ``n_i = δf_i − f̄ (δf_i·ḡ)/(f̄·ḡ)``.
+
+    ``n_i`` is the same with ``f_i`` for ``δf_i``, and ``n_i·ḡ = 0``, so that ``g_j`` will do for
+    ``δg_j``.
+    """
+    f, g = query.common, key.common
+    both = (f * g).sum(-1, keepdim=True)
+    own = query.own.mantissa
+    normal = own - f * ((own @ g.mT) / both)
+    products, asked = key.along(f), query.along(g).mT
+    gain = (normal @ key.own.mantissa.mT) * both / (products * asked)
     shown = products if visible is None else products.masked_fill(~visible, 0.0)
     shared = shown / shown.sum(-1, keepdim=True)
     mean = (gain * shared).sum(-1, keepdim=True)
-    log = f.own.log + g.own.log
+    log = query.own.log + key.own.log
     return SplitAttention(
         shared, (gain - mean) * shared / (1 + expand_like(bounded_exp(log), mean) * mean), log
     )
 
 
-def _features(part: SplitProjection) -> SplitProjection:
-    """Features of queries or keys, and by how much each token's differ from the common ones."""
-    a = part.common.at(0.0)
-    h, size = part.own.mantissa, expand_like(bounded_exp(part.own.log), part.own.mantissa)
-    step = h * size
-    below = (a <= 0) & (a + step <= 0) & (step.abs() < 1)
-    above = (a >= 0) & (a + step >= 0)
-    seen = size > _SEEN
-    divisor = torch.where(seen, size, 1.0)
-    rate = torch.where(seen, torch.expm1(step.clamp(max=1.0)) / divisor, h)
-    plain = torch.where(seen, (_elu(a + step) - _elu(a)) / divisor, h)
-    change = torch.where(above, h, torch.where(below, a.clamp(max=0).exp() * rate, plain))
-    return SplitProjection(
-        ScaledTensor(positive_feature(a), torch.zeros_like(part.own.log)),
-        ScaledTensor(change, part.own.log),
-    )
+def _weights_from_logs(
+    attention: Attention,
+    query: _Features,
+    key: _Features,
+    state: SplitState,
+    visibility: Visibility,
+) -> SplitAttention:
+    """The softmax of ``log f_i·g_j``, feature by feature, so that nothing underflows."""
+    pairs = query.logs[..., 0].unsqueeze(-1) + key.logs[..., 0].unsqueeze(-2)
+    for feature in range(1, query.logs.shape[-1]):
+        one, other = query.logs[..., feature], key.logs[..., feature]
+        pairs = torch.logaddexp(pairs, one.unsqueeze(-1) + other.unsqueeze(-2))
+    if attention.scale <= 0:  # then the network prefers no key to another
+        pairs = torch.zeros_like(pairs)
+    return attention_from_logits(pairs, torch.zeros_like(state.log_scale), state, visibility)
 
 
 def _elu(z: Tensor) -> Tensor:

@@ -36,6 +36,10 @@ class SplitAttention:
     own: Pattern
     log: PerSample
 
+    def only(self, chosen: Bool[Tensor, "batch"]) -> "SplitAttention":
+        """Some of the samples."""
+        return SplitAttention(self.shared[chosen], self.own[chosen], self.log[chosen])
+
 
 def split_softmax(base: Shared, own: Pattern, log: PerSample) -> SplitAttention:
     """The softmax of ``base_j + e^log own_ij``, where ``base`` is minus infinity at hidden keys.

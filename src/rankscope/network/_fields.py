@@ -15,17 +15,17 @@ from rankscope.network._norms import NORMS
 from rankscope.network._scores.base import ScoreKind
 
 Given = TypeVar("Given")
-Held = TypeVar("Held")
+Kept = TypeVar("Kept")
 
 
-class Field(Generic[Given, Held]):
-    """A field of a dataclass that takes a ``Given`` and holds the ``Held`` its check makes of it.
+class Field(Generic[Given, Kept]):
+    """A field of a dataclass that takes a ``Given`` and holds the ``Kept`` its check makes of it.
 
     ``check(name, value)`` returns the value to keep, or raises an error that names the field. A
     default is what could have been given; without one the field must be.
     """
 
-    def __init__(self, check: Callable[[str, Given], Held], *default: Given) -> None:
+    def __init__(self, check: Callable[[str, Given], Kept], *default: Given) -> None:
         self._check, self._default = check, default
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -34,10 +34,10 @@ class Field(Generic[Given, Held]):
     @overload
     def __get__(self, instance: None, owner: type) -> Given: ...
     @overload
-    def __get__(self, instance: object, owner: type) -> Held: ...
-    def __get__(self, instance: object | None, owner: type) -> Given | Held:
+    def __get__(self, instance: object, owner: type) -> Kept: ...
+    def __get__(self, instance: object | None, owner: type) -> Given | Kept:
         if instance is not None:
-            return cast(Held, instance.__dict__[self._name])
+            return cast(Kept, instance.__dict__[self._name])
         if not self._default:  # how a dataclass learns that a field has no default
             raise AttributeError(f"{self._name} has no default.")
         return self._default[0]
@@ -46,14 +46,14 @@ class Field(Generic[Given, Held]):
         instance.__dict__[self._name] = self._check(self._name, value)
 
 
-def optional(check: Callable[[str, Any], Held]) -> Callable[[str, Any], Held | None]:
+def optional(check: Callable[[str, Any], Kept]) -> Callable[[str, Any], Kept | None]:
     """The same check, or None."""
     return lambda name, value: None if value is None else check(name, value)
 
 
-def derived(check: Callable[[str, Any], Held]) -> Callable[[str, Any], Held]:
+def derived(check: Callable[[str, Any], Kept]) -> Callable[[str, Any], Kept]:
     """The same check; None stands for a value that the spec derives from its other fields."""
-    return cast(Callable[[str, Any], Held], optional(check))
+    return cast(Callable[[str, Any], Kept], optional(check))
 
 
 def count(name: str, value: int) -> int:

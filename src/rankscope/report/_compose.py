@@ -32,7 +32,7 @@ def page(result: Result) -> Report:
         verdicts=[(each.variant, each.sentence, each.fate) for each in result.findings],
         sections=[*_found(sentences(result)), *_charts(result), *_tables(result)],
         provenance=in_words(result.provenance),
-        overline=" · ".join(filter(None, [result.id if result.verdict else "", result.source])),
+        overline=f"{result.id} · {result.source}" if result.source else "",
         answer=None if result.verdict is None else (VERDICTS[result.verdict], result.verdict),
         key_figures=result.key_figures,
     )

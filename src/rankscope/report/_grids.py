@@ -62,13 +62,19 @@ class Grid:
         return [self.cells.get((place, curve)) for place in self.places]
 
     def few(self, most: int, curves: Sequence[str] | None = None) -> "Grid":
-        """Some of its curves, at no more than ``most`` of the places they have, in order."""
+        """Some of its curves, at no more than ``most`` of the places they have, in order.
+
+        Places that half of the curves do not have are left out, but for the last of them.
+        """
         kept = self.curves if curves is None else curves
-        there = [at for at in self.places if any((at, curve) in self.cells for curve in kept)]
-        known = [at for at in there if at is not None]
-        # Metrics have no order and are not left out; what has no place comes last.
-        places = known if self.place == METRIC else thinned(sorted(known), most)
-        return replace(self, places=[*places, *[None] * (None in there)], curves=kept)
+        having = {at: sum((at, curve) in self.cells for curve in kept) for at in self.places}
+        known = [at for at, count in having.items() if count and at is not None]
+        if self.place == METRIC:  # metrics have no order, and none is left out
+            return replace(self, places=known, curves=kept)
+        shared = [at for at in sorted(known) if 2 * having[at] >= len(kept)] or sorted(known)
+        last = [at for at in [max(known)] if at not in shared]
+        places = [*thinned(shared, most - len(last)), *last]
+        return replace(self, places=[*places, *[None] * (having.get(None, 0) > 0)], curves=kept)
 
     def label(self, place: Any) -> str:
         """What a place is called; only the biases are of no length."""

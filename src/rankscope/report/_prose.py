@@ -7,7 +7,7 @@ from rankscope.results import Result
 
 _CODE = re.compile(r"`([^`\n]+)`")
 _BOLD = re.compile(r"\*\*(\S(?:[^*\n]*\S)?)\*\*")
-_POWER = re.compile(r"\b10\^([-−]?)(\d+(?:[.,]\d+)*)")
+_POWER = re.compile(r"\b10\^([-−]?)(\d+(?:[.,]\d+)*(?:e\d+)?)")
 _POINT = "- "
 _MANY = 6
 """Points from which a list is set in columns."""

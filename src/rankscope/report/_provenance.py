@@ -6,6 +6,7 @@ from typing import Any, Final
 _MOST: Final = 16
 """Entries from which a list is told by its first ones."""
 _FIRST: Final = 3
+_LONGEST: Final = 500
 
 
 def in_words(provenance: Mapping[str, Any]) -> dict[str, str]:
@@ -20,7 +21,14 @@ def in_words(provenance: Mapping[str, Any]) -> dict[str, str]:
         else value
         for key, value in provenance.items()
     }
-    return dict(_entries(once))
+    return {key: _cut(told) for key, told in _entries(once)}
+
+
+def _cut(told: str) -> str:
+    """What is too long to be read, as its beginning; files and JSON have all of it."""
+    if len(told) <= _LONGEST:
+        return told
+    return f"{told[:_LONGEST].rsplit(' ', 1)[0]} … (in full in the table's file)"
 
 
 def _entries(values: Mapping[str, Any]) -> Iterable[tuple[str, str]]:

@@ -17,6 +17,7 @@ from rankscope.results import Result
 
 _SIDE_BY_SIDE: Final = 4
 _MOST_ROWS: Final = 16
+_MOST_TABLES: Final = 8
 _STYLE: Final = {
     "collapse": "bold red",
     "slow": "yellow",
@@ -47,12 +48,16 @@ def show(result: Result, console: Console | None = None) -> None:
         console.print()
         quoted = (f"{name} {_figure(value)}" for name, value in known.items())
         _print(console, Text("; ".join(quoted)))
-    for grid in grids(result, apart=("model",)):
+    found = grids(result, apart=("model",))
+    for grid in found[:_MOST_TABLES]:
         console.print()
         _print(console, Text(_heading(grid), style="italic"))
         for start in range(0, len(grid.curves), _SIDE_BY_SIDE):
             curves = grid.curves[start : start + _SIDE_BY_SIDE]
             console.print(_table(grid.few(_MOST_ROWS, curves)))
+    if len(found) > _MOST_TABLES:
+        left = len(found) - _MOST_TABLES
+        _print(console, Text(f"\n{left} more such table{'s' * (left > 1)} on the page."))
 
 
 def tell(cell: Cell | None) -> str:
@@ -71,11 +76,15 @@ def _figure(value: float) -> str:
 
 
 def _title(result: Result) -> Text:
-    """The title; for a claim also its id and its verdict."""
-    if result.verdict is None:
+    """The title; for what somebody stated also its id, and the verdict if there is one."""
+    if not result.source:
         return Text(result.title, style="bold")
-    verdict = Text(result.verdict, style=_STYLE[result.verdict])
-    return Text(f"{result.id}  {result.title}  ") + verdict
+    title = Text(f"{result.id}  {result.title}")
+    return (
+        title
+        if result.verdict is None
+        else title.append(f"  {result.verdict}", _STYLE[result.verdict])
+    )
 
 
 def _listed(rows: Iterable[tuple[Text, str]]) -> Table:
@@ -97,8 +106,7 @@ def _heading(grid: Grid) -> str:
         f"{grid.statistic} over the samples" if grid.statistic else "",
         "after the last layer" if grid.last_layer else "",
     ]
-    text = ", ".join(filter(None, told)) or "in figures"
-    return text[:1].upper() + text[1:]
+    return ", ".join(filter(None, told)) or "in figures"
 
 
 def _table(grid: Grid) -> Table:

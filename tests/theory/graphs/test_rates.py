@@ -263,7 +263,7 @@ def test_second_eigenvalue_refuses_what_is_no_number_of_tokens():
 def test_a_short_repr():
     found = ergodicity([double([[1, 0], [0.5, 0.5]])] * 40)
     assert (
-        repr(found) == "Ergodicity(40 layers; τ of a layer 0.5, of the product 10^-12.0; rate 0.5)"
+        repr(found) == "Ergodicity(40 layers; τ of a layer 0.5, of the product 10^−12.04; rate 0.5)"
     )
     many = repr(ergodicity(torch.rand(30, 8, 12, 4, 4).softmax(-1)))
     assert "30 layers, batch (8, 12)" in many

@@ -11,9 +11,9 @@ from rankscope.checks import finite, real
 from rankscope.errors import ShapeError
 from rankscope.metrics import numerical_rank, residual
 from rankscope.network import Network
+from rankscope.numerals import plural
 from rankscope.shapes import Hidden
 from rankscope.streams import stream
-from rankscope.theory._numbers import format_count
 from rankscope.theory.equilibria._stability import Stability, stability_of, step_jacobians
 
 SAME = 1e-8  # relative: below it singular values, and differences of tokens, count as zero
@@ -62,7 +62,7 @@ class Equilibrium:
         kind = "stable" if stability.stable else "unstable" if stability.unstable else "undecided"
         basin = "" if self.basin is None else f", basin {self.basin:.0%}"
         return (
-            f"Equilibrium({format_count(tokens, 'token')} × {features} features, rank {self.rank}"
+            f"Equilibrium({plural(tokens, 'token')} × {features} features, rank {self.rank}"
             f"{', collapsed' * self.collapsed}, {kind}, spectral radius {stability.radius:.4g}, "
             f"residual {self.residual:.1e}, distance {self.distance:.1e}{basin})"
         )

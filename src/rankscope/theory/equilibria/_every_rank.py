@@ -12,7 +12,7 @@ from torch import Tensor
 from rankscope.checks import whole
 from rankscope.errors import InputError
 from rankscope.network import Network
-from rankscope.theory._numbers import format_count, format_range
+from rankscope.numerals import plural, span_of
 from rankscope.theory.equilibria._equilibrium import Equilibrium, measure
 
 _MOST_TOKENS = 24  # the Jacobian has n⁴ entries, and there is one for each rank
@@ -29,8 +29,8 @@ class EveryRank:
         radii = [each.stability.radius for each in self.equilibria]
         stable = sum(each.stable for each in self.equilibria)
         return (
-            f"EveryRank({format_count(len(radii), 'token')}; equilibria of rank 1 to {len(radii)}, "
-            f"{stable} stable, spectral radius {format_range(min(radii), max(radii))})"
+            f"EveryRank({plural(len(radii), 'token')}; equilibria of rank 1 to {len(radii)}, "
+            f"{stable} stable, spectral radius {span_of(min(radii), max(radii))})"
         )
 
 

@@ -206,7 +206,7 @@ def _is_near(x: Tensor, other: Tensor, tolerance: float) -> Bool[Tensor, "*batch
 
 
 def _basin_shares(settled: Hidden, distinct: list[Tensor], starts: int) -> list[float]:
-    """The share of all random starts that settled at each equilibrium, each counted once."""
+    """The share of all random starts that settled at each equilibrium, each plural once."""
     if not distinct or not len(settled):
         return [0.0] * len(distinct)
     apart = torch.stack([(settled - x).abs().flatten(1).amax(-1) for x in distinct])

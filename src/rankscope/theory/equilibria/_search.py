@@ -24,8 +24,8 @@ from torch import Tensor
 from rankscope.errors import InputError
 from rankscope.masks import as_mask
 from rankscope.network import Network
+from rankscope.numerals import span_of
 from rankscope.streams import stream
-from rankscope.theory._numbers import format_range
 from rankscope.theory.equilibria._equilibrium import Equilibrium, equilibrium_at
 
 AttentionKind = Literal["uniform", "content"]
@@ -89,7 +89,7 @@ class StableSearch:
         best = f"best: {self.best}" if self.best is not None else "none stable"
         return (
             f"StableSearch({count} designs for {tokens[0]} to {tokens[-1]} tokens, {stable} "
-            f"stable, spectral radius {format_range(min(radii), max(radii))}; {best})"
+            f"stable, spectral radius {span_of(min(radii), max(radii))}; {best})"
         )
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from rankscope.checks import whole
-from rankscope.display import table
+from rankscope.display import card, table
 from rankscope.errors import KindError, ShapeError, SpecError
 from rankscope.masks import Mask, as_mask, check_matrix
 from rankscope.theory.graphs._digraph import Digraph, closed_classes, period
@@ -117,7 +117,7 @@ class GraphFacts:
             ("without self-loop", _describe_positions(self.missing_self_loops)),
             ("powers tend to rank one", "yes" if self.collapses else "no"),
         )
-        return table((), rows, caption="Graph of a mask")
+        return card("Graph of a mask", table(("", ""), rows))
 
 
 def graph_facts(mask: "str | Mask | Tensor | Any", tokens: int | None = None) -> GraphFacts:

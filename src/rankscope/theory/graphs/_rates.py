@@ -17,7 +17,7 @@ from rankscope.checks import stochastic, valid_mask, whole
 from rankscope.errors import InputError, KindError, ShapeError
 from rankscope.masks import Mask, as_mask
 from rankscope.metrics import dobrushin
-from rankscope.theory._numbers import format_count, format_power, format_range
+from rankscope.numerals import plural, power_of_ten, span_of
 from rankscope.theory.graphs._digraph import Digraph, closed_classes
 
 _LARGE, _TINY = 1e100, 1e-290
@@ -82,11 +82,11 @@ class Ergodicity:
     def __repr__(self) -> str:
         shape = tuple(self.each.shape[1:])
         batch, most = (f", batch {shape}", "at most ") if shape else ("", "")
-        taus = format_range(float(self.each.min()), float(self.each.max()))
-        rates = format_range(float(self.rate.min()), float(self.rate.max()))
-        last = format_power(float(self.log_products[-1].max()) / math.log(10))
+        taus = span_of(float(self.each.min()), float(self.each.max()))
+        rates = span_of(float(self.rate.min()), float(self.rate.max()))
+        last = power_of_ten(float(self.log_products[-1].max()) / math.log(10), digits=3)
         return (
-            f"Ergodicity({format_count(len(self.each), 'layer')}{batch}; τ of a layer {taus}, "
+            f"Ergodicity({plural(len(self.each), 'layer')}{batch}; τ of a layer {taus}, "
             f"of the product {most}{last}; rate {rates})"
         )
 

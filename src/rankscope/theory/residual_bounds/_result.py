@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from jaxtyping import Bool
 from torch import Tensor
 
-from rankscope.display import table
+from rankscope.display import card, table
+from rankscope.numerals import plural, power_of_ten, span_of
 from rankscope.shapes import PerSample
-from rankscope.theory._numbers import format_count, format_power, format_range
 from rankscope.theory.residual_bounds._layer import SCORE_LIMIT
 
 if TYPE_CHECKING:
@@ -174,23 +174,23 @@ class Bounds:
         sharp = _format_largest(last.log10_sharp_bound)
         last_bound = "" if last.why_not else f", at most {sharp} by the last layer's sharp bound"
         return (
-            f"Bounds({format_count(len(self.layers), 'layer')}, "
-            f"{format_count(len(last.log10_residual), 'sample')}; residual "
+            f"Bounds({plural(len(self.layers), 'layer')}, "
+            f"{plural(len(last.log10_residual), 'sample')}; residual "
             f"{_format_largest(first.log10_input_residual)} at the input, "
             f"{_format_largest(last.log10_residual)} after the last layer{last_bound}; {theorem})"
         )
 
     def _repr_html_(self) -> str:
-        samples = format_count(len(self.layers[-1].log10_residual), "sample")
+        samples = plural(len(self.layers[-1].log10_residual), "sample")
         notes = any(layer.why_not_a_priori for layer in self.layers)
-        return table(
-            ("layer", *_SHOWN.values(), *(["does not apply"] if notes else [])),
-            _html_rows(self, notes=notes),
-            caption=f"Residual and its bounds (largest of {samples}, composite norm, best center)",
+        header = ("layer", *_SHOWN.values(), *(["does not apply"] if notes else []))
+        return card(
+            f"Residual and its bounds (largest of {samples}, composite norm, best center)",
+            table(header, _html_rows(self, notes=notes)),
         )
 
 
-def _html_rows(bounds: Bounds, *, notes: bool) -> Iterator[tuple[object, ...]]:
+def _html_rows(bounds: Bounds, *, notes: bool) -> Iterator[tuple[str, ...]]:
     """A row for each layer, the middle ones of a deep network left out."""
     half = _LAYERS_SHOWN // 2
     for place, layer in enumerate(bounds.layers):
@@ -200,7 +200,7 @@ def _html_rows(bounds: Bounds, *, notes: bool) -> Iterator[tuple[object, ...]]:
             continue
         values = (getattr(layer, name) for name in _SHOWN)
         cells = ("–" if bool(value.isnan().any()) else _format_largest(value) for value in values)
-        yield (layer.layer, *cells, *([layer.why_not_a_priori] if notes else []))
+        yield (str(layer.layer), *cells, *([layer.why_not_a_priori] if notes else []))
 
 
 def _say_coverage(bounds: Bounds) -> list[str]:
@@ -235,7 +235,7 @@ def _say_constants(bounds: Bounds) -> list[str]:
     ranges = []
     for name, symbol in {"gamma": "γ", "beta": "β", "lipschitz": "λ"}.items():
         values = [float(v) for layer in covered for v in getattr(layer, name)]
-        ranges.append(f"{symbol} {format_range(min(values), max(values))}")
+        ranges.append(f"{symbol} {span_of(min(values), max(values))}")
     useful = [str(layer.layer) for layer in covered if bool(layer.informative.all())]
     where = f"in layers {', '.join(useful)}" if useful else "in no layer"
     return [
@@ -281,4 +281,4 @@ def _largest(values: PerSample) -> float:
 
 def _format_largest(log10: PerSample) -> str:
     """The largest of some numbers, given by their logarithms."""
-    return format_power(_largest(log10))
+    return power_of_ten(_largest(log10), digits=3)

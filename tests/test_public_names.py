@@ -1,0 +1,89 @@
+"""Every name users may import, listed: adding or losing one is a decision, not an accident."""
+
+import importlib
+
+import pytest
+
+NAMES = {
+    "rankscope": """
+        Bounds Loaded Network Path Result Spec Trace __version__ bounds count_paths deep
+        deep_trace design_values enumerate_paths errors experiments families figures
+        find_equilibria head_shares load masks metric_catalogue metrics network path_lengths
+        path_matrix path_output paths report residual results sample_paths tables text theory
+        top_paths trace tracing truncate verify
+    """,
+    "rankscope.deep": """
+        ScaledTensor SplitState add_states apply_activation apply_linear apply_mlp apply_norm
+        attend deep_states deep_trace
+    """,
+    "rankscope.errors": """
+        BlocksNotFoundError InputError KindError ModelError RankscopeError ShapeError
+        SourceError SpecError UnsupportedModelError VerificationError
+    """,
+    "rankscope.experiments": """
+        CATALOGUE Case Claim DIAGNOSTIC_METRICS Diagnosis Entry Finding PathStudy Reading
+        Subject diagnose findings four_variants path_study run
+    """,
+    "rankscope.families": """
+        BUILTIN BlockInput FAMILIES Family Loaded Verification family_of load verify
+    """,
+    "rankscope.figures": """
+        FIGURES Figure FigureKind MetricWords ScriptSafe adaptive by_depth by_layer by_length
+        by_model by_setting dark_variables draw head_map heading headings length_distributions
+        metric_words power_text reading save
+    """,
+    "rankscope.masks": """
+        BigBird BlockLocal Causal Columns Dilated EdgeList Edges Explicit Fixed Full
+        Intersection LengthMask Mask OffsetMask Prefix Random Spans Star Strided Union Window
+        as_mask causal_window from_edges intersection union window
+    """,
+    "rankscope.metrics": """
+        Certified Deviations Spectra attention_entropy deviations dispersion dobrushin
+        effective_rank high_pass_ratio matrix_norm mean_cosine numerical_rank
+        participation_ratio residual second_singular_value singular_values spectra
+        spectral_ratio stable_rank
+    """,
+    "rankscope.network": """
+        ALiBi Activation Attention Block Branch Causal Described Explicit Full GaussianKernel
+        Init LinearKernel Linformer MLP Mask Network NormRule RelativeBias Rotary ScoreKind
+        Scores Sink Sparsemax Spec Sphere Step Visibility Window
+    """,
+    "rankscope.paths": """
+        HeadShares Path PathCounts PathLengths TopPaths chained_matrices count_paths
+        enumerate_paths head_shares path_lengths path_matrix path_output path_outputs
+        sample_paths top_paths truncate truncations
+    """,
+    "rankscope.report": """
+        Report Section page show to_json write write_html
+    """,
+    "rankscope.text": """
+        Tokenizer embed passages
+    """,
+    "rankscope.theory": """
+        Bounds Designs Equilibria Equilibrium Ergodicity EveryRank GraphFacts LayerBounds
+        Stability StableSearch a_priori_log_decay a_priori_rate bounds class_weights
+        design_values equilibrium_at ergodicity every_rank find_equilibria graph_facts
+        keeping_network norm_preimage perron_weights residual_preserving_network
+        second_eigenvalue smallest_allowed_weight stability_of stable_search step_jacobian
+    """,
+    "rankscope.tracing": """
+        DEFAULT_METRICS MEASURES Provenance Trace captured_input captured_states choose_measures
+        evaluating find_blocks trace trace_in_batches with_replaced_state
+    """,
+}
+
+
+@pytest.mark.parametrize("room", NAMES)
+def test_the_room_exports_these_names_and_no_others(room):
+    module = importlib.import_module(room)
+    exported = getattr(module, "__all__", None)
+    if exported is None:  # the errors are all there is in their file
+        exported = [name for name, value in vars(module).items() if isinstance(value, type)]
+    assert sorted(exported) == NAMES[room].split()
+
+
+@pytest.mark.parametrize(
+    ("room", "name"), [(room, name) for room, names in NAMES.items() for name in names.split()]
+)
+def test_every_name_can_be_imported(room, name):
+    assert getattr(importlib.import_module(room), name) is not None
