@@ -100,7 +100,7 @@ def test_nothing_is_correlated_with_anything_else(drawn):
 
 
 def test_the_test_sees_shared_numbers():
-    numbers = torch.randn(3000, dtype=torch.float64)
+    numbers = torch.randn(3000, generator=stream(0, "shared"), dtype=torch.float64)
     assert largest_correlation(numbers[:1000], 0.02 * numbers[500:2000]) > 15
     bare = [torch.randn(1000, generator=torch.Generator().manual_seed(s)) for s in (0, 0)]
     assert largest_correlation(*bare) > 15
