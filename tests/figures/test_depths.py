@@ -12,7 +12,7 @@ from rankscope import tables
 from rankscope.errors import InputError
 from rankscope.figures import by_depth, by_layer, power_text
 from rankscope.figures._axes import exponent_axis
-from rankscope.figures._curves import colours, dashes
+from rankscope.figures._look import colours, dashes
 from rankscope.figures._theme import DARK, SINGLE_COLOUR, VARIANT_COLOURS
 
 INF = math.inf
@@ -386,6 +386,8 @@ def test_plain_metrics_keep_their_scale():
         assert rows_of(spec)[1]["exact_median"] == "0.2"
     zero = drawn(summary({"full": [1.0, 0.0]}, metric="beta"), metric="beta")
     assert rows_of(zero)[1]["drawn_median"] > 0  # a logarithmic axis has its floor for it
+    assert [row["off_scale"] for row in rows_of(zero)] == [False, True]
+    assert "datum.off_scale" in json.dumps([m.get("transform") for m in marks_of(zero, "point")])
     assert not ends_of(zero)
 
 
@@ -394,6 +396,22 @@ def test_by_layer_draws_exponents_too():
     line = next(m for m in spec["concat"][0]["layer"] if m["mark"]["type"] == "line")
     assert line["encoding"]["y"]["scale"]["type"] == "linear"
     assert re.search(r"−40,000</text>", picture(spec))
+
+
+def test_by_layer_names_values_and_marks_equal_tokens_too():
+    exponents = by_layer(summary({"full": [4.0, 3.0]}, metric="local_exponent")).to_dict()
+    assert ">doubly exponential</text>" in picture(exponents)
+    equal = by_layer(summary({"full": [-1.0, -INF, -INF]})).to_dict()
+    assert [row["layer"] for row in ends_of(equal)] == [1]
+    assert ends_of(equal)[0]["exact_mean"] == "exactly 0"
+
+
+def test_only_curves_that_leave_the_axis_are_clipped():
+    """Otherwise the points of a value at the very end of an axis would be halves."""
+    table = summary({"full": [0.0, 0.5]}, metric="mean_cosine")
+    whole, cut = drawn(table, metric="mean_cosine"), drawn(table, metric="mean_cosine", highest=0.4)
+    assert not any(mark["mark"]["clip"] for mark in marks_of(whole, "point"))
+    assert all(mark["mark"]["clip"] for mark in marks_of(cut, "point"))
 
 
 def test_a_table_that_cannot_be_drawn_is_refused():

@@ -70,9 +70,9 @@ def test_nine_models_differ_in_colour_and_neighbours_in_dash_and_shape(spec):
     colours = mark(spec, "line")["color"]["scale"]["range"]
     assert len(set(colours)) == 9
     assert set(colours) <= set(DARK)  # each has its partner on a dark page
-    assert len({json.dumps(d) for d in mark(spec, "line")["strokeDash"]["scale"]["range"]}) == 4
-    dashes = {row["variant"]: row["dash"] for row in rows_of(spec)}
-    assert list(dashes.values()) == [0, 1, 2, 3, 0, 1, 2, 3, 0]
+    dashes = mark(spec, "line")["strokeDash"]["scale"]["range"]
+    assert len({json.dumps(dash) for dash in dashes}) == 4
+    assert dashes[:5] == [*dashes[:4], dashes[0]]
     shapes = mark(spec, "point")["shape"]["scale"]["range"]
     assert all(a != b for a, b in pairwise(shapes))
 
@@ -133,5 +133,5 @@ def test_tables_that_cannot_be_drawn_are_refused():
         length_distributions(source.clear())
     with pytest.raises(InputError, match="no length"):
         length_distributions(source.with_columns(length=pl.lit(None, pl.Int64)))
-    with pytest.raises(InputError, match="several rows for ours at length 0"):
+    with pytest.raises(InputError, match="several rows for model ours, length 0"):
         length_distributions(pl.concat([source, source]))

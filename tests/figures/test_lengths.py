@@ -240,5 +240,5 @@ def test_tables_that_cannot_be_drawn_are_refused():
     two = pl.concat([table.with_columns(model=pl.lit(name)) for name in ("BERT", "ALBERT")])
     with pytest.raises(InputError, match="several values of model"):
         by_length(two)
-    with pytest.raises(InputError, match="several rows for length 0 at layer 0"):
+    with pytest.raises(InputError, match="several rows for layer 0, length 0"):
         by_length(pl.concat([table, table]))

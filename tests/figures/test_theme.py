@@ -5,13 +5,13 @@ import re
 import pytest
 
 from rankscope.figures import adaptive, dark_variables
+from rankscope.figures._look import colours
 from rankscope.figures._theme import (
     DARK,
     FOLLOWING_COLOURS,
     INK,
     SINGLE_COLOUR,
     VARIANT_COLOURS,
-    colours,
     shapes,
 )
 

@@ -73,7 +73,7 @@ def test_settings_under_their_own_name(study):
 def test_lengths_with_a_column_for_each_metric(lengths):
     text, told = printed(lengths), lines(lengths)
     assert "by length, median over the samples, after the last layer" in text
-    assert ["length", "residual_share", "projection"] in told
+    assert ["length", "Share", "of", "the", "residual", "Projection"] in told
     assert ["0", "1.5", "1.5"] in told
     assert ["bias", "0.0625", "0.0625"] in told
 

@@ -2,10 +2,9 @@
 
 from rankscope.figures._axes import power_text
 from rankscope.figures._catalogue import FIGURES, FigureKind, draw, heading, headings, reading
-from rankscope.figures._depths import by_depth
 from rankscope.figures._distributions import length_distributions
 from rankscope.figures._heads import head_map
-from rankscope.figures._layers import by_layer, by_model
+from rankscope.figures._layers import by_depth, by_layer, by_model
 from rankscope.figures._lengths import by_length
 from rankscope.figures._saving import ScriptSafe, save
 from rankscope.figures._sweeps import by_setting

@@ -1,5 +1,6 @@
 """Words inside a panel, where nothing else is: named values, and curves that came to an end."""
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
@@ -7,13 +8,7 @@ from typing import Any, Final
 import altair as alt
 
 from rankscope.figures import _theme as theme
-from rankscope.figures._axes import Vertical
-from rankscope.figures._curves import tooltip
-from rankscope.figures._panel import Look
-from rankscope.metric_catalogue import Metric
-
-Row = Mapping[str, Any]
-Size = tuple[int, int]
+from rankscope.figures._panel import NOISE_FLOOR, Panel, Row
 
 EQUAL: Final = "tokens exactly equal"
 _FONT_SIZE: Final = 10.5
@@ -25,22 +20,19 @@ _BETWEEN: Final = 8  # places looked at between two points of a curve
 _LOOK: Final[Mapping[str, Any]] = {"fontSize": _FONT_SIZE, "color": theme.INK["muted"]}
 
 
-def draw_named_values(
-    entry: Metric, vertical: Vertical, data: Sequence[Row], size: Size
-) -> list[alt.Chart]:
+def draw_named_values(panel: Panel, data: Sequence[Row]) -> list[alt.Chart]:
     """Draw the values of a metric that have a name, as lines across the panel.
 
-    Each row of ``data`` says in ``across``, from 0 to 1, how far right it is. A name is put at an
-    end of its line, above or below, where the curves leave most room.
+    A name is put at an end of its line, above or below, where the curves leave most room.
     """
-    low, high = vertical.domain
-    curves = _curve_points(data, vertical, size)
+    low, high = panel.y.domain
+    passed = _curve_points(panel, data)
     drawn = []
-    for value, name in entry.marks:
+    for value, name in panel.entry.marks:
         if not low <= value <= high:
             continue
-        base = alt.Chart(alt.InlineData(values=[{"at": value}])).encode(y=vertical.encode("at:Q"))
-        right, above = _choose_end(name, (1 - vertical.height(value)) * size[1], curves, size[0])
+        base = alt.Chart(alt.InlineData(values=[{"at": value}])).encode(y=panel.y.encode("at:Q"))
+        right, above = _choose_end(name, value, passed, panel)
         text = base.mark_text(
             text=name,
             align="right" if right else "left",
@@ -54,12 +46,29 @@ def draw_named_values(
     return drawn
 
 
-def _curve_points(data: Sequence[Row], vertical: Vertical, size: Size) -> list[tuple[float, float]]:
+def draw_noise_floor(panel: Panel) -> list[alt.Chart]:
+    """Draw where float32 ends, if the panel shows it: a faint band across, with its name."""
+    if not panel.shows_noise:
+        return []
+    low, high = NOISE_FLOOR
+    middle = math.sqrt(low * high)
+    base = alt.Chart(alt.InlineData(values=[{"from": low, "to": high, "middle": middle}]))
+    band = base.mark_rect(color=theme.INK["muted"], opacity=0.13)
+    name = base.mark_text(
+        text="float32 noise floor", align="left", baseline="middle", dx=8, **_LOOK
+    )
+    return [
+        band.encode(y=panel.y.encode("from:Q"), y2="to:Q"),
+        name.encode(x=alt.value(0), y=panel.y.encode("middle:Q")),
+    ]
+
+
+def _curve_points(panel: Panel, data: Sequence[Row]) -> list[tuple[float, float]]:
     """Where curves pass, in pixels from the top left: their points, and places between them."""
     curves: dict[Any, list[tuple[float, float]]] = {}
     for row in data:
-        if row["drawn_median"] is not None:
-            place = row["across"] * size[0], (1 - vertical.height(row["drawn_median"])) * size[1]
+        place = panel.place(row)
+        if place is not None:
             curves.setdefault(row.get("variant"), []).append(place)
     passed = [place for curve in curves.values() for place in curve]
     for curve in curves.values():
@@ -70,9 +79,11 @@ def _curve_points(data: Sequence[Row], vertical: Vertical, size: Size) -> list[t
 
 
 def _choose_end(
-    name: str, rule: float, passed: Sequence[tuple[float, float]], width: int
+    name: str, value: float, passed: Sequence[tuple[float, float]], panel: Panel
 ) -> tuple[bool, bool]:
     """Whether a name stands at the right end of its line, and whether above it."""
+    width, height = panel.size
+    rule = (1 - panel.y.height(value)) * height
     long = _LETTER * len(name) + 2 * _NEAR
 
     def hidden(end: tuple[bool, bool]) -> int:
@@ -86,52 +97,49 @@ def _choose_end(
     return min([(right, above) for right in (True, False) for above in (True, False)], key=hidden)
 
 
-def mark_equal_tokens(
-    ends: Sequence[Row], x: alt.X, place: str, look: Look, size: Size
-) -> list[alt.Chart]:
+def mark_equal_tokens(panel: Panel, ends: Sequence[Row]) -> list[alt.Chart]:
     """Draw markers at the bottom for curves whose tokens have become exactly equal, named once.
 
-    ``place`` is the field of ``x``; rows have an ``across`` as in ``rules``. Markers in one place
-    are stacked.
+    Markers in one place are stacked.
     """
     if not ends:
         return []
     levels: dict[Any, int] = {}
     rows = []
     for row in ends:
-        level = levels[row[place]] = levels.get(row[place], -1) + 1
-        rows.append({**row, "from_top": size[1] - 8 - _STACKED * level})
+        at = row[panel.x.field]
+        level = levels[at] = levels.get(at, -1) + 1
+        rows.append({**row, "from_top": panel.size[1] - 8 - _STACKED * level})
     marker = (
         alt.Chart(alt.InlineData(values=rows))
         .mark_point(filled=False, fill=theme.INK["paper"], strokeWidth=1.5, size=theme.POINT_SIZE)
         .encode(
-            x=x,
+            x=panel.x.encode(),
             y=alt.value({"expr": "datum.from_top"}),
-            color=look.colour(),
-            shape=look.shape(),
-            opacity=look.opacity(1.0),
-            tooltip=tooltip([alt.Tooltip(f"{place}:Q")], look),
+            color=panel.look.colour(),
+            shape=panel.look.shape(),
+            opacity=panel.look.opacity(1.0),
+            tooltip=panel.tooltip(),
         )
     )
-    return [marker, *_label_equal_tokens(rows, x, place, size)]
+    return [marker, *_label_equal_tokens(panel, list(levels))]
 
 
-def _label_equal_tokens(rows: Sequence[Row], x: alt.X, place: str, size: Size) -> list[alt.Chart]:
+def _label_equal_tokens(panel: Panel, places: Sequence[float]) -> list[alt.Chart]:
     """What the markers mean, once, beside one of them where there is room for it."""
-    long = (_LETTER * len(EQUAL) + 8 + _NEAR) / size[0]
-    markers = {row["across"]: row[place] for row in rows}
+    long = (_LETTER * len(EQUAL) + 8 + _NEAR) / panel.size[0]
+    markers = {panel.x.across(place): place for place in places}
     ordered = sorted(markers, reverse=True)
-    sides = [(at, True) for at in ordered] + [(at, False) for at in ordered]
-    for at, right in sides:
+    for at, right in [(at, True) for at in ordered] + [(at, False) for at in ordered]:
         start, end = (at, at + long) if right else (at - long, at)
         if start < 0 or end > 1 or any(start < other < end for other in markers):
             continue
-        word = alt.Chart(alt.InlineData(values=[{place: markers[at]}])).mark_text(
+        word = alt.Chart(alt.InlineData(values=[{panel.x.field: markers[at]}])).mark_text(
             text=EQUAL,
             align="left" if right else "right",
             baseline="middle",
             dx=8 if right else -8,
             **_LOOK,
         )
-        return [word.encode(x=x, y=alt.value(size[1] - 8))]
+        return [word.encode(x=panel.x.encode(), y=alt.value(panel.size[1] - 8))]
     return []

@@ -11,6 +11,8 @@ from rankscope.figures import _theme as theme
 from rankscope.metric_catalogue import Scale
 from rankscope.numerals import MINUS, exponent_text, power_of_ten
 
+Kind = Literal["log", "linear"]
+
 _MOST_TICKS = 7
 _MARGIN = 0.04  # of an axis, left free at its ends, so that nothing touches the frame
 _TINY = 1e-300  # a decade below it a float64 has lost its digits; smaller counts as zero
@@ -28,18 +30,41 @@ class Tick:
 
 
 @dataclass(frozen=True)
+class Horizontal:
+    """An x axis: the field it lays out, its ends, and what else Vega-Lite is told about it."""
+
+    field: str
+    kind: Kind
+    domain: tuple[float, float]
+    axis: Mapping[str, Any]
+    padding: int = 10
+
+    def encode(self) -> alt.X:
+        """The encoding that lays the field out on this axis."""
+        scale = alt.Scale(
+            type=self.kind, domain=list(self.domain), nice=False, zero=False, padding=self.padding
+        )
+        return alt.X(f"{self.field}:Q", axis=alt.Axis(grid=False, **self.axis), scale=scale)
+
+    def across(self, value: float) -> float:
+        """How far right a value is drawn, from 0 to 1."""
+        return _part(value, self.domain, self.kind)
+
+
+@dataclass(frozen=True)
 class Vertical:
     """A y axis: its ends, the values it names, and where it shows what has no place on it.
 
     ``floor`` is set on a logarithmic axis when there are values that are not positive. Without
-    ``ticks`` the renderer chooses them.
+    ``ticks`` the renderer chooses them. ``cut`` says that curves may leave it.
     """
 
-    kind: Literal["log", "linear"]
+    kind: Kind
     title: str
     domain: tuple[float, float]
     ticks: tuple[Tick, ...] = ()
     floor: float | None = None
+    cut: bool = False
 
     def encode(self, field: str) -> alt.Y:
         """The encoding that draws a field on this axis."""
@@ -56,30 +81,13 @@ class Vertical:
         )
 
     def tick_labels(self) -> list[alt.Chart]:
-        """The names of the ticks as marks: raised exponents are in no way an axis can be asked for.
-
-        Superscript characters would do in a browser, but most fonts lack them, and in a picture
-        they turn up as boxes or in some other font.
-        """
-        if not self.ticks:
-            return []
+        """The names of the ticks as marks."""
         rows = [{"value": t.value, "text": t.text, "exponent": t.exponent} for t in self.ticks]
-        edge = self._edge()
-        base = alt.Chart(alt.InlineData(values=rows)).encode(y=self.encode("value:Q"))
-        look: dict[str, Any] = {"color": theme.INK["text"], "baseline": "middle"}
-        text = base.mark_text(align="right", fontSize=theme.LABEL_SIZE, **look)
-        raised = base.mark_text(align="left", fontSize=theme.LABEL_SIZE - 2.5, dy=-4.5, **look)
-        return [
-            text.encode(x=alt.value(edge), text="text:N"),
-            raised.encode(x=alt.value(edge + 0.5), text="exponent:N"),
-        ]
+        return write_ticks(rows, alt.value(0), self.encode("value:Q"), self._edge()) if rows else []
 
     def height(self, value: float) -> float:
         """How far up the axis a value is drawn, from 0 to 1."""
-        low, high = self.domain
-        if self.kind == "log":
-            low, high, value = math.log(low), math.log(high), math.log(value)
-        return (value / 2 - low / 2) / (high / 2 - low / 2)
+        return _part(value, self.domain, self.kind)
 
     def _edge(self) -> float:
         """Where the raised exponents begin, in pixels left of the plot."""
@@ -90,6 +98,21 @@ class Vertical:
         if value is None or self.floor is None:
             return value
         return value if value >= _TINY else self.floor
+
+
+def write_ticks(rows: Sequence[Mapping[str, Any]], x: Any, y: Any, dx: float) -> list[alt.Chart]:
+    """Names of ticks with raised exponents, which are in no way an axis can be asked for.
+
+    Superscript characters would do in a browser, but most fonts lack them, and in a picture they
+    turn up as boxes or in some other font. Where ``dx`` is from ``x``, the exponents begin.
+    """
+    base = alt.Chart(alt.InlineData(values=rows)).encode(x=x, y=y)
+    look: dict[str, Any] = {"color": theme.INK["text"], "baseline": "middle"}
+    text = base.mark_text(align="right", fontSize=theme.LABEL_SIZE, dx=dx, **look)
+    raised = base.mark_text(
+        align="left", fontSize=theme.LABEL_SIZE - 2.5, dx=dx + 0.5, dy=-4.5, **look
+    )
+    return [text.encode(text="text:N"), raised.encode(text="exponent:N")]
 
 
 def linear_axis(title: str, values: Sequence[float], *, includes: Sequence[float] = ()) -> Vertical:
@@ -158,6 +181,15 @@ def power_text(exponent: float | None) -> str:
 def select_positive(values: Sequence[float]) -> list[float]:
     """Those a logarithmic axis has a place for."""
     return [value for value in values if value >= _TINY]
+
+
+def _part(value: float, domain: tuple[float, float], kind: Kind) -> float:
+    """Which part of the way from one end to the other a value is."""
+    low, high = domain
+    if kind == "log":
+        low, high, value = math.log(low), math.log(high), math.log(value)
+    # Halved, or the ends of the float range would be too far apart.
+    return (value / 2 - low / 2) / (high / 2 - low / 2)
 
 
 def _decade_ticks(low: float, high: float) -> list[Tick]:

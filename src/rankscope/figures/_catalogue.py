@@ -12,10 +12,9 @@ import polars as pl
 
 from rankscope import metric_catalogue
 from rankscope.errors import InputError
-from rankscope.figures._depths import by_depth
 from rankscope.figures._distributions import length_distributions
 from rankscope.figures._heads import head_map
-from rankscope.figures._layers import by_layer, by_model
+from rankscope.figures._layers import by_depth, by_layer, by_model
 from rankscope.figures._lengths import by_length
 from rankscope.figures._sweeps import by_setting
 from rankscope.figures._theme import Figure

@@ -1,206 +1,116 @@
-"""What charts of medians have in common: the looks of their curves, their axes and tooltips."""
+"""Curves drawn in panels, and the panels put together: for figures that draw summaries."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, get_args
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Any, Final
 
 import altair as alt
-import polars as pl
 
-from rankscope.errors import InputError
 from rankscope.figures import _theme as theme
-from rankscope.figures._axes import AXES, Vertical
-from rankscope.figures._panel import Look, value_text
-from rankscope.figures._validation import finite_or_none
-from rankscope.metric_catalogue import Metric
-from rankscope.results import Role
+from rankscope.figures._annotations import draw_named_values, draw_noise_floor, mark_equal_tokens
+from rankscope.figures._layout import view_name
+from rankscope.figures._look import Look
+from rankscope.figures._panel import Panel, Row
 
-Row = Mapping[str, Any]
-Roles = Mapping[str, Role]
-
-NEEDED: Final = ("count", "mean", "low", "median", "high")
-WIDE: Final = (620, 300)  # a figure's only panel
-_STATISTICS: Final = ("median", "low", "high")
-_BLUE, _ORANGE, _GREEN, _RED, *_OTHERS = theme.PALETTE
-# The colours of curves that are not measured, by their role and in the order they are given out;
-# what is measured comes first, and starts with blue.
-_BESIDE: Final[Mapping[Role, Sequence[str]]] = {
-    "bound": (_GREEN, _RED, _ORANGE, *_OTHERS),
-    "floor": (_ORANGE, _RED, _GREEN, *_OTHERS),
-}
-_SOLID, *_BROKEN = theme.DASHES
-_BELOW: Final = 0.09  # of an axis, left free for markers at the bottom
-_REACH = 50.0  # axis lengths: a line that leaves the panel still leaves it in its place
+_MOST_POINTS: Final = 30  # on a curve: more would hide it
 
 
-@dataclass(frozen=True)
-class Curves(Look):
-    """A look for curves of any name: far apart in hue, bounds and floors in broken lines."""
+def draw_panel(panel: Panel, rows: Sequence[Row], *, number: int, heading: str) -> alt.LayerChart:
+    """The curves with their spread, in a panel that names values and says where tokens are equal.
 
-    roles: Roles = field(default_factory=dict)
-
-    def colour(self) -> Any:
-        """A fixed colour per curve, or one for all if they have no names."""
-        if not self.variants:
-            return alt.value(theme.SINGLE_COLOUR)
-        return alt.Color("variant:N", scale=theme.fixed_scale(colours(self.variants, self.roles)))
-
-    def dash(self) -> Any:
-        """What is measured solid beside bounds and floors; by itself four kinds of line in turn."""
-        if not self.variants:
-            return alt.value(_SOLID)
-        return alt.StrokeDash(
-            "variant:N", scale=theme.fixed_scale(dashes(self.variants, self.roles))
-        )
-
-
-def colours(names: Sequence[str], roles: Roles | None = None) -> dict[str, str]:
-    """One colour per curve: that of its variant if it has one, otherwise by its role.
-
-    >>> colours(["measured", "a bound"], {"a bound": "bound"})["measured"]
-    '#3566c8'
+    ``number`` is which panel of its figure it is.
     """
-    beside = _not_measured(names, roles)
-    measured = [name for name in names if name not in beside]
-    known = any(name in theme.VARIANT_COLOURS for name in measured)
-    chosen = theme.colours(measured) if known else theme.palette(measured)
-    for name, role in beside.items():
-        order = _BESIDE[role]
-        free = [colour for colour in order if colour not in chosen.values()]
-        chosen[name] = free[0] if free else order[len(chosen) % len(order)]
-    return {name: chosen[name] for name in names}
-
-
-def dashes(names: Sequence[str], roles: Roles | None = None) -> dict[str, list[int]]:
-    """What is measured solid beside bounds and floors; by itself in turn, so that none hides."""
-    beside = _not_measured(names, roles)
-    if not beside:
-        return {name: theme.DASHES[k % len(theme.DASHES)] for k, name in enumerate(names)}
-    broken = {name: _BROKEN[k % len(_BROKEN)] for k, name in enumerate(beside)}
-    return {name: broken.get(name, _SOLID) for name in names}
-
-
-def check_roles(roles: Roles | None) -> dict[str, Role]:
-    """The roles as given; one we do not know is refused."""
-    for name, role in (roles or {}).items():
-        if role not in get_args(Role):
-            raise InputError(
-                f"the curve {name!r} has the role {role!r}; choose {', '.join(get_args(Role))}."
-            )
-    return dict(roles or {})
-
-
-def _not_measured(names: Sequence[str], roles: Roles | None) -> dict[str, Role]:
-    """The curves that stand beside what was measured, with their roles."""
-    return {
-        name: roles[name] for name in names if roles and roles.get(name, "measured") != "measured"
-    }
-
-
-def labels_in(rows: pl.DataFrame, column: str) -> tuple[str, ...]:
-    """The labels of a column in order of appearance; none if it is missing or empty."""
-    if column not in rows.columns or rows[column].null_count() == rows.height:
-        return ()
-    if rows[column].null_count():
-        raise InputError(f"some rows have no {column}; keep those that have one.")
-    return tuple(rows[column].unique(maintain_order=True).to_list())
-
-
-def refuse_duplicates(rows: pl.DataFrame, keys: Sequence[str], *, drawer: str) -> None:
-    """Raise if two rows would be drawn in one place."""
-    present = [name for name in keys if name in rows.columns]
-    twins = rows.filter(rows.select(present).is_duplicated())
-    if twins.height:
-        place = ", ".join(f"{name} {twins.row(0, named=True)[name]}" for name in present)
-        raise InputError(
-            f"several rows for {place}; {drawer} draws one: keep one, or name them in the variant "
-            "column."
-        )
-
-
-def finite_values(rows: Sequence[Row]) -> list[float]:
-    """Every number that is to be drawn."""
-    found = (finite_or_none(row[name]) for row in rows for name in _STATISTICS)
-    return [value for value in found if value is not None]
-
-
-def is_zero(row: Row) -> bool:
-    """Whether the median is the logarithm of zero: all tokens are exactly equal."""
-    return bool(row["median"] == -math.inf)
-
-
-def build_axis(
-    entry: Metric,
-    values: Sequence[float],
-    *,
-    lowest: float | None = None,
-    highest: float | None = None,
-    ending: bool = False,
-) -> Vertical:
-    """The axis a metric is drawn on, cut where it is asked to be.
-
-    ``ending`` says that some curves end below any number, so that their markers need room.
-    """
-    bottom = -math.inf if lowest is None else lowest
-    top = math.inf if highest is None else highest
-    inside = [min(max(value, bottom), top) for value in values]
-    axis = AXES[entry.scale](
-        entry.symbol, inside, includes=[v for v in entry.includes if bottom <= v <= top]
-    )
-    low, high = max(axis.domain[0], bottom), min(axis.domain[1], top)
-    if ending and low > bottom:
-        low = max(low - _BELOW * (high - low), bottom)
-    if not low < high:
-        raise InputError(
-            f"lowest={lowest} and highest={highest} leave nothing of the axis; lowest must be "
-            "below highest."
-        )
-    return replace(
-        axis, domain=(low, high), ticks=tuple(t for t in axis.ticks if low <= t.value <= high)
-    )
-
-
-def chart_row(row: Row, vertical: Vertical, entry: Metric) -> dict[str, Any]:
-    """A row as a chart needs it: where its values are drawn, and their text for a tooltip."""
-    drawn = dict(row)
-    for name in ("mean", "low", "median", "high"):
-        value = row[name]
-        drawn[f"exact_{name}"] = value_text(value, entry)
-        drawn[name] = finite_or_none(value)
-    for name in _STATISTICS:
-        drawn[f"drawn_{name}"] = _clamp(vertical.place(drawn[name]), vertical)
-    if row["low"] == -math.inf and drawn["high"] is not None:
-        drawn["drawn_low"] = vertical.domain[0]  # a band down to zero has no end
-    drawn["all_equal"] = entry.scale == "exponent" and is_zero(row)
-    return drawn
-
-
-def _clamp(value: float | None, vertical: Vertical) -> float | None:
-    """A value not so far off the axis that renderers lose the line that leads to it."""
-    if value is None or vertical.kind != "linear":
-        return value
-    low, high = vertical.domain
-    reach = _REACH * (high - low)
-    return min(max(value, low - reach), high + reach)
-
-
-def tooltip(first: Sequence[alt.Tooltip], look: Look) -> list[alt.Tooltip]:
-    """Which curve, where, and its values."""
-    curve = [alt.Tooltip("variant:N", title="curve")] if look.variants else []
-    return [
-        *curve,
-        *first,
-        alt.Tooltip("exact_median:N", title="median"),
-        alt.Tooltip("exact_low:N", title="10th percentile"),
-        alt.Tooltip("exact_high:N", title="90th percentile"),
-        alt.Tooltip("count:Q", title="measurements", format=",d"),
+    place = panel.x.field
+    kept = _keep_visible({row[place] for row in rows}, panel)
+    marked = _choose_points(kept, panel)
+    data = [
+        {**panel.chart_row(row), "marked": row[place] in marked}
+        for row in sorted(rows, key=lambda row: row[place])
+        if row[place] in kept
     ]
+    marks = _marks(panel)
+    # A legend listens to a selection only if the first of its layers holds it.
+    marks[0] = marks[0].properties(name=view_name(number))
+    return alt.LayerChart(
+        data=alt.InlineData(values=data),
+        layer=[
+            *draw_noise_floor(panel),
+            *draw_named_values(panel, data),
+            *panel.y.tick_labels(),
+            *marks,
+            *mark_equal_tokens(panel, _find_ends(panel, data)),
+        ],
+        title=alt.Title(heading, subtitle=panel.entry.meaning or " "),
+        width=panel.size[0],
+        height=panel.size[1],
+    )
 
 
-def fit_legend(figure: alt.ConcatChart, panels: int) -> alt.ConcatChart:
-    """The legend broken into lines as wide as a single panel is, if there is but one."""
-    if panels == 1:
-        width = figure.usermeta["rankscope"]["legendEntry"]
-        figure.config["legend"]["columns"] = max(1, WIDE[0] // width)
-    return figure
+def line_marks(
+    base: alt.Chart,
+    look: Look,
+    tooltip: Sequence[alt.Tooltip],
+    *,
+    size: float = theme.POINT_SIZE,
+    clip: bool = False,
+) -> list[alt.Chart]:
+    """Line, points, and to put on top of them the invisible targets that carry the tooltip."""
+    full = look.opacity(1.0)
+    line = base.mark_line(clip=clip).encode(opacity=full, strokeDash=look.dash())
+    point = base.mark_point(filled=True, size=size, clip=clip).encode(
+        shape=look.shape(), opacity=full
+    )
+    target = base.mark_point(filled=True, size=theme.TARGET_SIZE, opacity=0, clip=clip)
+    return [line, point.transform_filter("datum.marked"), target.encode(tooltip=tooltip)]
+
+
+def _marks(panel: Panel) -> list[alt.Chart]:
+    """Bands or bars, and on them the curves."""
+    look, y = panel.look, panel.y
+    base = alt.Chart().encode(
+        x=panel.x.encode(), color=look.colour(), y=y.encode(f"drawn_{panel.statistic}:Q")
+    )
+    if panel.settings:
+        size, opacity = 1.5 * theme.POINT_SIZE, 0.3
+        spread = base.mark_rule(strokeWidth=5, strokeCap="round", clip=y.cut)
+    else:
+        size, opacity = theme.POINT_SIZE, theme.BAND_OPACITY
+        spread = base.mark_area(clip=y.cut)
+    spread = spread.encode(
+        y=y.encode("drawn_low:Q"), y2="drawn_high:Q", opacity=look.opacity(opacity)
+    )
+    line, point, target = line_marks(base, look, panel.tooltip(), size=size, clip=y.cut)
+    marks = [spread, line, point]
+    if y.floor is not None:
+        hollow = base.mark_point(filled=False, fill=theme.INK["paper"], strokeWidth=1.5, size=size)
+        hollow = hollow.encode(shape=look.shape(), opacity=look.opacity(1.0))
+        marks.append(hollow.transform_filter("datum.off_scale && datum.marked"))
+    return [*marks, target.transform_filter("datum.marked")]
+
+
+def _find_ends(panel: Panel, data: Sequence[Row]) -> list[Row]:
+    """Rows whose tokens are exactly equal; from layer to layer the first after which all are."""
+    if panel.settings:
+        return [row for row in data if row["all_equal"]]
+    curves: dict[Any, list[Row]] = {}
+    for row in data:
+        curves.setdefault(row.get("variant"), []).append(row)
+    runs = ([*takewhile(lambda row: row["all_equal"], curve[::-1])] for curve in curves.values())
+    return [end for run in runs for end in run[-1:]]
+
+
+def _keep_visible(places: set[float], panel: Panel) -> set[float]:
+    """The places that are at least a pixel apart, and the last: others would only cost room."""
+    if panel.settings:
+        return places
+    return set({round(panel.size[0] * panel.x.across(at)): at for at in sorted(places)}.values())
+
+
+def _choose_points(places: set[float], panel: Panel) -> set[float]:
+    """The places that have points: all if they are few, otherwise evenly spaced ones."""
+    if panel.settings:
+        return places
+    if panel.x.kind == "log" and len(places) > _MOST_POINTS // 2:
+        return {at for at in places if math.log2(at).is_integer()} | {max(places)}
+    return set(sorted(places)[:: math.ceil(len(places) / _MOST_POINTS)])

@@ -1,25 +1,29 @@
 """How many of a model's paths have each length."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import altair as alt
 import polars as pl
 
 from rankscope import metric_catalogue
-from rankscope.errors import InputError
 from rankscope.figures import _theme as theme
-from rankscope.figures._axes import linear_axis
-from rankscope.figures._layout import WORDS_AS_TITLE, lay_out
-from rankscope.figures._panel import Look, view_name
-from rankscope.figures._validation import exact_text, finite_or_none, require_values, select_metric
-
-Row = Mapping[str, Any]
+from rankscope.figures._axes import Horizontal, linear_axis
+from rankscope.figures._curves import line_marks
+from rankscope.figures._layout import WORDS_AS_TITLE, lay_out, view_name
+from rankscope.figures._look import Look
+from rankscope.figures._panel import Row
+from rankscope.figures._validation import (
+    exact_text,
+    finite_or_none,
+    labels_in,
+    refuse_duplicates,
+    require_values,
+    select_metrics,
+)
 
 _METRIC: Final = "proportion"
 _NEEDED: Final = ("model", "length", "value")
-_WIDTH: Final = 620
-_HEIGHT: Final = 280
 _POINTS: Final = 10  # on a curve, about: more would hide it
 _FLAT: Final = 0.02  # of its peak: below, a curve lies on the axis, where points would pile up
 
@@ -34,42 +38,29 @@ def length_distributions(table: pl.DataFrame, *, title: str | None = None) -> al
     ``table`` has the columns model, length, metric and value, with the metric ``proportion``.
     Pointing at a line, or clicking on a name in the legend, brings that model to the front.
     """
-    rows = select_metric(
-        table, _METRIC, _NEEDED, drawer="length_distributions", source="proportions of paths"
-    )
+    source = "proportions of paths"
+    drawer = "length_distributions"
+    rows = select_metrics(table, [_METRIC], _NEEDED, drawer=drawer, source=source)
     require_values(rows, ["model", "length"])
-    twice = rows.filter(rows.select("model", "length").is_duplicated())
-    if twice.height:
-        row = twice.row(0, named=True)
-        raise InputError(
-            f"several rows for {row['model']} at length {row['length']}; length_distributions "
-            "draws one line for each model: give each its own name."
-        )
-    models = tuple(rows["model"].unique(maintain_order=True).to_list())
-    return lay_out([_panel(rows, models)], title=title, names=models)
+    refuse_duplicates(rows, ("model", "length"), drawer=drawer)
+    look = Look.of(labels_in(rows, "model"))
+    return lay_out([_panel(rows, look)], title=title, names=look.names)
 
 
-def _panel(rows: pl.DataFrame, models: tuple[str, ...]) -> alt.LayerChart:
-    last = max(1, *rows["length"].to_list())
-    data = [
-        row
-        for number, model in enumerate(models)
-        for row in _curve(
-            number % len(theme.DASHES),
-            rows.filter(pl.col("model") == model).sort("length").to_dicts(),
-        )
-    ]
+def _panel(rows: pl.DataFrame, look: Look) -> alt.LayerChart:
+    own = (rows.filter(pl.col("model") == model).sort("length") for model in look.names)
+    data = [row for part in own for row in _curve(part.to_dicts())]
     entry = metric_catalogue.metric(_METRIC)
     return alt.LayerChart(
         data=alt.InlineData(values=data),
-        layer=_marks(data, Look(models, (0, last))),
+        layer=_marks(data, look),
         title=alt.Title(f"{entry.title} by length", subtitle=entry.meaning),
-        width=_WIDTH,
-        height=_HEIGHT,
+        width=theme.WIDE[0],
+        height=theme.WIDE[1],
     )
 
 
-def _curve(dash: int, rows: Sequence[Row]) -> list[dict[str, Any]]:
+def _curve(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """A model's rows as the chart needs them: in per cent, and which of them have a point."""
     values = {row["length"]: v for row in rows if (v := finite_or_none(row["value"])) is not None}
     peak = max(values, key=lambda length: values[length], default=0)
@@ -82,7 +73,6 @@ def _curve(dash: int, rows: Sequence[Row]) -> list[dict[str, Any]]:
             "length": row["length"],
             "percent": 100 * values[row["length"]] if row["length"] in values else None,
             "exact": "none" if row["value"] is None else f"{exact_text(100 * row['value'])} %",
-            "dash": dash,
             "marked": row["length"] in marked,
         }
         for row in rows
@@ -93,35 +83,19 @@ def _marks(data: Sequence[Row], look: Look) -> list[alt.Chart]:
     """Line, points, and on top of them the invisible targets that carry the tooltip."""
     values = [row["percent"] for row in data if row["percent"] is not None]
     vertical = linear_axis("% of all paths", values, includes=(0.0,))
-    y = vertical.encode("percent:Q").axis(title=vertical.title, tickCount=5, **WORDS_AS_TITLE)
+    axis = {"title": "path length", "format": "d", "tickMinStep": 1, "tickCount": 12}
+    longest = max(1, *(row["length"] for row in data))
     base = alt.Chart().encode(
-        x=_length(look.layers[1]),
-        y=y,
-        color=alt.Color("variant:N", scale=theme.fixed_scale(theme.palette(look.variants))),
+        x=Horizontal("length", "linear", (0, longest), axis).encode(),
+        y=vertical.encode("percent:Q").axis(title=vertical.title, tickCount=5, **WORDS_AS_TITLE),
+        color=look.colour(),
     )
-    full = look.opacity(1.0)
-    # A field of its own keeps the dashes off the legend, where they would break the symbols' edges.
-    dash = alt.StrokeDash(
-        "dash:N", scale=theme.fixed_scale(dict(enumerate(theme.DASHES))), legend=None
-    )
-    line = base.mark_line().encode(opacity=full, strokeDash=dash)
-    point = base.mark_point(filled=True, size=1.3 * theme.POINT_SIZE).encode(
-        shape=look.shape(), opacity=full
-    )
-    target = base.mark_point(filled=True, size=theme.TARGET_SIZE, opacity=0).encode(
-        tooltip=[
-            alt.Tooltip("variant:N", title="model"),
-            alt.Tooltip("length:Q", title="path length", format="d"),
-            alt.Tooltip("exact:N", title="of all paths"),
-        ]
-    )
-    # A legend listens to a selection only if the first of its layers holds it.
-    return [line.properties(name=view_name(0)), point.transform_filter("datum.marked"), target]
-
-
-def _length(last: int) -> alt.X:
-    return alt.X(
-        "length:Q",
-        axis=alt.Axis(title="path length", format="d", tickMinStep=1, tickCount=12, grid=False),
-        scale=alt.Scale(domain=[0, last], nice=False, padding=10),
-    )
+    tooltip = [
+        alt.Tooltip("variant:N", title="model"),
+        alt.Tooltip("length:Q", title="path length", format="d"),
+        alt.Tooltip("exact:N", title="of all paths"),
+    ]
+    line, point, target = line_marks(base, look, tooltip, size=1.3 * theme.POINT_SIZE)
+    # A legend takes its symbols from the first of its layers (a line would break their edges), and
+    # listens to a selection only if that layer holds it.
+    return [point.properties(name=view_name(0)), line, target]

@@ -15,7 +15,7 @@ from rankscope.figures._validation import (
     finite_or_none,
     require_single,
     require_values,
-    select_metric,
+    select_metrics,
 )
 
 _METRIC: Final = "residual_share"
@@ -36,7 +36,7 @@ def head_map(table: pl.DataFrame, *, title: str | None = None) -> alt.ConcatChar
     something else and left out.
     """
     source = "shares by layer and head"
-    rows = select_metric(table, _METRIC, _NEEDED, drawer="head_map", source=source)
+    rows = select_metrics(table, [_METRIC], _NEEDED, drawer="head_map", source=source)
     rows = _with_a_head(rows)
     require_values(rows, ["layer"])
     require_single(rows, ("run", "model", "variant"), drawer="head_map")

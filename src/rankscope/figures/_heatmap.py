@@ -8,7 +8,7 @@ from typing import Any, Final
 import altair as alt
 
 from rankscope.figures import _theme as theme
-from rankscope.figures._axes import Tick, Vertical, linear_axis, log_axis, round_step
+from rankscope.figures._axes import Tick, Vertical, linear_axis, log_axis, round_step, write_ticks
 
 # Even steps look even, also to the colour-blind. No colour of it is in ``theme.DARK``: a page can
 # exchange single colours, not those between them, so these must do on light and on dark paper.
@@ -57,22 +57,20 @@ class Shades:
         ]
 
     def _names(self, y: float) -> list[alt.Chart]:
-        look: dict[str, Any] = {"color": theme.INK["text"], "baseline": "middle"}
-        size = theme.LABEL_SIZE
-        named = self._named()
-        plain = [tick for tick in named if not tick.exponent]
-        powers = [tick for tick in named if tick.exponent]
-        marks = []
-        if plain:
-            base = alt.Chart(self._data(plain)).mark_text(align="center", fontSize=size, **look)
-            marks.append(base.encode(x=_at(), y=alt.value(y), text="text:N"))
-        if powers:
-            base = alt.Chart(self._data(powers))
-            text = base.mark_text(align="right", fontSize=size, dx=3, **look)
-            raised = base.mark_text(align="left", fontSize=size - 2.5, dx=3.5, dy=-4.5, **look)
-            marks.append(text.encode(x=_at(), y=alt.value(y), text="text:N"))
-            marks.append(raised.encode(x=_at(), y=alt.value(y), text="exponent:N"))
-        return marks
+        """The names of the ticks, in the middle below their shades."""
+        rows = [
+            {"at": _BAR_WIDTH * self.axis.height(t.value), "text": t.text, "exponent": t.exponent}
+            for t in self._named()
+        ]
+        powers = [row for row in rows if row["exponent"]]
+        plain = [row for row in rows if not row["exponent"]]
+        base = alt.Chart(alt.InlineData(values=plain)).mark_text(
+            align="center", baseline="middle", fontSize=theme.LABEL_SIZE, color=theme.INK["text"]
+        )
+        return [
+            *([base.encode(x=_at(), y=alt.value(y), text="text:N")] if plain else []),
+            *(write_ticks(powers, _at(), alt.value(y), 3.0) if powers else []),
+        ]
 
     def _named(self) -> list[Tick]:
         """The ticks there is room to name, from the highest down; zero in any case."""
@@ -81,19 +79,6 @@ class Shades:
         room = 20 + 5.5 * max((len(tick.exponent) for tick in others), default=0)
         every = math.ceil(room * (len(others) + len(zero)) / _BAR_WIDTH)
         return [*zero, *reversed(others[::-every])]
-
-    def _data(self, ticks: Sequence[Tick]) -> alt.InlineData:
-        return alt.InlineData(
-            values=[
-                {"at": self._place(t.value), "text": t.text, "exponent": t.exponent} for t in ticks
-            ]
-        )
-
-    def _place(self, value: float) -> float:
-        low, high = self.axis.domain
-        if self.axis.kind == "log":
-            low, high, value = math.log10(low), math.log10(high), math.log10(value)
-        return _BAR_WIDTH * (value - low) / (high - low)
 
     def _value(self, part: float) -> float:
         low, high = self.axis.domain

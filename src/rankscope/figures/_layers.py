@@ -1,16 +1,27 @@
-"""Metrics against the layer: a panel for each metric, or for each model."""
+"""Metrics against the layer: a panel for each metric or model, however deep the network is."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import altair as alt
 import polars as pl
 
+from rankscope import metric_catalogue
 from rankscope.errors import InputError
+from rankscope.figures import _theme as theme
+from rankscope.figures._axes import Horizontal
+from rankscope.figures._curves import draw_panel
 from rankscope.figures._layout import lay_out
-from rankscope.figures._panel import Look, panel
-from rankscope.figures._validation import require_values
+from rankscope.figures._look import Look, Roles
+from rankscope.figures._panel import NEEDED, Panel, build_axis
+from rankscope.figures._validation import (
+    labels_in,
+    refuse_duplicates,
+    require_values,
+    select_metrics,
+)
 
-_NEEDED = ("layer", "metric", "count", "mean", "low", "median", "high")
+_MOST_DOUBLINGS: Final = 12  # on an axis: beyond, only powers of ten are named
 
 
 def by_layer(
@@ -26,14 +37,11 @@ def by_layer(
     line, in the colour it has in every figure. ``metrics`` chooses the panels and their order.
     Pointing at a line, or clicking on a name in the legend, brings that variant to the front.
     """
-    names = _choose_metrics(summary, metrics)
-    shown = summary.filter(pl.col("metric").is_in(names))
-    look = _look(shown)
-    panels = [
-        panel(name, shown.filter(pl.col("metric") == name).to_dicts(), look, number=number)
-        for number, name in enumerate(names)
-    ]
-    return lay_out(panels, title=title, names=look.variants, shapes=True)
+    asked = labels_in(summary, "metric") if metrics is None else metrics
+    names = list(dict.fromkeys([asked] if isinstance(asked, str) else asked))
+    rows = _select(summary, names, drawer="by_layer", keys=("metric", "variant", "layer"))
+    parts = {name: rows.filter(pl.col("metric") == name) for name in names}
+    return _draw_means(parts, rows, title)
 
 
 def by_model(
@@ -50,56 +58,102 @@ def by_model(
     """
     if "model" not in summary.columns:
         raise InputError("the table lacks the column model; by_model draws a panel for each.")
-    models = summary["model"].unique(maintain_order=True).to_list()
-    for model in models:
-        _choose_metrics(summary.filter(pl.col("model") == model), [metric])
-    shown = summary.filter(pl.col("metric") == metric)
-    look = _look(shown)
-    panels = [
-        panel(
-            metric,
-            shown.filter(pl.col("model") == model).to_dicts(),
-            look,
-            number=number,
-            heading=model,
-        )
-        for number, model in enumerate(models)
-    ]
-    return lay_out(panels, title=title, names=look.variants, shapes=True)
+    rows = _select(summary, [metric], drawer="by_model", keys=("model", "variant", "layer"))
+    require_values(rows, ["model"])
+    parts = {name: rows.filter(pl.col("model") == name) for name in labels_in(rows, "model")}
+    return _draw_means(parts, rows, title)
 
 
-def _look(shown: pl.DataFrame) -> Look:
-    layers = shown["layer"].to_list()
-    return Look(_variants(shown), (min(layers), max(layers)))
+def by_depth(
+    summary: pl.DataFrame,
+    *,
+    metric: str = "log10_relative_residual",
+    log_depth: bool = False,
+    lowest: float | None = None,
+    highest: float | None = None,
+    roles: Roles | None = None,
+    title: str | None = None,
+) -> alt.ConcatChart:
+    """A metric against depth: the median, and a band from the 10th to the 90th percentile.
+
+    >>> from rankscope import tables
+    >>> log10 = {"layer": [0, 1], "metric": ["log10_residual"] * 2, "value": [0.0, -400.0]}
+    >>> chart = by_depth(tables.summary(tables.frame(log10)), metric="log10_residual")
+
+    A panel for each ``model``, if the summary has that column, and a curve for each ``variant``.
+    Metrics named ``log10_…`` are logarithms already: their axis is even in the exponent and names
+    powers of ten. Medians, because one sample with all tokens exactly equal (minus infinity) has
+    no mean; where it is the median, the curve ends in a hollow marker at the bottom.
+    ``log_depth`` lays the layers out logarithmically, without layer 0. ``lowest`` and ``highest``
+    cut the axis, in the metric's own numbers (for ``log10_…`` exponents); curves leave the panel
+    there. With ``lowest`` all panels have one axis, otherwise each has its own. ``roles`` says
+    which curves are not measured but a ``bound`` or the ``floor`` of a number format: they have
+    colours of their own and broken lines.
+    """
+    rows = _select(summary, [metric], drawer="by_depth", keys=("model", "variant", "layer"))
+    if log_depth:
+        rows = rows.filter(pl.col("layer") > 0)
+        if not rows.height:
+            raise InputError("there is no layer above 0, and log_depth has no place for layer 0.")
+    entry = metric_catalogue.metric(metric)
+    look = Look.of(labels_in(rows, "variant"), roles)
+    x = _doubling_axis(rows) if log_depth else _layer_axis(rows)
+    models = labels_in(rows, "model")
+    several = len(models) > 1
+    panels = []
+    for number, model in enumerate(models if several else (entry.title,)):
+        own = (rows.filter(pl.col("model") == model) if several else rows).to_dicts()
+        scaled = own if lowest is None else rows.to_dicts()
+        y = build_axis(entry, scaled, lowest=lowest, highest=highest)
+        panel = Panel(entry, x, y, look, size=theme.PANEL if several else theme.WIDE)
+        panels.append(draw_panel(panel, own, number=number, heading=model))
+    return lay_out(panels, title=title, names=look.names)
 
 
-def _choose_metrics(summary: pl.DataFrame, metrics: Sequence[str] | None) -> list[str]:
-    """The metrics to draw, after a check that the table can be drawn at all."""
-    missing = [name for name in _NEEDED if name not in summary.columns]
-    if missing:
-        raise InputError(
-            f"the table lacks {', '.join(missing)}; by_layer draws what tables.summary returns."
-        )
-    present = summary["metric"].unique(maintain_order=True).to_list()
-    asked = [metrics] if isinstance(metrics, str) else list(present if metrics is None else metrics)
-    unknown = [name for name in asked if name not in present]
-    if unknown or not asked:
-        got = f"no rows for metric {unknown[0]!r}" if unknown else "there is nothing to draw"
-        raise InputError(f"{got}; the table has {', '.join(present) or 'no metric at all'}.")
-    rows = summary.filter(pl.col("metric").is_in(asked))  # the others need not have layers
+def _select(
+    summary: pl.DataFrame, metrics: Sequence[str], *, drawer: str, keys: Sequence[str]
+) -> pl.DataFrame:
+    """The rows of the metrics, after a check that they can be drawn."""
+    source = "what tables.summary returns"
+    rows = select_metrics(summary, metrics, ("layer", *NEEDED), drawer=drawer, source=source)
     require_values(rows, ["layer"])
-    keys = [name for name in ("variant", "metric", "layer") if name in rows.columns]
-    twice = rows.filter(rows.select(keys).is_duplicated())
-    if twice.height:
-        row = twice.row(0, named=True)
-        raise InputError(
-            f"several rows for {row['metric']} at layer {row['layer']}; by_layer draws one table: "
-            "keep one run, model and length, or name them in the variant column."
-        )
-    return list(dict.fromkeys(asked))
+    refuse_duplicates(rows, keys, drawer=drawer)
+    return rows
 
 
-def _variants(summary: pl.DataFrame) -> tuple[str, ...]:
-    if "variant" not in summary.columns:
-        return ()
-    return tuple(summary["variant"].unique(maintain_order=True).to_list())
+def _draw_means(
+    parts: dict[str, pl.DataFrame], rows: pl.DataFrame, title: str | None
+) -> alt.ConcatChart:
+    """A panel for each part, under its name or that of its metric."""
+    x, look = _layer_axis(rows), Look.of(labels_in(rows, "variant"), kinds=2)
+    panels = []
+    for number, (name, part) in enumerate(parts.items()):
+        own = part.to_dicts()
+        entry = metric_catalogue.metric(own[0]["metric"])
+        panel = Panel(entry, x, build_axis(entry, own, "mean"), look, "mean")
+        heading = entry.title if name == entry.name else name
+        panels.append(draw_panel(panel, own, number=number, heading=heading))
+    return lay_out(panels, title=title, names=look.names)
+
+
+def _layer_axis(rows: pl.DataFrame) -> Horizontal:
+    """The layer, in whole numbers, with the same ends in every panel."""
+    layers = rows["layer"].to_list()
+    first, last = min(layers), max(layers)
+    axis = {"title": "layer", "format": "d", "tickMinStep": 1, "tickCount": 8}
+    return Horizontal("layer", "linear", (first, max(last, first + 1)), axis)
+
+
+def _doubling_axis(rows: pl.DataFrame) -> Horizontal:
+    """The layer on a logarithmic axis, at powers of two, or of ten if those are too many."""
+    layers = rows["layer"].to_list()
+    first, last = min(layers), max(layers)
+    named = [
+        [base**k for k in range(64) if first <= base**k <= last] or [first] for base in (2, 10)
+    ]
+    axis = {
+        "title": "layer, on a logarithmic axis (layer 0 is left out)",
+        "format": ",d",
+        "values": named[0] if len(named[0]) <= _MOST_DOUBLINGS else named[1],
+    }
+    return Horizontal("layer", "log", (first, max(last, 2 * first)), axis)

@@ -1,12 +1,12 @@
 """Panels put together: side by side, under one title, with what listens to the pointer."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import altair as alt
 
 from rankscope.figures import _theme as theme
-from rankscope.figures._panel import HOVERED, PINNED, view_name
+from rankscope.figures._look import HOVERED, PINNED
 
 # The title of a y axis that is words, not a formula.
 WORDS_AS_TITLE: Final[Mapping[str, Any]] = {
@@ -17,30 +17,29 @@ WORDS_AS_TITLE: Final[Mapping[str, Any]] = {
 
 
 def lay_out(
-    panels: Sequence[alt.LayerChart],
-    *,
-    title: str | None,
-    names: Sequence[str] = (),
-    shapes: bool = False,
+    panels: Sequence[alt.LayerChart], *, title: str | None, names: Sequence[str] = ()
 ) -> alt.ConcatChart:
     """Put the panels side by side, in the house style.
 
-    ``names`` are those of the legend, which then listens to the pointer; in the panels' data the
-    field ``variant`` holds them. ``shapes`` says that names differ by shape as well as by colour,
-    in one legend.
+    ``names`` are those of the legend, one for all panels, which then listens to the pointer; in the
+    panels' data the field ``variant`` holds them.
     """
     figure = alt.ConcatChart(
         concat=list(panels),
         columns=theme.COLUMNS,
         spacing=dict(theme.SPACING),
         params=_selections(len(panels)) if names else alt.Undefined,
-    ).resolve_scale(
-        color="shared" if names or shapes else "independent",
-        shape="shared" if shapes else alt.Undefined,
     )
+    shared: Literal["shared", "independent"] = "shared" if names else "independent"
+    figure = figure.resolve_scale(color=shared, shape=shared)
     if title is not None:
         figure = figure.properties(title=alt.Title(title, fontSize=16, offset=20, frame="bounds"))
     return theme.apply_style(figure, names=names)
+
+
+def view_name(number: int) -> str:
+    """The name under which a figure's selections find a panel."""
+    return f"metric_{number}"
 
 
 def _selections(panels: int) -> list[alt.TopLevelSelectionParameter]:

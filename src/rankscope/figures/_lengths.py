@@ -1,33 +1,30 @@
 """What paths of each length carry: at the last layer, and from layer to layer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import altair as alt
 import polars as pl
 
 from rankscope import metric_catalogue
-from rankscope.errors import InputError
 from rankscope.figures import _theme as theme
 from rankscope.figures._axes import Vertical, log_axis
 from rankscope.figures._heatmap import band, cells, log_shades, whole_numbers
 from rankscope.figures._layout import WORDS_AS_TITLE, lay_out
-from rankscope.figures._panel import exact_values
+from rankscope.figures._panel import NEEDED, STATISTICS, Row, tell_values
 from rankscope.figures._validation import (
     exact_text,
     finite_or_none,
+    refuse_duplicates,
     require_single,
     require_values,
-    select_metric,
+    select_metrics,
 )
-
-Row = Mapping[str, Any]
 
 BIAS: Final = "bias"
 _METRIC: Final = "residual_share"
 _GAP: Final = " "  # between the lengths and the bias stream, which has none
-_NEEDED: Final = ("layer", "length", "count", "mean", "low", "median", "high")
-_STATISTICS: Final = ("mean", "low", "median", "high")
+_WIDTH, _HEIGHT = theme.PANEL
 _BIAS_COLOUR: Final = theme.INK["muted"]
 # The biases are what the sum over the paths leaves of a state, so nothing leaves about this much.
 _ROUNDING: Final = 1e-12
@@ -47,26 +44,17 @@ def by_length(summary: pl.DataFrame, *, title: str | None = None) -> alt.ConcatC
     if "heads" in summary.columns:
         summary = summary.filter(pl.col("heads") == 0)
     source = "summaries by path length"
-    rows = select_metric(summary, _METRIC, _NEEDED, drawer="by_length", source=source)
+    needed = ("layer", "length", *NEEDED)
+    rows = select_metrics(summary, [_METRIC], needed, drawer="by_length", source=source)
     require_values(rows, ["layer"])
     require_single(rows, ("run", "model", "variant"), drawer="by_length")
-    _refuse_duplicates(rows)
+    refuse_duplicates(rows, ("layer", "length"), drawer="by_length")
     ordered = rows.sort("layer", "length", nulls_last=True, maintain_order=True)
     data = [_chart_row(row) for row in ordered.iter_rows(named=True)]
     names = _name_lengths(rows)
     last = max(row["layer"] for row in data)
     at_the_end = [row for row in data if row["layer"] == last]
     return lay_out([_last_layer(at_the_end, names), _layer_by_layer(data, names)], title=title)
-
-
-def _refuse_duplicates(rows: pl.DataFrame) -> None:
-    twins = rows.filter(rows.select("layer", "length").is_duplicated())
-    if twins.height:
-        row = twins.row(0, named=True)
-        raise InputError(
-            f"several rows for length {row['length']} at layer {row['layer']}; by_length draws "
-            "one table: keep one."
-        )
 
 
 def _name_lengths(rows: pl.DataFrame) -> list[str]:
@@ -91,7 +79,7 @@ def _chart_row(row: Row) -> dict[str, Any]:
     bias = row["length"] is None
     data: dict[str, Any] = {"layer": row["layer"], "count": row["count"]}
     data["length"] = BIAS if bias else str(row["length"])
-    for name in _STATISTICS:
+    for name in STATISTICS:
         value = finite_or_none(row[name])
         rounding = bias and value is not None and abs(value) < _ROUNDING
         data[name] = 0.0 if rounding else value
@@ -103,20 +91,20 @@ def _last_layer(rows: Sequence[Row], names: Sequence[str]) -> alt.LayerChart:
     """The mean share of each length, in its band of 10 to 90 per cent."""
     entry = metric_catalogue.metric(_METRIC)
     subtitle = f"After layer {rows[0]['layer']}, the last; 1 = as large as the whole"
-    values = [row[name] for row in rows for name in _STATISTICS if row[name] is not None]
+    values = [row[name] for row in rows for name in STATISTICS if row[name] is not None]
     vertical = log_axis(entry.symbol, values, includes=entry.includes)
     return alt.LayerChart(
         data=alt.InlineData(values=[_place_values(row, vertical) for row in rows]),
         layer=[*vertical.tick_labels(), *_stems(vertical, names)],
         title=alt.Title(f"{entry.title} by path length", subtitle=subtitle),
-        width=theme.PANEL_WIDTH,
-        height=theme.PANEL_HEIGHT,
+        width=_WIDTH,
+        height=_HEIGHT,
     )
 
 
 def _place_values(row: Row, vertical: Vertical) -> dict[str, Any]:
     drawn = dict(row)
-    for name in _STATISTICS:
+    for name in STATISTICS:
         drawn[f"drawn_{name}"] = vertical.place(row[name])
     drawn["off_scale"] = drawn["drawn_mean"] != row["mean"]
     return drawn
@@ -124,7 +112,7 @@ def _place_values(row: Row, vertical: Vertical) -> dict[str, Any]:
 
 def _stems(vertical: Vertical, names: Sequence[str]) -> list[alt.Chart]:
     """Stem, band and point of each length; hollow points where the axis has no place for zero."""
-    room = theme.PANEL_WIDTH / max(1, len(names))
+    room = _WIDTH / max(1, len(names))
     size = min(2 * theme.POINT_SIZE, (0.7 * room) ** 2)
     base = alt.Chart().encode(
         x=_length_axis(names),
@@ -135,7 +123,7 @@ def _stems(vertical: Vertical, names: Sequence[str]) -> list[alt.Chart]:
         ),
     )
     stem = base.mark_rule(strokeWidth=min(1.5, room / 3), opacity=0.35).encode(
-        y2=alt.value(theme.PANEL_HEIGHT)
+        y2=alt.value(_HEIGHT)
     )
     band = base.mark_rule(strokeWidth=min(8.0, 0.6 * room), opacity=0.3).encode(
         y=vertical.encode("drawn_low:Q"), y2="drawn_high:Q"
@@ -143,7 +131,7 @@ def _stems(vertical: Vertical, names: Sequence[str]) -> list[alt.Chart]:
     point = base.mark_point(filled=True, size=size, opacity=1)
     hollow = base.mark_point(filled=False, fill=theme.INK["paper"], strokeWidth=1.5, size=size)
     target = base.mark_rule(strokeWidth=max(3.0, room), opacity=0).encode(
-        y=alt.value(0), y2=alt.value(theme.PANEL_HEIGHT), tooltip=_tooltip()
+        y=alt.value(0), y2=alt.value(_HEIGHT), tooltip=_tooltip()
     )
     there = "datum.drawn_mean !== null"
     marks = [stem.transform_filter(there), band, point.transform_filter(there)]
@@ -168,22 +156,22 @@ def _layer_by_layer(rows: Sequence[Row], names: Sequence[str]) -> alt.LayerChart
     data = [dict(row, shade=shades.axis.place(row["mean"])) for row in rows]
     layers = [row["layer"] for row in rows]
     columns = list(range(min(layers), max(layers) + 1))
-    room = min(theme.PANEL_WIDTH / len(columns), theme.PANEL_HEIGHT / len(names))
+    room = min(_WIDTH / len(columns), _HEIGHT / len(names))
     x = alt.X(
         "layer:O",
-        scale=band(columns, size=theme.PANEL_WIDTH / len(columns)),
+        scale=band(columns, size=_WIDTH / len(columns)),
         axis=alt.Axis(
             title="layer", values=whole_numbers(columns, most=14), labelAngle=0, grid=False
         ),
     )
     y = alt.Y(
         "length:N",
-        scale=band(names[::-1], size=theme.PANEL_HEIGHT / len(names)),
+        scale=band(names[::-1], size=_HEIGHT / len(names)),
         axis=alt.Axis(
             title="path length",
             values=_choose_labels(names, most=12),
             labelOverlap=False,
-            labelBaseline=_baseline(theme.PANEL_HEIGHT / len(names)),
+            labelBaseline=_baseline(_HEIGHT / len(names)),
             grid=False,
             **WORDS_AS_TITLE,
         ),
@@ -191,13 +179,13 @@ def _layer_by_layer(rows: Sequence[Row], names: Sequence[str]) -> alt.LayerChart
     drawn = [mark.encode(x=x, y=y, tooltip=_tooltip()) for mark in cells(shades, size=room)]
     return alt.LayerChart(
         data=alt.InlineData(values=data),
-        layer=[*drawn, *shades.bar("mean share", height=theme.PANEL_HEIGHT)],
+        layer=[*drawn, *shades.bar("mean share", height=_HEIGHT)],
         title=alt.Title(
             f"{metric_catalogue.metric(_METRIC).title}, layer by layer",
             subtitle="Brighter = paths of this length carry more",
         ),
-        width=theme.PANEL_WIDTH,
-        height=theme.PANEL_HEIGHT,
+        width=_WIDTH,
+        height=_HEIGHT,
     )
 
 
@@ -209,4 +197,8 @@ def _baseline(row: float) -> Any:
 
 
 def _tooltip() -> list[alt.Tooltip]:
-    return [alt.Tooltip("length:N", title="path length"), *exact_values()]
+    return [
+        alt.Tooltip("length:N", title="path length"),
+        alt.Tooltip("layer:Q", format="d"),
+        *tell_values("mean", "median"),
+    ]

@@ -1,119 +1,134 @@
-"""One panel of a figure: one metric against the layer."""
+"""One panel of a figure: curves of one metric, over layers or over what was varied."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
 
 import altair as alt
 
-from rankscope import metric_catalogue
+from rankscope.errors import InputError
 from rankscope.figures import _theme as theme
-from rankscope.figures._axes import AXES, Vertical, power_text, select_positive
+from rankscope.figures._axes import AXES, Horizontal, Vertical, power_text, select_positive
+from rankscope.figures._look import Look
 from rankscope.figures._validation import exact_text, finite_or_none
 from rankscope.metric_catalogue import Metric
 
 Row = Mapping[str, Any]
 
+STATISTICS: Final = ("mean", "low", "median", "high")
+NEEDED: Final = ("count", *STATISTICS)
 # What centring float32 tokens leaves of them, about, whatever they were.
 NOISE_FLOOR: Final = (3e-8, 3e-7)
 _NEAR_NOISE: Final = 1e-5
 _NOISE_METRIC: Final = "relative_residual"
-_CURVES: Final = ("mean", "low", "high")
-
-# The two selections of a figure: the variant under the pointer, and those clicked on in the legend.
-HOVERED: Final = "hovered"
-PINNED: Final = "pinned"
-_IN_FOCUS: Final = {
-    "or": [
-        {"param": HOVERED, "empty": False},
-        {"and": [{"param": HOVERED}, {"param": PINNED}]},
-    ]
-}
+_BELOW: Final = 0.09  # of an axis, left free for markers at the bottom
+_REACH: Final = 50.0  # axis lengths: a line that leaves the panel still leaves it in its place
 
 
 @dataclass(frozen=True)
-class Look:
-    """What the panels of one figure have in common: the variants and the layers."""
+class Panel:
+    """What the curves of one metric are drawn on.
 
-    variants: tuple[str, ...]
-    layers: tuple[int, int]
+    ``statistic`` is what the lines are of. On ``settings`` each place is another network, so the
+    spread is told by bars; from layer to layer it is told by bands.
+    """
 
-    def colour(self) -> Any:
-        """A fixed colour per variant, or one for all if there are no variants."""
-        if not self.variants:
-            return alt.value(theme.SINGLE_COLOUR)
-        return alt.Color("variant:N", scale=theme.fixed_scale(theme.colours(self.variants)))
+    entry: Metric
+    x: Horizontal
+    y: Vertical
+    look: Look
+    statistic: Literal["mean", "median"] = "median"
+    size: tuple[int, int] = theme.PANEL
+    settings: bool = False
 
-    def shape(self) -> Any:
-        """A fixed shape per variant."""
-        if not self.variants:
-            return alt.value(theme.SHAPES[0])
-        return alt.Shape("variant:N", scale=theme.fixed_scale(theme.shapes(self.variants)))
+    @property
+    def shows_noise(self) -> bool:
+        """Whether the axis reaches down to where float32 ends."""
+        return self.entry.name == _NOISE_METRIC and self.y.domain[0] <= NOISE_FLOOR[0]
 
-    def dash(self) -> Any:
-        """Solid and dashed lines in turn."""
-        if not self.variants:
-            return alt.value([1, 0])
-        return alt.StrokeDash("variant:N", scale=theme.fixed_scale(theme.dashes(self.variants)))
+    def place(self, row: Row) -> tuple[float, float] | None:
+        """Where the line passes, in pixels from the top left; nothing where it is broken."""
+        drawn = row[f"drawn_{self.statistic}"]
+        if drawn is None:
+            return None
+        width, height = self.size
+        return self.x.across(row[self.x.field]) * width, (1 - self.y.height(drawn)) * height
 
-    def opacity(self, full: float) -> Any:
-        """Full for the variants in focus, faint for the others."""
-        if not self.variants:
-            return alt.value(full)
-        return alt.OpacityValue(full * theme.FADED, condition={"test": _IN_FOCUS, "value": full})
+    def tooltip(self) -> list[alt.Tooltip]:
+        """Which curve, where, and its values."""
+        curve = [alt.Tooltip("variant:N", title="curve")] if self.look.names else []
+        title = self.x.axis["title"] if self.settings else "layer"
+        place = alt.Tooltip(f"{self.x.field}:Q", title=title, format=",.6~g")
+        return [*curve, place, *tell_values(*dict.fromkeys((self.statistic, "median")))]
 
-    def point_size(self) -> float:
-        """Smaller where layers are many."""
-        first, last = self.layers
-        return theme.POINT_SIZE * min(1.0, theme.MANY_LAYERS / max(1, last - first))
+    def chart_row(self, row: Row) -> dict[str, Any]:
+        """A row as a chart needs it: where its values are drawn, and their texts for a tooltip."""
+        drawn = dict(row)
+        text = power_text if self.entry.scale == "exponent" else exact_text
+        for name in STATISTICS:
+            drawn[f"exact_{name}"] = text(row[name])
+            drawn[name] = finite_or_none(row[name])
+        for name in (self.statistic, "low", "high"):
+            drawn[f"drawn_{name}"] = self._clamp(self.y.place(drawn[name]))
+        if row["low"] == -math.inf and drawn["high"] is not None:
+            drawn["drawn_low"] = self.y.domain[0]  # a band down to zero has no end
+        value = drawn[self.statistic]
+        drawn["off_scale"] = self.y.place(value) != value
+        drawn["all_equal"] = is_zero(row, self.entry, self.statistic)
+        return drawn
 
-    def layer(self) -> alt.X:
-        """The layer, in whole numbers, with the same ends in every panel."""
-        first, last = self.layers
-        return alt.X(
-            "layer:Q",
-            axis=alt.Axis(title="layer", format="d", tickMinStep=1, tickCount=8, grid=False),
-            scale=alt.Scale(
-                domain=[first, max(last, first + 1)], nice=False, zero=False, padding=10
-            ),
+    def _clamp(self, value: float | None) -> float | None:
+        """A value not so far off the axis that renderers lose the line that leads to it."""
+        if value is None or self.y.kind != "linear":
+            return value
+        low, high = self.y.domain
+        reach = _REACH * (high - low)
+        return min(max(value, low - reach), high + reach)
+
+
+def tell_values(*statistics: str) -> list[alt.Tooltip]:
+    """What every tooltip shows of a row of a summary: some statistics, and the spread."""
+    return [
+        *(alt.Tooltip(f"exact_{name}:N", title=name) for name in statistics),
+        alt.Tooltip("exact_low:N", title="10th percentile"),
+        alt.Tooltip("exact_high:N", title="90th percentile"),
+        alt.Tooltip("count:Q", title="measurements", format=",d"),
+    ]
+
+
+def is_zero(row: Row, entry: Metric, statistic: str) -> bool:
+    """Whether what is drawn is the logarithm of zero: all tokens are exactly equal."""
+    return entry.scale == "exponent" and row[statistic] == -math.inf
+
+
+def build_axis(
+    entry: Metric,
+    rows: Sequence[Row],
+    statistic: str = "median",
+    *,
+    lowest: float | None = None,
+    highest: float | None = None,
+) -> Vertical:
+    """The axis on which rows of a metric are drawn, cut where it is asked to be."""
+    bottom = -math.inf if lowest is None else lowest
+    top = math.inf if highest is None else highest
+    found = (finite_or_none(row[name]) for row in rows for name in (statistic, "low", "high"))
+    inside = [min(max(value, bottom), top) for value in found if value is not None]
+    noise = NOISE_FLOOR[:1] if entry.name == _NOISE_METRIC and _near_noise(inside) else ()
+    includes = [value for value in (*entry.includes, *noise) if bottom <= value <= top]
+    axis = AXES[entry.scale](entry.symbol, inside, includes=includes)
+    low, high = max(axis.domain[0], bottom), min(axis.domain[1], top)
+    if low > bottom and any(is_zero(row, entry, statistic) for row in rows):
+        low = max(low - _BELOW * (high - low), bottom)  # markers need room
+    if not low < high:
+        raise InputError(
+            f"lowest={lowest} and highest={highest} leave nothing of the axis; lowest must be "
+            "below highest."
         )
-
-
-def panel(
-    metric: str, rows: Sequence[Row], look: Look, *, number: int, heading: str | None = None
-) -> alt.LayerChart:
-    """The metric's mean per layer with points, in its band of 10 to 90 per cent."""
-    entry = metric_catalogue.metric(metric)
-    vertical = _build_axis(entry, rows)
-    marks = _marks(vertical, look)
-    # A legend listens to a selection only if the first of its layers holds it.
-    marks[0] = marks[0].properties(name=view_name(number))
-    noise = _noise_floor(vertical) if _reaches_noise(metric, vertical) else []
-    return alt.LayerChart(
-        data=alt.InlineData(values=[_chart_row(row, vertical, entry) for row in rows]),
-        layer=[*noise, *vertical.tick_labels(), *marks],
-        title=alt.Title(heading or entry.title, subtitle=entry.meaning or " "),
-        width=theme.PANEL_WIDTH,
-        height=theme.PANEL_HEIGHT,
-    )
-
-
-def view_name(number: int) -> str:
-    """The name under which a figure's selections find the panel."""
-    return f"metric_{number}"
-
-
-def value_text(value: float | None, entry: Metric) -> str:
-    """A value of a metric as a tooltip shows it."""
-    return power_text(value) if entry.scale == "exponent" else exact_text(value)
-
-
-def _build_axis(entry: Metric, rows: Sequence[Row]) -> Vertical:
-    found = (finite_or_none(row[name]) for row in rows for name in _CURVES)
-    values = [value for value in found if value is not None]
-    noise = NOISE_FLOOR[:1] if entry.name == _NOISE_METRIC and _near_noise(values) else ()
-    return AXES[entry.scale](entry.symbol, values, includes=(*entry.includes, *noise))
+    ticks = tuple(tick for tick in axis.ticks if low <= tick.value <= high)
+    cut = lowest is not None or highest is not None
+    return replace(axis, domain=(low, high), ticks=ticks, cut=cut)
 
 
 def _near_noise(values: Sequence[float]) -> bool:
@@ -121,83 +136,3 @@ def _near_noise(values: Sequence[float]) -> bool:
     kept = select_positive(values)
     smallest = min(kept, default=1.0)
     return smallest < _NEAR_NOISE and (len(kept) == len(values) or smallest / 10 <= NOISE_FLOOR[0])
-
-
-def _marks(vertical: Vertical, look: Look) -> list[alt.Chart]:
-    """Band, line, points, and on top of them the invisible targets that carry the tooltip."""
-    base = alt.Chart().encode(
-        x=look.layer(), color=look.colour(), y=vertical.encode("drawn_mean:Q")
-    )
-    full, shape = look.opacity(1.0), look.shape()
-    band = base.mark_area().encode(
-        y=vertical.encode("drawn_low:Q"),
-        y2="drawn_high:Q",
-        opacity=look.opacity(theme.BAND_OPACITY),
-    )
-    line = base.mark_line().encode(opacity=full, strokeDash=look.dash())
-    point = base.mark_point(filled=True, size=look.point_size()).encode(shape=shape, opacity=full)
-    marks = [band, line, point]
-    if vertical.floor is not None:
-        hollow = base.mark_point(
-            filled=False, fill=theme.INK["paper"], strokeWidth=1.5, size=look.point_size()
-        )
-        off_scale = hollow.encode(shape=shape, opacity=full).transform_filter("datum.off_scale")
-        marks.append(off_scale)
-    target = base.mark_point(filled=True, size=theme.TARGET_SIZE, opacity=0)
-    return [*marks, target.encode(tooltip=_tooltip(look))]
-
-
-def _chart_row(row: Row, vertical: Vertical, entry: Metric) -> dict[str, Any]:
-    """A row as the chart needs it: its values, where each is drawn, and its text."""
-    drawn = dict(row)
-    for name in ("mean", "median", "low", "high"):
-        value = row[name]
-        drawn[f"exact_{name}"] = value_text(value, entry)
-        drawn[name] = finite_or_none(value)  # JSON has no NaN; the line is broken
-    for name in _CURVES:
-        drawn[f"drawn_{name}"] = vertical.place(drawn[name])
-    drawn["off_scale"] = drawn["drawn_mean"] != drawn["mean"]
-    return drawn
-
-
-def _tooltip(look: Look) -> list[alt.Tooltip]:
-    variant = [alt.Tooltip("variant:N")] if look.variants else []
-    return [
-        *variant,
-        *exact_values(),
-    ]
-
-
-def exact_values() -> list[alt.Tooltip]:
-    """What every tooltip shows of a row of a summary."""
-    return [
-        alt.Tooltip("layer:Q", format="d"),
-        alt.Tooltip("exact_mean:N", title="mean"),
-        alt.Tooltip("exact_median:N", title="median"),
-        alt.Tooltip("exact_low:N", title="10th percentile"),
-        alt.Tooltip("exact_high:N", title="90th percentile"),
-        alt.Tooltip("count:Q", title="measurements", format=",d"),
-    ]
-
-
-def _reaches_noise(metric: str, vertical: Vertical) -> bool:
-    return metric == _NOISE_METRIC and vertical.domain[0] <= NOISE_FLOOR[0]
-
-
-def _noise_floor(vertical: Vertical) -> list[alt.Chart]:
-    """Where float32 ends, as a faint band across the panel with its name."""
-    low, high = NOISE_FLOOR
-    middle = math.sqrt(low * high)
-    base = alt.Chart(alt.InlineData(values=[{"from": low, "to": high, "middle": middle}]))
-    band = base.mark_rect(color=theme.INK["muted"], opacity=0.13).encode(
-        y=vertical.encode("from:Q"), y2="to:Q"
-    )
-    name = base.mark_text(
-        text="float32 noise floor",
-        align="left",
-        baseline="middle",
-        dx=8,
-        fontSize=10.5,
-        color=theme.INK["muted"],
-    ).encode(x=alt.value(0), y=vertical.encode("middle:Q"))
-    return [band, name]

@@ -74,14 +74,13 @@ FONT: Final = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', A
 MATH_FONT: Final = (
     "'STIX Two Text', Cambria, 'Times New Roman', 'DejaVu Serif', serif, Arial, sans-serif"
 )
-PANEL_WIDTH: Final = 400
-PANEL_HEIGHT: Final = 236
+PANEL: Final = (400, 236)  # width and height, in pixels
+WIDE: Final = (620, 300)  # a figure's only panel
 COLUMNS: Final = 2
 SPACING: Final = {"row": 36, "column": 48}
 LABEL_SIZE: Final = 11.0
 LINE_WIDTH: Final = 2.0
 POINT_SIZE: Final = 34.0
-MANY_LAYERS: Final = 30  # beyond, points grow smaller, so that they do not hide the line
 TARGET_SIZE: Final = 260.0  # what the pointer has to hit to see a point's values
 BAND_OPACITY: Final = 0.16
 FADED: Final = 0.12
@@ -98,17 +97,6 @@ Figure = (
 """Any chart Altair makes."""
 
 
-def colours(variants: Sequence[str]) -> dict[str, str]:
-    """One colour per variant: its own if it has one, otherwise the next of the palette."""
-    following = cycle(FOLLOWING_COLOURS)
-    return {name: VARIANT_COLOURS.get(name) or next(following) for name in variants}
-
-
-def palette(names: Sequence[str]) -> dict[str, str]:
-    """One colour per curve, in order of appearance."""
-    return dict(zip(names, cycle(PALETTE), strict=False))
-
-
 def shapes(variants: Sequence[str]) -> dict[str, str]:
     """One point shape per variant: its own if it has one, otherwise the next that is free."""
     own = dict(zip(VARIANT_COLOURS, SHAPES, strict=False))
@@ -117,28 +105,19 @@ def shapes(variants: Sequence[str]) -> dict[str, str]:
     return {name: own.get(name) or next(following) for name in variants}
 
 
-def dashes(variants: Sequence[str]) -> dict[str, list[int]]:
-    """Every other line dashed, so that of two curves that coincide both are seen."""
-    return {name: [6, 3] if index % 2 else [1, 0] for index, name in enumerate(variants)}
-
-
-def fixed_scale(looks: Mapping[Any, Any]) -> alt.Scale:
-    """A scale that gives each name its own colour, shape or dash."""
-    return alt.Scale(domain=list(looks), range=list(looks.values()))
-
-
 def apply_style(chart: alt.ConcatChart, *, names: Sequence[str] = ()) -> alt.ConcatChart:
     """Give the panels the house style, written into their own configuration.
 
-    ``names`` are those in the legend, so that it can be broken into lines. ``usermeta`` speaks to
-    pages that embed the chart: it asks all of them for vector graphics, and tells ours that the
-    panels may be given another width and another number of columns.
+    ``names`` are those in the legend, which is broken into lines as wide as a row of panels.
+    ``usermeta`` speaks to pages that embed the chart: it asks all of them for vector graphics, and
+    tells ours that the panels may be given another width and another number of columns.
     """
+    room = max(WIDE[0], sum(panel.width for panel in chart.concat[:COLUMNS]))
     width = 40 + 7 * max(map(len, names), default=0)
     figure = chart.copy(deep=False)
     figure.background = INK["paper"]
     figure.config = configuration()
-    figure.config["legend"]["columns"] = max(1, COLUMNS * PANEL_WIDTH // width)
+    figure.config["legend"]["columns"] = max(1, room // width)
     figure.usermeta = {
         "embedOptions": {"renderer": "svg"},
         "rankscope": {"panels": True, "legendEntry": width},
@@ -151,7 +130,7 @@ def configuration() -> dict[str, Any]:
     return {
         "font": FONT,
         "padding": {"left": 8, "right": 16, "top": 8, "bottom": 8},
-        "view": {"stroke": None, "continuousWidth": PANEL_WIDTH, "continuousHeight": PANEL_HEIGHT},
+        "view": {"stroke": None, "continuousWidth": PANEL[0], "continuousHeight": PANEL[1]},
         "title": _title(),
         "axis": _axis(),
         "axisY": _y_axis(),
@@ -234,7 +213,7 @@ def _legend() -> dict[str, Any]:
         "columnPadding": 22,
         "labelColor": INK["strong"],
         "labelFontSize": 12.5,
-        "labelLimit": 260,
+        "labelLimit": 340,
         "labelOffset": 6,
         "offset": 18,
         "symbolOpacity": 1,

@@ -8,21 +8,30 @@ import polars as pl
 from rankscope.errors import InputError
 
 
-def select_metric(
-    table: pl.DataFrame, metric: str, needed: Sequence[str], *, drawer: str, source: str
+def select_metrics(
+    table: pl.DataFrame, metrics: Sequence[str], needed: Sequence[str], *, drawer: str, source: str
 ) -> pl.DataFrame:
-    """The rows of one metric, after a check that they have the columns."""
+    """The rows of some metrics, after a check that they have the columns."""
     missing = [name for name in ("metric", *needed) if name not in table.columns]
     if missing:
         raise InputError(f"the table lacks {', '.join(missing)}; {drawer} draws {source}.")
-    rows = table.filter(pl.col("metric") == metric)
-    if not rows.height:
-        present = ", ".join(table["metric"].unique(maintain_order=True).drop_nulls().to_list())
+    present = labels_in(table.filter(pl.col("metric").is_not_null()), "metric")
+    unknown = [name for name in metrics if name not in present]
+    if unknown or not metrics:
+        lacking = f": no rows for metric {unknown[0]!r}" if unknown else ""
         raise InputError(
-            f"there is nothing to draw: no rows for metric {metric!r}; the table has "
-            f"{present or 'no metric at all'}."
+            f"there is nothing to draw{lacking}; the table has "
+            f"{', '.join(present) or 'no metric at all'}."
         )
-    return rows
+    return table.filter(pl.col("metric").is_in(metrics))
+
+
+def labels_in(rows: pl.DataFrame, column: str) -> tuple[str, ...]:
+    """The labels of a column in order of appearance; none if it is missing or empty."""
+    if column not in rows.columns or rows[column].null_count() == rows.height:
+        return ()
+    require_values(rows, [column])
+    return tuple(rows[column].unique(maintain_order=True).to_list())
 
 
 def require_values(rows: pl.DataFrame, columns: Sequence[str]) -> None:
@@ -39,6 +48,16 @@ def require_single(rows: pl.DataFrame, columns: Sequence[str], *, drawer: str) -
             raise InputError(
                 f"the table has several values of {name}; {drawer} draws one: keep it."
             )
+
+
+def refuse_duplicates(rows: pl.DataFrame, keys: Sequence[str], *, drawer: str) -> None:
+    """Raise if two rows would be drawn in one place."""
+    present = [name for name in keys if name in rows.columns]
+    twins = rows.filter(rows.select(present).is_duplicated())
+    if twins.height:
+        place = ", ".join(f"{name} {twins.row(0, named=True)[name]}" for name in present)
+        named = ", or name them in the variant column" if "variant" in keys else ""
+        raise InputError(f"several rows for {place}; {drawer} draws one: keep one{named}.")
 
 
 def finite_or_none(value: float | None) -> float | None:

@@ -11,7 +11,7 @@ from rankscope.results import Result
 
 
 def write(
-    result: Result, folder: str | Path, *, on_step: Callable[[float], None] | None = None
+    result: Result, folder: str | Path, *, on_step: Callable[[float], None] = lambda _: None
 ) -> dict[str, str]:
     """Write a result's table, charts and page; what each file is, and where.
 
@@ -28,15 +28,10 @@ def write(
     # The very charts of the page: to draw one takes long.
     charts = [section.chart for section in document.sections if section.chart is not None]
     for number, chart in enumerate(charts, start=1):
-        _tell(on_step, number / (len(charts) + 2))
+        on_step(number / (len(charts) + 2))
         which = "" if number == 1 else f"-{number}"
         files[f"chart{which}"] = save(chart, f"{stem}{which}.png")
-    _tell(on_step, 1 - 1 / (len(charts) + 2))
+    on_step(1 - 1 / (len(charts) + 2))
     files["report"] = write_html(document, f"{stem}.html")
-    _tell(on_step, 1.0)
+    on_step(1.0)
     return {what: str(path) for what, path in files.items()}
-
-
-def _tell(on_step: Callable[[float], None] | None, share: float) -> None:
-    if on_step is not None:
-        on_step(share)

@@ -76,6 +76,10 @@ class Grid:
         places = [*thinned(shared, most - len(last)), *last]
         return replace(self, places=[*places, *[None] * (having.get(None, 0) > 0)], curves=kept)
 
+    def name(self, curve: str) -> str:
+        """What a curve is called; nothing if it is the only one and has no name."""
+        return entry_of(curve).title if self.by_metric else curve
+
     def label(self, place: Any) -> str:
         """What a place is called; only the biases are of no length."""
         if place is None:

@@ -12,6 +12,7 @@ from rankscope.numerals import power_of_ten_html, short_html
 from rankscope.report._grids import METRIC, Cell, Grid
 
 _NOTHING: Final = "–"
+_NUMBER: Final = ' class="number"'
 
 
 def table(rows: pl.DataFrame | Grid) -> str:
@@ -44,29 +45,28 @@ def _of_frame(frame: pl.DataFrame) -> str:
         _head(name.replace("_", " "), right=right)
         for name, right in zip(frame.columns, numeric, strict=True)
     ]
-    return _framed(heads, [_cells(row, numeric) for row in frame.iter_rows()])
+    rows = []
+    for values in frame.iter_rows():
+        first, *others = map(_cell, values, numeric)
+        rows.append("".join([first if numeric[0] else _row_head(_words(values[0])), *others]))
+    return _framed(heads, rows)
 
 
 def _of_grid(grid: Grid) -> str:
     """A row for each curve, a column for each place."""
     heads = [_head("metric" if grid.by_metric else "", right=False)]
     heads += [_head(_place(grid, place), right=True) for place in grid.places]
-    names = (entry_of(name).title if grid.by_metric else name or _own(grid) for name in grid.curves)
+    own = "value" if grid.place == METRIC else entry_of(grid.metric).title
     whole = {
         metric: all(_is_whole(cell) for cell in grid.cells.values() if cell.metric == metric)
         for metric in grid.metrics
     }
     rows = [
-        f'<th scope="row">{escape(name)}</th>'
+        _row_head(grid.name(curve) or own)
         + "".join(_figure(cell, whole) for cell in grid.column(curve))
-        for name, curve in zip(names, grid.curves, strict=True)
+        for curve in grid.curves
     ]
     return _framed(heads, rows)
-
-
-def _own(grid: Grid) -> str:
-    """What the one curve is called that has no name."""
-    return "value" if grid.place == METRIC else entry_of(grid.metric).title
 
 
 def _place(grid: Grid, place: Any) -> str:
@@ -81,12 +81,29 @@ def _is_whole(cell: Cell) -> bool:
 def _figure(cell: Cell | None, whole: Mapping[str, bool]) -> str:
     """A number of a grid; one of a metric that is whole throughout is told as such."""
     if cell is None or cell.value is None or math.isnan(cell.value):
-        return f'<td class="number">{_NOTHING}</td>'
+        return _data(_NOTHING)
     value = cell.value
     if entry_of(cell.metric).scale == "exponent":
-        return f'<td class="number">{power_of_ten_html(value, digits=3)}</td>'
+        return _data(power_of_ten_html(value, digits=3))
     shown = number(int(value) if whole[cell.metric] and math.isfinite(value) else value)
-    return f'<td class="number" title="{value!r}">{shown}</td>'
+    return _data(shown, exact=value)
+
+
+def _cell(value: Any, right: bool) -> str:
+    """A value of a data frame."""
+    if isinstance(value, float):
+        return _data(number(value), exact=value)
+    if right and isinstance(value, int):
+        return _data(number(value))
+    return _data(escape(_words(value)), right=right)
+
+
+def _words(value: Any) -> str:
+    if value is None:
+        return _NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
 
 
 def _framed(heads: Sequence[str], rows: Sequence[str]) -> str:
@@ -98,33 +115,13 @@ def _framed(heads: Sequence[str], rows: Sequence[str]) -> str:
 
 
 def _head(name: str, *, right: bool) -> str:
-    return f'<th scope="col"{_aligned(right)}>{escape(name)}</th>'
+    return f'<th scope="col"{_NUMBER * right}>{escape(name)}</th>'
 
 
-def _cells(row: tuple[Any, ...], numeric: list[bool]) -> str:
-    return "".join(
-        _cell(value, right=right, label=index == 0 and not right)
-        for index, (value, right) in enumerate(zip(row, numeric, strict=True))
-    )
+def _row_head(name: str) -> str:
+    return f'<th scope="row">{escape(name)}</th>'
 
 
-def _cell(value: Any, *, right: bool, label: bool) -> str:
-    if label:
-        return f'<th scope="row">{escape(_words(value))}</th>'
-    if isinstance(value, float):
-        return f'<td{_aligned(right)} title="{value!r}">{number(value)}</td>'
-    if right and isinstance(value, int):
-        return f"<td{_aligned(right)}>{number(value)}</td>"
-    return f"<td{_aligned(right)}>{escape(_words(value))}</td>"
-
-
-def _words(value: Any) -> str:
-    if value is None:
-        return _NOTHING
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return str(value)
-
-
-def _aligned(right: bool) -> str:
-    return ' class="number"' if right else ""
+def _data(shown: str, *, right: bool = True, exact: float | None = None) -> str:
+    title = "" if exact is None else f' title="{exact!r}"'
+    return f"<td{_NUMBER * right}{title}>{shown}</td>"

@@ -77,14 +77,10 @@ def _figure(value: float) -> str:
 
 def _title(result: Result) -> Text:
     """The title; for what somebody stated also its id, and the verdict if there is one."""
-    if not result.source:
-        return Text(result.title, style="bold")
-    title = Text(f"{result.id}  {result.title}")
-    return (
-        title
-        if result.verdict is None
-        else title.append(f"  {result.verdict}", _STYLE[result.verdict])
-    )
+    title = Text(f"{result.id}  {result.title}") if result.source else Text(result.title, "bold")
+    if result.verdict is not None:
+        title.append(f"  {result.verdict}", _STYLE[result.verdict])
+    return title
 
 
 def _listed(rows: Iterable[tuple[Text, str]]) -> Table:
@@ -100,22 +96,26 @@ def _heading(grid: Grid) -> str:
     """Which metric of what, which statistic, and where."""
     entry = entry_of(grid.metric)
     symbol = "" if entry.symbol in entry.title.lower() else entry.symbol
+    title = f"{entry.title} {symbol}".strip() if grid.metric and grid.place != METRIC else ""
     told = [
-        f"{entry.title} {symbol}".strip() if grid.metric and grid.place != METRIC else "",
-        grid.about,
         f"{grid.statistic} over the samples" if grid.statistic else "",
         "after the last layer" if grid.last_layer else "",
     ]
-    return ", ".join(filter(None, told)) or "in figures"
+    if not title and not grid.about:
+        told = [(", ".join(filter(None, told)) or "in figures").capitalize()]
+    return ", ".join(filter(None, [title, grid.about, *told]))
 
 
 def _table(grid: Grid) -> Table:
     table = Table(box=None)
-    table.add_column("" if grid.place == METRIC else grid.place, justify="right", no_wrap=True)
+    if grid.place == METRIC:
+        table.add_column("", no_wrap=True)
+    else:
+        table.add_column(grid.place, justify="right", no_wrap=True)
     for curve in grid.curves:
         # Names may be broken into lines, numbers may not.
         widest = max(len(tell(cell)) for cell in grid.column(curve))
-        name = Text(curve or grid.statistic or "value")
+        name = Text(grid.name(curve) or grid.statistic or "value")
         table.add_column(name, justify="right", min_width=widest)
     for place in grid.places:
         cells = [tell(grid.cells.get((place, curve))) for curve in grid.curves]

@@ -12,12 +12,16 @@
     const columns = width >= 700 && spec.concat.length > 1 ? 2 : 1;
     const room = Math.floor((width - 24 - GAP * (columns - 1)) / columns) - AXIS;
     const wide = Math.max(220, Math.min(room, columns === 1 ? 860 : 480));
-    const names = Math.max(1, Math.floor((width - AXIS) / ours.legendEntry));
+    const legend = {
+      ...spec.config.legend,
+      columns: Math.max(1, Math.floor((width - AXIS) / ours.legendEntry)),
+      labelLimit: Math.min(spec.config.legend.labelLimit, width - AXIS - 20),
+    };
     return {
       ...spec,
       columns,
       concat: spec.concat.map((panel) => ({ ...panel, width: wide })),
-      config: { ...spec.config, legend: { ...spec.config.legend, columns: names } },
+      config: { ...spec.config, legend },
     };
   };
 
