@@ -55,6 +55,8 @@ class _Reader(ast.NodeVisitor):
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))
         if name == "Drawing" and len(node.args) > 2:
             self._keep(node.args[2])
+        elif name == "from_rows":
+            self._keep_column(*node.args)
         elif name == "alias" and [_text(each) for each in node.args] == ["metric"]:
             self._keep(getattr(node.func, "value", None))
         elif name in ("is_in", "replace") and _is_metric(getattr(node.func, "value", None)):
@@ -101,11 +103,21 @@ class _Reader(ast.NodeVisitor):
             parts = getattr(row, "elts", [row])
             self._keep(parts[min(names.index("metric"), len(parts) - 1)])
 
+    def _keep_column(self, names, rows):
+        """Rows may begin with ``*labels``, so their columns are counted from the end."""
+        columns = [_text(each) for each in self._elements(names)]
+        for row in self._elements(rows):
+            cells = getattr(row, "elts", [])
+            if "metric" in columns and cells:
+                self._keep(cells[columns.index("metric") - len(columns)])
+
     def _elements(self, node, seen=()):
         """What a literal, or a name bound to one, gives in a loop."""
         if isinstance(node, ast.Name) and node.id not in seen:
             for value in self._bound[node.id]:
                 yield from self._elements(value, (*seen, node.id))
+        if isinstance(node, ast.ListComp | ast.GeneratorExp):
+            yield node.elt
         for each in getattr(node, "elts", getattr(node, "keys", ())):
             if isinstance(each, ast.Starred):
                 yield from self._elements(each.value, seen)
@@ -124,6 +136,8 @@ class _Reader(ast.NodeVisitor):
                 if name in seen:
                     return set()
                 return self._union(self._bound[name], (*seen, name))
+            case ast.Attribute(value=ast.Name()):
+                return self._union(self._bound[ast.unparse(node)], seen)
             case ast.JoinedStr(values=parts):
                 texts = [self._strings(getattr(part, "value", part), seen) for part in parts]
                 texts = [
@@ -158,7 +172,10 @@ def _bindings(nodes):
     for node in nodes:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rankscope."):
             for alias in node.names:
-                bound[alias.asname or alias.name] += _constants(node.module)[alias.name]
+                here = alias.asname or alias.name
+                bound[here] += _constants(node.module)[alias.name]
+                for name, values in _constants(f"{node.module}.{alias.name}").items():
+                    bound[f"{here}.{name}"] += values
         if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and node.value is not None:
             for target in getattr(node, "targets", None) or [node.target]:
                 if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):

@@ -59,10 +59,18 @@ for metric in ALL:
 for layer, metric in [(0, "n1"), (1, "n2")]:
     pass
 rows.append((3, "log10_o1", values))
+columns = ("layer", "metric", "value")
+lines = [(*label, "p1", 2.0) for label in labels]
+lines += [(0, _P, 1.0), ("no", f"{_P}_log", 3.0)]
+_P = "p2"
+tables.from_rows(columns, lines)
+from rankscope.experiments import depths as deep
+Drawing("by_depth", "A caption.", deep.RELATIVE)
 name.startswith("log10_")
 '''
     theirs = {"log10_input_residual", "log10_residual", "log10_score_difference", "gamma", "beta"}
     ours = "a1 b1_apart c1 d1 d2 d3 e1 e2 f1 g1 h1 i1 i2 j1 k1 k2 l1 m1 n1 n2 log10_o1 all_of_them"
+    ours += " p1 p2 p2_log log10_relative_residual"
     assert metrics_named(source) == {*ours.split(), *theirs, "lipschitz"}
 
 

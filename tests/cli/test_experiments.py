@@ -166,11 +166,14 @@ def test_figures_about_all_tokens_leave_none_out(refuses, arguments, why) -> Non
     assert why in said
 
 
-def test_paths_refuse_to_leave_tokens_out_while_they_count_all(refuses) -> None:
+def test_paths_leave_special_tokens_out_of_their_shares(rankscope) -> None:
     small = ["--layers=1", "--heads=1", "--width=8", "--passages=1", "--length=8"]
-    said = refuses("paths", *small, "--no-special-tokens", "--json")
-    assert "--no-special-tokens" in said
-    assert "paths are added up for all tokens" in said
+    every, kept = (
+        json.loads(rankscope("paths", *small, *more, "--json").stdout)
+        for more in ([], ["--no-special-tokens"])
+    )
+    assert kept["provenance"]["special tokens"] == "left out of the figures"
+    assert kept["summary"] != every["summary"]
 
 
 def test_options_become_fields(rankscope, ran, tmp_path) -> None:
