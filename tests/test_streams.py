@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from rankscope.experiments.d1 import _drawn as d1_drawn
-from rankscope.experiments.layernorm_cases import Setting, random_network
-from rankscope.experiments.w3 import start
 from transformers import BertConfig, BertModel, ViTConfig, ViTModel
 
 import rankscope
 from rankscope import theory
+from rankscope.experiments.claims import w3
+from rankscope.experiments.claims.d1 import _draw as d1_draw
+from rankscope.experiments.studies._layernorm_cases import Setting, random_network
 from rankscope.masks import Random
 from rankscope.network import Network, RelativeBias, Spec
 from rankscope.streams import global_stream, stream, stream_seed
@@ -57,10 +57,11 @@ def drawn_from(seed):
         found[f"kept {layer}: value"] = block.attention.value.weight
     net = Network.random(Spec(1, 1, 8, mlp_ratio=0, norm="sphere", norm_place="post"), seed=seed)
     found |= {"starts": theory.equilibria._find._draw_starts(net, 16, 8, seed)}
-    found |= {f"tokens, {kind}": start(kind, 32, seed) for kind in ("half-space", "opposite pairs")}
+    w3_kinds = ("half-space", "opposite pairs")
+    found |= {f"tokens, {kind}": w3.start(w3.Config(), kind, 32, seed) for kind in w3_kinds}
     found |= {"random mask": torch.from_numpy(Random(24, seed=seed).keys(64)).double()}
     found |= {"relative bias": RelativeBias(seed=seed).build(16, 8).table.weight}
-    found |= {"claim D1's inputs": d1_drawn(seed, "inputs", 2, 16, 32)}
+    found |= {"claim D1's inputs": d1_draw(seed, "inputs", 2, 16, 32)}
     uneven = random_network(Setting(biases=1.0, gains=1.0, width=128), 2, seed)
     for name, value in uneven.named_parameters():
         if value.ndim == 1:

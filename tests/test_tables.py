@@ -37,6 +37,22 @@ def test_columns_of_nothing_but_null_keep_their_type():
     assert table.schema["head"] == pl.Int64
 
 
+def test_rows_are_the_same_table_as_their_columns():
+    names = ("metric", "head", "value")
+    rows = [("a", None, 1.0), ("a", 3, 2.0)]
+    assert tables.from_rows(names, rows).equals(small(head=[None, 3]))
+    assert tables.from_rows(names, []).equals(small(head=[None, 3]).clear())
+    with pytest.raises(ValueError, match="shorter"):
+        tables.from_rows(names, [("a", 1.0)])
+
+
+def test_a_stack_keeps_every_row_and_the_order_of_columns():
+    stacked = tables.stack([small(sample=[0, 1]), small(layer=[4, 5])])
+    assert stacked.columns == ["layer", "sample", "metric", "value"]
+    assert stacked["layer"].to_list() == [None, None, 4, 5]
+    assert stacked["sample"].to_list() == [0, 1, None, None]
+
+
 @pytest.mark.parametrize(
     "columns",
     [

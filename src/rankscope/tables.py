@@ -6,7 +6,7 @@ applies, always in the order of ``COLUMNS``.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,22 @@ def frame(columns: Mapping[str, Sequence[Any]]) -> pl.DataFrame:
     )
 
 
+def from_rows(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> pl.DataFrame:
+    """A table from its rows, each with a value, or None, for every one of ``names``.
+
+    >>> from_rows(("layer", "metric", "value"), [(0, "rank", 4), (1, "rank", 2)])["value"].to_list()
+    [4.0, 2.0]
+    """
+    named = [dict(zip(names, row, strict=True)) for row in rows]
+    return frame({name: [row[name] for row in named] for name in names})
+
+
+def stack(tables: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    """Tables one below the other, their columns in order; null where one lacks a column."""
+    whole = pl.concat(tables, how="diagonal")
+    return whole.select([name for name in COLUMNS if name in whole.columns])
+
+
 def joined(tables: Mapping[str, pl.DataFrame], *, column: str = "variant") -> pl.DataFrame:
     """Several tables as one, with a new column that says which each row comes from.
 
@@ -63,9 +79,7 @@ def joined(tables: Mapping[str, pl.DataFrame], *, column: str = "variant") -> pl
         raise InputError(f"column={column!r} cannot hold labels; choose {', '.join(names)}.")
     if not tables:
         raise InputError("there is no table to join; give at least one.")
-    labelled = [table.with_columns(pl.lit(label).alias(column)) for label, table in tables.items()]
-    merged = pl.concat(labelled, how="diagonal")
-    return merged.select([name for name in COLUMNS if name in merged.columns])
+    return stack(table.with_columns(pl.lit(label).alias(column)) for label, table in tables.items())
 
 
 def summary(table: pl.DataFrame) -> pl.DataFrame:

@@ -126,6 +126,21 @@ def test_what_a_provenance_has_more_is_left_out_where_it_is_empty():
     assert "notes" not in found
 
 
+def test_doubts_follow_the_sentences_and_stand_in_the_provenance():
+    d8, config = CATALOGUE["D8"], Config()
+    told: dict[str, Any] = {"question": "Is it?", "sentences": ["It is."], "table": NOTHING}
+    found = d8.result(config, **told, about={"input": "texts"}, notes={"GPT": "a digit is lost"})
+    assert found.sentences == ("It is.", "Note on GPT: a digit is lost.")
+    assert found.provenance == d8.provenance(
+        config, input="texts", notes={"GPT": "a digit is lost"}
+    )
+    assert (found.id, found.title, found.source) == (d8.id, d8.title, d8.source)
+    calm = d8.result(config, **told, title="Mine", verdict="fails")
+    assert calm.sentences == ("It is.",)
+    assert "notes" not in calm.provenance
+    assert (calm.title, calm.verdict) == ("Mine", "fails")
+
+
 def test_two_sources_of_one_name_have_two_digests():
     d5 = CATALOGUE["D5"].module()
     one, other = (

@@ -13,27 +13,17 @@ from rankscope.experiments.depths import (
     DeepConfig,
     Texts,
     compare,
-    deep_table,
     dispersions,
+    doubts,
     ending,
     laws,
-    pure,
 )
 from rankscope.experiments.laws import UNEVEN, Law
 from rankscope.network import Network, Spec
+from rankscope.tracing import Provenance, Trace
 
-
-def pure_network() -> Network:
-    return Network.random(pure(6, 2, 8, init="lecun"), seed=3)
-
-
-def one_head() -> Network:
-    return Network.random(pure(3, 1, 8))
-
-
-def test_pure_attention_has_attention_and_nothing_else():
-    spec = pure(2, 3, 12, mask="causal")
-    assert spec == Spec(2, 3, 12, mlp_ratio=0.0, norm="none", skip=False, mask="causal")
+PURE = Network.random(Spec.pure_attention(6, 2, 8, init="lecun"), seed=3)
+ONE_HEAD = Network.random(Spec.pure_attention(3, 1, 8))
 
 
 def test_texts_are_independent_of_how_many_are_read():
@@ -41,19 +31,20 @@ def test_texts_are_independent_of_how_many_are_read():
     assert few.dtype == torch.float64
     assert torch.equal(few[0], many[0])
     assert str(Texts(8, 6, 3)) == "3 bundled passages of 6 tokens, 8 features"
-    assert DeepConfig(seed=5, width=8, tokens=6, samples=1).texts == Texts(8, 6, 1, seed=5)
+    config = DeepConfig(seed=5, width=8, tokens=6, samples=1)
+    assert config.texts == Texts(8, 6, 1, seed=5)
+    assert config.provenance("X")["input"] == str(config.texts)
 
 
 def test_networks_are_compared_on_one_input(tokens):
     seen = []
     x = tokens(2, 5, 8)
-    found = compare({"a": pure_network, "b": pure_network}, x, None, on_step=seen.append)
+    found = compare({"a": PURE, "b": PURE}, x, None, on_step=seen.append)
     assert seen == [0.5, 1.0]
     assert found.notes == {}
-    assert found.sentences == ()
     a, b = (found.table.filter(variant=name).drop("variant") for name in "ab")
     assert a.equals(b)
-    assert found.table.equals(deep_table({"a": pure_network, "b": pure_network}, x, None))
+    assert a.equals(deep_trace(PURE, x).table)
 
 
 def test_doubts_about_a_network_reach_its_readers(tokens, monkeypatch):
@@ -64,9 +55,20 @@ def test_doubts_about_a_network_reach_its_readers(tokens, monkeypatch):
         return traced
 
     monkeypatch.setattr(depths, "deep_trace", doubtful)
-    found = compare({"sound": pure_network, "one head": one_head}, tokens(1, 4, 8), None)
+    found = compare({"sound": PURE, "one head": ONE_HEAD}, tokens(1, 4, 8), None)
     assert found.notes == {"one head": "a digit was lost; the end is nowhere"}
-    assert found.sentences == ("Note on one head: a digit was lost; the end is nowhere.",)
+
+
+def noted(**notes: str) -> Trace:
+    columns = {"layer": [0], "sample": [0], "metric": ["m"], "value": [1.0]}
+    return Trace(columns, Provenance("n", notes=notes))
+
+
+def test_doubts_are_those_of_any_draw_each_once():
+    first, same = noted(norm="fro"), noted(doubt="a digit is lost", norm="fro")
+    other = noted(beyond="no logarithm", doubt="a digit is lost")
+    found = doubts({"calm": first, "wild": Trace.joined([first, same, same, other])})
+    assert found == {"wild": "a digit is lost; no logarithm"}
 
 
 def test_the_law_of_each_variant_is_read_by_what_is_asked():
@@ -96,7 +98,7 @@ def test_an_ending_says_where_a_network_arrived_and_by_which_law():
 
 
 def test_dispersion_is_the_residual_under_another_name(tokens):
-    table = compare({"a": pure_network}, tokens(1, 5, 8), None, norm="fro").table
+    table = compare({"a": PURE}, tokens(1, 5, 8), None, norm="fro").table
     renamed = dispersions(table)
     assert DISPERSION in renamed["metric"].to_list()
     assert "log10_residual" not in renamed["metric"].to_list()

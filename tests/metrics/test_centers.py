@@ -13,7 +13,9 @@ from scipy.optimize import linprog, minimize_scalar
 from torch import Tensor
 
 from rankscope.errors import InputError
-from rankscope.metrics import centers, mean_center, median_center, minimax, optimal_center
+from rankscope.metrics import _centers as centers
+from rankscope.metrics import _minimax as minimax
+from rankscope.metrics import mean_center, median_center, optimal_center
 
 SEARCHED = ("one", "inf", "composite")
 ALL = (*SEARCHED, "fro", "spectral")

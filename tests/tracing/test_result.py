@@ -78,6 +78,16 @@ def test_joined_numbers_the_samples_on():
     assert len(whole.columns["value"]) == 6 * 3 * 2
 
 
+def test_joined_keeps_what_any_part_notes():
+    first, second, third = (
+        traced().noted({"norm": "fro", **more})
+        for more in ({}, {"doubt": "layer 3"}, {"doubt": "layer 5"})
+    )
+    whole = Trace.joined([first, second, third, third])
+    assert whole.provenance.notes == {"norm": "fro", "doubt": "layer 3; layer 5"}
+    assert first.provenance.notes == {"norm": "fro"}
+
+
 def test_joined_leaves_its_parts_alone():
     first, second = traced(2), traced(2, seed=1)
     before = {name: list(column) for name, column in first.columns.items()}

@@ -36,19 +36,17 @@ _HOMES = {
     "path_study": "questions.paths",
     "run": "catalogue",
 }
-_RESULTS = {"Claim": "Result", "Diagnosis": "Result", "Finding": "Finding", "PathStudy": "Result"}
+_NOW_RESULTS = ("Claim", "Diagnosis", "PathStudy")
 """Names that were types of their own and are now the one result."""
 
-__all__ = [*_HOMES, *_RESULTS]
+__all__ = [*_HOMES, "Finding", *_NOW_RESULTS]
 
 
 def __getattr__(name: str) -> object:
-    if name in _HOMES:
-        value = getattr(import_module(f"rankscope.experiments.{_HOMES[name]}"), name)
-    elif name in _RESULTS:
-        value = getattr(import_module("rankscope.results"), _RESULTS[name])
-    else:
+    if name not in __all__:
         raise AttributeError(f"module 'rankscope.experiments' has no attribute {name!r}")
+    home = f"rankscope.experiments.{_HOMES[name]}" if name in _HOMES else "rankscope.results"
+    value = getattr(import_module(home), "Result" if name in _NOW_RESULTS else name)
     globals()[name] = value
     return value
 

@@ -3,14 +3,17 @@
 Help texts, listings, the README and the tests are made from these entries.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from rankscope.errors import InputError
+from rankscope.experiments.progress import OnStep, silent
 
 if TYPE_CHECKING:
-    from rankscope.experiments.progress import OnStep
+    import polars as pl
+
     from rankscope.results import Result
 
 Kind = Literal["question", "claim", "study"]
@@ -52,6 +55,37 @@ class Entry:
         """Where a result of this experiment came from; ``more`` is left out where it is empty."""
         return config.provenance(self.id) | {key: value for key, value in more.items() if value}
 
+    def result(
+        self,
+        config: Traceable,
+        *,
+        question: str,
+        sentences: Iterable[str],
+        table: "pl.DataFrame",
+        title: str = "",
+        about: Mapping[str, str] | None = None,
+        notes: Mapping[str, str] | None = None,
+        **others: Any,
+    ) -> "Result":
+        """A result of this experiment; ``others`` are the remaining fields of a ``Result``.
+
+        ``about`` is what its provenance says beside the configuration, ``notes`` what is in doubt
+        about a case, which its readers and its provenance are told.
+        """
+        from rankscope.results import Result
+
+        noted = notes or {}
+        return Result(
+            self.id,
+            title or self.title,
+            question,
+            (*sentences, *(f"Note on {case}: {note}." for case, note in noted.items())),
+            table,
+            self.provenance(config, **(about or {}), notes=noted),
+            self.source,
+            **others,
+        )
+
 
 _SEED = ("seed",)
 _MODELS = ("seed", "models", "texts", "length")
@@ -59,6 +93,14 @@ _MODELS = ("seed", "models", "texts", "length")
 
 def _claim(id_: str, title: str, source: str, options: tuple[str, ...] = _SEED) -> Entry:
     return Entry(id_, "claim", title, f"claims.{id_.lower()}", options, source)
+
+
+def _study(id_: str, title: str, source: str = "", options: tuple[str, ...] = _SEED) -> Entry:
+    return Entry(id_, "study", title, f"studies.{id_}", options, source)
+
+
+def _question(id_: str, title: str) -> Entry:
+    return Entry(id_, "question", title, f"questions.{id_}")
 
 
 ENTRIES: Final = (
@@ -140,28 +182,16 @@ ENTRIES: Final = (
         f"{WU}, experiments",
         _MODELS,
     ),
-    Entry("widths", "study", "What sets the speed of the collapse", "studies.widths"),
-    Entry("patterns", "study", "Attention patterns side by side", "studies.patterns"),
-    Entry(
-        "layernorm",
-        "study",
-        "Attention and LayerNorm, without skips and MLPs",
-        "studies.layernorm",
-    ),
-    Entry(
-        "wu",
-        "study",
-        "Masks and LayerNorm, layer by layer",
-        "studies.wu",
-        _MODELS,
-        f"{WU}, figure 2",
-    ),
-    Entry("diagnose", "question", "What keeps the tokens apart?", "questions.diagnose"),
-    Entry("trace", "question", "Every layer of one network", "questions.trace"),
-    Entry("paths", "question", "Which paths carry the differences?", "questions.paths"),
-    Entry("deep", "question", "How small does the residual get?", "questions.deep"),
-    Entry("bounds", "question", "What does theory promise?", "questions.bounds"),
-    Entry("masks", "question", "Which mask keeps the tokens apart?", "questions.masks"),
+    _study("widths", "What sets the speed of the collapse"),
+    _study("patterns", "Attention patterns side by side"),
+    _study("layernorm", "Attention and LayerNorm, without skips and MLPs"),
+    _study("wu", "Masks and LayerNorm, layer by layer", f"{WU}, figure 2", _MODELS),
+    _question("diagnose", "What keeps the tokens apart?"),
+    _question("trace", "Every layer of one network"),
+    _question("paths", "Which paths carry the differences?"),
+    _question("deep", "How small does the residual get?"),
+    _question("bounds", "What does theory promise?"),
+    _question("masks", "Which mask keeps the tokens apart?"),
 )
 CATALOGUE: Final[dict[str, Entry]] = {entry.id: entry for entry in ENTRIES}
 
@@ -180,14 +210,12 @@ def entry(id_: str, kind: Kind | None = None) -> Entry:
     return known[by_lower[id_.lower()]]
 
 
-def run(id_: str, *, on_step: "OnStep | None" = None, **options: Any) -> "Result":
+def run(id_: str, *, on_step: OnStep | None = None, **options: Any) -> "Result":
     """Run an experiment by its id; ``options`` are fields of its configuration.
 
     >>> run("D8").verdict
     'holds'
     """
-    from rankscope.experiments.progress import silent
-
     found = entry(id_)
     module = found.module()
     known = [each.name for each in fields(module.Config)]

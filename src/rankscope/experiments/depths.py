@@ -1,8 +1,8 @@
 """Networks side by side in scaled arithmetic: what claims about depth are read off."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 import torch
@@ -16,9 +16,16 @@ from rankscope.experiments.progress import OnStep, silent, tracked
 from rankscope.metrics import Norm
 from rankscope.network import Network, Spec
 from rankscope.numerals import power_of_ten
+from rankscope.results import Role
 from rankscope.text import embed, passages
+from rankscope.tracing import Trace
 
 RELATIVE, DISPERSION = "log10_relative_residual", "log10_dispersion"
+SCALED: Final = "scaled"
+FORMATS: Final[Mapping[str, torch.dtype]] = {"float64": torch.float64, "float32": torch.float32}
+"""Plain number formats that are shown beside scaled arithmetic."""
+FLOORS: Final[Mapping[str, Role]] = dict.fromkeys(FORMATS, "floor")
+"""What plain formats are in a chart beside the true curve: where each of them ends."""
 _DOUBTS = ("doubt", "beyond")
 """Notes of a deep trace that say where its figures may be off."""
 
@@ -50,70 +57,58 @@ class Texts:
 class DeepConfig(Config):
     """A configuration whose networks all read the first bundled passages."""
 
+    layers: int = 24
     width: int = 64
     tokens: int = 32
     samples: int = 4
+
+    def pure_attention(self, heads: int, **more: Any) -> Network:
+        """Random attention and nothing else; ``more`` are other fields of its ``Spec``."""
+        spec = Spec.pure_attention(self.layers, heads, self.width, **more)
+        return Network.random(spec, seed=self.seed)
 
     @property
     def texts(self) -> Texts:
         """What the networks read."""
         return Texts(self.width, self.tokens, self.samples, self.seed)
 
-
-def pure(layers: int, heads: int, width: int, **more: Any) -> Spec:
-    """Attention alone: no MLPs, norms or skips."""
-    return Spec(layers, heads, width, mlp_ratio=0.0, norm="none", skip=False, **more)
-
-
-Named = Mapping[str, Callable[[], Network]]
-"""Networks under their names, made when their turn comes."""
+    def provenance(self, experiment: str) -> dict[str, Any]:
+        """That of every configuration, and the input in words."""
+        return super().provenance(experiment) | {"input": str(self.texts)}
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """The deep traces of some networks, told apart by the column ``variant``.
-
-    ``notes`` holds what is in doubt about the figures of a network, for those where something is.
-    """
+class Measured:
+    """Every number, and by case what is in doubt about its figures, where something is."""
 
     table: pl.DataFrame
     notes: Mapping[str, str]
 
-    @property
-    def sentences(self) -> tuple[str, ...]:
-        """The notes, for those who read the figures."""
-        return tuple(f"Note on {name}: {note}." for name, note in self.notes.items())
-
 
 def compare(
-    networks: Named,
+    networks: Mapping[str, Network],
     x: Tensor,
     token_mask: Tensor | None,
     *,
     norm: Norm = "composite",
     on_step: OnStep = silent,
-) -> Comparison:
-    """Trace some networks on one input in scaled arithmetic, one after the other."""
-    found, notes = {}, {}
-    for (name, make), _ in tracked(networks.items(), on_step):
-        traced = deep_trace(make(), x, norm=norm, token_mask=token_mask)
-        found[name] = traced.table
-        doubts = [note for key, note in traced.provenance.notes.items() if key in _DOUBTS]
-        if doubts:
-            notes[name] = "; ".join(doubts)
-    return Comparison(tables.joined(found), notes)
+) -> Measured:
+    """Trace some networks on one input in scaled arithmetic; ``variant`` tells them apart."""
+    traces = {
+        name: deep_trace(network, x, norm=norm, token_mask=token_mask)
+        for (name, network), _ in tracked(networks.items(), on_step)
+    }
+    table = tables.joined({name: traced.table for name, traced in traces.items()})
+    return Measured(table, doubts(traces))
 
 
-def deep_table(
-    networks: Named,
-    x: Tensor,
-    token_mask: Tensor | None,
-    *,
-    norm: Norm = "composite",
-    on_step: OnStep = silent,
-) -> pl.DataFrame:
-    """The table of a comparison alone; whoever shows it to people wants its notes, too."""
-    return compare(networks, x, token_mask, norm=norm, on_step=on_step).table
+def doubts(traces: Mapping[str, Trace]) -> dict[str, str]:
+    """By case, what its trace in scaled arithmetic could not tell for sure, if anything."""
+    noted = {
+        case: [note for kind, note in traced.provenance.notes.items() if kind in _DOUBTS]
+        for case, traced in traces.items()
+    }
+    return {case: "; ".join(notes) for case, notes in noted.items() if notes}
 
 
 def ending(name: str, law: Law, layers: int) -> str:

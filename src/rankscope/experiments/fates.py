@@ -20,9 +20,7 @@ NOISE_FACTOR = 32
 def findings(summary: pl.DataFrame, *, epsilon: float) -> tuple[Finding, ...]:
     """One finding per variant, from a summary with ``relative_residual`` and ``mean_cosine``."""
     variants = summary["variant"].unique(maintain_order=True).to_list()
-    return tuple(
-        _finding(name, summary.filter(pl.col("variant") == name), epsilon) for name in variants
-    )
+    return tuple(_finding(name, summary.filter(variant=name), epsilon) for name in variants)
 
 
 def _finding(variant: str, summary: pl.DataFrame, epsilon: float) -> Finding:
@@ -71,7 +69,7 @@ def _collapse_sentence(residuals: list[float], collapsed_at: int, epsilon: float
 
 
 def _by_layer(summary: pl.DataFrame, metric: str) -> list[float]:
-    rows = summary.filter(pl.col("metric") == metric).sort("layer")
+    rows = summary.filter(metric=metric).sort("layer")
     values: list[float] = rows["mean"].to_list()
     return values
 

@@ -137,18 +137,13 @@ def _accelerates(
     ratios: Sequence[float], end: Sequence[float], curve: Sequence[float], evidence: Evidence
 ) -> bool:
     """Whether steps grow by a factor, in all tests that are made; scatter has ratios, too."""
-    growth, cubic, fall, bend = (
-        evidence.least_growth,
-        evidence.cubic_within,
-        evidence.least_fall,
-        evidence.least_bend,
-    )
+    asked, middle = evidence, curve[len(curve) // 2]
     return (
         len(ratios) > 1
-        and (growth is None or min(ratios) > growth)
-        and (cubic is None or abs(median(ratios) - 3) < cubic)
-        and (fall is None or sum(end) < -fall)
-        and (bend is None or curve[-1] < bend * curve[len(curve) // 2])
+        and (asked.least_growth is None or min(ratios) > asked.least_growth)
+        and (asked.cubic_within is None or abs(median(ratios) - 3) < asked.cubic_within)
+        and (asked.least_fall is None or sum(end) < -asked.least_fall)
+        and (asked.least_bend is None or curve[-1] < asked.least_bend * middle)
     )
 
 
@@ -168,10 +163,7 @@ def _steady(steps: Sequence[float], scatter: float) -> LawKind:
 
 def medians(summary: pl.DataFrame, metric: str, **labels: str) -> list[float]:
     """The medians of a metric layer by layer, for the rows with these labels."""
-    rows = summary.filter(pl.col("metric") == metric)
-    for column, label in labels.items():
-        rows = rows.filter(pl.col(column) == label)
-    return rows.sort("layer")["median"].to_list()
+    return summary.filter(metric=metric, **labels).sort("layer")["median"].to_list()
 
 
 def _factor(rate: float) -> str:

@@ -7,6 +7,8 @@ from pathlib import Path
 from torch import Tensor
 
 from rankscope.errors import InputError
+from rankscope.experiments.config import Config
+from rankscope.experiments.subject import Subject
 from rankscope.families import BUILTIN, Loaded, load
 from rankscope.text import passages
 
@@ -81,3 +83,24 @@ def inputs(
     else:
         read = loaded.inputs(passages()[:samples] if texts is None else texts, length=length)
     return read.x, read.token_mask
+
+
+@dataclass(frozen=True)
+class ModelsConfig(Config):
+    """Models, and what each of them reads; the seed is that of random weights."""
+
+    models: tuple[Case, ...] = at_initialisation("bert-base", "albert-base-v2", "xlnet-base")
+    texts: tuple[str, ...] | None = None
+    """What the models read; the first bundled passages unless given."""
+    samples: int = 1
+    """How many bundled passages."""
+    length: int = 128
+    """Tokens of a text at most."""
+
+    def subject(self, case: Case, *, batch_size: int = 8) -> Subject:
+        """A model, loaded now, and its input."""
+        loaded = case.load(seed=self.seed)
+        x, token_mask = inputs(
+            loaded, self.texts, self.length, samples=self.samples, seed=self.seed
+        )
+        return Subject(loaded.network, x, token_mask, batch_size=batch_size)

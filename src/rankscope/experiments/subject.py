@@ -1,16 +1,19 @@
 """What a question is asked about: a network and what it reads, always passed as a whole."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from rankscope.batches import Batch, batches
+from rankscope.deep import deep_trace
 from rankscope.errors import InputError
 from rankscope.experiments.config import plain
 from rankscope.experiments.progress import OnStep, silent, tracked
+from rankscope.metrics import Center, Norm
 from rankscope.network import Network
 from rankscope.tracing import Metrics, Trace, trace
 from rankscope.versions import versions
@@ -43,17 +46,22 @@ class Subject:
 
     def trace(self, metrics: Metrics, on_step: OnStep = silent) -> Trace:
         """``rankscope.trace`` of every sample, on the tokens that count."""
-        parts = [
-            trace(
-                self.network,
-                batch.x,
-                metrics=metrics,
-                token_mask=batch.token_mask,
-                measured=batch.measured,
-            )
-            for batch, _ in tracked(self.batches(), on_step)
-        ]
-        return Trace.joined(parts)
+        return self._in_batches(partial(trace, metrics=metrics), on_step)
+
+    def deep_trace(
+        self, on_step: OnStep = silent, *, norm: Norm = "composite", center: Center = "mean"
+    ) -> Trace:
+        """``rankscope.deep_trace`` of every sample, on the tokens that count."""
+        exact = self.to(torch.float64)
+        return exact._in_batches(partial(deep_trace, norm=norm, center=center), on_step)
+
+    def _in_batches(self, measure: Callable[..., Trace], on_step: OnStep) -> Trace:
+        return Trace.joined(
+            [
+                measure(self.network, batch.x, token_mask=batch.token_mask, measured=batch.measured)
+                for batch, _ in tracked(self.batches(), on_step)
+            ]
+        )
 
     def with_network(self, network: Network) -> "Subject":
         """The same input for another network."""

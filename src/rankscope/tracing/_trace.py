@@ -129,7 +129,10 @@ class Trace:
 
     @classmethod
     def joined(cls, traces: Sequence[Self]) -> Self:
-        """Traces of one model on several batches as one, the samples numbered on."""
+        """Traces of one model on several batches as one, the samples numbered on.
+
+        What only some of them note, or note differently, is kept of each.
+        """
         if not traces:
             raise InputError("there is no trace to join; give at least one.")
         columns: Columns = {name: [] for name in traces[0].columns}
@@ -140,4 +143,9 @@ class Trace:
             for name, values in one.columns.items():
                 columns[name] += [first + s for s in values] if name == "sample" else values
             first = max(columns["sample"]) + 1
-        return cls(columns, traces[0].provenance)
+        notes: dict[str, dict[str, None]] = {}
+        for one in traces:
+            for kind, note in one.provenance.notes.items():
+                notes.setdefault(kind, {})[note] = None
+        merged = {kind: "; ".join(each) for kind, each in notes.items()}
+        return cls(columns, replace(traces[0].provenance, notes=merged))

@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from rankscope.experiments import depths
 from rankscope.experiments.claims import d2
 from rankscope.experiments.laws import Law
 from rankscope.experiments.progress import silent
-from rankscope.network import Network
+from rankscope.network import Network, Spec
 from rankscope.theory import bounds
 
 from .small import TINY
@@ -35,7 +34,7 @@ def test_d2_is_borne_out_by_a_cube_below_bounds_alone() -> None:
 
 def test_d2_counts_every_layer_that_is_above_a_bound() -> None:
     x, token_mask = TINY["d2"][1].texts()
-    network = Network.random(depths.pure(3, 1, 16, init="lecun")).double()
+    network = Network.random(Spec.pure_attention(3, 1, 16, init="lecun")).double()
     found = bounds(network, x[:1], token_mask=token_mask[:1])
     none, checked = d2.count_above(found)
     raised = tuple(

@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 
 from rankscope.experiments.claims.w2 import Config, judge, run
+from rankscope.experiments.depths import Measured
 from rankscope.experiments.studies._layernorm_cases import Setting
-from rankscope.experiments.studies.layernorm import Measured
 
 from ..shown import can_be_shown, steps_of
 from ..studies.curves import FALLING, LEVEL, curves

@@ -6,9 +6,9 @@ import polars as pl
 import pytest
 import torch
 
-from rankscope.errors import InputError
 from rankscope.experiments import Subject, path_study
 from rankscope.experiments.questions.paths import Config, _exactness, run
+from rankscope.metrics import residual
 from rankscope.network import Network, Spec
 from rankscope.paths import head_shares, path_lengths
 
@@ -77,7 +77,24 @@ def test_more_paths_than_floats_can_count_are_counted() -> None:
     assert "overflowed" in _exactness(27, math.nan, complete=True)
 
 
-def test_tokens_cannot_be_left_out_yet(tokens) -> None:
-    subject = Subject(NETWORK, tokens(1, 5, 8), measured=torch.ones(1, 5, dtype=torch.bool))
-    with pytest.raises(InputError, match="paths are added up for all tokens"):
-        run(Config(subject), lambda _: None)
+def test_shares_are_those_of_the_tokens_that_count(tokens) -> None:
+    """The network sees all tokens; each batch has its own part of ``measured``."""
+    x = tokens(3, 5, 8)
+    measured = torch.tensor([[False, *[True] * 4], [True, False, True, True, True], [True] * 5])
+    found = path_study(NETWORK, x, measured=measured, heads=True, batch_size=2)
+    lengths, heads = path_lengths(NETWORK, x), head_shares(NETWORK, x)
+    shares = found.table.filter(metric="residual_share", layer=3).drop_nulls("length")
+    assert shares.height == 3 * 4
+    for length, sample, share in shares.select("length", "sample", "value").iter_rows():
+        part, whole = (
+            residual(each[sample, measured[sample]][None]).item()
+            for each in (lengths.contributions[length], lengths.output)
+        )
+        assert share == pytest.approx(part / whole)
+    by_head = found.table.filter(metric="residual_share", layer=3, head=1).sort("sample")
+    expected = [
+        (residual(part[kept][None]) / residual(whole[kept][None])).item()
+        for part, whole, kept in zip(heads.contributions[2, 1], heads.output, measured, strict=True)
+    ]
+    assert by_head["value"].to_list() == pytest.approx(expected)
+    assert found.provenance["special tokens"] == "left out of the figures"

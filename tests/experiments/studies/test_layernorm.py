@@ -1,6 +1,7 @@
 """LayerNorm: what a residual's fate is, in which format, and what the search counts."""
 
 from dataclasses import replace
+from statistics import median
 
 import polars as pl
 import pytest
@@ -123,39 +124,47 @@ def test_a_small_residual_has_no_level_to_stay_at(log10: list[float], stay: bool
 
 
 def test_search_counts_what_a_plain_run_counts(found) -> None:
-    counted = {(one.variant, one.logits): one for one in told_by.searched(found.summary)}
+    counted = {
+        (one.setting.shared, one.setting.logits): one
+        for one in told_by.searched(found.summary, dict(FEW.sweeps))
+    }
     assert len(counted) == 2 * 2
-    expected = 0
+    expected, ranks = 0, []
+    narrow = Setting(heads=1, width=4, tokens=16, logits=16.0, shared=True)
     for seed in range(2):
         x, mask = Texts(4, 16, 3, seed)()
-        narrow = Setting(heads=1, width=4, tokens=16, logits=16.0, shared=True)
         with torch.no_grad():
             y = random_network(narrow, 48, seed)(x, mask)
         spread = torch.linalg.matrix_norm(y - y.mean(1, keepdim=True)) / torch.linalg.matrix_norm(y)
         expected += int((spread > 0.01).sum())
-    one = counted["one layer repeated", 16.0]
-    assert one == Searched("narrow", "one layer repeated", 16.0, 6, expected)
-    assert 0 < counted["one layer repeated", 64.0].apart < 6
+        singular = torch.linalg.svdvals(y[spread > 0.01]).square()
+        ranks += (singular.sum(-1) / singular[:, 0]).tolist()
+    one = counted[True, 16.0]
+    assert one == Searched("narrow", narrow, 6, expected, one.rank)
+    assert one.rank == pytest.approx(median(ranks))
+    assert one.network == "narrow, one layer repeated"
+    assert 0 < counted[True, 64.0].apart < 6
     drawn = found.summary.filter(pl.col("metric") == "share_still_apart")
     for variant, logits, share in drawn.select("variant", "setting", "median").iter_rows():
-        assert share == pytest.approx(counted[variant, logits].apart / 6)
+        assert share == pytest.approx(counted[variant == told_by.REPEATED, logits].apart / 6)
 
 
 def test_counts_are_told_for_every_scale() -> None:
     ends = [1.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]
     columns = {
         "model": ["net"] * 10,
-        "variant": ["fresh"] * 6 + ["repeated"] * 2 + ["fresh"] * 2,
+        "variant": [told_by.FRESH] * 6 + [told_by.REPEATED] * 2 + [told_by.FRESH] * 2,
         "setting": [1.0] * 3 + [4.0] * 3 + [1.0] * 2 + [1.0, 4.0],
         "sample": [0, 1, 2, 0, 1, 2, 0, 1, 0, 0],
         "metric": ["still_apart"] * 8 + ["stable_rank_apart"] * 2,
         "value": [*ends, 1.5, 2.5],
     }
     summary = tables.summary(tables.frame(columns))
-    assert list(told_by.counts(summary, 60)) == [
-        "net, fresh, still apart after 60 layers: of 3 runs 2 at logits × 1, 1 at logits × 4; "
-        "median stable rank of these 2.00.",
-        "net, repeated, still apart after 60 layers: none of 2 runs at any scale of the logits.",
+    assert list(told_by.counts(told_by.searched(summary, {"net": SMALL}), 60)) == [
+        "net, fresh layers, still apart after 60 layers: of 3 runs 2 at logits × 1, 1 at logits "
+        "× 4; median stable rank of these 2.00.",
+        "net, one layer repeated, still apart after 60 layers: none of 2 runs at any scale of the "
+        "logits.",
     ]
 
 
@@ -163,7 +172,7 @@ def test_a_search_is_summed_up() -> None:
     settings = [replace(SMALL, logits=scale) for scale in (1.0, 4.0, 16.0, 64.0)]
     apart = (0, 1, 2, 3)
     found = [
-        (Searched("net", "fresh", setting.logits, 3, count), setting)
+        Searched("net", setting, 3, count, 1.0)
         for setting, count in zip(settings, apart, strict=True)
     ]
     first, second = told_by.search_domain(found, 60)

@@ -11,23 +11,18 @@ from torch import Tensor
 
 from rankscope import tables
 from rankscope.errors import InputError
-from rankscope.experiments.catalogue import CATALOGUE
-from rankscope.experiments.config import Config as _Config
-from rankscope.experiments.depths import pure
-from rankscope.experiments.progress import OnStep, tracked
-from rankscope.experiments.verdicts import overall
+from rankscope.experiments import kit
 from rankscope.network import Network, Spec, Window
 from rankscope.numerals import short
 from rankscope.paths import Path, enumerate_paths, path_lengths, path_outputs
-from rankscope.results import Drawing, Result
 from rankscope.streams import stream
 
-ENTRY = CATALOGUE["D1"]
+ENTRY = kit.entry("D1")
 _ERROR = "relative_error"
 _SINGLE, _LENGTHS = "single paths", "path lengths"
 
 KINDS: Final[dict[str, Callable[..., Spec]]] = {
-    "pure attention": pure,
+    "pure attention": Spec.pure_attention,
     "attention and skips": partial(Spec, mlp_ratio=0.0, norm="none"),
     "post-norm transformer": partial(Spec, norm_place="post"),
     "pre-norm, causal": partial(Spec, mask="causal"),
@@ -40,7 +35,7 @@ KINDS: Final[dict[str, Callable[..., Spec]]] = {
 
 
 @dataclass(frozen=True)
-class Config(_Config):
+class Config(kit.Config):
     """Networks of several kinds, small enough to add up every single path."""
 
     kinds: tuple[str, ...] = tuple(KINDS)
@@ -54,21 +49,21 @@ class Config(_Config):
     """Relative errors under this are rounding."""
 
 
-def run(config: Config, on_step: OnStep) -> Result:
+def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Add up all single paths, and all lengths, and hold both against the plain forward pass."""
     x = _draw(config.seed, "inputs", config.samples, config.tokens, config.width)
     paths = list(enumerate_paths(config.layers, config.heads))
     found = {
-        kind: errors(_network(config, kind), x, paths) for kind, _ in tracked(config.kinds, on_step)
+        kind: errors(_network(config, kind), x, paths)
+        for kind, _ in kit.tracked(config.kinds, on_step)
     }
     table = tables.joined(found, column="model")
     worst = {
         (kind, variant): value
         for kind, variant, value in table.group_by("model", "variant").agg(pl.max("value")).rows()
     }
-    return Result(
-        id=ENTRY.id,
-        title=ENTRY.title,
+    return ENTRY.result(
+        config,
         question="Do all paths together give what a plain forward pass gives?",
         sentences=tuple(
             f"{kind}: the {len(paths)} single paths and the biases miss the output by "
@@ -77,16 +72,11 @@ def run(config: Config, on_step: OnStep) -> Result:
             for kind in found
         ),
         table=table,
-        provenance=ENTRY.provenance(config),
-        source=ENTRY.source,
-        verdict=overall(
-            {
-                kind: bool((errors["value"] < config.tolerance).all())
-                for kind, errors in found.items()
-            }
+        verdict=kit.overall(
+            {kind: bool((each["value"] < config.tolerance).all()) for kind, each in found.items()}
         ),
         key_figures={"largest relative error": max(worst.values())},
-        drawings=(Drawing("by_model", "A panel for each network.", _ERROR),),
+        drawings=(kit.Drawing("by_model", "A panel for each network.", _ERROR),),
         shown=(_ERROR,),
     )
 
@@ -99,15 +89,13 @@ def errors(network: Network, x: Tensor, paths: Sequence[Path]) -> pl.DataFrame:
         output = network(x)
         missed = torch.linalg.vector_norm(single + lengths.bias - output)
         error = float(missed / torch.linalg.vector_norm(output))
-    layers = len(lengths.errors)
-    return tables.frame(
-        {
-            "variant": [_SINGLE, *[_LENGTHS] * layers],
-            "layer": [layers, *range(1, layers + 1)],
-            "sample": [0] * (layers + 1),
-            "metric": [_ERROR] * (layers + 1),
-            "value": [error, *lengths.errors],
-        }
+    rows = [
+        (_SINGLE, len(lengths.errors), error),
+        *((_LENGTHS, layer, missed) for layer, missed in enumerate(lengths.errors, start=1)),
+    ]
+    return tables.from_rows(
+        ("variant", "layer", "sample", "metric", "value"),
+        [(variant, layer, 0, _ERROR, value) for variant, layer, value in rows],
     )
 
 

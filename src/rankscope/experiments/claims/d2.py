@@ -1,26 +1,19 @@
 """Claim D2: pure attention contracts cubically by layer, hence doubly exponentially with depth."""
 
 from dataclasses import dataclass
-from functools import partial
 
 from rankscope import tables
-from rankscope.experiments.catalogue import CATALOGUE
-from rankscope.experiments.depths import RELATIVE, DeepConfig, compare, ending, laws, pure
-from rankscope.experiments.laws import Law
-from rankscope.experiments.progress import OnStep, parts, tracked
-from rankscope.experiments.verdicts import overall
-from rankscope.network import Network
-from rankscope.results import Drawing, Result
+from rankscope.experiments import depths, kit, laws
 from rankscope.theory import Bounds, bounds
 from rankscope.theory.residual_bounds import BOUNDS
 
-ENTRY = CATALOGUE["D2"]
+ENTRY = kit.entry("D2")
 _ROUNDING = 5e-5
 """Decades: the best center is known to a ten-thousandth."""
 
 
 @dataclass(frozen=True)
-class Config(DeepConfig):
+class Config(depths.DeepConfig):
     """Networks of every number of heads under every initialisation."""
 
     layers: int = 10
@@ -30,7 +23,7 @@ class Config(DeepConfig):
     """The theorems are about the full one."""
 
 
-def run(config: Config, on_step: OnStep) -> Result:
+def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Follow pure attention in scaled arithmetic, beside every bound of the theory.
 
     A network bears the claim out if its last steps grow threefold, to within 0.1, and no layer of
@@ -38,52 +31,44 @@ def run(config: Config, on_step: OnStep) -> Result:
     """
     x, token_mask = config.texts()
     networks = {
-        _name(heads, init): partial(_network, config, heads, init)
+        f"{heads} head{'s' * (heads > 1)}, {init}": config.pure_attention(
+            heads, init=init, mask=config.mask
+        )
         for heads in config.heads
         for init in config.inits
     }
-    on_traces, on_bounds = parts(on_step, 1, 3)  # as long as each takes
-    compared = compare(networks, x, token_mask, on_step=on_traces)
-    found = laws(tables.summary(compared.table))
+    on_traces, on_bounds = kit.parts(on_step, 1, 3)  # as long as each takes
+    compared = depths.compare(networks, x, token_mask, on_step=on_traces)
+    found = depths.laws(tables.summary(compared.table))
     # One sample is enough to hold against the bounds, whose centers take time to find.
     above = {
-        name: count_above(bounds(make().double(), x[:1], token_mask=token_mask[:1]))
-        for (name, make), _ in tracked(networks.items(), on_bounds)
+        name: count_above(bounds(network.double(), x[:1], token_mask=token_mask[:1]))
+        for (name, network), _ in kit.tracked(networks.items(), on_bounds)
     }
     growths = [law.growth for law in found.values()]
-    return Result(
-        id=ENTRY.id,
-        title=ENTRY.title,
+    return ENTRY.result(
+        config,
         question="Do the last steps grow threefold, and does every layer keep below its bounds?",
         sentences=(
-            *(_sentence(config, name, law, *above[name]) for name, law in found.items()),
-            *compared.sentences,
+            f"{depths.ending(name, law, config.layers)}; above its bound in {above[name][0]} of "
+            f"{above[name][1]} comparisons."
+            for name, law in found.items()
         ),
         table=compared.table,
-        provenance=ENTRY.provenance(config, input=str(config.texts), notes=compared.notes),
-        source=ENTRY.source,
-        verdict=overall({name: bears_out(law, *above[name]) for name, law in found.items()}),
+        notes=compared.notes,
+        verdict=kit.overall({name: bears_out(law, *above[name]) for name, law in found.items()}),
         key_figures={
             "smallest growth of the last steps": min(growths),
             "largest growth of the last steps": max(growths),
         },
-        drawings=(Drawing("by_depth", "A curve for each network.", RELATIVE),),
-        shown=(RELATIVE,),
+        drawings=(kit.Drawing("by_depth", "A curve for each network.", depths.RELATIVE),),
+        shown=(depths.RELATIVE,),
     )
 
 
-def bears_out(law: Law, above: int, checked: int) -> bool:
+def bears_out(law: laws.Law, above: int, checked: int) -> bool:
     """Cubic, and of all comparisons with a bound, of which there are some, none is above."""
     return law.cubic and above == 0 and checked > 0
-
-
-def _name(heads: int, init: str) -> str:
-    return f"{heads} head{'s' * (heads > 1)}, {init}"
-
-
-def _network(config: Config, heads: int, init: str) -> Network:
-    spec = pure(config.layers, heads, config.width, init=init, mask=config.mask)
-    return Network.random(spec, seed=config.seed)
 
 
 def count_above(found: Bounds) -> tuple[int, int]:
@@ -96,9 +81,3 @@ def count_above(found: Bounds) -> tuple[int, int]:
             checked += int(applies.sum())
             above += int(((layer.log10_residual > bound + _ROUNDING) & applies).sum())
     return above, checked
-
-
-def _sentence(config: Config, name: str, law: Law, above: int, checked: int) -> str:
-    return (
-        f"{ending(name, law, config.layers)}; above its bound in {above} of {checked} comparisons."
-    )

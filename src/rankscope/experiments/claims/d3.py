@@ -2,30 +2,25 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 
 from torch import nn
 
 from rankscope import tables
 from rankscope.errors import InputError
-from rankscope.experiments.catalogue import CATALOGUE
-from rankscope.experiments.depths import RELATIVE, DeepConfig, compare, ending, laws
+from rankscope.experiments import depths, kit
 from rankscope.experiments.laws import Law
-from rankscope.experiments.progress import OnStep
-from rankscope.experiments.verdicts import overall
 from rankscope.metrics import matrix_norm
 from rankscope.network import MLP, Network, Spec
 from rankscope.numerals import short
-from rankscope.results import Drawing, Result
 from rankscope.theory.residual_bounds import row_gain
 
-ENTRY = CATALOGUE["D3"]
+ENTRY = kit.entry("D3")
 _NONE = "no MLP"
 
 
 @dataclass(frozen=True)
-class Config(DeepConfig):
+class Config(depths.DeepConfig):
     """Attention with MLPs of every activation and slope, and without any."""
 
     layers: int = 8
@@ -37,7 +32,7 @@ class Config(DeepConfig):
     init: str = "lecun"
 
 
-def run(config: Config, on_step: OnStep) -> Result:
+def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Pure attention with MLPs of growing slope, without skips.
 
     An activation bears the claim out if every network stays doubly exponential and a larger slope
@@ -45,46 +40,42 @@ def run(config: Config, on_step: OnStep) -> Result:
     """
     if not config.gains:
         raise InputError("gains is empty; give at least one slope to try.")
-    x, token_mask = config.texts()
-    networks = {_NONE: partial(_network, config, None)} | {
-        _name(kind, gain): partial(_network, config, kind, gain)
+    networks = {_NONE: _network(config, None)} | {
+        _name(kind, gain): _network(config, kind, gain)
         for kind in config.activations
         for gain in config.gains
     }
-    compared = compare(networks, x, token_mask, on_step=on_step)
-    found = laws(tables.summary(compared.table))
-    slopes = {name: _lipschitz(make()) for name, make in networks.items() if name != _NONE}
-    return Result(
-        id=ENTRY.id,
-        title=ENTRY.title,
+    compared = depths.compare(networks, *config.texts(), on_step=on_step)
+    found = depths.laws(tables.summary(compared.table))
+    slopes = {name: _lipschitz(network) for name, network in networks.items() if name != _NONE}
+    return ENTRY.result(
+        config,
         question="Does the fall stay doubly exponential, and is it slower where MLPs are steeper?",
         sentences=(
-            f"{ending(_NONE, found[_NONE], config.layers)}.",
+            f"{depths.ending(_NONE, found[_NONE], config.layers)}.",
             *(_sentence(config, name, found, slope) for name, slope in slopes.items()),
-            *compared.sentences,
         ),
         table=compared.table,
-        provenance=ENTRY.provenance(config, input=str(config.texts), notes=compared.notes),
-        source=ENTRY.source,
-        verdict=overall(
+        notes=compared.notes,
+        verdict=kit.overall(
             {
                 kind: bears_out([found[_name(kind, gain)] for gain in sorted(config.gains)])
                 for kind in config.activations
             }
         ),
-        drawings=(Drawing("by_depth", "A curve for each network.", RELATIVE),),
-        shown=(RELATIVE,),
+        drawings=(kit.Drawing("by_depth", "A curve for each network.", depths.RELATIVE),),
+        shown=(depths.RELATIVE,),
     )
 
 
-def bears_out(laws: Sequence[Law]) -> bool:
+def bears_out(found: Sequence[Law]) -> bool:
     """From the flattest MLPs to the steepest: all cubic, and none ends lower than the one before.
 
     >>> bears_out([Law("doubly exponential", 3.0, -9.0, last) for last in (-50.0, -20.0)])
     True
     """
-    rising = all(flat.last <= steep.last for flat, steep in pairwise(laws))
-    return rising and all(law.cubic for law in laws)
+    rising = all(flat.last <= steep.last for flat, steep in pairwise(found))
+    return rising and all(law.cubic for law in found)
 
 
 def _name(kind: str, gain: float) -> str:
@@ -114,8 +105,8 @@ def _network(config: Config, kind: str | None, gain: float = 1.0) -> Network:
 def _sentence(config: Config, name: str, found: dict[str, Law], slope: float) -> str:
     pace = "slower" if found[name].last > found[_NONE].last else "faster"
     return (
-        f"{ending(name, found[name], config.layers)}; Lipschitz constant at most {short(slope)}, "
-        f"{pace} than without MLPs."
+        f"{depths.ending(name, found[name], config.layers)}; Lipschitz constant at most "
+        f"{short(slope)}, {pace} than without MLPs."
     )
 
 

@@ -1,33 +1,28 @@
 """Claim D4: with skips there are infinitely many networks whose residual does not shrink."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import polars as pl
 from torch import Tensor
 
 from rankscope import tables
 from rankscope.deep import Scaled
-from rankscope.experiments.catalogue import CATALOGUE
-from rankscope.experiments.depths import DeepConfig, compare, laws
+from rankscope.experiments import depths, kit
 from rankscope.experiments.laws import Law, medians
-from rankscope.experiments.progress import OnStep
-from rankscope.experiments.verdicts import overall
 from rankscope.network import Network
 from rankscope.numerals import power_of_ten
-from rankscope.results import Drawing, Result
 from rankscope.theory import keeping_network
 
-ENTRY = CATALOGUE["D4"]
+ENTRY = kit.entry("D4")
 _METRIC = "log10_residual"
 _ROUNDING = 1e-9
 """Decades."""
 
 
 @dataclass(frozen=True)
-class Config(DeepConfig):
+class Config(depths.DeepConfig):
     """Networks with skips that never write to some of their features, told apart by strength."""
 
     layers: int = 64
@@ -41,39 +36,34 @@ class Config(DeepConfig):
     """What is written to the other features is multiplied by this."""
 
 
-def run(config: Config, on_step: OnStep) -> Result:
+def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Members of a continuous family of networks with skips, and each without its skips.
 
     A member bears the claim out if its residual never falls below that of the features it keeps,
     while the same weights without skips collapse.
     """
     x, token_mask = config.texts()
-    whole = {_name(strength): partial(_network, config, strength) for strength in config.strengths}
-    bare = {_bare_name(name): partial(_bare, make) for name, make in whole.items()}
-    compared = compare(whole | bare, x, token_mask, on_step=on_step)
+    whole = {_name(strength): _network(config, strength) for strength in config.strengths}
+    bare = {_bare_name(name): network.without("skip") for name, network in whole.items()}
+    compared = depths.compare(whole | bare, x, token_mask, on_step=on_step)
     summary = tables.summary(compared.table)
     floor = _residuals(x[..., : config.kept], token_mask)
-    bare_laws = laws(summary, _METRIC)
+    bare_laws = depths.laws(summary, _METRIC)
     stays = {name: never_below(_least(compared.table, name), floor) for name in whole}
-    return Result(
-        id=ENTRY.id,
-        title=ENTRY.title,
+    return ENTRY.result(
+        config,
         question="Does the residual keep what the skips protect, and is it lost without them?",
         sentences=(
-            *(
-                _sentence(config, summary, name, stays[name], bare_laws[_bare_name(name)])
-                for name in whole
-            ),
-            *compared.sentences,
+            _sentence(config, summary, name, stays[name], bare_laws[_bare_name(name)])
+            for name in whole
         ),
         table=compared.table,
-        provenance=ENTRY.provenance(config, input=str(config.texts), notes=compared.notes),
-        source=ENTRY.source,
-        verdict=overall(
+        notes=compared.notes,
+        verdict=kit.overall(
             {name: stays[name] and bare_laws[_bare_name(name)].kind != "none" for name in whole}
         ),
         drawings=(
-            Drawing("by_depth", "A curve for each network.", _METRIC, options={"lowest": -30.0}),
+            kit.Drawing("by_depth", "A curve for each network.", _METRIC, {"lowest": -30.0}),
         ),
         shown=(_METRIC,),
     )
@@ -108,10 +98,6 @@ def _network(config: Config, strength: float) -> Network:
     )
 
 
-def _bare(make: Callable[[], Network]) -> Network:
-    return make().without("skip")
-
-
 def _residuals(x: Tensor, token_mask: Tensor) -> dict[int, float]:
     """Each sample's residual, in decades."""
     logs = Scaled.of(x, token_mask).log_residual() / math.log(10)
@@ -120,7 +106,7 @@ def _residuals(x: Tensor, token_mask: Tensor) -> dict[int, float]:
 
 def _least(table: pl.DataFrame, name: str) -> dict[int, float]:
     """Each sample's smallest residual over all layers."""
-    rows = table.filter((pl.col("variant") == name) & (pl.col("metric") == _METRIC))
+    rows = table.filter(variant=name, metric=_METRIC)
     least = rows.group_by("sample").agg(pl.col("value").min())
     return dict(least.iter_rows())
 

@@ -7,45 +7,24 @@ import polars as pl
 import torch
 
 from rankscope import tables
-from rankscope.batches import batches
-from rankscope.experiments.catalogue import CATALOGUE
-from rankscope.experiments.config import Config as _Config
+from rankscope.experiments import kit, models, variants
 from rankscope.experiments.fates import findings
-from rankscope.experiments.models import Case, at_initialisation, by_name, inputs
-from rankscope.experiments.progress import OnStep, tracked
-from rankscope.experiments.variants import (
-    SAN,
-    SAN_MLP,
-    SAN_SKIP,
-    TRANSFORMER,
-    Reading,
-    four_variants,
-)
-from rankscope.experiments.verdicts import overall
 from rankscope.numerals import short
-from rankscope.results import Drawing, Finding, Result
-from rankscope.tracing import Trace, trace
+from rankscope.results import Finding
 
-ENTRY = CATALOGUE["D5"]
+ENTRY = kit.entry("D5")
 _RESIDUAL = "relative_residual"
-_BATCH = 8
 
 
 @dataclass(frozen=True)
-class Config(_Config):
-    """The models, what they read, and what is taken away from them."""
+class Config(models.ModelsConfig):
+    """The models, what they read (as much as in the paper), and what is taken away from them."""
 
-    models: tuple[Case, ...] = at_initialisation("bert-base", "albert-base-v2", "xlnet-base")
-    texts: tuple[str, ...] | None = None
-    """What the models read; the first bundled passages unless given."""
     samples: int = 32
-    """How many bundled passages, as in the paper."""
-    length: int = 128
-    """Tokens of a text at most, as in the paper."""
-    reading: Reading = field(default_factory=Reading)
+    reading: variants.Reading = field(default_factory=variants.Reading)
 
 
-def run(config: Config, on_step: OnStep) -> Result:
+def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Trace the four variants of every model; one model is in memory at a time.
 
     A model bears the claim out if both variants without skips end with tokens that differ by less
@@ -53,19 +32,19 @@ def run(config: Config, on_step: OnStep) -> Result:
     """
     measured: dict[str, pl.DataFrame] = {}
     found: dict[str, tuple[Finding, ...]] = {}
-    for (name, case), on_case in tracked(by_name(config.models).items(), on_step):
+    for (name, case), on_case in kit.tracked(models.by_name(config.models).items(), on_step):
         measured[name], epsilon = _measure(config, case, on_case)
         found[name] = findings(tables.summary(measured[name]), epsilon=epsilon)
-    return Result(
-        id=ENTRY.id,
-        title=ENTRY.title,
+    return ENTRY.result(
+        config,
         question="Do the tokens become alike without skip connections, and only then?",
         sentences=tuple(_sentence(name, each) for name, each in found.items()),
         table=tables.joined(measured, column="model"),
-        provenance=ENTRY.provenance(config, variants=str(config.reading)),
-        source=ENTRY.source,
-        verdict=overall({name: bears_out(each) for name, each in found.items()}),
-        drawings=(Drawing("by_model", f"A panel for each model; {config.reading}.", _RESIDUAL),),
+        about={"variants": str(config.reading)},
+        verdict=kit.overall({name: bears_out(each) for name, each in found.items()}),
+        drawings=(
+            kit.Drawing("by_model", f"A panel for each model; {config.reading}.", _RESIDUAL),
+        ),
         shown=(_RESIDUAL,),
     )
 
@@ -73,31 +52,20 @@ def run(config: Config, on_step: OnStep) -> Result:
 def bears_out(found: Sequence[Finding]) -> bool:
     """Whether both variants without skips collapse and both with skips do not."""
     fates = {finding.variant: finding.fate for finding in found}
-    collapsed = fates[SAN] == fates[SAN_MLP] == "collapse"
-    return collapsed and fates[SAN_SKIP] == fates[TRANSFORMER] == "holds"
+    collapsed = fates[variants.SAN] == fates[variants.SAN_MLP] == "collapse"
+    return collapsed and fates[variants.SAN_SKIP] == fates[variants.TRANSFORMER] == "holds"
 
 
-def _measure(config: Config, case: Case, on_step: OnStep) -> tuple[pl.DataFrame, float]:
+def _measure(config: Config, case: models.Case, on_step: kit.OnStep) -> tuple[pl.DataFrame, float]:
     """The table of one model's variants, and the epsilon of its number format."""
-    loaded = case.load(seed=config.seed)
-    x, token_mask = inputs(
-        loaded, config.texts, config.length, samples=config.samples, seed=config.seed
-    )
-    variants = four_variants(loaded.network, config.reading)
-    traces = {}
-    for (name, network), on_variant in tracked(variants.items(), on_step):
-        traces[name] = Trace.joined(
-            [
-                trace(
-                    network,
-                    batch.x,
-                    metrics=(_RESIDUAL, "mean_cosine"),
-                    token_mask=batch.token_mask,
-                )
-                for batch, _ in tracked(batches(x, token_mask, size=_BATCH), on_variant)
-            ]
-        ).table
-    return tables.joined(traces), torch.finfo(x.dtype).eps
+    subject = config.subject(case)
+    networks = variants.four_variants(subject.network, config.reading)
+    metrics = (_RESIDUAL, "mean_cosine")
+    traces = {
+        name: subject.with_network(network).trace(metrics, on_variant).table
+        for (name, network), on_variant in kit.tracked(networks.items(), on_step)
+    }
+    return tables.joined(traces), torch.finfo(subject.x.dtype).eps
 
 
 def _sentence(model: str, found: Sequence[Finding]) -> str:

@@ -4,19 +4,15 @@ import math
 from dataclasses import dataclass
 
 from rankscope import tables
-from rankscope.experiments.catalogue import CATALOGUE
-from rankscope.experiments.config import Config as _Config
-from rankscope.experiments.progress import OnStep
-from rankscope.experiments.verdicts import overall
+from rankscope.experiments import kit
 from rankscope.paths import PathCounts, count_paths
-from rankscope.results import Drawing, Result
 
-ENTRY = CATALOGUE["D8"]
+ENTRY = kit.entry("D8")
 _PROPORTION = "proportion"
 
 
 @dataclass(frozen=True)
-class Config(_Config):
+class Config(kit.Config):
     """Architectures by name, layers and heads, of the encoder where there are two stacks.
 
     Paths are counted, not drawn: the seed changes nothing.
@@ -35,33 +31,26 @@ class Config(_Config):
     )
 
 
-def run(config: Config, on_step: OnStep) -> Result:
+def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Count the paths of each length exactly, and compare with the mean the statement names."""
     counted = {
         f"{name} ({layers}, {heads})": count_paths(layers, heads)
         for name, layers, heads in config.architectures
     }
-    lengths = [(name, found, k) for name, found in counted.items() for k in range(found.layers + 1)]
-    table = tables.frame(
-        {
-            "model": [name for name, _, _ in lengths],
-            "length": [k for _, _, k in lengths],
-            "metric": [_PROPORTION] * len(lengths),
-            "value": [found.proportions[k] for _, found, k in lengths],
-        }
-    )
+    rows = [
+        (name, length, _PROPORTION, proportion)
+        for name, found in counted.items()
+        for length, proportion in enumerate(found.proportions)
+    ]
     on_step(1.0)
-    return Result(
-        id=ENTRY.id,
-        title=ENTRY.title,
+    return ENTRY.result(
+        config,
         question="How many layers does the average path not skip?",
         sentences=tuple(_sentence(name, found) for name, found in counted.items()),
-        table=table,
-        provenance=ENTRY.provenance(config),
-        source=ENTRY.source,
-        verdict=overall({name: as_stated(found) for name, found in counted.items()}),
+        table=tables.from_rows(("model", "length", "metric", "value"), rows),
+        verdict=kit.overall({name: as_stated(found) for name, found in counted.items()}),
         drawings=(
-            Drawing(
+            kit.Drawing(
                 "length_distributions",
                 "A curve for each architecture, named with its layers and heads.",
                 _PROPORTION,

@@ -1,19 +1,14 @@
 """Claim N1: scores that depend on the pair of positions make collapse exponential only."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 from rankscope import tables
-from rankscope.experiments.catalogue import CATALOGUE
-from rankscope.experiments.depths import RELATIVE, DeepConfig, compare, ending, laws, pure
+from rankscope.experiments import depths, kit
 from rankscope.experiments.laws import LawKind
-from rankscope.experiments.progress import OnStep
-from rankscope.experiments.verdicts import overall
-from rankscope.network import ALiBi, Network, RelativeBias, Rotary, ScoreKind, Sink
-from rankscope.results import Drawing, Result
+from rankscope.network import ALiBi, RelativeBias, Rotary, ScoreKind, Sink
 
-ENTRY = CATALOGUE["N1"]
+ENTRY = kit.entry("N1")
 
 
 @dataclass(frozen=True)
@@ -32,10 +27,9 @@ class Pattern:
 
 
 @dataclass(frozen=True)
-class Config(DeepConfig):
+class Config(depths.DeepConfig):
     """The same weights under scores and masks of both kinds."""
 
-    layers: int = 24
     heads: int = 1
     init: str = "orthogonal"
     patterns: tuple[Pattern, ...] = (
@@ -49,43 +43,29 @@ class Config(DeepConfig):
     )
 
 
-def run(config: Config, on_step: OnStep) -> Result:
+def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Follow each network in scaled arithmetic; it bears the claim out if its law is as stated."""
-    x, token_mask = config.texts()
-    networks = {pattern.name: partial(_network, config, pattern) for pattern in config.patterns}
-    compared = compare(networks, x, token_mask, on_step=on_step)
-    found = laws(tables.summary(compared.table))
-    return Result(
-        id=ENTRY.id,
-        title=ENTRY.title,
+    networks = {
+        each.name: config.pure_attention(
+            config.heads, init=config.init, mask=each.mask, scores=each.scores
+        )
+        for each in config.patterns
+    }
+    compared = depths.compare(networks, *config.texts(), on_step=on_step)
+    found = depths.laws(tables.summary(compared.table))
+    return ENTRY.result(
+        config,
         question="Is the collapse doubly exponential exactly where all rows of attention agree?",
-        sentences=(
-            *(f"{ending(name, law, config.layers)}." for name, law in found.items()),
-            *compared.sentences,
-        ),
+        sentences=(f"{depths.ending(name, law, config.layers)}." for name, law in found.items()),
         table=compared.table,
-        provenance=ENTRY.provenance(config, input=str(config.texts), notes=compared.notes),
-        source=ENTRY.source,
-        verdict=overall(
-            {
-                pattern.name: found[pattern.name].kind == pattern.expected
-                for pattern in config.patterns
-            }
+        notes=compared.notes,
+        verdict=kit.overall(
+            {each.name: found[each.name].kind == each.expected for each in config.patterns}
         ),
         drawings=(
-            Drawing("by_depth", "A curve for each network.", RELATIVE, options={"lowest": -60.0}),
+            kit.Drawing(
+                "by_depth", "A curve for each network.", depths.RELATIVE, {"lowest": -60.0}
+            ),
         ),
-        shown=(RELATIVE,),
+        shown=(depths.RELATIVE,),
     )
-
-
-def _network(config: Config, pattern: Pattern) -> Network:
-    spec = pure(
-        config.layers,
-        config.heads,
-        config.width,
-        init=config.init,
-        mask=pattern.mask,
-        scores=pattern.scores,
-    )
-    return Network.random(spec, seed=config.seed)

@@ -1,25 +1,19 @@
 """Claim W1: masked attention with a center collapses exponentially; a larger radius is slower."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import combinations
 
 import polars as pl
 
 from rankscope import tables
-from rankscope.experiments.catalogue import CATALOGUE
-from rankscope.experiments.depths import RELATIVE, DeepConfig, compare, laws, pure
+from rankscope.experiments import depths, kit
 from rankscope.experiments.laws import Law
-from rankscope.experiments.progress import OnStep
-from rankscope.experiments.verdicts import overall
 from rankscope.masks import Mask, as_mask
-from rankscope.network import Network
 from rankscope.numerals import power_of_ten
-from rankscope.results import Drawing, Result, Verdict
 from rankscope.theory import GraphFacts, graph_facts
 
-ENTRY = CATALOGUE["W1"]
+ENTRY = kit.entry("W1")
 _TWO_SIDED, _CENTERED = "two-sided windows", "all masks with a center"
 
 Pair = tuple[str, str]
@@ -27,7 +21,7 @@ Pair = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Config(DeepConfig):
+class Config(depths.DeepConfig):
     """One head with orthogonal values; no norm, skips, MLPs or biases; masks by their names."""
 
     tokens: int = 48
@@ -45,42 +39,40 @@ class Config(DeepConfig):
             "masks without a center": _named(self.without_center),
         }
 
+    def masks(self) -> dict[str, Mask]:
+        """All of them under their names."""
+        return {name: mask for group in self.groups().values() for name, mask in group.items()}
 
-def run(config: Config, on_step: OnStep) -> Result:
+
+def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Attention with orthogonal values under many masks, in scaled arithmetic."""
-    x, token_mask = config.texts()
-    groups = config.groups()
     networks = {
-        name: partial(_network, config, mask)
-        for group in groups.values()
-        for name, mask in group.items()
+        name: config.pure_attention(1, bias=False, init="orthogonal", mask=mask)
+        for name, mask in config.masks().items()
     }
-    compared = compare(networks, x, token_mask, norm="fro", on_step=on_step)
+    compared = depths.compare(networks, *config.texts(), norm="fro", on_step=on_step)
     parts = {
         words: compared.table.filter(pl.col("variant").is_in(list(group)))
-        for words, group in groups.items()
+        for words, group in config.groups().items()
         if group
     }
     table = tables.joined(parts, column="model")
     verdict, sentences = judge(config, table)
-    return Result(
-        id=ENTRY.id,
-        title=ENTRY.title,
+    return ENTRY.result(
+        config,
         question="Does every mask with a center collapse at a steady rate, a larger radius more "
         "slowly, and no mask without one?",
-        sentences=(*sentences, *compared.sentences),
+        sentences=sentences,
         table=table,
-        provenance=ENTRY.provenance(
-            config, input=str(config.texts), residuals="Frobenius norm", notes=compared.notes
-        ),
-        source=ENTRY.source,
+        about={"residuals": "Frobenius norm"},
+        notes=compared.notes,
         verdict=verdict,
-        drawings=(Drawing("by_depth", "A curve for each mask.", RELATIVE),),
-        shown=(RELATIVE,),
+        drawings=(kit.Drawing("by_depth", "A curve for each mask.", depths.RELATIVE),),
+        shown=(depths.RELATIVE,),
     )
 
 
-def judge(config: Config, table: pl.DataFrame) -> tuple[Verdict, tuple[str, ...]]:
+def judge(config: Config, table: pl.DataFrame) -> tuple[kit.Verdict, tuple[str, ...]]:
     """The verdict, and what it rests on.
 
     A mask bears the claim out if it has a center and its residual ends by shrinking at a steady
@@ -88,22 +80,17 @@ def judge(config: Config, table: pl.DataFrame) -> tuple[Verdict, tuple[str, ...]
     twice, among the two-sided windows and among all masks with a center, and bear the claim out if
     no mask shrinks faster than one of smaller radius.
     """
-    found = laws(tables.summary(table))
-    groups = config.groups()
-    facts = {
-        name: graph_facts(mask, config.tokens)
-        for group in groups.values()
-        for name, mask in group.items()
+    found = depths.laws(tables.summary(table))
+    facts = {name: graph_facts(mask, config.tokens) for name, mask in config.masks().items()}
+    centered = [name for name, one in facts.items() if one.quasi_strongly_connected]
+    borne_out = {
+        name: found[name].kind == ("exponential" if name in centered else "none") for name in facts
     }
-    borne_out = {name: _bears_out(found[name], one) for name, one in facts.items()}
-    counted = _counted(borne_out, facts)
-    ordered = {
-        _TWO_SIDED: list(groups[_TWO_SIDED]),
-        _CENTERED: [name for name, one in facts.items() if one.quasi_strongly_connected],
-    }
+    counted = _counted(borne_out, centered)
+    ordered = {_TWO_SIDED: list(config.groups()[_TWO_SIDED]), _CENTERED: centered}
     pairs = {words: _pairs(names, found, facts) for words, names in ordered.items()}
     borne_out |= {words: not _reversed(each, found) for words, each in pairs.items() if each}
-    return overall(borne_out), (
+    return kit.overall(borne_out), (
         counted,
         *(_order(words, each, found, facts) for words, each in pairs.items() if each),
         *_families(pairs[_TWO_SIDED], pairs[_CENTERED], found),
@@ -113,16 +100,6 @@ def judge(config: Config, table: pl.DataFrame) -> tuple[Verdict, tuple[str, ...]
 
 def _named(names: Iterable[str]) -> dict[str, Mask]:
     return {str(mask): mask for mask in map(as_mask, names)}
-
-
-def _network(config: Config, mask: Mask) -> Network:
-    spec = pure(config.layers, 1, config.width, bias=False, init="orthogonal", mask=mask)
-    return Network.random(spec, seed=config.seed)
-
-
-def _bears_out(found: Law, facts: GraphFacts) -> bool:
-    expected = "exponential" if facts.quasi_strongly_connected else "none"
-    return found.kind == expected
 
 
 def _pairs(
@@ -139,12 +116,12 @@ def _reversed(pairs: Iterable[Pair], found: Mapping[str, Law]) -> list[Pair]:
     return [(a, b) for a, b in pairs if found[b].rate < found[a].rate]
 
 
-def _counted(borne_out: Mapping[str, bool], facts: Mapping[str, GraphFacts]) -> str:
-    centered = [borne_out[name] for name, one in facts.items() if one.quasi_strongly_connected]
-    others = [borne_out[name] for name, one in facts.items() if not one.quasi_strongly_connected]
+def _counted(borne_out: Mapping[str, bool], centered: Sequence[str]) -> str:
+    collapsing = sum(borne_out[name] for name in centered)
     return (
-        f"{sum(centered)} of {len(centered)} masks with a center collapse exponentially; "
-        f"{sum(others)} of {len(others)} without one do not collapse."
+        f"{collapsing} of {len(centered)} masks with a center collapse exponentially; "
+        f"{sum(borne_out.values()) - collapsing} of {len(borne_out) - len(centered)} without one "
+        "do not collapse."
     )
 
 

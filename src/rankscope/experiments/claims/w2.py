@@ -6,18 +6,12 @@ from dataclasses import dataclass
 import polars as pl
 
 from rankscope import tables
-from rankscope.experiments.catalogue import CATALOGUE
-from rankscope.experiments.depths import RELATIVE
-from rankscope.experiments.formats import FLOORS, FORMATS, SCALED
-from rankscope.experiments.notes import note_sentences
-from rankscope.experiments.progress import OnStep
+from rankscope.experiments import depths, kit
 from rankscope.experiments.studies import _layernorm_outcomes as outcomes
 from rankscope.experiments.studies import layernorm
 from rankscope.experiments.studies._layernorm_outcomes import Outcome
-from rankscope.experiments.verdicts import overall
-from rankscope.results import Drawing, Result
 
-ENTRY = CATALOGUE["W2"]
+ENTRY = kit.entry("W2")
 
 
 @dataclass(frozen=True)
@@ -25,12 +19,12 @@ class Config(layernorm.Config):
     """That of the LayerNorm study, from which the verdict is read."""
 
 
-def run(config: Config, on_step: OnStep) -> Result:
+def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Run the LayerNorm study, and judge it."""
     return judge(config, layernorm.measure(config, on_step))
 
 
-def judge(config: Config, found: layernorm.Measured) -> Result:
+def judge(config: Config, found: depths.Measured) -> kit.Result:
     """The verdict of the LayerNorm study, from scaled arithmetic alone, sample by sample.
 
     A sample bears the claim out if its relative residual has stopped shrinking before it is small,
@@ -40,43 +34,40 @@ def judge(config: Config, found: layernorm.Measured) -> Result:
     highest, and those in which some sample stays apart.
     """
     ends = outcomes.outcomes(found.table)
-    summary = tables.summary(found.table)
-    searched = outcomes.settings_searched(summary, dict(config.sweeps))
+    searched = outcomes.searched(tables.summary(found.table), dict(config.sweeps))
     panels = {name: _panels(name, ends[name]) for name in ends}
-    return Result(
-        id=ENTRY.id,
-        title=ENTRY.title,
+    return ENTRY.result(
+        config,
         question="Does any sample's residual stop shrinking before its tokens are alike?",
         sentences=(
             outcomes.domain(ends, config.cases),
             *outcomes.poles(ends),
-            *(outcomes.noise(ends, form) for form in FORMATS),
+            *(outcomes.noise(ends, form) for form in depths.FORMATS),
             *outcomes.search_domain(searched, config.search_layers),
             layernorm.about(config),
             *(f"{name}: {one}." for name, one in ends.items()),
-            *outcomes.counts(summary, config.search_layers),
-            *note_sentences(found.noted),
+            *outcomes.counts(searched, config.search_layers),
         ),
         table=_relabel(found.table, panels),
-        provenance=ENTRY.provenance(config, residuals="Frobenius norm", notes=found.noted),
-        source=ENTRY.source,
-        verdict=overall(outcomes.verdicts(ends)),
+        about={"residuals": "Frobenius norm"},
+        notes=found.notes,
+        verdict=kit.overall(outcomes.verdicts(ends)),
         drawings=(
-            Drawing(
+            kit.Drawing(
                 "by_depth",
                 "The first case of every law, the one that ends highest, and those in which some "
                 "sample stays apart: scaled arithmetic beside plain numbers.",
-                RELATIVE,
+                depths.RELATIVE,
                 {"lowest": layernorm.LOWEST},
                 {
                     "model": tuple(
                         panel for name in _drawn(ends) for panel in dict.fromkeys(panels[name])
                     )
                 },
-                FLOORS,
+                depths.FLOORS,
             ),
         ),
-        shown=(RELATIVE,),
+        shown=(depths.RELATIVE,),
     )
 
 
@@ -88,7 +79,7 @@ def _panels(name: str, one: Outcome) -> tuple[str, ...]:
         True: f"{one.staying} of {one.samples} stay",
         False: f"{one.samples - one.staying} of {one.samples} collapse",
     }
-    return tuple(f"{name}: {words[stays]}" for stays in one.stops[SCALED])
+    return tuple(f"{name}: {words[stays]}" for stays in one.stops[depths.SCALED])
 
 
 def _relabel(table: pl.DataFrame, panels: Mapping[str, tuple[str, ...]]) -> pl.DataFrame:
@@ -111,5 +102,5 @@ def _drawn(ends: Mapping[str, Outcome]) -> list[str]:
             first.setdefault(one.law.kind, name)
     chosen = {*first.values(), *(name for name, one in ends.items() if one.staying)}
     if falling:
-        chosen.add(max(falling, key=lambda name: max(falling[name].last[SCALED])))
+        chosen.add(max(falling, key=lambda name: max(falling[name].last[depths.SCALED])))
     return [name for name in ends if name in chosen]

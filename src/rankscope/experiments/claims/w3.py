@@ -10,21 +10,16 @@ from torch import Tensor
 
 from rankscope import tables
 from rankscope.deep import deep_trace
-from rankscope.experiments.catalogue import CATALOGUE
-from rankscope.experiments.config import Config as _Config
-from rankscope.experiments.depths import RELATIVE, ending
+from rankscope.experiments import depths, kit
 from rankscope.experiments.laws import UNEVEN, Law, law, medians
-from rankscope.experiments.notes import doubts, note_sentences
-from rankscope.experiments.progress import OnStep, tracked
-from rankscope.experiments.verdicts import overall
+from rankscope.experiments.studies._layernorm_cases import Setting, random_network
 from rankscope.masks import Explicit, Mask, as_mask
-from rankscope.network import Network, NormKind, Spec
-from rankscope.results import Drawing, Result, Verdict
+from rankscope.network import NormKind
 from rankscope.streams import stream
 from rankscope.theory import second_eigenvalue
 from rankscope.tracing import Trace
 
-ENTRY = CATALOGUE["W3"]
+ENTRY = kit.entry("W3")
 RING = "ring"
 """A mask beside those that have names everywhere."""
 HALF, PAIRS, AROUND = "half-space", "opposite pairs", "around a circle"
@@ -59,7 +54,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Config(_Config):
+class Config(kit.Config):
     """One head, a norm after it, no skips, MLPs or biases; every run has ``draws`` of weights.
 
     There are more tokens than features: fewer, in general position, always lie in a half-space.
@@ -88,7 +83,7 @@ class Config(_Config):
         return (*self.covered, *self.contrasts)
 
 
-def run(config: Config, on_step: OnStep) -> Result:
+def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Follow tokens on the sphere in scaled arithmetic; starts and values beyond the claim beside.
 
     Derived: a norm is a factor for each token, and orthogonal values W a turn of all of them, so
@@ -98,50 +93,48 @@ def run(config: Config, on_step: OnStep) -> Result:
     all features keeps, so that it is outside this reasoning and only measured.
     """
     traces = {
-        one: [_trace(config, one, config.seed + draw) for draw in range(config.draws)]
-        for one, _ in tracked(config.runs, on_step)
+        one: Trace.joined([_trace(config, one, config.seed + draw) for draw in range(config.draws)])
+        for one, _ in kit.tracked(config.runs, on_step)
     }
     parts: dict[str, dict[str, pl.DataFrame]] = {}
-    for one, draws in traces.items():
-        parts.setdefault(one.panel, {})[one.mask] = Trace.joined(draws).table
+    for one, traced in traces.items():
+        parts.setdefault(one.panel, {})[one.mask] = traced.table
     table = tables.joined(
         {panel: tables.joined(by_mask) for panel, by_mask in parts.items()}, column="model"
     )
     verdict, sentences = judge(config, table)
-    noted = doubts({str(one): draws for one, draws in traces.items()})
-    return Result(
-        id=ENTRY.id,
-        title=ENTRY.title,
+    return ENTRY.result(
+        config,
         question="Do tokens that start in one half-space end at one point, and how fast?",
-        sentences=(*sentences, *note_sentences(noted)),
+        sentences=sentences,
         table=table,
-        provenance=ENTRY.provenance(config, residuals="Frobenius norm", notes=noted),
-        source=ENTRY.source,
+        about={"residuals": "Frobenius norm"},
+        notes=depths.doubts({str(one): traced for one, traced in traces.items()}),
         verdict=verdict,
         drawings=(
-            Drawing(
+            kit.Drawing(
                 "by_depth",
                 "A panel for each norm, start and kind of values, a curve for each mask.",
-                RELATIVE,
+                depths.RELATIVE,
                 {"lowest": -40.0},
             ),
         ),
-        shown=(RELATIVE,),
+        shown=(depths.RELATIVE,),
     )
 
 
-def judge(config: Config, table: pl.DataFrame) -> tuple[Verdict, tuple[str, ...]]:
+def judge(config: Config, table: pl.DataFrame) -> tuple[kit.Verdict, tuple[str, ...]]:
     """The verdict on the covered runs, and a sentence for every run."""
     found = laws(config, table)
     collapsed = {str(one): found[one].kind in _COLLAPSES for one in config.covered}
-    return overall(collapsed), tuple(_sentence(config, one, found[one]) for one in config.runs)
+    return kit.overall(collapsed), tuple(_sentence(config, one, found[one]) for one in config.runs)
 
 
 def laws(config: Config, table: pl.DataFrame) -> dict[Run, Law]:
     """The law of every run, by the medians over samples and draws."""
     summary = tables.summary(table)
     return {
-        one: law(medians(summary, RELATIVE, model=one.panel, variant=one.mask), UNEVEN)
+        one: law(medians(summary, depths.RELATIVE, model=one.panel, variant=one.mask), UNEVEN)
         for one in config.runs
     }
 
@@ -179,26 +172,15 @@ def start(config: Config, kind: str, width: int, seed: int) -> Tensor:
 
 
 def _trace(config: Config, one: Run, seed: int) -> Trace:
-    spec = Spec(
-        config.layers,
-        1,
-        one.width,
-        mlp_ratio=0.0,
-        norm=one.norm,
-        norm_place="post",
-        norm_eps=1e-12,
-        skip=False,
-        bias=False,
-        mask=mask_of(one.mask, config.tokens),
-        score_scale=one.logits / math.sqrt(one.width),
-        init=one.values,
+    setting = Setting(
+        mask_of(one.mask, config.tokens), 1, one.width, one.logits, one.values, norm=one.norm
     )
-    network = Network.random(spec, seed=seed, dtype=torch.float64)
+    network = random_network(setting, config.layers, seed)
     return deep_trace(network, start(config, one.start, one.width, seed), norm="fro")
 
 
 def _sentence(config: Config, one: Run, found: Law) -> str:
-    words = ending(str(one), found, config.layers)
+    words = depths.ending(str(one), found, config.layers)
     if found.kind == "exponential":
         factor = second_eigenvalue(mask_of(one.mask, config.tokens), config.tokens)
         words += f" (uniform attention under this mask: {factor:.3g})"

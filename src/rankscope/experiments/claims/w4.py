@@ -4,28 +4,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rankscope import tables
-from rankscope.experiments.catalogue import CATALOGUE
-from rankscope.experiments.config import Config as _Config
-from rankscope.experiments.progress import OnStep, tracked
-from rankscope.experiments.verdicts import overall
+from rankscope.experiments import kit
 from rankscope.numerals import short
-from rankscope.results import Drawing, Result, Verdict
-from rankscope.theory import (
-    Designs,
-    Equilibrium,
-    every_rank,
-    find_equilibria,
-    stable_search,
-)
+from rankscope.theory import Designs, Equilibrium, every_rank, find_equilibria, stable_search
 
-ENTRY = CATALOGUE["W4"]
+ENTRY = kit.entry("W4")
 _METRIC = "spectral_radius"
 Row = tuple[str, str, float, str, float]
 """Variant, parameter, setting, metric, value."""
 
 
 @dataclass(frozen=True)
-class Config(_Config):
+class Config(kit.Config):
     """Numbers of tokens to build equilibria for, and a search for stable ones of full rank.
 
     Among ``draws`` random designs the best ``descents`` are improved; ``starts`` random states then
@@ -42,53 +32,41 @@ class Config(_Config):
     equal: float = 1e-12
 
 
-def run(config: Config, on_step: OnStep) -> Result:
+def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Build the equilibria, apply the step to each, and look for stable ones of full rank."""
-    built: dict[int, tuple[Equilibrium, ...]] = {}
-    designs: list[Designs] = []
-    sentences: list[str] = []
-    work = [("build", tokens) for tokens in config.tokens]
-    work += [("search", tokens) for tokens in config.searched]
-    for (task, tokens), _ in tracked(work, on_step):
-        if task == "build":
-            built[tokens] = every_rank(tokens).equilibria
-            continue
+    on_built, on_searched = kit.parts(on_step, len(config.tokens), len(config.searched))
+    built = {n: every_rank(n).equilibria for n, _ in kit.tracked(config.tokens, on_built)}
+    sentences = [_sentence(tokens, found) for tokens, found in built.items()]
+    rows: list[Row] = []
+    for tokens, equilibria in built.items():
+        for each in equilibria:
+            rows += _rows(f"{tokens} tokens", "rank", float(each.rank), each)
+    for tokens, _ in kit.tracked(config.searched, on_searched):
         found = stable_search(
             tokens=(tokens,), draws=config.draws, descents=config.descents, seed=config.seed
         )
-        designs += found.designs
-        sentences += [_design_sentence(config, design) for design in found.designs]
-    rows = [
-        row
-        for tokens, found in built.items()
-        for each in found
-        for row in _rows(f"{tokens} tokens", "rank", float(each.rank), each)
-    ]
-    for design in designs:
-        name = f"designed: {design.mask} mask, {design.attention} attention"
-        rows += _rows(name, "tokens", float(design.tokens), design.best)
-    names = ("variant", "parameter", "setting", "metric", "value")
-    return Result(
-        id=ENTRY.id,
-        title=ENTRY.title,
+        for design in found.designs:
+            name = f"designed: {design.mask} mask, {design.attention} attention"
+            rows += _rows(name, "tokens", float(design.tokens), design.best)
+            sentences.append(_design_sentence(config, design))
+    return ENTRY.result(
+        config,
         question="Does one step leave states of every rank where they are, and are they stable?",
-        sentences=(*(_sentence(tokens, found) for tokens, found in built.items()), *sentences),
-        table=tables.frame(dict(zip(names, zip(*rows, strict=True), strict=True))),
-        provenance=ENTRY.provenance(config),
-        source=ENTRY.source,
+        sentences=sentences,
+        table=tables.from_rows(("variant", "parameter", "setting", "metric", "value"), rows),
         verdict=judge(config, built),
-        drawings=(Drawing("by_setting", "A panel for what was varied.", _METRIC),),
+        drawings=(kit.Drawing("by_setting", "A panel for what was varied.", _METRIC),),
     )
 
 
-def judge(config: Config, built: Mapping[int, Sequence[Equilibrium]]) -> Verdict:
+def judge(config: Config, built: Mapping[int, Sequence[Equilibrium]]) -> kit.Verdict:
     """The verdict on the equilibria that were built, by their number of tokens.
 
     A number of tokens n bears the claim out if the step leaves each of its equilibria where it is,
     to rounding, and their ranks are 1 to n. Stability is another question: what a search found is
     said beside it.
     """
-    return overall(
+    return kit.overall(
         {
             f"{tokens} tokens": [each.rank for each in found] == list(range(1, tokens + 1))
             and all(each.residual < config.equal for each in found)

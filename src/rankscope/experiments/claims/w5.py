@@ -1,70 +1,60 @@
 """Claim W5: the hidden states of real models have full rank and yet are anisotropic."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import polars as pl
 from torch import Tensor
 
 from rankscope import tables
-from rankscope.experiments.catalogue import CATALOGUE
-from rankscope.experiments.config import Config as _Config
+from rankscope.experiments import kit, models
 from rankscope.experiments.fates import ANISOTROPIC
-from rankscope.experiments.models import Case, at_initialisation, by_name, inputs
-from rankscope.experiments.progress import OnStep, tracked
-from rankscope.experiments.subject import Subject
-from rankscope.experiments.verdicts import overall
+from rankscope.experiments.laws import medians
 from rankscope.metrics import effective_rank, mean_cosine, numerical_rank
-from rankscope.results import Drawing, Result, Verdict
 
-ENTRY = CATALOGUE["W5"]
+ENTRY = kit.entry("W5")
 _RANK, _COSINE, _EFFECTIVE = "rank_share", "mean_cosine", "effective_rank"
 
 
 @dataclass(frozen=True)
-class Config(_Config):
-    """Models, and what they read: ``samples`` bundled passages unless there are ``texts``.
+class Config(models.ModelsConfig):
+    """Models, what they read, and the mean cosine from which tokens count as pointing the same way.
 
-    ``cone`` is the mean cosine from which tokens count as pointing the same way: one half is what
-    unit tokens have that share as much with all others as they have for themselves; independent
-    directions have 0. The seed is that of random weights.
+    One half is what unit tokens have that share as much with all others as they have for
+    themselves; independent directions have 0.
     """
 
-    models: tuple[Case, ...] = at_initialisation("bert-base", "albert-base-v2", "xlnet-base")
-    texts: tuple[str, ...] | None = None
-    length: int = 64
     samples: int = 8
+    length: int = 64
     batch_size: int = 8
     cone: float = ANISOTROPIC
 
 
-def run(config: Config, on_step: OnStep) -> Result:
+def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Rank and mean cosine of every layer of every model; one model is in memory at a time."""
     table = tables.joined(
         {
             name: _measure(config, case, on_part)
-            for (name, case), on_part in tracked(by_name(config.models).items(), on_step)
+            for (name, case), on_part in kit.tracked(models.by_name(config.models).items(), on_step)
         },
         column="model",
     )
     verdict, sentences = judge(config, table)
-    return Result(
-        id=ENTRY.id,
-        title=ENTRY.title,
+    return ENTRY.result(
+        config,
         question="Do trained models keep full rank at every layer, and point into a narrow cone?",
         sentences=sentences,
         table=table,
-        provenance=ENTRY.provenance(config) | {"special tokens": "counted"},
-        source=ENTRY.source,
+        about={"special tokens": "counted"},
         verdict=verdict,
         drawings=(
-            Drawing("by_model", "A panel for each model.", _COSINE),
-            Drawing("by_model", "The rank, as a part of the largest there can be.", _RANK),
+            kit.Drawing("by_model", "A panel for each model.", _COSINE),
+            kit.Drawing("by_model", "The rank, as a part of the largest there can be.", _RANK),
         ),
     )
 
 
-def judge(config: Config, table: pl.DataFrame) -> tuple[Verdict | None, tuple[str, ...]]:
+def judge(config: Config, table: pl.DataFrame) -> tuple[kit.Verdict | None, tuple[str, ...]]:
     """The verdict on the trained models, and a sentence for every model.
 
     The statement is about trained models; others are shown as a contrast, and alone they allow no
@@ -75,14 +65,14 @@ def judge(config: Config, table: pl.DataFrame) -> tuple[Verdict | None, tuple[st
     positions to it, repeated words are equal rows. Special tokens count.
     """
     trained, others = {}, []
-    for name, case in by_name(config.models).items():
+    for name, case in models.by_name(config.models).items():
         rows = table.filter((pl.col("model") == name) & (pl.col("layer") > 0))
         borne_out, sentence = _judge_model(config, name, rows)
         if case.trained:
             trained[sentence] = borne_out
         else:
             others.append(f"Not trained: {sentence}")
-    verdict = overall(trained) if trained else None
+    verdict = kit.overall(trained) if trained else None
     return verdict, (_tried(list(trained.values())), *trained, *others)
 
 
@@ -102,22 +92,18 @@ def rank_share(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:
     return rank / tokens.clamp(max=x.shape[-1])
 
 
-def _measure(config: Config, case: Case, on_step: OnStep) -> pl.DataFrame:
-    loaded = case.load(seed=config.seed)
-    x, token_mask = inputs(
-        loaded, config.texts, config.length, samples=config.samples, seed=config.seed
-    )
-    subject = Subject(loaded.network, x, token_mask, batch_size=config.batch_size)
+def _measure(config: Config, case: models.Case, on_step: kit.OnStep) -> pl.DataFrame:
     metrics = {_RANK: rank_share, _COSINE: mean_cosine, _EFFECTIVE: effective_rank}
+    subject = config.subject(case, batch_size=config.batch_size)
     return subject.trace(metrics, on_step).table
 
 
 def _judge_model(config: Config, name: str, rows: pl.DataFrame) -> tuple[bool, str]:
     """Whether the rank is full everywhere and there is a cone somewhere, and both in words."""
-    ranks = rows.filter(pl.col("metric") == _RANK)
+    ranks = rows.filter(metric=_RANK)
     least, lowest = ranks.sort("value", "layer").select("value", "layer").row(0)
-    medians = _medians(rows)
-    cosines, effective = medians[_COSINE], medians[_EFFECTIVE]
+    summary = tables.summary(rows)
+    cosines, effective = (medians(summary, metric) for metric in (_COSINE, _EFFECTIVE))
     at = cosines.index(max(cosines)) + 1
     full, cone = least == 1.0, max(cosines) >= config.cone
     rank = "full rank at every layer"
@@ -129,12 +115,3 @@ def _judge_model(config: Config, name: str, rows: pl.DataFrame) -> tuple[bool, s
         f"{effective[-1]:.3g} after the last of {len(cosines)} layers; mean cosine "
         f"{cosines[-1]:.2f} after the last, at most {max(cosines):.2f} (layer {at}).",
     )
-
-
-def _medians(rows: pl.DataFrame) -> Mapping[str, list[float]]:
-    """Layer by layer, for each metric."""
-    summary = tables.summary(rows).sort("layer")
-    return {
-        metric: summary.filter(pl.col("metric") == metric)["median"].to_list()
-        for metric in (_COSINE, _EFFECTIVE)
-    }

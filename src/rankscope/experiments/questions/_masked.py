@@ -9,23 +9,13 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from rankscope import tables
-from rankscope.deep import deep_trace
+from rankscope import tables, theory
 from rankscope.experiments.depths import RELATIVE, dispersions
 from rankscope.experiments.laws import Law, law, medians
-from rankscope.experiments.progress import OnStep, silent, tracked
+from rankscope.experiments.progress import OnStep, silent
 from rankscope.experiments.subject import Subject
 from rankscope.masks import Mask
 from rankscope.paths import FrozenAttention, frozen_steps
-from rankscope.theory import (
-    Ergodicity,
-    GraphFacts,
-    a_priori_log_decay,
-    class_weights,
-    ergodicity,
-    graph_facts,
-    smallest_allowed_weight,
-)
 from rankscope.tracing import Trace
 
 PRODUCTS = "log10_product_ergodicity"
@@ -45,51 +35,72 @@ class Masked:
     """What one mask does to a network: its graph, the law that was measured, every number."""
 
     name: str
-    facts: GraphFacts
+    facts: theory.GraphFacts
     law: Law
     table: pl.DataFrame
-    traces: tuple[Trace, ...]
+    trace: Trace
 
 
 def measure_mask(
     name: str, subject: Subject, mask: Mask, depth: int, on_step: OnStep = silent
 ) -> Masked:
     """Everything about one mask; the network of ``subject`` has it already."""
-    traces = [
-        deep_trace(subject.network, batch.x, norm="fro", token_mask=batch.token_mask)
-        for batch, _ in tracked(subject.batches(), on_step)
-    ]
-    traced = dispersions(Trace.joined(traces).table.filter(pl.col("layer") <= depth))
+    trace = subject.deep_trace(on_step, norm="fro")
+    traced = dispersions(trace.table.filter(pl.col("layer") <= depth))
     patterns, tokens = _patterns(subject, depth)
-    facts, allowed = graph_facts(mask, tokens), mask.matrix(tokens)
+    facts = theory.graph_facts(mask, tokens)
+    return Masked(
+        name,
+        facts,
+        law(medians(tables.summary(traced), RELATIVE)),
+        tables.stack([traced, _figures(patterns, facts, mask.matrix(tokens))]),
+        trace,
+    )
+
+
+def _figures(patterns: Sequence[Tensor], facts: theory.GraphFacts, allowed: Tensor) -> pl.DataFrame:
+    """Ergodicity coefficients by layer and head, and of products of layers; what is left of each
+    position's input in the end, and what one layer's matrix says of it; and one number each."""
     shared = [p.mean(0) for p in patterns]
-    of_heads = [ergodicity([p]).each[0] for p in patterns]  # layers may differ in silent heads
-    of_products = ergodicity(shared)
-    limits = _limits(shared, facts)
-    smallest = min(float(smallest_allowed_weight(p, allowed).min()) for p in patterns)
+    # One by one: layers may differ in silent heads.
+    of_heads = [theory.ergodicity([p]).each[0] for p in patterns]
+    of_products = theory.ergodicity(shared)
+    log10 = of_products.log_products / math.log(10)
+    # Rows that plain numbers cannot tell apart any more need not be equal.
+    products = torch.where(log10.isneginf(), math.nan, log10)
+    limits = torch.stack(_limits(shared, facts)).mean(0)
+    by_position = {
+        "limit_weight": limits,
+        "perron_weight": torch.stack(theory.class_weights(shared[-1])).mean(0),
+    }
+    smallest = min(float(theory.smallest_allowed_weight(p, allowed).min()) for p in patterns)
     numbers = {
         "radius": facts.radius,
         "smallest_weight": smallest,
         "mean_ergodicity": float(torch.cat(of_heads).mean()),
         "product_ergodicity_rate": float(of_products.rate),
         "log10_promised_loss": _promised_loss(facts, smallest),
-        "largest_limit_weight": float(torch.stack(limits).mean(0).max()),
+        "largest_limit_weight": float(limits.max()),
     }
-    rows = [
-        *_by_layer(of_heads, of_products),
-        _by_position(shared, limits),
-        tables.frame({"metric": list(numbers), "value": list(numbers.values())}),
+    rows: list[tuple[Any, ...]] = [
+        (layer, head, None, None, "dobrushin", value)
+        for layer, each in enumerate(of_heads, start=1)
+        for head, value in enumerate(each.tolist())
     ]
-    return Masked(
-        name,
-        facts,
-        law(medians(tables.summary(traced), RELATIVE)),
-        pl.concat([traced, *rows], how="diagonal"),
-        tuple(traces),
-    )
+    rows += [
+        (layer, None, None, None, PRODUCTS, value)
+        for layer, value in enumerate(products.tolist(), start=1)
+    ]
+    rows += [
+        (None, None, "position", float(position), metric, value)
+        for metric, weights in by_position.items()
+        for position, value in enumerate(weights.tolist())
+    ]
+    rows += [(None, None, None, None, metric, value) for metric, value in numbers.items()]
+    return tables.from_rows(("layer", "head", "parameter", "setting", "metric", "value"), rows)
 
 
-def _promised_loss(facts: GraphFacts, smallest: float) -> float:
+def _promised_loss(facts: theory.GraphFacts, smallest: float) -> float:
     """Which part of the differences a layer loses at least, by the theorem, as a logarithm.
 
     Minus infinity where it promises nothing: no center, or weights of zero.
@@ -97,12 +108,12 @@ def _promised_loss(facts: GraphFacts, smallest: float) -> float:
     reach = facts.contracts_after
     if math.isinf(reach) or smallest <= 0:
         return -math.inf
-    decay = float(a_priori_log_decay(smallest, reach))
+    decay = float(theory.a_priori_log_decay(smallest, reach))
     # What is left is exp(−eˣ); below, what is lost is eˣ to every digit.
     return math.log10(-math.expm1(-math.exp(decay))) if decay > -30 else decay / math.log(10)
 
 
-def _limits(shared: Sequence[Tensor], facts: GraphFacts) -> tuple[Tensor, ...]:
+def _limits(shared: Sequence[Tensor], facts: theory.GraphFacts) -> tuple[Tensor, ...]:
     """For each closed class, what its tokens hold of each position's input after all layers: the
     mean of its rows in the product of all layers' matrices."""
     product = shared[0]
@@ -127,36 +138,3 @@ def _patterns(subject: Subject, depth: int) -> tuple[list[Tensor], int]:
             if len(found) == depth:
                 break
     return found, int(keep.sum())
-
-
-def _by_layer(of_heads: list[Tensor], of_products: Ergodicity) -> list[pl.DataFrame]:
-    """Ergodicity coefficients by layer and head, and of products of layers."""
-    products = of_products.log_products / math.log(10)
-    heads: dict[str, list[Any]] = {
-        "layer": [layer for layer, each in enumerate(of_heads, start=1) for _ in each],
-        "head": [head for each in of_heads for head in range(len(each))],
-        "metric": ["dobrushin" for each in of_heads for _ in each],
-        "value": torch.cat(of_heads).tolist(),
-    }
-    layers: dict[str, list[Any]] = {
-        "layer": list(range(1, len(products) + 1)),
-        "metric": [PRODUCTS] * len(products),
-        # Rows that plain numbers cannot tell apart any more need not be equal.
-        "value": torch.where(products.isneginf(), math.nan, products).tolist(),
-    }
-    return [tables.frame(heads), tables.frame(layers)]
-
-
-def _by_position(shared: list[Tensor], limits: tuple[Tensor, ...]) -> pl.DataFrame:
-    """What is left of each position's input in the end, and what one layer's matrix says of it."""
-    weights = {
-        "limit_weight": torch.stack(limits).mean(0),
-        "perron_weight": torch.stack(class_weights(shared[-1])).mean(0),
-    }
-    columns: dict[str, list[Any]] = {
-        "parameter": ["position" for _ in weights for _ in shared[0]],
-        "setting": [float(position) for _ in weights for position in range(len(shared[0]))],
-        "metric": [name for name in weights for _ in shared[0]],
-        "value": [value for vector in weights.values() for value in vector.tolist()],
-    }
-    return tables.frame(columns)

@@ -9,13 +9,11 @@ import torch
 from torch import Tensor
 
 from rankscope import tables
-from rankscope.experiments.catalogue import CATALOGUE
-from rankscope.experiments.progress import OnStep, tracked
-from rankscope.experiments.subject import Question
-from rankscope.results import Drawing, Result, Role
+from rankscope.experiments import kit
+from rankscope.results import Role
 from rankscope.theory import Bounds, LayerBounds, bounds
 
-ENTRY = CATALOGUE["bounds"]
+ENTRY = kit.entry("bounds")
 MEASURED = "measured"
 OF_ONE_LAYER: Mapping[str, str] = {
     "log10_sharp_bound": "sharp bound, layer by layer",
@@ -37,29 +35,29 @@ _CURVES = {_METRIC: MEASURED, **OF_ONE_LAYER, **OF_ALL_LAYERS}
 
 
 @dataclass(frozen=True)
-class Config(Question):
+class Config(kit.Question):
     """Nothing is to be chosen but the subject, all of whose tokens count."""
 
 
-def run(config: Config, on_step: OnStep) -> Result:
+def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """The residual of every layer beside its bounds; where one does not apply, why."""
     subject = config.subject
     subject.refuse_measured("the theory's bounds are about all tokens")
     found = _joined(
         [
             bounds(subject.network, batch.x, token_mask=batch.token_mask)
-            for batch, _ in tracked(subject.batches(), on_step)
+            for batch, _ in kit.tracked(subject.batches(), on_step)
         ]
     )
     residuals = _as_residuals(found.table)
-    table = pl.concat([residuals, _slack(residuals)])
-    return Result(
-        id=ENTRY.id,
+    table = tables.stack([residuals, _slack(residuals)])
+    return ENTRY.result(
+        config,
         title=subject.name,
         question="Does the theory cover this network, and how far is its promise from the truth?",
         sentences=found.sentences,
         table=table,
-        provenance=ENTRY.provenance(config, residuals="composite norm, best center"),
+        about={"residuals": "composite norm, best center"},
         drawings=_drawings(table),
         shown=(_METRIC,),
     )
@@ -83,7 +81,7 @@ def _joined_layer(parts: Sequence[LayerBounds]) -> LayerBounds:
     return replace(first, **joined)
 
 
-def _drawings(table: pl.DataFrame) -> tuple[Drawing, ...]:
+def _drawings(table: pl.DataFrame) -> tuple[kit.Drawing, ...]:
     """Every chart there are rows for: a network out of the theory's reach has no bound to draw."""
     present = set(table["variant"])
     one_layer = tuple(name for name in OF_ONE_LAYER.values() if name in present)
@@ -103,14 +101,14 @@ def _drawings(table: pl.DataFrame) -> tuple[Drawing, ...]:
     return tuple(drawn)
 
 
-def _drawing(caption: str, metric: str, *curves: str) -> Drawing:
+def _drawing(caption: str, metric: str, *curves: str) -> kit.Drawing:
     roles = {name: ROLES[name] for name in curves if name in ROLES}
-    return Drawing("by_depth", caption, metric, only={"variant": curves}, roles=roles)
+    return kit.Drawing("by_depth", caption, metric, only={"variant": curves}, roles=roles)
 
 
 def _as_residuals(table: pl.DataFrame) -> pl.DataFrame:
     """Bounds and residuals as variants of one metric; whatever else is known keeps its name."""
-    start = table.filter((pl.col("metric") == "log10_input_residual") & (pl.col("layer") == 1))
+    start = table.filter(metric="log10_input_residual", layer=1)
     start = start.with_columns(
         pl.lit(0, dtype=pl.Int64).alias("layer"), pl.lit(_METRIC).alias("metric")
     )
@@ -124,20 +122,17 @@ def _as_residuals(table: pl.DataFrame) -> pl.DataFrame:
         pl.when(known).then(pl.lit(_METRIC)).otherwise(pl.col("metric")).alias("metric"),
     )
     order = {name: place for place, name in enumerate(_CURVES.values())}
-    kept = named.filter(pl.col("value").is_not_null()).sort(
-        pl.col("variant").replace_strict(order, default=0, return_dtype=pl.Int64),
-        maintain_order=True,
-    )
-    return kept.select([name for name in tables.COLUMNS if name in kept.columns])
+    place = pl.col("variant").replace_strict(order, default=0, return_dtype=pl.Int64)
+    return named.filter(pl.col("value").is_not_null()).sort(place, maintain_order=True)
 
 
 def _slack(residuals: pl.DataFrame) -> pl.DataFrame:
     """Each bound less what was measured, in decades; where all tokens are equal there is none."""
-    rows = residuals.filter(pl.col("metric") == _METRIC)
+    rows = residuals.filter(metric=_METRIC)
     measured = rows.filter((pl.col("variant") == MEASURED) & pl.col("value").is_finite())
     truth = measured.select("layer", "sample", pl.col("value").alias("truth"))
     bounds_only = rows.filter(pl.col("variant") != MEASURED)
     apart = bounds_only.join(truth, on=["layer", "sample"], maintain_order="left")
     return apart.with_columns(
         (pl.col("value") - pl.col("truth")).alias("value"), pl.lit(_SLACK).alias("metric")
-    ).select(residuals.columns)
+    ).drop("truth")

@@ -1,7 +1,7 @@
 """How small does a residual really get? Scaled arithmetic beside float64 and float32."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,20 +11,14 @@ import torch
 from torch import Tensor
 
 from rankscope import tables
-from rankscope.deep import deep_trace
-from rankscope.experiments.catalogue import CATALOGUE
-from rankscope.experiments.depths import RELATIVE
-from rankscope.experiments.formats import FLOORS, FORMATS, SCALED
+from rankscope.experiments import kit
+from rankscope.experiments.depths import FLOORS, FORMATS, RELATIVE, SCALED, doubts
 from rankscope.experiments.laws import law, medians
-from rankscope.experiments.notes import doubts, note_sentences
-from rankscope.experiments.progress import OnStep, tracked
-from rankscope.experiments.subject import Question, Subject
 from rankscope.metrics import Center, Norm, residual
 from rankscope.numerals import power_of_ten
-from rankscope.results import Drawing, Result
 from rankscope.tracing import Trace
 
-ENTRY = CATALOGUE["deep"]
+ENTRY = kit.entry("deep")
 _LARGEST = "log10_largest"
 _DIGITS = 8.0
 """Decades above a format's smallest number in which residuals lose their digits."""
@@ -33,39 +27,34 @@ _PARTED = 1.0
 
 
 @dataclass(frozen=True)
-class Config(Question):
+class Config(kit.Question):
     """The matrix norm residuals are taken in, and what is subtracted before."""
 
     norm: Norm = "composite"
     center: Center = "mean"
 
 
-def run(config: Config, on_step: OnStep) -> Result:
+def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Every layer's residual in scaled arithmetic and in plain numbers, and where they part."""
     subject = config.subject
-    found: dict[str, pl.DataFrame] = {}
-    noted: dict[str, str] = {}
-    for name, on_part in tracked((SCALED, *FORMATS), on_step):
-        if name == SCALED:
-            parts = _scaled(config, on_part)
-            found[name] = Trace.joined(parts).table
-            noted = doubts({subject.name: parts})
-        else:
-            found[name] = _plain(config, subject.to(FORMATS[name]), on_part)
-    table = tables.joined(found)
-    return Result(
-        id=ENTRY.id,
+    traces = {
+        name: _trace(config, FORMATS.get(name), on_part)
+        for name, on_part in kit.tracked((SCALED, *FORMATS), on_step)
+    }
+    table = tables.joined({name: traced.table for name, traced in traces.items()})
+    return ENTRY.result(
+        config,
         title=subject.name,
         question="How small does the residual get, and is it the network or the number format "
         "that stops it?",
-        sentences=_sentences(tables.summary(table), noted),
+        sentences=_sentences(tables.summary(table)),
         table=table,
-        provenance=ENTRY.provenance(config, notes=noted),
+        notes=doubts({subject.name: traces[SCALED]}),
         drawings=(
-            Drawing(
+            kit.Drawing(
                 "by_depth", "All of it, on a linear axis of exponents.", RELATIVE, roles=FLOORS
             ),
-            Drawing(
+            kit.Drawing(
                 "by_depth",
                 "The top of it: where plain numbers stop.",
                 RELATIVE,
@@ -73,7 +62,7 @@ def run(config: Config, on_step: OnStep) -> Result:
                 {"variant": (SCALED, *FORMATS)},
                 FLOORS,
             ),
-            Drawing(
+            kit.Drawing(
                 "by_depth",
                 "The ratio of successive logarithms of the residual: 3 where collapse is doubly "
                 "exponential, 1 where it is exponential; it means little while the residual is "
@@ -86,31 +75,17 @@ def run(config: Config, on_step: OnStep) -> Result:
     )
 
 
-def _scaled(config: Config, on_step: OnStep) -> list[Trace]:
-    """The traces in scaled arithmetic, batch by batch."""
-    subject = config.subject.to(torch.float64)
-    return [
-        deep_trace(
-            subject.network,
-            batch.x,
-            norm=config.norm,
-            center=config.center,
-            token_mask=batch.token_mask,
-            measured=batch.measured,
-        )
-        for batch, _ in tracked(subject.batches(), on_step)
-    ]
-
-
-def _plain(config: Config, subject: Subject, on_step: OnStep) -> pl.DataFrame:
-    """The same figures in a number format of its own."""
+def _trace(config: Config, dtype: torch.dtype | None, on_step: kit.OnStep) -> Trace:
+    """Every layer's residual in a number format, or in scaled arithmetic if there is none."""
     options: dict[str, Any] = {"norm": config.norm, "center": config.center}
+    if dtype is None:
+        return config.subject.deep_trace(on_step, **options)
     metrics: dict[str, Callable[..., Tensor]] = {
         "log10_residual": partial(_log10_residual, relative=False, **options),
         RELATIVE: partial(_log10_residual, relative=True, **options),
         _LARGEST: _log10_largest,
     }
-    return subject.trace(metrics, on_step).table
+    return config.subject.to(dtype).trace(metrics, on_step)
 
 
 def _log10_residual(x: Tensor, *, token_mask: Tensor | None = None, **options: Any) -> Tensor:
@@ -128,7 +103,7 @@ def _log10_largest(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:
     return x.abs().flatten(1).amax(1).log10()
 
 
-def _sentences(summary: pl.DataFrame, noted: Mapping[str, str]) -> tuple[str, ...]:
+def _sentences(summary: pl.DataFrame) -> tuple[str, ...]:
     """What the medians over the samples show."""
     true = medians(summary, RELATIVE, variant=SCALED)
     parted = [
@@ -143,7 +118,6 @@ def _sentences(summary: pl.DataFrame, noted: Mapping[str, str]) -> tuple[str, ..
     return (
         f"After {len(true) - 1} layers the relative residual is {power_of_ten(true[-1])} "
         f"(median over the samples); {law(true)}.",
-        *note_sentences(noted),
         *parted,
     )
 

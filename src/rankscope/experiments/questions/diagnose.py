@@ -7,50 +7,45 @@ import torch
 from torch import Tensor
 
 from rankscope import tables
-from rankscope.experiments.catalogue import CATALOGUE
+from rankscope.experiments import kit, variants
 from rankscope.experiments.fates import findings
-from rankscope.experiments.progress import OnStep, silent, tracked
-from rankscope.experiments.subject import Question, Subject
-from rankscope.experiments.variants import Reading, four_variants
 from rankscope.network import Network
-from rankscope.results import Drawing, Result
 
-ENTRY = CATALOGUE["diagnose"]
+ENTRY = kit.entry("diagnose")
 DIAGNOSTIC_METRICS = ("relative_residual", "mean_cosine", "effective_rank", "spectral_ratio")
 
 
 @dataclass(frozen=True)
-class Config(Question):
+class Config(kit.Question):
     """``reading`` says what is meant by SAN."""
 
-    reading: Reading = field(default_factory=Reading)
+    reading: variants.Reading = field(default_factory=variants.Reading)
 
     def describe(self) -> dict[str, Any]:
         """The reading in words."""
         return {"reading": str(self.reading)}
 
 
-def run(config: Config, on_step: OnStep) -> Result:
+def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Trace SAN, SAN+MLP, SAN+skip and the transformer on the same input and say what is seen."""
     subject = config.subject
-    variants = four_variants(subject.network, config.reading)
+    networks = variants.four_variants(subject.network, config.reading)
     table = tables.joined(
         {
-            name: subject.with_network(variant).trace(DIAGNOSTIC_METRICS, on_part).table
-            for (name, variant), on_part in tracked(variants.items(), on_step)
+            name: subject.with_network(network).trace(DIAGNOSTIC_METRICS, on_part).table
+            for (name, network), on_part in kit.tracked(networks.items(), on_step)
         }
     )
     found = findings(tables.summary(table), epsilon=torch.finfo(subject.x.dtype).eps)
-    return Result(
-        id=ENTRY.id,
+    return ENTRY.result(
+        config,
         title=subject.name,
         question=ENTRY.title,
         sentences=tuple(f"{each.variant}: {each.sentence}" for each in found),
         table=table,
-        provenance=ENTRY.provenance(config),
         findings=found,
         drawings=(
-            Drawing(
+            kit.Drawing(
                 "by_layer",
                 "Each curve is one network on the same input with the same weights; only the parts "
                 "differ. SAN is self-attention alone, SAN+MLP adds the MLPs, SAN+skip the skip "
@@ -68,10 +63,10 @@ def diagnose(
     token_mask: Tensor | None = None,
     *,
     measured: Tensor | None = None,
-    reading: Reading | None = None,
+    reading: variants.Reading | None = None,
     batch_size: int = 8,
-    on_step: OnStep | None = None,
-) -> Result:
+    on_step: kit.OnStep | None = None,
+) -> kit.Result:
     """Which parts of a network keep the tokens apart, for a network and its input at hand.
 
     >>> from rankscope import Network, Spec
@@ -84,5 +79,5 @@ def diagnose(
     ``measured`` leaves tokens out of the figures that the network still sees (CLS and the like);
     ``reading`` says what is meant by SAN; ``on_step`` is told the share of the work that is done.
     """
-    subject = Subject(network, x, token_mask, measured, batch_size=batch_size)
-    return run(Config(subject, reading or Reading()), on_step or silent)
+    subject = kit.Subject(network, x, token_mask, measured, batch_size=batch_size)
+    return run(Config(subject, reading or variants.Reading()), on_step or kit.silent)

@@ -10,18 +10,14 @@ import torch
 
 from rankscope import tables
 from rankscope.errors import InputError
-from rankscope.experiments.catalogue import CATALOGUE
-from rankscope.experiments.depths import DISPERSION, RELATIVE
+from rankscope.experiments import kit
+from rankscope.experiments.depths import DISPERSION, RELATIVE, doubts
 from rankscope.experiments.laws import Law, medians
-from rankscope.experiments.notes import doubts, note_sentences
-from rankscope.experiments.progress import OnStep, tracked
 from rankscope.experiments.questions._masked import BY_MASK, PRODUCTS, Masked, measure_mask
-from rankscope.experiments.subject import Question
 from rankscope.masks import Mask, as_mask
 from rankscope.network import Network
-from rankscope.results import Drawing, Result
 
-ENTRY = CATALOGUE["masks"]
+ENTRY = kit.entry("masks")
 MASKS = ("full", "causal", "window:8", "causal-window:8", "strided:8", "bigbird:2:1:2")
 _SEVERAL = 3
 """Radii of depth before a rate is taken for final: until then some tokens have not met."""
@@ -30,7 +26,7 @@ _REFERENCE_LAYERS = 2
 
 
 @dataclass(frozen=True)
-class Config(Question):
+class Config(kit.Question):
     """Masks, as values or by name, and how many layers; as many as the network has if None."""
 
     masks: tuple[str | Mask, ...] = MASKS
@@ -46,7 +42,7 @@ class Config(Question):
         return {"masks": list(_named(self.masks)), "depth": self.layers}
 
 
-def run(config: Config, on_step: OnStep) -> Result:
+def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Run one network under several masks, in scaled arithmetic, to any depth.
 
     A network that is not deep enough is repeated. Ergodicity coefficients, weights and graphs are
@@ -63,40 +59,39 @@ def run(config: Config, on_step: OnStep) -> Result:
     deep = exact.network.repeat(-(-depth // subject.network.spec.layers))
     found = [
         measure_mask(name, exact.with_network(deep.with_mask(mask)), mask, depth, on_part)
-        for (name, mask), on_part in tracked(masks.items(), on_step)
+        for (name, mask), on_part in kit.tracked(masks.items(), on_step)
     ]
     table = tables.joined({one.name: one.table for one in found})
-    noted = doubts({one.name: one.traces for one in found})
-    return Result(
-        id=ENTRY.id,
+    return ENTRY.result(
+        config,
         title=subject.name,
         question="Which mask keeps the tokens apart for how long, and what is left in the end?",
         sentences=(
             *_comparison(found, tables.summary(table)),
             *(f"{one.name}: {one.facts}; {one.law}." for one in found),
             *_coverage(deep),
-            *note_sentences(noted),
         ),
         table=table,
-        provenance=ENTRY.provenance(config, residuals="Frobenius norm", notes=noted),
+        about={"residuals": "Frobenius norm"},
+        notes=doubts({one.name: one.trace for one in found}),
         drawings=_drawings(found),
         shown=(RELATIVE, *BY_MASK),
     )
 
 
-def _drawings(found: Sequence[Masked]) -> tuple[Drawing, ...]:
+def _drawings(found: Sequence[Masked]) -> tuple[kit.Drawing, ...]:
     cut = _cut(found)
     return (
-        Drawing("by_depth", "μ(X) / ‖X‖, Frobenius norms.", RELATIVE, cut),
-        Drawing("by_depth", "μ(X) itself, the measure of Wu et al. 2024.", DISPERSION, cut),
-        Drawing(
+        kit.Drawing("by_depth", "μ(X) / ‖X‖, Frobenius norms.", RELATIVE, cut),
+        kit.Drawing("by_depth", "μ(X) itself, the measure of Wu et al. 2024.", DISPERSION, cut),
+        kit.Drawing(
             "by_depth",
             "The ergodicity coefficient of the product of the heads' average in all layers so far, "
             "first sample. With one head and values that do not stretch it bounds what is left of "
             "any difference.",
             PRODUCTS,
         ),
-        Drawing(
+        kit.Drawing(
             "by_setting",
             "What the tokens hold of each position's input after all layers: the row all products "
             "of attention matrices tend to (the heads' average, first sample).",

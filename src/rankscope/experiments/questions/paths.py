@@ -7,20 +7,17 @@ import polars as pl
 from torch import Tensor
 
 from rankscope import tables
-from rankscope.experiments.catalogue import CATALOGUE
-from rankscope.experiments.progress import OnStep, silent, tracked
-from rankscope.experiments.subject import Question, Subject
+from rankscope.experiments import kit
 from rankscope.network import Network
 from rankscope.numerals import power_of_ten, short
 from rankscope.paths import Count, count_paths, head_shares, path_lengths
-from rankscope.results import Drawing, Result
 
-ENTRY = CATALOGUE["paths"]
+ENTRY = kit.entry("paths")
 _SHARE = "residual_share"
 
 
 @dataclass(frozen=True)
-class Config(Question):
+class Config(kit.Question):
     """``count`` says what makes a path longer; ``heads`` asks for the share of each head, too."""
 
     count: Count = "attention"
@@ -28,38 +25,32 @@ class Config(Question):
     heads: bool = False
 
 
-def run(config: Config, on_step: OnStep) -> Result:
+def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """``path_lengths``, and ``head_shares`` if asked for, batch by batch, in one table.
 
     Rows by length have no head, rows by head no length, and those of the biases neither.
     The reconstruction error is that of the first batch: it costs two more passes.
     """
     subject = config.subject
-    # To remove once path_lengths and head_shares take ``measured``: they count all tokens so far.
-    subject.refuse_measured("paths are added up for all tokens")
     network = subject.network
     parts: list[pl.DataFrame] = []
     error, complete = math.nan, True
-    for batch, on_part in tracked(subject.batches(), on_step):
+    for batch, on_part in kit.tracked(subject.batches(), on_step):
+        masks = {"token_mask": batch.token_mask, "measured": batch.measured}
         found = path_lengths(
-            network,
-            batch.x,
-            count=config.count,
-            max_length=config.max_length,
-            token_mask=batch.token_mask,
+            network, batch.x, count=config.count, max_length=config.max_length, **masks
         )
         parts.append(_numbered(found.table, batch.start))
         if batch.start == 0:
             error, complete = found.reconstruction_error, found.complete
         if config.heads:
             on_part(0.5)
-            shares = head_shares(network, batch.x, token_mask=batch.token_mask)
+            shares = head_shares(network, batch.x, **masks)
             parts.append(_numbered(shares.table, batch.start))
     paths = count_paths(network.spec.layers, network.spec.heads).total
-    table = pl.concat(parts, how="diagonal")
-    table = table.select([name for name in tables.COLUMNS if name in table.columns])
-    return Result(
-        id=ENTRY.id,
+    table = tables.stack(parts)
+    return ENTRY.result(
+        config,
         title=subject.name,
         question=ENTRY.title,
         sentences=(
@@ -67,7 +58,6 @@ def run(config: Config, on_step: OnStep) -> Result:
             _exactness(paths, error, complete=complete),
         ),
         table=table,
-        provenance=ENTRY.provenance(config),
         key_figures={"paths": paths, "reconstruction_error": error},
         drawings=_drawings(heads=config.heads),
         shown=(_SHARE,),
@@ -79,12 +69,13 @@ def path_study(
     x: Tensor,
     token_mask: Tensor | None = None,
     *,
+    measured: Tensor | None = None,
     count: Count = "attention",
     max_length: int | None = None,
     heads: bool = False,
     batch_size: int = 8,
-    on_step: OnStep | None = None,
-) -> Result:
+    on_step: kit.OnStep | None = None,
+) -> kit.Result:
     """What paths of each length carry, for a network and its input at hand.
 
     >>> import torch
@@ -93,8 +84,8 @@ def path_study(
     >>> found.key_figures["paths"], found.key_figures["reconstruction_error"] < 1e-12
     (9, True)
     """
-    subject = Subject(network, x, token_mask, batch_size=batch_size)
-    return run(Config(subject, count, max_length, heads), on_step or silent)
+    subject = kit.Subject(network, x, token_mask, measured, batch_size=batch_size)
+    return run(Config(subject, count, max_length, heads), on_step or kit.silent)
 
 
 def _numbered(table: pl.DataFrame, first: int) -> pl.DataFrame:
@@ -102,8 +93,8 @@ def _numbered(table: pl.DataFrame, first: int) -> pl.DataFrame:
     return table.with_columns(pl.col("sample") + first)
 
 
-def _drawings(*, heads: bool) -> tuple[Drawing, ...]:
-    by_length = Drawing(
+def _drawings(*, heads: bool) -> tuple[kit.Drawing, ...]:
+    by_length = kit.Drawing(
         "by_length",
         "A path takes one head, or the skip, in every layer; its length is the number of layers it "
         "does not skip. Everything that depends on the input (attention, the scale of norms, the "
@@ -113,7 +104,7 @@ def _drawings(*, heads: bool) -> tuple[Drawing, ...]:
         "to one, because contributions can cancel.",
         _SHARE,
     )
-    by_head = Drawing(
+    by_head = kit.Drawing(
         "head_map",
         "What all paths through a head carry to the output, with everything else frozen.",
         _SHARE,

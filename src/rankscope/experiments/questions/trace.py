@@ -1,43 +1,41 @@
 """Every layer of one network, measured."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import polars as pl
 
-from rankscope.experiments.catalogue import CATALOGUE
-from rankscope.experiments.progress import OnStep
-from rankscope.experiments.subject import Question
-from rankscope.results import Result
-from rankscope.tracing import DEFAULT_METRICS, chosen
+from rankscope.experiments import kit
+from rankscope.tracing import DEFAULT_METRICS, choose_measures
 
-ENTRY = CATALOGUE["trace"]
+ENTRY = kit.entry("trace")
 _RESIDUAL = "relative_residual"
 
 
 @dataclass(frozen=True)
-class Config(Question):
+class Config(kit.Question):
     """``metrics`` are names from ``rankscope.tracing.MEASURES``."""
 
     metrics: tuple[str, ...] = DEFAULT_METRICS
 
 
-def run(config: Config, on_step: OnStep) -> Result:
+def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Measure the hidden states of every layer, and the attention matrices if asked to."""
     subject = config.subject
     _check(config)
     found = subject.trace(config.metrics, on_step).result
-    return replace(
-        found,
-        id=ENTRY.id,
+    return ENTRY.result(
+        config,
         title=subject.name,
+        question=found.question,
         sentences=_sentences(found.summary),
-        provenance=ENTRY.provenance(config),
+        table=found.table,
+        drawings=found.drawings,
     )
 
 
 def _check(config: Config) -> None:
     """Raise for an unknown metric, and for one that cannot leave tokens out."""
-    of_attention = [one.name for one in chosen(config.metrics) if one.of == "attention"]
+    of_attention = [one.name for one in choose_measures(config.metrics) if one.of == "attention"]
     if of_attention:
         why = f"{', '.join(of_attention)} is about the attention between all tokens"
         config.subject.refuse_measured(why)
@@ -45,7 +43,7 @@ def _check(config: Config) -> None:
 
 def _sentences(summary: pl.DataFrame) -> tuple[str, ...]:
     """How far the relative residual goes from the input to the last layer, if it was measured."""
-    rows = summary.filter(pl.col("metric") == _RESIDUAL).sort("layer")
+    rows = summary.filter(metric=_RESIDUAL).sort("layer")
     if rows.is_empty():
         return ()
     first, last, layers = rows["mean"][0], rows["mean"][-1], rows["layer"][-1]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from rankscope.masks import Mask
 from rankscope.network import Init, Network, NormKind, Spec
 from rankscope.streams import stream
 
@@ -18,7 +19,7 @@ class Setting:
     deviations: of every bias, and of the logarithms of the norms' gains.
     """
 
-    mask: str = "full"
+    mask: str | Mask = "full"
     heads: int = 4
     width: int = 64
     logits: float = 1.0
@@ -43,68 +44,46 @@ class Setting:
 Settings = tuple[tuple[str, Setting], ...]
 """Settings under their names."""
 _NARROW = Setting(heads=1, width=4, logits=64.0, tokens=16)
-FACTORS: tuple[tuple[str, Settings], ...] = (
-    (
-        "weights",
-        (
-            ("base", Setting()),
-            ("BERT's weights", Setting(init="bert")),
-            ("logits × 16", Setting(logits=16.0)),
-            ("logits × 256", Setting(logits=256.0)),
+_CASES: dict[str, dict[str, Setting]] = {
+    "weights": {
+        "base": Setting(),
+        "BERT's weights": Setting(init="bert"),
+        "logits × 16": Setting(logits=16.0),
+        "logits × 256": Setting(logits=256.0),
+    },
+    "shape": {
+        "1 head": Setting(heads=1),
+        "16 heads": Setting(heads=16),
+        "16 features": Setting(width=16),
+        "256 features": Setting(width=256),
+    },
+    "biases and norms": {
+        "biases of 1": Setting(biases=1.0),
+        "biases of 10": Setting(biases=10.0),
+        "uneven gains": Setting(gains=1.0),
+        "RMSNorm": Setting(norm="rms"),
+        "unit sphere": Setting(norm="sphere"),
+    },
+    "masks and layers": {
+        "causal": Setting(mask="causal"),
+        "window of 4": Setting(mask="window:4"),
+        "causal window of 4": Setting(mask="causal-window:4"),
+        "one layer repeated": Setting(shared=True),
+        "one layer repeated, causal": Setting(shared=True, mask="causal"),
+    },
+    "corners": {
+        "16 heads, logits × 256, biases of 10, uneven gains": Setting(
+            logits=256.0, biases=10.0, gains=1.0, heads=16
         ),
-    ),
-    (
-        "shape",
-        (
-            ("1 head", Setting(heads=1)),
-            ("16 heads", Setting(heads=16)),
-            ("16 features", Setting(width=16)),
-            ("256 features", Setting(width=256)),
+        "64 tokens, window of 4, logits × 256": Setting(tokens=64, mask="window:4", logits=256.0),
+        "16 tokens, 4 features, 1 head, logits × 64": _NARROW,
+        "16 tokens, 4 features, 1 head, logits × 64, repeated": replace(_NARROW, shared=True),
+        "16 tokens, 1 head, logits × 64, causal, repeated": replace(
+            _NARROW, width=64, shared=True, mask="causal"
         ),
-    ),
-    (
-        "biases and norms",
-        (
-            ("biases of 1", Setting(biases=1.0)),
-            ("biases of 10", Setting(biases=10.0)),
-            ("uneven gains", Setting(gains=1.0)),
-            ("RMSNorm", Setting(norm="rms")),
-            ("unit sphere", Setting(norm="sphere")),
-        ),
-    ),
-    (
-        "masks and layers",
-        (
-            ("causal", Setting(mask="causal")),
-            ("window of 4", Setting(mask="window:4")),
-            ("causal window of 4", Setting(mask="causal-window:4")),
-            ("one layer repeated", Setting(shared=True)),
-            ("one layer repeated, causal", Setting(shared=True, mask="causal")),
-        ),
-    ),
-    (
-        "corners",
-        (
-            (
-                "16 heads, logits × 256, biases of 10, uneven gains",
-                Setting(logits=256.0, biases=10.0, gains=1.0, heads=16),
-            ),
-            (
-                "64 tokens, window of 4, logits × 256",
-                Setting(tokens=64, mask="window:4", logits=256.0),
-            ),
-            ("16 tokens, 4 features, 1 head, logits × 64", _NARROW),
-            (
-                "16 tokens, 4 features, 1 head, logits × 64, repeated",
-                replace(_NARROW, shared=True),
-            ),
-            (
-                "16 tokens, 1 head, logits × 64, causal, repeated",
-                replace(_NARROW, width=64, shared=True, mask="causal"),
-            ),
-        ),
-    ),
-)
+    },
+}
+FACTORS = tuple((factor, tuple(cases.items())) for factor, cases in _CASES.items())
 """The base case, one factor varied at a time, and corners in which several are extreme. A norm
 undoes any scale of the values, so that larger weights are nothing but larger logits."""
 SWEEPS: Settings = tuple(
@@ -141,11 +120,11 @@ def random_network(setting: Setting, layers: int, seed: int) -> Network:
         return torch.randn(like.shape, generator=stream(seed, name), dtype=torch.float64)
 
     with torch.no_grad():
-        for name, module in network.named_modules():
-            if setting.biases and isinstance(getattr(module, "bias", None), Tensor):
-                bias = module.bias
-                assert isinstance(bias, Tensor)
-                bias.copy_(setting.biases * draw(f"{name}.bias", bias))
-            if setting.gains and isinstance(module, nn.LayerNorm | nn.RMSNorm):
-                module.weight.copy_((setting.gains * draw(f"{name}.gain", module.weight)).exp())
+        for name, parameter in network.named_parameters():
+            module, _, kind = name.rpartition(".")
+            if setting.biases and kind == "bias":
+                parameter.copy_(setting.biases * draw(name, parameter))
+            of_norm = isinstance(network.get_submodule(module), nn.LayerNorm | nn.RMSNorm)
+            if setting.gains and of_norm and kind == "weight":
+                parameter.copy_((setting.gains * draw(f"{module}.gain", parameter)).exp())
     return network

@@ -8,8 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from rankscope.experiments.depths import RELATIVE
-from rankscope.experiments.formats import SCALED
+from rankscope.experiments.depths import RELATIVE, SCALED
 from rankscope.experiments.laws import UNEVEN, Law, law, levels_off
 from rankscope.experiments.studies._layernorm_cases import Setting
 from rankscope.numerals import power_of_ten
@@ -63,9 +62,9 @@ class Outcome:
 
 def outcomes(table: pl.DataFrame) -> dict[str, Outcome]:
     """How every case of a study's table ends."""
-    rows = table.filter(pl.col("metric") == RELATIVE)
+    rows = table.filter(metric=RELATIVE)
     return {
-        name: _outcome(rows.filter(pl.col("model") == name), _ranks(table, name))
+        name: _outcome(rows.filter(model=name), _ranks(table, name))
         for name in rows["model"].unique(maintain_order=True).to_list()
     }
 
@@ -124,84 +123,82 @@ class Searched:
     """One setting of the search: in how many of its runs the tokens are still apart."""
 
     model: str
-    variant: str
-    logits: float
+    setting: Setting
     runs: int
     apart: int
+    rank: float
+    """The median stable rank of the runs still apart; NaN if there are none."""
+
+    @property
+    def network(self) -> str:
+        """What settings that differ in nothing but their logits have in common."""
+        return f"{self.model}, {_in_words('shared', self.setting.shared)}"
 
 
-def searched(summary: pl.DataFrame) -> list[Searched]:
+def searched(summary: pl.DataFrame, sweeps: Mapping[str, Setting]) -> list[Searched]:
     """What the search counted, setting by setting."""
-    rows = summary.filter(pl.col("metric") == APART)
-    if rows.is_empty():
+    if "setting" not in summary.columns:
         return []
-    columns = ("model", "variant", "setting", "count", "mean")
+    labels = ("model", "variant", "setting")
+    apart, ranks = (summary.filter(metric=metric) for metric in (APART, f"{STABLE}_apart"))
+    rank = {(*label,): value for *label, value in ranks.select(*labels, "median").iter_rows()}
     return [
-        Searched(model, variant, logits, count, round(count * mean))
-        for model, variant, logits, count, mean in rows.select(columns).iter_rows()
+        Searched(
+            model,
+            replace(sweeps[model], logits=logits, shared=variant == REPEATED),
+            count,
+            round(count * mean),
+            rank.get((model, variant, logits), math.nan),
+        )
+        for model, variant, logits, count, mean in apart.select(
+            *labels, "count", "mean"
+        ).iter_rows()
     ]
 
 
-def settings_searched(
-    summary: pl.DataFrame, sweeps: Mapping[str, Setting]
-) -> list[tuple[Searched, Setting]]:
-    """What the search counted, each with the setting it was counted in."""
-    return [
-        (one, replace(sweeps[one.model], logits=one.logits, shared=one.variant == REPEATED))
-        for one in searched(summary)
-    ]
-
-
-def search_domain(found: Sequence[tuple[Searched, Setting]], layers: int) -> Iterator[str]:
+def search_domain(found: Sequence[Searched], layers: int) -> Iterator[str]:
     """In which settings of the search most runs, or some, are still apart."""
     if not found:
         return
-    all_of_them = [setting for _, setting in found]
-    runs = max(one.runs for one, _ in found)
     yield (
-        f"A search over {len(found)} settings, each with {runs} runs of {layers} layers, counts "
-        "the runs in which tokens still differ by a hundredth of their size at the end."
+        f"A search over {len(found)} settings, each with {max(one.runs for one in found)} runs of "
+        f"{layers} layers, counts the runs in which tokens still differ by a hundredth of their "
+        "size at the end."
     )
-    most = [setting for one, setting in found if 2 * one.apart > one.runs]
+    most = [one.setting for one in found if 2 * one.apart > one.runs]
     yield (
-        f"At least one run is still apart in {sum(one.apart > 0 for one, _ in found)} of "
+        f"At least one run is still apart in {sum(one.apart > 0 for one in found)} of "
         f"{len(found)} settings ({_broken_down(found)}); more than half of the runs in {len(most)}"
-        f"{traits(most, all_of_them)}; all runs in "
-        f"{sum(one.apart == one.runs for one, _ in found)}."
+        f"{traits(most, [one.setting for one in found])}; all runs in "
+        f"{sum(one.apart == one.runs for one in found)}."
     )
 
 
-def _broken_down(found: Sequence[tuple[Searched, Setting]]) -> str:
+def _broken_down(found: Sequence[Searched]) -> str:
     """In how many settings some run is still apart, by each choice that was varied."""
     clauses = []
     for name in (*_NOUNS, *_CHOICES):
         by_value: dict[object, list[bool]] = {}
-        for one, setting in found:
-            by_value.setdefault(getattr(setting, name), []).append(one.apart > 0)
+        for one in found:
+            by_value.setdefault(getattr(one.setting, name), []).append(one.apart > 0)
         if len(by_value) > 1:
-            clauses.append(
-                ", ".join(
-                    f"{_in_words(name, v)}: {sum(n)} of {len(n)}" for v, n in by_value.items()
-                )
-            )
+            each = (f"{_in_words(name, v)}: {sum(n)} of {len(n)}" for v, n in by_value.items())
+            clauses.append(", ".join(each))
     return "; ".join(clauses)
 
 
-def counts(summary: pl.DataFrame, layers: int) -> Iterator[str]:
+def counts(found: Sequence[Searched], layers: int) -> Iterator[str]:
     """For each network of the search how many runs are still apart, by the scale of its logits."""
-    ranks = summary.filter(pl.col("metric") == f"{STABLE}_apart")
-    by_network: dict[tuple[str, str], list[Searched]] = {}
-    for one in searched(summary):
-        by_network.setdefault((one.model, one.variant), []).append(one)
-    for (model, variant), each in by_network.items():
-        if not any(one.apart for one in each):
-            counted = f"none of {each[0].runs} runs at any scale of the logits"
-        else:
-            by_scale = ", ".join(f"{one.apart} at logits × {one.logits:g}" for one in each)
-            same = (pl.col("model") == model) & (pl.col("variant") == variant)
-            rank = median(ranks.filter(same)["median"].to_list())
+    by_network: dict[str, list[Searched]] = {}
+    for one in found:
+        by_network.setdefault(one.network, []).append(one)
+    for network, each in by_network.items():
+        counted = f"none of {each[0].runs} runs at any scale of the logits"
+        if any(one.apart for one in each):
+            by_scale = ", ".join(f"{one.apart} at logits × {one.setting.logits:g}" for one in each)
+            rank = median(one.rank for one in each if one.apart)
             counted = f"of {each[0].runs} runs {by_scale}; median stable rank of these {rank:.2f}"
-        yield f"{model}, {variant}, still apart after {layers} layers: {counted}."
+        yield f"{network}, still apart after {layers} layers: {counted}."
 
 
 def traits(inside: Sequence[Setting], everywhere: Sequence[Setting]) -> str:
@@ -273,10 +270,8 @@ def stays(log10: list[float]) -> bool:
 
 def _ranks(table: pl.DataFrame, name: str) -> list[float]:
     """The stable rank after the last layer, sample by sample."""
-    rows = table.filter(
-        (pl.col("metric") == STABLE) & (pl.col("model") == name) & (pl.col("variant") == "float64")
-    )
-    last = rows.filter(pl.col("layer") == pl.col("layer").max())
+    rows = table.filter(metric=STABLE, model=name, variant="float64")
+    last = rows.filter(pl.col("layer") == pl.max("layer"))
     return last.sort("sample")["value"].to_list()
 
 

@@ -19,12 +19,8 @@ from torch import Tensor
 
 from rankscope import tables
 from rankscope.deep import deep_trace
-from rankscope.experiments.catalogue import CATALOGUE
-from rankscope.experiments.config import Config as _Config
-from rankscope.experiments.depths import RELATIVE, Texts
-from rankscope.experiments.formats import FLOORS, FORMATS, SCALED
-from rankscope.experiments.notes import doubts, note_sentences
-from rankscope.experiments.progress import OnStep, tracked
+from rankscope.experiments import depths, kit
+from rankscope.experiments.studies import _layernorm_outcomes as outcomes
 from rankscope.experiments.studies._layernorm_cases import (
     FACTORS,
     SWEEPS,
@@ -32,30 +28,17 @@ from rankscope.experiments.studies._layernorm_cases import (
     Settings,
     random_network,
 )
-from rankscope.experiments.studies._layernorm_outcomes import (
-    APART,
-    DIFFERENT,
-    FRESH,
-    REPEATED,
-    SHARE,
-    STABLE,
-    counts,
-    domain,
-    noise,
-    outcomes,
-)
 from rankscope.metrics import residual, stable_rank
 from rankscope.network import Network
-from rankscope.results import Drawing, Result
 from rankscope.tracing import Trace, trace
 
-ENTRY = CATALOGUE["layernorm"]
+ENTRY = kit.entry("layernorm")
 LOWEST = -24.0
 """Where charts are cut: beyond what float64 can tell from equal tokens."""
 
 
 @dataclass(frozen=True)
-class Config(_Config):
+class Config(kit.Config):
     """Cases, each in three formats, and a search for logits that stop the collapse.
 
     A case has one draw of weights and ``samples`` passages; where a sample is still apart after
@@ -80,49 +63,36 @@ class Config(_Config):
         return {name: setting for _, group in self.factors for name, setting in group}
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Every number of a study, and what is in doubt about a case."""
-
-    table: pl.DataFrame
-    noted: dict[str, str]
-
-
-def run(config: Config, on_step: OnStep) -> Result:
+def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Each case in scaled arithmetic, float64 and float32, and a search for logits that stop it.
 
     The search looks at tokens that end further apart than a hundredth of their size, which plain
     float64 can tell.
     """
     found = measure(config, on_step)
-    return Result(
-        id=ENTRY.id,
-        title=ENTRY.title,
+    return ENTRY.result(
+        config,
         question="Does LayerNorm alone stop the collapse at initialisation, or does the number "
         "format stop?",
-        sentences=(*_sentences(config, found.table), *note_sentences(found.noted)),
+        sentences=_sentences(config, found.table),
         table=found.table,
-        provenance=ENTRY.provenance(
-            config, about=about(config), residuals="Frobenius norm", notes=found.noted
-        ),
+        about={"about": about(config), "residuals": "Frobenius norm"},
+        notes=found.notes,
         drawings=tuple(_drawings(config)),
-        shown=(RELATIVE,),
+        shown=(depths.RELATIVE,),
     )
 
 
-def measure(config: Config, on_step: OnStep) -> Measured:
+def measure(config: Config, on_step: kit.OnStep) -> depths.Measured:
     """The table of all cases and of the search."""
-    parts: list[pl.DataFrame] = []
-    noted: dict[str, str] = {}
     work = [(name, setting, _case) for name, setting in config.cases.items()]
     work += [(name, setting, _search) for name, setting in config.sweeps]
-    for (name, setting, do), on_part in tracked(work, on_step):
-        one = do(config, name, setting, on_part)
-        parts.append(one.table)
-        noted |= one.noted
-    merged = pl.concat(parts, how="diagonal")
-    table = merged.select([name for name in tables.COLUMNS if name in merged.columns])
-    return Measured(table, noted)
+    found = [
+        measure_one(config, name, setting, on_part)
+        for (name, setting, measure_one), on_part in kit.tracked(work, on_step)
+    ]
+    notes = {case: note for one in found for case, note in one.notes.items()}
+    return depths.Measured(tables.stack(one.table for one in found), notes)
 
 
 def about(config: Config) -> str:
@@ -135,9 +105,9 @@ def about(config: Config) -> str:
     )
 
 
-def _case(config: Config, name: str, setting: Setting, on_step: OnStep) -> Measured:
+def _case(config: Config, name: str, setting: Setting, on_step: kit.OnStep) -> depths.Measured:
     """All three formats; where some sample has not collapsed, with many more layers."""
-    x, token_mask = Texts(setting.width, setting.tokens, config.samples, config.seed)()
+    x, token_mask = depths.Texts(setting.width, setting.tokens, config.samples, config.seed)()
 
     def deep(layers: int) -> tuple[Network, Trace]:
         network = random_network(setting, layers, config.seed)
@@ -145,28 +115,29 @@ def _case(config: Config, name: str, setting: Setting, on_step: OnStep) -> Measu
 
     network, scaled = deep(config.layers)
     on_step(0.25)
-    if any(map(_open, _relative(scaled).partition_by("sample"))):
+    if _still_apart(scaled):
         network, scaled = deep(config.deeper * config.layers)
     on_step(0.75)
-    found = {SCALED: _relative(scaled)}
-    for format_, dtype in FORMATS.items():
+    found = {depths.SCALED: _relative(scaled)}
+    for format_, dtype in depths.FORMATS.items():
         plain = network if dtype == torch.float64 else network.float()
-        metrics = {RELATIVE: _log10_relative, STABLE: stable_rank}
+        metrics = {depths.RELATIVE: _log10_relative, outcomes.STABLE: stable_rank}
         found[format_] = trace(plain, x.to(dtype), metrics=metrics, token_mask=token_mask).table
     table = tables.joined({name: tables.joined(found)}, column="model")
-    return Measured(table, doubts({name: (scaled,)}))
+    return depths.Measured(table, depths.doubts({name: scaled}))
 
 
 def _relative(traced: Trace) -> pl.DataFrame:
-    return traced.table.filter(pl.col("metric") == RELATIVE)
+    return traced.table.filter(metric=depths.RELATIVE)
 
 
-def _open(sample: pl.DataFrame) -> bool:
-    """Whether a residual is too large yet to say that it goes on shrinking."""
-    return float(sample.sort("layer")["value"][-1]) > math.log10(DIFFERENT)
+def _still_apart(traced: Trace) -> bool:
+    """Whether some residual is too large yet to say that it goes on shrinking."""
+    last = _relative(traced).filter(pl.col("layer") == pl.max("layer"))
+    return bool((last["value"] > math.log10(outcomes.DIFFERENT)).any())
 
 
-def _search(config: Config, name: str, setting: Setting, on_step: OnStep) -> Measured:
+def _search(config: Config, name: str, setting: Setting, on_step: kit.OnStep) -> depths.Measured:
     """Which runs' tokens stay apart, their share, and their stable rank, by logit scale."""
     settings = [
         replace(setting, logits=logits, shared=shared)
@@ -174,28 +145,30 @@ def _search(config: Config, name: str, setting: Setting, on_step: OnStep) -> Mea
         for logits in config.scales
     ]
     rows: list[tuple[Any, ...]] = []
-    for one, _ in tracked(settings, on_step):
+    for one, _ in kit.tracked(settings, on_step):
         ends = [_end(config, one, config.seed + draw) for draw in range(config.draws)]
         apart = torch.cat([each for each, _ in ends]).double()
         ranks = torch.cat([rank for _, rank in ends])
-        label = (name, REPEATED if one.shared else FRESH, "logit_scale", one.logits)
-        rows.append((*label, 0, SHARE, float(apart.mean())))  # chart and words then have one figure
-        rows += [(*label, run, APART, value) for run, value in enumerate(apart.tolist())]
+        layers = outcomes.REPEATED if one.shared else outcomes.FRESH
+        label = (name, layers, "logit_scale", one.logits)
+        # Chart and words then have one figure.
+        rows.append((*label, 0, outcomes.SHARE, float(apart.mean())))
+        rows += [(*label, run, outcomes.APART, value) for run, value in enumerate(apart.tolist())]
         rows += [
-            (*label, run, f"{STABLE}_apart", float(ranks[run]))
+            (*label, run, f"{outcomes.STABLE}_apart", float(ranks[run]))
             for run in apart.nonzero()[:, 0].tolist()
         ]
     names = ("model", "variant", "parameter", "setting", "sample", "metric", "value")
-    return Measured(tables.frame(dict(zip(names, zip(*rows, strict=True), strict=True))), {})
+    return depths.Measured(tables.from_rows(names, rows), {})
 
 
 def _end(config: Config, setting: Setting, seed: int) -> tuple[Tensor, Tensor]:
     """Of every passage under one draw of weights: whether tokens still differ; the stable rank."""
-    x, token_mask = Texts(setting.width, setting.tokens, config.samples, seed)()
+    x, token_mask = depths.Texts(setting.width, setting.tokens, config.samples, seed)()
     with torch.no_grad():
         y = random_network(setting, config.search_layers, seed)(x, token_mask)
     size = residual(y, norm="fro", relative=True, token_mask=token_mask)
-    return size > DIFFERENT, stable_rank(y, token_mask=token_mask)
+    return size > outcomes.DIFFERENT, stable_rank(y, token_mask=token_mask)
 
 
 def _log10_relative(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:
@@ -204,28 +177,29 @@ def _log10_relative(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:
 
 
 def _sentences(config: Config, table: pl.DataFrame) -> tuple[str, ...]:
-    found = outcomes(table)
+    found = outcomes.outcomes(table)
+    searched = outcomes.searched(tables.summary(table), dict(config.sweeps))
     return (
-        *([domain(found, config.cases)] if found else []),
+        *([outcomes.domain(found, config.cases)] if found else []),
         *(f"{name}: {one}." for name, one in found.items()),
-        *(noise(found, form) for form in FORMATS),
-        *counts(tables.summary(table), config.search_layers),
+        *(outcomes.noise(found, form) for form in depths.FORMATS),
+        *outcomes.counts(searched, config.search_layers),
     )
 
 
-def _drawings(config: Config) -> Iterator[Drawing]:
+def _drawings(config: Config) -> Iterator[kit.Drawing]:
     for factor, group in config.factors:
-        yield Drawing(
+        yield kit.Drawing(
             "by_depth",
             f"{factor.capitalize()}: scaled arithmetic beside plain numbers.",
-            RELATIVE,
+            depths.RELATIVE,
             {"lowest": LOWEST},
             {"model": tuple(name for name, _ in group)},
-            FLOORS,
+            depths.FLOORS,
         )
     if config.sweeps:
-        yield Drawing(
+        yield kit.Drawing(
             "by_setting",
             "The share of runs whose tokens still differ by a hundredth of their size at the end.",
-            SHARE,
+            outcomes.SHARE,
         )

@@ -1,31 +1,15 @@
 """Other attention patterns against the same yardstick: which law does pure attention follow?"""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import polars as pl
 
-from rankscope import tables
-from rankscope.experiments.catalogue import CATALOGUE
-from rankscope.experiments.depths import RELATIVE, DeepConfig, compare, ending, pure
+from rankscope import network, tables
+from rankscope.experiments import depths, kit
 from rankscope.experiments.laws import Law, law, medians
-from rankscope.experiments.notes import note_sentences
-from rankscope.experiments.progress import OnStep, tracked
-from rankscope.network import (
-    ALiBi,
-    GaussianKernel,
-    LinearKernel,
-    Linformer,
-    Network,
-    Rotary,
-    ScoreKind,
-    Sink,
-    Sparsemax,
-)
-from rankscope.results import Drawing, Result
 
-ENTRY = CATALOGUE["patterns"]
+ENTRY = kit.entry("patterns")
 
 
 @dataclass(frozen=True)
@@ -33,70 +17,65 @@ class Pattern:
     """A kind of scores under its name; ``only_full`` if it pools the keys of all tokens."""
 
     name: str
-    scores: ScoreKind | Literal["dot"]
+    scores: network.ScoreKind | Literal["dot"]
     only_full: bool = False
 
 
 @dataclass(frozen=True)
-class Config(DeepConfig):
+class Config(depths.DeepConfig):
     """Pure attention with the same weights under every pattern and mask."""
 
-    layers: int = 24
     heads: int = 4
     masks: tuple[str, ...] = ("full", "causal")
     patterns: tuple[Pattern, ...] = (
         Pattern("dot product", "dot"),
-        Pattern("linear kernel", LinearKernel()),
-        Pattern("Linformer", Linformer(segments=8), only_full=True),
-        Pattern("Gaussian kernel", GaussianKernel()),
-        Pattern("sparsemax", Sparsemax()),
-        Pattern("sink", Sink()),
-        Pattern("ALiBi", ALiBi()),
-        Pattern("rotary", Rotary()),
+        Pattern("linear kernel", network.LinearKernel()),
+        Pattern("Linformer", network.Linformer(segments=8), only_full=True),
+        Pattern("Gaussian kernel", network.GaussianKernel()),
+        Pattern("sparsemax", network.Sparsemax()),
+        Pattern("sink", network.Sink()),
+        Pattern("ALiBi", network.ALiBi()),
+        Pattern("rotary", network.Rotary()),
     )
 
 
-def run(config: Config, on_step: OnStep) -> Result:
+def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """The same random weights under every pattern, without norms, skips and MLPs."""
-    x, token_mask = config.texts()
     parts: dict[str, pl.DataFrame] = {}
     noted: dict[str, str] = {}
-    for mask, on_mask in tracked(config.masks, on_step):
+    for mask, on_mask in kit.tracked(config.masks, on_step):
         networks = {
-            pattern.name: partial(_network, config, pattern, mask)
+            pattern.name: config.pure_attention(
+                config.heads, init="lecun", mask=mask, scores=pattern.scores
+            )
             for pattern in config.patterns
             if mask == "full" or not pattern.only_full
         }
-        compared = compare(networks, x, token_mask, on_step=on_mask)
+        compared = depths.compare(networks, *config.texts(), on_step=on_mask)
         parts[f"{mask} mask"] = compared.table
         noted |= {f"{name}, {mask} mask": note for name, note in compared.notes.items()}
     table = tables.joined(parts, column="model")
-    return Result(
-        id=ENTRY.id,
-        title=ENTRY.title,
+    return ENTRY.result(
+        config,
         question="How fast does pure attention collapse under other patterns than the softmax of "
         "products?",
         sentences=(
-            *(
-                f"{ending(f'{variant}, {model}', found, config.layers)}."
-                for (model, variant), found in pattern_laws(table).items()
-            ),
-            *note_sentences(noted),
+            f"{depths.ending(f'{variant}, {model}', found, config.layers)}."
+            for (model, variant), found in pattern_laws(table).items()
         ),
         table=table,
-        provenance=ENTRY.provenance(
-            config, input=str(config.texts), residuals="composite norm", notes=noted
-        ),
+        about={"residuals": "composite norm"},
+        notes=noted,
         drawings=(
-            Drawing(
+            kit.Drawing(
                 "by_depth",
                 "Pure attention with the same weights. Curves that bend down are doubly "
                 "exponential, straight ones exponential.",
-                RELATIVE,
+                depths.RELATIVE,
                 {"lowest": -40.0},
             ),
         ),
-        shown=(RELATIVE,),
+        shown=(depths.RELATIVE,),
     )
 
 
@@ -105,13 +84,6 @@ def pattern_laws(table: pl.DataFrame) -> dict[tuple[str, str], Law]:
     summary = tables.summary(table)
     pairs = summary.select("model", "variant").unique(maintain_order=True).iter_rows()
     return {
-        (model, variant): law(medians(summary, RELATIVE, model=model, variant=variant))
+        (model, variant): law(medians(summary, depths.RELATIVE, model=model, variant=variant))
         for model, variant in pairs
     }
-
-
-def _network(config: Config, pattern: Pattern, mask: str) -> Network:
-    spec = pure(
-        config.layers, config.heads, config.width, init="lecun", mask=mask, scores=pattern.scores
-    )
-    return Network.random(spec, seed=config.seed)

@@ -1,8 +1,8 @@
 """How the contraction constant moves with heads, widths, initialisation and sequence length."""
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import linear_regression
 
 import polars as pl
 import torch
@@ -10,25 +10,21 @@ import torch
 from rankscope import tables
 from rankscope.deep import deep_trace
 from rankscope.errors import InputError
-from rankscope.experiments.catalogue import CATALOGUE
-from rankscope.experiments.config import Config as _Config
-from rankscope.experiments.depths import pure
-from rankscope.experiments.notes import doubts, note_sentences
-from rankscope.experiments.progress import OnStep, tracked
-from rankscope.network import Init, Network
+from rankscope.experiments import kit
+from rankscope.experiments.depths import doubts
+from rankscope.network import Init, Network, Spec
 from rankscope.numerals import power_of_ten
-from rankscope.results import Drawing, Result
 from rankscope.text import embed, passages
 from rankscope.tracing import Trace
 
-ENTRY = CATALOGUE["widths"]
+ENTRY = kit.entry("widths")
 SCALE = "init_scale"
 """What multiplies weights of variance 1/fan-in; all other settings are counts."""
 _METRIC = "log10_cubic_constant"
 
 
 @dataclass(frozen=True)
-class Config(_Config):
+class Config(kit.Config):
     """``base`` is what all others differ from in one number, ``sweeps`` the numbers tried.
 
     ``layers`` are enough for the last one to be in the regime of small residuals, which it leaves
@@ -53,7 +49,7 @@ class Config(_Config):
     layers: int = 3
 
 
-def run(config: Config, on_step: OnStep) -> Result:
+def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """The constant C of ``r' = C r³`` at the last of three layers of pure attention."""
     _check(config)
     cases = [
@@ -62,34 +58,20 @@ def run(config: Config, on_step: OnStep) -> Result:
         for setting in settings
         for draw in range(config.draws)
     ]
-    traces = {
-        (parameter, setting, draw): _trace(
-            config, {**dict(config.base), parameter: setting}, config.seed + draw
-        )
-        for (parameter, setting, draw), _ in tracked(cases, on_step)
-    }
-    rows = [(*case, _METRIC, _last_constant(config, traced)) for case, traced in traces.items()]
-    names = ("parameter", "setting", "sample", "metric", "value")
-    table = tables.frame(dict(zip(names, zip(*rows, strict=True), strict=True)))
-    noted = doubts(
-        {
-            f"{parameter} {setting:g}, draw {draw}": (traced,)
-            for (parameter, setting, draw), traced in traces.items()
-        }
+    traces = {case: _trace(config, *case) for case, _ in kit.tracked(cases, on_step)}
+    table = tables.from_rows(
+        ("parameter", "setting", "sample", "metric", "value"),
+        [(*case, _METRIC, _last_constant(traced)) for case, traced in traces.items()],
     )
     base = ", ".join(f"{name} {value:g}" for name, value in config.base)
-    return Result(
-        id=ENTRY.id,
-        title=ENTRY.title,
+    return ENTRY.result(
+        config,
         question="How does the constant C of r' = C r³ move with the shape of the network?",
-        sentences=(
-            *(_sentence(parameter, table) for parameter, _ in config.sweeps),
-            *note_sentences(noted),
-        ),
+        sentences=(_sentence(parameter, table) for parameter, _ in config.sweeps),
         table=table,
-        provenance=ENTRY.provenance(config, notes=noted),
+        notes=doubts({f"{name} {at:g}, draw {n}": each for (name, at, n), each in traces.items()}),
         drawings=(
-            Drawing(
+            kit.Drawing(
                 "by_setting",
                 f"One number varied at a time, the others at {base}; samples are draws of the "
                 "weights, each with a passage of its own.",
@@ -115,8 +97,9 @@ def _check(config: Config) -> None:
                 raise InputError(f"{name}={setting} cannot be built; use positive whole numbers.")
 
 
-def _trace(config: Config, setting: Mapping[str, float], seed: int) -> Trace:
-    spec = pure(
+def _trace(config: Config, parameter: str, value: float, draw: int) -> Trace:
+    setting, seed = {**dict(config.base), parameter: value}, config.seed + draw
+    spec = Spec.pure_attention(
         config.layers,
         int(setting["heads"]),
         int(setting["width"]),
@@ -135,34 +118,19 @@ def _trace(config: Config, setting: Mapping[str, float], seed: int) -> Trace:
     return deep_trace(Network.random(spec, seed=seed, dtype=torch.float64), x)
 
 
-def _last_constant(config: Config, traced: Trace) -> float:
+def _last_constant(traced: Trace) -> float:
     """What the last layer made of the residual before it."""
-    columns = traced.columns
-    rows = zip(columns["layer"], columns["metric"], columns["value"], strict=True)
-    return float(
-        next(value for layer, metric, value in rows if (layer, metric) == (config.layers, _METRIC))
-    )
+    return float(traced.table.filter(metric=_METRIC).sort("layer")["value"][-1])
 
 
 def _sentence(parameter: str, table: pl.DataFrame) -> str:
     """By which power of a parameter the constant grows, by least squares."""
-    rows = table.filter(pl.col("parameter") == parameter)
-    points = [
-        (math.log10(setting), value)
-        for setting, value in rows.select("setting", "value").iter_rows()
-    ]
-    slope = _slope(points)
-    low, high = rows["setting"].to_numpy().min(), rows["setting"].to_numpy().max()
+    rows = table.filter(parameter=parameter)
+    logs = [math.log10(setting) for setting in rows["setting"]]
+    slope = linear_regression(logs, rows["value"].to_list()).slope if len(set(logs)) > 1 else 0.0
+    low, high = min(rows["setting"]), max(rows["setting"])
     words = parameter.replace("_", " ").capitalize()
     return (
         f"{words} from {low:g} to {high:g}: C goes like the power {slope:+.2f} of it, a factor of "
         f"{power_of_ten(slope * math.log10(high / low))} in all."
     )
-
-
-def _slope(points: Sequence[tuple[float, float]]) -> float:
-    """The slope of the least-squares line."""
-    mean_x = sum(x for x, _ in points) / len(points)
-    mean_y = sum(y for _, y in points) / len(points)
-    across = sum((x - mean_x) ** 2 for x, _ in points)
-    return sum((x - mean_x) * (y - mean_y) for x, y in points) / across if across else 0.0

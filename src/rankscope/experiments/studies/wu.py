@@ -3,35 +3,28 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
 import polars as pl
 
 from rankscope import tables
-from rankscope.deep import deep_trace
 from rankscope.errors import InputError
-from rankscope.experiments.catalogue import CATALOGUE
-from rankscope.experiments.config import Config as _Config
-from rankscope.experiments.depths import DISPERSION, RELATIVE, dispersions
+from rankscope.experiments import kit
+from rankscope.experiments.depths import DISPERSION, RELATIVE, compare, dispersions
 from rankscope.experiments.laws import UNEVEN, law, medians
 from rankscope.experiments.models import Case, by_name, inputs
-from rankscope.experiments.notes import doubts, note_sentences
-from rankscope.experiments.progress import OnStep, tracked
-from rankscope.experiments.subject import Subject
 from rankscope.network import Network, Spec
 from rankscope.numerals import power_of_ten
-from rankscope.results import Drawing, Result
 from rankscope.text import embed, passages
-from rankscope.tracing import Trace
 
-ENTRY = CATALOGUE["wu"]
+ENTRY = kit.entry("wu")
 _BERT_WIDTH, _BERT_STD = 768, 0.02
 _LOWEST = -20.0
 """Where charts are cut: beyond what float64 can tell from equal tokens."""
 
 
 @dataclass(frozen=True)
-class Config(_Config):
+class Config(kit.Config):
     """A random network in the shape of BERT, small enough for a laptop, and loaded models.
 
     ``width`` other than BERT's 768 changes the standard deviation of the weights, so that products
@@ -67,44 +60,37 @@ class Config(_Config):
         }
 
 
-def run(config: Config, on_step: OnStep) -> Result:
+def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """μ of every layer in scaled arithmetic, for a random BERT shape and for loaded models."""
     if config.depth < 1:
         raise InputError(f"depth={config.depth} is out of range; expected 1 or more layers.")
     parts: dict[str, pl.DataFrame] = {}
     noted: dict[str, str] = {}
-    makers = [partial(random_subject, config)]
-    if config.models:
-        named = by_name(config.models).items()
-        makers += [partial(_loaded_subject, config, name, case) for name, case in named]
-    for make, on_subject in tracked(makers, on_step):
-        subject = make()
-        for (name, left_out), on_part in tracked(config.parts, on_subject):
+    loaded = by_name(config.models) if config.models else {}
+    for (title, case), on_subject in kit.tracked([("", None), *loaded.items()], on_step):
+        subject = _loaded_subject(config, title, case) if case else random_subject(config)
+        for (name, left_out), on_part in kit.tracked(config.parts, on_subject):
             label = f"{subject.name}: {name}"
-            variant = subject.with_network(subject.network.without(*left_out))
-            traces = {
-                mask: _trace(variant, written)
-                for (mask, written), _ in tracked(config.masks.items(), on_part)
-            }
-            parts[label] = _curves(traces)
-            noted |= doubts({f"{label}, {mask}": (traced,) for mask, traced in traces.items()})
+            bare = subject.network.without(*left_out)
+            masked = {mask: bare.with_mask(written) for mask, written in config.masks.items()}
+            found = compare(masked, subject.x, subject.token_mask, norm="fro", on_step=on_part)
+            wanted = pl.col("metric").is_in(["log10_residual", RELATIVE])
+            parts[label] = dispersions(found.table.filter(wanted))
+            noted |= {f"{label}, {mask}": note for mask, note in found.notes.items()}
     table = tables.joined(parts, column="model")
-    return Result(
-        id=ENTRY.id,
-        title=ENTRY.title,
+    return ENTRY.result(
+        config,
         question="Which masks and which parts keep the tokens apart, and for how long?",
-        sentences=(*_sentences(table, config.masks), *note_sentences(noted)),
+        sentences=_sentences(table, config.masks),
         table=table,
-        provenance=ENTRY.provenance(
-            config, network=_describe(config), residuals="Frobenius norm", notes=noted
-        ),
-        source=ENTRY.source,
+        about={"network": _describe(config), "residuals": "Frobenius norm"},
+        notes=noted,
         drawings=_drawings(),
         shown=(DISPERSION,),
     )
 
 
-def random_subject(config: Config) -> Subject:
+def random_subject(config: Config) -> kit.Subject:
     """As many fresh layers as are asked for, and bundled passages."""
     spec = Spec(
         config.depth,
@@ -118,7 +104,7 @@ def random_subject(config: Config) -> Subject:
         passages()[: config.samples], config.width, length=config.tokens, seed=config.seed
     )
     network = Network.random(spec, seed=config.seed)
-    return Subject(network, x, token_mask, title="BERT shape (init)")
+    return kit.Subject(network, x, token_mask, title="BERT shape (init)")
 
 
 def _deviation(config: Config) -> float:
@@ -133,44 +119,25 @@ def _describe(config: Config) -> str:
     )
 
 
-def _loaded_subject(config: Config, name: str, case: Case) -> Subject:
+def _loaded_subject(config: Config, name: str, case: Case) -> kit.Subject:
     loaded = case.load(seed=config.seed)
     x, token_mask = inputs(loaded, config.texts, config.length, seed=config.seed)
     network = loaded.network
     repeated = network.repeat(max(1, config.depth // network.spec.layers))
-    return Subject(repeated, x, token_mask, title=name)
+    return kit.Subject(repeated, x, token_mask, title=name)
 
 
-def _trace(subject: Subject, mask: str) -> Trace:
-    return deep_trace(
-        subject.network.with_mask(mask), subject.x, norm="fro", token_mask=subject.token_mask
-    )
-
-
-def _curves(traces: dict[str, Trace]) -> pl.DataFrame:
-    """μ, and μ as a part of the tokens' size, by mask."""
-    wanted = pl.col("metric").is_in(["log10_residual", RELATIVE])
-    return tables.joined(
-        {mask: dispersions(traced.table.filter(wanted)) for mask, traced in traces.items()}
-    )
-
-
-def _drawings() -> tuple[Drawing, ...]:
-    caption = "Layers on a logarithmic axis."
-    return (
-        Drawing(
-            "by_depth",
-            f"{caption} Where a curve leaves the panel, the tokens go on growing alike.",
-            DISPERSION,
-            {"log_depth": True, "lowest": _LOWEST},
-        ),
-        Drawing("by_depth", f"{caption} Each panel whole.", DISPERSION, {"log_depth": True}),
-        Drawing(
-            "by_depth",
-            f"{caption} As a part of the tokens' own size.",
-            RELATIVE,
-            {"log_depth": True, "lowest": _LOWEST},
-        ),
+def _drawings() -> tuple[kit.Drawing, ...]:
+    whole: dict[str, Any] = {"log_depth": True}
+    cut = {**whole, "lowest": _LOWEST}
+    charts = {
+        "Where a curve leaves the panel, the tokens go on growing alike.": (DISPERSION, cut),
+        "Each panel whole.": (DISPERSION, whole),
+        "As a part of the tokens' own size.": (RELATIVE, cut),
+    }
+    return tuple(
+        kit.Drawing("by_depth", f"Layers on a logarithmic axis. {words}", metric, options)
+        for words, (metric, options) in charts.items()
     )
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from rankscope.errors import InputError
-from rankscope.experiments.verdicts import overall
+from rankscope.experiments.kit import overall
 
 
 @pytest.mark.parametrize(
