@@ -200,7 +200,7 @@ def test_every_metric_fits_eighty_columns(rankscope, monkeypatch) -> None:
     monkeypatch.setattr("rankscope.report.write", lambda *_, **__: {})  # its charts take long
     got = rankscope("trace", *SMALL, "--metrics=all")
     assert "…" not in got.stdout
-    assert "second_singular_value" in got.stdout
+    assert "Second singular" in got.stdout
 
 
 def test_paths_of_a_small_network(rankscope, tmp_path: Path) -> None:
