@@ -34,7 +34,7 @@ CORE = {
     "metric_catalogue": set(),
     "numerals": set(),
     "shapes": set(),
-    "streams": set(),
+    "streams": {"errors"},
     "batches": LOWEST | {"checks"},
     "checks": LOWEST,
     "metrics": LOWEST | {"checks"},

@@ -1,9 +1,11 @@
 """One catalogue for all metrics: complete, without words for what nobody measures, and drawable."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
-from rankscope import deep_trace, trace
+from rankscope import deep_trace, metric_catalogue, trace
 from rankscope.figures import metric_words
 from rankscope.metric_catalogue import METRICS, Metric, metric
 from rankscope.metrics import deviations, spectra
@@ -140,3 +142,8 @@ def test_an_unknown_metric_keeps_its_name():
     assert (entry.title, entry.scale, entry.symbol) == ("My own score", "linear", "")
     assert metric("_").title == "_"
     assert metric("log10_my_score") == Metric("log10_my_score", "My score", scale="exponent")
+
+
+def test_no_metric_has_two_entries():
+    source = Path(metric_catalogue.__file__).read_text(encoding="utf-8")
+    assert source.count("    Metric(\n") == len(metric_catalogue.METRICS)

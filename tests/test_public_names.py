@@ -7,7 +7,7 @@ import pytest
 NAMES = {
     "rankscope": """
         Bounds Loaded Network Path Result Spec Trace __version__ bounds count_paths deep
-        deep_trace design_values enumerate_paths errors experiments families figures
+        deep_trace design_values diagnose enumerate_paths errors experiments families figures
         find_equilibria head_shares load masks metric_catalogue metrics network path_lengths
         path_matrix path_output paths report residual results sample_paths tables text theory
         top_paths trace tracing truncate verify
@@ -30,7 +30,7 @@ NAMES = {
     "rankscope.figures": """
         FIGURES Figure FigureKind MetricWords ScriptSafe adaptive by_depth by_layer by_length
         by_model by_setting dark_variables draw head_map heading headings length_distributions
-        metric_words power_text reading save
+        metric_words power_text printable reading save
     """,
     "rankscope.masks": """
         BigBird BlockLocal Causal Columns Dilated EdgeList Edges Explicit Fixed Full

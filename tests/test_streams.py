@@ -11,6 +11,7 @@ from transformers import BertConfig, BertModel, ViTConfig, ViTModel
 
 import rankscope
 from rankscope import theory
+from rankscope.errors import RankscopeError
 from rankscope.experiments.claims import w3
 from rankscope.experiments.claims.d1 import _draw as d1_draw
 from rankscope.experiments.studies._layernorm_cases import Setting, random_network
@@ -185,3 +186,14 @@ def test_the_demo_is_that_of_independent_draws():
     with torch.no_grad():
         size = rankscope.residual(san(x, token_mask), relative=True, token_mask=token_mask)
     assert 0.15 < float(np.mean(size.tolist())) < 0.2
+
+
+@pytest.mark.parametrize("seed", [-1, True, 1.5, "1", None])
+def test_only_whole_numbers_are_seeds(seed):
+    for draw in (
+        lambda: stream(seed, "weights"),
+        lambda: Network.random(Spec(1, 1, 4), seed=seed),
+        lambda: embed(passages()[:1], 4, seed=seed),
+    ):
+        with pytest.raises(RankscopeError, match="seed="):
+            draw()

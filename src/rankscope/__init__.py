@@ -10,6 +10,7 @@ from rankscope.version import __version__
 
 if TYPE_CHECKING:
     from rankscope.deep import deep_trace as deep_trace
+    from rankscope.experiments import diagnose as diagnose
     from rankscope.families import Loaded as Loaded
     from rankscope.families import load as load
     from rankscope.families import verify as verify
@@ -46,6 +47,7 @@ _HOMES = {
     "count_paths": "rankscope.paths",
     "deep_trace": "rankscope.deep",
     "design_values": "rankscope.theory",
+    "diagnose": "rankscope.experiments",
     "enumerate_paths": "rankscope.paths",
     "find_equilibria": "rankscope.theory",
     "head_shares": "rankscope.paths",

@@ -501,7 +501,8 @@ _OTHERS: Final = (
         "min P",
         "log",
         "The promised rate of mixing grows with it",
-        "The smallest attention weight on a pair that the mask allows, over all layers and heads.",
+        "The smallest attention weight on a pair that the mask allows, over all layers and heads "
+        "of the first sample.",
         includes=(1.0,),
     ),
     Metric(
@@ -510,7 +511,7 @@ _OTHERS: Final = (
         "mean τ(P)",
         "linear",
         "0 = one step makes all tokens alike; 1 = need not mix",
-        "The mean of Dobrushin's coefficient τ(P) over all layers and heads.",
+        "The mean of Dobrushin's coefficient τ(P) over all layers and heads of the first sample.",
         "down",
         includes=(0.0, 1.0),
     ),
@@ -520,7 +521,8 @@ _OTHERS: Final = (
         "τ of all layers, L-th root",
         "linear",
         "What a layer can leave of any difference on average",
-        "The L-th root of τ of the product of the attention matrices of all L layers.",
+        "The L-th root of τ of the product of the heads' average attention in all L layers, for "
+        "the first sample.",
         "down",
         includes=(0.0, 1.0),
     ),
@@ -562,66 +564,6 @@ _OTHERS: Final = (
         "The mean row of the product of all layers' attention matrices: how much of the final "
         "tokens comes from each position.",
         includes=(0.0,),
-    ),
-    Metric(
-        "radius",
-        "Radius of the mask",
-        "layers",
-        "linear",
-        "How many layers a center needs to reach every token",
-        "The least number of layers after which some token, a center, has reached every token; "
-        "infinite if there is no center.",
-        includes=(0.0,),
-    ),
-    Metric(
-        "smallest_weight",
-        "Smallest weight",
-        "min P",
-        "log",
-        "The least attention on any token that is allowed",
-        "The smallest entry of an attention matrix where the mask allows one, over all layers and "
-        "heads of the first sample.",
-    ),
-    Metric(
-        "mean_ergodicity",
-        "Ergodicity coefficient of a layer",
-        "mean τ(P)",
-        "linear",
-        "0 = one layer makes all tokens alike; 1 = need not mix",
-        "The mean of τ(P) over all layers and heads of the first sample.",
-        "down",
-        includes=(0.0, 1.0),
-    ),
-    Metric(
-        "product_ergodicity_rate",
-        "Ergodicity of all layers, for each",
-        "τ(P′P) to the power 1/L",
-        "linear",
-        "What a layer leaves of any difference, on average",
-        "The L-th root of τ of the product of the heads' average attention in all L layers, for "
-        "the first sample.",
-        "down",
-        includes=(0.0, 1.0),
-    ),
-    Metric(
-        "log10_promised_loss",
-        "Promised loss",
-        "1 − factor",
-        "exponent",
-        "What a layer must lose of any difference",
-        "The base-10 logarithm of the part of any difference that a layer loses at least, by the "
-        "theorem of Wu et al. 2024 on masks, from the radius and the smallest weight; minus "
-        "infinity where the theorem promises nothing.",
-    ),
-    Metric(
-        "largest_limit_weight",
-        "Largest weight in the end",
-        "max weight",
-        "linear",
-        "How much is left of the position that is heard most",
-        "The largest of the weights in the end: how much of the final tokens comes from the "
-        "position that is heard most.",
-        includes=(0.0, 1.0),
     ),
     Metric(
         "still_apart",

@@ -3,6 +3,7 @@
 Torch-free, as are the rooms that draw, write and print it.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -89,7 +90,8 @@ class Result:
     def stem(self) -> str:
         """What its files are called, up to the ending."""
         digest = self.provenance.get("digest")
-        return f"{self.id.lower()}-{digest[:8]}" if digest else self.id.lower()
+        named = f"{self.id.lower()}-{str(digest)[:8]}" if digest else self.id.lower()
+        return re.sub(r"[^\w-]+", "-", named) or "result"
 
     def __repr__(self) -> str:
         verdict = "" if self.verdict is None else f", verdict={self.verdict!r}"

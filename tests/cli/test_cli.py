@@ -1,6 +1,7 @@
 """The command line as a user meets it: its output, its files and its exit code."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -46,15 +47,27 @@ def test_version(rankscope) -> None:
 def test_diagnose_writes_report_table_and_chart(rankscope, tmp_path: Path) -> None:
     got = rankscope("diagnose", *SMALL, "--output", "out")
     assert got.returncode == 0, got.stderr
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "diagnose.html",
-        "diagnose.parquet",
-        "diagnose.png",
-    }
+    files = sorted((tmp_path / "out").iterdir())
+    assert [path.suffix for path in files] == [".html", ".parquet", ".png"]
+    assert len({path.stem for path in files}) == 1
+    assert re.fullmatch("diagnose-[0-9a-f]{8}", files[0].stem)
     assert "SAN+skip" in got.stdout
-    assert got.stdout.rstrip().endswith(str(Path("out") / "diagnose.html"))
-    table = pl.read_parquet(tmp_path / "out" / "diagnose.parquet")
+    assert got.stdout.rstrip().endswith(str(Path("out") / files[0].name))
+    table = pl.read_parquet(files[1])
     assert table["variant"].n_unique() == 4
+
+
+def test_runs_that_differ_in_anything_leave_files_of_their_own(rankscope, tmp_path: Path) -> None:
+    kinds = [
+        ["--seed=1"],
+        ["--seed=2"],
+        ["--init=lecun"],
+        ["--without=skip"],
+        ["--metrics=residual"],
+    ]
+    for options in (*kinds, *kinds):  # the same again writes the same files
+        assert rankscope("trace", *SMALL, *options, "--output=out").returncode == 0
+    assert len(list((tmp_path / "out").glob("*.parquet"))) == len(kinds)
 
 
 @pytest.mark.parametrize("command", QUESTIONS)
@@ -62,7 +75,8 @@ def test_every_question_leaves_its_files_in_a_default_folder(rankscope, tmp_path
     got = rankscope(command, *SMALL, "--init=lecun")
     assert got.returncode == 0, got.stderr
     for kind in ("parquet", "png", "html"):
-        assert (tmp_path / "rankscope-output" / f"{command}.{kind}").stat().st_size > 1000
+        (path,) = (tmp_path / "rankscope-output").glob(f"{command}-????????.{kind}")
+        assert path.stat().st_size > 1000
     assert "layer" in got.stdout
     assert "width 16" in got.stdout.splitlines()[0]
 
@@ -187,7 +201,7 @@ def test_names_that_look_like_markup(rankscope, tmp_path: Path) -> None:
     got = rankscope("trace", *SMALL, "--output", "odd[red]")
     assert got.returncode == 0, got.stderr
     assert "odd[red]" in got.stdout.replace("\n", "")
-    assert (tmp_path / "odd[red]" / "trace.parquet").is_file()
+    assert len(list((tmp_path / "odd[red]").glob("trace-*.parquet"))) == 1
 
 
 def test_binary_text_is_one_sentence(refuses, tmp_path: Path) -> None:
@@ -207,7 +221,7 @@ def test_paths_of_a_small_network(rankscope, tmp_path: Path) -> None:
     got = rankscope("paths", *SMALL, "--by-head", "--precision=float64", "--output", "out")
     assert got.returncode == 0, got.stderr
     assert "9 attention paths" in got.stdout
-    names = {path.name for path in (tmp_path / "out").iterdir()}
+    names = {re.sub("-[0-9a-f]{8}", "", path.name) for path in (tmp_path / "out").iterdir()}
     assert names == {"paths.html", "paths.parquet", "paths.png", "paths-2.png"}
     result = json.loads(rankscope("paths", *SMALL, "--precision=float64", "--json").stdout)
     assert result["key_figures"]["paths"] == 9
@@ -263,3 +277,22 @@ def test_masks_are_compared_to_any_depth(rankscope) -> None:
 def test_masks_by_name_work_everywhere(rankscope) -> None:
     got = rankscope("trace", *SMALL, "--mask=window:1 | star:1", "--json")
     assert json.loads(got.stdout)["provenance"]["mask"] == "star(1) | window(-1, +1)"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["deep", "--norm=rms"], "--norm"),
+        (["bounds", "--norm-place=pre"], "--norm-place"),
+        (["masks", "--mlp-ratio=2"], "--mlp-ratio"),
+        (["trace", "--without=norm", "--norm=rms"], "--norm"),
+        (["trace", "--norm=none", "--norm-place=pre"], "--norm-place"),
+        (["trace", "--mask="], "mask"),
+    ],
+)
+def test_options_about_parts_that_are_not_there_are_refused(refuses, arguments, word) -> None:
+    assert word in refuses(*arguments, *SMALL)
+
+
+def test_large_seeds_are_fine_without_a_random_mask(rankscope) -> None:
+    assert rankscope("trace", *SMALL, "--seed=3000000000", "--json").returncode == 0

@@ -46,3 +46,11 @@ def test_script_safe_json_reads_back_as_it_was():
     written = json.dumps(value, cls=ScriptSafe, ensure_ascii=False)
     assert not set("<>&\u2028\u2029") & set(written)
     assert json.loads(written) == value
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_control_characters_do_not_reach_the_renderer(summary, tmp_path, suffix):
+    """It would end the process: they have no place in XML."""
+    table = summary.with_columns(pl.col("variant").replace({"SAN": "\x1b[31mred\x00"}))
+    path = save(by_layer(table, metrics=["dispersion"]), tmp_path / f"chart.{suffix}")
+    assert path.stat().st_size > 1000

@@ -1,7 +1,9 @@
 """Every kind of result as files."""
 
 from dataclasses import replace
+from pathlib import Path
 
+import polars as pl
 import pytest
 
 from rankscope import tables
@@ -63,3 +65,16 @@ def test_steps_run_up_to_the_whole(study, tmp_path):
     assert shares[-1] == 1.0
     assert shares[0] == pytest.approx(0.25)
     assert len(shares) == 4
+
+
+def test_files_stay_in_their_folder_whatever_a_result_is_called(study, tmp_path):
+    odd = replace(study, id="../a/b", provenance={"digest": "../../xx"}, drawings=())
+    files = write(odd, tmp_path / "inside")
+    assert {path.parent for path in map(Path, files.values())} == {tmp_path / "inside"}
+    assert replace(odd, id="", provenance={}).stem == "result"
+
+
+def test_terminal_escapes_in_labels_do_not_end_the_process(study, tmp_path):
+    label = pl.col("variant").replace({study.table["variant"][0]: "\x1b[31mred"})
+    odd = replace(study, table=study.table.with_columns(label), drawings=study.drawings[:1])
+    assert Path(write(odd, tmp_path)["report"]).is_file()

@@ -23,6 +23,7 @@ from rankscope.experiments.catalogue import Entry
 from rankscope.experiments.subject import Subject
 from rankscope.masks import Mask, as_mask
 from rankscope.network import ABLATIONS, Network, Spec
+from rankscope.numerals import plural
 from rankscope.text import embed, passages
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def subject(options: QuestionOptions, *, without: str = "", masks: Sequence[str]
     _length(options.length)
     _passages(options.passages)
     parts = _parts(without)
+    _refuse_about_missing(options, parts)
     found = _random(options) if options.model is None else _real(options, options.model, masks)
     left_out = {"without": ", ".join(parts)} if parts else {}
     return replace(found.without(*parts), about={**found.about, **left_out})
@@ -124,7 +126,7 @@ def _random(options: QuestionOptions) -> Subject:
         norm=options.norm,
         norm_place=options.norm_place,
         norm_eps=_BERT_EPS,
-        mask=as_mask(options.mask or "full", seed=options.seed),
+        mask=as_mask("full" if options.mask is None else options.mask, seed=options.seed),
         init=_number(options.init),
     )
     dtype = _DTYPES[options.precision]
@@ -136,7 +138,8 @@ def _random(options: QuestionOptions) -> Subject:
         seed=options.seed,
         dtype=dtype,
     )
-    title = f"A random network: {spec.layers} layers, {spec.heads} heads, width {spec.width}"
+    shape = f"{plural(spec.layers, 'layer')}, {plural(spec.heads, 'head')}, width {spec.width}"
+    title = f"A random network: {shape}"
     about = {
         "norm": "none" if options.norm == "none" else f"{options.norm}, {options.norm_place}",
         "init": options.init,
@@ -206,6 +209,19 @@ def _parts(without: str) -> list[str]:
                 f"--without: a network has no part {name!r}; choose {', '.join(ABLATIONS)}."
             )
     return listed
+
+
+def _refuse_about_missing(options: QuestionOptions, parts: Sequence[str]) -> None:
+    """Raise if an option describes a part that the network is then asked about without."""
+    for part, names_ in {"norm": ("norm", "norm_place"), "mlp": ("mlp_ratio",)}.items():
+        for name in names_:
+            if part in parts and name in options.given:
+                raise InputError(
+                    f"{written(name)} changes nothing: --without leaves out {part} "
+                    f"('{', '.join(parts)}'); say --without='' to keep every part."
+                )
+    if options.norm == "none" and "norm_place" in options.given:
+        raise InputError("--norm-place changes nothing: --norm none has no norm to place.")
 
 
 def _passages(count: int) -> int:

@@ -1,5 +1,7 @@
 """What a question is asked about: a network and what it reads, always passed as a whole."""
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -16,7 +18,11 @@ from rankscope.experiments.progress import OnStep, silent, tracked
 from rankscope.metrics import Center, Norm
 from rankscope.network import Network
 from rankscope.tracing import Metrics, Trace, trace
+from rankscope.version import __version__
 from rankscope.versions import versions
+
+_SAMPLED = 4096
+"""Entries of a tensor that its digest looks at."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -87,6 +93,20 @@ class Subject:
                 "leave it out."
             )
 
+    def digest(self) -> str:
+        """Twelve hex digits that name the network, its weights and its input.
+
+        Of each tensor no more than a few thousand entries are looked at, evenly spaced.
+        """
+        found = hashlib.sha256(self.network.spec.describe().encode())
+        masks = (each for each in (self.token_mask, self.measured) if each is not None)
+        for tensor in (*self.network.state_dict().values(), self.x, *masks):
+            found.update(repr((tuple(tensor.shape), tensor.dtype)).encode())
+            entries = tensor.detach().flatten()
+            some = entries[:: max(1, len(entries) // _SAMPLED)].double().cpu().numpy()
+            found.update(some.tobytes())
+        return found.hexdigest()[:12]
+
     def provenance(self) -> dict[str, Any]:
         """Where figures about it come from."""
         network = self.network
@@ -120,11 +140,14 @@ class Question:
             if each.name != "subject"
         }
 
-    def provenance(self, experiment: str) -> dict[str, Any]:
-        """What an answer says about where it came from; the subject's own words come first.
+    def digest(self, experiment: str) -> str:
+        """Twelve hex digits that name a run: question, subject, every option, this version."""
+        content = [experiment, __version__, self.subject.digest(), self.describe()]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
-        There is no digest: the weights of a network that was not drawn here have none.
-        """
+    def provenance(self, experiment: str) -> dict[str, Any]:
+        """What an answer says about where it came from; the subject's own words come first."""
         described = self.describe()
         config = {"config": described} if described else {}
-        return {"experiment": experiment, **self.subject.provenance(), **config}
+        digest = self.digest(experiment)
+        return {"experiment": experiment, "digest": digest, **self.subject.provenance(), **config}

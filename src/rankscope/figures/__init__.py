@@ -6,7 +6,7 @@ from rankscope.figures._distributions import length_distributions
 from rankscope.figures._heads import head_map
 from rankscope.figures._layers import by_depth, by_layer, by_model
 from rankscope.figures._lengths import by_length
-from rankscope.figures._saving import ScriptSafe, save
+from rankscope.figures._saving import ScriptSafe, printable, save
 from rankscope.figures._sweeps import by_setting
 from rankscope.figures._theme import Figure, adaptive, dark_variables
 from rankscope.metric_catalogue import Metric as MetricWords
@@ -32,6 +32,7 @@ __all__ = [
     "length_distributions",
     "metric_words",
     "power_text",
+    "printable",
     "reading",
     "save",
 ]

@@ -1,12 +1,15 @@
 """``save``: a chart as a file."""
 
 import json
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from rankscope.errors import InputError
 from rankscope.figures._theme import Figure
 
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _FORMATS: dict[str, Literal["html", "svg", "png"]] = {
     ".html": "html",
     ".svg": "svg",
@@ -25,6 +28,19 @@ class ScriptSafe(json.JSONEncoder):
         return text
 
 
+def printable(value: Any) -> Any:
+    r"""A chart's specification without control characters, of which renderers die.
+
+    >>> printable({"title": "a\x1b[31mb"})
+    {'title': 'a�[31mb'}
+    """
+    if isinstance(value, str):
+        return _CONTROL.sub("\ufffd", value)
+    if isinstance(value, Mapping):
+        return {printable(key): printable(inner) for key, inner in value.items()}
+    return [printable(inner) for inner in value] if isinstance(value, list) else value
+
+
 def save(chart: Figure, path: str | Path) -> Path:
     """Write a chart as a page that works offline, as SVG or as PNG, by the path's suffix.
 
@@ -39,6 +55,9 @@ def save(chart: Figure, path: str | Path) -> Path:
     if kind is None:
         raise InputError(f"cannot write {path.name!r}; end it in {', '.join(_FORMATS)}.")
     path.parent.mkdir(parents=True, exist_ok=True)
+    spec = chart.to_dict()
+    if spec != printable(spec):
+        chart = type(chart).from_dict(printable(spec))
     if kind == "html":
         chart.save(path, format=kind, inline=True, json_kwds={"cls": ScriptSafe})
     else:

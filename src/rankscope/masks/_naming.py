@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from rankscope.checks import whole
 from rankscope.errors import KindError, SpecError
 from rankscope.masks._explicit import Explicit
 from rankscope.masks._intervals import BlockLocal, Causal, Full, Prefix, Window, causal_window
-from rankscope.masks._mask import Mask, count, intersection, union
+from rankscope.masks._mask import Mask, intersection, union
 from rankscope.masks._random import Random
 from rankscope.masks._sparse import Dilated, Star, Strided
 from rankscope.masks._unions import BigBird, Fixed
@@ -70,7 +71,7 @@ def as_mask(mask: "str | Mask | Tensor", *, seed: int = 0) -> Mask:
     Names are put together with ``|`` and ``&``, of which ``&`` binds tighter. ``seed`` is that of
     random masks whose name says none.
     """
-    count("seed", seed, least=0)
+    whole("seed", seed, least=0, error=SpecError)
     if isinstance(mask, Mask):
         return mask
     if isinstance(mask, Tensor):

@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from rankscope.checks import whole
+from rankscope.errors import SpecError
 from rankscope.masks._codes import Codes, row_codes
 from rankscope.masks._mask import LengthMask, count
 from rankscope.streams import stream_seed
@@ -25,7 +27,7 @@ class Random(LengthMask):
 
     def __post_init__(self) -> None:
         count("Random count", self.count, least=1)
-        count("Random seed", self.seed, least=0)
+        whole("Random seed", self.seed, least=0, error=SpecError)
 
     def keys(self, tokens: int) -> Codes:
         """The keys each query draws, shape (query, draw); all tokens if there are no more.

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from rankscope.checks import whole
+from rankscope.errors import SpecError
 from rankscope.masks._codes import Codes
 from rankscope.masks._intervals import BlockLocal, window
 from rankscope.masks._mask import LengthMask, Mask, Union, count
@@ -67,7 +69,8 @@ class BigBird(_Together):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("window", "hubs", "random", "seed"):
+        whole("BigBird seed", self.seed, least=0, error=SpecError)
+        for name in ("window", "hubs", "random"):
             count(f"BigBird {name}", getattr(self, name), least=0)
 
     @property

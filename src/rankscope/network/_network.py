@@ -189,7 +189,9 @@ class Network(nn.Module):
         return card(self._title(), paragraph(self.spec.describe()))
 
     def _title(self) -> str:
-        return self.name if self.seed is None else f"{self.name}, seed {self.seed}"
+        seed = "" if self.seed is None else f", seed {self.seed}"
+        dtype = next(self.parameters()).dtype
+        return f"{self.name}{seed}" + (f", {dtype}" if dtype != torch.float32 else "")
 
     def _layers(self) -> list[Block]:
         return cast(list[Block], list(self.blocks))

@@ -9,7 +9,7 @@ import altair as alt
 import vl_convert
 
 from rankscope.errors import InputError
-from rankscope.figures import Figure, ScriptSafe, adaptive
+from rankscope.figures import Figure, ScriptSafe, adaptive, printable
 
 VEGA_LITE = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 """The version of Vega-Lite that Altair writes for, as vl-convert names it."""
@@ -17,7 +17,7 @@ VEGA_LITE = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 
 def drawing(chart: Figure, *, name: str, title: str) -> str:
     """A figure: where the chart is drawn, its specification, and a static picture of it."""
-    spec = chart.to_dict()
+    spec = printable(chart.to_dict())
     words = escape(title)
     picture = "data:image/svg+xml;base64," + base64.b64encode(_svg(spec, title).encode()).decode()
     data = json.dumps(adaptive(spec), cls=ScriptSafe, ensure_ascii=False, separators=(",", ":"))

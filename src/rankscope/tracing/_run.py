@@ -54,6 +54,11 @@ def trace(
     if layout is not None and layout not in get_args(Layout):
         raise InputError(f"layout={layout!r} is unknown; choose {' or '.join(get_args(Layout))}.")
     measures = choose_measures(metrics)
+    if measured is not None and all(each.of == "attention" for each in measures):
+        raise InputError(
+            "measured is for metrics of hidden states, and none was asked for: those of attention "
+            "matrices are about all tokens; leave it out."
+        )
     stack = find_blocks(model, blocks)
     args, kwargs = _arguments(inputs)
     if isinstance(model, Network):
