@@ -32,12 +32,12 @@ class LinearKernelScores(Scores):
 
     def prepare(self, query: Heads, key: Heads, positions: Positions) -> tuple[Heads, Heads]:
         del positions
-        return positive_feature(query), positive_feature(key)
+        # A factor of the query alone cancels, so no query's features need all underflow.
+        logs = torch.where(query > 0, query.relu().log1p(), query)
+        return (logs - logs.amax(-1, keepdim=True)).exp(), positive_feature(key)
 
     def weights(self, logits: Pairs, visibility: Visibility) -> Pairs:
-        products = hide(logits, visibility).clamp(
-            min=0
-        )  # hidden pairs: from minus infinity to zero
+        products = hide(logits, visibility).clamp(min=0)  # hidden pairs: from −∞ to zero
         # Where every product underflows, or the scale is zero, no key is preferred to another.
         vanished = products.sum(-1, keepdim=True) == 0
         alike = hide(torch.ones_like(logits), visibility).clamp(min=0)
