@@ -40,7 +40,9 @@ EVERY = {
     "many lengths": lambda: path_lengths(NET.repeat(12), X),
     "cut lengths": lambda: path_lengths(NET, X, max_length=1),
     "heads": lambda: head_shares(NET, X),
+    "many heads": lambda: head_shares(Network.random(Spec(30, 32, 64)), torch.randn(1, 3, 64)),
     "top": lambda: top_paths(NET, X),
+    "many top": lambda: top_paths(NET.repeat(2), X, count=100),
     "top of many layers": lambda: top_paths(NET.repeat(40), X, count=1, budget=2),
     "state": lambda: SplitState.of(X),
     "scaled": lambda: SplitState.of(X).deviation,
@@ -52,6 +54,7 @@ EVERY = {
     "mixed lengths": lambda: BIG | Causal(),
 }
 RICH = {"network", "spec", "trace", "long trace", "lengths", "many lengths", "explicit", "union"}
+RICH |= {"heads", "many heads", "top", "many top", "top of many layers"}
 
 
 class Reader(HTMLParser):
@@ -189,7 +192,34 @@ def test_heads_and_top_paths_name_the_largest():
     layer, head, value = means.sort("value")[-1].select("layer", "head", "value").row(0)
     assert repr(heads).endswith(f"residual share {short(value)}, of head {head} in layer {layer}")
     top = top_paths(NET, X, count=2)
-    assert repr(top).endswith(f"proven; the largest {top.values[0]:.4g}: {top.paths[0]}")
+    assert repr(top).endswith(
+        f"proven; the largest {short(top.values[0], digits=4)}: {top.paths[0]}"
+    )
+
+
+def test_heads_are_shown_layer_by_layer():
+    heads = head_shares(NET, X)
+    text = Reader(heads._repr_html_()).text
+    assert text[1:4] == ["layer", "head 0", "head 1"]
+    assert [text[4 + 3 * row] for row in range(3)] == ["1", "2", "3"]
+    rows = heads.table.filter(layer=2, head=1, metric="residual_share")
+    assert text[9] == short(rows["value"].mean(), digits=2)
+
+
+def test_top_paths_are_shown_with_what_is_known_of_the_others():
+    top = top_paths(NET, X, count=2)
+    assert Reader(top._repr_html_()).text == [
+        "Paths by residual contribution",
+        "path",
+        "residual contribution",
+        *(word for i in (0, 1) for word in (str(top.paths[i]), short(top.values[i], digits=4))),
+        "proven",
+    ]
+    many = top_paths(NET, X, count=27)
+    assert "the largest 25 of 27; proven" in many._repr_html_()
+    unsure = replace(top, proven=False, missed_at_most=2e-7)
+    assert "not proven: up to 2e−7 missed" in unsure._repr_html_()
+    assert str(unsure).endswith("not proven: up to 2e−7 missed")
 
 
 def test_a_mask_is_drawn():

@@ -86,11 +86,11 @@ def mean(values: Iterable[float]) -> float:
     return sum(numbers) / len(numbers) if numbers else math.nan
 
 
-def listed(words: Sequence[str], most: int = 6) -> str:
+def list_words(words: Sequence[str], most: int = 6) -> str:
     """Words in a row, the first few of many.
 
-    >>> from rankscope.display import listed
-    >>> listed(["a", "b", "c"], most=2)
+    >>> from rankscope.display import list_words
+    >>> list_words(["a", "b", "c"], most=2)
     'a, b and 1 more'
     """
     if len(words) <= most:

@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from rankscope import residual, trace
 from rankscope.errors import InputError, KindError, RankscopeError, SourceError
-from rankscope.families import BUILTIN, load, sources
+from rankscope.families import BUILTIN, Verification, load, sources
 from rankscope.text import passages
 
 from .conftest import lively
@@ -123,6 +124,17 @@ def test_what_was_loaded_prints_in_a_line() -> None:
         assert len(repr(loaded)) < 600
         assert loaded.name in repr(loaded)
         assert loaded.network.spec.describe()[:100] in repr(loaded)
+
+
+def test_what_was_loaded_shows_itself_in_notebooks() -> None:
+    loaded = replace(load(lively("vit")), name="<script>")
+    loaded = replace(loaded, verification=Verification("ViT", (0.0, 1.25e-7), 1e-4))
+    html = loaded._repr_html_()
+    assert html.startswith("<div")
+    assert "<b>Loaded &lt;script&gt;</b>" in html
+    assert "reads images; equal to the original to 1.2e−7<" in html
+    exact = replace(loaded, verification=Verification("ViT", (0.0,), 1e-4))
+    assert "equal to the original to 0)" in repr(exact)
 
 
 def test_images_and_noise() -> None:

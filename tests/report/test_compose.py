@@ -105,8 +105,8 @@ def test_drawings_get_the_whole_result(study, monkeypatch):
 
 
 def test_only_what_is_shown_is_told(study):
-    told = [each.table for each in page(replace(study, shown=("rank",))).sections if each.table]
-    assert [grid.metric for grid in told] == ["rank"]
+    tables = [each.table for each in page(replace(study, shown=("rank",))).sections if each.table]
+    assert [grid.metric for grid in tables] == ["rank"]
 
 
 def test_charts_of_one_metric_have_headings_of_their_own(study):

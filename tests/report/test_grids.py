@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from rankscope.figures import FIGURES
-from rankscope.report._grids import MEANS, METRIC, grids, statistic, thinned
+from rankscope.report._grids import MEANS, METRIC, grids, statistic, thin
 from rankscope.results import Drawing
 
 from .conftest import DEEP, table_of
@@ -108,9 +108,9 @@ def test_places_are_thinned_but_the_first_and_the_last_are_kept(study):
     table = table_of(*((k, "rank", 1.0) for k in range(200)), names=("layer", "metric", "value"))
     (grid,) = grids(replace(study, table=table))
     places = grid.few(16).places
-    assert places == thinned(range(200), 16)
+    assert places == thin(range(200), 16)
     assert (len(places), places[:3], places[-1]) == (16, [0, 1, 2], 199)
-    assert thinned(range(3), 16) == [0, 1, 2]
+    assert thin(range(3), 16) == [0, 1, 2]
 
 
 def test_places_that_few_curves_have_make_room_for_those_of_most(study):
@@ -120,7 +120,7 @@ def test_places_that_few_curves_have_make_room_for_those_of_most(study):
         names=("variant", "layer", "metric", "value"),
     )
     (grid,) = grids(replace(study, table=table))
-    assert grid.few(6).places == [*thinned(range(101), 5), 400]
+    assert grid.few(6).places == [*thin(range(101), 5), 400]
     apart = table_of(*((name, k, "rank", 1.0) for k, name in enumerate("abc")), names=table.columns)
     (grid,) = grids(replace(study, table=apart))
     assert grid.few(6).places == [0, 1, 2]
@@ -138,7 +138,7 @@ def test_a_few_curves_have_their_own_places(study):
 
 
 @pytest.mark.parametrize(
-    ("drawings", "told"),
+    ("drawings", "expected"),
     [
         ((), "median"),
         ((Drawing("by_depth", "", "rank"),), "median"),
@@ -148,9 +148,9 @@ def test_a_few_curves_have_their_own_places(study):
         ((Drawing("by_depth", "", "gamma"), Drawing("by_model", "", "rank")), "mean"),
     ],
 )
-def test_a_table_tells_what_the_charts_of_its_metric_draw(study, drawings, told):
+def test_a_table_tells_what_the_charts_of_its_metric_draw(study, drawings, expected):
     table = study.table.with_columns(metric=pl.lit("rank"))
-    assert statistic(replace(study, table=table, drawings=drawings), "rank") == told
+    assert statistic(replace(study, table=table, drawings=drawings), "rank") == expected
 
 
 def test_where_there_is_one_sample_there_is_no_statistic(study):

@@ -16,8 +16,8 @@ KEYS = {
 }  # fmt: skip
 
 
-def read_back(told):
-    return json.loads(json.dumps(told, allow_nan=False), parse_constant=pytest.fail)
+def read_back(fields):
+    return json.loads(json.dumps(fields, allow_nan=False), parse_constant=pytest.fail)
 
 
 def test_every_result_has_the_same_keys(study, claim, diagnosis, lengths):
@@ -26,16 +26,16 @@ def test_every_result_has_the_same_keys(study, claim, diagnosis, lengths):
 
 
 def test_what_there_is_not_is_null_or_empty(study, claim):
-    told = read_back(to_json(study))
-    assert (told["source"], told["verdict"], told["table"]) == (None, None, None)
-    assert (told["findings"], told["key_figures"], told["files"]) == ([], {}, {})
+    fields = read_back(to_json(study))
+    assert (fields["source"], fields["verdict"], fields["table"]) == (None, None, None)
+    assert (fields["findings"], fields["key_figures"], fields["files"]) == ([], {}, {})
     assert read_back(to_json(claim))["verdict"] == "fails"
 
 
 def test_what_is_told_is_the_result_itself(diagnosis):
-    told = read_back(to_json(diagnosis, {"table": "here.parquet"}))
-    assert told["sentences"] == list(diagnosis.sentences)
-    assert told["findings"][1] == {
+    fields = read_back(to_json(diagnosis, {"table": "here.parquet"}))
+    assert fields["sentences"] == list(diagnosis.sentences)
+    assert fields["findings"][1] == {
         "variant": "transformer",
         "fate": "holds",
         "sentence": "It stays.",
@@ -44,8 +44,8 @@ def test_what_is_told_is_the_result_itself(diagnosis):
         "layers": 2,
         "collapsed_at": None,
     }
-    assert told["summary"] == diagnosis.summary.to_dicts()
-    assert told["files"] == {"table": "here.parquet"}
+    assert fields["summary"] == diagnosis.summary.to_dicts()
+    assert fields["files"] == {"table": "here.parquet"}
 
 
 def test_the_table_is_there_if_asked_for(diagnosis):
@@ -56,12 +56,12 @@ def test_infinities_are_words_and_nan_is_null(study, diagnosis):
     table = study.table.with_columns(
         value=pl.when(pl.col("layer") == 1).then(math.nan).otherwise(pl.col("value"))
     )
-    told = read_back(to_json(replace(study, table=table)))
-    assert told["provenance"]["lowest"] == "-inf"
-    rows = {row["layer"]: row for row in told["summary"] if row["model"] == "BERT"}
+    fields = read_back(to_json(replace(study, table=table)))
+    assert fields["provenance"]["lowest"] == "-inf"
+    rows = {row["layer"]: row for row in fields["summary"] if row["model"] == "BERT"}
     assert rows[10]["median"] == "-inf"
     assert float(rows[10]["median"]) == -math.inf
     assert rows[1]["median"] is None
-    assert tables.summary(table).height == len(told["summary"])
+    assert tables.summary(table).height == len(fields["summary"])
     assert read_back(to_json(diagnosis))["findings"][0]["last"] is None
     assert read_back(to_json(diagnosis))["key_figures"]["error"] is None

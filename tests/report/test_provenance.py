@@ -41,15 +41,15 @@ def test_long_lists_are_told_by_their_beginning():
 
 
 def test_what_nobody_would_read_is_cut():
-    told = in_words({"config": {f"setting {k}": "x" * 100 for k in range(9)}})["config"]
-    assert len(told) < 550
-    assert told.endswith(" … (in full in the table's file)")
+    words = in_words({"config": {f"setting {k}": "x" * 100 for k in range(9)}})["config"]
+    assert len(words) < 550
+    assert words.endswith(" … (in full in the table's file)")
     assert in_words({"config": "word " * 99})["config"] == "word " * 99
 
 
 def test_what_a_configuration_repeats_is_said_once():
-    told = in_words({"seed": 1, "config": {"seed": 1, "width": 8}, "other": {"seed": 2}})
-    assert told == {"seed": "1", "config": "width 8", "other": "seed 2"}
+    words = in_words({"seed": 1, "config": {"seed": 1, "width": 8}, "other": {"seed": 2}})
+    assert words == {"seed": "1", "config": "width 8", "other": "seed 2"}
 
 
 def test_names_are_words():

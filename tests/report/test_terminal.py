@@ -38,9 +38,9 @@ def test_a_claim_is_told_by_its_id_its_statement_and_its_verdict(claim):
 
 def test_sentences_are_broken_between_words_beside_their_points(study):
     long = replace(study, sentences=("antidisestablishment " * 12,) * 2, shown=("rank",))
-    told = [line for line in printed(long, width=60).splitlines() if "antidis" in line]
-    assert {line[:2] for line in told} == {"• ", "  "}
-    assert {word for line in told for word in line.split()} == {"•", "antidisestablishment"}
+    found = [line for line in printed(long, width=60).splitlines() if "antidis" in line]
+    assert {line[:2] for line in found} == {"• ", "  "}
+    assert {word for line in found for word in line.split()} == {"•", "antidisestablishment"}
 
 
 def test_findings_are_told_once(diagnosis):
@@ -56,26 +56,26 @@ def test_key_figures_are_one_line_without_those_not_known(diagnosis):
 
 
 def test_medians_by_layer_a_table_for_each_model(study):
-    text, told = printed(study), lines(study)
+    text, found = printed(study), lines(study)
     assert "Relative residual ‖res(X)‖ / ‖X‖, BERT, median over the samples" in text
     assert ", ViT, median" in text
-    assert told.count(["layer", "full", "causal"]) == 2
-    assert told.count(["8", "10^−3,280.0", "10^−3.28"]) == 2
-    assert told.count(["10", "exactly", "0", "exactly", "0"]) == 2
+    assert found.count(["layer", "full", "causal"]) == 2
+    assert found.count(["8", "10^−3,280.0", "10^−3.28"]) == 2
+    assert found.count(["10", "exactly", "0", "exactly", "0"]) == 2
 
 
 def test_settings_under_their_own_name(study):
-    told = lines(replace(study, shown=("rank",)))
-    start = told.index(["window", "full", "causal"])
-    assert told[start + 1 : start + 3] == [["1", "7", "7"], ["2.5", "17.5", "17.5"]]
+    found = lines(replace(study, shown=("rank",)))
+    start = found.index(["window", "full", "causal"])
+    assert found[start + 1 : start + 3] == [["1", "7", "7"], ["2.5", "17.5", "17.5"]]
 
 
 def test_lengths_with_a_column_for_each_metric(lengths):
-    text, told = printed(lengths), lines(lengths)
+    text, found = printed(lengths), lines(lengths)
     assert "by length, median over the samples, after the last layer" in text
-    assert ["length", "Share", "of", "the", "residual", "Projection"] in told
-    assert ["0", "1.5", "1.5"] in told
-    assert ["bias", "0.0625", "0.0625"] in told
+    assert ["length", "Share", "of", "the", "residual", "Projection"] in found
+    assert ["0", "1.5", "1.5"] in found
+    assert ["bias", "0.0625", "0.0625"] in found
 
 
 def test_what_was_not_measured_is_blank_and_what_is_not_known_a_dash(study):
@@ -85,9 +85,9 @@ def test_what_was_not_measured_is_blank_and_what_is_not_known_a_dash(study):
         ("b", 1, "rank", 2.0),
         names=("variant", "layer", "metric", "value"),
     )
-    told = lines(replace(study, table=table))
-    assert ["0", "3"] in told
-    assert ["1", "–", "2"] in told
+    found = lines(replace(study, table=table))
+    assert ["0", "3"] in found
+    assert ["1", "–", "2"] in found
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -141,7 +141,7 @@ def test_metrics_that_are_one_number_each_are_rows(study):
         ("causal", "mean_cosine", 1.0),
         names=("variant", "metric", "value"),
     )
-    told = lines(replace(study, table=table))
-    assert ["full", "causal"] in told
-    assert ["Rank", "3", "2"] in told
-    assert ["Mean", "cosine", "0.5", "1"] in told
+    found = lines(replace(study, table=table))
+    assert ["full", "causal"] in found
+    assert ["Rank", "3", "2"] in found
+    assert ["Mean", "cosine", "0.5", "1"] in found

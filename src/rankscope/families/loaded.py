@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.checks import valid_mask, whole
-from rankscope.display import cut
+from rankscope.display import card, cut, paragraph
 from rankscope.errors import InputError, KindError, ShapeError, SourceError
 from rankscope.families.family import Family, Original
 from rankscope.families.probe import image_shape, sees_images
 from rankscope.families.verification import Verification
 from rankscope.network import Network
+from rankscope.numerals import short
 from rankscope.streams import global_stream, stream
 from rankscope.tracing import captured_input, evaluating, with_replaced_state
 
@@ -39,13 +40,19 @@ class Loaded:
     processor: Any = None
 
     def __repr__(self) -> str:
+        return f"Loaded {cut(self.name)} ({self._about}): {cut(self.network.spec.describe(), 300)}"
+
+    def _repr_html_(self) -> str:
+        network = cut(self.network.spec.describe(), 2000)
+        return card(f"Loaded {cut(self.name)}", paragraph(self._about), paragraph(network))
+
+    @property
+    def _about(self) -> str:
         reads = "images" if self.sees_images else "token ids"
         if self.tokenizer is not None:
             reads = "text"
-        return (
-            f"Loaded {cut(self.name)} ({self.family.name}, reads {reads}; equal to the original to "
-            f"{self.verification.worst:.1e}): {cut(self.network.spec.describe(), 300)}"
-        )
+        error = short(self.verification.worst, digits=2)
+        return f"{self.family.name}, reads {reads}; equal to the original to {error}"
 
     @property
     def body(self) -> Original:

@@ -17,7 +17,7 @@ from rankscope.families.llama import Llama
 from rankscope.families.loaded import Loaded, fresh
 from rankscope.families.neox import NeoX
 from rankscope.families.probe import probe
-from rankscope.families.sources import initialised, pretrained
+from rankscope.families.sources import initialise, load_pretrained
 from rankscope.families.t5 import T5
 from rankscope.families.verification import TOLERANCES, Verification, compare
 from rankscope.families.vit import ViT
@@ -78,10 +78,10 @@ def load(
         options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
         name = str(source)
         if init:
-            model, tokenizer, processor = initialised(name, seed, options)
+            model, tokenizer, processor = initialise(name, seed, options)
         else:
             options |= {"dtype": dtype or "auto", "device_map": device_map}
-            model, tokenizer, processor = pretrained(name, options, pickled=pickled)
+            model, tokenizer, processor = load_pretrained(name, options, pickled=pickled)
     model = _placed(model, device, dtype)
     return build(
         model,

@@ -22,7 +22,7 @@ Source = tuple[nn.Module, Any, Any]
 """A model, its tokeniser or None, its image processor or None."""
 
 
-def initialised(name: str, seed: int, options: dict[str, Any]) -> Source:
+def initialise(name: str, seed: int, options: dict[str, Any]) -> Source:
     """A model with random weights, from a built-in name, a folder or a Hub id."""
     if name in BUILTIN and not Path(name).is_dir():
         config = BUILTIN[name]()
@@ -36,7 +36,7 @@ def initialised(name: str, seed: int, options: dict[str, Any]) -> Source:
     return model.eval(), tokenizer, None
 
 
-def pretrained(name: str, options: dict[str, Any], *, pickled: bool) -> Source:
+def load_pretrained(name: str, options: dict[str, Any], *, pickled: bool) -> Source:
     """A model with its own weights, from a folder or a Hub id."""
     place = _where(name)
     name = str(Path(name).expanduser()) if place["local_files_only"] else name

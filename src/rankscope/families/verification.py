@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from rankscope.errors import VerificationError
 from rankscope.families.family import Family, Original
 from rankscope.network import Network
+from rankscope.numerals import short
 from rankscope.tracing import captured_states
 
 if TYPE_CHECKING:
@@ -53,14 +54,16 @@ class Verification:
         for layer, error in enumerate(self.errors, start=1):
             if not error <= self.tolerance:
                 raise VerificationError(
-                    f"{self.family}: our layer {layer} differs from the original by {error:.2e} "
-                    f"(relative, {self.tolerance:.0e} allowed); the conversion does not fit this "
-                    "model. rankscope.trace works on it without conversion."
+                    f"{self.family}: our layer {layer} differs from the original by "
+                    f"{short(error)} (relative, {short(self.tolerance, digits=1)} allowed); the "
+                    "conversion does not fit this model. rankscope.trace works on it without "
+                    "conversion."
                 )
 
     def __str__(self) -> str:
-        rows = [f"  layer {k:>3}   {error:.2e}" for k, error in enumerate(self.errors, start=1)]
-        head = f"{self.family}: relative error of each layer (tolerance {self.tolerance:.0e})"
+        rows = [f"  layer {k:>3}   {short(error)}" for k, error in enumerate(self.errors, start=1)]
+        allowed = short(self.tolerance, digits=1)
+        head = f"{self.family}: relative error of each layer (tolerance {allowed})"
         return "\n".join([head, *rows])
 
 

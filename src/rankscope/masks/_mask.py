@@ -19,6 +19,7 @@ from rankscope.checks import whole
 from rankscope.display import card, cut, grid, paragraph
 from rankscope.errors import InputError, SpecError
 from rankscope.masks._codes import Codes, find_codes, merge, span_codes
+from rankscope.numerals import short
 
 MOST_EDGES = 2**26
 """More edges than this are not listed: sixty-seven million are a gigabyte already."""
@@ -154,8 +155,9 @@ class Mask(ABC):
         """Raise before a list of edges fills the memory."""
         if edges > MOST_EDGES:
             raise InputError(
-                f"the mask {self} of {tokens} tokens has {edges:.3g} edges or more, of which at "
-                f"most {MOST_EDGES:.3g} are listed; ask for fewer tokens or a sparser mask."
+                f"the mask {self} of {tokens} tokens has {short(float(edges))} edges or more, of "
+                f"which at most {short(float(MOST_EDGES))} are listed; ask for fewer tokens or a "
+                "sparser mask."
             )
 
     def __or__(self, other: object) -> "Mask":

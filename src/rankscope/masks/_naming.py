@@ -83,13 +83,13 @@ def as_mask(mask: "str | Mask | Tensor", *, seed: int = 0) -> Mask:
         )
     return union(
         *(
-            intersection(*(_named(name.strip(), mask, seed) for name in both.split("&")))
+            intersection(*(_read_name(name.strip(), mask, seed) for name in both.split("&")))
             for both in mask.split("|")
         )
     )
 
 
-def _named(written: str, text: str, seed: int) -> Mask:
+def _read_name(written: str, text: str, seed: int) -> Mask:
     """One name of the whole ``text``, which errors show."""
     name, *numbers = written.split(":")
     if name not in NAMES:

@@ -28,7 +28,7 @@ from rankscope.shapes import Hidden
 PerToken = Float[Tensor, "batch token"]
 PerFeature = Float[Tensor, "batch feature"]
 Scalars = Float[Tensor, " batch"]
-Held = TypeVar("Held", bound=tuple[Any, ...])
+Samples = TypeVar("Samples", bound=tuple[Any, ...])
 
 _FINEST = 1e-7  # asking for more only costs steps: float64 is spent
 _MAX_STEPS = 100  # 10 to 25 are usual
@@ -71,10 +71,10 @@ class RowOptimum(NamedTuple):
     weights: PerToken
 
 
-def pick(held: Held, which: Tensor) -> Held:
+def pick(samples: Samples, which: Tensor) -> Samples:
     """The samples of a named tuple of tensors at an index or under a boolean mask."""
-    parts = (pick(part, which) if isinstance(part, tuple) else part[which] for part in held)
-    return type(held)(*parts)
+    parts = (pick(part, which) if isinstance(part, tuple) else part[which] for part in samples)
+    return type(samples)(*parts)
 
 
 def largest_row_sum(tokens: Hidden, center: PerFeature) -> Scalars:
@@ -172,7 +172,7 @@ def _start(columns: Columns, box: Box, tolerance: float) -> _Path:
     center = Box(middle - 0.9 * half, middle + 0.9 * half).clip(torch.zeros_like(middle))
     spread = columns.tokens.abs().mean(-2).clamp(min=1e-12)
     level = torch.ones_like(spread[:, 0])
-    sign, size = _rounded(columns, center, spread, level)
+    sign, size = _round_residuals(columns, center, spread, level)
     sums = size.sum(-1)
     top = 2 * sums.amax(-1) - sums.mean(-1) + 0.01
     slack = top[:, None] - sums
@@ -184,7 +184,7 @@ def _start(columns: Columns, box: Box, tolerance: float) -> _Path:
     )  # fmt: skip
 
 
-def _rounded(
+def _round_residuals(
     columns: Columns, center: PerFeature, spread: PerFeature, level: Scalars
 ) -> tuple[Hidden, Hidden]:
     """Each residual over its rounded size, and that size ``√(r² + ε²)``."""
@@ -221,7 +221,7 @@ def _advance(path: _Path) -> _Path:
 
 def _linearise(path: _Path) -> _Equations:
     n, d = path.columns.tokens.shape[-2:]
-    pull, size = _rounded(path.columns, path.center, path.spread, path.level)
+    pull, size = _round_residuals(path.columns, path.center, path.spread, path.level)
     trust = (1 - path.damping)[:, None, None]
     return _Equations(
         pull,

@@ -12,6 +12,7 @@ from rankscope.checks import measurable
 from rankscope.errors import InputError
 from rankscope.metrics._centers import mean_center, median_center, optimal_center
 from rankscope.metrics._norms import Norm, matrix_norm
+from rankscope.numerals import short
 from rankscope.shapes import PerSample, TokenMask, Tokens
 
 Center = Literal["mean", "median", "optimal"]
@@ -182,9 +183,10 @@ def _subtract(
 def _fitting(size: PerSample, x: Tokens) -> PerSample:
     """A norm that fits into its dtype; sums over many large entries may not."""
     if not bool(torch.isfinite(size.detach()).all()):
+        largest = short(float(x.detach().abs().max()), digits=2)
         raise InputError(
-            f"the norm of x does not fit into {x.dtype}: entries go up to "
-            f"{float(x.detach().abs().max()):.2g}; scale x down, or compute in a wider dtype."
+            f"the norm of x does not fit into {x.dtype}: entries go up to {largest}; scale x "
+            "down, or compute in a wider dtype."
         )
     return size
 

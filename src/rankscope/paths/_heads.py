@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rankscope.checks import measured_tokens
+from rankscope.display import card, some, table
 from rankscope.network import Network
 from rankscope.numerals import short
 from rankscope.paths._frozen import FrozenAttention, FrozenStep, Streams, frozen_steps
@@ -41,6 +42,17 @@ class HeadShares:
             f"largest mean residual share {short(shares[layer, head])}, of head {head} in layer "
             f"{layer}"
         )
+
+    def _repr_html_(self) -> str:
+        """Mean residual shares: a row for each layer, a column for each head."""
+        layers, heads = self.contributions.shape[:2]
+        shares = mean_shares(self.columns, "layer", "head")
+        columns, rows = some(range(heads)), some(range(1, layers + 1))
+        cells = [
+            [layer, *(short(shares[layer, head], digits=2) for head in columns)] for layer in rows
+        ]
+        header = ["layer", *(f"head {head}" for head in columns)]
+        return card("Mean residual shares of all paths through each head", table(header, cells))
 
     @property
     def table(self) -> "polars.DataFrame":

@@ -7,10 +7,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rankscope.checks import whole
-from rankscope.display import cut
+from rankscope.display import MOST_ROWS, card, cut, paragraph, table
 from rankscope.errors import InputError
 from rankscope.metrics import dispersion
 from rankscope.network import Network
+from rankscope.numerals import short
 from rankscope.paths._frozen import (
     FrozenAttention,
     FrozenBranch,
@@ -42,16 +43,32 @@ class TopPaths:
     missed_at_most: float
 
     def __repr__(self) -> str:
-        verdict = "proven" if self.proven else f"up to {self.missed_at_most:.3g} missed"
-        first = cut(f"{self.values[0]:.4g}: {self.paths[0]}", 400)
+        verdict = "proven" if self.proven else f"up to {short(self.missed_at_most)} missed"
+        first = cut(f"{short(self.values[0], digits=4)}: {self.paths[0]}", 400)
         return f"TopPaths, {len(self.paths)} of them, {verdict}; the largest {first}"
 
     def __str__(self) -> str:
         rows = [
-            f"{value:10.4g}  {path}" for path, value in zip(self.paths, self.values, strict=True)
+            f"{short(value, digits=4):>10}  {path}"
+            for path, value in zip(self.paths, self.values, strict=True)
         ]
-        verdict = "proven" if self.proven else f"not proven: up to {self.missed_at_most:.3g} missed"
-        return "\n".join([*rows, verdict])
+        return "\n".join([*rows, self._verdict()])
+
+    def _repr_html_(self) -> str:
+        """The largest ones, and what is known about those left out."""
+        pairs = list(zip(self.paths, self.values, strict=True))[:MOST_ROWS]
+        rows = [(cut(str(path)), short(value, digits=4)) for path, value in pairs]
+        more = f"the largest {len(rows)} of {len(self.paths)}; " * (len(rows) < len(self.paths))
+        return card(
+            "Paths by residual contribution",
+            table(["path", "residual contribution"], rows),
+            paragraph(f"{more}{self._verdict()}"),
+        )
+
+    def _verdict(self) -> str:
+        if self.proven:
+            return "proven"
+        return f"not proven: up to {short(self.missed_at_most)} missed"
 
 
 def top_paths(

@@ -55,7 +55,7 @@ def _charts(result: Result) -> list[Section]:
 
 def _tables(result: Result) -> list[Section]:
     return [
-        Section(_heading(grid), _told(grid), None, grid.few(_MOST_COLUMNS))
+        Section(_heading(grid), _note(grid), None, grid.few(_MOST_COLUMNS))
         for grid in grids(result)
     ]
 
@@ -67,8 +67,8 @@ def _heading(grid: Grid) -> str:
     return f"{what or 'All metrics'} by {grid.place}, in figures"
 
 
-def _told(grid: Grid) -> str:
-    told = [f"{grid.statistic}s over the samples"] if grid.statistic else []
-    told += ["after the last layer"] if grid.last_layer else []
-    text = ", ".join(told)
+def _note(grid: Grid) -> str:
+    words = [f"{grid.statistic}s over the samples"] if grid.statistic else []
+    words += ["after the last layer"] if grid.last_layer else []
+    text = ", ".join(words)
     return f"{text[:1].upper()}{text[1:]}." if text else ""

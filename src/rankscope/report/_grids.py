@@ -73,7 +73,7 @@ class Grid:
             return replace(self, places=known, curves=kept)
         shared = [at for at in sorted(known) if 2 * having[at] >= len(kept)] or sorted(known)
         last = [at for at in [max(known)] if at not in shared]
-        places = [*thinned(shared, most - len(last)), *last]
+        places = [*thin(shared, most - len(last)), *last]
         return replace(self, places=[*places, *[None] * (having.get(None, 0) > 0)], curves=kept)
 
     def name(self, curve: str) -> str:
@@ -98,7 +98,7 @@ def grids(result: Result, *, apart: Sequence[str] = ()) -> list[Grid]:
     """
     metrics = result.shown or result.summary["metric"].unique(maintain_order=True).to_list()
     found = [grid for metric in metrics for grid in _of_metric(result, metric, apart)]
-    return [_joined(list(alike)) for _, alike in groupby(found, _kind)]
+    return [_join(list(alike)) for _, alike in groupby(found, _kind)]
 
 
 def statistic(result: Result, metric: str) -> Statistic:
@@ -109,7 +109,7 @@ def statistic(result: Result, metric: str) -> Statistic:
     return "mean" if any(each.figure in MEANS for each in about) else "median"
 
 
-def thinned(places: Sequence[Any], most: int) -> list[Any]:
+def thin(places: Sequence[Any], most: int) -> list[Any]:
     """The first ones and evenly spaced ones up to the last, if there are more than ``most``."""
     if len(places) <= most:
         return list(places)
@@ -121,10 +121,10 @@ def thinned(places: Sequence[Any], most: int) -> list[Any]:
 def _of_metric(result: Result, metric: str, apart: Sequence[str]) -> Iterator[Grid]:
     """A grid for each label that gets its own, if others name curves; what was varied always."""
     rows = result.summary.filter(pl.col("metric") == metric)
-    if not any(_varied(rows, name) > 1 for name in _LABELS if name not in apart):
+    if not any(_count_values(rows, name) > 1 for name in _LABELS if name not in apart):
         apart = ()
-    by = [name for name in ("parameter", *apart) if _varied(rows, name) > 0]
-    several = [name for name in apart if _varied(rows, name) > 1]
+    by = [name for name in ("parameter", *apart) if _count_values(rows, name) > 0]
+    several = [name for name in apart if _count_values(rows, name) > 1]
     for part in rows.partition_by(by, maintain_order=True) if by else [rows]:
         about = ", ".join(str(part[name][0]) for name in several)
         yield _grid(part, metric, about, statistic(result, metric), apart)
@@ -134,7 +134,7 @@ def _grid(
     rows: pl.DataFrame, metric: str, about: str, shown: Statistic, apart: Sequence[str]
 ) -> Grid:
     place = _place(rows)
-    last_layer = place == "length" and _varied(rows, "layer") > 1
+    last_layer = place == "length" and _count_values(rows, "layer") > 1
     if last_layer:
         rows = rows.filter(pl.col("layer") == pl.col("layer").max())
     varied = (rows.row(0, named=True).get("parameter") or "setting").replace("_", " ")
@@ -164,12 +164,12 @@ def _grid(
 
 
 def _place(rows: pl.DataFrame) -> str:
-    """The column along which a metric is told; its own name if it is told once."""
-    if _varied(rows, "setting") > 0 and _varied(rows, "layer") <= 1:
+    """The column that a metric varies along; ``METRIC`` if it is a single number."""
+    if _count_values(rows, "setting") > 0 and _count_values(rows, "layer") <= 1:
         return "setting"
-    if _varied(rows, "length") > 0:
+    if _count_values(rows, "length") > 0:
         return "length"
-    return "layer" if _varied(rows, "layer") > 0 else METRIC
+    return "layer" if _count_values(rows, "layer") > 0 else METRIC
 
 
 def _kind(grid: Grid) -> tuple[str, ...]:
@@ -179,7 +179,7 @@ def _kind(grid: Grid) -> tuple[str, ...]:
     return (grid.place, grid.statistic, grid.about, *grid.curves)
 
 
-def _joined(alike: Sequence[Grid]) -> Grid:
+def _join(alike: Sequence[Grid]) -> Grid:
     """Several metrics as one grid: of one curve side by side, of one place below each other."""
     first = alike[0]
     if first.place != METRIC and len(alike) > 1:
@@ -202,5 +202,5 @@ def _joined(alike: Sequence[Grid]) -> Grid:
     )
 
 
-def _varied(rows: pl.DataFrame, column: str) -> int:
+def _count_values(rows: pl.DataFrame, column: str) -> int:
     return rows[column].drop_nulls().n_unique() if column in rows.columns else 0

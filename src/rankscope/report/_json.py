@@ -17,7 +17,7 @@ def to_json(
     it is asked for. NaN becomes None, and infinities the words "inf" and "-inf": they are findings
     (minus infinity: all tokens exactly equal), and ``float`` reads them back.
     """
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "id": result.id,
         "title": result.title,
         "question": result.question,
@@ -31,7 +31,7 @@ def to_json(
         "provenance": result.provenance,
         "files": files or {},
     }
-    return {key: _finite(value) for key, value in told.items()}
+    return {key: _finite(value) for key, value in fields.items()}
 
 
 def _finite(value: Any) -> Any:

@@ -22,21 +22,21 @@ def inline(text: str) -> str:
     # Split at code first, so that stars inside it stay stars: every other part is code.
     parts = _CODE.split(text)
     return "".join(
-        f"<code>{escape(part)}</code>" if index % 2 else _marked(part)
+        f"<code>{escape(part)}</code>" if index % 2 else _mark(part)
         for index, part in enumerate(parts)
     )
 
 
 def paragraphs(text: str) -> str:
-    """Paragraphs and lists, told apart by empty lines."""
+    """Paragraphs and lists, separated by empty lines."""
     found = (part.strip() for part in re.split(r"\n\s*\n", text))
     return "\n".join(_block(part) for part in found if part)
 
 
 def sentences(result: Result) -> list[str]:
     """What a result says beside its findings, which are shown on their own."""
-    told = [each.sentence for each in result.findings]
-    return [said for said in result.sentences if not any(each in said for each in told)]
+    shown = [each.sentence for each in result.findings]
+    return [said for said in result.sentences if not any(each in said for each in shown)]
 
 
 def without_marks(text: str) -> str:
@@ -53,6 +53,6 @@ def _block(text: str) -> str:
     return f"<ul{many}>\n{points}\n</ul>"
 
 
-def _marked(text: str) -> str:
+def _mark(text: str) -> str:
     text = _BOLD.sub(r"<strong>\1</strong>", escape(text))
     return _POWER.sub(lambda m: f"10<sup>{'−' if m[1] else ''}{m[2]}</sup>", text)

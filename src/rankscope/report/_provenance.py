@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 _MOST: Final = 16
-"""Entries from which a list is told by its first ones."""
+"""Entries above which only the first few of a list are shown."""
 _FIRST: Final = 3
 _LONGEST: Final = 500
 
@@ -21,21 +21,21 @@ def in_words(provenance: Mapping[str, Any]) -> dict[str, str]:
         else value
         for key, value in provenance.items()
     }
-    return {key: _cut(told) for key, told in _entries(once)}
+    return {key: _cut(text) for key, text in _entries(once)}
 
 
-def _cut(told: str) -> str:
+def _cut(text: str) -> str:
     """What is too long to be read, as its beginning; files and JSON have all of it."""
-    if len(told) <= _LONGEST:
-        return told
-    return f"{told[:_LONGEST].rsplit(' ', 1)[0]} … (in full in the table's file)"
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[:_LONGEST].rsplit(' ', 1)[0]} … (in full in the table's file)"
 
 
 def _entries(values: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     for key, value in values.items():
-        told = _words(value)
-        if told:
-            yield key.replace("_", " "), told
+        text = _words(value)
+        if text:
+            yield key.replace("_", " "), text
 
 
 def _words(value: Any) -> str:
@@ -47,18 +47,18 @@ def _words(value: Any) -> str:
         return f"{value:g}"
     if isinstance(value, list | tuple):
         pairs = _pairs(value)
-        return _joined([_inner(each) for each in value]) if pairs is None else _words(pairs)
+        return _join([_inner(each) for each in value]) if pairs is None else _words(pairs)
     if isinstance(value, Mapping):
         inner = {key: _inner(each) for key, each in value.items()}
-        return _joined([f"{key} {told}" for key, told in _entries(inner)])
+        return _join([f"{key} {text}" for key, text in _entries(inner)])
     return str(value)
 
 
 def _inner(value: Any) -> str:
     """A value inside another: what has names of its own stands in parentheses."""
-    told = _words(value)
+    text = _words(value)
     named = isinstance(value, Mapping) or _pairs(value) is not None
-    return f"({told})" if named and told else told
+    return f"({text})" if named and text else text
 
 
 def _pairs(value: Any) -> dict[str, Any] | None:
@@ -72,8 +72,8 @@ def _pairs(value: Any) -> dict[str, Any] | None:
     return None
 
 
-def _joined(told: Iterable[str]) -> str:
-    kept = [each for each in told if each]
+def _join(texts: Iterable[str]) -> str:
+    kept = [each for each in texts if each]
     between = "; " if any(", " in each for each in kept) else ", "
     if len(kept) > _MOST:
         kept = [*kept[:_FIRST], f"… ({len(kept)} in all)"]

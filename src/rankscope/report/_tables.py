@@ -49,7 +49,7 @@ def _of_frame(frame: pl.DataFrame) -> str:
     for values in frame.iter_rows():
         first, *others = map(_cell, values, numeric)
         rows.append("".join([first if numeric[0] else _row_head(_words(values[0])), *others]))
-    return _framed(heads, rows)
+    return _html_table(heads, rows)
 
 
 def _of_grid(grid: Grid) -> str:
@@ -66,7 +66,7 @@ def _of_grid(grid: Grid) -> str:
         + "".join(_figure(cell, whole) for cell in grid.column(curve))
         for curve in grid.curves
     ]
-    return _framed(heads, rows)
+    return _html_table(heads, rows)
 
 
 def _place(grid: Grid, place: Any) -> str:
@@ -79,7 +79,7 @@ def _is_whole(cell: Cell) -> bool:
 
 
 def _figure(cell: Cell | None, whole: Mapping[str, bool]) -> str:
-    """A number of a grid; one of a metric that is whole throughout is told as such."""
+    """A number of a grid; one of a metric that is whole throughout is shown as such."""
     if cell is None or cell.value is None or math.isnan(cell.value):
         return _data(_NOTHING)
     value = cell.value
@@ -106,7 +106,7 @@ def _words(value: Any) -> str:
     return str(value)
 
 
-def _framed(heads: Sequence[str], rows: Sequence[str]) -> str:
+def _html_table(heads: Sequence[str], rows: Sequence[str]) -> str:
     body = "\n".join(f"<tr>{row}</tr>" for row in rows)
     return (
         '<div class="table" tabindex="0"><table>\n'

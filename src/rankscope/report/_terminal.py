@@ -38,11 +38,11 @@ def show(result: Result, console: Console | None = None) -> None:
     _print(console, _title(result))
     if result.question != result.title:
         _print(console, Text(result.question))
-    told = [(Text(each.variant, _STYLE[each.fate]), each.sentence) for each in result.findings]
-    for rows in (told, [(Text("•"), each) for each in sentences(result)]):
+    findings = [(Text(each.variant, _STYLE[each.fate]), each.sentence) for each in result.findings]
+    for rows in (findings, [(Text("•"), each) for each in sentences(result)]):
         if rows:
             console.print()
-            console.print(_listed(rows))
+            console.print(_list_sentences(rows))
     known = known_figures(result.key_figures)
     if known:
         console.print()
@@ -83,13 +83,13 @@ def _title(result: Result) -> Text:
     return title
 
 
-def _listed(rows: Iterable[tuple[Text, str]]) -> Table:
+def _list_sentences(rows: Iterable[tuple[Text, str]]) -> Table:
     """Sentences below each other, each beside its label and broken between words."""
-    listed = Table.grid(padding=(0, 1))
-    listed.add_column(no_wrap=True)
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(no_wrap=True)
     for label, sentence in rows:
-        listed.add_row(label, Text(without_marks(sentence)))
-    return listed
+        grid.add_row(label, Text(without_marks(sentence)))
+    return grid
 
 
 def _heading(grid: Grid) -> str:
@@ -97,13 +97,13 @@ def _heading(grid: Grid) -> str:
     entry = entry_of(grid.metric)
     symbol = "" if entry.symbol in entry.title.lower() else entry.symbol
     title = f"{entry.title} {symbol}".strip() if grid.metric and grid.place != METRIC else ""
-    told = [
+    words = [
         f"{grid.statistic} over the samples" if grid.statistic else "",
         "after the last layer" if grid.last_layer else "",
     ]
     if not title and not grid.about:
-        told = [(", ".join(filter(None, told)) or "in figures").capitalize()]
-    return ", ".join(filter(None, [title, grid.about, *told]))
+        words = [(", ".join(filter(None, words)) or "in figures").capitalize()]
+    return ", ".join(filter(None, [title, grid.about, *words]))
 
 
 def _table(grid: Grid) -> Table:

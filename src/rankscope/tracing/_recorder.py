@@ -91,7 +91,7 @@ class Recorder:
         pattern = attention.pattern(*args)
         for measure in self._attention:
             compute = partial(measure.compute, token_mask=self._on(pattern, self._token_mask))
-            self._keep(measure, self._checked(measure.name, compute, pattern))
+            self._keep(measure, self._apply(measure.name, compute, pattern))
 
     def _measure(self, hidden: Tensor) -> None:
         if self._token_first and hidden.ndim == 3:
@@ -104,26 +104,26 @@ class Recorder:
                 "(batch, token, feature); name blocks that work on sequences."
             )
         self._samples = hidden.shape[0]
-        measured = self._fitted(hidden)
+        measured = self._fit_mask(hidden)
         found: dict[str, Any] = {}
         for measure in self._states:
             if measure.of in _FOUND_ONCE and measure.of not in found:
                 prepare = partial(_FOUND_ONCE[measure.of], token_mask=measured)
-                found[measure.of] = self._checked(measure.name, prepare, hidden)
+                found[measure.of] = self._apply(measure.name, prepare, hidden)
             if measure.of in found:
-                value = self._checked(measure.name, measure.compute, found[measure.of])
+                value = self._apply(measure.name, measure.compute, found[measure.of])
             else:
                 compute = partial(measure.compute, token_mask=measured)
-                value = self._checked(measure.name, compute, hidden)
+                value = self._apply(measure.name, compute, hidden)
             self._keep(measure, value)
 
-    def _checked(self, name: str, compute: Callable[[Any], Any], tensor: Any) -> Any:
+    def _apply(self, name: str, compute: Callable[[Any], Any], tensor: Any) -> Any:
         try:
             return compute(tensor)
         except RankscopeError as error:
             raise type(error)(f"layer {self._layer}, {name}: {error}") from error
 
-    def _fitted(self, hidden: Tensor) -> Tensor | None:
+    def _fit_mask(self, hidden: Tensor) -> Tensor | None:
         """The mask of the tokens to measure, as wide as the hidden states.
 
         PyTorch's nested fast path cuts a batch to its longest sequence; what it cut was padding.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from torch import nn
 
-from rankscope.display import card, cut, listed, mean, paragraph, some, span, table
+from rankscope.display import card, cut, list_words, mean, paragraph, some, span, table
 from rankscope.errors import InputError
 from rankscope.network import Network
 from rankscope.numerals import short
@@ -81,7 +81,7 @@ class Trace:
 
     def __repr__(self) -> str:
         seed = "" if self.provenance.seed is None else f", seed {self.provenance.seed}"
-        metrics = listed(list(dict.fromkeys(map(str, self.columns["metric"]))))
+        metrics = list_words(list(dict.fromkeys(map(str, self.columns["metric"]))))
         return (
             f"Trace of {cut(self.provenance.model)}{seed}: layers {span(self.columns['layer'])}, "
             f"samples {span(self.columns['sample'])}; {metrics}"

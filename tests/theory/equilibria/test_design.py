@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from rankscope.errors import InputError, KindError, ShapeError, SpecError
+from rankscope.errors import InputError, KindError, ShapeError, SpecError, UnsupportedModelError
 from rankscope.network import Causal, Explicit, Network, Spec, Sphere
 from rankscope.theory import design_values, norm_preimage, step_jacobian
 
@@ -128,6 +128,18 @@ def test_preimages_by_hand():
     assert torch.allclose(norm_preimage(rms, x), expected)
 
 
+def test_a_norm_that_only_inherits_is_refused():
+    """What a subclass computes is not known, so no inverse of its parent's rule is tried."""
+
+    class Doubled(nn.LayerNorm):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    for norm in (Doubled(4), type("Other", (Sphere,), {})()):
+        with pytest.raises(UnsupportedModelError, match="rule is not known"):
+            norm_preimage(norm, torch.eye(4))
+
+
 def test_tokens_of_mean_square_one_pass_for_what_the_norm_returns():
     """With an eps they would have come from infinitely far; in float64, far enough is as good."""
     norm = nn.RMSNorm(2, eps=1e-5, dtype=torch.float64)
@@ -162,7 +174,7 @@ def test_what_cannot_be_designed_says_why(lively, tokens):
     flat = tokens(1, 4).repeat(3, 1)
     with pytest.raises(InputError, match=r"condition number .*x has rank 1"):
         design_values(flat, net)
-    with pytest.raises(InputError, match=r"5 tokens have condition number inf \(4 columns"):
+    with pytest.raises(InputError, match=r"5 tokens have condition number ∞ \(4 columns"):
         design_values(tokens(5, 4), net)
     zero = torch.zeros(1, 1, 4, 4, dtype=torch.float64)
     with pytest.raises(InputError, match="attention that is invertible"):
@@ -192,7 +204,7 @@ def test_bad_arguments_are_answered_with_sentences(lively, tokens):
         design_values(x.repeat(2, 1, 1), net)
     with pytest.raises(KindError, match="expected a Network"):
         design_values(x, nn.Linear(4, 4))
-    with pytest.raises(KindError, match="the norm is a Linear"):
+    with pytest.raises(UnsupportedModelError, match="a Linear is a norm whose rule is not known"):
         norm_preimage(nn.Linear(4, 4), x)
     with pytest.raises(InputError, match="nan at"):
         design_values(x * float("nan"), net)

@@ -10,7 +10,18 @@ from torch.nn.utils import skip_init
 from rankscope.checks import finite, real
 from rankscope.errors import InputError, KindError, ShapeError, SpecError
 from rankscope.metrics import numerical_rank
-from rankscope.network import Attention, Block, Mask, Network, Sight, Sphere, Step, sight
+from rankscope.network import (
+    Attention,
+    Block,
+    Mask,
+    Network,
+    NormRule,
+    Sight,
+    Step,
+    norm_rule,
+    sight,
+)
+from rankscope.numerals import short
 from rankscope.shapes import Hidden
 
 Rows = Float[Tensor, "token feature"]
@@ -69,37 +80,31 @@ def norm_preimage(norm: nn.Module, x: Tensor, *, c: float | Tensor | None = None
     if x.ndim != 2:
         raise ShapeError(f"x has shape {tuple(x.shape)}, expected (token, feature).")
     scale = _check_scale(c, x)
-    if isinstance(norm, nn.Identity):
+    rule = norm_rule(norm, x.dtype)
+    if rule is None:
         if scale is not None:
             raise InputError("c was given, but no norm follows the step; leave c out.")
         return x
-    if isinstance(norm, Sphere):
-        direction, natural = x, x.new_ones(())
-    elif isinstance(norm, nn.LayerNorm | nn.RMSNorm):
-        direction, natural = _undo_affine(norm, x)
-    else:
-        raise KindError(
-            f"the norm is a {type(norm).__name__}, expected LayerNorm, RMSNorm or Sphere."
-        )
+    direction, natural = _undo_affine(rule, x)
     before = direction * (natural if scale is None else scale)
     _check_range(norm, x, before, chosen=scale is not None)
     return before
 
 
-def _undo_affine(norm: nn.LayerNorm | nn.RMSNorm, x: Rows) -> tuple[Rows, Tensor]:
+def _undo_affine(rule: NormRule, x: Rows) -> tuple[Rows, Tensor]:
     """Tokens before gain and bias, and the scale they had before the norm divided by it."""
-    bias = getattr(norm, "bias", None)
-    z = x if bias is None else x - bias
-    if norm.weight is not None:
+    z = x if rule.bias is None else x - rule.bias
+    if rule.gain is not None:
         # A feature of gain zero says nothing about its preimage; the check of the range decides.
-        z = torch.where(norm.weight == 0, torch.zeros_like(z), z / norm.weight)
-    epsilon = torch.finfo(x.dtype).eps
-    eps = epsilon if norm.eps is None else norm.eps
-    if eps == 0:
+        z = torch.where(rule.gain == 0, torch.zeros_like(z), z / rule.gain)
+    if rule.eps == 0:
         return z, x.new_ones(())
-    # Tokens of mean square one have a preimage at infinity; a large one is as good in this dtype.
-    room = (1 - z.square().mean(-1, keepdim=True)).clamp(min=16 * epsilon)
-    return z, (eps / room).sqrt()
+    square = z.square().sum(-1, keepdim=True)
+    if rule.square == "mean":
+        square = square / x.shape[-1]
+    # Tokens of square one have a preimage at infinity; a large one is as good in this dtype.
+    room = (1 - square).clamp(min=16 * torch.finfo(x.dtype).eps)
+    return z, (rule.eps / room).sqrt()
 
 
 def _check_range(norm: nn.Module, x: Rows, before: Rows, *, chosen: bool) -> None:
@@ -107,6 +112,7 @@ def _check_range(norm: nn.Module, x: Rows, before: Rows, *, chosen: bool) -> Non
     worst = int(off.argmax())
     if float(off[worst]) <= 1e3 * torch.finfo(x.dtype).eps * (1 + float(x.abs().max())):
         return
+    error = short(float(off[worst]), digits=2)
     if chosen:
         try:
             norm_preimage(norm, x)
@@ -115,11 +121,11 @@ def _check_range(norm: nn.Module, x: Rows, before: Rows, *, chosen: bool) -> Non
         else:
             raise InputError(
                 f"token {worst} cannot be an output of {norm} at the given scale c (off by "
-                f"{off[worst]:.2g}): the norm's eps ties c to the size of the token. Leave c out, "
+                f"{error}): the norm's eps ties c to the size of the token. Leave c out, "
                 "or use a network with norm_eps=0."
             )
     raise InputError(
-        f"token {worst} is not in the range of {norm} (off by {off[worst]:.2g}), so no step that "
+        f"token {worst} is not in the range of {norm} (off by {error}), so no step that "
         "ends with it can return it; apply the norm first: x = norm(x)."
     )
 
@@ -183,12 +189,12 @@ def _check_solvable(
     condition = first / last if last > 0 else float("inf")
     if condition < 1e-4 / torch.finfo(mixed.dtype).eps:
         return
-    patterns = torch.linalg.cond(pattern).tolist()
+    patterns = [short(each, digits=2) for each in torch.linalg.cond(pattern).tolist()]
     raise InputError(
         f"layer {layer}: the mixed values of {tokens} tokens have condition number "
-        f"{condition:.2g} ({inner} columns; x has rank {int(numerical_rank(z))}, the attention "
-        f"matrices condition numbers {', '.join(f'{each:.2g}' for each in patterns)}), so not "
-        "every target can be reached. Use tokens of full row rank, no more of them than "
+        f"{short(condition, digits=2)} ({inner} columns; x has rank {int(numerical_rank(z))}, the "
+        f"attention matrices condition numbers {', '.join(patterns)}), so not every "
+        "target can be reached. Use tokens of full row rank, no more of them than "
         "heads × head_width, and attention that is invertible (a causal mask always is)."
     )
 

@@ -11,7 +11,7 @@ from rankscope.checks import finite, real
 from rankscope.errors import ShapeError
 from rankscope.metrics import numerical_rank, residual
 from rankscope.network import Network
-from rankscope.numerals import plural
+from rankscope.numerals import plural, short
 from rankscope.shapes import Hidden
 from rankscope.streams import stream
 from rankscope.theory.equilibria._stability import Stability, stability_of, step_jacobians
@@ -63,8 +63,9 @@ class Equilibrium:
         basin = "" if self.basin is None else f", basin {self.basin:.0%}"
         return (
             f"Equilibrium({plural(tokens, 'token')} × {features} features, rank {self.rank}"
-            f"{', collapsed' * self.collapsed}, {kind}, spectral radius {stability.radius:.4g}, "
-            f"residual {self.residual:.1e}, distance {self.distance:.1e}{basin})"
+            f"{', collapsed' * self.collapsed}, {kind}, spectral radius "
+            f"{short(stability.radius, digits=4)}, residual {short(self.residual, digits=2)}, "
+            f"distance {short(self.distance, digits=2)}{basin})"
         )
 
 

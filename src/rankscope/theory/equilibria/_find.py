@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from rankscope.checks import finite, real, whole
 from rankscope.errors import InputError, KindError, ShapeError
 from rankscope.network import Block, Network
+from rankscope.numerals import short
 from rankscope.shapes import Hidden
 from rankscope.streams import stream
 from rankscope.theory.equilibria._equilibrium import Equilibrium, measure, refine
@@ -104,7 +105,7 @@ def find_equilibria(
     if tokens * network.spec.width > _MOST_ENTRIES:
         raise InputError(
             f"{tokens} tokens of {network.spec.width} features have a Jacobian of "
-            f"{(tokens * network.spec.width) ** 2:.2g} entries, too many for a search; "
+            f"{short((tokens * network.spec.width) ** 2)} entries, too many for a search; "
             f"tokens × features may be {_MOST_ENTRIES} at most."
         )
     network = network.double()

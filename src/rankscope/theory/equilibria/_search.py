@@ -24,7 +24,7 @@ from torch import Tensor
 from rankscope.errors import InputError
 from rankscope.masks import as_mask
 from rankscope.network import Network
-from rankscope.numerals import span_of
+from rankscope.numerals import short, span_of
 from rankscope.streams import stream
 from rankscope.theory.equilibria._equilibrium import Equilibrium, equilibrium_at
 
@@ -65,7 +65,7 @@ class Designs:
             f"Designs({self.tokens} tokens, {self.mask} mask, {self.attention} attention; stable: "
             f"{self.drawn_stable} of {self.drawn} drawn, {self.descended_stable} of "
             f"{self.descended} after descent; best has rank {self.best.rank} and spectral radius "
-            f"{self.radius:.4g}, {'stable' if self.best.stable else 'not stable'})"
+            f"{short(self.radius, digits=4)}, {'stable' if self.best.stable else 'not stable'})"
         )
 
 
