@@ -14,13 +14,13 @@ from rankscope.experiments.depths import DISPERSION, RELATIVE, compare, dispersi
 from rankscope.experiments.laws import UNEVEN, law, medians
 from rankscope.experiments.models import Case, by_name, inputs
 from rankscope.network import Network, Spec
-from rankscope.numerals import power_of_ten
+from rankscope.numerals import power_of_ten, short
 from rankscope.text import embed, passages
 
 ENTRY = kit.entry("wu")
 _BERT_WIDTH, _BERT_STD = 768, 0.02
 _LOWEST = -20.0
-"""Where charts are cut: beyond what float64 can tell from equal tokens."""
+"""Where charts are cut: float64 cannot distinguish tokens this close."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def _deviation(config: Config) -> float:
 def _describe(config: Config) -> str:
     return (
         f"{config.heads} heads, width {config.width}, post-layer norm, MLP of four times the "
-        f"width, normal init of standard deviation {_deviation(config):.3g}, {config.depth} "
+        f"width, normal init of standard deviation {short(_deviation(config))}, {config.depth} "
         f"layers; {config.samples} passages of {config.tokens} tokens"
     )
 
@@ -160,10 +160,10 @@ def _sentences(table: pl.DataFrame, masks: Iterable[str]) -> tuple[str, ...]:
 
 def _course(log10: list[float]) -> str:
     """The law where it is beyond doubt; otherwise the factor alone, for one network's residual goes
-    up and down too much to tell a slow collapse from none."""
+    up and down too much to distinguish a slow collapse from none."""
     found = law(log10, UNEVEN)
     if found.kind in ("doubly exponential", "equal"):
         return found.kind
     if found.kind == "undecided":
-        return "too few layers to tell how it goes on"
-    return f"× {10**found.rate:.3g} a layer over the second half"
+        return "too few layers to see how it goes on"
+    return f"× {power_of_ten(found.rate, digits=3)} a layer over the second half"
