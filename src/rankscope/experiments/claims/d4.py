@@ -59,7 +59,11 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     kept = Scaled.of(x[..., : config.kept], token_mask).log_residual() / math.log(10)
     floor = dict(enumerate(kept.tolist()))
     bare_laws = depths.laws(summary, _METRIC)
-    stays = {name: never_below(_least(compared.table, name), floor) for name in whole}
+    rows = compared.table.filter(metric=_METRIC)
+    least = {
+        name: rows.filter(variant=name).group_by("sample").agg(pl.min("value")) for name in whole
+    }
+    stays = {name: never_below(dict(each.iter_rows()), floor) for name, each in least.items()}
     return ENTRY.result(
         config,
         question="Does the residual keep what the skips protect, and is it lost without them?",
@@ -90,13 +94,6 @@ def never_below(least: Mapping[int, float], floor: Mapping[int, float]) -> bool:
 
 def _bare_name(name: str) -> str:
     return f"{name}, no skip"
-
-
-def _least(table: pl.DataFrame, name: str) -> dict[int, float]:
-    """Each sample's smallest residual over all layers."""
-    rows = table.filter(variant=name, metric=_METRIC)
-    least = rows.group_by("sample").agg(pl.col("value").min())
-    return dict(least.iter_rows())
 
 
 def _sentence(config: Config, summary: pl.DataFrame, name: str, stays: bool, bare: Law) -> str:

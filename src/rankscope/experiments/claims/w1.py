@@ -16,6 +16,8 @@ from rankscope.theory import GraphFacts, graph_facts
 ENTRY = kit.entry("W1")
 _TWO_SIDED, _CENTERED = "two-sided windows", "all masks with a center"
 
+_FAMILIES = "So the radius orders masks of one family, and not masks of different families."
+
 Pair = tuple[str, str]
 """Two masks, the one of smaller radius first."""
 
@@ -98,7 +100,7 @@ def judge(config: Config, table: pl.DataFrame) -> tuple[kit.Verdict, tuple[str, 
     return kit.overall(borne_out), (
         count,
         *(_order(words, each, found, facts) for words, each in pairs.items() if each),
-        *_families(pairs[_TWO_SIDED], pairs[_CENTERED], found),
+        *([_FAMILIES] if borne_out.get(_TWO_SIDED) and not borne_out.get(_CENTERED, True) else []),
         *(
             f"{depths.ending(name, found[name], config.layers)}; {one}."
             for name, one in facts.items()
@@ -141,10 +143,3 @@ def _order(
         for name in (a, b)
     )
     return f"{count}; against it most clearly {fast} a layer, beside {slow}."
-
-
-def _families(windows: list[Pair], everywhere: list[Pair], found: Mapping[str, Law]) -> list[str]:
-    """What the two comparisons come to, where they differ."""
-    if windows and not _reversals(windows, found) and _reversals(everywhere, found):
-        return ["So the radius orders masks of one family, and not masks of different families."]
-    return []

@@ -40,13 +40,13 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         found = path_lengths(
             network, batch.x, count=config.count, max_length=config.max_length, **masks
         )
-        parts.append(_number_samples(found.table, batch.start))
+        measured = [found.table]
         if batch.start == 0:
             error, complete = found.reconstruction_error, found.complete
         if config.heads:
             on_part(0.5)
-            shares = head_shares(network, batch.x, **masks)
-            parts.append(_number_samples(shares.table, batch.start))
+            measured.append(head_shares(network, batch.x, **masks).table)
+        parts += [table.with_columns(pl.col("sample") + batch.start) for table in measured]
     paths = count_paths(network.spec.layers, network.spec.heads).total
     table = tables.stack(parts)
     return ENTRY.result(
@@ -86,11 +86,6 @@ def path_study(
     """
     subject = kit.Subject(network, x, token_mask, measured, batch_size=batch_size)
     return run(Config(subject, count, max_length, heads), on_step or kit.silent)
-
-
-def _number_samples(table: pl.DataFrame, first: int) -> pl.DataFrame:
-    """A batch's table with its samples numbered among all."""
-    return table.with_columns(pl.col("sample") + first)
 
 
 def _drawings(*, heads: bool) -> tuple[kit.Drawing, ...]:

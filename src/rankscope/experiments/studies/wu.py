@@ -22,6 +22,14 @@ _BERT_WIDTH, _BERT_STD = 768, 0.02
 _LOWEST = -20.0
 """Where charts are cut: float64 cannot distinguish tokens this close."""
 
+_WHOLE: dict[str, Any] = {"log_depth": True}
+_CUT = {**_WHOLE, "lowest": _LOWEST}
+_CHARTS = (
+    ("Where a curve leaves the panel, the tokens go on growing alike.", DISPERSION, _CUT),
+    ("Each panel whole.", DISPERSION, _WHOLE),
+    ("As a part of the tokens' own size.", RELATIVE, _CUT),
+)
+
 
 @dataclass(frozen=True)
 class Config(kit.Config):
@@ -85,7 +93,10 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         table=table,
         about={"network": _describe(config), "residuals": "Frobenius norm"},
         notes=noted,
-        drawings=_drawings(),
+        drawings=tuple(
+            kit.Drawing("by_depth", f"Layers on a logarithmic axis. {words}", metric, options)
+            for words, metric, options in _CHARTS
+        ),
         shown=(DISPERSION,),
     )
 
@@ -125,20 +136,6 @@ def _loaded_subject(config: Config, name: str, case: Case) -> kit.Subject:
     network = loaded.network
     repeated = network.repeat(max(1, config.depth // network.spec.layers))
     return kit.Subject(repeated, x, token_mask, title=name)
-
-
-def _drawings() -> tuple[kit.Drawing, ...]:
-    whole: dict[str, Any] = {"log_depth": True}
-    cut = {**whole, "lowest": _LOWEST}
-    charts = {
-        "Where a curve leaves the panel, the tokens go on growing alike.": (DISPERSION, cut),
-        "Each panel whole.": (DISPERSION, whole),
-        "As a part of the tokens' own size.": (RELATIVE, cut),
-    }
-    return tuple(
-        kit.Drawing("by_depth", f"Layers on a logarithmic axis. {words}", metric, options)
-        for words, (metric, options) in charts.items()
-    )
 
 
 def _sentences(table: pl.DataFrame, masks: Iterable[str]) -> tuple[str, ...]:
