@@ -1,4 +1,6 @@
-"""Every result an experiment of these tests comes to has metrics of the catalogue alone."""
+"""Every result made in these tests has known metrics and writes its numbers in one way."""
+
+import re
 
 import pytest
 
@@ -7,7 +9,7 @@ from rankscope.results import Result
 
 
 @pytest.fixture(autouse=True, scope="module")
-def known_metrics():
+def results_are_checked():
     """Look at each result where it is made; see also ``tests/test_metric_catalogue.py``."""
     made = Result.__init__
 
@@ -15,6 +17,8 @@ def known_metrics():
         made(self, *args, **options)
         unknown = set(self.table["metric"]) - set(METRICS)
         assert not unknown, f"{self.id} measures what metric_catalogue does not know: {unknown}"
+        written = [said for said in self.sentences if re.search(r"\de[-+]\d", said)]
+        assert not written, f"{self.id} writes an exponent without rankscope.numerals: {written}"
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Result, "__init__", make)

@@ -29,6 +29,8 @@ def curve(*values: float, cosine: float = 0.0) -> pl.DataFrame:
         ((1.0, 1e-4), "collapse", 1, "after 1 layer "),
         ((1.0, 0.5, 0.05), "slow", None, "from 1 to 0.05 over 2 layers"),
         ((1.0, 0.5, 0.2), "holds", None, "No depth collapse"),
+        ((1.0, 0.999), "holds", None, "stays near 1 over 1 layer."),
+        ((3e-7, 2e-7), "collapse", 0, "(relative residual 3e−7)"),
         ((0.9, 1e-4, 0.8), "holds", 1, "No depth collapse"),
     ],
 )

@@ -64,5 +64,5 @@ def test_a_model_that_sees_takes_noise_and_no_texts():
     first, other = (inputs(loaded, None, 6, samples=2, seed=seed)[0] for seed in (0, 1))
     assert len(first) == 2
     assert not first.equal(other)
-    with pytest.raises(InputError, match="sees images"):
+    with pytest.raises(InputError, match="takes images, not texts"):
         inputs(loaded, ["one"], 6)

@@ -70,7 +70,7 @@ class Entry:
         """A result of this experiment; ``others`` are the remaining fields of a ``Result``.
 
         ``about`` is what its provenance says beside the configuration, ``notes`` what is in doubt
-        about a case, which its readers and its provenance are told.
+        about a case, which goes into the sentences and the provenance.
         """
         from rankscope.results import Result
 

@@ -10,7 +10,7 @@ from rankscope.version import __version__
 from rankscope.versions import versions
 
 _LONG = 200
-"""Characters from which a text is told by its beginning and its hash."""
+"""Texts longer than this many characters are described by their beginning and their hash."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ def plain(value: Any) -> Any:
     >>> plain((1, None, "full"))
     [1, None, 'full']
 
-    A value that is itself a frozen record says which kind it is: two kinds of scores without a
-    field would else be told alike.
+    A frozen record also gives its type: two kinds of scores without fields would otherwise look the
+    same.
     """
     if isinstance(value, str):
         if len(value) <= _LONG:

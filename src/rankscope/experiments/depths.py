@@ -93,7 +93,7 @@ def compare(
     norm: Norm = "composite",
     on_step: OnStep = silent,
 ) -> Measured:
-    """Trace some networks on one input in scaled arithmetic; ``variant`` tells them apart."""
+    """Trace some networks on one input in scaled arithmetic; ``variant`` is the name of each."""
     traces = {
         name: deep_trace(network, x, norm=norm, token_mask=token_mask)
         for (name, network), _ in tracked(networks.items(), on_step)
@@ -103,7 +103,7 @@ def compare(
 
 
 def doubts(traces: Mapping[str, Trace]) -> dict[str, str]:
-    """By case, what its trace in scaled arithmetic could not tell for sure, if anything."""
+    """By case, what its trace in scaled arithmetic leaves uncertain, if anything."""
     noted = {
         case: [note for kind, note in traced.provenance.notes.items() if kind in _DOUBTS]
         for case, traced in traces.items()

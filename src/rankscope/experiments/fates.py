@@ -5,6 +5,7 @@ import math
 import polars as pl
 
 from rankscope.errors import InputError
+from rankscope.numerals import plural, short
 from rankscope.results import Fate, Finding
 
 COLLAPSED = 1e-3
@@ -35,44 +36,49 @@ def _finding(variant: str, summary: pl.DataFrame, epsilon: float) -> Finding:
     elif last < SHRUNK * first:
         fate = "slow"
         sentence = (
-            f"Depth collapse under way: the relative residual falls from {first:.2g} to {last:.2g} "
-            f"over {layers} layers."
+            f"Depth collapse under way: the relative residual falls from {short(first, digits=2)} "
+            f"to {short(last, digits=2)} over {plural(layers, 'layer')}."
         )
     else:
         fate = "holds"
         sentence = (
-            f"No depth collapse: the relative residual goes from {first:.2g} to {last:.2g} "
-            f"over {layers} layers."
+            f"No depth collapse: the relative residual {course(first, last)} "
+            f"over {plural(layers, 'layer')}."
         )
         cosine = _by_layer(summary, "mean_cosine")[-1]
         if cosine > ANISOTROPIC:
             sentence += (
-                f" Cone anisotropy: the tokens point the same way (mean cosine {cosine:.2g}), "
-                "yet they stay different."
+                " Cone anisotropy: the tokens point the same way (mean cosine "
+                f"{short(cosine, digits=2)}), yet they stay different."
             )
     return Finding(variant, fate, sentence, first, last, layers, collapsed_at)
 
 
+def course(first: float, last: float) -> str:
+    """Where a number starts and ends, in words; one that ends where it began stays there.
+
+    >>> course(1.0, 0.25), course(0.998, 1.001)
+    ('goes from 1 to 0.25', 'stays near 1')
+    """
+    start, end = short(first, digits=2), short(last, digits=2)
+    return f"stays near {start}" if start == end else f"goes from {start} to {end}"
+
+
 def _collapse_sentence(residuals: list[float], collapsed_at: int, epsilon: float) -> str:
     sentence = (
-        f"Depth collapse: after {_layers(collapsed_at)} the tokens differ by less than a "
-        f"thousandth of their size (relative residual {residuals[collapsed_at]:.1g})."
+        f"Depth collapse: after {plural(collapsed_at, 'layer')} the tokens differ by less than a "
+        f"thousandth of their size (relative residual "
+        f"{short(residuals[collapsed_at], digits=1)})."
     )
     floor = NOISE_FACTOR * epsilon
     noisy = next((i for i, value in enumerate(residuals) if value < floor), None)
     if noisy is not None:
         sentence += (
-            f" From layer {noisy} on the figure ({residuals[-1]:.1g} at the end) is the rounding "
-            f"noise of the number format, not an equilibrium."
+            f" From layer {noisy} on the figure ({short(residuals[-1], digits=1)} at the end) is "
+            "the rounding noise of the number format, not an equilibrium."
         )
     return sentence
 
 
 def _by_layer(summary: pl.DataFrame, metric: str) -> list[float]:
-    rows = summary.filter(metric=metric).sort("layer")
-    values: list[float] = rows["mean"].to_list()
-    return values
-
-
-def _layers(count: int) -> str:
-    return f"{count} layer" if count == 1 else f"{count} layers"
+    return summary.filter(metric=metric).sort("layer")["mean"].to_list()

@@ -1,4 +1,4 @@
-"""Which law a residual follows with depth: told from its logarithms, not from its size."""
+"""Which law a residual follows with depth, read off its logarithms and not its size."""
 
 import math
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class Evidence:
     """
 
     last_steps: int = 4
-    """Steps at the end whose ratios tell how much each grows over the one before."""
+    """Steps at the end whose ratios show how much each grows over the one before."""
     least_growth: float | None = None
     """Doubly exponential only if each of these ratios is above this."""
     cubic_within: float | None = None
@@ -78,18 +78,19 @@ class Law:
         return abs(self.growth - 3) < _CUBIC
 
     def __str__(self) -> str:
+        factor = power_of_ten(self.rate, digits=3)
         if self.kind == "doubly exponential":
             return f"doubly exponential: each step is {self.growth:.2f} times the one before"
         if self.kind == "exponential":
-            return f"exponential: each layer multiplies the residual by {_factor(self.rate)}"
+            return f"exponential: each layer multiplies the residual by {factor}"
         if self.kind == "equal":
-            return "all tokens are equal, or agree further than logarithms can tell"
+            return "all tokens are equal, or agree beyond what logarithms resolve"
         if self.kind == "undecided":
             return (
-                f"too few layers, or too uneven, to tell a law; "
-                f"the last ones multiply the residual by {_factor(self.rate)}"
+                f"too few layers, or too uneven, to see a law; "
+                f"the last ones multiply the residual by {factor}"
             )
-        return f"no collapse: each layer multiplies the residual by {_factor(self.rate)}"
+        return f"no collapse: each layer multiplies the residual by {factor}"
 
 
 def law(log10: Sequence[float], evidence: Evidence = SMOOTH) -> Law:
@@ -164,7 +165,3 @@ def _steady(steps: Sequence[float], scatter: float) -> LawKind:
 def medians(summary: pl.DataFrame, metric: str, **labels: str) -> list[float]:
     """The medians of a metric layer by layer, for the rows with these labels."""
     return summary.filter(metric=metric, **labels).sort("layer")["median"].to_list()
-
-
-def _factor(rate: float) -> str:
-    return power_of_ten(rate, digits=3)

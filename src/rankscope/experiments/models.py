@@ -74,11 +74,11 @@ def inputs(
     """What a model reads, and its token mask.
 
     Without ``texts`` these are the first ``samples`` bundled passages, or as many images of noise
-    for a model that sees; such a model takes no texts.
+    for a vision model, which takes no texts.
     """
     if loaded.sees_images:
         if texts is not None:
-            raise InputError(f"{loaded.name} sees images, so texts have nothing to tell it.")
+            raise InputError(f"{loaded.name} takes images, not texts; leave the texts out.")
         read = loaded.inputs(loaded.noise_images(samples, seed=seed))
     else:
         read = loaded.inputs(passages()[:samples] if texts is None else texts, length=length)

@@ -18,7 +18,7 @@ def test_it_holds_and_says_which_equilibria_are_stable() -> None:
     assert len(seen) == 3
     can_be_shown(found)
     said = " ".join(found.sentences)
-    assert "all unstable, spectral radius 16 to 16" in said  # growth to the power of n − 1
+    assert "all unstable, spectral radius 16." in said  # growth to the power of n − 1
     assert "(stable, rank 2)" in said
     assert "The design and 8 random starts lead to" in said
     ranks = found.table.filter(parameter="rank", metric="rank", variant="3 tokens")["value"]

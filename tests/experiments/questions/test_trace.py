@@ -5,6 +5,7 @@ import torch
 
 from rankscope.errors import InputError
 from rankscope.experiments import Subject
+from rankscope.experiments.fates import course
 from rankscope.experiments.questions.trace import Config, run
 from rankscope.network import Network, Spec
 from rankscope.tracing import trace
@@ -28,8 +29,8 @@ def test_it_is_a_trace_with_a_sentence(tokens) -> None:
     )
     means = found.summary.filter(metric="relative_residual").sort("layer")["mean"]
     assert found.sentences == (
-        f"The relative residual goes from {means[0]:.2g} at the input to {means[3]:.2g} after 3 "
-        "layers (means over the samples).",
+        f"The relative residual {course(means[0], means[3])} over 3 layers (means over the "
+        "samples).",
     )
     assert found.provenance["config"]["metrics"][0] == "relative_residual"
 

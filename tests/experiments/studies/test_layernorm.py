@@ -109,7 +109,7 @@ def test_a_fall_at_the_very_end_is_not_called_none() -> None:
     late = [*[0.0] * 30, -3.0, -9.0, -27.0]
     one = told_by.outcomes(curves(case=[late]))["case"]
     assert one.stops["scaled"] == (False,)
-    assert str(one).startswith("a fall too late to tell its law; relative residual after 32 layers")
+    assert str(one).startswith("a fall too late to show its law; relative residual after 32 layers")
     assert "no collapse" not in str(one)
 
 
@@ -126,7 +126,7 @@ def test_a_small_residual_has_no_level_to_stay_at(log10: list[float], stay: bool
 def test_search_counts_what_a_plain_run_counts(found) -> None:
     counted = {
         (one.setting.shared, one.setting.logits): one
-        for one in told_by.searched(found.summary, dict(FEW.sweeps))
+        for one in told_by.search_counts(found.summary, dict(FEW.sweeps))
     }
     assert len(counted) == 2 * 2
     expected, ranks = 0, []
@@ -160,7 +160,7 @@ def test_counts_are_told_for_every_scale() -> None:
         "value": [*ends, 1.5, 2.5],
     }
     summary = tables.summary(tables.frame(columns))
-    assert list(told_by.counts(told_by.searched(summary, {"net": SMALL}), 60)) == [
+    assert list(told_by.counts(told_by.search_counts(summary, {"net": SMALL}), 60)) == [
         "net, fresh layers, still apart after 60 layers: of 3 runs 2 at logits × 1, 1 at logits "
         "× 4; median stable rank of these 2.00.",
         "net, one layer repeated, still apart after 60 layers: none of 2 runs at any scale of the "

@@ -66,7 +66,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         config,
         question="Do all paths together give what a plain forward pass gives?",
         sentences=tuple(
-            f"{kind}: the {len(paths)} single paths and the biases miss the output by "
+            f"{kind}: the {len(paths):,} single paths and the biases miss the output by "
             f"{short(worst[kind, _SINGLE], digits=1)}, the lengths miss no layer by more than "
             f"{short(worst[kind, _LENGTHS], digits=1)} (relative, float64)."
             for kind in found

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from rankscope import tables
 from rankscope.experiments import depths, kit, laws
+from rankscope.numerals import plural
 from rankscope.theory import Bounds, bounds
 from rankscope.theory.residual_bounds import BOUNDS
 
@@ -31,7 +32,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """
     x, token_mask = config.texts()
     networks = {
-        f"{heads} head{'s' * (heads > 1)}, {init}": config.pure_attention(
+        f"{plural(heads, 'head')}, {init}": config.pure_attention(
             heads, init=init, mask=config.mask
         )
         for heads in config.heads

@@ -5,13 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import polars as pl
-from torch import Tensor
 
 from rankscope import tables
 from rankscope.deep import Scaled
 from rankscope.experiments import depths, kit
 from rankscope.experiments.laws import Law, medians
-from rankscope.network import Network
 from rankscope.numerals import power_of_ten
 from rankscope.theory import keeping_network
 
@@ -23,7 +21,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Config(depths.DeepConfig):
-    """Networks with skips that never write to some of their features, told apart by strength."""
+    """Networks with skips that never write to some of their features, one for each strength."""
 
     layers: int = 64
     heads: int = 2
@@ -43,13 +41,29 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     while the same weights without skips collapse.
     """
     x, token_mask = config.texts()
-    whole = {_name(strength): _network(config, strength) for strength in config.strengths}
+    whole = {
+        f"logits × {strength:g}": keeping_network(
+            config.layers,
+            config.width,
+            kept=config.kept,
+            heads=config.heads,
+            strength=strength,
+            values=config.values,
+            seed=config.seed,
+        )
+        for strength in config.strengths
+    }
     bare = {_bare_name(name): network.without("skip") for name, network in whole.items()}
     compared = depths.compare(whole | bare, x, token_mask, on_step=on_step)
     summary = tables.summary(compared.table)
-    floor = _residuals(x[..., : config.kept], token_mask)
+    kept = Scaled.of(x[..., : config.kept], token_mask).log_residual() / math.log(10)
+    floor = dict(enumerate(kept.tolist()))
     bare_laws = depths.laws(summary, _METRIC)
-    stays = {name: never_below(_least(compared.table, name), floor) for name in whole}
+    rows = compared.table.filter(metric=_METRIC)
+    least = {
+        name: rows.filter(variant=name).group_by("sample").agg(pl.min("value")) for name in whole
+    }
+    stays = {name: never_below(dict(each.iter_rows()), floor) for name, each in least.items()}
     return ENTRY.result(
         config,
         question="Does the residual keep what the skips protect, and is it lost without them?",
@@ -78,37 +92,8 @@ def never_below(least: Mapping[int, float], floor: Mapping[int, float]) -> bool:
     return all(least[sample] >= low - _ROUNDING for sample, low in floor.items())
 
 
-def _name(strength: float) -> str:
-    return f"logits × {strength:g}"
-
-
 def _bare_name(name: str) -> str:
     return f"{name}, no skip"
-
-
-def _network(config: Config, strength: float) -> Network:
-    return keeping_network(
-        config.layers,
-        config.width,
-        kept=config.kept,
-        heads=config.heads,
-        strength=strength,
-        values=config.values,
-        seed=config.seed,
-    )
-
-
-def _residuals(x: Tensor, token_mask: Tensor) -> dict[int, float]:
-    """Each sample's residual, in decades."""
-    logs = Scaled.of(x, token_mask).log_residual() / math.log(10)
-    return dict(enumerate(logs.tolist()))
-
-
-def _least(table: pl.DataFrame, name: str) -> dict[int, float]:
-    """Each sample's smallest residual over all layers."""
-    rows = table.filter(variant=name, metric=_METRIC)
-    least = rows.group_by("sample").agg(pl.col("value").min())
-    return dict(least.iter_rows())
 
 
 def _sentence(config: Config, summary: pl.DataFrame, name: str, stays: bool, bare: Law) -> str:

@@ -38,7 +38,10 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     return ENTRY.result(
         config,
         question="Do the tokens become alike without skip connections, and only then?",
-        sentences=tuple(_sentence(name, each) for name, each in found.items()),
+        sentences=(
+            f"{name}: relative residual after {each[0].layers} layers: {_ends(each)}."
+            for name, each in found.items()
+        ),
         table=tables.joined(measured, column="model"),
         about={"variants": str(config.reading)},
         verdict=kit.overall({name: bears_out(each) for name, each in found.items()}),
@@ -68,6 +71,5 @@ def _measure(config: Config, case: models.Case, on_step: kit.OnStep) -> tuple[pl
     return tables.joined(traces), torch.finfo(subject.x.dtype).eps
 
 
-def _sentence(model: str, found: Sequence[Finding]) -> str:
-    ends = ", ".join(f"{each.variant} {short(each.last, digits=1)} ({each.fate})" for each in found)
-    return f"{model}: relative residual after {found[0].layers} layers: {ends}."
+def _ends(found: Sequence[Finding]) -> str:
+    return ", ".join(f"{one.variant} {short(one.last, digits=1)} ({one.fate})" for one in found)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from rankscope import tables
 from rankscope.experiments import kit
+from rankscope.numerals import short
 from rankscope.paths import PathCounts, count_paths
 
 ENTRY = kit.entry("D8")
@@ -76,6 +77,6 @@ def _sentence(name: str, found: PathCounts) -> str:
     digits = len(str(found.total)) - 1
     leading = found.total / 10**digits
     return (
-        f"{name}: {leading:.2g}·10^{digits} paths, mean length {_mean(found):.2f}; "
+        f"{name}: {short(leading, digits=2)}·10^{digits} paths, mean length {_mean(found):.2f}; "
         f"{found.proportions[-1]:.0%} of them skip no layer."
     )

@@ -1,6 +1,6 @@
 """Claim W1: masked attention with a center collapses exponentially; a larger radius is slower."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -15,6 +15,8 @@ from rankscope.theory import GraphFacts, graph_facts
 
 ENTRY = kit.entry("W1")
 _TWO_SIDED, _CENTERED = "two-sided windows", "all masks with a center"
+
+_FAMILIES = "So the radius orders masks of one family, and not masks of different families."
 
 Pair = tuple[str, str]
 """Two masks, the one of smaller radius first."""
@@ -34,9 +36,9 @@ class Config(depths.DeepConfig):
     def groups(self) -> dict[str, dict[str, Mask]]:
         """The masks under their names, those beside each other that are drawn in one panel."""
         return {
-            _TWO_SIDED: _named(self.windows),
-            "other masks with a center": _named(self.others),
-            "masks without a center": _named(self.without_center),
+            _TWO_SIDED: _by_name(self.windows),
+            "other masks with a center": _by_name(self.others),
+            "masks without a center": _by_name(self.without_center),
         }
 
     def masks(self) -> dict[str, Mask]:
@@ -76,7 +78,7 @@ def judge(config: Config, table: pl.DataFrame) -> tuple[kit.Verdict, tuple[str, 
     """The verdict, and what it rests on.
 
     A mask bears the claim out if it has a center and its residual ends by shrinking at a steady
-    rate, or has none and does not shrink; one whose layers tell no law does not. Radii are compared
+    rate, or has none and does not shrink; one whose layers show no law does not. Radii are compared
     twice, among the two-sided windows and among all masks with a center, and bear the claim out if
     no mask shrinks faster than one of smaller radius.
     """
@@ -86,19 +88,27 @@ def judge(config: Config, table: pl.DataFrame) -> tuple[kit.Verdict, tuple[str, 
     borne_out = {
         name: found[name].kind == ("exponential" if name in centered else "none") for name in facts
     }
-    counted = _counted(borne_out, centered)
+    collapsing = sum(borne_out[name] for name in centered)
+    count = (
+        f"{collapsing} of {len(centered)} masks with a center collapse exponentially; "
+        f"{sum(borne_out.values()) - collapsing} of {len(borne_out) - len(centered)} without one "
+        "do not collapse."
+    )
     ordered = {_TWO_SIDED: list(config.groups()[_TWO_SIDED]), _CENTERED: centered}
     pairs = {words: _pairs(names, found, facts) for words, names in ordered.items()}
-    borne_out |= {words: not _reversed(each, found) for words, each in pairs.items() if each}
+    borne_out |= {words: not _reversals(each, found) for words, each in pairs.items() if each}
     return kit.overall(borne_out), (
-        counted,
+        count,
         *(_order(words, each, found, facts) for words, each in pairs.items() if each),
-        *_families(pairs[_TWO_SIDED], pairs[_CENTERED], found),
-        *(_sentence(config, name, found[name], one) for name, one in facts.items()),
+        *([_FAMILIES] if borne_out.get(_TWO_SIDED) and not borne_out.get(_CENTERED, True) else []),
+        *(
+            f"{depths.ending(name, found[name], config.layers)}; {one}."
+            for name, one in facts.items()
+        ),
     )
 
 
-def _named(names: Iterable[str]) -> dict[str, Mask]:
+def _by_name(names: Iterable[str]) -> dict[str, Mask]:
     return {str(mask): mask for mask in map(as_mask, names)}
 
 
@@ -111,48 +121,25 @@ def _pairs(
     return [(a, b) for a, b in combinations(by_radius, 2) if facts[a].radius < facts[b].radius]
 
 
-def _reversed(pairs: Iterable[Pair], found: Mapping[str, Law]) -> list[Pair]:
+def _reversals(pairs: Iterable[Pair], found: Mapping[str, Law]) -> list[Pair]:
     """The pairs in which the larger radius shrinks faster."""
     return [(a, b) for a, b in pairs if found[b].rate < found[a].rate]
-
-
-def _counted(borne_out: Mapping[str, bool], centered: Sequence[str]) -> str:
-    collapsing = sum(borne_out[name] for name in centered)
-    return (
-        f"{collapsing} of {len(centered)} masks with a center collapse exponentially; "
-        f"{sum(borne_out.values()) - collapsing} of {len(borne_out) - len(centered)} without one "
-        "do not collapse."
-    )
 
 
 def _order(
     words: str, pairs: list[Pair], found: Mapping[str, Law], facts: Mapping[str, GraphFacts]
 ) -> str:
     """How often a larger radius is slower, and where it is most clearly not."""
-    against = _reversed(pairs, found)
-    counted = (
+    against = _reversals(pairs, found)
+    count = (
         f"Radius and rate, {words}: in {len(pairs) - len(against)} of {len(pairs)} pairs of "
         "different radius the larger one is slower"
     )
     if not against:
-        return f"{counted}."
+        return f"{count}."
     a, b = max(against, key=lambda pair: found[pair[0]].rate - found[pair[1]].rate)
-    return (
-        f"{counted}; against it most clearly {b}, radius {facts[b].radius:g}, × "
-        f"{10 ** found[b].rate:.3g} a layer, beside {a}, radius {facts[a].radius:g}, × "
-        f"{10 ** found[a].rate:.3g}."
+    slow, fast = (
+        f"{name}, radius {facts[name].radius:g}, × {power_of_ten(found[name].rate, digits=3)}"
+        for name in (a, b)
     )
-
-
-def _families(windows: list[Pair], everywhere: list[Pair], found: Mapping[str, Law]) -> list[str]:
-    """What the two comparisons come to, where they differ."""
-    if windows and not _reversed(windows, found) and _reversed(everywhere, found):
-        return ["So the radius orders masks of one family, and not masks of different families."]
-    return []
-
-
-def _sentence(config: Config, name: str, found: Law, facts: GraphFacts) -> str:
-    return (
-        f"{name}: {facts}; relative residual {power_of_ten(found.last)} after {config.layers} "
-        f"layers; {found}."
-    )
+    return f"{count}; against it most clearly {fast} a layer, beside {slow}."

@@ -28,13 +28,13 @@ def judge(config: Config, found: depths.Measured) -> kit.Result:
     """The verdict of the LayerNorm study, from scaled arithmetic alone, sample by sample.
 
     A sample bears the claim out if its relative residual has stopped shrinking before it is small,
-    and is still where it was with four times as many layers. What float32 would have said is told
-    beside it. Where some samples of a case stay apart and others do not, the table tells the two
-    groups apart in the name of the case. Drawn are the first case of every law, the one that ends
+    and is still where it was with four times as many layers. What float32 would have said is given
+    beside it. Where some samples of a case stay apart and others do not, the table names the two
+    groups separately. Drawn are the first case of every law, the one that ends
     highest, and those in which some sample stays apart.
     """
     ends = outcomes.outcomes(found.table)
-    searched = outcomes.searched(tables.summary(found.table), dict(config.sweeps))
+    searched = outcomes.search_counts(tables.summary(found.table), dict(config.sweeps))
     panels = {name: _panels(name, ends[name]) for name in ends}
     return ENTRY.result(
         config,
@@ -61,7 +61,9 @@ def judge(config: Config, found: depths.Measured) -> kit.Result:
                 {"lowest": layernorm.LOWEST},
                 {
                     "model": tuple(
-                        panel for name in _drawn(ends) for panel in dict.fromkeys(panels[name])
+                        panel
+                        for name in _cases_to_draw(ends)
+                        for panel in dict.fromkeys(panels[name])
                     )
                 },
                 depths.FLOORS,
@@ -93,7 +95,7 @@ def _relabel(table: pl.DataFrame, panels: Mapping[str, tuple[str, ...]]) -> pl.D
     return table.with_columns(new.alias("model"))
 
 
-def _drawn(ends: Mapping[str, Outcome]) -> list[str]:
+def _cases_to_draw(ends: Mapping[str, Outcome]) -> list[str]:
     """Few cases: the curves of all of them would fill a chart of many pages."""
     falling = {name: one for name, one in ends.items() if not one.staying}
     first: dict[str, str] = {}

@@ -15,6 +15,7 @@ from rankscope.experiments.laws import UNEVEN, Law, law, medians
 from rankscope.experiments.studies._layernorm_cases import Setting, random_network
 from rankscope.masks import Explicit, Mask, as_mask
 from rankscope.network import NormKind
+from rankscope.numerals import short
 from rankscope.streams import stream
 from rankscope.theory import second_eigenvalue
 from rankscope.tracing import Trace
@@ -183,5 +184,5 @@ def _sentence(config: Config, one: Run, found: Law) -> str:
     words = depths.ending(str(one), found, config.layers)
     if found.kind == "exponential":
         factor = second_eigenvalue(mask_of(one.mask, config.tokens), config.tokens)
-        words += f" (uniform attention under this mask: {factor:.3g})"
+        words += f" (uniform attention under this mask: {short(factor)})"
     return f"{words}."

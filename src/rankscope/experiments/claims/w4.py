@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from rankscope import tables
 from rankscope.experiments import kit
-from rankscope.numerals import short
+from rankscope.numerals import short, span_of
 from rankscope.theory import Designs, Equilibrium, every_rank, find_equilibria, stable_search
 
 ENTRY = kit.entry("W4")
@@ -94,7 +94,7 @@ def _sentence(tokens: int, found: Sequence[Equilibrium]) -> str:
     if not all(each.stability.unstable for each in found):
         return f"{built}, {sum(each.stable for each in found)} of them stable."
     radii = [each.stability.radius for each in found]
-    return f"{built}; all unstable, spectral radius {min(radii):.3g} to {max(radii):.3g}."
+    return f"{built}; all unstable, spectral radius {span_of(min(radii), max(radii))}."
 
 
 def _design_sentence(config: Config, design: Designs) -> str:
@@ -103,7 +103,7 @@ def _design_sentence(config: Config, design: Designs) -> str:
         f"Search, {design.tokens} tokens, {design.mask} mask, {design.attention} attention: "
         f"{design.drawn_stable} of {design.drawn} random designs of full rank are stable, "
         f"{design.descended_stable} of {design.descended} after descent; the best has spectral "
-        f"radius {design.radius:.3g} ({verdict}, rank {design.best.rank}). "
+        f"radius {short(design.radius)} ({verdict}, rank {design.best.rank}). "
         f"{_basins(config, design)}"
     )
 

@@ -1,6 +1,5 @@
 """Claim W5: the hidden states of real models have full rank and yet are anisotropic."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -11,6 +10,7 @@ from rankscope.experiments import kit, models
 from rankscope.experiments.fates import ANISOTROPIC
 from rankscope.experiments.laws import medians
 from rankscope.metrics import effective_rank, mean_cosine, numerical_rank
+from rankscope.numerals import short
 
 ENTRY = kit.entry("W5")
 _RANK, _COSINE, _EFFECTIVE = "rank_share", "mean_cosine", "effective_rank"
@@ -72,15 +72,11 @@ def judge(config: Config, table: pl.DataFrame) -> tuple[kit.Verdict | None, tupl
             trained[sentence] = borne_out
         else:
             others.append(f"Not trained: {sentence}")
-    verdict = kit.overall(trained) if trained else None
-    return verdict, (_tried(list(trained.values())), *trained, *others)
-
-
-def _tried(borne_out: Sequence[bool]) -> str:
-    """How many models the verdict rests on."""
-    if not borne_out:
-        return "No trained model was tried, and the statement is about those: there is no verdict."
-    return f"{sum(borne_out)} of {len(borne_out)} trained models have full rank and a cone."
+    if not trained:
+        none = "No trained model was tried, and the statement is about those: there is no verdict."
+        return None, (none, *others)
+    count = f"{sum(trained.values())} of {len(trained)} trained models have full rank and a cone."
+    return kit.overall(trained), (count, *trained, *others)
 
 
 def rank_share(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:
@@ -111,7 +107,7 @@ def _judge_model(config: Config, name: str, rows: pl.DataFrame) -> tuple[bool, s
         rank = f"rank down to {least:.0%} of what can be (layer {lowest})"
     return (
         full and cone,
-        f"{name}: {rank}; effective rank {effective[0]:.3g} after the first and "
-        f"{effective[-1]:.3g} after the last of {len(cosines)} layers; mean cosine "
+        f"{name}: {rank}; effective rank {short(effective[0])} after the first and "
+        f"{short(effective[-1])} after the last of {len(cosines)} layers; mean cosine "
         f"{cosines[-1]:.2f} after the last, at most {max(cosines):.2f} (layer {at}).",
     )

@@ -43,7 +43,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """The residual of every layer beside its bounds; where one does not apply, why."""
     subject = config.subject
     subject.refuse_measured("the theory's bounds are about all tokens")
-    found = _joined(
+    found = _join(
         [
             bounds(subject.network, batch.x, token_mask=batch.token_mask)
             for batch, _ in kit.tracked(subject.batches(), on_step)
@@ -63,12 +63,12 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     )
 
 
-def _joined(parts: Sequence[Bounds]) -> Bounds:
+def _join(parts: Sequence[Bounds]) -> Bounds:
     """The bounds of several batches as one."""
-    return Bounds(tuple(map(_joined_layer, zip(*(part.layers for part in parts), strict=True))))
+    return Bounds(tuple(map(_join_layer, zip(*(part.layers for part in parts), strict=True))))
 
 
-def _joined_layer(parts: Sequence[LayerBounds]) -> LayerBounds:
+def _join_layer(parts: Sequence[LayerBounds]) -> LayerBounds:
     """One layer of several batches: their samples one after another, the first reason of any."""
     first = parts[0]
     joined: dict[str, Any] = {

@@ -106,8 +106,8 @@ def _log10_largest(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:
 def _sentences(summary: pl.DataFrame) -> tuple[str, ...]:
     """What the medians over the samples show."""
     true = medians(summary, RELATIVE, variant=SCALED)
-    parted = [
-        _where_parted(
+    partings = [
+        _parting(
             name,
             true,
             medians(summary, RELATIVE, variant=name),
@@ -118,11 +118,11 @@ def _sentences(summary: pl.DataFrame) -> tuple[str, ...]:
     return (
         f"After {len(true) - 1} layers the relative residual is {power_of_ten(true[-1])} "
         f"(median over the samples); {law(true)}.",
-        *parted,
+        *partings,
     )
 
 
-def _where_parted(
+def _parting(
     name: str, true: Sequence[float], plain: Sequence[float], sizes: Sequence[float]
 ) -> str:
     """Where plain numbers stop following, and whether digits or the range ran out."""

@@ -77,7 +77,7 @@ def diagnose(
     ['SAN', 'SAN+MLP', 'SAN+skip', 'transformer']
 
     ``measured`` leaves tokens out of the figures that the network still sees (CLS and the like);
-    ``reading`` says what is meant by SAN; ``on_step`` is told the share of the work that is done.
+    ``reading`` says what is meant by SAN; ``on_step`` is called with the share of the work done.
     """
     subject = kit.Subject(network, x, token_mask, measured, batch_size=batch_size)
     return run(Config(subject, reading or variants.Reading()), on_step or kit.silent)

@@ -16,11 +16,12 @@ from rankscope.experiments.laws import Law, medians
 from rankscope.experiments.questions._masked import BY_MASK, PRODUCTS, Masked, measure_mask
 from rankscope.masks import Mask, as_mask
 from rankscope.network import Network
+from rankscope.numerals import plural, short
 
 ENTRY = kit.entry("masks")
 MASKS = ("full", "causal", "window:8", "causal-window:8", "strided:8", "bigbird:2:1:2")
 _SEVERAL = 3
-"""Radii of depth before a rate is taken for final: until then some tokens have not met."""
+"""Radii of depth before a rate is taken for final; earlier, some tokens have not interacted yet."""
 _REFERENCE_LAYERS = 2
 """The fastest mask's loss over this many layers is what the others are asked for."""
 
@@ -39,7 +40,7 @@ class Config(kit.Question):
 
     def describe(self) -> dict[str, Any]:
         """The masks by their full names, and how many layers there were."""
-        return {"masks": list(_named(self.masks)), "depth": self.layers}
+        return {"masks": list(_masks_by_name(self.masks)), "depth": self.layers}
 
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
@@ -51,7 +52,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """
     subject = config.subject
     subject.refuse_measured("graphs of masks are about all tokens")
-    masks = _named(config.masks)
+    masks = _masks_by_name(config.masks)
     depth = config.layers
     if depth < 1:
         raise InputError(f"depth={depth} is out of range; expected 1 layer or more.")
@@ -80,7 +81,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
 
 
 def _drawings(found: Sequence[Masked]) -> tuple[kit.Drawing, ...]:
-    cut = _cut(found)
+    cut = _axis_end(found)
     return (
         kit.Drawing("by_depth", "μ(X) / ‖X‖, Frobenius norms.", RELATIVE, cut),
         kit.Drawing("by_depth", "μ(X) itself, the measure of Wu et al. 2024.", DISPERSION, cut),
@@ -100,7 +101,7 @@ def _drawings(found: Sequence[Masked]) -> tuple[kit.Drawing, ...]:
     )
 
 
-def _named(masks: Sequence[str | Mask]) -> dict[str, Mask]:
+def _masks_by_name(masks: Sequence[str | Mask]) -> dict[str, Mask]:
     """Masks under names of their own: two may be written alike and differ."""
     if isinstance(masks, str) or not masks:
         raise InputError("there is no list of masks to compare; write masks=('full', 'causal').")
@@ -113,7 +114,7 @@ def _named(masks: Sequence[str | Mask]) -> dict[str, Mask]:
     return named
 
 
-def _cut(found: Sequence[Masked]) -> dict[str, float]:
+def _axis_end(found: Sequence[Masked]) -> dict[str, float]:
     """Where the axis ends: below the masks that collapse exponentially, not far below them."""
     ends = [one.law.last for one in found if one.law.kind != "doubly exponential"]
     ends = [end for end in ends if math.isfinite(end)]
@@ -148,7 +149,7 @@ def _comparison(found: Sequence[Masked], summary: pl.DataFrame) -> tuple[str, ..
         if not one.facts.quasi_strongly_connected:
             sentences.append(
                 f"{one.name} does not collapse: its graph has no center but "
-                f"{len(one.facts.closed_classes)} closed classes, and each goes its own way."
+                f"{len(one.facts.closed_classes)} closed classes, which do not see each other."
             )
             continue
         needed = layers_to(curves[one.name], target, one.law, radius=one.facts.radius)
@@ -167,10 +168,10 @@ def layers_to(curve: Sequence[float], target: float, found: Law, *, radius: floa
     if reached and not reached[0]:
         return "has nothing"
     if reached:
-        return f"needs {reached[0]} layer{'s' * (reached[0] != 1)}"
+        return f"needs {plural(reached[0], 'layer')}"
     if depth < _SEVERAL * radius:
-        return f"needs more than {depth} layers (its radius is {radius:g})"
+        return f"needs more than {plural(depth, 'layer')} (its radius is {radius:g})"
     if found.kind != "exponential":
-        return f"needs more than {depth} layers, if it ever gets there,"
+        return f"needs more than {plural(depth, 'layer')}, if it ever gets there,"
     more = depth + (target - curve[-1]) / found.rate
-    return f"would need about {more:,.0f} layers at its pace"
+    return f"would need about {short(round(more))} layers at its pace"

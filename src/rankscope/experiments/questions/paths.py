@@ -40,13 +40,13 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         found = path_lengths(
             network, batch.x, count=config.count, max_length=config.max_length, **masks
         )
-        parts.append(_numbered(found.table, batch.start))
+        measured = [found.table]
         if batch.start == 0:
             error, complete = found.reconstruction_error, found.complete
         if config.heads:
             on_part(0.5)
-            shares = head_shares(network, batch.x, **masks)
-            parts.append(_numbered(shares.table, batch.start))
+            measured.append(head_shares(network, batch.x, **masks).table)
+        parts += [table.with_columns(pl.col("sample") + batch.start) for table in measured]
     paths = count_paths(network.spec.layers, network.spec.heads).total
     table = tables.stack(parts)
     return ENTRY.result(
@@ -88,11 +88,6 @@ def path_study(
     return run(Config(subject, count, max_length, heads), on_step or kit.silent)
 
 
-def _numbered(table: pl.DataFrame, first: int) -> pl.DataFrame:
-    """A batch's table with its samples numbered among all."""
-    return table.with_columns(pl.col("sample") + first)
-
-
 def _drawings(*, heads: bool) -> tuple[kit.Drawing, ...]:
     by_length = kit.Drawing(
         "by_length",
@@ -100,8 +95,8 @@ def _drawings(*, heads: bool) -> tuple[kit.Drawing, ...]:
         "does not skip. Everything that depends on the input (attention, the scale of norms, the "
         "gates of MLPs) is frozen at its value there, which makes the network linear, and what all "
         "paths of one length contribute is added up exactly. The share of the residual is the norm "
-        "of what those paths tell the tokens apart by, over that of the whole; shares need not sum "
-        "to one, because contributions can cancel.",
+        "of the differences between tokens that those paths contribute, over that of the whole; "
+        "shares need not sum to one, because contributions can cancel.",
         _SHARE,
     )
     by_head = kit.Drawing(
@@ -118,9 +113,10 @@ def _shares_sentence(summary: pl.DataFrame) -> str:
     last = rows.filter(pl.col("layer") == pl.col("layer").max()).sort("length")
     shares = last["mean"].to_list()
     most = max(range(len(shares)), key=shares.__getitem__)
-    words = f"Paths of length {most} carry most of the residual ({shares[most]:.2g} of the whole)"
+    largest, longest = (short(share, digits=2) for share in (shares[most], shares[-1]))
+    words = f"Paths of length {most} carry most of the residual ({largest} of the whole)"
     if len(shares) > 1:
-        words += f", the longest added up ({len(shares) - 1}) {shares[-1]:.2g}"
+        words += f", the longest added up ({len(shares) - 1}) {longest}"
     return words + "."
 
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import polars as pl
 
 from rankscope.experiments import kit
+from rankscope.experiments.fates import course
+from rankscope.numerals import plural
 from rankscope.tracing import DEFAULT_METRICS, choose_measures
 
 ENTRY = kit.entry("trace")
@@ -21,7 +23,11 @@ class Config(kit.Question):
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Measure the hidden states of every layer, and the attention matrices if asked to."""
     subject = config.subject
-    _check(config)
+    of_attention = [one.name for one in choose_measures(config.metrics) if one.of == "attention"]
+    if of_attention:
+        subject.refuse_measured(
+            f"{', '.join(of_attention)} is about the attention between all tokens"
+        )
     found = subject.trace(config.metrics, on_step).result
     return ENTRY.result(
         config,
@@ -33,14 +39,6 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     )
 
 
-def _check(config: Config) -> None:
-    """Raise for an unknown metric, and for one that cannot leave tokens out."""
-    of_attention = [one.name for one in choose_measures(config.metrics) if one.of == "attention"]
-    if of_attention:
-        why = f"{', '.join(of_attention)} is about the attention between all tokens"
-        config.subject.refuse_measured(why)
-
-
 def _sentences(summary: pl.DataFrame) -> tuple[str, ...]:
     """How far the relative residual goes from the input to the last layer, if it was measured."""
     rows = summary.filter(metric=_RESIDUAL).sort("layer")
@@ -48,6 +46,6 @@ def _sentences(summary: pl.DataFrame) -> tuple[str, ...]:
         return ()
     first, last, layers = rows["mean"][0], rows["mean"][-1], rows["layer"][-1]
     return (
-        f"The relative residual goes from {first:.2g} at the input to {last:.2g} after "
-        f"{layers} layer{'s' * (layers != 1)} (means over the samples).",
+        f"The relative residual {course(first, last)} over {plural(layers, 'layer')} "
+        "(means over the samples).",
     )

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from rankscope.masks import Mask
 from rankscope.network import Init, Network, NormKind, Spec
+from rankscope.numerals import plural
 from rankscope.streams import stream
 
 
@@ -33,11 +34,10 @@ class Setting:
     def __str__(self) -> str:
         layers = "one layer repeated" if self.shared else "fresh layers"
         init = self.init if isinstance(self.init, str) else f"{self.init.kind} × {self.init.scale}"
-        heads = f"{self.heads} head{'s' * (self.heads > 1)}"
         return (
-            f"{self.tokens} tokens of {self.width} features, {heads}, {self.mask} mask, "
-            f"logits × {self.logits:g}, {init} init, biases of {self.biases:g}, gains spread by "
-            f"{self.gains:g}, {self.norm} norm after attention, {layers}"
+            f"{self.tokens} tokens of {self.width} features, {plural(self.heads, 'head')}, "
+            f"{self.mask} mask, logits × {self.logits:g}, {init} init, biases of {self.biases:g}, "
+            f"gains spread by {self.gains:g}, {self.norm} norm after attention, {layers}"
         )
 
 
@@ -88,7 +88,7 @@ FACTORS = tuple((factor, tuple(cases.items())) for factor, cases in _CASES.items
 undoes any scale of the values, so that larger weights are nothing but larger logits."""
 SWEEPS: Settings = tuple(
     (
-        f"{width} features, {heads} head{'s' * (heads > 1)}, {mask}",
+        f"{width} features, {plural(heads, 'head')}, {mask}",
         Setting(mask=mask, heads=heads, width=width, tokens=16),
     )
     for width in (4, 8, 64)

@@ -11,7 +11,7 @@ import polars as pl
 from rankscope.experiments.depths import RELATIVE, SCALED
 from rankscope.experiments.laws import UNEVEN, Law, law, levels_off
 from rankscope.experiments.studies._layernorm_cases import Setting
-from rankscope.numerals import power_of_ten
+from rankscope.numerals import plural, power_of_ten
 
 STABLE, APART, SHARE = "stable_rank", "still_apart", "share_still_apart"
 """Metrics: of every layer, of every run of the search (1 or 0), of all its runs together."""
@@ -55,7 +55,7 @@ class Outcome:
             fates.append(f"{many} {self.samples} samples stay apart (stable rank {ranks})")
         if self.law is not None:
             # Level at first, and small in the end: by quarters of the layers that is no law.
-            course = self.law if self.law.kind != "none" else "a fall too late to tell its law"
+            course = self.law if self.law.kind != "none" else "a fall too late to show its law"
             fates.append(f"others: {course}" if self.staying else f"{course}")
         return f"{'; '.join(fates)}; relative residual after {self.layers} layers: {ends}"
 
@@ -87,8 +87,8 @@ def domain(found: Mapping[str, Outcome], settings: Mapping[str, Setting]) -> str
     common = traits([settings[name] for name in (*every, *some)], [settings[n] for n in found])
     return (
         f"Tokens collapse in every sample of {len(found) - len(every) - len(some)} of the "
-        f"{len(found)} cases; they stay apart in some samples of {len(some)} "
-        f"case{'s' * (len(some) != 1)} and in all samples of {len(every)}{common}."
+        f"{len(found)} cases; they stay apart in some samples of "
+        f"{plural(len(some), 'case')} and in all samples of {len(every)}{common}."
     )
 
 
@@ -135,7 +135,7 @@ class Searched:
         return f"{self.model}, {_in_words('shared', self.setting.shared)}"
 
 
-def searched(summary: pl.DataFrame, sweeps: Mapping[str, Setting]) -> list[Searched]:
+def search_counts(summary: pl.DataFrame, sweeps: Mapping[str, Setting]) -> list[Searched]:
     """What the search counted, setting by setting."""
     if "setting" not in summary.columns:
         return []
@@ -168,13 +168,13 @@ def search_domain(found: Sequence[Searched], layers: int) -> Iterator[str]:
     most = [one.setting for one in found if 2 * one.apart > one.runs]
     yield (
         f"At least one run is still apart in {sum(one.apart > 0 for one in found)} of "
-        f"{len(found)} settings ({_broken_down(found)}); more than half of the runs in {len(most)}"
+        f"{len(found)} settings ({_break_down(found)}); more than half of the runs in {len(most)}"
         f"{traits(most, [one.setting for one in found])}; all runs in "
         f"{sum(one.apart == one.runs for one in found)}."
     )
 
 
-def _broken_down(found: Sequence[Searched]) -> str:
+def _break_down(found: Sequence[Searched]) -> str:
     """In how many settings some run is still apart, by each choice that was varied."""
     clauses = []
     for name in (*_NOUNS, *_CHOICES):
@@ -237,7 +237,7 @@ def _in_words(name: str, value: Any) -> str:
         return REPEATED if value else FRESH
     if name == "logits":
         return f"logits × {value:g}"
-    return f"{value} {_NOUNS[name]}{'s' * (value != 1)}"
+    return plural(value, _NOUNS[name])
 
 
 def _outcome(rows: pl.DataFrame, ranks: Sequence[float]) -> Outcome:
@@ -263,7 +263,7 @@ def stays(log10: list[float]) -> bool:
     """Whether tokens truly stay apart: their residual is level, and not small.
 
     Derived: near rank one a layer is a linear map of the deviations, or smaller (see the study), so
-    it has no level at which to stop; one that is small and level has only met some kinder layers.
+    it has no level at which to stop; a small residual is level only by chance, for a few layers.
     """
     return levels_off(log10) and log10[-1] > math.log10(DIFFERENT)
 

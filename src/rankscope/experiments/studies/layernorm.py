@@ -34,7 +34,7 @@ from rankscope.tracing import Trace, trace
 
 ENTRY = kit.entry("layernorm")
 LOWEST = -24.0
-"""Where charts are cut: beyond what float64 can tell from equal tokens."""
+"""Where charts are cut: float64 cannot distinguish tokens this close."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Each case in scaled arithmetic, float64 and float32, and a search for logits that stop it.
 
     The search looks at tokens that end further apart than a hundredth of their size, which plain
-    float64 can tell.
+    float64 can resolve.
     """
     found = measure(config, on_step)
     return ENTRY.result(
@@ -118,7 +118,7 @@ def _case(config: Config, name: str, setting: Setting, on_step: kit.OnStep) -> d
     if _still_apart(scaled):
         network, scaled = deep(config.deeper * config.layers)
     on_step(0.75)
-    found = {depths.SCALED: _relative(scaled)}
+    found = {depths.SCALED: scaled.table.filter(metric=depths.RELATIVE)}
     for format_, dtype in depths.FORMATS.items():
         plain = network if dtype == torch.float64 else network.float()
         metrics = {depths.RELATIVE: _log10_relative, outcomes.STABLE: stable_rank}
@@ -127,13 +127,10 @@ def _case(config: Config, name: str, setting: Setting, on_step: kit.OnStep) -> d
     return depths.Measured(table, depths.doubts({name: scaled}))
 
 
-def _relative(traced: Trace) -> pl.DataFrame:
-    return traced.table.filter(metric=depths.RELATIVE)
-
-
 def _still_apart(traced: Trace) -> bool:
     """Whether some residual is too large yet to say that it goes on shrinking."""
-    last = _relative(traced).filter(pl.col("layer") == pl.max("layer"))
+    rows = traced.table.filter(metric=depths.RELATIVE)
+    last = rows.filter(pl.col("layer") == pl.max("layer"))
     return bool((last["value"] > math.log10(outcomes.DIFFERENT)).any())
 
 
@@ -178,7 +175,7 @@ def _log10_relative(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:
 
 def _sentences(config: Config, table: pl.DataFrame) -> tuple[str, ...]:
     found = outcomes.outcomes(table)
-    searched = outcomes.searched(tables.summary(table), dict(config.sweeps))
+    searched = outcomes.search_counts(tables.summary(table), dict(config.sweeps))
     return (
         *([outcomes.domain(found, config.cases)] if found else []),
         *(f"{name}: {one}." for name, one in found.items()),

@@ -59,10 +59,11 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         for draw in range(config.draws)
     ]
     traces = {case: _trace(config, *case) for case, _ in kit.tracked(cases, on_step)}
-    table = tables.from_rows(
-        ("parameter", "setting", "sample", "metric", "value"),
-        [(*case, _METRIC, _last_constant(traced)) for case, traced in traces.items()],
-    )
+    rows = [
+        (*case, _METRIC, traced.table.filter(metric=_METRIC).sort("layer")["value"][-1])
+        for case, traced in traces.items()
+    ]
+    table = tables.from_rows(("parameter", "setting", "sample", "metric", "value"), rows)
     base = ", ".join(f"{name} {value:g}" for name, value in config.base)
     return ENTRY.result(
         config,
@@ -116,11 +117,6 @@ def _trace(config: Config, parameter: str, value: float, draw: int) -> Trace:
         dtype=torch.float64,
     )
     return deep_trace(Network.random(spec, seed=seed, dtype=torch.float64), x)
-
-
-def _last_constant(traced: Trace) -> float:
-    """What the last layer made of the residual before it."""
-    return float(traced.table.filter(metric=_METRIC).sort("layer")["value"][-1])
 
 
 def _sentence(parameter: str, table: pl.DataFrame) -> str:

@@ -14,13 +14,21 @@ from rankscope.experiments.depths import DISPERSION, RELATIVE, compare, dispersi
 from rankscope.experiments.laws import UNEVEN, law, medians
 from rankscope.experiments.models import Case, by_name, inputs
 from rankscope.network import Network, Spec
-from rankscope.numerals import power_of_ten
+from rankscope.numerals import power_of_ten, short
 from rankscope.text import embed, passages
 
 ENTRY = kit.entry("wu")
 _BERT_WIDTH, _BERT_STD = 768, 0.02
 _LOWEST = -20.0
-"""Where charts are cut: beyond what float64 can tell from equal tokens."""
+"""Where charts are cut: float64 cannot distinguish tokens this close."""
+
+_WHOLE: dict[str, Any] = {"log_depth": True}
+_CUT = {**_WHOLE, "lowest": _LOWEST}
+_CHARTS = (
+    ("Where a curve leaves the panel, the tokens go on growing alike.", DISPERSION, _CUT),
+    ("Each panel whole.", DISPERSION, _WHOLE),
+    ("As a part of the tokens' own size.", RELATIVE, _CUT),
+)
 
 
 @dataclass(frozen=True)
@@ -85,7 +93,10 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         table=table,
         about={"network": _describe(config), "residuals": "Frobenius norm"},
         notes=noted,
-        drawings=_drawings(),
+        drawings=tuple(
+            kit.Drawing("by_depth", f"Layers on a logarithmic axis. {words}", metric, options)
+            for words, metric, options in _CHARTS
+        ),
         shown=(DISPERSION,),
     )
 
@@ -114,7 +125,7 @@ def _deviation(config: Config) -> float:
 def _describe(config: Config) -> str:
     return (
         f"{config.heads} heads, width {config.width}, post-layer norm, MLP of four times the "
-        f"width, normal init of standard deviation {_deviation(config):.3g}, {config.depth} "
+        f"width, normal init of standard deviation {short(_deviation(config))}, {config.depth} "
         f"layers; {config.samples} passages of {config.tokens} tokens"
     )
 
@@ -125,20 +136,6 @@ def _loaded_subject(config: Config, name: str, case: Case) -> kit.Subject:
     network = loaded.network
     repeated = network.repeat(max(1, config.depth // network.spec.layers))
     return kit.Subject(repeated, x, token_mask, title=name)
-
-
-def _drawings() -> tuple[kit.Drawing, ...]:
-    whole: dict[str, Any] = {"log_depth": True}
-    cut = {**whole, "lowest": _LOWEST}
-    charts = {
-        "Where a curve leaves the panel, the tokens go on growing alike.": (DISPERSION, cut),
-        "Each panel whole.": (DISPERSION, whole),
-        "As a part of the tokens' own size.": (RELATIVE, cut),
-    }
-    return tuple(
-        kit.Drawing("by_depth", f"Layers on a logarithmic axis. {words}", metric, options)
-        for words, (metric, options) in charts.items()
-    )
 
 
 def _sentences(table: pl.DataFrame, masks: Iterable[str]) -> tuple[str, ...]:
@@ -160,10 +157,10 @@ def _sentences(table: pl.DataFrame, masks: Iterable[str]) -> tuple[str, ...]:
 
 def _course(log10: list[float]) -> str:
     """The law where it is beyond doubt; otherwise the factor alone, for one network's residual goes
-    up and down too much to tell a slow collapse from none."""
+    up and down too much to distinguish a slow collapse from none."""
     found = law(log10, UNEVEN)
     if found.kind in ("doubly exponential", "equal"):
         return found.kind
     if found.kind == "undecided":
-        return "too few layers to tell how it goes on"
-    return f"× {10**found.rate:.3g} a layer over the second half"
+        return "too few layers to see how it goes on"
+    return f"× {power_of_ten(found.rate, digits=3)} a layer over the second half"
