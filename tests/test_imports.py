@@ -19,6 +19,7 @@ SOURCE = Path(importlib.util.find_spec("rankscope").origin).parent
 LOWEST = {
     "display",
     "errors",
+    "fingerprints",
     "metric_catalogue",
     "numerals",
     "shapes",
@@ -31,6 +32,7 @@ CORE = {
     "versions": {"version"},
     "display": {"numerals"},
     "errors": set(),
+    "fingerprints": set(),
     "metric_catalogue": set(),
     "numerals": set(),
     "shapes": set(),

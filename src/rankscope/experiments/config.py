@@ -1,11 +1,11 @@
 """What a run depends on, as one frozen value with a name of its own."""
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
+from rankscope.fingerprints import fingerprint
 from rankscope.version import __version__
 from rankscope.versions import versions
 
@@ -28,8 +28,7 @@ class Config:
 
     def digest(self, experiment: str) -> str:
         """Twelve hex digits that name a run: the experiment, every field, this version."""
-        content = [experiment, __version__, self.describe()]
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+        return fingerprint([experiment, __version__, self.describe()])
 
     def provenance(self, experiment: str) -> dict[str, Any]:
         """What a result says about where it came from."""

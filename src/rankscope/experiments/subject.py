@@ -1,7 +1,5 @@
 """What a question is asked about: a network and what it reads, always passed as a whole."""
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -15,14 +13,12 @@ from rankscope.deep import deep_trace
 from rankscope.errors import InputError
 from rankscope.experiments.config import plain
 from rankscope.experiments.progress import OnStep, silent, tracked
+from rankscope.fingerprints import fingerprint
 from rankscope.metrics import Center, Norm
 from rankscope.network import Network
 from rankscope.tracing import Metrics, Trace, trace
 from rankscope.version import __version__
 from rankscope.versions import versions
-
-_SAMPLED = 4096
-"""Entries of a tensor that its digest looks at."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -94,18 +90,10 @@ class Subject:
             )
 
     def digest(self) -> str:
-        """Twelve hex digits that name the network, its weights and its input.
-
-        Of each tensor no more than a few thousand entries are looked at, evenly spaced.
-        """
-        found = hashlib.sha256(self.network.spec.describe().encode())
+        """Twelve hex digits that name the network, its weights and its input."""
         masks = (each for each in (self.token_mask, self.measured) if each is not None)
-        for tensor in (*self.network.state_dict().values(), self.x, *masks):
-            found.update(repr((tuple(tensor.shape), tensor.dtype)).encode())
-            entries = tensor.detach().flatten()
-            some = entries[:: max(1, len(entries) // _SAMPLED)].double().cpu().numpy()
-            found.update(some.tobytes())
-        return found.hexdigest()[:12]
+        tensors = (*self.network.state_dict().values(), self.x, *masks)
+        return fingerprint(self.network.spec.describe(), tensors)
 
     def provenance(self) -> dict[str, Any]:
         """Where figures about it come from."""
@@ -142,8 +130,7 @@ class Question:
 
     def digest(self, experiment: str) -> str:
         """Twelve hex digits that name a run: question, subject, every option, this version."""
-        content = [experiment, __version__, self.subject.digest(), self.describe()]
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+        return fingerprint([experiment, __version__, self.subject.digest(), self.describe()])
 
     def provenance(self, experiment: str) -> dict[str, Any]:
         """What an answer says about where it came from; the subject's own words come first."""

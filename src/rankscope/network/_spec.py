@@ -1,7 +1,5 @@
 """The description of a network: a frozen value, validated, hashable, with a stable digest."""
 
-import hashlib
-import json
 import math
 import reprlib
 from collections.abc import Iterable, Sequence
@@ -13,6 +11,7 @@ from torch import Tensor
 from rankscope.checks import flag
 from rankscope.display import card, paragraph
 from rankscope.errors import SpecError
+from rankscope.fingerprints import fingerprint
 from rankscope.masks import Mask
 from rankscope.network._describe import in_words
 from rankscope.network._fields import (
@@ -130,7 +129,7 @@ class Spec:
         """Twelve hex digits that name this spec, a seed and this version of the code."""
         content = {f.name: repr(getattr(self, f.name)) for f in fields(self)}
         content |= {"seed": str(seed), "version": __version__}
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+        return fingerprint(content)
 
     def describe(self) -> str:
         """The whole spec in words, on one line.

@@ -203,6 +203,22 @@ def frozen_steps(
             yield frozen
 
 
+def attention_patterns(
+    network: Network, x: Hidden, *, layers: int
+) -> list[Float[Tensor, "head query key"]]:
+    """The attention matrices of the first layers on a single sample; silent heads are left out."""
+    found: list[Tensor] = []
+    with torch.no_grad():
+        for step in frozen_steps(network, x):
+            for branch in step.branches:
+                if isinstance(branch.part, FrozenAttention):
+                    pattern = branch.part.pattern[0]
+                    found.append(pattern[pattern.sum((1, 2)) > 0])
+            if len(found) == layers:
+                break
+    return found
+
+
 def _freeze_step(
     step: Step, x: Hidden, seen: Visibility, layer: int, *, closes: bool
 ) -> FrozenStep:

@@ -13,9 +13,11 @@ from rankscope.masks import Causal, as_mask, causal_window, from_edges
 from rankscope.metrics import dobrushin
 from rankscope.theory import (
     a_priori_log_decay,
+    a_priori_log_loss,
     a_priori_rate,
     ergodicity,
     graph_facts,
+    limit_weights,
     second_eigenvalue,
     smallest_allowed_weight,
 )
@@ -268,3 +270,16 @@ def test_a_short_repr():
     many = repr(ergodicity(torch.rand(30, 8, 12, 4, 4).softmax(-1)))
     assert "30 layers, batch (8, 12)" in many
     assert len(many) < 200
+
+
+def test_what_a_layer_loses_at_least():
+    """ε = 1/2 and radius 2: after two layers at most 3/4 is left, so 1 − √(3/4) is lost in each."""
+    assert a_priori_log_loss(0.5, 2) == pytest.approx(math.log(1 - math.sqrt(0.75)))
+    assert a_priori_log_loss(1e-9, 40) == pytest.approx(40 * math.log(1e-9) - math.log(40))
+    assert a_priori_log_loss(0.0, 1) == a_priori_log_loss(0.5, math.inf) == -math.inf
+
+
+def test_weights_in_the_limit_are_rows_of_the_product():
+    first, second = double([[1, 0], [0.5, 0.5]]), double([[0.25, 0.75], [0, 1]])
+    (found,) = limit_weights([first, second], [[0, 1]])
+    assert found.tolist() == pytest.approx((second @ first).mean(0).tolist())

@@ -15,7 +15,7 @@ from rankscope.experiments.laws import Law, law, medians
 from rankscope.experiments.progress import OnStep, silent
 from rankscope.experiments.subject import Subject
 from rankscope.masks import Mask
-from rankscope.paths import FrozenAttention, frozen_steps
+from rankscope.paths import attention_patterns
 from rankscope.tracing import Trace
 
 PRODUCTS = "log10_product_ergodicity"
@@ -47,7 +47,10 @@ def measure_mask(
     """Everything about one mask; the network of ``subject`` has it already."""
     trace = subject.deep_trace(on_step, norm="fro")
     traced = dispersions(trace.table.filter(pl.col("layer") <= depth))
-    patterns, tokens = _patterns(subject, depth)
+    first, real = subject.x[:1], subject.token_mask
+    if real is not None:  # padding is cut away
+        first = first[:, real if real.ndim == 1 else real[0]]
+    patterns, tokens = attention_patterns(subject.network, first, layers=depth), first.shape[1]
     facts = theory.graph_facts(mask, tokens)
     return Masked(
         name,
@@ -68,7 +71,7 @@ def _figures(patterns: Sequence[Tensor], facts: theory.GraphFacts, allowed: Tens
     log10 = of_products.log_products / math.log(10)
     # Rows that plain numbers cannot tell apart any more need not be equal.
     products = torch.where(log10.isneginf(), math.nan, log10)
-    limits = torch.stack(_limits(shared, facts)).mean(0)
+    limits = torch.stack(theory.limit_weights(shared, facts.closed_classes)).mean(0)
     by_position = {
         "limit_weight": limits,
         "perron_weight": torch.stack(theory.class_weights(shared[-1])).mean(0),
@@ -79,7 +82,8 @@ def _figures(patterns: Sequence[Tensor], facts: theory.GraphFacts, allowed: Tens
         "smallest_weight": smallest,
         "mean_ergodicity": float(torch.cat(of_heads).mean()),
         "product_ergodicity_rate": float(of_products.rate),
-        "log10_promised_loss": _promised_loss(facts, smallest),
+        "log10_promised_loss": theory.a_priori_log_loss(smallest, facts.contracts_after)
+        / math.log(10),
         "largest_limit_weight": float(limits.max()),
     }
     rows: list[tuple[Any, ...]] = [
@@ -98,43 +102,3 @@ def _figures(patterns: Sequence[Tensor], facts: theory.GraphFacts, allowed: Tens
     ]
     rows += [(None, None, None, None, metric, value) for metric, value in numbers.items()]
     return tables.from_rows(("layer", "head", "parameter", "setting", "metric", "value"), rows)
-
-
-def _promised_loss(facts: theory.GraphFacts, smallest: float) -> float:
-    """Which part of the differences a layer loses at least, by the theorem, as a logarithm.
-
-    Minus infinity where it promises nothing: no center, or weights of zero.
-    """
-    reach = facts.contracts_after
-    if math.isinf(reach) or smallest <= 0:
-        return -math.inf
-    decay = float(theory.a_priori_log_decay(smallest, reach))
-    # What is left is exp(−eˣ); below, what is lost is eˣ to every digit.
-    return math.log10(-math.expm1(-math.exp(decay))) if decay > -30 else decay / math.log(10)
-
-
-def _limits(shared: Sequence[Tensor], facts: theory.GraphFacts) -> tuple[Tensor, ...]:
-    """For each closed class, what its tokens hold of each position's input after all layers: the
-    mean of its rows in the product of all layers' matrices."""
-    product = shared[0]
-    for matrix in shared[1:]:
-        product = matrix @ product
-    return tuple(product[list(members)].mean(0) for members in facts.closed_classes)
-
-
-def _patterns(subject: Subject, depth: int) -> tuple[list[Tensor], int]:
-    """The first sample's attention matrices ``(head, query, key)`` by layer, padding cut away."""
-    x, token_mask = subject.x, subject.token_mask
-    keep = torch.ones(x.shape[1], dtype=torch.bool)
-    if token_mask is not None:
-        keep = token_mask if token_mask.ndim == 1 else token_mask[0]
-    found = []
-    with torch.no_grad():
-        for step in frozen_steps(subject.network, x[:1, keep]):
-            for branch in step.branches:
-                if isinstance(branch.part, FrozenAttention):
-                    pattern = branch.part.pattern[0]
-                    found.append(pattern[pattern.sum((1, 2)) > 0])  # silent heads attend to nothing
-            if len(found) == depth:
-                break
-    return found, int(keep.sum())

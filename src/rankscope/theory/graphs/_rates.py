@@ -6,7 +6,7 @@ coefficient τ, and ``τ(PQ) ≤ τ(P) τ(Q)``.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -127,6 +127,37 @@ def ergodicity(matrices: Iterable[Tensor], *, token_mask: Tensor | None = None) 
     if not each:
         raise InputError("there is no attention matrix to multiply; give at least one layer's.")
     return Ergodicity(torch.stack(each), torch.stack(logs))
+
+
+def a_priori_log_loss(epsilon: float, radius: float) -> float:
+    """The logarithm of what a layer loses at least of any difference, by ``a_priori_rate``.
+
+    >>> a_priori_log_loss(0.5, 1), a_priori_log_loss(0.5, math.inf)
+    (-0.693..., -inf)
+
+    Minus infinity where nothing is promised: no center, or weights of zero.
+    """
+    if math.isinf(radius) or epsilon <= 0:
+        return -math.inf
+    decay = float(a_priori_log_decay(epsilon, radius))
+    # What is left is exp(−eˣ); for small eˣ what is lost is eˣ to every digit.
+    return math.log(-math.expm1(-math.exp(decay))) if decay > -30 else decay
+
+
+def limit_weights(
+    matrices: Sequence[Tensor], classes: Sequence[Sequence[int]]
+) -> tuple[Tensor, ...]:
+    """For each closed class, what its tokens hold of each position's input after all layers.
+
+    >>> [each.tolist() for each in limit_weights([torch.eye(2)] * 3, [[0], [1]])]
+    [[1.0, 0.0], [0.0, 1.0]]
+
+    The mean of the class's rows in the product of all ``(query, key)`` matrices, the first first.
+    """
+    product = matrices[0]
+    for matrix in matrices[1:]:
+        product = matrix @ product
+    return tuple(product[list(members)].mean(0) for members in classes)
 
 
 def smallest_allowed_weight(attention: Tensor, allowed: Tensor) -> Tensor:
