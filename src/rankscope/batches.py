@@ -29,8 +29,6 @@ def batches(
 
     >>> from rankscope.batches import batches
     >>> import torch
-    >>> import torch
-    >>> import torch
     >>> [batch.start for batch in batches(torch.zeros(5, 3, 2), size=2)]
     [0, 2, 4]
     """

@@ -31,7 +31,7 @@ def paragraph(text: str) -> str:
     return f'<div style="margin:4px 0">{escape(text)}</div>'
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[object]], *, caption: str = "") -> str:
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Cells under a header, shown as their text.
 
     >>> from rankscope.display import table
@@ -42,9 +42,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]], *, caption: s
     body = "".join(
         f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows
     )
-    top = f"<caption>{escape(caption)}</caption>" if caption else ""
-    top += f"<tr>{head}</tr>" if head else ""
-    return f"<table>{top}{body}</table>"
+    return f"<table><tr>{head}</tr>{body}</table>"
 
 
 def grid(rows: Sequence[Sequence[bool]], label: str) -> str:

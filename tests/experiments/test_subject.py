@@ -48,3 +48,24 @@ def test_words_about_it_come_first_in_its_provenance(tokens) -> None:
     assert provenance["language"] == "Latin"
     assert provenance["seed"] == 0
     assert "special tokens" not in provenance
+
+
+def test_its_digest_names_weights_input_and_structure(tokens) -> None:
+    x = tokens(2, 5, 8).float()
+    causal = torch.ones(5, 5).tril().bool()
+    other = causal.clone()
+    other[4, 0] = False
+    mask = torch.tensor([True, True, True, True, False])
+    subjects = [
+        Subject(NETWORK, x),
+        Subject(NETWORK, x + 1e-3),
+        Subject(NETWORK, x, mask),
+        Subject(NETWORK, x, measured=~mask),
+        Subject(NETWORK.without("skip"), x),
+        Subject(NETWORK.with_mask(causal), x),
+        Subject(NETWORK.with_mask(other), x),
+        Subject(Network.random(NETWORK.spec, seed=1), x),
+    ]
+    assert len({each.digest() for each in subjects}) == len(subjects)
+    again = Network.random(NETWORK.spec, seed=0)
+    assert Subject(again, x.clone()).digest() == subjects[0].digest()

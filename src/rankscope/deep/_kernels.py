@@ -23,6 +23,7 @@ from rankscope.network import (
     LinformerScores,
     Visibility,
     hide,
+    log_positive_feature,
     pooling,
     positive_feature,
     sparsemax,
@@ -71,16 +72,15 @@ def linear_kernel_attention(
 
 @dataclass(frozen=True)
 class _Features:
-    """Features of queries or keys: of what all tokens have in common, of each token, and what is
-    left of each token's beside the common ones, in units of ``e^own.log``.
+    """Features of queries or keys: of what all tokens have in common, the logarithms of each
+    token's, and what is left of those beside the common ones, in units of ``e^own.log``.
 
     Where a step from the common point is longer than 1 (``far``), features may be smaller than the
     common ones by more digits than a float has; there ``own`` holds each token's features whole.
     """
 
     common: Tensor  # batch head 1 width
-    each: Tensor  # batch head token width
-    logs: Tensor  # their logarithms
+    logs: Tensor  # of each token's, batch head token width
     own: ScaledTensor
     far: Bool[Tensor, "batch"]
 
@@ -98,9 +98,8 @@ class _Features:
         above, below = (a >= 0) & (z >= 0), (a <= 0) & (z <= 0)
         change = torch.where(above, h, torch.where(below, a.clamp(max=0).exp() * rate, plain))
         own = torch.where(expand_like(far, each), each, change)
-        logs = torch.where(z > 0, torch.log1p(z.clamp(min=0)), z)
         unit = torch.where(far, 0.0, part.own.log)
-        return cls(positive_feature(a), each, logs, ScaledTensor(own, unit), far)
+        return cls(positive_feature(a), log_positive_feature(z), ScaledTensor(own, unit), far)
 
     def along(self, other: Tensor) -> Tensor:
         """``other·f_i`` for every token, from whichever form keeps the digits."""

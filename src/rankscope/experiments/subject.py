@@ -93,7 +93,7 @@ class Subject:
         """Twelve hex digits that name the network, its weights and its input."""
         masks = (each for each in (self.token_mask, self.measured) if each is not None)
         tensors = (*self.network.state_dict().values(), self.x, *masks)
-        return fingerprint(self.network.spec.describe(), tensors)
+        return fingerprint(self.network.spec.digest(), tensors)
 
     def provenance(self) -> dict[str, Any]:
         """Where figures about it come from."""

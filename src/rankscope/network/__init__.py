@@ -39,6 +39,7 @@ from rankscope.network._scores.gaussian_kernel import GaussianKernel
 from rankscope.network._scores.gaussian_kernel import GaussianKernelScores as GaussianKernelScores
 from rankscope.network._scores.linear_kernel import LinearKernel
 from rankscope.network._scores.linear_kernel import LinearKernelScores as LinearKernelScores
+from rankscope.network._scores.linear_kernel import log_positive_feature as log_positive_feature
 from rankscope.network._scores.linear_kernel import positive_feature as positive_feature
 from rankscope.network._scores.linformer import Linformer
 from rankscope.network._scores.linformer import LinformerScores as LinformerScores

@@ -3,6 +3,7 @@
 import math
 from itertools import pairwise
 
+import polars as pl
 import pytest
 import torch
 
@@ -122,3 +123,20 @@ def test_layers_to_a_target(target, words) -> None:
 def test_layers_to_a_target_out_of_reach() -> None:
     found = Law("none", math.nan, 0.0, 0.0)
     assert "more than 2 layers" in layers_to([0.0, 0.0, 0.0], -1.0, found)
+
+
+def test_graphs_and_weights_are_those_of_the_first_samples_tokens(tokens) -> None:
+    """Padding is no token: a padded sample has the numbers of the sample alone."""
+    x = tokens(3, 9, 8)
+    token_mask = torch.ones(3, 9, dtype=torch.bool)
+    token_mask[0, 6:] = False
+
+    def numbers(subject: Subject) -> dict[str, float]:
+        table = steps_of(run, Config(subject, ("window:2",), depth=6))[0].table
+        rows = table.filter(pl.col("metric").is_in(BY_MASK)).select("metric", "value").iter_rows()
+        return dict(rows)
+
+    padded = numbers(Subject(NETWORK, x, token_mask))
+    assert padded == pytest.approx(numbers(Subject(NETWORK, x[:1, :6])))
+    assert padded["radius"] == 2
+    assert numbers(Subject(NETWORK, x, token_mask[0])) == pytest.approx(padded)

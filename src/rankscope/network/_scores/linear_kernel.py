@@ -33,7 +33,7 @@ class LinearKernelScores(Scores):
     def prepare(self, query: Heads, key: Heads, positions: Positions) -> tuple[Heads, Heads]:
         del positions
         # A factor of the query alone cancels, so no query's features need all underflow.
-        logs = torch.where(query > 0, query.relu().log1p(), query)
+        logs = log_positive_feature(query)
         return (logs - logs.amax(-1, keepdim=True)).exp(), positive_feature(key)
 
     def weights(self, logits: Pairs, visibility: Visibility) -> Pairs:
@@ -48,3 +48,8 @@ class LinearKernelScores(Scores):
 def positive_feature(x: Heads) -> Heads:
     """``elu(x) + 1``, written so that ``e^x`` keeps its digits where it is small."""
     return x.clamp(max=0).exp() + x.relu()
+
+
+def log_positive_feature(x: Heads) -> Heads:
+    """The logarithm of ``positive_feature``, which has one however small that is."""
+    return torch.where(x > 0, x.relu().log1p(), x)

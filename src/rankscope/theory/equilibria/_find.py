@@ -112,13 +112,13 @@ def find_equilibria(
     begin = _draw_starts(network, tokens, starts, seed)
     end, period = _iterate(network, begin, steps, tolerance)
     settled = end[period == 1]
-    candidates = torch.cat([settled, refine(network, torch.cat([settled, begin]))])
+    candidates = [settled, refine(network, torch.cat([settled, begin]))]
     if extra_starts is not None:
         extra = _check_extra(extra_starts, begin)
         ended, periods = _iterate(network, extra, steps, tolerance)
         extra = torch.cat([extra, ended[periods == 1]])
-        candidates = torch.cat([candidates, extra, refine(network, extra)])
-    distinct = _select_distinct(network, candidates, tolerance)
+        candidates += [extra, refine(network, extra)]
+    distinct = _select_distinct(network, torch.cat(candidates), tolerance)
     found = [
         replace(measure(network, x), basin=share, basin_error=_binomial_error(share, starts))
         for x, share in zip(distinct, _basin_shares(settled, distinct, starts), strict=True)
