@@ -296,3 +296,13 @@ def test_options_about_parts_that_are_not_there_are_refused(refuses, arguments, 
 
 def test_large_seeds_are_fine_without_a_random_mask(rankscope) -> None:
     assert rankscope("trace", *SMALL, "--seed=3000000000", "--json").returncode == 0
+
+
+def test_provenance_does_not_describe_a_part_that_is_left_out(rankscope) -> None:
+    whole, bare = (
+        json.loads(rankscope("trace", *SMALL, *options, "--json").stdout)["provenance"]
+        for options in ([], ["--without=norm"])
+    )
+    assert whole["norm"] == "layer, post"
+    assert "norm" not in bare
+    assert bare["without"] == "norm"

@@ -46,8 +46,9 @@ def subject(options: QuestionOptions, *, without: str = "", masks: Sequence[str]
     parts = _parts(without)
     _refuse_about_missing(options, parts)
     found = _random(options) if options.model is None else _real(options, options.model, masks)
+    about = {key: words for key, words in found.about.items() if key not in parts}
     left_out = {"without": ", ".join(parts)} if parts else {}
-    return replace(found.without(*parts), about={**found.about, **left_out})
+    return replace(found.without(*parts), about={**about, **left_out})
 
 
 def masks(listed: Sequence[str], seed: int) -> tuple[Mask, ...]:
