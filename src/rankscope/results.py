@@ -14,8 +14,8 @@ import polars as pl
 
 from rankscope import tables
 
-Verdict = Literal["holds", "fails", "depends"]
-"""Of a claim: borne out by every case tried, by none, or by some."""
+Verdict = Literal["holds", "fails", "depends", "not tried"]
+"""Of a claim: borne out by every case tried, by none, by some; or there was nothing to try."""
 Fate = Literal["collapse", "slow", "holds"]
 Role = Literal["measured", "bound", "floor"]
 """What a curve is: something measured, a bound on it, or where a number format ends."""
@@ -41,6 +41,31 @@ class Drawing:
 
 
 @dataclass(frozen=True)
+class Judgement:
+    """What the figures say about a statement on one domain.
+
+    >>> str(Judgement("depends", "any scale of the weights", "the scale: cubic up to LeCun × 1.4"))
+    'depends on the scale: cubic up to LeCun × 1.4'
+    >>> str(Judgement("holds", "the theorem's condition"))
+    'holds'
+
+    ``domain`` says what the statement was tried on. ``on`` is a phrase that completes the verdict:
+    what it depends on, how far it holds, which subjects it was tried on, what to pass so that it
+    can be tried.
+    """
+
+    verdict: Verdict
+    domain: str
+    on: str = ""
+
+    def __str__(self) -> str:
+        if not self.on:
+            return self.verdict
+        between = {"depends": " on ", "not tried": ": "}.get(self.verdict, ", ")
+        return f"{self.verdict}{between}{self.on}"
+
+
+@dataclass(frozen=True)
 class Finding:
     """What happened to one network: its fate in a word, the figures behind it, a sentence."""
 
@@ -61,7 +86,8 @@ class Result:
     >>> Result("ranks", "Ranks", "Does the rank fall?", ("It falls from 4 to 2.",), table, {})
     Result('ranks', 2 rows: It falls from 4 to 2.)
 
-    ``sentences`` are computed from the table, the most important first. ``verdict`` is for claims,
+    ``sentences`` are computed from the table, the most important first. ``judgement`` is for
+    claims, on the domain they were stated for; what lies ``beyond`` it is judged separately.
     ``findings`` are for networks that are told apart one by one, and ``key_figures`` are the few
     numbers a reader would quote. ``provenance`` says what would give the same numbers again; where
     it holds the ``digest`` of a configuration, that digest names the files.
@@ -74,7 +100,8 @@ class Result:
     table: pl.DataFrame
     provenance: Mapping[str, Any]
     source: str = ""
-    verdict: Verdict | None = None
+    judgement: Judgement | None = None
+    beyond: Judgement | None = None
     findings: tuple[Finding, ...] = ()
     key_figures: Mapping[str, float] = field(default_factory=dict)
     drawings: tuple[Drawing, ...] = ()
@@ -85,6 +112,17 @@ class Result:
     def summary(self) -> pl.DataFrame:
         """The table over its samples; see ``tables.summary``."""
         return tables.summary(self.table)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Of a claim, on its own domain."""
+        return None if self.judgement is None else self.judgement.verdict
+
+    @property
+    def verdict_in_words(self) -> str:
+        """The whole verdict, such as "holds; beyond: depends on the weights' scale"."""
+        beyond = "" if self.beyond is None else f"; beyond: {self.beyond}"
+        return "" if self.judgement is None else f"{self.judgement}{beyond}"
 
     @property
     def stem(self) -> str:
@@ -101,7 +139,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         """For notebooks: the verdict and the sentences."""
-        verdict = "" if self.verdict is None else f" <b>{self.verdict}</b>"
+        verdict = f" <b>{escape(self.verdict_in_words)}</b>" if self.verdict else ""
         said = "".join(f"<li>{escape(sentence)}</li>" for sentence in self.sentences)
         return (
             f"<h4>{escape(self.title)}{verdict}</h4><p>{escape(self.question)}</p><ul>{said}</ul>"

@@ -46,6 +46,8 @@ class Entry:
     options: tuple[str, ...] = ("seed",)
     """None at all where nothing is drawn and nothing can be chosen."""
     source: str = ""
+    domain: str = ""
+    """What a claim was stated for, on which it is judged first."""
 
     def module(self) -> Any:
         """The module, imported now."""
@@ -91,8 +93,10 @@ _SEED = ("seed",)
 _MODELS = ("seed", "models", "texts", "length")
 
 
-def _claim(id_: str, title: str, source: str, options: tuple[str, ...] = _SEED) -> Entry:
-    return Entry(id_, "claim", title, f"claims.{id_.lower()}", options, source)
+def _claim(
+    id_: str, title: str, source: str, *, domain: str, options: tuple[str, ...] = _SEED
+) -> Entry:
+    return Entry(id_, "claim", title, f"claims.{id_.lower()}", options, source, domain)
 
 
 def _study(id_: str, title: str, source: str = "", options: tuple[str, ...] = _SEED) -> Entry:
@@ -108,79 +112,134 @@ ENTRIES: Final = (
         "D1",
         "The output of a network is the sum of its paths, of every length, and of its biases.",
         f"{DONG}, theorem 2.1",
+        domain="pure attention, with and without skips",
     ),
     _claim(
         "D2",
         "Pure attention with one or many heads contracts the residual like its cube in every "
         "layer, so doubly exponentially with depth, and never above the theorem's bounds.",
         f"{DONG}, theorems 2.2 and 2.3",
+        domain="pure attention that meets the theorems' own condition",
     ),
     _claim(
         "D3",
         "MLPs between the layers leave the collapse of pure attention doubly exponential; the "
         "larger their Lipschitz constant, the slower it is.",
         f"{DONG}, corollary 3.2",
+        domain="attention and MLPs, without skips and norms",
     ),
     _claim(
         "D4",
         "Skips stop the collapse: there are infinitely many parameterisations whose residual does "
-        "not shrink at any depth.",
+        "not shrink at any depth, however small the weights.",
         f"{DONG}, claim 3.1",
+        domain="attention and skips, without MLPs and norms",
     ),
     _claim(
         "D5",
         "BERT, ALBERT and XLNet lose rank with depth as attention alone (SAN) and with MLPs "
         "(SAN+MLP), and keep it with skip connections.",
         f"{DONG}, figure 2",
-        (*_MODELS, "reading"),
+        domain="BERT, ALBERT and XLNet, pretrained and at initialisation",
+        options=(*_MODELS, "reading"),
+    ),
+    _claim(
+        "D6",
+        "One trained attention layer, applied again and again, moves two points together; a larger "
+        "width, an MLP or a skip slows that down or stops it.",
+        f"{DONG}, figure 3",
+        domain="two heads trained on two arcs of a circle, widths 32, 64 and 128",
+    ),
+    _claim(
+        "D7",
+        "On trained tasks, paths do less of the work the longer they are.",
+        f"{DONG}, figure 4",
+        domain="memorisation, sorting and convex hull, six layers, after training",
+        options=("seed", "sentences"),
     ),
     _claim(
         "D8",
         "Most paths of well-known transformers are long: about L·H/(H+1) of L layers.",
         f"{DONG}, figure 5",
-        (),
+        domain="the architectures that the paper plots",
+        options=(),
     ),
     _claim(
         "D9",
         "Attention matrices chained along a single path tend to rank one with its depth.",
         f"{DONG}, section 2 and notebook",
-        _MODELS,
+        domain="BERT, ALBERT and XLNet",
+        options=_MODELS,
+    ),
+    _claim(
+        "D10",
+        "LayerNorm plays no role in the rank collapse of attention.",
+        f"{DONG}, remark on LayerNorm",
+        domain="attention and LayerNorm, without skips and MLPs",
+    ),
+    _claim(
+        "D11",
+        "Where logits spread by at most 1.256, attention differs from rank one by no more than "
+        "twice that spread, entry by entry: |P − 1qᵀ| ≤ 2D·1qᵀ.",
+        f"{DONG}, appendix",
+        domain="one layer of softmax attention, spread at most 1.256",
     ),
     _claim(
         "N1",
         "Pure attention collapses doubly exponentially where its rows agree once the tokens do, "
-        "and only exponentially where scores or a mask depend on the pair of positions.",
+        "and only exponentially where scores or a mask depend on the pair of positions, as long as "
+        "the logits of the collapsed state do not vanish.",
         OURS,
+        domain="pure attention whose hidden states keep their size",
+    ),
+    _claim(
+        "N2",
+        "The constant βH of the 2021 theorem for several heads is too small in general; it is safe "
+        "up to 125 features.",
+        OURS,
+        domain="one layer of two heads that meets the theorem's condition",
     ),
     _claim(
         "W1",
         "Masked attention collapses exponentially if its graph has a center, more slowly the "
         "larger the radius, and does not collapse to one point without a center.",
         f"{WU}, masked attention",
+        domain="one head, bounded products of values, weights of attention at least ε",
     ),
     _claim(
         "W2",
         "LayerNorm alone stops μ → 0 in randomly initialised models.",
         f"{WU}, figure 2",
+        domain="BERT-base's shape with LayerNorm only, under four masks",
     ),
     _claim(
         "W3",
         "Attention with one head, orthogonal values and a norm collapses at least exponentially "
         "if the tokens start in one open half-space and the mask has a center.",
         f"{WU}, on LayerNorm",
+        domain="one head, orthogonal values, tokens on the sphere in one open half-space",
     ),
     _claim(
         "W4",
         "Attention and normalisation with suitable values have equilibria of every rank from one "
         "to full.",
         f"{WU}, LayerNorm",
+        domain="one head on the sphere, causal mask",
     ),
     _claim(
         "W5",
         "The hidden states of real models keep full rank at every layer, and yet point into a "
         "narrow cone: full rank, high mean cosine.",
         f"{WU}, experiments",
-        _MODELS,
+        domain="trained models",
+        options=_MODELS,
+    ),
+    _claim(
+        "W6",
+        "With suitable values a general class of sequences does not converge to rank one under "
+        "attention and LayerNorm.",
+        f"{WU}, abstract",
+        domain="one head on the sphere, causal mask, suitable values, tokens in general position",
     ),
     _study("widths", "What sets the speed of the collapse"),
     _study("patterns", "Attention patterns side by side"),

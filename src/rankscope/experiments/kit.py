@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-from rankscope.errors import InputError
 from rankscope.experiments.catalogue import entry as entry
 from rankscope.experiments.config import Config as Config
 from rankscope.experiments.progress import OnStep as OnStep
@@ -12,18 +11,46 @@ from rankscope.experiments.progress import tracked as tracked
 from rankscope.experiments.subject import Question as Question
 from rankscope.experiments.subject import Subject as Subject
 from rankscope.results import Drawing as Drawing
+from rankscope.results import Judgement as Judgement
 from rankscope.results import Result as Result
 from rankscope.results import Verdict as Verdict
 
+_FEW = 3
+"""Cases that a verdict names one by one."""
 
-def overall(borne_out: Mapping[str, bool]) -> Verdict:
-    """Holds if every case bears the claim out, fails if none does, else it depends.
 
-    >>> overall({"one head": True, "two heads": False})
-    'depends'
+def judged(domain: str, borne_out: Mapping[str, bool], on: str = "") -> Judgement:
+    """Holds if every case bears the statement out, fails if none does, else it depends.
+
+    >>> str(judged("random networks", {"one head": True, "two heads": False}))
+    'depends on the case: one head bears it out, two heads does not'
+    >>> str(judged("trained models", {}, "pass one with --pretrained"))
+    'not tried: pass one with --pretrained'
+
+    ``on`` completes the verdict (see ``Judgement``); where it is not given and the verdict depends,
+    the cases on either side are named or counted.
     """
     if not borne_out:
-        raise InputError("no case was tried, so there is nothing to judge; give at least one.")
+        return Judgement("not tried", domain, on)
     if all(borne_out.values()):
-        return "holds"
-    return "depends" if any(borne_out.values()) else "fails"
+        return Judgement("holds", domain, on)
+    if not any(borne_out.values()):
+        return Judgement("fails", domain, on)
+    return Judgement("depends", domain, on or _sides(borne_out))
+
+
+def _sides(borne_out: Mapping[str, bool]) -> str:
+    """Which cases bear a statement out and which do not; many are counted."""
+    held, against = (
+        [case for case, held in borne_out.items() if held is side] for side in (True, False)
+    )
+    if max(len(held), len(against)) > _FEW:
+        return f"the case: {len(held)} of {len(borne_out)} bear it out"
+    some, others = (
+        f"{', '.join(cases)} {one if len(cases) == 1 else many}"
+        for cases, one, many in (
+            (held, "bears it out", "bear it out"),
+            (against, "does not", "do not"),
+        )
+    )
+    return f"the case: {some}, {others}"

@@ -72,8 +72,9 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
             for kind in found
         ),
         table=table,
-        verdict=kit.overall(
-            {kind: bool((each["value"] < config.tolerance).all()) for kind, each in found.items()}
+        judgement=kit.judged(
+            ENTRY.domain,
+            {kind: bool((each["value"] < config.tolerance).all()) for kind, each in found.items()},
         ),
         key_figures={"largest relative error": max(worst.values())},
         drawings=(kit.Drawing("by_model", "A panel for each network.", _ERROR),),

@@ -57,7 +57,9 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         ),
         table=compared.table,
         notes=compared.notes,
-        verdict=kit.overall({name: bears_out(law, *above[name]) for name, law in found.items()}),
+        judgement=kit.judged(
+            ENTRY.domain, {name: bears_out(law, *above[name]) for name, law in found.items()}
+        ),
         key_figures={
             "smallest growth of the last steps": min(growths),
             "largest growth of the last steps": max(growths),

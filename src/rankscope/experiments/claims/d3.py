@@ -57,11 +57,12 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         ),
         table=compared.table,
         notes=compared.notes,
-        verdict=kit.overall(
+        judgement=kit.judged(
+            ENTRY.domain,
             {
                 kind: bears_out([found[_name(kind, gain)] for gain in sorted(config.gains)])
                 for kind in config.activations
-            }
+            },
         ),
         drawings=(kit.Drawing("by_depth", "A curve for each network.", depths.RELATIVE),),
         shown=(depths.RELATIVE,),

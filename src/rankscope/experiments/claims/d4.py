@@ -73,8 +73,9 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         ),
         table=compared.table,
         notes=compared.notes,
-        verdict=kit.overall(
-            {name: stays[name] and bare_laws[_bare_name(name)].kind != "none" for name in whole}
+        judgement=kit.judged(
+            ENTRY.domain,
+            {name: stays[name] and bare_laws[_bare_name(name)].kind != "none" for name in whole},
         ),
         drawings=(
             kit.Drawing("by_depth", "A curve for each network.", _METRIC, {"lowest": -30.0}),

@@ -44,7 +44,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         ),
         table=tables.joined(measured, column="model"),
         about={"variants": str(config.reading)},
-        verdict=kit.overall({name: bears_out(each) for name, each in found.items()}),
+        judgement=kit.judged(ENTRY.domain, {name: bears_out(each) for name, each in found.items()}),
         drawings=(
             kit.Drawing("by_model", f"A panel for each model; {config.reading}.", _RESIDUAL),
         ),

@@ -49,7 +49,9 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         question="How many layers does the average path not skip?",
         sentences=tuple(_sentence(name, found) for name, found in counted.items()),
         table=tables.from_rows(("model", "length", "metric", "value"), rows),
-        verdict=kit.overall({name: as_stated(found) for name, found in counted.items()}),
+        judgement=kit.judged(
+            ENTRY.domain, {name: as_stated(found) for name, found in counted.items()}
+        ),
         drawings=(
             kit.Drawing(
                 "length_distributions",

@@ -47,7 +47,9 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
             for name, value in last.items()
         ),
         table=tables.joined(measured, column="model"),
-        verdict=kit.overall({name: value < COLLAPSED for name, value in last.items()}),
+        judgement=kit.judged(
+            ENTRY.domain, {name: value < COLLAPSED for name, value in last.items()}
+        ),
         key_figures={f"{name}, relative residual": value for name, value in last.items()},
         drawings=(kit.Drawing("by_model", "A panel for each model.", _RESIDUAL),),
         shown=(_RESIDUAL,),

@@ -59,8 +59,9 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         sentences=(f"{depths.ending(name, law, config.layers)}." for name, law in found.items()),
         table=compared.table,
         notes=compared.notes,
-        verdict=kit.overall(
-            {each.name: found[each.name].kind == each.expected for each in config.patterns}
+        judgement=kit.judged(
+            ENTRY.domain,
+            {each.name: found[each.name].kind == each.expected for each in config.patterns},
         ),
         drawings=(
             kit.Drawing(

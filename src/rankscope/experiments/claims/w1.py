@@ -59,7 +59,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         if group
     }
     table = tables.joined(parts, column="model")
-    verdict, sentences = judge(config, table)
+    judgement, sentences = judge(config, table)
     return ENTRY.result(
         config,
         question="Does every mask with a center collapse at a steady rate, a larger radius more "
@@ -68,13 +68,13 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         table=table,
         about={"residuals": "Frobenius norm"},
         notes=compared.notes,
-        verdict=verdict,
+        judgement=judgement,
         drawings=(kit.Drawing("by_depth", "A curve for each mask.", depths.RELATIVE),),
         shown=(depths.RELATIVE,),
     )
 
 
-def judge(config: Config, table: pl.DataFrame) -> tuple[kit.Verdict, tuple[str, ...]]:
+def judge(config: Config, table: pl.DataFrame) -> tuple[kit.Judgement, tuple[str, ...]]:
     """The verdict, and what it rests on.
 
     A mask bears the claim out if it has a center and its residual ends by shrinking at a steady
@@ -97,7 +97,7 @@ def judge(config: Config, table: pl.DataFrame) -> tuple[kit.Verdict, tuple[str, 
     ordered = {_TWO_SIDED: list(config.groups()[_TWO_SIDED]), _CENTERED: centered}
     pairs = {words: _pairs(names, found, facts) for words, names in ordered.items()}
     borne_out |= {words: not _reversals(each, found) for words, each in pairs.items() if each}
-    return kit.overall(borne_out), (
+    return kit.judged(ENTRY.domain, borne_out), (
         count,
         *(_order(words, each, found, facts) for words, each in pairs.items() if each),
         *([_FAMILIES] if borne_out.get(_TWO_SIDED) and not borne_out.get(_CENTERED, True) else []),

@@ -51,7 +51,7 @@ def judge(config: Config, found: depths.Measured) -> kit.Result:
         table=_relabel(found.table, panels),
         about={"residuals": "Frobenius norm"},
         notes=found.notes,
-        verdict=kit.overall(outcomes.verdicts(ends)),
+        judgement=kit.judged(ENTRY.domain, outcomes.verdicts(ends)),
         drawings=(
             kit.Drawing(
                 "by_depth",

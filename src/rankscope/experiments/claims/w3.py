@@ -103,7 +103,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     table = tables.joined(
         {panel: tables.joined(by_mask) for panel, by_mask in parts.items()}, column="model"
     )
-    verdict, sentences = judge(config, table)
+    judgement, sentences = judge(config, table)
     return ENTRY.result(
         config,
         question="Do tokens that start in one half-space end at one point, and how fast?",
@@ -111,7 +111,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         table=table,
         about={"residuals": "Frobenius norm"},
         notes=depths.doubts({str(one): traced for one, traced in traces.items()}),
-        verdict=verdict,
+        judgement=judgement,
         drawings=(
             kit.Drawing(
                 "by_depth",
@@ -124,11 +124,13 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     )
 
 
-def judge(config: Config, table: pl.DataFrame) -> tuple[kit.Verdict, tuple[str, ...]]:
+def judge(config: Config, table: pl.DataFrame) -> tuple[kit.Judgement, tuple[str, ...]]:
     """The verdict on the covered runs, and a sentence for every run."""
     found = laws(config, table)
     collapsed = {str(one): found[one].kind in _COLLAPSES for one in config.covered}
-    return kit.overall(collapsed), tuple(_sentence(config, one, found[one]) for one in config.runs)
+    return kit.judged(ENTRY.domain, collapsed), tuple(
+        _sentence(config, one, found[one]) for one in config.runs
+    )
 
 
 def laws(config: Config, table: pl.DataFrame) -> dict[Run, Law]:

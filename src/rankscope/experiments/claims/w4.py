@@ -54,24 +54,25 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         question="Does one step leave states of every rank where they are, and are they stable?",
         sentences=sentences,
         table=tables.from_rows(("variant", "parameter", "setting", "metric", "value"), rows),
-        verdict=judge(config, built),
+        judgement=judge(config, built),
         drawings=(kit.Drawing("by_setting", "A panel for what was varied.", _METRIC),),
     )
 
 
-def judge(config: Config, built: Mapping[int, Sequence[Equilibrium]]) -> kit.Verdict:
+def judge(config: Config, built: Mapping[int, Sequence[Equilibrium]]) -> kit.Judgement:
     """The verdict on the equilibria that were built, by their number of tokens.
 
     A number of tokens n bears the claim out if the step leaves each of its equilibria where it is,
     to rounding, and their ranks are 1 to n. Stability is another question: what a search found is
     said beside it.
     """
-    return kit.overall(
+    return kit.judged(
+        ENTRY.domain,
         {
             f"{tokens} tokens": [each.rank for each in found] == list(range(1, tokens + 1))
             and all(each.residual < config.equal for each in found)
             for tokens, found in built.items()
-        }
+        },
     )
 
 

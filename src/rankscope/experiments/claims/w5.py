@@ -39,14 +39,14 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         },
         column="model",
     )
-    verdict, sentences = judge(config, table)
+    judgement, sentences = judge(config, table)
     return ENTRY.result(
         config,
         question="Do trained models keep full rank at every layer, and point into a narrow cone?",
         sentences=sentences,
         table=table,
         about={"special tokens": "counted"},
-        verdict=verdict,
+        judgement=judgement,
         drawings=(
             kit.Drawing("by_model", "A panel for each model.", _COSINE),
             kit.Drawing("by_model", "The rank, as a part of the largest there can be.", _RANK),
@@ -54,7 +54,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     )
 
 
-def judge(config: Config, table: pl.DataFrame) -> tuple[kit.Verdict | None, tuple[str, ...]]:
+def judge(config: Config, table: pl.DataFrame) -> tuple[kit.Judgement, tuple[str, ...]]:
     """The verdict on the trained models, and a sentence for every model.
 
     The statement is about trained models; others are shown as a contrast, and alone they allow no
@@ -74,9 +74,12 @@ def judge(config: Config, table: pl.DataFrame) -> tuple[kit.Verdict | None, tupl
             others.append(f"Not trained: {sentence}")
     if not trained:
         none = "No trained model was tried, and the statement is about those: there is no verdict."
-        return None, (none, *others)
+        return kit.judged(ENTRY.domain, {}, "pass a trained model with --pretrained"), (
+            none,
+            *others,
+        )
     count = f"{sum(trained.values())} of {len(trained)} trained models have full rank and a cone."
-    return kit.overall(trained), (count, *trained, *others)
+    return kit.judged(ENTRY.domain, trained), (count, *trained, *others)
 
 
 def rank_share(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:
