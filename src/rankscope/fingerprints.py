@@ -2,16 +2,22 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _SAMPLED = 4096
 """Entries of a tensor that are looked at, evenly spaced: enough to tell any two networks apart."""
 
+_CHUNK, _PLACES = 2**16, 256
+"""Bytes of a file that are read at once, and places of a large one where they are."""
 
-def fingerprint(content: Any, tensors: Iterable[Tensor] = ()) -> str:
+
+def fingerprint(content: Any, tensors: "Iterable[Tensor]" = ()) -> str:
     """Twelve hex digits that name a value of what JSON has, and some tensors.
 
     >>> fingerprint({"seed": 0, "layers": 2})
@@ -24,3 +30,29 @@ def fingerprint(content: Any, tensors: Iterable[Tensor] = ()) -> str:
         some = entries[:: max(1, len(entries) // _SAMPLED)]
         found.update(some.double().cpu().numpy().tobytes())
     return found.hexdigest()[:12]
+
+
+def folder_fingerprint(folder: Path) -> str:
+    """Twelve hex digits that name the files of a folder: their names, sizes and contents.
+
+    Large files are looked at in evenly spaced places, which tells any two sets of weights apart.
+    """
+    found = hashlib.sha256()
+    for path in sorted(each for each in folder.iterdir() if each.is_file()):
+        size = path.stat().st_size
+        found.update(repr((path.name, size)).encode())
+        with path.open("rb") as file:
+            for start in range(0, size, max(_CHUNK, size // _PLACES)):
+                file.seek(start)
+                found.update(file.read(_CHUNK))
+    return found.hexdigest()[:12]
+
+
+def stem(id_: str, digest: str = "") -> str:
+    """What the files of a result are called, up to the ending.
+
+    >>> stem("D2", "0123456789ab")
+    'd2-01234567'
+    """
+    named = f"{id_.lower()}-{digest[:8]}" if digest else id_.lower()
+    return re.sub(r"[^\w-]+", "-", named) or "result"

@@ -3,7 +3,6 @@
 Torch-free, as are the rooms that draw, write and print it.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,6 +12,7 @@ from typing import Any, Literal
 import polars as pl
 
 from rankscope import tables
+from rankscope.fingerprints import stem
 
 Verdict = Literal["holds", "fails", "depends", "not tried"]
 """Of a claim: borne out by every case tried, by none, by some; or there was nothing to try."""
@@ -59,10 +59,13 @@ class Judgement:
     on: str = ""
 
     def __str__(self) -> str:
-        if not self.on:
-            return self.verdict
-        between = {"depends": " on ", "not tried": ": "}.get(self.verdict, ", ")
-        return f"{self.verdict}{between}{self.on}"
+        between = {"depends": " ", "not tried": ": "}.get(self.verdict, ", ")
+        return f"{self.verdict}{between}{self.rest}" if self.on else self.verdict
+
+    @property
+    def rest(self) -> str:
+        """What is said after the verdict."""
+        return f"on {self.on}" if self.verdict == "depends" and self.on else self.on
 
 
 @dataclass(frozen=True)
@@ -127,9 +130,7 @@ class Result:
     @property
     def stem(self) -> str:
         """What its files are called, up to the ending."""
-        digest = self.provenance.get("digest")
-        named = f"{self.id.lower()}-{str(digest)[:8]}" if digest else self.id.lower()
-        return re.sub(r"[^\w-]+", "-", named) or "result"
+        return stem(self.id, str(self.provenance.get("digest") or ""))
 
     def __repr__(self) -> str:
         verdict = "" if self.verdict is None else f", verdict={self.verdict!r}"

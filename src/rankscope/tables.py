@@ -122,13 +122,19 @@ def _percentile(part: float) -> pl.Expr:
     )
 
 
-def write(table: pl.DataFrame, path: str | Path, provenance: Mapping[str, Any]) -> Path:
-    """Write a table as Parquet, with where it came from inside the file."""
+def write(
+    table: pl.DataFrame,
+    path: str | Path,
+    provenance: Mapping[str, Any],
+    more: Mapping[str, str] | None = None,
+) -> Path:
+    """Write a table as Parquet, with where it came from (and ``more``) in the file's metadata."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{path.name}.part")  # a full disk must not leave half a table
     try:
-        table.write_parquet(unfinished, metadata={_PROVENANCE_KEY: json.dumps(dict(provenance))})
+        noted = {_PROVENANCE_KEY: json.dumps(dict(provenance)), **(more or {})}
+        table.write_parquet(unfinished, metadata=noted)
         unfinished.replace(path)
     except (pl.exceptions.PolarsError, OSError) as error:
         unfinished.unlink(missing_ok=True)
@@ -141,17 +147,25 @@ def read(path: str | Path) -> tuple[pl.DataFrame, dict[str, Any]]:
     path = Path(path)
     if not path.is_file():
         raise InputError(f"there is no table at {path}.")
+    written = metadata(path)
     try:
         table = pl.read_parquet(path)
-        written = pl.read_parquet_metadata(path).get(_PROVENANCE_KEY)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise InputError(f"{path} is no Parquet file that can be read: {error}") from error
-    provenance = _parsed(written)
+    provenance = _parsed(written.get(_PROVENANCE_KEY))
     if provenance is None or not {"metric", "value"} <= set(table.columns):
         raise InputError(
             f"{path} was not written by rankscope: it lacks our columns or provenance."
         )
     return table, provenance
+
+
+def metadata(path: str | Path) -> dict[str, str]:
+    """What a Parquet file says beside its table, by key."""
+    try:
+        return dict(pl.read_parquet_metadata(Path(path)))
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise InputError(f"{path} is no Parquet file that can be read: {error}") from error
 
 
 def _parsed(written: str | None) -> dict[str, Any] | None:

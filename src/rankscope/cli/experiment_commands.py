@@ -1,22 +1,27 @@
 """Claims and studies, run by their ids or listed, and the models that are built in."""
 
-from typing import Annotated
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Annotated, Any
 
 import typer
 
+from rankscope import journal
 from rankscope.cli.application import app
 from rankscope.cli.options import (
     FIELDS,
-    ClaimOptions,
     ExperimentOptions,
+    ReproduceOptions,
     refuse,
     taken,
     takes,
 )
 from rankscope.cli.printing import print_json, print_list
+from rankscope.errors import InputError
 from rankscope.experiments.catalogue import Entry, Kind, entries, entry
 
 _LISTED = "Without an ID, all of them are listed."
+_Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", show_default=False)]
 _Id = Annotated[str | None, typer.Argument(metavar="ID", show_default=False)]
 
 
@@ -26,18 +31,42 @@ def _help(opening: str, kind: Kind) -> str:
     return "\n\n".join([opening, _LISTED, *told])
 
 
-@app.command(help=_help("Re-check a claim: a verdict from figures measured here.", "claim"))
-@takes(ClaimOptions)
-def claim(options: ClaimOptions, *, id_: _Id = None) -> None:
-    """A claim by its id."""
-    _run_or_list("claim", id_, options)
+@app.command(
+    help=_help("Re-check claims of both papers: verdicts from figures measured here.", "claim")
+)
+@takes(ReproduceOptions)
+def reproduce(options: ReproduceOptions, *, ids: _Ids = None) -> None:
+    """Claims by their ids, or all of them."""
+    if not ids and not options.everything:
+        only = "without an ID or --all it lists the claims and takes --json and --output alone."
+        refuse("reproduce", sorted(options.given - {"as_json", "output"}), options, only)
+        runs = journal.runs(options.output or journal.FOLDER)
+        told = {each: _last(runs, each) for each in entries("claim").values()}
+        list_entries(told.items(), as_json=options.as_json)
+        return
+    if ids and options.everything:
+        raise InputError(f"--all runs every claim; leave out {' '.join(ids)}, or --all.")
+    asked = [entry(id_, "claim") for id_ in ids] if ids else entries("claim").values()
+    from rankscope.cli import inputs, outputs
+
+    chosen = inputs.configurations(list(dict.fromkeys(asked)), options)
+    if not outputs.reproduce(chosen, options):
+        raise typer.Exit(2)
 
 
 @app.command(help=_help("Answer a question with many small networks, and charts.", "study"))
 @takes(ExperimentOptions)
 def study(options: ExperimentOptions, *, id_: _Id = None) -> None:
     """A study by its id."""
-    _run_or_list("study", id_, options)
+    if id_ is None:
+        only = "without an ID it lists what there is and takes --json alone."
+        refuse("study", sorted(options.given - {"as_json"}), options, only)
+        list_entries([(each, {}) for each in entries("study").values()], as_json=options.as_json)
+        return
+    chosen = entry(id_, "study")
+    from rankscope.cli import inputs, outputs
+
+    outputs.run(chosen, options, **inputs.configurations([chosen], options)[chosen])
 
 
 @app.command()
@@ -64,35 +93,35 @@ def models(
     print_list({shape["name"]: words.format_map(shape) for shape in shapes})
 
 
-def _run_or_list(kind: Kind, id_: str | None, options: ExperimentOptions) -> None:
-    """Run what was named; without a name, list everything there is of that kind."""
-    if id_ is not None:
-        chosen = entry(id_, kind)
-        from rankscope.cli import inputs, outputs
-
-        outputs.run(chosen, options, **inputs.configuration(chosen, options))
+def list_entries(listed: Iterable[tuple[Entry, Mapping[str, Any]]], *, as_json: bool) -> None:
+    """Claims or studies, a line each, or as an array with what more there is to say of each."""
+    if as_json:
+        print_json([{**_fields(each), **more} for each, more in listed])
         return
-    only = "without an ID it lists what there is and takes --json alone."
-    refuse(kind, sorted(options.given - {"as_json"}), options, only)
-    listed = entries(kind).values()
-    if options.as_json:
-        print_json([_entry(each) for each in listed])
-    else:
-        print_list({each.id: _words(each) for each in listed})
+    print_list({each.id: _words(each, more.get("last")) for each, more in listed})
 
 
-def _entry(listed: Entry) -> dict[str, str | list[str]]:
+def _last(runs: list[journal.Run], claim: Entry) -> dict[str, Any]:
+    """How the last run of a claim ended, if there was one."""
+    run = journal.last(runs, claim.id)
+    judged = run.judgement if run else None
+    return {"verdict": judged and judged["verdict"], "last": run and asdict(run)}
+
+
+def _fields(listed: Entry) -> dict[str, Any]:
     return {
         "id": listed.id,
         "kind": listed.kind,
         "title": listed.title,
         "source": listed.source,
+        "domain": listed.domain,
         "options": [field for field in FIELDS if field in listed.options],
     }
 
 
-def _words(listed: Entry) -> str:
-    """An entry in one line: its title, its source, the options it takes."""
+def _words(listed: Entry, last: Mapping[str, Any] | None) -> str:
+    """An entry in one line: its title, its source, the options it takes, how it last ended."""
     source = f" ({listed.source})" if listed.source else ""
     options = ", ".join(taken(listed)) or "no options"
-    return f"{listed.title.rstrip('.')}{source}. {options}"
+    ended = f" Last: {last['failure'] or last['verdict']}" if last else ""
+    return f"{listed.title.rstrip('.')}{source}. {options}{ended and '.'}{ended}"

@@ -16,6 +16,7 @@ from rankscope.cli.options import (
     QuestionOptions,
     refuse,
     taken,
+    unused,
     written,
 )
 from rankscope.errors import InputError
@@ -76,33 +77,54 @@ def count_all_tokens(command: str, options: QuestionOptions, why: str) -> None:
         raise InputError(f"--no-special-tokens is not for {command}: {why}; leave it out.")
 
 
-def configuration(entry: Entry, options: ExperimentOptions) -> dict[str, Any]:
-    """The fields of a claim's or study's configuration that were chosen; it has the others."""
-    takes = ", ".join([*taken(entry), "--output"]) + " and --json"
-    for field, parameters in FIELDS.items():
-        if field not in entry.options:
-            refuse(f"{entry.kind} {entry.id}", parameters, options, f"it takes {takes}.")
-    usual = entry.module().Config()
+def configurations(
+    chosen: Sequence[Entry], options: ExperimentOptions
+) -> dict[Entry, dict[str, Any]]:
+    """For each claim or study the fields that were chosen and that it has.
+
+    An option that none of them takes is refused; one that only some take is for those.
+    """
+    refuse_unused(chosen, options)
+    return {entry: _fields(entry, options) for entry in chosen}
+
+
+def refuse_unused(chosen: Sequence[Entry], options: ExperimentOptions) -> None:
+    """Raise if an option was written that none of these claims or studies takes."""
+    takes = dict.fromkeys(each for entry in chosen for each in taken(entry))
+    named = ", ".join(entry.id for entry in chosen)
+    also = ", ".join([*takes, "--output"]) + " and --json"
+    refuse(named, unused(chosen), options, f"it takes {also}.")
+
+
+def _fields(entry: Entry, options: ExperimentOptions) -> dict[str, Any]:
+    module = entry.module()
     make: dict[str, Callable[[], Any]] = {
         "seed": lambda: checked_seed(options.seed),
-        "models": lambda: _cases(options, usual.models),
+        "models": lambda: _cases(options, module.Config().models),
         "texts": lambda: tuple(_texts(options.text, options.passages)),
+        "sentences": lambda: _sentences(options.text),
         "length": lambda: _length(options.length),
         "reading": lambda: replace(
-            usual.reading,
+            module.Config().reading,
             **{name: getattr(options, name) for name in options.given & {*FIELDS["reading"]}},
         ),
     }
-    return {name: make[name]() for name in FIELDS if options.given & {*FIELDS[name]}}
+    return {
+        name: make[name]()
+        for name in FIELDS
+        if name in entry.options and options.given & {*FIELDS[name]}
+    }
 
 
 def _cases(options: ExperimentOptions, usual: Sequence["Case"]) -> tuple["Case", ...]:
     """Models to try: built-in ones at initialisation, and real ones with their weights."""
-    from rankscope.experiments.models import Case, at_initialisation
+    from rankscope.experiments.models import Case, TrainedHere, at_initialisation
 
     if options.pickled and not options.pretrained:
         raise InputError("--pickled is about --pretrained models, and none was named.")
     fresh = at_initialisation(*names(options.models)) if "models" in options.given else tuple(usual)
+    if options.pretrained:  # nothing has to stand in for a trained model then
+        fresh = tuple(case for case in fresh if not isinstance(case, TrainedHere))
     trained: dict[str, Case] = {}
     for one in options.pretrained or []:
         label, _, source = ("", "", one) if Path(one).is_dir() else one.rpartition("=")
@@ -243,17 +265,28 @@ def _texts(path: Path | None, most: int) -> list[str]:
     return found[: _passages(most)]
 
 
+def _sentences(path: Path | None) -> tuple[str, ...]:
+    """Sentences from a table or a text."""
+    from rankscope.text import sentences
+
+    assert path is not None  # it was written on the command line
+    return sentences(_text(path), tabular=path.suffix.lower() == ".tsv")
+
+
 def _paragraphs(path: Path) -> list[str]:
     """The paragraphs of a text file, told apart by blank lines; '-' is standard input."""
-    try:
-        text = _bytes(path).decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--text {path} cannot be read as UTF-8 text: {error}.") from error
-    found = [" ".join(part.split()) for part in re.split(r"\n\s*\n", text)]
+    found = [" ".join(part.split()) for part in re.split(r"\n\s*\n", _text(path))]
     found = [part for part in found if part]
     if not found:
         raise InputError(f"--text {path} holds no text; give at least one paragraph.")
     return found
+
+
+def _text(path: Path) -> str:
+    try:
+        return _bytes(path).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--text {path} cannot be read as UTF-8 text: {error}.") from error
 
 
 def _bytes(path: Path) -> bytes:

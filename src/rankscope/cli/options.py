@@ -133,6 +133,7 @@ FIELDS = {
     "seed": ("seed",),
     "models": ("models", "pretrained", "pickled"),
     "texts": ("text", "passages"),
+    "sentences": ("text",),
     "length": ("length",),
     "reading": ("norms", "mlp"),
 }
@@ -157,11 +158,19 @@ def taken(entry: Entry) -> list[str]:
     return [written(each) for field in FIELDS if field in entry.options for each in FIELDS[field]]
 
 
-def _experiment(help_text: str, field: str, *names: str) -> Any:
+def unused(chosen: Iterable[Entry]) -> list[str]:
+    """The options of claims and studies that none of these takes."""
+    fields_taken = {field for entry in chosen for field in entry.options}
+    taken_by_some = {name for field in fields_taken for name in FIELDS[field]}
+    return sorted({name for names in FIELDS.values() for name in names} - taken_by_some)
+
+
+def _experiment(help_text: str, fields_set: str, *names: str) -> Any:
     """An option of claims and studies, with the list of those that take it."""
     known = [each for each in ENTRIES if each.kind != "question"]
-    taking = [each.id for each in known if field in each.options]
-    others = [each.id for each in known if field not in each.options]
+    settable = set(fields_set.split())
+    taking = [each.id for each in known if settable & set(each.options)]
+    others = [each.id for each in known if not settable & set(each.options)]
     few = f"All but {', '.join(others)}" if len(others) < len(taking) else ", ".join(taking)
     return typer.Option(
         *names, help=f"{help_text} [{few}]", show_default=False, rich_help_panel="Choices"
@@ -185,15 +194,40 @@ class ExperimentOptions(OutputOptions):
     ] = False
     text: Annotated[
         Path | None,
-        _experiment("Your own text, a paragraph per sample; '-' for standard input.", "texts"),
+        _experiment(
+            "Your own text, a paragraph per sample, or for D7 a TSV or text file of sentences; '-' "
+            "for standard input.",
+            "texts sentences",
+        ),
     ] = None
     passages: Annotated[int, _experiment("Samples at most.", "texts")] = 32
     length: Annotated[int, _experiment("Tokens per sample at most.", "length")] = 128
 
 
+_run = functools.partial(_option, panel="Run")
+
+
 @dataclass(frozen=True)
-class ClaimOptions(ReadingOptions, ExperimentOptions):
-    """The same, and what is meant by SAN."""
+class ReproduceOptions(ReadingOptions, ExperimentOptions):
+    """The same, what is meant by SAN, and how much is to be run."""
+
+    output: Annotated[
+        Path | None,
+        _output("Folder for results, which are not computed twice; rankscope-output unless given."),
+    ] = None
+    as_json: Annotated[
+        bool, _output("An array on standard output, an object for each claim.", "--json")
+    ] = False
+
+    everything: Annotated[bool, _run("Run every claim.", "--all")] = False
+    scale: Annotated[
+        Literal["quick", "paper"],
+        _run("quick: minutes on a laptop; paper: the papers' own sizes, on a GPU if there is one."),
+    ] = "quick"
+    fresh: Annotated[bool, _run("Compute anew what the folder already holds.", "--fresh")] = False
+    redraw: Annotated[
+        bool, _run("Draw pictures and pages anew, without computing.", "--redraw")
+    ] = False
 
 
 def takes(group: type[Options]) -> Callable[[Callable[..., None]], Callable[..., None]]:

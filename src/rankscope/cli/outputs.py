@@ -9,14 +9,13 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from rankscope import report
-from rankscope.cli.options import OutputOptions
-from rankscope.cli.printing import print_json
+from rankscope import journal, report
+from rankscope.cli.options import OutputOptions, ReproduceOptions
+from rankscope.cli.printing import print_error, print_json
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import Entry
 from rankscope.experiments.progress import OnStep
-
-_DEFAULT_FOLDER = Path("rankscope-output")
+from rankscope.reproduction import SUMMARY, Outcome, outcomes
 
 
 def run(entry: Entry, options: OutputOptions, *, with_table: bool = False, **fields: Any) -> None:
@@ -24,17 +23,73 @@ def run(entry: Entry, options: OutputOptions, *, with_table: bool = False, **fie
 
     ``with_table`` is for JSON: every number, not only their summary.
     """
-    module = entry.module()
-    config = module.Config(**fields)
-    folder = _folder(options)
+    config = entry.configuration(**fields)
+    folder = None if options.as_json and options.output is None else _folder(options)
     with progress() as begin:
-        result = module.run(config, begin(entry.id))
+        result = entry.module().run(config, begin(entry.id))
         files = {} if folder is None else report.write(result, folder, on_step=begin("drawing"))
     if options.as_json:
         print_json(report.to_json(result, files, with_table=with_table))
         return
     report.show(result)
     _print_files(files)
+
+
+def reproduce(chosen: Mapping[Entry, Mapping[str, Any]], options: ReproduceOptions) -> bool:
+    """Run claims, each with the fields chosen for it, and tell how each ended; whether all ran."""
+    folder = _folder(options)
+    done: list[Outcome] = []
+    alone = len(chosen) == 1
+    try:
+        with progress() as begin:
+            for outcome in outcomes(
+                chosen,
+                folder,
+                scale=options.scale,
+                fresh=options.fresh,
+                redraw=options.redraw,
+                begin=begin,
+            ):
+                done.append(outcome)
+                if not options.as_json and not alone:
+                    _print_line(outcome)
+    except KeyboardInterrupt:
+        print_error(
+            f"{len(done)} of {len(chosen)} claims are done and kept in {folder}; the same command "
+            "goes on from there."
+        )
+        raise
+    if options.as_json:
+        print_json([_json(outcome) for outcome in done])
+    elif alone and done[0].result is not None:
+        report.show(done[0].result)
+        _print_files(done[0].files)
+    if not options.as_json:
+        _print_files({"summary": str(folder / SUMMARY)})
+    failed = [outcome for outcome in done if outcome.run.failure]
+    for outcome in failed:
+        print_error(f"{outcome.entry.id} could not be run: {outcome.run.failure}")
+    return not failed
+
+
+def _print_line(outcome: Outcome) -> None:
+    """How a claim ended, in one line."""
+    run = outcome.run
+    ended = "could not be run" if run.failure else run.verdict
+    taken = "from before" if outcome.from_before else f"{run.seconds:.1f} s"
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    console.print(f"{run.id:<4} {ended} ({taken})")
+
+
+def _json(outcome: Outcome) -> dict[str, Any]:
+    """A result as ever, and beside it how it came about; one that failed has no figures."""
+    run, claim = outcome.run, outcome.entry
+    came = {"scale": run.scale, "seconds": run.seconds, "failure": run.failure or None}
+    came |= {"from_before": outcome.from_before}
+    if outcome.result is None:
+        named = {"id": claim.id, "title": claim.title, "source": claim.source}
+        return {**named, "verdict": None, **came}
+    return {**report.to_json(outcome.result, outcome.files), **came}
 
 
 @contextmanager
@@ -58,14 +113,9 @@ def progress() -> Iterator[Callable[[str], OnStep]]:
         yield begin
 
 
-def _folder(options: OutputOptions) -> Path | None:
-    """Where files go; None when only JSON is wanted.
-
-    Made before any work is done, so that no result is lost to a folder that cannot be written.
-    """
-    if options.output is None and options.as_json:
-        return None
-    wanted = options.output or _DEFAULT_FOLDER
+def _folder(options: OutputOptions) -> Path:
+    """Where files go; made before any work is done, so that no result is lost for want of it."""
+    wanted = options.output or journal.FOLDER
     try:
         wanted.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -4,12 +4,14 @@ Help texts, listings, the README and the tests are made from these entries.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from dataclasses import fields as dataclass_fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from rankscope.errors import InputError
 from rankscope.experiments.progress import OnStep, silent
+from rankscope.fingerprints import stem
 
 if TYPE_CHECKING:
     import polars as pl
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from rankscope.results import Result
 
 Kind = Literal["question", "claim", "study"]
+Scale = Literal["quick", "paper"]
+"""Sizes that a laptop has done in minutes, or those of the papers."""
 
 DONG = "Dong et al. 2021"
 WU = "Wu et al. 2024"
@@ -25,6 +29,8 @@ OURS = "derived for rankscope"
 
 class Traceable(Protocol):
     """A configuration, which can say what would give the same numbers again."""
+
+    def digest(self, experiment: str) -> str: ...
 
     def provenance(self, experiment: str) -> dict[str, Any]: ...
 
@@ -52,6 +58,20 @@ class Entry:
     def module(self) -> Any:
         """The module, imported now."""
         return import_module(f"rankscope.experiments.{self.where}")
+
+    def configuration(self, scale: Scale = "quick", **fields: Any) -> Any:
+        """Its configuration; what the papers did on another scale is in its module's ``PAPER``."""
+        module = self.module()
+        sizes = getattr(module, "PAPER", {}) if scale == "paper" else {}
+        known = [each.name for each in dataclass_fields(module.Config)]
+        for name in fields:
+            if name not in known:
+                raise InputError(f"{self.id} has no option {name!r}; it has {', '.join(known)}.")
+        return module.Config(**{**sizes, **fields})
+
+    def stem(self, config: Traceable) -> str:
+        """What the files of a run are called, before it has been run."""
+        return stem(self.id, config.digest(self.id))
 
     def provenance(self, config: Traceable, **more: Any) -> dict[str, Any]:
         """Where a result of this experiment came from; ``more`` is left out where it is empty."""
@@ -269,17 +289,15 @@ def entry(id_: str, kind: Kind | None = None) -> Entry:
     return known[by_lower[id_.lower()]]
 
 
-def run(id_: str, *, on_step: OnStep | None = None, **options: Any) -> "Result":
+def run(
+    id_: str, *, scale: Scale = "quick", on_step: OnStep | None = None, **options: Any
+) -> "Result":
     """Run an experiment by its id; ``options`` are fields of its configuration.
 
     >>> run("D8").verdict
     'holds'
     """
     found = entry(id_)
-    module = found.module()
-    known = [each.name for each in fields(module.Config)]
-    for name in options:
-        if name not in known:
-            raise InputError(f"{found.id} has no option {name!r}; it has {', '.join(known)}.")
-    result: Result = module.run(module.Config(**options), on_step or silent)
+    config = found.configuration(scale, **options)
+    result: Result = found.module().run(config, on_step or silent)
     return result

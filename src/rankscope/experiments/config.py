@@ -48,7 +48,7 @@ def plain(value: Any) -> Any:
     [1, None, 'full']
 
     A frozen record also gives its type: two kinds of scores without fields would otherwise look the
-    same.
+    same. One with a ``describe`` of its own knows what it depends on beside its fields.
     """
     if isinstance(value, str):
         if len(value) <= _LONG:
@@ -61,6 +61,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(inner) for inner in value]
     if is_dataclass(value):
-        inside = {each.name: plain(getattr(value, each.name)) for each in fields(value)}
-        return {"type": type(value).__name__, **inside}
+        describe = getattr(value, "describe", None)
+        inside = describe() if describe else {f.name: getattr(value, f.name) for f in fields(value)}
+        return {"type": type(value).__name__, **plain(inside)}
     return str(value)

@@ -1,15 +1,16 @@
 """Models an experiment looks at, named in its configuration and loaded when their turn comes."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any, Final
 
 from torch import Tensor
 
 from rankscope.errors import InputError
-from rankscope.experiments.config import Config
-from rankscope.experiments.subject import Subject
-from rankscope.families import BUILTIN, Loaded, load
+from rankscope.experiments import kit
+from rankscope.families import BUILTIN, Loaded, cached_folder, load
+from rankscope.fingerprints import folder_fingerprint
 from rankscope.text import passages
 
 
@@ -32,9 +33,83 @@ class Case:
         named = self.label or Path(self.source).name
         return f"{named} ({'pretrained' if self.trained else 'init'})"
 
+    def describe(self) -> dict[str, Any]:
+        """Its fields, and what is in its folder: other weights at the same place are another."""
+        fields_ = {each.name: getattr(self, each.name) for each in fields(self)}
+        folder = Path(self.source).expanduser()
+        place = folder if folder.is_dir() else self.trained and cached_folder(self.source)
+        return {**fields_, "contents": folder_fingerprint(place)} if place else fields_
+
+    def twin(self) -> "Case":
+        """The same architecture with random weights."""
+        return replace(self, trained=False)
+
+    def subject(self, config: "ModelsConfig", *, batch_size: int = 8) -> kit.Subject:
+        """The model, loaded now, and what it reads."""
+        loaded = self.load(seed=config.seed)
+        x, token_mask = inputs(
+            loaded, config.texts, config.length, samples=config.samples, seed=config.seed
+        )
+        about = {"family": loaded.family.name}
+        return kit.Subject(loaded.network, x, token_mask, about=about, batch_size=batch_size)
+
     def load(self, *, seed: int = 0) -> Loaded:
         """The model, verified; ``seed`` is that of random weights."""
         return load(self.source, init=not self.trained, seed=seed, pickled=self.pickled)
+
+
+@dataclass(frozen=True)
+class TrainedHere(Case):
+    """A small language model, trained on the bundled passages when its turn comes (a minute).
+
+    It stands in for a pretrained model where none is at hand.
+    """
+
+    source: str = "small"
+    trained: bool = True
+
+    @property
+    def name(self) -> str:
+        """What it is called in tables and charts."""
+        return f"{self.source} ({'trained here' if self.trained else 'init'})"
+
+    def subject(self, config: "ModelsConfig", *, batch_size: int = 8) -> kit.Subject:
+        """The model, trained now, and what it reads."""
+        from rankscope.training import small_language_model
+
+        found = small_language_model(config.seed, trained=self.trained)
+        texts = passages()[: config.samples] if config.texts is None else config.texts
+        x, token_mask = found.read(texts, length=config.length)
+        return kit.Subject(
+            found.network, x, token_mask, about={"family": "trained here"}, batch_size=batch_size
+        )
+
+
+HUB: Final = {
+    "bert-base": "google-bert/bert-base-uncased",
+    "albert-base-v2": "albert/albert-base-v2",
+    "xlnet-base": "xlnet/xlnet-base-cased",
+}
+"""Where the weights of the 2021 paper's models are."""
+FAMILIES: Final = ("BERT", "ALBERT", "XLNet")
+
+
+def papers_models() -> tuple[Case, ...]:
+    """Those of the 2021 paper: at initialisation, and pretrained as far as they are at hand.
+
+    At hand is what was downloaded before; nothing is downloaded now.
+    """
+    at_hand = [
+        Case(hub_id, trained=True, label=name)
+        for name, hub_id in HUB.items()
+        if cached_folder(hub_id)
+    ]
+    return (*at_initialisation(*HUB), *at_hand)
+
+
+def trained_models() -> tuple[Case, ...]:
+    """Pretrained models of the 2021 paper that are at hand; where none is, one trained here."""
+    return tuple(case for case in papers_models() if case.trained) or (TrainedHere(),)
 
 
 def at_initialisation(*names: str) -> tuple[Case, ...]:
@@ -86,10 +161,10 @@ def inputs(
 
 
 @dataclass(frozen=True)
-class ModelsConfig(Config):
+class ModelsConfig(kit.Config):
     """Models, and what each of them reads; the seed is that of random weights."""
 
-    models: tuple[Case, ...] = at_initialisation("bert-base", "albert-base-v2", "xlnet-base")
+    models: tuple[Case, ...] = field(default_factory=papers_models)
     texts: tuple[str, ...] | None = None
     """What the models read; the first bundled passages unless given."""
     samples: int = 1
@@ -97,10 +172,22 @@ class ModelsConfig(Config):
     length: int = 128
     """Tokens of a text at most."""
 
-    def subject(self, case: Case, *, batch_size: int = 8) -> Subject:
-        """A model, loaded now, and its input."""
-        loaded = case.load(seed=self.seed)
-        x, token_mask = inputs(
-            loaded, self.texts, self.length, samples=self.samples, seed=self.seed
-        )
-        return Subject(loaded.network, x, token_mask, batch_size=batch_size)
+
+def judged_by_family(
+    domain: str, borne_out: Mapping[str, bool], families: Mapping[str, str]
+) -> tuple[kit.Judgement, kit.Judgement | None]:
+    """A judgement on the models of the 2021 paper's families, and one on others, if there are any.
+
+    ``families`` are those of the models by name. A verdict says which models were tried.
+    """
+    stated = {name: held for name, held in borne_out.items() if families[name] in FAMILIES}
+    others = {name: held for name, held in borne_out.items() if name not in stated}
+    beyond = kit.judged("other models", others, _tried(others)) if others else None
+    return kit.judged(domain, stated, _tried(stated)), beyond
+
+
+def _tried(borne_out: Mapping[str, bool]) -> str:
+    if not borne_out:
+        return "name some with --models or --pretrained"
+    both = any(borne_out.values()) and not all(borne_out.values())
+    return "" if both else f"tried on {', '.join(borne_out)}"

@@ -1,6 +1,7 @@
 """Real models: one file per architecture, verified against the original when it is loaded."""
 
 from rankscope.families.builtin import BUILTIN
+from rankscope.families.cached import cached_folder
 from rankscope.families.family import Family
 from rankscope.families.loaded import BlockInput, Loaded
 from rankscope.families.loading import FAMILIES, family_of, load, verify
@@ -13,6 +14,7 @@ __all__ = [
     "Family",
     "Loaded",
     "Verification",
+    "cached_folder",
     "family_of",
     "load",
     "verify",

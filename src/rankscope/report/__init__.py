@@ -5,6 +5,7 @@ from rankscope.report._document import Report, Section
 from rankscope.report._files import write
 from rankscope.report._html import write_html
 from rankscope.report._json import to_json
+from rankscope.report._overview import write_overview
 from rankscope.report._terminal import show
 
-__all__ = ["Report", "Section", "page", "show", "to_json", "write", "write_html"]
+__all__ = ["Report", "Section", "page", "show", "to_json", "write", "write_html", "write_overview"]

@@ -6,6 +6,7 @@ from typing import Final
 
 from rankscope.report._prose import inline
 from rankscope.report._tables import known_figures, number
+from rankscope.results import Judgement
 
 _WORDS: Final = {
     "collapse": "collapses",
@@ -15,12 +16,21 @@ _WORDS: Final = {
 }
 
 
-def answer(given: tuple[str, str] | None) -> str:
-    """What the whole comes to, as a badge."""
-    if given is None:
+def answers(given: Mapping[str, Judgement]) -> str:
+    """What the whole comes to, under what each answer is about."""
+    if not given:
         return ""
-    words, kind = given
-    return f'<p class="answer {kind}"><span class="tone">{escape(words)}</span></p>'
+    entries = "\n".join(
+        f"<div><dt>{escape(about)}</dt><dd>{badge(judgement)} {inline(judgement.rest)}</dd></div>"
+        for about, judgement in given.items()
+    )
+    return f'<dl class="answers">\n{entries}\n</dl>'
+
+
+def badge(judgement: Judgement) -> str:
+    """A verdict in its colour."""
+    kind = judgement.verdict.replace(" ", "-")
+    return f'<span class="{kind}"><span class="tone">{judgement.verdict}</span></span>'
 
 
 def cards(verdicts: Sequence[tuple[str, str, str]]) -> str:

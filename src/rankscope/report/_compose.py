@@ -9,22 +9,17 @@ from rankscope.report._document import Report, Section
 from rankscope.report._grids import METRIC, Grid, grids
 from rankscope.report._prose import sentences
 from rankscope.report._provenance import in_words
-from rankscope.results import Result
+from rankscope.results import Judgement, Result
 
 _MOST_COLUMNS: Final = 6
-VERDICTS: Final = {
-    "holds": "Holds in every case tried",
-    "fails": "Holds in no case tried",
-    "depends": "Holds in some of the cases tried, not in others",
-}
 
 
 def page(result: Result) -> Report:
     """The page for a result: its verdict, what was found, its charts, their figures, its origin.
 
     >>> from rankscope.experiments import run
-    >>> page(run("D8")).answer
-    ('Holds in every case tried', 'holds')
+    >>> page(run("D8")).title
+    'Most paths of well-known transformers are long: about L·H/(H+1) of L layers.'
     """
     return Report(
         title=result.title,
@@ -33,9 +28,14 @@ def page(result: Result) -> Report:
         sections=[*_found(sentences(result)), *_charts(result), *_tables(result)],
         provenance=in_words(result.provenance),
         overline=f"{result.id} · {result.source}" if result.source else "",
-        answer=None if result.verdict is None else (VERDICTS[result.verdict], result.verdict),
+        answers=_answers(result),
         key_figures=result.key_figures,
     )
+
+
+def _answers(result: Result) -> dict[str, Judgement]:
+    judged = {"Stated for": result.judgement, "Beyond it": result.beyond}
+    return {f"{where}: {one.domain}": one for where, one in judged.items() if one is not None}
 
 
 def _found(said: Sequence[str]) -> list[Section]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from rankscope import tables
+from rankscope import records
 from rankscope.figures import save
 from rankscope.report._compose import page
 from rankscope.report._html import write_html
@@ -19,11 +19,12 @@ def write(
     >>> write(run("D8"), "out")
     {'table': 'out/d8-....parquet', 'chart': 'out/d8-....png', 'report': 'out/d8-....html'}
 
-    The table is Parquet with the provenance inside, each chart a PNG, and the page one HTML file
-    that needs nothing else. ``on_step`` is told the share of the work that is done.
+    The table is Parquet with the whole result inside (``rankscope.records``), each chart a PNG, and
+    the page one HTML file that needs nothing else. ``on_step`` is told the share of the work that
+    is done.
     """
     stem = Path(folder) / result.stem
-    files = {"table": tables.write(result.table, f"{stem}.parquet", result.provenance)}
+    files = {"table": records.write(result, f"{stem}.parquet")}
     document = page(result)
     # The very charts of the page: to draw one takes long.
     charts = [section.chart for section in document.sections if section.chart is not None]

@@ -9,7 +9,7 @@ from pathlib import Path
 from string import Template
 
 from rankscope.figures import dark_variables
-from rankscope.report._cards import answer, cards, key_figures
+from rankscope.report._cards import answers, cards, key_figures
 from rankscope.report._charts import bundle, drawing
 from rankscope.report._document import Report, Section
 from rankscope.report._prose import inline, paragraphs
@@ -45,7 +45,7 @@ def _page(report: Report) -> str:
         style=Template(_asset("style.css")).substitute(chart_colours=dark_variables()),
         overline=_overline(report.overline),
         length=' class="long"' if len(report.title) > _LONG else "",
-        answer=answer(report.answer),
+        answers=answers(report.answers),
         lead=f'<p class="lead">{inline(report.lead)}</p>' if report.lead else "",
         verdicts=cards(report.verdicts),
         key_figures=key_figures(report.key_figures),
@@ -77,6 +77,7 @@ def _section(section: Section, number: int) -> str:
         parts.append(drawing(section.chart, name=f"figure-{number}", title=section.title))
     if section.table is not None:
         parts.append(table(section.table))
+    parts.append(section.html)
     body = "\n".join(part for part in parts if part)
     return f'<section id="section-{number}">\n{body}\n</section>'
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from rankscope.results import Result
+from rankscope.results import Judgement, Result
 
 
 def to_json(
@@ -23,6 +23,8 @@ def to_json(
         "question": result.question,
         "source": result.source or None,
         "verdict": result.verdict,
+        "judgement": _judged(result.judgement),
+        "beyond": _judged(result.beyond),
         "sentences": result.sentences,
         "findings": [asdict(finding) for finding in result.findings],
         "key_figures": result.key_figures,
@@ -32,6 +34,10 @@ def to_json(
         "files": files or {},
     }
     return {key: _finite(value) for key, value in fields.items()}
+
+
+def _judged(judgement: Judgement | None) -> dict[str, str] | None:
+    return None if judgement is None else asdict(judgement)
 
 
 def _finite(value: Any) -> Any:

@@ -42,20 +42,20 @@ def known_figures(figures: Mapping[str, float]) -> dict[str, float]:
 def _of_frame(frame: pl.DataFrame) -> str:
     numeric = [kind.is_numeric() for kind in frame.dtypes]
     heads = [
-        _head(name.replace("_", " "), right=right)
+        head(name.replace("_", " "), right=right)
         for name, right in zip(frame.columns, numeric, strict=True)
     ]
     rows = []
     for values in frame.iter_rows():
         first, *others = map(_cell, values, numeric)
         rows.append("".join([first if numeric[0] else _row_head(_words(values[0])), *others]))
-    return _html_table(heads, rows)
+    return html_table(heads, rows)
 
 
 def _of_grid(grid: Grid) -> str:
     """A row for each curve, a column for each place."""
-    heads = [_head("metric" if grid.by_metric else "", right=False)]
-    heads += [_head(_place(grid, place), right=True) for place in grid.places]
+    heads = [head("metric" if grid.by_metric else "", right=False)]
+    heads += [head(_place(grid, place), right=True) for place in grid.places]
     own = "value" if grid.place == METRIC else entry_of(grid.metric).title
     whole = {
         metric: all(_is_whole(cell) for cell in grid.cells.values() if cell.metric == metric)
@@ -66,7 +66,7 @@ def _of_grid(grid: Grid) -> str:
         + "".join(_figure(cell, whole) for cell in grid.column(curve))
         for curve in grid.curves
     ]
-    return _html_table(heads, rows)
+    return html_table(heads, rows)
 
 
 def _place(grid: Grid, place: Any) -> str:
@@ -106,15 +106,17 @@ def _words(value: Any) -> str:
     return str(value)
 
 
-def _html_table(heads: Sequence[str], rows: Sequence[str]) -> str:
+def html_table(heads: Sequence[str], rows: Sequence[str], kind: str = "table") -> str:
+    """A table of cells that are HTML already."""
     body = "\n".join(f"<tr>{row}</tr>" for row in rows)
     return (
-        '<div class="table" tabindex="0"><table>\n'
+        f'<div class="{kind}" tabindex="0"><table>\n'
         f"<thead><tr>{''.join(heads)}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table></div>"
     )
 
 
-def _head(name: str, *, right: bool) -> str:
+def head(name: str, *, right: bool = False) -> str:
+    """The heading of a column."""
     return f'<th scope="col"{_NUMBER * right}>{escape(name)}</th>'
 
 

@@ -24,6 +24,7 @@ _STYLE: Final = {
     "holds": "green",
     "fails": "bold red",
     "depends": "yellow",
+    "not tried": "dim",
 }
 
 
@@ -39,7 +40,7 @@ def show(result: Result, console: Console | None = None) -> None:
     if result.question != result.title:
         _print(console, Text(result.question))
     findings = [(Text(each.variant, _STYLE[each.fate]), each.sentence) for each in result.findings]
-    for rows in (findings, [(Text("•"), each) for each in sentences(result)]):
+    for rows in (_answers(result), findings, [(Text("•"), each) for each in sentences(result)]):
         if rows:
             console.print()
             console.print(_list_sentences(rows))
@@ -76,11 +77,22 @@ def _figure(value: float) -> str:
 
 
 def _title(result: Result) -> Text:
-    """The title; for what somebody stated also its id, and the verdict if there is one."""
-    title = Text(f"{result.id}  {result.title}") if result.source else Text(result.title, "bold")
-    if result.verdict is not None:
-        title.append(f"  {result.verdict}", _STYLE[result.verdict])
-    return title
+    """The title; for what somebody stated also its id."""
+    return Text(f"{result.id}  {result.title}") if result.source else Text(result.title, "bold")
+
+
+def _answers(result: Result) -> list[tuple[Text, str]]:
+    """The verdicts, each with what it is about."""
+    judged = {"": result.judgement, "beyond: ": result.beyond}
+    return [
+        (Text(f"{where}{one.verdict}", _STYLE[one.verdict]), _sentence(one.rest, one.domain))
+        for where, one in judged.items()
+        if one is not None
+    ]
+
+
+def _sentence(rest: str, domain: str) -> str:
+    return f"{rest} ({domain})" if rest else f"({domain})"
 
 
 def _list_sentences(rows: Iterable[tuple[Text, str]]) -> Table:

@@ -1,22 +1,26 @@
 """Claim D3: MLPs slow the collapse by their Lipschitz constant and do not stop it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Final
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from rankscope import tables
 from rankscope.errors import InputError
 from rankscope.experiments import depths, kit
 from rankscope.experiments.laws import Law
 from rankscope.metrics import matrix_norm
-from rankscope.network import MLP, Network, Spec
+from rankscope.network import MLP, Attention, Network, Spec
 from rankscope.numerals import short
 from rankscope.theory.residual_bounds import row_gain
 
 ENTRY = kit.entry("D3")
-_NONE = "no MLP"
+_BEYOND = "the same MLPs with tokens kept at the size they have without: what is not weight scale"
+_NONE, _SCALED = "no MLP", "no MLP, output"
+_DOUBLY: Final = ("doubly exponential", "equal")
 
 
 @dataclass(frozen=True)
@@ -28,62 +32,167 @@ class Config(depths.DeepConfig):
     mlp_ratio: float = 4.0
     activations: tuple[str, ...] = ("relu", "gelu")
     gains: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)
-    """What the MLPs' last weights are multiplied by: their Lipschitz constants go with it."""
+    """What the MLPs' last weights are multiplied by: their Lipschitz constants go with it. As a
+    control, so are the attention's output weights where there is no MLP."""
     init: str = "lecun"
+    draws: int = 5
+    """Of weights, for the comparison of MLPs that keep the tokens' size with none."""
 
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
-    """Pure attention with MLPs of growing slope, without skips.
+    """Pure attention with MLPs of growing slope, without skips, beside two controls.
 
-    An activation bears the claim out if every network stays doubly exponential and a larger slope
-    never ends lower.
+    A larger last weight makes an MLP steeper and the tokens larger, and larger tokens alone slow
+    the collapse, because logits grow with them. So the same factor is also given to attention
+    without an MLP; and MLPs are also scaled, layer by layer, so that tokens keep the size that they
+    have without one, which leaves what an MLP does and a factor does not.
     """
-    if not config.gains:
-        raise InputError("gains is empty; give at least one slope to try.")
-    networks = {_NONE: _network(config, None)} | {
-        _name(kind, gain): _network(config, kind, gain)
-        for kind in config.activations
-        for gain in config.gains
-    }
-    compared = depths.compare(networks, *config.texts(), on_step=on_step)
-    found = depths.laws(tables.summary(compared.table))
-    slopes = {name: _lipschitz(network) for name, network in networks.items() if name != _NONE}
+    if not config.gains or not config.activations:
+        raise InputError("D3 needs at least one activation and one gain to try.")
+    x, token_mask = config.texts()
+    networks = {_NONE: _network(config, None)}
+    networks |= {_name(_SCALED, gain): _network(config, None, gain) for gain in config.gains}
+    for kind in config.activations:
+        networks |= {_name(kind, gain): _network(config, kind, gain) for gain in config.gains}
+    drawn = list(networks)
+    for draw in range(config.draws):
+        networks[_kept(None, draw)] = plain = _network(config, None, draw=draw)
+        for kind in config.activations:
+            steep = _network(config, kind, draw=draw)
+            networks[_kept(kind, draw)] = _size_kept(plain, steep, x, token_mask)
+    compared = depths.compare(networks, x, token_mask, on_step=on_step)
+    laws = depths.laws(tables.summary(compared.table))
+    judgement, beyond, sentences = judge(config, laws)
+    slopes = {name: _lipschitz(networks[name]) for name in _steepened(config)}
     return ENTRY.result(
         config,
-        question="Does the fall stay doubly exponential, and is it slower where MLPs are steeper?",
-        sentences=(
-            f"{depths.ending(_NONE, found[_NONE], config.layers)}.",
-            *(_sentence(config, name, found, slope) for name, slope in slopes.items()),
-        ),
+        question="Is the fall doubly exponential with MLPs, and slower the steeper they are?",
+        sentences=(*sentences, *_slopes(slopes)),
         table=compared.table,
         notes=compared.notes,
-        judgement=kit.judged(
-            ENTRY.domain,
-            {
-                kind: bears_out([found[_name(kind, gain)] for gain in sorted(config.gains)])
-                for kind in config.activations
-            },
+        judgement=judgement,
+        beyond=beyond,
+        key_figures=trends(config, laws),
+        drawings=(
+            kit.Drawing(
+                "by_depth",
+                "A curve for each network of the first draw.",
+                depths.RELATIVE,
+                {"lowest": -200.0},
+                {"variant": tuple(drawn)},
+            ),
         ),
-        drawings=(kit.Drawing("by_depth", "A curve for each network.", depths.RELATIVE),),
         shown=(depths.RELATIVE,),
     )
 
 
-def bears_out(found: Sequence[Law]) -> bool:
-    """From the flattest MLPs to the steepest: all cubic, and none ends lower than the one before.
+def judge(
+    config: Config, laws: Mapping[str, Law]
+) -> tuple[kit.Judgement, kit.Judgement, tuple[str, ...]]:
+    """As stated: still doubly exponential, and slower the steeper; beyond: than without any MLP.
 
-    >>> bears_out([Law("doubly exponential", 3.0, -9.0, last) for last in (-50.0, -20.0)])
+    Networks in which no law can be seen are left out.
+    """
+    stated = {
+        f"{kind} stays doubly exponential": all(law.kind in _DOUBLY for law in each)
+        for kind in config.activations
+        if (each := _decided(laws, (_name(kind, gain) for gain in sorted(config.gains))))
+    } | {
+        f"{kind} is slower the steeper": rising(each)
+        for kind in config.activations
+        if len(each := _decided(laws, (_name(kind, gain) for gain in sorted(config.gains)))) > 1
+    }
+    found = trends(config, laws)
+    told = ", ".join(f"{name.partition(',')[0]} {value:,.0f}" for name, value in found.items())
+    return (
+        kit.judged(ENTRY.domain, stated, _same_trend(config, found)),
+        _judge_kept(config, laws),
+        (
+            f"When the factor doubles, the exponent after {config.layers} layers rises by: {told}.",
+            *(
+                f"{depths.ending(name, laws[name], config.layers)}."
+                for name in (_NONE, *(_name(kind, 1.0) for kind in config.activations))
+                if name in laws
+            ),
+        ),
+    )
+
+
+def _judge_kept(config: Config, laws: Mapping[str, Law]) -> kit.Judgement:
+    """Whether MLPs that leave the tokens' size alone slow the collapse, draw by draw."""
+    slower = {
+        (kind, draw): laws[_kept(kind, draw)].last > laws[_kept(None, draw)].last
+        for kind in config.activations
+        for draw in range(config.draws)
+        if laws[_kept(kind, draw)].kind != "undecided"
+    }
+    counted = [
+        f"{sum(held for (other, _), held in slower.items() if other == kind)} of {config.draws} "
+        f"draws with {kind}"
+        for kind in config.activations
+    ]
+    mixed = 0 < sum(slower.values()) < len(slower)
+    on = f"the weights drawn: slower in {' and '.join(counted)}" if mixed else ""
+    return kit.judged(_BEYOND, {str(case): held for case, held in slower.items()}, on)
+
+
+def rising(found: Sequence[Law]) -> bool:
+    """Whether none ends lower than the one before.
+
+    >>> rising([Law("doubly exponential", 3.0, -9.0, last) for last in (-50.0, -20.0)])
     True
     """
-    rising = all(flat.last <= steep.last for flat, steep in pairwise(found))
-    return rising and all(law.cubic for law in found)
+    return all(flat.last <= steep.last for flat, steep in pairwise(found))
+
+
+def trends(config: Config, laws: Mapping[str, Law]) -> dict[str, float]:
+    """By how much the final logarithm rises when the gain doubles, with each MLP and without."""
+    low, high = min(config.gains), max(config.gains)
+    if low == high:
+        return {}
+    octaves = float(torch.tensor(high / low).log2())
+    return {
+        f"{kind}, decades by doubling": (laws[_name(kind, high)].last - laws[_name(kind, low)].last)
+        / octaves
+        for kind in (*config.activations, _SCALED)
+    }
+
+
+def _same_trend(config: Config, found: Mapping[str, float]) -> str:
+    """What the control says about the trend, to complete the verdict."""
+    if not found:
+        return ""
+    control = found[f"{_SCALED}, decades by doubling"]
+    shares = [found[f"{kind}, decades by doubling"] / control for kind in config.activations]
+    least, most = min(shares), max(shares)
+    return (
+        f"but so it is without any MLP where attention's own weights are scaled alike, by "
+        f"{1 / most:.2g} to {1 / least:.2g} times as much"
+    )
+
+
+def _slopes(slopes: Mapping[str, float]) -> list[str]:
+    told = ", ".join(f"{name} {short(value, digits=2)}" for name, value in slopes.items())
+    return [f"Lipschitz constants are at most: {told}."]
+
+
+def _decided(laws: Mapping[str, Law], names: Iterator[str]) -> list[Law]:
+    return [laws[name] for name in names if laws[name].kind != "undecided"]
+
+
+def _steepened(config: Config) -> list[str]:
+    return [_name(kind, gain) for kind in config.activations for gain in config.gains]
 
 
 def _name(kind: str, gain: float) -> str:
     return f"{kind} × {gain:g}"
 
 
-def _network(config: Config, kind: str | None, gain: float = 1.0) -> Network:
+def _kept(kind: str | None, draw: int) -> str:
+    return f"{kind}, size kept, draw {draw}" if kind else f"{_NONE}, draw {draw}"
+
+
+def _network(config: Config, kind: str | None, gain: float = 1.0, *, draw: int = 0) -> Network:
     spec = Spec(
         config.layers,
         config.heads,
@@ -94,21 +203,25 @@ def _network(config: Config, kind: str | None, gain: float = 1.0) -> Network:
         skip=False,
         init=config.init,
     )
-    network = Network.random(spec, seed=config.seed).double()
+    network = Network.random(spec, seed=config.seed + draw).double()
     if kind is None:
-        return network.without("mlp")
-    for mlp in _mlps(network):
-        assert isinstance(mlp.down, nn.Linear)
-        mlp.down.weight.data.mul_(gain)
+        network = network.without("mlp")
+        lasts = [part.output for part in network.modules() if isinstance(part, Attention)]
+    else:
+        lasts = [_down(mlp) for mlp in _mlps(network)]
+    for last in lasts:
+        last.weight.data.mul_(gain)
     return network
 
 
-def _sentence(config: Config, name: str, found: dict[str, Law], slope: float) -> str:
-    pace = "slower" if found[name].last > found[_NONE].last else "faster"
-    return (
-        f"{depths.ending(name, found[name], config.layers)}; Lipschitz constant at most "
-        f"{short(slope)}, {pace} than without MLPs."
-    )
+def _size_kept(plain: Network, network: Network, x: Tensor, token_mask: Tensor) -> Network:
+    """The network with each MLP scaled so that tokens are as large as they are without MLPs."""
+    with torch.no_grad():
+        wanted = [torch.linalg.vector_norm(state) for state in plain.states(x, token_mask)]
+        for layer, mlp in enumerate(_mlps(network)):
+            state = list(network.states(x, token_mask))[layer]
+            _down(mlp).weight.mul_(wanted[layer] / torch.linalg.vector_norm(state))
+    return network
 
 
 def _lipschitz(network: Network) -> float:
@@ -119,3 +232,8 @@ def _lipschitz(network: Network) -> float:
 
 def _mlps(network: Network) -> list[MLP]:
     return [module for module in network.modules() if isinstance(module, MLP)]
+
+
+def _down(mlp: MLP) -> nn.Linear:
+    assert isinstance(mlp.down, nn.Linear)
+    return mlp.down

@@ -1,50 +1,83 @@
 """Claim D5, Dong et al. 2021, figure 2: skips keep BERT, ALBERT and XLNet from collapsing."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
 
 import polars as pl
-import torch
 
 from rankscope import tables
 from rankscope.experiments import kit, models, variants
-from rankscope.experiments.fates import findings
+from rankscope.experiments.fates import COLLAPSED
+from rankscope.experiments.laws import levels_off
+from rankscope.experiments.models import Case
 from rankscope.numerals import short
-from rankscope.results import Finding
 
 ENTRY = kit.entry("D5")
 _RESIDUAL = "relative_residual"
+_WITHOUT: Final = (variants.SAN, variants.SAN_MLP)
+Fate = Literal["collapsed", "still falling", "level"]
+
+
+def _models() -> tuple[Case, ...]:
+    known = models.papers_models()
+    return known if any(case.trained for case in known) else (*known, models.TrainedHere())
 
 
 @dataclass(frozen=True)
 class Config(models.ModelsConfig):
     """The models, what they read (as much as in the paper), and what is taken away from them."""
 
-    samples: int = 32
+    models: tuple[Case, ...] = field(default_factory=_models)
+    samples: int = 8
     reading: variants.Reading = field(default_factory=variants.Reading)
 
 
-def run(config: Config, on_step: kit.OnStep) -> kit.Result:
-    """Trace the four variants of every model; one model is in memory at a time.
+PAPER: Final = {"samples": 32}
 
-    A model bears the claim out if both variants without skips end with tokens that differ by less
-    than a thousandth of their size, and both with skips do not come near that.
-    """
+
+class Course(NamedTuple):
+    """How the relative residual of one variant goes: first, last, and whether it is going on."""
+
+    first: float
+    last: float
+    fate: Fate
+
+    def __str__(self) -> str:
+        told = f"{short(self.first, digits=2)} → {short(self.last, digits=2)}"
+        return f"{told}, {self.fate}"
+
+
+def run(config: Config, on_step: kit.OnStep) -> kit.Result:
+    """Trace the four variants of every model; one model is in memory at a time."""
     measured: dict[str, pl.DataFrame] = {}
-    found: dict[str, tuple[Finding, ...]] = {}
+    families: dict[str, str] = {}
     for (name, case), on_case in kit.tracked(models.by_name(config.models).items(), on_step):
-        measured[name], epsilon = _measure(config, case, on_case)
-        found[name] = findings(tables.summary(measured[name]), epsilon=epsilon)
+        subject = case.subject(config)
+        families[name] = subject.about["family"]
+        measured[name] = _measure(config, subject, on_case)
+    courses = {name: read(table) for name, table in measured.items()}
+    judgement, beyond = judge(courses, families)
     return ENTRY.result(
         config,
         question="Do the tokens become alike without skip connections, and only then?",
         sentences=(
-            f"{name}: relative residual after {each[0].layers} layers: {_ends(each)}."
-            for name, each in found.items()
+            *(
+                f"{name}: relative residual from input to output: "
+                f"{'; '.join(f'{variant} {course}' for variant, course in each.items())}."
+                for name, each in courses.items()
+            ),
+            *_not_tried(config, families),
         ),
         table=tables.joined(measured, column="model"),
         about={"variants": str(config.reading)},
-        judgement=kit.judged(ENTRY.domain, {name: bears_out(each) for name, each in found.items()}),
+        judgement=judgement,
+        beyond=beyond,
+        key_figures={
+            f"{name}, {variants.SAN_SKIP} at the end": each[variants.SAN_SKIP].last
+            for name, each in courses.items()
+        },
         drawings=(
             kit.Drawing("by_model", f"A panel for each model; {config.reading}.", _RESIDUAL),
         ),
@@ -52,24 +85,80 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     )
 
 
-def bears_out(found: Sequence[Finding]) -> bool:
-    """Whether both variants without skips collapse and both with skips do not."""
-    fates = {finding.variant: finding.fate for finding in found}
-    collapsed = fates[variants.SAN] == fates[variants.SAN_MLP] == "collapse"
-    return collapsed and fates[variants.SAN_SKIP] == fates[variants.TRANSFORMER] == "holds"
+def judge(
+    courses: Mapping[str, Mapping[str, Course]], families: Mapping[str, str]
+) -> tuple[kit.Judgement, kit.Judgement | None]:
+    """A model bears the claim out if both variants without skips collapse and both with are level.
+
+    Collapsed is a relative residual under a thousandth after the last layer, level one whose last
+    quarter of the layers is not lower than the quarter before by a tenth of a decade.
+    """
+    against = {name: _against(each) for name, each in courses.items()}
+    borne_out = {name: not reasons for name, reasons in against.items()}
+    judgement, beyond = models.judged_by_family(ENTRY.domain, borne_out, families)
+    return _with_reasons(judgement, against), beyond and _with_reasons(beyond, against)
 
 
-def _measure(config: Config, case: models.Case, on_step: kit.OnStep) -> tuple[pl.DataFrame, float]:
-    """The table of one model's variants, and the epsilon of its number format."""
-    subject = config.subject(case)
-    networks = variants.four_variants(subject.network, config.reading)
-    metrics = (_RESIDUAL, "mean_cosine")
-    traces = {
-        name: subject.with_network(network).trace(metrics, on_variant).table
-        for (name, network), on_variant in kit.tracked(networks.items(), on_step)
+def read(table: pl.DataFrame) -> dict[str, Course]:
+    """The course of every variant, from the means over the samples."""
+    summary = tables.summary(table.filter(metric=_RESIDUAL))
+    return {
+        variant: course(summary.filter(variant=variant).sort("layer")["mean"].to_list())
+        for variant in summary["variant"].unique(maintain_order=True).to_list()
     }
-    return tables.joined(traces), torch.finfo(subject.x.dtype).eps
 
 
-def _ends(found: Sequence[Finding]) -> str:
-    return ", ".join(f"{one.variant} {short(one.last, digits=1)} ({one.fate})" for one in found)
+def course(residuals: Sequence[float]) -> Course:
+    """Where a relative residual starts and ends, and what becomes of it.
+
+    >>> str(course([0.63, 0.5, 0.4, 0.31, 0.25, 0.19, 0.15, 0.11, 0.072]))
+    '0.63 → 0.072, still falling'
+    """
+    last = residuals[-1]
+    logs = [math.log10(value) if value > 0 else -math.inf for value in residuals]
+    if last < COLLAPSED:
+        fate: Fate = "collapsed"
+    else:
+        fate = "level" if levels_off(logs) else "still falling"
+    return Course(residuals[0], last, fate)
+
+
+def _against(courses: Mapping[str, Course]) -> list[str]:
+    """What of a model is not as stated."""
+    return [
+        f"{variant} {found}"
+        for variant, found in courses.items()
+        if found.fate != ("collapsed" if variant in _WITHOUT else "level")
+    ]
+
+
+def _not_tried(config: Config, families: Mapping[str, str]) -> list[str]:
+    """What of the domain no model was named for."""
+    known = models.by_name(config.models)
+    trained = any(
+        case.trained and families[name] in models.FAMILIES for name, case in known.items()
+    )
+    return (
+        []
+        if trained
+        else ["None of the paper's models was tried with trained weights (--pretrained)."]
+    )
+
+
+def _with_reasons(judgement: kit.Judgement, against: Mapping[str, Sequence[str]]) -> kit.Judgement:
+    """The judgement with what speaks against it, where the cases differ."""
+    if judgement.verdict != "depends":
+        return judgement
+    told = [f"{name}: {', '.join(reasons)}" for name, reasons in against.items() if reasons]
+    return kit.Judgement("depends", judgement.domain, f"the model ({'; '.join(told)})")
+
+
+def _measure(config: Config, subject: kit.Subject, on_step: kit.OnStep) -> pl.DataFrame:
+    """The table of one model's variants."""
+    networks = variants.four_variants(subject.network, config.reading)
+    return tables.joined(
+        {
+            name: subject.with_network(network).trace((_RESIDUAL,), on_variant).table
+            for (name, network), on_variant in kit.tracked(networks.items(), on_step)
+        }
+    )

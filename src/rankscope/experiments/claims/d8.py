@@ -1,7 +1,8 @@
 """Claim D8, Dong et al. 2021, figure 5: how long are the paths of well-known architectures?"""
 
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isclose
 
 from rankscope import tables
 from rankscope.experiments import kit
@@ -9,49 +10,64 @@ from rankscope.numerals import short
 from rankscope.paths import PathCounts, count_paths
 
 ENTRY = kit.entry("D8")
+_BEYOND = "the same architectures with the layers and heads that were published for them"
 _PROPORTION = "proportion"
+_NEAR = 1e-9
+"""Relative: two ways of counting agree to this."""
+
+Shape = tuple[int, int]
+"""Layers and heads, of the encoder where there are two stacks."""
 
 
 @dataclass(frozen=True)
 class Config(kit.Config):
-    """Architectures by name, layers and heads, of the encoder where there are two stacks.
+    """Architectures by name: layers and heads as the paper gives them, and as they were published.
 
     Paths are counted, not drawn: the seed changes nothing.
     """
 
-    architectures: tuple[tuple[str, int, int], ...] = (
-        ("DistilBERT", 6, 12),
-        ("DeiT-T", 12, 3),
-        ("MobileBERT", 12, 4),
-        ("BERT-base, ViT-B", 12, 12),
-        ("BERT-large, ViT-L", 24, 16),
-        ("ViT-H", 32, 16),
-        ("T5-3B", 24, 32),
-        ("T5-11B", 24, 128),
-        ("GPT-3", 96, 96),
+    architectures: tuple[tuple[str, Shape, Shape], ...] = (
+        ("DistilBERT", (6, 12), (6, 12)),
+        ("DeiT-T", (12, 3), (12, 3)),
+        ("MobileBERT", (12, 4), (24, 4)),
+        ("BERT-base, ViT-B", (12, 12), (12, 12)),
+        ("BERT-large, ViT-L", (24, 16), (24, 16)),
+        ("ViT-H", (32, 16), (32, 16)),
+        ("T5-3B", (24, 32), (24, 32)),
+        ("T5-11B", (24, 128), (24, 128)),
+        ("GPT-3", (96, 96), (96, 96)),
     )
 
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
-    """Count the paths of each length exactly, and compare with the mean the statement names."""
+    """Count the paths of each length, and hold the counts against the mean the statement names."""
     counted = {
-        f"{name} ({layers}, {heads})": count_paths(layers, heads)
-        for name, layers, heads in config.architectures
+        _name(name, stated): count_paths(*stated) for name, stated, _ in config.architectures
+    }
+    judgement, beyond, sentences = judge(config, counted)
+    published = {
+        _name(f"{name} as published", shape): count_paths(*shape)
+        for name, stated, shape in config.architectures
+        if shape != stated
     }
     rows = [
         (name, length, _PROPORTION, proportion)
-        for name, found in counted.items()
+        for name, found in (counted | published).items()
         for length, proportion in enumerate(found.proportions)
     ]
     on_step(1.0)
     return ENTRY.result(
         config,
-        question="How many layers does the average path not skip?",
-        sentences=tuple(_sentence(name, found) for name, found in counted.items()),
+        question="Are most paths long, and are these the layers and heads of these architectures?",
+        sentences=(*sentences, *(_sentence(name, found) for name, found in counted.items())),
         table=tables.from_rows(("model", "length", "metric", "value"), rows),
-        judgement=kit.judged(
-            ENTRY.domain, {name: as_stated(found) for name, found in counted.items()}
-        ),
+        judgement=judgement,
+        beyond=beyond,
+        key_figures={
+            "smallest part of paths longer than half the layers": min(
+                longer_than_half(found) for found in counted.values()
+            )
+        },
         drawings=(
             kit.Drawing(
                 "length_distributions",
@@ -63,11 +79,55 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     )
 
 
+def judge(
+    config: Config, counted: Mapping[str, PathCounts]
+) -> tuple[kit.Judgement, kit.Judgement, tuple[str, ...]]:
+    """Whether most paths are as long as stated, and whether the architectures are those shapes."""
+    wrong = [
+        f"{name} has {shape[0]} layers and {shape[1]} heads, not {stated[0]} and {stated[1]}"
+        for name, stated, shape in config.architectures
+        if stated != shape
+    ]
+    long = {name: as_stated(found) for name, found in counted.items()}
+    as_published = {name: stated == shape for name, stated, shape in config.architectures}
+    on = f"the architecture: {'; '.join(wrong)}" if wrong else ""
+    sentences = (f"In the paper and as published: {'; '.join(wrong)}.",) if wrong else ()
+    return kit.judged(ENTRY.domain, long), kit.judged(_BEYOND, as_published, on), sentences
+
+
 def as_stated(found: PathCounts) -> bool:
-    """Whether every path is counted once, and their mean length is ``L·H/(H+1)``."""
+    """Whether most paths are longer than half the layers, most often of about ``L·H/(H+1)``.
+
+    The counts are compared with the binomial law that they follow, computed in another way: the
+    chance to skip a layer is one in ``H + 1``.
+    """
     expected = found.layers * found.heads / (found.heads + 1)
-    complete = sum(found.counts) == found.total
-    return complete and math.isclose(_mean(found), expected, rel_tol=1e-9)
+    largest = max(range(len(found.counts)), key=lambda length: found.counts[length])
+    counts_agree = all(
+        isclose(proportion, law, rel_tol=_NEAR, abs_tol=1e-300)
+        for proportion, law in zip(found.proportions, _binomial(found), strict=True)
+    )
+    return counts_agree and longer_than_half(found) > 0.5 and abs(largest - expected) <= 1
+
+
+def longer_than_half(found: PathCounts) -> float:
+    """Which part of the paths skips less than half the layers."""
+    return sum(found.counts[found.layers // 2 + 1 :]) / found.total
+
+
+def _binomial(found: PathCounts) -> list[float]:
+    """The law of the lengths, layer by layer."""
+    law = [1.0]
+    taken = found.heads / (found.heads + 1)
+    for _ in range(found.layers):
+        stay = [part / (found.heads + 1) for part in (*law, 0.0)]
+        go = [part * taken for part in (0.0, *law)]
+        law = [a + b for a, b in zip(stay, go, strict=True)]
+    return law
+
+
+def _name(name: str, shape: Shape) -> str:
+    return f"{name} {shape}"
 
 
 def _mean(found: PathCounts) -> float:

@@ -1,22 +1,26 @@
 """Claim D9: attention matrices chained along single paths tend to rank one with depth."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from typing import Final
 
 import polars as pl
+import torch
+from torch import Tensor
 
 from rankscope import tables
 from rankscope.errors import InputError
-from rankscope.experiments import kit, models
-from rankscope.experiments.fates import COLLAPSED
-from rankscope.metrics import residual, spectra
-from rankscope.numerals import short
-from rankscope.paths import Path, chained_matrices, sample_paths
+from rankscope.experiments import depths, kit, models
+from rankscope.experiments.laws import Law, law, medians
+from rankscope.metrics import dobrushin, matrix_norm
+from rankscope.numerals import power_of_ten
+from rankscope.paths import FrozenAttention, Path, frozen_steps, sample_paths
 from rankscope.streams import stream
 
 ENTRY = kit.entry("D9")
-_RESIDUAL = "relative_residual"
+_RESIDUAL, _PROMISED = depths.RELATIVE, "dobrushin"
+_COLLAPSES: Final = ("exponential", "doubly exponential", "equal")
 
 
 @dataclass(frozen=True)
@@ -27,40 +31,63 @@ class Config(models.ModelsConfig):
     """As many as the paper averages over."""
 
 
-def run(config: Config, on_step: kit.OnStep) -> kit.Result:
-    """Chain the attention of sampled paths, one head per layer, and measure the product's rank.
+PAPER: Final = {"samples": 8}
 
-    A model bears the claim out if, at full depth, the rows of the products differ on average by
-    less than a thousandth of their size.
+
+def run(config: Config, on_step: kit.OnStep) -> kit.Result:
+    """Chain the attention of sampled paths, one head per layer, and measure how it nears rank one.
+
+    Exact at any depth: rows of attention add up to one, so that ``P(1mᵀ + R) = 1mᵀ + PR``, and what
+    differs between the rows can be carried alone and scaled up in every layer.
     """
-    measured = {
-        name: _measure(config, case, on_case)
-        for (name, case), on_case in kit.tracked(models.by_name(config.models).items(), on_step)
-    }
-    last = {name: _at_full_depth(table) for name, table in measured.items()}
+    if config.paths < 1:
+        raise InputError(f"paths={config.paths} leaves nothing to follow; use 1 or more.")
+    measured, families = {}, {}
+    for (name, case), on_case in kit.tracked(models.by_name(config.models).items(), on_step):
+        subject = case.subject(config).to(torch.float64)
+        families[name] = subject.about["family"]
+        measured[name] = _measure(config, subject, on_case)
+    table = tables.joined(measured, column="model")
+    laws = {name: law(medians(tables.summary(each), _RESIDUAL)) for name, each in measured.items()}
+    promised = {name: _promise(each) for name, each in measured.items()}
+    judgement, beyond = judge(laws, families)
     return ENTRY.result(
         config,
-        question="How alike are the rows of the product of the attention matrices along a path?",
+        question="At which rate do the rows of chained attention become alike?",
         sentences=tuple(
-            f"{name}: relative residual of the chained matrices at full depth "
-            f"{short(value, digits=1)}."
-            for name, value in last.items()
+            f"{name}: relative residual of the chained matrices {power_of_ten(found.last)} at full "
+            f"depth, × {power_of_ten(found.rate, digits=3)} a layer over the second half "
+            f"({found.kind}); ergodicity coefficients promise × "
+            f"{power_of_ten(promised[name], digits=3)}."
+            for name, found in laws.items()
         ),
-        table=tables.joined(measured, column="model"),
-        judgement=kit.judged(
-            ENTRY.domain, {name: value < COLLAPSED for name, value in last.items()}
-        ),
-        key_figures={f"{name}, relative residual": value for name, value in last.items()},
-        drawings=(kit.Drawing("by_model", "A panel for each model.", _RESIDUAL),),
+        table=table,
+        judgement=judgement,
+        beyond=beyond,
+        key_figures={f"{name}, decades a layer": found.rate for name, found in laws.items()},
+        drawings=(kit.Drawing("by_depth", "A panel for each model.", _RESIDUAL),),
         shown=(_RESIDUAL,),
     )
 
 
-def _measure(config: Config, case: models.Case, on_step: kit.OnStep) -> pl.DataFrame:
+def judge(
+    laws: Mapping[str, Law], families: Mapping[str, str]
+) -> tuple[kit.Judgement, kit.Judgement | None]:
+    """On the paper's models and on others: whether the fall goes on, exponentially or faster."""
+    return models.judged_by_family(
+        ENTRY.domain,
+        {
+            name: found.kind in _COLLAPSES
+            for name, found in laws.items()
+            if found.kind != "undecided"
+        },
+        families,
+    )
+
+
+def _measure(config: Config, subject: kit.Subject, on_step: kit.OnStep) -> pl.DataFrame:
     """The products along sampled paths of one model, at every depth."""
-    if config.paths < 1:
-        raise InputError(f"paths={config.paths} leaves nothing to follow; use 1 or more.")
-    subject = config.subject(case)
+    patterns = _patterns(subject)
     spec = subject.network.spec
     paths = sample_paths(
         spec.layers,
@@ -72,26 +99,55 @@ def _measure(config: Config, case: models.Case, on_step: kit.OnStep) -> pl.DataF
     rows = [
         (depth, number * len(subject.x) + sample, metric, value)
         for number, (path, _) in enumerate(kit.tracked(paths, on_step))
-        for depth, sample, metric, value in _chain(subject, path)
+        for depth, metric, values in chain(patterns, path, subject.token_mask)
+        for sample, value in enumerate(values.tolist())
     ]
     return tables.from_rows(("layer", "sample", "metric", "value"), rows)
 
 
-def _chain(subject: kit.Subject, path: Path) -> Iterator[tuple[int, int, str, float]]:
-    """One path's products: depth, sample, metric and value."""
-    token_mask = subject.token_mask
-    chained = chained_matrices(subject.network, subject.x, path, token_mask=token_mask)
-    for depth, matrix in enumerate(chained, start=1):
-        measured = {
-            _RESIDUAL: residual(matrix, relative=True, token_mask=token_mask),
-            "spectral_ratio": spectra(matrix, token_mask=token_mask).spectral_ratio(),
-        }
-        for metric, values in measured.items():
-            for sample, value in enumerate(values.double().tolist()):
-                yield depth, sample, metric, value
+def _patterns(subject: kit.Subject) -> list[Tensor]:
+    """The attention of every layer, ``(batch, head, query, key)``."""
+    network = subject.network
+    x, token_mask = network.prepare(subject.x, subject.token_mask)
+    with torch.no_grad():
+        return [
+            branch.part.pattern
+            for step in frozen_steps(network, x, token_mask)
+            for branch in step.branches
+            if isinstance(branch.part, FrozenAttention)
+        ]
 
 
-def _at_full_depth(table: pl.DataFrame) -> float:
-    """The mean over paths and samples where the paths end."""
-    ends = table.filter((pl.col("metric") == _RESIDUAL) & (pl.col("layer") == pl.max("layer")))
-    return fmean(ends["value"].to_list())
+def chain(
+    patterns: Sequence[Tensor], path: Path, token_mask: Tensor | None
+) -> Iterator[tuple[int, str, Tensor]]:
+    """Depth, metric and a value for each sample, along one path, in decimal logarithms."""
+    tokens = patterns[0].shape[-1]
+    valid = torch.ones(len(patterns[0]), tokens, 1, dtype=torch.float64)
+    if token_mask is not None:
+        valid = token_mask.unsqueeze(-1).double()
+    product = torch.eye(tokens, dtype=torch.float64) * valid * valid.mT
+    rest, log10 = product, torch.zeros(len(valid), dtype=torch.float64)
+    for depth, (pattern, head) in enumerate(zip(patterns, path.choices, strict=True), start=1):
+        assert head is not None  # these paths skip no layer
+        step = pattern[:, head]
+        product = step @ product
+        rest = _centered(step @ rest, valid)
+        largest = rest.abs().amax((1, 2))
+        rest = rest / largest.clamp(min=1e-300)[:, None, None]
+        log10 = log10 + largest.log10()
+        size = matrix_norm(rest, "composite").log10() - matrix_norm(product, "composite").log10()
+        yield depth, _RESIDUAL, torch.where(log10.isneginf(), -math.inf, log10 + size)
+        yield depth, _PROMISED, dobrushin(step.unsqueeze(1), token_mask=token_mask)[:, 0]
+
+
+def _centered(matrix: Tensor, valid: Tensor) -> Tensor:
+    mean = (matrix * valid).sum(1, keepdim=True) / valid.sum(1, keepdim=True)
+    return (matrix - mean) * valid
+
+
+def _promise(table: pl.DataFrame) -> float:
+    """The mean change a layer that ergodicity coefficients promise, in decades."""
+    found = table.filter(pl.col("metric") == _PROMISED)["value"].log10().mean()
+    assert isinstance(found, float)
+    return found

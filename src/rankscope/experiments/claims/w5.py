@@ -1,19 +1,26 @@
 """Claim W5: the hidden states of real models have full rank and yet are anisotropic."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 import polars as pl
+import torch
 from torch import Tensor
 
 from rankscope import tables
 from rankscope.experiments import kit, models
 from rankscope.experiments.fates import ANISOTROPIC
 from rankscope.experiments.laws import medians
+from rankscope.experiments.models import Case, trained_models
 from rankscope.metrics import effective_rank, mean_cosine, numerical_rank
 from rankscope.numerals import short
+from rankscope.streams import stream
 
 ENTRY = kit.entry("W5")
+_BEYOND = "the same models with random weights"
 _RANK, _COSINE, _EFFECTIVE = "rank_share", "mean_cosine", "effective_rank"
+TRAINED, TWIN, NULL = "trained", "untrained twin", "isotropic null"
 
 
 @dataclass(frozen=True)
@@ -24,22 +31,42 @@ class Config(models.ModelsConfig):
     themselves; independent directions have 0.
     """
 
+    models: tuple[Case, ...] = field(default_factory=trained_models)
     samples: int = 8
     length: int = 64
-    batch_size: int = 8
     cone: float = ANISOTROPIC
+    other_cones: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9)
+    """Thresholds at which the verdict is asked for once more."""
+
+
+PAPER: Final = {"samples": 32, "length": 128}
+
+
+class Seen(NamedTuple):
+    """Of one model: the smallest part of full rank, and the largest mean cosine, and where."""
+
+    rank: float
+    lowest: int
+    cosine: float
+    highest: int
+    last_cosine: float
+    effective: tuple[float, float]
 
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
-    """Rank and mean cosine of every layer of every model; one model is in memory at a time."""
-    table = tables.joined(
-        {
-            name: _measure(config, case, on_part)
-            for (name, case), on_part in kit.tracked(models.by_name(config.models).items(), on_step)
-        },
-        column="model",
-    )
-    judgement, sentences = judge(config, table)
+    """Rank and mean cosine of every layer of every model, beside an untrained twin and a null.
+
+    The null are tokens that point anywhere: as many standard normal ones, drawn anew for every
+    layer. One model is in memory at a time.
+    """
+    cases = models.by_name(config.models)
+    parts = {
+        name: _measure(config, case, on_part)
+        for (name, case), on_part in kit.tracked(cases.items(), on_step)
+    }
+    table = tables.joined(parts, column="model")
+    judgement, beyond, sentences = judge(config, table)
+    seen = _all_seen(table)
     return ENTRY.result(
         config,
         question="Do trained models keep full rank at every layer, and point into a narrow cone?",
@@ -47,39 +74,45 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         table=table,
         about={"special tokens": "counted"},
         judgement=judgement,
+        beyond=beyond,
+        key_figures={
+            f"{name}, largest mean cosine, {variant}": one.cosine
+            for (name, variant), one in seen.items()
+            if variant != NULL
+        },
         drawings=(
             kit.Drawing("by_model", "A panel for each model.", _COSINE),
             kit.Drawing("by_model", "The rank, as a part of the largest there can be.", _RANK),
         ),
+        shown=(_COSINE, _RANK),
     )
 
 
-def judge(config: Config, table: pl.DataFrame) -> tuple[kit.Judgement, tuple[str, ...]]:
-    """The verdict on the trained models, and a sentence for every model.
+def judge(
+    config: Config, table: pl.DataFrame
+) -> tuple[kit.Judgement, kit.Judgement | None, tuple[str, ...]]:
+    """On trained models, on their untrained twins, and in words.
 
-    The statement is about trained models; others are shown as a contrast, and alone they allow no
-    verdict. A model bears it out if the numerical rank of every sample is ``min(tokens, features)``
-    after every layer, and the mean cosine, as the median over the samples, reaches ``config.cone``
-    after some layer. A singular value counts if it is above the noise of the number format,
-    ``max(tokens, features)·ε`` of the largest. The input is not judged: where a model adds no
-    positions to it, repeated words are equal rows. Special tokens count.
+    A model bears the statement out if the numerical rank of every sample is
+    ``min(tokens, features)`` after every layer, and the mean cosine, as the median over the
+    samples, reaches ``config.cone`` after some layer. A singular value counts if it is above the
+    noise of the number format, ``max(tokens, features)·ε`` of the largest. The input is not judged:
+    where a model adds no positions to it, repeated words are equal rows. Special tokens count.
     """
-    trained, others = {}, []
-    for name, case in models.by_name(config.models).items():
-        rows = table.filter((pl.col("model") == name) & (pl.col("layer") > 0))
-        borne_out, sentence = _judge_model(config, name, rows)
-        if case.trained:
-            trained[sentence] = borne_out
-        else:
-            others.append(f"Not trained: {sentence}")
-    if not trained:
-        none = "No trained model was tried, and the statement is about those: there is no verdict."
-        return kit.judged(ENTRY.domain, {}, "pass a trained model with --pretrained"), (
-            none,
-            *others,
-        )
-    count = f"{sum(trained.values())} of {len(trained)} trained models have full rank and a cone."
-    return kit.judged(ENTRY.domain, trained), (count, *trained, *others)
+    seen = _all_seen(table)
+    trained = {name: one for (name, variant), one in seen.items() if variant == TRAINED}
+    twins = {name: one for (name, variant), one in seen.items() if variant == TWIN}
+    stated = _borne_out(trained, config.cone)
+    tried = f"tried on {', '.join(trained)}" if len({*stated.values()}) == 1 else ""
+    pass_one = "no trained model was named; pass one with --pretrained"
+    return (
+        kit.judged(ENTRY.domain, stated, tried if trained else pass_one),
+        kit.judged(_BEYOND, _borne_out(twins, config.cone)) if twins else None,
+        (
+            *(_sensitivity(config, trained) if trained else (f"{pass_one.capitalize()}.",)),
+            *(_sentence(name, variant, one) for (name, variant), one in seen.items()),
+        ),
+    )
 
 
 def rank_share(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:
@@ -91,26 +124,77 @@ def rank_share(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:
     return rank / tokens.clamp(max=x.shape[-1])
 
 
-def _measure(config: Config, case: models.Case, on_step: kit.OnStep) -> pl.DataFrame:
-    metrics = {_RANK: rank_share, _COSINE: mean_cosine, _EFFECTIVE: effective_rank}
-    subject = config.subject(case, batch_size=config.batch_size)
-    return subject.trace(metrics, on_step).table
+_MEASURES: Final = {_RANK: rank_share, _COSINE: mean_cosine, _EFFECTIVE: effective_rank}
 
 
-def _judge_model(config: Config, name: str, rows: pl.DataFrame) -> tuple[bool, str]:
-    """Whether the rank is full everywhere and there is a cone somewhere, and both in words."""
-    ranks = rows.filter(metric=_RANK)
-    least, lowest = ranks.sort("value", "layer").select("value", "layer").row(0)
+def _borne_out(seen: Mapping[str, Seen], cone: float) -> dict[str, bool]:
+    return {name: one.rank == 1.0 and one.cosine >= cone for name, one in seen.items()}
+
+
+def _sensitivity(config: Config, trained: Mapping[str, Seen]) -> Iterator[str]:
+    """How the verdict changes with the mean cosine that is called a cone."""
+    asked = sorted({*config.other_cones, config.cone})
+    verdicts = {cone: kit.judged("", _borne_out(trained, cone)).verdict for cone in asked}
+    same = [cone for cone in asked if verdicts[cone] == verdicts[config.cone]]
+    others = ", ".join(
+        f"{verdict} from {cone:g}" for cone, verdict in verdicts.items() if cone not in same
+    )
+    yield (
+        f"With a cone from a mean cosine of {config.cone:g} the verdict is "
+        f"{verdicts[config.cone]!r}, as it is from {same[0]:g} to {same[-1]:g}"
+        + (f"; otherwise: {others}." if others else ".")
+    )
+
+
+def _measure(config: Config, case: Case, on_step: kit.OnStep) -> pl.DataFrame:
+    """A model, its twin if it is trained, and tokens that point anywhere."""
+    on_own, on_twin = kit.parts(on_step, 1, 1)
+    subject = case.subject(config)
+    own = subject.trace(_MEASURES, on_own).table
+    null = _isotropic(config, subject, own["layer"].unique().to_list())
+    if not case.trained:
+        return tables.joined({TWIN: own, NULL: null})
+    twin = case.twin().subject(config).trace(_MEASURES, on_twin).table
+    return tables.joined({TRAINED: own, TWIN: twin, NULL: null})
+
+
+def _isotropic(config: Config, subject: kit.Subject, layers: Sequence[int]) -> pl.DataFrame:
+    """Standard normal tokens in the place of the hidden states."""
+    rows = []
+    for layer in layers:
+        generator = stream(config.seed, "isotropic tokens", str(layer))
+        x = torch.randn(subject.x.shape, generator=generator, dtype=torch.float64)
+        for metric, measure in _MEASURES.items():
+            values = measure(x.to(subject.x.dtype), token_mask=subject.token_mask)
+            rows += [(layer, i, metric, value) for i, value in enumerate(values.tolist())]
+    return tables.from_rows(("layer", "sample", "metric", "value"), rows)
+
+
+def _all_seen(table: pl.DataFrame) -> dict[tuple[str, str], Seen]:
+    """By model and variant, what its layers after the input show."""
+    after = table.filter(pl.col("layer") > 0)
+    keys = after.select("model", "variant").unique(maintain_order=True).rows()
+    return {
+        (model, variant): _seen(after.filter(model=model, variant=variant))
+        for model, variant in keys
+    }
+
+
+def _seen(rows: pl.DataFrame) -> Seen:
+    least, lowest = rows.filter(metric=_RANK).sort("value", "layer").select("value", "layer").row(0)
     summary = tables.summary(rows)
     cosines, effective = (medians(summary, metric) for metric in (_COSINE, _EFFECTIVE))
-    at = cosines.index(max(cosines)) + 1
-    full, cone = least == 1.0, max(cosines) >= config.cone
+    highest = cosines.index(max(cosines)) + 1
+    return Seen(least, lowest, max(cosines), highest, cosines[-1], (effective[0], effective[-1]))
+
+
+def _sentence(name: str, variant: str, one: Seen) -> str:
     rank = "full rank at every layer"
-    if not full:
-        rank = f"rank down to {least:.0%} of what can be (layer {lowest})"
+    if one.rank < 1:
+        rank = f"rank down to {one.rank:.0%} of what can be (layer {one.lowest})"
+    first, last = (short(value) for value in one.effective)
     return (
-        full and cone,
-        f"{name}: {rank}; effective rank {short(effective[0])} after the first and "
-        f"{short(effective[-1])} after the last of {len(cosines)} layers; mean cosine "
-        f"{cosines[-1]:.2f} after the last, at most {max(cosines):.2f} (layer {at}).",
+        f"{name}, {variant}: {rank}; effective rank {first} after the first and {last} after the "
+        f"last layer; mean cosine {one.last_cosine:.2f} after the last, at most {one.cosine:.2f} "
+        f"(layer {one.highest})."
     )

@@ -1,0 +1,13 @@
+"""What of the Hub is on this machine already."""
+
+from pathlib import Path
+
+from huggingface_hub import try_to_load_from_cache
+
+_WEIGHTS = "model.safetensors"
+
+
+def cached_folder(hub_id: str) -> Path | None:
+    """The folder of a model whose weights were downloaded before; None if there is none."""
+    found = try_to_load_from_cache(hub_id, _WEIGHTS)
+    return Path(found).parent if isinstance(found, str) else None

@@ -1,0 +1,87 @@
+"""What was run in a folder, how it ended and how long it took: a line of JSON for each run.
+
+Times are kept here and not in the results, whose files are equal where their numbers are. Light
+enough to be read before anything heavy is imported.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+FOLDER: Final = Path("rankscope-output")
+"""Where files go unless another folder is named."""
+NAME: Final = "runs.jsonl"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One claim, run once: its whole configuration is in the file ``<stem>.parquet``."""
+
+    id: str
+    stem: str
+    """What its files are called; nothing if it failed to run."""
+    seed: int
+    scale: str
+    verdict: str
+    """In full, such as "holds; beyond: depends on the weights' scale"."""
+    judgement: dict[str, str] | None
+    beyond: dict[str, str] | None
+    key_figure: tuple[str, float] | None
+    seconds: float
+    finished: str
+    """When, in UTC."""
+    failure: str = ""
+    """Why it could not be run, if it could not."""
+
+
+def append(folder: Path, run: Run) -> None:
+    """Write a run down; a line is written as a whole, also when two programs do so at once."""
+    folder.mkdir(parents=True, exist_ok=True)
+    line = json.dumps(asdict(run), ensure_ascii=False) + "\n"
+    with (folder / NAME).open("ab") as file:
+        file.write(line.encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def runs(folder: Path) -> list[Run]:
+    """Every run whose files are still there, the last one of each; failures that were not mended.
+
+    A line that cannot be read, as an interruption may leave one, is passed over.
+    """
+    try:
+        lines = (folder / NAME).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    found: dict[str, Run] = {}
+    for run in filter(None, map(_read, lines)):
+        found.pop(_failed(run.id), None)
+        key = _failed(run.id) if run.failure else run.stem
+        found.pop(key, None)  # so that the last run stands last
+        found[key] = run
+    return [run for run in found.values() if run.failure or _is_there(folder, run)]
+
+
+def last(listed: Sequence[Run], id_: str) -> Run | None:
+    """The last run of a claim, if there is one."""
+    return next((run for run in reversed(listed) if run.id == id_), None)
+
+
+def _failed(id_: str) -> str:
+    return f"failure of {id_}"
+
+
+def _is_there(folder: Path, run: Run) -> bool:
+    return (folder / f"{run.stem}.parquet").is_file()
+
+
+def _read(line: str) -> Run | None:
+    try:
+        kept: dict[str, Any] = json.loads(line)
+        figure = kept.pop("key_figure")
+        return Run(**kept, key_figure=None if figure is None else (figure[0], float(figure[1])))
+    except (AttributeError, KeyError, TypeError, ValueError, IndexError):
+        return None

@@ -1,0 +1,167 @@
+"""``reproduce``: claims re-checked one after the other, each kept, none computed twice."""
+
+import math
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from rankscope import journal, records, report
+from rankscope.errors import RankscopeError
+from rankscope.experiments.catalogue import Entry, Scale, entries, entry
+from rankscope.experiments.progress import OnStep, silent
+from rankscope.results import Judgement, Result
+
+SUMMARY: Final = "reproduce.html"
+Begin = Callable[[str], OnStep]
+"""Called with what begins; gives the callback for its progress."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one claim: its result and files, or why it could not be run."""
+
+    entry: Entry
+    run: journal.Run
+    result: Result | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    from_before: bool = False
+    """Whether the result was read and not computed."""
+
+
+def reproduce(
+    ids: Sequence[str] = (),
+    folder: str | Path = journal.FOLDER,
+    *,
+    scale: Scale = "quick",
+    fresh: bool = False,
+    **options: Any,
+) -> list[Outcome]:
+    """Re-check claims by their ids, or all of them; their files and a summary go into ``folder``.
+
+    >>> [outcome.run.verdict for outcome in reproduce(["D8"], "out")]
+    ['holds']
+
+    What the folder already holds is read and not computed again, unless it is to be ``fresh``.
+    ``options`` are fields of the claims' configurations, such as a seed; a claim that has no such
+    field runs without it. A claim that fails to run is reported, and the others go on.
+    """
+    chosen = [entry(id_, "claim") for id_ in ids] or list(entries("claim").values())
+    fields = {each: {k: v for k, v in options.items() if k in each.options} for each in chosen}
+    return list(outcomes(fields, Path(folder), scale=scale, fresh=fresh))
+
+
+def outcomes(
+    chosen: Mapping[Entry, Mapping[str, Any]],
+    folder: Path,
+    *,
+    scale: Scale = "quick",
+    fresh: bool = False,
+    redraw: bool = False,
+    begin: Begin = lambda _: silent,
+) -> Iterator[Outcome]:
+    """Claims with the fields chosen for each, one by one; the summary is written after each."""
+    for each, fields in chosen.items():
+        started = time.perf_counter()
+        try:
+            outcome = _one(each, fields, folder, scale, fresh=fresh, redraw=redraw, begin=begin)
+        except Exception as error:  # whatever it is, it must not cost the other claims
+            seconds = time.perf_counter() - started
+            seed = fields.get("seed", 0)
+            outcome = Outcome(each, _failure(each, seed, scale, seconds, error))
+            journal.append(folder, outcome.run)
+            if not isinstance(error, RankscopeError):
+                (folder / f"{each.id.lower()}-failure.txt").write_text(traceback.format_exc())
+        write_summary(folder)
+        yield outcome
+
+
+def write_summary(folder: Path) -> Path:
+    """The page about every run in a folder, anew."""
+    return report.write_overview(entries("claim").values(), journal.runs(folder), folder / SUMMARY)
+
+
+def _one(
+    claim: Entry,
+    fields: Mapping[str, Any],
+    folder: Path,
+    scale: Scale,
+    *,
+    fresh: bool,
+    redraw: bool,
+    begin: Begin,
+) -> Outcome:
+    """A claim from the folder if it is there, else computed; pictures and page are drawn then."""
+    config = claim.configuration(scale, **fields)
+    stem = claim.stem(config)
+    kept = None if fresh else _kept(folder / f"{stem}.parquet")
+    if kept is not None and not redraw:
+        files = _files(folder, stem)
+        known = {run.stem: run for run in journal.runs(folder)}
+        if stem in known and "report" in files:
+            return Outcome(claim, known[stem], kept, files, from_before=True)
+    started = time.perf_counter()
+    result = kept or claim.module().run(config, begin(claim.id))
+    seconds = math.nan if kept else time.perf_counter() - started
+    files = report.write(result, folder, on_step=begin(f"{claim.id}, drawing"))
+    run = _run(result, scale, _known_seconds(folder, stem, seconds))
+    journal.append(folder, run)
+    return Outcome(claim, run, result, files, from_before=kept is not None)
+
+
+def _kept(path: Path) -> Result | None:
+    """A result from before; a file that cannot be read is as good as none."""
+    try:
+        return records.read(path)
+    except RankscopeError:
+        return None
+
+
+def _known_seconds(folder: Path, stem: str, seconds: float) -> float:
+    """How long it took, also if that was another time."""
+    before = [run.seconds for run in journal.runs(folder) if run.stem == stem]
+    return before[-1] if math.isnan(seconds) and before else seconds
+
+
+def _files(folder: Path, stem: str) -> dict[str, str]:
+    """Those of ``report.write`` that are there."""
+    charts = [folder / f"{stem}.png", *sorted(folder.glob(f"{stem}-[0-9].png"))]
+    named = {f"chart{path.stem.removeprefix(stem)}": path for path in charts}
+    files = {"table": folder / f"{stem}.parquet", **named, "report": folder / f"{stem}.html"}
+    return {what: str(path) for what, path in files.items() if path.is_file()}
+
+
+def _run(result: Result, scale: Scale, seconds: float) -> journal.Run:
+    figures = iter(result.key_figures.items())
+    return journal.Run(
+        id=result.id,
+        stem=result.stem,
+        seed=int(result.provenance["seed"]),
+        scale=scale,
+        verdict=result.verdict_in_words,
+        judgement=_plain(result.judgement),
+        beyond=_plain(result.beyond),
+        key_figure=next(figures, None),
+        seconds=seconds,
+        finished=_now(),
+    )
+
+
+def _failure(
+    claim: Entry, seed: int, scale: Scale, seconds: float, error: Exception
+) -> journal.Run:
+    named = str(error) if isinstance(error, RankscopeError) else f"{type(error).__name__}: {error}"
+    return journal.Run(
+        claim.id, "", seed, scale, "", None, None, None, seconds, _now(), named.rstrip(".") + "."
+    )
+
+
+def _plain(judgement: Judgement | None) -> dict[str, str] | None:
+    return None if judgement is None else asdict(judgement)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
