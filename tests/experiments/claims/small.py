@@ -3,7 +3,8 @@
 from functools import cache
 from typing import Any
 
-from rankscope.experiments.claims import d1, d2, d3, d4, d5, d8, d9, n1
+from rankscope.experiments.claims import d1, d2, d3, d4, d5, d8, d9, n1, n2
+from rankscope.experiments.claims._n2_search import Search
 from rankscope.results import Result
 
 from ..tiny import Fresh
@@ -25,6 +26,12 @@ TINY: dict[str, tuple[Any, Any]] = {
             layers=20,
             patterns=tuple(each for each in n1.Config().patterns if each.name != "window mask"),
             **SMALL,
+        ),
+    ),
+    "n2": (
+        n2,
+        n2.Config(
+            sizes=((50, 1500), (20_000, 1500)), search=Search(widths=(6,), starts=1, steps=30)
         ),
     ),
 }
