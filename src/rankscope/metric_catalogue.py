@@ -386,6 +386,46 @@ _BOUNDS: Final = (
         "several √(Σ‖W_QK‖₁‖W‖₁ · Σ‖W_QK‖₁‖W‖∞) over the heads, in the place of βH.",
     ),
     Metric(
+        "paper_beta",
+        "Beta times heads",
+        "βH",
+        "log",
+        "The published constant of the weights",
+        "βH of Dong et al. 2021: the number of heads times the largest ‖W_QK‖₁‖W_V‖ of a head, in "
+        "the composite norm; too small in general for several heads, so that no bound uses it.",
+    ),
+    Metric(
+        "lemma_ratio",
+        "Departure over twice the spread",
+        "|P − 1q| / 2Dq",
+        "log",
+        "Above 1 = the lemma is false",
+        "The largest entry of |P − 1qᵀ| / (2D·1qᵀ), with q the weights that all queries share and "
+        "D_i the spread of a query's own scores.",
+        includes=(1.0,),
+        marks=((1.0, "exceeded above"),),
+    ),
+    Metric(
+        "sharp_lemma_ratio",
+        "Departure over the sharp factor",
+        "|P − 1q| / (exp D − 1)q",
+        "log",
+        "1 = nothing smaller would do",
+        "The largest entry of |P − 1qᵀ| / ((e^D − 1)·1qᵀ), which is at most 1 at every spread.",
+        includes=(1.0,),
+    ),
+    Metric(
+        "bound_ratio",
+        "Residual over its bound",
+        "r′ / bound",
+        "log",
+        "Above 1 = the bound is false",
+        "The residual after a layer over a bound on it, in the composite norm around the best "
+        "center.",
+        includes=(1.0,),
+        marks=((1.0, "exceeded above"),),
+    ),
+    Metric(
         "lipschitz",
         "Lipschitz constant",
         "λ",

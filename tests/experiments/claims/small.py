@@ -3,7 +3,8 @@
 from functools import cache
 from typing import Any
 
-from rankscope.experiments.claims import d1, d2, d3, d4, d5, d8, d9, n1
+from rankscope.experiments.claims import d1, d2, d3, d4, d5, d8, d9, d11, n1, n2
+from rankscope.experiments.claims._n2_search import Search
 from rankscope.results import Result
 
 from ..tiny import Fresh
@@ -19,12 +20,19 @@ TINY: dict[str, tuple[Any, Any]] = {
     "d5": (d5, d5.Config(models=(Fresh("bert"),), texts=TEXTS, length=8)),
     "d8": (d8, d8.Config()),
     "d9": (d9, d9.Config(models=(Fresh("bert"),), texts=TEXTS, length=8, paths=3)),
+    "d11": (d11, d11.Config(spreads=(0.1, 1.25), wider=(2.0,), layers=3, masks=("causal",))),
     "n1": (
         n1,
         n1.Config(
             layers=20,
             patterns=tuple(each for each in n1.Config().patterns if each.name != "window mask"),
             **SMALL,
+        ),
+    ),
+    "n2": (
+        n2,
+        n2.Config(
+            sizes=((50, 1500), (20_000, 1500)), search=Search(widths=(6,), starts=1, steps=30)
         ),
     ),
 }

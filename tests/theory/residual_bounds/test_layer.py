@@ -1,6 +1,7 @@
 """Each formula against brute force or a value worked out by hand."""
 
 import math
+from dataclasses import replace
 
 import mpmath
 import pytest
@@ -22,7 +23,12 @@ from rankscope.theory.residual_bounds import (
     output_center,
     sharp_bound,
 )
-from rankscope.theory.residual_bounds._layer import find_best_center, gamma, log_beta
+from rankscope.theory.residual_bounds._layer import (
+    find_best_center,
+    gamma,
+    log_beta,
+    log_paper_beta,
+)
 
 PURE = {"mlp_ratio": 0.0, "skip": False, "norm": "none"}
 
@@ -134,6 +140,9 @@ def test_heads_are_added_before_the_root():
     values = torch.tensor([[[1.0, 0.0], [1.0, 0.0]], [[1.0, 1.0], [0.0, 0.0]]]).double()
     made = weights(torch.eye(2).double().expand(2, 2, 2), values)
     assert log_beta(made).exp().item() == pytest.approx(3.0)
+    assert log_paper_beta(made).exp().item() == pytest.approx(2 * math.sqrt(2))
+    silent = replace(made, values=values * torch.tensor([1.0, 0.0]).double()[:, None, None])
+    assert log_paper_beta(silent).exp().item() == pytest.approx(math.sqrt(2))
     at = centered(torch.tensor([[[0.1, 0.0], [0.0, 0.1]]]).double())  # D = 0.01 for both queries
     parts = data_bound(made, at)
     assert parts.one.exp().item() == pytest.approx(2 * 0.02 * 0.1 * 3)

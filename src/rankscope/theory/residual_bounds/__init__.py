@@ -10,9 +10,13 @@ from rankscope.theory.residual_bounds._layer import (
     LogParts,
     a_priori_bound,
     data_bound,
+    find_best_center,
+    gamma,
     head_weights,
+    log_beta,
     log_differences,
     log_mean_cost,
+    log_paper_beta,
     norm_bound,
     output_center,
     sharp_bound,
@@ -24,6 +28,7 @@ from rankscope.theory.residual_bounds._residual_preserving import (
     residual_preserving_network,
 )
 from rankscope.theory.residual_bounds._result import BOUNDS, MEASURED, Bounds, LayerBounds
+from rankscope.theory.residual_bounds._two_heads import TwoHeadLayer
 
 __all__ = [
     "BOUNDS",
@@ -34,14 +39,19 @@ __all__ = [
     "HeadWeights",
     "LayerBounds",
     "LogParts",
+    "TwoHeadLayer",
     "a_priori_bound",
     "bounds",
     "data_bound",
+    "find_best_center",
+    "gamma",
     "gated_gain",
     "head_weights",
     "keeping_network",
+    "log_beta",
     "log_differences",
     "log_mean_cost",
+    "log_paper_beta",
     "norm_bound",
     "output_center",
     "residual_preserving_network",

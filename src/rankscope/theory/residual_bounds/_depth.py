@@ -28,7 +28,7 @@ class CubicBound:
 def chain_cubic_bounds(layers: Sequence[CubicBound], log_residual: PerSample) -> list[PerSample]:
     """``log(κ^{(3^l − 1)/2} ‖res(X)‖^{3^l})`` after l = 1, 2, … layers.
 
-    Dong et al. 2021, theorems 2.2 and 2.3. κ is the largest factor ``4γβHλ·scale`` of the first l
+    Dong et al. 2021, theorems 2.2 and 2.3. κ is the largest factor ``4γβλ·scale`` of the first l
     layers. NaN from the first layer on whose condition is not met.
     """
     bounds = []

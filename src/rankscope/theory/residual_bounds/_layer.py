@@ -166,16 +166,24 @@ def gamma(log_differences: Float[Tensor, "batch head token"]) -> PerHead:
 
 
 def log_beta(weights: HeadWeights) -> PerSample:
-    """The logarithm of the constant used in place of ``βH`` of Dong et al. 2021; for one head, β.
+    """The logarithm of ``√(Σ_h ‖W_QK,h‖₁‖W_h‖₁ · Σ_h ‖W_QK,h‖₁‖W_h‖∞)``, the weights' constant.
 
-    Derived: ``√(Σ_h ‖W_QK,h‖₁‖W_h‖₁ · Σ_h ‖W_QK,h‖₁‖W_h‖∞)``. It is at most H times the root of the
-    product of the two largest summands, but may exceed H times the largest ``‖W_QK,h‖₁‖W_h‖₁,∞``,
-    which is their βH: let one head write to a single feature and another read from a single one.
-    With this constant the theorem is proved; with βH it is false for several heads in general
-    (docs/theory.md, section 4).
+    Derived (docs/theory.md, section 4). For one head it is β of Dong et al. 2021. For several it
+    takes the place of their βH (``log_paper_beta``), with which the theorem is false in general: it
+    is more than βH where one head writes many features into one and another one into many.
     """
     each = matrix_norm(weights.query_key, "one").log()
     return _over_heads(weights, each).composite
+
+
+def log_paper_beta(weights: HeadWeights) -> PerSample:
+    """The logarithm of ``βH``, ``β = max_h ‖W_QK,h‖₁‖W_h‖₁,∞`` (Dong et al. 2021, theorem 2.3).
+
+    No bound rests on it: for several heads it can be too small (``TwoHeadLayer``); up to 125
+    features it is safe. Heads that write nothing are not counted.
+    """
+    each = (matrix_norm(weights.query_key, "one") * matrix_norm(weights.values, "composite")).log()
+    return each.amax() + math.log(max(1, int((~each.isneginf()).sum())))
 
 
 def a_priori_bound(

@@ -30,6 +30,7 @@ from rankscope.theory.residual_bounds._layer import (
     head_weights,
     log_beta,
     log_differences,
+    log_paper_beta,
     output_center,
     sharp_bound,
 )
@@ -146,6 +147,7 @@ def _analyze_layer(
         "difference": differences.amax((-2, -1)),
         "gamma": gamma(differences).amax(-1).log(),
         "beta": log_beta(weights),
+        "paper_beta": log_paper_beta(weights),
         "lipschitz": lipschitz,
         "a_priori": a_priori_bound(weights, tokens, differences=differences) + lipschitz,
         "data": data_bound(weights, tokens, differences=differences).times(gain).composite,
@@ -220,6 +222,7 @@ def _to_layer_bounds(
         log10_score_difference=layer.log("difference") / ten,
         gamma=layer.log("gamma").exp(),
         beta=layer.log("beta").exp(),
+        paper_beta=layer.log("paper_beta").exp(),
         lipschitz=layer.log("lipschitz").exp(),
         log10_a_priori_bound=under_condition(a_priori),
         log10_data_bound=under_condition(layer.log("data")),

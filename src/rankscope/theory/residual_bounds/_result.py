@@ -24,6 +24,7 @@ MEASURED = (
     "log10_score_difference",
     "gamma",
     "beta",
+    "paper_beta",
     "lipschitz",
 )
 BOUNDS = (
@@ -57,9 +58,10 @@ class LayerBounds:
     ``condition`` that all scores of a query differ by at most ``SCORE_LIMIT``.
     ``log10_sharp_bound`` is derived and needs no condition. The ``depth`` bounds are about all
     layers from the input to this one: the theorem of Dong et al. 2021, the chain of data bounds,
-    and what follows from the norm of the input alone. ``beta`` takes the place of their βH,
-    ``lipschitz`` is λ. ``why_not`` says why no bound applies, ``why_not_a_priori`` why the bounds
-    that need a λ for all inputs do not; both are empty if they do.
+    and what follows from the norm of the input alone. ``beta`` takes the place of their βH, which
+    is reported as ``paper_beta`` and false in general for several heads; ``lipschitz`` is λ.
+    ``why_not`` says why no bound applies, ``why_not_a_priori`` why the bounds that need a λ for all
+    inputs do not; both are empty if they do.
     """
 
     layer: int
@@ -71,6 +73,7 @@ class LayerBounds:
     log10_score_difference: PerSample
     gamma: PerSample
     beta: PerSample
+    paper_beta: PerSample
     lipschitz: PerSample
     log10_a_priori_bound: PerSample
     log10_data_bound: PerSample
@@ -86,7 +89,7 @@ class LayerBounds:
 
     @property
     def informative(self) -> Bool[Tensor, "batch"]:
-        """Whether the a-priori bound guarantees a smaller residual: ``4γβHλ·scale·‖res‖² < 1``."""
+        """Whether the a-priori bound guarantees a smaller residual: ``4γβλ·scale·‖res‖² < 1``."""
         return self.log10_a_priori_bound < self.log10_input_residual
 
     def __repr__(self) -> str:
@@ -233,7 +236,8 @@ def _say_constants(bounds: Bounds) -> list[str]:
     if not covered:
         return []
     ranges = []
-    for name, symbol in {"gamma": "γ", "beta": "β", "lipschitz": "λ"}.items():
+    symbols = {"gamma": "γ", "beta": "β", "paper_beta": "their βH", "lipschitz": "λ"}
+    for name, symbol in symbols.items():
         values = [float(v) for layer in covered for v in getattr(layer, name)]
         ranges.append(f"{symbol} {span_of(min(values), max(values))}")
     useful = [str(layer.layer) for layer in covered if bool(layer.informative.all())]

@@ -1,0 +1,102 @@
+"""What is trained: inputs → hidden states → our network → one readout per token."""
+
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import skip_init
+
+from rankscope.network import Network, Spec
+from rankscope.shapes import Hidden
+from rankscope.streams import stream
+
+
+class TokenEmbedding(nn.Module):
+    """A row of features for every symbol."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight)
+
+    def forward(self, ids: Tensor) -> Hidden:
+        rows: Hidden = self.weight[ids]
+        return rows
+
+
+Encoder = TokenEmbedding | nn.Linear
+
+
+class SequenceModel(nn.Module):
+    """A network between an encoder of its inputs and a linear readout of each token.
+
+    >>> import torch
+    >>> from rankscope import Spec
+    >>> from rankscope.training import SequenceModel
+    >>> model = SequenceModel.random(Spec(2, 2, 8), outputs=3, symbols=10, positions=4, seed=0)
+    >>> model(torch.tensor([[1, 2, 3, 4]])).shape
+    torch.Size([1, 4, 3])
+
+    Symbols have an embedding; points, which have coordinates, a linear map. Learned positions are
+    added where an order matters; a set of points has none.
+    """
+
+    def __init__(
+        self, encoder: nn.Module, positions: Tensor | None, network: Network, readout: nn.Module
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.positions = None if positions is None else nn.Parameter(positions)
+        self.network = network
+        self.readout = readout
+
+    @classmethod
+    def random(
+        cls,
+        spec: Spec,
+        *,
+        outputs: int,
+        symbols: int = 0,
+        coordinates: int = 0,
+        positions: int = 0,
+        seed: int = 0,
+    ) -> Self:
+        """Weights drawn from streams of the seed, for ``symbols`` or for points of so many
+        ``coordinates``.
+
+        Embedding and positions are standard normal: hidden states start at the size a norm gives.
+        """
+
+        def draw(name: str, *shape: int) -> Tensor:
+            return torch.randn(shape, generator=stream(seed, "model", name), dtype=torch.float32)
+
+        encoder: Encoder
+        if symbols:
+            encoder = TokenEmbedding(draw("symbols", symbols, spec.width))
+        else:
+            encoder = _linear(draw("coordinates", spec.width, coordinates))
+        return cls(
+            encoder,
+            draw("positions", positions, spec.width) if positions else None,
+            Network.random(spec, seed=seed),
+            _linear(draw("readout", outputs, spec.width) / spec.width**0.5),
+        )
+
+    def forward(self, inputs: Tensor, token_mask: Tensor | None = None) -> Tensor:
+        """The readout of every token; ``token_mask`` is False at padding."""
+        out: Tensor = self.readout(self.network(self.embed(inputs), token_mask))
+        return out
+
+    def embed(self, inputs: Tensor) -> Hidden:
+        """The network's input."""
+        x: Hidden = self.encoder(inputs)
+        return x if self.positions is None else x + self.positions[: x.shape[1]]
+
+
+def _linear(weight: Tensor) -> nn.Linear:
+    """A linear map with this matrix and no bias yet."""
+    outputs, inputs = weight.shape
+    made: nn.Linear = skip_init(nn.Linear, inputs, outputs)
+    with torch.no_grad():
+        made.weight.copy_(weight)
+        made.bias.zero_()
+    return made

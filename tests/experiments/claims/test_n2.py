@@ -1,0 +1,104 @@
+"""The constant βH: what is computed, how it is judged, and what the search climbs on."""
+
+import math
+from dataclasses import replace
+
+import polars as pl
+import pytest
+import torch
+
+from rankscope import tables
+from rankscope.experiments.claims import _n2_search, n2
+from rankscope.experiments.progress import silent
+from rankscope.metrics import residual
+from rankscope.network import Network
+from rankscope.theory import bounds
+from rankscope.theory.residual_bounds import TwoHeadLayer
+
+from .small import TINY, tiny
+
+
+def made_up(paper: dict[int, float], proved: float = 0.2, found: float = 0.1) -> pl.DataFrame:
+    rows = [(n2.PAPER_CONSTANT, width, ratio) for width, ratio in paper.items()]
+    rows += [(n2.PROVED_CONSTANT, width, proved) for width in paper]
+    rows.append((n2.SEARCHES[1], 6, found))
+    return tables.from_rows(
+        ("variant", "setting", "metric", "value"),
+        [(name, width, "bound_ratio", ratio) for name, width, ratio in rows],
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "verdict"),
+    [
+        (made_up({50: 0.9, 2000: 1.01}), "holds"),
+        (made_up({50: 0.9, 2000: 0.99}), "depends"),
+        (made_up({50: 0.9, 2000: 1.01}, proved=1.01), "depends"),
+        (made_up({50: 1.01, 2000: 1.01}), "depends"),
+        (made_up({50: 0.9, 2000: 1.01}, found=1.01), "depends"),
+        (made_up({50: 1.0, 2000: 1.0}, proved=2.0, found=2.0), "fails"),
+    ],
+)
+def test_each_outcome(table: pl.DataFrame, verdict: str) -> None:
+    judgement, sentences = n2.judge(table)
+    assert judgement.verdict == verdict
+    assert ("exceeded at 2,000 features" in str(judgement)) == (verdict == "holds")
+    assert all(sentence.endswith(".") for sentence in sentences)
+
+
+def test_the_ceiling_is_one_between_125_and_126_features() -> None:
+    assert n2.SAFE_WIDTH == 125
+    assert n2.ceiling(125) < 1 < n2.ceiling(126)
+    assert n2.ceiling(125) == pytest.approx((math.sqrt(125) + 1 / math.sqrt(125)) / 11.3137085)
+
+
+def test_the_table_holds_the_ratios_of_the_construction() -> None:
+    found, _ = tiny("n2")
+    ratios = dict(found.table.filter(variant=n2.PAPER_CONSTANT).select("setting", "value").rows())
+    for width, ratio in ratios.items():
+        made = TwoHeadLayer(int(width), 1500)
+        assert ratio == made.residual / made.paper_bound
+    assert ratios[20_000.0] == pytest.approx(1.0074, abs=1e-4)
+    assert found.key_figures == {"residual over the bound with βH, largest": ratios[20_000.0]}
+
+
+def test_two_runs_are_equal() -> None:
+    module, config = TINY["n2"]
+    assert module.run(config, silent).table.equals(tiny("n2")[0].table)
+
+
+def test_the_search_climbs_on_the_theorems_own_ratio() -> None:
+    """Against the network as a whole, whose output knows neither P − 1qᵀ nor a chosen center."""
+    generator = torch.Generator().manual_seed(0)
+    query_key, values = torch.randn(2, 1, 2, 7, 7, generator=generator, dtype=torch.float64)
+    x = torch.randn(1, 5, 7, generator=generator, dtype=torch.float64)
+    network = Network.from_matrices(0.01 * query_key, values, head_width=4)
+    (layer,) = bounds(network, x).layers
+    plan = replace(_n2_search.Search(), score_difference=10 ** layer.log10_score_difference.item())
+    parts = {
+        "tokens": x[0],
+        "query": torch.zeros(2, 7, dtype=torch.float64),
+        "query_key": query_key[0],
+        "values": values[0],
+    }
+    made = _n2_search._layer(plan, parts)
+    made = replace(made, weights=replace(made.weights, query_key=0.01 * query_key[0], scale=0.5))
+    center = x[0].median(0).values
+    made = replace(made, tokens=replace(made.tokens, center=center[None]))
+    best = _n2_search._about_best_center(made)
+    bound = 10**layer.log10_a_priori_bound * layer.paper_beta / layer.beta
+    least = residual(network(x), center="optimal") / bound
+    ratio = _n2_search.paper_ratio(best)
+    assert least.item() <= ratio <= 2 * least.item()
+
+
+def test_the_search_never_ends_below_where_it_starts() -> None:
+    plan = replace(_n2_search.Search(), steps=0)
+    start = _n2_search.climb(plan, 8, 0, start=0, on_step=silent)
+    made = TwoHeadLayer(8, plan.tokens)
+    assert start == pytest.approx(made.output.composite / made.paper_bound, rel=1e-3)
+    random, climbed = (
+        _n2_search.climb(replace(plan, steps=steps), 8, 0, start=1, on_step=silent)
+        for steps in (0, 200)
+    )
+    assert climbed > 5 * random
