@@ -201,7 +201,7 @@ def test_steps_too_large_to_be_squared_have_a_law():
 
 def test_what_shows_no_law_is_left_out_of_a_verdict():
     found = {"steady": law([-0.3 * k for k in range(9)]), "level": law([0.0] * 9), "few": law([])}
-    assert as_stated(found, lambda case, law: law.kind == "exponential") == {
+    assert as_stated(found, lambda _, law: law.kind == "exponential") == {
         "steady": True,
         "level": False,
     }

@@ -134,9 +134,7 @@ class Law:
         return at if low == high else f"{at} ({low} to {high})"
 
 
-def as_stated(
-    found: Mapping[Case, Law], stated: Callable[[Case, Law], bool]
-) -> dict[Case, bool]:
+def as_stated(found: Mapping[Case, Law], stated: Callable[[Case, Law], bool]) -> dict[Case, bool]:
     """By case whether its law is as stated; a case that shows no law yet says nothing, so goes.
 
     >>> laws = {"deep": law([0.0, -1.0, -2.0, -3.0, -4.0]), "shallow": law([0.0, -1.0])}

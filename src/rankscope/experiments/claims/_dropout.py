@@ -75,8 +75,8 @@ def _part(
     part = branch.part
     if not isinstance(part, Attention):
         out: Tensor = part(x, seen)
-        return out
-    weights = drop(part.pattern(x, seen), dropout.attention, generator)
-    mixed = weights @ part.split(part.value(x), part.kv_heads)
-    out = part.output(mixed.transpose(1, 2).flatten(2))
+    else:
+        weights = drop(part.pattern(x, seen), dropout.attention, generator)
+        mixed = weights @ part.split(part.value(x), part.kv_heads)
+        out = part.output(mixed.transpose(1, 2).flatten(2))
     return out
