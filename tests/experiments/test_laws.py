@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from rankscope import tables
-from rankscope.experiments.laws import SMOOTH, UNEVEN, law, levels_off, medians
+from rankscope.experiments.laws import SMOOTH, UNEVEN, as_stated, law, levels_off, medians
 
 
 def cubic(start, constant, layers):
@@ -141,3 +141,67 @@ def test_medians_come_in_the_order_of_the_layers():
         }
     )
     assert medians(tables.summary(table), "m", variant="a") == [6.0, 2.0]
+
+
+# Steps that grow by an amount a layer: between a steady factor and a steady power.
+
+
+def test_steps_that_grow_by_an_amount_are_between():
+    curve = [-(1.5 * k * (k + 1) / 2 + 2.0 * k) for k in range(16)]  # steps −3.5, −5, −6.5, …
+    found = law(curve)
+    assert found.kind == "between"
+    assert found.bend == pytest.approx(-1.5)
+    assert "each step is 1.50 decades larger than the one before" in str(found)
+    assert found.collapses
+    assert found.decided
+    assert law(curve, replace(SMOOTH, linear=None)).kind == "exponential"
+    assert law(curve[:6]).kind != "between"  # too few steps for a line
+
+
+def test_a_drift_of_a_steady_factor_is_not_between():
+    drifting = [-(2.0 * k + 0.01 * k * k) for k in range(24)]
+    assert law(drifting).kind == "exponential"
+    grown = 0.02 * 11 / (2.0 + 0.02 * 17)  # of the mean of the later steps
+    assert grown < 0.25
+    scattered = [0.0]
+    for k in range(16):
+        scattered.append(scattered[-1] - k * (0.2 if k % 2 else 2.0))
+    assert law(scattered).kind == "exponential"
+
+
+def test_constants_come_with_their_standard_errors():
+    """Against SciPy's regression and standard error, on a curve with some scatter."""
+    import numpy as np
+    from scipy import stats
+
+    curve = [-0.8 * k * k - 0.3 * math.sin(5.0 * k) for k in range(25)]
+    steps = np.diff(curve)[-12:]
+    line = stats.linregress(np.arange(12), steps)
+    found = law(curve)
+    assert found.kind == "between"
+    assert (found.bend, found.bend_error) == pytest.approx((line.slope, line.stderr))
+    assert found.rate_error == pytest.approx(stats.sem(steps))
+    ratios = steps[-3:] / steps[-4:-1]
+    assert found.growth_error == pytest.approx(stats.sem(ratios))
+
+
+def test_errors_are_written_where_they_show():
+    steady = law([-0.3 * k for k in range(12)])
+    assert str(steady).endswith("by 0.501")
+    shaken = law([-0.3 * k + 0.02 * math.sin(3.7 * k) for k in range(41)])
+    off = 2 * shaken.rate_error
+    low, high = (f"{10 ** (shaken.rate + sign * off):.3g}" for sign in (-1, 1))
+    assert low != high
+    assert str(shaken).endswith(f"by {10**shaken.rate:.3g} ({low} to {high})")
+
+
+def test_steps_too_large_to_be_squared_have_a_law():
+    assert law([-(3.0**k) * 1e240 for k in range(12)]).kind == "doubly exponential"
+
+
+def test_what_shows_no_law_is_left_out_of_a_verdict():
+    found = {"steady": law([-0.3 * k for k in range(9)]), "level": law([0.0] * 9), "few": law([])}
+    assert as_stated(found, lambda _, law: law.kind == "exponential") == {
+        "steady": True,
+        "level": False,
+    }

@@ -1,17 +1,19 @@
 """Which law a residual follows with depth, read off its logarithms and not its size."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import mean, median, stdev
-from typing import Literal
+from statistics import linear_regression, mean, median, stdev
+from typing import Literal, TypeVar
 
 import polars as pl
 
 from rankscope.numerals import power_of_ten
 
-LawKind = Literal["doubly exponential", "exponential", "equal", "none", "undecided"]
+LawKind = Literal["doubly exponential", "between", "exponential", "equal", "none", "undecided"]
+"""``between``: steps grow by an amount a layer, so that the exponent grows like its square."""
+Case = TypeVar("Case", bound=Hashable)
 
 _FEWEST = 3
 """Steps without which nothing is decided."""
@@ -22,6 +24,13 @@ _LASTING = 0.5
 """What later steps must be of earlier ones: a fall that dies away ends somewhere."""
 _OVER = 1e-2
 """Decades per layer: a fall that dies away is over when it is slower than this."""
+_BENDING = 0.25
+"""What later steps must grow by, of their own mean, before it counts as more than a drift. Steps
+that grow from nothing in proportion to the layer grow by two thirds of it in the second half."""
+_STRAIGHT = 5
+"""Steps without which a straight line through them shows nothing."""
+_CERTAIN = 2.0
+"""Standard errors to either side of a fitted constant that are written beside it."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,8 @@ class Evidence:
     least_bend: float | None = None
     """Doubly exponential only if the end lies this many times as low as the middle; a straight
     line that starts at 0 ends twice as low."""
+    linear: float | None = None
+    """Between only if the slope of the later steps is this many standard errors below zero."""
     scatter: float | None = None
     """Exponential only if the mean step is this many standard errors below zero, and later steps
     do not die away."""
@@ -51,7 +62,7 @@ class Evidence:
     """
 
 
-SMOOTH = Evidence(least_growth=2.0, least_fall=1.0, scatter=2.0)
+SMOOTH = Evidence(least_growth=2.0, least_fall=1.0, linear=10.0, scatter=2.0)
 """For layers that are alike: the last steps show the law, and scatter must not pass for one."""
 UNEVEN = Evidence(cubic_within=0.5, least_bend=3.0, level=0.1)
 """For curves that fresh layers make go up and down: the last steps may show anything, so the whole
@@ -64,23 +75,45 @@ class Law:
     """How a residual ends: the law, its constants, and where it arrived.
 
     ``growth`` is the ratio of successive steps of ``log r``: 3 for ``r' = Cr³``, 1 for ``r' = cr``.
-    ``rate`` is the later steps' mean change of ``log10 r`` per layer, ``last`` the final value.
+    ``rate`` is the later steps' mean change of ``log10 r`` per layer, ``bend`` by how much each of
+    them differs from the one before (the slope of a straight line through them), ``last`` the final
+    value. Errors are standard errors, as if layers scattered independently.
     """
 
     kind: LawKind
     growth: float
     rate: float
     last: float
+    growth_error: float = 0.0
+    rate_error: float = 0.0
+    bend: float = 0.0
+    bend_error: float = 0.0
 
     @property
     def cubic(self) -> bool:
         """Whether the last steps grow threefold, to within 0.1, as ``r' = Cr³`` makes them."""
         return abs(self.growth - 3) < _CUBIC
 
+    @property
+    def decided(self) -> bool:
+        """Whether the curve shows a law at all, be it that nothing shrinks."""
+        return self.kind != "undecided"
+
+    @property
+    def collapses(self) -> bool:
+        """Whether the residual goes to zero, by whichever law."""
+        return self.kind not in ("none", "undecided")
+
     def __str__(self) -> str:
-        factor = power_of_ten(self.rate, digits=3)
+        factor = self._factor()
         if self.kind == "doubly exponential":
-            return f"doubly exponential: each step is {self.growth:.2f} times the one before"
+            growth = _with_error(self.growth, self.growth_error)
+            return f"doubly exponential: each step is {growth} times the one before"
+        if self.kind == "between":
+            return (
+                "between exponential and doubly exponential: each step is "
+                f"{_with_error(-self.bend, self.bend_error)} decades larger than the one before"
+            )
         if self.kind == "exponential":
             return f"exponential: each layer multiplies the residual by {factor}"
         if self.kind == "equal":
@@ -91,6 +124,24 @@ class Law:
                 f"the last ones multiply the residual by {factor}"
             )
         return f"no collapse: each layer multiplies the residual by {factor}"
+
+    def _factor(self) -> str:
+        """What a layer leaves of the residual, and within which bounds where they differ."""
+        off = _CERTAIN * self.rate_error
+        at, low, high = (
+            power_of_ten(rate, digits=3) for rate in (self.rate, self.rate - off, self.rate + off)
+        )
+        return at if low == high else f"{at} ({low} to {high})"
+
+
+def as_stated(found: Mapping[Case, Law], stated: Callable[[Case, Law], bool]) -> dict[Case, bool]:
+    """By case whether its law is as stated; a case that shows no law yet says nothing, so goes.
+
+    >>> laws = {"deep": law([0.0, -1.0, -2.0, -3.0, -4.0]), "shallow": law([0.0, -1.0])}
+    >>> as_stated(laws, lambda case, law: law.kind == "exponential")
+    {'deep': True}
+    """
+    return {case: stated(case, one) for case, one in found.items() if one.decided}
 
 
 def law(log10: Sequence[float], evidence: Evidence = SMOOTH) -> Law:
@@ -115,9 +166,14 @@ def law(log10: Sequence[float], evidence: Evidence = SMOOTH) -> Law:
         kind: LawKind = "none"
     elif _accelerates(ratios, end, finite, evidence):
         kind = "doubly exponential"
+    elif evidence.linear is not None and _quickens(later, evidence.linear):
+        kind = "between"
     else:
         kind = "exponential" if evidence.scatter is None else _steady(later, evidence.scatter)
-    return Law(kind, median(ratios) if ratios else math.nan, mean(later), last)
+    growth = median(ratios) if ratios else math.nan
+    return Law(
+        kind, growth, mean(later), last, _error(ratios), _error(later), *_slope_with_error(later)
+    )
 
 
 def levels_off(log10: Sequence[float], *, within: float = 0.1) -> bool:
@@ -148,10 +204,39 @@ def _accelerates(
     )
 
 
+def _quickens(steps: Sequence[float], certain: float) -> bool:
+    """Whether steps grow by the same amount each, clear of scatter and by more than a drift."""
+    if len(steps) < _STRAIGHT:
+        return False
+    bend, error = _slope_with_error(steps)
+    grown = bend * (len(steps) - 1)
+    return bend < -certain * error and grown < _BENDING * mean(steps) < 0
+
+
+def _slope_with_error(steps: Sequence[float]) -> tuple[float, float]:
+    """The slope of a straight line through the steps, and its standard error."""
+    count, size = len(steps), max(map(abs, steps)) or 1.0
+    scaled = [step / size for step in steps]  # squares of steps may be beyond a float
+    slope, start = linear_regression(range(count), scaled)
+    missed = sum((step - start - slope * place) ** 2 for place, step in enumerate(scaled))
+    spread = count * (count * count - 1) / 12
+    return size * slope, size * math.sqrt(missed / (count - 2) / spread)
+
+
+def _with_error(value: float, error: float) -> str:
+    """Two digits after the point, and the error where it shows in them."""
+    return f"{value:.2f}" if error < 0.005 else f"{value:.2f} ± {error:.2f}"
+
+
+def _error(values: Sequence[float]) -> float:
+    """The standard error of their mean; none of a single one."""
+    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+
+
 def _steady(steps: Sequence[float], scatter: float) -> LawKind:
     """Whether steps point downwards beyond their scatter, and later ones as much as earlier."""
     rate, half = mean(steps), len(steps) // 2
-    error = stdev(steps) / math.sqrt(len(steps))
+    error = _error(steps)
     late = mean(steps[half:])
     if rate > -_SLOWEST or rate > -error:
         return "none"

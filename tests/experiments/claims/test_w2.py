@@ -1,95 +1,191 @@
-"""LayerNorm alone: judged sample by sample, and drawn so that the samples can be told apart."""
+"""LayerNorm alone: for μ and for rank, sample by sample, with dropout and without."""
 
 from dataclasses import replace
 
 import polars as pl
 import pytest
+import torch
 
-from rankscope.experiments.claims.w2 import Config, judge, run
-from rankscope.experiments.depths import Measured
-from rankscope.experiments.studies._layernorm_cases import Setting
+from rankscope import tables
+from rankscope.experiments.claims._bert_shape import DROPOUT, Shape, last_dispersions, measure
+from rankscope.experiments.claims._dropout import Dropout
+from rankscope.experiments.claims.w2 import PAPER, Config, judge, run
+from rankscope.experiments.depths import DISPERSION, RELATIVE, Measured, Texts
+from rankscope.experiments.progress import silent
+from rankscope.experiments.studies import layernorm
+from rankscope.experiments.studies._layernorm_cases import Setting, random_network
 
 from ..shown import can_be_shown, steps_of
 from ..studies.curves import FALLING, LEVEL, curves
 
 SMALL = Setting(heads=2, width=8, tokens=8)
 POLES = Setting(heads=1, width=4, logits=64.0, tokens=16, shared=True)
-FEW = Config(
+SHAPE = Shape(layers=12, heads=2, width=32, tokens=8, samples=2, masks=("full", "causal"))
+SWEEP = layernorm.Config(
     layers=4,
     factors=(("few", (("full", SMALL), ("causal", replace(SMALL, mask="causal")))),),
     sweeps=(("narrow", Setting(heads=1, width=4, tokens=16)),),
     search_layers=4,
     draws=1,
 )
+FEW = Config(shape=SHAPE, sweep=SWEEP)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return steps_of(run, FEW)[0]
+
+
+def shape_table(**by_mask: list[list[float]]) -> pl.DataFrame:
+    """A made-up table of the claim's shape; dropout keeps tokens apart."""
+    table = curves(**by_mask).with_columns(("LayerNorm only, " + pl.col("model")).alias("model"))
+    plain = pl.col("metric") == RELATIVE
+    dispersion = table.filter(plain).with_columns(pl.lit(DISPERSION).alias("metric"))
+    noisy = pl.concat([table, dispersion]).filter(variant="float32")
+    noisy = noisy.with_columns(pl.lit(DROPOUT).alias("variant"), pl.lit(2.0).alias("value"))
+    return tables.stack([table, dispersion, noisy])
+
+
+def judged(shape: dict[str, list[list[float]]], sweep: dict[str, list[list[float]]]):
+    notes = {"causal": "at layer 3 digits were lost"}
+    return judge(FEW, Measured(shape_table(**shape), {}), Measured(curves(**sweep), notes))
 
 
 @pytest.mark.parametrize(
-    ("cases", "verdict", "domain"),
+    ("full", "causal", "verdict"),
     [
-        ([[FALLING] * 3] * 2, "fails", "Tokens collapse in every sample of all 2 cases."),
+        ([FALLING] * 2, [FALLING] * 2, "fails, for μ and with it for rank"),
         (
-            [[FALLING] * 3, [LEVEL, LEVEL, FALLING]],
-            "depends",
-            "Tokens collapse in every sample of 1 of the 2 cases; they stay apart in some samples "
-            "of 1 case and in all samples of 0, always with causal mask.",
+            [FALLING] * 2,
+            [LEVEL] * 2,
+            "depends on the sample: μ stays in 2 of 4 samples, a rank above one in 1 of these",
         ),
         (
-            [[LEVEL] * 3] * 2,
-            "holds",
-            "Tokens collapse in every sample of 0 of the 2 cases; they stay apart in some samples "
-            "of 0 cases and in all samples of 2.",
+            [LEVEL] * 2,
+            [LEVEL] * 2,
+            "holds, μ stays in 4 of 4 samples, a rank above one in 2 of these",
+        ),
+        (
+            [[0.0] * 3],
+            [[0.0] * 3],
+            "not tried: the layers are too few to show what becomes of μ",
         ),
     ],
 )
-def test_it_is_judged_sample_by_sample(cases, verdict, domain) -> None:
-    table = curves(**dict(zip(("full", "causal"), cases, strict=True)))
-    found = judge(FEW, Measured(table, {}))
-    can_be_shown(found)
-    assert found.verdict == verdict
-    assert found.sentences[0] == domain
-    assert any("opposite poles" in why for why in found.sentences) is (verdict != "fails")
+def test_each_verdict_can_be_reached_on_either_domain(full, causal, verdict) -> None:
+    cases = {"full": full, "causal": causal}
+    on_its_own = judged(cases, {"full": [FALLING], "causal": [FALLING]})
+    can_be_shown(on_its_own)
+    assert str(on_its_own.judgement) == verdict
+    assert on_its_own.judgement.domain.startswith("BERT-base's shape")
+    assert on_its_own.key_figures["samples that stay apart"] == sum(
+        curve[-1] == 0.0 for curve in (*full, *causal)
+    )
+    beyond = judged({"full": [FALLING], "causal": [FALLING]}, cases)
+    assert str(beyond.beyond) == verdict
+    assert beyond.verdict == "fails"
+
+
+def test_what_a_plateau_can_come_from_is_read_off_the_figures() -> None:
+    late = [*[0.0] * 30, -3.0, -9.0, -27.0]
+
+    def plateau(shape, sweep) -> tuple[str, str]:
+        (said,) = (each for each in judged(shape, sweep).sentences if "plateau" in each)
+        can, cannot = said.split("; not from ")
+        return can, cannot
+
+    falling = {"full": [FALLING], "causal": [FALLING]}
+    can, cannot = plateau(falling, falling)
+    assert can.endswith("can come from dropout")
+    assert "LayerNorm" in cannot
+    assert "float32" in cannot
+    assert "LayerNorm" in plateau({"full": [LEVEL], "causal": [FALLING]}, falling)[0]
+    assert "a stall that ends later" in plateau(falling, {"full": [late], "causal": [FALLING]})[0]
+    slow = [-0.15 * k for k in range(9)]
+    assert "merely slow" in plateau({"full": [slow], "causal": [FALLING]}, falling)[0]
+
+
+def test_groups_of_a_setting_are_drawn_apart_and_doubts_reach_the_reader() -> None:
+    shape = {"full": [FALLING], "causal": [FALLING]}
+    sweep = {"full": [FALLING] * 3, "causal": [LEVEL, LEVEL, FALLING]}
+    found = judged(shape, sweep)
     split = {"full", "causal: 2 of 3 stay", "causal: 1 of 3 collapse"}
-    drawn = {"fails": {"full"}, "depends": split, "holds": {"full", "causal"}}
-    assert set(found.drawings[0].only["model"]) == drawn[verdict]
-    if verdict == "depends":
-        assert found.sentences[1].startswith("Of the 2 samples that stay apart 1 end")  # ranks 1, 2
-        rows = found.summary.filter(variant="scaled", layer=8, metric="log10_relative_residual")
-        assert dict(rows.select("model", "median").rows()) == {
-            "full": -4.0,
-            "causal: 2 of 3 stay": 0.0,
-            "causal: 1 of 3 collapse": -4.0,
-        }
-    # Nothing but names has changed, and every sample is in its group.
-    assert found.table.drop("model").equals(table.drop("model"))
-    assert found.table["model"].str.split(":").list.first().equals(table["model"])
-
-
-def test_a_run_counts_its_steps_and_keeps_every_number() -> None:
-    found, seen = steps_of(run, FEW)
-    can_be_shown(found)
-    assert len(seen) > 3
-    assert found.provenance["experiment"] == "W2"
-    assert {"share_still_apart", "still_apart", "stable_rank"} <= set(found.table["metric"])
-    assert any(each.startswith("A search over 10 settings") for each in found.sentences)
-    assert any("narrow, fresh layers, still apart after 4 layers" in s for s in found.sentences)
-
-
-def test_doubts_reach_the_reader() -> None:
-    table = curves(full=[FALLING], causal=[LEVEL])
-    found = judge(FEW, Measured(table, {"causal": "at layer 3 digits were lost"}))
+    assert set(found.drawings[1].only["model"]) == split
+    rows = found.summary.filter(variant="scaled", layer=8, metric=RELATIVE)
+    ends = dict(rows.select("model", "median").rows())
+    assert {name: ends[name] for name in split} == {
+        "full": -4.0,
+        "causal: 2 of 3 stay": 0.0,
+        "causal: 1 of 3 collapse": -4.0,
+    }
     assert found.sentences[-1] == "Note on causal: at layer 3 digits were lost."
     assert found.provenance["notes"] == {"causal": "at layer 3 digits were lost"}
-    assert "notes" not in judge(FEW, Measured(table, {})).provenance
+
+
+def test_dropout_keeps_apart_what_layernorm_does_not(found) -> None:
+    can_be_shown(found)
+    assert found.verdict == "fails"
+    assert len(found.sentences) <= 14
+    scaled, noisy = (last_dispersions(found.table, each) for each in ("scaled", DROPOUT))
+    full = SHAPE.panel("full")
+    assert scaled[full] < -1e3
+    outputs = last_dispersions(found.table, "dropout of outputs alone")
+    assert 10 ** outputs[full] == pytest.approx(SHAPE.dropout_floor, rel=0.2)  # of 32 features
+    assert min(noisy.values()) > 0.5
+    assert {"share_still_apart", "still_apart", "stable_rank"} <= set(found.table["metric"])
+
+
+def test_plain_figures_are_those_of_the_network(found) -> None:
+    x, mask = Texts(32, 8, 2, 0)()
+    setting = Setting(heads=2, width=32, init="bert", tokens=8, mask="causal")
+    with torch.no_grad():
+        y = random_network(setting, SHAPE.layers, 0)(x, mask)
+    spread = torch.linalg.matrix_norm(y - y.mean(1, keepdim=True)).log10().tolist()
+    for variant in ("float64", "scaled"):
+        rows = found.table.filter(
+            model=SHAPE.panel("causal"), variant=variant, layer=SHAPE.layers, metric=DISPERSION
+        )
+        assert rows.sort("sample")["value"].to_list() == pytest.approx(spread, rel=1e-6)
+
+
+def test_a_run_is_the_same_again_and_a_seed_changes_all_of_it(found) -> None:
+    again = run(FEW, silent)
+    assert again.table.equals(found.table)
+    other = run(replace(FEW, seed=1), silent)
+    for metric in (DISPERSION, "still_apart"):
+        of = [each.table.filter(metric=metric)["value"].to_list() for each in (found, other)]
+        assert of[0] != of[1]
+
+
+def test_what_seems_to_stay_is_followed_deeper(monkeypatch) -> None:
+    from rankscope.experiments.claims import _bert_shape
+
+    monkeypatch.setattr(_bert_shape.outcomes, "some_stay", lambda _: True)
+    shape = replace(SHAPE, layers=3, deeper=2, masks=("full",), dropouts=SHAPE.dropouts[:1])
+    assert measure(shape, 0, silent).table["layer"].max() == 6
+
+
+def test_its_scales_are_as_stated() -> None:
+    quick, paper = Config(), replace(Config(), **PAPER)
+    assert (quick.shape.heads, quick.shape.width, quick.shape.tokens) == (12, 768, 64)
+    assert len(quick.shape.masks) == 4
+    assert dict(quick.shape.dropouts)[DROPOUT] == Dropout(attention=0.1, hidden=0.1)
+    assert paper.shape.layers > quick.shape.layers
+    assert paper.sweep == layernorm.Config()
 
 
 def test_poles_are_drawn_apart_from_samples_that_collapse() -> None:
-    config = Config(seed=2, layers=12, factors=(("corner", (("poles", POLES),)),), sweeps=())
-    found, _ = steps_of(run, config)
-    groups = found.table.select("model", "sample").unique()
-    assert groups.height == config.samples
+    sweep = layernorm.Config(
+        layers=12, deeper=2, factors=(("corner", (("poles", POLES),)),), sweeps=()
+    )
+    shape = replace(SHAPE, layers=4, masks=("full",))
+    found = run(Config(seed=2, shape=shape, sweep=sweep), silent)
+    groups = found.table.filter(pl.col("model").str.starts_with("poles"))
+    groups = groups.select("model", "sample").unique()
     staying = groups.filter(pl.col("model").str.ends_with("stay")).height
     assert 0 < staying < 3
     assert set(groups["model"]) == {
         f"poles: {staying} of 3 stay",
         f"poles: {3 - staying} of 3 collapse",
     }
+    assert str(found.beyond).endswith("a rank above one in 0 of these")

@@ -7,7 +7,6 @@ import polars as pl
 import pytest
 import torch
 
-from rankscope import tables
 from rankscope.experiments.depths import Texts
 from rankscope.experiments.studies import _layernorm_outcomes as told_by
 from rankscope.experiments.studies._layernorm_cases import FACTORS, Setting, random_network
@@ -40,7 +39,7 @@ def found():
 def corner():
     """A collapsing case and one in which the tokens end on two poles."""
     factors = (("corner", (("full", SMALL), ("poles", POLES))),)
-    return steps_of(run, Config(seed=SPLIT, layers=12, factors=factors, sweeps=()))[0]
+    return steps_of(run, Config(seed=SPLIT, layers=12, deeper=2, factors=factors, sweeps=()))[0]
 
 
 def test_the_study_can_be_shown(found, corner) -> None:
@@ -78,7 +77,7 @@ def test_residuals_are_those_of_the_frobenius_norm(found) -> None:
 
 def test_tokens_that_stay_apart_are_followed_deeper_and_sit_on_two_poles(corner) -> None:
     poles = told_by.outcomes(corner.table)["poles"]
-    assert poles.layers == 4 * 12
+    assert poles.layers == 2 * 2 * 12
     x, mask = Texts(4, 16, 3, SPLIT)()
     with torch.no_grad():
         states = random_network(POLES, 60, SPLIT)(x, mask)
@@ -86,7 +85,7 @@ def test_tokens_that_stay_apart_are_followed_deeper_and_sit_on_two_poles(corner)
     assert poles.stops["scaled"] == tuple(stay)
     assert 0 < sum(stay) < 3
     assert poles.ranks == pytest.approx([1.0] * sum(stay), abs=1e-6)
-    assert any(f"poles: {sum(stay)} of 3 samples stay apart" in said for said in corner.sentences)
+    assert [apart == poles.layers for apart in poles.apart_for] == stay
     for y in states[torch.tensor(stay)]:
         signs = (y / y[0]).mean(-1)
         assert {round(s) for s in signs.tolist()} == {1, -1}
@@ -97,20 +96,30 @@ def test_one_sample_that_stays_apart_is_not_lost_in_the_median() -> None:
     ends = told_by.outcomes(curves(some=[FALLING, LEVEL, FALLING], every=[LEVEL] * 3))
     assert ends["some"].stops["scaled"] == (False, True, False)
     assert ends["some"].ranks == (2.0,)
-    assert str(ends["some"]).startswith(
-        "1 of 3 samples stay apart (stable rank 2.00); others: exponential: each layer multiplies "
-        "the residual by 0.316; relative residual after 8 layers: scaled 10^−4.0 to 1"
-    )
-    assert str(ends["every"]).startswith("all 3 samples stay apart (stable rank 1.00, 2.00, 3.00);")
+    assert ends["some"].law.kind == "exponential"
+    assert ends["some"].law.rate == pytest.approx(-0.5)
+    assert ends["every"].ranks == (1.0, 2.0, 3.0)
+    assert ends["every"].law is None
+    assert told_by.high_ranks(ends) == 3
+    (said,) = told_by.poles(ends)
+    assert said.startswith("Of the 4 samples that stay apart 1 end")
 
 
-def test_a_fall_at_the_very_end_is_not_called_none() -> None:
+def test_a_stall_is_not_taken_for_the_end() -> None:
     """Fresh layers may keep tokens apart for long and then not."""
     late = [*[0.0] * 30, -3.0, -9.0, -27.0]
-    one = told_by.outcomes(curves(case=[late]))["case"]
-    assert one.stops["scaled"] == (False,)
-    assert str(one).startswith("a fall too late to show its law; relative residual after 32 layers")
-    assert "no collapse" not in str(one)
+    ends = told_by.outcomes(curves(late=[late], early=[[0.0, -1.0, *[-3.0] * 31]]))
+    assert ends["late"].stops["scaled"] == (False,)
+    assert ends["late"].apart_for == (29,)
+    assert ends["early"].apart_for == (1,)
+    (said,) = told_by.stall(ends)
+    assert "in the case late tokens still differed after 29 of 32 layers, and then" in said
+    assert list(told_by.stall(told_by.outcomes(curves(case=[LEVEL])))) == []
+
+
+def test_too_few_layers_decide_nothing() -> None:
+    assert told_by.verdicts(told_by.outcomes(curves(case=[[0.0, 0.0, 0.0]]))) == {}
+    assert told_by.verdicts(told_by.outcomes(curves(case=[LEVEL]))) == {"case, sample 0": True}
 
 
 @pytest.mark.parametrize(
@@ -142,30 +151,10 @@ def test_search_counts_what_a_plain_run_counts(found) -> None:
     one = counted[True, 16.0]
     assert one == Searched("narrow", narrow, 6, expected, one.rank)
     assert one.rank == pytest.approx(median(ranks))
-    assert one.network == "narrow, one layer repeated"
     assert 0 < counted[True, 64.0].apart < 6
     drawn = found.summary.filter(pl.col("metric") == "share_still_apart")
     for variant, logits, share in drawn.select("variant", "setting", "median").iter_rows():
         assert share == pytest.approx(counted[variant == told_by.REPEATED, logits].apart / 6)
-
-
-def test_counts_are_told_for_every_scale() -> None:
-    ends = [1.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]
-    columns = {
-        "model": ["net"] * 10,
-        "variant": [told_by.FRESH] * 6 + [told_by.REPEATED] * 2 + [told_by.FRESH] * 2,
-        "setting": [1.0] * 3 + [4.0] * 3 + [1.0] * 2 + [1.0, 4.0],
-        "sample": [0, 1, 2, 0, 1, 2, 0, 1, 0, 0],
-        "metric": ["still_apart"] * 8 + ["stable_rank_apart"] * 2,
-        "value": [*ends, 1.5, 2.5],
-    }
-    summary = tables.summary(tables.frame(columns))
-    assert list(told_by.counts(told_by.search_counts(summary, {"net": SMALL}), 60)) == [
-        "net, fresh layers, still apart after 60 layers: of 3 runs 2 at logits × 1, 1 at logits "
-        "× 4; median stable rank of these 2.00.",
-        "net, one layer repeated, still apart after 60 layers: none of 2 runs at any scale of the "
-        "logits.",
-    ]
 
 
 def test_a_search_is_summed_up() -> None:
@@ -178,9 +167,8 @@ def test_a_search_is_summed_up() -> None:
     first, second = told_by.search_domain(found, 60)
     assert first.startswith("A search over 4 settings, each with 3 runs of 60 layers")
     assert second == (
-        "At least one run is still apart in 3 of 4 settings (logits × 1: 0 of 1, logits × 4: 1 of "
-        "1, logits × 16: 1 of 1, logits × 64: 1 of 1); more than half of the runs in 2, always "
-        "with logits × 16 or more; all runs in 1."
+        "At least one run is still apart in 3 of 4 settings; more than half of the runs in 2, "
+        "always with logits × 16 or more; all runs in 1; their median stable rank is 1.00."
     )
     assert list(told_by.search_domain([], 60)) == []
 
@@ -201,7 +189,8 @@ def test_sentences_name_domain_and_noise(found) -> None:
     assert "Tokens collapse in every sample of all 2 cases." in said
     assert "float32 alone would have said that it stops in" in said
     assert "of the 6 samples in which it goes on (2 cases, 6 samples in all)" in said
-    assert "narrow, fresh layers, still apart after 48 layers: " in said
+    assert "A search over 4 settings, each with 6 runs of 48 layers" in said
+    assert len(found.sentences) <= 12
 
 
 def test_no_two_cases_differ_by_the_scale_of_values_only() -> None:

@@ -1,108 +1,113 @@
 """Claim W2: LayerNorm alone stops the collapse of randomly initialised attention."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
-import polars as pl
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from rankscope import tables
 from rankscope.experiments import depths, kit
+from rankscope.experiments.claims import _bert_shape, _plateau
+from rankscope.experiments.claims._bert_shape import DROPOUT, Shape, last_dispersions
+from rankscope.experiments.studies import _layernorm_groups as _groups
 from rankscope.experiments.studies import _layernorm_outcomes as outcomes
 from rankscope.experiments.studies import layernorm
 from rankscope.experiments.studies._layernorm_outcomes import Outcome
 
 ENTRY = kit.entry("W2")
+PAPER = {
+    "shape": Shape(layers=160, samples=4),
+    "sweep": layernorm.Config(),
+}
+"""As many cases and draws as the LayerNorm study has, and more layers for the slow window."""
+
+_QUICK = layernorm.Config(scales=(1.0, 16.0, 256.0), draws=2)
 
 
 @dataclass(frozen=True)
-class Config(layernorm.Config):
-    """That of the LayerNorm study, from which the verdict is read."""
+class Config(kit.Config):
+    """The shape of the claim, and the LayerNorm study's settings for what lies beyond it."""
+
+    shape: Shape = field(default_factory=Shape)
+    sweep: layernorm.Config = _QUICK
 
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
-    """Run the LayerNorm study, and judge it."""
-    return judge(config, layernorm.measure(config, on_step))
+    """Measure the claim's shape and the study's settings, and judge both."""
+    on_shape, on_sweep = kit.parts(on_step, 1, 2)
+    found = _bert_shape.measure(config.shape, config.seed, on_shape)
+    sweep = layernorm.measure(replace(config.sweep, seed=config.seed), on_sweep)
+    return judge(config, found, sweep)
 
 
-def judge(config: Config, found: depths.Measured) -> kit.Result:
-    """The verdict of the LayerNorm study, from scaled arithmetic alone, sample by sample.
+def judge(config: Config, found: depths.Measured, sweep: depths.Measured) -> kit.Result:
+    """Both verdicts from scaled arithmetic alone, sample by sample.
 
     A sample bears the claim out if its relative residual has stopped shrinking before it is small,
-    and is still where it was with four times as many layers. What float32 would have said is given
-    beside it. Where some samples of a case stay apart and others do not, the table names the two
-    groups separately. Drawn are the first case of every law, the one that ends
-    highest, and those in which some sample stays apart.
+    and is still where it was with more layers. What keeps rank is judged apart from what keeps μ:
+    tokens at ±x differ, and have rank one. Where some samples of a setting stay apart and others do
+    not, the table names the two groups separately.
     """
-    ends = outcomes.outcomes(found.table)
-    searched = outcomes.search_counts(tables.summary(found.table), dict(config.sweeps))
-    panels = {name: _panels(name, ends[name]) for name in ends}
+    ends, others = outcomes.outcomes(found.table), outcomes.outcomes(sweep.table)
+    panels = {name: _groups.panels(name, one) for name, one in others.items()}
+    first, *rest = layernorm.sentences(config.sweep, sweep.table)
+    noisy = last_dispersions(found.table, DROPOUT)
     return ENTRY.result(
         config,
-        question="Does any sample's residual stop shrinking before its tokens are alike?",
+        question="Does μ stop falling under LayerNorm alone, and do the tokens keep their rank?",
         sentences=(
-            outcomes.domain(ends, config.cases),
-            *outcomes.poles(ends),
-            *(outcomes.noise(ends, form) for form in depths.FORMATS),
-            *outcomes.search_domain(searched, config.search_layers),
-            layernorm.about(config),
-            *(f"{name}: {one}." for name, one in ends.items()),
-            *outcomes.counts(searched, config.search_layers),
+            *_plateau.sentences(config.shape, found.table, ends, others),
+            f"Beyond that shape: {first}",
+            *rest,
         ),
-        table=_relabel(found.table, panels),
+        table=tables.stack([found.table, _groups.relabel(sweep.table, panels)]),
         about={"residuals": "Frobenius norm"},
-        notes=found.notes,
-        judgement=kit.judged(ENTRY.domain, outcomes.verdicts(ends)),
-        drawings=(
-            kit.Drawing(
-                "by_depth",
-                "The first case of every law, the one that ends highest, and those in which some "
-                "sample stays apart: scaled arithmetic beside plain numbers.",
-                depths.RELATIVE,
-                {"lowest": layernorm.LOWEST},
-                {
-                    "model": tuple(
-                        panel
-                        for name in _cases_to_draw(ends)
-                        for panel in dict.fromkeys(panels[name])
-                    )
-                },
-                depths.FLOORS,
-            ),
-        ),
-        shown=(depths.RELATIVE,),
+        notes={**found.notes, **sweep.notes},
+        judgement=_judged(ENTRY.domain, ends),
+        beyond=_judged("other shapes, weights, biases, norms and masks", others),
+        key_figures={
+            "samples that stay apart": float(sum(one.staying for one in ends.values())),
+            "lowest μ with dropout": 10 ** min(noisy.values()),
+            "μ that dropout keeps (derived)": config.shape.dropout_floor,
+        },
+        drawings=tuple(_drawings(config.shape, others, panels)),
+        shown=(depths.DISPERSION, depths.RELATIVE),
     )
 
 
-def _panels(name: str, one: Outcome) -> tuple[str, ...]:
-    """What each sample of a case is drawn under: its own name, or which of two groups it is in."""
-    if one.staying in (0, one.samples):
-        return (name,) * one.samples
-    words = {
-        True: f"{one.staying} of {one.samples} stay",
-        False: f"{one.samples - one.staying} of {one.samples} collapse",
-    }
-    return tuple(f"{name}: {words[stays]}" for stays in one.stops[depths.SCALED])
+def _judged(domain: str, ends: Mapping[str, Outcome]) -> kit.Judgement:
+    """What holds of μ, in the verdict; what holds of rank, in the words that complete it."""
+    stay = outcomes.verdicts(ends)
+    apart, ranks = sum(stay.values()), outcomes.high_ranks(ends)
+    if not stay:
+        return kit.judged(domain, {}, "the layers are too few to show what becomes of μ")
+    if not apart:
+        return kit.judged(domain, stay, "for μ and with it for rank")
+    words = f"μ stays in {apart} of {len(stay)} samples, a rank above one in {ranks} of these"
+    return kit.judged(domain, stay, words if apart == len(stay) else f"the sample: {words}")
 
 
-def _relabel(table: pl.DataFrame, panels: Mapping[str, tuple[str, ...]]) -> pl.DataFrame:
-    """The table with the panels of all cases in the place of their names."""
-    new = pl.col("model")
-    for name, by_sample in panels.items():
-        for sample, panel in enumerate(by_sample):
-            if panel != name:
-                here = (pl.col("model") == name) & (pl.col("sample") == sample)
-                new = pl.when(here).then(pl.lit(panel)).otherwise(new)
-    return table.with_columns(new.alias("model"))
-
-
-def _cases_to_draw(ends: Mapping[str, Outcome]) -> list[str]:
-    """Few cases: the curves of all of them would fill a chart of many pages."""
-    falling = {name: one for name, one in ends.items() if not one.staying}
-    first: dict[str, str] = {}
-    for name, one in falling.items():
-        if one.law is not None:
-            first.setdefault(one.law.kind, name)
-    chosen = {*first.values(), *(name for name, one in ends.items() if one.staying)}
-    if falling:
-        chosen.add(max(falling, key=lambda name: max(falling[name].last[depths.SCALED])))
-    return [name for name in ends if name in chosen]
+def _drawings(
+    shape: Shape, others: Mapping[str, Outcome], panels: Mapping[str, tuple[str, ...]]
+) -> Iterator[kit.Drawing]:
+    """The claim's shape, and beyond it the few settings that differ in what becomes of them."""
+    yield kit.Drawing(
+        "by_depth",
+        "BERT-base's shape with LayerNorm only: scaled arithmetic beside plain numbers, and "
+        "float32 with dropout.",
+        depths.DISPERSION,
+        {"lowest": -12.0},
+        {"model": shape.panels},
+        depths.FLOORS,
+    )
+    drawn = tuple(
+        panel for name in _groups.cases_to_draw(others) for panel in dict.fromkeys(panels[name])
+    )
+    if drawn:
+        yield kit.Drawing(
+            "by_depth",
+            "Beyond that shape: the first case of every law, the one that ends highest, and those "
+            "in which some sample stays apart.",
+            depths.RELATIVE,
+            {"lowest": layernorm.LOWEST},
+            {"model": drawn},
+            depths.FLOORS,
+        )

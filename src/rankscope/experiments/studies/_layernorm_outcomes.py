@@ -11,7 +11,7 @@ import polars as pl
 from rankscope.experiments.depths import RELATIVE, SCALED
 from rankscope.experiments.laws import UNEVEN, Law, law, levels_off
 from rankscope.experiments.studies._layernorm_cases import Setting
-from rankscope.numerals import plural, power_of_ten
+from rankscope.numerals import plural
 
 STABLE, APART, SHARE = "stable_rank", "still_apart", "share_still_apart"
 """Metrics: of every layer, of every run of the search (1 or 0), of all its runs together."""
@@ -20,7 +20,7 @@ FRESH, REPEATED = "fresh layers", "one layer repeated"
 
 DIFFERENT = 1e-2
 """Tokens that differ by more than this part of their size: far above the noise of any format."""
-_POLES = 1.05
+POLES = 1.05
 """A stable rank below this is rank one with a little beside it."""
 
 
@@ -35,6 +35,10 @@ class Outcome:
     stops: Mapping[str, tuple[bool, ...]]
     ranks: tuple[float, ...]
     """Stable ranks in float64 of the samples that truly stay apart; 1 means two opposite poles."""
+    apart_for: tuple[int, ...]
+    """The last layer after which each sample's tokens still differ."""
+    decided: tuple[bool, ...]
+    """Whether each sample's residual has enough layers to show what becomes of it."""
 
     @property
     def staying(self) -> int:
@@ -45,19 +49,6 @@ class Outcome:
     def samples(self) -> int:
         """How many there are."""
         return len(self.stops[SCALED])
-
-    def __str__(self) -> str:
-        ends = ", ".join(f"{form} {_from_to(last)}" for form, last in self.last.items())
-        fates = []
-        if self.staying:
-            many = "all" if self.staying == self.samples else f"{self.staying} of"
-            ranks = ", ".join(f"{rank:.2f}" for rank in self.ranks)
-            fates.append(f"{many} {self.samples} samples stay apart (stable rank {ranks})")
-        if self.law is not None:
-            # Level at first, and small in the end: by quarters of the layers that is no law.
-            course = self.law if self.law.kind != "none" else "a fall too late to show its law"
-            fates.append(f"others: {course}" if self.staying else f"{course}")
-        return f"{'; '.join(fates)}; relative residual after {self.layers} layers: {ends}"
 
 
 def outcomes(table: pl.DataFrame) -> dict[str, Outcome]:
@@ -70,12 +61,18 @@ def outcomes(table: pl.DataFrame) -> dict[str, Outcome]:
 
 
 def verdicts(found: Mapping[str, Outcome]) -> dict[str, bool]:
-    """For each sample of each case whether its tokens truly stay apart."""
+    """For each sample of each case whether its tokens truly stay apart, as far as it is decided."""
     return {
         f"{name}, sample {number}": stops
         for name, one in found.items()
-        for number, stops in enumerate(one.stops[SCALED])
+        for number, (stops, decided) in enumerate(zip(one.stops[SCALED], one.decided, strict=True))
+        if decided
     }
+
+
+def high_ranks(found: Mapping[str, Outcome]) -> int:
+    """How many samples stay apart with more than one direction left."""
+    return sum(rank >= POLES for one in found.values() for rank in one.ranks)
 
 
 def domain(found: Mapping[str, Outcome], settings: Mapping[str, Setting]) -> str:
@@ -97,11 +94,28 @@ def poles(found: Mapping[str, Outcome]) -> Iterator[str]:
     ranks = [rank for one in found.values() for rank in one.ranks]
     if not ranks:
         return
-    near = sum(rank < _POLES for rank in ranks)
     yield (
-        f"Of the {len(ranks)} samples that stay apart {near} end with tokens on two opposite poles "
-        f"(stable rank below {_POLES:g}): different, and yet of rank one."
+        f"Of the {len(ranks)} samples that stay apart {len(ranks) - high_ranks(found)} end with "
+        f"tokens on two opposite poles, ±x (stable rank below {POLES:g}): different, and yet of "
+        "rank one."
     )
+
+
+def stall(found: Mapping[str, Outcome]) -> Iterator[str]:
+    """How long tokens stayed apart before they collapsed after all, at most."""
+    late = {
+        name: max(
+            (n for n, stays in zip(one.apart_for, one.stops[SCALED], strict=True) if not stays),
+            default=0,
+        )
+        for name, one in found.items()
+    }
+    if any(late.values()):
+        name = max(late, key=lambda each: late[each])
+        yield (
+            f"A level stretch proves nothing: in the case {name} tokens still differed after "
+            f"{late[name]} of {found[name].layers} layers, and then collapsed."
+        )
 
 
 def noise(found: Mapping[str, Outcome], format_: str) -> str:
@@ -128,11 +142,6 @@ class Searched:
     apart: int
     rank: float
     """The median stable rank of the runs still apart; NaN if there are none."""
-
-    @property
-    def network(self) -> str:
-        """What settings that differ in nothing but their logits have in common."""
-        return f"{self.model}, {_in_words('shared', self.setting.shared)}"
 
 
 def search_counts(summary: pl.DataFrame, sweeps: Mapping[str, Setting]) -> list[Searched]:
@@ -168,37 +177,16 @@ def search_domain(found: Sequence[Searched], layers: int) -> Iterator[str]:
     most = [one.setting for one in found if 2 * one.apart > one.runs]
     yield (
         f"At least one run is still apart in {sum(one.apart > 0 for one in found)} of "
-        f"{len(found)} settings ({_break_down(found)}); more than half of the runs in {len(most)}"
+        f"{len(found)} settings; more than half of the runs in {len(most)}"
         f"{traits(most, [one.setting for one in found])}; all runs in "
-        f"{sum(one.apart == one.runs for one in found)}."
+        f"{sum(one.apart == one.runs for one in found)}{_ranks_in_words(found)}."
     )
 
 
-def _break_down(found: Sequence[Searched]) -> str:
-    """In how many settings some run is still apart, by each choice that was varied."""
-    clauses = []
-    for name in (*_NOUNS, *_CHOICES):
-        by_value: dict[object, list[bool]] = {}
-        for one in found:
-            by_value.setdefault(getattr(one.setting, name), []).append(one.apart > 0)
-        if len(by_value) > 1:
-            each = (f"{_in_words(name, v)}: {sum(n)} of {len(n)}" for v, n in by_value.items())
-            clauses.append(", ".join(each))
-    return "; ".join(clauses)
-
-
-def counts(found: Sequence[Searched], layers: int) -> Iterator[str]:
-    """For each network of the search how many runs are still apart, by the scale of its logits."""
-    by_network: dict[str, list[Searched]] = {}
-    for one in found:
-        by_network.setdefault(one.network, []).append(one)
-    for network, each in by_network.items():
-        counted = f"none of {each[0].runs} runs at any scale of the logits"
-        if any(one.apart for one in each):
-            by_scale = ", ".join(f"{one.apart} at logits × {one.setting.logits:g}" for one in each)
-            rank = median(one.rank for one in each if one.apart)
-            counted = f"of {each[0].runs} runs {by_scale}; median stable rank of these {rank:.2f}"
-        yield f"{network}, still apart after {layers} layers: {counted}."
+def _ranks_in_words(found: Sequence[Searched]) -> str:
+    """The stable rank of runs still apart, as a clause; empty if there are none."""
+    ranks = [one.rank for one in found if one.apart]
+    return f"; their median stable rank is {median(ranks):.2f}" if ranks else ""
 
 
 def traits(inside: Sequence[Setting], everywhere: Sequence[Setting]) -> str:
@@ -249,14 +237,23 @@ def _outcome(rows: pl.DataFrame, ranks: Sequence[float]) -> Outcome:
         form: tuple((stays if form == SCALED else levels_off)(curve) for curve in each)
         for form, each in curves.items()
     }
-    going = [c for c, stopped in zip(curves[SCALED], stops[SCALED], strict=True) if not stopped]
+    true = curves[SCALED]
+    going = [c for c, stopped in zip(true, stops[SCALED], strict=True) if not stopped]
     return Outcome(
-        len(curves[SCALED][0]) - 1,
+        len(true[0]) - 1,
         law([*map(median, zip(*going, strict=True))], UNEVEN) if going else None,
         {form: tuple(curve[-1] for curve in each) for form, each in curves.items()},
         stops,
         tuple(rank for rank, stopped in zip(ranks, stops[SCALED], strict=True) if stopped),
+        tuple(map(_apart_for, true)),
+        tuple(law(curve, UNEVEN).decided for curve in true),
     )
+
+
+def _apart_for(log10: Sequence[float]) -> int:
+    """The last layer after which tokens still differ by a hundredth of their size."""
+    apart = [layer for layer, value in enumerate(log10) if value > math.log10(DIFFERENT)]
+    return max(apart, default=0)
 
 
 def stays(log10: list[float]) -> bool:
@@ -268,13 +265,14 @@ def stays(log10: list[float]) -> bool:
     return levels_off(log10) and log10[-1] > math.log10(DIFFERENT)
 
 
+def some_stay(table: pl.DataFrame) -> bool:
+    """Whether any sample of a trace stays apart, as far as its layers show."""
+    curves = table.filter(metric=RELATIVE).sort("layer").partition_by("sample")
+    return any(stays(curve["value"].to_list()) for curve in curves)
+
+
 def _ranks(table: pl.DataFrame, name: str) -> list[float]:
     """The stable rank after the last layer, sample by sample."""
     rows = table.filter(metric=STABLE, model=name, variant="float64")
     last = rows.filter(pl.col("layer") == pl.max("layer"))
     return last.sort("sample")["value"].to_list()
-
-
-def _from_to(log10: Sequence[float]) -> str:
-    least, most = power_of_ten(min(log10)), power_of_ten(max(log10))
-    return least if least == most else f"{least} to {most}"

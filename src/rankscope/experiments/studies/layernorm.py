@@ -11,7 +11,7 @@ measured not to do. Tokens that never come near rank one may stay apart under an
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 import torch
@@ -37,15 +37,25 @@ LOWEST = -24.0
 """Where charts are cut: float64 cannot distinguish tokens this close."""
 
 
+def _log10_relative(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:
+    size: Tensor = residual(x, norm="fro", relative=True, token_mask=token_mask)
+    return size.log10()
+
+
+PLAIN: Final = {depths.RELATIVE: _log10_relative, outcomes.STABLE: stable_rank}
+"""What is measured of every layer in plain numbers."""
+
+
 @dataclass(frozen=True)
 class Config(kit.Config):
     """Cases, each in three formats, and a search for logits that stop the collapse.
 
     A case has one draw of weights and ``samples`` passages; where a sample is still apart after
-    ``layers``, it is followed ``deeper`` times as far. The search has ``draws`` of weights for each
-    setting of each of its networks (``sweeps`` times ``scales`` of the logits times fresh and
-    repeated layers); its ``search_layers`` are, with 16 tokens, three times what one-hot attention
-    needs.
+    ``layers``, it is followed ``deeper`` times as far, and where it is level then, that many times
+    again, because fresh layers may keep tokens apart for long and then not. The search has
+    ``draws`` of weights for each setting of each of its networks (``sweeps`` times ``scales`` of
+    the logits times fresh and repeated layers); its ``search_layers`` are, with 16 tokens, three
+    times what one-hot attention needs.
     """
 
     layers: int = 100
@@ -74,7 +84,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         config,
         question="Does LayerNorm alone stop the collapse at initialisation, or does the number "
         "format stop?",
-        sentences=_sentences(config, found.table),
+        sentences=sentences(config, found.table),
         table=found.table,
         about={"about": about(config), "residuals": "Frobenius norm"},
         notes=found.notes,
@@ -99,9 +109,9 @@ def about(config: Config) -> str:
     """What all cases have in common."""
     return (
         f"Base: {Setting()}; {config.layers} layers, {config.deeper} times as many where a sample "
-        f"is still apart, one draw of weights, {config.samples} passages. Every case differs from "
-        f"it in what its name says. The search has {config.draws} draws of weights and "
-        f"{config.samples} passages for each setting."
+        f"is still apart, and again where it is level, one draw of weights, {config.samples} "
+        "passages. Every case differs from it in what its name says. The search has "
+        f"{config.draws} draws of weights and {config.samples} passages for each setting."
     )
 
 
@@ -117,12 +127,13 @@ def _case(config: Config, name: str, setting: Setting, on_step: kit.OnStep) -> d
     on_step(0.25)
     if _still_apart(scaled):
         network, scaled = deep(config.deeper * config.layers)
+    if outcomes.some_stay(scaled.table):
+        network, scaled = deep(config.deeper**2 * config.layers)
     on_step(0.75)
     found = {depths.SCALED: scaled.table.filter(metric=depths.RELATIVE)}
     for format_, dtype in depths.FORMATS.items():
         plain = network if dtype == torch.float64 else network.float()
-        metrics = {depths.RELATIVE: _log10_relative, outcomes.STABLE: stable_rank}
-        found[format_] = trace(plain, x.to(dtype), metrics=metrics, token_mask=token_mask).table
+        found[format_] = trace(plain, x.to(dtype), metrics=PLAIN, token_mask=token_mask).table
     table = tables.joined({name: tables.joined(found)}, column="model")
     return depths.Measured(table, depths.doubts({name: scaled}))
 
@@ -168,19 +179,20 @@ def _end(config: Config, setting: Setting, seed: int) -> tuple[Tensor, Tensor]:
     return size > outcomes.DIFFERENT, stable_rank(y, token_mask=token_mask)
 
 
-def _log10_relative(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:
-    size: Tensor = residual(x, norm="fro", relative=True, token_mask=token_mask)
-    return size.log10()
-
-
-def _sentences(config: Config, table: pl.DataFrame) -> tuple[str, ...]:
+def sentences(config: Config, table: pl.DataFrame) -> tuple[str, ...]:
+    """Where tokens stay apart and of which rank, what plain formats say, what the search counts."""
     found = outcomes.outcomes(table)
     searched = outcomes.search_counts(tables.summary(table), dict(config.sweeps))
-    return (
-        *([outcomes.domain(found, config.cases)] if found else []),
-        *(f"{name}: {one}." for name, one in found.items()),
+    about_cases = (
+        outcomes.domain(found, config.cases),
+        *outcomes.poles(found),
+        *outcomes.stall(found),
         *(outcomes.noise(found, form) for form in depths.FORMATS),
-        *outcomes.counts(searched, config.search_layers),
+    )
+    return (
+        *(about_cases if found else ()),
+        *outcomes.search_domain(searched, config.search_layers),
+        about(config),
     )
 
 

@@ -1,0 +1,140 @@
+"""BERT-base's shape with LayerNorm only: μ of every layer, with dropout and without it."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+import polars as pl
+import torch
+from torch import Tensor
+
+from rankscope import tables
+from rankscope.deep import deep_trace
+from rankscope.experiments import depths, kit
+from rankscope.experiments.claims._dropout import Dropout, states_with_dropout
+from rankscope.experiments.studies import _layernorm_outcomes as outcomes
+from rankscope.experiments.studies._layernorm_cases import Setting, random_network
+from rankscope.experiments.studies.layernorm import PLAIN
+from rankscope.metrics import residual
+from rankscope.network import Network
+from rankscope.streams import stream
+from rankscope.tracing import Trace
+
+DROPOUT: Final = "dropout"
+"""The variant with all of it, as BERT is trained."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """BERT-base's, its initialisation included; attention and LayerNorm, no skips and no MLPs.
+
+    Where a sample is level and its tokens differ after ``layers``, it is followed ``deeper`` times
+    as far.
+    """
+
+    layers: int = 96
+    deeper: int = 2
+    heads: int = 12
+    width: int = 768
+    tokens: int = 64
+    samples: int = 1
+    masks: tuple[str, ...] = ("full", "causal", "window:4", "causal-window:4")
+    dropouts: tuple[tuple[str, Dropout], ...] = (
+        (DROPOUT, Dropout()),
+        ("dropout of attention alone", Dropout(hidden=0.0)),
+        ("dropout of outputs alone", Dropout(attention=0.0)),
+    )
+
+    def __str__(self) -> str:
+        return f"{self.heads} heads, {self.width} features, {self.tokens} tokens"
+
+    def panel(self, mask: str) -> str:
+        """What a mask's curves are called in the table."""
+        return f"LayerNorm only, {mask}"
+
+    @property
+    def dropout_floor(self) -> float:
+        """The μ at which dropout as in training keeps tokens that agree (derived)."""
+        return dict(self.dropouts)[DROPOUT].floor(self.tokens, self.width)
+
+    @property
+    def panels(self) -> tuple[str, ...]:
+        """All of them."""
+        return tuple(self.panel(mask) for mask in self.masks)
+
+
+def measure(shape: Shape, seed: int, on_step: kit.OnStep) -> depths.Measured:
+    """Every mask in scaled arithmetic, in plain formats, and in float32 with dropout."""
+    x, token_mask = depths.Texts(shape.width, shape.tokens, shape.samples, seed)()
+
+    @cache
+    def draw(layers: int, dtype: torch.dtype) -> Network:
+        if dtype != torch.float64:
+            return draw(layers, torch.float64).float()
+        setting = Setting(heads=shape.heads, width=shape.width, init="bert", tokens=shape.tokens)
+        return random_network(setting, layers, seed)
+
+    parts: dict[str, pl.DataFrame] = {}
+    traces: dict[str, Trace] = {}
+    for mask, on_mask in kit.tracked(shape.masks, on_step):
+        layers = shape.layers
+        scaled = _trace(draw(layers, torch.float64).with_mask(mask), x, token_mask)
+        on_mask(0.25)
+        if outcomes.some_stay(scaled.table):
+            layers *= shape.deeper
+            scaled = _trace(draw(layers, torch.float64).with_mask(mask), x, token_mask)
+        on_mask(0.5)
+        wanted = pl.col("metric").is_in(["log10_residual", depths.RELATIVE])
+        found = {depths.SCALED: depths.dispersions(scaled.table.filter(wanted))}
+        for name, dtype in depths.FORMATS.items():
+            plain = draw(layers, dtype).with_mask(mask)
+            start = x.to(dtype)
+            found[name] = _table(start, plain.states(start, token_mask), token_mask)
+        for name, dropout in shape.dropouts:  # in float32, as models are trained
+            generator = stream(seed, name, mask)
+            states = states_with_dropout(plain, start, token_mask, dropout, generator)
+            found[name] = _table(start, states, token_mask)
+        traces[shape.panel(mask)] = scaled
+        parts[shape.panel(mask)] = tables.joined(found)
+    return depths.Measured(tables.joined(parts, column="model"), depths.doubts(traces))
+
+
+def last_dispersions(table: pl.DataFrame, variant: str) -> dict[str, float]:
+    """By panel, log₁₀ μ at the end: the median over samples of the last layer.
+
+    Dropout is drawn anew in every layer, so that there the median runs over the last quarter of the
+    layers, too.
+    """
+    rows = table.filter(metric=depths.DISPERSION, variant=variant)
+    ends: dict[str, float] = {}
+    for part in rows.partition_by("model", maintain_order=True):
+        depth = int(part["layer"].max())  # type: ignore[arg-type]  # layers are whole numbers
+        first = depth if variant in (depths.SCALED, *depths.FORMATS) else depth - depth // 4
+        median = part.filter(pl.col("layer") >= first)["value"].median()
+        ends[part["model"][0]] = float(median)  # type: ignore[arg-type]
+    return ends
+
+
+def _trace(network: Network, x: Tensor, token_mask: Tensor) -> Trace:
+    return deep_trace(network, x, norm="fro", token_mask=token_mask)
+
+
+def _log10_dispersion(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:
+    size: Tensor = residual(x, norm="fro", token_mask=token_mask)
+    return size.log10()
+
+
+_MEASURED: Mapping[str, Callable[..., Tensor]] = {depths.DISPERSION: _log10_dispersion, **PLAIN}
+
+
+@torch.no_grad()
+def _table(x: Tensor, states: Iterable[Tensor], token_mask: Tensor) -> pl.DataFrame:
+    """What is measured of the input and of every layer, in plain numbers."""
+    rows = [
+        (layer, sample, metric, value)
+        for layer, state in enumerate((x, *states))
+        for metric, measure_of in _MEASURED.items()
+        for sample, value in enumerate(measure_of(state, token_mask=token_mask).tolist())
+    ]
+    return tables.from_rows(("layer", "sample", "metric", "value"), rows)
