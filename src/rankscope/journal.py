@@ -14,6 +14,8 @@ from typing import Any, Final
 FOLDER: Final = Path("rankscope-output")
 """Where files go unless another folder is named."""
 NAME: Final = "runs.jsonl"
+VERDICTS: Final = ("holds", "fails", "depends", "not tried")
+"""Those of ``rankscope.results.Verdict``, which is heavier to import."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,19 @@ def _read(line: str) -> Run | None:
     try:
         kept: dict[str, Any] = json.loads(line)
         figure = kept.pop("key_figure")
+        if not all(_is_judgement(kept[name]) for name in ("judgement", "beyond")):
+            return None
         return Run(**kept, key_figure=None if figure is None else (figure[0], float(figure[1])))
     except (AttributeError, KeyError, TypeError, ValueError, IndexError):
         return None
+
+
+def _is_judgement(value: Any) -> bool:
+    """Whether it is none, or a verdict there is with what it is about, in words."""
+    if value is None:
+        return True
+    return (
+        set(value) == {"verdict", "domain", "on"}
+        and all(isinstance(each, str) for each in value.values())
+        and value["verdict"] in VERDICTS
+    )

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import polars as pl
 
 from rankscope import tables
+from rankscope.errors import InputError
 from rankscope.fingerprints import stem
 
 Verdict = Literal["holds", "fails", "depends", "not tried"]
@@ -57,6 +58,11 @@ class Judgement:
     verdict: Verdict
     domain: str
     on: str = ""
+
+    def __post_init__(self) -> None:
+        if self.verdict not in get_args(Verdict):
+            known = ", ".join(get_args(Verdict))
+            raise InputError(f"the verdict is {self.verdict!r}; choose one of {known}.")
 
     def __str__(self) -> str:
         between = {"depends": " ", "not tried": ": "}.get(self.verdict, ", ")

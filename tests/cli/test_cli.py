@@ -12,8 +12,8 @@ import pytest
 SMALL = ["--layers=2", "--heads=2", "--width=16", "--passages=2", "--length=12"]
 QUESTIONS = ("diagnose", "trace", "paths", "deep", "bounds", "masks")
 KEYS = {
-    "id", "title", "question", "source", "verdict", "sentences", "findings", "key_figures",
-    "summary", "table", "provenance", "files",
+    "id", "title", "question", "source", "verdict", "judgement", "beyond", "sentences",
+    "findings", "key_figures", "summary", "table", "provenance", "files",
 }  # fmt: skip
 
 
@@ -25,7 +25,7 @@ def test_as_a_process_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["diagnose", "--help"], ["claim", "--help"], ["claim"], ["study"]]
+    "arguments", [["--help"], ["diagnose", "--help"], ["reproduce", "--help"], ["reproduce"], ["study"]]
 )
 def test_help_and_lists_import_nothing_heavy(arguments) -> None:
     heavy = "{'torch', 'polars', 'altair', 'numpy', 'transformers', 'scipy'}"

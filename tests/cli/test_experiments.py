@@ -14,12 +14,13 @@ from rankscope.experiments.config import Config as _Config
 from rankscope.experiments.models import Case, at_initialisation
 from rankscope.experiments.variants import Reading
 from rankscope.families import BUILTIN
-from rankscope.results import Drawing, Result
+from rankscope.results import Drawing, Judgement, Result
 from rankscope.text import passages
 
 from .test_cli import KEYS
 
 RUN = [each for each in ENTRIES if each.kind != "question"]
+COMMANDS = {"claim": "reproduce", "study": "study"}
 OPTIONS = {
     "seed": "--seed=3",
     "models": "--models=bert-base",
@@ -39,6 +40,7 @@ class Config(_Config):
 
     models: tuple[Case, ...] = at_initialisation("gpt2")
     texts: tuple[str, ...] | None = None
+    sentences: tuple[str, ...] | None = None
     length: int = 17
     reading: Reading = field(default_factory=lambda: Reading("drop", "identity"))
 
@@ -61,7 +63,7 @@ def ran(monkeypatch) -> list[Any]:
                 table=table,
                 provenance=entry.provenance(config),
                 source=entry.source,
-                verdict="holds" if entry.kind == "claim" else None,
+                judgement=Judgement("holds", entry.domain) if entry.kind == "claim" else None,
                 drawings=(Drawing("by_depth", "", "rank"),),
             )
 
@@ -73,23 +75,24 @@ def ran(monkeypatch) -> list[Any]:
 
 @pytest.mark.parametrize("kind", ["claim", "study"])
 def test_without_an_id_all_there_is_is_listed(rankscope, kind) -> None:
-    lines = rankscope(kind).stdout.splitlines()
+    lines = rankscope(COMMANDS[kind]).stdout.splitlines()
     for line, (id_, entry) in zip(lines, entries(kind).items(), strict=True):
         assert line.split()[0] == id_
         assert entry.title.rstrip(".") in line
         assert entry.source in line
-        for name, parameters in FIELDS.items():
-            for parameter in parameters:
-                taken = name in entry.options
-                assert (f"--{parameter}" in line.replace(",", " ").split()) == taken
+        for parameter in OPTIONS:
+            taken = any(parameter in FIELDS[name] for name in entry.options)
+            assert (f"--{parameter}" in line.replace(",", " ").split()) == taken
 
 
 @pytest.mark.parametrize("kind", ["claim", "study"])
 def test_the_list_as_json_is_the_catalogue(rankscope, kind) -> None:
-    listed = json.loads(rankscope(kind, "--json").stdout)
+    listed = json.loads(rankscope(COMMANDS[kind], "--json").stdout)
     assert [each["id"] for each in listed] == list(entries(kind))
+    ended = {"verdict", "last"} if kind == "claim" else set()
     for each in listed:
-        assert set(each) == {"id", "kind", "title", "source", "options"}
+        assert set(each) == {"id", "kind", "title", "source", "domain", "options"} | ended
+        assert not any(each[key] for key in ended)  # none was run here
         entry = entries(kind)[each["id"]]
         assert (each["title"], each["source"]) == (entry.title, entry.source)
         assert set(each["options"]) == set(filter(None, entry.options))
@@ -97,12 +100,12 @@ def test_the_list_as_json_is_the_catalogue(rankscope, kind) -> None:
 
 @pytest.mark.parametrize("kind", ["claim", "study"])
 def test_the_help_names_every_one(rankscope, kind) -> None:
-    words = rankscope(kind, "--help").stdout.split()
+    words = rankscope(COMMANDS[kind], "--help").stdout.split()
     assert all(f"{id_}:" in words for id_ in entries(kind))
 
 
 def test_a_list_takes_no_options(refuses) -> None:
-    assert "claim takes no --seed; without an ID" in refuses("claim", "--seed=1")
+    assert "reproduce takes no --seed; without an ID" in refuses("reproduce", "--seed=1")
     assert "study takes no --output; without an ID" in refuses("study", "--output=x")
 
 
@@ -119,28 +122,29 @@ def test_built_in_models_are_listed(rankscope) -> None:
 def test_every_option_is_used_or_refused(rankscope, ran, entry, tmp_path) -> None:
     """What is not in the catalogue is refused in a sentence; what is changes the configuration."""
     (tmp_path / "x").write_text("A text.")
-    for name, parameters in FIELDS.items():
-        if entry.kind == "study" and name == "reading":
+    command = COMMANDS[entry.kind]
+    for parameter, written in OPTIONS.items():
+        if entry.kind == "study" and parameter in FIELDS["reading"]:
             continue  # studies do not have the option
-        for parameter in parameters:
-            got = rankscope(entry.kind, entry.id, OPTIONS[parameter], "--json")
-            if name not in entry.options:
-                assert got.returncode == 2
-                assert f"{entry.kind} {entry.id} takes no --{parameter}; it takes" in got.stderr
-                assert "--output and --json." in got.stderr
-            elif parameter != "pickled":  # it is about --pretrained
-                assert got.returncode == 0, got.stderr
-                assert getattr(ran[-1], name) != getattr(Config(), name)
-    assert rankscope(entry.kind, entry.id, "--json").returncode == 0
+        names = [name for name in entry.options if parameter in FIELDS[name]]
+        got = rankscope(command, entry.id, written, "--json")
+        if not names:
+            assert got.returncode == 2
+            assert f"{command} {entry.id} takes no --{parameter}; it takes" in got.stderr
+            assert "--output and --json." in got.stderr
+        elif parameter != "pickled":  # it is about --pretrained
+            assert got.returncode == 0, got.stderr
+            assert getattr(ran[-1], names[0]) != getattr(Config(), names[0])
+    assert rankscope(command, entry.id, "--json").returncode == 0
     assert ran[-1] == Config()
 
 
 @pytest.mark.parametrize(
     ("arguments", "option"),
     [
-        (["claim", "D8", "--text", "x"], "--text"),
-        (["claim", "D1", "--pretrained", "/does/not/exist"], "--pretrained"),
-        (["claim", "D2", "--length", "5"], "--length"),
+        (["reproduce", "D8", "--text", "x"], "--text"),
+        (["reproduce", "D1", "--pretrained", "/does/not/exist"], "--pretrained"),
+        (["reproduce", "D2", "--length", "5"], "--length"),
         (["study", "widths", "--models", "bert-base"], "--models"),
     ],
 )
@@ -179,7 +183,7 @@ def test_paths_leave_special_tokens_out_of_their_shares(rankscope) -> None:
 def test_options_become_fields(rankscope, ran, tmp_path) -> None:
     (tmp_path / "mine.txt").write_text("One.\n\nTwo.\n\nThree.")
     chosen = ["--text=mine.txt", "--passages=2", "--length=9", "--seed=7", "--norms=keep"]
-    rankscope("claim", "d5", *chosen, "--json")
+    rankscope("reproduce", "d5", *chosen, "--json")
     assert ran == [
         Config(seed=7, texts=("One.", "Two."), length=9, reading=Reading("keep", "identity"))
     ]
@@ -190,19 +194,19 @@ def test_options_become_fields(rankscope, ran, tmp_path) -> None:
     [("--norms=keep", Reading("keep", "identity")), ("--mlp=remove", Reading("drop", "remove"))],
 )
 def test_half_a_reading_leaves_the_other_half_as_it_is(rankscope, ran, option, reading) -> None:
-    rankscope("claim", "D5", option, "--json")
+    rankscope("reproduce", "D5", option, "--json")
     assert ran[0].reading == reading
 
 
 def test_passages_alone_are_the_bundled_ones(rankscope, ran) -> None:
-    rankscope("claim", "W5", "--passages=2", "--json")
+    rankscope("reproduce", "W5", "--passages=2", "--json")
     assert ran[0].texts == tuple(passages()[:2])
 
 
 def test_pretrained_models_join_the_usual_ones(rankscope, ran, tmp_path) -> None:
     (tmp_path / "deep=er").mkdir()
     named = ["some/mini", "mine=some/mini", "mini", "deep=er"]
-    rankscope("claim", "D9", *(f"--pretrained={each}" for each in named), "--pickled", "--json")
+    rankscope("reproduce", "D9", *(f"--pretrained={each}" for each in named), "--pickled", "--json")
     usual, *trained = ran[0].models
     assert usual == Case("gpt2")
     assert [case.name for case in trained] == [
@@ -216,26 +220,26 @@ def test_pretrained_models_join_the_usual_ones(rankscope, ran, tmp_path) -> None
 
 
 def test_named_models_replace_the_usual_ones(rankscope, ran) -> None:
-    rankscope("claim", "W5", "--models=bert-base, t5-base", "--json")
+    rankscope("reproduce", "W5", "--models=bert-base, t5-base", "--json")
     assert ran[0].models == at_initialisation("bert-base", "t5-base")
-    rankscope("claim", "W5", "--models=", "--pretrained=a", "--json")
+    rankscope("reproduce", "W5", "--models=", "--pretrained=a", "--json")
     assert [case.source for case in ran[1].models] == ["a"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["claim", "D17"], "there is no claim 'D17'"),
+        (["reproduce", "D17"], "there is no claim 'D17'"),
         (["study", "nonsense"], "there is no study 'nonsense'"),
         (["study", "D2"], "there is no study 'D2'"),
-        (["claim", "D5", "--models=magic"], "magic"),
+        (["reproduce", "D5", "--models=magic"], "magic"),
         (["study", "wu", "--models=nonsense"], "nonsense is not built in"),
-        (["claim", "D5", "--models="], "no model"),
-        (["claim", "D5", "--pickled"], "--pickled is about --pretrained"),
-        (["claim", "D5", "--seed=-1"], "--seed -1"),
-        (["claim", "D5", "--passages=0"], "--passages 0"),
-        (["claim", "D5", "--length=1"], "--length 1"),
-        (["claim", "D5", "--text=nowhere"], "nowhere"),
+        (["reproduce", "D5", "--models="], "no model"),
+        (["reproduce", "D5", "--pickled"], "--pickled is about --pretrained"),
+        (["reproduce", "D5", "--seed=-1"], "--seed -1"),
+        (["reproduce", "D5", "--passages=0"], "--passages 0"),
+        (["reproduce", "D5", "--length=1"], "--length 1"),
+        (["reproduce", "D5", "--text=nowhere"], "nowhere"),
         (["study", "wu", "--norms=keep"], "--norms"),
     ],
 )
@@ -246,29 +250,34 @@ def test_bad_input_gets_one_sentence(refuses, ran, arguments, says) -> None:
 
 @pytest.mark.usefixtures("ran")
 def test_a_claim_says_id_statement_and_verdict_and_names_its_files(rankscope) -> None:
-    got = rankscope("claim", "d2", "--seed=4")
+    got = rankscope("reproduce", "d2", "--seed=4")
     assert got.returncode == 0, got.stderr
     said = " ".join(got.stdout.split())
-    assert said.startswith(f"D2 {entries('claim')['D2'].title} holds Is it so? • It is so in every")
+    d2 = entries("claim")["D2"]
+    assert said.startswith(f"D2 {d2.title} Is it so? holds ({d2.domain}) • It is so in every")
     stem = f"d2-{Config(seed=4).digest('D2')[:8]}"
-    listed = [line.split() for line in got.stdout.splitlines()[-3:]]
+    listed = [line.split() for line in got.stdout.splitlines()[-4:]]
     assert listed == [
-        [what, f"rankscope-output/{stem}.{ending}"]
-        for what, ending in (("table", "parquet"), ("chart", "png"), ("report", "html"))
+        *(
+            [what, f"rankscope-output/{stem}.{ending}"]
+            for what, ending in (("table", "parquet"), ("chart", "png"), ("report", "html"))
+        ),
+        ["summary", "rankscope-output/reproduce.html"],
     ]
 
 
-@pytest.mark.parametrize("arguments", [["claim", "D1"], ["study", "widths"]])
 @pytest.mark.usefixtures("ran")
-def test_every_json_has_the_same_keys(rankscope, arguments) -> None:
-    result = json.loads(rankscope(*arguments, "--json", "--output=out").stdout)
-    assert set(result) == KEYS
-    assert result["verdict"] == ("holds" if arguments[0] == "claim" else None)
-    assert set(result["files"]) == {"table", "chart", "report"}
+def test_every_json_has_the_same_keys(rankscope) -> None:
+    study = json.loads(rankscope("study", "widths", "--json", "--output=out").stdout)
+    (claim,) = json.loads(rankscope("reproduce", "D1", "--json", "--output=out").stdout)
+    assert set(study) == KEYS
+    assert set(claim) == KEYS | {"scale", "seconds", "failure", "from_before"}
+    assert (study["verdict"], claim["verdict"]) == (None, "holds")
+    assert set(study["files"]) == set(claim["files"]) == {"table", "chart", "report"}
 
 
 def test_a_real_claim(rankscope) -> None:
-    result = json.loads(rankscope("claim", "d8", "--json").stdout)
+    (result,) = json.loads(rankscope("reproduce", "d8", "--json").stdout)
     assert (result["id"], result["verdict"]) == ("D8", "holds")
     assert result["provenance"]["digest"]
 
@@ -277,6 +286,6 @@ def test_models_of_one_name_are_told_apart_in_a_real_claim(rankscope, wordy, tmp
     (tmp_path / "other").mkdir()
     (tmp_path / wordy).rename(tmp_path / "other" / wordy)
     models = [f"--pretrained={each}other/{wordy}" for each in ("", "mine=", "")]
-    got = rankscope("claim", "D5", "--models=", *models, "--passages=1", "--length=8", "--json")
-    told = {row["model"] for row in json.loads(got.stdout)["summary"]}
+    got = rankscope("reproduce", "D5", "--models=", *models, "--passages=1", "--length=8", "--json")
+    told = {row["model"] for row in json.loads(got.stdout)[0]["summary"]}
     assert told == {"wordy (pretrained)", "mine (pretrained)", "wordy 2 (pretrained)"}

@@ -13,7 +13,7 @@ from rankscope.errors import InputError
 from rankscope.experiments.catalogue import CATALOGUE, ENTRIES, entries, entry, run
 from rankscope.experiments.config import Config
 from rankscope.experiments.models import Case
-from rankscope.results import Result
+from rankscope.results import Judgement, Result
 
 NOTHING = tables.frame({"metric": [], "value": []})
 CLAIMS = list(entries("claim").values())
@@ -34,8 +34,8 @@ def test_ids_are_unique_and_every_entry_is_found_by_its_own():
 
 
 def test_an_unknown_id_is_refused_with_what_there_is():
-    with pytest.raises(InputError, match="no claim 'D7'; choose D1, D2"):
-        entry("D7", "claim")
+    with pytest.raises(InputError, match="no claim 'D17'; choose D1, D2"):
+        entry("D17", "claim")
     with pytest.raises(InputError, match="no claim 'widths'"):
         entry("widths", "claim")
 
@@ -135,7 +135,7 @@ def test_doubts_follow_the_sentences_and_stand_in_the_provenance():
         config, input="texts", notes={"GPT": "a digit is lost"}
     )
     assert (found.id, found.title, found.source) == (d8.id, d8.title, d8.source)
-    calm = d8.result(config, **told, title="Mine", verdict="fails")
+    calm = d8.result(config, **told, title="Mine", judgement=Judgement("fails", ""))
     assert calm.sentences == ("It is.",)
     assert "notes" not in calm.provenance
     assert (calm.title, calm.verdict) == ("Mine", "fails")

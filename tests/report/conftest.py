@@ -8,7 +8,7 @@ import pytest
 from rankscope import tables
 from rankscope.figures import by_layer
 from rankscope.report import Report, Section
-from rankscope.results import Drawing, Finding, Result
+from rankscope.results import Drawing, Finding, Judgement, Result
 
 INF = math.inf
 DEEP = "log10_relative_residual"
@@ -100,7 +100,8 @@ def claim(study):
         table=study.table.filter(pl.col("metric") == DEEP),
         provenance={"digest": "0123456789ab", "seed": 0, "config": {"seed": 0, "heads": [1, 2]}},
         source="Dong et al. 2021, section 2",
-        verdict="fails",
+        judgement=Judgement("fails", "chains of attention"),
+        beyond=Judgement("depends", "chains of masks", "the mask"),
         shown=(DEEP,),
     )
 

@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from rankscope.report._cards import answer, cards, key_figures
+from rankscope.report._cards import answers, cards, key_figures
+from rankscope.results import Judgement
 
 
 @pytest.mark.parametrize(
@@ -26,11 +27,13 @@ def test_no_verdict_makes_no_list():
     assert cards([]) == ""
 
 
-def test_the_answer_is_a_badge_in_words():
-    assert answer(None) == ""
-    badge = answer(("Holds in no case <tried>", "fails"))
-    assert 'class="answer fails"' in badge
-    assert "Holds in no case &lt;tried&gt;" in badge
+@pytest.mark.parametrize("verdict", ["holds", "fails", "depends", "not tried"])
+def test_an_answer_is_a_badge_in_words_beside_what_it_is_about(verdict):
+    assert answers({}) == ""
+    shown = answers({"Stated for: <this>": Judgement(verdict, "", "the **scale**, 10^-3")})
+    assert f'<span class="{verdict.replace(" ", "-")}"><span class="tone">{verdict}</span>' in shown
+    assert "<dt>Stated for: &lt;this&gt;</dt>" in shown
+    assert f"{'on ' * (verdict == 'depends')}the <strong>scale</strong>, 10<sup>−3</sup>" in shown
 
 
 def test_key_figures_are_large_and_those_not_known_are_left_out():

@@ -13,6 +13,7 @@ import pytest
 
 from rankscope.errors import InputError
 from rankscope.report import Report, Section, write_html
+from rankscope.results import Judgement
 
 ATTACK = """</script></style></title><script>alert("x")</script><img src=x onerror='a&b'>"""
 
@@ -155,7 +156,7 @@ def test_whatever_is_given_is_escaped(chart, write):
         ],
         provenance={ATTACK: ATTACK},
         overline=ATTACK,
-        answer=(ATTACK, "holds"),
+        answers={ATTACK: Judgement("holds", ATTACK, ATTACK)},
         key_figures={ATTACK: 1.0},
     )
     text = write(hostile)
@@ -207,14 +208,14 @@ def test_a_tone_that_is_none_is_refused():
         Report("t", "l", verdicts=[("SAN", "It falls.", "doom")])
 
 
-def test_an_answer_that_is_none_is_refused():
-    with pytest.raises(InputError, match="'maybe'; choose one of holds, fails, depends"):
-        Report("t", "l", answer=("Perhaps.", "maybe"))
+def test_a_verdict_there_is_not_is_refused():
+    with pytest.raises(InputError, match="'maybe'; choose one of holds, fails, depends, not tried"):
+        Judgement("maybe", "all")
 
 
 def test_what_there_is_not_leaves_nothing_behind(report, write):
     text = write(replace(report, lead="", sections=()))
-    for mark in ('class="lead"', 'class="overline"', 'class="answer', 'class="key"'):
+    for mark in ('class="lead"', 'class="overline"', 'class="answers', 'class="key"'):
         assert mark not in text
 
 
@@ -223,11 +224,11 @@ def test_the_top_of_the_page(report, write):
         replace(
             report,
             overline="D2 · Dong et al. 2021",
-            answer=("Holds in every case tried", "holds"),
+            answers={"Stated for: all": Judgement("holds", "all")},
             key_figures={"paths": 9},
         )
     )
-    places = [text.index(mark) for mark in ("Dong et al.", "<h1>", "Holds in", "loses", "<dd>9")]
+    places = [text.index(mark) for mark in ("Dong et al.", "<h1>", "Stated for", "loses", "<dd>9")]
     assert places == sorted(places)
 
 

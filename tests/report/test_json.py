@@ -11,8 +11,8 @@ from rankscope import tables
 from rankscope.report import to_json
 
 KEYS = {
-    "id", "title", "question", "source", "verdict", "sentences", "findings", "key_figures",
-    "summary", "table", "provenance", "files",
+    "id", "title", "question", "source", "verdict", "judgement", "beyond", "sentences",
+    "findings", "key_figures", "summary", "table", "provenance", "files",
 }  # fmt: skip
 
 
@@ -29,7 +29,11 @@ def test_what_there_is_not_is_null_or_empty(study, claim):
     fields = read_back(to_json(study))
     assert (fields["source"], fields["verdict"], fields["table"]) == (None, None, None)
     assert (fields["findings"], fields["key_figures"], fields["files"]) == ([], {}, {})
-    assert read_back(to_json(claim))["verdict"] == "fails"
+    assert (fields["judgement"], fields["beyond"]) == (None, None)
+    told = read_back(to_json(claim))
+    assert told["verdict"] == told["judgement"]["verdict"] == "fails"
+    assert told["judgement"]["domain"] == "chains of attention"
+    assert told["beyond"] == {"verdict": "depends", "domain": "chains of masks", "on": "the mask"}
 
 
 def test_what_is_told_is_the_result_itself(diagnosis):

@@ -49,7 +49,7 @@ def reproduce(options: ReproduceOptions, *, ids: _Ids = None) -> None:
     asked = [entry(id_, "claim") for id_ in ids] if ids else entries("claim").values()
     from rankscope.cli import inputs, outputs
 
-    chosen = inputs.configurations(list(dict.fromkeys(asked)), options)
+    chosen = inputs.configurations("reproduce", list(dict.fromkeys(asked)), options)
     if not outputs.reproduce(chosen, options):
         raise typer.Exit(2)
 
@@ -66,7 +66,7 @@ def study(options: ExperimentOptions, *, id_: _Id = None) -> None:
     chosen = entry(id_, "study")
     from rankscope.cli import inputs, outputs
 
-    outputs.run(chosen, options, **inputs.configurations([chosen], options)[chosen])
+    outputs.run(chosen, options, **inputs.configurations("study", [chosen], options)[chosen])
 
 
 @app.command()

@@ -78,22 +78,17 @@ def count_all_tokens(command: str, options: QuestionOptions, why: str) -> None:
 
 
 def configurations(
-    chosen: Sequence[Entry], options: ExperimentOptions
+    command: str, chosen: Sequence[Entry], options: ExperimentOptions
 ) -> dict[Entry, dict[str, Any]]:
     """For each claim or study the fields that were chosen and that it has.
 
     An option that none of them takes is refused; one that only some take is for those.
     """
-    refuse_unused(chosen, options)
-    return {entry: _fields(entry, options) for entry in chosen}
-
-
-def refuse_unused(chosen: Sequence[Entry], options: ExperimentOptions) -> None:
-    """Raise if an option was written that none of these claims or studies takes."""
     takes = dict.fromkeys(each for entry in chosen for each in taken(entry))
-    named = ", ".join(entry.id for entry in chosen)
+    asked = " ".join([command, *(entry.id for entry in chosen)])
     also = ", ".join([*takes, "--output"]) + " and --json"
-    refuse(named, unused(chosen), options, f"it takes {also}.")
+    refuse(asked, unused(chosen), options, f"it takes {also}.")
+    return {entry: _fields(entry, options) for entry in chosen}
 
 
 def _fields(entry: Entry, options: ExperimentOptions) -> dict[str, Any]:

@@ -61,11 +61,11 @@ def reproduce(chosen: Mapping[Entry, Mapping[str, Any]], options: ReproduceOptio
         raise
     if options.as_json:
         print_json([_json(outcome) for outcome in done])
-    elif alone and done[0].result is not None:
-        report.show(done[0].result)
-        _print_files(done[0].files)
-    if not options.as_json:
-        _print_files({"summary": str(folder / SUMMARY)})
+    else:
+        if alone and done[0].result is not None:
+            report.show(done[0].result)
+        files = done[0].files if alone else {}
+        _print_files({**files, "summary": str(folder / SUMMARY)})
     failed = [outcome for outcome in done if outcome.run.failure]
     for outcome in failed:
         print_error(f"{outcome.entry.id} could not be run: {outcome.run.failure}")
