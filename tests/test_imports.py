@@ -212,7 +212,7 @@ def test_no_import_of_the_core_hides_in_a_function(room):
     assert hidden == []
 
 
-DOORS = ("deep", "masks", "metrics", "network", "paths", "tracing")
+DOORS = ("deep", "masks", "metrics", "network", "paths", "tracing", "training")
 
 
 def test_rooms_are_entered_by_their_doors():

@@ -71,6 +71,10 @@ NAMES = {
         DEFAULT_METRICS MEASURES Provenance Trace captured_input captured_states choose_measures
         evaluating find_blocks trace trace_in_batches with_replaced_state
     """,
+    "rankscope.training": """
+        Approach Classify Examples Hull LanguageConfig LanguageModel Memorisation Recipe
+        SequenceModel Sorting Task Trained read_sentences small_language_model train
+    """,
 }
 
 

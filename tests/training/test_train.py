@@ -125,7 +125,9 @@ def model_of_points(spec, seed):
 def test_progress_is_told_to_the_end():
     seen: list[float] = []
     models = [model(SPECS["post-norm"], 0, symbols=6, positions=5)]
-    train(models, Classify(), [examples(0)], RECIPE, seeds=[0], on_step=seen.append)
+    train(
+        models, Classify(), [examples(0)], replace(RECIPE, steps=30), seeds=[0], on_step=seen.append
+    )
     assert seen == sorted(seen)
     assert seen[-1] == 1.0
     assert len(seen) > 2

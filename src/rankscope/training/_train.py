@@ -15,14 +15,16 @@ from rankscope.training._stacked import put_parameter, stack
 from rankscope.training._task import Examples, Task
 
 OnStep = Callable[[float], None]
+_TOLD_EVERY = 10
+"""Steps between two reports of progress."""
 
 
 @dataclass(frozen=True)
 class Recipe:
     """How a model is trained: AdamW, a linear warm-up, then a cosine down to a tenth.
 
-    Training ends when the score on the training examples reaches ``goal``, looked at every
-    ``check_every`` steps, and after ``steps`` steps at the latest.
+    Training ends when the score on the first ``scored`` training examples reaches ``goal``, looked
+    at every ``check_every`` steps, and after ``steps`` steps at the latest.
     """
 
     steps: int
@@ -34,6 +36,7 @@ class Recipe:
     """The largest norm of a seed's gradient."""
     goal: float = math.inf
     check_every: int = 100
+    scored: int = 1000
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, counted from 0."""
@@ -80,13 +83,13 @@ def train(
     for step in range(recipe.steps):
         run.step(next(batches), recipe.rate(step))
         last = step + 1 == recipe.steps
-        if last or (step + 1) % recipe.check_every == 0:
+        if on_step is not None and step % _TOLD_EVERY == 0:
+            on_step(step / recipe.steps)
+        if last or (recipe.goal < math.inf and (step + 1) % recipe.check_every == 0):
             scores = run.scores()
             for at, seed in enumerate(seeds):
                 if seed not in found and (last or scores[at] >= recipe.goal):
                     found[seed] = Trained(run.unstack(at, models[at]), seed, step + 1, scores[at])
-            if on_step is not None:
-                on_step((step + 1) / recipe.steps)
             if len(found) == len(seeds):
                 break
     if on_step is not None:
@@ -134,8 +137,9 @@ class _Run:
 
     @torch.no_grad()
     def scores(self) -> list[float]:
-        """Of each seed on all its training examples."""
-        every = torch.arange(self.examples.count, device=self.weights.device)
+        """Of each seed on the first of its training examples."""
+        scored = min(self.recipe.scored, self.examples.count)
+        every = torch.arange(scored, device=self.weights.device)
         right = torch.zeros(self.seeds, device=self.weights.device)
         total = torch.zeros_like(right)
         for some in every.split(256):

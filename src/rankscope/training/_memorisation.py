@@ -1,0 +1,39 @@
+"""Memorisation: sentences whose every token has a random label (Dong et al. 2021, figure 4)."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from rankscope.errors import InputError
+from rankscope.streams import stream
+from rankscope.text import Tokenizer
+from rankscope.training._task import IGNORED, Examples
+
+_ENDS = re.compile(r"(?<=[.!?])\s+")
+
+
+@dataclass(frozen=True)
+class Memorisation:
+    """Sentences to be learnt by heart, each cut to ``tokens`` tokens, CLS and SEP among them."""
+
+    sentences: tuple[str, ...]
+    tokens: int = 24
+    labels: int = 2
+
+    def draw(self, seed: int) -> Examples:
+        """All sentences, with labels of this seed; padding has none."""
+        if not self.sentences:
+            raise InputError("there is no sentence to memorise; give at least one.")
+        tokenizer = Tokenizer.bundled()
+        rows = [torch.tensor(tokenizer(text, length=self.tokens)) for text in self.sentences]
+        ids = pad_sequence(rows, batch_first=True)
+        drawn = torch.randint(self.labels, ids.shape, generator=stream(seed, "random labels"))
+        return Examples(ids, torch.where(ids != 0, drawn, IGNORED), token_mask=ids != 0)
+
+
+def split_sentences(texts: Sequence[str]) -> list[str]:
+    """The sentences of some texts: what ends in a full stop, question or exclamation mark."""
+    return [each.strip() for text in texts for each in _ENDS.split(text) if each.strip()]

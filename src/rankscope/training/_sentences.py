@@ -1,0 +1,43 @@
+"""Sentences out of a file: tab-separated columns, or plain text."""
+
+from pathlib import Path
+
+from rankscope.errors import InputError
+
+
+def read_sentences(path: str | Path) -> tuple[str, ...]:
+    """The sentences of a file in UTF-8, in order.
+
+    Of a ``.tsv`` file with a header these are the columns whose name begins with "sentence", or
+    else the column that holds the most words. Of any other file each line that is not empty.
+    """
+    path = Path(path)
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not in UTF-8: {error}; convert it first.") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
+    found = _from_columns(path, lines) if path.suffix.lower() == ".tsv" else lines
+    sentences = tuple(each.strip() for each in found if each.strip())
+    if not sentences:
+        raise InputError(f"{path} has no sentence in it.")
+    return sentences
+
+
+def _from_columns(path: Path, lines: list[str]) -> list[str]:
+    """Row by row, what stands in the columns of sentences."""
+    header, *rows = [line.split("\t") for line in lines if line.strip()] or [[]]
+    if not rows:
+        raise InputError(f"{path} has no row below its header.")
+    for number, row in enumerate(rows, start=2):
+        if len(row) != len(header):
+            raise InputError(
+                f"{path}, row {number}: {len(row)} columns where the header has {len(header)}; "
+                "columns are separated by tabs."
+            )
+    chosen = [at for at, name in enumerate(header) if name.strip().lower().startswith("sentence")]
+    if not chosen:
+        words = [sum(len(row[at].split()) for row in rows) for at in range(len(header))]
+        chosen = [words.index(max(words))]
+    return [row[at] for row in rows for at in chosen]
