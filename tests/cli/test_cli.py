@@ -25,7 +25,8 @@ def test_as_a_process_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["diagnose", "--help"], ["reproduce", "--help"], ["reproduce"], ["study"]]
+    "arguments",
+    [["--help"], ["diagnose", "--help"], ["reproduce", "--help"], ["reproduce"], ["study"]],
 )
 def test_help_and_lists_import_nothing_heavy(arguments) -> None:
     heavy = "{'torch', 'polars', 'altair', 'numpy', 'transformers', 'scipy'}"

@@ -261,11 +261,16 @@ def _texts(path: Path | None, most: int) -> list[str]:
 
 
 def _sentences(path: Path | None) -> tuple[str, ...]:
-    """Sentences from a table or a text."""
-    from rankscope.text import sentences
+    """Sentences from a table or a text; standard input is a text, a sentence a line."""
+    from rankscope.training import read_sentences
 
     assert path is not None  # it was written on the command line
-    return sentences(_text(path), tabular=path.suffix.lower() == ".tsv")
+    if str(path) != "-":
+        return read_sentences(path)
+    found = tuple(line.strip() for line in _text(path).splitlines() if line.strip())
+    if not found:
+        raise InputError("--text - holds no sentence.")
+    return found
 
 
 def _paragraphs(path: Path) -> list[str]:

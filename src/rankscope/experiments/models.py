@@ -12,6 +12,7 @@ from rankscope.experiments import kit
 from rankscope.families import BUILTIN, Loaded, cached_folder, load
 from rankscope.fingerprints import folder_fingerprint
 from rankscope.text import passages
+from rankscope.training import small_language_model
 
 
 @dataclass(frozen=True)
@@ -75,14 +76,10 @@ class TrainedHere(Case):
 
     def subject(self, config: "ModelsConfig", *, batch_size: int = 8) -> kit.Subject:
         """The model, trained now, and what it reads."""
-        from rankscope.training import small_language_model
-
-        found = small_language_model(config.seed, trained=self.trained)
+        found = small_language_model(config.seed)
         texts = passages()[: config.samples] if config.texts is None else config.texts
-        x, token_mask = found.read(texts, length=config.length)
-        return kit.Subject(
-            found.network, x, token_mask, about={"family": "trained here"}, batch_size=batch_size
-        )
+        read = (found if self.trained else found.twin()).read(texts, length=config.length)
+        return kit.Subject(*read, about={"family": "trained here"}, batch_size=batch_size)
 
 
 HUB: Final = {

@@ -1,7 +1,8 @@
 """A small BERT-like model, trained here on the bundled passages by filling in masked words."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import torch
@@ -52,6 +53,12 @@ class LanguageModel:
     length: int
     accuracy: float
     chance: float
+    untrained: SequenceModel
+    """The model as it was before."""
+
+    def twin(self) -> "LanguageModel":
+        """The same with the weights it had before it was trained, which knows nothing."""
+        return replace(self, model=self.untrained, accuracy=math.nan)
 
     @property
     def network(self) -> Network:
@@ -101,7 +108,7 @@ def _train_model(seed: int, config: LanguageConfig, on_step: OnStep | None) -> L
     (found,) = train([model], Classify(), [examples], config.recipe, seeds=[seed], on_step=on_step)
     asked = examples.targets[examples.targets != IGNORED]
     chance = float(asked.bincount().max() / len(asked))
-    return LanguageModel(found.model.eval(), config.length, found.score, chance)
+    return LanguageModel(found.model.eval(), config.length, found.score, chance, model)
 
 
 def _masked(seed: int, config: LanguageConfig, mask_id: int) -> Examples:

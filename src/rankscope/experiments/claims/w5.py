@@ -33,7 +33,8 @@ class Config(models.ModelsConfig):
 
     models: tuple[Case, ...] = field(default_factory=trained_models)
     samples: int = 8
-    length: int = 64
+    length: int = 48
+    """Fewer tokens than features: LayerNorm takes one dimension from the features."""
     cone: float = ANISOTROPIC
     other_cones: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9)
     """Thresholds at which the verdict is asked for once more."""
