@@ -13,7 +13,7 @@ from rankscope.deep import deep_trace
 from rankscope.experiments.config import Config
 from rankscope.experiments.laws import SMOOTH, Evidence, Law, law, medians
 from rankscope.experiments.progress import OnStep, silent, tracked
-from rankscope.metrics import Norm
+from rankscope.metrics import Center, Norm
 from rankscope.network import Network, Spec
 from rankscope.numerals import power_of_ten
 from rankscope.results import Role
@@ -91,11 +91,12 @@ def compare(
     token_mask: Tensor | None,
     *,
     norm: Norm = "composite",
+    center: Center = "mean",
     on_step: OnStep = silent,
 ) -> Measured:
     """Trace some networks on one input in scaled arithmetic; ``variant`` is the name of each."""
     traces = {
-        name: deep_trace(network, x, norm=norm, token_mask=token_mask)
+        name: deep_trace(network, x, norm=norm, center=center, token_mask=token_mask)
         for (name, network), _ in tracked(networks.items(), on_step)
     }
     table = tables.joined({name: traced.table for name, traced in traces.items()})

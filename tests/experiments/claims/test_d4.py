@@ -1,21 +1,93 @@
-"""Skips keep what they protect, and where nothing is lost without them."""
+"""Claim 3.1's own inequality, down to the smallest β, and each way to judge it."""
 
 from dataclasses import replace
 
+import polars as pl
+import pytest
+
+from rankscope import tables
 from rankscope.experiments.claims import d4
 from rankscope.experiments.progress import silent
+from rankscope.metrics import residual
+from rankscope.theory.residual_bounds import expanding_network
+
+from .small import TINY, tiny
+
+CONFIG = d4.Config(layers=5, betas=(0.1, 1e-3), controls=(0.1,), random_scales=(1.0, 2.0))
+FALLING = [0.0, -1.0, -4.0, -13.0, -40.0, -121.0]
 
 
-def test_d4_fails_where_nothing_is_lost_without_skips() -> None:
-    """Attention as sharp as this copies tokens, and values of this size keep them large."""
-    config = d4.Config(
-        layers=6, strengths=(1.0, 1e4), values=3.0, kept=2, width=8, tokens=4, samples=1
+def made_up(
+    kept: dict[float, float], bare: list[float] = FALLING, scales: tuple[float, float] = (1.0, 1.0)
+) -> pl.DataFrame:
+    curves = {d4._name(d4.EXPANDING, beta): [0.0] * 5 + [least] for beta, least in kept.items()}
+    curves[d4._name(d4.BARE, 0.1)] = bare
+    for scale, least in zip((1.0, 2.0), scales, strict=True):
+        curves[f"{d4.RANDOM}, LeCun × {scale:g}"] = [0.0, *[least] * 5]
+    return tables.from_rows(
+        ("variant", "layer", "sample", "metric", "value"),
+        [
+            (name, layer, sample, metric, value)
+            for name, curve in curves.items()
+            for layer, value in enumerate(curve)
+            for sample in range(2)
+            for metric in ("log10_residual", "log10_relative_residual")
+        ],
     )
-    assert d4.run(config, silent).verdict == "depends"
-    assert d4.run(replace(config, strengths=(1e4,)), silent).verdict == "fails"
 
 
-def test_d4_notices_one_sample_below_its_floor() -> None:
-    floor = {0: 1.0, 1: 2.0}
-    assert d4.never_below({0: 1.0, 1: 2.5}, floor)
-    assert not d4.never_below({0: 3.0, 1: 1.99}, floor)
+@pytest.mark.parametrize(
+    ("table", "verdict", "beyond"),
+    [
+        (made_up({0.1: 0.0, 1e-3: 0.1}), "holds, for β down to 0.001", "holds"),
+        (made_up({0.1: 0.0, 1e-3: -0.1}), "depends", "holds"),
+        (made_up({0.1: 0.0, 1e-3: 0.1}, bare=[0.0] * 6), "depends", "holds"),
+        (made_up({0.1: -1.0, 1e-3: -1.0}, bare=[0.0] * 6), "fails", "holds"),
+        (made_up({0.1: 0.0, 1e-3: 0.0}, scales=(1.0, -2.0)), "holds", "depends on the weights"),
+        (made_up({0.1: 0.0, 1e-3: 0.0}, scales=(-1.0, -2.0)), "holds", "fails"),
+    ],
+)
+def test_each_outcome(table: pl.DataFrame, verdict: str, beyond: str) -> None:
+    judgement, further, sentences = d4.judge(CONFIG, table)
+    assert str(judgement).startswith(verdict)
+    assert further is not None
+    assert str(further).startswith(beyond)
+    assert all(sentence.endswith(".") for sentence in sentences)
+
+
+def test_one_layer_of_one_sample_below_its_input_is_noticed() -> None:
+    """And a residual is compared with its own sample's input, not with that of another."""
+    rows = [(0, 0, 1.0), (1, 0, 1.5), (2, 0, 1.2), (0, 1, 5.0), (1, 1, 4.75), (2, 1, 5.5)]
+    table = tables.from_rows(
+        ("variant", "layer", "sample", "metric", "value"),
+        [("a", layer, sample, "log10_residual", value) for layer, sample, value in rows],
+    )
+    assert d4.least_kept(table, "a") == -0.25
+    assert d4.least_kept(table.filter(sample=0), "a") == pytest.approx(0.2)
+
+
+def test_the_figures_are_those_of_plain_numbers() -> None:
+    config = TINY["d4"][1]
+    found, _ = tiny("d4")
+    x, token_mask = config.texts()
+    network = expanding_network(config.layers, config.width, beta=0.1, seed=config.seed)
+    rows = found.table.filter(
+        metric="log10_residual", variant=d4._name(d4.EXPANDING, 0.1), layer=config.layers
+    )
+    want = residual(network(x, token_mask), center="median", token_mask=token_mask)
+    assert rows.sort("sample")["value"].to_list() == pytest.approx(want.log10().tolist())
+    least = d4.least_kept(found.table, d4._name(d4.EXPANDING, 1e-12))
+    assert 0 < least < 1e-11
+    assert list(found.key_figures.values()) == [10**least]
+
+
+def test_two_runs_are_equal() -> None:
+    module, config = TINY["d4"]
+    assert module.run(config, silent).table.equals(tiny("d4")[0].table)
+
+
+def test_without_random_networks_nothing_is_said_beyond() -> None:
+    module, config = TINY["d4"]
+    found = module.run(replace(config, random_scales=()), silent)
+    assert found.beyond is None
+    assert found.verdict == "holds"

@@ -124,7 +124,7 @@ def test_doubts_reach_the_sentences_and_the_provenance(
     fewer = {
         "d2": {"heads": (1,)},
         "d3": {"activations": ("relu",), "gains": (1.0,)},
-        "d4": {"strengths": (1.0,)},
+        "d4": {"betas": (0.1,), "random_scales": ()},
         "n1": {"patterns": config.patterns[:1] if name == "n1" else ()},
     }[name]
     found = module.run(replace(config, seed=5, **fewer), silent)

@@ -7,100 +7,171 @@ from dataclasses import dataclass
 import polars as pl
 
 from rankscope import tables
-from rankscope.deep import Scaled
 from rankscope.experiments import depths, kit
 from rankscope.experiments.laws import Law, medians
-from rankscope.numerals import power_of_ten
-from rankscope.theory import keeping_network
+from rankscope.network import Init, Network, Spec
+from rankscope.numerals import plural, power_of_ten, short
+from rankscope.theory.residual_bounds import expanding_network
 
 ENTRY = kit.entry("D4")
 _METRIC = "log10_residual"
 _ROUNDING = 1e-9
 """Decades."""
+EXPANDING, BARE, RANDOM = "every head expands a feature", "the same without skips", "random weights"
+_COLLAPSES = ("doubly exponential", "exponential", "equal")
+_BEYOND = "random weights with skips, no construction"
 
 
 @dataclass(frozen=True)
 class Config(depths.DeepConfig):
-    """Networks with skips that never write to some of their features, one for each strength."""
+    """Networks with skips in which every head expands one feature; β is as small as one likes.
+
+    The largest ``‖W_QK‖₁`` is ``strength``, so that attention depends on the tokens however small β
+    is: all of β's smallness is in the values.
+    """
 
     layers: int = 64
-    heads: int = 2
-    width: int = 32
-    kept: int = 8
-    """Features that no head writes to."""
-    strengths: tuple[float, ...] = (0.0, 0.5, 1.0, 2.0)
-    """What the logits are multiplied by: the parameter of the family."""
-    values: float = 0.3
-    """What is written to the other features is multiplied by this."""
+    width: int = 16
+    betas: tuple[float, ...] = (1e-1, 1e-3, 1e-6, 1e-9, 1e-12)
+    controls: tuple[float, ...] = (1e-1, 1e-3)
+    """Those that are also run without their skips."""
+    strength: float = 1.0
+    random_heads: int = 4
+    random_scales: tuple[float, ...] = (0.1, 0.3, 1.0, 2.0)
+    """LeCun's weights times these, beyond the claim."""
 
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
-    """Members of a continuous family of networks with skips, and each without its skips.
+    """Members of a family with β from large to tiny, each without its skips, and random networks.
 
-    A member bears the claim out if its residual never falls below that of the features it keeps,
-    while the same weights without skips collapse.
+    Residuals are about the medians. The construction lowers them in no layer, nor those about the
+    best center (see ``expanding_network``), so that a residual at the medians which is never below
+    the input's is what claim 3.1 asks for.
     """
     x, token_mask = config.texts()
-    whole = {
-        f"logits × {strength:g}": keeping_network(
-            config.layers,
-            config.width,
-            kept=config.kept,
-            heads=config.heads,
-            strength=strength,
-            values=config.values,
-            seed=config.seed,
+    made = {
+        beta: expanding_network(
+            config.layers, config.width, beta=beta, strength=config.strength, seed=config.seed
         )
-        for strength in config.strengths
+        for beta in (*config.betas, *config.controls)
     }
-    bare = {_bare_name(name): network.without("skip") for name, network in whole.items()}
-    compared = depths.compare(whole | bare, x, token_mask, on_step=on_step)
-    summary = tables.summary(compared.table)
-    kept = Scaled.of(x[..., : config.kept], token_mask).log_residual() / math.log(10)
-    floor = dict(enumerate(kept.tolist()))
-    bare_laws = depths.laws(summary, _METRIC)
-    rows = compared.table.filter(metric=_METRIC)
-    least = {
-        name: rows.filter(variant=name).group_by("sample").agg(pl.min("value")) for name in whole
+    networks = {
+        **{_name(EXPANDING, beta): made[beta] for beta in config.betas},
+        **{_name(BARE, beta): made[beta].without("skip") for beta in config.controls},
+        **{f"{RANDOM}, {_scale(scale)}": _random(config, scale) for scale in config.random_scales},
     }
-    stays = {name: never_below(dict(each.iter_rows()), floor) for name, each in least.items()}
+    compared = depths.compare(networks, x, token_mask, center="median", on_step=on_step)
+    judgement, beyond, sentences = judge(config, compared.table)
+    kept = [least_kept(compared.table, _name(EXPANDING, beta)) for beta in config.betas]
     return ENTRY.result(
         config,
-        question="Does the residual keep what the skips protect, and is it lost without them?",
-        sentences=(
-            _sentence(config, summary, name, stays[name], bare_laws[_bare_name(name)])
-            for name in whole
-        ),
+        question="Does some network with skips keep its input's residual however small β is, and "
+        "is it lost without the skips?",
+        sentences=sentences,
         table=compared.table,
+        about={"residuals": "composite norm, about the medians"},
         notes=compared.notes,
-        judgement=kit.judged(
-            ENTRY.domain,
-            {name: stays[name] and bare_laws[_bare_name(name)].kind != "none" for name in whole},
-        ),
+        judgement=judgement,
+        beyond=beyond,
+        key_figures={"residual over the input's, smallest of all layers": 10 ** min(kept)},
         drawings=(
             kit.Drawing("by_depth", "A curve for each network.", _METRIC, {"lowest": -30.0}),
         ),
-        shown=(_METRIC,),
+        shown=(_METRIC, depths.RELATIVE),
     )
 
 
-def never_below(least: Mapping[int, float], floor: Mapping[int, float]) -> bool:
-    """Whether each sample's smallest residual is no smaller than its floor, in decades.
+def judge(
+    config: Config, table: pl.DataFrame
+) -> tuple[kit.Judgement, kit.Judgement | None, tuple[str, ...]]:
+    """Claim 3.1's own inequality in every layer and sample, for each β; the same for random ones.
 
-    >>> never_below({0: 1.5, 1: 0.9}, {0: 1.5, 1: 1.0})
-    False
+    The claim is borne out by a β whose residual is never below the input's, and by controls that
+    collapse: the same weights without skips.
     """
-    return all(least[sample] >= low - _ROUNDING for sample, low in floor.items())
-
-
-def _bare_name(name: str) -> str:
-    return f"{name}, no skip"
-
-
-def _sentence(config: Config, summary: pl.DataFrame, name: str, stays: bool, bare: Law) -> str:
-    curve = medians(summary, _METRIC, variant=name)
+    found = depths.laws(tables.summary(table), _METRIC)
+    kept = {name: least_kept(table, name) for name in found}
+    cases = {_name(EXPANDING, beta): kept[_name(EXPANDING, beta)] for beta in config.betas}
+    borne_out = {name: value >= -_ROUNDING for name, value in cases.items()} | {
+        _name(BARE, beta): found[_name(BARE, beta)].kind in _COLLAPSES for beta in config.controls
+    }
+    scales = {f"{RANDOM}, {_scale(scale)}": scale for scale in config.random_scales}
+    on = f"for β down to {short(min(config.betas))}" if all(borne_out.values()) else ""
     return (
-        f"{name}: residual {power_of_ten(curve[0])} at the input, {power_of_ten(curve[-1])} after "
-        f"{config.layers} layers, {'never' if stays else 'and somewhere'} below that of the "
-        f"{config.kept} features it keeps; without skips {power_of_ten(bare.last)}."
+        kit.judged(ENTRY.domain, borne_out, on),
+        _beyond(table, {name: kept[name] for name in scales}) if scales else None,
+        (
+            *(_member(config, beta, kept) for beta in config.betas),
+            *(_control(beta, found[_name(BARE, beta)]) for beta in config.controls),
+            *(_other(table, name, kept[name]) for name in scales),
+        ),
+    )
+
+
+def _beyond(table: pl.DataFrame, kept: Mapping[str, float]) -> kit.Judgement:
+    """Whether random networks keep their input's residual too; relative ones are another matter."""
+    lowest = min(_ends(table, name)[1] for name in kept)
+    return kit.judged(
+        _BEYOND,
+        {name: value >= -_ROUNDING for name, value in kept.items()},
+        f"the weights: residuals stay above {power_of_ten(min(kept.values()))} of the input's, but "
+        f"relative ones end as low as {power_of_ten(lowest)}",
+    )
+
+
+def least_kept(table: pl.DataFrame, variant: str) -> float:
+    """The smallest residual of any layer over the input's, in decades, of the worst sample."""
+    rows = table.filter(metric=_METRIC, variant=variant)
+    at_input = rows.filter(layer=0).select("sample", first="value")
+    later = rows.filter(pl.col("layer") > 0).join(at_input, on="sample")
+    least: float = min((later["value"] - later["first"]).to_list())
+    return least
+
+
+def _random(config: Config, scale: float) -> Network:
+    spec = Spec(
+        config.layers,
+        config.random_heads,
+        config.width,
+        mlp_ratio=0.0,
+        norm="none",
+        skip=True,
+        init=Init("lecun", scale),
+    )
+    return Network.random(spec, seed=config.seed)
+
+
+def _name(kind: str, beta: float) -> str:
+    return f"{kind}, β = {short(beta)}"
+
+
+def _scale(scale: float) -> str:
+    return f"LeCun × {scale:g}"
+
+
+def _ends(table: pl.DataFrame, name: str) -> tuple[float, float]:
+    """The relative residual at the input and in the end, by the medians over the samples."""
+    curve = medians(tables.summary(table), depths.RELATIVE, variant=name)
+    return curve[0], curve[-1]
+
+
+def _member(config: Config, beta: float, kept: Mapping[str, float]) -> str:
+    least = math.expm1(kept[_name(EXPANDING, beta)] * math.log(10))
+    side = "above" if least >= 0 else "below"
+    return (
+        f"β = {short(beta)}, every head expanding one feature: over "
+        f"{plural(config.layers, 'layer')} the residual is at the lowest {short(abs(least))} of "
+        f"the input's {side} it."
+    )
+
+
+def _control(beta: float, found: Law) -> str:
+    return f"β = {short(beta)}, without skips: residual {power_of_ten(found.last)}, {found.kind}."
+
+
+def _other(table: pl.DataFrame, name: str, kept: float) -> str:
+    first, last = _ends(table, name)
+    return (
+        f"{name[:1].upper()}{name[1:]}: the residual is at least {power_of_ten(kept)} of the "
+        f"input's, while the relative one goes from {power_of_ten(first)} to {power_of_ten(last)}."
     )

@@ -24,6 +24,7 @@ from rankscope.theory.residual_bounds._layer import (
 from rankscope.theory.residual_bounds._lipschitz import gated_gain, row_gain, slope_range
 from rankscope.theory.residual_bounds._network import bounds
 from rankscope.theory.residual_bounds._residual_preserving import (
+    expanding_network,
     keeping_network,
     residual_preserving_network,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "a_priori_bound",
     "bounds",
     "data_bound",
+    "expanding_network",
     "find_best_center",
     "gamma",
     "gated_gain",

@@ -16,7 +16,20 @@ With ``W_QK = 0`` more is true: all queries attend alike, each layer adds the sa
 tokens, and the residual of all features, for every input, stays exactly what it was, whatever the
 ``W_h``.
 
-Both families have continuous parameters: the "infinitely many parameterisations" of the claim.
+A third family keeps the residual of *every* input with attention that depends on the tokens. Let
+each head h look at one feature f and write to it alone: ``W_QK = κ e_f e_fᵀ`` and
+``W_h = w e_f e_fᵀ`` with κ, w ≥ 0. Column f of X becomes ``t ↦ t + w m(t)``, entry by entry, where
+``m(t) = Σ_j x_j e^{κ't x_j} / Σ_j e^{κ't x_j}`` is the derivative of a convex function, so that it
+does not fall with t. Hence the column keeps its order and no two of its entries come closer: an
+expansion. For every center c' of the new column there is a center c of the old one with
+``|x_i − c| ≤ |x'_i − c'|`` for all i. (Let ``g = x' − x``, which does not fall along the order, let
+a be the last entry with ``a' ≤ c'`` and b the next. Then ``c' − g(b) ≤ b`` and ``c' − g(a) ≥ a``,
+so the interval from ``c' − g(b)`` to ``c' − g(a)`` meets that from a to b; any c in both will do.)
+So no layer lowers the residual at the best center, in any norm that grows with the absolute
+entries: ‖·‖₁, ‖·‖∞, composite, Frobenius. Nor at the medians, which stay those of the same tokens.
+
+All families have continuous parameters: the "infinitely many parameterisations" of the claim. In
+each, ``‖W_QK‖₁‖W_h‖`` may be as small as one likes.
 """
 
 import math
@@ -66,6 +79,32 @@ def residual_preserving_network(
     return Network.from_matrices(
         strength * query_key, values * written, head_width=width, skip=True
     )
+
+
+def expanding_network(
+    layers: int, width: int, *, beta: float, strength: float = 1.0, seed: int = 0
+) -> Network:
+    """A random network with skips in which every head expands one feature, for every input.
+
+    >>> from rankscope.metrics import residual
+    >>> net = expanding_network(20, 4, beta=1e-3)
+    >>> x = torch.randn(1, 6, 4, dtype=torch.float64)
+    >>> bool(residual(net(x), center="median") >= residual(x, center="median"))
+    True
+
+    As many heads as features, d_qk = 1. ``strength`` is the largest ``‖W_QK‖₁``, ``beta`` the
+    largest ``‖W_QK‖₁‖W_h‖₁,∞``; each head has its own, at least half of that.
+    """
+    for name, count in {"layers": layers, "width": width}.items():
+        whole(name, count, least=1, most=2**31)
+    for name, size in {"beta": beta, "strength": strength}.items():
+        if not isinstance(size, int | float) or not 0 < size < math.inf:
+            raise InputError(f"{name}={size} is out of range; expected a finite number above 0.")
+    shape = (2, layers, width)
+    drawn = torch.rand(shape, generator=stream(seed, "expanding"), dtype=torch.float64)
+    parts = (0.5 + 0.5 * drawn) * torch.tensor([strength, beta / strength])[:, None, None]
+    query_key, values = torch.diag_embed(torch.diag_embed(parts))
+    return Network.from_matrices(query_key, values, head_width=1, skip=True)
 
 
 keeping_network = residual_preserving_network
