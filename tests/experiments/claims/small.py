@@ -19,14 +19,7 @@ TINY: dict[str, tuple[Any, Any]] = {
     "d5": (d5, d5.Config(models=(Fresh("bert"),), texts=TEXTS, length=8)),
     "d8": (d8, d8.Config()),
     "d9": (d9, d9.Config(models=(Fresh("bert"),), texts=TEXTS, length=8, paths=3)),
-    "n1": (
-        n1,
-        n1.Config(
-            layers=20,
-            patterns=tuple(each for each in n1.Config().patterns if each.name != "window mask"),
-            **SMALL,
-        ),
-    ),
+    "n1": (n1, n1.Config(layers=12, patterns=n1.Config().patterns[:6:2], **SMALL)),
 }
 """Every claim on something small on which it holds."""
 
