@@ -64,8 +64,8 @@ NAMES = {
         Stability StableSearch a_priori_log_decay a_priori_log_loss a_priori_rate bounds
         class_weights design_values equilibrium_at ergodicity every_rank find_equilibria
         graph_facts keeping_network limit_weights norm_preimage perron_weights
-        residual_preserving_network second_eigenvalue smallest_allowed_weight stability_of
-        stable_search step_jacobian
+        residual_preserving_network second_eigenvalue second_modulus smallest_allowed_weight
+        stability_of stable_search step_jacobian
     """,
     "rankscope.tracing": """
         DEFAULT_METRICS MEASURES Provenance Trace captured_input captured_states choose_measures

@@ -527,6 +527,17 @@ _OTHERS: Final = (
         includes=(0.0,),
     ),
     Metric(
+        "second_eigenvalue",
+        "Second eigenvalue",
+        "|λ2(P)|",
+        "log",
+        "What a layer leaves of differences in the long run",
+        "The second largest modulus among the eigenvalues of the attention matrix that all tokens "
+        "would have if they were equal to their mean.",
+        "down",
+        includes=(1.0,),
+    ),
+    Metric(
         "radius",
         "Radius of the graph",
         "radius",

@@ -33,6 +33,7 @@ from rankscope.theory.graphs import (
     limit_weights,
     perron_weights,
     second_eigenvalue,
+    second_modulus,
     smallest_allowed_weight,
 )
 from rankscope.theory.residual_bounds import (
@@ -71,6 +72,7 @@ __all__ = [
     "perron_weights",
     "residual_preserving_network",
     "second_eigenvalue",
+    "second_modulus",
     "smallest_allowed_weight",
     "stability_of",
     "stable_search",

@@ -3,19 +3,34 @@
 from functools import cache
 from typing import Any
 
+import torch
+import transformers as hf
+
 from rankscope.experiments.claims import d1, d2, d3, d4, d5, d8, d9, d11, n1, n2
 from rankscope.experiments.claims._n2_search import Search
 from rankscope.results import Result
 
-from ..tiny import Fresh
+from ..made import Made
 
 TEXTS = ("one two three four five six", "a rose is a flower")
 SMALL = {"width": 16, "tokens": 8, "samples": 2}
 
+
+
+def _deep_bert() -> hf.BertModel:
+    """Twelve layers as transformers initialises them, in twelve features."""
+    shape = {"hidden_size": 12, "num_attention_heads": 3, "intermediate_size": 24}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        more = {"vocab_size": 99, "max_position_embeddings": 16, "initializer_range": 0.16}
+        return hf.BertModel(hf.BertConfig(num_hidden_layers=12, **shape, **more)).eval()
+
+
+DEEP = Made("bert", make=_deep_bert)
 TINY: dict[str, tuple[Any, Any]] = {
     "d1": (d1, d1.Config(layers=2, heads=2, width=4, tokens=3)),
-    "d2": (d2, d2.Config(layers=6, heads=(1, 2), inits=("lecun",), **SMALL)),
-    "d3": (d3, d3.Config(layers=6, heads=2, gains=(0.5, 2.0), **SMALL)),
+    "d2": (d2, d2.Config(layers=6, heads=(1, 2), scales=(0.25,), **SMALL)),
+    "d3": (d3, d3.Config(layers=6, heads=2, gains=(0.5, 2.0), draws=1, **SMALL)),
     "d4": (
         d4,
         d4.Config(
@@ -28,24 +43,17 @@ TINY: dict[str, tuple[Any, Any]] = {
             samples=2,
         ),
     ),
-    "d5": (d5, d5.Config(models=(Fresh("bert"),), texts=TEXTS, length=8)),
+    "d5": (d5, d5.Config(models=(DEEP,), texts=TEXTS, length=8)),
     "d8": (d8, d8.Config()),
-    "d9": (d9, d9.Config(models=(Fresh("bert"),), texts=TEXTS, length=8, paths=3)),
+    "d9": (d9, d9.Config(models=(DEEP,), texts=TEXTS, length=8, paths=3)),
     "d11": (d11, d11.Config(spreads=(0.1, 1.25), wider=(2.0,), layers=3, masks=("causal",))),
-    "n1": (
-        n1,
-        n1.Config(
-            layers=20,
-            patterns=tuple(each for each in n1.Config().patterns if each.name != "window mask"),
-            **SMALL,
-        ),
-    ),
     "n2": (
         n2,
         n2.Config(
             sizes=((50, 1500), (20_000, 1500)), search=Search(widths=(6,), starts=1, steps=30)
         ),
     ),
+    "n1": (n1, n1.Config(layers=12, patterns=n1.Config().patterns[:6:2], **SMALL)),
 }
 """Every claim on something small on which it holds."""
 

@@ -130,6 +130,7 @@ def test_doubts_reach_the_sentences_and_the_provenance(
     found = module.run(replace(config, seed=5, **fewer), silent)
     assert seeds == {None if name == "d4" else 5}  # D4 is made of matrices of its own
     noted = found.provenance["notes"]
-    assert set(noted) == set(found.table["variant"])
+    # N1 runs every variant twice, and says in which of its two panels.
+    assert {case.split(", hidden states")[0] for case in noted} == set(found.table["variant"])
     for variant in noted:
         assert f"Note on {variant}: a digit was lost." in found.sentences

@@ -102,7 +102,7 @@ def test_one_sample_that_stays_apart_is_not_lost_in_the_median() -> None:
     assert ends["every"].law is None
     assert told_by.high_ranks(ends) == 3
     (said,) = told_by.poles(ends)
-    assert said.startswith("Of the 4 samples that stay apart 1 end")
+    assert said.startswith("Samples that stay apart: 4, of which 1 with tokens on two opposite")
 
 
 def test_a_stall_is_not_taken_for_the_end() -> None:

@@ -3,6 +3,7 @@
 import math
 
 import mpmath
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from rankscope.theory import (
     graph_facts,
     limit_weights,
     second_eigenvalue,
+    second_modulus,
     smallest_allowed_weight,
 )
 
@@ -243,6 +245,22 @@ def test_second_eigenvalues_by_hand():
     assert second_eigenvalue(ring, 6) == pytest.approx((1 + 2 * math.cos(math.pi / 3)) / 3)
     assert second_eigenvalue("block:2", 4) == pytest.approx(1.0)
     assert second_eigenvalue("full", 1) == 0.0
+
+
+def test_second_moduli_are_those_of_numpy_however_small():
+    """Of random matrices, and of uniform ones plus ε times what has a known eigenvalue."""
+    generator = torch.Generator().manual_seed(0)
+    p = torch.rand(3, 5, 5, dtype=torch.float64, generator=generator)
+    p /= p.sum(-1, keepdim=True)
+    sizes = np.sort(np.abs(np.linalg.eigvals(p.numpy())), axis=-1)[:, -2]
+    assert second_modulus(p).tolist() == pytest.approx(sizes.tolist())
+    epsilon = 2.0**-40
+    tilted = torch.full((4, 4), 0.25, dtype=torch.float64)
+    tilted[:2, :2] += epsilon
+    tilted[:2, 2:] -= epsilon
+    tilted[2:, :2] -= epsilon
+    tilted[2:, 2:] += epsilon  # (1, 1, −1, −1) is multiplied by 4ε
+    assert float(second_modulus(tilted)) == pytest.approx(4 * epsilon)
 
 
 @pytest.mark.parametrize("mask", ["causal", "window:2", "star:1", "causal-window:2"])

@@ -95,7 +95,7 @@ def poles(found: Mapping[str, Outcome]) -> Iterator[str]:
     if not ranks:
         return
     yield (
-        f"Of the {len(ranks)} samples that stay apart {len(ranks) - high_ranks(found)} end with "
+        f"Samples that stay apart: {len(ranks)}, of which {len(ranks) - high_ranks(found)} with "
         f"tokens on two opposite poles, ±x (stable rank below {POLES:g}): different, and yet of "
         "rank one."
     )

@@ -11,6 +11,7 @@ from rankscope.theory.graphs._rates import (
     limit_weights,
     perron_weights,
     second_eigenvalue,
+    second_modulus,
     smallest_allowed_weight,
 )
 
@@ -26,5 +27,6 @@ __all__ = [
     "limit_weights",
     "perron_weights",
     "second_eigenvalue",
+    "second_modulus",
     "smallest_allowed_weight",
 ]

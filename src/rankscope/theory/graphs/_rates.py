@@ -242,8 +242,22 @@ def second_eigenvalue(mask: "str | Mask", tokens: int) -> float:
     between tokens by it. A single token has no differences: 0.
     """
     allowed = as_mask(mask).matrix(whole("tokens", tokens, least=1)).double()
-    sizes = torch.linalg.eigvals(allowed / allowed.sum(-1, keepdim=True)).abs()
-    return float(sizes.sort(descending=True).values[1]) if tokens > 1 else 0.0
+    return float(second_modulus(allowed / allowed.sum(-1, keepdim=True)))
+
+
+def second_modulus(attention: Tensor) -> Tensor:
+    """The second largest modulus among the eigenvalues of ``(..., query, key)`` matrices.
+
+    >>> second_modulus(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
+    tensor(0.5000, dtype=torch.float64)
+
+    **Derived:** with v the mean of the rows, ``P − 1vᵀ`` has the eigenvalues of P, but 0 in the
+    place of 1, since ``P1 = 1`` and every other left eigenvector is orthogonal to 1. Small ones are
+    not lost beside 1.
+    """
+    p = _normalize_rows(attention, None, name="attention")
+    sizes: Tensor = torch.linalg.eigvals(p - p.mean(-2, keepdim=True)).abs()
+    return sizes.amax(-1)
 
 
 def _stationary_weights(p: Float[Tensor, "query key"]) -> Float[Tensor, "key"]:
