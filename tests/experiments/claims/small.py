@@ -16,7 +16,6 @@ TEXTS = ("one two three four five six", "a rose is a flower")
 SMALL = {"width": 16, "tokens": 8, "samples": 2}
 
 
-
 def _deep_bert() -> hf.BertModel:
     """Twelve layers as transformers initialises them, in twelve features."""
     shape = {"hidden_size": 12, "num_attention_heads": 3, "intermediate_size": 24}

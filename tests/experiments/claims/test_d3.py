@@ -1,8 +1,9 @@
-"""MLPs slow the collapse; what counts as slower."""
+"""MLPs and the collapse: as stated, and with the tokens' size held."""
 
 from dataclasses import replace
 
 import pytest
+import torch
 
 from rankscope.experiments.claims import d3
 from rankscope.experiments.laws import Law
@@ -10,28 +11,75 @@ from rankscope.experiments.progress import silent
 
 from .small import TINY, tiny
 
-
-def test_d3_fails_where_the_law_is_not_there_yet() -> None:
-    assert d3.run(replace(TINY["d3"][1], layers=3), silent).verdict == "fails"
+CONFIG = d3.Config(activations=("relu",), gains=(0.5, 2.0), draws=2)
 
 
-def test_d3_does_not_mind_the_order_of_gains() -> None:
+def ends(relu: tuple[float, float], plain: tuple[float, float], kept: tuple[float, float]):
+    """Laws by where each network ends: MLPs and none by gain, and two draws beside one at −100."""
+    last = {
+        "no MLP": -100.0,
+        **{f"relu × {g:g}": value for g, value in zip((0.5, 2.0), relu, strict=True)},
+        **{f"no MLP, output × {g:g}": value for g, value in zip((0.5, 2.0), plain, strict=True)},
+        **{f"no MLP, draw {draw}": -100.0 for draw in range(2)},
+        **{f"relu, size kept, draw {draw}": value for draw, value in enumerate(kept)},
+    }
+    return {name: Law("doubly exponential", 3.0, -9.0, value) for name, value in last.items()}
+
+
+def test_rising_ends_bear_it_out_and_the_control_is_named() -> None:
+    judgement, beyond, _ = d3.judge(
+        CONFIG, ends((-200.0, -100.0), (-190.0, -110.0), (-90.0, -90.0))
+    )
+    assert judgement.verdict == "holds"
+    assert "without any MLP where attention's own weights are scaled alike" in judgement.on
+    assert "by 0.8 to 0.8 times as much" in judgement.on  # 80 decades of 100
+    assert beyond.verdict == "holds"
+
+
+def test_every_other_verdict_can_be_reached() -> None:
+    falling = ends((-100.0, -200.0), (-190.0, -110.0), (-120.0, -90.0))
+    judgement, beyond, _ = d3.judge(CONFIG, falling)
+    assert judgement.verdict == "depends"  # doubly exponential, but not slower the steeper
+    assert beyond.on == "the weights drawn: slower in 1 of 2 draws with relu"
+    slow = {name: replace(law, kind="exponential") for name, law in falling.items()}
+    assert d3.judge(CONFIG, slow)[0].verdict == "fails"
+    faster = ends((-200.0, -100.0), (-190.0, -110.0), (-110.0, -120.0))
+    assert d3.judge(CONFIG, faster)[1].verdict == "fails"
+    unseen = {name: replace(law, kind="undecided") for name, law in falling.items()}
+    assert [each.verdict for each in d3.judge(CONFIG, unseen)[:2]] == ["not tried"] * 2
+
+
+def test_too_few_layers_decide_nothing() -> None:
+    found = d3.run(replace(TINY["d3"][1], layers=2), silent)
+    assert found.verdict == "not tried"
+
+
+def test_the_order_of_gains_does_not_matter() -> None:
     config = replace(TINY["d3"][1], gains=(2.0, 0.5), activations=("relu",))
     assert d3.run(config, silent).verdict == "holds"
 
 
-def test_d3_is_borne_out_by_rising_cubes_alone() -> None:
-    def ends(*values: float, growth: float = 3.0) -> list[Law]:
-        return [Law("doubly exponential", growth, -9.0, last) for last in values]
+def test_a_factor_acts_like_that_of_an_mlp_without_any() -> None:
+    """Both make logits of later layers larger by its square, so both shift the exponent alike."""
+    figures = tiny("d3")[0].key_figures
+    relu, gelu, control = figures.values()
+    assert relu == pytest.approx(control, rel=0.15)
+    assert gelu == pytest.approx(control, rel=0.15)
+    assert control > 50
 
-    assert d3.bears_out(ends(-300.0, -200.0, -200.0))
-    assert not d3.bears_out(ends(-200.0, -300.0))
-    assert not d3.bears_out(ends(-300.0, -200.0, growth=2.8))
+
+def test_scaled_mlps_leave_the_tokens_their_size() -> None:
+    config = TINY["d3"][1]
+    x, token_mask = config.texts()
+    plain = d3._network(config, None)
+    kept = d3._size_kept(plain, d3._network(config, "gelu"), x, token_mask)
+    for one, other in zip(plain.states(x, token_mask), kept.states(x, token_mask), strict=True):
+        sizes = [float(torch.linalg.vector_norm(each.detach())) for each in (one, other)]
+        assert sizes[0] == pytest.approx(sizes[1], rel=1e-9)
 
 
-def test_d3_says_how_steep_the_mlps_are() -> None:
-    sentences = tiny("d3")[0].sentences
-    assert sentences[0].startswith("no MLP")
-    slopes = [float(each.split("at most ")[1].split(",")[0]) for each in sentences[1:]]
-    assert slopes[1] == pytest.approx(4 * slopes[0], rel=0.01)
-    assert slopes[3] == pytest.approx(4 * slopes[2], rel=0.01)
+def test_lipschitz_constants_go_with_the_gain() -> None:
+    (told,) = [each for each in tiny("d3")[0].sentences if each.startswith("Lipschitz")]
+    slopes = [float(part.split()[-1]) for part in told.rstrip(".").split(", ")]
+    assert slopes[1] == pytest.approx(4 * slopes[0], rel=0.1)
+    assert slopes[3] == pytest.approx(4 * slopes[2], rel=0.1)

@@ -1,30 +1,66 @@
 """Path counts of well-known architectures, and wrong ones."""
 
+from dataclasses import replace
+from math import comb
+
 import pytest
+import transformers as hf
 
 from rankscope.experiments.claims import d8
+from rankscope.experiments.progress import silent
 from rankscope.paths import PathCounts
 
 from .small import tiny
 
 
-def test_d8_counts_the_papers_architectures() -> None:
+def test_the_papers_architectures_are_counted() -> None:
     found, _ = tiny("d8")
     gpt3 = found.table.filter(model="GPT-3 (96, 96)")
     assert len(gpt3) == 97
     assert gpt3["value"].sum() == pytest.approx(1.0)
     assert gpt3.sort("value")["length"][-1] == 95  # 96 · 96/97 on average
-    assert len(found.sentences) == 9
     assert "mean length 95.01" in found.sentences[-1]
+    assert "MobileBERT as published (24, 4)" in set(found.table["model"])
 
 
-def test_d8_notices_a_lost_path_and_a_wrong_mean() -> None:
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("DistilBERT", hf.DistilBertConfig()),
+        ("MobileBERT", hf.MobileBertConfig()),
+        ("BERT-base, ViT-B", hf.BertConfig()),
+        ("BERT-base, ViT-B", hf.ViTConfig()),
+    ],
+)
+def test_published_shapes_are_those_of_the_originals(name: str, config) -> None:
+    published = {each: shape for each, _, shape in d8.Config().architectures}
+    assert published[name] == (config.num_hidden_layers, config.num_attention_heads)
+
+
+def test_every_verdict_can_be_reached() -> None:
+    def judged(*architectures):
+        found = d8.run(replace(d8.Config(), architectures=architectures), silent)
+        return found.verdict, found.beyond.verdict
+
+    assert judged(("a", (6, 12), (6, 12))) == ("holds", "holds")
+    few = ("b", (12, 1), (6, 1))  # half of all layers are skipped
+    assert judged(few) == ("fails", "fails")
+    assert judged(few, ("a", (6, 12), (6, 12))) == ("depends", "depends")
+    assert d8.judge(d8.Config(architectures=()), {})[0].verdict == "not tried"
+
+
+def test_a_lost_path_and_a_wrong_law_are_noticed() -> None:
     class Lost(PathCounts):
-        total = property(lambda self: sum(self.counts) - 1)  # type: ignore[assignment]
+        counts = property(lambda _: tuple(comb(6, k) * 12**k - (k == 6) for k in range(7)))  # type: ignore[assignment]
 
     class Short(PathCounts):
-        counts = property(lambda _: (9, 6, 1))  # type: ignore[assignment]
+        counts = property(lambda _: tuple(comb(6, k) * 12 ** (6 - k) for k in range(7)))  # type: ignore[assignment]
 
-    assert d8.as_stated(PathCounts(2, 3))
-    assert not d8.as_stated(Lost(2, 3))
-    assert not d8.as_stated(Short(2, 3))
+    assert d8.as_stated(PathCounts(6, 12))
+    assert not d8.as_stated(Lost(6, 12))
+    assert not d8.as_stated(Short(6, 12))
+
+
+def test_paths_longer_than_half_are_counted_by_hand() -> None:
+    # Of two layers with three heads each: 1, 6 and 9 paths of length 0, 1 and 2.
+    assert d8.longer_than_half(PathCounts(2, 3)) == pytest.approx(9 / 16)

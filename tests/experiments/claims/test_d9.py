@@ -3,22 +3,93 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from rankscope.experiments.claims import d9
+from rankscope.experiments.laws import Law
 from rankscope.experiments.progress import silent
+from rankscope.metrics import residual
+from rankscope.paths import Path, chained_matrices
 
-from ..tiny import Fresh, Inward
-from .small import TINY, tiny
+from ..made import Made
+from .small import DEEP, TINY, _deep_bert, tiny
 
 
-def test_d9_fails_where_no_token_looks_at_another() -> None:
+class Inward(Made):
+    """Every token attends to itself alone: nothing is ever mixed."""
+
+    def load(self, *, seed: int = 0):
+        loaded = super().load(seed=seed)
+        return replace(loaded, network=loaded.network.with_mask("window:0"))
+
+
+INWARD = Inward("inward", make=_deep_bert)
+
+
+def test_it_fails_where_no_token_looks_at_another() -> None:
     config = TINY["d9"][1]
-    assert d9.run(replace(config, models=(Inward("bert"),)), silent).verdict == "fails"
-    both = d9.run(replace(config, models=(Fresh("bert"), Inward("bert"))), silent)
+    assert d9.run(replace(config, models=(INWARD,)), silent).verdict == "fails"
+    both = d9.run(replace(config, models=(DEEP, INWARD)), silent)
     assert both.verdict == "depends"
+    assert "bert (init) bears it out, inward (init) does not" in both.judgement.on
+
+
+def test_every_path_text_and_depth_is_in_the_table() -> None:
     found, _ = tiny("d9")
-    assert len(found.table) == 3 * 2 * 3 * 2  # paths, texts, depths, metrics
-    assert found.table.filter(metric="relative_residual", layer=3)["sample"].n_unique() == 6
-    (quoted,) = found.key_figures.values()
-    ends = found.table.filter(metric="relative_residual", layer=3)["value"]
-    assert quoted == pytest.approx(ends.mean())
+    assert len(found.table) == 3 * 2 * 12 * 2  # paths, texts, depths, metrics
+    (rate,) = found.key_figures.values()
+    assert rate < -0.5
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdict"),
+    [
+        ("exponential", "holds"),
+        ("doubly exponential", "holds"),
+        ("equal", "holds"),
+        ("none", "fails"),
+        ("undecided", "not tried"),
+    ],
+)
+def test_the_law_decides(kind, verdict: str) -> None:
+    judgement, beyond = d9.judge({"a": Law(kind, 1.0, -1.0, -9.0)}, {"a": "BERT"})
+    assert (judgement.verdict, beyond) == (verdict, None)
+    judgement, beyond = d9.judge({"a": Law("none", 1.0, 0.0, 0.0)}, {"a": "Llama"})
+    assert (judgement.verdict, beyond.verdict) == ("not tried", "fails")
+
+
+def test_what_is_chained_is_the_product_as_far_as_that_can_be_seen() -> None:
+    subject = DEEP.subject(TINY["d9"][1]).to(torch.float64)
+    path = Path((0, 1, 2) * 4)
+    patterns = d9._patterns(subject)
+    exact = [
+        values
+        for _, metric, values in d9.chain(patterns, path, subject.token_mask)
+        if metric == "log10_relative_residual"
+    ]
+    plain = chained_matrices(subject.network, subject.x, path, token_mask=subject.token_mask)
+    seen = 0
+    for matrix, found in zip(plain, exact, strict=True):
+        value = residual(matrix, relative=True, token_mask=subject.token_mask)
+        resolved = value > 1e-9
+        seen += int(resolved.sum())
+        torch.testing.assert_close(found[resolved], value.log10()[resolved], rtol=1e-6, atol=1e-6)
+    assert seen > 8
+
+
+def test_a_chain_far_below_the_number_format_goes_on_at_its_rate() -> None:
+    """Of one matrix, powers fall by its second eigenvalue: 0.1 for this one, by hand."""
+    step = torch.tensor([[0.55, 0.45], [0.45, 0.55]], dtype=torch.float64)
+    patterns = [step.view(1, 1, 2, 2)] * 400
+    values = [
+        float(found)
+        for _, metric, found in d9.chain(patterns, Path((0,) * 400), None)
+        if metric == "log10_relative_residual"
+    ]
+    # P^k − ½11ᵀ = ½ 0.1^k (1, −1; −1, 1), whose norm is 0.1^k times that of P^k, which is 1.
+    assert values == pytest.approx([-float(k) for k in range(1, 401)], rel=1e-12)
+
+
+def test_no_path_is_refused() -> None:
+    with pytest.raises(Exception, match="paths=0 leaves nothing"):
+        d9.run(replace(TINY["d9"][1], paths=0), silent)

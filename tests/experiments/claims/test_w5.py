@@ -1,4 +1,4 @@
-"""Rank and cone of real hidden states."""
+"""Rank and cone of real hidden states, beside untrained ones and a null."""
 
 from functools import partial
 from pathlib import Path
@@ -8,7 +8,8 @@ import torch
 
 from rankscope import tables
 from rankscope.experiments import Case
-from rankscope.experiments.claims.w5 import Config, judge, rank_share, run
+from rankscope.experiments.claims.w5 import NULL, TRAINED, TWIN, Config, judge, rank_share, run
+from rankscope.experiments.models import TrainedHere
 
 from ...families.conftest import TINY, lively, minilm
 from ..made import TEXTS, Made
@@ -35,9 +36,16 @@ def flattened(scale: float, common: float) -> torch.nn.Module:
     return model
 
 
-CONE = Made("bert", trained=True, label="cone", make=partial(flattened, 1.0, 2.0))
-NO_RANK = Made("bert", trained=True, label="no rank", make=partial(flattened, 1e-20, 2.0))
-NO_CONE = Made("bert", trained=True, label="no cone", make=untrained)
+class WithTwin(Made):
+    """A model whose untrained twin is the one transformers initialises."""
+
+    def twin(self) -> Case:
+        return Made("bert", label=self.label, make=untrained)
+
+
+CONE = WithTwin("bert", trained=True, label="cone", make=partial(flattened, 1.0, 2.0))
+NO_RANK = WithTwin("bert", trained=True, label="no rank", make=partial(flattened, 1e-20, 2.0))
+NO_CONE = WithTwin("bert", trained=True, label="no cone", make=untrained)
 FRESH = Made("bert", make=untrained)
 
 
@@ -57,9 +65,9 @@ def test_rank_share_counts_real_tokens_only() -> None:
 def test_it_holds_for_a_cone_of_full_rank_and_fails_without_either() -> None:
     cone = found(CONE)
     can_be_shown(cone)
-    assert cone.verdict == "holds"
-    assert cone.sentences[0] == "1 of 1 trained models have full rank and a cone."
-    assert "full rank at every layer" in cone.sentences[1]
+    assert str(cone.judgement) == "holds, tried on cone (pretrained)"
+    assert cone.beyond.verdict == "fails"  # its twin has no cone
+    assert "cone (pretrained), trained: full rank at every layer" in cone.sentences[1]
     lost = found(NO_RANK)
     assert lost.verdict == "fails"
     assert "rank down to 17% of what can be (layer 1)" in lost.sentences[1]  # one of six
@@ -67,14 +75,37 @@ def test_it_holds_for_a_cone_of_full_rank_and_fails_without_either() -> None:
     assert found(CONE, NO_RANK).verdict == "depends"
 
 
-def test_it_is_about_trained_models_and_shows_others_beside() -> None:
-    both = found(FRESH, CONE)
-    assert both.verdict == "holds"
-    assert both.sentences[-1].startswith("Not trained: bert (init): full rank")
-    assert set(both.table["model"]) == {"bert (init)", "cone (pretrained)"}
+def test_untrained_models_alone_are_no_trial_of_it() -> None:
     alone = found(FRESH)
-    assert alone.verdict is None
-    assert alone.sentences[0].startswith("No trained model was tried")
+    assert str(alone.judgement) == (
+        "not tried: no trained model was named; pass one with --pretrained"
+    )
+    assert alone.beyond.verdict == "fails"
+    assert alone.sentences[0].startswith("No trained model was named")
+    assert set(alone.table["variant"]) == {TWIN, NULL}
+
+
+def test_tokens_that_point_anywhere_have_full_rank_and_no_cosine() -> None:
+    null = found(CONE).table.filter(variant=NULL)
+    assert null.filter(metric="rank_share")["value"].min() == 1.0
+    # Means of 15 cosines of 12 features, whose deviation is at most 1/√12.
+    assert null.filter(metric="mean_cosine")["value"].abs().max() < 0.3
+    assert abs(null.filter(metric="mean_cosine")["value"].mean()) < 0.1
+
+
+def made(ranks, cosines, variants=(TRAINED, TRAINED)):
+    """A table of two models with two layers; only the second shows anything."""
+    rows = [
+        (model, variant, layer, 0, metric, value if layer == 2 else 1.0 * (metric == "rank_share"))
+        for model, variant, rank, cosine in zip("ab", variants, ranks, cosines, strict=True)
+        for layer in range(3)
+        for metric, value in (
+            ("rank_share", rank),
+            ("mean_cosine", cosine),
+            ("effective_rank", 4.0),
+        )
+    ]
+    return tables.from_rows(("model", "variant", "layer", "sample", "metric", "value"), rows)
 
 
 @pytest.mark.parametrize(
@@ -87,22 +118,18 @@ def test_it_is_about_trained_models_and_shows_others_beside() -> None:
     ],
 )
 def test_every_verdict_can_be_reached(ranks, cosines, verdict) -> None:
-    models = (Case("a", trained=True), Case("b", trained=True))
-    rows = [
-        (case.name, layer, 0, metric, value if layer == 2 else 1.0 * (metric == "rank_share"))
-        for case, rank, cosine in zip(models, ranks, cosines, strict=True)
-        for layer in range(3)
-        for metric, value in (
-            ("rank_share", rank),
-            ("mean_cosine", cosine),
-            ("effective_rank", 4.0),
-        )
-    ]
-    names = ("model", "layer", "sample", "metric", "value")
-    table = tables.frame(dict(zip(names, zip(*rows, strict=True), strict=True)))
-    got, sentences = judge(Config(models=models), table)
-    assert got == verdict
+    judgement, beyond, sentences = judge(Config(), made(ranks, cosines))
+    assert (judgement.verdict, beyond) == (verdict, None)
     assert len(sentences) == 3
+
+
+def test_the_verdict_says_how_far_it_hangs_on_its_threshold() -> None:
+    _, _, (told, *_) = judge(Config(), made((1.0, 1.0), (0.65, 0.35)))
+    assert told == (
+        "With a cone from a mean cosine of 0.5 the verdict is 'depends', as it is from 0.4 to "
+        "0.6; otherwise: holds from 0.1, holds from 0.2, holds from 0.3, fails from 0.7, fails "
+        "from 0.8, fails from 0.9."
+    )
 
 
 def test_images_of_noise_are_read_where_a_model_sees() -> None:
@@ -111,13 +138,20 @@ def test_images_of_noise_are_read_where_a_model_sees() -> None:
     assert set(seen.table["metric"]) == {"rank_share", "mean_cosine", "effective_rank"}
 
 
+def test_without_a_trained_model_at_hand_one_is_trained_here() -> None:
+    assert Config().models == (TrainedHere(),)
+
+
 def test_pretrained_minilm_keeps_full_rank_in_a_wide_cone(minilm: Path) -> None:
     case = Case(str(minilm), trained=True, label="MiniLM")
     result = steps_of(run, Config(models=(case,), length=32))[0]
-    ranks = result.table.filter(metric="rank_share")["value"]
-    assert ranks.min() == 1.0
-    cosines = result.summary.filter(metric="mean_cosine").sort("layer")["median"].to_list()
+    trained = result.table.filter(variant=TRAINED)
+    assert trained.filter(metric="rank_share")["value"].min() == 1.0
+    summary = tables.summary(trained).filter(metric="mean_cosine")
+    cosines = summary.sort("layer")["median"].to_list()
     assert len(cosines) == 7
     assert 0.15 < cosines[-1] < 0.5
     assert cosines[0] < cosines[-1]
     assert result.verdict == "fails"
+    twin = result.summary.filter(variant=TWIN, metric="mean_cosine", layer=6)["median"].item()
+    assert twin > cosines[-1]  # an untrained model points into a narrower cone

@@ -104,8 +104,8 @@ def as_stated(found: PathCounts) -> bool:
     expected = found.layers * found.heads / (found.heads + 1)
     largest = max(range(len(found.counts)), key=lambda length: found.counts[length])
     counts_agree = all(
-        isclose(proportion, law, rel_tol=_NEAR, abs_tol=1e-300)
-        for proportion, law in zip(found.proportions, _binomial(found), strict=True)
+        isclose(count / found.total, law, rel_tol=_NEAR, abs_tol=1e-300)
+        for count, law in zip(found.counts, _binomial(found), strict=True)
     )
     return counts_agree and longer_than_half(found) > 0.5 and abs(largest - expected) <= 1
 

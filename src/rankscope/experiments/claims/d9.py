@@ -136,7 +136,8 @@ def chain(
         largest = rest.abs().amax((1, 2))
         rest = rest / largest.clamp(min=1e-300)[:, None, None]
         log10 = log10 + largest.log10()
-        size = matrix_norm(rest, "composite").log10() - matrix_norm(product, "composite").log10()
+        whole = matrix_norm(product * valid, "composite")
+        size = matrix_norm(rest, "composite").log10() - whole.log10()
         yield depth, _RESIDUAL, torch.where(log10.isneginf(), -math.inf, log10 + size)
         yield depth, _PROMISED, dobrushin(step.unsqueeze(1), token_mask=token_mask)[:, 0]
 
