@@ -16,11 +16,18 @@ from .small import TINY, tiny
 def test_d1_depends_on_what_counts_as_rounding() -> None:
     """Each network misses by something: a tolerance of nothing is kept by none."""
     found, _ = tiny("d1")
-    worst = found.table.group_by("model").agg(pl.max("value"))["value"].sort()
-    between = (worst[0] + worst[-1]) / 2
+    worst = dict(found.table.group_by("model").agg(pl.max("value")).rows())
     config = TINY["d1"][1]
-    assert d1.run(replace(config, tolerance=between), silent).verdict == "depends"
-    assert d1.run(replace(config, tolerance=0.0), silent).verdict == "fails"
+    stated, others = (
+        sorted(value for kind, value in worst.items() if (kind in d1.STATED) is side)
+        for side in (True, False)
+    )
+    between = replace(config, tolerance=(stated[0] + stated[-1]) / 2)
+    assert d1.run(between, silent).verdict == "depends"
+    among_others = replace(config, tolerance=(others[0] + others[-1]) / 2)
+    assert d1.run(among_others, silent).beyond.verdict == "depends"
+    none = d1.run(replace(config, tolerance=0.0), silent)
+    assert (none.verdict, none.beyond.verdict) == ("fails", "fails")
 
 
 def test_d1_notices_a_lost_path() -> None:

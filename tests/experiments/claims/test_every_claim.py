@@ -3,11 +3,12 @@
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rankscope import figures
+from rankscope import figures, records
 from rankscope.deep import deep_trace
 from rankscope.errors import InputError
 from rankscope.experiments import depths
@@ -45,8 +46,23 @@ def test_a_result_can_be_named_written_and_drawn(name: str) -> None:
     json.dumps(found.provenance)
     assert set(found.shown) <= set(found.table["metric"])
     assert all(math.isfinite(value) for value in found.key_figures.values())
-    (drawing,) = found.drawings
-    figures.draw(drawing, found)
+    assert found.key_figures
+    assert found.drawings
+    for drawing in found.drawings:
+        figures.draw(drawing, found)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_result_that_is_read_back_is_the_same(name: str, tmp_path: Path) -> None:
+    found, _ = tiny(name)
+    again = records.read(records.write(found, tmp_path / "kept.parquet"))
+    assert again.table.equals(found.table)
+    assert json.dumps(again.provenance) == json.dumps(found.provenance)
+    for each in ("id", "title", "question", "source", "sentences", "shown", "key_figures"):
+        assert getattr(again, each) == getattr(found, each)
+    assert (again.judgement, again.beyond) == (found.judgement, found.beyond)
+    for one, other in zip(again.drawings, found.drawings, strict=True):
+        assert figures.draw(one, again).to_dict() == figures.draw(other, found).to_dict()
 
 
 @pytest.mark.parametrize("name", [name for name in TINY if name not in ("d5", "d8", "d9")])
@@ -77,7 +93,7 @@ def test_models_called_alike_stay_apart_and_none_is_refused(name: str) -> None:
         "bert (init)",
         "bert (init) 2",
     ]
-    assert len(found.sentences) == 2
+    assert sum(each.startswith("bert (init)") for each in found.sentences) == 2
     with pytest.raises(InputError, match="no model to try"):
         module.run(replace(config, models=()), silent)
 
@@ -85,9 +101,9 @@ def test_models_called_alike_stay_apart_and_none_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", ["d5", "d9"])
 def test_the_papers_models_are_tried_unless_others_are_named(name: str) -> None:
     config = TINY[name][0].Config()
-    assert config.models == (Case("bert-base"), Case("albert-base-v2"), Case("xlnet-base"))
+    assert config.models[:3] == (Case("bert-base"), Case("albert-base-v2"), Case("xlnet-base"))
     assert config.texts is None
-    assert config.samples == {"d5": 32, "d9": 1}[name]
+    assert config.samples == {"d5": 8, "d9": 1}[name]
 
 
 @pytest.mark.parametrize(
@@ -95,10 +111,10 @@ def test_the_papers_models_are_tried_unless_others_are_named(name: str) -> None:
     [
         ("d1", {"kinds": ("nonsense",)}, "no kind of network 'nonsense'; choose pure attention"),
         ("d1", {"kinds": ()}, "no table to join"),
-        ("d2", {"heads": ()}, "no table to join"),
-        ("d3", {"gains": ()}, "gains is empty"),
-        ("d3", {"activations": ()}, "no case was tried"),
-        ("d8", {"architectures": ()}, "no case was tried"),
+        ("d2", {"heads": ()}, "at least one number of heads"),
+        ("d3", {"gains": ()}, "at least one activation and one gain"),
+        ("d3", {"activations": ()}, "at least one activation and one gain"),
+        ("d8", {"architectures": ()}, "architectures is empty"),
         ("d9", {"paths": 0}, "paths=0"),
         ("n1", {"patterns": ()}, "no table to join"),
     ],

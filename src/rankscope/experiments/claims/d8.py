@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import isclose
 
 from rankscope import tables
+from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.numerals import short
 from rankscope.paths import PathCounts, count_paths
@@ -41,6 +42,8 @@ class Config(kit.Config):
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Count the paths of each length, and hold the counts against the mean the statement names."""
+    if not config.architectures:
+        raise InputError("architectures is empty; give at least one to count the paths of.")
     counted = {
         _name(name, stated): count_paths(*stated) for name, stated, _ in config.architectures
     }
