@@ -692,6 +692,44 @@ _OTHERS: Final = (
         "Rounding, if the computation is right",
         "By how much two computations of the same hidden state differ, over its norm.",
     ),
+    Metric(
+        "token_accuracy",
+        "Token accuracy",
+        "right tokens / all tokens",
+        "linear",
+        "What paths of one length know alone",
+        "The share of tokens labelled rightly when only paths of one length, and the biases, reach "
+        "the readout.",
+        includes=(0.0, 1.0),
+    ),
+    Metric(
+        "whole_accuracy",
+        "Accuracy of the whole network",
+        "right tokens / all tokens",
+        "linear",
+        "1 = every token labelled rightly",
+        "The share of tokens a trained network labels rightly, on new examples or, where random "
+        "labels are memorised, on those.",
+        includes=(0.0, 1.0),
+    ),
+    Metric(
+        "train_accuracy",
+        "Accuracy in training",
+        "right tokens / all tokens",
+        "linear",
+        "1 = every token labelled rightly",
+        "The share of tokens a network labels rightly of what it was trained on, when it stopped.",
+        includes=(0.0, 1.0),
+    ),
+    Metric(
+        "log10_distance",
+        "Distance of the two points",
+        "‖x − y‖",
+        "exponent",
+        "Falling = the points move together",
+        "The Euclidean distance of two points in the plane.",
+        "down",
+    ),
 )
 
 METRICS: Final[dict[str, Metric]] = {

@@ -9,14 +9,24 @@ from rankscope.training import LanguageConfig, Recipe, small_language_model
 from rankscope.training import _language as language
 
 TINY = LanguageConfig(
-    layers=1, heads=2, width=16, length=12, copies=2, recipe=Recipe(150, 8, learning_rate=0.01)
+    layers=1, heads=2, width=16, length=12, copies=8, recipe=Recipe(60, 8, warmup=5, learning_rate=0.01)
 )
+
+
+@pytest.fixture(autouse=True)
+def few_passages(monkeypatch):
+    """So little to read that it is learnt at once."""
+    texts = ["A rose is a rose, and a flower.", "One and one is two; two and two are four."]
+    monkeypatch.setattr(language, "passages", lambda: texts)
+    language._TRAINED.clear()
+    yield
+    language._TRAINED.clear()
 
 
 def test_it_learns_and_reads_texts():
     seen: list[float] = []
     found = small_language_model(3, config=TINY, on_step=seen.append)
-    assert found.accuracy > 1.2 * found.chance
+    assert found.accuracy > 2 * found.chance
     assert seen[-1] == 1.0
     network, x, token_mask = found.read(["a rose is a flower", "one"], length=6)
     assert x.shape == (2, 6, 16)

@@ -1,5 +1,6 @@
 """What is trained: inputs → hidden states → our network → one readout per token."""
 
+import copy
 from typing import Self
 
 import torch
@@ -90,6 +91,10 @@ class SequenceModel(nn.Module):
         """The network's input."""
         x: Hidden = self.encoder(inputs)
         return x if self.positions is None else x + self.positions[: x.shape[1]]
+
+    def double(self) -> Self:
+        """A float64 copy; like a network's ``double`` it leaves this one as it is."""
+        return copy.deepcopy(self).to(torch.float64)
 
 
 def _linear(weight: Tensor) -> nn.Linear:

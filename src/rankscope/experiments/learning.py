@@ -1,0 +1,143 @@
+"""The trained tasks of Dong et al. 2021, figure 4: what is learnt, on what, and how well."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from rankscope.experiments.progress import OnStep
+from rankscope.network import Spec
+from rankscope.training import (
+    IGNORED,
+    Classify,
+    Examples,
+    Hull,
+    Memorisation,
+    Recipe,
+    SequenceModel,
+    Sorting,
+    Trained,
+    train,
+)
+
+SORTING, HULL, MEMORISATION = "sorting", "convex hull", "memorisation"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The network for a task, how much it is shown, and when the task counts as learnt."""
+
+    heads: int
+    width: int
+    recipe: Recipe
+    examples: int
+    evaluated: int
+    """Examples on which accuracies are taken: new ones, or of what is memorised the first."""
+    learnt: float
+    """The accuracy on them from which on the task is learnt."""
+    tokens: int
+
+    def spec(self, layers: int, mlp_ratio: float) -> Spec:
+        """Attention and skips, with LayerNorm after each sum, as in the paper's code."""
+        return Spec(
+            layers,
+            self.heads,
+            self.width,
+            mlp_ratio=mlp_ratio,
+            norm_place="post",
+            init="xavier",
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """A task with its examples for one seed, and the model that is to learn it."""
+
+    train: Examples
+    evaluate: Examples
+    model: SequenceModel
+    ordered: bool
+    """Whether a position means something, so that a guess may depend on it."""
+
+    def chance(self) -> float:
+        """The accuracy of the best guess that does not look at the input."""
+        targets = self.evaluate.targets
+        columns = targets.T if self.ordered else targets.reshape(1, -1)
+        counted = [column[column != IGNORED] for column in columns]
+        right = sum(int(each.bincount().max()) for each in counted if len(each))
+        return right / sum(map(len, counted))
+
+    def accuracy(self, outputs: Tensor) -> float:
+        """The share of tokens whose output is largest at their label."""
+        labels = self.evaluate.targets
+        right = (outputs.argmax(-1) == labels)[labels != IGNORED]
+        return float(right.double().mean())
+
+
+def lesson(
+    task: str, plan: Plan, seed: int, *, spec: Spec, sentences: Sequence[str] = ()
+) -> Lesson:
+    """What one seed learns of a task."""
+    if task == SORTING:
+        sorting = Sorting(tokens=plan.tokens)
+        model = SequenceModel.random(
+            spec, outputs=sorting.symbols, symbols=sorting.symbols, positions=plan.tokens, seed=seed
+        )
+        drawn = [sorting.draw(n, seed, why) for n, why in _sizes(plan)]
+        return Lesson(drawn[0], drawn[1], model, ordered=True)
+    if task == HULL:
+        model = SequenceModel.random(spec, outputs=2, coordinates=2, seed=seed)
+        drawn = [Hull(plan.tokens).draw(n, seed, why) for n, why in _sizes(plan)]
+        return Lesson(drawn[0], drawn[1], model, ordered=False)
+    return _memorise(plan, seed, spec, sentences)
+
+
+TASKS: Final = (MEMORISATION, SORTING, HULL)
+"""In the paper's order."""
+
+
+def learn(
+    lessons: Sequence[Lesson], plan: Plan, seeds: Sequence[int], device: str, on_step: OnStep
+) -> list[Trained]:
+    """Train the models of all seeds at once."""
+    return train(
+        [each.model for each in lessons],
+        Classify(),
+        [each.train for each in lessons],
+        plan.recipe,
+        seeds=seeds,
+        device=resolve_device(device),
+        on_step=on_step,
+    )
+
+
+def resolve_device(device: str) -> str:
+    """``auto`` is a GPU where there is one."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return device
+
+
+def _sizes(plan: Plan) -> tuple[tuple[int, str], tuple[int, str]]:
+    return (plan.examples, "training"), (plan.evaluated, "evaluation")
+
+
+def _memorise(plan: Plan, seed: int, spec: Spec, sentences: Sequence[str]) -> Lesson:
+    """The first sentences with two random labels; what is memorised is what is asked for."""
+    chosen = tuple(sentences[: plan.examples])
+    examples = Memorisation(chosen, tokens=plan.tokens).draw(seed)
+    model = SequenceModel.random(
+        spec,
+        outputs=2,
+        symbols=int(examples.inputs.max()) + 1,
+        positions=examples.inputs.shape[1],
+        seed=seed,
+    )
+    asked = slice(plan.evaluated)
+    mask = examples.token_mask
+    evaluated = Examples(
+        examples.inputs[asked], examples.targets[asked], None if mask is None else mask[asked]
+    )
+    return Lesson(examples, evaluated, model, ordered=True)
