@@ -637,6 +637,17 @@ _OTHERS: Final = (
         includes=(0.0, 1.0),
     ),
     Metric(
+        "share_above_rank_one",
+        "Starts above rank one",
+        "share of starts",
+        "linear",
+        "0 = all tend to one direction",
+        "The share of starts whose tokens differ and whose second singular value is more than a "
+        "hundredth of the first; tokens at two opposite poles have rank one.",
+        "down",
+        includes=(0.0, 1.0),
+    ),
+    Metric(
         "stable_rank_apart",
         "Stable rank of runs that stay apart",
         "Σσ² / max σ²",

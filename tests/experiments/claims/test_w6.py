@@ -1,0 +1,150 @@
+"""Tokens that stay above rank one: the derived equilibrium, the shares, and each outcome."""
+
+import math
+from dataclasses import replace
+
+import polars as pl
+import pytest
+import torch
+from scipy.optimize import brentq
+
+from rankscope import tables
+from rankscope.experiments.claims import w6
+from rankscope.experiments.claims._norm_dynamics import Dynamics, build, starts
+from rankscope.experiments.progress import silent
+from rankscope.theory import equilibrium_at
+
+from ..shown import can_be_shown, steps_of
+
+TINY = w6.Config(
+    starts=40,
+    layers=30,
+    every=10,
+    draws=2,
+    suitable=(Dynamics("two", tokens=2),),
+    controls=(Dynamics("orthogonal values", "orthogonal"),),
+    others=(Dynamics("random values", "random", "random", 4, 3, strength=1.0),),
+)
+
+
+def test_the_derived_equilibrium_has_rank_two_and_the_derived_multipliers() -> None:
+    case = Dynamics("two", tokens=2)
+    decay, strength, avoidance = case.decay, case.strength, case.avoidance
+
+    def weight(angle: float) -> float:
+        return math.exp(-strength * (math.sin(angle) - avoidance * (1 + math.cos(angle))))
+
+    angle = brentq(lambda phi: (1 - decay) * math.cos(phi) - weight(phi), 0.3, 1.2, xtol=1e-14)
+    c, s = math.cos(angle), math.sin(angle)
+    x = torch.tensor([[1.0, 0.0], [-c, s]], dtype=torch.float64)
+    found = equilibrium_at(build(case, 1, 0), x, polish=False)
+    assert found.residual < 1e-12
+    assert found.rank == 2
+    second = (decay * c**2 + s**2 - strength * weight(angle) * s * (c + avoidance * s)) / decay
+    assert angle == pytest.approx(0.5709, abs=1e-4)
+    assert second == pytest.approx(-0.355, abs=1e-3)
+    assert found.stable
+    assert found.stability.radius == pytest.approx(max(decay, abs(second)), rel=1e-6)
+
+
+def test_matrices_are_what_their_names_say() -> None:
+    network = build(Dynamics("skewed", "skewed", "uniform", decay=0.5), 1, 0)
+    values = network.blocks[0].attention.value.weight.T.detach()
+    assert sorted(torch.linalg.eigvals(values).real.tolist()) == pytest.approx([0.5, 1.0])
+    left = torch.linalg.eig(values.T).eigenvectors.real
+    assert abs(float(left[:, 0] @ left[:, 1])) == pytest.approx(0.9)
+    assert network.blocks[0].attention.query.weight.abs().max() == 0
+    turned = build(Dynamics("turned", width=4), 1, 0).blocks[0].attention.query.weight.T.detach()
+    assert torch.equal(turned + turned.T, -2 * 8.0 * 0.2 * torch.eye(4).double())
+    orthogonal = build(Dynamics("o", "orthogonal", width=5), 2, 3).blocks
+    one = orthogonal[0].attention.value.weight.detach()
+    torch.testing.assert_close(one @ one.T, torch.eye(5).double())
+    assert torch.equal(one, orthogonal[1].attention.value.weight)
+    fresh = build(Dynamics("f", "random", "random", fresh=True), 2, 3).blocks
+    assert not torch.equal(*(block.attention.value.weight for block in fresh))
+
+
+def test_starts_are_uniform_on_the_sphere() -> None:
+    x = starts(Dynamics("x", tokens=50, width=3), 40, 0)
+    torch.testing.assert_close(x.norm(dim=-1), torch.ones(40, 50).double())
+    assert x.mean((0, 1)).abs().max() < 0.05
+    assert not torch.equal(x, starts(Dynamics("x", tokens=50, width=3), 40, 1))
+
+
+def test_shares_are_those_of_a_plain_iteration() -> None:
+    """From the equations alone, without networks and scaled arithmetic."""
+    (case,) = TINY.suitable
+    rows, _ = w6.follow(TINY, case, silent)
+    x = starts(case, TINY.starts, TINY.seed)
+    values = torch.diag(torch.tensor([1.0, case.decay]).double())
+    scores = case.strength * torch.tensor([[-0.2, 1.0], [-1.0, -0.2]]).double()
+    for _ in range(4 * TINY.layers):
+        logits = (x @ scores @ x.mT).masked_fill(torch.ones(2, 2).triu(1).bool(), -math.inf)
+        x = logits.softmax(-1) @ x @ values
+        x = x / x.norm(dim=-1, keepdim=True)
+    ratio = torch.linalg.svdvals(x)
+    share = (ratio[:, 1] > 0.01 * ratio[:, 0]).double().mean().item()
+    ends = {metric: value for _, layer, metric, value in rows if layer == 4 * TINY.layers}
+    assert 0.02 < share < 0.5
+    assert ends[w6.ABOVE] == ends[w6.APART] == pytest.approx(share)
+    assert ends[w6.RADIUS] == pytest.approx(0.7, rel=1e-6)
+
+
+def test_the_run_holds_can_be_shown_and_repeated() -> None:
+    found, seen = steps_of(w6.run, replace(TINY, layers=20))
+    assert seen[-1] == 1.0
+    can_be_shown(found)
+    assert found.verdict == "holds"
+    assert str(found.beyond) == "fails"
+    fewer = replace(TINY, layers=10, controls=(), others=())
+    once, again, other = (w6.run(replace(fewer, seed=seed), silent).table for seed in (0, 0, 1))
+    assert once.equals(again)
+    assert not once.equals(other)
+
+
+def made_up(two: tuple[float, float], control: float, other: float) -> pl.DataFrame:
+    (suitable,), (orthogonal,), (random,) = TINY.suitable, TINY.controls, TINY.others
+    shares = {suitable.name: two, orthogonal.name: (control,) * 2, random.name: (other,) * 2}
+    return tables.from_rows(
+        ("variant", "layer", "metric", "value"),
+        [
+            (name, layer, metric, value)
+            for name, ends in shares.items()
+            for layer, value in zip((30, 120), ends, strict=True)
+            for metric in (w6.ABOVE, w6.APART)
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "verdict", "beyond"),
+    [
+        (made_up((0.3, 0.3), 0.0, 0.0), "holds, for 30% to 30% of random starts", "fails"),
+        (made_up((0.3, 0.2), 0.0, 0.1), "depends", "holds"),  # still leaving
+        (made_up((0.01, 0.01), 0.0, 0.1), "depends", "holds"),  # no general class
+        (made_up((0.3, 0.3), 0.1, 0.1), "depends", "holds"),  # orthogonal values stay apart
+        (made_up((0.0, 0.0), 0.1, 0.1), "fails", "holds"),
+    ],
+)
+def test_each_outcome(table: pl.DataFrame, verdict: str, beyond: str) -> None:
+    judgement, further, sentences = w6.judge(TINY, table)
+    assert str(judgement).startswith(verdict)
+    assert str(further) == beyond
+    assert all(sentence.endswith(".") for sentence in sentences)
+
+
+def test_some_of_the_other_cases_are_named() -> None:
+    names = {"full mask": True, "LayerNorm": True, "random": False}
+    assert (
+        w6._on(names) == "the case: full mask, LayerNorm keep a share above rank one; random none"
+    )
+
+
+def test_poles_differ_and_are_not_above_rank_one() -> None:
+    """Attention that prefers itself: tokens end at ±x."""
+    case = Dynamics("poles", tokens=4, avoidance=-3.0, strength=3.0)
+    rows, _ = w6.follow(replace(TINY, starts=20), case, silent)
+    ends = {metric: value for _, layer, metric, value in rows if layer == 120}
+    assert ends[w6.APART] > 0.3
+    assert ends[w6.ABOVE] == 0.0
+    assert ends[w6.STABLE] == pytest.approx(1.0, abs=1e-3)
