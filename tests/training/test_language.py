@@ -9,7 +9,12 @@ from rankscope.training import LanguageConfig, Recipe, small_language_model
 from rankscope.training import _language as language
 
 TINY = LanguageConfig(
-    layers=1, heads=2, width=16, length=12, copies=8, recipe=Recipe(60, 8, warmup=5, learning_rate=0.01)
+    layers=1,
+    heads=2,
+    width=16,
+    length=12,
+    copies=8,
+    recipe=Recipe(60, 8, warmup=5, learning_rate=0.01),
 )
 
 

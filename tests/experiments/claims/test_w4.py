@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from rankscope.experiments.claims.w4 import Config, judge, run
+from rankscope.experiments.claims.w4 import Config, judge, judge_stability, run
 from rankscope.theory import every_rank
+from rankscope.theory.equilibria import Stability
 
 from ..shown import can_be_shown, steps_of
 
@@ -30,10 +31,19 @@ def built():
     return {tokens: every_rank(tokens).equilibria for tokens in (2, 3)}
 
 
+def test_what_was_built_is_not_where_tokens_end(built) -> None:
+    assert judge_stability(built).verdict == "fails"
+    calm = {2: tuple(replace(each, stability=Stability(0.5, 0.4, 0.6)) for each in built[2])}
+    assert judge_stability(calm).verdict == "holds"
+    assert judge_stability({**built, **calm}).verdict == "depends"
+
+
 def test_every_verdict_can_be_reached(built) -> None:
-    assert judge(SMALL, built) == "holds"
+    assert judge(SMALL, built).verdict == "holds"
     moved = tuple(replace(each, residual=1e-3) for each in built[3])
-    assert judge(SMALL, {**built, 3: moved}) == "depends"
-    assert judge(SMALL, {3: moved}) == "fails"
-    assert judge(SMALL, {3: built[3][:-1]}) == "fails"  # no equilibrium of full rank
-    assert judge(replace(SMALL, equal=0.0), built) == "fails"  # nothing is equal to the last digit
+    assert judge(SMALL, {**built, 3: moved}).verdict == "depends"
+    assert judge(SMALL, {3: moved}).verdict == "fails"
+    assert judge(SMALL, {3: built[3][:-1]}).verdict == "fails"  # no equilibrium of full rank
+    assert (
+        judge(replace(SMALL, equal=0.0), built).verdict == "fails"
+    )  # nothing is equal to the last digit

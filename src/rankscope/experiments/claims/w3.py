@@ -21,6 +21,7 @@ from rankscope.theory import second_eigenvalue
 from rankscope.tracing import Trace
 
 ENTRY = kit.entry("W3")
+_BEYOND = "tokens that no half-space holds, and values that are not orthogonal"
 RING = "ring"
 """A mask beside those that have names everywhere."""
 HALF, PAIRS, AROUND = "half-space", "opposite pairs", "around a circle"
@@ -103,7 +104,11 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     table = tables.joined(
         {panel: tables.joined(by_mask) for panel, by_mask in parts.items()}, column="model"
     )
-    judgement, sentences = judge(config, table)
+    judgement, beyond, sentences = judge(config, table)
+    slowest = max(
+        (found.rate for one, found in laws(config, table).items() if one in config.covered),
+        default=math.nan,
+    )
     return ENTRY.result(
         config,
         question="Do tokens that start in one half-space end at one point, and how fast?",
@@ -112,6 +117,8 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         about={"residuals": "Frobenius norm"},
         notes=depths.doubts({str(one): traced for one, traced in traces.items()}),
         judgement=judgement,
+        beyond=beyond,
+        key_figures={"slowest of the covered runs, decades a layer": slowest},
         drawings=(
             kit.Drawing(
                 "by_depth",
@@ -124,12 +131,24 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     )
 
 
-def judge(config: Config, table: pl.DataFrame) -> tuple[kit.Judgement, tuple[str, ...]]:
-    """The verdict on the covered runs, and a sentence for every run."""
+def judge(
+    config: Config, table: pl.DataFrame
+) -> tuple[kit.Judgement, kit.Judgement, tuple[str, ...]]:
+    """On the covered runs, on the contrasts, and a sentence for every run."""
     found = laws(config, table)
-    collapsed = {str(one): found[one].kind in _COLLAPSES for one in config.covered}
-    return kit.judged(ENTRY.domain, collapsed), tuple(
-        _sentence(config, one, found[one]) for one in config.runs
+    covered, contrasts = (
+        {str(one): found[one].kind in _COLLAPSES for one in runs if found[one].kind != "undecided"}
+        for runs in (config.covered, config.contrasts)
+    )
+    staying = [
+        case.removeprefix("beyond the claim: ") for case, fell in contrasts.items() if not fell
+    ]
+    differ = 0 < len(staying) < len(contrasts)
+    on = f"start and values (not {'; '.join(staying)})" if differ else ""
+    return (
+        kit.judged(ENTRY.domain, covered),
+        kit.judged(_BEYOND, contrasts, on),
+        tuple(_sentence(config, one, found[one]) for one in config.runs),
     )
 
 

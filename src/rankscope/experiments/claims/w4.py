@@ -55,6 +55,13 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         sentences=sentences,
         table=tables.from_rows(("variant", "parameter", "setting", "metric", "value"), rows),
         judgement=judge(config, built),
+        beyond=judge_stability(built),
+        key_figures={
+            "largest rank built": max(each.rank for found in built.values() for each in found),
+            "largest move by a step": max(
+                each.residual for found in built.values() for each in found
+            ),
+        },
         drawings=(kit.Drawing("by_setting", "A panel for what was varied.", _METRIC),),
     )
 
@@ -72,6 +79,19 @@ def judge(config: Config, built: Mapping[int, Sequence[Equilibrium]]) -> kit.Jud
             f"{tokens} tokens": [each.rank for each in found] == list(range(1, tokens + 1))
             and all(each.residual < config.equal for each in found)
             for tokens, found in built.items()
+        },
+    )
+
+
+def judge_stability(built: Mapping[int, Sequence[Equilibrium]]) -> kit.Judgement:
+    """Whether the equilibria of rank two and more that were built are where tokens would end."""
+    return kit.judged(
+        "the same equilibria, asked to be stable",
+        {
+            f"{tokens} tokens, rank {each.rank}": each.stable
+            for tokens, found in built.items()
+            for each in found
+            if each.rank > 1
         },
     )
 
