@@ -7,7 +7,15 @@ import pytest
 import torch
 
 from rankscope import Spec
-from rankscope.experiments.circle import arcs, folded, log10_distances, next_places, trajectory
+from rankscope.experiments.circle import (
+    arcs,
+    as_tokens,
+    deep_distances,
+    folded,
+    log10_distances,
+    next_places,
+    trajectory,
+)
 from rankscope.streams import stream
 from rankscope.training import SequenceModel
 
@@ -56,7 +64,7 @@ def test_the_folded_layer_is_the_step_in_the_plane(kind):
     network = folded(model, skip=skip)
     now = torch.randn(3, 2, 2, generator=stream(1, "places"), dtype=torch.float64)
     then = exact(now) + (now if skip else 0.0)
-    assert torch.allclose(network(exact.embed(now)), exact.embed(then), atol=1e-12)
+    assert torch.allclose(network(as_tokens(now, 8)), as_tokens(then, 8), atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -64,7 +72,7 @@ def test_scaled_distances_are_those_of_plain_arithmetic_where_that_resolves_them
     model, skip = made(kind)
     places = trajectory(model, 12, skip=skip)
     plain = torch.linalg.vector_norm(places[:, 0] - places[:, 1], dim=-1).log10().tolist()
-    scaled = list(log10_distances(model, 12, skip=skip))
+    scaled = log10_distances(deep_distances(model, 12, skip=skip))
     assert scaled[0] == pytest.approx(math.log10(0.6), abs=1e-12)
     compared = [(one, other) for one, other in zip(scaled, plain, strict=True) if other > -9]
     assert len(compared) >= 3
@@ -76,7 +84,7 @@ def test_distances_far_below_floats_are_those_of_many_digits():
     """The pure step once more, in 1,200 digits."""
     model, _ = made("pure")
     exact = model.double()
-    scaled = list(log10_distances(model, 6, skip=False))
+    scaled = log10_distances(deep_distances(model, 6, skip=False))
     assert scaled[-1] < -40
     with mpmath.workdps(1200):
         as_mp = lambda tensor: mpmath.matrix(tensor.tolist())  # noqa: E731

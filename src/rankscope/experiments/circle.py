@@ -2,7 +2,6 @@
 
 import copy
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import cast
 
@@ -10,12 +9,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from rankscope.deep import deep_states
+from rankscope.deep import deep_trace
 from rankscope.network import Block, Network
+from rankscope.tracing import Trace
 from rankscope.training import Examples, SequenceModel
 
 RADIUS = 0.3
-_LOG_10 = math.log(10)
 
 
 def arcs(steps: int) -> Float[Tensor, "place point 2"]:
@@ -33,24 +32,38 @@ def next_places(steps: int, *, skip: bool) -> Examples:
 
 
 def folded(model: SequenceModel, *, skip: bool) -> Network:
-    """A model's step in the plane as one layer, which leads from hidden state to hidden state.
+    """A model's step in the plane as one layer, whose tokens are places followed by zeros.
 
-    With the encoder ``x ↦ E x + e`` and the readout ``h ↦ D h + d``, the hidden state of the next
-    place is ``E(D layer(h) + d) + e``, so ``E D`` goes into the layer's last matrix and the rest
-    into its bias. With a skip it is ``h + E(D layer(h) + d)``: the place keeps its ``e``.
+    With the encoder ``x ↦ E x + e``, ``E`` goes into the matrices of queries, keys and values and
+    ``e`` into their biases; the readout goes into the last matrix and its bias.
     """
     model = model.double()
     network = copy.deepcopy(model.network)
     block = cast(Block, network.blocks[0])
     encoder, readout = cast(nn.Linear, model.encoder), cast(nn.Linear, model.readout)
-    last = cast(nn.Linear, block.attention.output if block.mlp is None else block.mlp.down)
+    attention = block.attention
+    last = cast(nn.Linear, attention.output if block.mlp is None else block.mlp.down)
     with torch.no_grad():
-        both = encoder.weight @ readout.weight
-        bias = both @ last.bias + encoder.weight @ readout.bias
-        last.weight.copy_(both @ last.weight)
-        last.bias.copy_(bias if skip else bias + encoder.bias)
+        for part in (attention.query, attention.key, attention.value):
+            first = cast(nn.Linear, part)
+            first.bias.add_(first.weight @ encoder.bias)
+            first.weight.copy_(_padded(first.weight @ encoder.weight, first.weight))
+        last.bias.copy_(_padded(readout.weight @ last.bias + readout.bias, last.bias))
+        last.weight.copy_(_padded(readout.weight @ last.weight, last.weight))
     spec = replace(network.spec, skip=skip)
-    return Network(spec, [Block(spec, attention=block.attention, mlp=block.mlp, norms={})])
+    return Network(spec, [Block(spec, attention=attention, mlp=block.mlp, norms={})])
+
+
+def as_tokens(places: Tensor, width: int) -> Tensor:
+    """Places in the plane as tokens of a folded layer."""
+    return torch.nn.functional.pad(places, (0, width - places.shape[-1]))
+
+
+def _padded(small: Tensor, like: Tensor) -> Tensor:
+    """A matrix or a bias with zeros where another one of its kind has more."""
+    whole = torch.zeros_like(like)
+    whole[tuple(slice(size) for size in small.shape)] = small
+    return whole
 
 
 @torch.no_grad()
@@ -64,16 +77,18 @@ def trajectory(model: SequenceModel, times: int, *, skip: bool) -> Float[Tensor,
     return torch.cat(places)
 
 
-def log10_distances(model: SequenceModel, times: int, *, skip: bool) -> Iterator[float]:
+def deep_distances(model: SequenceModel, times: int, *, skip: bool) -> Trace:
     """The distance of the two points before the first step and after each, in scaled arithmetic.
 
-    The difference of two hidden states is ``E (x − y)``, and ``E`` has a left inverse.
+    A deep trace of the step repeated; ``log10_distances`` reads the distances off it.
     """
     network = folded(model, skip=skip).repeat(times)
-    exact = model.double()
-    to_plane = torch.linalg.pinv(cast(nn.Linear, exact.encoder).weight.detach())
-    for _, state in deep_states(network, exact.embed(arcs(1)[:1])):
-        first, second = state.mantissa[0]
-        apart = float(torch.linalg.vector_norm(to_plane @ (first - second)))
-        log = math.log10(apart) if apart > 0 else -math.inf
-        yield log + float(state.log_scale[0]) / _LOG_10
+    start = as_tokens(arcs(1)[:1], network.spec.width)
+    return deep_trace(network, start, norm="fro")
+
+
+def log10_distances(traced: Trace) -> list[float]:
+    """The residual of two points about their mean is their distance over √2."""
+    names, values = traced.columns["metric"], traced.columns["value"]
+    logs = [v for name, v in zip(names, values, strict=True) if name == "log10_residual"]
+    return [float(log) + math.log10(2) / 2 for log in logs]

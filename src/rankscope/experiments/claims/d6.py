@@ -13,7 +13,15 @@ from torch import Tensor
 from rankscope import tables
 from rankscope.errors import InputError
 from rankscope.experiments import kit
-from rankscope.experiments.circle import RADIUS, arcs, log10_distances, next_places, trajectory
+from rankscope.experiments.circle import (
+    RADIUS,
+    arcs,
+    deep_distances,
+    log10_distances,
+    next_places,
+    trajectory,
+)
+from rankscope.experiments.depths import Measured, doubts
 from rankscope.network import Spec
 from rankscope.numerals import power_of_ten
 from rankscope.training import Approach, Recipe, SequenceModel, Trained, train
@@ -81,12 +89,12 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """
     if not config.widths or config.seeds < 1 or config.applied < 1 or config.arc < 1:
         raise InputError("widths, seeds, arc and applied must name at least one each.")
-    table = tables.stack(
+    trainings = ((TRAINED, config.recipe), (EARLY, config.early))
+    measured = [
         _measure(config, run, recipe, on_run)
-        for (run, recipe), on_run in kit.tracked(
-            ((TRAINED, config.recipe), (EARLY, config.early)), on_step
-        )
-    )
+        for (run, recipe), on_run in kit.tracked(trainings, on_step)
+    ]
+    table = tables.stack(each.table for each in measured)
     judgement, sentences = judge(config, table.filter(run=TRAINED), ENTRY.domain)
     beyond, early = judge(config, table.filter(run=EARLY), _EARLY_DOMAIN, learnt=math.inf)
     return ENTRY.result(
@@ -116,6 +124,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
                 only={"run": (TRAINED,)},
             ),
         ),
+        notes={case: note for each in measured for case, note in each.notes.items()},
         shown=(DISTANCE, ERROR),
     )
 
@@ -242,20 +251,23 @@ def _key_figures(config: Config, table: pl.DataFrame) -> dict[str, float]:
     }
 
 
-def _measure(config: Config, run: str, recipe: Recipe, on_step: kit.OnStep) -> pl.DataFrame:
-    """All rows of one training."""
+def _measure(config: Config, run: str, recipe: Recipe, on_step: kit.OnStep) -> Measured:
+    """All rows of one training, and what scaled arithmetic leaves in doubt."""
+    notes: dict[str, str] = {}
     rows: list[tuple[Any, ...]] = [(run, None, TARGET, *row) for row in _places(arcs(config.arc))]
     kinds = [(width, kind) for width in config.widths for kind in KINDS]
     for (width, kind), _ in kit.tracked(kinds, on_step):
         label = (run, f"width {width}", kind)
         for sample, found in enumerate(_trained(config, recipe, width, kind)):
             rows.append((*label, None, None, sample, ERROR, _step_error(config, found)))
-            far = log10_distances(found.model, config.applied, skip=kind == SKIP)
+            traced = deep_distances(found.model, config.applied, skip=kind == SKIP)
+            far = log10_distances(traced)
             rows += [(*label, at, None, sample, DISTANCE, value) for at, value in enumerate(far)]
+            notes |= doubts({f"{run}, {kind}, width {width}, seed {found.seed}": traced})
             if sample == 0:
                 places = trajectory(found.model, config.applied, skip=kind == SKIP)
                 rows += [(*label, *row) for row in _places(places)]
-    return tables.from_rows(_COLUMNS, rows)
+    return Measured(tables.from_rows(_COLUMNS, rows), notes)
 
 
 def _trained(config: Config, recipe: Recipe, width: int, kind: str) -> list[Trained]:
