@@ -741,6 +741,31 @@ _OTHERS: Final = (
         "The Euclidean distance of two points in the plane.",
         "down",
     ),
+    Metric(
+        "step_error",
+        "Error of a step",
+        "error / length of a step",
+        "log",
+        "Below 1 = less than the way itself",
+        "By how much a trained step misses the next place on its arc, root mean square, over the "
+        "length of a step.",
+    ),
+    Metric(
+        "x_coordinate",
+        "Position across",
+        "x",
+        "linear",
+        "Where a point is",
+        "The first coordinate of a point in the plane.",
+    ),
+    Metric(
+        "y_coordinate",
+        "Position upwards",
+        "y",
+        "linear",
+        "Where a point is",
+        "The second coordinate of a point in the plane.",
+    ),
 )
 
 METRICS: Final[dict[str, Metric]] = {

@@ -62,6 +62,7 @@ def test_the_entries_are_the_figures_of_the_room():
         "by_length",
         "head_map",
         "length_distributions",
+        "trajectories",
     ]
     for name, kind in FIGURES.items():
         assert kind.function is getattr(figures, name)

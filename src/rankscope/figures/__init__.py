@@ -9,6 +9,7 @@ from rankscope.figures._lengths import by_length
 from rankscope.figures._saving import ScriptSafe, printable, save
 from rankscope.figures._sweeps import by_setting
 from rankscope.figures._theme import Figure, adaptive, dark_variables
+from rankscope.figures._trajectories import trajectories
 from rankscope.metric_catalogue import Metric as MetricWords
 from rankscope.metric_catalogue import metric as metric_words
 
@@ -35,4 +36,5 @@ __all__ = [
     "printable",
     "reading",
     "save",
+    "trajectories",
 ]

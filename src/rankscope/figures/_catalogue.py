@@ -18,6 +18,7 @@ from rankscope.figures._layers import by_depth, by_layer, by_model
 from rankscope.figures._lengths import by_length
 from rankscope.figures._sweeps import by_setting
 from rankscope.figures._theme import Figure
+from rankscope.figures._trajectories import trajectories
 from rankscope.results import Drawing, Result
 
 _MEDIANS: Final = "Lines are medians over the samples, {} their 10th to 90th percentile."
@@ -77,6 +78,13 @@ FIGURES: Final[dict[str, FigureKind]] = {
             "Which part of all paths has which length, exactly counted.",
             "by length",
             "proportion",
+        ),
+        FigureKind(
+            trajectories,
+            "table",
+            "Each point is one step further than the one before; rings are where they start, and "
+            "the light line behind is where they should go.",
+            "steps in the plane",
         ),
     )
 }

@@ -1,0 +1,114 @@
+"""D6: two points under a trained layer, and every verdict from hand-made tables."""
+
+import math
+
+import pytest
+
+from rankscope import figures, tables
+from rankscope.errors import InputError
+from rankscope.experiments.claims import d6
+from rankscope.experiments.progress import silent
+from rankscope.training import Recipe
+
+CONFIG = d6.Config(widths=(1, 2), seeds=3, applied=20)
+SHORT = Recipe(6, 10, 3e-3, weight_decay=0.0, warmup=2)
+
+
+def table(arrivals, errors=None):
+    """Distances that fall below a hundredth at the given step, or never; the same for all seeds."""
+    rows = []
+    for (width, kind), arrival in arrivals.items():
+        label = (f"width {width}", kind)
+        for seed in range(3):
+            error = (errors or {}).get((width, kind), 0.0)
+            rows.append((*label, None, seed, d6.ERROR, error))
+            for step in range(21):
+                rows.append((*label, step, seed, d6.DISTANCE, -2.5 if step >= arrival else -0.2))
+    return tables.from_rows(("model", "variant", "layer", "sample", "metric", "value"), rows)
+
+
+def arrivals(pure, mlp, skip):
+    kinds = {d6.PURE: pure, d6.MLP: mlp, d6.SKIP: skip}
+    return {
+        (width, kind): each[at] for kind, each in kinds.items() for at, width in enumerate((1, 2))
+    }
+
+
+NEVER = math.inf
+
+
+@pytest.mark.parametrize(
+    ("given", "verdict", "words"),
+    [
+        (arrivals((3, 5), (4, 6), (NEVER, 9)), "holds", "Not borne out: nothing."),
+        (arrivals((3, NEVER), (4, 2), (NEVER, NEVER)), "holds", "Not borne out: nothing."),
+        (arrivals((NEVER, NEVER), (4, 6), (3, 3)), "fails", "Borne out: nothing."),
+        (arrivals((5, 3), (4, 2), (5, 3)), "depends", "Not borne out: a larger width"),
+        (arrivals((3, 5), (3, 6), (4, 9)), "depends", "Not borne out: an MLP"),
+        (arrivals((3, 5), (4, 6), (4, 5)), "depends", "Not borne out: a skip"),
+    ],
+)
+def test_each_verdict(given, verdict, words):
+    judgement, sentences = d6.judge(CONFIG, table(given), "a domain")
+    assert judgement.verdict == verdict
+    assert judgement.domain == "a domain"
+    assert words in sentences[0]
+
+
+def test_layers_that_have_not_learnt_are_left_out():
+    given = arrivals((3, 5), (1, 1), (4, 9))
+    bad = dict.fromkeys([(1, d6.MLP), (2, d6.MLP)], 0.5)
+    judgement, sentences = d6.judge(CONFIG, table(given, bad), "a domain")
+    assert judgement.verdict == "holds"
+    assert sentences[-1] == (
+        "Not learnt, so not counted: with MLP of width 1, with MLP of width 2."
+    )
+    none, _ = d6.judge(CONFIG, table(given, dict.fromkeys(given, 0.5)), "a domain")
+    assert str(none) == "not tried: no layer has learnt its arcs"
+    all_of_them, _ = d6.judge(CONFIG, table(given, bad), "a domain", learnt=1.0)
+    assert all_of_them.verdict == "depends"
+
+
+def test_the_sentences_count_seeds_and_steps():
+    _, sentences = d6.judge(CONFIG, table(arrivals((3, NEVER), (4, 6), (4, 9))), "a domain")
+    assert sentences[1].startswith(
+        "Pure attention: the points come together at width 1 in 3 of 3 seeds after 3 steps"
+    )
+    assert "width 2 in 0 of 3 seeds, last distance 0.6" in sentences[1]
+
+
+def test_a_small_run_is_whole_repeatable_and_drawn():
+    config = d6.Config(widths=(4,), seeds=2, arc=10, applied=2, recipe=SHORT, early=SHORT)
+    seen: list[float] = []
+    found = d6.run(config, seen.append)
+    assert seen == sorted(seen)
+    assert seen[-1] == 1.0
+    assert found.table.equals(d6.run(config, silent).table)
+    start = found.table.filter(metric=d6.DISTANCE, layer=0)["value"].to_list()
+    assert start == pytest.approx([math.log10(0.6)] * 12)
+    other = d6.run(d6.Config(**{**vars(config), "seed": 1}), silent)
+    assert not found.table.equals(other.table)
+    assert other.beyond.domain == "training stopped as early as in the paper's script"
+    for drawing in found.drawings:
+        figures.draw(drawing, found)
+    assert all(sentence.endswith(".") for sentence in found.sentences)
+    assert all(map(math.isfinite, found.key_figures.values()))
+
+
+def test_the_error_of_a_step_is_told_in_steps():
+    config = d6.Config(widths=(4,), seeds=1, arc=10, applied=1, recipe=SHORT, early=SHORT)
+    (found,) = d6._trained(config, SHORT, 4, d6.PURE)
+    data = d6.next_places(10, skip=False)
+    missed = (found.model(data.inputs) - data.targets).square().sum(-1).mean().sqrt()
+    assert d6._step_error(config, found) == pytest.approx(
+        float(missed) / (math.pi * 0.3 / 10), rel=1e-4
+    )
+
+
+def test_nothing_to_try_is_refused():
+    with pytest.raises(InputError, match="at least one each"):
+        d6.run(d6.Config(widths=()), silent)
+
+
+def test_the_papers_scale_is_a_configuration():
+    d6.Config(**d6.PAPER)
