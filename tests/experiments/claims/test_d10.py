@@ -11,8 +11,9 @@ import torch
 from rankscope import tables
 from rankscope.deep import deep_trace
 from rankscope.experiments import depths
-from rankscope.experiments.claims import d10, w6
+from rankscope.experiments.claims import d10
 from rankscope.experiments.claims._norm_dynamics import Dynamics
+from rankscope.experiments.claims._norm_starts import ABOVE
 from rankscope.experiments.progress import silent
 from rankscope.experiments.studies._layernorm_cases import Setting, random_network
 from rankscope.network import Network
@@ -54,7 +55,7 @@ def made_up(
         for layer, value in enumerate(curve)
     ]
     rows += [
-        ("designed", variant, 40, 0, w6.ABOVE, share)
+        ("designed", variant, 40, 0, ABOVE, share)
         for variant, share in zip((d10.BARE, d10.NORMED), shares, strict=True)
     ]
     return tables.from_rows(("model", "variant", "layer", "sample", "metric", "value"), rows)

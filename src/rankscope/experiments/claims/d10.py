@@ -9,8 +9,8 @@ from torch import Tensor
 
 from rankscope import tables
 from rankscope.experiments import depths, kit
-from rankscope.experiments.claims import w6
 from rankscope.experiments.claims._norm_dynamics import Dynamics
+from rankscope.experiments.claims._norm_starts import ABOVE, Plan, follow
 from rankscope.experiments.laws import UNEVEN, Law, law, medians
 from rankscope.experiments.studies._layernorm_cases import Setting, Settings, random_network
 from rankscope.network import Init
@@ -126,7 +126,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
                 {"lowest": -40.0},
             ),
         ),
-        shown=(depths.RELATIVE, w6.ABOVE),
+        shown=(depths.RELATIVE, ABOVE),
     )
 
 
@@ -248,21 +248,19 @@ def _traced(
 
 def _designed(config: Config, case: Dynamics, on_step: kit.OnStep) -> pl.DataFrame:
     """The shares of starts above rank one, layer by layer, without and with the norm."""
-    plan = w6.Config(seed=config.seed, starts=config.designed_starts, layers=config.designed_layers)
+    plan = Plan(config.seed, config.designed_starts, config.designed_layers)
     rows = []
     variants = {BARE: replace(case, norm="none"), NORMED: case}
     for (variant, one), on_part in kit.tracked(variants.items(), on_step):
-        found, _ = w6.follow(plan, one, on_part)
+        found, _ = follow(plan, one, on_part)
         rows += [
-            (variant, layer, metric, value)
-            for _, layer, metric, value in found
-            if metric == w6.ABOVE
+            (variant, layer, metric, value) for _, layer, metric, value in found if metric == ABOVE
         ]
     return tables.from_rows(("variant", "layer", "metric", "value"), rows)
 
 
 def _kept(config: Config, table: pl.DataFrame, name: str) -> tuple[float, float]:
     """The shares in the end, without and with the norm."""
-    rows = table.filter(model=name, metric=w6.ABOVE, layer=4 * config.designed_layers)
+    rows = table.filter(model=name, metric=ABOVE, layer=4 * config.designed_layers)
     shares = dict(rows.select("variant", "value").iter_rows())
     return shares[BARE], shares[NORMED]
