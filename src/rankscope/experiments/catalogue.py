@@ -195,7 +195,7 @@ ENTRIES: Final = (
         "D10",
         "LayerNorm plays no role in the rank collapse of attention.",
         f"{DONG}, remark on LayerNorm",
-        domain="attention and LayerNorm, without skips and MLPs",
+        domain="random attention under the full mask and LayerNorm, without skips and MLPs",
     ),
     _claim(
         "D11",

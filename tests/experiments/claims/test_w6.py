@@ -11,6 +11,7 @@ from scipy.optimize import brentq
 from rankscope import tables
 from rankscope.experiments.claims import w6
 from rankscope.experiments.claims._norm_dynamics import Dynamics, build, starts
+from rankscope.experiments.claims._norm_starts import ABOVE, APART, RADIUS, STABLE, Plan, follow
 from rankscope.experiments.progress import silent
 from rankscope.theory import equilibrium_at
 
@@ -25,6 +26,7 @@ TINY = w6.Config(
     controls=(Dynamics("orthogonal values", "orthogonal"),),
     others=(Dynamics("random values", "random", "random", 4, 3, strength=1.0),),
 )
+PLAN = Plan(TINY.seed, TINY.starts, TINY.layers, TINY.every)
 
 
 def test_the_derived_equilibrium_has_rank_two_and_the_derived_multipliers() -> None:
@@ -74,7 +76,7 @@ def test_starts_are_uniform_on_the_sphere() -> None:
 def test_shares_are_those_of_a_plain_iteration() -> None:
     """From the equations alone, without networks and scaled arithmetic."""
     (case,) = TINY.suitable
-    rows, _ = w6.follow(TINY, case, silent)
+    rows, _ = follow(PLAN, case, silent)
     x = starts(case, TINY.starts, TINY.seed)
     values = torch.diag(torch.tensor([1.0, case.decay]).double())
     scores = case.strength * torch.tensor([[-0.2, 1.0], [-1.0, -0.2]]).double()
@@ -86,8 +88,8 @@ def test_shares_are_those_of_a_plain_iteration() -> None:
     share = (ratio[:, 1] > 0.01 * ratio[:, 0]).double().mean().item()
     ends = {metric: value for _, layer, metric, value in rows if layer == 4 * TINY.layers}
     assert 0.02 < share < 0.5
-    assert ends[w6.ABOVE] == ends[w6.APART] == pytest.approx(share)
-    assert ends[w6.RADIUS] == pytest.approx(0.7, rel=1e-6)
+    assert ends[ABOVE] == ends[APART] == pytest.approx(share)
+    assert ends[RADIUS] == pytest.approx(0.7, rel=1e-6)
 
 
 def test_the_run_holds_can_be_shown_and_repeated() -> None:
@@ -111,7 +113,7 @@ def made_up(two: tuple[float, float], control: float, other: float) -> pl.DataFr
             (name, layer, metric, value)
             for name, ends in shares.items()
             for layer, value in zip((30, 120), ends, strict=True)
-            for metric in (w6.ABOVE, w6.APART)
+            for metric in (ABOVE, APART)
         ],
     )
 
@@ -143,8 +145,8 @@ def test_some_of_the_other_cases_are_named() -> None:
 def test_poles_differ_and_are_not_above_rank_one() -> None:
     """Attention that prefers itself: tokens end at ±x."""
     case = Dynamics("poles", tokens=4, avoidance=-3.0, strength=3.0)
-    rows, _ = w6.follow(replace(TINY, starts=20), case, silent)
+    rows, _ = follow(replace(PLAN, starts=20), case, silent)
     ends = {metric: value for _, layer, metric, value in rows if layer == 120}
-    assert ends[w6.APART] > 0.3
-    assert ends[w6.ABOVE] == 0.0
-    assert ends[w6.STABLE] == pytest.approx(1.0, abs=1e-3)
+    assert ends[APART] > 0.3
+    assert ends[ABOVE] == 0.0
+    assert ends[STABLE] == pytest.approx(1.0, abs=1e-3)

@@ -1,38 +1,28 @@
 """Claim W6: with suitable values many sequences never tend to rank one under a norm."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import polars as pl
-import torch
 
 from rankscope import tables
-from rankscope.deep import deep_trace
-from rankscope.experiments import depths, kit
-from rankscope.experiments.claims._norm_dynamics import Dynamics, build, starts
-from rankscope.metrics import spectra
-from rankscope.network import Network
+from rankscope.experiments import kit
+from rankscope.experiments.claims._norm_dynamics import Dynamics
+from rankscope.experiments.claims._norm_starts import (
+    ABOVE,
+    APART,
+    RADIUS,
+    STABLE,
+    Plan,
+    Row,
+    follow,
+)
 from rankscope.numerals import plural, short
-from rankscope.theory import equilibrium_at
-from rankscope.tracing import Trace
 
 ENTRY = kit.entry("W6")
-APART, ABOVE, RADIUS, STABLE = (
-    "share_still_apart",
-    "share_above_rank_one",
-    "spectral_radius",
-    "stable_rank_apart",
-)
-_DIFFERENT = 1e-2
-"""Tokens differ, and a second direction counts, above this part of their size."""
 _LASTING = 0.9
 """The part of the starts above rank one that must still be there with all layers."""
-_AT_REST = 1e-6
-"""A state that one more layer moves by less than this has settled."""
 _BEYOND = "other masks and norms, and random values"
-
-Row = tuple[str, int, str, float]
 
 
 @dataclass(frozen=True)
@@ -74,16 +64,12 @@ class Config(kit.Config):
 
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
-    """Follow every case from many starts: differences in scaled arithmetic, ranks in float64.
-
-    A start is above rank one where its tokens differ in scaled arithmetic and their second singular
-    value is a hundredth of the first or more. Tokens at two opposite poles differ, and yet have
-    rank one: the two shares are kept apart.
-    """
+    """Follow every case from many starts: what differs, and what is above rank one, two shares."""
     rows: list[Row] = []
     notes: dict[str, str] = {}
+    plan = Plan(config.seed, config.starts, config.layers, config.every, config.draws)
     for case, on_case in kit.tracked(config.cases, on_step):
-        found, doubts = follow(config, case, on_case)
+        found, doubts = follow(plan, case, on_case)
         rows += found
         notes |= doubts
     table = tables.from_rows(("variant", "layer", "metric", "value"), rows)
@@ -104,55 +90,6 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         ),
         shown=(ABOVE, APART),
     )
-
-
-def follow(config: Config, case: Dynamics, on_step: kit.OnStep) -> tuple[list[Row], dict[str, str]]:
-    """The shares of the starts that differ and that are above rank one, layer by layer."""
-    draws = config.draws if case.values == "random" else 1
-    depth, count = 4 * config.layers, config.starts // draws
-    recorded = range(0, depth + 1, config.every)
-    traces, ratios, ranks, radii = [], [], [], []
-    for draw, _ in kit.tracked(range(draws), on_step):
-        network = build(case, depth, config.seed + draw)
-        x = starts(case, count, config.seed + draw)
-        traces.append(deep_trace(network, x, norm="fro"))
-        with torch.no_grad():
-            states = [x, *network.states(x)]
-        found = [spectra(states[layer]) for layer in recorded]
-        ratios.append(torch.stack([each.spectral_ratio() for each in found]))
-        ranks.append(found[-1].stable_rank())
-        step = build(case, 1, config.seed + draw)
-        radii += _radius_at_rest(step, states[-1][ratios[-1][-1] > _DIFFERENT])
-    relative = _by_layer(Trace.joined(traces), recorded)
-    apart = relative > math.log10(_DIFFERENT)
-    above = apart & (torch.cat(ratios, 1) > _DIFFERENT)
-    rows: list[Row] = []
-    for name, shares in {APART: apart, ABOVE: above}.items():
-        values = shares.double().mean(1).tolist()
-        rows += [(case.name, layer, name, v) for layer, v in zip(recorded, values, strict=True)]
-    if bool(apart[-1].any()):
-        rows.append((case.name, depth, STABLE, float(torch.cat(ranks)[apart[-1]].median())))
-    rows += [(case.name, depth, RADIUS, radius) for radius in radii[:1]]
-    return rows, depths.doubts(
-        {f"{case.name} {k}".removesuffix(" 0"): t for k, t in enumerate(traces)}
-    )
-
-
-def _radius_at_rest(step: Network, ends: torch.Tensor) -> list[float]:
-    """The spectral radius of one more layer at the first of these states that it does not move."""
-    if not len(ends):
-        return []
-    with torch.no_grad():
-        moved = (step(ends) - ends).abs().flatten(1).amax(1)
-    resting = ends[moved < _AT_REST]
-    return [equilibrium_at(step, each).stability.radius for each in resting[:1]]
-
-
-def _by_layer(traced: Trace, recorded: Sequence[int]) -> torch.Tensor:
-    """Relative residuals ``(layer, sample)`` at the layers that are recorded."""
-    rows = traced.table.filter(pl.col("layer").is_in(recorded), metric=depths.RELATIVE)
-    values = torch.tensor(rows.sort("layer", "sample")["value"].to_list())
-    return values.reshape(len(recorded), -1)
 
 
 def judge(

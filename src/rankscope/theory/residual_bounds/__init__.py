@@ -3,6 +3,11 @@
 ``bounds`` is what users call; the formulas behind it are exported for checks and experiments.
 """
 
+from rankscope.theory.residual_bounds._departure import (
+    Departure,
+    departure,
+    worst_departure_layer,
+)
 from rankscope.theory.residual_bounds._layer import (
     SCORE_LIMIT,
     CenteredTokens,
@@ -37,6 +42,7 @@ __all__ = [
     "SCORE_LIMIT",
     "Bounds",
     "CenteredTokens",
+    "Departure",
     "HeadWeights",
     "LayerBounds",
     "LogParts",
@@ -44,6 +50,7 @@ __all__ = [
     "a_priori_bound",
     "bounds",
     "data_bound",
+    "departure",
     "expanding_network",
     "find_best_center",
     "gamma",
@@ -60,4 +67,5 @@ __all__ = [
     "row_gain",
     "sharp_bound",
     "slope_range",
+    "worst_departure_layer",
 ]

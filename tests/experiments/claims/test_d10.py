@@ -1,0 +1,137 @@
+"""LayerNorm beside no norm: fate, law and speed, each asked on its own."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+
+from rankscope import tables
+from rankscope.deep import deep_trace
+from rankscope.experiments import depths
+from rankscope.experiments.claims import d10
+from rankscope.experiments.claims._norm_dynamics import Dynamics
+from rankscope.experiments.claims._norm_starts import ABOVE
+from rankscope.experiments.progress import silent
+from rankscope.experiments.studies._layernorm_cases import Setting, random_network
+from rankscope.network import Network
+from rankscope.tracing import Trace
+
+from ..shown import can_be_shown, steps_of
+
+TINY = d10.Config(
+    layers=6,
+    masked_layers=10,
+    draws=1,
+    width=16,
+    tokens=8,
+    samples=2,
+    random=(("4 heads", Setting()),),
+    masked=(("causal mask", Setting(mask="causal")),),
+    designed=(Dynamics("designed", tokens=4),),
+    designed_starts=20,
+    designed_layers=10,
+)
+CUBIC = [0.0, -1.0, -4.0, -13.0, -40.0, -121.0, -364.0]
+LATER = [0.0, -0.02, -0.07, -0.22, -0.7, -2.2, -6.7]
+LEVEL = [0.0] * 7
+STEADY = [-0.5 * layer for layer in range(7)]
+
+
+def made_up(
+    bare: list[float], normed: list[float], shares: tuple[float, float] = (0.0, 0.0)
+) -> pl.DataFrame:
+    curves = {
+        ("4 heads", d10.BARE): bare,
+        ("4 heads", d10.NORMED): normed,
+        ("causal mask", d10.BARE): STEADY,
+        ("causal mask", d10.NORMED): STEADY,
+    }
+    rows = [
+        (model, variant, layer, 0, depths.RELATIVE, value)
+        for (model, variant), curve in curves.items()
+        for layer, value in enumerate(curve)
+    ]
+    rows += [
+        ("designed", variant, 40, 0, ABOVE, share)
+        for variant, share in zip((d10.BARE, d10.NORMED), shares, strict=True)
+    ]
+    return tables.from_rows(("model", "variant", "layer", "sample", "metric", "value"), rows)
+
+
+@pytest.mark.parametrize(
+    ("table", "verdict", "counts", "beyond"),
+    [
+        (made_up(CUBIC, CUBIC), "holds", "fate in 1 of 1 setting, the same law in 1, .* in 1", "h"),
+        (made_up(CUBIC, LATER), "depends", "law in 1, the same speed in 0", "holds"),
+        (made_up(CUBIC, STEADY), "depends", "fate in 1 .* law in 0, the same speed in 0", "holds"),
+        (made_up(CUBIC, LEVEL), "fails", "fate in 0 .* law in 0, the same speed in 0", "holds"),
+        (made_up(CUBIC, CUBIC, (0.0, 0.2)), "holds", "fate in 1", "depends on the values"),
+    ],
+)
+def test_each_outcome(table: pl.DataFrame, verdict: str, counts: str, beyond: str) -> None:
+    judgement, further, sentences = d10.judge(TINY, table)
+    assert judgement.verdict == verdict
+    assert re.search(counts, judgement.on)
+    assert str(further).startswith(beyond)
+    assert all(sentence.endswith(".") for sentence in sentences)
+
+
+def test_speeds_are_compared_by_layers_or_where_they_end() -> None:
+    def same(bare: list[float], normed: list[float]) -> bool:
+        (pair,) = d10._pairs(TINY, made_up(bare, normed), TINY.random).values()
+        return pair.same(TINY)["speed"]
+
+    assert same(CUBIC, [*CUBIC[1:], -1000.0])  # one layer apart
+    assert not same(CUBIC, [0.0, 0.0, 0.0, *CUBIC[:4]])
+    assert same(STEADY, [0.9 * value for value in STEADY])  # neither is small: −3 and −2.7
+    assert not same(STEADY, [0.5 * value for value in STEADY])
+    assert not same(STEADY, CUBIC)  # only one of them gets there
+
+
+def test_the_curves_are_those_of_plain_numbers_and_the_weights_the_same() -> None:
+    found = d10.run(replace(TINY, masked=(), designed=()), silent)
+    x, token_mask = TINY.texts()
+    network = random_network(replace(Setting(), width=16), 6, TINY.seed)
+    for variant, one in {d10.BARE: network.without("norm"), d10.NORMED: network}.items():
+        y = next(iter(one.states(x, token_mask))).detach()
+        for sample in range(2):
+            kept = y[sample, token_mask[sample]]
+            want = ((kept - kept.mean(0)).norm() / kept.norm()).log10().item()
+            row = found.table.filter(model="4 heads", variant=variant, layer=1, sample=sample)
+            assert row["value"].item() == pytest.approx(want, rel=1e-9)
+    weights = (each.blocks[0].attention.value.weight for each in (one, network.without("norm")))
+    assert torch.equal(*weights)
+
+
+def test_designed_values_keep_rank_only_with_the_norm() -> None:
+    """Without one, a causal mask averages every feature towards the first token's."""
+    config = replace(TINY, masked=(), designed_layers=15)
+    found, seen = steps_of(d10.run, config)
+    assert seen[-1] == 1.0
+    can_be_shown(found)
+    without, normed = d10._kept(config, found.table, "designed")
+    assert without == 0.0
+    assert normed > 0.0
+    assert str(found.beyond).startswith("fails")
+
+
+def test_draws_are_numbered_on_and_seeds_matter() -> None:
+    config = replace(TINY, draws=2, masked=(), designed=())
+    found = d10.run(config, silent)
+    assert sorted(found.table["sample"].unique()) == [0, 1, 2, 3]
+    assert found.beyond is None
+    assert found.table.equals(d10.run(config, silent).table)
+    assert not found.table.equals(d10.run(replace(config, seed=7), silent).table)
+
+
+def test_doubts_reach_the_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+    def doubtful(network: Network, *arguments: Any, **options: Any) -> Trace:
+        return deep_trace(network, *arguments, **options).noted({"doubt": "a digit was lost"})
+
+    monkeypatch.setattr(depths, "deep_trace", doubtful)
+    found = d10.run(replace(TINY, masked=(), designed=()), silent)
+    for variant in (d10.BARE, d10.NORMED):
+        assert f"Note on 4 heads, {variant}: a digit was lost." in found.sentences
