@@ -261,6 +261,8 @@ def test_second_moduli_are_those_of_numpy_however_small():
     tilted[2:, :2] -= epsilon
     tilted[2:, 2:] += epsilon  # (1, 1, −1, −1) is multiplied by 4ε
     assert float(second_modulus(tilted)) == pytest.approx(4 * epsilon)
+    first, second = (as_mask(f"block:{size}").matrix(48).double() / size for size in (16, 24))
+    assert float(second_modulus(second @ first)) == pytest.approx(2 / 3)  # of blocks of 8: 44 zeros
 
 
 @pytest.mark.parametrize("mask", ["causal", "window:2", "star:1", "causal-window:2"])

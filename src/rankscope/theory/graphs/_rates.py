@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -256,8 +257,9 @@ def second_modulus(attention: Tensor) -> Tensor:
     not lost beside 1.
     """
     p = _normalize_rows(attention, None, name="attention")
-    sizes: Tensor = torch.linalg.eigvals(p - p.mean(-2, keepdim=True)).abs()
-    return sizes.amax(-1)
+    deflated = (p - p.mean(-2, keepdim=True)).detach().cpu().numpy()
+    # NumPy's routine, because PyTorch's may not converge where many eigenvalues are zero.
+    return torch.from_numpy(np.abs(np.linalg.eigvals(deflated)).max(-1, keepdims=True))[..., 0]
 
 
 def _stationary_weights(p: Float[Tensor, "query key"]) -> Float[Tensor, "key"]:
