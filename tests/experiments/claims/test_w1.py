@@ -17,17 +17,10 @@ from rankscope.masks import as_mask
 from rankscope.network import Visibility
 from rankscope.theory import a_priori_rate, graph_facts, second_modulus
 
-from ..shown import can_be_shown, steps_of
+from ..shown import can_be_shown
+from .small import TINY, tiny
 
-SMALL = Config(
-    layers=24,
-    width=16,
-    windows=("window:16", "window:8"),
-    others=("causal",),
-    without_center=("block:16",),
-    values=(Values("values × 0.5", 0.5), Values("grown", 1.2, uniform=True)),
-    changing=(("block:16", "block:24"), ("block:16", "block:8")),
-)
+SMALL = TINY["w1"][1]
 NAMES = {
     "window:16": (curves.WINDOWS, "window(-16, +16)"),
     "window:8": (curves.WINDOWS, "window(-8, +8)"),
@@ -42,7 +35,7 @@ NAMES = {
 
 @pytest.fixture(scope="module")
 def found():
-    return steps_of(run, SMALL)[0]
+    return tiny("w1")[0]
 
 
 def test_it_holds_and_says_what_lies_beyond(found) -> None:
@@ -210,6 +203,9 @@ def test_sentences_count_and_compare() -> None:
         "1 of 1 without one do not collapse."
     )
     assert said[1].startswith("μ is above the bound in 1 of 4 comparisons")
+    (left,) = (each for each in verdicts(layers=3).sentences if each.startswith("Left out"))
+    assert left.endswith("block(16) then block(8), values × 0.5, grown.")
+    assert not any(each.startswith("Left out") for each in said)
 
 
 def test_a_run_is_the_same_again_and_has_a_larger_scale() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from rankscope.experiments import kit
+from rankscope.experiments import depths, kit
 from rankscope.experiments.claims._mask_curves import (
     CHANGING,
     NO_CENTER,
@@ -75,6 +75,7 @@ def judge(domain: str, table: pl.DataFrame, masks: Masks, tokens: int) -> Judged
             _count(own, stated),
             *_bounds(own),
             *(_order(words, pairs, own) for words, pairs in ordered.items() if pairs),
+            *depths.left_out(_laws(own | changing, "relative") | _laws(values, "dispersion")),
             *(_values(name, one) for name, one in values.items()),
             *(_changing(name, one) for name, one in changing.items()),
         ),
@@ -137,7 +138,7 @@ def _bounds(curves: Mapping[str, Curve]) -> Iterator[str]:
     )
     yield (
         f"μ is above the bound in {sum(one.above for one in curves.values())} of "
-        f"{sum(one.compared for one in curves.values())} comparisons; the bound is far off: it "
+        f"{sum(one.compared for one in curves.values())} comparisons; the bound "
         f"says that {', and '.join(words)}."
     )
 
@@ -171,7 +172,7 @@ def _values(name: str, one: Curve) -> str:
     return (
         f"Beyond: {name}: a layer multiplies μ by {total}, {attention} by attention and {values} "
         f"by values; the smallest weight is {_power(one.smallest)}; relative to its size the state "
-        f"{'shrinks on' if one.relative.collapses else 'does not shrink on'}."
+        f"{'goes on shrinking' if one.relative.collapses else 'does not go on shrinking'}."
     )
 
 
