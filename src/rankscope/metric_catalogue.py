@@ -553,7 +553,7 @@ _OTHERS: Final = (
         "log",
         "The promised rate of mixing grows with it",
         "The smallest attention weight on a pair that the mask allows, over all layers and heads "
-        "of the first sample.",
+        "of a sample (of the first one where masks are compared on one network).",
         includes=(1.0,),
     ),
     Metric(
@@ -576,6 +576,16 @@ _OTHERS: Final = (
         "the first sample.",
         "down",
         includes=(0.0, 1.0),
+    ),
+    Metric(
+        "log10_promised_dispersion",
+        "Promised dispersion",
+        "bound on μ(X)",
+        "exponent",
+        "The dispersion stays below it",
+        "The base-10 logarithm of the bound on μ(X) that the graph of the masks, the smallest "
+        "weight and the norms of the values promise (Wu et al. 2024).",
+        "down",
     ),
     Metric(
         "log10_promised_loss",

@@ -1,6 +1,6 @@
 """Networks side by side in scaled arithmetic: what claims about depth are read off."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -115,6 +115,16 @@ def doubts(traces: Mapping[str, Trace]) -> dict[str, str]:
 def ending(name: str, law: Law, layers: int) -> str:
     """Where a network's residual arrived, and by which law."""
     return f"{name}: relative residual {power_of_ten(law.last)} after {layers} layers; {law}"
+
+
+def left_out(found: Mapping[str, Law]) -> Iterator[str]:
+    """Which cases say nothing about a claim, in a sentence; none if all show a law."""
+    names = [name for name, law in found.items() if not law.decided]
+    if names:
+        yield (
+            "Left out of the verdict, because their layers are too few or too uneven to show a "
+            f"law: {', '.join(names)}."
+        )
 
 
 def dispersions(table: pl.DataFrame) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""Every claim of ours and of Dong et al. on something small on which it holds."""
+"""Claims on something small on which they hold."""
 
 from functools import cache
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import transformers as hf
 
-from rankscope.experiments.claims import d1, d2, d3, d4, d5, d8, d9, d11, n1, n2
+from rankscope.experiments.claims import d1, d2, d3, d4, d5, d8, d9, d11, n1, n2, w1
 from rankscope.experiments.claims._n2_search import Search
 from rankscope.results import Result
 
@@ -53,8 +53,21 @@ TINY: dict[str, tuple[Any, Any]] = {
         ),
     ),
     "n1": (n1, n1.Config(layers=12, patterns=n1.Config().patterns[:6:2], **SMALL)),
+    "w1": (
+        w1,
+        w1.Config(
+            layers=24,
+            width=16,
+            samples=1,
+            windows=("window:16", "window:8"),
+            others=("causal",),
+            without_center=("block:16",),
+            values=(w1.Values("values × 0.5", 0.5), w1.Values("grown", 1.2, uniform=True)),
+            changing=(("block:16", "block:24"), ("block:16", "block:8")),
+        ),
+    ),
 }
-"""Every claim on something small on which it holds."""
+"""By name, its module and a configuration."""
 
 
 @cache

@@ -1,86 +1,215 @@
-"""Masks with and without a center, on networks small enough for tests."""
+"""Masks with and without a center: rates beside the theorem's bound, and what lies beyond it."""
+
+import math
+from dataclasses import replace
 
 import pytest
+import torch
 
 from rankscope import tables
-from rankscope.experiments.claims.w1 import Config, judge, run
-from rankscope.experiments.depths import RELATIVE
+from rankscope.experiments.claims import _mask_curves as curves
+from rankscope.experiments.claims._mask_theorem import PROMISED, SMALLEST, full_columns, promise
+from rankscope.experiments.claims._mask_verdict import Judged, judge
+from rankscope.experiments.claims.w1 import PAPER, Config, Values, run
+from rankscope.experiments.depths import DISPERSION, RELATIVE
+from rankscope.experiments.progress import silent
+from rankscope.masks import as_mask
+from rankscope.network import Visibility
+from rankscope.theory import a_priori_rate, graph_facts, second_modulus
 
-from ..shown import can_be_shown, steps_of
+from ..shown import can_be_shown
+from .small import TINY, tiny
 
-SMALL = Config(
-    layers=24,
-    windows=("window:16", "window:4"),
-    others=("causal",),
-    without_center=("block:16",),
-)
+SMALL = TINY["w1"][1]
 NAMES = {
-    "window:16": "window(-16, +16)",
-    "window:4": "window(-4, +4)",
-    "causal": "causal",
-    "block:16": "block(16)",
+    "window:16": (curves.WINDOWS, "window(-16, +16)"),
+    "window:8": (curves.WINDOWS, "window(-8, +8)"),
+    "causal": (curves.OTHERS, "causal"),
+    "block:16": (curves.NO_CENTER, "block(16)"),
+    "together": (curves.CHANGING, "block(16) then block(24)"),
+    "apart": (curves.CHANGING, "block(16) then block(8)"),
+    "values × 0.5": (curves.VALUES, "values × 0.5"),
+    "grown": (curves.VALUES, "grown"),
 }
 
 
-def test_it_holds_among_windows_and_can_be_shown() -> None:
-    found, seen = steps_of(run, SMALL)
-    assert found.verdict == "holds", found.sentences
-    assert len(seen) == 4
+@pytest.fixture(scope="module")
+def found():
+    return tiny("w1")[0]
+
+
+def test_it_holds_and_says_what_lies_beyond(found) -> None:
     can_be_shown(found)
+    assert found.verdict == "holds", found.sentences
+    assert str(found.beyond) == "depends on the case: not grown; 4 others as stated"
     assert found.stem == f"w1-{SMALL.digest('W1')[:8]}"
-    panels = found.table["model"].unique(maintain_order=True).to_list()
-    assert panels == ["two-sided windows", "other masks with a center", "masks without a center"]
+    assert next(iter(found.key_figures.values())) == 0.0
+    assert set(found.table["model"]) == {panel for panel, _ in NAMES.values()}
+    assert len(found.sentences) <= 12
 
 
-def test_it_depends_where_a_larger_radius_of_another_family_is_faster() -> None:
-    # Both of radius 12, and one of them halves it in the end.
-    config = Config(
-        layers=40,
-        windows=SMALL.windows,
-        others=("causal-window:4", "window:2"),
-        without_center=SMALL.without_center,
-    )
-    found, _ = steps_of(run, config)
-    assert found.verdict == "depends"
-    said = found.sentences
-    assert said[0].startswith("4 of 4 masks with a center collapse exponentially; 1 of 1 without")
-    assert said[1] == (
-        "Radius and rate, two-sided windows: in 1 of 1 pairs of different radius the larger one is "
-        "slower."
-    )
-    assert said[2].startswith("Radius and rate, all masks with a center: in 3 of 5 pairs")
-    assert "against it most clearly window(-4, +0), radius 12, × 0.6" in said[2]
-    assert "beside window(-4, +4), radius 6" in said[2]
-    assert said[3].startswith("So the radius orders masks of one family")
+def test_attention_and_values_have_their_parts(found) -> None:
+    """Scaled orthogonal values: μ loses their factor and what attention leaves."""
+    read = curves.read_curves(found.table, {})
+    for name, factor in (("values × 0.5", 0.5), ("grown", 1.2)):
+        one = read[name]
+        assert one.dispersion.rate - one.relative.rate == pytest.approx(
+            math.log10(factor), abs=0.02
+        )
+    uniform = as_mask(SMALL.values_mask).matrix(SMALL.tokens).double()
+    factor = float(second_modulus(uniform / uniform.sum(-1, keepdim=True)))
+    assert 10 ** read["grown"].relative.rate == pytest.approx(factor, abs=0.01)
+    assert "1.2 by values" in next(each for each in found.sentences if "grown" in each)
 
 
-def table(**rates: float):
-    """Straight curves of these decades per layer, by mask."""
-    rows = [
-        ("panel", NAMES[mask], layer, 0, RELATIVE, rate * layer)
-        for mask, rate in rates.items()
-        for layer in range(25)
-    ]
+def test_changing_masks_have_the_rate_of_their_product() -> None:
+    """Two layers of uniform attention multiply differences by λ₂ of the two matrices' product."""
+    config = replace(SMALL, layers=40)
+    masks = tuple(map(as_mask, ("block:16", "block:24")))
+    network = config.network(masks, Values("uniform", uniform=True))
+    averages = [mask.matrix(48).double() for mask in masks]
+    first, second = (each / each.sum(-1, keepdim=True) for each in averages)
+    expected = math.log10(float(second_modulus(second @ first))) / 2
+    from rankscope.deep import deep_trace
+
+    traced = deep_trace(network, config.texts()[0][:1], norm="fro").table
+    curve = traced.filter(metric="log10_residual").sort("layer")["value"].to_list()
+    assert (curve[40] - curve[20]) / 20 == pytest.approx(expected, rel=1e-6)
+    assert network.spec.masks[:3] == (masks[0], masks[1], masks[0])
+
+
+@pytest.mark.parametrize("name", ["causal", "window:4", "window:1", "star:1", "causal-window:4"])
+def test_columns_fill_after_the_radius_again_and_again(name: str) -> None:
+    mask = as_mask(name)
+    radius = int(graph_facts(mask, 12).contracts_after)
+    layers = list(full_columns([mask.matrix(12)] * (3 * radius)))
+    assert layers == [radius, 2 * radius, 3 * radius]
+    assert list(full_columns([as_mask("block:4").matrix(12)] * 30)) == []
+
+
+def test_the_bound_is_the_theorems_with_its_constant_by_hand() -> None:
+    config = replace(SMALL, layers=7, tokens=12, width=8)
+    mask = as_mask("window:4")
+    network = config.network((mask,), Values("scaled", 0.5)).double()
+    x = torch.randn(1, 12, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    found = promise(network, x)
+    smallest, state = 1.0, x
+    seen = Visibility.of(mask, 12, None, x.device)
+    for block in network.requires_grad_(False).blocks:
+        weights = block.attention.pattern(state, seen)[0, 0]
+        smallest = min(smallest, float(weights[mask.matrix(12)].min()))
+        state = block(state, seen)
+    assert found.smallest == pytest.approx(smallest)
+    radius = int(graph_facts(mask, 12).radius)
+    assert list(found.bounds) == [radius, 2 * radius, 3 * radius][: 7 // radius]
+    farthest = max(float((a - b).norm()) for a in x[0] for b in x[0])
+    rate = float(a_priori_rate(smallest, radius))
+    for layer, bound in found.bounds.items():
+        by_hand = math.sqrt(6) * farthest * (0.5 * rate) ** layer
+        assert 10**bound == pytest.approx(by_hand, rel=1e-5)
+
+
+def test_no_network_passes_the_bound() -> None:
+    """Few tokens and weak logits, where it is nearest; a bound half as large would be passed."""
+    config = Config(layers=6, tokens=3, width=4, samples=1)
+    nearest = math.inf
+    for seed in range(8):
+        network = replace(config, seed=seed).network((as_mask("causal"),)).double()
+        x = torch.randn(1, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        bounds = promise(network, x).bounds
+        with torch.no_grad():
+            for layer, y in enumerate(network.states(x), start=1):
+                spread = float(torch.linalg.matrix_norm(y - y.mean(1, keepdim=True)))
+                nearest = min(nearest, bounds[layer] - math.log10(spread))
+    assert 0 < nearest < 1
+
+
+def table(above: str = "", layers: int = 25, **rates: float):
+    """Straight curves of these decades per layer; ``above`` names one that passes its bound."""
+    rows = []
+    for name, rate in rates.items():
+        panel, variant = NAMES[name]
+        rows.append((panel, variant, None, 0, SMALLEST, 0.1))
+        for layer in range(layers):
+            rows.append((panel, variant, layer, 0, RELATIVE, rate * layer))
+            rows.append((panel, variant, layer, 0, DISPERSION, rate * layer))
+        rows.append((panel, variant, 3, 0, PROMISED, rate * 3 + (-0.1 if name == above else 0.1)))
     names = ("model", "variant", "layer", "sample", "metric", "value")
-    return tables.frame(dict(zip(names, zip(*rows, strict=True), strict=True)))
+    return tables.from_rows(names, rows)
+
+
+AS_STATED = {
+    "window:16": -0.5,
+    "window:8": -0.1,
+    "causal": -0.6,
+    "block:16": 0.0,
+    "together": -0.2,
+    "apart": 0.0,
+    "values × 0.5": -0.4,
+    "grown": -0.1,
+}
+
+
+def verdicts(above: str = "", layers: int = 25, **others: float) -> Judged:
+    rates = AS_STATED | others
+    return judge("there", table(above, layers, **rates), SMALL.masks(), SMALL.tokens)
 
 
 @pytest.mark.parametrize(
-    ("wide", "narrow", "causal", "block", "verdict"),
+    ("others", "verdict"),
     [
-        (-0.5, -0.1, -0.6, 0.0, "holds"),
-        (-0.1, -0.5, -0.6, 0.0, "depends"),  # the larger radius is faster
-        (-0.5, -0.1, 0.0, 0.0, "depends"),  # a center, and no collapse
-        (-0.5, -0.1, -0.6, -0.3, "depends"),  # no center, and a collapse
-        (0.0, 0.0, 0.0, -0.3, "fails"),
+        ({}, "holds"),
+        ({"window:16": -0.05}, "depends"),  # the larger radius is faster
+        ({"causal": 0.0}, "depends"),  # a center, and no collapse
+        ({"block:16": -0.3}, "depends"),  # no center, and a collapse
+        ({"above": "causal"}, "depends"),  # μ above the bound
+        ({"window:16": 0.0, "window:8": 0.0, "causal": 0.0, "block:16": -0.3}, "fails"),
+        ({"layers": 4}, "holds"),
+        ({"layers": 3}, "not tried"),  # too few layers say nothing
     ],
 )
-def test_every_verdict_can_be_reached(wide, narrow, causal, block, verdict) -> None:
-    curves = table(**{"window:16": wide, "window:4": narrow, "causal": causal, "block:16": block})
-    got, sentences = judge(SMALL, curves)
-    assert got == verdict, sentences
-    centered = sum(rate < 0 for rate in (wide, narrow, causal))
-    assert sentences[0] == (
-        f"{centered} of 3 masks with a center collapse exponentially; "
-        f"{int(block == 0)} of 1 without one do not collapse."
+def test_every_verdict_can_be_reached(others, verdict) -> None:
+    assert verdicts(**others).judgement.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("others", "beyond"),
+    [
+        ({}, "holds"),
+        ({"causal": -0.3}, "depends on the case: not radius across families; 4 others as stated"),
+        ({"grown": 0.1}, "depends on the case: not grown; 4 others as stated"),
+        (
+            {"together": 0.0, "apart": -0.2},
+            "depends on the case: not block(16) then block(24), block(16) then block(8); 3 others "
+            "as stated",
+        ),
+        (
+            {"causal": -0.3, "grown": 0.1, "values × 0.5": 0.1, "together": 0.0, "apart": -0.2},
+            "fails",
+        ),
+    ],
+)
+def test_every_verdict_beyond_can_be_reached(others, beyond) -> None:
+    judged = verdicts(**others)
+    assert str(judged.beyond) == beyond
+    against = "against it most clearly" in " ".join(judged.sentences)
+    assert against is (others.get("causal") == -0.3)
+
+
+def test_sentences_count_and_compare() -> None:
+    said = verdicts(above="causal").sentences
+    assert said[0] == (
+        "2 of 3 masks with a center collapse, exponentially or faster, below the theorem's bound; "
+        "1 of 1 without one do not collapse."
     )
+    assert said[1].startswith("μ is above the bound in 1 of 4 comparisons")
+    (left,) = (each for each in verdicts(layers=3).sentences if each.startswith("Left out"))
+    assert left.endswith("block(16) then block(8), values × 0.5, grown.")
+    assert not any(each.startswith("Left out") for each in said)
+
+
+def test_a_run_is_the_same_again_and_has_a_larger_scale() -> None:
+    few = replace(SMALL, layers=6, windows=("window:16",), others=(), values=(), changing=())
+    assert run(few, silent).table.equals(run(few, silent).table)
+    assert not run(few, silent).table.equals(run(replace(few, seed=1), silent).table)
+    assert replace(Config(), **PAPER).layers > Config().layers

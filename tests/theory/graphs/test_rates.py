@@ -245,6 +245,8 @@ def test_second_eigenvalues_by_hand():
     assert second_eigenvalue(ring, 6) == pytest.approx((1 + 2 * math.cos(math.pi / 3)) / 3)
     assert second_eigenvalue("block:2", 4) == pytest.approx(1.0)
     assert second_eigenvalue("full", 1) == 0.0
+    # Hundreds of equal eigenvalues on the diagonal, and none of them blurred.
+    assert [second_eigenvalue(f"causal-window:{reach}", 300) for reach in (1, 4)] == [0.5, 0.5]
 
 
 def test_second_moduli_are_those_of_numpy_however_small():
@@ -260,7 +262,10 @@ def test_second_moduli_are_those_of_numpy_however_small():
     tilted[:2, 2:] -= epsilon
     tilted[2:, :2] -= epsilon
     tilted[2:, 2:] += epsilon  # (1, 1, −1, −1) is multiplied by 4ε
-    assert float(second_modulus(tilted)) == pytest.approx(4 * epsilon)
+    assert float(second_modulus(tilted)) == pytest.approx(4 * epsilon, rel=1e-3)
+    assert second_modulus(torch.ones(3, 1, 1)).tolist() == [0.0] * 3
+    first, second = (as_mask(f"block:{size}").matrix(48).double() / size for size in (16, 24))
+    assert float(second_modulus(second @ first)) == pytest.approx(2 / 3)  # of blocks of 8: 44 zeros
 
 
 @pytest.mark.parametrize("mask", ["causal", "window:2", "star:1", "causal-window:2"])

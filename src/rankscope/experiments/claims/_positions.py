@@ -42,13 +42,16 @@ def position_table(network: Network, x: Tensor, token_mask: Tensor) -> pl.DataFr
     """
     matrices = list(collapsed_patterns(network, x, token_mask))
     found = ergodicity(matrices, token_mask=token_mask)
-    columns = {TAU: found.each}
-    if bool((found.each > ROUNDING).all()):
-        columns[PRODUCT] = found.log_products / math.log(10)
-        columns[SECOND] = second_modulus(torch.stack(matrices))
+    differ = bool((found.each > ROUNDING).all())
+    columns = {
+        TAU: found.each,
+        PRODUCT: found.log_products / math.log(10),
+        SECOND: second_modulus(torch.stack(matrices)),
+    }
     rows = [
         (layer, sample, metric, value)
         for metric, by_layer in columns.items()
+        if differ or metric == TAU
         for layer, values in enumerate(by_layer.tolist(), start=1)
         for sample, value in enumerate(values)
     ]

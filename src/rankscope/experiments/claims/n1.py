@@ -130,6 +130,7 @@ def sentences(config: Config, found: Mapping[str, Mapping[str, Found]]) -> Itera
         )
     for name, one in keeping.items():
         yield f"{depths.ending(name, one.law, config.layers)}{_derived(one)}."
+    yield from depths.left_out({name: one.law for name, one in keeping.items()})
     for name, one in shrinking.items():
         if one.law.kind == "between":
             yield (

@@ -1,30 +1,45 @@
 """Claim W1: masked attention with a center collapses exponentially; a larger radius is slower."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import combinations
+from typing import cast
 
 import polars as pl
+import torch
 
 from rankscope import tables
 from rankscope.experiments import depths, kit
-from rankscope.experiments.laws import Law
+from rankscope.experiments.claims import _mask_curves as curves
+from rankscope.experiments.claims._mask_theorem import promise_table
+from rankscope.experiments.claims._mask_verdict import judge
 from rankscope.masks import Mask, as_mask
-from rankscope.numerals import power_of_ten
-from rankscope.theory import GraphFacts, graph_facts
+from rankscope.network import Block, Network, Spec
 
 ENTRY = kit.entry("W1")
-_TWO_SIDED, _CENTERED = "two-sided windows", "all masks with a center"
+PAPER = {"tokens": 64, "samples": 4, "layers": 256}
 
-_FAMILIES = "So the radius orders masks of one family, and not masks of different families."
 
-Pair = tuple[str, str]
-"""Two masks, the one of smaller radius first."""
+@dataclass(frozen=True)
+class Values:
+    """Values that are scaled, or not orthogonal; ``uniform`` attention does not follow the states.
+
+    Hidden states that grow make ordinary attention one-hot, so that its weights have no bound
+    either; uniform attention shows growing products alone.
+    """
+
+    name: str
+    factor: float = 1.0
+    init: str = "orthogonal"
+    uniform: bool = False
 
 
 @dataclass(frozen=True)
 class Config(depths.DeepConfig):
-    """One head with orthogonal values; no norm, skips, MLPs or biases; masks by their names."""
+    """One head; no norm, skips, MLPs or biases; masks by their names.
+
+    Values are orthogonal, so that their products are bounded by 1, but in ``values``, under one
+    mask. Layers of ``changing`` masks take them in turn.
+    """
 
     tokens: int = 48
     samples: int = 2
@@ -32,114 +47,92 @@ class Config(depths.DeepConfig):
     windows: tuple[str, ...] = ("window:16", "window:8", "window:4", "window:2", "window:1")
     others: tuple[str, ...] = ("causal", "causal-window:4", "star:1", "bigbird:2:1:2")
     without_center: tuple[str, ...] = ("block:16", "window:4 & block:24")
+    values: tuple[Values, ...] = (
+        Values("values × 0.5", 0.5),
+        Values("values × 1.1", 1.1),
+        Values("values × 1.1 under uniform attention", 1.1, uniform=True),
+        Values("random values", init="lecun"),
+    )
+    values_mask: str = "window:8"
+    changing: tuple[tuple[str, ...], ...] = (
+        ("block:16", "block:24"),
+        ("block:8", "dilated:16:8"),
+        ("block:16", "block:8"),
+    )
 
-    def groups(self) -> dict[str, dict[str, Mask]]:
-        """The masks under their names, those beside each other that are drawn in one panel."""
+    def masks(self) -> dict[str, dict[str, tuple[Mask, ...]]]:
+        """By panel and name the masks that layers take in turn, one or several."""
+        single = {
+            curves.WINDOWS: self.windows,
+            curves.OTHERS: self.others,
+            curves.NO_CENTER: self.without_center,
+        }
+        changing = [tuple(map(as_mask, names)) for names in self.changing]
         return {
-            _TWO_SIDED: _by_name(self.windows),
-            "other masks with a center": _by_name(self.others),
-            "masks without a center": _by_name(self.without_center),
+            **{panel: {str(m): (m,) for m in map(as_mask, each)} for panel, each in single.items()},
+            curves.CHANGING: {" then ".join(map(str, each)): each for each in changing},
         }
 
-    def masks(self) -> dict[str, Mask]:
-        """All of them under their names."""
-        return {name: mask for group in self.groups().values() for name, mask in group.items()}
+    def network(self, masks: tuple[Mask, ...], values: Values | None = None) -> Network:
+        """One head whose layers take these masks in turn."""
+        values = values or Values("orthogonal")
+        spec = Spec.pure_attention(
+            self.layers,
+            1,
+            self.width,
+            bias=False,
+            init=values.init,
+            layer_masks=[masks[layer % len(masks)] for layer in range(self.layers)],
+            score_scale=0.0 if values.uniform else None,
+        )
+        network = Network.random(spec, seed=self.seed)
+        with torch.no_grad():
+            for block in network.blocks:
+                cast(Block, block).attention.value.weight.mul_(values.factor)
+        return network
 
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
-    """Attention with orthogonal values under many masks, in scaled arithmetic."""
+    """Attention under many masks, in scaled arithmetic, beside what the theorem promises."""
     networks = {
-        name: config.pure_attention(1, bias=False, init="orthogonal", mask=mask)
-        for name, mask in config.masks().items()
+        panel: {name: config.network(masks) for name, masks in group.items()}
+        for panel, group in config.masks().items()
     }
-    compared = depths.compare(networks, *config.texts(), norm="fro", on_step=on_step)
-    parts = {
-        words: compared.table.filter(pl.col("variant").is_in(list(group)))
-        for words, group in config.groups().items()
-        if group
+    networks[curves.VALUES] = {
+        values.name: config.network((as_mask(config.values_mask),), values)
+        for values in config.values
     }
+    parts: dict[str, pl.DataFrame] = {}
+    notes: dict[str, str] = {}
+    given = {panel: group for panel, group in networks.items() if group}
+    for (panel, group), on_panel in kit.tracked(given.items(), on_step):
+        parts[panel], noted = _measure(config, group, on_panel)
+        notes |= noted
     table = tables.joined(parts, column="model")
-    judgement, sentences = judge(config, table)
+    judged = judge(ENTRY.domain, table, config.masks(), config.tokens)
     return ENTRY.result(
         config,
-        question="Does every mask with a center collapse at a steady rate, a larger radius more "
-        "slowly, and no mask without one?",
-        sentences=sentences,
+        question="Does every mask with a center collapse at a steady rate below the theorem's "
+        "bound, a larger radius more slowly, and no mask without one?",
+        sentences=judged.sentences,
         table=table,
         about={"residuals": "Frobenius norm"},
-        notes=compared.notes,
-        judgement=judgement,
+        notes=notes,
+        judgement=judged.judgement,
+        beyond=judged.beyond,
+        key_figures=judged.key_figures,
         drawings=(kit.Drawing("by_depth", "A curve for each mask.", depths.RELATIVE),),
         shown=(depths.RELATIVE,),
     )
 
 
-def judge(config: Config, table: pl.DataFrame) -> tuple[kit.Judgement, tuple[str, ...]]:
-    """The verdict, and what it rests on.
-
-    A mask bears the claim out if it has a center and its residual ends by shrinking at a steady
-    rate, or has none and does not shrink; one whose layers show no law does not. Radii are compared
-    twice, among the two-sided windows and among all masks with a center, and bear the claim out if
-    no mask shrinks faster than one of smaller radius.
-    """
-    found = depths.laws(tables.summary(table))
-    facts = {name: graph_facts(mask, config.tokens) for name, mask in config.masks().items()}
-    centered = [name for name, one in facts.items() if one.quasi_strongly_connected]
-    borne_out = {
-        name: found[name].kind == ("exponential" if name in centered else "none") for name in facts
-    }
-    collapsing = sum(borne_out[name] for name in centered)
-    count = (
-        f"{collapsing} of {len(centered)} masks with a center collapse exponentially; "
-        f"{sum(borne_out.values()) - collapsing} of {len(borne_out) - len(centered)} without one "
-        "do not collapse."
-    )
-    ordered = {_TWO_SIDED: list(config.groups()[_TWO_SIDED]), _CENTERED: centered}
-    pairs = {words: _pairs(names, found, facts) for words, names in ordered.items()}
-    borne_out |= {words: not _reversals(each, found) for words, each in pairs.items() if each}
-    return kit.judged(ENTRY.domain, borne_out), (
-        count,
-        *(_order(words, each, found, facts) for words, each in pairs.items() if each),
-        *([_FAMILIES] if borne_out.get(_TWO_SIDED) and not borne_out.get(_CENTERED, True) else []),
-        *(
-            f"{depths.ending(name, found[name], config.layers)}; {one}."
-            for name, one in facts.items()
-        ),
-    )
-
-
-def _by_name(names: Iterable[str]) -> dict[str, Mask]:
-    return {str(mask): mask for mask in map(as_mask, names)}
-
-
-def _pairs(
-    names: Iterable[str], found: Mapping[str, Law], facts: Mapping[str, GraphFacts]
-) -> list[Pair]:
-    """Masks that shrink at a rate, two and two, as far as their radii differ."""
-    steady = [name for name in names if found[name].kind == "exponential"]
-    by_radius = sorted(steady, key=lambda name: facts[name].radius)
-    return [(a, b) for a, b in combinations(by_radius, 2) if facts[a].radius < facts[b].radius]
-
-
-def _reversals(pairs: Iterable[Pair], found: Mapping[str, Law]) -> list[Pair]:
-    """The pairs in which the larger radius shrinks faster."""
-    return [(a, b) for a, b in pairs if found[b].rate < found[a].rate]
-
-
-def _order(
-    words: str, pairs: list[Pair], found: Mapping[str, Law], facts: Mapping[str, GraphFacts]
-) -> str:
-    """How often a larger radius is slower, and where it is most clearly not."""
-    against = _reversals(pairs, found)
-    count = (
-        f"Radius and rate, {words}: in {len(pairs) - len(against)} of {len(pairs)} pairs of "
-        "different radius the larger one is slower"
-    )
-    if not against:
-        return f"{count}."
-    a, b = max(against, key=lambda pair: found[pair[0]].rate - found[pair[1]].rate)
-    slow, fast = (
-        f"{name}, radius {facts[name].radius:g}, × {power_of_ten(found[name].rate, digits=3)}"
-        for name in (a, b)
-    )
-    return f"{count}; against it most clearly {fast} a layer, beside {slow}."
+def _measure(
+    config: Config, networks: Mapping[str, Network], on_step: kit.OnStep
+) -> tuple[pl.DataFrame, Mapping[str, str]]:
+    """Relative residual and μ of every layer, and the bound on μ."""
+    x, token_mask = config.texts()
+    compared = depths.compare(networks, x, token_mask, norm="fro", on_step=on_step)
+    wanted = pl.col("metric").is_in(["log10_residual", depths.RELATIVE])
+    measured = depths.dispersions(compared.table.filter(wanted))
+    promised = {name: promise_table(each, x, token_mask) for name, each in networks.items()}
+    return tables.stack([measured, tables.joined(promised)]), compared.notes

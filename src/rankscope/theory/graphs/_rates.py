@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -251,13 +252,15 @@ def second_modulus(attention: Tensor) -> Tensor:
     >>> second_modulus(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
     tensor(0.5000, dtype=torch.float64)
 
-    **Derived:** with v the mean of the rows, ``P − 1vᵀ`` has the eigenvalues of P, but 0 in the
-    place of 1, since ``P1 = 1`` and every other left eigenvector is orthogonal to 1. Small ones are
-    not lost beside 1.
+    A single token has no differences: 0. NumPy finds them, because PyTorch's routine may not
+    converge where many eigenvalues are zero; those of a triangular matrix are exact, as they would
+    not be if 1 was removed from the matrix first.
     """
-    p = _normalize_rows(attention, None, name="attention")
-    sizes: Tensor = torch.linalg.eigvals(p - p.mean(-2, keepdim=True)).abs()
-    return sizes.amax(-1)
+    p = _normalize_rows(attention, None, name="attention").detach()
+    if p.shape[-1] == 1:
+        return p.new_zeros(p.shape[:-2])
+    sizes = torch.from_numpy(np.abs(np.linalg.eigvals(p.cpu().numpy())))
+    return sizes.sort(-1, descending=True).values[..., 1]
 
 
 def _stationary_weights(p: Float[Tensor, "query key"]) -> Float[Tensor, "key"]:

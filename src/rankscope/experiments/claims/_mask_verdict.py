@@ -1,0 +1,190 @@
+"""What the figures of many masks say about collapse: by center, radius, values and change."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from rankscope.experiments import depths, kit
+from rankscope.experiments.claims._mask_curves import (
+    CHANGING,
+    NO_CENTER,
+    OTHERS,
+    VALUES,
+    WINDOWS,
+    Curve,
+    Masks,
+    Pair,
+    names_of,
+    pairs_by_radius,
+    radii_of,
+    read_curves,
+    reversals,
+)
+from rankscope.experiments.laws import Law, as_stated
+from rankscope.numerals import power_of_ten
+from rankscope.theory import a_priori_log_loss
+
+_CENTERED = "all masks with a center"
+_FAMILIES = "radius across families"
+_BEYOND = "radius across families, values of other sizes, masks that change from layer to layer"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Both verdicts, what they rest on, and the figures to quote."""
+
+    judgement: kit.Judgement
+    beyond: kit.Judgement | None
+    sentences: tuple[str, ...]
+    key_figures: Mapping[str, float]
+
+
+def judge(domain: str, table: pl.DataFrame, masks: Masks, tokens: int) -> Judged:
+    """Two verdicts.
+
+    On the theorem's domain a mask with a center must collapse at a steady rate or faster, with μ
+    below the bound wherever there is one; a mask without one must not; and among the two-sided
+    windows a larger radius must not be faster. Beyond it: radii across families, μ → 0 for other
+    values, and changing masks, which collapse if their layers together have a center. A mask whose
+    layers show no law is left out.
+    """
+    radii = radii_of(masks, tokens)
+    curves = read_curves(table, radii)
+    own = {name: curves[name] for panel in (WINDOWS, OTHERS, NO_CENTER) for name in masks[panel]}
+    changing = {name: curves[name] for name in masks[CHANGING]}
+    values = {name: curves[name] for name in names_of(table, VALUES)}
+    stated = _as_stated(own)
+    ordered = {
+        WINDOWS: pairs_by_radius({name: own[name] for name in masks[WINDOWS]}),
+        _CENTERED: pairs_by_radius(own),
+    }
+    in_order = {words: not reversals(pairs, own) for words, pairs in ordered.items() if pairs}
+    beyond = {
+        **({_FAMILIES: in_order[_CENTERED]} if _CENTERED in in_order else {}),
+        **as_stated(_laws(values, "dispersion"), lambda _, law: law.collapses),
+        **_as_stated(changing),
+    }
+    against = [name for name, holds in beyond.items() if not holds]
+    on_domain = stated | {words: holds for words, holds in in_order.items() if words == WINDOWS}
+    return Judged(
+        kit.judged(domain, on_domain, "" if on_domain else "the layers are too few to show a law"),
+        kit.judged(_BEYOND, beyond, _but_for(against, beyond)) if beyond else None,
+        (
+            _count(own, stated),
+            *_bounds(own),
+            *(_order(words, pairs, own) for words, pairs in ordered.items() if pairs),
+            *depths.left_out(_laws(own | changing, "relative") | _laws(values, "dispersion")),
+            *(_values(name, one) for name, one in values.items()),
+            *(_changing(name, one) for name, one in changing.items()),
+        ),
+        {
+            "layers above the theorem's bound": float(sum(one.above for one in own.values())),
+            "layers compared with it": float(sum(one.compared for one in own.values())),
+        },
+    )
+
+
+def _as_stated(curves: Mapping[str, Curve]) -> dict[str, bool]:
+    """Masks with a center that collapse below the bound; others that do not."""
+
+    def holds(name: str, law: Law) -> bool:
+        if math.isinf(curves[name].radius):
+            return law.kind == "none"
+        return law.collapses and not curves[name].above
+
+    return as_stated(_laws(curves, "relative"), holds)
+
+
+def _laws(curves: Mapping[str, Curve], of: str) -> dict[str, Law]:
+    return {name: getattr(one, of) for name, one in curves.items()}
+
+
+def _but_for(against: list[str], cases: Mapping[str, bool]) -> str:
+    """What a verdict depends on; nothing where all cases agree."""
+    if len(against) in (0, len(cases)):
+        return ""
+    return f"the case: not {', '.join(against)}; {len(cases) - len(against)} others as stated"
+
+
+def _count(curves: Mapping[str, Curve], stated: Mapping[str, bool]) -> str:
+    centered = [name for name, one in curves.items() if math.isfinite(one.radius)]
+    others = [name for name in curves if name not in centered]
+    collapsing, staying = (
+        sum(stated.get(name, False) for name in group) for group in (centered, others)
+    )
+    return (
+        f"{collapsing} of {len(centered)} masks with a center collapse, exponentially or faster, "
+        f"below the theorem's bound; {staying} of {len(others)} without one do not collapse."
+    )
+
+
+def _bounds(curves: Mapping[str, Curve]) -> Iterator[str]:
+    """How far the bound is from what happens."""
+    promised = {
+        name: a_priori_log_loss(one.smallest, one.radius) / math.log(10)
+        for name, one in curves.items()
+        if one.relative.kind == "exponential" and one.smallest > 0 and math.isfinite(one.radius)
+    }
+    if not promised:
+        return
+    near, far = (pick(promised, key=lambda name: promised[name]) for pick in (max, min))
+    words = (
+        f"{name} (radius {curves[name].radius:g}, ε = {_power(curves[name].smallest)}) at least "
+        f"{power_of_ten(promised[name])} of its differences a layer where it loses "
+        f"{_power(1 - 10 ** curves[name].relative.rate)}"
+        for name in dict.fromkeys((near, far))
+    )
+    yield (
+        f"μ is above the bound in {sum(one.above for one in curves.values())} of "
+        f"{sum(one.compared for one in curves.values())} comparisons; the bound "
+        f"says that {', and '.join(words)}."
+    )
+
+
+def _order(words: str, pairs: list[Pair], curves: Mapping[str, Curve]) -> str:
+    """How often a larger radius is slower, and where it is most clearly not."""
+    against = reversals(pairs, curves)
+    count = (
+        f"Radius and rate, {words}: in {len(pairs) - len(against)} of {len(pairs)} pairs of "
+        "different radius the larger one is slower"
+    )
+    if not against:
+        return f"{count}."
+    a, b = max(
+        against, key=lambda pair: curves[pair[0]].relative.rate - curves[pair[1]].relative.rate
+    )
+    slow, fast = (
+        f"{name}, radius {curves[name].radius:g}, × "
+        f"{power_of_ten(curves[name].relative.rate, digits=3)}"
+        for name in (a, b)
+    )
+    return f"{count}; against it most clearly {fast} a layer, beside {slow}."
+
+
+def _values(name: str, one: Curve) -> str:
+    """Which part of the change of μ attention has, and which the size of the states."""
+    by_attention, whole = one.relative.rate, one.dispersion.rate
+    total, attention, values = (
+        power_of_ten(rate, digits=3) for rate in (whole, by_attention, whole - by_attention)
+    )
+    return (
+        f"Beyond: {name}: a layer multiplies μ by {total}, {attention} by attention and {values} "
+        f"by values; the smallest weight is {_power(one.smallest)}; relative to its size the state "
+        f"{'goes on shrinking' if one.relative.collapses else 'does not go on shrinking'}."
+    )
+
+
+def _changing(name: str, one: Curve) -> str:
+    center = (
+        "have no center together"
+        if math.isinf(one.radius)
+        else (f"have a center together after {one.radius:g} layers")
+    )
+    return f"Beyond: {name} {center}: {one.relative}."
+
+
+def _power(value: float) -> str:
+    """A positive number or zero, as a power of ten where it is small."""
+    return power_of_ten(math.log10(value) if value > 0 else -math.inf)
