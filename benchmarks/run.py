@@ -10,12 +10,13 @@ import graphs
 import paths
 import startup
 import tracing
+import training
 
 
 def main() -> int:
     """Print each ratio beside its bar; the exit code says whether all were met."""
     ratios = []
-    for benchmark in (tracing, families, paths, centers, depths, bounds, graphs, startup):
+    for benchmark in (tracing, families, paths, centers, depths, bounds, graphs, training, startup):
         ratios += benchmark.main()
         print()
     for ratio in ratios:
