@@ -1,6 +1,7 @@
 """A tokeniser that needs no download: the words of the bundled passages, bytes for all others."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
@@ -31,8 +32,17 @@ class Tokenizer:
 
     @classmethod
     def bundled(cls) -> "Tokenizer":
-        """The vocabulary of the bundled passages, in alphabetical order."""
-        return cls(tuple(sorted({word for text in passages() for word in _split(text)})))
+        """The vocabulary of the bundled passages."""
+        return cls.of(passages())
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> "Tokenizer":
+        """The vocabulary of some texts, in alphabetical order.
+
+        >>> Tokenizer.of(["A rose", "is a rose"]).words
+        ('a', 'is', 'rose')
+        """
+        return cls(tuple(sorted({word for text in texts for word in _split(text)})))
 
     @cached_property
     def vocabulary(self) -> tuple[str, ...]:

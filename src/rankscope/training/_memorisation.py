@@ -17,7 +17,10 @@ _ENDS = re.compile(r"(?<=[.!?])\s+")
 
 @dataclass(frozen=True)
 class Memorisation:
-    """Sentences to be learnt by heart, each cut to ``tokens`` tokens, CLS and SEP among them."""
+    """Sentences to be learnt by heart, each cut to ``tokens`` tokens, CLS and SEP among them.
+
+    Tokens are the words of these very sentences.
+    """
 
     sentences: tuple[str, ...]
     tokens: int = 24
@@ -27,7 +30,7 @@ class Memorisation:
         """All sentences, with labels of this seed; padding has none."""
         if not self.sentences:
             raise InputError("there is no sentence to memorise; give at least one.")
-        tokenizer = Tokenizer.bundled()
+        tokenizer = Tokenizer.of(self.sentences)
         rows = [torch.tensor(tokenizer(text, length=self.tokens)) for text in self.sentences]
         ids = pad_sequence(rows, batch_first=True)
         drawn = torch.randint(self.labels, ids.shape, generator=stream(seed, "random labels"))
