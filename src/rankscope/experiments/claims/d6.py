@@ -254,19 +254,26 @@ def _key_figures(config: Config, table: pl.DataFrame) -> dict[str, float]:
 def _measure(config: Config, run: str, recipe: Recipe, on_step: kit.OnStep) -> Measured:
     """All rows of one training, and what scaled arithmetic leaves in doubt."""
     notes: dict[str, str] = {}
-    rows: list[tuple[Any, ...]] = [(run, None, TARGET, *row) for row in _places(arcs(config.arc))]
+    target = (run, None, TARGET)
+    rows: list[tuple[Any, ...]] = [
+        (*target, step, point, 0, metric, value)
+        for step, point, metric, value in _places(arcs(config.arc))
+    ]
     kinds = [(width, kind) for width in config.widths for kind in KINDS]
     for (width, kind), _ in kit.tracked(kinds, on_step):
         label = (run, f"width {width}", kind)
         for sample, found in enumerate(_trained(config, recipe, width, kind)):
-            rows.append((*label, None, None, sample, ERROR, _step_error(config, found)))
+            rows += [(*label, None, None, sample, ERROR, _step_error(config, found))]
             traced = deep_distances(found.model, config.applied, skip=kind == SKIP)
             far = log10_distances(traced)
             rows += [(*label, at, None, sample, DISTANCE, value) for at, value in enumerate(far)]
             notes |= doubts({f"{run}, {kind}, width {width}, seed {found.seed}": traced})
             if sample == 0:
                 places = trajectory(found.model, config.applied, skip=kind == SKIP)
-                rows += [(*label, *row) for row in _places(places)]
+                rows += [
+                    (*label, step, point, 0, metric, value)
+                    for step, point, metric, value in _places(places)
+                ]
     return Measured(tables.from_rows(_COLUMNS, rows), notes)
 
 
@@ -293,9 +300,9 @@ def _step_error(config: Config, found: Trained) -> float:
     return math.sqrt(max(0.0, -found.score)) / length
 
 
-def _places(places: Tensor) -> Iterator[tuple[int, str, int, str, float]]:
-    """Coordinates as rows: time, point, sample, metric, value."""
-    for at, points in enumerate(places):
-        for name, (x, y) in zip(_POINTS, points.tolist(), strict=True):
-            yield at, name, 0, X, x
-            yield at, name, 0, Y, y
+def _places(places: Tensor) -> Iterator[tuple[int, str, str, float]]:
+    """Coordinates as rows: step, point, metric, value."""
+    for step, points in enumerate(places):
+        for point, (x, y) in zip(_POINTS, points.tolist(), strict=True):
+            for metric, value in {X: x, Y: y}.items():
+                yield step, point, metric, value
