@@ -6,8 +6,8 @@ import pytest
 
 from rankscope import figures, tables
 from rankscope.errors import InputError
-from rankscope.experiments.claims import d6
 from rankscope.experiments.circle import deep_distances
+from rankscope.experiments.claims import d6
 from rankscope.experiments.progress import silent
 from rankscope.training import Recipe
 
