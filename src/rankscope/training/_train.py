@@ -34,9 +34,13 @@ class Recipe:
     weight_decay: float = 0.01
     clip: float = 1.0
     """The largest norm of a seed's gradient."""
-    goal: float = math.inf
+    goal: float | None = None
     check_every: int = 100
     scored: int = 1000
+
+    def reached(self, score: float) -> bool:
+        """Whether a score is as good as it should become."""
+        return self.goal is not None and score >= self.goal
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, counted from 0."""
@@ -85,10 +89,10 @@ def train(
         last = step + 1 == recipe.steps
         if on_step is not None and step % _TOLD_EVERY == 0:
             on_step(step / recipe.steps)
-        if last or (recipe.goal < math.inf and (step + 1) % recipe.check_every == 0):
+        if last or (recipe.goal is not None and (step + 1) % recipe.check_every == 0):
             scores = run.scores()
             for at, seed in enumerate(seeds):
-                if seed not in found and (last or scores[at] >= recipe.goal):
+                if seed not in found and (last or recipe.reached(scores[at])):
                     found[seed] = Trained(run.unstack(at, models[at]), seed, step + 1, scores[at])
             if len(found) == len(seeds):
                 break

@@ -6,6 +6,7 @@ import pytest
 
 from rankscope import figures, tables
 from rankscope.errors import InputError
+from rankscope.experiments.circle import deep_distances
 from rankscope.experiments.claims import d6
 from rankscope.experiments.progress import silent
 from rankscope.training import Recipe
@@ -103,6 +104,19 @@ def test_the_error_of_a_step_is_told_in_steps():
     assert d6._step_error(config, found) == pytest.approx(
         float(missed) / (math.pi * 0.3 / 10), rel=1e-4
     )
+
+
+def test_doubts_of_scaled_arithmetic_reach_the_sentences(monkeypatch):
+    def doubtful(*arguments, **options):
+        return deep_distances(*arguments, **options).noted({"doubt": "a digit was lost"})
+
+    monkeypatch.setattr(d6, "deep_distances", doubtful)
+    config = d6.Config(widths=(4,), seeds=1, arc=10, applied=1, recipe=SHORT, early=SHORT)
+    found = d6.run(config, silent)
+    assert found.sentences[-2] == (
+        "Note on 3 layers, trained: such as pure attention, width 4, seed 0: a digit was lost."
+    )
+    assert list(found.provenance["notes"]) == ["3 layers, trained", "3 layers, stopped early"]
 
 
 def test_nothing_to_try_is_refused():

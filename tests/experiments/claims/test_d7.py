@@ -12,6 +12,7 @@ from rankscope.experiments.claims import d7
 from rankscope.experiments.learning import HULL, MEMORISATION, SORTING, Plan, lesson, resolve_device
 from rankscope.experiments.progress import silent
 from rankscope.paths import enumerate_paths, path_outputs
+from rankscope.streams import stream
 from rankscope.training import IGNORED, Recipe
 
 SHORT = Recipe(8, 4, warmup=2)
@@ -118,6 +119,10 @@ def test_streams_are_all_single_paths_of_their_length(task):
     plan = TINY.plan(task)
     own = lesson(task, plan, 0, spec=plan.spec(2, 1.0), sentences=TINY.sentences)
     model = own.model.double()
+    for number, each in enumerate(model.parameters()):
+        if each.ndim == 1:  # biases start at zero: make them count
+            drawn = torch.randn(each.shape, generator=stream(0, "bias", number), dtype=each.dtype)
+            each.data += drawn
     inputs, token_mask = own.evaluate.inputs, own.evaluate.token_mask
     x = model.embed(inputs.double() if inputs.is_floating_point() else inputs)
     found = d7._exactly(model, x, token_mask, own)

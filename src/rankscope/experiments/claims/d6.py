@@ -37,8 +37,8 @@ _EARLY_DOMAIN = "training stopped as early as in the paper's script"
 _POINTS = ("first point", "second point")
 _COLUMNS = ("run", "model", "variant", "layer", "parameter", "sample", "metric", "value")
 TRAINED, EARLY = "trained", "stopped early"
-_RECIPE: Final = Recipe(400, 100, 3e-3, weight_decay=0.0, warmup=20)
-_EARLY: Final = Recipe(150, 100, 1e-4, weight_decay=0.0, warmup=1)
+_RECIPE: Final = Recipe(400, 60, 3e-3, weight_decay=0.0, warmup=20)
+_EARLY: Final = Recipe(150, 60, 1e-4, weight_decay=0.0, warmup=1)
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,13 @@ class Config(kit.Config):
     heads: int = 2
     seeds: int = 5
     """Networks of each kind and width, all trained at once."""
-    arc: int = 100
+    arc: int = 60
     """Steps on each half circle, which are what the layer learns."""
     recipe: Recipe = _RECIPE
     early: Recipe = _EARLY
     """A training that stops where the paper's script does: 1,500 steps at a rate of 0.00001 go
     about as far."""
-    applied: int = 100
+    applied: int = 60
     """How often the layer is applied."""
     together: float = 0.01
     """The part of their first distance under which the points have come together."""
@@ -254,20 +254,35 @@ def _key_figures(config: Config, table: pl.DataFrame) -> dict[str, float]:
 def _measure(config: Config, run: str, recipe: Recipe, on_step: kit.OnStep) -> Measured:
     """All rows of one training, and what scaled arithmetic leaves in doubt."""
     notes: dict[str, str] = {}
-    rows: list[tuple[Any, ...]] = [(run, None, TARGET, *row) for row in _places(arcs(config.arc))]
+    target = (run, None, TARGET)
+    rows: list[tuple[Any, ...]] = [
+        (*target, step, point, 0, metric, value)
+        for step, point, metric, value in _places(arcs(config.arc))
+    ]
     kinds = [(width, kind) for width in config.widths for kind in KINDS]
     for (width, kind), _ in kit.tracked(kinds, on_step):
         label = (run, f"width {width}", kind)
         for sample, found in enumerate(_trained(config, recipe, width, kind)):
-            rows.append((*label, None, None, sample, ERROR, _step_error(config, found)))
+            rows += [(*label, None, None, sample, ERROR, _step_error(config, found))]
             traced = deep_distances(found.model, config.applied, skip=kind == SKIP)
             far = log10_distances(traced)
             rows += [(*label, at, None, sample, DISTANCE, value) for at, value in enumerate(far)]
-            notes |= doubts({f"{run}, {kind}, width {width}, seed {found.seed}": traced})
+            notes |= doubts({f"{kind}, width {width}, seed {found.seed}": traced})
             if sample == 0:
                 places = trajectory(found.model, config.applied, skip=kind == SKIP)
-                rows += [(*label, *row) for row in _places(places)]
-    return Measured(tables.from_rows(_COLUMNS, rows), notes)
+                rows += [
+                    (*label, step, point, 0, metric, value)
+                    for step, point, metric, value in _places(places)
+                ]
+    return Measured(tables.from_rows(_COLUMNS, rows), _as_one(run, notes))
+
+
+def _as_one(run: str, notes: Mapping[str, str]) -> dict[str, str]:
+    """The doubts about all layers of one training in one note, which quotes the first."""
+    if not notes:
+        return {}
+    case, note = next(iter(notes.items()))
+    return {f"{len(notes)} layers, {run}": f"such as {case}: {note}"}
 
 
 def _trained(config: Config, recipe: Recipe, width: int, kind: str) -> list[Trained]:
@@ -293,9 +308,9 @@ def _step_error(config: Config, found: Trained) -> float:
     return math.sqrt(max(0.0, -found.score)) / length
 
 
-def _places(places: Tensor) -> Iterator[tuple[int, str, int, str, float]]:
-    """Coordinates as rows: time, point, sample, metric, value."""
-    for at, points in enumerate(places):
-        for name, (x, y) in zip(_POINTS, points.tolist(), strict=True):
-            yield at, name, 0, X, x
-            yield at, name, 0, Y, y
+def _places(places: Tensor) -> Iterator[tuple[int, str, str, float]]:
+    """Coordinates as rows: step, point, metric, value."""
+    for step, points in enumerate(places):
+        for point, (x, y) in zip(_POINTS, points.tolist(), strict=True):
+            for metric, value in {X: x, Y: y}.items():
+                yield step, point, metric, value

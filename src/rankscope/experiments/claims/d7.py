@@ -1,6 +1,6 @@
 """Claim D7, Dong et al. 2021, figure 4: what paths of each length can do on trained tasks."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any, Final
@@ -207,35 +207,39 @@ def _measure(config: Config, task: str, on_step: kit.OnStep) -> pl.DataFrame:
     for (sample, (found, own)), _ in kit.tracked(
         enumerate(zip(trained, lessons, strict=True)), on_measure
     ):
-        rows.append((task, WHOLE, None, None, sample, TRAINING_ACCURACY, found.score))
+        by_length = _accuracies(config, found.model, own, found.seed)
         rows += [
-            (task, variant, parameter, length, sample, metric, value)
-            for variant, parameter, length, metric, value in _accuracies(
-                config, found.model, own, found.seed
-            )
+            (task, WHOLE, None, None, sample, TRAINING_ACCURACY, found.score),
+            (task, WHOLE, None, None, sample, WHOLE_ACCURACY, by_length[WHOLE][0]),
+        ]
+        rows += [
+            (task, variant, "path_length", float(length), sample, ACCURACY, value)
+            for variant, values in by_length.items()
+            for length, value in enumerate(values)
         ]
     return tables.from_rows(_COLUMNS, rows)
 
 
 def _accuracies(
     config: Config, model: SequenceModel, own: Lesson, seed: int
-) -> Iterator[tuple[str, str | None, float | None, str, float]]:
-    """Of the whole network, then by length."""
-    model = model.double()
-    inputs, token_mask = own.evaluate.inputs, own.evaluate.token_mask
-    x = model.embed(inputs.double() if inputs.is_floating_point() else inputs)
+) -> dict[str, list[float]]:
+    """By variant and length; the whole network and the guess are the same at every length."""
+    model, token_mask = model.double(), own.evaluate.token_mask
+    x = _embed(model, own)
     whole = own.accuracy(model.readout(model.network(x, token_mask)))
-    yield WHOLE, None, None, WHOLE_ACCURACY, whole
     by_length = _exactly(model, x, token_mask, own)
     by_length |= _sampled(config, model, x, token_mask, own, seed)
     fresh = own.model.double()
-    start = fresh.embed(inputs.double() if inputs.is_floating_point() else inputs)
-    by_length[UNTRAINED] = _exactly(fresh, start, token_mask, own)[ALL]
+    by_length[UNTRAINED] = _exactly(fresh, _embed(fresh, own), token_mask, own)[ALL]
     by_length[WHOLE] = [whole] * (config.layers + 1)
     by_length[CHANCE] = [own.chance()] * (config.layers + 1)
-    for variant, values in by_length.items():
-        for length, value in enumerate(values):
-            yield variant, "path_length", float(length), ACCURACY, value
+    return by_length
+
+
+def _embed(model: SequenceModel, own: Lesson) -> Tensor:
+    """What the network of a model in float64 reads."""
+    inputs = own.evaluate.inputs
+    return model.embed(inputs.double() if inputs.is_floating_point() else inputs)
 
 
 def _exactly(
