@@ -9,7 +9,7 @@ import torch
 from rankscope.errors import InputError
 from rankscope.metrics import matrix_norm, residual
 from rankscope.theory import bounds
-from rankscope.theory.residual_bounds import TwoHeadLayer
+from rankscope.theory.residual_bounds import TwoHeadLayer, _two_heads
 from rankscope.theory.residual_bounds._two_heads import Grouped, least_residual
 
 
@@ -28,6 +28,15 @@ def test_groups_give_what_whole_matrices_give(width, tokens):
     assert made.paper_bound / made.proved_bound == pytest.approx(ratio)
     best = residual(network(x), center="optimal", certified=True, tolerance=1e-6)
     assert best.lower_bound.item() * (1 - 1e-9) <= made.residual <= best.value.item() * (1 + 1e-9)
+
+
+def test_tokens_that_are_alike_are_counted_in_every_softmax(monkeypatch):
+    """With a weak preference for tokens 1 and 2 the others have weight, too."""
+    monkeypatch.setattr(_two_heads, "_PREFERENCE", 0.5)
+    made = TwoHeadLayer(12, 9)
+    network, x = made.dense()
+    y, rows = network(x)[0].detach(), made.output.dense()
+    torch.testing.assert_close(y - y[-1], rows - rows[-1], rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize(("width", "ratio"), [(10_000, 0.862), (20_000, 1.007), (30_000, 1.100)])

@@ -45,7 +45,7 @@ class Config(kit.Config):
     """The largest D of a layer; at most what the lemma allows."""
     wider: tuple[float, ...] = (1.3, 1.5, 2.0, 4.0)
     """Beyond the lemma."""
-    layers: int = 40
+    layers: int = 24
     masks: tuple[str, ...] = ("causal", "window:2")
     """Masks beyond the lemma, under which each query is compared with those that see the same."""
     tokens: tuple[int, ...] = (2, 5, 12, 24)
