@@ -59,7 +59,10 @@ def test_attention_and_values_have_their_parts(found) -> None:
     uniform = as_mask(SMALL.values_mask).matrix(SMALL.tokens).double()
     factor = float(second_modulus(uniform / uniform.sum(-1, keepdim=True)))
     assert 10 ** read["grown"].relative.rate == pytest.approx(factor, abs=0.01)
-    assert "1.2 by values" in next(each for each in found.sentences if "grown" in each)
+    grown = read["grown"]
+    attention, values = grown.relative.rate, grown.dispersion.rate - grown.relative.rate
+    (said,) = (each for each in found.sentences if each.startswith("Beyond: grown"))
+    assert f"{10**attention:.3g} by attention and {10**values:.3g} by values" in said
 
 
 def test_changing_masks_have_the_rate_of_their_product() -> None:

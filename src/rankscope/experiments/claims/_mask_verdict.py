@@ -131,15 +131,15 @@ def _bounds(curves: Mapping[str, Curve]) -> Iterator[str]:
         return
     near, far = (pick(promised, key=lambda name: promised[name]) for pick in (max, min))
     words = (
-        f"{name} (radius {curves[name].radius:g}, ε = {_power(curves[name].smallest)}) at least "
-        f"{power_of_ten(promised[name])} of its differences a layer where it loses "
+        f"{name} (radius {curves[name].radius:g}, ε = {_power(curves[name].smallest)}) loses "
+        f"at least {power_of_ten(promised[name])} of its differences a layer, and it loses "
         f"{_power(1 - 10 ** curves[name].relative.rate)}"
         for name in dict.fromkeys((near, far))
     )
     yield (
         f"μ is above the bound in {sum(one.above for one in curves.values())} of "
         f"{sum(one.compared for one in curves.values())} comparisons; the bound "
-        f"says that {', and '.join(words)}."
+        f"says that {'; that '.join(words)}."
     )
 
 

@@ -12,7 +12,7 @@ from rankscope.experiments import depths, kit
 from rankscope.experiments.claims._positions import Found, position_table, read
 from rankscope.experiments.laws import as_stated
 from rankscope.network import ALiBi, Network, RelativeBias, Rotary, ScoreKind, Sink
-from rankscope.numerals import power_of_ten
+from rankscope.numerals import power_of_ten, short
 
 ENTRY = kit.entry("N1")
 KEEPING, SHRINKING = "hidden states keep their size", "hidden states shrink"
@@ -148,7 +148,8 @@ def _derived(one: Found) -> str:
     """What positions alone would make of the rate."""
     if one.positions is None or math.isnan(one.gap):
         return ""
-    return f"; positions alone {power_of_ten(one.positions.rate, digits=3)}, |λ₂| {one.second:.3g}"
+    alone = power_of_ten(one.positions.rate, digits=3)
+    return f"; positions alone {alone}, |λ₂| {short(one.second)}"
 
 
 def _beside(one: Found) -> str:
