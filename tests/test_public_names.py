@@ -9,8 +9,8 @@ NAMES = {
         Bounds Loaded Network Path Result Spec Trace __version__ bounds count_paths deep
         deep_trace design_values diagnose enumerate_paths errors experiments families figures
         find_equilibria head_shares load masks metric_catalogue metrics network path_lengths
-        path_matrix path_output paths report residual results sample_paths tables text theory
-        top_paths trace tracing truncate verify
+        path_matrix path_output paths records report reproduce residual results sample_paths tables
+        text theory top_paths trace tracing training truncate verify
     """,
     "rankscope.deep": """
         ScaledTensor SplitState add_states apply_activation apply_linear apply_mlp apply_norm
@@ -25,7 +25,8 @@ NAMES = {
         Subject diagnose findings four_variants path_study run
     """,
     "rankscope.families": """
-        BUILTIN BlockInput FAMILIES Family Loaded Verification family_of load verify
+        BUILTIN BlockInput FAMILIES Family Loaded Verification cached_folder family_of load
+        verify
     """,
     "rankscope.figures": """
         FIGURES Figure FigureKind MetricWords ScriptSafe adaptive by_depth by_layer by_length
@@ -54,7 +55,7 @@ NAMES = {
         sample_paths top_paths truncate truncations
     """,
     "rankscope.report": """
-        Report Section page show to_json write write_html
+        Report Section page show to_json write write_html write_overview
     """,
     "rankscope.text": """
         Tokenizer embed passages

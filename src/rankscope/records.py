@@ -13,6 +13,8 @@ from rankscope import tables
 from rankscope.errors import InputError
 from rankscope.results import Drawing, Finding, Judgement, Result
 
+__all__ = ["read", "write"]
+
 _KEY: Final = "rankscope.result"
 _ELSEWHERE: Final = ("table", "provenance")
 """Fields that a table's file holds anyway."""

@@ -42,7 +42,7 @@ def reproduce(
 ) -> list[Outcome]:
     """Re-check claims by their ids, or all of them; their files and a summary go into ``folder``.
 
-    >>> [outcome.run.verdict for outcome in reproduce(["D8"], "out")]
+    >>> [outcome.result.verdict for outcome in reproduce(["D8"], "out")]
     ['holds']
 
     What the folder already holds is read and not computed again, unless it is to be ``fresh``.

@@ -1,7 +1,8 @@
 """The trained tasks of Dong et al. 2021, figure 4: what is learnt, on what, and how well."""
 
+import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
@@ -60,6 +61,11 @@ class Lesson:
     model: SequenceModel
     ordered: bool
     """Whether a position means something, so that a guess may depend on it."""
+
+    def to(self, device: str) -> "Lesson":
+        """The same in float64 on another device, as paths are measured; training examples stay."""
+        model = copy.deepcopy(self.model).double().to(device)
+        return replace(self, evaluate=self.evaluate.to(device), model=model)
 
     def chance(self) -> float:
         """The accuracy of the best guess that does not look at the input."""

@@ -21,6 +21,7 @@ from rankscope.experiments.learning import (
     Plan,
     learn,
     lesson,
+    resolve_device,
 )
 from rankscope.paths import count_paths, path_lengths, path_outputs, sample_paths
 from rankscope.streams import stream
@@ -224,12 +225,13 @@ def _accuracies(
     config: Config, model: SequenceModel, own: Lesson, seed: int
 ) -> dict[str, list[float]]:
     """By variant and length; the whole network and the guess are the same at every length."""
-    model, token_mask = model.double(), own.evaluate.token_mask
+    own = own.to(resolve_device(config.device))
+    model, token_mask = model.double().to(own.evaluate.inputs.device), own.evaluate.token_mask
     x = _embed(model, own)
     whole = own.accuracy(model.readout(model.network(x, token_mask)))
     by_length = _exactly(model, x, token_mask, own)
     by_length |= _sampled(config, model, x, token_mask, own, seed)
-    fresh = own.model.double()
+    fresh = own.model
     by_length[UNTRAINED] = _exactly(fresh, _embed(fresh, own), token_mask, own)[ALL]
     by_length[WHOLE] = [whole] * (config.layers + 1)
     by_length[CHANCE] = [own.chance()] * (config.layers + 1)
