@@ -282,6 +282,81 @@ def test_a_real_claim(rankscope) -> None:
     assert result["provenance"]["digest"]
 
 
+@pytest.mark.usefixtures("ran")
+def test_several_claims_have_a_line_each_and_are_listed_with_their_verdicts(rankscope) -> None:
+    got = rankscope("reproduce", "D4", "w2", "D4")
+    assert got.returncode == 0, got.stderr
+    first, second, _, summary = got.stdout.splitlines()
+    assert first.startswith("D4   holds (")
+    assert second.startswith("W2   holds (")
+    assert summary == "summary rankscope-output/reproduce.html"
+    again = rankscope("reproduce", "D4").stdout  # what is there is read
+    assert "holds" in again
+    told = {line.split()[0]: line for line in rankscope("reproduce").stdout.splitlines()}
+    assert told["D4"].endswith("Last: holds")
+    assert "Last:" not in told["D1"]
+    listed = {each["id"]: each for each in json.loads(rankscope("reproduce", "--json").stdout)}
+    assert (listed["W2"]["verdict"], listed["W2"]["last"]["seed"]) == ("holds", 0)
+    assert listed["D1"]["verdict"] is None
+
+
+def test_all_claims_run_with_what_each_takes(rankscope, ran) -> None:
+    got = rankscope("reproduce", "--all", "--seed=2", "--length=9", "--json")
+    assert got.returncode == 0, got.stderr
+    assert [each["id"] for each in json.loads(got.stdout)] == list(entries("claim"))
+    chosen = dict(zip(entries("claim"), ran, strict=True))
+    assert (chosen["D5"].seed, chosen["D5"].length) == (2, 9)
+    assert (chosen["D1"].seed, chosen["D1"].length) == (2, 17)
+    assert chosen["D8"] == Config()
+
+
+def test_one_that_fails_to_run_is_reported_and_the_others_go_on(
+    rankscope, ran, monkeypatch
+) -> None:
+    module = Entry.module
+
+    def broken(entry: Entry) -> Any:
+        found = module(entry)
+        if entry.id == "D2":
+            found.run = lambda *_: 1 / 0
+        return found
+
+    monkeypatch.setattr(Entry, "module", broken)
+    got = rankscope("reproduce", "D2", "D3")
+    assert got.returncode == 2
+    assert got.stdout.splitlines()[:2] == ["D2   could not be run (0.0 s)", "D3   holds (0.0 s)"]
+    assert got.stderr == "rankscope: D2 could not be run: ZeroDivisionError: division by zero.\n"
+    assert len(ran) == 1
+    listed = json.loads(rankscope("reproduce", "D2", "--json").stdout)
+    assert (listed[0]["verdict"], listed[0]["failure"][:4]) == (None, "Zero")
+
+
+def test_an_interruption_says_what_is_kept(rankscope, ran, monkeypatch) -> None:
+    module = Entry.module
+
+    def stopped(entry: Entry) -> Any:
+        found = module(entry)
+        if entry.id == "D3":
+            found.run = _interrupt
+        return found
+
+    monkeypatch.setattr(Entry, "module", stopped)
+    got = rankscope("reproduce", "D2", "D3", "D4")
+    assert got.returncode == 130
+    assert "1 of 3 claims are done and kept in rankscope-output" in got.stderr
+    monkeypatch.setattr(Entry, "module", module)
+    assert rankscope("reproduce", "D2", "D3", "D4").stdout.startswith("D2   holds (from before)")
+    assert len(ran) == 3
+
+
+def _interrupt(*_: Any) -> Result:
+    raise KeyboardInterrupt
+
+
+def test_all_and_some_are_not_asked_for_at_once(refuses) -> None:
+    assert "--all runs every claim; leave out D1" in refuses("reproduce", "D1", "--all")
+
+
 def test_models_of_one_name_are_told_apart_in_a_real_claim(rankscope, wordy, tmp_path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / wordy).rename(tmp_path / "other" / wordy)

@@ -16,6 +16,8 @@ _USAGE_ERROR: Any = next(
     base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException"
 )
 
+_INTERRUPTED = 130
+
 app = typer.Typer(
     help="See how a transformer loses, or keeps, the differences between its tokens.",
     no_args_is_help=True,
@@ -42,8 +44,10 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # a terminal without ‖ still shows the figures
     try:
         code = app(standalone_mode=False)
-        if isinstance(code, int) and code:  # Typer hands an interruption back as a number
+        if code == _INTERRUPTED:  # Typer hands an interruption back as a number
             _fail("interrupted.", code)
+        if isinstance(code, int) and code:  # a command has said already what is wrong
+            sys.exit(code)
     except _USAGE_ERROR as error:
         message = error.format_message().rstrip(".")
         if not message:  # the help was asked for by giving no command
@@ -60,7 +64,7 @@ def main() -> None:
             raise  # not the user's to mend
         _fail("there is not enough memory for this; make the network or the input smaller.", 2)
     except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted.", 130)
+        _fail("interrupted.", _INTERRUPTED)
 
 
 def _fail(message: str, code: int) -> None:

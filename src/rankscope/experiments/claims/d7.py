@@ -106,6 +106,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         question="How well do the paths of one length alone do what a network has learnt?",
         sentences=sentences,
         table=table,
+        about={"trained on": resolve_device(config.device)},
         judgement=judgement,
         beyond=beyond,
         key_figures=_key_figures(table),
