@@ -1,5 +1,6 @@
-"""Write docs/reproduced.md: how every claim ended in a folder of ``rankscope reproduce --all``."""
+"""Write into docs/reproduced.md how every claim ended in a folder of ``reproduce --all``."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -9,14 +10,8 @@ from rankscope.numerals import short
 from rankscope.version import __version__
 
 TARGET = Path(__file__).parents[1] / "docs" / "reproduced.md"
-_OPENING = """# Both papers, claim by claim
-
-What `rankscope reproduce --all` found (version {version}, {scales} scale, seed {seeds}), written by
-`make reproduced`. Each verdict is computed from figures measured in the run: first on the domain
-that a claim was stated for, then on what was tried beyond it. `rankscope reproduce ID` shows the
-figures behind it, and its page the charts.
-
-| id | claim | as stated | beyond it | key figure | seconds |
+_TABLE = re.compile(r"(<!-- verdicts -->\n).*?(<!-- end -->)", re.DOTALL)
+_HEAD = """| id | claim | as stated | beyond it | key figure | seconds |
 |---|---|---|---|---|---|
 """
 
@@ -32,8 +27,10 @@ def main() -> None:
     scales = ", ".join(sorted({run.scale for run in done.values()}))
     seeds = ", ".join(sorted({str(run.seed) for run in done.values()}))
     rows = [_row(id_, run) for id_, run in done.items()]
-    opening = _OPENING.format(version=__version__, scales=scales, seeds=seeds)
-    TARGET.write_text(opening + "\n".join(rows) + "\n", encoding="utf-8")
+    made = f"Version {__version__}, {scales} scale, seed {seeds}:\n\n{_HEAD}" + "\n".join(rows)
+    before = TARGET.read_text(encoding="utf-8")
+    after = _TABLE.sub(lambda found: f"{found[1]}{made}\n{found[2]}", before)
+    TARGET.write_text(after, encoding="utf-8")
 
 
 def _row(id_: str, run: journal.Run) -> str:

@@ -18,7 +18,13 @@ from rankscope.results import Judgement
 from rankscope.version import __version__
 
 _HEADS: Final = ("Claim", "Source", "As stated", "Beyond it", "Key figure", "Time")
-_ORDER: Final = ("holds", "depends", "fails", "not tried")
+_ENDED: Final = {
+    "holds": ("holds", "hold"),
+    "depends": ("depends", "depend"),
+    "fails": ("fails", "fail"),
+    "not tried": ("was not tried", "were not tried"),
+}
+"""How one claim ended, and how several did."""
 
 
 class Claim(Protocol):
@@ -59,7 +65,11 @@ def _lead(claims: Sequence[Claim], runs: Sequence[Run]) -> str:
     """How many claims were run, and how the last run of each ended."""
     last = {run.id: run for run in runs}
     ended = Counter(run.judgement["verdict"] for run in last.values() if run.judgement)
-    told = [f"{ended[verdict]} {verdict}" for verdict in _ORDER if ended[verdict]]
+    told = [
+        f"{ended[verdict]} {words[ended[verdict] > 1]}"
+        for verdict, words in _ENDED.items()
+        if ended[verdict]
+    ]
     failed = sum(bool(run.failure) for run in last.values())
     told += [f"{failed} could not be run"] if failed else []
     counted = f"{plural(len(last), 'claim')} of {len(claims)} run"
@@ -117,7 +127,7 @@ def _figure(kept: tuple[str, float] | None) -> str:
 def _time(seconds: float) -> str:
     if math.isnan(seconds):
         return ""
-    return f"{seconds:.1f} s" if seconds < 100 else f"{seconds / 60:.1f} min"
+    return f"{seconds:.{seconds < 10}f} s" if seconds < 100 else f"{seconds / 60:.1f} min"
 
 
 def _small(words: str) -> str:

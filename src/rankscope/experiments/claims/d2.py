@@ -38,7 +38,7 @@ class Config(depths.DeepConfig):
 
     layers: int = 10
     heads: tuple[int, ...] = (1, 2, 4, 8)
-    scales: tuple[float, ...] = (0.125, 0.25, 0.35, 0.5, 1.0, 1.41, 2.0)
+    scales: tuple[float, ...] = (0.02, 0.125, 0.25, 0.35, 0.5, 1.0, 1.41, 2.0)
     """What weights of standard deviation ``1/√width`` (LeCun) are multiplied by; BERT has 0.55."""
     mask: str = "full"
     """The theorems are about the full one."""
@@ -67,6 +67,8 @@ class Checked(NamedTuple):
     """Layers and bounds for which the residual is above the bound."""
     compared: int
     """Layers and bounds that say something: that the residual shrinks."""
+    promised: bool = False
+    """Whether the theorem over all layers says something about the last one."""
 
 
 PAPER: Final = {"width": 128, "tokens": 64, "samples": 8, "layers": 12}
@@ -137,7 +139,8 @@ def check(scale: float, found: Bounds) -> Checked:
             compared += int(says.sum())  # one that does not apply is NaN, and not smaller
             above += int(((layer.log10_residual > bound + _ROUNDING) & says).sum())
     differences = [float(layer.log10_score_difference.max()) for layer in found.layers]
-    return Checked(scale, found.applies, max(differences), above, compared)
+    promised = bool((found.log10_depth_bound < start).all())
+    return Checked(scale, found.applies, max(differences), above, compared, promised)
 
 
 def judge(
@@ -188,8 +191,11 @@ def _counts(checked: Mapping[str, Checked], inside: Sequence[str], covered: floa
         f"The condition of the theorems, scores of a query within {SCORE_LIMIT:.3f}, is met in "
         f"every layer by {len(inside)} of {plural(len(checked), 'network')}"
     )
+    told = [one.scale for one in checked.values() if one.promised]
+    promised = f"up to LeCun × {max(told):g}" if told else "for none of them"
     return [
         f"{met}, up to LeCun × {covered:g}." if inside else f"{met}.",
+        f"The theorem over all layers promises a smaller residual {promised}.",
         f"Above a bound that promises a smaller residual: {above} of {compared} comparisons, in "
         "every layer of every network.",
     ]
@@ -217,9 +223,9 @@ def _by_scale(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_bounds(bounded: Mapping[str, Bounds], checked: Mapping[str, Checked]) -> _Shown:
-    """The network of the largest scale that the theorems cover, beside its bounds."""
-    covered = [name for name, one in checked.items() if one.met]
-    name = max(covered, key=lambda each: checked[each].scale) if covered else next(iter(checked))
+    """The network for which the theorem promises most, beside its bounds."""
+    covered = [name for name, one in checked.items() if one.met] or list(checked)
+    name = min(covered, key=lambda each: float(bounded[each].log10_depth_bound.min()))
     rows = bounded[name].table.filter(pl.col("metric").is_in(list(_DRAWN)))
     panel = f"{name}: one sample beside its bounds"
     table = rows.with_columns(
@@ -233,7 +239,7 @@ def _with_bounds(bounded: Mapping[str, Bounds], checked: Mapping[str, Checked]) 
         f"Composite norm, best center. Scores of a query differ by at most "
         f"{power_of_ten(checked[name].difference)}.",
         "log10_residual",
-        {"lowest": -200.0},
+        {"lowest": -200.0, "highest": 20.0},
         {"model": (panel,)},
         {each: "bound" for each in _DRAWN.values() if each != "measured" and each in known},
     )
