@@ -104,7 +104,7 @@ def _one(
         if stem in known and "report" in files:
             return Outcome(claim, known[stem], kept, files, from_before=True)
     started = time.perf_counter()
-    result = kept or claim.module().run(config, begin(claim.id))
+    result = kept or claim.run(config, begin(claim.id))
     seconds = math.nan if kept else time.perf_counter() - started
     files = report.write(result, folder, on_step=begin(f"{claim.id}, drawing"))
     run = _run(result, scale, _known_seconds(folder, stem, seconds))

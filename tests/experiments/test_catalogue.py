@@ -4,9 +4,11 @@ import json
 import subprocess
 import sys
 from dataclasses import fields, is_dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from rankscope import tables
 from rankscope.errors import InputError
@@ -148,3 +150,24 @@ def test_two_sources_of_one_name_have_two_digests():
         for folder in ("a", "b")
     )
     assert one != other
+
+
+def test_small_experiments_run_in_one_thread_and_leave_the_number_as_it_was(monkeypatch):
+    seen = []
+    threads = [7]
+    run_alone = SimpleNamespace(run=lambda *_: seen.append(torch.get_num_threads()))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads[0])
+    monkeypatch.setattr(torch, "set_num_threads", lambda number: threads.__setitem__(0, number))
+    for id_ in ("W6", "W2"):
+        monkeypatch.setattr(type(CATALOGUE[id_]), "module", lambda _: run_alone)
+        CATALOGUE[id_].run(Config())
+    assert (seen, threads) == ([1, 7], [7])
+
+
+def test_an_experiment_that_fails_leaves_the_number_of_threads_as_it_was(monkeypatch):
+    before = torch.get_num_threads()
+    failing = SimpleNamespace(run=lambda *_: 1 / 0)
+    monkeypatch.setattr(type(CATALOGUE["W6"]), "module", lambda _: failing)
+    with pytest.raises(ZeroDivisionError):
+        CATALOGUE["W6"].run(Config())
+    assert torch.get_num_threads() == before

@@ -26,7 +26,7 @@ def run(entry: Entry, options: OutputOptions, *, with_table: bool = False, **fie
     config = entry.configuration(**fields)
     folder = None if options.as_json and options.output is None else _folder(options)
     with progress() as begin:
-        result = entry.module().run(config, begin(entry.id))
+        result = entry.run(config, begin(entry.id))
         files = {} if folder is None else report.write(result, folder, on_step=begin("drawing"))
     if options.as_json:
         print_json(report.to_json(result, files, with_table=with_table))

@@ -4,6 +4,7 @@ Help texts, listings, the README and the tests are made from these entries.
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from dataclasses import fields as dataclass_fields
 from importlib import import_module
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from rankscope.errors import InputError
 from rankscope.experiments.progress import OnStep, silent
+from rankscope.experiments.threads import one_thread
 from rankscope.fingerprints import stem
 
 if TYPE_CHECKING:
@@ -54,6 +56,8 @@ class Entry:
     source: str = ""
     domain: str = ""
     """What a claim was stated for, on which it is judged first."""
+    small: bool = False
+    """Whether its tensors are so small that threads would only get in each other's way."""
 
     def module(self) -> Any:
         """The module, imported now."""
@@ -68,6 +72,12 @@ class Entry:
             if name not in known:
                 raise InputError(f"{self.id} has no option {name!r}; it has {', '.join(known)}.")
         return module.Config(**{**sizes, **fields})
+
+    def run(self, config: Traceable, on_step: OnStep = silent) -> "Result":
+        """Run it under a configuration of its own."""
+        with one_thread() if self.small else nullcontext():
+            result: Result = self.module().run(config, on_step)
+        return result
 
     def stem(self, config: Traceable) -> str:
         """What the files of a run are called, before it has been run."""
@@ -113,10 +123,15 @@ _SEED = ("seed",)
 _MODELS = ("seed", "models", "texts", "length")
 
 
+_LARGE = ("D5", "D7", "D9", "N2", "W2", "W5")
+"""Claims with networks that are worth a second thread."""
+
+
 def _claim(
     id_: str, title: str, source: str, *, domain: str, options: tuple[str, ...] = _SEED
 ) -> Entry:
-    return Entry(id_, "claim", title, f"claims.{id_.lower()}", options, source, domain)
+    where, small = f"claims.{id_.lower()}", id_ not in _LARGE
+    return Entry(id_, "claim", title, where, options, source, domain, small)
 
 
 def _study(id_: str, title: str, source: str = "", options: tuple[str, ...] = _SEED) -> Entry:
@@ -298,6 +313,4 @@ def run(
     'holds'
     """
     found = entry(id_)
-    config = found.configuration(scale, **options)
-    result: Result = found.module().run(config, on_step or silent)
-    return result
+    return found.run(found.configuration(scale, **options), on_step or silent)

@@ -127,7 +127,7 @@ def _figure(kept: tuple[str, float] | None) -> str:
 def _time(seconds: float) -> str:
     if math.isnan(seconds):
         return ""
-    return f"{seconds:.{seconds < 10}f} s" if seconds < 100 else f"{seconds / 60:.1f} min"
+    return f"{seconds:.{int(seconds < 10)}f} s" if seconds < 100 else f"{seconds / 60:.1f} min"
 
 
 def _small(words: str) -> str:
