@@ -29,7 +29,7 @@ lists: $(INSTALLED)
 	$(BIN)/python tools/write_lists.py
 
 reproduced: $(INSTALLED)
-	$(BIN)/rankscope reproduce --all --output rankscope-output
+	$(BIN)/rankscope reproduce --all --fresh --output rankscope-output
 	$(BIN)/python tools/write_verdicts.py rankscope-output
 
 # One environment for all of them. An environment that is already there is kept, and so is a torch

@@ -43,7 +43,7 @@ def _row(id_: str, run: journal.Run) -> str:
         f"**{stated}** ({claim.domain})",
         f"{beyond} ({run.beyond['domain']})" if run.beyond else "",
         f"{name}: {short(value)}",
-        f"{run.seconds:.0f}",
+        f"{run.seconds or 0.0:.0f}",
     ]
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 

@@ -5,6 +5,7 @@ enough to be read before anything heavy is imported.
 """
 
 import json
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -32,7 +33,8 @@ class Run:
     judgement: dict[str, str] | None
     beyond: dict[str, str] | None
     key_figure: tuple[str, float] | None
-    seconds: float
+    seconds: float | None
+    """How long it took, if that is known."""
     finished: str
     """When, in UTC."""
     failure: str = ""
@@ -42,7 +44,7 @@ class Run:
 def append(folder: Path, run: Run) -> None:
     """Write a run down; a line is written as a whole, also when two programs do so at once."""
     folder.mkdir(parents=True, exist_ok=True)
-    line = json.dumps(asdict(run), ensure_ascii=False) + "\n"
+    line = json.dumps(asdict(run), ensure_ascii=False, allow_nan=False) + "\n"
     with (folder / NAME).open("ab") as file:
         file.write(line.encode())
         file.flush()
@@ -86,9 +88,26 @@ def _read(line: str) -> Run | None:
         figure = kept.pop("key_figure")
         if not all(_is_judgement(kept[name]) for name in ("judgement", "beyond")):
             return None
-        return Run(**kept, key_figure=None if figure is None else (figure[0], float(figure[1])))
+        run = Run(**kept, key_figure=None if figure is None else (str(figure[0]), float(figure[1])))
+        return run if _is_sound(run) else None
     except (AttributeError, KeyError, TypeError, ValueError, IndexError):
         return None
+
+
+def _is_sound(run: Run) -> bool:
+    """Whether every field is what it should be: the file may have been written by anybody."""
+    words = (run.id, run.stem, run.scale, run.verdict, run.finished, run.failure)
+    numbers = (run.seconds, None if run.key_figure is None else run.key_figure[1])
+    return (
+        all(isinstance(each, str) for each in words)
+        and type(run.seed) is int
+        and all(each is None or _is_finite(each) for each in numbers)
+        and run.stem == Path(run.stem).name
+    )
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _is_judgement(value: Any) -> bool:
@@ -96,7 +115,8 @@ def _is_judgement(value: Any) -> bool:
     if value is None:
         return True
     return (
-        set(value) == {"verdict", "domain", "on"}
+        isinstance(value, dict)
+        and set(value) == {"verdict", "domain", "on"}
         and all(isinstance(each, str) for each in value.values())
         and value["verdict"] in VERDICTS
     )

@@ -36,7 +36,7 @@ def read(path: str | Path) -> Result:
 
     >>> from rankscope.experiments import run
     >>> read(write(run("D8"), "d8.parquet")).verdict
-    'holds'
+    'depends'
     """
     table, provenance = tables.read(path)
     try:

@@ -4,6 +4,7 @@ import math
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,7 +44,7 @@ def reproduce(
     """Re-check claims by their ids, or all of them; their files and a summary go into ``folder``.
 
     >>> [outcome.result.verdict for outcome in reproduce(["D8"], "out")]
-    ['holds']
+    ['depends']
 
     What the folder already holds is read and not computed again, unless it is to be ``fresh``.
     ``options`` are fields of the claims' configurations, such as a seed; a claim that has no such
@@ -72,11 +73,19 @@ def outcomes(
             seconds = time.perf_counter() - started
             seed = fields.get("seed", 0)
             outcome = Outcome(each, _failure(each, seed, scale, seconds, error))
-            journal.append(folder, outcome.run)
-            if not isinstance(error, RankscopeError):
-                (folder / f"{each.id.lower()}-failure.txt").write_text(traceback.format_exc())
-        write_summary(folder)
+            _note_failure(folder, outcome.run, error)
+        with suppress(OSError, RankscopeError):  # a full disk: the next claim may be in the folder
+            write_summary(folder)
         yield outcome
+
+
+def _note_failure(folder: Path, run: journal.Run, error: Exception) -> None:
+    """Write down that a claim failed, and for what we did not foresee where, as far as we can."""
+    with suppress(OSError):
+        journal.append(folder, run)
+        if not isinstance(error, RankscopeError):
+            where = "".join(traceback.format_exception(error))
+            (folder / f"{run.id.lower()}-failure.txt").write_text(where, encoding="utf-8")
 
 
 def write_summary(folder: Path) -> Path:
@@ -98,16 +107,20 @@ def _one(
     config = claim.configuration(scale, **fields)
     stem = claim.stem(config)
     kept = None if fresh else _kept(folder / f"{stem}.parquet")
-    if kept is not None and not redraw:
-        files = _files(folder, stem)
-        known = {run.stem: run for run in journal.runs(folder)}
-        if stem in known and "report" in files:
-            return Outcome(claim, known[stem], kept, files, from_before=True)
+    files = _files(folder, stem)
+    before = journal.runs(folder)
+    known = {run.stem: run for run in before}.get(stem)
+    if kept is not None and known is not None and "report" in files and not redraw:
+        if journal.last(before, claim.id) != known:  # what was asked for last is the last verdict
+            journal.append(folder, known)
+        return Outcome(claim, known, kept, files, from_before=True)
     started = time.perf_counter()
     result = kept or claim.run(config, begin(claim.id))
-    seconds = math.nan if kept else time.perf_counter() - started
+    seconds: float | None = time.perf_counter() - started
+    if kept is not None:
+        seconds = None if known is None else known.seconds
     files = report.write(result, folder, on_step=begin(f"{claim.id}, drawing"))
-    run = _run(result, scale, _known_seconds(folder, stem, seconds))
+    run = _run(result, scale, seconds)
     journal.append(folder, run)
     return Outcome(claim, run, result, files, from_before=kept is not None)
 
@@ -120,12 +133,6 @@ def _kept(path: Path) -> Result | None:
         return None
 
 
-def _known_seconds(folder: Path, stem: str, seconds: float) -> float:
-    """How long it took, also if that was another time."""
-    before = [run.seconds for run in journal.runs(folder) if run.stem == stem]
-    return before[-1] if math.isnan(seconds) and before else seconds
-
-
 def _files(folder: Path, stem: str) -> dict[str, str]:
     """Those of ``report.write`` that are there."""
     charts = [folder / f"{stem}.png", *sorted(folder.glob(f"{stem}-[0-9].png"))]
@@ -134,8 +141,8 @@ def _files(folder: Path, stem: str) -> dict[str, str]:
     return {what: str(path) for what, path in files.items() if path.is_file()}
 
 
-def _run(result: Result, scale: Scale, seconds: float) -> journal.Run:
-    figures = iter(result.key_figures.items())
+def _run(result: Result, scale: Scale, seconds: float | None) -> journal.Run:
+    figures = ((k, v) for k, v in result.key_figures.items() if math.isfinite(v))
     return journal.Run(
         id=result.id,
         stem=result.stem,

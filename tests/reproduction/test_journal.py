@@ -79,6 +79,11 @@ def test_no_folder_is_no_run(tmp_path) -> None:
         json.dumps({**journal.asdict(RUN), "judgement": {"verdict": "<b>"}}),
         json.dumps({**journal.asdict(RUN), "judgement": {"verdict": "x", "domain": "", "on": ""}}),
         json.dumps({**journal.asdict(RUN), "beyond": "holds"}),
+        json.dumps({**journal.asdict(RUN), "seconds": float("nan")}),
+        json.dumps({**journal.asdict(RUN), "key_figure": ["a", float("inf")]}),
+        json.dumps({**journal.asdict(RUN), "stem": "../d4-00000000"}),
+        json.dumps({**journal.asdict(RUN), "verdict": 3}),
+        json.dumps({**journal.asdict(RUN), "seed": "<b>"}),
     ],
 )
 def test_a_line_that_is_none_is_passed_over(folder, line: str) -> None:

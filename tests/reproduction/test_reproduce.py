@@ -138,6 +138,35 @@ def test_pages_are_drawn_anew_without_computing(ran, tmp_path) -> None:
     assert first.run.seconds == second.run.seconds == third.run.seconds
 
 
+def test_an_interruption_before_the_journal_costs_the_time_alone(ran, tmp_path) -> None:
+    """The table is written first, the line in the journal last."""
+    reproduce(["D1"], tmp_path)
+    (tmp_path / journal.NAME).unlink()
+    (again,) = reproduce(["D1"], tmp_path)
+    assert ran == [("D1", 0)]
+    assert (again.run.seconds, again.run.verdict[:5]) == (None, "holds")
+    assert json.loads((tmp_path / journal.NAME).read_text("utf-8"))["seconds"] is None
+
+
+def test_what_was_asked_for_last_is_the_last_verdict(ran, tmp_path) -> None:
+    for seed in (0, 1, 0):
+        reproduce(["D1"], tmp_path, seed=seed)
+    assert len(ran) == 2
+    assert journal.last(journal.runs(tmp_path), "D1").seed == 0
+
+
+def test_a_folder_that_cannot_be_written_to_costs_no_other_claim(
+    ran, tmp_path, monkeypatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(journal, "append", full)
+    found = reproduce(["D1", "D2"], tmp_path)
+    assert len(ran) == 2
+    assert all("No space left" in outcome.run.failure for outcome in found)
+
+
 def test_a_claim_without_an_option_runs_without_it(ran, tmp_path) -> None:
     reproduce(["D8"], tmp_path, seed=4)
     assert ran == [("D8", 0)]

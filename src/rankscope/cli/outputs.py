@@ -76,7 +76,7 @@ def _print_line(outcome: Outcome) -> None:
     """How a claim ended, in one line."""
     run = outcome.run
     ended = "could not be run" if run.failure else run.verdict
-    taken = "from before" if outcome.from_before else f"{run.seconds:.1f} s"
+    taken = "from before" if outcome.from_before else f"{run.seconds or 0.0:.1f} s"
     console = Console(soft_wrap=True, highlight=False, markup=False)
     console.print(f"{run.id:<4} {ended} ({taken})")
 

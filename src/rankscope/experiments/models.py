@@ -45,12 +45,15 @@ class Case:
         """The same architecture with random weights."""
         return replace(self, trained=False)
 
-    def subject(self, config: "ModelsConfig", *, batch_size: int = 8) -> kit.Subject:
-        """The model, loaded now, and what it reads."""
+    def subject(
+        self, config: "ModelsConfig", on_step: kit.OnStep = kit.silent, *, batch_size: int = 8
+    ) -> kit.Subject:
+        """The model, loaded now, and what it reads; ``on_step`` is told when it is there."""
         loaded = self.load(seed=config.seed)
         x, token_mask = inputs(
             loaded, config.texts, config.length, samples=config.samples, seed=config.seed
         )
+        on_step(1.0)
         about = {"family": loaded.family.name}
         return kit.Subject(loaded.network, x, token_mask, about=about, batch_size=batch_size)
 
@@ -74,12 +77,30 @@ class TrainedHere(Case):
         """What it is called in tables and charts."""
         return f"{self.source} ({'trained here' if self.trained else 'init'})"
 
-    def subject(self, config: "ModelsConfig", *, batch_size: int = 8) -> kit.Subject:
-        """The model, trained now, and what it reads."""
-        found = small_language_model(config.seed)
+    def describe(self) -> dict[str, Any]:
+        """Its fields: it comes from no folder."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    def subject(
+        self, config: "ModelsConfig", on_step: kit.OnStep = kit.silent, *, batch_size: int = 8
+    ) -> kit.Subject:
+        """The model, trained now, and what it reads: fewer tokens than it has features.
+
+        LayerNorm takes one dimension from the features, so that as many tokens could not all be
+        independent.
+        """
+        found = small_language_model(config.seed, on_step=on_step)
+        if found.accuracy < 2 * found.chance:
+            raise InputError(
+                f"the small model trained here fills in {found.accuracy:.2f} of the masked tokens, "
+                f"hardly more than a guess ({found.chance:.2f}); pass a trained one (--pretrained)."
+            )
         texts = passages()[: config.samples] if config.texts is None else config.texts
-        read = (found if self.trained else found.twin()).read(texts, length=config.length)
-        return kit.Subject(*read, about={"family": "trained here"}, batch_size=batch_size)
+        length = min(config.length, 3 * found.network.spec.width // 4)
+        read = (found if self.trained else found.twin()).read(texts, length=length)
+        skill = f"fills in {found.accuracy:.0%} of masked tokens, a guess {found.chance:.0%}"
+        about = {"family": "trained here", **({"skill": skill} if self.trained else {})}
+        return kit.Subject(*read, about=about, batch_size=batch_size)
 
 
 HUB: Final = {

@@ -1,6 +1,5 @@
 """``write_overview``: every claim in one table, with how its runs in a folder ended."""
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -118,14 +117,14 @@ def _judged(kept: Mapping[str, str] | None) -> str:
 
 
 def _figure(kept: tuple[str, float] | None) -> str:
-    if kept is None or math.isnan(kept[1]):
+    if kept is None:
         return ""
     name, value = kept
     return f"{number(value)}{_small(name.replace('_', ' '))}"
 
 
-def _time(seconds: float) -> str:
-    if math.isnan(seconds):
+def _time(seconds: float | None) -> str:
+    if seconds is None:
         return ""
     return f"{seconds:.{int(seconds < 10)}f} s" if seconds < 100 else f"{seconds / 60:.1f} min"
 

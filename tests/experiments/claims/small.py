@@ -43,7 +43,10 @@ TINY: dict[str, tuple[Any, Any]] = {
         ),
     ),
     "d5": (d5, d5.Config(models=(DEEP,), texts=TEXTS, length=8)),
-    "d8": (d8, d8.Config()),
+    "d8": (
+        d8,
+        d8.Config(architectures=tuple(a for a in d8.Config().architectures if a[1] == a[2])),
+    ),
     "d9": (d9, d9.Config(models=(DEEP,), texts=TEXTS, length=8, paths=3)),
     "d11": (d11, d11.Config(spreads=(0.1, 1.25), wider=(2.0,), layers=3, masks=("causal",))),
     "n2": (

@@ -40,6 +40,11 @@ def test_every_other_verdict_can_be_reached() -> None:
     falling = ends((-100.0, -200.0), (-190.0, -110.0), (-120.0, -90.0))
     judgement, beyond, _ = d3.judge(CONFIG, falling)
     assert judgement.verdict == "depends"  # doubly exponential, but not slower the steeper
+    assert judgement.on == (
+        "the case: relu stays doubly exponential bears it out, relu is slower the steeper does not"
+    )
+    level = ends((-100.0, -100.0), (-100.0, -100.0), (-120.0, -90.0))
+    assert d3.judge(CONFIG, level)[0].on == ""  # nothing is slowed, with MLPs or without
     assert beyond.on == "the weights drawn: slower in 1 of 2 draws with relu"
     slow = {name: replace(law, kind="exponential") for name, law in falling.items()}
     assert d3.judge(CONFIG, slow)[0].verdict == "fails"

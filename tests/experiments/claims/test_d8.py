@@ -10,11 +10,9 @@ from rankscope.experiments.claims import d8
 from rankscope.experiments.progress import silent
 from rankscope.paths import PathCounts
 
-from .small import tiny
-
 
 def test_the_papers_architectures_are_counted() -> None:
-    found, _ = tiny("d8")
+    found = d8.run(d8.Config(), silent)
     gpt3 = found.table.filter(model="GPT-3 (96, 96)")
     assert len(gpt3) == 97
     assert gpt3["value"].sum() == pytest.approx(1.0)
@@ -43,10 +41,21 @@ def test_every_verdict_can_be_reached() -> None:
         return found.verdict, found.beyond.verdict
 
     assert judged(("a", (6, 12), (6, 12))) == ("holds", "holds")
-    few = ("b", (12, 1), (6, 1))  # half of all layers are skipped
+    few = ("b", (12, 1), (12, 1))  # half of all layers are skipped
     assert judged(few) == ("fails", "fails")
     assert judged(few, ("a", (6, 12), (6, 12))) == ("depends", "depends")
-    assert d8.judge(d8.Config(architectures=()), {})[0].verdict == "not tried"
+    other = ("c", (12, 4), (24, 4))  # long paths, but of another architecture
+    assert judged(other) == ("fails", "holds")
+    assert judged(other, ("a", (6, 12), (6, 12))) == ("depends", "holds")
+    assert d8.judge(d8.Config(architectures=()))[0].verdict == "not tried"
+
+
+def test_the_papers_mobilebert_is_named() -> None:
+    found = d8.run(d8.Config(), silent)
+    assert str(found.judgement) == (
+        "depends on the architecture: MobileBERT has 24 layers and 4 heads, not 12 and 4"
+    )
+    assert found.beyond.verdict == "holds"
 
 
 def test_a_lost_path_and_a_wrong_law_are_noticed() -> None:

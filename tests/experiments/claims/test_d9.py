@@ -47,15 +47,22 @@ def test_every_path_text_and_depth_is_in_the_table() -> None:
         ("exponential", "holds"),
         ("doubly exponential", "holds"),
         ("equal", "holds"),
+        ("between", "holds"),
         ("none", "fails"),
         ("undecided", "not tried"),
     ],
 )
 def test_the_law_decides(kind, verdict: str) -> None:
-    judgement, beyond = d9.judge({"a": Law(kind, 1.0, -1.0, -9.0)}, {"a": "BERT"})
+    judgement, beyond = d9.judge({"a": Law(kind, 1.0, -1.0, -9.0)}, {"a": -0.5}, {"a": "BERT"})
     assert (judgement.verdict, beyond) == (verdict, None)
-    judgement, beyond = d9.judge({"a": Law("none", 1.0, 0.0, 0.0)}, {"a": "Llama"})
+    judgement, beyond = d9.judge({"a": Law("none", 1.0, 0.0, 0.0)}, {"a": 0.0}, {"a": "Llama"})
     assert (judgement.verdict, beyond.verdict) == ("not tried", "fails")
+
+
+@pytest.mark.parametrize(("promised", "verdict"), [(-0.9, "holds"), (-1.2, "fails")])
+def test_a_fall_that_is_slower_than_promised_does_not_bear_it_out(promised, verdict) -> None:
+    found = {"a": Law("exponential", 1.0, -1.0, -9.0)}
+    assert d9.judge(found, {"a": promised}, {"a": "BERT"})[0].verdict == verdict
 
 
 def test_what_is_chained_is_the_product_as_far_as_that_can_be_seen() -> None:

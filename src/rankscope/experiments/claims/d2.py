@@ -152,14 +152,14 @@ def judge(
     decided = config.layers >= _FEWEST_LAYERS
     within = {name: bears_out(laws[name], checked[name]) for name in inside if decided}
     cubic = {name: laws[name].cubic for name in outside if decided}
-    covered = max((checked[name].scale for name in inside), default=0.0)
+    covered = _covered(checked)
     largest = cubic_up_to(config, checked, laws)
     upto = f"the weights' scale: every network is cubic up to LeCun × {largest:g}"
     if not decided:
         why = f"{plural(config.layers, 'layer')} show no law; use {_FEWEST_LAYERS} or more"
     else:
         why = "no network meets the theorems' condition; try smaller scales"
-    on = f"up to LeCun × {covered:g}" if within and all(within.values()) else ""
+    on = f"up to LeCun × {covered:g}" if covered and within and all(within.values()) else ""
     return (
         kit.judged(ENTRY.domain, within, on if within else why),
         kit.judged(_BEYOND, cubic, upto if 0 < sum(cubic.values()) < len(cubic) else ""),
@@ -182,6 +182,12 @@ def cubic_up_to(config: Config, checked: Mapping[str, Checked], laws: Mapping[st
     return best
 
 
+def _covered(checked: Mapping[str, Checked]) -> float:
+    """The largest scale at which every network meets the theorems' condition; 0 if none does."""
+    missed = {one.scale for one in checked.values() if not one.met}
+    return max((one.scale for one in checked.values() if one.scale not in missed), default=0.0)
+
+
 def _counts(checked: Mapping[str, Checked], inside: Sequence[str], covered: float) -> list[str]:
     """How many comparisons there were, and how many networks the theorems are about."""
     above, compared = (
@@ -194,10 +200,10 @@ def _counts(checked: Mapping[str, Checked], inside: Sequence[str], covered: floa
     told = [one.scale for one in checked.values() if one.promised]
     promised = f"up to LeCun × {max(told):g}" if told else "for none of them"
     return [
-        f"{met}, up to LeCun × {covered:g}." if inside else f"{met}.",
+        f"{met}; by all of them up to LeCun × {covered:g}." if covered else f"{met}.",
         f"The theorem over all layers promises a smaller residual {promised}.",
         f"Above a bound that promises a smaller residual: {above} of {compared} comparisons, in "
-        "every layer of every network.",
+        "every layer of every network, in one sample.",
     ]
 
 

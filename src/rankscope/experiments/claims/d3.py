@@ -103,12 +103,14 @@ def judge(
         if len(each := _decided(laws, (_name(kind, gain) for gain in sorted(config.gains)))) > 1
     }
     found = trends(config, laws)
-    told = ", ".join(f"{name.partition(',')[0]} {value:,.0f}" for name, value in found.items())
+    rises = ", ".join(f"{name.partition(',')[0]} {value:,.0f}" for name, value in found.items())
     return (
-        kit.judged(ENTRY.domain, stated, _same_trend(config, found)),
+        kit.judged(
+            ENTRY.domain, stated, _same_trend(config, found) if all(stated.values()) else ""
+        ),
         _judge_kept(config, laws),
         (
-            f"When the factor doubles, the exponent after {config.layers} layers rises by: {told}.",
+            f"When the factor doubles, the exponent after {config.layers} layers rises by {rises}.",
             *(
                 f"{depths.ending(name, laws[name], config.layers)}."
                 for name in (_NONE, *(_name(kind, 1.0) for kind in config.activations))
@@ -124,7 +126,7 @@ def _judge_kept(config: Config, laws: Mapping[str, Law]) -> kit.Judgement:
         (kind, draw): laws[_kept(kind, draw)].last > laws[_kept(None, draw)].last
         for kind in config.activations
         for draw in range(config.draws)
-        if laws[_kept(kind, draw)].kind != "undecided"
+        if laws[_kept(kind, draw)].decided
     }
     counted = [
         f"{sum(held for (other, _), held in slower.items() if other == kind)} of {config.draws} "
@@ -160,24 +162,23 @@ def trends(config: Config, laws: Mapping[str, Law]) -> dict[str, float]:
 
 def _same_trend(config: Config, found: Mapping[str, float]) -> str:
     """What the control says about the trend, to complete the verdict."""
-    if not found:
+    control = found.get(f"{_SCALED}, decades by doubling", 0.0)
+    if control <= 0:
         return ""
-    control = found[f"{_SCALED}, decades by doubling"]
-    shares = [found[f"{kind}, decades by doubling"] / control for kind in config.activations]
-    least, most = min(shares), max(shares)
+    slowed = [found[f"{kind}, decades by doubling"] for kind in config.activations]
     return (
         f"but so it is without any MLP where attention's own weights are scaled alike, by "
-        f"{1 / most:.2g} to {1 / least:.2g} times as much"
+        f"{control / max(slowed):.2g} to {control / min(slowed):.2g} times as much"
     )
 
 
 def _slopes(slopes: Mapping[str, float]) -> list[str]:
-    told = ", ".join(f"{name} {short(value, digits=2)}" for name, value in slopes.items())
-    return [f"Lipschitz constants are at most: {told}."]
+    listed = ", ".join(f"{name} {short(value, digits=2)}" for name, value in slopes.items())
+    return [f"Lipschitz constants are at most: {listed}."]
 
 
 def _decided(laws: Mapping[str, Law], names: Iterator[str]) -> list[Law]:
-    return [laws[name] for name in names if laws[name].kind != "undecided"]
+    return [laws[name] for name in names if laws[name].decided]
 
 
 def _steepened(config: Config) -> list[str]:

@@ -53,10 +53,13 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Trace the four variants of every model; one model is in memory at a time."""
     measured: dict[str, pl.DataFrame] = {}
     families: dict[str, str] = {}
+    skills: list[str] = []
     for (name, case), on_case in kit.tracked(models.by_name(config.models).items(), on_step):
-        subject = case.subject(config)
+        on_load, on_trace = kit.parts(on_case, 1, 3)
+        subject = case.subject(config, on_load)
         families[name] = subject.about["family"]
-        measured[name] = _measure(config, subject, on_case)
+        skills += [f"{name}: {subject.about['skill']}."] if "skill" in subject.about else []
+        measured[name] = _measure(config, subject, on_trace)
     courses = {name: read(table) for name, table in measured.items()}
     judgement, beyond = judge(courses, families)
     return ENTRY.result(
@@ -68,6 +71,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
                 f"{'; '.join(f'{variant} {course}' for variant, course in each.items())}."
                 for name, each in courses.items()
             ),
+            *skills,
             *_not_tried(config, families),
         ),
         table=tables.joined(measured, column="model"),

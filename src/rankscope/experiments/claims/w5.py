@@ -34,7 +34,6 @@ class Config(models.ModelsConfig):
     models: tuple[Case, ...] = field(default_factory=trained_models)
     samples: int = 8
     length: int = 48
-    """Fewer tokens than features: LayerNorm takes one dimension from the features."""
     cone: float = ANISOTROPIC
     other_cones: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9)
     """Thresholds at which the verdict is asked for once more."""
@@ -61,17 +60,16 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     layer. One model is in memory at a time.
     """
     cases = models.by_name(config.models)
-    parts = {
-        name: _measure(config, case, on_part)
-        for (name, case), on_part in kit.tracked(cases.items(), on_step)
-    }
+    parts, skills = {}, {}
+    for (name, case), on_part in kit.tracked(cases.items(), on_step):
+        parts[name], skills[name] = _measure(config, case, on_part)
     table = tables.joined(parts, column="model")
     judgement, beyond, sentences = judge(config, table)
     seen = _all_seen(table)
     return ENTRY.result(
         config,
         question="Do trained models keep full rank at every layer, and point into a narrow cone?",
-        sentences=sentences,
+        sentences=(*sentences, *(f"{name}: {skill}." for name, skill in skills.items() if skill)),
         table=table,
         about={"special tokens": "counted"},
         judgement=judgement,
@@ -147,16 +145,17 @@ def _sensitivity(config: Config, trained: Mapping[str, Seen]) -> Iterator[str]:
     )
 
 
-def _measure(config: Config, case: Case, on_step: kit.OnStep) -> pl.DataFrame:
-    """A model, its twin if it is trained, and tokens that point anywhere."""
-    on_own, on_twin = kit.parts(on_step, 1, 1)
-    subject = case.subject(config)
+def _measure(config: Config, case: Case, on_step: kit.OnStep) -> tuple[pl.DataFrame, str]:
+    """A model, its twin if it is trained, tokens that point anywhere; and what it has learnt."""
+    on_load, on_own, on_twin = kit.parts(on_step, 2, 1, 1)
+    subject = case.subject(config, on_load)
+    skill = subject.about.get("skill", "")
     own = subject.trace(_MEASURES, on_own).table
     null = _isotropic(config, subject, own["layer"].unique().to_list())
     if not case.trained:
-        return tables.joined({TWIN: own, NULL: null})
+        return tables.joined({TWIN: own, NULL: null}), skill
     twin = case.twin().subject(config).trace(_MEASURES, on_twin).table
-    return tables.joined({TRAINED: own, TWIN: twin, NULL: null})
+    return tables.joined({TRAINED: own, TWIN: twin, NULL: null}), skill
 
 
 def _isotropic(config: Config, subject: kit.Subject, layers: Sequence[int]) -> pl.DataFrame:
