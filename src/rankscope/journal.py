@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 FOLDER: Final = Path("rankscope-output")
 """Where files go unless another folder is named."""
@@ -44,8 +44,10 @@ class Run:
 def append(folder: Path, run: Run) -> None:
     """Write a run down; a line is written as a whole, also when two programs do so at once."""
     folder.mkdir(parents=True, exist_ok=True)
-    line = json.dumps(asdict(run), ensure_ascii=False, allow_nan=False) + "\n"
-    with (folder / NAME).open("ab") as file:
+    line = json.dumps(asdict(run), allow_nan=False) + "\n"
+    with (folder / NAME).open("ab+") as file:
+        if file.seek(0, os.SEEK_END) and not _ends_a_line(file):
+            line = f"\n{line}"  # an interruption has left half a line
         file.write(line.encode())
         file.flush()
         os.fsync(file.fileno())
@@ -74,6 +76,11 @@ def last(listed: Sequence[Run], id_: str) -> Run | None:
     return next((run for run in reversed(listed) if run.id == id_), None)
 
 
+def _ends_a_line(file: BinaryIO) -> bool:
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) == b"\n"
+
+
 def _failed(id_: str) -> str:
     return f"failure of {id_}"
 
@@ -84,13 +91,15 @@ def _is_there(folder: Path, run: Run) -> bool:
 
 def _read(line: str) -> Run | None:
     try:
-        kept: dict[str, Any] = json.loads(line)
+        kept = json.loads(line)
+        if not isinstance(kept, dict):
+            return None
         figure = kept.pop("key_figure")
         if not all(_is_judgement(kept[name]) for name in ("judgement", "beyond")):
             return None
         run = Run(**kept, key_figure=None if figure is None else (str(figure[0]), float(figure[1])))
         return run if _is_sound(run) else None
-    except (AttributeError, KeyError, TypeError, ValueError, IndexError):
+    except (LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
         return None
 
 

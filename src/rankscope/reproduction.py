@@ -6,12 +6,13 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from dataclasses import fields as dataclass_fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from rankscope import journal, records, report
-from rankscope.errors import RankscopeError
+from rankscope.errors import InputError, RankscopeError
 from rankscope.experiments.catalogue import Entry, Scale, entries, entry
 from rankscope.experiments.progress import OnStep, silent
 from rankscope.results import Judgement, Result
@@ -50,9 +51,25 @@ def reproduce(
     ``options`` are fields of the claims' configurations, such as a seed; a claim that has no such
     field runs without it. A claim that fails to run is reported, and the others go on.
     """
+    if isinstance(ids, str):
+        raise InputError(f"ids is a list of claims, got {ids!r}; say [{ids!r}].")
     chosen = [entry(id_, "claim") for id_ in ids] or list(entries("claim").values())
-    fields = {each: {k: v for k, v in options.items() if k in each.options} for each in chosen}
+    known = {each: _fields(each) for each in chosen}
+    named = ", ".join(each.id for each in chosen)
+    for name in options:
+        if not any(name in names for names in known.values()):
+            raise InputError(f"none of {named} has a field {name!r}.")
+    fields = {
+        each: {name: value for name, value in options.items() if name in names}
+        for each, names in known.items()
+    }
     return list(outcomes(fields, Path(folder), scale=scale, fresh=fresh))
+
+
+def _fields(claim: Entry) -> set[str]:
+    """What can be chosen about a claim: all its fields, but no seed where nothing is drawn."""
+    names = {each.name for each in dataclass_fields(claim.module().Config)}
+    return names if "seed" in claim.options else names - {"seed"}
 
 
 def outcomes(
@@ -106,7 +123,7 @@ def _one(
     """A claim from the folder if it is there, else computed; pictures and page are drawn then."""
     config = claim.configuration(scale, **fields)
     stem = claim.stem(config)
-    kept = None if fresh else _kept(folder / f"{stem}.parquet")
+    kept = None if fresh else _kept(folder / f"{stem}.parquet", claim, config.digest(claim.id))
     files = _files(folder, stem)
     before = journal.runs(folder)
     known = {run.stem: run for run in before}.get(stem)
@@ -125,12 +142,15 @@ def _one(
     return Outcome(claim, run, result, files, from_before=kept is not None)
 
 
-def _kept(path: Path) -> Result | None:
-    """A result from before; a file that cannot be read is as good as none."""
+def _kept(path: Path, claim: Entry, digest: str) -> Result | None:
+    """A result from before; a file that cannot be read, or is about something else, is none."""
     try:
-        return records.read(path)
-    except RankscopeError:
+        result = records.read(path)
+        report.page(result)  # what cannot be shown is as good as none
+    except Exception:  # whatever a damaged file makes its readers raise
         return None
+    same = result.id == claim.id and result.provenance.get("digest") == digest
+    return result if same and result.judgement is not None else None
 
 
 def _files(folder: Path, stem: str) -> dict[str, str]:

@@ -28,6 +28,8 @@ COLUMNS: dict[str, type[pl.DataType]] = {
     "value": pl.Float64,
 }
 _PROVENANCE_KEY = "rankscope"
+# A panic of polars, which some damaged files cause, is no Exception.
+_UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
 
 
 def frame(columns: Mapping[str, Sequence[Any]]) -> pl.DataFrame:
@@ -150,7 +152,7 @@ def read(path: str | Path) -> tuple[pl.DataFrame, dict[str, Any]]:
     written = metadata(path)
     try:
         table = pl.read_parquet(path)
-    except (pl.exceptions.PolarsError, OSError) as error:
+    except _UNREADABLE as error:
         raise InputError(f"{path} is no Parquet file that can be read: {error}") from error
     provenance = _parsed(written.get(_PROVENANCE_KEY))
     if provenance is None or not {"metric", "value"} <= set(table.columns):
@@ -164,7 +166,7 @@ def metadata(path: str | Path) -> dict[str, str]:
     """What a Parquet file says beside its table, by key."""
     try:
         return dict(pl.read_parquet_metadata(Path(path)))
-    except (pl.exceptions.PolarsError, OSError) as error:
+    except _UNREADABLE as error:
         raise InputError(f"{path} is no Parquet file that can be read: {error}") from error
 
 

@@ -83,6 +83,10 @@ def test_no_folder_is_no_run(tmp_path) -> None:
         json.dumps({**journal.asdict(RUN), "key_figure": ["a", float("inf")]}),
         json.dumps({**journal.asdict(RUN), "stem": "../d4-00000000"}),
         json.dumps({**journal.asdict(RUN), "verdict": 3}),
+        json.dumps({**journal.asdict(RUN), "stem": ["a"]}),
+        json.dumps({**journal.asdict(RUN), "seconds": "x"}),
+        json.dumps({**journal.asdict(RUN), "key_figure": ["a", 10**400]}),
+        "[" * 100_000,
         json.dumps({**journal.asdict(RUN), "seed": "<b>"}),
     ],
 )
@@ -99,6 +103,9 @@ def test_an_interrupted_line_costs_no_other(folder) -> None:
     with (folder / journal.NAME).open("ab") as file:
         file.write(b'{"id": "D4", "stem": "\xff')
     assert journal.runs(folder) == [RUN]
+    other = replace(RUN, stem="d4-11111111")
+    journal.append(folder, other)
+    assert journal.runs(folder) == [RUN, other]
 
 
 def test_verdicts_are_those_of_results() -> None:

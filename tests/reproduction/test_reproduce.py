@@ -1,6 +1,7 @@
 """Claims run, kept, resumed and redrawn; a fault in one costs no other."""
 
 import json
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ from rankscope.reproduction import SUMMARY, outcomes, reproduce
 from rankscope.results import Drawing, Judgement, Result
 
 
+@dataclass(frozen=True)
 class Config(_Config):
     """As small as can be."""
 
@@ -107,12 +109,21 @@ def test_an_interrupted_run_goes_on_where_it_was(ran, tmp_path) -> None:
     assert [outcome.from_before for outcome in done] == [True, False, False]
 
 
-@pytest.mark.parametrize("damage", ["truncated", "foreign", "gone"])
+@pytest.mark.parametrize(
+    "damage", ["truncated", "foreign", "gone", "other id", "other digest", "cannot be drawn"]
+)
 def test_a_damaged_file_is_computed_anew(ran, tmp_path, damage) -> None:
     (outcome,) = reproduce(["D1"], tmp_path)
     table = tmp_path / f"{outcome.run.stem}.parquet"
+    changes: dict[str, dict[str, Any]] = {
+        "other id": {"id": "D2"},
+        "other digest": {"provenance": {**outcome.result.provenance, "digest": "f" * 12}},
+        "cannot be drawn": {"drawings": (Drawing("by_magic", "", "rank"),)},
+    }
     if damage == "truncated":
         table.write_bytes(table.read_bytes()[:50])
+    elif damage in changes:
+        records.write(replace(outcome.result, **changes[damage]), table)
     elif damage == "foreign":
         tables.write(outcome.result.table, table, {"seed": 0})
     else:
@@ -168,8 +179,30 @@ def test_a_folder_that_cannot_be_written_to_costs_no_other_claim(
 
 
 def test_a_claim_without_an_option_runs_without_it(ran, tmp_path) -> None:
-    reproduce(["D8"], tmp_path, seed=4)
-    assert ran == [("D8", 0)]
+    reproduce(["D8", "D1"], tmp_path, seed=4)
+    assert ran == [("D8", 0), ("D1", 4)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        (["D1"], {"nonsense": 1}, "none of D1 has a field 'nonsense'"),
+        ("D1", {}, r"ids is a list of claims, got 'D1'; say \['D1'\]"),
+        ([5], {}, "an id is a word such as D1, got 5"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(ran, tmp_path, arguments, options, message) -> None:
+    with pytest.raises(InputError, match=message):
+        reproduce(arguments, tmp_path, **options)
+    assert ran == []
+
+
+def test_a_scale_there_is_not_and_a_seed_that_is_none_fail_that_claim(ran, tmp_path) -> None:
+    (outcome,) = reproduce(["D1"], tmp_path, scale="papr")
+    assert "there is no scale 'papr'; choose quick, paper." in outcome.run.failure
+    (outcome,) = reproduce(["D1"], tmp_path, seed=1.5)
+    assert "seed" in outcome.run.failure
+    assert ran == []
 
 
 def test_an_unknown_claim_is_refused_before_any_runs(ran, tmp_path) -> None:

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from rankscope import journal, report
 from rankscope.cli.options import OutputOptions, ReproduceOptions
-from rankscope.cli.printing import print_error, print_json
+from rankscope.cli.printing import print_error, print_json, without_controls
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import Entry
 from rankscope.experiments.progress import OnStep
@@ -78,7 +78,7 @@ def _print_line(outcome: Outcome) -> None:
     ended = "could not be run" if run.failure else run.verdict
     taken = "from before" if outcome.from_before else f"{run.seconds or 0.0:.1f} s"
     console = Console(soft_wrap=True, highlight=False, markup=False)
-    console.print(f"{run.id:<4} {ended} ({taken})")
+    console.print(without_controls(f"{run.id:<4} {ended} ({taken})"))
 
 
 def _json(outcome: Outcome) -> dict[str, Any]:

@@ -1,11 +1,14 @@
 """Lists and JSON on standard output, and one sentence on standard error; imports nothing heavy."""
 
 import json
+import re
 import sys
 import textwrap
 from collections.abc import Mapping
 from shutil import get_terminal_size
 from typing import Any, TextIO
+
+_CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
 
 def print_json(value: Any) -> None:
@@ -26,7 +29,17 @@ def print_error(sentence: str) -> None:
     print(_broken(f"rankscope: {sentence}", sys.stderr), file=sys.stderr)
 
 
+def without_controls(line: str) -> str:
+    r"""A line that cannot steer a terminal: what names and files bring along is only shown.
+
+    >>> without_controls("a\x1b[31mb")
+    'a�[31mb'
+    """
+    return _CONTROLS.sub("�", line)
+
+
 def _broken(line: str, stream: TextIO, margin: int = 0) -> str:
+    line = without_controls(line)
     if not stream.isatty():
         return line
     return textwrap.fill(

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from dataclasses import fields as dataclass_fields
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
 
 from rankscope.errors import InputError
 from rankscope.experiments.progress import OnStep, silent
@@ -65,6 +65,9 @@ class Entry:
 
     def configuration(self, scale: Scale = "quick", **fields: Any) -> Any:
         """Its configuration; what the papers did on another scale is in its module's ``PAPER``."""
+        if scale not in get_args(Scale):
+            known_scales = ", ".join(get_args(Scale))
+            raise InputError(f"there is no scale {scale!r}; choose {known_scales}.")
         module = self.module()
         sizes = getattr(module, "PAPER", {}) if scale == "paper" else {}
         known = [each.name for each in dataclass_fields(module.Config)]
@@ -298,6 +301,8 @@ def entries(kind: Kind) -> dict[str, Entry]:
 def entry(id_: str, kind: Kind | None = None) -> Entry:
     """An entry by its id, in capitals or not; a wrong one is found before any work is done."""
     known = CATALOGUE if kind is None else entries(kind)
+    if not isinstance(id_, str):
+        raise InputError(f"an id is a word such as {next(iter(known))}, got {id_!r}.")
     by_lower = {each.lower(): each for each in known}
     if id_.lower() not in by_lower:
         raise InputError(f"there is no {kind or 'experiment'} {id_!r}; choose {', '.join(known)}.")

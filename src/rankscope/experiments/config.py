@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
+from rankscope.checks import whole
 from rankscope.fingerprints import fingerprint
 from rankscope.version import __version__
 from rankscope.versions import versions
@@ -21,6 +22,9 @@ class Config:
     """
 
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        whole("seed", self.seed, least=0)
 
     def describe(self) -> dict[str, Any]:
         """Every field, in what JSON has."""
