@@ -1,4 +1,11 @@
-"""Claim D6, Dong et al. 2021, figure 3: a trained layer applied again and again to two points."""
+"""Claim D6, Dong et al. 2021, figure 3: a trained layer applied again and again to two points.
+
+What to expect (derived): points at ±x have the step ``(2P − 1) x V``, where P, what a point attends
+to itself, falls to one half as the points come together. A layer without a skip therefore makes
+small distances smaller still, like their cube, and large ones larger: the arcs are a balance that
+is not stable, and on which side a layer ends is left to how its training errs. With a skip a small
+error stays small.
+"""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -111,12 +118,6 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     next place itself, and reads the sum of a batch of places and the batch before it; when it runs
     by itself its outputs are added up, but each output is what is plotted. Here it is trained to
     give the way to the next place, reads places, and the places it comes to are plotted.
-
-    What to expect (derived): points at ±x have the step ``(2P − 1) x V``, where P, what a point
-    attends to itself, falls to one half as the points come together. A layer without a skip
-    therefore makes small distances smaller still, like their cube, and large ones larger: the arcs
-    are a balance that is not stable, and on which side a layer ends is left to how its training
-    errs. With a skip a small error stays small.
     """
     if not config.widths or config.seeds < 1 or config.applied < 1 or config.arc < 1:
         raise InputError("widths, seeds, arc and applied must name at least one each.")
@@ -130,7 +131,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     beyond, early = judge(config, table.filter(run=EARLY), _EARLY_DOMAIN, learnt=math.inf)
     return ENTRY.result(
         config,
-        question="Do two points come together under a layer that was trained to move them apart?",
+        question="Do two points come together under a layer trained to keep them on two arcs?",
         sentences=(*sentences, *(f"Stopped early: {each}" for each in early)),
         table=table,
         judgement=judgement,
