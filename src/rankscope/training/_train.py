@@ -15,7 +15,7 @@ from rankscope.training._stacked import put_parameter, stack
 from rankscope.training._task import Examples, Task
 
 OnStep = Callable[[float], None]
-_TOLD_EVERY = 10
+_REPORT_EVERY = 10
 """Steps between two reports of progress."""
 
 
@@ -87,7 +87,7 @@ def train(
     for step in range(recipe.steps):
         run.step(next(batches), recipe.rate(step))
         last = step + 1 == recipe.steps
-        if on_step is not None and step % _TOLD_EVERY == 0:
+        if on_step is not None and step % _REPORT_EVERY == 0:
             on_step(step / recipe.steps)
         if last or (recipe.goal is not None and (step + 1) % recipe.check_every == 0):
             scores = run.scores()

@@ -1,6 +1,7 @@
 """D6: two points under a trained layer, and every verdict from hand-made tables."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -8,8 +9,9 @@ from rankscope import figures, tables
 from rankscope.errors import InputError
 from rankscope.experiments.circle import deep_distances
 from rankscope.experiments.claims import d6
+from rankscope.experiments.claims._circle_verdict import DISTANCE, ERROR, MLP, PURE, SKIP
 from rankscope.experiments.progress import silent
-from rankscope.training import Recipe
+from rankscope.training import Recipe, Trained
 
 CONFIG = d6.Config(widths=(1, 2), seeds=3, applied=20)
 SHORT = Recipe(6, 10, 3e-3, weight_decay=0.0, warmup=2)
@@ -22,14 +24,14 @@ def table(arrivals, errors=None):
         label = (f"width {width}", kind)
         for seed in range(3):
             error = (errors or {}).get((width, kind), 0.0)
-            rows.append((*label, None, seed, d6.ERROR, error))
+            rows.append((*label, None, seed, ERROR, error))
             for step in range(21):
-                rows.append((*label, step, seed, d6.DISTANCE, -2.5 if step >= arrival else -0.2))
+                rows.append((*label, step, seed, DISTANCE, -2.5 if step >= arrival else -0.2))
     return tables.from_rows(("model", "variant", "layer", "sample", "metric", "value"), rows)
 
 
 def arrivals(pure, mlp, skip):
-    kinds = {d6.PURE: pure, d6.MLP: mlp, d6.SKIP: skip}
+    kinds = {PURE: pure, MLP: mlp, SKIP: skip}
     return {
         (width, kind): each[at] for kind, each in kinds.items() for at, width in enumerate((1, 2))
     }
@@ -58,16 +60,62 @@ def test_each_verdict(given, verdict, words):
 
 def test_layers_that_have_not_learnt_are_left_out():
     given = arrivals((3, 5), (1, 1), (4, 9))
-    bad = dict.fromkeys([(1, d6.MLP), (2, d6.MLP)], 0.5)
+    bad = dict.fromkeys([(1, MLP), (2, MLP)], 0.5)
     judgement, sentences = d6.judge(CONFIG, table(given, bad), "a domain")
-    assert judgement.verdict == "holds"
+    assert str(judgement) == "holds, not tried: with MLP"
     assert sentences[-1] == (
         "Not learnt, so not counted: with MLP of width 1, with MLP of width 2."
     )
     none, _ = d6.judge(CONFIG, table(given, dict.fromkeys(given, 0.5)), "a domain")
-    assert str(none) == "not tried: no layer has learnt its arcs"
+    assert str(none) == "not tried: pure attention of width 1 has not learnt its arcs"
     all_of_them, _ = d6.judge(CONFIG, table(given, bad), "a domain", learnt=1.0)
     assert all_of_them.verdict == "depends"
+
+
+def test_no_other_width_takes_the_place_of_the_smallest():
+    """Width 2 moves the points together, but the statement is about width 1, which never learnt."""
+    config = d6.Config(widths=(2, 1), seeds=3, applied=20)
+    given = arrivals((NEVER, 3), (4, 6), (4, 9))
+    judgement, sentences = d6.judge(config, table(given, {(1, PURE): 0.5}), "a domain")
+    assert str(judgement) == (
+        "holds, not tried: pure attention of the smallest width, a larger width"
+    )
+    assert sentences[1].startswith(
+        "Not tried: that pure attention of the smallest width moves the points together "
+        "(pure attention of width 1 has not learnt its arcs); that a larger width slows"
+    )
+
+
+def test_widths_are_compared_from_the_smallest_in_whatever_order_they_are_given():
+    config = d6.Config(widths=(2, 1), seeds=3, applied=20)
+    judgement, _ = d6.judge(config, table(arrivals((3, 5), (4, 6), (4, 9))), "a domain")
+    assert str(judgement) == "holds"
+
+
+def test_what_cannot_be_compared_is_said_and_not_taken_for_a_failure():
+    """Only one part is left to fail, and the verdict names the three that were not tried."""
+    given = arrivals((NEVER, NEVER), (4, 6), (3, 3))
+    judgement, sentences = d6.judge(CONFIG, table(given), "a domain")
+    assert str(judgement) == "fails, not tried: a larger width, with MLP, with skip"
+    assert sentences[1] == (
+        "Not tried: that a larger width slows or stops that (pure attention moves the points "
+        "together at no width); that an MLP slows or stops it wherever pure attention does it (at "
+        "no width have both learnt, and pure attention moves them together); that a skip slows or "
+        "stops it wherever pure attention does it (at no width have both learnt, and pure "
+        "attention moves them together)."
+    )
+    partly = table(arrivals((3, 5), (4, 6), (3, 5)), {(1, MLP): 0.5, (2, MLP): 0.5})
+    depends, _ = d6.judge(CONFIG, partly, "a domain")
+    assert depends.on.endswith("with skip does not; not tried: with MLP")
+
+
+def test_a_training_that_broke_down_has_learnt_nothing():
+    given = arrivals((3, 5), (4, 6), (4, 9))
+    broken = table(given, {(1, PURE): math.nan})
+    judgement, _ = d6.judge(CONFIG, broken, "a domain", learnt=math.inf)
+    assert "not tried: pure attention of the smallest width" in str(judgement)
+    score = Trained(None, 0, 1, math.nan)
+    assert math.isnan(d6._step_error(CONFIG, score))
 
 
 def test_the_sentences_count_seeds_and_steps():
@@ -85,7 +133,7 @@ def test_a_small_run_is_whole_repeatable_and_drawn():
     assert seen == sorted(seen)
     assert seen[-1] == 1.0
     assert found.table.equals(d6.run(config, silent).table)
-    start = found.table.filter(metric=d6.DISTANCE, layer=0)["value"].to_list()
+    start = found.table.filter(metric=DISTANCE, layer=0)["value"].to_list()
     assert start == pytest.approx([math.log10(0.6)] * 12)
     other = d6.run(d6.Config(**{**vars(config), "seed": 1}), silent)
     assert not found.table.equals(other.table)
@@ -96,9 +144,19 @@ def test_a_small_run_is_whole_repeatable_and_drawn():
     assert all(map(math.isfinite, found.key_figures.values()))
 
 
+def test_progress_is_reported_while_layers_are_trained():
+    long = replace(SHORT, steps=30)
+    config = d6.Config(widths=(4,), seeds=1, arc=10, applied=1, recipe=long, early=long)
+    seen: list[float] = []
+    d6.run(config, seen.append)
+    # Of the first of six layers: three reports in its training, before it is through.
+    assert sum(share < 1 / 6 * 3 / 4 for share in seen) == 3
+    assert seen == sorted(seen)
+
+
 def test_the_error_of_a_step_is_told_in_steps():
     config = d6.Config(widths=(4,), seeds=1, arc=10, applied=1, recipe=SHORT, early=SHORT)
-    (found,) = d6._trained(config, SHORT, 4, d6.PURE)
+    (found,) = d6._trained(config, SHORT, 4, PURE, silent)
     data = d6.next_places(10, skip=False)
     missed = (found.model(data.inputs) - data.targets).square().sum(-1).mean().sqrt()
     assert d6._step_error(config, found) == pytest.approx(

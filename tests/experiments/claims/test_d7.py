@@ -3,13 +3,16 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from scipy.stats import binom
 
 from rankscope import Spec, figures, tables
 from rankscope.errors import InputError
-from rankscope.experiments.claims import d7
-from rankscope.experiments.learning import HULL, MEMORISATION, SORTING, Plan, lesson, resolve_device
+from rankscope.experiments.claims import _path_accuracy, d7
+from rankscope.experiments.claims._path_accuracy import ALL, CHANCE, RESCALED, UNTRAINED, WHOLE
+from rankscope.experiments.learning import HULL, MEMORISATION, SORTING, Plan, lesson
 from rankscope.experiments.progress import silent
 from rankscope.paths import enumerate_paths, path_outputs
 from rankscope.streams import stream
@@ -35,16 +38,16 @@ def table(accuracies, *, whole=0.99, guess=0.5, rescaled=None, drawn=(5, 20)):
     rows = []
     for task, exact in accuracies.items():
         by_length = {
-            d7.ALL: exact,
-            d7.RESCALED: rescaled or exact,
-            d7.UNTRAINED: [0.4] * len(exact),
-            d7.CHANCE: [guess] * len(exact),
+            ALL: exact,
+            RESCALED: rescaled or exact,
+            UNTRAINED: [0.4] * len(exact),
+            CHANCE: [guess] * len(exact),
             **{f"{few} random paths": [each - 1 / few for each in exact] for few in drawn},
         }
         for seed in range(3):
-            rows.append((task, d7.WHOLE, None, None, seed, d7.TRAINING_ACCURACY, 1.0))
+            rows.append((task, WHOLE, None, None, seed, d7.TRAINING_ACCURACY, 1.0))
             own = whole[task] if isinstance(whole, dict) else whole
-            rows.append((task, d7.WHOLE, None, None, seed, d7.WHOLE_ACCURACY, own))
+            rows.append((task, WHOLE, None, None, seed, d7.WHOLE_ACCURACY, own))
             rows += [
                 (task, variant, "path_length", length, seed, d7.ACCURACY, value)
                 for variant, values in by_length.items()
@@ -106,11 +109,19 @@ def test_random_paths_and_the_untrained_network_are_compared():
         ((0.3, 0.4, 0.9, 0.5), False),  # a long one is best
         ((0.9, 0.5, 0.7, 0.5), False),  # it rises again
         ((0.9, 0.5, 0.52, 0.5), True),  # a rise within the tolerance
+        ((0.56, 0.55, 0.55, 0.55), False),  # level, a hair on either side of the margin
+        ((0.56, 0.55, 0.54, 0.53), True),  # half of the little that is known is lost
+        ((0.9, 0.7, 0.6, 0.56), False),  # more than half is lost, and yet more than a guess is left
     ],
 )
 def test_what_counts_as_a_fall(accuracies, held):
     guess = 0.1 if len(accuracies) == 7 else 0.5
     assert d7.falls(accuracies, guess, CONFIG) is held
+
+
+def test_a_level_curve_just_above_a_guess_is_no_fall():
+    level = (0.61, 0.60, 0.605, 0.60, 0.60, 0.60, 0.605)
+    assert d7.falls(level, 0.557, CONFIG) is False
 
 
 @pytest.mark.parametrize("task", [SORTING, HULL, MEMORISATION])
@@ -125,7 +136,7 @@ def test_streams_are_all_single_paths_of_their_length(task):
             each.data += drawn
     inputs, token_mask = own.evaluate.inputs, own.evaluate.token_mask
     x = model.embed(inputs.double() if inputs.is_floating_point() else inputs)
-    found = d7._exactly(model, x, token_mask, own)
+    found = _path_accuracy.exactly(model, x, token_mask, own)
     everything = path_outputs(model.network, x, list(enumerate_paths(2, 2)), token_mask=token_mask)
     bias = model.network(x, token_mask) - everything.sum(0)
     counted = own.evaluate.targets != IGNORED
@@ -134,24 +145,60 @@ def test_streams_are_all_single_paths_of_their_length(task):
         one = path_outputs(model.network, x, paths, token_mask=token_mask).sum(0)
         labels = model.readout(one + bias).argmax(-1)
         right = (labels == own.evaluate.targets)[counted].double().mean()
-        assert found[d7.ALL][length] == pytest.approx(float(right))
-    many = replace(TINY, drawn=(400,))
-    sampled = d7._sampled(many, model, x, token_mask, own, 0)["400 random paths"]
-    assert sampled[0] == found[d7.ALL][0]  # there is only one path of length 0
-    assert sampled == pytest.approx(found[d7.ALL], abs=0.2)
+        assert found[ALL][length] == pytest.approx(float(right))
+    sampled = _path_accuracy.sampled(model, x, token_mask, own, seed=0, drawn=(400,), repeats=1)[
+        "400 random paths"
+    ]
+    assert sampled[0] == found[ALL][0]  # there is only one path of length 0
+    assert sampled == pytest.approx(found[ALL], abs=0.2)
 
 
-def test_a_guess_is_the_best_that_does_not_look():
+def test_a_guess_is_learnt_in_training_and_does_not_look():
     own = lesson(SORTING, TINY.sorting, 0, spec=TINY.sorting.spec(1, 0.0))
-    targets = torch.tensor([[0, 1, 2], [0, 2, 2], [1, 3, 2]])
-    by_position = replace(own, evaluate=replace(own.evaluate, targets=targets))
-    assert by_position.chance() == pytest.approx((2 + 1 + 3) / 9)
+    shown = torch.tensor([[0, 1, 2], [0, 1, 2], [1, 3, 2], [0, 3, 2], [1, 1, 1]])
+    asked = torch.tensor([[1, 1, 2], [1, 3, 2], [1, 3, 0]])
+    by_position = replace(
+        own,
+        train=replace(own.train, targets=shown),
+        evaluate=replace(own.evaluate, targets=asked),
+    )
+    # By position the guess is 0 1 2, right in none, one and two of three; 1 3 2 would get 7 of 9.
+    assert by_position.chance() == pytest.approx(3 / 9)
+    # Of all fifteen labels shown 1 is the commonest (six), and four of nine asked are 1.
     assert replace(by_position, ordered=False).chance() == pytest.approx(4 / 9)
-    padded = torch.tensor([[0, 1, IGNORED], [0, IGNORED, IGNORED]])
-    few = replace(own, evaluate=replace(own.evaluate, targets=padded))
-    assert few.chance() == 1.0
-    outputs = torch.nn.functional.one_hot(torch.tensor([[0, 0, 1], [0, 0, 0]]), 3).double()
+
+
+def test_padding_counts_neither_for_a_guess_nor_for_an_accuracy():
+    own = lesson(SORTING, TINY.sorting, 0, spec=TINY.sorting.spec(1, 0.0))
+    shown = torch.tensor([[0, 1, IGNORED], [0, IGNORED, IGNORED], [IGNORED, IGNORED, IGNORED]])
+    asked = torch.tensor([[0, 1, IGNORED], [1, IGNORED, IGNORED]])
+    few = replace(
+        own,
+        train=replace(own.train, targets=shown),
+        evaluate=replace(own.evaluate, targets=asked),
+    )
+    assert few.chance() == pytest.approx(2 / 3)
+    assert replace(few, ordered=False).chance() == pytest.approx(1 / 3)
+    outputs = torch.nn.functional.one_hot(torch.tensor([[0, 0, 1], [1, 0, 0]]), 3).double()
     assert few.accuracy(outputs) == pytest.approx(2 / 3)
+
+
+def test_a_guess_at_sorted_symbols_is_no_better_than_the_best_there_is():
+    """Against the best there is: the k-th of 8 even draws of 10 symbols has a known law."""
+    below = [[binom.sf(place, 8, (symbol + 1) / 10) for symbol in range(10)] for place in range(8)]
+    best = sum(max(np.diff(each, prepend=0.0)) for each in below) / 8
+    plan = d7.Config().sorting
+    found = [lesson(SORTING, plan, seed, spec=plan.spec(1, 0.0)).chance() for seed in range(5)]
+    assert sum(found) / 5 == pytest.approx(best, abs=0.012)
+
+
+def test_a_guess_at_random_labels_is_half_right():
+    plan = Plan(2, 8, SHORT, 40, 40, 0.0, tokens=24)
+    words = [f"{chr(97 + at % 26)} " * 22 for at in range(40)]
+    own = lesson(MEMORISATION, plan, 0, spec=plan.spec(1, 0.0), sentences=words)
+    labels = own.train.targets[own.train.targets != IGNORED]
+    assert own.chance() == pytest.approx(max(labels.double().mean(), 1 - labels.double().mean()))
+    assert own.chance() == pytest.approx(0.5, abs=0.05)
 
 
 def test_a_small_run_is_whole_repeatable_and_drawn():
@@ -160,7 +207,7 @@ def test_a_small_run_is_whole_repeatable_and_drawn():
     assert seen == sorted(seen)
     assert seen[-1] == pytest.approx(1.0)
     assert found.table.equals(d7.run(TINY, silent).table)
-    lengths = found.table.filter(variant=d7.ALL, model=HULL)["setting"].unique().sort().to_list()
+    lengths = found.table.filter(variant=ALL, model=HULL)["setting"].unique().sort().to_list()
     assert lengths == [0.0, 1.0, 2.0]
     assert found.table["value"].is_between(0.0, 1.0).all()
     for drawing in found.drawings:
@@ -186,11 +233,20 @@ def test_nothing_to_try_is_refused(change, message):
         d7.run(replace(TINY, **change), silent)
 
 
+def test_the_device_found_is_part_of_what_names_a_run(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    on_gpu = d7.Config(device="auto")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    on_cpu = d7.Config(device="auto")
+    assert (on_gpu.device, on_cpu.device) == ("cuda", "cpu")
+    assert on_gpu.digest("D7") != on_cpu.digest("D7")
+    assert on_cpu.digest("D7") == d7.Config(device="cpu").digest("D7")
+
+
 def test_the_papers_scale_is_a_configuration():
     paper = d7.Config(**d7.PAPER)
     assert (paper.hull.examples, paper.hull.width, paper.memorisation.width) == (10_000, 84, 250)
-    assert resolve_device(paper.device) in ("cpu", "cuda")
-    assert resolve_device("cpu") == "cpu"
+    assert paper.device in ("cpu", "cuda")
     assert paper.sorting.spec(6, 0.0) == Spec(
         6, 2, 48, mlp_ratio=0.0, norm_place="post", init="xavier"
     )
