@@ -12,7 +12,7 @@ from torch import Tensor
 from rankscope import tables
 from rankscope.errors import InputError
 from rankscope.experiments import depths, kit, models
-from rankscope.experiments.laws import Law, law, medians
+from rankscope.experiments.laws import Law, as_stated, law, medians
 from rankscope.metrics import dobrushin, matrix_norm
 from rankscope.numerals import power_of_ten
 from rankscope.paths import FrozenAttention, Path, frozen_steps, sample_paths
@@ -20,7 +20,6 @@ from rankscope.streams import stream
 
 ENTRY = kit.entry("D9")
 _RESIDUAL, _PROMISED = depths.RELATIVE, "dobrushin"
-_COLLAPSES: Final = ("exponential", "doubly exponential", "equal")
 
 
 @dataclass(frozen=True)
@@ -76,11 +75,7 @@ def judge(
     """On the paper's models and on others: whether the fall goes on, exponentially or faster."""
     return models.judged_by_family(
         ENTRY.domain,
-        {
-            name: found.kind in _COLLAPSES
-            for name, found in laws.items()
-            if found.kind != "undecided"
-        },
+        as_stated(laws, lambda _, law: law.collapses),
         families,
     )
 
