@@ -1,5 +1,6 @@
 """LayerNorm beside no norm: fate, law and speed, each asked on its own."""
 
+import math
 import re
 from dataclasses import replace
 from typing import Any
@@ -11,9 +12,10 @@ import torch
 from rankscope import tables
 from rankscope.deep import deep_trace
 from rankscope.experiments import depths
-from rankscope.experiments.claims import d10
+from rankscope.experiments.claims import _norm_starts, d10
 from rankscope.experiments.claims._norm_dynamics import Dynamics
 from rankscope.experiments.claims._norm_starts import ABOVE
+from rankscope.experiments.laws import law
 from rankscope.experiments.progress import silent
 from rankscope.experiments.studies._layernorm_cases import Setting, random_network
 from rankscope.network import Network
@@ -89,6 +91,10 @@ def test_speeds_are_compared_by_layers_or_where_they_end() -> None:
     assert same(STEADY, [0.9 * value for value in STEADY])  # neither is small: −3 and −2.7
     assert not same(STEADY, [0.5 * value for value in STEADY])
     assert not same(STEADY, CUBIC)  # only one of them gets there
+    near, beyond = ([-slope * layer for layer in range(7)] for slope in (5.9 / 6, 6.1 / 6))
+    assert same(near, beyond)  # 10^−5.9 and 10^−6.1: on either side of what counts as small
+    assert not same(near, [*near[:-1], -math.inf])
+    assert not same([*LEVEL[:-1], 0.1], [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -0.1])
 
 
 def test_the_curves_are_those_of_plain_numbers_and_the_weights_the_same() -> None:
@@ -134,4 +140,55 @@ def test_doubts_reach_the_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(depths, "deep_trace", doubtful)
     found = d10.run(replace(TINY, masked=(), designed=()), silent)
     for variant in (d10.BARE, d10.NORMED):
-        assert f"Note on 4 heads, {variant}: a digit was lost." in found.sentences
+        assert f"Note on 4 heads, {variant}, draw 1: a digit was lost." in found.sentences
+    assert found.verdict == "not tried"
+    assert "Left out, because their figures are in doubt: 4 heads." in found.sentences
+
+
+def test_doubts_of_every_draw_and_design_reach_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A doubt about the first draw alone is not lost when the second has none."""
+    seen: list[str] = []
+
+    def doubtful(network: Network, *arguments: Any, **options: Any) -> Trace:
+        seen.append("")
+        return deep_trace(network, *arguments, **options).noted({"doubt": f"trace {len(seen)}"})
+
+    monkeypatch.setattr(depths, "deep_trace", doubtful)
+    monkeypatch.setattr(_norm_starts, "deep_trace", doubtful)
+    found = d10.run(replace(TINY, draws=2, masked=(), designed_layers=5), silent)
+    notes = found.provenance["notes"]
+    assert notes == {
+        f"4 heads, {d10.BARE}, draw 1": "trace 1",
+        f"4 heads, {d10.NORMED}, draw 1": "trace 2",
+        f"4 heads, {d10.BARE}, draw 2": "trace 3",
+        f"4 heads, {d10.NORMED}, draw 2": "trace 4",
+        f"designed, {d10.BARE}": "trace 5",
+        f"designed, {d10.NORMED}": "trace 6",
+    }
+    assert found.beyond is None
+
+
+def test_what_is_in_doubt_or_shows_no_law_is_left_out_and_named() -> None:
+    judgement, beyond, sentences = d10.judge(TINY, made_up(CUBIC, LEVEL), ["4 heads", "designed"])
+    assert judgement.verdict == "not tried"
+    assert beyond.verdict == "holds"
+    assert "Left out, because their figures are in doubt: 4 heads, designed." in sentences
+    short = made_up(CUBIC, LEVEL).filter(pl.col("layer") < 3)
+    judgement, _, sentences = d10.judge(TINY, short, ["designed"])
+    assert judgement.verdict == "not tried"
+    assert "Left out, because they show no law: 4 heads, causal mask." in sentences
+
+
+def test_equal_tokens_are_a_collapse_and_called_equal() -> None:
+    equal = [*CUBIC[:-1], -math.inf]
+    judgement, _, sentences = d10.judge(TINY, made_up(CUBIC, equal))
+    assert "the same fate in 1 of 1 setting, the same law in 0" in judgement.on
+    said = " ".join(sentences)
+    assert "all tokens equal in the end, small after 3 layers with it" in said
+    assert "no law" not in said
+
+
+def test_a_law_between_the_two_is_a_collapse() -> None:
+    between = law([-0.5 * layer * (layer + 1) for layer in range(13)])
+    assert between.kind == "between"
+    assert d10.Pair((between, law(CUBIC)), (3, 3)).same(TINY)["fate"]

@@ -48,7 +48,7 @@ def made_up(own: float, masked: float, wide: float) -> pl.DataFrame:
     ("table", "verdict", "beyond"),
     [
         (made_up(0.9, 0.9, 1.6), "holds", "depends on the spread: exceeded from D = 2 on"),
-        (made_up(0.9995, 0.9, 0.6), "holds, and is sharp", "holds"),
+        (made_up(0.9995, 0.9, 0.6), "holds, sharp at D = 1", "holds"),
         (made_up(1.01, 1.1, 1.6), "depends on the case", "fails"),
     ],
 )
@@ -58,6 +58,15 @@ def test_each_outcome(table: pl.DataFrame, verdict: str, beyond: str) -> None:
     assert further is not None
     assert str(further).startswith(beyond)
     assert all(sentence.endswith(".") for sentence in sentences)
+
+
+def test_it_is_sharp_at_the_limit_alone() -> None:
+    """By hand: the sharp factor is (e^D − 1)/2D, which is 0.526 at 0.1 and 1 at the limit."""
+    config = d11.Config(spreads=(0.1, SCORE_LIMIT), wider=(), layers=1, masks=())
+    said = str(d11.run(config, silent).judgement)
+    assert said == "holds, sharp at D = 1.2564 only (at D = 0.1 no entry is above 0.526 of it)"
+    masked = made_up(0.9, 0.9995, 0.6)  # a mask lies beyond the lemma
+    assert str(d11.judge(masked)[0]) == "holds"
 
 
 def test_it_fails_where_no_kind_of_layer_bears_it_out() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from rankscope import tables
 from rankscope.experiments.claims import d4
+from rankscope.experiments.laws import law
 from rankscope.experiments.progress import silent
 from rankscope.metrics import residual
 from rankscope.theory.residual_bounds import expanding_network
@@ -15,6 +16,8 @@ from .small import TINY, tiny
 
 CONFIG = d4.Config(layers=5, betas=(0.1, 1e-3), controls=(0.1,), random_scales=(1.0, 2.0))
 FALLING = [0.0, -1.0, -4.0, -13.0, -40.0, -121.0]
+QUICKENING = [-0.5 * layer * (layer + 1) for layer in range(13)]
+"""Steps that grow by one decade each."""
 
 
 def made_up(
@@ -40,6 +43,7 @@ def made_up(
     ("table", "verdict", "beyond"),
     [
         (made_up({0.1: 0.0, 1e-3: 0.1}), "holds, for β down to 0.001", "holds"),
+        (made_up({0.1: 0.0, 1e-3: 0.1}, bare=QUICKENING), "holds", "holds"),
         (made_up({0.1: 0.0, 1e-3: -0.1}), "depends", "holds"),
         (made_up({0.1: 0.0, 1e-3: 0.1}, bare=[0.0] * 6), "depends", "holds"),
         (made_up({0.1: -1.0, 1e-3: -1.0}, bare=[0.0] * 6), "fails", "holds"),
@@ -53,6 +57,11 @@ def test_each_outcome(table: pl.DataFrame, verdict: str, beyond: str) -> None:
     assert further is not None
     assert str(further).startswith(beyond)
     assert all(sentence.endswith(".") for sentence in sentences)
+
+
+def test_a_fall_whose_steps_grow_linearly_is_between_and_a_collapse() -> None:
+    found = law(QUICKENING)
+    assert (found.kind, found.collapses) == ("between", True)
 
 
 def test_one_layer_of_one_sample_below_its_input_is_noticed() -> None:

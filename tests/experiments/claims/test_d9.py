@@ -46,6 +46,7 @@ def test_every_path_text_and_depth_is_in_the_table() -> None:
     [
         ("exponential", "holds"),
         ("doubly exponential", "holds"),
+        ("between", "holds"),
         ("equal", "holds"),
         ("between", "holds"),
         ("none", "fails"),

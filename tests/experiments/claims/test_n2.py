@@ -59,7 +59,49 @@ def test_the_table_holds_the_ratios_of_the_construction() -> None:
         made = TwoHeadLayer(int(width), 1500)
         assert ratio == made.residual / made.paper_bound
     assert ratios[20_000.0] == pytest.approx(1.0074, abs=1e-4)
-    assert found.key_figures == {"residual over the bound with βH, largest": ratios[20_000.0]}
+    assert found.key_figures == {
+        "residual over the bound with βH, largest": ratios[20_000.0],
+        "smallest width at which it is above": 15_887.0,
+    }
+
+
+def test_the_open_widths_end_where_the_construction_begins_to_exceed() -> None:
+    """By what it tends to for many tokens and D → 0, worked out by hand, and not a size tried.
+
+    Output norms 2bδ(1 + 1/√d) and 2bδ(1 + d/√d) with δ = D/4; the bound 4·2κ√b·(2(b + 2))^1.5/√2
+    with κ = D√2/4b.
+    """
+    tokens, small = n2.Config().many
+
+    def ratio(d: int) -> float:
+        b = d - 3
+        output = 0.5 * b * math.sqrt((1 + d**-0.5) * (1 + d**0.5))
+        return output / (2 * (2 * (b + 2)) ** 1.5 / math.sqrt(b))
+
+    first = n2.first_width(tokens, small)
+    assert first == next(d for d in range(15_000, 17_000) if ratio(d) > 1)
+    widths = [*range(5, first, 401), first - 1]
+    layers = [TwoHeadLayer(width, tokens, small) for width in widths]
+    assert all(each.residual <= each.paper_bound for each in layers)
+    found, _ = tiny("n2")
+    assert "Whether βH can fail from 126 to 15,886 features is open." in found.sentences
+    assert str(found.judgement) == "holds, βH exceeded at 15,887 features and more"
+
+
+def test_a_search_where_the_proof_holds_is_called_a_control() -> None:
+    control = "Up to 125 features the search is a control of the code, not evidence"
+    assert tiny("n2")[0].sentences[-1] == f"{control}."
+    assert max(n2.Config().search.widths) > n2.SAFE_WIDTH
+    table = made_up({50: 0.9, 2000: 1.01})
+    wide = table.with_columns(
+        pl.when(pl.col("variant") == n2.SEARCHES[1]).then(200).otherwise("setting").alias("setting")
+    )
+    assert n2.judge(wide)[1][-1] == f"{control}; at 200 it proves nothing by what it does not find."
+
+
+def test_scores_that_never_exceed_are_refused() -> None:
+    with pytest.raises(Exception, match="use a smaller D"):
+        n2.first_width(1500, 100.0)
 
 
 def test_two_runs_are_equal() -> None:

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import polars as pl
 import pytest
 import torch
 
@@ -26,6 +27,7 @@ NAMES = {
     "window:8": (curves.WINDOWS, "window(-8, +8)"),
     "causal": (curves.OTHERS, "causal"),
     "block:16": (curves.NO_CENTER, "block(16)"),
+    "few": (curves.FEW, "causal of 2 tokens"),
     "together": (curves.CHANGING, "block(16) then block(24)"),
     "apart": (curves.CHANGING, "block(16) then block(8)"),
     "values × 0.5": (curves.VALUES, "values × 0.5"),
@@ -146,6 +148,7 @@ AS_STATED = {
     "window:8": -0.1,
     "causal": -0.6,
     "block:16": 0.0,
+    "few": -0.3,
     "together": -0.2,
     "apart": 0.0,
     "values × 0.5": -0.4,
@@ -155,7 +158,7 @@ AS_STATED = {
 
 def verdicts(above: str = "", layers: int = 25, **others: float) -> Judged:
     rates = AS_STATED | others
-    return judge("there", table(above, layers, **rates), SMALL.masks(), SMALL.tokens)
+    return judge("there", table(above, layers, **rates), replace(SMALL, few=SMALL.few[:1]).radii())
 
 
 @pytest.mark.parametrize(
@@ -166,7 +169,8 @@ def verdicts(above: str = "", layers: int = 25, **others: float) -> Judged:
         ({"causal": 0.0}, "depends"),  # a center, and no collapse
         ({"block:16": -0.3}, "depends"),  # no center, and a collapse
         ({"above": "causal"}, "depends"),  # μ above the bound
-        ({"window:16": 0.0, "window:8": 0.0, "causal": 0.0, "block:16": -0.3}, "fails"),
+        ({"above": "few"}, "depends"),
+        ({"window:16": 0.0, "window:8": 0.0, "causal": 0.0, "block:16": -0.3, "few": 0.0}, "fails"),
         ({"layers": 4}, "holds"),
         ({"layers": 3}, "not tried"),  # too few layers say nothing
     ],
@@ -202,13 +206,58 @@ def test_every_verdict_beyond_can_be_reached(others, beyond) -> None:
 def test_sentences_count_and_compare() -> None:
     said = verdicts(above="causal").sentences
     assert said[0] == (
-        "2 of 3 masks with a center collapse, exponentially or faster, below the theorem's bound; "
-        "1 of 1 without one do not collapse."
+        "3 of 4 masks with a center collapse, exponentially or faster, and never above the "
+        "theorem's bound where that says something; 1 of 1 without one do not collapse."
     )
-    assert said[1].startswith("μ is above the bound in 1 of 4 comparisons")
+    assert "under window(-16, +16), window(-8, +8), causal, causal of 2 tokens: μ is" in said[1]
+    assert said[1].endswith(
+        "μ is above it in 1 of 4 comparisons, and comes nearest under causal, to 1.3 of it."
+    )
     (left,) = (each for each in verdicts(layers=3).sentences if each.startswith("Left out"))
     assert left.endswith("block(16) then block(8), values × 0.5, grown.")
     assert not any(each.startswith("Left out") for each in said)
+
+
+def test_bounds_above_the_inputs_dispersion_are_not_compared() -> None:
+    """Where the bound says nothing, the law alone decides, and that is said."""
+    raised = table(**AS_STATED).with_columns(
+        pl.when(pl.col("metric") == PROMISED, pl.col("variant") != "causal of 2 tokens")
+        .then(0.01)
+        .otherwise("value")
+        .alias("value")
+    )
+    radii = replace(SMALL, few=SMALL.few[:1]).radii()
+    judged = judge("there", raised, radii)
+    assert judged.judgement.verdict == "holds"
+    assert judged.key_figures["layers in which that says something"] == 1.0
+    assert (
+        "under causal of 2 tokens only: μ is above it in 0 of 1 comparison" in judged.sentences[1]
+    )
+    assert "the other 3 are judged by their law alone" in judged.sentences[1]
+    none = judge("there", raised.filter(pl.col("metric") != PROMISED), radii)
+    assert none.judgement.verdict == "holds"
+    assert "says nothing under any of these masks" in none.sentences[1]
+
+
+def test_two_tokens_come_as_near_to_the_bound_as_their_constant_allows(found) -> None:
+    """Of two tokens μ is their distance over √2, while the bound starts from the distance."""
+    read = curves.read_curves(found.table, SMALL.radii())
+    few = read["causal of 2 tokens"]
+    assert few.compared == SMALL.layers
+    assert few.above == 0
+    assert -0.5 * math.log10(2) - 0.05 < few.nearest < -0.5 * math.log10(2) + 1e-6
+    lowered = found.table.with_columns(
+        (pl.col("value") - 0.21 * (pl.col("metric") == PROMISED)).alias("value")
+    )
+    passed = judge("there", lowered, SMALL.radii())
+    assert passed.judgement.verdict == "depends"
+    assert "nearest under causal of 2 tokens" in passed.sentences[1]
+
+
+def test_random_masks_follow_the_seed() -> None:
+    config = replace(SMALL, others=("bigbird:2:1:2",), changing=(("random:1", "causal"),), seed=3)
+    names = [name for panel in config.masks().values() for name in panel]
+    assert sum("seed 3" in name for name in names) == 2
 
 
 def test_a_run_is_the_same_again_and_has_a_larger_scale() -> None:

@@ -103,7 +103,13 @@ def test_what_a_plateau_can_come_from_is_read_off_the_figures() -> None:
     assert "LayerNorm" in plateau({"full": [LEVEL], "causal": [FALLING]}, falling)[0]
     assert "a stall that ends later" in plateau(falling, {"full": [late], "causal": [FALLING]})[0]
     slow = [-0.15 * k for k in range(9)]
-    assert "merely slow" in plateau({"full": [slow], "causal": [FALLING]}, falling)[0]
+    can, cannot = plateau({"full": [slow], "causal": [FALLING]}, falling)
+    assert "merely slow" in can
+    assert "a stall that ends later" in cannot  # still apart at the last layer, and never level
+    steady = [-0.03 * k for k in range(80)]
+    stays_low = [*[0.0] * 30, -0.5, -1.0, -1.5]
+    for curve in (steady, stays_low):  # a fall without a stall; a stall without a collapse
+        assert "stall" in plateau(falling, {"full": [curve], "causal": [FALLING]})[1]
 
 
 def test_groups_of_a_setting_are_drawn_apart_and_doubts_reach_the_reader() -> None:

@@ -10,6 +10,7 @@ from rankscope import tables
 from rankscope.experiments.claims import w3
 from rankscope.experiments.claims.w3 import Config, Run, judge, laws, run
 from rankscope.experiments.depths import RELATIVE
+from rankscope.experiments.laws import law
 from rankscope.masks import as_mask
 from rankscope.network import Network, Spec
 
@@ -114,6 +115,14 @@ def test_every_verdict_can_be_reached(causal, window, verdict) -> None:
     assert judgement.verdict == verdict
     assert beyond.verdict == "fails"  # what is level does not collapse
     assert len(sentences) == 3
+
+
+def test_a_law_between_the_two_is_a_collapse(monkeypatch: pytest.MonkeyPatch) -> None:
+    between = law([-0.5 * layer * (layer + 1) for layer in range(13)])
+    assert between.kind == "between"
+    monkeypatch.setattr(w3, "laws", lambda config, _: dict.fromkeys(config.runs, between))
+    judgement, _, _ = judge(ONE, tables.from_rows(("metric", "value"), [(RELATIVE, 0.0)]))
+    assert judgement.verdict == "holds"
 
 
 def test_values_are_orthogonal() -> None:

@@ -106,12 +106,16 @@ def test_the_run_holds_can_be_shown_and_repeated() -> None:
 
 def made_up(two: tuple[float, float], control: float, other: float) -> pl.DataFrame:
     (suitable,), (orthogonal,), (random,) = TINY.suitable, TINY.controls, TINY.others
-    shares = {suitable.name: two, orthogonal.name: (control,) * 2, random.name: (other,) * 2}
+    return shares({suitable.name: two, orthogonal.name: (control,) * 2, random.name: (other,) * 2})
+
+
+def shares(by_case: dict[str, tuple[float, float]]) -> pl.DataFrame:
+    """Those after a quarter of the layers and after all."""
     return tables.from_rows(
         ("variant", "layer", "metric", "value"),
         [
             (name, layer, metric, value)
-            for name, ends in shares.items()
+            for name, ends in by_case.items()
             for layer, value in zip((30, 120), ends, strict=True)
             for metric in (ABOVE, APART)
         ],
@@ -135,11 +139,29 @@ def test_each_outcome(table: pl.DataFrame, verdict: str, beyond: str) -> None:
     assert all(sentence.endswith(".") for sentence in sentences)
 
 
-def test_some_of_the_other_cases_are_named() -> None:
-    names = {"full mask": True, "LayerNorm": True, "random": False}
-    assert (
-        w6._on(names) == "the case: full mask, LayerNorm keep a share above rank one; random none"
+def test_the_other_cases_are_named_with_what_was_measured() -> None:
+    """A share that dwindles is not none."""
+    full, layer, random = (Dynamics(name) for name in ("full mask", "LayerNorm", "random"))
+    config = replace(TINY, starts=60, suitable=(), controls=(), others=(full, layer, random))
+    table = shares({"full mask": (0.4, 0.17), "LayerNorm": (0.3, 0.29), "random": (0.0, 0.0)})
+    keeps = {"full mask": False, "LayerNorm": True, "random": False}
+    assert w6._on(config, table, keeps) == (
+        "the case: LayerNorm 29% after 30% at a quarter of the layers above rank one to the end; "
+        "not so full mask 17% after 40% at a quarter of the layers, random none"
     )
+    assert w6._on(config, table, dict.fromkeys(keeps, True)) == ""
+
+
+@pytest.mark.parametrize("starts", [20, 60, 200])
+def test_a_general_class_is_more_than_no_hit_could_hide(starts: int) -> None:
+    """The largest share that leaves all starts below with 5 %, solved: 1 − 0.05^(1/N)."""
+    config = replace(TINY, starts=starts)
+    hidden = 1 - 0.05 ** (1 / starts)
+    assert hidden <= config.least < 1.1 * hidden + 0.5 / starts
+    for hits, verdict in ((3, "fails"), (4, "holds")):
+        share = hits / starts
+        table = made_up((share, share), 0.1, 0.0)
+        assert w6.judge(replace(config, controls=()), table)[0].verdict == verdict
 
 
 def test_poles_differ_and_are_not_above_rank_one() -> None:

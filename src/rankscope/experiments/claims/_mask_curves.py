@@ -15,6 +15,7 @@ from rankscope.masks import Mask
 from rankscope.theory import graph_facts
 
 WINDOWS, OTHERS, NO_CENTER = "two-sided windows", "other masks", "masks without a center"
+FEW = "few tokens, weak scores"
 CHANGING, VALUES = "masks that change", "other values"
 """Panels of the table."""
 _ROUNDING = 1e-6
@@ -22,13 +23,16 @@ _ROUNDING = 1e-6
 
 Pair = tuple[str, str]
 """Two masks, the one of smaller radius first."""
-Masks = Mapping[str, Mapping[str, tuple[Mask, ...]]]
-"""By panel and name, the masks that layers take in turn."""
+Radii = Mapping[str, Mapping[str, float]]
+"""By panel and mask, the layers until every token has heard of some one; infinite if never."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One mask, or one kind of values: two laws, and how it compares with the bound."""
+    """One mask, or one kind of values: two laws, and how it compares with the bound.
+
+    A bound that is not below the input's own μ says nothing, so only those below are compared.
+    """
 
     relative: Law
     dispersion: Law
@@ -36,39 +40,48 @@ class Curve:
     smallest: float
     compared: int
     above: int
+    nearest: float
+    """The largest μ over its bound, in decades."""
 
 
-def radii_of(masks: Masks, tokens: int) -> dict[str, float]:
-    """Layers until every token has heard of some one; infinite if that never is."""
-    found: dict[str, float] = {}
-    for panel in masks.values():
-        for name, each in panel.items():
-            if len(each) == 1:
-                found[name] = graph_facts(each[0], tokens).contracts_after
-            else:
-                turns = [mask.matrix(tokens) for mask in each] * tokens
-                found[name] = next(full_columns(turns), math.inf)
-    return found
+def radius_of(masks: tuple[Mask, ...], tokens: int) -> float:
+    """Of masks that layers take in turn: the layers until every token has heard of some one."""
+    if len(masks) == 1:
+        return graph_facts(masks[0], tokens).contracts_after
+    turns = [mask.matrix(tokens) for mask in masks] * tokens
+    return next(full_columns(turns), math.inf)
 
 
-def read_curves(table: pl.DataFrame, radii: Mapping[str, float]) -> dict[str, Curve]:
+def read_curves(table: pl.DataFrame, radii: Radii) -> dict[str, Curve]:
     relative, dispersion = (_by_panel(table, m) for m in (depths.RELATIVE, depths.DISPERSION))
-    keys = ("variant", "layer", "sample")
-    bounds = table.filter(metric=PROMISED).select(*keys, pl.col("value").alias("bound"))
-    met = table.filter(metric=depths.DISPERSION).join(bounds, on=keys)
+    radius = {name: each for panel in radii.values() for name, each in panel.items()}
+    met = _met(table)
     curves = {}
     for name in relative:
-        own = met.filter(variant=name)
+        over = met.filter(variant=name)["over"].to_list()
         smallest = table.filter(metric=SMALLEST, variant=name)["value"].to_list()
         curves[name] = Curve(
             relative[name],
             dispersion[name],
-            radii.get(name, math.inf),
+            radius.get(name, math.inf),
             min(smallest, default=math.nan),
-            own.height,
-            int((own["value"] > own["bound"] + _ROUNDING).sum()),
+            len(over),
+            sum(each > _ROUNDING for each in over),
+            max(over, default=-math.inf),
         )
     return curves
+
+
+def _met(table: pl.DataFrame) -> pl.DataFrame:
+    """μ over the bounds that promise a smaller μ than the input's, in decades, as ``over``."""
+    found = table.filter(metric=depths.DISPERSION)
+    first = found.filter(layer=0).select("variant", "sample", first="value")
+    bounds = table.filter(metric=PROMISED).select("variant", "layer", "sample", bound="value")
+    met = found.join(bounds, on=("variant", "layer", "sample")).join(
+        first, on=("variant", "sample")
+    )
+    says = met.filter(pl.col("bound") < pl.col("first") - _ROUNDING)
+    return says.with_columns(over=pl.col("value") - pl.col("bound"))
 
 
 def _by_panel(table: pl.DataFrame, metric: str) -> dict[str, Law]:

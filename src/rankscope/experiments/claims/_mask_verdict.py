@@ -9,16 +9,16 @@ import polars as pl
 from rankscope.experiments import depths, kit
 from rankscope.experiments.claims._mask_curves import (
     CHANGING,
+    FEW,
     NO_CENTER,
     OTHERS,
     VALUES,
     WINDOWS,
     Curve,
-    Masks,
     Pair,
+    Radii,
     names_of,
     pairs_by_radius,
-    radii_of,
     read_curves,
     reversals,
 )
@@ -41,39 +41,34 @@ class Judged:
     key_figures: Mapping[str, float]
 
 
-def judge(domain: str, table: pl.DataFrame, masks: Masks, tokens: int) -> Judged:
+def judge(domain: str, table: pl.DataFrame, radii: Radii) -> Judged:
     """Two verdicts.
 
     On the theorem's domain a mask with a center must collapse at a steady rate or faster, with μ
-    below the bound wherever there is one; a mask without one must not; and among the two-sided
-    windows a larger radius must not be faster. Beyond it: radii across families, μ → 0 for other
-    values, and changing masks, which collapse if their layers together have a center. A mask whose
-    layers show no law is left out.
+    below the bound wherever that says something; a mask without one must not; and among the
+    two-sided windows a larger radius must not be faster. Beyond it: radii across families, μ → 0
+    for other values, and changing masks, which collapse if their layers together have a center. A
+    mask whose layers show no law is left out.
     """
-    radii = radii_of(masks, tokens)
     curves = read_curves(table, radii)
-    own = {name: curves[name] for panel in (WINDOWS, OTHERS, NO_CENTER) for name in masks[panel]}
-    changing = {name: curves[name] for name in masks[CHANGING]}
+    windows, others, no_center, few, changing = (
+        {name: curves[name] for name in radii.get(panel, {})}
+        for panel in (WINDOWS, OTHERS, NO_CENTER, FEW, CHANGING)
+    )
     values = {name: curves[name] for name in names_of(table, VALUES)}
-    stated = _as_stated(own)
-    ordered = {
-        WINDOWS: pairs_by_radius({name: own[name] for name in masks[WINDOWS]}),
-        _CENTERED: pairs_by_radius(own),
-    }
+    alike = windows | others | no_center
+    own = alike | few
+    ordered = {WINDOWS: pairs_by_radius(windows), _CENTERED: pairs_by_radius(alike)}
     in_order = {words: not reversals(pairs, own) for words, pairs in ordered.items() if pairs}
-    beyond = {
-        **({_FAMILIES: in_order[_CENTERED]} if _CENTERED in in_order else {}),
-        **as_stated(_laws(values, "dispersion"), lambda _, law: law.collapses),
-        **_as_stated(changing),
-    }
-    against = [name for name, holds in beyond.items() if not holds]
+    stated = _as_stated(own)
     on_domain = stated | {words: holds for words, holds in in_order.items() if words == WINDOWS}
     return Judged(
         kit.judged(domain, on_domain, "" if on_domain else "the layers are too few to show a law"),
-        kit.judged(_BEYOND, beyond, _but_for(against, beyond)) if beyond else None,
+        _beyond(in_order, values, changing),
         (
             _count(own, stated),
-            *_bounds(own),
+            *_compared(own),
+            *_distance(own),
             *(_order(words, pairs, own) for words, pairs in ordered.items() if pairs),
             *depths.left_out(_laws(own | changing, "relative") | _laws(values, "dispersion")),
             *(_values(name, one) for name, one in values.items()),
@@ -81,13 +76,28 @@ def judge(domain: str, table: pl.DataFrame, masks: Masks, tokens: int) -> Judged
         ),
         {
             "layers above the theorem's bound": float(sum(one.above for one in own.values())),
-            "layers compared with it": float(sum(one.compared for one in own.values())),
+            "layers in which that says something": float(sum(one.compared for one in own.values())),
         },
     )
 
 
+def _beyond(
+    in_order: Mapping[str, bool], values: Mapping[str, Curve], changing: Mapping[str, Curve]
+) -> kit.Judgement | None:
+    cases = {
+        **({_FAMILIES: in_order[_CENTERED]} if _CENTERED in in_order else {}),
+        **as_stated(_laws(values, "dispersion"), lambda _, law: law.collapses),
+        **_as_stated(changing),
+    }
+    against = [name for name, holds in cases.items() if not holds]
+    return kit.judged(_BEYOND, cases, _but_for(against, cases)) if cases else None
+
+
 def _as_stated(curves: Mapping[str, Curve]) -> dict[str, bool]:
-    """Masks with a center that collapse below the bound; others that do not."""
+    """Masks with a center that collapse, nowhere above the bound; others that do not.
+
+    Where the bound says nothing, the law alone decides.
+    """
 
     def holds(name: str, law: Law) -> bool:
         if math.isinf(curves[name].radius):
@@ -116,12 +126,37 @@ def _count(curves: Mapping[str, Curve], stated: Mapping[str, bool]) -> str:
     )
     return (
         f"{collapsing} of {len(centered)} masks with a center collapse, exponentially or faster, "
-        f"below the theorem's bound; {staying} of {len(others)} without one do not collapse."
+        "and never above the theorem's bound where that says something; "
+        f"{staying} of {len(others)} without one do not collapse."
     )
 
 
-def _bounds(curves: Mapping[str, Curve]) -> Iterator[str]:
-    """How far the bound is from what happens."""
+def _compared(curves: Mapping[str, Curve]) -> Iterator[str]:
+    """Under which masks the bound says something, how often it is passed, and how nearly."""
+    centered = {name: one for name, one in curves.items() if math.isfinite(one.radius)}
+    binding = {name: one for name, one in centered.items() if one.compared}
+    if not centered:
+        return
+    if not binding:
+        yield (
+            "The theorem's bound says nothing under any of these masks: it is never below the "
+            "input's μ, so that they are judged by their law alone."
+        )
+        return
+    nearest = max(binding, key=lambda name: binding[name].nearest)
+    rest = len(centered) - len(binding)
+    alone = f"; the other {rest} are judged by their law alone" if rest else ""
+    yield (
+        "The theorem's bound says something, that is, promises a smaller μ than the input's, under "
+        f"{', '.join(binding)}{' only' if rest else ''}: μ is above it in "
+        f"{sum(one.above for one in binding.values())} of "
+        f"{sum(one.compared for one in binding.values())} comparisons, and comes nearest under "
+        f"{nearest}, to {power_of_ten(binding[nearest].nearest)} of it{alone}."
+    )
+
+
+def _distance(curves: Mapping[str, Curve]) -> Iterator[str]:
+    """How far the bound's rate is from the one that is measured."""
     promised = {
         name: a_priori_log_loss(one.smallest, one.radius) / math.log(10)
         for name, one in curves.items()
@@ -136,11 +171,7 @@ def _bounds(curves: Mapping[str, Curve]) -> Iterator[str]:
         f"{_power(1 - 10 ** curves[name].relative.rate)}"
         for name in dict.fromkeys((near, far))
     )
-    yield (
-        f"μ is above the bound in {sum(one.above for one in curves.values())} of "
-        f"{sum(one.compared for one in curves.values())} comparisons; the bound "
-        f"says that {'; that '.join(words)}."
-    )
+    yield f"The bound says that {'; that '.join(words)}."
 
 
 def _order(words: str, pairs: list[Pair], curves: Mapping[str, Curve]) -> str:

@@ -30,7 +30,8 @@ from rankscope.theory.residual_bounds import (
 class Search:
     """How hard to look, at which widths."""
 
-    widths: tuple[int, ...] = (6, 12, 24)
+    widths: tuple[int, ...] = (6, 24, 200)
+    """The last of them beyond what is proved to be safe."""
     tokens: int = 6
     starts: int = 2
     """Random ones, beside the counterexample."""

@@ -66,9 +66,9 @@ def _sources(
         "dropout": min(noisy.values()) > math.log10(floor / 2),
         "a fall that is merely slow": any(max(one.last[depths.SCALED]) > apart for one in fallen),
         "a stall that ends later": any(
-            not stays and 2 * level > one.layers
+            2 * level > one.layers and last < apart
             for one in every
-            for level, stays in zip(one.apart_for, one.stops[depths.SCALED], strict=True)
+            for level, last in zip(one.stalled_for, one.last[depths.SCALED], strict=True)
         ),
         "LayerNorm at this shape": any(one.staying for one in ends.values()),
         "the precision of float32": any(

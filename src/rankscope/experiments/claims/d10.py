@@ -1,6 +1,7 @@
 """Claim D10: LayerNorm plays no role in the rank collapse of attention."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -18,7 +19,6 @@ from rankscope.numerals import plural, power_of_ten
 
 ENTRY = kit.entry("D10")
 BARE, NORMED = "attention", "attention and LayerNorm"
-_COLLAPSES = ("exponential", "doubly exponential", "equal")
 _QUESTIONS = ("fate", "law", "speed")
 _BEYOND = "masks, and values that keep some sequences above rank one"
 
@@ -78,7 +78,7 @@ class Pair(NamedTuple):
         """Whether LayerNorm leaves the fate, the law and the speed as they are."""
         without, normed = self.laws
         return {
-            "fate": (without.kind in _COLLAPSES) == (normed.kind in _COLLAPSES),
+            "fate": without.collapses == normed.collapses,
             "law": without.kind == normed.kind,
             "speed": self._same_speed(config),
         }
@@ -87,37 +87,40 @@ class Pair(NamedTuple):
         without, normed = self.reached
         if without is not None and normed is not None:
             return abs(without - normed) <= max(1.0, config.near * max(without, normed))
-        if (without is None) != (normed is None):
-            return False
-        low, high = sorted(abs(each.last) for each in self.laws)
-        return high - low <= config.near * high
+        neither = without is None and normed is None
+        a, b = (each.last if neither else each.rate for each in self.laws)
+        return math.isfinite(a - b) and abs(a - b) <= config.near * max(abs(a), abs(b))
+
+    @property
+    def decided(self) -> bool:
+        """Whether both networks show a law."""
+        return all(each.decided for each in self.laws)
 
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Trace each pair in scaled arithmetic, and follow designed values with and without a norm."""
-    on_random, on_designed = kit.parts(on_step, 0.5, 0.5)
-    x, token_mask = config.texts()
-    parts: dict[str, pl.DataFrame] = {}
-    notes: dict[str, str] = {}
-    for (name, setting), on_setting in kit.tracked((*config.random, *config.masked), on_random):
-        found = _traced(config, setting, x, token_mask, on_setting)
-        parts[name] = found.table
-        notes |= {f"{name}, {variant}": note for variant, note in found.notes.items()}
-    for case, on_case in kit.tracked(config.designed, on_designed):
-        parts[case.name] = _designed(config, case, on_case)
-    table = tables.joined(parts, column="model")
-    judgement, beyond, sentences = judge(config, table)
-    same = [pair.same(config)["fate"] for pair in _pairs(config, table, config.random).values()]
+    found = _measure(config, on_step)
+    table = tables.joined({name: each.table for name, each in found.items()}, column="model")
+    doubted = [name for name, each in found.items() if each.notes]
+    judgement, beyond, sentences = judge(config, table, doubted)
+    pairs = _decided(_pairs(config, table, config.random), doubted)
+    same = [pair.same(config)["fate"] for pair in pairs.values()]
     return ENTRY.result(
         config,
         question="Is anything about the collapse different with LayerNorm?",
         sentences=sentences,
         table=table,
         about={"residuals": "Frobenius norm"},
-        notes=notes,
+        notes={
+            f"{name}, {case}": note
+            for name, each in found.items()
+            for case, note in each.notes.items()
+        },
         judgement=judgement,
         beyond=beyond,
-        key_figures={"settings with the same fate, share": sum(same) / len(same)},
+        key_figures={
+            "settings with the same fate, share": sum(same) / len(same) if same else math.nan
+        },
         drawings=(
             kit.Drawing(
                 "by_depth",
@@ -130,16 +133,37 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     )
 
 
+def _measure(config: Config, on_step: kit.OnStep) -> dict[str, depths.Measured]:
+    """By setting or design, its figures and what is in doubt about them."""
+    on_random, on_designed = kit.parts(on_step, 0.5, 0.5)
+    x, token_mask = config.texts()
+    settings = (*config.random, *config.masked)
+    return {
+        name: _traced(config, setting, x, token_mask, on_setting)
+        for (name, setting), on_setting in kit.tracked(settings, on_random)
+    } | {
+        case.name: _designed(config, case, on_case)
+        for case, on_case in kit.tracked(config.designed, on_designed)
+    }
+
+
 def judge(
-    config: Config, table: pl.DataFrame
+    config: Config, table: pl.DataFrame, doubted: Collection[str] = ()
 ) -> tuple[kit.Judgement, kit.Judgement | None, tuple[str, ...]]:
     """Fate, law and speed of every pair, each a question of its own.
 
     A setting collapses if the later layers show a law by which it does. A designed one has the same
-    fate if sequences stay above rank one in both networks, or in neither.
+    fate if sequences stay above rank one in both networks, or in neither. What shows no law, or is
+    among the ``doubted``, is undecided and left out.
     """
-    own, masked = (_pairs(config, table, each) for each in (config.random, config.masked))
-    kept = {case.name: _kept(config, table, case.name) for case in config.designed}
+    every = [_pairs(config, table, each) for each in (config.random, config.masked)]
+    own, masked = (_decided(each, doubted) for each in every)
+    lawless = [name for each in every for name, pair in each.items() if not pair.decided]
+    kept = {
+        case.name: _kept(config, table, case.name)
+        for case in config.designed
+        if case.name not in doubted
+    }
     designed = {name: (without > 0) == (normed > 0) for name, (without, normed) in kept.items()}
     others = _cases(config, masked) | {f"fate, {name}": ok for name, ok in designed.items()}
     return (
@@ -149,6 +173,7 @@ def judge(
         else None,
         (
             f"Full mask, random weights: {_counts(config, own)}.",
+            *_left_out(doubted, lawless),
             *_differences(config, own),
             *([f"Masks, random weights: {_counts(config, masked)}."] if masked else []),
             *_differences(config, masked),
@@ -173,6 +198,19 @@ def _beyond(config: Config, designed: Mapping[str, bool], masked: Mapping[str, P
     if masked:
         words.append(f"masks with random weights, {_counts(config, masked)}")
     return "; ".join(words)
+
+
+def _left_out(doubted: Collection[str], lawless: Collection[str]) -> Iterator[str]:
+    """Which cases are not counted, and why."""
+    undecided = [name for name in lawless if name not in doubted]
+    reasons = {"their figures are in doubt": doubted, "they show no law": undecided}
+    for reason, names in reasons.items():
+        if names:
+            yield f"Left out, because {reason}: {', '.join(names)}."
+
+
+def _decided(pairs: Mapping[str, Pair], doubted: Collection[str]) -> dict[str, Pair]:
+    return {name: pair for name, pair in pairs.items() if pair.decided and name not in doubted}
 
 
 def _pairs(config: Config, table: pl.DataFrame, settings: Settings) -> dict[str, Pair]:
@@ -224,9 +262,11 @@ def _differences(config: Config, pairs: Mapping[str, Pair]) -> list[str]:
 
 
 def _ending(found: Law, reached: int | None) -> str:
-    end = "all digits equal" if found.kind == "equal" else power_of_ten(found.last)
+    end = (
+        "all tokens equal" if found.kind == "equal" else f"{found.kind}, {power_of_ten(found.last)}"
+    )
     small = "" if reached is None else f", small after {plural(reached, 'layer')}"
-    return f"{found.kind.replace('equal', 'no law seen')}, {end} in the end{small}"
+    return f"{end} in the end{small}"
 
 
 def _traced(
@@ -242,21 +282,22 @@ def _traced(
         one = depths.compare(pair, x, token_mask, norm="fro", on_step=on_draw)
         sample = pl.col("sample") + draw * config.samples
         found.append(one.table.filter(metric=depths.RELATIVE).with_columns(sample))
-        notes |= one.notes
+        notes |= {f"{case}, draw {draw + 1}": note for case, note in one.notes.items()}
     return depths.Measured(tables.stack(found), notes)
 
 
-def _designed(config: Config, case: Dynamics, on_step: kit.OnStep) -> pl.DataFrame:
+def _designed(config: Config, case: Dynamics, on_step: kit.OnStep) -> depths.Measured:
     """The shares of starts above rank one, layer by layer, without and with the norm."""
     plan = Plan(config.seed, config.designed_starts, config.designed_layers)
     rows = []
-    variants = {BARE: replace(case, norm="none"), NORMED: case}
-    for (variant, one), on_part in kit.tracked(variants.items(), on_step):
-        found, _ = follow(plan, one, on_part)
-        rows += [
-            (variant, layer, metric, value) for _, layer, metric, value in found if metric == ABOVE
-        ]
-    return tables.from_rows(("variant", "layer", "metric", "value"), rows)
+    notes: dict[str, str] = {}
+    variants = (replace(case, name=BARE, norm="none"), replace(case, name=NORMED))
+    for one, on_part in kit.tracked(variants, on_step):
+        found, doubts = follow(plan, one, on_part)
+        rows += [row for row in found if row[2] == ABOVE]
+        notes |= doubts
+    table = tables.from_rows(("variant", "layer", "metric", "value"), rows)
+    return depths.Measured(table, notes)
 
 
 def _kept(config: Config, table: pl.DataFrame, name: str) -> tuple[float, float]:

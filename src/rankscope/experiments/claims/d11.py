@@ -59,22 +59,7 @@ class Config(kit.Config):
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Measure ``|P − 1qᵀ|/(2D·1qᵀ)``, its largest entry in each layer, at each spread."""
-    rows: list[Row] = []
-    settings = (*config.spreads, *config.wider)
-    for spread, on_part in kit.tracked(settings, on_step):
-        rows += _rows(
-            ADVERSE, spread, 0, departure(*worst_departure_layer(spread, config.preference))
-        )
-        rows.append((LIMIT, "spread", spread, 0, _METRIC, math.expm1(spread) / (2 * spread)))
-        for number, _ in kit.tracked(range(config.layers), on_part):
-            for mask in ("full", *config.masks):
-                network, x = _random_layer(config, number, spread, mask)
-                found = _departure(network, x)
-                name = RANDOM if mask == "full" else f"{RANDOM}, {mask} mask"
-                rows += _rows(name, spread, number, found)
-                rows.append((name, "spread", spread, number, _ERROR, _error(network, x, found)))
-    names = ("variant", "parameter", "setting", "sample", "metric", "value")
-    table = tables.from_rows(names, rows)
+    table = _measure(config, on_step)
     judgement, beyond, sentences = judge(table)
     within = table.filter((pl.col("setting") <= SCORE_LIMIT) & (pl.col("metric") == _METRIC))
     return ENTRY.result(
@@ -101,6 +86,24 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     )
 
 
+def _measure(config: Config, on_step: kit.OnStep) -> pl.DataFrame:
+    """The largest entries of random layers and of the worst one, at each spread."""
+    rows: list[Row] = []
+    for spread, on_part in kit.tracked((*config.spreads, *config.wider), on_step):
+        worst = departure(*worst_departure_layer(spread, config.preference))
+        rows += _rows(ADVERSE, spread, 0, worst)
+        rows.append((LIMIT, "spread", spread, 0, _METRIC, math.expm1(spread) / (2 * spread)))
+        for number, _ in kit.tracked(range(config.layers), on_part):
+            for mask in ("full", *config.masks):
+                network, x = _random_layer(config, number, spread, mask)
+                found = _departure(network, x)
+                name = RANDOM if mask == "full" else f"{RANDOM}, {mask} mask"
+                rows += _rows(name, spread, number, found)
+                rows.append((name, "spread", spread, number, _ERROR, _error(network, x, found)))
+    names = ("variant", "parameter", "setting", "sample", "metric", "value")
+    return tables.from_rows(names, rows)
+
+
 def judge(table: pl.DataFrame) -> tuple[kit.Judgement, kit.Judgement | None, tuple[str, ...]]:
     """On the lemma's own domain every layer, by kind; beyond it masks, and each wider spread."""
     ratios = {key: value for key, value in _largest(table, _METRIC).items() if key[0] != LIMIT}
@@ -117,10 +120,9 @@ def judge(table: pl.DataFrame) -> tuple[kit.Judgement, kit.Judgement | None, tup
     others = {name: holds for name, holds in by_kind.items() if name not in own} | {
         f"spread {short(spread)}": spread not in exceeded for spread in wider
     }
-    sharp = all(own.values()) and max(within.values()) > 1 - _NEARLY
     on = f"the spread: exceeded from D = {short(min(exceeded))} on" if exceeded else ""
     return (
-        kit.judged(ENTRY.domain, own, "and is sharp" if sharp else ""),
+        kit.judged(ENTRY.domain, own, _sharp(within) if all(own.values()) else ""),
         kit.judged(_BEYOND, others, on) if others else None,
         (
             *(_kind(name, within) for name in by_kind),
@@ -128,6 +130,26 @@ def judge(table: pl.DataFrame) -> tuple[kit.Judgement, kit.Judgement | None, tup
             *_closing(table),
         ),
     )
+
+
+def _sharp(within: Mapping[tuple[str, float], float]) -> str:
+    """At which spreads of the lemma's own layers its bound is attained, and what it is elsewhere.
+
+    Its factor of 2 is that of the largest spread; a smaller one leaves room.
+    """
+    by_spread: dict[float, float] = {}
+    for (name, spread), value in within.items():
+        if name in (RANDOM, ADVERSE):
+            by_spread[spread] = max(value, by_spread.get(spread, 0.0))
+    attained = [spread for spread, value in by_spread.items() if value > 1 - _NEARLY]
+    if not attained:
+        return ""
+    words = f"sharp at D = {', '.join(short(each, digits=5) for each in sorted(attained))}"
+    others = {spread: value for spread, value in by_spread.items() if spread not in attained}
+    if not others:
+        return words
+    low = min(others)
+    return f"{words} only (at D = {short(low)} no entry is above {short(others[low])} of it)"
 
 
 def _largest(table: pl.DataFrame, metric: str) -> dict[tuple[str, float], float]:

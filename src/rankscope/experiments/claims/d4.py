@@ -18,7 +18,6 @@ _METRIC = "log10_residual"
 _ROUNDING = 1e-9
 """Decades."""
 EXPANDING, BARE, RANDOM = "every head expands a feature", "the same without skips", "random weights"
-_COLLAPSES = ("doubly exponential", "exponential", "equal")
 _BEYOND = "random weights with skips, no construction"
 
 
@@ -93,7 +92,7 @@ def judge(
     kept = {name: least_kept(table, name) for name in found}
     cases = {_name(EXPANDING, beta): kept[_name(EXPANDING, beta)] for beta in config.betas}
     borne_out = {name: value >= -_ROUNDING for name, value in cases.items()} | {
-        _name(BARE, beta): found[_name(BARE, beta)].kind in _COLLAPSES for beta in config.controls
+        _name(BARE, beta): found[_name(BARE, beta)].collapses for beta in config.controls
     }
     scales = {f"{RANDOM}, {_scale(scale)}": scale for scale in config.random_scales}
     on = f"for β down to {short(min(config.betas))}" if all(borne_out.values()) else ""

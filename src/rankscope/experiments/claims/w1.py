@@ -1,5 +1,6 @@
 """Claim W1: masked attention with a center collapses exponentially; a larger radius is slower."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
@@ -14,6 +15,7 @@ from rankscope.experiments.claims._mask_theorem import promise_table
 from rankscope.experiments.claims._mask_verdict import judge
 from rankscope.masks import Mask, as_mask
 from rankscope.network import Block, Network, Spec
+from rankscope.numerals import plural
 
 ENTRY = kit.entry("W1")
 PAPER = {"tokens": 64, "samples": 4, "layers": 256}
@@ -24,13 +26,15 @@ class Values:
     """Values that are scaled, or not orthogonal; ``uniform`` attention does not follow the states.
 
     Hidden states that grow make ordinary attention one-hot, so that its weights have no bound
-    either; uniform attention shows growing products alone.
+    either; uniform attention shows growing products alone. ``scores`` is by what logits are
+    multiplied.
     """
 
     name: str
     factor: float = 1.0
     init: str = "orthogonal"
     uniform: bool = False
+    scores: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,9 @@ class Config(depths.DeepConfig):
     """One head; no norm, skips, MLPs or biases; masks by their names.
 
     Values are orthogonal, so that their products are bounded by 1, but in ``values``, under one
-    mask. Layers of ``changing`` masks take them in turn.
+    mask. Layers of ``changing`` masks take them in turn. Under most masks ε is so small that the
+    theorem's bound stays above the input's μ and says nothing; among ``few`` tokens (each mask with
+    their number) whose logits are ``weak`` times as large it is close to what happens.
     """
 
     tokens: int = 48
@@ -47,6 +53,8 @@ class Config(depths.DeepConfig):
     windows: tuple[str, ...] = ("window:16", "window:8", "window:4", "window:2", "window:1")
     others: tuple[str, ...] = ("causal", "causal-window:4", "star:1", "bigbird:2:1:2")
     without_center: tuple[str, ...] = ("block:16", "window:4 & block:24")
+    few: tuple[tuple[str, int], ...] = (("causal", 2), ("star:1", 4))
+    weak: float = 0.1
     values: tuple[Values, ...] = (
         Values("values × 0.5", 0.5),
         Values("values × 1.1", 1.1),
@@ -60,6 +68,14 @@ class Config(depths.DeepConfig):
         ("block:16", "block:8"),
     )
 
+    def mask(self, name: str) -> Mask:
+        """A mask by its name; random ones follow the seed."""
+        return as_mask(name, seed=self.seed)
+
+    def few_masks(self) -> list[tuple[Mask, int]]:
+        """Those of the few tokens, with their number."""
+        return [(self.mask(name), tokens) for name, tokens in self.few]
+
     def masks(self) -> dict[str, dict[str, tuple[Mask, ...]]]:
         """By panel and name the masks that layers take in turn, one or several."""
         single = {
@@ -67,11 +83,26 @@ class Config(depths.DeepConfig):
             curves.OTHERS: self.others,
             curves.NO_CENTER: self.without_center,
         }
-        changing = [tuple(map(as_mask, names)) for names in self.changing]
+        changing = [tuple(map(self.mask, names)) for names in self.changing]
         return {
-            **{panel: {str(m): (m,) for m in map(as_mask, each)} for panel, each in single.items()},
+            **{
+                panel: {str(m): (m,) for m in map(self.mask, each)}
+                for panel, each in single.items()
+            },
             curves.CHANGING: {" then ".join(map(str, each)): each for each in changing},
         }
+
+    def radii(self) -> dict[str, dict[str, float]]:
+        """By panel and name, also of the few tokens."""
+        found = {
+            panel: {name: curves.radius_of(each, self.tokens) for name, each in group.items()}
+            for panel, group in self.masks().items()
+        }
+        found[curves.FEW] = {
+            _few_name(mask, tokens): curves.radius_of((mask,), tokens)
+            for mask, tokens in self.few_masks()
+        }
+        return found
 
     def network(self, masks: tuple[Mask, ...], values: Values | None = None) -> Network:
         """One head whose layers take these masks in turn."""
@@ -83,7 +114,7 @@ class Config(depths.DeepConfig):
             bias=False,
             init=values.init,
             layer_masks=[masks[layer % len(masks)] for layer in range(self.layers)],
-            score_scale=0.0 if values.uniform else None,
+            score_scale=0.0 if values.uniform else values.scores / math.sqrt(self.width),
         )
         network = Network.random(spec, seed=self.seed)
         with torch.no_grad():
@@ -94,22 +125,16 @@ class Config(depths.DeepConfig):
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Attention under many masks, in scaled arithmetic, beside what the theorem promises."""
-    networks = {
-        panel: {name: config.network(masks) for name, masks in group.items()}
-        for panel, group in config.masks().items()
-    }
-    networks[curves.VALUES] = {
-        values.name: config.network((as_mask(config.values_mask),), values)
-        for values in config.values
-    }
-    parts: dict[str, pl.DataFrame] = {}
+    parts: dict[str, list[pl.DataFrame]] = {}
     notes: dict[str, str] = {}
-    given = {panel: group for panel, group in networks.items() if group}
-    for (panel, group), on_panel in kit.tracked(given.items(), on_step):
-        parts[panel], noted = _measure(config, group, on_panel)
+    for (panel, tokens, group), on_group in kit.tracked(_groups(config), on_step):
+        found, noted = _measure(config, tokens, group, on_group)
+        parts.setdefault(panel, []).append(found)
         notes |= noted
-    table = tables.joined(parts, column="model")
-    judged = judge(ENTRY.domain, table, config.masks(), config.tokens)
+    table = tables.joined(
+        {panel: tables.stack(each) for panel, each in parts.items()}, column="model"
+    )
+    judged = judge(ENTRY.domain, table, config.radii())
     return ENTRY.result(
         config,
         question="Does every mask with a center collapse at a steady rate below the theorem's "
@@ -126,11 +151,29 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     )
 
 
+def _groups(config: Config) -> list[tuple[str, int, dict[str, Network]]]:
+    """Panel, number of tokens and networks by name, of all that read the same input."""
+    found = [
+        (panel, config.tokens, {name: config.network(masks) for name, masks in group.items()})
+        for panel, group in config.masks().items()
+    ]
+    for mask, tokens in config.few_masks():
+        network = config.network((mask,), Values("weak", scores=config.weak))
+        found.append((curves.FEW, tokens, {_few_name(mask, tokens): network}))
+    single = (config.mask(config.values_mask),)
+    others = {values.name: config.network(single, values) for values in config.values}
+    return [group for group in (*found, (curves.VALUES, config.tokens, others)) if group[-1]]
+
+
+def _few_name(mask: Mask, tokens: int) -> str:
+    return f"{mask} of {plural(tokens, 'token')}"
+
+
 def _measure(
-    config: Config, networks: Mapping[str, Network], on_step: kit.OnStep
+    config: Config, tokens: int, networks: Mapping[str, Network], on_step: kit.OnStep
 ) -> tuple[pl.DataFrame, Mapping[str, str]]:
-    """Relative residual and μ of every layer, and the bound on μ."""
-    x, token_mask = config.texts()
+    """Relative residual and μ of every layer, and the bound on μ, for the first tokens."""
+    x, token_mask = (each[:, :tokens] for each in config.texts())
     compared = depths.compare(networks, x, token_mask, norm="fro", on_step=on_step)
     wanted = pl.col("metric").is_in(["log10_residual", depths.RELATIVE])
     measured = depths.dispersions(compared.table.filter(wanted))

@@ -11,7 +11,7 @@ from torch import Tensor
 from rankscope import tables
 from rankscope.deep import deep_trace
 from rankscope.experiments import depths, kit
-from rankscope.experiments.laws import UNEVEN, Law, law, medians
+from rankscope.experiments.laws import UNEVEN, Law, as_stated, law, medians
 from rankscope.experiments.studies._layernorm_cases import Setting, random_network
 from rankscope.masks import Explicit, Mask, as_mask
 from rankscope.network import NormKind
@@ -26,7 +26,6 @@ RING = "ring"
 """A mask beside those that have names everywhere."""
 HALF, PAIRS, AROUND = "half-space", "opposite pairs", "around a circle"
 """Where tokens start."""
-_COLLAPSES = ("exponential", "doubly exponential", "equal")
 _NORMS: Mapping[NormKind, str] = {"sphere": "sphere", "rms": "RMSNorm", "layer": "LayerNorm"}
 _MASKS = ("full", "causal", "window:2")
 
@@ -98,12 +97,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         one: Trace.joined([_trace(config, one, config.seed + draw) for draw in range(config.draws)])
         for one, _ in kit.tracked(config.runs, on_step)
     }
-    parts: dict[str, dict[str, pl.DataFrame]] = {}
-    for one, traced in traces.items():
-        parts.setdefault(one.panel, {})[one.mask] = traced.table
-    table = tables.joined(
-        {panel: tables.joined(by_mask) for panel, by_mask in parts.items()}, column="model"
-    )
+    table = _by_panel(traces)
     judgement, beyond, sentences = judge(config, table)
     slowest = max(
         (found.rate for one, found in laws(config, table).items() if one in config.covered),
@@ -137,7 +131,7 @@ def judge(
     """On the covered runs, on the contrasts, and a sentence for every run."""
     found = laws(config, table)
     covered, contrasts = (
-        {str(one): found[one].kind in _COLLAPSES for one in runs if found[one].kind != "undecided"}
+        as_stated({str(one): found[one] for one in runs}, lambda _, law: law.collapses)
         for runs in (config.covered, config.contrasts)
     )
     staying = [
@@ -191,6 +185,16 @@ def start(config: Config, kind: str, width: int, seed: int) -> Tensor:
     toward = draw(samples, 1, width)
     side: Tensor = (x * toward).sum(-1, keepdim=True)
     return torch.where(side < 0, -x, x)
+
+
+def _by_panel(traces: Mapping[Run, Trace]) -> pl.DataFrame:
+    """All figures in one table: ``model`` is the panel, ``variant`` the mask."""
+    parts: dict[str, dict[str, pl.DataFrame]] = {}
+    for one, traced in traces.items():
+        parts.setdefault(one.panel, {})[one.mask] = traced.table
+    return tables.joined(
+        {panel: tables.joined(by_mask) for panel, by_mask in parts.items()}, column="model"
+    )
 
 
 def _trace(config: Config, one: Run, seed: int) -> Trace:

@@ -30,7 +30,6 @@ class Config(kit.Config):
     """Suitable values, controls that should collapse, and what lies beyond the claim.
 
     Every start is followed for ``layers`` layers and four times as many: a level may not last.
-    ``least`` is the share of starts above rank one from which they are a general class.
     """
 
     starts: int = 200
@@ -39,7 +38,6 @@ class Config(kit.Config):
     """Layers between those that are recorded."""
     draws: int = 3
     """How many random weights share the starts, where weights are random."""
-    least: float = 0.02
     suitable: tuple[Dynamics, ...] = (
         Dynamics("2 tokens of 2 features", tokens=2),
         Dynamics("8 tokens of 2 features"),
@@ -61,6 +59,15 @@ class Config(kit.Config):
     def cases(self) -> tuple[Dynamics, ...]:
         """All of them."""
         return (*self.suitable, *self.controls, *self.others)
+
+    @property
+    def least(self) -> float:
+        """The share of starts above rank one from which they are a general class.
+
+        More than what no hit at all could hide: if a share p of all starts is above rank one, none
+        of N starts is with the probability ``(1 − p)ᴺ``, which is 5 % at ``p = 3/N``.
+        """
+        return 3 / self.starts
 
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
@@ -97,13 +104,13 @@ def judge(
 ) -> tuple[kit.Judgement, kit.Judgement | None, tuple[str, ...]]:
     """Suitable values keep a share of the starts above rank one; orthogonal ones keep none apart.
 
-    A case keeps them if at least ``config.least`` of the starts are above rank one in the end, and
+    A case keeps them if more than ``config.least`` of the starts are above rank one in the end, and
     no fewer than nine of ten of those that were so after a quarter of the layers.
     """
 
     def keeps(case: Dynamics) -> bool:
         before, after = _ends(table, case.name, ABOVE, config)
-        return after >= config.least and after >= _LASTING * before
+        return after > config.least and after >= _LASTING * before
 
     suitable = {case.name: keeps(case) for case in config.suitable}
     controls = {
@@ -119,17 +126,25 @@ def judge(
     )
     return (
         kit.judged(ENTRY.domain, cases, on),
-        kit.judged(_BEYOND, others, _on(others)) if others else None,
+        kit.judged(_BEYOND, others, _on(config, table, others)) if others else None,
         tuple(_sentence(config, table, case) for case in config.cases),
     )
 
 
-def _on(others: Mapping[str, bool]) -> str:
+def _on(config: Config, table: pl.DataFrame, others: Mapping[str, bool]) -> str:
+    """What was measured on either side, where a verdict depends."""
     kept = [name for name, keeps in others.items() if keeps]
     if not 0 < len(kept) < len(others):
         return ""
-    lost = ", ".join(name for name in others if name not in kept)
-    return f"the case: {', '.join(kept)} keep a share above rank one; {lost} none"
+
+    def share(name: str) -> str:
+        before, after = _ends(table, name, ABOVE, config)
+        if before == after:
+            return f"{name} {after:.0%}" if after else f"{name} none"
+        return f"{name} {after:.0%} after {before:.0%} at a quarter of the layers"
+
+    lost = ", ".join(share(name) for name in others if name not in kept)
+    return f"the case: {', '.join(map(share, kept))} above rank one to the end; not so {lost}"
 
 
 def _ends(table: pl.DataFrame, name: str, metric: str, config: Config) -> tuple[float, float]:

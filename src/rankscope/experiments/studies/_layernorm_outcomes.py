@@ -37,6 +37,8 @@ class Outcome:
     """Stable ranks in float64 of the samples that truly stay apart; 1 means two opposite poles."""
     apart_for: tuple[int, ...]
     """The last layer after which each sample's tokens still differ."""
+    stalled_for: tuple[int, ...]
+    """The last layer by which each sample's tokens differ as a level residual has them."""
     decided: tuple[bool, ...]
     """Whether each sample's residual has enough layers to show what becomes of it."""
 
@@ -103,9 +105,10 @@ def poles(found: Mapping[str, Outcome]) -> Iterator[str]:
 
 def stall(found: Mapping[str, Outcome]) -> Iterator[str]:
     """How long tokens stayed apart before they collapsed after all, at most."""
+    small = math.log10(DIFFERENT)
     late = {
         name: max(
-            (n for n, stays in zip(one.apart_for, one.stops[SCALED], strict=True) if not stays),
+            (n for n, last in zip(one.apart_for, one.last[SCALED], strict=True) if last <= small),
             default=0,
         )
         for name, one in found.items()
@@ -246,6 +249,7 @@ def _outcome(rows: pl.DataFrame, ranks: Sequence[float]) -> Outcome:
         stops,
         tuple(rank for rank, stopped in zip(ranks, stops[SCALED], strict=True) if stopped),
         tuple(map(_apart_for, true)),
+        tuple(map(_stalled_for, true)),
         tuple(law(curve, UNEVEN).decided for curve in true),
     )
 
@@ -256,7 +260,14 @@ def _apart_for(log10: Sequence[float]) -> int:
     return max(apart, default=0)
 
 
-def stays(log10: list[float]) -> bool:
+def _stalled_for(log10: Sequence[float]) -> int:
+    """The last layer by which tokens would have seemed to stay apart; 0 if there is none."""
+    fewest = 4  # layers that have quarters
+    seeming = (end for end in range(len(log10), fewest, -1) if stays(log10[:end]))
+    return next(seeming, 1) - 1
+
+
+def stays(log10: Sequence[float]) -> bool:
     """Whether tokens truly stay apart: their residual is level, and not small.
 
     Derived: near rank one a layer is a linear map of the deviations, or smaller (see the study), so
