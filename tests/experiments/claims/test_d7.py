@@ -95,7 +95,9 @@ def test_long_paths_that_fail_for_being_small_are_named():
 def test_random_paths_and_the_untrained_network_are_compared():
     _, _, sentences = d7.judge(CONFIG, table({SORTING: FALLING, HULL: FALLING}))
     assert sentences[-2].endswith("by 0.20 with 5, 0.05 with 20 on average.")
-    assert sentences[-1].endswith("paths of one length are never better than a constant guess.")
+    assert sentences[-1].endswith("of one length are never 0.01 better than a constant guess.")
+    _, _, sentences = d7.judge(CONFIG, table({SORTING: FALLING, HULL: FALLING}, guess=0.3))
+    assert sentences[-1].endswith("of one length are up to 0.10 better than a constant guess.")
 
 
 @pytest.mark.parametrize(
