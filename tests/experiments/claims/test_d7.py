@@ -95,7 +95,9 @@ def test_long_paths_that_fail_for_being_small_are_named():
 def test_random_paths_and_the_untrained_network_are_compared():
     _, _, sentences = d7.judge(CONFIG, table({SORTING: FALLING, HULL: FALLING}))
     assert sentences[-2].endswith("by 0.20 with 5, 0.05 with 20 on average.")
-    assert sentences[-1].endswith("paths of one length are never better than a constant guess.")
+    assert sentences[-1].endswith("of one length are never 0.01 better than a constant guess.")
+    _, _, sentences = d7.judge(CONFIG, table({SORTING: FALLING, HULL: FALLING}, guess=0.3))
+    assert sentences[-1].endswith("of one length are up to 0.10 better than a constant guess.")
 
 
 @pytest.mark.parametrize(
@@ -196,8 +198,8 @@ def test_a_guess_at_random_labels_is_half_right():
     plan = Plan(2, 8, SHORT, 40, 40, 0.0, tokens=24)
     words = [f"{chr(97 + at % 26)} " * 22 for at in range(40)]
     own = lesson(MEMORISATION, plan, 0, spec=plan.spec(1, 0.0), sentences=words)
-    labels = own.train.targets[own.train.targets != IGNORED]
-    assert own.chance() == pytest.approx(max(labels.double().mean(), 1 - labels.double().mean()))
+    ones = float(own.train.targets[own.train.targets != IGNORED].double().mean())
+    assert own.chance() == pytest.approx(max(ones, 1 - ones))
     assert own.chance() == pytest.approx(0.5, abs=0.05)
 
 

@@ -9,6 +9,8 @@ import polars as pl
 from rankscope.experiments.claims._path_accuracy import ALL, CHANCE, UNTRAINED, few_paths
 
 ACCURACY: Final = "token_accuracy"
+_SEEN: Final = 0.01
+"""The smallest difference between accuracies that a sentence gives as a figure."""
 
 
 def median_of(rows: pl.DataFrame, metric: str) -> float:
@@ -51,5 +53,5 @@ def compare_untrained(table: pl.DataFrame) -> str:
         max(by_length(rows, UNTRAINED)) - constant_guess(rows)
         for rows in table.partition_by("model", maintain_order=True)
     )
-    known = f"better by {best:.2f}" if best > 0 else "never better"
-    return f"Control: before training, paths of one length are {known} than a constant guess."
+    better = f"up to {best:.2f} better" if best >= _SEEN else f"never {_SEEN:.2f} better"
+    return f"Control: before training, paths of one length are {better} than a constant guess."
