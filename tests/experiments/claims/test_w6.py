@@ -146,8 +146,8 @@ def test_the_other_cases_are_named_with_what_was_measured() -> None:
     table = shares({"full mask": (0.4, 0.17), "LayerNorm": (0.3, 0.29), "random": (0.0, 0.0)})
     keeps = {"full mask": False, "LayerNorm": True, "random": False}
     assert w6._on(config, table, keeps) == (
-        "the case: LayerNorm 29% after 30% at a quarter of the layers above rank one to the end; "
-        "not so full mask 17% after 40% at a quarter of the layers, random none"
+        "the case: a share above rank one lasts with LayerNorm (30% after 30 layers, 29% after "
+        "120); not full mask (40% after 30 layers, 17% after 120), random (0%)"
     )
     assert w6._on(config, table, dict.fromkeys(keeps, True)) == ""
 

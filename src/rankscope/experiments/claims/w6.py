@@ -138,13 +138,13 @@ def _on(config: Config, table: pl.DataFrame, others: Mapping[str, bool]) -> str:
         return ""
 
     def share(name: str) -> str:
-        before, after = _ends(table, name, ABOVE, config)
+        before, after = (f"{each:.0%}" for each in _ends(table, name, ABOVE, config))
         if before == after:
-            return f"{name} {after:.0%}" if after else f"{name} none"
-        return f"{name} {after:.0%} after {before:.0%} at a quarter of the layers"
+            return f"{name} ({after})"
+        return f"{name} ({before} after {config.layers} layers, {after} after {4 * config.layers})"
 
     lost = ", ".join(share(name) for name in others if name not in kept)
-    return f"the case: {', '.join(map(share, kept))} above rank one to the end; not so {lost}"
+    return f"the case: a share above rank one lasts with {', '.join(map(share, kept))}; not {lost}"
 
 
 def _ends(table: pl.DataFrame, name: str, metric: str, config: Config) -> tuple[float, float]:
