@@ -114,12 +114,13 @@ TASKS: Final = (MEMORISATION, SORTING, HULL)
 def learn(
     lessons: Sequence[Lesson], plan: Plan, seeds: Sequence[int], device: str, on_step: OnStep
 ) -> list[Trained]:
-    """Train the models of all seeds at once."""
+    """Train the models of all seeds at once; a batch is never larger than what there is."""
+    batch = min(plan.recipe.batch, lessons[0].train.count)
     return train(
         [each.model for each in lessons],
         Classify(),
         [each.train for each in lessons],
-        plan.recipe,
+        replace(plan.recipe, batch=batch),
         seeds=seeds,
         device=device,
         on_step=on_step,

@@ -1,11 +1,13 @@
 """The lemma on |P − 1qᵀ|: its figures against other arithmetic, and each of its outcomes."""
 
 import math
+from dataclasses import replace
 
 import polars as pl
 import pytest
 
 from rankscope import tables
+from rankscope.errors import InputError
 from rankscope.experiments.claims import d11
 from rankscope.experiments.progress import silent
 from rankscope.theory.residual_bounds import SCORE_LIMIT
@@ -84,3 +86,13 @@ def test_the_default_goes_up_to_the_lemmas_own_limit() -> None:
 def test_two_runs_are_equal() -> None:
     module, config = TINY["d11"]
     assert module.run(config, silent).table.equals(tiny("d11")[0].table)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"layers": 0}, {"spreads": ()}, {"spreads": (0.0,)}, {"spreads": (2.0,)}, {"wider": (0.5,)},
+     {"heads": ()}, {"tokens": ()}],
+)  # fmt: skip
+def test_what_the_lemma_is_not_about_is_refused(fields) -> None:
+    with pytest.raises(InputError):
+        d11.run(replace(d11.Config(), **fields), silent)

@@ -12,7 +12,7 @@ from rankscope import Spec, figures, tables
 from rankscope.errors import InputError
 from rankscope.experiments.claims import _path_accuracy, d7
 from rankscope.experiments.claims._path_accuracy import ALL, CHANCE, RESCALED, UNTRAINED, WHOLE
-from rankscope.experiments.learning import HULL, MEMORISATION, SORTING, Plan, lesson
+from rankscope.experiments.learning import HULL, MEMORISATION, SORTING, Plan, learn, lesson
 from rankscope.experiments.progress import silent
 from rankscope.paths import enumerate_paths, path_outputs
 from rankscope.streams import stream
@@ -252,3 +252,10 @@ def test_the_papers_scale_is_a_configuration():
     assert paper.sorting.spec(6, 0.0) == Spec(
         6, 2, 48, mlp_ratio=0.0, norm_place="post", init="xavier"
     )
+
+
+def test_fewer_sentences_than_a_batch_are_all_taken_at_once():
+    plan = Plan(2, 8, Recipe(2, 24), 2, 2, 0.0, tokens=6)
+    own = lesson(MEMORISATION, plan, 0, spec=plan.spec(1, 0.0), sentences=["a rose", "a flower"])
+    (found,) = learn([own], plan, [0], "cpu", silent)
+    assert found.steps == 2

@@ -48,7 +48,6 @@ def test_every_path_text_and_depth_is_in_the_table() -> None:
         ("doubly exponential", "holds"),
         ("between", "holds"),
         ("equal", "holds"),
-        ("between", "holds"),
         ("none", "fails"),
         ("undecided", "not tried"),
     ],

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rankscope import tables
+from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.masks import as_mask
 from rankscope.network import Attention, Block, Network, Spec, Visibility
@@ -59,6 +60,7 @@ class Config(kit.Config):
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Measure ``|P − 1qᵀ|/(2D·1qᵀ)``, its largest entry in each layer, at each spread."""
+    _check(config)
     table = _measure(config, on_step)
     judgement, beyond, sentences = judge(table)
     within = table.filter((pl.col("setting") <= SCORE_LIMIT) & (pl.col("metric") == _METRIC))
@@ -102,6 +104,15 @@ def _measure(config: Config, on_step: kit.OnStep) -> pl.DataFrame:
                 rows.append((name, "spread", spread, number, _ERROR, _error(network, x, found)))
     names = ("variant", "parameter", "setting", "sample", "metric", "value")
     return tables.from_rows(names, rows)
+
+
+def _check(config: Config) -> None:
+    if not config.spreads or not all(0 < each <= SCORE_LIMIT for each in config.spreads):
+        raise InputError(f"spreads={config.spreads}: the lemma is about 0 to {SCORE_LIMIT:.4f}.")
+    if not all(each > SCORE_LIMIT for each in config.wider):
+        raise InputError(f"wider={config.wider} is for spreads beyond {SCORE_LIMIT:.4f}.")
+    if config.layers < 1 or not (config.tokens and config.heads and config.tails):
+        raise InputError("D11 needs at least one layer, number of tokens, of heads and of tails.")
 
 
 def judge(table: pl.DataFrame) -> tuple[kit.Judgement, kit.Judgement | None, tuple[str, ...]]:
