@@ -1,7 +1,5 @@
 """From options to what is asked about; imported only once a command runs."""
 
-import re
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,13 +17,14 @@ from rankscope.cli.options import (
     unused,
     written,
 )
+from rankscope.cli.reading import checked_count, sentences, texts
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import Entry
 from rankscope.experiments.subject import Subject
 from rankscope.masks import Mask, as_mask
 from rankscope.network import ABLATIONS, Network, Spec
 from rankscope.numerals import plural
-from rankscope.text import embed, passages
+from rankscope.text import embed
 
 if TYPE_CHECKING:
     from rankscope.experiments.models import Case
@@ -43,7 +42,7 @@ def subject(options: QuestionOptions, *, without: str = "", masks: Sequence[str]
     """
     checked_seed(options.seed)
     _length(options.length)
-    _passages(options.passages)
+    checked_count(options.passages)
     parts = _parts(without)
     _refuse_about_missing(options, parts)
     found = _random(options) if options.model is None else _real(options, options.model, masks)
@@ -96,8 +95,8 @@ def _fields(entry: Entry, options: ExperimentOptions) -> dict[str, Any]:
     make: dict[str, Callable[[], Any]] = {
         "seed": lambda: checked_seed(options.seed),
         "models": lambda: _cases(options, module.Config().models),
-        "texts": lambda: tuple(_texts(options.text, options.passages)),
-        "sentences": lambda: _sentences(options.text),
+        "texts": lambda: tuple(texts(options.text, options.passages)),
+        "sentences": lambda: sentences(options.text),
         "length": lambda: _length(options.length),
         "reading": lambda: replace(
             module.Config().reading,
@@ -150,7 +149,7 @@ def _random(options: QuestionOptions) -> Subject:
     dtype = _DTYPES[options.precision]
     net = Network.random(spec, seed=options.seed, dtype=dtype)
     x, token_mask = embed(
-        _texts(options.text, options.passages),
+        texts(options.text, options.passages),
         options.width,
         length=options.length,
         seed=options.seed,
@@ -206,7 +205,7 @@ def _real(options: QuestionOptions, name: str, masks: Sequence[str]) -> Subject:
 def _read(loaded: "Loaded", options: QuestionOptions) -> tuple[Tensor, Tensor, Tensor]:
     """The blocks' input for the texts; noise for models that see images."""
     if not loaded.sees_images:
-        return loaded.inputs(_texts(options.text, options.passages), length=options.length)
+        return loaded.inputs(texts(options.text, options.passages), length=options.length)
     for name in ("text", "length"):
         if name in options.given:
             raise InputError(f"{loaded.name} sees images, so {written(name)} has no use.")
@@ -242,59 +241,10 @@ def _refuse_about_missing(options: QuestionOptions, parts: Sequence[str]) -> Non
         raise InputError("--norm-place changes nothing: --norm none has no norm to place.")
 
 
-def _passages(count: int) -> int:
-    if count < 1:
-        raise InputError(f"--passages {count} leaves nothing to read; use 1 or more.")
-    return count
-
-
 def _length(tokens: int) -> int:
     if not 3 <= tokens < 2**31:
         raise InputError(f"--length {tokens} is out of range; use 3 or more tokens.")
     return tokens
-
-
-def _texts(path: Path | None, most: int) -> list[str]:
-    """The texts to read: the bundled ones or the user's, no more than asked for."""
-    found = passages() if path is None else _paragraphs(path)
-    return found[: _passages(most)]
-
-
-def _sentences(path: Path | None) -> tuple[str, ...]:
-    """Sentences from a table or a text; standard input is a text, a sentence a line."""
-    from rankscope.training import read_sentences
-
-    assert path is not None  # it was written on the command line
-    if str(path) != "-":
-        return read_sentences(path)
-    found = tuple(line.strip() for line in _text(path).splitlines() if line.strip())
-    if not found:
-        raise InputError("--text - holds no sentence.")
-    return found
-
-
-def _paragraphs(path: Path) -> list[str]:
-    """The paragraphs of a text file, told apart by blank lines; '-' is standard input."""
-    found = [" ".join(part.split()) for part in re.split(r"\n\s*\n", _text(path))]
-    found = [part for part in found if part]
-    if not found:
-        raise InputError(f"--text {path} holds no text; give at least one paragraph.")
-    return found
-
-
-def _text(path: Path) -> str:
-    try:
-        return _bytes(path).decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--text {path} cannot be read as UTF-8 text: {error}.") from error
-
-
-def _bytes(path: Path) -> bytes:
-    if str(path) != "-":
-        return path.read_bytes()
-    if sys.stdin is None:
-        raise InputError("--text - reads standard input, which is closed.")
-    return sys.stdin.buffer.read()
 
 
 def _about(x: Tensor, options: QuestionOptions, read: str) -> dict[str, str]:

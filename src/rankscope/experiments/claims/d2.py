@@ -71,6 +71,12 @@ class Checked(NamedTuple):
     """Whether the theorem over all layers says something about the last one."""
 
 
+_SCALES: Final = kit.Drawing(
+    "by_depth",
+    "A panel for each scale of the weights, a curve for each number of heads.",
+    depths.RELATIVE,
+    {"lowest": -60.0},
+)
 PAPER: Final = {"width": 128, "tokens": 64, "samples": 8, "layers": 12}
 
 
@@ -97,7 +103,6 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     laws = depths.laws(tables.summary(compared.table))
     judgement, beyond, sentences = judge(config, checked, laws)
     shown = _with_bounds(bounded, checked)
-    growths = [law.growth for name, law in laws.items() if checked[name].met]
     return ENTRY.result(
         config,
         question="Is every layer below its bounds, and do the last steps grow threefold?",
@@ -108,18 +113,9 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         beyond=beyond,
         key_figures={
             "largest scale at which every network is cubic": cubic_up_to(config, checked, laws),
-            "smallest growth of the last steps": min(growths, default=float("nan")),
-            "largest growth of the last steps": max(growths, default=float("nan")),
+            **_growths(checked, laws),
         },
-        drawings=(
-            kit.Drawing(
-                "by_depth",
-                "A panel for each scale of the weights, a curve for each number of heads.",
-                depths.RELATIVE,
-                {"lowest": -60.0},
-            ),
-            *shown.drawings,
-        ),
+        drawings=(_SCALES, *shown.drawings),
         shown=(depths.RELATIVE,),
     )
 
@@ -180,6 +176,15 @@ def cubic_up_to(config: Config, checked: Mapping[str, Checked], laws: Mapping[st
             break
         best = scale
     return best
+
+
+def _growths(checked: Mapping[str, Checked], laws: Mapping[str, Law]) -> dict[str, float]:
+    """By how much the last steps grow where the theorems apply; nothing if they do so nowhere."""
+    found = [law.growth for name, law in laws.items() if checked[name].met]
+    if not found:
+        return {}
+    ends = {"smallest": min(found), "largest": max(found)}
+    return {f"{which} growth of the last steps": growth for which, growth in ends.items()}
 
 
 def _covered(checked: Mapping[str, Checked]) -> float:

@@ -50,16 +50,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     if not config.gains or not config.activations:
         raise InputError("D3 needs at least one activation and one gain to try.")
     x, token_mask = config.texts()
-    networks = {_NONE: _network(config, None)}
-    networks |= {_name(_SCALED, gain): _network(config, None, gain) for gain in config.gains}
-    for kind in config.activations:
-        networks |= {_name(kind, gain): _network(config, kind, gain) for gain in config.gains}
-    drawn = list(networks)
-    for draw in range(config.draws):
-        networks[_kept(None, draw)] = plain = _network(config, None, draw=draw)
-        for kind in config.activations:
-            steep = _network(config, kind, draw=draw)
-            networks[_kept(kind, draw)] = _size_kept(plain, steep, x, token_mask)
+    networks = _networks(config, x, token_mask)
     compared = depths.compare(networks, x, token_mask, on_step=on_step)
     laws = depths.laws(tables.summary(compared.table))
     judgement, beyond, sentences = judge(config, laws)
@@ -79,7 +70,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
                 "A curve for each network of the first draw.",
                 depths.RELATIVE,
                 {"lowest": -200.0},
-                {"variant": tuple(drawn)},
+                {"variant": tuple(name for name in networks if ", draw " not in name)},
             ),
         ),
         shown=(depths.RELATIVE,),
@@ -191,6 +182,20 @@ def _name(kind: str, gain: float) -> str:
 
 def _kept(kind: str | None, draw: int) -> str:
     return f"{kind}, size kept, draw {draw}" if kind else f"{_NONE}, draw {draw}"
+
+
+def _networks(config: Config, x: Tensor, token_mask: Tensor) -> dict[str, Network]:
+    """By name: MLPs of every gain, the same gains without any, and draws that keep the size."""
+    networks = {_NONE: _network(config, None)}
+    networks |= {_name(_SCALED, gain): _network(config, None, gain) for gain in config.gains}
+    for kind in config.activations:
+        networks |= {_name(kind, gain): _network(config, kind, gain) for gain in config.gains}
+    for draw in range(config.draws):
+        networks[_kept(None, draw)] = plain = _network(config, None, draw=draw)
+        for kind in config.activations:
+            steep = _network(config, kind, draw=draw)
+            networks[_kept(kind, draw)] = _size_kept(plain, steep, x, token_mask)
+    return networks
 
 
 def _network(config: Config, kind: str | None, gain: float = 1.0, *, draw: int = 0) -> Network:

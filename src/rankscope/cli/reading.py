@@ -1,0 +1,58 @@
+"""What a command reads: the bundled passages, or the user's own text."""
+
+import re
+import sys
+from pathlib import Path
+
+from rankscope.errors import InputError
+from rankscope.text import passages
+
+
+def checked_count(count: int) -> int:
+    """How many samples are read at most, if that is any."""
+    if count < 1:
+        raise InputError(f"--passages {count} leaves nothing to read; use 1 or more.")
+    return count
+
+
+def texts(path: Path | None, most: int) -> list[str]:
+    """The texts to read: the bundled ones or the user's, no more than asked for."""
+    found = passages() if path is None else _paragraphs(path)
+    return found[: checked_count(most)]
+
+
+def sentences(path: Path | None) -> tuple[str, ...]:
+    """Sentences from a table or a text; standard input is a text, a sentence a line."""
+    from rankscope.training import read_sentences
+
+    assert path is not None  # it was written on the command line
+    if str(path) != "-":
+        return read_sentences(path)
+    found = tuple(line.strip() for line in _text(path).splitlines() if line.strip())
+    if not found:
+        raise InputError("--text - holds no sentence.")
+    return found
+
+
+def _paragraphs(path: Path) -> list[str]:
+    """The paragraphs of a text file, told apart by blank lines; '-' is standard input."""
+    found = [" ".join(part.split()) for part in re.split(r"\n\s*\n", _text(path))]
+    found = [part for part in found if part]
+    if not found:
+        raise InputError(f"--text {path} holds no text; give at least one paragraph.")
+    return found
+
+
+def _text(path: Path) -> str:
+    try:
+        return _bytes(path).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--text {path} cannot be read as UTF-8 text: {error}.") from error
+
+
+def _bytes(path: Path) -> bytes:
+    if str(path) != "-":
+        return path.read_bytes()
+    if sys.stdin is None:
+        raise InputError("--text - reads standard input, which is closed.")
+    return sys.stdin.buffer.read()
