@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 
 from rankscope.errors import InputError
+from rankscope.files import whole_file
 
 COLUMNS: dict[str, type[pl.DataType]] = {
     "run": pl.String,
@@ -131,17 +132,13 @@ def write(
     more: Mapping[str, str] | None = None,
 ) -> Path:
     """Write a table as Parquet, with where it came from (and ``more``) in the file's metadata."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.part")  # a full disk must not leave half a table
+    noted = {_PROVENANCE_KEY: json.dumps(dict(provenance)), **(more or {})}
     try:
-        noted = {_PROVENANCE_KEY: json.dumps(dict(provenance)), **(more or {})}
-        table.write_parquet(unfinished, metadata=noted)
-        unfinished.replace(path)
-    except (pl.exceptions.PolarsError, OSError) as error:
-        unfinished.unlink(missing_ok=True)
+        with whole_file(path) as unfinished:
+            table.write_parquet(unfinished, metadata=noted)
+    except pl.exceptions.PolarsError as error:
         raise InputError(f"{path} cannot be written: {error}") from error
-    return path
+    return Path(path)
 
 
 def read(path: str | Path) -> tuple[pl.DataFrame, dict[str, Any]]:

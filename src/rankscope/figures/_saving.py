@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from rankscope.errors import InputError
 from rankscope.figures._theme import Figure
+from rankscope.files import whole_file
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _FORMATS: dict[str, Literal["html", "svg", "png"]] = {
@@ -54,12 +55,12 @@ def save(chart: Figure, path: str | Path) -> Path:
     kind = _FORMATS.get(path.suffix.lower())
     if kind is None:
         raise InputError(f"cannot write {path.name!r}; end it in {', '.join(_FORMATS)}.")
-    path.parent.mkdir(parents=True, exist_ok=True)
     spec = chart.to_dict()
     if spec != printable(spec):
         chart = type(chart).from_dict(printable(spec))
-    if kind == "html":
-        chart.save(path, format=kind, inline=True, json_kwds={"cls": ScriptSafe})
-    else:
-        chart.save(path, format=kind, scale_factor=2 if kind == "png" else 1)
+    with whole_file(path) as unfinished:
+        if kind == "html":
+            chart.save(unfinished, format=kind, inline=True, json_kwds={"cls": ScriptSafe})
+        else:
+            chart.save(unfinished, format=kind, scale_factor=2 if kind == "png" else 1)
     return path

@@ -9,6 +9,7 @@ from pathlib import Path
 from string import Template
 
 from rankscope.figures import dark_variables
+from rankscope.files import whole_file
 from rankscope.report._cards import answers, cards, key_figures
 from rankscope.report._charts import bundle, drawing
 from rankscope.report._document import Report, Section
@@ -29,11 +30,10 @@ def write_html(report: Report, path: str | Path) -> Path:
     Charts are interactive; without JavaScript, pictures of them are shown. Equal reports make
     equal files.
     """
-    path = Path(path)
     page = _page(report)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page, encoding="utf-8")
-    return path
+    with whole_file(path) as unfinished:
+        unfinished.write_text(page, encoding="utf-8")
+    return Path(path)
 
 
 def _page(report: Report) -> str:

@@ -1,0 +1,37 @@
+"""Files that are whole or not there, whatever happens while they are written."""
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from rankscope.errors import InputError
+
+
+@contextmanager
+def whole_file(path: str | Path) -> Iterator[Path]:
+    """A place to write to, which becomes ``path`` when all is written, and is gone otherwise.
+
+    >>> with whole_file("figures.txt") as unfinished:
+    ...     _ = unfinished.write_text("1.5")
+    >>> Path("figures.txt").read_text()
+    '1.5'
+
+    A file of that name stays as it was until then. Two programs that write the same file do not
+    meet; the last one's stays.
+    """
+    path = Path(path)
+    own = f"{os.getpid()}-{threading.get_ident() % 10**6}"
+    unfinished = path.with_name(f".{path.stem}-{own}{path.suffix}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield unfinished
+        with unfinished.open("rb") as file:
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}.") from error
+    finally:
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
