@@ -54,6 +54,18 @@ def test_every_other_verdict_can_be_reached() -> None:
     assert [each.verdict for each in d3.judge(CONFIG, unseen)[:2]] == ["not tried"] * 2
 
 
+def test_mlps_as_drawn_are_held_against_none() -> None:
+    config = replace(CONFIG, gains=(0.5, 1.0, 2.0))
+    laws = ends((-200.0, -100.0), (-190.0, -110.0), (-90.0, -90.0))
+    laws["no MLP, output × 1"] = laws["no MLP"]
+    laws["relu × 1"] = replace(laws["no MLP"], last=-150.0)
+    *_, sentences = d3.judge(config, laws)
+    assert "As drawn, MLPs make the fall faster than none does: relu." in sentences
+    laws["relu × 1"] = replace(laws["no MLP"], last=-50.0)
+    *_, sentences = d3.judge(config, laws)
+    assert "As drawn, MLPs make the fall slower than none does: relu." in sentences
+
+
 def test_too_few_layers_decide_nothing() -> None:
     found = d3.run(replace(TINY["d3"][1], layers=2), silent)
     assert found.verdict == "not tried"

@@ -102,6 +102,7 @@ def judge(
         _judge_kept(config, laws),
         (
             f"When the factor doubles, the exponent after {config.layers} layers rises by {rises}.",
+            *_beside_none(config, laws),
             *(
                 f"{depths.ending(name, laws[name], config.layers)}."
                 for name in (_NONE, *(_name(kind, 1.0) for kind in config.activations))
@@ -109,6 +110,22 @@ def judge(
             ),
         ),
     )
+
+
+def _beside_none(config: Config, laws: Mapping[str, Law]) -> list[str]:
+    """Which MLPs as they are drawn, of gain 1, are faster and slower than none at all."""
+    plain = laws[_NONE].last
+    drawn = {
+        kind: laws[_name(kind, 1.0)].last for kind in config.activations if 1.0 in config.gains
+    }
+    return [
+        f"As drawn, MLPs make the fall {words} than none does: {', '.join(kinds)}."
+        for words, kinds in (
+            ("faster", [kind for kind, last in drawn.items() if last < plain]),
+            ("slower", [kind for kind, last in drawn.items() if last > plain]),
+        )
+        if kinds
+    ]
 
 
 def _judge_kept(config: Config, laws: Mapping[str, Law]) -> kit.Judgement:
