@@ -79,6 +79,15 @@ def span_of(low: float, high: float) -> str:
     return f"{short(low)} to {short(high)}"
 
 
+def sentence_case(text: str) -> str:
+    """A text as a sentence begins: with a capital, and everything else as it is.
+
+    >>> sentence_case("random weights, LeCun × 2")
+    'Random weights, LeCun × 2'
+    """
+    return text[:1].upper() + text[1:]
+
+
 def plural(count: int, noun: str) -> str:
     """A number of things, in the singular or the plural.
 

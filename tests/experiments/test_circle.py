@@ -87,7 +87,10 @@ def test_distances_far_below_floats_are_those_of_many_digits():
     scaled = log10_distances(deep_distances(model, 6, skip=False))
     assert scaled[-1] < -40
     with mpmath.workdps(1200):
-        as_mp = lambda tensor: mpmath.matrix(tensor.tolist())  # noqa: E731
+
+        def as_mp(tensor):
+            return mpmath.matrix(tensor.tolist())
+
         attention = exact.network.blocks[0].attention
         encode, decode = exact.encoder, exact.readout
 

@@ -19,6 +19,7 @@ from rankscope.figures._lengths import by_length
 from rankscope.figures._sweeps import by_setting
 from rankscope.figures._theme import Figure
 from rankscope.figures._trajectories import trajectories
+from rankscope.numerals import sentence_case
 from rankscope.results import Drawing, Result
 
 _MEDIANS: Final = "Lines are medians over the samples, {} their 10th to 90th percentile."
@@ -112,7 +113,7 @@ def heading(drawing: Drawing) -> str:
     kind = _kind_of(drawing)
     name = drawing.metric or kind.metric
     if not name:
-        return kind.against[:1].upper() + kind.against[1:]
+        return sentence_case(kind.against)
     return f"{metric_catalogue.metric(name).title} {kind.against}"
 
 

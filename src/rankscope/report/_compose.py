@@ -5,6 +5,7 @@ from typing import Final
 
 from rankscope.figures import draw, headings, reading
 from rankscope.metric_catalogue import metric
+from rankscope.numerals import sentence_case
 from rankscope.report._document import Report, Section
 from rankscope.report._grids import METRIC, Grid, grids
 from rankscope.report._prose import sentences
@@ -71,4 +72,4 @@ def _note(grid: Grid) -> str:
     words = [f"{grid.statistic}s over the samples"] if grid.statistic else []
     words += ["after the last layer"] if grid.last_layer else []
     text = ", ".join(words)
-    return f"{text[:1].upper()}{text[1:]}." if text else ""
+    return f"{sentence_case(text)}." if text else ""

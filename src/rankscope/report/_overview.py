@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from rankscope.journal import Run
 from rankscope.numerals import plural
@@ -13,7 +13,7 @@ from rankscope.report._document import Report, Section
 from rankscope.report._html import write_html
 from rankscope.report._prose import inline
 from rankscope.report._tables import head, html_table, number
-from rankscope.results import Judgement
+from rankscope.results import Judgement, Verdict
 from rankscope.version import __version__
 
 _HEADS: Final = ("Claim", "Source", "As stated", "Beyond it", "Key figure", "Time")
@@ -111,7 +111,7 @@ def _claim(claim: Claim, run: Run | None) -> str:
 def _judged(kept: Mapping[str, str] | None) -> str:
     if kept is None:
         return ""
-    judgement = Judgement(**kept)  # type: ignore[arg-type]  # as it was written
+    judgement = Judgement(cast(Verdict, kept["verdict"]), kept["domain"], kept["on"])
     rest = f" {inline(judgement.rest)}" if judgement.rest else ""
     return f"{badge(judgement)}{rest}{_small(judgement.domain)}"
 

@@ -7,6 +7,7 @@ import pytest
 
 from rankscope import figures, tables
 from rankscope.errors import InputError
+from rankscope.experiments.catalogue import CATALOGUE
 from rankscope.experiments.circle import deep_distances
 from rankscope.experiments.claims import d6
 from rankscope.experiments.claims._circle_verdict import DISTANCE, ERROR, MLP, PURE, SKIP
@@ -183,4 +184,6 @@ def test_nothing_to_try_is_refused():
 
 
 def test_the_papers_scale_is_a_configuration():
-    d6.Config(**d6.PAPER)
+    config = CATALOGUE["D6"].configuration("paper")
+    assert (config.arc, config.applied) == (500, 150)
+    assert config.digest("D6") != d6.Config().digest("D6")

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from statistics import median
 from typing import Final
 
 import polars as pl
@@ -109,10 +110,9 @@ def last_dispersions(table: pl.DataFrame, variant: str) -> dict[str, float]:
     rows = table.filter(metric=depths.DISPERSION, variant=variant)
     ends: dict[str, float] = {}
     for part in rows.partition_by("model", maintain_order=True):
-        depth = int(part["layer"].max())  # type: ignore[arg-type]  # layers are whole numbers
+        depth = max(part["layer"].to_list())
         first = depth if variant in (depths.SCALED, *depths.FORMATS) else depth - depth // 4
-        median = part.filter(pl.col("layer") >= first)["value"].median()
-        ends[part["model"][0]] = float(median)  # type: ignore[arg-type]
+        ends[part["model"][0]] = median(part.filter(pl.col("layer") >= first)["value"].to_list())
     return ends
 
 

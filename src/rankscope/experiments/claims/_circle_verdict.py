@@ -9,7 +9,7 @@ from typing import Final
 
 import polars as pl
 
-from rankscope.numerals import power_of_ten
+from rankscope.numerals import power_of_ten, sentence_case
 
 DISTANCE, ERROR = "log10_distance", "step_error"
 PURE, MLP, SKIP = "pure attention", "with MLP", "with skip"
@@ -128,5 +128,5 @@ def kind_in_words(kind: str, ends: Mapping[Layer, Ending]) -> str:
             f"width {width} in {len(arrived)} of {len(end.arrivals)} seeds{soon}, last distance "
             f"{power_of_ten(end.log10_last)}"
         )
-    named = f"{kind[0].upper()}{kind[1:]}"
+    named = sentence_case(kind)
     return f"{named}: the points come together at {'; '.join(parts)} (medians)."

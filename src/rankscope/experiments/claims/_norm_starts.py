@@ -10,6 +10,7 @@ import torch
 from rankscope.deep import deep_trace
 from rankscope.experiments import depths, kit
 from rankscope.experiments.claims._norm_dynamics import Dynamics, build, starts
+from rankscope.experiments.studies._layernorm_outcomes import DIFFERENT
 from rankscope.metrics import spectra
 from rankscope.network import Network
 from rankscope.theory import equilibrium_at
@@ -21,8 +22,6 @@ APART, ABOVE, RADIUS, STABLE = (
     "spectral_radius",
     "stable_rank_apart",
 )
-_DIFFERENT = 1e-2
-"""Tokens differ, and a second direction counts, above this part of their size."""
 _AT_REST = 1e-6
 """A state that one more layer moves by less than this has settled."""
 
@@ -66,10 +65,10 @@ def follow(plan: Plan, case: Dynamics, on_step: kit.OnStep) -> tuple[list[Row], 
         ratios.append(torch.stack([each.spectral_ratio() for each in found]))
         ranks.append(found[-1].stable_rank())
         step = build(case, 1, plan.seed + draw)
-        radii += _radius_at_rest(step, states[-1][ratios[-1][-1] > _DIFFERENT])
+        radii += _radius_at_rest(step, states[-1][ratios[-1][-1] > DIFFERENT])
     relative = _by_layer(Trace.joined(traces), recorded)
-    apart = relative > math.log10(_DIFFERENT)
-    above = apart & (torch.cat(ratios, 1) > _DIFFERENT)
+    apart = relative > math.log10(DIFFERENT)
+    above = apart & (torch.cat(ratios, 1) > DIFFERENT)
     rows: list[Row] = []
     for name, shares in {APART: apart, ABOVE: above}.items():
         values = shares.double().mean(1).tolist()

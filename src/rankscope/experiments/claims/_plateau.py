@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from statistics import fmean
 
 import polars as pl
 
@@ -33,7 +34,7 @@ def sentences(
     start = table.filter(metric=depths.DISPERSION, variant=depths.SCALED, layer=0)["value"]
     yield (
         f"BERT-base's shape, {shape}, LayerNorm only, {depth} layers: μ goes from "
-        f"{power_of_ten(float(start.mean()), digits=3)} to {by_mask}."  # type: ignore[arg-type]
+        f"{power_of_ten(fmean(start.to_list()), digits=3)} to {by_mask}."
     )
     yield from outcomes.poles(ends)
     yield (

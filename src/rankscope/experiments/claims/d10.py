@@ -15,7 +15,7 @@ from rankscope.experiments.claims._norm_starts import ABOVE, Plan, follow
 from rankscope.experiments.laws import UNEVEN, Law, law, medians
 from rankscope.experiments.studies._layernorm_cases import Setting, Settings, random_network
 from rankscope.network import Init
-from rankscope.numerals import plural, power_of_ten
+from rankscope.numerals import plural, power_of_ten, sentence_case
 
 ENTRY = kit.entry("D10")
 BARE, NORMED = "attention", "attention and LayerNorm"
@@ -178,7 +178,7 @@ def judge(
             *([f"Masks, random weights: {_counts(config, masked)}."] if masked else []),
             *_differences(config, masked),
             *(
-                f"{name[:1].upper()}{name[1:]}: {without:.0%} of the starts stay above rank one "
+                f"{sentence_case(name)}: {without:.0%} of the starts stay above rank one "
                 f"without the norm, {normed:.0%} with it."
                 for name, (without, normed) in kept.items()
             ),
@@ -255,7 +255,7 @@ def _differences(config: Config, pairs: Mapping[str, Pair]) -> list[str]:
         if other:
             without, normed = map(_ending, pair.laws, pair.reached)
             said.append(
-                f"{name[:1].upper()}{name[1:]}, another {' and '.join(other)}: {without} without "
+                f"{sentence_case(name)}, another {' and '.join(other)}: {without} without "
                 f"LayerNorm; {normed} with it."
             )
     return said

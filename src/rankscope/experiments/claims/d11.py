@@ -15,7 +15,7 @@ from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.masks import as_mask
 from rankscope.network import Attention, Block, Network, Spec, Visibility
-from rankscope.numerals import plural, short
+from rankscope.numerals import plural, sentence_case, short
 from rankscope.streams import stream
 from rankscope.theory.residual_bounds import (
     SCORE_LIMIT,
@@ -174,7 +174,7 @@ def _largest(table: pl.DataFrame, metric: str) -> dict[tuple[str, float], float]
 def _kind(name: str, within: Mapping[tuple[str, float], float]) -> str:
     value, spread = max((value, key[1]) for key, value in within.items() if key[0] == name)
     return (
-        f"{name[:1].upper()}{name[1:]}: |P − 1qᵀ| is at most {short(value, digits=4)} times "
+        f"{sentence_case(name)}: |P − 1qᵀ| is at most {short(value, digits=4)} times "
         f"2D·1qᵀ, at D = {short(spread, digits=4)}."
     )
 

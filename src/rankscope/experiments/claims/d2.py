@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
 from typing import Final, NamedTuple
 
 import polars as pl
@@ -11,7 +10,7 @@ from rankscope import tables
 from rankscope.errors import InputError
 from rankscope.experiments import depths, kit
 from rankscope.experiments.laws import Law
-from rankscope.network import Network
+from rankscope.network import Init, Network
 from rankscope.numerals import plural, power_of_ten
 from rankscope.theory import Bounds, bounds
 from rankscope.theory.residual_bounds import SCORE_LIMIT
@@ -48,7 +47,7 @@ class Config(depths.DeepConfig):
         return {
             f"{plural(heads, 'head')}, LeCun × {scale:g}": (
                 scale,
-                self.pure_attention(heads, init=scale / sqrt(self.width), mask=self.mask),
+                self.pure_attention(heads, init=Init("lecun", scale), mask=self.mask),
             )
             for scale in self.scales
             for heads in self.heads

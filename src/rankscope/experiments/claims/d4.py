@@ -10,7 +10,7 @@ from rankscope import tables
 from rankscope.experiments import depths, kit
 from rankscope.experiments.laws import Law, medians
 from rankscope.network import Init, Network, Spec
-from rankscope.numerals import plural, power_of_ten, short
+from rankscope.numerals import plural, power_of_ten, sentence_case, short
 from rankscope.theory.residual_bounds import expanding_network
 
 ENTRY = kit.entry("D4")
@@ -110,12 +110,13 @@ def judge(
 def _beyond(table: pl.DataFrame, kept: Mapping[str, float]) -> kit.Judgement:
     """Whether random networks keep their input's residual too; relative ones are another matter."""
     lowest = min(_ends(table, name)[1] for name in kept)
-    return kit.judged(
-        _BEYOND,
-        {name: value >= -_ROUNDING for name, value in kept.items()},
-        f"the weights: residuals stay above {power_of_ten(min(kept.values()))} of the input's, but "
-        f"relative ones end as low as {power_of_ten(lowest)}",
+    borne_out = {name: value >= -_ROUNDING for name, value in kept.items()}
+    words = (
+        f"residuals stay above {power_of_ten(min(kept.values()))} of the input's, but relative "
+        f"ones end as low as {power_of_ten(lowest)}"
     )
+    mixed = len(set(borne_out.values())) > 1
+    return kit.judged(_BEYOND, borne_out, f"the weights: {words}" if mixed else words)
 
 
 def least_kept(table: pl.DataFrame, variant: str) -> float:
@@ -171,6 +172,6 @@ def _control(beta: float, found: Law) -> str:
 def _other(table: pl.DataFrame, name: str, kept: float) -> str:
     first, last = _ends(table, name)
     return (
-        f"{name[:1].upper()}{name[1:]}: the residual is at least {power_of_ten(kept)} of the "
+        f"{sentence_case(name)}: the residual is at least {power_of_ten(kept)} of the "
         f"input's, while the relative one goes from {power_of_ten(first)} to {power_of_ten(last)}."
     )

@@ -17,7 +17,7 @@ from rankscope.experiments.claims._norm_starts import (
     Row,
     follow,
 )
-from rankscope.numerals import plural, short
+from rankscope.numerals import plural, sentence_case, short
 
 ENTRY = kit.entry("W6")
 _LASTING = 0.9
@@ -157,7 +157,7 @@ def _sentence(config: Config, table: pl.DataFrame, case: Dynamics) -> str:
     apart = _ends(table, case.name, APART, config)[1]
     before, above = _ends(table, case.name, ABOVE, config)
     words = (
-        f"{case.name[:1].upper()}{case.name[1:]}: after {plural(4 * config.layers, 'layer')} "
+        f"{sentence_case(case.name)}: after {plural(4 * config.layers, 'layer')} "
         f"{apart:.0%} of the starts still differ, {above:.0%} are above rank one"
     )
     if before != above:
