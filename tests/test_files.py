@@ -57,3 +57,14 @@ def test_a_file_may_be_read_by_others_as_usual(tmp_path):
     with whole_file(made) as unfinished:
         unfinished.touch()
     assert plain.stat().st_mode == made.stat().st_mode
+
+
+def test_who_reads_the_old_file_reads_all_of_it(tmp_path):
+    """The new one takes its place in one move: there is never half of either."""
+    path = tmp_path / "table.txt"
+    path.write_text("old")
+    with path.open() as reader:
+        with whole_file(path) as unfinished:
+            unfinished.write_text("new")
+        assert reader.read() == "old"
+    assert path.read_text() == "new"
