@@ -10,7 +10,7 @@ import torch
 
 from rankscope import tables
 from rankscope.errors import InputError
-from rankscope.experiments import kit
+from rankscope.experiments import estimates, kit
 from rankscope.experiments.depths import DISPERSION, RELATIVE, doubts
 from rankscope.experiments.laws import Law, medians
 from rankscope.experiments.questions._masked import (
@@ -47,6 +47,12 @@ class Config(kit.Question):
     def describe(self) -> dict[str, Any]:
         """The masks by their full names, and how many layers there were."""
         return {"masks": list(_masks_by_name(self.masks)), "depth": self.layers}
+
+
+def cost(config: Config) -> estimates.Cost:
+    """What it will take: the whole depth, mask by mask."""
+    one = estimates.scaled(config.subject).times(2)
+    return one.times(len(config.masks) * config.layers / config.subject.network.spec.layers)
 
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
