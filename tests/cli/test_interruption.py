@@ -7,18 +7,20 @@ import time
 
 import pytest
 
+from rankscope.errors import InputError
 from rankscope.files import discard_unfinished, whole_file
 
 BUSY = """
 import numpy as np
 from rankscope.cli.interruption import prompt_interruption
 from rankscope.files import whole_file
+large = np.random.default_rng(0).standard_normal((4000, 4000))
 with whole_file("kept.txt") as unfinished:
     unfinished.write_text("whole")
 with prompt_interruption(), whole_file("half.txt") as unfinished:
     unfinished.write_text("half")
     print("ready", flush=True)
-    np.linalg.svd(np.random.default_rng(0).standard_normal((4000, 4000)))
+    np.linalg.svd(large)
 """
 IMPORTING = """
 import sys, time
@@ -54,9 +56,12 @@ def test_an_interruption_is_one_line_and_soon(program, tmp_path) -> None:
 
 
 def test_what_is_being_written_can_be_discarded(tmp_path) -> None:
-    path = tmp_path / "half.txt"
-    with pytest.raises(ValueError, match="cannot be written"), whole_file(path) as unfinished:
-        unfinished.write_text("half")
-        discard_unfinished()
-        assert not list(tmp_path.iterdir())
+    def write() -> None:
+        with whole_file(tmp_path / "half.txt") as unfinished:
+            unfinished.write_text("half")
+            discard_unfinished()
+            assert not list(tmp_path.iterdir())
+
+    with pytest.raises(InputError, match="cannot be written"):
+        write()
     assert not list(tmp_path.iterdir())
