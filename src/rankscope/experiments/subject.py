@@ -16,7 +16,7 @@ from rankscope.experiments.progress import OnStep, silent, tracked
 from rankscope.fingerprints import fingerprint
 from rankscope.metrics import Center, Norm
 from rankscope.network import Network
-from rankscope.tracing import Metrics, Trace, trace
+from rankscope.tracing import Metrics, Provenance, Trace, trace
 from rankscope.version import __version__
 from rankscope.versions import versions
 
@@ -91,24 +91,32 @@ class Subject:
 
     def digest(self) -> str:
         """Twelve hex digits that name the network, its weights and its input."""
-        masks = (each for each in (self.token_mask, self.measured) if each is not None)
-        tensors = (*self.network.state_dict().values(), self.x, *masks)
-        return fingerprint(self.network.spec.digest(), tensors)
+        origin = self._origin()
+        return fingerprint([origin.spec, origin.weights, origin.inputs, origin.settings])
 
     def provenance(self) -> dict[str, Any]:
         """Where figures about it come from."""
-        network = self.network
+        origin = self._origin()
         counted = {} if self.measured is None else {"special tokens": "left out of the figures"}
         return {
-            "model": network.name,
-            "spec": network.spec.digest(seed=network.seed),
-            "seed": network.seed,
+            "model": origin.model,
+            "spec": origin.spec,
+            "network": origin.network,
+            "seed": origin.seed,
+            "weights": origin.weights,
             "input": f"{len(self.x)} samples of up to {self.x.shape[1]} tokens",
+            "inputs": origin.inputs,
+            **origin.settings,
             "dtype": str(self.x.dtype),
             **counted,
             "versions": versions(),
             **self.about,
         }
+
+    def _origin(self) -> Provenance:
+        masks = {"token_mask": self.token_mask, "measured": self.measured}
+        size = {"batch size": str(self.batch_size)}  # sums are rounded in another order
+        return Provenance.of(self.network, {"x": self.x}, **masks, settings=size)
 
     def __repr__(self) -> str:
         return f"Subject({self.name!r}, input {tuple(self.x.shape)})"

@@ -23,7 +23,14 @@ from rankscope.display import card, some, table
 from rankscope.errors import InputError
 from rankscope.network import Network
 from rankscope.numerals import short
-from rankscope.paths._frozen import FrozenStep, Kind, Longer, Streams, frozen_steps
+from rankscope.paths._frozen import (
+    FrozenStep,
+    Kind,
+    Longer,
+    Streams,
+    check_layer,
+    frozen_steps,
+)
 from rankscope.paths._shares import Columns, Shares, mean_shares
 from rankscope.shapes import Hidden
 
@@ -182,6 +189,7 @@ def path_lengths(
                 streams, cut = streams[: max_length + 1], True
             if step.closes:
                 state = step.state
+                check_layer(network, step.layer, streams, token_mask)
                 sums.append(streams.sum(0))
                 # With all paths at hand, the biases are what is left; else they are followed.
                 bias = state - sums[-1] if max_length is None else next(biases)

@@ -1,0 +1,102 @@
+"""A model in evaluation mode, and everything as it was afterwards, in every thread."""
+
+import random
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+_lock = threading.RLock()
+_modes: dict[nn.Module, "_Mode"] = {}
+
+
+class _Mode(NamedTuple):
+    """How many contexts hold a module in evaluation mode, and the mode the first found it in."""
+
+    holders: int
+    training: bool
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode; afterwards modes and random states are as they were, whatever happened.
+
+    Contexts may be nested, and several threads may be in one for the same model: it goes back when
+    the last one leaves. The mode is set on each module, and no ``train()`` or ``eval()`` is called:
+    some change weights there (LoRA layers merge theirs), and what a module computes in evaluation
+    mode it must compute without that too.
+    """
+    held: list[nn.Module] = []
+    with _random_states_kept():
+        try:
+            _hold(list(model.modules()), held)
+            yield
+        finally:
+            _release(held)
+
+
+def own_modes(model: nn.Module) -> list[str]:
+    """The kinds of modules with a ``train()`` of their own, which is not called here."""
+    own = {type(m).__name__ for m in model.modules() if type(m).train is not nn.Module.train}
+    return sorted(own)
+
+
+def _hold(modules: Sequence[nn.Module], held: list[nn.Module]) -> None:
+    """Set each module's mode; ``held`` tells at any time which have to be released."""
+    with _lock:
+        for module in modules:
+            found = _modes.get(module, _Mode(0, module.training))
+            _modes[module] = found._replace(holders=found.holders + 1)
+            held.append(module)
+            if module.training:
+                module.training = False
+
+
+def _release(modules: Sequence[nn.Module]) -> None:
+    with _lock:
+        for module in modules:
+            mode = _modes.pop(module)
+            if mode.holders > 1:
+                _modes[module] = mode._replace(holders=mode.holders - 1)
+            elif module.training != mode.training:
+                module.training = mode.training
+
+
+@contextmanager
+def _random_states_kept() -> Iterator[None]:
+    """The global random states, put back if anything was drawn from them."""
+    before = _random_states()
+    try:
+        yield
+    finally:
+        _put_back(before, _random_states())
+
+
+class _States(NamedTuple):
+    python: Any
+    numpy: Any
+    cpu: torch.Tensor
+    cuda: list[torch.Tensor]
+
+
+def _random_states() -> _States:
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    legacy = np.random.get_state()  # noqa: NPY002 - the global state is what a model may draw from
+    return _States(random.getstate(), legacy, torch.get_rng_state(), cuda)
+
+
+def _put_back(before: _States, now: _States) -> None:
+    """Only what changed: another thread may be drawing from the others."""
+    if now.python != before.python:
+        random.setstate(before.python)
+    if repr(now.numpy[2:]) != repr(before.numpy[2:]) or (now.numpy[1] != before.numpy[1]).any():
+        np.random.set_state(before.numpy)  # noqa: NPY002
+    if not torch.equal(now.cpu, before.cpu):
+        torch.set_rng_state(before.cpu)
+    for device, (old, new) in enumerate(zip(before.cuda, now.cuda, strict=False)):
+        if not torch.equal(old, new):
+            torch.cuda.set_rng_state(old, device)
