@@ -12,7 +12,7 @@ LARGE = (64, 300)  # two rows of the table of words and a rest, in every dtype h
 
 
 def numbers(*shape, seed=0, dtype=torch.float32):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 def name(tensor):

@@ -66,21 +66,31 @@ def _release(modules: Sequence[nn.Module]) -> None:
                 module.training = mode.training
 
 
-@contextmanager
-def _random_states_kept() -> Iterator[None]:
-    """The global random states, put back if anything was drawn from them."""
-    before = _random_states()
-    try:
-        yield
-    finally:
-        _put_back(before, _random_states())
-
-
 class _States(NamedTuple):
     python: Any
     numpy: Any
     cpu: torch.Tensor
     cuda: list[torch.Tensor]
+
+
+_kept: list[_States] = []
+"""What the contexts that are open found, the first of them first."""
+
+
+@contextmanager
+def _random_states_kept() -> Iterator[None]:
+    """The global random states, put back as the first context found them when the last leaves."""
+    with _lock:
+        _kept.append(_random_states())
+    try:
+        yield
+    finally:
+        with _lock:
+            if len(_kept) == 1:
+                _put_back(_kept[0], _random_states())
+                _kept.clear()
+            else:
+                _kept.pop()
 
 
 def _random_states() -> _States:
