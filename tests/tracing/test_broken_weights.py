@@ -28,7 +28,7 @@ def test_a_network_names_the_weight(part, bad, tokens):
         diagnose(net, tokens(2, 6, 8))
 
 
-def test_why_it_matters(tokens):
+def test_why_it_matters():
     """PyTorch's fused attention gives zeros for rows of NaN: perfect collapse, to all appearances.
 
     If it ever stops to, the check costs time for nothing.

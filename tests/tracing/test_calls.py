@@ -160,7 +160,8 @@ def test_stages_are_said_to_be_stages(tokens):
 
     traced = trace(nn.Sequential(Stage(2), Stage(3)), tokens(2, 5, 8))
     assert traced.provenance.settings["stack"] == (
-        "the model itself: 2 Stage, with 2 to 3 blocks inside each; a layer is one of the outer ones"
+        "the model itself: 2 Stage, with 2 to 3 blocks inside each; "
+        "a layer is one of the outer ones"
     )
 
 

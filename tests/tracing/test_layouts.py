@@ -72,7 +72,9 @@ def test_as_many_samples_as_tokens(turns, tokens):
     traced = trace(model, x, metrics=["dispersion"])
     assert traced.columns["value"] == pytest.approx(by_hand(model, x, token_first=not turns))
     hidden = stack(turns=turns, pre_norm=True)
-    with pytest.raises(InputError, match="as many samples as tokens.*layout='batch token feature'"):
+    with pytest.raises(
+        InputError, match=r"as many samples as tokens.*layout='batch token feature'"
+    ):
         trace(hidden, x)
     said = trace(hidden, x, layout=BATCH_FIRST, metrics=["dispersion"])
     assert said.columns["value"] == pytest.approx(by_hand(hidden, x, token_first=False))

@@ -101,7 +101,7 @@ def test_two_readings_are_refused_and_the_option_settles_it(between, tokens):
 
 @pytest.mark.parametrize(
     ("output", "error"),
-    [(5, InputError), ("x", InputError), (lambda out: None, InputError), (1.5, KindError)],
+    [(5, InputError), ("x", InputError), (lambda _: None, InputError), (1.5, KindError)],
     ids=["number", "key", "function", "kind"],
 )
 def test_wrong_options(output, error, tokens):

@@ -67,10 +67,9 @@ class Shares:
     def _keep(self, layer: int, length: int | None, name: str, values: PerSample) -> None:
         numbers = values.double().tolist()
         if not all(map(math.isfinite, numbers)):
-            what = "the biases" if length is None else f"paths of length {length}"
             raise InputError(
-                f"layer {layer}: the {name.replace('_', ' ')} of {what} overflows {values.dtype}; "
-                "use float64 (network.double(), x.double()), or scale the input down."
+                f"layer {layer}: the {name.replace('_', ' ')} of some paths overflows "
+                f"{values.dtype}; scale the input down, or use network.double() and x.double()."
             )
         self.columns["layer"] += [layer] * len(numbers)
         self.columns["length"] += [length] * len(numbers)
