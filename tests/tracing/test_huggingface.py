@@ -280,3 +280,19 @@ def test_models_that_differ_in_nothing_but_a_setting_have_other_names():
     assert one.columns != other.columns
     assert one.provenance.weights == other.provenance.weights
     assert one.provenance != other.provenance
+
+
+def test_images_and_texts_are_not_mixed_up():
+    """CLIP sees two images and reads three texts; either stack has its own samples."""
+    text = {"hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    model = transformers.CLIPModel(
+        transformers.CLIPConfig(
+            text_config={**text, "vocab_size": 11, "intermediate_size": 16},
+            vision_config={**text, "intermediate_size": 16, "image_size": 8, "patch_size": 4},
+        )
+    ).eval()
+    inputs = {"input_ids": IDS[[0, 1, 0]], "pixel_values": torch.randn(2, 3, 8, 8)}
+    for stack, samples in (("text_model", 3), ("vision_model", 2)):
+        traced = trace(model, inputs, blocks=f"{stack}.encoder.layers")
+        assert len(set(traced.columns["sample"])) == samples

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from rankscope.errors import InputError, KindError
@@ -69,21 +70,27 @@ def ids_among(given: Mapping[str, Any], *, decoder: bool) -> Ids | None:
     """Token ids ``(batch, token)`` among a model's arguments, or embeddings in their place."""
     prefix = "decoder_" if decoder else ""
     usual = (f"{prefix}input_ids", f"{prefix}inputs_embeds")
-    others = [name for name, value in given.items() if _is_ids(value) and "mask" not in name]
-    for name in (*usual, *([] if decoder else others)):
+    integers = [name for name, value in given.items() if _is_ids(name, value)]
+    reals = [name for name, value in given.items() if _is_real(name, value) and name not in usual]
+    if reals and not decoder:  # images or sounds beside the text: whose the blocks are is not known
+        value = given[reals[0]]
+        lone = value.ndim == 3 and not integers and len(reals) == 1
+        return Ids(reals[0], value.shape[0], value.shape[1], are_ids=False) if lone else None
+    for name in (*usual, *([] if decoder else integers)):
         value = given.get(name)
         if isinstance(value, Tensor) and value.ndim >= 2:
-            return Ids(name, *value.shape[:2])
-    for name, value in given.items():
-        if isinstance(value, Tensor) and value.is_floating_point() and value.ndim == 3:
-            batch, tokens = value.shape[:2]
-            return None if decoder else Ids(name, batch, tokens, are_ids=False)
+            return Ids(name, value.shape[0], value.shape[1])
     return None
 
 
-def _is_ids(value: Any) -> bool:
-    integers = isinstance(value, Tensor) and not value.is_floating_point() and value.ndim == 2
-    return integers and str(value.dtype) in ("torch.int64", "torch.int32")
+def _is_ids(name: str, value: Any) -> bool:
+    integers = isinstance(value, Tensor) and value.dtype in (torch.int64, torch.int32)
+    return integers and value.ndim == 2 and "mask" not in name
+
+
+def _is_real(name: str, value: Any) -> bool:
+    real = isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 2
+    return real and "mask" not in name
 
 
 def model_type(model: nn.Module, block: nn.Module) -> str | None:
