@@ -6,7 +6,15 @@ import pytest
 import torch
 from torch import nn
 
-from rankscope.weights import named_tensors, not_finite, tensor_digests, weights_digest
+from rankscope.weights import (
+    _all_finite,
+    _copied,
+    _sums,
+    named_tensors,
+    not_finite,
+    tensor_digests,
+    weights_digest,
+)
 
 LARGE = (64, 300)  # two rows of the table of words and a rest, in every dtype here
 
@@ -114,3 +122,26 @@ def test_large_numbers_are_no_infinity(dtype):
     """Their sum is, so every entry is looked at."""
     most = torch.full((9,), torch.finfo(dtype).max, dtype=dtype)
     assert not_finite({"it": most}) == []
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, None])
+def test_the_answer_for_accelerators_is_the_same(bad):
+    """Their one norm for all tensors, asked here of tensors on the CPU."""
+    tensors = [numbers(5, 7, seed=k) for k in range(4)]
+    if bad is not None:
+        tensors[2][3, 4] = bad
+    assert _all_finite(tensors) == [bad is None] * 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_digests_on_accelerators_are_the_same(dtype):
+    """Their sums, taken by PyTorch, against NumPy's; and their one copy, against several."""
+    table = numbers(64, 512, dtype=dtype).flatten().view(torch.uint8)
+    rows = len(table) // 8192
+    words = table.view(torch.int64).view(rows, 1024)
+    assert rows > 1
+    for axis, found in enumerate(_sums(table, rows)):
+        assert torch.equal(found.view(torch.int64), words.sum(axis))
+    pieces = [numbers(3).view(torch.uint8), numbers(5).view(torch.uint8)]
+    whole = list(_copied(pieces, torch.device("cuda")))
+    assert whole == list(_copied(pieces, torch.device("cpu")))
