@@ -16,7 +16,7 @@ from rankscope.experiments.progress import OnStep, silent, tracked
 from rankscope.fingerprints import fingerprint
 from rankscope.metrics import Center, Norm
 from rankscope.network import Network
-from rankscope.tracing import Metrics, Provenance, Trace, trace
+from rankscope.tracing import Metrics, Provenance, Trace, digest, trace
 from rankscope.version import __version__
 from rankscope.versions import versions
 
@@ -105,7 +105,7 @@ class Subject:
             "seed": origin.seed,
             "weights": origin.weights,
             "input": f"{len(self.x)} samples of up to {self.x.shape[1]} tokens",
-            "inputs": origin.inputs,
+            "input digest": origin.inputs,
             **origin.settings,
             "dtype": str(self.x.dtype),
             **counted,
@@ -114,9 +114,11 @@ class Subject:
         }
 
     def _origin(self) -> Provenance:
-        masks = {"token_mask": self.token_mask, "measured": self.measured}
-        size = {"batch size": str(self.batch_size)}  # sums are rounded in another order
-        return Provenance.of(self.network, {"x": self.x}, **masks, settings=size)
+        masks = {"token mask digest": self.token_mask, "measured digest": self.measured}
+        said = {name: digest(mask) for name, mask in masks.items() if mask is not None}
+        # In batches of another size, sums are rounded in another order.
+        settings = {**said, "batch size": str(self.batch_size)}
+        return Provenance.of(self.network, {"x": self.x}, settings=settings)
 
     def __repr__(self) -> str:
         return f"Subject({self.name!r}, input {tuple(self.x.shape)})"
