@@ -67,6 +67,20 @@ def test_an_overflow(name):
         FUNCTIONS[name](net, batch() * 1e3)
 
 
+@pytest.mark.parametrize("name", ["path_lengths", "truncate", "head_shares", "path_output"])
+def test_paths_that_overflow_though_the_network_does_not(name):
+    """Equal tokens: the first layer takes them away, the next two multiply what is left, nothing;
+    the path past the first layer is multiplied as well."""
+    gains = torch.tensor([-1.0, 1e200, 1e200], dtype=torch.float64)
+    values = gains[:, None, None, None] * torch.eye(8, dtype=torch.float64)
+    net = Network.from_matrices(torch.zeros_like(values), values, head_width=8, skip=True)
+    x = torch.ones(1, 4, 8, dtype=torch.float64)
+    assert not net(x).any()
+    functions = FUNCTIONS | {"path_output": lambda *at: path_output(*at, Path.of(None, 0, 0))}
+    with pytest.raises(InputError, match=r"layer [23].*overflow"):
+        functions[name](net, x)
+
+
 @pytest.mark.parametrize("name", ["path_lengths", "head_shares", "path_study"])
 def test_shares_that_overflow(name):
     """States of 1e200 are numbers; their squares are not."""
