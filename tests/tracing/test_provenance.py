@@ -227,6 +227,53 @@ def test_models_that_differ_in_a_setting_or_a_function():
     assert trace(Scaled(1.0).eval(), X).provenance == origins[0]
 
 
+def test_numbers_the_model_draws_itself():
+    """Random features, hashing: another random state is another run."""
+
+    class Noisy(Scaled):
+        def forward(self, x):
+            return super().forward(x + torch.rand(x.shape))
+
+    found = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        found.append(trace(Noisy(1.0), X))
+    one, same, other = found
+    assert one == same
+    assert one.columns != other.columns
+    assert one.provenance != other.provenance
+    assert "drawn by the model itself" in one.provenance.settings["random numbers"]
+    assert "random numbers" not in trace(Scaled(1.0), X).provenance.settings
+
+
+def test_switches_that_change_every_number():
+    net = Network.random(Spec(2, 2, 8))
+    plain = trace(net, X)
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = trace(net, X)
+    assert plain.columns != mixed.columns
+    assert mixed.provenance.settings["autocast on cpu"] == "torch.bfloat16"
+    assert plain.provenance != mixed.provenance
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    rough = trace(net, X).provenance
+    torch.set_float32_matmul_precision(before)
+    assert rough.settings["float32 products"] == "medium"
+
+
+def test_a_network_with_a_part_of_another_class():
+    class Doubled(nn.LayerNorm):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    net = Network.random(Spec(1, 2, 8, norm_place="post"))
+    plain = trace(net, X)
+    norm = net.blocks[0].norms["mlp"]
+    norm.__class__ = Doubled
+    assert trace(net, X).columns != plain.columns
+    assert trace(net, X).provenance != plain.provenance
+
+
 def test_joined_parts_must_be_of_one_model():
     one, other = (trace(Network.random(Spec(2, 2, 8), seed=seed), X) for seed in (0, 1))
     with pytest.raises(InputError, match=r"other weights.*cannot be joined"):

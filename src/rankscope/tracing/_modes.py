@@ -1,5 +1,6 @@
 """A model in evaluation mode, and everything as it was afterwards, in every thread."""
 
+import hashlib
 import random
 import threading
 from collections.abc import Iterator, Sequence
@@ -72,6 +73,12 @@ class _States(NamedTuple):
     cpu: torch.Tensor
     cuda: list[torch.Tensor]
 
+    def name(self) -> str:
+        """A digest: equal states draw equal numbers."""
+        plain = repr((self.python, self.numpy[1].tolist(), self.numpy[2:]))
+        tensors = b"".join(each.numpy().tobytes() for each in (self.cpu, *self.cuda))
+        return hashlib.sha256(plain.encode() + tensors).hexdigest()[:12]
+
 
 _kept: list[_States] = []
 """What the contexts that are open found, the first of them first."""
@@ -97,6 +104,15 @@ def _random_states() -> _States:
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     legacy = np.random.get_state()  # noqa: NPY002 - the global state is what a model may draw from
     return _States(random.getstate(), legacy, torch.get_rng_state(), cuda)
+
+
+@contextmanager
+def noting_draws(notes: dict[str, str]) -> Iterator[None]:
+    """Note the global random states' digest, if what runs in the context draws from them."""
+    before = _random_states().name()
+    yield
+    if _random_states().name() != before:
+        notes["random numbers"] = f"drawn by the model itself, from state {before}"
 
 
 def _put_back(before: _States, now: _States) -> None:

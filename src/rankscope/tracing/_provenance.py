@@ -22,9 +22,9 @@ _PLAIN = (bool, int, float, str, type(None))
 class Provenance:
     """Where a trace came from; two with equal provenance have equal numbers.
 
-    ``weights`` names the numbers in every parameter and buffer, ``structure`` (of a model that is
-    not ours) what it is made of, ``inputs`` what it was given; ``settings`` says what was measured
-    and how, and what was decided about the model on the way.
+    ``weights`` names the numbers in every parameter and buffer, ``structure`` what the model is
+    made of beside them, ``inputs`` what it was given; ``settings`` says what was measured and how,
+    and what was decided about the model on the way.
     """
 
     model: str
@@ -72,11 +72,12 @@ class Provenance:
             "weights": weights_digest(digests),
             "dtype": _each(tensor.dtype for tensor in tensors.values() if _is_real(tensor)),
             "device": _each(tensor.device.type for tensor in tensors.values()),
+            "structure": _structure(model),
             "inputs": None if inputs is None else digest(inputs),
-            "settings": {**named, **(settings or {})},
+            "settings": {**named, **_arithmetic(), **(settings or {})},
         }
         if not isinstance(model, Network):
-            return cls(type(model).__name__, structure=_structure(model), **known)
+            return cls(type(model).__name__, **known)
         spec, seed = model.spec, model.drawn_with(digests)
         words = spec.describe()
         return cls(model.name, spec.digest(seed=seed), seed, network=words, **known)
@@ -144,6 +145,16 @@ def _is_real(tensor: Tensor) -> bool:
 
 def _each(values: Any) -> str:
     return ", ".join(sorted({str(value).removeprefix("torch.") for value in values})) or "none"
+
+
+def _arithmetic() -> dict[str, str]:
+    """PyTorch's switches that change every number, where they are not as they are by default."""
+    found = {}
+    for device in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(device):
+            found[f"autocast on {device}"] = str(torch.get_autocast_dtype(device))
+    precision = torch.get_float32_matmul_precision()
+    return found if precision == "highest" else {**found, "float32 products": precision}
 
 
 def _structure(model: nn.Module) -> str:

@@ -16,7 +16,7 @@ from rankscope.tracing._inputs import Given, given_to, ids_among, is_decoder, mo
 from rankscope.tracing._layout import Layout, LayoutChoice
 from rankscope.tracing._masks import MaskReading, read_mask
 from rankscope.tracing._measures import DEFAULT_METRICS, Measure, Metrics, choose_measures
-from rankscope.tracing._modes import evaluating, own_modes
+from rankscope.tracing._modes import evaluating, noting_draws, own_modes
 from rankscope.tracing._outputs import OutputChoice
 from rankscope.tracing._provenance import Provenance
 from rankscope.tracing._recorder import Recorder
@@ -79,9 +79,17 @@ def trace(
     args, kwargs = given.args, given.kwargs
     if isinstance(model, Network):
         kwargs = {**kwargs, "token_mask": mask.mask}
-    with torch.no_grad(), evaluating(model), _uncompiled(model), recorder.watching():
+    drawn: dict[str, str] = {}
+    with (
+        torch.no_grad(),
+        evaluating(model),
+        _uncompiled(model),
+        noting_draws(drawn),
+        recorder.watching(),
+    ):
         model(*args, **kwargs)
-    settings = {**origin.settings, **{k: words for k, words in recorder.words.items() if words}}
+    decided = {name: words for name, words in recorder.words.items() if words}
+    settings = {**origin.settings, **decided, **drawn}
     return Trace(recorder.columns(), replace(origin, settings=settings))
 
 
