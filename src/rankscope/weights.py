@@ -3,6 +3,7 @@
 Both read every number once, at the speed of memory, so that neither is felt beside a forward pass.
 """
 
+import cmath
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -73,7 +74,7 @@ def not_finite(named: Mapping[str, Tensor], *, infinity: bool = False) -> list[s
 
 def _sums_are_finite(tensors: Sequence[Tensor]) -> list[bool]:
     """Whether each tensor's sum is; where it is not, the sum may have overflowed."""
-    return [bool(torch.isfinite(tensor.sum())) for tensor in tensors]
+    return [cmath.isfinite(tensor.sum().item()) for tensor in tensors]
 
 
 def _all_finite(tensors: Sequence[Tensor]) -> list[bool]:

@@ -232,9 +232,9 @@ class Network(nn.Module):
 
     def _sharing(self, variant: Self) -> Self:
         """A variant on this network's weights; norms of its own start at one and zero."""
-        mine = {id(tensor) for tensor in named_tensors(self).values()}
-        tensors = named_tensors(variant).items()
-        own = {name: tensor for name, tensor in tensors if id(tensor) not in mine}
+        mine = {id(tensor) for tensor in (*self.parameters(), *self.buffers())}
+        tensors = enumerate((*variant.parameters(), *variant.buffers()))
+        own = {str(number): tensor for number, tensor in tensors if id(tensor) not in mine}
         variant._seed = self._seed
         variant._drawn = self._drawn | frozenset(tensor_digests(own).values())
         return variant

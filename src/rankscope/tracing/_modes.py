@@ -109,20 +109,29 @@ def _random_states() -> _States:
 @contextmanager
 def noting_draws(notes: dict[str, str]) -> Iterator[None]:
     """Note the global random states' digest, if what runs in the context draws from them."""
-    before = _random_states().name()
+    before = _random_states()
     yield
-    if _random_states().name() != before:
-        notes["random numbers"] = f"drawn by the model itself, from state {before}"
+    *plain, cuda = _changed(before, _random_states())
+    if any((*plain, *cuda)):
+        notes["random numbers"] = f"drawn by the model itself, from state {before.name()}"
+
+
+def _changed(before: _States, now: _States) -> tuple[bool, bool, bool, list[bool]]:
+    """Which of the states are others now."""
+    legacy = now.numpy[2:] != before.numpy[2:] or bool((now.numpy[1] != before.numpy[1]).any())
+    cuda = [not torch.equal(new, old) for new, old in zip(now.cuda, before.cuda, strict=False)]
+    return now.python != before.python, legacy, not torch.equal(now.cpu, before.cpu), cuda
 
 
 def _put_back(before: _States, now: _States) -> None:
     """Only what changed: another thread may be drawing from the others."""
-    if now.python != before.python:
+    python, legacy, cpu, cuda = _changed(before, now)
+    if python:
         random.setstate(before.python)
-    if repr(now.numpy[2:]) != repr(before.numpy[2:]) or (now.numpy[1] != before.numpy[1]).any():
+    if legacy:
         np.random.set_state(before.numpy)  # noqa: NPY002
-    if not torch.equal(now.cpu, before.cpu):
+    if cpu:
         torch.set_rng_state(before.cpu)
-    for device, (old, new) in enumerate(zip(before.cuda, now.cuda, strict=False)):
-        if not torch.equal(old, new):
-            torch.cuda.set_rng_state(old, device)
+    for device, changed in enumerate(cuda):
+        if changed:
+            torch.cuda.set_rng_state(before.cuda[device], device)

@@ -65,7 +65,8 @@ def trace(
     measures = _checked(model, metrics, measured, layout, output)
     stack = find_stack(model, blocks)
     given = given_to(model, inputs)
-    kind, decoder = model_type(model, stack.blocks[0]), is_decoder(model, stack.blocks[0])
+    first, ours = stack.blocks[0], isinstance(model, Network)
+    kind, decoder = (None, False) if ours else (model_type(model, first), is_decoder(model, first))
     mask = _mask(given, token_mask, decoder=decoder, kind=kind)
     ids = ids_among(given.by_name, decoder=decoder)
     recorder = Recorder(
@@ -77,7 +78,7 @@ def trace(
     )
     origin = _origin(model, stack, given, measures, mask.mask, measured)
     args, kwargs = given.args, given.kwargs
-    if isinstance(model, Network):
+    if ours:
         kwargs = {**kwargs, "token_mask": mask.mask}
     drawn: dict[str, str] = {}
     with (
