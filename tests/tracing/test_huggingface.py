@@ -296,3 +296,9 @@ def test_images_and_texts_are_not_mixed_up():
     for stack, samples in (("text_model", 3), ("vision_model", 2)):
         traced = trace(model, inputs, blocks=f"{stack}.encoder.layers")
         assert len(set(traced.columns["sample"])) == samples
+
+
+def test_xlnets_own_mask_marks_the_padding():
+    model = made(xlnet)
+    turned = {"input_ids": IDS, "input_mask": (1 - ATTENTION_MASK).float()}
+    assert trace(model, turned).columns == trace(model, TEXT).columns

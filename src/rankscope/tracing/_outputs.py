@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from rankscope.errors import InputError
@@ -72,6 +73,6 @@ class OutputChoice:
 class OpenChoice:
     """Several tensors of one block's output, among which the next block's input will decide."""
 
-    def __init__(self, output: Any, block_input: Tensor) -> None:
-        self.found = candidates(output, block_input)
-        self.input_shape = block_input.shape
+    def __init__(self, output: Any, input_shape: torch.Size) -> None:
+        self.found = candidates(output, len(input_shape))
+        self.input_shape = input_shape

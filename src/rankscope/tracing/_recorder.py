@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from rankscope.errors import InputError, RankscopeError, ShapeError
@@ -45,7 +46,7 @@ class Recorder:
         self._blocks = list(blocks)
         self._calls = Calls(blocks)
         self._layout, self._output, self._tokens = layout, output, tokens
-        self._input: Tensor | None = None  # what the running block was given
+        self._input_shape = torch.Size()  # of what the running block was given
         self._first: Tensor | None = None  # layer 0, while its layout is not known
         self._open: OpenChoice | None = None  # an output of several tensors, while undecided
         self._samples = 0
@@ -66,10 +67,8 @@ class Recorder:
             yield
             self._close(None)
             order = self._calls.finish(elsewhere=hooks.elsewhere)
-            self._input = None
-            tensor = self._output.words
-            words = {"layout": self._layout.words, "tensor": tensor, "order": order}
-            self.words = {**words, **self._tokens.words}
+            decided = {"layout": self._layout.words, "tensor": self._output.words, "order": order}
+            self.words = {**decided, **self._tokens.words}
 
     def columns(self) -> Columns:
         """Everything recorded, one list per column; ``head`` only if attention was measured."""
@@ -90,29 +89,26 @@ class Recorder:
     def _before(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         hidden = first_tensor((*args, kwargs))
         self._close(hidden)
-        is_first = self._calls.layer == 0
-        if is_first:
+        if self._calls.layer == 0:
             self._layout.look_at_state(hidden)
             if self._layout.token_first is None:
                 self._first = hidden.clone()  # the block may work in place
             else:
                 self._measure(hidden, 0)
         self._calls.enter(block, hidden)
-        self._input = hidden
+        self._input_shape = hidden.shape
 
     def _after(self, _block: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
         if self._first is not None:
             self._layout.settle()
             self._measure_first()
-        assert self._input is not None
         hidden = self._output.immediate(output)
         if hidden is None:
-            self._open = OpenChoice(output, self._input)
+            self._open = OpenChoice(output, self._input_shape)
             self._calls.leave(self._open.found[0].tensor)
         else:
             self._calls.leave(hidden)
             self._measure(hidden, self._calls.layer)
-        self._input = None
 
     def _look_at_query(
         self, attention: nn.MultiheadAttention, args: tuple[Any, ...], kwargs: dict[str, Any]

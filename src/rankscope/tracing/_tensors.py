@@ -33,14 +33,14 @@ class Candidate(NamedTuple):
         return "".join(f"[{step!r}]" for step in self.key) or "the output itself"
 
 
-def candidates(value: Any, like: Tensor | None = None) -> list[Candidate]:
-    """The tensors that can be hidden states: with as many axes as ``like``, else three, else any.
+def candidates(value: Any, axes: int = 3) -> list[Candidate]:
+    """The tensors that can be hidden states: with so many axes, else three, else any.
 
     Those with a usual name come first among what has names.
     """
     found = list(_real_tensors(value))
-    for axes in (3 if like is None else like.ndim, 3):
-        fitting = [one for one in found if one.tensor.ndim == axes]
+    for wanted in (axes, 3):
+        fitting = [one for one in found if one.tensor.ndim == wanted]
         if fitting:
             return fitting
     return found
@@ -87,7 +87,9 @@ def is_same(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors are one: the same object, memory, or numbers."""
     if one is other:
         return True
-    if one.is_nested or other.is_nested or one.shape != other.shape or one.device != other.device:
+    if one.is_nested or other.is_nested:
+        return False
+    if (one.shape, one.dtype, one.device) != (other.shape, other.dtype, other.device):
         return False
     same_place = one.data_ptr() == other.data_ptr() and one.stride() == other.stride()
     return same_place or bool(torch.equal(one, other))
