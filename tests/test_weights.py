@@ -145,3 +145,11 @@ def test_digests_on_accelerators_are_the_same(dtype):
     pieces = [numbers(3).view(torch.uint8), numbers(5).view(torch.uint8)]
     whole = list(_copied(pieces, torch.device("cuda")))
     assert whole == list(_copied(pieces, torch.device("cpu")))
+
+
+def test_several_threads_find_the_same(monkeypatch):
+    tensors = {str(k): numbers(*LARGE, seed=k) for k in range(5)}
+    alone = tensor_digests(tensors)
+    monkeypatch.setattr("rankscope.weights._MANY_BYTES", 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    assert tensor_digests(tensors) == alone

@@ -7,6 +7,7 @@ import cmath
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -15,6 +16,8 @@ from torch.nn.parameter import is_lazy
 
 _WORDS = 1024
 """Words of eight bytes in a row of the table whose sums stand for a large tensor."""
+_MANY_BYTES = 2**24
+"""From here on, starting threads costs less than it saves."""
 _SUMMED_AS_THEY_ARE = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 
 
@@ -46,7 +49,7 @@ def tensor_digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     What has no numbers to read (offloaded, sparse, quantised) is known by its shape and dtype.
     """
     distinct = {id(tensor): tensor for tensor in tensors.values()}
-    pieces = _on_host([_pieces(tensor) for tensor in distinct.values()])
+    pieces = _on_host(_each_apart(list(distinct.values())))
     digests = {
         key: hashlib.sha256(_kind(tensor) + b"".join(some)).hexdigest()[:16]
         for (key, tensor), some in zip(distinct.items(), pieces, strict=True)
@@ -115,6 +118,16 @@ def _pieces(tensor: Tensor) -> list[Tensor]:
     rows = len(flat) // (8 * _WORDS)
     table, rest = flat[: rows * 8 * _WORDS], flat[rows * 8 * _WORDS :]
     return [*_sums(table, rows), rest]
+
+
+def _each_apart(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    """The pieces of each tensor; large models in as many threads as PyTorch itself would take."""
+    threads = torch.get_num_threads()
+    size = sum(tensor.nbytes for tensor in tensors if _is_readable(tensor))
+    if threads == 1 or size < _MANY_BYTES or any(tensor.is_cuda for tensor in tensors):
+        return [_pieces(tensor) for tensor in tensors]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(_pieces, tensors))
 
 
 def _sums(table: Tensor, rows: int) -> Iterator[Tensor]:
