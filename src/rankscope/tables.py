@@ -12,6 +12,7 @@ from typing import Any
 
 import polars as pl
 
+from rankscope.arguments import checked
 from rankscope.errors import InputError
 from rankscope.files import whole_file
 
@@ -33,6 +34,7 @@ _PROVENANCE_KEY = "rankscope"
 _UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
 
 
+@checked
 def frame(columns: Mapping[str, Sequence[Any]]) -> pl.DataFrame:
     """A table from its columns, typed and in order.
 
@@ -54,6 +56,7 @@ def frame(columns: Mapping[str, Sequence[Any]]) -> pl.DataFrame:
     )
 
 
+@checked
 def from_rows(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> pl.DataFrame:
     """A table from its rows, each with a value, or None, for every one of ``names``.
 
@@ -64,12 +67,14 @@ def from_rows(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> pl.DataFra
     return frame({name: [row[name] for row in named] for name in names})
 
 
+@checked
 def stack(tables: Iterable[pl.DataFrame]) -> pl.DataFrame:
     """Tables one below the other, their columns in order; null where one lacks a column."""
     whole = pl.concat(tables, how="diagonal")
     return whole.select([name for name in COLUMNS if name in whole.columns])
 
 
+@checked
 def joined(tables: Mapping[str, pl.DataFrame], *, column: str = "variant") -> pl.DataFrame:
     """Several tables as one, with a new column that says which each row comes from.
 
@@ -85,6 +90,7 @@ def joined(tables: Mapping[str, pl.DataFrame], *, column: str = "variant") -> pl
     return stack(table.with_columns(pl.lit(label).alias(column)) for label, table in tables.items())
 
 
+@checked
 def summary(table: pl.DataFrame) -> pl.DataFrame:
     """Over the samples: how many, their mean, their 10th, 50th and 90th percentile.
 
@@ -125,6 +131,7 @@ def _percentile(part: float) -> pl.Expr:
     )
 
 
+@checked
 def write(
     table: pl.DataFrame,
     path: str | Path,
@@ -141,6 +148,7 @@ def write(
     return Path(path)
 
 
+@checked
 def read(path: str | Path) -> tuple[pl.DataFrame, dict[str, Any]]:
     """A table and its provenance, as written by ``write``."""
     path = Path(path)
@@ -159,6 +167,7 @@ def read(path: str | Path) -> tuple[pl.DataFrame, dict[str, Any]]:
     return table, provenance
 
 
+@checked
 def metadata(path: str | Path) -> dict[str, str]:
     """What a Parquet file says beside its table, by key."""
     try:

@@ -10,6 +10,7 @@ from dataclasses import fields as dataclass_fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
 
+from rankscope.arguments import checked
 from rankscope.errors import InputError
 from rankscope.experiments.progress import OnStep, silent
 from rankscope.experiments.threads import one_thread
@@ -37,6 +38,7 @@ class Traceable(Protocol):
     def provenance(self, experiment: str) -> dict[str, Any]: ...
 
 
+@checked
 @dataclass(frozen=True)
 class Entry:
     """One experiment: what it is called, what it is about, where it is, what can be chosen.
@@ -309,6 +311,7 @@ def entry(id_: str, kind: Kind | None = None) -> Entry:
     return known[by_lower[id_.lower()]]
 
 
+@checked
 def run(
     id_: str, *, scale: Scale = "quick", on_step: OnStep | None = None, **options: Any
 ) -> "Result":

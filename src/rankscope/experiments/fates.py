@@ -4,6 +4,7 @@ import math
 
 import polars as pl
 
+from rankscope.arguments import checked
 from rankscope.errors import InputError
 from rankscope.numerals import plural, short
 from rankscope.results import Fate, Finding
@@ -18,6 +19,7 @@ NOISE_FACTOR = 32
 """Relative residuals within this many units of the dtype's epsilon are rounding noise."""
 
 
+@checked
 def findings(summary: pl.DataFrame, *, epsilon: float) -> tuple[Finding, ...]:
     """One finding per variant, from a summary with ``relative_residual`` and ``mean_cosine``."""
     variants = summary["variant"].unique(maintain_order=True).to_list()

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.batches import Batch, batches
 from rankscope.deep import deep_trace
 from rankscope.errors import InputError
@@ -21,6 +22,7 @@ from rankscope.version import __version__
 from rankscope.versions import versions
 
 
+@checked
 @dataclass(frozen=True, eq=False, repr=False)
 class Subject:
     """A network, its input, which tokens count in the figures, and what to call it all.

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from rankscope.arguments import checked
 from rankscope.checks import valid_mask, whole
 from rankscope.display import card, cut, paragraph
 from rankscope.errors import InputError, KindError, ShapeError, SourceError
@@ -27,6 +28,7 @@ class BlockInput(NamedTuple):
     special_mask: Tensor
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class Loaded:
     """A model in two forms that were proven equal when it was loaded."""

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from rankscope.arguments import checked
 from rankscope.errors import InputError, KindError, UnsupportedModelError
 from rankscope.families.albert import Albert
 from rankscope.families.bert import Bert, Roberta
@@ -38,6 +39,7 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 
+@checked
 def load(
     source: str | Path | nn.Module,
     *,
@@ -160,6 +162,7 @@ def build(
     return Loaded(network, model, family, found, name, tokenizer, processor)
 
 
+@checked
 def verify(model: Loaded | nn.Module) -> Verification:
     """Compare every layer of our network with the original's, print the table, and return it.
 
@@ -178,6 +181,7 @@ def verify(model: Loaded | nn.Module) -> Verification:
     return found
 
 
+@checked
 def family_of(model: nn.Module) -> Family:
     """The family that converts a model, by the type its configuration states."""
     kind = getattr(getattr(model, "config", None), "model_type", None)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from rankscope.arguments import checked
 from rankscope.errors import InputError
 from rankscope.figures._theme import Figure
 from rankscope.files import whole_file
@@ -29,6 +30,7 @@ class ScriptSafe(json.JSONEncoder):
         return text
 
 
+@checked
 def printable(value: Any) -> Any:
     r"""A chart's specification without control characters, of which renderers die.
 
@@ -42,6 +44,7 @@ def printable(value: Any) -> Any:
     return [printable(inner) for inner in value] if isinstance(value, list) else value
 
 
+@checked
 def save(chart: Figure, path: str | Path) -> Path:
     """Write a chart as a page that works offline, as SVG or as PNG, by the path's suffix.
 

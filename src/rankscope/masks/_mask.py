@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.checks import whole
 from rankscope.display import card, cut, grid, paragraph
 from rankscope.errors import InputError, SpecError
@@ -39,6 +40,7 @@ class Spans(NamedTuple):
     last: Int[Tensor, "query"]
 
 
+@checked
 class Mask(ABC):
     """Which keys each query may attend to; frozen, hashable, independent of any network.
 
@@ -167,6 +169,7 @@ class Mask(ABC):
         return intersection(self, other) if isinstance(other, Mask) else NotImplemented
 
 
+@checked
 class LengthMask(Mask):
     """A mask that depends on how many tokens there are: it defines ``allows_in``."""
 
@@ -179,6 +182,7 @@ class LengthMask(Mask):
     ) -> Bool[Tensor, "..."]: ...
 
 
+@checked
 @dataclass(frozen=True)
 class Union(LengthMask):
     """What any of its parts allows; written ``a | b``."""
@@ -212,6 +216,7 @@ class Union(LengthMask):
         return " | ".join(map(str, self.parts))
 
 
+@checked
 @dataclass(frozen=True)
 class Intersection(LengthMask):
     """What all of its parts allow; written ``a & b``."""
@@ -249,6 +254,7 @@ class Intersection(LengthMask):
         return " & ".join(f"({p})" if isinstance(p, Union) else str(p) for p in self.parts)
 
 
+@checked
 def union(*masks: Mask) -> Mask:
     """What any of the masks allows; the order and repetitions make no difference.
 
@@ -260,6 +266,7 @@ def union(*masks: Mask) -> Mask:
     return parts[0] if len(parts) == 1 else Union(parts)
 
 
+@checked
 def intersection(*masks: Mask) -> Mask:
     """What all of the masks allow; the order and repetitions make no difference."""
     parts = _parts(Intersection, masks)

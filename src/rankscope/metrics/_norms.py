@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.errors import InputError
 from rankscope.metrics._spectrum import svdvals, unit_scale
 from rankscope.shapes import PerSample
@@ -14,6 +15,7 @@ _SMALL, _LARGE = 1e-12, 1e15
 Norm = Literal["composite", "one", "inf", "fro", "spectral"]
 
 
+@checked
 def matrix_norm(m: Float[Tensor, "*batch row column"], norm: Norm) -> PerSample:
     """The norms of docs/theory.md, section 1; the composite one is ``√(‖m‖₁ ‖m‖∞)``."""
     match norm:

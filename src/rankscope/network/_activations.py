@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, relu, silu
 
+from rankscope.arguments import checked
 from rankscope.errors import SpecError, UnsupportedModelError
 from rankscope.network._series import (
     Series,
@@ -66,6 +67,7 @@ class PiecewiseLinear:
         return self.left * z + (self.right - self.left) * relu(z)
 
 
+@checked
 @dataclass(frozen=True)
 class Activation:
     """A function of single entries, and what the rooms need to know about it.

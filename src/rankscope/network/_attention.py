@@ -4,6 +4,7 @@ import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
+from rankscope.arguments import checked
 from rankscope.network._linear import Projection
 from rankscope.network._scores.base import Heads, Pairs, Scores, hide
 from rankscope.network._scores.table import require_score
@@ -11,6 +12,7 @@ from rankscope.network._visibility import Visibility
 from rankscope.shapes import Hidden
 
 
+@checked
 class Attention(nn.Module):
     """One layer of attention, with as many key and value heads as query heads or a divisor."""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from rankscope.arguments import checked
 from rankscope.network._attention import Attention
 from rankscope.network._mlp import MLP, IdentityMLP
 from rankscope.network._spec import Spec
@@ -20,6 +21,7 @@ from rankscope.shapes import Hidden
 Part = Attention | MLP | IdentityMLP
 
 
+@checked
 @dataclass(frozen=True)
 class Branch:
     """A part of a block between two norms, either of which may be the identity."""
@@ -33,6 +35,7 @@ class Branch:
         return out
 
 
+@checked
 @dataclass(frozen=True)
 class Step:
     """Branches side by side, a skip of scale α around them, and a norm after the sum."""
@@ -53,6 +56,7 @@ class Step:
         return out
 
 
+@checked
 class Block(nn.Module):
     """One layer: its parts, which hold the weights, and the steps the spec makes of them.
 

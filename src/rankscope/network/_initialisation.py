@@ -7,6 +7,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from rankscope.arguments import checked
 from rankscope.checks import number
 from rankscope.errors import SpecError
 
@@ -32,6 +33,7 @@ class Init:
         scale = number("init scale", self.scale, least=0, error=SpecError)
         object.__setattr__(self, "scale", scale)  # 1 and 1.0 are one spec
 
+    @checked
     def fill(self, weight: Tensor, *, value: bool, generator: torch.Generator) -> None:
         """Draw one weight matrix in place; ``value`` marks value and output projections."""
         if self.kind == "normal":

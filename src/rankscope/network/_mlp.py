@@ -2,12 +2,14 @@
 
 from torch import nn
 
+from rankscope.arguments import checked
 from rankscope.network._activations import activation as activation_record
 from rankscope.network._linear import Projection
 from rankscope.network._visibility import Visibility
 from rankscope.shapes import Hidden
 
 
+@checked
 class MLP(nn.Module):
     """Each token on its own; ``gate`` makes it ``W₂ (φ(W_g h) ∘ W₁h)``."""
 

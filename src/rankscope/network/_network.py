@@ -9,6 +9,7 @@ from typing import Self, cast
 import torch
 from torch import Tensor, nn
 
+from rankscope.arguments import checked
 from rankscope.checks import valid_mask, whole
 from rankscope.display import card, cut, paragraph
 from rankscope.errors import KindError, ShapeError, SpecError
@@ -23,6 +24,7 @@ _MOST_LAYERS = 2**17
 ABLATIONS = ("skip", "attention_skip", "mlp_skip", "mlp", "norm")
 
 
+@checked
 class Network(nn.Module):
     """A stack of blocks; maps the first block's input to the last block's output.
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
+from rankscope.arguments import checked
 from rankscope.errors import SpecError, UnsupportedModelError
 from rankscope.shapes import Hidden
 
@@ -19,6 +20,7 @@ NormKind = str
 """A name from ``NORMS``."""
 
 
+@checked
 class Sphere(nn.Module):
     """``x / ‖x‖₂`` for each token, the simplified LayerNorm of Wu et al. 2024; zero stays zero."""
 
@@ -30,6 +32,7 @@ class Sphere(nn.Module):
         return x / torch.where(length > 0, length, 1.0)
 
 
+@checked
 @dataclass(frozen=True)
 class NormRule:
     """What a norm does to a token: ``gain ∘ z/√(q + eps) + bias``.

@@ -7,10 +7,12 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.errors import InputError
 from rankscope.masks import Full, Mask
 
 
+@checked
 @dataclass(frozen=True)
 class Visibility:
     """The mask of a batch, padding taken into account.

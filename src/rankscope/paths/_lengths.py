@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.checks import measured_tokens, whole
 from rankscope.display import card, some, table
 from rankscope.errors import InputError
@@ -40,6 +41,7 @@ the cache; elsewhere larger products pay. Either way memory does not grow with t
 the MLP's width."""
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class PathLengths:
     """What paths of each length contribute to the last layer, and their shares in every layer.
@@ -140,6 +142,7 @@ class PathLengths:
         return figures.by_length(tables.summary(self.table))
 
 
+@checked
 def path_lengths(
     network: Network,
     x: Tensor,

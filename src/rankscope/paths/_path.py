@@ -7,11 +7,13 @@ from math import comb, exp, lgamma, log
 
 import torch
 
+from rankscope.arguments import checked
 from rankscope.checks import whole
 from rankscope.errors import InputError, KindError
 from rankscope.streams import stream
 
 
+@checked
 @dataclass(frozen=True)
 class Path:
     """One choice per layer: a head, counted from 0, or None for the skip.
@@ -26,10 +28,6 @@ class Path:
     choices: tuple[int | None, ...]
 
     def __post_init__(self) -> None:
-        if isinstance(self.choices, str) or not isinstance(self.choices, Sequence):
-            raise KindError(
-                f"a path holds heads and None, one for each layer, got {self.choices!r}."
-            )
         object.__setattr__(self, "choices", tuple(self.choices))
         for choice in self.choices:
             if choice is not None:
@@ -62,6 +60,7 @@ class Path:
             )
 
 
+@checked
 def enumerate_paths(layers: int, heads: int, *, length: int | None = None) -> Iterator[Path]:
     """All paths in order, or all of one length; there are ``(heads + 1) ** layers`` of them.
 
@@ -81,6 +80,7 @@ def enumerate_paths(layers: int, heads: int, *, length: int | None = None) -> It
             yield Path(tuple(picked.get(layer) for layer in range(layers)))
 
 
+@checked
 def sample_paths(
     layers: int, heads: int, *, length: int, count: int, generator: torch.Generator | None = None
 ) -> list[Path]:
@@ -102,6 +102,7 @@ def sample_paths(
     return drawn
 
 
+@checked
 @dataclass(frozen=True)
 class PathCounts:
     """How many paths of each length there are, and what part of all they make."""
@@ -130,6 +131,7 @@ class PathCounts:
         )
 
 
+@checked
 def count_paths(layers: int, heads: int) -> PathCounts:
     """How many paths of each length a network has.
 

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.checks import whole
 from rankscope.display import MOST_ROWS, card, cut, paragraph, table
 from rankscope.errors import InputError
@@ -28,6 +29,7 @@ _MOST_NUMBERS = 2**28
 """Numbers in all continued prefixes of a layer together: a gigabyte in float32."""
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class TopPaths:
     """Paths by their residual contribution, largest first.
@@ -71,6 +73,7 @@ class TopPaths:
         return f"not proven: up to {short(self.missed_at_most)} missed"
 
 
+@checked
 def top_paths(
     network: Network,
     x: Tensor,

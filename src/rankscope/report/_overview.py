@@ -6,6 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Final, Protocol, cast
 
+from rankscope.arguments import checked
 from rankscope.journal import Run
 from rankscope.numerals import plural
 from rankscope.report._cards import badge
@@ -37,6 +38,7 @@ class Claim(Protocol):
     def source(self) -> str: ...
 
 
+@checked
 def write_overview(claims: Iterable[Claim], runs: Sequence[Run], path: str | Path) -> Path:
     """Write the page about all runs; a claim that was not run has a line that says so."""
     listed = list(claims)

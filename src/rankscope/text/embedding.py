@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import layer_norm
 from torch.nn.utils.rnn import pad_sequence
 
+from rankscope.arguments import checked
 from rankscope.errors import InputError
 from rankscope.streams import stream
 from rankscope.text.tokenizer import Tokenizer
@@ -17,6 +18,7 @@ _BERT_EPS = 1e-12
 _USUAL_LENGTH = 4096
 
 
+@checked
 def embed(
     texts: Sequence[str],
     width: int,
@@ -37,7 +39,7 @@ def embed(
     terms, so pure attention on this input collapses doubly exponentially (docs/theory.md,
     section 5).
     """
-    if isinstance(texts, str) or not texts:
+    if not texts:
         raise InputError("embed takes a list of one or more texts.")
     tokenizer = Tokenizer.bundled()
     rows = [torch.tensor(tokenizer(text, length=length)) for text in texts]

@@ -6,10 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.streams import stream
 from rankscope.training._task import Examples
 
 
+@checked
 @dataclass(frozen=True)
 class Hull:
     """Points drawn evenly from the square between −1 and 1, labelled 1 on the hull, else 0."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from rankscope.arguments import checked
 from rankscope.errors import InputError
 from rankscope.streams import stream
 from rankscope.text import Tokenizer
@@ -15,6 +16,7 @@ from rankscope.training._task import IGNORED, Examples
 _ENDS = re.compile(r"(?<=[.!?])\s+")
 
 
+@checked
 @dataclass(frozen=True)
 class Memorisation:
     """Sentences to be learnt by heart, each cut to ``tokens`` tokens, CLS and SEP among them.

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
+from rankscope.arguments import checked
 from rankscope.network import Network, Spec
 from rankscope.shapes import Hidden
 from rankscope.streams import stream
@@ -27,6 +28,7 @@ class TokenEmbedding(nn.Module):
 Encoder = TokenEmbedding | nn.Linear
 
 
+@checked
 class SequenceModel(nn.Module):
     """A network between an encoder of its inputs and a linear readout of each token.
 

@@ -4,10 +4,12 @@ from dataclasses import dataclass
 
 import torch
 
+from rankscope.arguments import checked
 from rankscope.streams import stream
 from rankscope.training._task import Examples
 
 
+@checked
 @dataclass(frozen=True)
 class Sorting:
     """Sequences of symbols, drawn independently, so that some come twice."""

@@ -9,12 +9,14 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from rankscope.arguments import checked
 from rankscope.errors import InputError
 
 IGNORED = -100
 """The label of a token that nothing is asked of: padding, or one that is only read."""
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Examples:
     """Inputs and targets, one row an example; ``token_mask`` is False at padding.
@@ -70,6 +72,7 @@ class Task(Protocol):
         ...
 
 
+@checked
 @dataclass(frozen=True)
 class Classify:
     """A class for every token that has a label; the score is the share of right ones."""
@@ -88,6 +91,7 @@ class Classify:
         return right, (targets != IGNORED).flatten(1).sum(1).float()
 
 
+@checked
 @dataclass(frozen=True)
 class Approach:
     """A point for every token; the score is minus the mean square of the distance."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.errors import InputError
 from rankscope.streams import stream
 from rankscope.training._model import SequenceModel
@@ -19,6 +20,7 @@ _REPORT_EVERY = 10
 """Steps between two reports of progress."""
 
 
+@checked
 @dataclass(frozen=True)
 class Recipe:
     """How a model is trained: AdamW, a linear warm-up, then a cosine down to a tenth.
@@ -50,6 +52,7 @@ class Recipe:
         return self.learning_rate * (0.55 + 0.45 * math.cos(math.pi * done))
 
 
+@checked
 @dataclass(frozen=True)
 class Trained:
     """A trained model, its seed, after how many steps it stopped, and its score by then."""
@@ -60,6 +63,7 @@ class Trained:
     score: float
 
 
+@checked
 def train(
     models: Sequence[SequenceModel],
     task: Task,

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 
 import torch
 
+from rankscope.arguments import checked
 from rankscope.checks import number
 from rankscope.errors import KindError, SpecError
 from rankscope.network._scores.base import Bias, Heads, Positions, Scores
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class ALiBi:
     """A penalty of distance, ``−slope_h·|i − j|``, under whatever mask.

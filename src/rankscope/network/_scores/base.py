@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from rankscope.arguments import checked
 from rankscope.errors import SpecError
 from rankscope.network._visibility import Visibility
 
@@ -24,6 +25,7 @@ Bias = Float[Tensor, "#batch #head #query key"]
 Pairs = Float[Tensor, "batch head query key"]
 
 
+@checked
 class Scores(nn.Module):
     """The plain dot product; other scores override one method or more.
 
@@ -60,6 +62,7 @@ def hide(logits: Bias, visibility: Visibility) -> Bias:
     return torch.where(visibility.allowed, logits, logits.new_full((), -math.inf))
 
 
+@checked
 @dataclass(frozen=True)
 class Described:
     """A score that came with a loaded model: named in its spec, not to be built from it."""

@@ -4,10 +4,12 @@ from dataclasses import dataclass
 
 import torch
 
+from rankscope.arguments import checked
 from rankscope.network._scores.base import Heads, Pairs, Positions, Scores, hide
 from rankscope.network._visibility import Visibility
 
 
+@checked
 @dataclass(frozen=True)
 class LinearKernel:
     """Linear attention: ``P_ij = φ(qᵢ)·φ(kⱼ) / Σ_l φ(qᵢ)·φ(k_l)`` with ``φ = elu + 1``.

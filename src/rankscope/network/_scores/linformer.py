@@ -7,12 +7,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.checks import whole
 from rankscope.errors import SpecError
 from rankscope.network._scores.base import Pairs, Scores
 from rankscope.network._visibility import Visibility
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class Linformer:
     """Attention to ``segments`` averages of neighbouring keys and values instead of all of them.

@@ -7,12 +7,14 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from rankscope.arguments import checked
 from rankscope.checks import whole
 from rankscope.errors import SpecError
 from rankscope.network._scores.base import Bias, Heads, Positions, Scores
 from rankscope.streams import stream
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class RelativeBias:
     """A bias for each head and bucket of distances, as T5's, drawn from a standard normal.

@@ -6,11 +6,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.checks import number
 from rankscope.errors import SpecError
 from rankscope.network._scores.base import Heads, Positions, Scores
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class Rotary:
     """Rotary embeddings with the usual frequencies, ``base^(−2i/head_width)`` for pair i.

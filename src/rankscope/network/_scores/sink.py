@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 
+from rankscope.arguments import checked
 from rankscope.checks import number, whole
 from rankscope.errors import SpecError
 from rankscope.network._scores.base import Bias, Heads, Positions, Scores
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class Sink:
     """Attention sinks: logits to the first ``tokens`` tokens are raised by ``strength``.

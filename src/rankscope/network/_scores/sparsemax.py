@@ -4,10 +4,12 @@ from dataclasses import dataclass
 
 import torch
 
+from rankscope.arguments import checked
 from rankscope.network._scores.base import Pairs, Scores, hide
 from rankscope.network._visibility import Visibility
 
 
+@checked
 @dataclass(frozen=True)
 class Sparsemax:
     """The nearest point of the simplex to the logits instead of their softmax: many exact zeros.

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
+from rankscope.arguments import checked
 from rankscope.checks import finite, real
 from rankscope.errors import InputError, KindError, ShapeError, SpecError
 from rankscope.metrics import numerical_rank
@@ -27,6 +28,7 @@ from rankscope.shapes import Hidden
 Rows = Float[Tensor, "token feature"]
 
 
+@checked
 def design_values(x: Tensor, network: Network, *, c: float | Tensor | None = None) -> Network:
     """A copy of a network with values and outputs such that each layer returns ``x`` unchanged.
 
@@ -64,6 +66,7 @@ def design_values(x: Tensor, network: Network, *, c: float | Tensor | None = Non
     return designed
 
 
+@checked
 @torch.no_grad()
 def norm_preimage(norm: nn.Module, x: Tensor, *, c: float | Tensor | None = None) -> Tensor:
     """Tokens that a norm maps to ``x``, of scale ``c`` (by default 1, or what its eps requires).

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from rankscope.arguments import checked
 from rankscope.checks import finite, real, whole
 from rankscope.errors import InputError, KindError, ShapeError
 from rankscope.network import Block, Network
@@ -21,6 +22,7 @@ _LONGEST_CYCLE = 8
 _MOST_ENTRIES = 512  # the Jacobian has the square of it, for many samples
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class Equilibria:
     """Every equilibrium that was found, the one with the largest basin first.
@@ -70,6 +72,7 @@ class Equilibria:
         )
 
 
+@checked
 def find_equilibria(
     network: Network,
     *,

@@ -21,6 +21,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.errors import InputError
 from rankscope.masks import as_mask
 from rankscope.network import Network
@@ -39,6 +40,7 @@ _FAMILIES: tuple[tuple[str, AttentionKind], ...] = (
 _SQUARINGS = 7
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class Designs:
     """Designed equilibria of full rank for one mask, kind of attention and number of tokens.
@@ -69,6 +71,7 @@ class Designs:
         )
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class StableSearch:
     """The result of a search for stable equilibria of rank above one."""
@@ -102,6 +105,7 @@ class _Candidates:
     query_key: Float[Tensor, "batch token token"]
 
 
+@checked
 def stable_search(
     *,
     tokens: tuple[int, ...] = (2, 3, 4, 5, 6),

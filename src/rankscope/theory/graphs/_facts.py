@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.checks import whole
 from rankscope.display import card, table
 from rankscope.errors import KindError, ShapeError, SpecError
@@ -32,6 +33,7 @@ from rankscope.theory.graphs._intervals import (
 _RUNS_SHOWN = 6
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class GraphFacts:
     """What the graph of a mask says about collapse; every number is exact.
@@ -120,6 +122,7 @@ class GraphFacts:
         return card("Graph of a mask", table(("", ""), rows))
 
 
+@checked
 def graph_facts(mask: "str | Mask | Tensor | Any", tokens: int | None = None) -> GraphFacts:
     """The graph of a mask, of a boolean ``(query, key)`` matrix, or of a sparse one of SciPy's.
 

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.checks import stochastic, valid_mask, whole
 from rankscope.errors import InputError, KindError, ShapeError
 from rankscope.masks import Mask, as_mask
@@ -24,6 +25,7 @@ from rankscope.theory.graphs._digraph import Digraph, closed_classes
 _LARGE, _TINY = 1e100, 1e-290
 
 
+@checked
 def a_priori_rate(epsilon: Tensor | float, radius: float) -> Tensor:
     """The most that a layer leaves of the differences, ``(1 − ε^r)^{1/r}`` (Wu et al. 2024).
 
@@ -38,6 +40,7 @@ def a_priori_rate(epsilon: Tensor | float, radius: float) -> Tensor:
     return torch.exp(-torch.exp(a_priori_log_decay(epsilon, radius)))
 
 
+@checked
 def a_priori_log_decay(epsilon: Tensor | float, radius: float) -> Tensor:
     """``log(−log rate)`` of ``a_priori_rate``, which distinguishes rates that all round to 1.
 
@@ -60,6 +63,7 @@ def a_priori_log_decay(epsilon: Tensor | float, radius: float) -> Tensor:
     return torch.where(power < -40.0, power, exact) - math.log(radius)
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class Ergodicity:
     """τ of each layer's matrix, and log τ of the product of the layers up to it.
@@ -92,6 +96,7 @@ class Ergodicity:
         )
 
 
+@checked
 def ergodicity(matrices: Iterable[Tensor], *, token_mask: Tensor | None = None) -> Ergodicity:
     """τ of every attention matrix, first layer first, and of the running products.
 
@@ -130,6 +135,7 @@ def ergodicity(matrices: Iterable[Tensor], *, token_mask: Tensor | None = None) 
     return Ergodicity(torch.stack(each), torch.stack(logs))
 
 
+@checked
 def a_priori_log_loss(epsilon: float, radius: float) -> float:
     """The logarithm of what a layer loses at least of any difference, by ``a_priori_rate``.
 
@@ -145,6 +151,7 @@ def a_priori_log_loss(epsilon: float, radius: float) -> float:
     return math.log(-math.expm1(-math.exp(decay))) if decay > -30 else decay
 
 
+@checked
 def limit_weights(
     matrices: Sequence[Tensor], classes: Sequence[Sequence[int]]
 ) -> tuple[Tensor, ...]:
@@ -161,6 +168,7 @@ def limit_weights(
     return tuple(product[list(members)].mean(0) for members in classes)
 
 
+@checked
 def smallest_allowed_weight(attention: Tensor, allowed: Tensor) -> Tensor:
     """ε: the smallest weight of ``(..., query, key)`` matrices on a pair that the mask allows.
 
@@ -182,6 +190,7 @@ def smallest_allowed_weight(attention: Tensor, allowed: Tensor) -> Tensor:
     return torch.where(allowed, p, math.inf).amin((-2, -1))
 
 
+@checked
 def perron_weights(attention: Tensor) -> Tensor:
     """The left Perron vector π = πP: the weight of each position in the collapsed state.
 
@@ -206,6 +215,7 @@ def perron_weights(attention: Tensor) -> Tensor:
     return torch.stack(found).view(p.shape[:-1])
 
 
+@checked
 def class_weights(attention: Tensor) -> tuple[Tensor, ...]:
     """One Perron vector for each closed class of a single ``(query, key)`` matrix.
 
@@ -232,6 +242,7 @@ def class_weights(attention: Tensor) -> tuple[Tensor, ...]:
     return tuple(weights)
 
 
+@checked
 def second_eigenvalue(mask: "str | Mask", tokens: int) -> float:
     """The factor per layer by which uniform attention under a mask forgets differences (derived).
 
@@ -246,6 +257,7 @@ def second_eigenvalue(mask: "str | Mask", tokens: int) -> float:
     return float(second_modulus(allowed / allowed.sum(-1, keepdim=True)))
 
 
+@checked
 def second_modulus(attention: Tensor) -> Tensor:
     """The second largest modulus among the eigenvalues of ``(..., query, key)`` matrices.
 

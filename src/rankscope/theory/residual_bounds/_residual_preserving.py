@@ -37,12 +37,14 @@ import math
 import torch
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.checks import whole
 from rankscope.errors import InputError
 from rankscope.network import Network
 from rankscope.streams import stream
 
 
+@checked
 def residual_preserving_network(
     layers: int,
     width: int,
