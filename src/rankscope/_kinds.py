@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 
 from rankscope.errors import InputError, KindError, RankscopeError
 
+_LARGE = 2**63
 _LONG_NAME = 255
 """Bytes that a file system allows in one part of a path."""
 
@@ -132,8 +133,9 @@ def check_of(annotation: Any, owner: type | None = None) -> Check | None:
 
 
 def _instance(kind: type) -> Check:
-    name = "torch.Tensor" if kind.__name__ == "Tensor" else kind.__name__
-    wrong = Wrong(f"a {name}")
+    if kind.__name__ == "Tensor":
+        return _tensor(kind)
+    wrong = Wrong(f"a {kind.__name__}")
     try:
         isinstance(None, kind)
     except TypeError:  # a protocol that is there for type checkers alone
@@ -143,15 +145,32 @@ def _instance(kind: type) -> Check:
     return lambda value: None if isinstance(value, kind) else wrong
 
 
-def _array(annotation: Any) -> Check:
-    """A jaxtyping alias: the array's type and the kind of its numbers; shapes are not looked at."""
-    kind, dtypes = annotation.array_type, annotation.dtypes
-    name = "torch.Tensor" if kind.__name__ == "Tensor" else kind.__name__
-    wrong = Wrong(f"a {name}")
-    known = set(dtypes) if isinstance(dtypes, list | tuple) else None
+def _tensor(kind: type) -> Check:
+    """A tensor whose entries lie in memory one by one, so that every operation knows it."""
 
     def check(value: Any) -> Wrong | None:
         if not isinstance(value, kind):
+            return Wrong("a torch.Tensor")
+        if value.is_nested or value.is_quantized or value.is_meta or not _strided(value):
+            what = "is a nested, sparse, quantised or meta tensor"
+            return Wrong("a plain tensor that holds its values (.to_dense(), .dequantize())", what)
+        return None
+
+    return check
+
+
+def _strided(value: Any) -> bool:
+    return str(value.layout) == "torch.strided"
+
+
+def _array(annotation: Any) -> Check:
+    """A jaxtyping alias: the array's type and the kind of its numbers; shapes are not looked at."""
+    plain, dtypes = _instance(annotation.array_type), annotation.dtypes
+    known = set(dtypes) if isinstance(dtypes, list | tuple) else None
+
+    def check(value: Any) -> Wrong | None:
+        wrong = plain(value)
+        if wrong is not None:
             return wrong
         dtype = str(value.dtype).rpartition(".")[2]
         if known is None or dtype in known:
@@ -162,15 +181,23 @@ def _array(annotation: Any) -> Check:
 
 
 def _int(value: object) -> Wrong | None:
-    if type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool)):
+    if isinstance(value, bool) or not isinstance(value, int | Integral):
+        return Wrong("a whole number")
+    if -_LARGE <= value < _LARGE:
         return None
-    return Wrong("a whole number")
+    return Wrong("a whole number of 64 bits", "is out of range", InputError)
 
 
 def _float(value: object) -> Wrong | None:
-    if type(value) is float or (isinstance(value, Real) and not isinstance(value, bool)):
+    if type(value) is float:
         return None
-    return Wrong("a number")
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return Wrong("a number")
+    try:
+        float(value)
+    except OverflowError:
+        return Wrong("a number that a float can hold", "is out of range", InputError)
+    return None
 
 
 def _bool(value: object) -> Wrong | None:
@@ -280,7 +307,7 @@ def _generic(origin: Any, inner: list[Check | None], arguments: tuple[Any, ...])
     if issubclass(origin, abc.Set):
         return _items(abc.Set, "a set", inner[0] if inner else None)
     if issubclass(origin, abc.Iterable) and origin in (abc.Iterable, abc.Iterator):
-        return _iterable(inner[0] if inner else None)
+        return Items(inner[0] if inner else None)
     return _instance(origin)
 
 
@@ -320,17 +347,22 @@ def _fixed(inner: list[Check | None]) -> Check:
     return check
 
 
-def _iterable(item: Check | None) -> Check:
-    """Something to go through; what would be used up by looking at it is left alone."""
+class Items:
+    """The check of something to iterate over; what looking would use up is checked on the way."""
 
-    def check(value: object) -> Wrong | None:
+    def __init__(self, item: Check | None) -> None:
+        self.item = item
+
+    def __call__(self, value: object) -> Wrong | None:
+        item = self.item
         if isinstance(value, str | bytes | bytearray) or not isinstance(value, abc.Iterable):
             return Wrong("something to iterate over")
-        if item is None or not isinstance(value, abc.Sequence | abc.Set):
+        if item is None or isinstance(value, abc.Iterator):
             return None
-        return _first_wrong(value, repeat(item))
-
-    return check
+        try:
+            return _first_wrong(value, repeat(item))
+        except TypeError:  # a tensor without axes
+            return Wrong("something to iterate over")
 
 
 def _mapping(key: Check | None, held: Check | None) -> Check:

@@ -8,11 +8,11 @@ stays with the functions, in ``rankscope.checks``.
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from typing import Any, TypeVar, cast
 
-from rankscope._kinds import Check, Wrong, check_of, resolve
+from rankscope._kinds import Check, Items, Wrong, check_of, resolve
 from rankscope._kinds import Count as Count
 from rankscope._kinds import Finite as Finite
 from rankscope._kinds import Positive as Positive
@@ -91,6 +91,8 @@ def _guarded(function: Callable[..., Any], owner: type | None) -> Callable[..., 
         if guard is None:
             guard = _Guard(function, owner)
         guard.inspect(given, named)
+        if guard.iterates:
+            given, named = guard.watch(given, named)
         return function(*given, **named)
 
     call.__checked__ = True  # type: ignore[attr-defined]
@@ -129,6 +131,34 @@ class _Guard:
             check = self._by_name.get(name, self._more_by_name)
             if check is not None and (wrong := check(value)) is not None:
                 raise _error(self._label, name, value, wrong)
+
+    @property
+    def iterates(self) -> bool:
+        """Whether some argument may be an iterator, whose items no one has seen."""
+        return any(isinstance(check, Items) for check in self._by_name.values())
+
+    def watch(
+        self, given: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The same arguments, with iterators that check what they give."""
+        by_place = [
+            self._watched(name, value)
+            for (name, _), value in zip(self._places(len(given)), given, strict=False)
+        ]
+        by_name = {name: self._watched(name, value) for name, value in named.items()}
+        return (*by_place, *given[len(by_place) :]), by_name
+
+    def _watched(self, name: str, value: Any) -> Any:
+        check = self._by_name.get(name)
+        if not isinstance(check, Items) or not isinstance(value, Iterator) or check.item is None:
+            return value
+        return self._each(name, value, check.item)
+
+    def _each(self, name: str, values: Iterator[Any], check: Check) -> Iterator[Any]:
+        for index, value in enumerate(values):
+            if (wrong := check(value)) is not None:
+                raise _error(self._label, f"{name}[{index}]", value, wrong)
+            yield value
 
     def _places(self, count: int) -> Iterable[tuple[str, Check | None]]:
         if count <= len(self._by_place) or self._more_by_place[1] is None:

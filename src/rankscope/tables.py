@@ -70,7 +70,10 @@ def from_rows(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> pl.DataFra
 @checked
 def stack(tables: Iterable[pl.DataFrame]) -> pl.DataFrame:
     """Tables one below the other, their columns in order; null where one lacks a column."""
-    whole = pl.concat(tables, how="diagonal")
+    given = list(tables)
+    if not given:
+        raise InputError("there is no table to stack; give at least one.")
+    whole = pl.concat(given, how="diagonal")
     return whole.select([name for name in COLUMNS if name in whole.columns])
 
 

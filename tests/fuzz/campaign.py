@@ -29,6 +29,8 @@ from pathlib import Path
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 LIMIT = 10
 """Seconds a call may take."""
+BROKEN = 3
+"""How a worker ends that failed outside a call."""
 MEMORY = 8 * 2**30
 ENDINGS = ("answered", "refused", "foreign", "hung")
 
@@ -37,16 +39,19 @@ class Hang(BaseException):
     """Raised into a call that takes too long."""
 
 
-def chosen(number, seed, rows, hostile):
+def chosen(number, seed, rows):
     """Call ``number``: its row, its arguments, and which of them are hostile under which name."""
+    import hostile
+
     dice = random.Random(f"{seed}/{number}")
     (row,) = dice.choices(rows, [row.weight for row in rows])
     arguments = row.good()
     bad = {}
     names = list(arguments)
     for name in dice.sample(names, min(len(names), dice.choice((1, 1, 1, 2)))):
-        kind = dice.choice(list(hostile))
-        value = hostile[kind]()
+        group = _alike(arguments[name]) if dice.random() < 0.6 else hostile.HOSTILE
+        kind = dice.choice(list(group))
+        value = group[kind]()
         wrapping = dice.choice(("", "", "", "", "list", "among", "dict"))
         if wrapping == "list":
             value = [value]
@@ -59,6 +64,13 @@ def chosen(number, seed, rows, hostile):
     return row, arguments, bad
 
 
+def _alike(good):
+    """Hostile values of the right kind, or nearly so: those get furthest."""
+    import hostile
+
+    return next((group for kind, group in hostile.LIKE if isinstance(good, kind)), hostile.HOSTILE)
+
+
 def call(row, arguments):
     """Make the call, and begin to go through what it gives."""
     given = [value for name, value in arguments.items() if name.startswith("*")]
@@ -66,7 +78,7 @@ def call(row, arguments):
     answer = row.call(*given, **named)
     if isinstance(answer, Iterator):
         list(itertools.islice(answer, 3))
-    elif isinstance(answer, contextlib.AbstractContextManager):
+    elif isinstance(answer, contextlib._GeneratorContextManager):
         with answer:
             pass
 
@@ -110,13 +122,12 @@ def work(first, calls, step, seed, area):
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     import calls as table
     import torch
-    from hostile import HOSTILE
 
     torch.set_num_threads(1)
     rows = [row for row in table.ROWS if not area or row.area == area]
     for number in range(first, calls, step):
         print(number, end=" ", flush=True)
-        row, arguments, bad = chosen(number, seed, rows, HOSTILE)
+        row, arguments, bad = chosen(number, seed, rows)
         ending, where = outcome(row, arguments)
         told = [row.area, row.name, ending] + ([bad, where] if where else [])
         print(json.dumps(told), flush=True)
@@ -124,8 +135,9 @@ def work(first, calls, step, seed, area):
 
 def lines(options, first):
     """What a worker says, which is started again behind a call that ended it."""
-    command = [sys.executable, str(Path(__file__).resolve()), "--calls", str(options.calls), "--seed", options.seed]
-    command += ["--processes", str(options.processes), "--area", options.area]
+    command = [sys.executable, str(Path(__file__).resolve()), "--calls", str(options.calls)]
+    command += ["--seed", options.seed, "--processes", str(options.processes)]
+    command += ["--area", options.area]
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"HOME": folder, "HF_HUB_OFFLINE": "1", "COLUMNS": "80"}
         environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE)}
@@ -145,8 +157,8 @@ def lines(options, first):
                     yield int(number), json.loads(rest)
             if worker.wait() == 0:
                 return
-            if number is None:
-                raise SystemExit("the worker does not start")
+            if number is None or worker.returncode == BROKEN:
+                raise SystemExit(f"the campaign itself is broken; see {' '.join(worker.args)}")
             if not rest.strip():  # it ended within a call
                 yield int(number), ["?", f"call {number}", "hung", {}, f"exit {worker.returncode}"]
             first = int(number) + options.processes
@@ -183,7 +195,11 @@ def main():
     parser.add_argument("--worker", type=int, default=None)
     options = parser.parse_args()
     if options.worker is not None:
-        work(options.worker, options.calls, options.processes, options.seed, options.area)
+        try:
+            work(options.worker, options.calls, options.processes, options.seed, options.area)
+        except Exception:
+            traceback.print_exc()
+            return BROKEN
         return 0
     started = time.perf_counter()
     counts, examples = campaign(options)

@@ -175,3 +175,5 @@ TENSORS = {
     "negative ids": lambda: -torch.arange(6).reshape(2, 3),
 }
 HOSTILE = NUMBERS | TEXTS | THINGS | TENSORS
+LIKE = ((torch.Tensor, TENSORS), (str | Path, TEXTS), (int | float, NUMBERS))
+"""Kinds of good arguments, and the hostile ones most like them."""

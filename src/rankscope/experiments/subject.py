@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rankscope.arguments import checked
+from rankscope.arguments import check_fields, checked
 from rankscope.batches import Batch, batches
 from rankscope.deep import deep_trace
 from rankscope.errors import InputError
@@ -121,6 +121,9 @@ class Question:
     """What a question depends on: its subject and, in each question's own ``Config``, options."""
 
     subject: Subject
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def describe(self) -> dict[str, Any]:
         """Every option, in what JSON has."""

@@ -219,6 +219,9 @@ class Loaded:
 
     def noise_images(self, count: int, *, seed: int = 0) -> Tensor:
         """Images of noise in the size the model sees, for when there are no real ones."""
+        whole("count", count, least=1, most=1_000_000)
+        if not self.sees_images:
+            raise InputError(f"{self.name} reads text; give it texts or token ids.")
         first = next(self.body.parameters())
         generator = stream(seed, "noise images")
         return torch.randn(count, *image_shape(self.body), generator=generator).to(first)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from rankscope.arguments import checked
+from rankscope.checks import usable_device
 from rankscope.errors import InputError, KindError, UnsupportedModelError
 from rankscope.families.albert import Albert
 from rankscope.families.bert import Bert, Roberta
@@ -63,7 +64,7 @@ def load(
     with ``weights_only=True``. Code that comes with a checkpoint runs only if
     ``trust_remote_code=True``. ``device_map`` is Accelerate's, for models larger than one device.
     """
-    _possible(source, device, dtype)
+    _possible(device, dtype)
     if isinstance(source, nn.Module):
         if revision is not None or device_map is not None:
             raise InputError(
@@ -94,21 +95,12 @@ def load(
     )
 
 
-def _possible(source: object, device: Any, dtype: object) -> None:
-    """Raise unless the source can be a model, and the device and dtype are to be had."""
-    if not isinstance(source, str | Path | nn.Module):
-        raise KindError(
-            f"source is a {type(source).__name__}, expected a folder, a Hub id, a built-in name or "
-            "a transformers model."
-        )
+def _possible(device: Any, dtype: object) -> None:
+    """Raise unless the device and dtype are to be had."""
     if dtype is not None and dtype not in TOLERANCES:
         known = ", ".join(str(each) for each in TOLERANCES)
         raise KindError(f"dtype={dtype!r} is none a model can be verified in; use {known}.")
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        first = str(error).splitlines()[0]
-        raise InputError(f"device={device!r} is not to be had here: {first}") from None
+    usable_device("device", device)
 
 
 def _placed(

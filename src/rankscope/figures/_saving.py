@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rankscope.arguments import checked
-from rankscope.errors import InputError
+from rankscope.errors import InputError, KindError
 from rankscope.figures._theme import Figure
 from rankscope.files import whole_file
 
@@ -24,7 +24,10 @@ class ScriptSafe(json.JSONEncoder):
 
     def encode(self, o: Any) -> str:
         """Write angle brackets and ampersands as escapes; the value read back is the same."""
-        text = super().encode(o)
+        try:
+            text = super().encode(o)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise KindError(f"this cannot be written as JSON: {error}") from None
         for character in "<>&\u2028\u2029":
             text = text.replace(character, f"\\u{ord(character):04x}")
         return text

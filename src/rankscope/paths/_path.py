@@ -12,6 +12,10 @@ from rankscope.checks import whole
 from rankscope.errors import InputError, KindError
 from rankscope.streams import stream
 
+_MOST = 10_000
+"""Layers and heads of a network whose paths are counted, one number a length."""
+_MOST_DRAWN = 1_000_000
+
 
 @checked
 @dataclass(frozen=True)
@@ -91,7 +95,7 @@ def sample_paths(
     """
     _shape(layers, heads)
     _length(length, layers)
-    whole("count", count, least=0)
+    whole("count", count, least=0, most=_MOST_DRAWN)
     generator = generator or stream(0, "paths")
     drawn = []
     for _ in range(count):
@@ -109,6 +113,9 @@ class PathCounts:
 
     layers: int
     heads: int
+
+    def __post_init__(self) -> None:
+        _shape(self.layers, self.heads)
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -139,7 +146,6 @@ def count_paths(layers: int, heads: int) -> PathCounts:
     >>> count_paths(2, 3).counts
     (1, 6, 9)
     """
-    _shape(layers, heads)
     return PathCounts(layers, heads)
 
 
@@ -156,8 +162,8 @@ def _log_comb(n: int, k: int) -> float:
 
 
 def _shape(layers: int, heads: int) -> None:
-    whole("layers", layers, least=1)
-    whole("heads", heads, least=1)
+    whole("layers", layers, least=1, most=_MOST)
+    whole("heads", heads, least=1, most=_MOST)
 
 
 def _length(length: int, layers: int) -> None:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Final, Protocol, cast
+from typing import Final, Protocol, cast, runtime_checkable
 
 from rankscope.arguments import checked
 from rankscope.journal import Run
@@ -27,6 +27,7 @@ _ENDED: Final = {
 """How one claim ended, and how several did."""
 
 
+@runtime_checkable
 class Claim(Protocol):
     """What is asked of a claim: its id, what it states, who says so."""
 

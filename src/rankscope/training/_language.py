@@ -3,14 +3,14 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Annotated, Final
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from rankscope.arguments import checked
+from rankscope.arguments import Count, Range, Share, checked
 from rankscope.errors import InputError
 from rankscope.network import Network, Spec
 from rankscope.streams import stream
@@ -25,14 +25,14 @@ from rankscope.training._train import OnStep, Recipe, train
 class LanguageConfig:
     """Shape and training of the small language model; the defaults take about a minute."""
 
-    layers: int = 6
-    heads: int = 4
-    width: int = 64
-    length: int = 64
+    layers: Count = 6
+    heads: Count = 4
+    width: Count = 64
+    length: Annotated[int, Range(3, 1_000_000)] = 64
     """Tokens of a text at most: the model has no positions beyond."""
-    masked: float = 0.15
+    masked: Share = 0.15
     """Which part of the tokens is to be filled in, as in BERT."""
-    copies: int = 16
+    copies: Count = 16
     """How often each stretch of text is shown with other tokens masked."""
     recipe: Recipe = field(default_factory=lambda: Recipe(1000, 8))
 

@@ -4,11 +4,13 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from rankscope.arguments import checked
+from rankscope.arguments import Count, Finite, Positive, Range, checked
+from rankscope.checks import usable_device
 from rankscope.errors import InputError
 from rankscope.streams import stream
 from rankscope.training._model import SequenceModel
@@ -29,16 +31,16 @@ class Recipe:
     at every ``check_every`` steps, and after ``steps`` steps at the latest.
     """
 
-    steps: int
-    batch: int
-    learning_rate: float = 1e-3
-    warmup: int = 100
-    weight_decay: float = 0.01
-    clip: float = 1.0
+    steps: Count
+    batch: Count
+    learning_rate: Positive = 1e-3
+    warmup: Annotated[int, Range(0, 1_000_000)] = 100
+    weight_decay: Annotated[float, Range(0)] = 0.01
+    clip: Positive = 1.0
     """The largest norm of a seed's gradient."""
-    goal: float | None = None
-    check_every: int = 100
-    scored: int = 1000
+    goal: Finite | None = None
+    check_every: Count = 100
+    scored: Count = 1000
 
     def reached(self, score: float) -> bool:
         """Whether a score is as good as it should become."""
@@ -85,6 +87,7 @@ def train(
             f"train takes a model and examples for each seed, got {len(models)} models and "
             f"{len(examples)} sets of examples for {len(seeds)} seeds."
         )
+    usable_device("device", device)
     run = _Run(models, task, Examples.stack(examples).to(device), recipe)
     batches = _batches(seeds, run.examples.count, recipe.batch, torch.device(device))
     found: dict[int, Trained] = {}
