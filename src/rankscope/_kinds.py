@@ -229,6 +229,10 @@ def _path(value: object) -> Wrong | None:
     return None
 
 
+def _path_object(value: object) -> Wrong | None:
+    return Wrong("a Path") if isinstance(value, str) else _path(value)
+
+
 def _callable(value: object) -> Wrong | None:
     return None if callable(value) else Wrong("a function")
 
@@ -238,7 +242,7 @@ _SPECIAL: dict[Any, Check] = {
     float: _float,
     bool: _bool,
     str: _str,
-    Path: _path,
+    Path: _path_object,
     abc.Callable: _callable,
     str | Path: _path,
 }

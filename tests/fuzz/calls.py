@@ -53,7 +53,13 @@ class Row(NamedTuple):
 
 
 ROWS: list[Row] = []
-SLOW = {"figures.save", "reproduction.reproduce", "experiments.run[wu]", "experiments.run[D3]"}
+SLOW = {
+    "report.write",
+    "figures.save",
+    "reproduction.reproduce",
+    "experiments.run[wu]",
+    "experiments.run[D3]",
+}
 
 
 def add(name, call, /, **good):
@@ -263,6 +269,10 @@ for one in (
     network.Sparsemax(),
 ):
     add(f"network.{type(one).__name__}.build", one.build, heads=2, head_width=2)
+add("network.Explicit", network.Explicit.of, matrix=torch.eye(2) > 0)
+add("network.Window", network.Window, before=1, after=1)
+add("network.Sphere", network.Sphere().forward, x=X)
+add("network.Scores", network.Scores().weights, logits=P, visibility=SEEN)
 add("network.Network.random", network.Network.random, spec=SPEC, seed=1, dtype=torch.float64)
 add("network.Network", network.Network, spec=rs.Spec(1, 2, 4), blocks=[BLOCK], seed=1, name="mine")
 add(
@@ -770,6 +780,19 @@ add(
     ),
     title="a",
 )
+add(
+    "figures.trajectories",
+    figures.trajectories,
+    table=tables.from_rows(
+        ("model", "variant", "layer", "parameter", "metric", "value"),
+        [
+            ("a", "pure", step, "first", f"{axis}_coordinate", 0.1 * step)
+            for step in range(3)
+            for axis in "xy"
+        ],
+    ),
+    title="a",
+)
 add("figures.draw", figures.draw, drawing=DRAWING, result=RESULT)
 add("figures.heading", figures.heading, drawing=DRAWING)
 add("figures.headings", figures.headings, drawings=[DRAWING, DRAWING])
@@ -782,6 +805,7 @@ add("figures.ScriptSafe.encode", figures.ScriptSafe().encode, o={"a": "</script>
 add("report.page", report.page, result=RESULT)
 add("report.show", report.show, result=RESULT, console=Console(file=open("shown.txt", "w")))  # noqa: SIM115, PTH123
 add("report.to_json", report.to_json, result=RESULT, files={"page": "a.html"}, with_table=True)
+add("report.write", report.write, result=RESULT, folder="pages", on_step=lambda _: None)
 add("report.write_html", report.write_html, report=PAGE, path="page.html")
 add(
     "report.write_overview",

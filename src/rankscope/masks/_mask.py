@@ -5,9 +5,9 @@ sequence is masked in the same way whatever padding surrounds it.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import reduce
+from functools import reduce, wraps
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from torch import Tensor
 from rankscope.arguments import checked
 from rankscope.checks import whole
 from rankscope.display import card, cut, grid, paragraph
-from rankscope.errors import InputError, SpecError
+from rankscope.errors import InputError, ShapeError, SpecError
 from rankscope.masks._codes import Codes, find_codes, merge, span_codes
 from rankscope.numerals import short
 
@@ -40,6 +40,22 @@ class Spans(NamedTuple):
     last: Int[Tensor, "query"]
 
 
+def _broadcasting(allows: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The same, for whole numbers whose shapes go together."""
+
+    @wraps(allows)
+    def checked_allows(self: "Mask", *given: Tensor, **named: Tensor) -> Tensor:
+        shapes = [tuple(each.shape) for each in (*given, *named.values())]
+        try:
+            torch.broadcast_shapes(*shapes)
+        except RuntimeError:
+            told = " and ".join(map(str, shapes))
+            raise ShapeError(f"positions of shapes {told} do not go together.") from None
+        return allows(self, *given, **named)
+
+    return checked(checked_allows)
+
+
 @checked
 class Mask(ABC):
     """Which keys each query may attend to; frozen, hashable, independent of any network.
@@ -47,6 +63,11 @@ class Mask(ABC):
     A mask of one's own needs ``allows`` alone. ``a | b`` allows what either allows, ``a & b`` what
     both do.
     """
+
+    def __init_subclass__(cls) -> None:
+        for name in ("allows", "allows_in", "allows_offset"):
+            if name in vars(cls):
+                setattr(cls, name, _broadcasting(vars(cls)[name]))
 
     @abstractmethod
     def allows(self, query: Int[Tensor, "..."], key: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:

@@ -7,7 +7,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from rankscope.arguments import checked
-from rankscope.checks import measurable, valid_counts
+from rankscope.checks import measurable, number, valid_counts
 from rankscope.display import span
 from rankscope.errors import InputError
 from rankscope.shapes import PerSample, Spectrum, Tokens
@@ -32,7 +32,9 @@ class Spectra:
 
     def numerical_rank(self, rtol: float | None = None) -> Int[Tensor, "*batch"]:
         """How many values exceed ``rtol`` (by default the noise) times the largest."""
-        threshold = self.noise if rtol is None else torch.full_like(self.noise, rtol)
+        most = torch.finfo(self.noise.dtype).max
+        given = None if rtol is None else min(number("rtol", rtol, least=0), most)
+        threshold = self.noise if given is None else torch.full_like(self.noise, given)
         return (self.scaled > threshold.unsqueeze(-1)).sum(-1)
 
     def stable_rank(self) -> PerSample:

@@ -100,7 +100,7 @@ def find_equilibria(
     Computed in float64 whatever the network's dtype.
     """
     for name, count in {"tokens": tokens, "starts": starts, "steps": steps}.items():
-        whole(name, count, least=1)
+        whole(name, count, least=1, most=1_000_000)
     if not 0 < tolerance < 1e-2:
         raise InputError(f"tolerance={tolerance} is out of range; expected 0 to 0.01.")
     if not isinstance(network, Network):
