@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from inspect import isclass
 from itertools import repeat
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from rankscope.errors import InputError, KindError, RankscopeError
 
 _LARGE = 2**63
+_MANY = 10_000_000
 _LONG_NAME = 255
 """Bytes that a file system allows in one part of a path."""
 
@@ -71,7 +71,7 @@ def short(value: object) -> str:
     """``=value`` in a few characters if that says something, whatever its ``repr`` does."""
     if isinstance(value, str | bytes):
         return f"={value[:40]!a}{'…' if len(value) > 40 else ''}"
-    if not isinstance(value, Real | complex | types.NoneType):
+    if not isinstance(value, int | float | complex | types.NoneType):
         return ""
     try:
         written = repr(value)
@@ -106,6 +106,8 @@ def resolve(annotation: Any, names: dict[str, Any]) -> Any:
 
 def check_of(annotation: Any, owner: type | None = None) -> Check | None:
     """The check of an annotation; None where anything goes. ``owner`` is what ``Self`` means."""
+    if annotation is Any:
+        return None
     if annotation is typing.Self:
         return None if owner is None else _instance(owner)
     if isinstance(annotation, str | typing.ForwardRef):  # inside another annotation
@@ -181,7 +183,7 @@ def _array(annotation: Any) -> Check:
 
 
 def _int(value: object) -> Wrong | None:
-    if isinstance(value, bool) or not isinstance(value, int | Integral):
+    if isinstance(value, bool) or not isinstance(value, int):
         return Wrong("a whole number")
     if -_LARGE <= value < _LARGE:
         return None
@@ -191,13 +193,10 @@ def _int(value: object) -> Wrong | None:
 def _float(value: object) -> Wrong | None:
     if type(value) is float:
         return None
-    if isinstance(value, bool) or not isinstance(value, Real):
-        return Wrong("a number")
-    try:
-        float(value)
-    except OverflowError:
-        return Wrong("a number that a float can hold", "is out of range", InputError)
-    return None
+    if isinstance(value, float):
+        return None
+    wrong = _int(value)
+    return wrong._replace(expected="a number") if wrong and not wrong.what else wrong
 
 
 def _bool(value: object) -> Wrong | None:
@@ -325,6 +324,8 @@ def _items(kind: Any, noun: str, item: Check | None) -> Check:
     def check(value: object) -> Wrong | None:
         if isinstance(value, str | bytes | bytearray) or not isinstance(value, kind):
             return Wrong(noun)
+        if len(value) > _MANY:  # a range says so without holding them
+            return Wrong(f"{noun} of at most {_MANY:,} items", f"has {len(value):,}", InputError)
         return None if item is None else _first_wrong(value, repeat(item))
 
     return check
@@ -361,6 +362,8 @@ class Items:
         item = self.item
         if isinstance(value, str | bytes | bytearray) or not isinstance(value, abc.Iterable):
             return Wrong("something to iterate over")
+        if isinstance(value, range) and len(value) > _MANY:
+            return Wrong(f"at most {_MANY:,} items", f"has {len(value):,}", InputError)
         if item is None or isinstance(value, abc.Iterator):
             return None
         try:

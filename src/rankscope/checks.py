@@ -10,6 +10,7 @@ from rankscope.errors import InputError, KindError, ShapeError
 from rankscope.shapes import TokenMask, Tokens
 
 _HALVES = (torch.float16, torch.bfloat16)
+_MOST_AXES = 32
 _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _REALS = (*_HALVES, torch.float32, torch.float64)
 
@@ -130,7 +131,7 @@ def real(x: Tensor, *, name: str, axes: str, least: int) -> Tensor:
             f"{name} has dtype {x.dtype}, expected a real floating dtype of 16 bits or more; "
             f"token ids are not hidden states, and numbers can be cast: {name}.double()."
         )
-    if x.ndim < least or 0 in x.shape[-least:]:
+    if not least <= x.ndim <= _MOST_AXES or 0 in x.shape[-least:]:
         raise ShapeError(f"{name} has shape {tuple(x.shape)}, expected {axes} with no empty axis.")
     return x.float() if x.dtype in _HALVES else x
 

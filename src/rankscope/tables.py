@@ -63,7 +63,11 @@ def from_rows(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> pl.DataFra
     >>> from_rows(("layer", "metric", "value"), [(0, "rank", 4), (1, "rank", 2)])["value"].to_list()
     [4.0, 2.0]
     """
-    named = [dict(zip(names, row, strict=True)) for row in rows]
+    given = list(rows)
+    for index, row in enumerate(given):
+        if len(row) != len(names):
+            raise InputError(f"row {index} has {len(row)} values for {len(names)} names.")
+    named = [dict(zip(names, row, strict=True)) for row in given]
     return frame({name: [row[name] for row in named] for name in names})
 
 
@@ -105,6 +109,10 @@ def summary(table: pl.DataFrame) -> pl.DataFrame:
     stay in the order they were run in. A percentile between minus infinity (the logarithm of zero)
     and a number is minus infinity. NaN among the samples makes all four NaN.
     """
+    if not {"metric", "value"} <= set(table.columns):
+        raise InputError(
+            f"a table has the columns metric and value; got {', '.join(table.columns) or 'none'}."
+        )
     keys = [name for name in table.columns if name not in ("sample", "head", "value")]
     value, head = pl.col("value"), pl.col("head")
     by_head = "head" in table.columns

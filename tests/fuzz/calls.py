@@ -53,7 +53,8 @@ class Row(NamedTuple):
 
 
 ROWS: list[Row] = []
-SLOW = {
+SLOW = {f"experiments.run[{id_}]" for id_ in ("wu", "D3")}
+SLOW |= {"report.write", "figures.save", "reproduction.reproduce"}
     "report.write",
     "figures.save",
     "reproduction.reproduce",

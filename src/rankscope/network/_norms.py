@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.arguments import checked
+from rankscope.checks import real
 from rankscope.errors import SpecError, UnsupportedModelError
 from rankscope.shapes import Hidden
 
@@ -25,6 +26,7 @@ class Sphere(nn.Module):
     """``x / ‖x‖₂`` for each token, the simplified LayerNorm of Wu et al. 2024; zero stays zero."""
 
     def forward(self, x: Hidden) -> Hidden:
+        real(x, name="x", axes="(..., feature)", least=1)
         # Large and small tokens are brought to about 1 first, or their squares would not fit.
         size = x.detach().abs().amax(-1, keepdim=True)
         x = x / torch.where(size > 0, size, 1.0)

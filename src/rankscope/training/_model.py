@@ -49,6 +49,8 @@ class SequenceModel(nn.Module):
         self, encoder: nn.Module, positions: Tensor | None, network: Network, readout: nn.Module
     ) -> None:
         super().__init__()
+        if positions is not None:
+            real(positions, name="positions", axes="(token, feature)", least=2)
         self.encoder = encoder
         self.positions = None if positions is None else nn.Parameter(positions)
         self.network = network

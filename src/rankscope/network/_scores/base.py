@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from rankscope.arguments import checked
+from rankscope.arguments import Count, checked
 from rankscope.errors import SpecError
 from rankscope.network._visibility import Visibility
 
@@ -69,7 +69,7 @@ class Described:
 
     name: str
 
-    def build(self, heads: int, head_width: int) -> Scores:
+    def build(self, heads: Count, head_width: Count) -> Scores:
         raise SpecError(
             f"a score {self.name!r} of {heads} heads of width {head_width} comes with a loaded "
             "model and cannot be drawn at random."
@@ -83,6 +83,6 @@ class Described:
 class ScoreKind(Protocol):
     """A frozen, hashable description of a score, as held by a ``Spec``."""
 
-    def build(self, heads: int, head_width: int) -> Scores:
+    def build(self, heads: Count, head_width: Count) -> Scores:
         """A fresh module for one layer."""
         ...
