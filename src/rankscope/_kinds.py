@@ -150,10 +150,11 @@ def _instance(kind: type) -> Check:
 def _tensor(kind: type) -> Check:
     """A tensor whose entries lie in memory one by one, so that every operation knows it."""
 
-    def check(value: Any) -> Wrong | None:
+    def check(value: object) -> Wrong | None:
         if not isinstance(value, kind):
             return Wrong("a torch.Tensor")
-        if value.is_nested or value.is_quantized or value.is_meta or not _strided(value):
+        x: Any = value
+        if x.is_nested or x.is_quantized or x.is_meta or not _strided(x):
             what = "is a nested, sparse, quantised or meta tensor"
             return Wrong("a plain tensor that holds its values (.to_dense(), .dequantize())", what)
         return None
@@ -321,7 +322,7 @@ def _sequence(item: Check | None) -> Check:
 def _items(kind: Any, noun: str, item: Check | None) -> Check:
     """Some kind of collection, and every item in it; text is no sequence of texts."""
 
-    def check(value: object) -> Wrong | None:
+    def check(value: Any) -> Wrong | None:
         if isinstance(value, str | bytes | bytearray) or not isinstance(value, kind):
             return Wrong(noun)
         if len(value) > _MANY:  # a range says so without holding them

@@ -55,12 +55,6 @@ class Row(NamedTuple):
 ROWS: list[Row] = []
 SLOW = {f"experiments.run[{id_}]" for id_ in ("wu", "D3")}
 SLOW |= {"report.write", "figures.save", "reproduction.reproduce"}
-    "report.write",
-    "figures.save",
-    "reproduction.reproduce",
-    "experiments.run[wu]",
-    "experiments.run[D3]",
-}
 
 
 def add(name, call, /, **good):
