@@ -124,6 +124,9 @@ def check_of(annotation: Any, owner: type | None = None) -> Check | None:
     if origin is Literal:
         return _literal(arguments)
     if origin in (Union, types.UnionType):
+        if str in arguments and Path in arguments:  # a name that may be one of a file
+            arguments = tuple(each for each in arguments if each is not Path)
+            return _union([_path if each is str else check_of(each, owner) for each in arguments])
         return _union([check_of(each, owner) for each in arguments])
     if origin is not None:
         return _generic(origin, [check_of(each, owner) for each in arguments], arguments)

@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 
 from rankscope.arguments import checked
-from rankscope.errors import InputError
+from rankscope.errors import InputError, KindError
 from rankscope.files import whole_file
 
 COLUMNS: dict[str, type[pl.DataType]] = {
@@ -150,7 +150,10 @@ def write(
     more: Mapping[str, str] | None = None,
 ) -> Path:
     """Write a table as Parquet, with where it came from (and ``more``) in the file's metadata."""
-    noted = {_PROVENANCE_KEY: json.dumps(dict(provenance)), **(more or {})}
+    try:
+        noted = {_PROVENANCE_KEY: json.dumps(dict(provenance)), **(more or {})}
+    except (TypeError, ValueError) as error:
+        raise KindError(f"the provenance cannot be written as JSON: {error}") from None
     try:
         with whole_file(path) as unfinished:
             table.write_parquet(unfinished, metadata=noted)

@@ -58,7 +58,7 @@ def derived(check: Callable[[str, Any], Kept]) -> Callable[[str, Any], Kept]:
 
 def count(name: str, value: int) -> int:
     """A number of things, at least one."""
-    return whole(name, value, least=1, error=SpecError)
+    return whole(name, value, least=1, most=2**31 - 1, error=SpecError)
 
 
 def scale(name: str, value: float) -> float:
@@ -123,7 +123,7 @@ def score_kind(name: str, value: ScoreKind | Literal["dot"]) -> ScoreKind | Lite
     """``"dot"`` or the description of another score."""
     if isinstance(value, type):
         raise SpecError(f"{name}={value.__name__} is a class; write {value.__name__}().")
-    if value != "dot" and not isinstance(value, ScoreKind):
+    if not isinstance(value, ScoreKind) and not (isinstance(value, str) and value == "dot"):
         raise SpecError(f"{name}={value!r} is neither 'dot' nor a description with .build().")
     return value
 

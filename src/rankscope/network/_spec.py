@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.checks import flag
 from rankscope.display import card, paragraph
 from rankscope.errors import SpecError
@@ -93,6 +94,7 @@ class Spec:
         self._settle_masks()
 
     @classmethod
+    @checked
     def pure_attention(cls, layers: int, heads: int, width: int, **more: Any) -> Self:
         """Attention and nothing else, the network of the theorems: no MLPs, norms or skips.
 
@@ -125,6 +127,7 @@ class Spec:
         """Hidden units of the MLP; 0 means there is none."""
         return round(self.mlp_ratio * self.width)
 
+    @checked
     def digest(self, *, seed: int | None = None) -> str:
         """Twelve hex digits that name this spec, a seed and this version of the code."""
         content = {f.name: repr(getattr(self, f.name)) for f in fields(self)}

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import layer_norm
 from torch.nn.utils.rnn import pad_sequence
 
-from rankscope.arguments import checked
+from rankscope.arguments import Count, checked
 from rankscope.errors import InputError
 from rankscope.streams import stream
 from rankscope.text.tokenizer import Tokenizer
@@ -21,9 +21,9 @@ _USUAL_LENGTH = 4096
 @checked
 def embed(
     texts: Sequence[str],
-    width: int,
+    width: Count,
     *,
-    length: int = 128,
+    length: Count = 128,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Float[Tensor, "batch token feature"], Bool[Tensor, "batch token"]]:

@@ -33,6 +33,8 @@ class Examples:
     @classmethod
     def stack(cls, each: Sequence["Examples"]) -> "Examples":
         """The examples of several seeds, as many for each, end to end."""
+        if not each:
+            raise InputError("there are no examples to train on; give at least one set.")
         if len({one.inputs.shape for one in each}) > 1:
             raise InputError("examples that are trained on together must have the same shape.")
         masks = [one.token_mask for one in each if one.token_mask is not None]

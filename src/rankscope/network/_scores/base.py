@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from rankscope.arguments import Count, checked
+from rankscope.checks import real
 from rankscope.errors import SpecError
 from rankscope.network._visibility import Visibility
 
@@ -52,6 +53,7 @@ class Scores(nn.Module):
 
     def weights(self, logits: Pairs, visibility: Visibility) -> Pairs:
         """The attention matrices: rows that sum to one, zero where a token may not look."""
+        real(logits, name="logits", axes="(batch, head, query, key)", least=1)
         return hide(logits, visibility).softmax(-1)
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rankscope.arguments import checked
-from rankscope.checks import stochastic, valid_mask, whole
+from rankscope.checks import real, stochastic, valid_mask, whole
 from rankscope.errors import InputError, KindError, ShapeError
 from rankscope.masks import Mask, as_mask
 from rankscope.metrics import dobrushin
@@ -162,7 +162,22 @@ def limit_weights(
 
     The mean of the class's rows in the product of all ``(query, key)`` matrices, the first first.
     """
-    product = matrices[0]
+    if not matrices:
+        raise InputError("there is no matrix to multiply; give at least one layer's.")
+    first = matrices[0]
+    for matrix in matrices:
+        real(matrix, name="matrices", axes="(query, key)", least=2)
+        if matrix.ndim != 2 or (matrix.shape, matrix.dtype) != (first.shape, first.dtype):
+            raise ShapeError(
+                f"matrices have shapes {tuple(first.shape)} and {tuple(matrix.shape)}; give "
+                "square ones of one size and dtype."
+            )
+    tokens = len(first)
+    if any(not 0 <= member < tokens for members in classes for member in members):
+        raise InputError(f"classes hold tokens that are not there; they are 0 to {tokens - 1}.")
+    if tokens != first.shape[1] or not all(classes):
+        raise ShapeError("limit_weights takes square matrices and classes that are not empty.")
+    product = first
     for matrix in matrices[1:]:
         product = matrix @ product
     return tuple(product[list(members)].mean(0) for members in classes)
