@@ -303,6 +303,25 @@ def test_top_paths_are_those_of_brute_force(kind: str, lively) -> None:
         assert values[every.index(path)].item() == pytest.approx(value, rel=1e-9)
 
 
+@pytest.mark.parametrize("budget", [4096, 5])
+def test_prefixes_continued_one_at_a_time_give_the_same_paths(
+    budget: int, lively, monkeypatch
+) -> None:
+    net, x = lively(KINDS["parallel"]), batch()
+    at_once = top_paths(net, x, count=4, budget=budget)
+    monkeypatch.setattr("rankscope.paths._top._AT_ONCE", 1)
+    one_by_one = top_paths(net, x, count=4, budget=budget)
+    assert one_by_one.paths == at_once.paths
+    assert one_by_one.values == pytest.approx(at_once.values, rel=1e-12)
+    assert one_by_one.missed_at_most == pytest.approx(at_once.missed_at_most, rel=1e-12)
+
+
+def test_little_memory_is_a_short_budget(lively, monkeypatch) -> None:
+    net, x = lively(KINDS["parallel"]), batch()
+    monkeypatch.setattr("rankscope.paths._top._MOST_BYTES", 1)
+    assert repr(top_paths(net, x, count=2)) == repr(top_paths(net, x, count=2, budget=2))
+
+
 @kinds
 @pytest.mark.parametrize("budget", [2, 5])
 def test_a_short_budget_never_claims_too_much(kind: str, budget: int, lively) -> None:

@@ -6,8 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
+from rankscope.cli.interruption import prompt_interruption
 from rankscope.cli.printing import print_error
 from rankscope.errors import RankscopeError
+from rankscope.start import INTERRUPTED
 from rankscope.version import __version__
 
 # Typer carries its own copy of Click in some versions and imports Click in others; the base of its
@@ -15,8 +17,6 @@ from rankscope.version import __version__
 _USAGE_ERROR: Any = next(
     base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException"
 )
-
-_INTERRUPTED = 130
 
 app = typer.Typer(
     help="See how a transformer loses, or keeps, the differences between its tokens.",
@@ -43,8 +43,9 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without ‖ still shows the figures
     try:
-        code = app(standalone_mode=False)
-        if code == _INTERRUPTED:  # Typer hands an interruption back as a number
+        with prompt_interruption():
+            code = app(standalone_mode=False)
+        if code == INTERRUPTED:  # Typer hands an interruption back as a number
             _fail("interrupted.", code)
         if isinstance(code, int) and code:  # a command has said already what is wrong
             sys.exit(code)
@@ -64,7 +65,7 @@ def main() -> None:
             raise  # not the user's to mend
         _fail("there is not enough memory for this; make the network or the input smaller.", 2)
     except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted.", _INTERRUPTED)
+        _fail("interrupted.", INTERRUPTED)
 
 
 def _fail(message: str, code: int) -> None:

@@ -17,9 +17,11 @@ from rankscope.cli.options import (
     unused,
     written,
 )
+from rankscope.cli.printing import print_error
 from rankscope.cli.reading import checked_count, sentences, texts
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import Entry
+from rankscope.experiments.estimates import refuse_impossible
 from rankscope.experiments.subject import Subject
 from rankscope.masks import Mask, as_mask
 from rankscope.network import ABLATIONS, Network, Spec
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _BERT_EPS = 1e-12
+_CUBIC = 512
+"""Tokens up to which every metric of every head is affordable."""
 _OF_RANDOM_NETWORKS = ("layers", "heads", "width", "mlp_ratio", "norm", "norm_place", "init")
 
 
@@ -68,6 +72,18 @@ def checked_seed(seed: int) -> int:
     if not 0 <= seed < 2**63 - 2**20:  # some experiments count on from it
         raise InputError(f"--seed {seed} is out of range; use 0 to 2^62.")
     return seed
+
+
+def affordable(metrics: Sequence[str], *, tokens: int) -> list[str]:
+    """The metrics less those of every head that are cubic in many tokens; it is said which."""
+    cubic = ("second_singular_value", "dobrushin") if tokens > _CUBIC else ()
+    left_out = [name for name in metrics if name in cubic]
+    if left_out:
+        print_error(
+            f"left out of 'all', because {tokens} tokens make them slow: {', '.join(left_out)}; "
+            "--metrics takes them by name."
+        )
+    return [name for name in metrics if name not in left_out]
 
 
 def count_all_tokens(command: str, options: QuestionOptions, why: str) -> None:
@@ -147,6 +163,7 @@ def _random(options: QuestionOptions) -> Subject:
         init=_number(options.init),
     )
     dtype = _DTYPES[options.precision]
+    refuse_impossible(spec, dtype)
     net = Network.random(spec, seed=options.seed, dtype=dtype)
     x, token_mask = embed(
         texts(options.text, options.passages),

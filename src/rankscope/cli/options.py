@@ -113,6 +113,13 @@ class ReadingOptions(Options):
 class QuestionOptions(OutputOptions, InputOptions, NetworkOptions, ModelOptions):
     """Everything that a question can be asked about, and where its answer goes."""
 
+    yes: Annotated[
+        bool,
+        _output(
+            "Also run what takes more than a few minutes, or all the memory there is.", "--yes"
+        ),
+    ] = False
+
 
 @dataclass(frozen=True)
 class DiagnosisOptions(ReadingOptions, QuestionOptions):

@@ -21,6 +21,9 @@ from rankscope.tracing import Metrics, Trace, trace
 from rankscope.version import __version__
 from rankscope.versions import versions
 
+_PAIRS_AT_ONCE = 2**25
+"""Attention weights of a layer, of which scaled arithmetic keeps several float64 copies."""
+
 
 @checked
 @dataclass(frozen=True, eq=False, repr=False)
@@ -38,6 +41,7 @@ class Subject:
     title: str = ""
     about: Mapping[str, str] = field(default_factory=dict)
     batch_size: int = 8
+    """Samples at a time at most."""
 
     @property
     def name(self) -> str:
@@ -46,7 +50,9 @@ class Subject:
 
     def batches(self) -> list[Batch]:
         """The samples, as many at a time as fit."""
-        return list(batches(self.x, self.token_mask, self.measured, size=self.batch_size))
+        pairs = self.network.spec.heads * self.x.shape[1] ** 2
+        size = max(1, min(self.batch_size, _PAIRS_AT_ONCE // pairs))
+        return list(batches(self.x, self.token_mask, self.measured, size=size))
 
     def trace(self, metrics: Metrics, on_step: OnStep = silent) -> Trace:
         """``rankscope.trace`` of every sample, on the tokens that count."""

@@ -205,18 +205,20 @@ def frozen_steps(
 
 def attention_patterns(
     network: Network, x: Hidden, *, layers: int
-) -> list[Float[Tensor, "head query key"]]:
-    """The attention matrices of the first layers on a single sample; silent heads are left out."""
-    found: list[Tensor] = []
-    with torch.no_grad():
-        for step in frozen_steps(network, x):
-            for branch in step.branches:
-                if isinstance(branch.part, FrozenAttention):
-                    pattern = branch.part.pattern[0]
-                    found.append(pattern[pattern.sum((1, 2)) > 0])
-            if len(found) == layers:
-                break
-    return found
+) -> Iterator[Float[Tensor, "head query key"]]:
+    """The attention matrices of the first layers on a single sample; silent heads are left out.
+
+    One layer's at a time: all of them may be more than memory holds.
+    """
+    given = 0
+    for step in frozen_steps(network, x):
+        for branch in step.branches:
+            if isinstance(branch.part, FrozenAttention):
+                pattern = branch.part.pattern[0]
+                yield pattern[pattern.sum((1, 2)) > 0]
+                given += 1
+        if given == layers:
+            return
 
 
 def _freeze_step(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rankscope import tables
-from rankscope.experiments import kit
+from rankscope.experiments import estimates, kit
 from rankscope.results import Role
 from rankscope.theory import Bounds, LayerBounds, bounds
 
@@ -37,6 +37,11 @@ _CURVES = {_METRIC: MEASURED, **OF_ONE_LAYER, **OF_ALL_LAYERS}
 @dataclass(frozen=True)
 class Config(kit.Question):
     """Nothing is to be chosen but the subject, all of whose tokens count."""
+
+
+def cost(config: Config) -> estimates.Cost:
+    """What it will take: every layer's scores twice, and best centers."""
+    return estimates.scaled(config.subject).times(2) + estimates.centering(config.subject)
 
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:

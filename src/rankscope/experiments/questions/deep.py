@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rankscope import tables
-from rankscope.experiments import kit
+from rankscope.experiments import estimates, kit
 from rankscope.experiments.depths import FLOORS, FORMATS, RELATIVE, SCALED, doubts
 from rankscope.experiments.laws import law, medians
 from rankscope.metrics import Center, Norm, residual
@@ -32,6 +32,16 @@ class Config(kit.Question):
 
     norm: Norm = "composite"
     center: Center = "mean"
+
+
+def cost(config: Config) -> estimates.Cost:
+    """What it will take: scaled arithmetic, and a plain pass in either format."""
+    searched = config.center == "optimal"
+    return (
+        estimates.scaled(config.subject)
+        + estimates.forward(config.subject).times(3)
+        + estimates.centering(config.subject).times(3 * searched)
+    )
 
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:

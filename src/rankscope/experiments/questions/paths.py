@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rankscope import tables
 from rankscope.arguments import checked
-from rankscope.experiments import kit
+from rankscope.experiments import estimates, kit
 from rankscope.network import Network
 from rankscope.numerals import power_of_ten, short
 from rankscope.paths import Count, count_paths, head_shares, path_lengths
@@ -24,6 +24,17 @@ class Config(kit.Question):
     count: Count = "attention"
     max_length: int | None = None
     heads: bool = False
+
+
+def cost(config: Config) -> estimates.Cost:
+    """What it will take: in each layer a stream for every length so far, or for every head."""
+    spec = config.subject.network.spec
+    lengths = spec.layers if config.max_length is None else min(config.max_length, spec.layers)
+    streams = (lengths + 3) / 2 + config.heads * spec.layers * spec.heads / 2
+    samples, tokens, _ = config.subject.x.shape
+    at_once = 4.0 * min(samples, config.subject.batch_size) * tokens * (lengths + 1)
+    held = estimates.Cost(bytes=at_once * (4 * spec.width + 2 * spec.mlp_width))
+    return estimates.forward(config.subject).times(streams) + held
 
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:

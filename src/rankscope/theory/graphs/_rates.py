@@ -177,10 +177,12 @@ def limit_weights(
         raise InputError(f"classes hold tokens that are not there; they are 0 to {tokens - 1}.")
     if tokens != first.shape[1] or not all(classes):
         raise ShapeError("limit_weights takes square matrices and classes that are not empty.")
-    product = first
-    for matrix in matrices[1:]:
-        product = matrix @ product
-    return tuple(product[list(members)].mean(0) for members in classes)
+    rows = torch.zeros(len(classes), len(matrices[0])).to(matrices[0])
+    for row, members in zip(rows, classes, strict=True):
+        row[list(members)] = 1 / len(members)
+    for matrix in reversed(matrices):  # from the left: a few rows times a matrix
+        rows = rows @ matrix
+    return tuple(rows)
 
 
 @checked
