@@ -49,16 +49,18 @@ def chosen(number, seed, rows):
     bad = {}
     names = list(arguments)
     for name in dice.sample(names, min(len(names), dice.choice((1, 1, 1, 2)))):
-        group = _alike(arguments[name]) if dice.random() < 0.6 else hostile.HOSTILE
+        group = _alike(arguments[name]) if dice.random() < 0.7 else hostile.HOSTILE
         kind = dice.choice(list(group))
         value = group[kind]()
-        if name.startswith("on_") and callable(value):
+        if name in ("on_step", "metrics") and callable(value):
             continue  # what a caller's own function raises is the caller's
-        wrapping = dice.choice(("", "", "", "", "list", "among", "dict"))
+        wrapping = dice.choice(("", "", "", "", "list", "among", "instead", "dict"))
         if wrapping == "list":
             value = [value]
         elif wrapping == "among" and isinstance(arguments[name], tuple | list):
             value = [*arguments[name], value]
+        elif wrapping == "instead" and isinstance(arguments[name], tuple | list):
+            value = [*arguments[name][1:], value]
         elif wrapping == "dict":
             value = {"a": value}
         bad[name] = f"{wrapping} {kind}".strip()
@@ -70,6 +72,8 @@ def _alike(good):
     """Hostile values of the right kind, or nearly so: those get furthest."""
     import hostile
 
+    while isinstance(good, tuple | list) and good:
+        good = good[0]
     return next((group for kind, group in hostile.LIKE if isinstance(good, kind)), hostile.HOSTILE)
 
 

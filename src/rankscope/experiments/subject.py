@@ -10,8 +10,9 @@ from torch import Tensor
 
 from rankscope.arguments import check_fields, checked
 from rankscope.batches import Batch, batches
+from rankscope.checks import real
 from rankscope.deep import deep_trace
-from rankscope.errors import InputError
+from rankscope.errors import InputError, ShapeError
 from rankscope.experiments.config import plain
 from rankscope.experiments.progress import OnStep, silent, tracked
 from rankscope.fingerprints import fingerprint
@@ -42,6 +43,14 @@ class Subject:
     about: Mapping[str, str] = field(default_factory=dict)
     batch_size: int = 8
     """Samples at a time at most."""
+
+    def __post_init__(self) -> None:
+        real(self.x, name="x", axes="(batch, token, feature)", least=2)
+        if self.x.ndim != 3:
+            raise ShapeError(
+                f"x has shape {tuple(self.x.shape)}, expected (batch, token, feature); a single "
+                "sequence needs a batch axis: x[None]."
+            )
 
     @property
     def name(self) -> str:

@@ -31,10 +31,19 @@ def matrix_norm(m: Float[Tensor, "*batch row column"], norm: Norm) -> PerSample:
         case "fro":
             return _frobenius(m)
         case "spectral":
-            size, scale = unit_scale(m)
-            return scale * svdvals(size)[..., 0]
+            return _spectral(m)
         case _:
             raise InputError(f"norm={norm!r} is unknown; choose {', '.join(get_args(Norm))}.")
+
+
+def _spectral(m: Float[Tensor, "*batch row column"]) -> PerSample:
+    """The largest singular value; infinite or NaN where an entry is, as the other norms are."""
+    size, scale = unit_scale(m)
+    broken = ~torch.isfinite(size).flatten(-2).all(-1)
+    if not bool(broken.any()):
+        return scale * svdvals(size)[..., 0]
+    whole = torch.where(broken[..., None, None], 0.0, size)
+    return torch.where(broken, m.abs().flatten(-2).sum(-1), scale * svdvals(whole)[..., 0])
 
 
 def _frobenius(m: Float[Tensor, "*batch row column"]) -> PerSample:

@@ -6,6 +6,7 @@ from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 from torch import Tensor
 
+from rankscope.arguments import short
 from rankscope.checks import number, whole
 from rankscope.errors import KindError, SpecError
 from rankscope.masks import Mask, as_mask
@@ -76,20 +77,20 @@ def known_activation(name: str, value: str) -> str:
 
 def known_norm(name: str, value: str) -> str:
     """A name from the table of norms."""
-    _refuse_unless(value in tuple(NORMS), name, value, tuple(NORMS))
+    _refuse_unless(isinstance(value, str) and value in NORMS, name, value, tuple(NORMS))
     return value
 
 
 def in_place(name: str, value: Literal["pre", "post", "both"]) -> Literal["pre", "post", "both"]:
     """Where norms stand."""
     places = ("pre", "post", "both")
-    _refuse_unless(value in places, name, value, places)
+    _refuse_unless(isinstance(value, str) and value in places, name, value, places)
     return value
 
 
 def _refuse_unless(known: bool, name: str, value: object, choices: tuple[str, ...]) -> None:
     if not known:
-        raise SpecError(f"{name}={value!r} is unknown; choose one of {', '.join(choices)}.")
+        raise SpecError(f"{name}{short(value)} is unknown; choose one of {', '.join(choices)}.")
 
 
 def pairs(name: str, value: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

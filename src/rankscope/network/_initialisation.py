@@ -28,7 +28,7 @@ class Init:
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(InitKind):
+        if not isinstance(self.kind, str) or self.kind not in get_args(InitKind):
             raise SpecError(f"init={self.kind!r} is unknown; expected {_choices()}.")
         scale = number("init scale", self.scale, least=0, error=SpecError)
         object.__setattr__(self, "scale", scale)  # 1 and 1.0 are one spec

@@ -9,7 +9,7 @@ from torch.nn.utils import skip_init
 
 from rankscope.arguments import Count, Range, checked
 from rankscope.checks import real, whole_numbers
-from rankscope.errors import ShapeError
+from rankscope.errors import InputError, ShapeError
 from rankscope.network import Network, Spec
 from rankscope.shapes import Hidden
 from rankscope.streams import stream
@@ -76,6 +76,8 @@ class SequenceModel(nn.Module):
         def draw(name: str, *shape: int) -> Tensor:
             return torch.randn(shape, generator=stream(seed, "model", name), dtype=torch.float32)
 
+        if not symbols and not coordinates:
+            raise InputError("say how many symbols there are, or coordinates of a point.")
         encoder: Encoder
         if symbols:
             encoder = TokenEmbedding(draw("symbols", symbols, spec.width))

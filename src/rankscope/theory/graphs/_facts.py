@@ -135,6 +135,8 @@ def graph_facts(mask: "str | Mask | Tensor | Any", tokens: int | None = None) ->
     if hasattr(mask, "tocsr"):
         return _digraph_facts(_digraph_from_sparse(mask, tokens))
     if isinstance(mask, np.ndarray):
+        if mask.dtype != bool:
+            raise KindError(f"mask has dtype {mask.dtype}, expected bool: mask.astype(bool).")
         mask = torch.from_numpy(mask)
     if isinstance(mask, Tensor):
         matrix = check_matrix(mask)

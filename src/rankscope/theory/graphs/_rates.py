@@ -49,6 +49,8 @@ def a_priori_log_decay(epsilon: Tensor | float, radius: float) -> Tensor:
 
     After t layers the bound is ``exp(−t e^x)`` with x the value returned.
     """
+    if isinstance(epsilon, Tensor) and epsilon.is_complex():
+        raise KindError(f"epsilon has dtype {epsilon.dtype}, expected real numbers.")
     eps = torch.as_tensor(epsilon, dtype=torch.float64)
     if not bool(((eps >= 0) & (eps <= 1)).all()):
         raise InputError(f"epsilon is {epsilon}; a smallest weight lies between 0 and 1.")
