@@ -8,6 +8,7 @@ import builtins
 import collections.abc as abc
 import math
 import os
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable
@@ -152,36 +153,38 @@ def _instance(kind: type) -> Check:
 
 def _tensor(kind: type) -> Check:
     """A tensor whose entries lie in memory one by one, so that every operation knows it."""
+    strided = sys.modules["torch"].strided
+    other = Wrong(
+        "a plain tensor that holds its values (.to_dense(), .dequantize())",
+        "is a nested, sparse, quantised or meta tensor",
+    )
 
-    def check(value: object) -> Wrong | None:
+    def check(value: Any) -> Wrong | None:
         if not isinstance(value, kind):
             return Wrong("a torch.Tensor")
         x: Any = value
-        if x.is_nested or x.is_quantized or x.is_meta or not _strided(x):
-            what = "is a nested, sparse, quantised or meta tensor"
-            return Wrong("a plain tensor that holds its values (.to_dense(), .dequantize())", what)
+        if x.layout is not strided or x.is_meta or x.is_quantized or x.is_nested:
+            return other
         return None
 
     return check
 
 
-def _strided(value: Any) -> bool:
-    return str(value.layout) == "torch.strided"
-
-
 def _array(annotation: Any) -> Check:
     """A jaxtyping alias: the array's type and the kind of its numbers; shapes are not looked at."""
-    plain, dtypes = _instance(annotation.array_type), annotation.dtypes
-    known = set(dtypes) if isinstance(dtypes, list | tuple) else None
+    plain, known = _instance(annotation.array_type), annotation.dtypes
+    every = not isinstance(known, list | tuple)
+    right: dict[object, bool] = {}
 
     def check(value: Any) -> Wrong | None:
         wrong = plain(value)
-        if wrong is not None:
+        if wrong is not None or every:
             return wrong
-        dtype = str(value.dtype).rpartition(".")[2]
-        if known is None or dtype in known:
+        if value.dtype not in right:
+            right[value.dtype] = str(value.dtype).rpartition(".")[2] in known
+        if right[value.dtype]:
             return None
-        return Wrong(f"{annotation.dtype.__name__.lower()} numbers", f"has dtype {dtype}")
+        return Wrong(f"{annotation.dtype.__name__.lower()} numbers", f"has dtype {value.dtype}")
 
     return check
 

@@ -70,7 +70,7 @@ def _module_names(kind: type, field: str) -> dict[str, Any]:
 
 def _check_methods(owner: type) -> None:
     for name, member in list(vars(owner).items()):
-        if name.startswith("_") and name not in ("__init__", "__call__"):
+        if name.startswith("_") and name != "__init__":
             continue
         if isinstance(member, classmethod | staticmethod):
             inner = _guarded(member.__func__, owner)
@@ -121,6 +121,8 @@ class _Guard:
                 self._by_name[name] = _or_default(check, parameter.default)
                 if parameter.kind in _POSITIONAL:
                     self._by_place.append((name, self._by_name[name]))
+        self.iterates = any(isinstance(check, Items) for check in self._by_name.values())
+        """Whether some argument may be an iterator, whose items no one has seen."""
 
     def inspect(self, given: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Raise for the first argument that is not of its kind."""
@@ -131,11 +133,6 @@ class _Guard:
             check = self._by_name.get(name, self._more_by_name)
             if check is not None and (wrong := check(value)) is not None:
                 raise _error(self._label, name, value, wrong)
-
-    @property
-    def iterates(self) -> bool:
-        """Whether some argument may be an iterator, whose items no one has seen."""
-        return any(isinstance(check, Items) for check in self._by_name.values())
 
     def watch(
         self, given: tuple[Any, ...], named: dict[str, Any]

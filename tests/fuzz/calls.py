@@ -80,7 +80,6 @@ SPHERE = rs.Network.random(
     dtype=torch.float64,
 )
 BLOCK = NET.blocks[0]
-SEEN = network.Visibility.of(masks.Full(), 3, None, torch.device("cpu"))
 QUERY = torch.tensor([0, 1])
 PATH = rs.Path.of(0, None)
 TEXTS = ("one two three four", "a rose is a flower")
@@ -266,8 +265,6 @@ for one in (
     add(f"network.{type(one).__name__}.build", one.build, heads=2, head_width=2)
 add("network.Explicit", network.Explicit.of, matrix=torch.eye(2) > 0)
 add("network.Window", network.Window, before=1, after=1)
-add("network.Sphere", network.Sphere().forward, x=X)
-add("network.Scores", network.Scores().weights, logits=P, visibility=SEEN)
 add("network.Network.random", network.Network.random, spec=SPEC, seed=1, dtype=torch.float64)
 add("network.Network", network.Network, spec=rs.Spec(1, 2, 4), blocks=[BLOCK], seed=1, name="mine")
 add(

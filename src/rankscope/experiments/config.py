@@ -31,7 +31,7 @@ class Config:
         whole("seed", self.seed, least=0)
         for each in fields(self):
             if each.name != "seed":
-                _check_numbers(each.name, getattr(self, each.name), most=_MOST)
+                _check_numbers(each.name, getattr(self, each.name))
 
     def describe(self) -> dict[str, Any]:
         """Every field, in what JSON has."""
@@ -52,15 +52,15 @@ class Config:
         }
 
 
-def _check_numbers(name: str, value: object, *, most: int) -> None:
-    """Counts from one up, a million of them at most unless they stand in a list; finite numbers."""
+def _check_numbers(name: str, value: object, *, least: int = 1, most: int = _MOST) -> None:
+    """Finite numbers, and counts of one to a million; in a list they may be any not below zero."""
     if isinstance(value, float):
         number(name, value)
     elif isinstance(value, int) and not isinstance(value, bool):
-        whole(name, value, least=1, most=most)
+        whole(name, value, least=least, most=most)
     elif isinstance(value, list | tuple):
         for each in value:
-            _check_numbers(name, each, most=_MOST**2)
+            _check_numbers(name, each, least=0, most=_MOST**2)
 
 
 def plain(value: Any) -> Any:

@@ -12,10 +12,10 @@ from rankscope.network._visibility import Visibility
 from rankscope.shapes import Hidden
 
 
-@checked
 class Attention(nn.Module):
     """One layer of attention, with as many key and value heads as query heads or a divisor."""
 
+    @checked
     def __init__(
         self,
         *,
@@ -36,6 +36,7 @@ class Attention(nn.Module):
         self.heads, self.kv_heads, self.scale = heads, kv_heads, scale
         self.removed = removed
 
+    @checked
     def without_heads(self, removed: frozenset[int]) -> "Attention":
         """The same attention, on the same weights, with exactly these heads silent."""
         return Attention(

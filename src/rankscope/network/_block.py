@@ -56,13 +56,13 @@ class Step:
         return out
 
 
-@checked
 class Block(nn.Module):
     """One layer: its parts, which hold the weights, and the steps the spec makes of them.
 
     Several blocks may share parts; that is how a variant of a network shares its weights.
     """
 
+    @checked
     def __init__(
         self,
         spec: Spec,

@@ -9,10 +9,10 @@ from rankscope.network._visibility import Visibility
 from rankscope.shapes import Hidden
 
 
-@checked
 class MLP(nn.Module):
     """Each token on its own; ``gate`` makes it ``W₂ (φ(W_g h) ∘ W₁h)``."""
 
+    @checked
     def __init__(
         self, *, up: Projection, down: Projection, gate: Projection | None, activation: str
     ) -> None:

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.arguments import checked
-from rankscope.checks import real
 from rankscope.errors import SpecError, UnsupportedModelError
 from rankscope.shapes import Hidden
 
@@ -21,12 +20,10 @@ NormKind = str
 """A name from ``NORMS``."""
 
 
-@checked
 class Sphere(nn.Module):
     """``x / ‖x‖₂`` for each token, the simplified LayerNorm of Wu et al. 2024; zero stays zero."""
 
     def forward(self, x: Hidden) -> Hidden:
-        real(x, name="x", axes="(..., feature)", least=1)
         # Large and small tokens are brought to about 1 first, or their squares would not fit.
         size = x.detach().abs().amax(-1, keepdim=True)
         x = x / torch.where(size > 0, size, 1.0)

@@ -56,6 +56,7 @@ class Tokenizer:
         first = len(_SPECIAL) + 256
         return {word: first + index for index, word in enumerate(self.words)}
 
+    @checked
     def __call__(self, text: str, *, length: int | None = None) -> list[int]:
         """Ids of a text between CLS and SEP, cut so that at most ``length`` of them remain."""
         ids: list[int] = []

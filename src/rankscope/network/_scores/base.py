@@ -16,7 +16,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from rankscope.arguments import Count, checked
-from rankscope.checks import real
 from rankscope.errors import SpecError
 from rankscope.network._visibility import Visibility
 
@@ -26,7 +25,6 @@ Bias = Float[Tensor, "#batch #head #query key"]
 Pairs = Float[Tensor, "batch head query key"]
 
 
-@checked
 class Scores(nn.Module):
     """The plain dot product; other scores override one method or more.
 
@@ -53,7 +51,6 @@ class Scores(nn.Module):
 
     def weights(self, logits: Pairs, visibility: Visibility) -> Pairs:
         """The attention matrices: rows that sum to one, zero where a token may not look."""
-        real(logits, name="logits", axes="(batch, head, query, key)", least=1)
         return hide(logits, visibility).softmax(-1)
 
 
