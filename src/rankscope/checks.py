@@ -65,6 +65,14 @@ def flag(name: str, value: object) -> bool:
     return value
 
 
+def real_dtype(name: str, value: torch.dtype) -> torch.dtype:
+    """A number format that networks can run in, or an error that names it."""
+    if value not in _REALS:
+        known = ", ".join(str(each) for each in _REALS)
+        raise KindError(f"{name}={value} is none of {known}.")
+    return value
+
+
 def usable_device(name: str, value: str | torch.device | None) -> torch.device | None:
     """A device that tensors can be put on here, or an error that names it; None stays None."""
     try:

@@ -53,14 +53,14 @@ class Config:
 
 
 def _check_numbers(name: str, value: object, *, least: int = 1, most: int = _MOST) -> None:
-    """Finite numbers, and counts of one to a million; in a list they may be any not below zero."""
+    """Finite numbers, and counts of one to a million; in a list zero and thousands of millions, too."""
     if isinstance(value, float):
         number(name, value)
     elif isinstance(value, int) and not isinstance(value, bool):
         whole(name, value, least=least, most=most)
     elif isinstance(value, list | tuple):
         for each in value:
-            _check_numbers(name, each, least=0, most=_MOST**2)
+            _check_numbers(name, each, least=0, most=1000 * _MOST)
 
 
 def plain(value: Any) -> Any:

@@ -7,7 +7,7 @@ import altair as alt
 import polars as pl
 
 from rankscope import metric_catalogue
-from rankscope.arguments import checked
+from rankscope.arguments import Finite, checked
 from rankscope.errors import InputError
 from rankscope.figures import _theme as theme
 from rankscope.figures._axes import Horizontal
@@ -73,8 +73,8 @@ def by_depth(
     *,
     metric: str = "log10_relative_residual",
     log_depth: bool = False,
-    lowest: float | None = None,
-    highest: float | None = None,
+    lowest: Finite | None = None,
+    highest: Finite | None = None,
     roles: Roles | None = None,
     title: str | None = None,
 ) -> alt.ConcatChart:

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from rankscope.arguments import checked
+from rankscope.arguments import checked, short
 from rankscope.checks import number
 from rankscope.errors import SpecError
 
@@ -29,7 +29,7 @@ class Init:
 
     def __post_init__(self) -> None:
         if not isinstance(self.kind, str) or self.kind not in get_args(InitKind):
-            raise SpecError(f"init={self.kind!r} is unknown; expected {_choices()}.")
+            raise SpecError(f"init{short(self.kind)} is unknown; expected {_choices()}.")
         scale = number("init scale", self.scale, least=0, error=SpecError)
         object.__setattr__(self, "scale", scale)  # 1 and 1.0 are one spec
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.arguments import checked
-from rankscope.checks import valid_mask, whole
+from rankscope.checks import real_dtype, valid_mask, whole
 from rankscope.display import card, cut, paragraph
 from rankscope.errors import KindError, ShapeError, SpecError
 from rankscope.masks import Mask, as_mask
@@ -58,6 +58,7 @@ class Network(nn.Module):
     @classmethod
     def random(cls, spec: Spec, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> Self:
         """A network with weights drawn as ``spec.init`` says; touches no global random state."""
+        real_dtype("dtype", dtype)
         whole = replace(spec, mlp_identity=False, removed_heads=())
         network = cls(whole, _construct.random_blocks(whole, seed, dtype), seed=seed)
         return network if spec == whole else network._variant(spec)

@@ -9,6 +9,7 @@ from torch.nn.functional import layer_norm
 from torch.nn.utils.rnn import pad_sequence
 
 from rankscope.arguments import Count, checked
+from rankscope.checks import real_dtype
 from rankscope.errors import InputError
 from rankscope.streams import stream
 from rankscope.text.tokenizer import Tokenizer
@@ -39,6 +40,7 @@ def embed(
     terms, so pure attention on this input collapses doubly exponentially (docs/theory.md,
     section 5).
     """
+    real_dtype("dtype", dtype)
     if not texts:
         raise InputError("embed takes a list of one or more texts.")
     tokenizer = Tokenizer.bundled()
