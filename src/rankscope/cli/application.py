@@ -6,10 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from rankscope.cli.interruption import prompt_interruption
 from rankscope.cli.printing import print_error
 from rankscope.errors import RankscopeError
-from rankscope.start import INTERRUPTED
+from rankscope.interruption import INTERRUPTED, prompt_interruption
 from rankscope.version import __version__
 
 # Typer carries its own copy of Click in some versions and imports Click in others; the base of its

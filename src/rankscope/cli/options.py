@@ -52,6 +52,13 @@ class ModelOptions(Options):
     pickled: Annotated[
         bool, _option("Also read pickle files (weights only).", "--pickled", panel="Model")
     ] = False
+    tokenizer: Annotated[
+        str | None, _option("A folder or Hub id with another tokeniser.", panel="Model")
+    ] = None
+    ids: Annotated[
+        Path | None,
+        _option("Token ids instead of text: a line of numbers per sample.", panel="Model"),
+    ] = None
 
 
 @dataclass(frozen=True)

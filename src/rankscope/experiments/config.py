@@ -53,7 +53,7 @@ class Config:
 
 
 def _check_numbers(name: str, value: object, *, least: int = 1, most: int = _MOST) -> None:
-    """Finite numbers, and counts of one to a million; in a list zero and thousands of millions, too."""
+    """Finite numbers; counts of one to a million, in lists of zero to a thousand million."""
     if isinstance(value, float):
         number(name, value)
     elif isinstance(value, int) and not isinstance(value, bool):

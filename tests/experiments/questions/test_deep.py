@@ -80,3 +80,13 @@ def test_a_doubt_in_any_batch_is_told() -> None:
     found, _ = steps_of(run, Config(Subject(network, torch.cat((calm, stark)), batch_size=1)))
     notes = [sentence for sentence in found.sentences if sentence.startswith("Note on ")]
     assert len(notes) == len(found.provenance["notes"]) == 1
+
+
+def test_samples_that_follow_other_laws_are_not_averaged_away(tokens) -> None:
+    network = Network.random(PURE, seed=3, dtype=torch.float64)
+    x = tokens(3, 5, 8)
+    alike, _ = steps_of(run, Config(Subject(network, x)))
+    assert "disagree" not in alike.sentences[0]
+    x[1] *= 1e6  # attention of one query to one key, and residuals that grow
+    found, _ = steps_of(run, Config(Subject(network, x)))
+    assert "the samples disagree: 2 of 3 doubly exponential" in found.sentences[0]

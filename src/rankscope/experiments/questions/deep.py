@@ -13,7 +13,7 @@ from torch import Tensor
 from rankscope import tables
 from rankscope.experiments import estimates, kit
 from rankscope.experiments.depths import FLOORS, FORMATS, RELATIVE, SCALED, doubts
-from rankscope.experiments.laws import law, medians
+from rankscope.experiments.laws import disagreement, law, medians
 from rankscope.metrics import Center, Norm, residual
 from rankscope.numerals import power_of_ten
 from rankscope.tracing import Trace
@@ -57,7 +57,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         title=subject.name,
         question="How small does the residual get, and is it the network or the number format "
         "that stops it?",
-        sentences=_sentences(tables.summary(table)),
+        sentences=_sentences(tables.summary(table), disagreement(table, RELATIVE, variant=SCALED)),
         table=table,
         notes=doubts({subject.name: traces[SCALED]}),
         drawings=(
@@ -113,8 +113,8 @@ def _log10_largest(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:
     return x.abs().flatten(1).amax(1).log10()
 
 
-def _sentences(summary: pl.DataFrame) -> tuple[str, ...]:
-    """What the medians over the samples show."""
+def _sentences(summary: pl.DataFrame, apart: str) -> tuple[str, ...]:
+    """What the medians over the samples show, or how the samples differ (``apart``)."""
     true = medians(summary, RELATIVE, variant=SCALED)
     partings = [
         _parting(
@@ -127,7 +127,7 @@ def _sentences(summary: pl.DataFrame) -> tuple[str, ...]:
     ]
     return (
         f"After {len(true) - 1} layers the relative residual is {power_of_ten(true[-1])} "
-        f"(median over the samples); {law(true)}.",
+        f"(median over the samples); {apart or law(true)}.",
         *partings,
     )
 

@@ -81,7 +81,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         question="Which mask keeps the tokens apart for how long, and what is left in the end?",
         sentences=(
             *_comparison(found, tables.summary(table)),
-            *(f"{one.name}: {one.facts}; {one.law}." for one in found),
+            *(f"{one.name}: {one.facts}; {one.law_in_words}." for one in found),
             *_coverage(deep),
             *filter(None, [left_out(found[0].facts.tokens)]),
         ),

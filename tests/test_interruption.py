@@ -12,7 +12,7 @@ from rankscope.files import discard_unfinished, whole_file
 
 BUSY = """
 import numpy as np
-from rankscope.cli.interruption import prompt_interruption
+from rankscope.interruption import prompt_interruption
 from rankscope.files import whole_file
 large = np.random.default_rng(0).standard_normal((4000, 4000))
 with whole_file("kept.txt") as unfinished:
