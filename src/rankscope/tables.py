@@ -47,13 +47,13 @@ def frame(columns: Mapping[str, Sequence[Any]]) -> pl.DataFrame:
             f"a table has the columns metric, value and any of {', '.join(COLUMNS)}; "
             f"got {', '.join(columns)}."
         )
-    return pl.DataFrame(
-        {
-            name: pl.Series(columns[name], dtype=kind)
-            for name, kind in COLUMNS.items()
-            if name in columns
-        }
-    )
+    present = [name for name in COLUMNS if name in columns]
+    try:
+        return pl.DataFrame(
+            {name: pl.Series(columns[name], dtype=COLUMNS[name]) for name in present}
+        )
+    except (*_UNREADABLE, TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"these are no columns of a table: {error}") from None
 
 
 @checked

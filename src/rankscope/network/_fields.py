@@ -99,7 +99,7 @@ def pairs(name: str, value: Iterable[tuple[int, int]]) -> tuple[tuple[int, int],
         found = {(operator.index(layer), operator.index(head)) for layer, head in value}
     except (TypeError, ValueError):
         raise KindError(
-            f"{name}={value!r} are no (layer, head) pairs; write [(0, 3), (1, 7)]."
+            f"{name}{short(value)} are no (layer, head) pairs; write [(0, 3), (1, 7)]."
         ) from None
     return tuple(sorted(found))
 
@@ -125,7 +125,7 @@ def score_kind(name: str, value: ScoreKind | Literal["dot"]) -> ScoreKind | Lite
     if isinstance(value, type):
         raise SpecError(f"{name}={value.__name__} is a class; write {value.__name__}().")
     if not isinstance(value, ScoreKind) and not (isinstance(value, str) and value == "dot"):
-        raise SpecError(f"{name}={value!r} is neither 'dot' nor a description with .build().")
+        raise SpecError(f"{name}{short(value)} is neither 'dot' nor a description with .build().")
     return value
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 from torch import Tensor
 
-from rankscope.arguments import checked
+from rankscope.arguments import checked, short
 from rankscope.checks import flag
 from rankscope.display import card, paragraph
 from rankscope.errors import SpecError
@@ -107,8 +107,8 @@ class Spec:
         twice = {"mlp_ratio", "norm", "skip", "attention_skip", "mlp_skip"} & more.keys()
         if twice:
             raise SpecError(
-                f"pure attention has no MLP, norm or skip, but {min(twice)}={more[min(twice)]!r} "
-                f"was given; write Spec({layers}, {heads}, {width}, ...) instead."
+                f"pure attention has no MLP, norm or skip, but {min(twice)}"
+                f"{short(more[min(twice)])} was given; write Spec({layers}, {heads}, {width}, ...) instead."
             )
         return cls(layers, heads, width, mlp_ratio=0.0, norm="none", skip=False, **more)
 
