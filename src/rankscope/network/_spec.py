@@ -108,7 +108,8 @@ class Spec:
         if twice:
             raise SpecError(
                 f"pure attention has no MLP, norm or skip, but {min(twice)}"
-                f"{short(more[min(twice)])} was given; write Spec({layers}, {heads}, {width}, ...) instead."
+                f"{short(more[min(twice)])} was given; write Spec({layers}, {heads}, {width}, ...) "
+                "instead."
             )
         return cls(layers, heads, width, mlp_ratio=0.0, norm="none", skip=False, **more)
 
