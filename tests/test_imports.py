@@ -28,6 +28,7 @@ LOWEST = {
     "streams",
     "version",
     "versions",
+    "weights",
 }
 CORE = {
     "_kinds": {"errors"},
@@ -41,6 +42,7 @@ CORE = {
     "numerals": set(),
     "shapes": set(),
     "streams": {"errors"},
+    "weights": set(),
     "batches": LOWEST | {"checks"},
     "checks": LOWEST,
     "metrics": LOWEST | {"checks"},

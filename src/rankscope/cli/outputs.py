@@ -126,6 +126,10 @@ def _folder(options: OutputOptions) -> Path:
     """Where files go; made before any work is done, so that no result is lost for want of it."""
     wanted = options.output or journal.FOLDER
     try:
+        str(wanted).encode()
+    except UnicodeEncodeError:
+        raise InputError(f"--output {str(wanted)!r} is no UTF-8; choose another name.") from None
+    try:
         wanted.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"--output {wanted} cannot be made a folder: {error.strerror}.") from error

@@ -186,7 +186,7 @@ def in_words(seconds: float) -> str:
     """A time as one says it.
 
     >>> in_words(8), in_words(100), in_words(5000), in_words(1e6)
-    ('8 seconds', '2 minutes', '80 minutes', '12 days')
+    ('8 seconds', '2 minutes', '83 minutes', '12 days')
     """
     if seconds < 60:
         return plural(max(1, round(seconds)), "second")

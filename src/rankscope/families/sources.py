@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
@@ -22,6 +23,8 @@ from rankscope.streams import global_stream
 
 Source = tuple[nn.Module, Any, Any]
 """A model, its tokeniser or None, its image processor or None."""
+_LONG = 300
+"""Characters of a loader's own complaint that are passed on."""
 
 
 def initialise(name: str, seed: int, options: dict[str, Any], tokenizer_name: str = "") -> Source:
@@ -35,8 +38,9 @@ def initialise(name: str, seed: int, options: dict[str, Any], tokenizer_name: st
         tokenizer = _tokenizer(name, options)
     if tokenizer_name:
         tokenizer = another_tokenizer(tokenizer_name)
-    with global_stream(seed, "original"), _quiet():
-        model = AutoModel.from_config(config, trust_remote_code=options["trust_remote_code"])
+    trusted = options["trust_remote_code"]
+    with global_stream(seed, "original"):
+        model = _attempt(name, lambda: AutoModel.from_config(config, trust_remote_code=trusted))
     return model.eval(), tokenizer, None
 
 
@@ -125,7 +129,7 @@ def _hub_is_reachable() -> bool:
     return True
 
 
-def _attempt(name: str, action: Callable[[], Any], *, pickled: bool = False) -> Any:
+def _attempt(name: str, action: Callable[[], Any], *, pickled: bool | None = None) -> Any:
     """Run one of transformers' loaders; its failures become one sentence."""
     try:
         with _quiet():
@@ -133,19 +137,24 @@ def _attempt(name: str, action: Callable[[], Any], *, pickled: bool = False) -> 
     except SourceError:
         raise
     except Exception as error:  # whatever a foreign folder makes the loaders raise
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise SourceError(
-            f"{name} could not be loaded: {first}. {_advice(name, pickled)}"
-        ) from error
+        reason = shorten(f"{type(error).__name__}: {error}", _LONG, placeholder=" …").rstrip(".")
+        advice = _advice(name, pickled=pickled)
+        raise SourceError(f"{name} could not be loaded ({reason}).{advice}") from error
 
 
-def _advice(name: str, pickled: bool) -> str:
-    if Path(name).is_dir() and pickled:
-        return "A pickle file may hold weights and nothing else; save the model as safetensors."
-    if Path(name).is_dir():
-        return "Weights must be safetensors; pickle files need pickled=True (--pickled)."
-    known = f" {name!r} is built in: init=True (--at-init) needs no weights." * (name in BUILTIN)
-    return f"Give a folder, or a Hub id that is cached or while the Hub can be reached.{known}"
+def _advice(name: str, *, pickled: bool | None) -> str:
+    """What may help, as far as one can see; without ``pickled``, it is not about weights."""
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        known = f" {name!r} is built in: init=True (--at-init) needs no weights." * (
+            name in BUILTIN
+        )
+        return f" Give a folder, or a Hub id that is cached or while the Hub can be reached.{known}"
+    if pickled is None or any(folder.glob("*.safetensors")):
+        return ""
+    if pickled:
+        return " A pickle file may hold weights and nothing else; save the model as safetensors."
+    return " Weights must be safetensors; pickle files need pickled=True (--pickled)."
 
 
 def another_tokenizer(name: str) -> Any:

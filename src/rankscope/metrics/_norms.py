@@ -37,13 +37,11 @@ def matrix_norm(m: Float[Tensor, "*batch row column"], norm: Norm) -> PerSample:
 
 
 def _spectral(m: Float[Tensor, "*batch row column"]) -> PerSample:
-    """The largest singular value; infinite or NaN where an entry is, as the other norms are."""
+    """The largest singular value; infinite where an entry is, which no decomposition takes."""
     size, scale = unit_scale(m)
-    broken = ~torch.isfinite(size).flatten(-2).all(-1)
-    if not bool(broken.any()):
-        return scale * svdvals(size)[..., 0]
-    whole = torch.where(broken[..., None, None], 0.0, size)
-    return torch.where(broken, m.abs().flatten(-2).sum(-1), scale * svdvals(whole)[..., 0])
+    fits = torch.isfinite(size).flatten(-2).all(-1)
+    size = torch.where(fits[..., None, None], size, size.new_zeros(()))
+    return torch.where(fits, scale * svdvals(size)[..., 0], torch.inf)
 
 
 def _frobenius(m: Float[Tensor, "*batch row column"]) -> PerSample:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rankscope.arguments import checked
 from rankscope.network import Network
-from rankscope.paths._frozen import FrozenAttention, FrozenStep, Streams, frozen_steps
+from rankscope.paths._frozen import FrozenAttention, FrozenStep, Streams, check_layer, frozen_steps
 from rankscope.paths._path import Path, check_all
 from rankscope.shapes import Hidden
 
@@ -38,6 +38,7 @@ def path_outputs(
         for step in frozen_steps(network, x, token_mask):
             choices = [path.choices[step.layer - 1] for path in paths]
             streams = _follow_choices(step, streams.to(step.state.device), choices)
+            check_layer(network, step.layer, streams, token_mask)
     return streams
 
 

@@ -138,8 +138,6 @@ def _exactness(paths: int, error: float, *, complete: bool) -> str:
     many = f"{paths:,}" if paths < 10**15 else power_of_ten(math.log10(paths))
     if not complete:
         return f"There are {many} paths; the longest were left out."
-    if math.isnan(error):
-        return f"There are {many} paths; some layer overflowed, so their sum cannot be checked."
     return (
         f"All {many} attention paths were added up; with the biases they rebuild every layer "
         f"to {short(error, digits=1)} (relative)."
