@@ -22,7 +22,7 @@ EXEMPT = {
 }
 PARTS = {f"network.{name}" for name in ("Attention", "Block", "MLP", "Scores", "Sphere")}
 """Parts of a network, which checks its input once for all: of these, constructors alone."""
-LATER = ("rankscope.deep", "rankscope.tracing")
+LATER = ("rankscope.deep",)
 MODULES = ("metric_catalogue", "records", "results", "tables")
 
 
