@@ -141,7 +141,7 @@ def check_of(annotation: Any, owner: type | None = None) -> Check | None:
 def _instance(kind: type) -> Check:
     if kind.__name__ == "Tensor":
         return _tensor(kind)
-    wrong = Wrong(f"a {kind.__name__}")
+    wrong = Wrong("a torch.nn.Module" if kind.__name__ == "Module" else f"a {kind.__name__}")
     try:
         isinstance(None, kind)
     except TypeError:  # a protocol that is there for type checkers alone

@@ -56,7 +56,7 @@ MEASURES: dict[str, Measure] = {
 """Those of the catalogue that a trace computes."""
 DEFAULT_METRICS = ("relative_residual", "residual", "dispersion", "mean_cosine")
 
-Metrics = Sequence[str] | Mapping[str, Callable[..., Tensor]]
+Metrics = str | Sequence[str] | Mapping[str, Callable[..., Tensor]]
 
 
 @checked
