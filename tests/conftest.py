@@ -34,6 +34,8 @@ _checker = ModuleType("rankscope_axes_checker")
 _checker.check = _check_axes
 sys.modules[_checker.__name__] = _checker
 assert not any(name.split(".")[0] == "rankscope" for name in sys.modules), "too late to hook in"
+import rankscope.arguments  # noqa: E402, F401  # checks kinds in every call: not to be slowed down
+
 install_import_hook("rankscope", "rankscope_axes_checker.check")
 
 import pytest  # noqa: E402

@@ -17,6 +17,8 @@ SOURCE = Path(importlib.util.find_spec("rankscope").origin).parent
 
 # For each room of the core, the rooms it may import; whatever else is ours is above it.
 LOWEST = {
+    "_kinds",
+    "arguments",
     "display",
     "errors",
     "fingerprints",
@@ -29,12 +31,14 @@ LOWEST = {
     "weights",
 }
 CORE = {
+    "_kinds": {"errors"},
+    "arguments": {"_kinds"},
     "version": set(),
     "versions": {"version"},
     "display": {"numerals"},
     "errors": set(),
     "fingerprints": set(),
-    "metric_catalogue": set(),
+    "metric_catalogue": {"arguments"},
     "numerals": set(),
     "shapes": set(),
     "streams": {"errors"},

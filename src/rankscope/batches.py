@@ -33,6 +33,8 @@ def batches(
     [0, 2, 4]
     """
     whole("batch_size", size, least=1)
+    if not x.ndim:
+        raise ShapeError("x has no axis, expected (batch, token, feature).")
     if not len(x):
         raise InputError("there is no sample to run; x has no rows.")
     _check_rows(x, token_mask=token_mask, measured=measured)

@@ -1,14 +1,18 @@
 """What is asked of arguments before anything is computed, with errors that say which and where."""
 
-import math
+import sys
 
 import torch
 from torch import Tensor
 
+from rankscope.arguments import short
 from rankscope.errors import InputError, KindError, ShapeError
 from rankscope.shapes import TokenMask, Tokens
 
 _HALVES = (torch.float16, torch.bfloat16)
+_MOST_AXES = 32
+_WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_REALS = (*_HALVES, torch.float32, torch.float64)
 
 
 def whole(
@@ -26,13 +30,15 @@ def whole(
     3
     """
     if isinstance(value, bool) or not isinstance(value, int):
-        raise KindError(f"{name}={value!r} is a {type(value).__name__}, expected a whole number.")
+        raise KindError(
+            f"{name}{short(value)} is a {type(value).__name__}, expected a whole number."
+        )
     if (least is not None and value < least) or (most is not None and value > most):
         if least is None or most is None:
             bounds = f"{most} or less" if least is None else f"{least} or more"
         else:
             bounds = f"{least} to {most}"
-        raise error(f"{name}={value} is out of range; expected {bounds}.")
+        raise error(f"{name}{short(value)} is out of range; expected {bounds}.")
     return value
 
 
@@ -45,18 +51,38 @@ def number(
 ) -> float:
     """A finite real number, as a float, or an error that names it."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise KindError(f"{name}={value!r} is a {type(value).__name__}, expected a number.")
-    if not math.isfinite(value) or (least is not None and value < least):
+        raise KindError(f"{name}{short(value)} is a {type(value).__name__}, expected a number.")
+    if abs(value) > sys.float_info.max or value != value or (least is not None and value < least):
         enough = "" if least is None else f" >= {least:g}"
-        raise error(f"{name}={value} is out of range; expected a finite number{enough}.")
+        raise error(f"{name}{short(value)} is out of range; expected a finite number{enough}.")
     return float(value) + 0.0  # -0.0 and 0.0 are one number
 
 
 def flag(name: str, value: object) -> bool:
     """True or False, or an error that names it; 0 and 1 are neither."""
     if not isinstance(value, bool):
-        raise KindError(f"{name}={value!r} is a {type(value).__name__}, expected a bool.")
+        raise KindError(f"{name}{short(value)} is a {type(value).__name__}, expected a bool.")
     return value
+
+
+def real_dtype(name: str, value: torch.dtype) -> torch.dtype:
+    """A number format that networks can run in, or an error that names it."""
+    if value not in _REALS:
+        known = ", ".join(str(each) for each in _REALS)
+        raise KindError(f"{name}={value} is none of {known}.")
+    return value
+
+
+def usable_device(name: str, value: str | torch.device | None) -> torch.device | None:
+    """A device that tensors can be put on here, or an error that names it; None stays None."""
+    try:
+        found = torch.empty(0, device=value).device
+    except (RuntimeError, AssertionError) as error:  # torch asserts where CUDA was left out
+        first = str(error).splitlines()[0]
+        raise InputError(f"{name}={str(value)!a} is not to be had here: {first}") from None
+    if found.type == "meta":
+        raise InputError(f"{name}={str(value)!r} holds no numbers; use a device that does.")
+    return None if value is None else found
 
 
 def measurable(x: Tensor, token_mask: Tensor | None) -> tuple[Tokens, TokenMask | None]:
@@ -108,14 +134,25 @@ def real(x: Tensor, *, name: str, axes: str, least: int) -> Tensor:
             f"{name} is a {type(x).__name__}, expected a torch.Tensor {axes}; "
             f"wrap it: torch.as_tensor({name}, dtype=torch.float64)."
         )
-    if not x.is_floating_point():
+    if x.dtype not in _REALS:
         raise KindError(
-            f"{name} has dtype {x.dtype}, expected a real floating dtype; "
+            f"{name} has dtype {x.dtype}, expected a real floating dtype of 16 bits or more; "
             f"token ids are not hidden states, and numbers can be cast: {name}.double()."
         )
-    if x.ndim < least or 0 in x.shape[-least:]:
+    if not least <= x.ndim <= _MOST_AXES or 0 in x.shape[-least:]:
         raise ShapeError(f"{name} has shape {tuple(x.shape)}, expected {axes} with no empty axis.")
     return x.float() if x.dtype in _HALVES else x
+
+
+def whole_numbers(name: str, x: Tensor, *, least: int, most: int) -> Tensor:
+    """Check that ``x`` is a tensor of whole numbers in a range."""
+    if x.dtype not in _WHOLE:
+        raise KindError(f"{name} has dtype {x.dtype}, expected whole numbers: {name}.long().")
+    if x.numel() and not least <= int(x.min()) <= int(x.max()) <= most:
+        raise InputError(
+            f"{name} holds {int(x.min())} to {int(x.max())}; expected {least} to {most}."
+        )
+    return x
 
 
 def finite(x: Tensor, *, name: str) -> None:

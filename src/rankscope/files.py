@@ -24,6 +24,8 @@ def whole_file(path: str | Path) -> Iterator[Path]:
     meet; the last one's stays.
     """
     path = Path(path)
+    if not path.name:
+        raise InputError(f"{str(path)!r} names no file to write; give it a name.")
     own = f"{os.getpid()}-{threading.get_ident() % 10**6}"
     unfinished = path.with_name(f".{path.stem}-{own}{path.suffix}")
     _UNFINISHED.add(unfinished)

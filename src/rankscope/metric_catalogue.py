@@ -10,6 +10,8 @@ every token, P an attention matrix, and r and r′ the residual before and after
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from rankscope.arguments import checked
+
 Scale = Literal["log", "linear", "exponent"]
 Collapse = Literal["down", "up", ""]
 Of = Literal["deviation", "hidden", "spectrum", "attention", ""]
@@ -17,6 +19,7 @@ Of = Literal["deviation", "hidden", "spectrum", "attention", ""]
 _LOGARITHM: Final = "log10_"
 
 
+@checked
 @dataclass(frozen=True)
 class Metric:
     """One metric: what it is called, what it means, how it is drawn, how a trace computes it.
@@ -46,6 +49,7 @@ class Metric:
     compute: str = ""
 
 
+@checked
 def metric(name: str) -> Metric:
     """The entry of a metric.
 

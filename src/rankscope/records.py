@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rankscope import tables
+from rankscope.arguments import checked
 from rankscope.errors import InputError
 from rankscope.results import Drawing, Finding, Judgement, Result
 
@@ -20,6 +21,7 @@ _ELSEWHERE: Final = ("table", "provenance")
 """Fields that a table's file holds anyway."""
 
 
+@checked
 def write(result: Result, path: str | Path) -> Path:
     """Write a whole result; equal results make equal files."""
     kept = {
@@ -31,6 +33,7 @@ def write(result: Result, path: str | Path) -> Path:
     return tables.write(result.table, path, result.provenance, {_KEY: written})
 
 
+@checked
 def read(path: str | Path) -> Result:
     """A result as written by ``write``.
 

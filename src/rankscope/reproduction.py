@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rankscope import journal, records, report
+from rankscope.arguments import checked
 from rankscope.errors import InputError, RankscopeError
 from rankscope.experiments.catalogue import Entry, Scale, entries, entry
 from rankscope.experiments.progress import OnStep, silent
@@ -22,6 +23,7 @@ Begin = Callable[[str], OnStep]
 """Called with what begins; gives the callback for its progress."""
 
 
+@checked
 @dataclass(frozen=True)
 class Outcome:
     """What became of one claim: its result and files, or why it could not be run."""
@@ -34,6 +36,7 @@ class Outcome:
     """Whether the result was read and not computed."""
 
 
+@checked
 def reproduce(
     ids: Sequence[str] = (),
     folder: str | Path = journal.FOLDER,
@@ -51,8 +54,6 @@ def reproduce(
     ``options`` are fields of the claims' configurations, such as a seed; a claim that has no such
     field runs without it. A claim that fails to run is reported, and the others go on.
     """
-    if isinstance(ids, str):
-        raise InputError(f"ids is a list of claims, got {ids!r}; say [{ids!r}].")
     chosen = [entry(id_, "claim") for id_ in ids] or list(entries("claim").values())
     known = {each: _fields(each) for each in chosen}
     named = ", ".join(each.id for each in chosen)
@@ -72,6 +73,7 @@ def _fields(claim: Entry) -> set[str]:
     return names if "seed" in claim.options else names - {"seed"}
 
 
+@checked
 def outcomes(
     chosen: Mapping[Entry, Mapping[str, Any]],
     folder: Path,
@@ -105,6 +107,7 @@ def _note_failure(folder: Path, run: journal.Run, error: Exception) -> None:
             (folder / f"{run.id.lower()}-failure.txt").write_text(where, encoding="utf-8")
 
 
+@checked
 def write_summary(folder: Path) -> Path:
     """The page about every run in a folder, anew."""
     return report.write_overview(entries("claim").values(), journal.runs(folder), folder / SUMMARY)

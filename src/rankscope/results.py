@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 import polars as pl
 
 from rankscope import tables
+from rankscope.arguments import checked
 from rankscope.errors import InputError
 from rankscope.fingerprints import stem
 
@@ -22,6 +23,7 @@ Role = Literal["measured", "bound", "floor"]
 """What a curve is: something measured, a bound on it, or where a number format ends."""
 
 
+@checked
 @dataclass(frozen=True)
 class Drawing:
     """One chart of a result: a figure by its name, and what it is given to draw.
@@ -41,6 +43,7 @@ class Drawing:
     """By the name of a curve; one that is not named is measured."""
 
 
+@checked
 @dataclass(frozen=True)
 class Judgement:
     """What the figures say about a statement on one domain.
@@ -74,6 +77,7 @@ class Judgement:
         return f"on {self.on}" if self.verdict == "depends" and self.on else self.on
 
 
+@checked
 @dataclass(frozen=True)
 class Finding:
     """What happened to one network: its fate in a word, the figures behind it, a sentence."""
@@ -87,6 +91,7 @@ class Finding:
     collapsed_at: int | None = None
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class Result:
     """A question, what was measured, and what it comes to in words.

@@ -12,7 +12,8 @@ from typing import Any
 
 import polars as pl
 
-from rankscope.errors import InputError
+from rankscope.arguments import checked
+from rankscope.errors import InputError, KindError
 from rankscope.files import whole_file
 
 COLUMNS: dict[str, type[pl.DataType]] = {
@@ -33,6 +34,7 @@ _PROVENANCE_KEY = "rankscope"
 _UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
 
 
+@checked
 def frame(columns: Mapping[str, Sequence[Any]]) -> pl.DataFrame:
     """A table from its columns, typed and in order.
 
@@ -45,31 +47,41 @@ def frame(columns: Mapping[str, Sequence[Any]]) -> pl.DataFrame:
             f"a table has the columns metric, value and any of {', '.join(COLUMNS)}; "
             f"got {', '.join(columns)}."
         )
-    return pl.DataFrame(
-        {
-            name: pl.Series(columns[name], dtype=kind)
-            for name, kind in COLUMNS.items()
-            if name in columns
-        }
-    )
+    present = [name for name in COLUMNS if name in columns]
+    try:
+        return pl.DataFrame(
+            {name: pl.Series(columns[name], dtype=COLUMNS[name]) for name in present}
+        )
+    except (*_UNREADABLE, TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"these are no columns of a table: {error}") from None
 
 
+@checked
 def from_rows(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> pl.DataFrame:
     """A table from its rows, each with a value, or None, for every one of ``names``.
 
     >>> from_rows(("layer", "metric", "value"), [(0, "rank", 4), (1, "rank", 2)])["value"].to_list()
     [4.0, 2.0]
     """
-    named = [dict(zip(names, row, strict=True)) for row in rows]
+    given = list(rows)
+    for index, row in enumerate(given):
+        if len(row) != len(names):
+            raise InputError(f"row {index} has {len(row)} values for {len(names)} names.")
+    named = [dict(zip(names, row, strict=True)) for row in given]
     return frame({name: [row[name] for row in named] for name in names})
 
 
+@checked
 def stack(tables: Iterable[pl.DataFrame]) -> pl.DataFrame:
     """Tables one below the other, their columns in order; null where one lacks a column."""
-    whole = pl.concat(tables, how="diagonal")
+    given = list(tables)
+    if not given:
+        raise InputError("there is no table to stack; give at least one.")
+    whole = pl.concat(given, how="diagonal")
     return whole.select([name for name in COLUMNS if name in whole.columns])
 
 
+@checked
 def joined(tables: Mapping[str, pl.DataFrame], *, column: str = "variant") -> pl.DataFrame:
     """Several tables as one, with a new column that says which each row comes from.
 
@@ -85,6 +97,7 @@ def joined(tables: Mapping[str, pl.DataFrame], *, column: str = "variant") -> pl
     return stack(table.with_columns(pl.lit(label).alias(column)) for label, table in tables.items())
 
 
+@checked
 def summary(table: pl.DataFrame) -> pl.DataFrame:
     """Over the samples: how many, their mean, their 10th, 50th and 90th percentile.
 
@@ -96,6 +109,10 @@ def summary(table: pl.DataFrame) -> pl.DataFrame:
     stay in the order they were run in. A percentile between minus infinity (the logarithm of zero)
     and a number is minus infinity. NaN among the samples makes all four NaN.
     """
+    if not {"metric", "value"} <= set(table.columns):
+        raise InputError(
+            f"a table has the columns metric and value; got {', '.join(table.columns) or 'none'}."
+        )
     keys = [name for name in table.columns if name not in ("sample", "head", "value")]
     value, head = pl.col("value"), pl.col("head")
     by_head = "head" in table.columns
@@ -125,6 +142,7 @@ def _percentile(part: float) -> pl.Expr:
     )
 
 
+@checked
 def write(
     table: pl.DataFrame,
     path: str | Path,
@@ -132,7 +150,10 @@ def write(
     more: Mapping[str, str] | None = None,
 ) -> Path:
     """Write a table as Parquet, with where it came from (and ``more``) in the file's metadata."""
-    noted = {_PROVENANCE_KEY: json.dumps(dict(provenance)), **(more or {})}
+    try:
+        noted = {_PROVENANCE_KEY: json.dumps(dict(provenance)), **(more or {})}
+    except (TypeError, ValueError) as error:
+        raise KindError(f"the provenance cannot be written as JSON: {error}") from None
     try:
         with whole_file(path) as unfinished:
             table.write_parquet(unfinished, metadata=noted)
@@ -141,6 +162,7 @@ def write(
     return Path(path)
 
 
+@checked
 def read(path: str | Path) -> tuple[pl.DataFrame, dict[str, Any]]:
     """A table and its provenance, as written by ``write``."""
     path = Path(path)
@@ -159,6 +181,7 @@ def read(path: str | Path) -> tuple[pl.DataFrame, dict[str, Any]]:
     return table, provenance
 
 
+@checked
 def metadata(path: str | Path) -> dict[str, str]:
     """What a Parquet file says beside its table, by key."""
     try:

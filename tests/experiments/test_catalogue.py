@@ -12,9 +12,9 @@ import torch
 
 from rankscope import tables
 from rankscope.errors import InputError
+from rankscope.experiments import Case, Reading
 from rankscope.experiments.catalogue import CATALOGUE, ENTRIES, entries, entry, run
 from rankscope.experiments.config import Config
-from rankscope.experiments.models import Case
 from rankscope.results import Judgement, Result
 
 NOTHING = tables.frame({"metric": [], "value": []})
@@ -104,7 +104,9 @@ def another(value: Any) -> Any:
     if isinstance(value, str):
         return f"{value}, too"
     if isinstance(value, tuple):
-        return (*value[:-1], another(value[-1])) if value else ("something",)
+        return (*value[:-1], another(value[-1])) if value else (Case("bert-base"),)
+    if isinstance(value, Reading):
+        return Reading("drop")
     assert is_dataclass(value), value
     first = fields(value)[0].name
     return replace(value, **{first: another(getattr(value, first))})

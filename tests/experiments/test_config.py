@@ -1,10 +1,12 @@
 """A run has the name of all it depends on."""
 
 import json
+import math
 from dataclasses import dataclass, replace
 
 import pytest
 
+from rankscope.errors import InputError, KindError
 from rankscope.experiments.config import Config, plain
 from rankscope.network import ALiBi, Sink
 
@@ -14,6 +16,12 @@ class Example(Config):
     layers: int = 3
     masks: tuple[str, ...] = ("full", "causal")
     texts: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Numbers(Example):
+    tolerance: float = 1e-6
+    sizes: tuple[int, ...] = (1, 2)
 
 
 def test_a_digest_is_that_of_the_content():
@@ -28,6 +36,27 @@ def test_a_digest_is_that_of_the_content():
         Example(texts=()).digest("X"),
     ]
     assert len({Example().digest("X"), *others}) == 7
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "words"),
+    [
+        ({"layers": 0}, InputError, "layers=0 is out of range; expected 1 to 1000000"),
+        ({"layers": 2**40}, InputError, "layers=1099511627776 is out of range"),
+        ({"layers": None}, KindError, "Numbers: layers=None is a NoneType"),
+        ({"seed": -1}, InputError, "seed=-1"),
+        ({"seed": 1.0}, KindError, "seed=1.0 is a float"),
+        ({"masks": "full"}, KindError, "masks='full' is a str, expected a sequence"),
+        ({"masks": ("full", 3)}, KindError, r"masks\[1\]=3 is a int"),
+        ({"tolerance": math.nan}, InputError, "tolerance=nan"),
+        ({"tolerance": "small"}, KindError, "tolerance='small' is a str"),
+        ({"sizes": (1, -1)}, InputError, "sizes=-1 is out of range"),
+        ({"texts": "abc"}, KindError, "texts='abc' is a str"),
+    ],
+)
+def test_what_makes_no_sense_in_a_configuration_is_refused_when_it_is_made(wrong, error, words):
+    with pytest.raises(error, match=words):
+        Numbers(**wrong)
 
 
 def test_a_version_has_its_own_digests(monkeypatch):

@@ -348,7 +348,7 @@ def test_roles_reach_the_chart():
     for channel, chosen in (("color", colours), ("strokeDash", dashes)):
         assert scale_of(spec, channel)["range"] == list(chosen(LABELS[:3], ROLES).values())
     assert scale_of(drawn(table, metric="log10_residual"), "color") != scale_of(spec, "color")
-    with pytest.raises(InputError, match="'measured' has the role 'truth'; choose measured, bound"):
+    with pytest.raises(InputError, match="'truth' is unknown, expected one of measured, bound"):
         by_depth(table, metric="log10_residual", roles={"measured": "truth"})
 
 

@@ -97,7 +97,7 @@ def test_moving_in_place_moves_every_part(lively, tokens):
         (torch.zeros(4, 8), ShapeError, r"got \(4, 8\); a single sequence needs a batch axis"),
         (torch.zeros(1, 4, 7), ShapeError, r"feature=8\), got \(1, 4, 7\)"),
         (torch.zeros(1, 1, 4, 8), ShapeError, r"\(1, 1, 4, 8\)"),
-        ([[0.0]], ShapeError, "got list"),
+        ([[0.0]], KindError, "x is a list"),
         (torch.zeros(1, 4, 8).double(), KindError, "torch.float64, the network torch.float32"),
         (torch.zeros(1, 4, 8).long(), KindError, "torch.int64"),
     ],

@@ -23,7 +23,7 @@ def test_a_list_of_choices_becomes_a_value() -> None:
 
 @pytest.mark.parametrize("choices", [("h0",), (1.0,), (True,), None, 3, "01"])
 def test_choices_of_the_wrong_kind(choices: tuple) -> None:
-    with pytest.raises(KindError, match=r"heads and None|a head on a path=.* whole number"):
+    with pytest.raises(KindError, match=r"choices.* expected a (sequence|whole number)"):
         Path(choices)
 
 

@@ -209,7 +209,7 @@ def test_a_tone_that_is_none_is_refused():
 
 
 def test_a_verdict_there_is_not_is_refused():
-    with pytest.raises(InputError, match="'maybe'; choose one of holds, fails, depends, not tried"):
+    with pytest.raises(InputError, match="'maybe' is unknown, expected one of holds, fails"):
         Judgement("maybe", "all")
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rankscope.errors import InputError
+from rankscope.errors import InputError, KindError
 from rankscope.text import Tokenizer, embed, passages
 
 
@@ -64,7 +64,7 @@ def test_position_enters_the_embedding() -> None:
     assert not torch.allclose(x[0, 1], x[0, 2])
 
 
-@pytest.mark.parametrize("texts", [[], "a bare string"])
-def test_embed_wants_a_list(texts) -> None:
-    with pytest.raises(InputError, match="list"):
+@pytest.mark.parametrize(("texts", "error"), [([], InputError), ("a bare string", KindError)])
+def test_embed_wants_a_list(texts, error) -> None:
+    with pytest.raises(error, match="list"):
         embed(texts, 8)

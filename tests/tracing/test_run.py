@@ -379,7 +379,7 @@ def test_a_mask_of_pairs_is_no_token_mask(tokens):
         ({"metrics": []}, InputError, "no metric"),
         ({"metrics": {}}, InputError, "no metric"),
         ({"token_mask": torch.ones(2, 4)}, KindError, "torch.bool"),
-        ({"token_mask": [[True] * 4] * 2}, KindError, "token_mask is list"),
+        ({"token_mask": [[True] * 4] * 2}, KindError, "token_mask is a list"),
         ({"token_mask": torch.ones(2, 3).bool()}, ShapeError, r"\(2, 3\)"),
         ({"token_mask": torch.zeros(2, 4).bool()}, InputError, "leaves no token"),
         ({"layout": "feature first"}, InputError, "layout"),
@@ -404,7 +404,7 @@ def test_inputs_that_nobody_takes_are_not_dropped(lively, tokens):
 
 @pytest.mark.parametrize("inputs", ["a text", 3, None], ids=repr)
 def test_wrong_inputs(inputs, lively):
-    with pytest.raises(KindError, match="inputs is a"):
+    with pytest.raises(KindError, match=r"inputs.* is a "):
         trace(lively(small()), inputs)
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rankscope.errors import InputError
+from rankscope.errors import KindError
 from rankscope.text import Tokenizer
 from rankscope.training import LanguageConfig, Recipe, small_language_model
 from rankscope.training import _language as language
@@ -41,7 +41,7 @@ def test_it_learns_and_reads_texts():
     assert torch.equal(x[0], expected)
     assert network(x, token_mask).shape == x.shape
     assert found.read(["one two three " * 9])[1].shape == (1, 12, 16)
-    with pytest.raises(InputError, match="list of one or more texts"):
+    with pytest.raises(KindError, match=r"put it in a list: \[texts\]"):
         found.read("one")
 
 

@@ -8,8 +8,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from dataclasses import fields as dataclass_fields
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args, runtime_checkable
 
+from rankscope.arguments import checked
 from rankscope.errors import InputError
 from rankscope.experiments.progress import OnStep, silent
 from rankscope.experiments.threads import one_thread
@@ -29,6 +30,7 @@ WU = "Wu et al. 2024"
 OURS = "derived for rankscope"
 
 
+@runtime_checkable
 class Traceable(Protocol):
     """A configuration, which can say what would give the same numbers again."""
 
@@ -37,6 +39,7 @@ class Traceable(Protocol):
     def provenance(self, experiment: str) -> dict[str, Any]: ...
 
 
+@checked
 @dataclass(frozen=True)
 class Entry:
     """One experiment: what it is called, what it is about, where it is, what can be chosen.
@@ -86,7 +89,7 @@ class Entry:
         """What the files of a run are called, before it has been run."""
         return stem(self.id, config.digest(self.id))
 
-    def provenance(self, config: Traceable, **more: Any) -> dict[str, Any]:
+    def provenance(self, config: Traceable, **more: str | Mapping[str, str]) -> dict[str, Any]:
         """Where a result of this experiment came from; ``more`` is left out where it is empty."""
         return config.provenance(self.id) | {key: value for key, value in more.items() if value}
 
@@ -309,6 +312,7 @@ def entry(id_: str, kind: Kind | None = None) -> Entry:
     return known[by_lower[id_.lower()]]
 
 
+@checked
 def run(
     id_: str, *, scale: Scale = "quick", on_step: OnStep | None = None, **options: Any
 ) -> "Result":

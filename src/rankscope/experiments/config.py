@@ -5,11 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-from rankscope.checks import whole
+from rankscope.arguments import check_fields
+from rankscope.checks import number, whole
 from rankscope.fingerprints import fingerprint
 from rankscope.version import __version__
 from rankscope.versions import versions
 
+_MOST = 1_000_000
 _LONG = 200
 """Texts longer than this many characters are described by their beginning and their hash."""
 
@@ -24,7 +26,12 @@ class Config:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        """Refuse what is not of its kind, a number that is not finite, a count below one."""
+        check_fields(self)
         whole("seed", self.seed, least=0)
+        for each in fields(self):
+            if each.name != "seed":
+                _check_numbers(each.name, getattr(self, each.name))
 
     def describe(self) -> dict[str, Any]:
         """Every field, in what JSON has."""
@@ -43,6 +50,17 @@ class Config:
             "config": self.describe(),
             "versions": versions(),
         }
+
+
+def _check_numbers(name: str, value: object, *, least: int = 1, most: int = _MOST) -> None:
+    """Finite numbers; counts of one to a million, in lists of zero to a thousand million."""
+    if isinstance(value, float):
+        number(name, value)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        whole(name, value, least=least, most=most)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            _check_numbers(name, each, least=0, most=1000 * _MOST)
 
 
 def plain(value: Any) -> Any:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rankscope import tables
+from rankscope.arguments import checked
 from rankscope.deep import deep_trace
 from rankscope.experiments.config import Config
 from rankscope.experiments.laws import SMOOTH, Evidence, Law, law, medians
@@ -30,6 +31,7 @@ _DOUBTS = ("doubt", "beyond")
 """Notes of a deep trace that say where its figures may be off."""
 
 
+@checked
 @dataclass(frozen=True)
 class Texts:
     """What every network of a comparison reads: the first bundled passages."""

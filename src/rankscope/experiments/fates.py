@@ -4,6 +4,7 @@ import math
 
 import polars as pl
 
+from rankscope.arguments import checked
 from rankscope.errors import InputError
 from rankscope.numerals import plural, short
 from rankscope.results import Fate, Finding
@@ -18,8 +19,12 @@ NOISE_FACTOR = 32
 """Relative residuals within this many units of the dtype's epsilon are rounding noise."""
 
 
+@checked
 def findings(summary: pl.DataFrame, *, epsilon: float) -> tuple[Finding, ...]:
     """One finding per variant, from a summary with ``relative_residual`` and ``mean_cosine``."""
+    missing = {"variant", "layer", "metric", "mean"} - set(summary.columns)
+    if missing:
+        raise InputError(f"the summary lacks {', '.join(sorted(missing))}; see tables.summary.")
     variants = summary["variant"].unique(maintain_order=True).to_list()
     return tuple(_finding(name, summary.filter(variant=name), epsilon) for name in variants)
 
@@ -81,4 +86,7 @@ def _collapse_sentence(residuals: list[float], collapsed_at: int, epsilon: float
 
 
 def _by_layer(summary: pl.DataFrame, metric: str) -> list[float]:
-    return summary.filter(metric=metric).sort("layer")["mean"].to_list()
+    found = summary.filter(metric=metric).sort("layer")["mean"].to_list()
+    if not found:
+        raise InputError(f"the summary has no {metric}; measure it, too.")
+    return found

@@ -8,6 +8,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.experiments.progress import OnStep
 from rankscope.network import Spec
 from rankscope.training import (
@@ -26,6 +27,7 @@ from rankscope.training import (
 SORTING, HULL, MEMORISATION = "sorting", "convex hull", "memorisation"
 
 
+@checked
 @dataclass(frozen=True)
 class Plan:
     """The network for a task, how much it is shown, and when the task counts as learnt."""

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.families import BUILTIN, Loaded, cached_folder, load
@@ -15,6 +16,7 @@ from rankscope.text import passages
 from rankscope.training import small_language_model
 
 
+@checked
 @dataclass(frozen=True)
 class Case:
     """A model by its source: a built-in name with random weights, or a folder or Hub id.

@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rankscope.arguments import check_fields, checked
 from rankscope.batches import Batch, batches
+from rankscope.checks import real
 from rankscope.deep import deep_trace
-from rankscope.errors import InputError
+from rankscope.errors import InputError, ShapeError
 from rankscope.experiments.config import plain
 from rankscope.experiments.progress import OnStep, silent, tracked
 from rankscope.fingerprints import fingerprint
@@ -24,6 +26,7 @@ _PAIRS_AT_ONCE = 2**25
 """Attention weights of a layer, of which scaled arithmetic keeps several float64 copies."""
 
 
+@checked
 @dataclass(frozen=True, eq=False, repr=False)
 class Subject:
     """A network, its input, which tokens count in the figures, and what to call it all.
@@ -40,6 +43,14 @@ class Subject:
     about: Mapping[str, str] = field(default_factory=dict)
     batch_size: int = 8
     """Samples at a time at most."""
+
+    def __post_init__(self) -> None:
+        real(self.x, name="x", axes="(batch, token, feature)", least=2)
+        if self.x.ndim != 3:
+            raise ShapeError(
+                f"x has shape {tuple(self.x.shape)}, expected (batch, token, feature); a single "
+                "sequence needs a batch axis: x[None]."
+            )
 
     @property
     def name(self) -> str:
@@ -135,6 +146,9 @@ class Question:
     """What a question depends on: its subject and, in each question's own ``Config``, options."""
 
     subject: Subject
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def describe(self) -> dict[str, Any]:
         """Every option, in what JSON has."""

@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from rankscope.arguments import checked
 from rankscope.network import Network
 
 SAN, SAN_MLP, SAN_SKIP, TRANSFORMER = "SAN", "SAN+MLP", "SAN+skip", "transformer"
 
 
+@checked
 @dataclass(frozen=True)
 class Reading:
     """What "SAN" means: the papers leave room for more than one answer.
@@ -24,6 +26,7 @@ class Reading:
         return f"{norms}, MLPs {'removed' if self.mlp == 'remove' else 'replaced by the identity'}"
 
 
+@checked
 def four_variants(network: Network, reading: Reading | None = None) -> dict[str, Network]:
     """SAN, SAN+MLP, SAN+skip and the whole transformer, sharing weights."""
     reading = reading or Reading()

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from rankscope.arguments import checked
 from rankscope.errors import UnsupportedModelError
 from rankscope.network import MLP, Attention, Block, Network, Projection, Scores, Spec
 
@@ -34,6 +35,7 @@ class Parts:
     norms: Mapping[str, nn.Module] = field(default_factory=dict)
 
 
+@checked
 class Family(ABC):
     """One architecture; stateless. Subclasses say where things are."""
 

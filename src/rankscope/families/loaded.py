@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from rankscope.arguments import checked
 from rankscope.checks import valid_mask, whole
 from rankscope.display import card, cut, paragraph
 from rankscope.errors import InputError, KindError, ShapeError, SourceError
@@ -27,6 +28,7 @@ class BlockInput(NamedTuple):
     special_mask: Tensor
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class Loaded:
     """A model in two forms that were proven equal when it was loaded."""
@@ -240,6 +242,9 @@ class Loaded:
 
     def noise_images(self, count: int, *, seed: int = 0) -> Tensor:
         """Images of noise in the size the model sees, for when there are no real ones."""
+        whole("count", count, least=1, most=1_000_000)
+        if not self.sees_images:
+            raise InputError(f"{self.name} reads text; give it texts or token ids.")
         first = next(self.body.parameters())
         generator = stream(seed, "noise images")
         return torch.randn(count, *image_shape(self.body), generator=generator).to(first)

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from rankscope.arguments import checked
+from rankscope.checks import usable_device
 from rankscope.errors import InputError, KindError, UnsupportedModelError
 from rankscope.families.albert import Albert
 from rankscope.families.bert import Bert, Roberta
@@ -38,6 +40,7 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 
+@checked
 def load(
     source: str | Path | nn.Module,
     *,
@@ -64,7 +67,7 @@ def load(
     ``tokenizer`` is a folder or a Hub id, for a model that comes without one or is to be given
     another's.
     """
-    _possible(source, device, dtype)
+    _possible(device, dtype)
     if isinstance(source, nn.Module):
         if revision is not None or device_map is not None:
             raise InputError(
@@ -98,21 +101,12 @@ def load(
     )
 
 
-def _possible(source: object, device: Any, dtype: object) -> None:
-    """Raise unless the source can be a model, and the device and dtype are to be had."""
-    if not isinstance(source, str | Path | nn.Module):
-        raise KindError(
-            f"source is a {type(source).__name__}, expected a folder, a Hub id, a built-in name or "
-            "a transformers model."
-        )
+def _possible(device: Any, dtype: object) -> None:
+    """Raise unless the device and dtype are to be had."""
     if dtype is not None and dtype not in TOLERANCES:
         known = ", ".join(str(each) for each in TOLERANCES)
         raise KindError(f"dtype={dtype!r} is none a model can be verified in; use {known}.")
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        first = str(error).splitlines()[0]
-        raise InputError(f"device={device!r} is not to be had here: {first}") from None
+    usable_device("device", device)
 
 
 def _placed(
@@ -166,6 +160,7 @@ def build(
     return Loaded(network, model, family, found, name, tokenizer, processor)
 
 
+@checked
 def verify(model: Loaded | nn.Module) -> Verification:
     """Compare every layer of our network with the original's, print the table, and return it.
 
@@ -184,6 +179,7 @@ def verify(model: Loaded | nn.Module) -> Verification:
     return found
 
 
+@checked
 def family_of(model: nn.Module) -> Family:
     """The family that converts a model, by the type its configuration states."""
     kind = getattr(getattr(model, "config", None), "model_type", None)

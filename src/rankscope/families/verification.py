@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from rankscope.arguments import checked
 from rankscope.errors import VerificationError
 from rankscope.families.family import Family, Original
 from rankscope.network import Network
@@ -27,6 +28,7 @@ TOLERANCES = {
 float64 rotary tables, which are float32 everywhere, differ by a rounding from device to device."""
 
 
+@checked
 @dataclass(frozen=True)
 class Verification:
     """The relative error of each layer's output."""

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 
 import altair as alt
 
+from rankscope.arguments import checked
 from rankscope.figures import _theme as theme
 from rankscope.metric_catalogue import Scale
 from rankscope.numerals import MINUS, exponent_text, power_of_ten
@@ -169,6 +170,7 @@ AXES: Final[Mapping[Scale, Callable[..., Vertical]]] = {
 """How the axis of a metric is made, by its scale."""
 
 
+@checked
 def power_text(exponent: float | None) -> str:
     """The number whose base-10 logarithm this is, as a tooltip shows it.
 

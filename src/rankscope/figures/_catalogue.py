@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 import polars as pl
 
 from rankscope import metric_catalogue
+from rankscope.arguments import checked
 from rankscope.errors import InputError
 from rankscope.figures._distributions import length_distributions
 from rankscope.figures._heads import head_map
@@ -26,6 +27,7 @@ _MEDIANS: Final = "Lines are medians over the samples, {} their 10th to 90th per
 _MEANS: Final = "Lines are means over the samples, bands their 10th to 90th percentile."
 
 
+@checked
 @dataclass(frozen=True)
 class FigureKind:
     """One figure: its function, what of a result it draws, and its words.
@@ -91,6 +93,7 @@ FIGURES: Final[dict[str, FigureKind]] = {
 }
 
 
+@checked
 def draw(drawing: Drawing, result: Result) -> Figure:
     """The chart a drawing of a result asks for.
 
@@ -104,6 +107,7 @@ def draw(drawing: Drawing, result: Result) -> Figure:
     return kind.function(rows, **_keywords(drawing, kind))
 
 
+@checked
 def heading(drawing: Drawing) -> str:
     """What a chart is about.
 
@@ -117,6 +121,7 @@ def heading(drawing: Drawing) -> str:
     return f"{metric_catalogue.metric(name).title} {kind.against}"
 
 
+@checked
 def headings(drawings: Sequence[Drawing]) -> list[str]:
     """A heading for each drawing; those that would be alike say which rows they keep."""
     plain = [heading(drawing) for drawing in drawings]
@@ -128,6 +133,7 @@ def headings(drawings: Sequence[Drawing]) -> list[str]:
     ]
 
 
+@checked
 def reading(drawing: Drawing) -> str:
     """How to read a chart, in a sentence."""
     return _kind_of(drawing).reading

@@ -7,6 +7,7 @@ import altair as alt
 import polars as pl
 
 from rankscope import metric_catalogue
+from rankscope.arguments import checked
 from rankscope.figures import _theme as theme
 from rankscope.figures._axes import Horizontal, linear_axis
 from rankscope.figures._curves import line_marks
@@ -28,6 +29,7 @@ _POINTS: Final = 10  # on a curve, about: more would hide it
 _FLAT: Final = 0.02  # of its peak: below, a curve lies on the axis, where points would pile up
 
 
+@checked
 def length_distributions(table: pl.DataFrame, *, title: str | None = None) -> alt.ConcatChart:
     """Each model's paths by their length, in per cent of them all (Dong et al. 2021, figure 5).
 

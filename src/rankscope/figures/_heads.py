@@ -7,6 +7,7 @@ import altair as alt
 import polars as pl
 
 from rankscope import metric_catalogue
+from rankscope.arguments import checked
 from rankscope.errors import InputError
 from rankscope.figures._heatmap import band, cells, linear_shades, whole_numbers
 from rankscope.figures._layout import WORDS_AS_TITLE, lay_out
@@ -25,6 +26,7 @@ _LONGEST_SIDE: Final = 624.0
 _LABEL_ROOM: Final = {"head": 24.0, "layer": 14.0}
 
 
+@checked
 def head_map(table: pl.DataFrame, *, title: str | None = None) -> alt.ConcatChart:
     """The share of the residual that flows through each head, layers against heads.
 

@@ -7,6 +7,7 @@ import altair as alt
 import polars as pl
 
 from rankscope import metric_catalogue
+from rankscope.arguments import Finite, checked
 from rankscope.errors import InputError
 from rankscope.figures import _theme as theme
 from rankscope.figures._axes import Horizontal
@@ -24,8 +25,9 @@ from rankscope.figures._validation import (
 _MOST_DOUBLINGS: Final = 12  # on an axis: beyond, only powers of ten are named
 
 
+@checked
 def by_layer(
-    summary: pl.DataFrame, *, metrics: Sequence[str] | None = None, title: str | None = None
+    summary: pl.DataFrame, *, metrics: str | Sequence[str] | None = None, title: str | None = None
 ) -> alt.ConcatChart:
     """Each metric against the layer, in a panel of its own: mean, and band of 10 to 90 per cent.
 
@@ -44,6 +46,7 @@ def by_layer(
     return _draw_means(parts, rows, title)
 
 
+@checked
 def by_model(
     summary: pl.DataFrame, *, metric: str = "relative_residual", title: str | None = None
 ) -> alt.ConcatChart:
@@ -64,13 +67,14 @@ def by_model(
     return _draw_means(parts, rows, title)
 
 
+@checked
 def by_depth(
     summary: pl.DataFrame,
     *,
     metric: str = "log10_relative_residual",
     log_depth: bool = False,
-    lowest: float | None = None,
-    highest: float | None = None,
+    lowest: Finite | None = None,
+    highest: Finite | None = None,
     roles: Roles | None = None,
     title: str | None = None,
 ) -> alt.ConcatChart:

@@ -7,6 +7,7 @@ import altair as alt
 import polars as pl
 
 from rankscope import metric_catalogue
+from rankscope.arguments import checked
 from rankscope.figures import _theme as theme
 from rankscope.figures._axes import Vertical, log_axis
 from rankscope.figures._heatmap import band, cells, log_shades, whole_numbers
@@ -30,6 +31,7 @@ _BIAS_COLOUR: Final = theme.INK["muted"]
 _ROUNDING: Final = 1e-12
 
 
+@checked
 def by_length(summary: pl.DataFrame, *, title: str | None = None) -> alt.ConcatChart:
     """The share of the residual that paths of each length carry; after the last layer, after each.
 

@@ -11,6 +11,8 @@ from typing import Any
 import altair as alt
 import vl_convert
 
+from rankscope.errors import KindError
+
 VEGA_LITE = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 """The version of Vega-Lite that Altair writes for, as vl-convert names it."""
 
@@ -41,7 +43,10 @@ class ScriptSafe(json.JSONEncoder):
 
     def encode(self, o: Any) -> str:
         """Write angle brackets and ampersands as escapes; the value read back is the same."""
-        text = super().encode(o)
+        try:
+            text = super().encode(o)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise KindError(f"this cannot be written as JSON: {error}") from None
         for character in "<>&\u2028\u2029":
             text = text.replace(character, f"\\u{ord(character):04x}")
         return text

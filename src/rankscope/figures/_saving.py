@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import altair as alt
 
+from rankscope.arguments import checked
 from rankscope.errors import InputError
 from rankscope.figures._offline import chart_page
 from rankscope.figures._theme import Figure
@@ -20,6 +21,7 @@ FORMATS: dict[str, Literal["html", "svg", "png"]] = {
 }
 
 
+@checked
 def printable(value: Any) -> Any:
     r"""A chart's specification without control characters, of which renderers die.
 
@@ -33,6 +35,7 @@ def printable(value: Any) -> Any:
     return [printable(inner) for inner in value] if isinstance(value, list) else value
 
 
+@checked
 def save(chart: Figure, path: str | Path) -> Path:
     """Write a chart as a page that works offline, as SVG or as PNG, by the path's suffix.
 

@@ -8,6 +8,7 @@ import altair as alt
 import polars as pl
 
 from rankscope import metric_catalogue
+from rankscope.arguments import checked
 from rankscope.figures import _theme as theme
 from rankscope.figures._axes import Horizontal
 from rankscope.figures._curves import draw_panel
@@ -25,6 +26,7 @@ _WIDE_SPAN: Final = 8.0  # from the least setting to the largest: then their axi
 _MOST_NAMED: Final = 12  # settings an axis has room to name
 
 
+@checked
 def by_setting(
     summary: pl.DataFrame, *, metric: str, roles: Roles | None = None, title: str | None = None
 ) -> alt.ConcatChart:

@@ -6,6 +6,8 @@ from typing import Any, Final
 
 import altair as alt
 
+from rankscope.arguments import checked
+
 # Two warm colours for the variants that collapse, two cool ones for those that hold. Apart from
 # each other with each kind of colour blindness, and readable on white as on near-black.
 VARIANT_COLOURS: Final[Mapping[str, str]] = {
@@ -140,6 +142,7 @@ def configuration() -> dict[str, Any]:
     }
 
 
+@checked
 def adaptive(spec: Mapping[str, Any]) -> dict[str, Any]:
     """A chart's specification with its colours as CSS variables, ``var(--on-3a4656, #3a4656)``.
 

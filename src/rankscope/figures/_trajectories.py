@@ -6,6 +6,7 @@ from typing import Any, Final
 import altair as alt
 import polars as pl
 
+from rankscope.arguments import checked
 from rankscope.figures import _theme as theme
 from rankscope.figures._chart import OfflineChart
 from rankscope.figures._layout import WORDS_AS_TITLE
@@ -26,6 +27,7 @@ _FAR: Final = 4.0  # times that: a line that leaves the panel still leaves it in
 _COLUMNS = ("model", "variant", "parameter", "layer")
 
 
+@checked
 def trajectories(table: pl.DataFrame, *, title: str | None = None) -> alt.ConcatChart:
     """Where points go step by step: a row of panels for each variant, a column for each model.
 

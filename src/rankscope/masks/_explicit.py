@@ -9,11 +9,13 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.errors import KindError, ShapeError, SpecError
 from rankscope.masks._codes import Codes
 from rankscope.masks._mask import LengthMask, count, refuse_blind
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class Explicit(LengthMask):
     """Any mask, for sequences of one length, as a boolean matrix: ``Explicit.of(matrix)``.
@@ -53,6 +55,7 @@ class Explicit(LengthMask):
         return f"explicit({self.tokens} tokens)"
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class EdgeList(LengthMask):
     """Any mask, for sequences of one length, by its edges alone: ``from_edges(tokens, edges)``."""
@@ -85,6 +88,7 @@ class EdgeList(LengthMask):
         return f"edges({self.tokens} tokens, {len(self.packed) // 8} edges)"
 
 
+@checked
 def from_edges(tokens: int, edges: Iterable[tuple[int, int]] | Tensor) -> EdgeList:
     """The mask with the given edges ``(key, query)``: information goes from key to query.
 

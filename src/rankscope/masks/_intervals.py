@@ -6,9 +6,11 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.masks._mask import Mask, Spans, count
 
 
+@checked
 @dataclass(frozen=True)
 class Full(Mask):
     """Every token attends to every token."""
@@ -25,6 +27,7 @@ class Full(Mask):
         return "full"
 
 
+@checked
 @dataclass(frozen=True)
 class Causal(Mask):
     """Every token attends to itself and to what came before."""
@@ -39,6 +42,7 @@ class Causal(Mask):
         return "causal"
 
 
+@checked
 @dataclass(frozen=True)
 class Window(Mask):
     """Every token attends to ``before`` tokens on its left, itself, and ``after`` on its right."""
@@ -61,6 +65,7 @@ class Window(Mask):
         return f"window(-{self.before}, +{self.after})"
 
 
+@checked
 @dataclass(frozen=True)
 class BlockLocal(Mask):
     """Blocks of ``size`` tokens, counted from the first; every token attends to its own block."""
@@ -81,6 +86,7 @@ class BlockLocal(Mask):
         return f"block({self.size})"
 
 
+@checked
 @dataclass(frozen=True)
 class Prefix(Mask):
     """Prefix language model: the first ``length`` tokens are seen by all, the rest is causal."""
@@ -101,6 +107,7 @@ class Prefix(Mask):
         return f"prefix({self.length})"
 
 
+@checked
 def window(reach: int) -> Window:
     """A sliding window of ``reach`` tokens to either side.
 
@@ -113,6 +120,7 @@ def window(reach: int) -> Window:
     return Window(before=reach, after=reach)
 
 
+@checked
 def causal_window(reach: int) -> Window:
     """A sliding window of ``reach`` tokens to the left: ``window(reach) & Causal()``."""
     return Window(before=reach, after=0)

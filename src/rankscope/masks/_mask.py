@@ -5,9 +5,9 @@ sequence is masked in the same way whatever padding surrounds it.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import reduce
+from functools import reduce, wraps
 from typing import NamedTuple
 
 import numpy as np
@@ -15,9 +15,10 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.checks import whole
 from rankscope.display import card, cut, grid, paragraph
-from rankscope.errors import InputError, SpecError
+from rankscope.errors import InputError, ShapeError, SpecError
 from rankscope.masks._codes import Codes, find_codes, merge, span_codes
 from rankscope.numerals import short
 
@@ -39,12 +40,34 @@ class Spans(NamedTuple):
     last: Int[Tensor, "query"]
 
 
+def _broadcasting(allows: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The same, for whole numbers whose shapes go together."""
+
+    @wraps(allows)
+    def checked_allows(self: "Mask", *given: Tensor, **named: Tensor) -> Tensor:
+        shapes = [tuple(each.shape) for each in (*given, *named.values())]
+        try:
+            torch.broadcast_shapes(*shapes)
+        except RuntimeError:
+            told = " and ".join(map(str, shapes))
+            raise ShapeError(f"positions of shapes {told} do not go together.") from None
+        return allows(self, *given, **named)
+
+    return checked(checked_allows)
+
+
+@checked
 class Mask(ABC):
     """Which keys each query may attend to; frozen, hashable, independent of any network.
 
     A mask of one's own needs ``allows`` alone. ``a | b`` allows what either allows, ``a & b`` what
     both do.
     """
+
+    def __init_subclass__(cls) -> None:
+        for name in ("allows", "allows_in", "allows_offset"):
+            if name in vars(cls):
+                setattr(cls, name, _broadcasting(vars(cls)[name]))
 
     @abstractmethod
     def allows(self, query: Int[Tensor, "..."], key: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
@@ -167,6 +190,7 @@ class Mask(ABC):
         return intersection(self, other) if isinstance(other, Mask) else NotImplemented
 
 
+@checked
 class LengthMask(Mask):
     """A mask that depends on how many tokens there are: it defines ``allows_in``."""
 
@@ -179,6 +203,7 @@ class LengthMask(Mask):
     ) -> Bool[Tensor, "..."]: ...
 
 
+@checked
 @dataclass(frozen=True)
 class Union(LengthMask):
     """What any of its parts allows; written ``a | b``."""
@@ -212,6 +237,7 @@ class Union(LengthMask):
         return " | ".join(map(str, self.parts))
 
 
+@checked
 @dataclass(frozen=True)
 class Intersection(LengthMask):
     """What all of its parts allow; written ``a & b``."""
@@ -249,6 +275,7 @@ class Intersection(LengthMask):
         return " & ".join(f"({p})" if isinstance(p, Union) else str(p) for p in self.parts)
 
 
+@checked
 def union(*masks: Mask) -> Mask:
     """What any of the masks allows; the order and repetitions make no difference.
 
@@ -260,6 +287,7 @@ def union(*masks: Mask) -> Mask:
     return parts[0] if len(parts) == 1 else Union(parts)
 
 
+@checked
 def intersection(*masks: Mask) -> Mask:
     """What all of the masks allow; the order and repetitions make no difference."""
     parts = _parts(Intersection, masks)

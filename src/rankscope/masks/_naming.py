@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.checks import whole
-from rankscope.errors import KindError, SpecError
+from rankscope.errors import SpecError
 from rankscope.masks._explicit import Explicit
 from rankscope.masks._intervals import BlockLocal, Causal, Full, Prefix, Window, causal_window
 from rankscope.masks._mask import Mask, intersection, union
@@ -59,6 +60,7 @@ NAMES = {
 }
 
 
+@checked
 def as_mask(mask: "str | Mask | Tensor", *, seed: int = 0) -> Mask:
     """A mask from its name, a boolean matrix, or itself.
 
@@ -76,11 +78,6 @@ def as_mask(mask: "str | Mask | Tensor", *, seed: int = 0) -> Mask:
         return mask
     if isinstance(mask, Tensor):
         return Explicit.of(mask)
-    if not isinstance(mask, str):
-        raise KindError(
-            f"mask is a {type(mask).__name__}, expected a name, a Mask, or a boolean tensor: "
-            "torch.as_tensor(mask)."
-        )
     return union(
         *(
             intersection(*(_read_name(name.strip(), mask, seed) for name in both.split("&")))

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.checks import whole
 from rankscope.errors import SpecError
 from rankscope.masks._codes import Codes, row_codes
@@ -14,6 +15,7 @@ from rankscope.masks._mask import LengthMask, count
 from rankscope.streams import stream_seed
 
 
+@checked
 @dataclass(frozen=True)
 class Random(LengthMask):
     """Every token attends to ``count`` different tokens, drawn evenly from all of them.

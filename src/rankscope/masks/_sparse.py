@@ -8,12 +8,14 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.checks import flag
 from rankscope.errors import SpecError
 from rankscope.masks._codes import Codes, merge, offset_codes
 from rankscope.masks._mask import Mask, count
 
 
+@checked
 class OffsetMask(Mask):
     """A mask that depends on ``key − query`` alone: it defines ``allows_offset``."""
 
@@ -36,6 +38,7 @@ class OffsetMask(Mask):
         return np.asarray(every[self.allows_offset(every)].numpy())
 
 
+@checked
 @dataclass(frozen=True)
 class Dilated(OffsetMask):
     """Every ``step``-th token up to ``reach`` tokens away, to both sides or to the left alone.
@@ -65,6 +68,7 @@ class Dilated(OffsetMask):
         return f"{'causal-' * self.causal}dilated({self.reach}, every {self.step})"
 
 
+@checked
 @dataclass(frozen=True)
 class Strided(OffsetMask):
     """The ``stride`` nearest tokens to either side, and every ``stride``-th token from there on.
@@ -88,6 +92,7 @@ class Strided(OffsetMask):
         return f"{'causal-' * self.causal}strided({self.stride})"
 
 
+@checked
 @dataclass(frozen=True)
 class Columns(Mask):
     """Every token attends to itself and to the last of each ``stride`` tokens."""
@@ -113,6 +118,7 @@ class Columns(Mask):
         return f"columns({self.stride})"
 
 
+@checked
 @dataclass(frozen=True)
 class Star(Mask):
     """Global tokens: hubs see all tokens and are seen by all; the others see hubs and themselves.

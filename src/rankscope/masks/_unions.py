@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.checks import whole
 from rankscope.errors import SpecError
 from rankscope.masks._codes import Codes
@@ -34,6 +35,7 @@ class _Together(LengthMask):
         return Union(self.parts).codes(tokens)
 
 
+@checked
 @dataclass(frozen=True)
 class Fixed(_Together):
     """A token's own block of ``stride`` tokens, and the last token of every block.
@@ -55,6 +57,7 @@ class Fixed(_Together):
         return f"fixed({self.stride})"
 
 
+@checked
 @dataclass(frozen=True)
 class BigBird(_Together):
     """Window, global tokens and random keys (Zaheer et al. 2020), all by tokens, not by blocks.

@@ -7,12 +7,14 @@ computed with, and answers per head, shape ``(..., head)``.
 import torch
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.checks import stochastic, valid_counts
 from rankscope.metrics._norms import matrix_norm
 from rankscope.metrics._spectrum import second, svdvals
 from rankscope.shapes import PerHead
 
 
+@checked
 def attention_entropy(attention: Tensor, *, token_mask: Tensor | None = None) -> PerHead:
     """Mean entropy of the rows, in nats: 0 when one-hot, ``log n`` when uniform.
 
@@ -27,6 +29,7 @@ def attention_entropy(attention: Tensor, *, token_mask: Tensor | None = None) ->
     return entropy
 
 
+@checked
 def dobrushin(attention: Tensor, *, token_mask: Tensor | None = None) -> PerHead:
     """The ergodicity coefficient ``τ(P) = ½ max_{i,i'} Σ_j |P_ij − P_i'j|`` of Dobrushin.
 
@@ -45,6 +48,7 @@ def dobrushin(attention: Tensor, *, token_mask: Tensor | None = None) -> PerHead
     return 0.5 * distance.amax((-2, -1))
 
 
+@checked
 def second_singular_value(attention: Tensor, *, token_mask: Tensor | None = None) -> PerHead:
     """``σ₂(P)``: what one application leaves of the differences at most; 0 for a single token.
 
@@ -57,6 +61,7 @@ def second_singular_value(attention: Tensor, *, token_mask: Tensor | None = None
     return second(svdvals(p))
 
 
+@checked
 def high_pass_ratio(attention: Tensor, *, token_mask: Tensor | None = None) -> PerHead:
     """``‖P − 11ᵀP/n‖_F / ‖11ᵀP/n‖_F``: how far the queries disagree about where to look.
 

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankscope.arguments import checked
+from rankscope.checks import real
 from rankscope.errors import InputError
 from rankscope.metrics._spectrum import svdvals, unit_scale
 from rankscope.shapes import PerSample
@@ -14,8 +16,10 @@ _SMALL, _LARGE = 1e-12, 1e15
 Norm = Literal["composite", "one", "inf", "fro", "spectral"]
 
 
+@checked
 def matrix_norm(m: Float[Tensor, "*batch row column"], norm: Norm) -> PerSample:
     """The norms of docs/theory.md, section 1; the composite one is ``√(‖m‖₁ ‖m‖∞)``."""
+    real(m, name="m", axes="(..., row, column)", least=2)
     match norm:
         case "one":
             return m.abs().sum(-2).amax(-1)

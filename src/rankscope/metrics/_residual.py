@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.checks import measurable
 from rankscope.errors import InputError
 from rankscope.metrics._centers import mean_center, median_center, optimal_center
@@ -51,6 +52,7 @@ def residual(
 ) -> Certified: ...
 
 
+@checked
 def residual(
     x: Tensor,
     *,
@@ -95,6 +97,7 @@ def residual(
     return value if bound is None else Certified(value, torch.minimum(bound, value).detach())
 
 
+@checked
 def dispersion(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
     """``μ(X) = ‖X − 1x̄ᵀ‖_F`` (Wu et al. 2024, section 3): the Frobenius residual at the mean.
 
@@ -106,6 +109,7 @@ def dispersion(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
     return residual(x, norm="fro", center="mean", token_mask=token_mask)
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class Deviations:
     """Tokens and what is left of them at their mean, for several figures at the price of one."""
@@ -136,6 +140,7 @@ class Deviations:
         return _fitting(matrix_norm(self.rest, "fro"), self.tokens)
 
 
+@checked
 def deviations(x: Tensor, *, token_mask: Tensor | None = None) -> Deviations:
     """Center the tokens at their mean once; the residuals are methods of the result.
 

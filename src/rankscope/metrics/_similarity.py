@@ -5,11 +5,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.checks import measurable
 from rankscope.errors import InputError, KindError
 from rankscope.shapes import PerSample, TokenMask, Tokens
 
 
+@checked
 def mean_cosine(
     x: Tensor, *, exclude: Sequence[int] = (), token_mask: Tensor | None = None
 ) -> PerSample:

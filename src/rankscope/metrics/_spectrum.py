@@ -6,12 +6,14 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from rankscope.checks import measurable, valid_counts
+from rankscope.arguments import checked
+from rankscope.checks import measurable, number, valid_counts
 from rankscope.display import span
 from rankscope.errors import InputError
 from rankscope.shapes import PerSample, Spectrum, Tokens
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class Spectra:
     """The singular values of a batch, decomposed once, for as many ranks as are asked for.
@@ -30,7 +32,9 @@ class Spectra:
 
     def numerical_rank(self, rtol: float | None = None) -> Int[Tensor, "*batch"]:
         """How many values exceed ``rtol`` (by default the noise) times the largest."""
-        threshold = self.noise if rtol is None else torch.full_like(self.noise, rtol)
+        most = torch.finfo(self.noise.dtype).max
+        given = None if rtol is None else min(number("rtol", rtol, least=0), most)
+        threshold = self.noise if given is None else torch.full_like(self.noise, given)
         return (self.scaled > threshold.unsqueeze(-1)).sum(-1)
 
     def stable_rank(self) -> PerSample:
@@ -56,6 +60,7 @@ class Spectra:
         return second(self.scaled)
 
 
+@checked
 def spectra(x: Tensor, *, token_mask: Tensor | None = None) -> Spectra:
     """Decompose each sample's token matrix once; the ranks are methods of the result.
 
@@ -76,6 +81,7 @@ def spectra(x: Tensor, *, token_mask: Tensor | None = None) -> Spectra:
     )
 
 
+@checked
 def singular_values(x: Tensor, *, token_mask: Tensor | None = None) -> Spectrum:
     """Singular values of each sample's token matrix, largest first.
 
@@ -89,6 +95,7 @@ def singular_values(x: Tensor, *, token_mask: Tensor | None = None) -> Spectrum:
     return spectra(x, token_mask=token_mask).sigma
 
 
+@checked
 def numerical_rank(
     x: Tensor, *, rtol: float | None = None, token_mask: Tensor | None = None
 ) -> Int[Tensor, "*batch"]:
@@ -107,6 +114,7 @@ def numerical_rank(
     return spectra(x, token_mask=token_mask).numerical_rank(rtol)
 
 
+@checked
 def stable_rank(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
     """``‖X‖_F² / ‖X‖₂²``: between 1 and the rank; 0 for a zero matrix.
 
@@ -118,6 +126,7 @@ def stable_rank(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
     return spectra(x, token_mask=token_mask).stable_rank()
 
 
+@checked
 def effective_rank(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
     """``exp`` of the entropy of ``σ/Σσ`` (Roy and Vetterli 2007); 0 for a zero matrix.
 
@@ -129,6 +138,7 @@ def effective_rank(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
     return spectra(x, token_mask=token_mask).effective_rank()
 
 
+@checked
 def participation_ratio(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
     """``(Σσ²)² / Σσ⁴``: how many directions share the energy; 0 for a zero matrix.
 
@@ -140,6 +150,7 @@ def participation_ratio(x: Tensor, *, token_mask: Tensor | None = None) -> PerSa
     return spectra(x, token_mask=token_mask).participation_ratio()
 
 
+@checked
 def spectral_ratio(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
     """``σ₂/σ₁``: 0 exactly at rank one, and for a zero matrix.
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, relu, silu
 
+from rankscope.arguments import checked, short
 from rankscope.errors import SpecError, UnsupportedModelError
 from rankscope.network._series import (
     Series,
@@ -66,6 +67,7 @@ class PiecewiseLinear:
         return self.left * z + (self.right - self.left) * relu(z)
 
 
+@checked
 @dataclass(frozen=True)
 class Activation:
     """A function of single entries, and what the rooms need to know about it.
@@ -100,7 +102,7 @@ def activation(name: str) -> Activation:
     """
     if not isinstance(name, str) or name not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
-        raise SpecError(f"activation={name!r} is unknown; choose one of {known}.")
+        raise SpecError(f"activation{short(name)} is unknown; choose one of {known}.")
     return ACTIVATIONS[name]
 
 

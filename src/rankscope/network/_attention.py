@@ -4,6 +4,7 @@ import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
+from rankscope.arguments import checked
 from rankscope.network._linear import Projection
 from rankscope.network._scores.base import Heads, Pairs, Scores, hide
 from rankscope.network._scores.table import require_score
@@ -14,6 +15,7 @@ from rankscope.shapes import Hidden
 class Attention(nn.Module):
     """One layer of attention, with as many key and value heads as query heads or a divisor."""
 
+    @checked
     def __init__(
         self,
         *,
@@ -34,6 +36,7 @@ class Attention(nn.Module):
         self.heads, self.kv_heads, self.scale = heads, kv_heads, scale
         self.removed = removed
 
+    @checked
     def without_heads(self, removed: frozenset[int]) -> "Attention":
         """The same attention, on the same weights, with exactly these heads silent."""
         return Attention(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from rankscope.arguments import checked
 from rankscope.network._attention import Attention
 from rankscope.network._mlp import MLP, IdentityMLP
 from rankscope.network._spec import Spec
@@ -20,6 +21,7 @@ from rankscope.shapes import Hidden
 Part = Attention | MLP | IdentityMLP
 
 
+@checked
 @dataclass(frozen=True)
 class Branch:
     """A part of a block between two norms, either of which may be the identity."""
@@ -33,6 +35,7 @@ class Branch:
         return out
 
 
+@checked
 @dataclass(frozen=True)
 class Step:
     """Branches side by side, a skip of scale α around them, and a norm after the sum."""
@@ -59,6 +62,7 @@ class Block(nn.Module):
     Several blocks may share parts; that is how a variant of a network shares its weights.
     """
 
+    @checked
     def __init__(
         self,
         spec: Spec,

@@ -6,6 +6,7 @@ from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 from torch import Tensor
 
+from rankscope.arguments import short
 from rankscope.checks import number, whole
 from rankscope.errors import KindError, SpecError
 from rankscope.masks import Mask, as_mask
@@ -58,7 +59,7 @@ def derived(check: Callable[[str, Any], Kept]) -> Callable[[str, Any], Kept]:
 
 def count(name: str, value: int) -> int:
     """A number of things, at least one."""
-    return whole(name, value, least=1, error=SpecError)
+    return whole(name, value, least=1, most=2**31 - 1, error=SpecError)
 
 
 def scale(name: str, value: float) -> float:
@@ -76,20 +77,20 @@ def known_activation(name: str, value: str) -> str:
 
 def known_norm(name: str, value: str) -> str:
     """A name from the table of norms."""
-    _refuse_unless(value in tuple(NORMS), name, value, tuple(NORMS))
+    _refuse_unless(isinstance(value, str) and value in NORMS, name, value, tuple(NORMS))
     return value
 
 
 def in_place(name: str, value: Literal["pre", "post", "both"]) -> Literal["pre", "post", "both"]:
     """Where norms stand."""
     places = ("pre", "post", "both")
-    _refuse_unless(value in places, name, value, places)
+    _refuse_unless(isinstance(value, str) and value in places, name, value, places)
     return value
 
 
 def _refuse_unless(known: bool, name: str, value: object, choices: tuple[str, ...]) -> None:
     if not known:
-        raise SpecError(f"{name}={value!r} is unknown; choose one of {', '.join(choices)}.")
+        raise SpecError(f"{name}{short(value)} is unknown; choose one of {', '.join(choices)}.")
 
 
 def pairs(name: str, value: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
@@ -98,7 +99,7 @@ def pairs(name: str, value: Iterable[tuple[int, int]]) -> tuple[tuple[int, int],
         found = {(operator.index(layer), operator.index(head)) for layer, head in value}
     except (TypeError, ValueError):
         raise KindError(
-            f"{name}={value!r} are no (layer, head) pairs; write [(0, 3), (1, 7)]."
+            f"{name}{short(value)} are no (layer, head) pairs; write [(0, 3), (1, 7)]."
         ) from None
     return tuple(sorted(found))
 
@@ -123,8 +124,8 @@ def score_kind(name: str, value: ScoreKind | Literal["dot"]) -> ScoreKind | Lite
     """``"dot"`` or the description of another score."""
     if isinstance(value, type):
         raise SpecError(f"{name}={value.__name__} is a class; write {value.__name__}().")
-    if value != "dot" and not isinstance(value, ScoreKind):
-        raise SpecError(f"{name}={value!r} is neither 'dot' nor a description with .build().")
+    if not isinstance(value, ScoreKind) and not (isinstance(value, str) and value == "dot"):
+        raise SpecError(f"{name}{short(value)} is neither 'dot' nor a description with .build().")
     return value
 
 

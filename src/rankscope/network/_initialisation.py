@@ -7,6 +7,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from rankscope.arguments import checked, short
 from rankscope.checks import number
 from rankscope.errors import SpecError
 
@@ -27,11 +28,12 @@ class Init:
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(InitKind):
-            raise SpecError(f"init={self.kind!r} is unknown; expected {_choices()}.")
+        if not isinstance(self.kind, str) or self.kind not in get_args(InitKind):
+            raise SpecError(f"init{short(self.kind)} is unknown; expected {_choices()}.")
         scale = number("init scale", self.scale, least=0, error=SpecError)
         object.__setattr__(self, "scale", scale)  # 1 and 1.0 are one spec
 
+    @checked
     def fill(self, weight: Tensor, *, value: bool, generator: torch.Generator) -> None:
         """Draw one weight matrix in place; ``value`` marks value and output projections."""
         if self.kind == "normal":

@@ -2,6 +2,7 @@
 
 from torch import nn
 
+from rankscope.arguments import checked
 from rankscope.network._activations import activation as activation_record
 from rankscope.network._linear import Projection
 from rankscope.network._visibility import Visibility
@@ -11,6 +12,7 @@ from rankscope.shapes import Hidden
 class MLP(nn.Module):
     """Each token on its own; ``gate`` makes it ``W₂ (φ(W_g h) ∘ W₁h)``."""
 
+    @checked
     def __init__(
         self, *, up: Projection, down: Projection, gate: Projection | None, activation: str
     ) -> None:

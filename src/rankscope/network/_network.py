@@ -9,7 +9,8 @@ from typing import Self, cast
 import torch
 from torch import Tensor, nn
 
-from rankscope.checks import valid_mask, whole
+from rankscope.arguments import checked
+from rankscope.checks import real_dtype, valid_mask, whole
 from rankscope.display import card, cut, paragraph
 from rankscope.errors import KindError, ShapeError, SpecError
 from rankscope.masks import Mask, as_mask
@@ -24,6 +25,7 @@ _MOST_LAYERS = 2**17
 ABLATIONS = ("skip", "attention_skip", "mlp_skip", "mlp", "norm")
 
 
+@checked
 class Network(nn.Module):
     """A stack of blocks; maps the first block's input to the last block's output.
 
@@ -57,6 +59,7 @@ class Network(nn.Module):
     @classmethod
     def random(cls, spec: Spec, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> Self:
         """A network with weights drawn as ``spec.init`` says; touches no global random state."""
+        real_dtype("dtype", dtype)
         whole = replace(spec, mlp_identity=False, removed_heads=())
         network = cls(whole, _construct.random_blocks(whole, seed, dtype), seed=seed)
         return network if spec == whole else network._variant(spec)

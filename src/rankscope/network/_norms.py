@@ -12,6 +12,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
+from rankscope.arguments import checked, short
 from rankscope.errors import SpecError, UnsupportedModelError
 from rankscope.shapes import Hidden
 
@@ -30,6 +31,7 @@ class Sphere(nn.Module):
         return x / torch.where(length > 0, length, 1.0)
 
 
+@checked
 @dataclass(frozen=True)
 class NormRule:
     """What a norm does to a token: ``gain ∘ z/√(q + eps) + bias``.
@@ -74,7 +76,7 @@ class NormEntry:
 def build_norm(kind: NormKind, width: int, *, eps: float, bias: bool) -> nn.Module:
     """A norm with unit gain and zero bias; ``none`` is the identity."""
     if kind not in NORMS:
-        raise SpecError(f"norm={kind!r} is unknown; choose one of {', '.join(NORMS)}.")
+        raise SpecError(f"norm{short(kind)} is unknown; choose one of {', '.join(NORMS)}.")
     return NORMS[kind].build(width, eps, bias)
 
 

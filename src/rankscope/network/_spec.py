@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 
 from torch import Tensor
 
+from rankscope.arguments import checked, short
 from rankscope.checks import flag
 from rankscope.display import card, paragraph
 from rankscope.errors import SpecError
@@ -93,6 +94,7 @@ class Spec:
         self._settle_masks()
 
     @classmethod
+    @checked
     def pure_attention(cls, layers: int, heads: int, width: int, **more: Any) -> Self:
         """Attention and nothing else, the network of the theorems: no MLPs, norms or skips.
 
@@ -105,8 +107,9 @@ class Spec:
         twice = {"mlp_ratio", "norm", "skip", "attention_skip", "mlp_skip"} & more.keys()
         if twice:
             raise SpecError(
-                f"pure attention has no MLP, norm or skip, but {min(twice)}={more[min(twice)]!r} "
-                f"was given; write Spec({layers}, {heads}, {width}, ...) instead."
+                f"pure attention has no MLP, norm or skip, but {min(twice)}"
+                f"{short(more[min(twice)])} was given; write Spec({layers}, {heads}, {width}, ...) "
+                "instead."
             )
         return cls(layers, heads, width, mlp_ratio=0.0, norm="none", skip=False, **more)
 
@@ -125,6 +128,7 @@ class Spec:
         """Hidden units of the MLP; 0 means there is none."""
         return round(self.mlp_ratio * self.width)
 
+    @checked
     def digest(self, *, seed: int | None = None) -> str:
         """Twelve hex digits that name this spec, a seed and this version of the code."""
         content = {f.name: repr(getattr(self, f.name)) for f in fields(self)}

@@ -7,10 +7,12 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from rankscope.errors import InputError
+from rankscope.arguments import checked
+from rankscope.errors import InputError, ShapeError
 from rankscope.masks import Full, Mask
 
 
+@checked
 @dataclass(frozen=True)
 class Visibility:
     """The mask of a batch, padding taken into account.
@@ -34,6 +36,10 @@ class Visibility:
         Positions count the real tokens of each sequence, so left and right padding change nothing.
         """
         if token_mask is not None:
+            if token_mask.ndim != 2 or token_mask.shape[1] != tokens:
+                raise ShapeError(
+                    f"token_mask has shape {tuple(token_mask.shape)}, expected (batch, {tokens})."
+                )
             token_mask = token_mask.to(device)
         if token_mask is None:
             positions = torch.arange(tokens, device=device).unsqueeze(0)

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.checks import measured_tokens
 from rankscope.display import card, some, table
 from rankscope.network import Network
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from rankscope import figures
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class HeadShares:
     """The part of the output carried by all paths through each head.
@@ -68,6 +70,7 @@ class HeadShares:
         return figures.head_map(self.table)
 
 
+@checked
 def head_shares(
     network: Network,
     x: Tensor,

@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.checks import finite, measured_tokens, whole
 from rankscope.display import card, some, table
 from rankscope.errors import InputError
@@ -46,6 +47,7 @@ the cache; elsewhere larger products pay. Either way memory does not grow with t
 the MLP's width."""
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class PathLengths:
     """What paths of each length contribute to the last layer, and their shares in every layer.
@@ -144,6 +146,7 @@ class PathLengths:
         return figures.by_length(tables.summary(self.table))
 
 
+@checked
 def path_lengths(
     network: Network,
     x: Tensor,

@@ -7,11 +7,17 @@ from math import comb, exp, lgamma, log
 
 import torch
 
+from rankscope.arguments import checked
 from rankscope.checks import whole
 from rankscope.errors import InputError, KindError
 from rankscope.streams import stream
 
+_MOST = 10_000
+"""Layers and heads of a network whose paths are counted, one number a length."""
+_MOST_DRAWN = 1_000_000
 
+
+@checked
 @dataclass(frozen=True)
 class Path:
     """One choice per layer: a head, counted from 0, or None for the skip.
@@ -26,10 +32,6 @@ class Path:
     choices: tuple[int | None, ...]
 
     def __post_init__(self) -> None:
-        if isinstance(self.choices, str) or not isinstance(self.choices, Sequence):
-            raise KindError(
-                f"a path holds heads and None, one for each layer, got {self.choices!r}."
-            )
         object.__setattr__(self, "choices", tuple(self.choices))
         for choice in self.choices:
             if choice is not None:
@@ -62,6 +64,7 @@ class Path:
             )
 
 
+@checked
 def enumerate_paths(layers: int, heads: int, *, length: int | None = None) -> Iterator[Path]:
     """All paths in order, or all of one length; there are ``(heads + 1) ** layers`` of them.
 
@@ -81,6 +84,7 @@ def enumerate_paths(layers: int, heads: int, *, length: int | None = None) -> It
             yield Path(tuple(picked.get(layer) for layer in range(layers)))
 
 
+@checked
 def sample_paths(
     layers: int, heads: int, *, length: int, count: int, generator: torch.Generator | None = None
 ) -> list[Path]:
@@ -91,7 +95,7 @@ def sample_paths(
     """
     _shape(layers, heads)
     _length(length, layers)
-    whole("count", count, least=0)
+    whole("count", count, least=0, most=_MOST_DRAWN)
     generator = generator or stream(0, "paths")
     drawn = []
     for _ in range(count):
@@ -102,12 +106,16 @@ def sample_paths(
     return drawn
 
 
+@checked
 @dataclass(frozen=True)
 class PathCounts:
     """How many paths of each length there are, and what part of all they make."""
 
     layers: int
     heads: int
+
+    def __post_init__(self) -> None:
+        _shape(self.layers, self.heads)
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -130,6 +138,7 @@ class PathCounts:
         )
 
 
+@checked
 def count_paths(layers: int, heads: int) -> PathCounts:
     """How many paths of each length a network has.
 
@@ -137,7 +146,6 @@ def count_paths(layers: int, heads: int) -> PathCounts:
     >>> count_paths(2, 3).counts
     (1, 6, 9)
     """
-    _shape(layers, heads)
     return PathCounts(layers, heads)
 
 
@@ -154,8 +162,8 @@ def _log_comb(n: int, k: int) -> float:
 
 
 def _shape(layers: int, heads: int) -> None:
-    whole("layers", layers, least=1)
-    whole("heads", heads, least=1)
+    whole("layers", layers, least=1, most=_MOST)
+    whole("heads", heads, least=1, most=_MOST)
 
 
 def _length(length: int, layers: int) -> None:

@@ -6,12 +6,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.network import Network
 from rankscope.paths._frozen import FrozenAttention, FrozenStep, Streams, check_layer, frozen_steps
 from rankscope.paths._path import Path, check_all
 from rankscope.shapes import Hidden
 
 
+@checked
 def path_output(
     network: Network, x: Tensor, path: Path, *, token_mask: Tensor | None = None
 ) -> Hidden:
@@ -24,6 +26,7 @@ def path_output(
     return path_outputs(network, x, [path], token_mask=token_mask)[0]
 
 
+@checked
 def path_outputs(
     network: Network, x: Tensor, paths: Sequence[Path], *, token_mask: Tensor | None = None
 ) -> Streams:
@@ -39,6 +42,7 @@ def path_outputs(
     return streams
 
 
+@checked
 def path_matrix(
     network: Network, x: Tensor, path: Path, *, token_mask: Tensor | None = None
 ) -> Float[Tensor, "batch query key"]:
@@ -47,6 +51,7 @@ def path_matrix(
     return last
 
 
+@checked
 def chained_matrices(
     network: Network, x: Tensor, path: Path, *, token_mask: Tensor | None = None
 ) -> Iterator[Float[Tensor, "batch query key"]]:

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.checks import whole
 from rankscope.display import MOST_ROWS, card, cut, paragraph, table
 from rankscope.errors import InputError
@@ -35,6 +36,7 @@ Choices = tuple[int | None, ...]
 """The first layers of a path."""
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class TopPaths:
     """Paths by their residual contribution, largest first.
@@ -78,6 +80,7 @@ class TopPaths:
         return f"not proven: up to {short(self.missed_at_most)} missed"
 
 
+@checked
 def top_paths(
     network: Network,
     x: Tensor,

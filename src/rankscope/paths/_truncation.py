@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.checks import whole
 from rankscope.errors import InputError
 from rankscope.network import Network
@@ -12,6 +13,7 @@ from rankscope.paths._lengths import Count, path_lengths
 from rankscope.shapes import Hidden
 
 
+@checked
 def truncate(
     network: Network,
     x: Tensor,
@@ -28,6 +30,7 @@ def truncate(
     return truncations(network, x, [max_length], count=count, token_mask=token_mask)[max_length]
 
 
+@checked
 def truncations(
     network: Network,
     x: Tensor,

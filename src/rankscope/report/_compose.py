@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
+from rankscope.arguments import checked
 from rankscope.figures import draw, headings, reading
 from rankscope.metric_catalogue import metric
 from rankscope.numerals import sentence_case
@@ -15,6 +16,7 @@ from rankscope.results import Judgement, Result
 _MOST_COLUMNS: Final = 6
 
 
+@checked
 def page(result: Result) -> Report:
     """The page for a result: its verdict, what was found, its charts, their figures, its origin.
 

@@ -6,6 +6,7 @@ from typing import Final
 
 import polars as pl
 
+from rankscope.arguments import checked
 from rankscope.errors import InputError
 from rankscope.figures import Figure
 from rankscope.report._grids import Grid
@@ -15,6 +16,7 @@ TONES: Final = ("collapse", "slow", "holds", "neutral")
 """What a verdict can be: tokens become alike, slowly, or stay different; or none of these."""
 
 
+@checked
 @dataclass(frozen=True)
 class Section:
     """A heading with its text, and a chart or a table or both.
@@ -30,6 +32,7 @@ class Section:
     html: str = ""
 
 
+@checked
 @dataclass(frozen=True)
 class Report:
     """A title, what it is about in a paragraph, verdicts, sections and where it all came from.

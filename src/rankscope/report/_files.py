@@ -4,12 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rankscope import records
+from rankscope.arguments import checked
 from rankscope.figures import save
 from rankscope.report._compose import page
 from rankscope.report._html import write_html
 from rankscope.results import Result
 
 
+@checked
 def write(
     result: Result, folder: str | Path, *, on_step: Callable[[float], None] = lambda _: None
 ) -> dict[str, str]:

@@ -6,6 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
+from rankscope.arguments import checked
 from rankscope.figures import bundle, content_policy, dark_variables
 from rankscope.files import whole_file
 from rankscope.report._cards import answers, cards, key_figures
@@ -19,6 +20,7 @@ _LONG = 45  # characters, from which a title is a sentence and set smaller
 _WIDE = 60  # characters, from which an entry of the provenance has a row of its own
 
 
+@checked
 def write_html(report: Report, path: str | Path) -> Path:
     """Write the report as one HTML file, which asks nothing of any network.
 

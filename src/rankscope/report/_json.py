@@ -5,9 +5,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from rankscope.arguments import checked
 from rankscope.results import Judgement, Result
 
 
+@checked
 def to_json(
     result: Result, files: Mapping[str, str] | None = None, *, with_table: bool = False
 ) -> dict[str, Any]:

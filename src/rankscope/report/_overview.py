@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Final, Protocol, cast
+from typing import Final, Protocol, cast, runtime_checkable
 
+from rankscope.arguments import checked
 from rankscope.journal import Run
 from rankscope.numerals import plural
 from rankscope.report._cards import badge
@@ -26,6 +27,7 @@ _ENDED: Final = {
 """How one claim ended, and how several did."""
 
 
+@runtime_checkable
 class Claim(Protocol):
     """What is asked of a claim: its id, what it states, who says so."""
 
@@ -37,6 +39,7 @@ class Claim(Protocol):
     def source(self) -> str: ...
 
 
+@checked
 def write_overview(claims: Iterable[Claim], runs: Sequence[Run], path: str | Path) -> Path:
     """Write the page about all runs; a claim that was not run has a line that says so."""
     listed = list(claims)

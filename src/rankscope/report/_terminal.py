@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rankscope.arguments import checked
 from rankscope.metric_catalogue import metric as entry_of
 from rankscope.numerals import power_of_ten, short
 from rankscope.report._grids import METRIC, Cell, Grid, grids
@@ -30,6 +31,7 @@ _STYLE: Final = {
 }
 
 
+@checked
 def show(result: Result, console: Console | None = None) -> None:
     """Print a result: its title and verdict, what was found in words, and the figures behind it.
 

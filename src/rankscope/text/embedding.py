@@ -8,6 +8,8 @@ from torch import Tensor
 from torch.nn.functional import layer_norm
 from torch.nn.utils.rnn import pad_sequence
 
+from rankscope.arguments import Count, checked
+from rankscope.checks import real_dtype
 from rankscope.errors import InputError
 from rankscope.streams import stream
 from rankscope.text.tokenizer import Tokenizer
@@ -17,11 +19,12 @@ _BERT_EPS = 1e-12
 _USUAL_LENGTH = 4096
 
 
+@checked
 def embed(
     texts: Sequence[str],
-    width: int,
+    width: Count,
     *,
-    length: int = 128,
+    length: Count = 128,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Float[Tensor, "batch token feature"], Bool[Tensor, "batch token"]]:
@@ -37,7 +40,8 @@ def embed(
     terms, so pure attention on this input collapses doubly exponentially (docs/theory.md,
     section 5).
     """
-    if isinstance(texts, str) or not texts:
+    real_dtype("dtype", dtype)
+    if not texts:
         raise InputError("embed takes a list of one or more texts.")
     tokenizer = Tokenizer.bundled()
     rows = [torch.tensor(tokenizer(text, length=length)) for text in texts]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
 
+from rankscope.arguments import checked
 from rankscope.errors import InputError
 
 _PIECE = re.compile(r"[^\W_]+|[^\w\s]|_")
@@ -18,6 +19,7 @@ def passages() -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
+@checked
 @dataclass(frozen=True)
 class Tokenizer:
     """Words and punctuation → ids; a word outside the vocabulary is spelled in its UTF-8 bytes.
@@ -54,6 +56,7 @@ class Tokenizer:
         first = len(_SPECIAL) + 256
         return {word: first + index for index, word in enumerate(self.words)}
 
+    @checked
     def __call__(self, text: str, *, length: int | None = None) -> list[int]:
         """Ids of a text between CLS and SEP, cut so that at most ``length`` of them remain."""
         ids: list[int] = []

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from torch import nn
 
+from rankscope.arguments import checked
 from rankscope.errors import BlocksNotFoundError, KindError
 from rankscope.network import Network
 
@@ -31,6 +32,7 @@ class Stack(NamedTuple):
         return words
 
 
+@checked
 def find_blocks(model: nn.Module, named: Named | None = None) -> list[nn.Module]:
     """The blocks of a model in order: its own if it is ours, as named, or found.
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rankscope.arguments import checked
 from rankscope.errors import InputError
 from rankscope.tracing._hooks import each_once, thread_hooks
 from rankscope.tracing._tensors import first_tensor
@@ -17,6 +18,7 @@ NONE_RAN = (
 )
 
 
+@checked
 def with_replaced_state(blocks: Sequence[nn.Module], state: Tensor, run: Callable[[], Any]) -> Any:
     """What ``run`` gives when the last block's output is replaced by ``state``.
 
@@ -41,6 +43,7 @@ class _EnoughError(Exception):
     """Raised by a hook to end a forward pass early."""
 
 
+@checked
 def captured_input(blocks: Sequence[nn.Module], run: Callable[[], object]) -> Tensor:
     """What the first block is given when ``run`` is called, which is ended as soon as it is known.
 
@@ -61,6 +64,7 @@ def captured_input(blocks: Sequence[nn.Module], run: Callable[[], object]) -> Te
     return seen[0]
 
 
+@checked
 def captured_states(blocks: Sequence[nn.Module], run: Callable[[], object]) -> list[Tensor]:
     """The blocks' input and every block's output, in the order they ran.
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.errors import InputError
 from rankscope.metric_catalogue import METRICS, Of
 
@@ -55,9 +56,10 @@ MEASURES: dict[str, Measure] = {
 """Those of the catalogue that a trace computes."""
 DEFAULT_METRICS = ("relative_residual", "residual", "dispersion", "mean_cosine")
 
-Metrics = Sequence[str] | Mapping[str, Callable[..., Tensor]]
+Metrics = str | Sequence[str] | Mapping[str, Callable[..., Tensor]]
 
 
+@checked
 def choose_measures(metrics: Metrics) -> tuple[Measure, ...]:
     """The measures asked for: by name, or as ``{name: function(x, token_mask=...)}``."""
     if isinstance(metrics, str):

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from rankscope.arguments import checked
+
 _lock = threading.RLock()
 _modes: dict[nn.Module, "_Mode"] = {}
 
@@ -22,6 +24,7 @@ class _Mode(NamedTuple):
     training: bool
 
 
+@checked
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode; afterwards modes and random states are as they were, whatever happened.

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rankscope.arguments import checked
 from rankscope.errors import InputError
 from rankscope.network import Network
 from rankscope.versions import versions
@@ -18,6 +19,7 @@ from rankscope.weights import named_tensors, tensor_digests, weights_digest
 _PLAIN = (bool, int, float, str, type(None))
 
 
+@checked
 @dataclass(frozen=True)
 class Provenance:
     """Where a trace came from; two with equal provenance have equal numbers.

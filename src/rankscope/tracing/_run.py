@@ -8,6 +8,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
+from rankscope.arguments import checked
 from rankscope.batches import batches
 from rankscope.errors import InputError, KindError
 from rankscope.network import Network
@@ -26,6 +27,7 @@ from rankscope.tracing._tokens import TokenChoice
 from rankscope.tracing._trace import Trace
 
 
+@checked
 def trace(
     model: nn.Module,
     inputs: Tensor | Mapping[str, Any] | Sequence[Any],
@@ -94,6 +96,7 @@ def trace(
     return Trace(recorder.columns(), replace(origin, settings=settings))
 
 
+@checked
 def trace_in_batches(
     model: nn.Module,
     x: Tensor,

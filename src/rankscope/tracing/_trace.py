@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from rankscope.arguments import checked
 from rankscope.display import card, cut, list_words, mean, paragraph, some, span, table
 from rankscope.errors import InputError
 from rankscope.numerals import short
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from rankscope.results import Result
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class Trace:
     """Numbers by layer, sample and metric, and where they came from."""

@@ -1,22 +1,25 @@
 """Convex hull: which points of a set are corners of its hull (Dong et al. 2021, figure 4)."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rankscope.arguments import Count, Range, checked
 from rankscope.streams import stream
 from rankscope.training._task import Examples
 
 
+@checked
 @dataclass(frozen=True)
 class Hull:
     """Points drawn evenly from the square between −1 and 1, labelled 1 on the hull, else 0."""
 
-    points: int = 10
+    points: Annotated[int, Range(3, 1_000_000)] = 10
 
-    def draw(self, count: int, seed: int, purpose: str) -> Examples:
+    def draw(self, count: Count, seed: int, purpose: str) -> Examples:
         """So many sets; each purpose, such as training, has its own."""
         generator = stream(seed, "hull", purpose)
         points = 2 * torch.rand(count, self.points, 2, generator=generator, dtype=torch.float64) - 1

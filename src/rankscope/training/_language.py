@@ -3,13 +3,14 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Annotated, Final
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from rankscope.arguments import Count, Range, Share, checked
 from rankscope.errors import InputError
 from rankscope.network import Network, Spec
 from rankscope.streams import stream
@@ -19,18 +20,19 @@ from rankscope.training._task import IGNORED, Classify, Examples
 from rankscope.training._train import OnStep, Recipe, train
 
 
+@checked
 @dataclass(frozen=True)
 class LanguageConfig:
     """Shape and training of the small language model; the defaults take about a minute."""
 
-    layers: int = 6
-    heads: int = 4
-    width: int = 64
-    length: int = 64
+    layers: Count = 6
+    heads: Count = 4
+    width: Count = 64
+    length: Annotated[int, Range(3, 1_000_000)] = 64
     """Tokens of a text at most: the model has no positions beyond."""
-    masked: float = 0.15
+    masked: Share = 0.15
     """Which part of the tokens is to be filled in, as in BERT."""
-    copies: int = 16
+    copies: Count = 16
     """How often each stretch of text is shown with other tokens masked."""
     recipe: Recipe = field(default_factory=lambda: Recipe(1000, 8))
 
@@ -42,6 +44,7 @@ class LanguageConfig:
         )
 
 
+@checked
 @dataclass(frozen=True)
 class LanguageModel:
     """A trained model, and how often it fills in a masked token rightly.
@@ -72,7 +75,7 @@ class LanguageModel:
 
         Each text is cut to ``length`` tokens, no more than the model has positions for.
         """
-        if isinstance(texts, str) or not texts:
+        if not texts:
             raise InputError("read takes a list of one or more texts.")
         room = self.length if length is None else min(length, self.length)
         ids = _pad([Tokenizer.bundled()(text, length=room) for text in texts])
@@ -84,6 +87,7 @@ _TRAINED: Final[dict[tuple[int, LanguageConfig], LanguageModel]] = {}
 """Those trained in this process: several claims read the same one."""
 
 
+@checked
 def small_language_model(
     seed: int = 0, *, config: LanguageConfig = _DEFAULT, on_step: OnStep | None = None
 ) -> LanguageModel:

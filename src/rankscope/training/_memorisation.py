@@ -3,10 +3,12 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from rankscope.arguments import Count, Range, checked
 from rankscope.errors import InputError
 from rankscope.streams import stream
 from rankscope.text import Tokenizer
@@ -15,6 +17,7 @@ from rankscope.training._task import IGNORED, Examples
 _ENDS = re.compile(r"(?<=[.!?])\s+")
 
 
+@checked
 @dataclass(frozen=True)
 class Memorisation:
     """Sentences to be learnt by heart, each cut to ``tokens`` tokens, CLS and SEP among them.
@@ -23,8 +26,8 @@ class Memorisation:
     """
 
     sentences: tuple[str, ...]
-    tokens: int = 24
-    labels: int = 2
+    tokens: Annotated[int, Range(3, 1_000_000)] = 24
+    labels: Count = 2
 
     def draw(self, seed: int) -> Examples:
         """All sentences, with labels of this seed; padding has none."""

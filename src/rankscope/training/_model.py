@@ -1,12 +1,15 @@
 """What is trained: inputs → hidden states → our network → one readout per token."""
 
 import copy
-from typing import Self
+from typing import Annotated, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
+from rankscope.arguments import Count, Range, checked
+from rankscope.checks import real, whole_numbers
+from rankscope.errors import InputError, ShapeError
 from rankscope.network import Network, Spec
 from rankscope.shapes import Hidden
 from rankscope.streams import stream
@@ -27,6 +30,7 @@ class TokenEmbedding(nn.Module):
 Encoder = TokenEmbedding | nn.Linear
 
 
+@checked
 class SequenceModel(nn.Module):
     """A network between an encoder of its inputs and a linear readout of each token.
 
@@ -45,6 +49,8 @@ class SequenceModel(nn.Module):
         self, encoder: nn.Module, positions: Tensor | None, network: Network, readout: nn.Module
     ) -> None:
         super().__init__()
+        if positions is not None:
+            real(positions, name="positions", axes="(token, feature)", least=2)
         self.encoder = encoder
         self.positions = None if positions is None else nn.Parameter(positions)
         self.network = network
@@ -55,10 +61,10 @@ class SequenceModel(nn.Module):
         cls,
         spec: Spec,
         *,
-        outputs: int,
-        symbols: int = 0,
-        coordinates: int = 0,
-        positions: int = 0,
+        outputs: Count,
+        symbols: Annotated[int, Range(0, 1_000_000)] = 0,
+        coordinates: Annotated[int, Range(0, 1_000_000)] = 0,
+        positions: Annotated[int, Range(0, 1_000_000)] = 0,
         seed: int = 0,
     ) -> Self:
         """Weights drawn from streams of the seed, for ``symbols`` or for points of so many
@@ -70,6 +76,8 @@ class SequenceModel(nn.Module):
         def draw(name: str, *shape: int) -> Tensor:
             return torch.randn(shape, generator=stream(seed, "model", name), dtype=torch.float32)
 
+        if not symbols and not coordinates:
+            raise InputError("say how many symbols there are, or coordinates of a point.")
         encoder: Encoder
         if symbols:
             encoder = TokenEmbedding(draw("symbols", symbols, spec.width))
@@ -89,8 +97,25 @@ class SequenceModel(nn.Module):
 
     def embed(self, inputs: Tensor) -> Hidden:
         """The network's input."""
+        self._check(inputs)
         x: Hidden = self.encoder(inputs)
         return x if self.positions is None else x + self.positions[: x.shape[1]]
+
+    def _check(self, inputs: Tensor) -> None:
+        """Symbols the encoder has, or points of as many coordinates; no more than positions."""
+        if isinstance(self.encoder, TokenEmbedding):
+            expected = "(batch, token)"
+            whole_numbers("inputs", inputs, least=0, most=len(self.encoder.weight) - 1)
+        else:
+            expected = "(batch, token, coordinate)"
+            real(inputs, name="inputs", axes=expected, least=3)
+        if inputs.ndim != expected.count(",") + 1:
+            raise ShapeError(f"inputs has shape {tuple(inputs.shape)}, expected {expected}.")
+        if self.positions is not None and inputs.shape[1] > len(self.positions):
+            raise ShapeError(
+                f"inputs has {inputs.shape[1]} tokens, but the model {len(self.positions)} "
+                "positions; cut the sequences."
+            )
 
     def double(self) -> Self:
         """A float64 copy; like a network's ``double`` it leaves this one as it is."""

@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+from rankscope.arguments import checked
 from rankscope.errors import InputError
 
 
+@checked
 def read_sentences(path: str | Path) -> tuple[str, ...]:
     """The sentences of a file in UTF-8, in order.
 

@@ -4,18 +4,20 @@ from dataclasses import dataclass
 
 import torch
 
+from rankscope.arguments import Count, checked
 from rankscope.streams import stream
 from rankscope.training._task import Examples
 
 
+@checked
 @dataclass(frozen=True)
 class Sorting:
     """Sequences of symbols, drawn independently, so that some come twice."""
 
-    symbols: int = 10
-    tokens: int = 8
+    symbols: Count = 10
+    tokens: Count = 8
 
-    def draw(self, count: int, seed: int, purpose: str) -> Examples:
+    def draw(self, count: Count, seed: int, purpose: str) -> Examples:
         """So many sequences; each purpose, such as training, has its own."""
         shape = (count, self.tokens)
         ids = torch.randint(self.symbols, shape, generator=stream(seed, "sorting", purpose))

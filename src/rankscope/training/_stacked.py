@@ -20,11 +20,11 @@ from rankscope.network import MLP, Attention, Block, Network, Spec
 from rankscope.training._model import SequenceModel, TokenEmbedding
 
 
-class StackedLinear(nn.Module):
+class StackedLinear(nn.Linear):
     """``x ↦ x Wₛᵀ + bₛ`` for the samples of each seed s."""
 
     def __init__(self, like: nn.Linear) -> None:
-        super().__init__()
+        nn.Module.__init__(self)  # it has weights already
         self.weight, self.bias = like.weight, like.bias
 
     def forward(self, x: Tensor) -> Tensor:

@@ -4,10 +4,13 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from rankscope.arguments import Count, Finite, Positive, Range, checked
+from rankscope.checks import usable_device
 from rankscope.errors import InputError
 from rankscope.streams import stream
 from rankscope.training._model import SequenceModel
@@ -19,6 +22,7 @@ _REPORT_EVERY = 10
 """Steps between two reports of progress."""
 
 
+@checked
 @dataclass(frozen=True)
 class Recipe:
     """How a model is trained: AdamW, a linear warm-up, then a cosine down to a tenth.
@@ -27,16 +31,16 @@ class Recipe:
     at every ``check_every`` steps, and after ``steps`` steps at the latest.
     """
 
-    steps: int
-    batch: int
-    learning_rate: float = 1e-3
-    warmup: int = 100
-    weight_decay: float = 0.01
-    clip: float = 1.0
+    steps: Count
+    batch: Count
+    learning_rate: Positive = 1e-3
+    warmup: Annotated[int, Range(0, 1_000_000)] = 100
+    weight_decay: Annotated[float, Range(0)] = 0.01
+    clip: Positive = 1.0
     """The largest norm of a seed's gradient."""
-    goal: float | None = None
-    check_every: int = 100
-    scored: int = 1000
+    goal: Finite | None = None
+    check_every: Count = 100
+    scored: Count = 1000
 
     def reached(self, score: float) -> bool:
         """Whether a score is as good as it should become."""
@@ -50,6 +54,7 @@ class Recipe:
         return self.learning_rate * (0.55 + 0.45 * math.cos(math.pi * done))
 
 
+@checked
 @dataclass(frozen=True)
 class Trained:
     """A trained model, its seed, after how many steps it stopped, and its score by then."""
@@ -60,6 +65,7 @@ class Trained:
     score: float
 
 
+@checked
 def train(
     models: Sequence[SequenceModel],
     task: Task,
@@ -81,6 +87,7 @@ def train(
             f"train takes a model and examples for each seed, got {len(models)} models and "
             f"{len(examples)} sets of examples for {len(seeds)} seeds."
         )
+    usable_device("device", device)
     run = _Run(models, task, Examples.stack(examples).to(device), recipe)
     batches = _batches(seeds, run.examples.count, recipe.batch, torch.device(device))
     found: dict[int, Trained] = {}

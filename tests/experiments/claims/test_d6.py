@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from rankscope import figures, tables
+from rankscope import Spec, figures, tables
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import CATALOGUE
 from rankscope.experiments.circle import deep_distances
 from rankscope.experiments.claims import d6
 from rankscope.experiments.claims._circle_verdict import DISTANCE, ERROR, MLP, PURE, SKIP
 from rankscope.experiments.progress import silent
-from rankscope.training import Recipe, Trained
+from rankscope.training import Recipe, SequenceModel, Trained
 
 CONFIG = d6.Config(widths=(1, 2), seeds=3, applied=20)
 SHORT = Recipe(6, 10, 3e-3, weight_decay=0.0, warmup=2)
@@ -115,7 +115,7 @@ def test_a_training_that_broke_down_has_learnt_nothing():
     broken = table(given, {(1, PURE): math.nan})
     judgement, _ = d6.judge(CONFIG, broken, "a domain", learnt=math.inf)
     assert "not tried: pure attention of the smallest width" in str(judgement)
-    score = Trained(None, 0, 1, math.nan)
+    score = Trained(SequenceModel.random(Spec(1, 1, 2), outputs=1, symbols=1), 0, 1, math.nan)
     assert math.isnan(d6._step_error(CONFIG, score))
 
 

@@ -98,5 +98,5 @@ def test_a_chain_far_below_the_number_format_goes_on_at_its_rate() -> None:
 
 
 def test_no_path_is_refused() -> None:
-    with pytest.raises(Exception, match="paths=0 leaves nothing"):
+    with pytest.raises(Exception, match="paths=0 is out of range"):
         d9.run(replace(TINY["d9"][1], paths=0), silent)

@@ -96,7 +96,6 @@ def test_masks_written_alike_are_all_compared(tokens) -> None:
     ("options", "words"),
     [
         ({"masks": ()}, "no list of masks"),
-        ({"masks": "full"}, "no list of masks"),
         ({"masks": ("full",), "depth": 0}, "depth=0"),
     ],
 )

@@ -32,7 +32,6 @@ def test_it_finds_the_power_of_the_initialisation() -> None:
         (Config(sweeps=(("heads", (1.5,)),)), "heads=1.5 cannot be built"),
         (Config(sweeps=(("tokens", (0,)),)), "tokens=0 cannot be built"),
         (Config(sweeps=()), "leave nothing to measure"),
-        (Config(draws=0), "leave nothing to measure"),
     ],
 )
 def test_what_cannot_be_varied_is_refused(config, words) -> None:

@@ -193,7 +193,7 @@ def test_what_cannot_be_designed_says_why(lively, tokens):
 def test_bad_arguments_are_answered_with_sentences(lively, tokens):
     net = lively(Spec(1, 1, 4, mlp_ratio=0, norm="sphere", norm_place="post"))
     x = in_range(net, tokens(3, 4))
-    with pytest.raises(KindError, match="c is a str"):
+    with pytest.raises(KindError, match="c='2' is a str"):
         design_values(x, net, c="2")
     with pytest.raises(ShapeError, match="one number for each of 3 tokens"):
         design_values(x, net, c=torch.ones(2))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rankscope import tables
+from rankscope.arguments import checked
 from rankscope.deep import deep_trace
 from rankscope.experiments import depths, kit
 from rankscope.experiments.claims._dropout import Dropout, states_with_dropout
@@ -26,6 +27,7 @@ DROPOUT: Final = "dropout"
 """The variant with all of it, as BERT is trained."""
 
 
+@checked
 @dataclass(frozen=True)
 class Shape:
     """BERT-base's, its initialisation included; attention and LayerNorm, no skips and no MLPs.

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.experiments import kit
 from rankscope.metrics import matrix_norm
 from rankscope.streams import stream
@@ -26,6 +27,7 @@ from rankscope.theory.residual_bounds import (
 )
 
 
+@checked
 @dataclass(frozen=True)
 class Search:
     """How hard to look, at which widths."""

@@ -24,6 +24,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.masks import as_mask
 from rankscope.network import Network, NormKind
 from rankscope.streams import stream
@@ -32,6 +33,7 @@ Values = Literal["diagonal", "skewed", "orthogonal", "random"]
 Scores = Literal["turned", "uniform", "random"]
 
 
+@checked
 @dataclass(frozen=True)
 class Dynamics:
     """One head, repeated; ``values`` and ``scores`` are its weights by kind.

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
+from typing import Annotated
 
 import polars as pl
 import torch
@@ -11,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rankscope import tables
+from rankscope.arguments import Range
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.masks import as_mask
@@ -49,7 +51,7 @@ class Config(kit.Config):
     layers: int = 24
     masks: tuple[str, ...] = ("causal", "window:2")
     """Masks beyond the lemma, under which each query is compared with those that see the same."""
-    tokens: tuple[int, ...] = (2, 5, 12, 24)
+    tokens: tuple[Annotated[int, Range(2, 4096)], ...] = (2, 5, 12, 24)
     heads: tuple[int, ...] = (1, 2, 4)
     width: int = 16
     tails: tuple[float, ...] = (0.0, 0.5, 2.0)

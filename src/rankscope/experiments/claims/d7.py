@@ -77,6 +77,7 @@ class Config(kit.Config):
     """Where networks are trained and measured; ``auto`` becomes a GPU where there is one."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         # What is kept is the device itself: results of CPU and GPU differ, so must their digests.
         object.__setattr__(self, "device", resolve_device(self.device))
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from rankscope import tables
-from rankscope.errors import InputError
 from rankscope.experiments import depths, kit, models
 from rankscope.experiments.laws import Law, as_stated, law, medians
 from rankscope.metrics import dobrushin, matrix_norm
@@ -42,8 +41,6 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     Exact at any depth: rows of attention add up to one, so that ``P(1mᵀ + R) = 1mᵀ + PR``, and what
     differs between the rows can be carried alone and scaled up in every layer.
     """
-    if config.paths < 1:
-        raise InputError(f"paths={config.paths} leaves nothing to follow; use 1 or more.")
     measured, families = {}, {}
     for (name, case), on_case in kit.tracked(models.by_name(config.models).items(), on_step):
         subject = case.subject(config).to(torch.float64)

@@ -8,6 +8,7 @@ from typing import Literal
 import polars as pl
 
 from rankscope import tables
+from rankscope.arguments import checked
 from rankscope.experiments import depths, kit
 from rankscope.experiments.claims._positions import Found, position_table, read
 from rankscope.experiments.laws import as_stated
@@ -21,6 +22,7 @@ _AGREED = 3.0
 """Standard errors within which a measured rate and that of positions alone agree."""
 
 
+@checked
 @dataclass(frozen=True)
 class Pattern:
     """Scores and a mask."""

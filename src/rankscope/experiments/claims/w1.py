@@ -9,6 +9,7 @@ import polars as pl
 import torch
 
 from rankscope import tables
+from rankscope.arguments import checked
 from rankscope.experiments import depths, kit
 from rankscope.experiments.claims import _mask_curves as curves
 from rankscope.experiments.claims._mask_theorem import promise_table
@@ -21,6 +22,7 @@ ENTRY = kit.entry("W1")
 PAPER = {"tokens": 64, "samples": 4, "layers": 256}
 
 
+@checked
 @dataclass(frozen=True)
 class Values:
     """Values that are scaled, or not orthogonal; ``uniform`` attention does not follow the states.

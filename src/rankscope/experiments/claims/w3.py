@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rankscope import tables
+from rankscope.arguments import checked
 from rankscope.deep import deep_trace
 from rankscope.experiments import depths, kit
 from rankscope.experiments.laws import UNEVEN, Law, as_stated, law, medians
@@ -30,6 +31,7 @@ _NORMS: Mapping[NormKind, str] = {"sphere": "sphere", "rms": "RMSNorm", "layer":
 _MASKS = ("full", "causal", "window:2")
 
 
+@checked
 @dataclass(frozen=True)
 class Run:
     """A network and where its tokens start; ``mask`` is a name, ``ring`` among others."""

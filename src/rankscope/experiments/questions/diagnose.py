@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from rankscope import tables
+from rankscope.arguments import checked
 from rankscope.experiments import estimates, kit, variants
 from rankscope.experiments.fates import findings
 from rankscope.network import Network
@@ -62,6 +63,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     )
 
 
+@checked
 def diagnose(
     network: Network,
     x: Tensor,

@@ -7,6 +7,7 @@ import polars as pl
 from torch import Tensor
 
 from rankscope import tables
+from rankscope.arguments import checked
 from rankscope.experiments import estimates, kit
 from rankscope.network import Network
 from rankscope.numerals import power_of_ten, short
@@ -75,6 +76,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     )
 
 
+@checked
 def path_study(
     network: Network,
     x: Tensor,

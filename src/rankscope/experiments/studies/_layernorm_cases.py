@@ -6,12 +6,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from rankscope.arguments import checked
 from rankscope.masks import Mask
 from rankscope.network import Init, Network, NormKind, Spec
 from rankscope.numerals import plural
 from rankscope.streams import stream
 
 
+@checked
 @dataclass(frozen=True)
 class Setting:
     """Attention with a norm after it, no skip and no MLP; the defaults are the base case.

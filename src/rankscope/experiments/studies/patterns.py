@@ -6,12 +6,14 @@ from typing import Literal
 import polars as pl
 
 from rankscope import network, tables
+from rankscope.arguments import checked
 from rankscope.experiments import depths, kit
 from rankscope.experiments.laws import Law, law, medians
 
 ENTRY = kit.entry("patterns")
 
 
+@checked
 @dataclass(frozen=True)
 class Pattern:
     """A kind of scores under its name; ``only_full`` if it pools the keys of all tokens."""

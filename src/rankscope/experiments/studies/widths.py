@@ -86,9 +86,7 @@ def _check(config: Config) -> None:
     """Raise unless every setting is known and can be had: counts are whole, all are positive."""
     known = dict(config.base)
     if config.draws < 1 or not config.sweeps:
-        raise InputError(
-            f"draws={config.draws} and {len(config.sweeps)} sweeps leave nothing to measure."
-        )
+        raise InputError(f"{len(config.sweeps)} sweeps leave nothing to measure.")
     for name, settings in config.sweeps:
         if name not in known:
             raise InputError(f"there is no {name!r} to vary; choose among {', '.join(known)}.")

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 
 import torch
 
+from rankscope.arguments import Count, checked
 from rankscope.checks import number
 from rankscope.errors import KindError, SpecError
 from rankscope.network._scores.base import Bias, Heads, Positions, Scores
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class ALiBi:
     """A penalty of distance, ``−slope_h·|i − j|``, under whatever mask.
@@ -33,7 +35,7 @@ class ALiBi:
         slopes = tuple(number("ALiBi slope", slope, error=SpecError) for slope in self.slopes)
         object.__setattr__(self, "slopes", slopes)
 
-    def build(self, heads: int, head_width: int) -> Scores:
+    def build(self, heads: Count, head_width: Count) -> Scores:
         del head_width
         slopes = alibi_slopes(heads) if self.slopes is None else self.slopes
         if len(slopes) != heads:

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from rankscope.arguments import Count, checked
 from rankscope.errors import SpecError
 from rankscope.network._visibility import Visibility
 
@@ -60,13 +61,14 @@ def hide(logits: Bias, visibility: Visibility) -> Bias:
     return torch.where(visibility.allowed, logits, logits.new_full((), -math.inf))
 
 
+@checked
 @dataclass(frozen=True)
 class Described:
     """A score that came with a loaded model: named in its spec, not to be built from it."""
 
     name: str
 
-    def build(self, heads: int, head_width: int) -> Scores:
+    def build(self, heads: Count, head_width: Count) -> Scores:
         raise SpecError(
             f"a score {self.name!r} of {heads} heads of width {head_width} comes with a loaded "
             "model and cannot be drawn at random."
@@ -80,6 +82,6 @@ class Described:
 class ScoreKind(Protocol):
     """A frozen, hashable description of a score, as held by a ``Spec``."""
 
-    def build(self, heads: int, head_width: int) -> Scores:
+    def build(self, heads: Count, head_width: Count) -> Scores:
         """A fresh module for one layer."""
         ...

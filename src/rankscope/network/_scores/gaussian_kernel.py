@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankscope.arguments import Count, checked
 from rankscope.checks import number
 from rankscope.errors import SpecError
 from rankscope.network._scores.base import Heads, Positions, Scores
@@ -13,6 +14,7 @@ from rankscope.network._scores.base import Heads, Positions, Scores
 Wider = Float[Tensor, "batch head token wider"]
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class GaussianKernel:
     """Softmax of ``−scale·‖qᵢ − kⱼ‖²/(2·bandwidth²)``: keys attract by nearness, not by length.
@@ -34,7 +36,7 @@ class GaussianKernel:
             raise SpecError(f"GaussianKernel bandwidth={bandwidth:g} must be greater than zero.")
         object.__setattr__(self, "bandwidth", bandwidth)
 
-    def build(self, heads: int, head_width: int) -> Scores:
+    def build(self, heads: Count, head_width: Count) -> Scores:
         del heads, head_width
         return GaussianKernelScores(self.bandwidth)
 

@@ -4,10 +4,12 @@ from dataclasses import dataclass
 
 import torch
 
+from rankscope.arguments import Count, checked
 from rankscope.network._scores.base import Heads, Pairs, Positions, Scores, hide
 from rankscope.network._visibility import Visibility
 
 
+@checked
 @dataclass(frozen=True)
 class LinearKernel:
     """Linear attention: ``P_ij = φ(qᵢ)·φ(kⱼ) / Σ_l φ(qᵢ)·φ(k_l)`` with ``φ = elu + 1``.
@@ -19,7 +21,7 @@ class LinearKernel:
     Katharopoulos et al. 2020, eq. 4 and 7. The score scale cancels.
     """
 
-    def build(self, heads: int, head_width: int) -> Scores:
+    def build(self, heads: Count, head_width: Count) -> Scores:
         del heads, head_width
         return LinearKernelScores()
 

@@ -7,12 +7,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankscope.arguments import Count, checked
 from rankscope.checks import whole
 from rankscope.errors import SpecError
 from rankscope.network._scores.base import Pairs, Scores
 from rankscope.network._visibility import Visibility
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class Linformer:
     """Attention to ``segments`` averages of neighbouring keys and values instead of all of them.
@@ -32,7 +34,7 @@ class Linformer:
     def __post_init__(self) -> None:
         whole("Linformer segments", self.segments, least=1, error=SpecError)
 
-    def build(self, heads: int, head_width: int) -> Scores:
+    def build(self, heads: Count, head_width: Count) -> Scores:
         del heads, head_width
         return LinformerScores(self.segments)
 

@@ -7,12 +7,14 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from rankscope.arguments import Count, checked
 from rankscope.checks import whole
 from rankscope.errors import SpecError
 from rankscope.network._scores.base import Bias, Heads, Positions, Scores
 from rankscope.streams import stream
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class RelativeBias:
     """A bias for each head and bucket of distances, as T5's, drawn from a standard normal.
@@ -37,7 +39,7 @@ class RelativeBias:
         whole("RelativeBias farthest", self.farthest, least=self.buckets // 4 + 1, error=SpecError)
         whole("RelativeBias seed", self.seed, least=0, error=SpecError)
 
-    def build(self, heads: int, head_width: int) -> Scores:
+    def build(self, heads: Count, head_width: Count) -> Scores:
         del head_width
         generator = stream(self.seed, "relative bias")
         drawn = torch.randn(self.buckets, heads, generator=generator)

@@ -6,11 +6,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankscope.arguments import Count, checked
 from rankscope.checks import number
 from rankscope.errors import SpecError
 from rankscope.network._scores.base import Heads, Positions, Scores
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class Rotary:
     """Rotary embeddings with the usual frequencies, ``base^(−2i/head_width)`` for pair i.
@@ -31,7 +33,7 @@ class Rotary:
             raise SpecError(f"Rotary base={base:g} must be greater than zero.")
         object.__setattr__(self, "base", base)
 
-    def build(self, heads: int, head_width: int) -> Scores:
+    def build(self, heads: Count, head_width: Count) -> Scores:
         del heads
         if head_width % 2:
             raise SpecError(

@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 
+from rankscope.arguments import Count, checked
 from rankscope.checks import number, whole
 from rankscope.errors import SpecError
 from rankscope.network._scores.base import Bias, Heads, Positions, Scores
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class Sink:
     """Attention sinks: logits to the first ``tokens`` tokens are raised by ``strength``.
@@ -27,7 +29,7 @@ class Sink:
         strength = number("Sink strength", self.strength, error=SpecError)
         object.__setattr__(self, "strength", strength)
 
-    def build(self, heads: int, head_width: int) -> Scores:
+    def build(self, heads: Count, head_width: Count) -> Scores:
         del heads, head_width
         return SinkScores(self.tokens, self.strength)
 

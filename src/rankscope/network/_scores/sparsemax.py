@@ -4,10 +4,12 @@ from dataclasses import dataclass
 
 import torch
 
+from rankscope.arguments import Count, checked
 from rankscope.network._scores.base import Pairs, Scores, hide
 from rankscope.network._visibility import Visibility
 
 
+@checked
 @dataclass(frozen=True)
 class Sparsemax:
     """The nearest point of the simplex to the logits instead of their softmax: many exact zeros.
@@ -19,7 +21,7 @@ class Sparsemax:
     Martins and Astudillo 2016.
     """
 
-    def build(self, heads: int, head_width: int) -> Scores:
+    def build(self, heads: Count, head_width: Count) -> Scores:
         del heads, head_width
         return SparsemaxScores()
 

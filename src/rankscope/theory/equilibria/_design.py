@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
+from rankscope.arguments import checked
 from rankscope.checks import finite, real
 from rankscope.errors import InputError, KindError, ShapeError, SpecError
 from rankscope.metrics import numerical_rank
@@ -27,6 +28,7 @@ from rankscope.shapes import Hidden
 Rows = Float[Tensor, "token feature"]
 
 
+@checked
 def design_values(x: Tensor, network: Network, *, c: float | Tensor | None = None) -> Network:
     """A copy of a network with values and outputs such that each layer returns ``x`` unchanged.
 
@@ -64,6 +66,7 @@ def design_values(x: Tensor, network: Network, *, c: float | Tensor | None = Non
     return designed
 
 
+@checked
 @torch.no_grad()
 def norm_preimage(norm: nn.Module, x: Tensor, *, c: float | Tensor | None = None) -> Tensor:
     """Tokens that a norm maps to ``x``, of scale ``c`` (by default 1, or what its eps requires).
@@ -85,6 +88,9 @@ def norm_preimage(norm: nn.Module, x: Tensor, *, c: float | Tensor | None = None
         if scale is not None:
             raise InputError("c was given, but no norm follows the step; leave c out.")
         return x
+    for part in (rule.gain, rule.bias):
+        if part is not None and part.shape[-1:] != x.shape[-1:]:
+            raise ShapeError(f"x has {x.shape[-1]} features, the norm {part.shape[-1]}.")
     direction, natural = _undo_affine(rule, x)
     before = direction * (natural if scale is None else scale)
     _check_range(norm, x, before, chosen=scale is not None)
@@ -218,8 +224,8 @@ def _check_scale(c: float | Tensor | None, x: Tensor) -> Tensor | None:
     """One positive number for each token, as a column."""
     if c is None:
         return None
-    if not isinstance(c, Tensor | float | int) or isinstance(c, bool):
-        raise KindError(f"c is a {type(c).__name__}, expected a number or one for each token.")
+    if isinstance(c, Tensor) and c.is_complex():
+        raise KindError(f"c has dtype {c.dtype}, expected real numbers.")
     scale = torch.as_tensor(c, dtype=x.dtype, device=x.device)
     if scale.ndim > 1 or (scale.ndim == 1 and len(scale) != x.shape[-2]):
         raise ShapeError(

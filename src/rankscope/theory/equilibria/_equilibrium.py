@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.checks import finite, real
 from rankscope.errors import ShapeError
 from rankscope.metrics import numerical_rank, residual
@@ -23,6 +24,7 @@ _SHORTENINGS = 12
 _ZERO = 1e-20
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class Equilibrium:
     """Tokens that one pass through a network returns unchanged.
@@ -69,6 +71,7 @@ class Equilibrium:
         )
 
 
+@checked
 def equilibrium_at(network: Network, x: Tensor, *, polish: bool = True) -> Equilibrium:
     """The equilibrium at ``(token, feature)`` tokens, by default refined by Newton's method.
 

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.checks import whole
 from rankscope.errors import InputError
 from rankscope.network import Network
@@ -18,6 +19,7 @@ from rankscope.theory.equilibria._equilibrium import Equilibrium, measure
 _MOST_TOKENS = 24  # the Jacobian has n⁴ entries, and there is one for each rank
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class EveryRank:
     """A network of one layer and, for k = 1 … n, an equilibrium of it of rank k."""
@@ -34,6 +36,7 @@ class EveryRank:
         )
 
 
+@checked
 def every_rank(tokens: int, *, growth: float = 4.0) -> EveryRank:
     """Equilibria of rank 1, 2, … n of one step ``X ↦ normalise(A X W)`` on n tokens.
 

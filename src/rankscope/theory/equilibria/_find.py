@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from rankscope.arguments import checked
 from rankscope.checks import finite, real, whole
 from rankscope.errors import InputError, KindError, ShapeError
 from rankscope.network import Block, Network
@@ -21,6 +22,7 @@ _LONGEST_CYCLE = 8
 _MOST_ENTRIES = 512  # the Jacobian has the square of it, for many samples
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class Equilibria:
     """Every equilibrium that was found, the one with the largest basin first.
@@ -70,6 +72,7 @@ class Equilibria:
         )
 
 
+@checked
 def find_equilibria(
     network: Network,
     *,
@@ -97,7 +100,7 @@ def find_equilibria(
     Computed in float64 whatever the network's dtype.
     """
     for name, count in {"tokens": tokens, "starts": starts, "steps": steps}.items():
-        whole(name, count, least=1)
+        whole(name, count, least=1, most=1_000_000)
     if not 0 < tolerance < 1e-2:
         raise InputError(f"tolerance={tolerance} is out of range; expected 0 to 0.01.")
     if not isinstance(network, Network):

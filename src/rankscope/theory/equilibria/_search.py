@@ -15,18 +15,21 @@ rank, though rarely at random, and closer and closer to instability the more tok
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from rankscope.arguments import Count, Range, checked
 from rankscope.errors import InputError
 from rankscope.masks import as_mask
 from rankscope.network import Network
 from rankscope.numerals import short, span_of
 from rankscope.streams import stream
 from rankscope.theory.equilibria._equilibrium import Equilibrium, equilibrium_at
+
+_MOST_TOKENS = 24  # the Jacobian has n⁴ entries
 
 AttentionKind = Literal["uniform", "content"]
 
@@ -39,6 +42,7 @@ _FAMILIES: tuple[tuple[str, AttentionKind], ...] = (
 _SQUARINGS = 7
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class Designs:
     """Designed equilibria of full rank for one mask, kind of attention and number of tokens.
@@ -69,6 +73,7 @@ class Designs:
         )
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class StableSearch:
     """The result of a search for stable equilibria of rank above one."""
@@ -102,12 +107,13 @@ class _Candidates:
     query_key: Float[Tensor, "batch token token"]
 
 
+@checked
 def stable_search(
     *,
     tokens: tuple[int, ...] = (2, 3, 4, 5, 6),
-    draws: int = 200,
-    descents: int = 4,
-    steps: int = 300,
+    draws: Count = 200,
+    descents: Count = 4,
+    steps: Annotated[int, Range(0, 1_000_000)] = 300,
     seed: int = 0,
 ) -> StableSearch:
     """Look for stable equilibria of full rank among steps ``X ↦ normalise(A X W)``.
@@ -120,11 +126,8 @@ def stable_search(
     descent from the best few. Each result is built as a ``Network`` and measured there. Finding
     none proves nothing.
     """
-    if not tokens or min(tokens) < 2:
-        raise InputError(f"tokens={tokens} is out of range; expected counts of 2 or more.")
-    for name, count in {"draws": draws, "descents": descents}.items():
-        if count < 1:
-            raise InputError(f"{name}={count} is out of range; expected 1 or more.")
+    if not tokens or min(tokens) < 2 or max(tokens) > _MOST_TOKENS:
+        raise InputError(f"tokens={tokens} is out of range; expected some of 2 to {_MOST_TOKENS}.")
     return StableSearch(
         tuple(
             _search(

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.checks import finite, real
 from rankscope.errors import ShapeError
 from rankscope.network import Network
@@ -21,6 +22,7 @@ _SWEEPS = 30
 _CHUNK = 2**22  # entries of the copies in one backward pass, at most
 
 
+@checked
 @dataclass(frozen=True)
 class Stability:
     """The spectral radius of a step, and two bounds that are valid however non-normal it is.
@@ -51,6 +53,7 @@ class Stability:
         return max(1 - self.upper, self.lower - 1)
 
 
+@checked
 def stability_of(jacobian: Tensor) -> Stability:
     """The stability of a step from its ``(output, input)`` Jacobian at an equilibrium.
 
@@ -78,6 +81,7 @@ def stability_of(jacobian: Tensor) -> Stability:
     return Stability(min(max(radius, lower), upper), lower, upper)
 
 
+@checked
 def step_jacobian(network: Network, x: Tensor) -> Tensor:
     """The Jacobian of one pass through a network at tokens ``(token, feature)``, flattened.
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.checks import whole
 from rankscope.display import card, table
 from rankscope.errors import KindError, ShapeError, SpecError
@@ -32,6 +33,7 @@ from rankscope.theory.graphs._intervals import (
 _RUNS_SHOWN = 6
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class GraphFacts:
     """What the graph of a mask says about collapse; every number is exact.
@@ -120,6 +122,7 @@ class GraphFacts:
         return card("Graph of a mask", table(("", ""), rows))
 
 
+@checked
 def graph_facts(mask: "str | Mask | Tensor | Any", tokens: int | None = None) -> GraphFacts:
     """The graph of a mask, of a boolean ``(query, key)`` matrix, or of a sparse one of SciPy's.
 
@@ -132,6 +135,8 @@ def graph_facts(mask: "str | Mask | Tensor | Any", tokens: int | None = None) ->
     if hasattr(mask, "tocsr"):
         return _digraph_facts(_digraph_from_sparse(mask, tokens))
     if isinstance(mask, np.ndarray):
+        if mask.dtype != bool:
+            raise KindError(f"mask has dtype {mask.dtype}, expected bool: mask.astype(bool).")
         mask = torch.from_numpy(mask)
     if isinstance(mask, Tensor):
         matrix = check_matrix(mask)

@@ -14,7 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rankscope.checks import stochastic, valid_mask, whole
+from rankscope.arguments import checked
+from rankscope.checks import real, stochastic, valid_mask, whole
 from rankscope.errors import InputError, KindError, ShapeError
 from rankscope.masks import Mask, as_mask
 from rankscope.metrics import dobrushin
@@ -24,6 +25,7 @@ from rankscope.theory.graphs._digraph import Digraph, closed_classes
 _LARGE, _TINY = 1e100, 1e-290
 
 
+@checked
 def a_priori_rate(epsilon: Tensor | float, radius: float) -> Tensor:
     """The most that a layer leaves of the differences, ``(1 − ε^r)^{1/r}`` (Wu et al. 2024).
 
@@ -38,6 +40,7 @@ def a_priori_rate(epsilon: Tensor | float, radius: float) -> Tensor:
     return torch.exp(-torch.exp(a_priori_log_decay(epsilon, radius)))
 
 
+@checked
 def a_priori_log_decay(epsilon: Tensor | float, radius: float) -> Tensor:
     """``log(−log rate)`` of ``a_priori_rate``, which distinguishes rates that all round to 1.
 
@@ -46,6 +49,8 @@ def a_priori_log_decay(epsilon: Tensor | float, radius: float) -> Tensor:
 
     After t layers the bound is ``exp(−t e^x)`` with x the value returned.
     """
+    if isinstance(epsilon, Tensor) and epsilon.is_complex():
+        raise KindError(f"epsilon has dtype {epsilon.dtype}, expected real numbers.")
     eps = torch.as_tensor(epsilon, dtype=torch.float64)
     if not bool(((eps >= 0) & (eps <= 1)).all()):
         raise InputError(f"epsilon is {epsilon}; a smallest weight lies between 0 and 1.")
@@ -60,6 +65,7 @@ def a_priori_log_decay(epsilon: Tensor | float, radius: float) -> Tensor:
     return torch.where(power < -40.0, power, exact) - math.log(radius)
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class Ergodicity:
     """τ of each layer's matrix, and log τ of the product of the layers up to it.
@@ -92,6 +98,7 @@ class Ergodicity:
         )
 
 
+@checked
 def ergodicity(matrices: Iterable[Tensor], *, token_mask: Tensor | None = None) -> Ergodicity:
     """τ of every attention matrix, first layer first, and of the running products.
 
@@ -130,6 +137,7 @@ def ergodicity(matrices: Iterable[Tensor], *, token_mask: Tensor | None = None) 
     return Ergodicity(torch.stack(each), torch.stack(logs))
 
 
+@checked
 def a_priori_log_loss(epsilon: float, radius: float) -> float:
     """The logarithm of what a layer loses at least of any difference, by ``a_priori_rate``.
 
@@ -145,6 +153,7 @@ def a_priori_log_loss(epsilon: float, radius: float) -> float:
     return math.log(-math.expm1(-math.exp(decay))) if decay > -30 else decay
 
 
+@checked
 def limit_weights(
     matrices: Sequence[Tensor], classes: Sequence[Sequence[int]]
 ) -> tuple[Tensor, ...]:
@@ -155,6 +164,21 @@ def limit_weights(
 
     The mean of the class's rows in the product of all ``(query, key)`` matrices, the first first.
     """
+    if not matrices:
+        raise InputError("there is no matrix to multiply; give at least one layer's.")
+    first = matrices[0]
+    for matrix in matrices:
+        real(matrix, name="matrices", axes="(query, key)", least=2)
+        if matrix.ndim != 2 or (matrix.shape, matrix.dtype) != (first.shape, first.dtype):
+            raise ShapeError(
+                f"matrices have shapes {tuple(first.shape)} and {tuple(matrix.shape)}; give "
+                "square ones of one size and dtype."
+            )
+    tokens = len(first)
+    if any(not 0 <= member < tokens for members in classes for member in members):
+        raise InputError(f"classes hold tokens that are not there; they are 0 to {tokens - 1}.")
+    if tokens != first.shape[1] or not all(classes):
+        raise ShapeError("limit_weights takes square matrices and classes that are not empty.")
     rows = torch.zeros(len(classes), len(matrices[0])).to(matrices[0])
     for row, members in zip(rows, classes, strict=True):
         row[list(members)] = 1 / len(members)
@@ -163,6 +187,7 @@ def limit_weights(
     return tuple(rows)
 
 
+@checked
 def smallest_allowed_weight(attention: Tensor, allowed: Tensor) -> Tensor:
     """ε: the smallest weight of ``(..., query, key)`` matrices on a pair that the mask allows.
 
@@ -184,6 +209,7 @@ def smallest_allowed_weight(attention: Tensor, allowed: Tensor) -> Tensor:
     return torch.where(allowed, p, math.inf).amin((-2, -1))
 
 
+@checked
 def perron_weights(attention: Tensor) -> Tensor:
     """The left Perron vector π = πP: the weight of each position in the collapsed state.
 
@@ -208,6 +234,7 @@ def perron_weights(attention: Tensor) -> Tensor:
     return torch.stack(found).view(p.shape[:-1])
 
 
+@checked
 def class_weights(attention: Tensor) -> tuple[Tensor, ...]:
     """One Perron vector for each closed class of a single ``(query, key)`` matrix.
 
@@ -234,6 +261,7 @@ def class_weights(attention: Tensor) -> tuple[Tensor, ...]:
     return tuple(weights)
 
 
+@checked
 def second_eigenvalue(mask: "str | Mask", tokens: int) -> float:
     """The factor per layer by which uniform attention under a mask forgets differences (derived).
 
@@ -248,6 +276,7 @@ def second_eigenvalue(mask: "str | Mask", tokens: int) -> float:
     return float(second_modulus(allowed / allowed.sum(-1, keepdim=True)))
 
 
+@checked
 def second_modulus(attention: Tensor) -> Tensor:
     """The second largest modulus among the eigenvalues of ``(..., query, key)`` matrices.
 

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.deep import deep_states
 from rankscope.errors import InputError
 from rankscope.network import MLP, Block, Full, Network, score_entry
@@ -38,6 +39,7 @@ from rankscope.theory.residual_bounds._lipschitz import gated_gain, row_gain
 from rankscope.theory.residual_bounds._result import Bounds, LayerBounds
 
 
+@checked
 def bounds(network: Network, x: Tensor, *, token_mask: Tensor | None = None) -> Bounds:
     """Bounds on the residual of every layer: those of Dong et al. 2021, and sharper ones.
 

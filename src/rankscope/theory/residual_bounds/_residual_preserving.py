@@ -37,12 +37,16 @@ import math
 import torch
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.checks import whole
 from rankscope.errors import InputError
 from rankscope.network import Network
 from rankscope.streams import stream
 
+_MOST_NUMBERS = 10**9
 
+
+@checked
 def residual_preserving_network(
     layers: int,
     width: int,
@@ -66,6 +70,11 @@ def residual_preserving_network(
     """
     for name, count in {"layers": layers, "width": width, "heads": heads}.items():
         whole(name, count, least=1, most=2**31)
+    if layers * heads * width**2 > _MOST_NUMBERS:
+        raise InputError(
+            f"{layers} layers of {heads} heads and {width} features have more than "
+            f"{_MOST_NUMBERS:,} weights; ask for fewer."
+        )
     whole("kept", kept, least=0, most=width)
     whole("seed", seed, least=0, most=2**63 - 1)
     for name, size in {"strength": strength, "values": values}.items():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jaxtyping import Bool
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.display import card, table
 from rankscope.numerals import plural, power_of_ten, span_of
 from rankscope.shapes import PerSample
@@ -48,6 +49,7 @@ _SHOWN = {
 _LAYERS_SHOWN = 12
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class LayerBounds:
     """One layer: what was measured, and the bounds that follow; NaN where a bound does not apply.
@@ -109,6 +111,7 @@ class LayerBounds:
         return f"LayerBounds(layer {self.layer}; {residual}; bounds: {bounds})"
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class Bounds:
     """Bounds on the residual after each layer and over all layers, beside what was measured.

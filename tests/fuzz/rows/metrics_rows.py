@@ -1,0 +1,49 @@
+"""Metrics."""
+
+from table import add
+from things import MASK, P, X
+
+from rankscope import metrics
+
+for one in (
+    "deviations",
+    "dispersion",
+    "effective_rank",
+    "participation_ratio",
+    "singular_values",
+    "spectra",
+    "spectral_ratio",
+    "stable_rank",
+):
+    add(f"metrics.{one}", getattr(metrics, one), x=X, token_mask=MASK)
+for one in ("attention_entropy", "dobrushin", "high_pass_ratio", "second_singular_value"):
+    add(f"metrics.{one}", getattr(metrics, one), attention=P, token_mask=None)
+add(
+    "metrics.residual",
+    metrics.residual,
+    x=X,
+    norm="fro",
+    center="mean",
+    relative=True,
+    token_mask=MASK,
+    certified=False,
+    tolerance=1e-3,
+)
+add(
+    "metrics.residual",
+    metrics.residual,
+    x=X,
+    norm="spectral",
+    center="optimal",
+    relative=False,
+    token_mask=None,
+    certified=True,
+    tolerance=1e-3,
+)
+add("metrics.residual", metrics.residual, x=X, norm="one", center="optimal")
+add("metrics.mean_cosine", metrics.mean_cosine, x=X, exclude=(0,), token_mask=MASK)
+add("metrics.numerical_rank", metrics.numerical_rank, x=X, rtol=1e-3, token_mask=MASK)
+add("metrics.matrix_norm", metrics.matrix_norm, m=X, norm="composite")
+add("metrics.Deviations", metrics.Deviations, tokens=X, rest=X)
+add("metrics.Spectra", metrics.Spectra, sigma=X[0], scaled=X[0], noise=X[0, :, 0])
+add("metrics.Spectra.numerical_rank", metrics.spectra(X).numerical_rank, rtol=0.1)

@@ -1,0 +1,214 @@
+"""Tables, results, figures and reports."""
+
+from rich.console import Console
+from table import add
+from things import (
+    BY_VARIANT,
+    CHART,
+    DRAWING,
+    LAYERS,
+    LENGTHS,
+    PAGE,
+    RECORD,
+    RESULT,
+    RUN,
+    SUMMARY,
+    VARIANTS,
+    WRITTEN,
+    table_of,
+)
+
+from rankscope import (
+    experiments,
+    figures,
+    metric_catalogue,
+    records,
+    report,
+    results,
+    tables,
+)
+
+add("tables.frame", tables.frame, columns={"metric": ["a"], "value": [1.0], "layer": [0]})
+add("tables.from_rows", tables.from_rows, names=("metric", "value"), rows=[("a", 1.0)])
+add("tables.stack", tables.stack, tables=[LAYERS, VARIANTS])
+add("tables.joined", tables.joined, tables={"a": LAYERS}, column="variant")
+add("tables.summary", tables.summary, table=VARIANTS)
+add(
+    "tables.write",
+    tables.write,
+    table=LAYERS,
+    path="table.parquet",
+    provenance={"seed": 0},
+    more={"a": "b"},
+)
+add("tables.read", tables.read, path=WRITTEN)
+add("tables.metadata", tables.metadata, path=WRITTEN)
+add("records.write", records.write, result=RESULT, path="again.parquet")
+add("records.read", records.read, path=RECORD)
+add("metric_catalogue.metric", metric_catalogue.metric, name="residual")
+add("figures.metric_words", figures.metric_words, name="residual")
+for one in ("figures.MetricWords", "metric_catalogue.Metric"):
+    add(
+        one,
+        metric_catalogue.Metric,
+        name="mine",
+        title="Mine",
+        symbol="m",
+        scale="log",
+        meaning="",
+        definition="",
+        collapse="down",
+        includes=(0.0,),
+        marks=((1.0, "one"),),
+        of="",
+        compute="",
+    )
+for one in (
+    "results.Result",
+    "experiments.Claim",
+    "experiments.Diagnosis",
+    "experiments.PathStudy",
+    "rankscope.Result",
+):
+    add(
+        one,
+        results.Result,
+        id="a",
+        title="b",
+        question="c",
+        sentences=("d",),
+        table=LAYERS,
+        provenance={"seed": 0},
+        source="e",
+        judgement=results.Judgement("holds", "all"),
+        beyond=None,
+        findings=(),
+        key_figures={"a": 1.0},
+        drawings=(DRAWING,),
+        shown=("residual",),
+    )
+for one in ("results.Finding", "experiments.Finding"):
+    add(
+        one,
+        results.Finding,
+        variant="a",
+        fate="holds",
+        sentence="b",
+        first=1.0,
+        last=0.5,
+        layers=2,
+        collapsed_at=None,
+    )
+add("results.Judgement", results.Judgement, verdict="holds", domain="all", on="")
+add(
+    "results.Drawing",
+    results.Drawing,
+    figure="by_depth",
+    caption="",
+    metric="residual",
+    options={"log_depth": True},
+    only={"variant": ("SAN",)},
+    roles={"SAN": "bound"},
+)
+add(
+    "figures.FigureKind",
+    figures.FigureKind,
+    function=figures.by_depth,
+    draws="summary",
+    reading="a",
+    against="b",
+    metric="",
+)
+add(
+    "figures.by_depth",
+    figures.by_depth,
+    summary=BY_VARIANT,
+    metric="residual",
+    log_depth=True,
+    lowest=-3.0,
+    highest=None,
+    roles={"SAN": "bound"},
+    title="a",
+)
+add("figures.by_layer", figures.by_layer, summary=SUMMARY, metrics=["residual"], title="a")
+add(
+    "figures.by_model",
+    figures.by_model,
+    summary=tables.summary(tables.joined({"m": VARIANTS}, column="model")),
+    metric="residual",
+    title="a",
+)
+add(
+    "figures.by_setting",
+    figures.by_setting,
+    summary=tables.summary(
+        table_of(parameter=["width"] * 4, setting=[1.0, 2.0, 1.0, 2.0], sample=[0, 0, 1, 1])
+    ),
+    metric="residual",
+    roles={},
+    title="a",
+)
+add("figures.by_length", figures.by_length, summary=LENGTHS, title="a")
+add(
+    "figures.head_map",
+    figures.head_map,
+    table=table_of(layer=[1, 1, 2, 2], head=[0, 1, 0, 1], sample=[0] * 4).with_columns(
+        metric=tables.pl.lit("residual_share")
+    ),
+    title="a",
+)
+add(
+    "figures.length_distributions",
+    figures.length_distributions,
+    table=table_of(model=["m"] * 4, length=[0, 1, 2, 3]).with_columns(
+        metric=tables.pl.lit("proportion")
+    ),
+    title="a",
+)
+add(
+    "figures.trajectories",
+    figures.trajectories,
+    table=tables.from_rows(
+        ("model", "variant", "layer", "parameter", "metric", "value"),
+        [
+            ("a", "pure", step, "first", f"{axis}_coordinate", 0.1 * step)
+            for step in range(3)
+            for axis in "xy"
+        ],
+    ),
+    title="a",
+)
+add("figures.draw", figures.draw, drawing=DRAWING, result=RESULT)
+add("figures.heading", figures.heading, drawing=DRAWING)
+add("figures.headings", figures.headings, drawings=[DRAWING, DRAWING])
+add("figures.reading", figures.reading, drawing=DRAWING)
+add("figures.power_text", figures.power_text, exponent=-3.0)
+add("figures.printable", figures.printable, value={"a": [1.0]})
+add("figures.adaptive", figures.adaptive, spec={"config": {"a": "#000000"}})
+add("figures.save", figures.save, chart=CHART, path="chart.html")
+add("figures.ScriptSafe.encode", figures.ScriptSafe().encode, o={"a": "</script>"})
+add("report.page", report.page, result=RESULT)
+add("report.show", report.show, result=RESULT, console=Console(file=open("shown.txt", "w")))  # noqa: SIM115, PTH123
+add("report.to_json", report.to_json, result=RESULT, files={"page": "a.html"}, with_table=True)
+add("report.write", report.write, result=RESULT, folder="pages", on_step=lambda _: None)
+add("report.write_html", report.write_html, report=PAGE, path="page.html")
+add(
+    "report.write_overview",
+    report.write_overview,
+    claims=[experiments.CATALOGUE["D1"]],
+    runs=[RUN],
+    path="overview.html",
+)
+add("report.Section", report.Section, title="a", text="b", chart=None, table=LAYERS, html="")
+add(
+    "report.Report",
+    report.Report,
+    title="a",
+    lead="b",
+    verdicts=[("a", "b", "holds")],
+    sections=[report.Section("a")],
+    provenance={"a": "b"},
+    overline="",
+    key_figures={"a": 1.0},
+    answers={"a": results.Judgement("holds", "all")},
+)
