@@ -10,8 +10,8 @@ from rankscope.errors import InputError
 def read_sentences(path: str | Path) -> tuple[str, ...]:
     """The sentences of a file in UTF-8, in order.
 
-    Of a ``.tsv`` file these are the columns whose name, in its first row, begins with "sentence". Of
-    any other file each line that is not empty.
+    Of a ``.tsv`` file these are the columns whose name, in its first row, begins with "sentence".
+    Of any other file each line that is not empty.
     """
     path = Path(path)
     try:
