@@ -72,7 +72,8 @@ def move_to(state: SplitState, device: torch.device) -> SplitState:
         return state
 
     def to(part: ScaledTensor) -> ScaledTensor:
-        return ScaledTensor(part.mantissa.to(device), part.log.to(device))
+        lost = part.lost.to(device) if isinstance(part.lost, Tensor) else part.lost
+        return ScaledTensor(part.mantissa.to(device), part.log.to(device), lost)
 
     mask = None if state.token_mask is None else state.token_mask.to(device)
     return SplitState(to(state.common), to(state.deviation), mask)

@@ -18,7 +18,7 @@ from rankscope.deep._logits import (
     project,
     shared_logits,
 )
-from rankscope.deep._scaled_tensor import bounded_exp, expand_like
+from rankscope.deep._scaled_tensor import bounded_exp, expand_like, worst
 from rankscope.deep._split_attention import SplitAttention, merge
 from rankscope.deep._split_state import SplitState
 from rankscope.errors import UnsupportedModelError
@@ -67,7 +67,8 @@ def _rotary(attention: Attention, state: SplitState, visibility: Visibility) -> 
     query, key = (part.rows() for part in project(attention, state))
     turned = attention.scores.prepare(query.mantissa, key.mantissa, visibility.positions)
     logits = (turned[0] @ turned[1].mT) * attention.scale
-    return attention_from_logits(logits, query.log + key.log, state, visibility)
+    lost = worst(query.lost, key.lost)
+    return attention_from_logits(logits, query.log + key.log, state, visibility, lost)
 
 
 def _biased(attention: Attention, state: SplitState, visibility: Visibility) -> SplitAttention:
