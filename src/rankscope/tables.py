@@ -27,7 +27,9 @@ COLUMNS: dict[str, type[pl.DataType]] = {
     "sample": pl.Int64,
     "metric": pl.String,
     "value": pl.Float64,
+    "doubt": pl.Boolean,
 }
+"""``doubt`` is there if any number is in doubt: scaled arithmetic has lost its digits."""
 _PROVENANCE_KEY = "rankscope"
 # A panic of polars, which some damaged files cause, is no Exception.
 _UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
@@ -67,6 +69,8 @@ def from_rows(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> pl.DataFra
 def stack(tables: Iterable[pl.DataFrame]) -> pl.DataFrame:
     """Tables one below the other, their columns in order; null where one lacks a column."""
     whole = pl.concat(tables, how="diagonal")
+    if "doubt" in whole.columns:
+        whole = whole.with_columns(pl.col("doubt").fill_null(False))
     return whole.select([name for name in COLUMNS if name in whole.columns])
 
 
@@ -94,9 +98,10 @@ def summary(table: pl.DataFrame) -> pl.DataFrame:
     Heads are pooled with the samples, but not with rows that have none; ``heads``, if the table has
     heads at all, says how many went into a row. Order of first appearance is kept, so that variants
     stay in the order they were run in. A percentile between minus infinity (the logarithm of zero)
-    and a number is minus infinity. NaN among the samples makes all four NaN.
+    and a number is minus infinity. NaN among the samples makes all four NaN. A row is in ``doubt``
+    if any number is that went into it.
     """
-    keys = [name for name in table.columns if name not in ("sample", "head", "value")]
+    keys = [name for name in table.columns if name not in ("sample", "head", "value", "doubt")]
     value, head = pl.col("value"), pl.col("head")
     by_head = "head" in table.columns
     apart = [head.is_not_null().alias("by_head")] if by_head else []
@@ -108,6 +113,7 @@ def summary(table: pl.DataFrame) -> pl.DataFrame:
         _percentile(0.1).alias("low"),
         _percentile(0.5).alias("median"),
         _percentile(0.9).alias("high"),
+        *([pl.col("doubt").any()] if "doubt" in table.columns else []),
     )
     return pooled.drop("by_head", strict=False)
 

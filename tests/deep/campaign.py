@@ -107,9 +107,7 @@ def off_by(got: float, true: float, floor: float) -> float:
     return math.inf if math.isnan(off) else off
 
 
-def exact_logarithms(
-    case: Case, got: dict[Key, float]
-) -> dict[Key, tuple[float, float]]:
+def exact_logarithms(case: Case, got: dict[Key, float]) -> dict[Key, tuple[float, float]]:
     """By layer, sample and metric the logarithm, NaN if unknown, and what it is below for sure.
 
     The digits are doubled until two runs agree. What scaled arithmetic says is only a hint where

@@ -49,7 +49,9 @@ def draw(seed: int, number: int) -> Case:
     kind = list(KINDS)[number % len(KINDS)]
     fields, wild = KINDS[kind](pick)
     shape = (fields.pop("layers"), fields.pop("heads"), fields.pop("width"))
-    network = Network.random(Spec(*shape, **fields), seed=pick.randrange(10**9), dtype=torch.float64)
+    network = Network.random(
+        Spec(*shape, **fields), seed=pick.randrange(10**9), dtype=torch.float64
+    )
     noise = stream(seed, "hard network", number, "biases")
     with torch.no_grad():
         for parameter in network.parameters():

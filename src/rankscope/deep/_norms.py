@@ -45,9 +45,7 @@ def apply_norm(norm: nn.Module, state: SplitState) -> SplitState:
     common, own = state.common, state.deviation
     if rule.centers:
         common, own = (
-            ScaledTensor.of(
-                _without_mean(part.mantissa), part.log, terms=part.log, lost=part.lost
-            )
+            ScaledTensor.of(_without_mean(part.mantissa), part.log, terms=part.log, lost=part.lost)
             for part in (common, own)
         )
     out = _rescale(SplitState(common, own, state.token_mask), rule)

@@ -19,7 +19,18 @@ _SUMMED = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "sum": 0, "mean": 0, "cu
 _ROUNDED = (
     _SUMMED.keys()
     | {"add", "sub", "rsub", "mul", "div", "reciprocal", "square", "pow", "sqrt", "rsqrt"}
-    | {"exp", "expm1", "_softmax", "log", "log1p", "logaddexp", "_log_softmax", "erfc", "sigmoid", "tanh"}
+    | {
+        "exp",
+        "expm1",
+        "_softmax",
+        "log",
+        "log1p",
+        "logaddexp",
+        "_log_softmax",
+        "erfc",
+        "sigmoid",
+        "tanh",
+    }
     | {"linalg_vector_norm"}
 )
 

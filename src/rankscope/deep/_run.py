@@ -24,8 +24,7 @@ def deep_states(
     Float64 throughout: a network in another precision is converted, its weights being treated as
     exact, and itself left unchanged.
     """
-    network, x = _as_float64(network, x)
-    x, token_mask = network.prepare(x, token_mask)
+    network, x, token_mask = prepare(network, x, token_mask)
     state = SplitState.of(x.detach(), token_mask)
     yield 0, state
     for layer, (mask, module) in enumerate(
@@ -79,7 +78,10 @@ def move_to(state: SplitState, device: torch.device) -> SplitState:
     return SplitState(to(state.common), to(state.deviation), mask)
 
 
-def _as_float64(network: Network, x: Tensor) -> tuple[Network, Tensor]:
+def prepare(
+    network: Network, x: Tensor, token_mask: Tensor | None
+) -> tuple[Network, Tensor, Tensor | None]:
+    """Network and input in float64, the input and its mask by sample."""
     if not isinstance(network, Network):
         raise KindError(
             f"network is a {type(network).__name__}, expected a rankscope Network; "
@@ -92,7 +94,7 @@ def _as_float64(network: Network, x: Tensor) -> tuple[Network, Tensor]:
     network.check(x)
     if x.is_meta or any(parameter.is_meta for parameter in network.parameters()):
         raise KindError("the network or its input is on the meta device, which holds no numbers.")
-    return network, x
+    return network, *network.prepare(x, token_mask)
 
 
 def _check_biases(block: Block, layer: int) -> None:

@@ -91,10 +91,10 @@ def scaled_sum(*terms: ScaledTensor) -> ScaledTensor:
     summed = terms[0].at(unit)
     for term in terms[1:]:
         summed = summed + term.at(unit)
-    out = ScaledTensor.of(summed, unit)
+    out = ScaledTensor.of(summed, unit, terms=unit)
     # A term's lost digits count as far as it counts itself.
-    lost = worst(*(cancelled(term.log + term.lost, out.log) for term in terms))
-    return replace(out, lost=lost)
+    each = (term.lost + (term.log - out.log).clamp(max=0.0).nan_to_num(0.0) for term in terms)
+    return replace(out, lost=worst(out.lost, *each))
 
 
 def cancelled(terms: PerSample, result: PerSample) -> PerSample:
