@@ -33,13 +33,19 @@ WRONG = 1e-6
 """In log10 of the residual, relative where that is above 1."""
 FALSE_ALARMS = 0.02
 METRICS = ("log10_residual", "log10_relative_residual")
-VERDICTS = ("right", "flagged", "silent", "false alarm", "refused")
+VERDICTS = ("right", "flagged", "undecided", "false alarm", "silent", "refused")
 _AGREED = 1e-12
+_MOST_DIGITS = {"forty norms": 400, "huge states": 240}
+"""Where mpmath would take too long for more."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """One network: ``silent`` and ``flagged`` are its largest errors without and with a doubt."""
+    """One network: ``silent`` and ``flagged`` are its largest errors without and with a doubt.
+
+    It is ``unknown`` whether scaled arithmetic is right to say that tokens are exactly equal where
+    mpmath finds them equal in all its digits: what is left may be far smaller still.
+    """
 
     number: int
     kind: str
@@ -57,9 +63,11 @@ class Judged:
             return "refused"
         if self.silent > WRONG:
             return "silent"
-        if self.doubted:
-            return "flagged" if self.flagged > WRONG else "false alarm"
-        return "right"
+        if not self.doubted:
+            return "right"
+        if self.flagged > WRONG:
+            return "flagged"
+        return "undecided" if self.unknown else "false alarm"
 
 
 def judge(seed: int, number: int) -> Judged:
@@ -96,7 +104,10 @@ def judge(seed: int, number: int) -> Judged:
 
 
 def off_by(got: float, true: float, floor: float) -> float:
-    """How far a logarithm is off, where ``true`` is NaN if it is below ``floor`` and not known."""
+    """How far a logarithm is off, where ``true`` is NaN if it is below ``floor`` and not known.
+
+    NaN where nobody knows: tokens are said to be equal, and are so to all of mpmath's digits.
+    """
     if math.isnan(true):
         if got == -math.inf:
             return math.nan
@@ -113,7 +124,7 @@ def exact_logarithms(case: Case, got: dict[Key, float]) -> dict[Key, tuple[float
     The digits are doubled until two runs agree. What scaled arithmetic says is only a hint where
     to start: what it misses shows as disagreement.
     """
-    most = 400 if case.network.spec.layers > 10 else 900
+    most = _MOST_DIGITS.get(case.kind, 900)
     smallest = min((v for v in got.values() if math.isfinite(v)), default=0.0)
     digits = int(max(60, min(most / 2, 40 - 1.1 * smallest)))
     before = _run(case, digits)

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankscope.deep._random_rounding import RandomRounding
-from rankscope.deep._run import deep_states
+from rankscope.deep._run import later_states
 from rankscope.deep._scaled_tensor import cancelled, worst
 from rankscope.deep._split_state import SplitState
 from rankscope.errors import RankscopeError
@@ -32,7 +32,9 @@ MOVED = 1e-7
 _RUNS = 2
 _DEEP = 16
 """In more layers than this errors may grow without any sum that cancels; one sample shows it."""
-_GROWN = 1e-9
+_STEP = 1e-10
+_GROWN = 1e-4
+"""A step so long becomes so long where the last digit becomes about the tenth."""
 
 
 @dataclass(frozen=True)
@@ -58,62 +60,75 @@ class Measurement:
 def may_be_lost(state: SplitState, found: Logarithms) -> Bool[Tensor, "batch"]:
     """Whether the residual of a state may have too few digits, as far as its sums tell."""
     # The tokens that count may agree to more digits than all of them do.
-    lost = worst(cancelled(state.log_scale, found[0]), state.common.lost, state.deviation.lost)
-    return torch.as_tensor(lost) > SUSPICIOUS
+    fewer = cancelled(state.log_scale.cpu(), found[0])
+    each = (state.common.lost, state.deviation.lost)
+    return (
+        torch.as_tensor(worst(fewer, *(torch.as_tensor(lost).cpu() for lost in each))) > SUSPICIOUS
+    )
 
 
 def first_doubtful_layers(
     network: Network,
-    x: Tensor,
-    token_mask: Tensor | None,
+    start: SplitState,
     measurement: Measurement,
     clean: Float[Tensor, "layer 2 batch"],
     suspects: Bool[Tensor, "batch"],
 ) -> PerSample:
     """For each sample the first layer whose logarithms rounding moves; infinite if there is none.
 
-    ``clean`` is what they are without.
+    ``start`` is the input, which is exact, and ``clean`` what the logarithms are without.
     """
-    first = torch.full((len(x),), math.inf, dtype=torch.float64)
-    suspects = suspects.clone()
-    if network.spec.layers > _DEEP:
-        suspects[0] = True
-    grown = False
-    while bool(suspects.any()):
-        chosen = suspects.nonzero().flatten()
-        mask = None if token_mask is None else token_mask[chosen]
-        moved = _moved(network, x[chosen], mask, measurement.of(chosen), clean[..., chosen])
+    first = torch.full((clean.shape[-1],), math.inf, dtype=torch.float64)
+    if network.spec.layers > _DEEP and not bool(suspects.all()):
+        suspects = suspects | _errors_grow(network, start, measurement, clean)
+    chosen = suspects.nonzero().flatten()
+    if len(chosen):
+        again = measurement.of(chosen.repeat(_RUNS))
+        moved = _moved(network, start.select(chosen.repeat(_RUNS)), again, clean[..., chosen])
         first[chosen] = _first_above(moved, MOVED)
-        if grown or network.spec.layers <= _DEEP or not bool((moved[:, 0] > _GROWN).any()):
-            break
-        grown = True  # then look at the others, too
-        suspects = ~suspects
     return first
+
+
+def _errors_grow(
+    network: Network,
+    start: SplitState,
+    measurement: Measurement,
+    clean: Float[Tensor, "layer 2 batch"],
+) -> bool:
+    """Whether a small step away from the first sample grows by more than a million."""
+    one = torch.zeros(1, dtype=torch.long)
+    state, measurement = start.select(one), measurement.of(one)
+    away = torch.randn(state.mantissa.shape, generator=stream(0, "a step away")).to(state.mantissa)
+    away = state.mantissa * (1 + _STEP * away)
+    state = replace(state, deviation=replace(state.deviation, mantissa=away)).recenter()
+    return any(
+        bool((_apart(measurement.logarithms(later).cpu(), clean[layer, :, one]) > _GROWN).any())
+        for layer, later in later_states(network, state)
+    )
 
 
 def _moved(
     network: Network,
-    x: Tensor,
-    token_mask: Tensor | None,
+    start: SplitState,
     measurement: Measurement,
     clean: Float[Tensor, "layer 2 batch"],
 ) -> Float[Tensor, "layer batch"]:
     """By how much random rounding moves each layer's logarithms, the most of some runs."""
-    most = torch.zeros(len(clean), len(x), dtype=torch.float64)
-    for run in range(_RUNS):
-        states = deep_states(network, x, token_mask)
-        layer, _ = next(states)  # the input is what it is
-        try:
-            with RandomRounding(stream(run, "rounding of scaled arithmetic")):
-                for layer, state in states:
-                    now = measurement.logarithms(state).cpu()
-                    most[layer] = torch.maximum(most[layer], _apart(now, clean[layer]))
-        except RankscopeError:  # at the edge of what can be computed at all
-            most[layer + 1 :] = math.inf
-    return most
+    moved = torch.zeros(len(clean), clean.shape[-1], dtype=torch.float64)
+    layer = 0
+    try:
+        with RandomRounding(stream(0, "rounding of scaled arithmetic")):
+            for layer, state in later_states(network, start):
+                now = measurement.logarithms(state).cpu().unflatten(1, (_RUNS, -1))
+                moved[layer] = _apart(now, clean[layer].unsqueeze(1)).amax(0)
+    except RankscopeError:  # at the edge of what can be computed at all
+        moved[layer + 1 :] = math.inf
+    return moved
 
 
-def _apart(one: Logarithms, other: Logarithms) -> PerSample:
+def _apart(
+    one: Float[Tensor, "2 *run batch"], other: Float[Tensor, "2 *run batch"]
+) -> Float[Tensor, "*run batch"]:
     """The larger of the two differences, relative where a logarithm is above 1."""
     apart = (one - other).abs() / other.abs().clamp(min=1)
     return torch.where(one == other, 0.0, apart.nan_to_num(math.inf)).amax(0)

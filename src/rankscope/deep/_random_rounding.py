@@ -50,13 +50,13 @@ class RandomRounding(TorchDispatchMode):
     """
 
     def __init__(self, generator: torch.Generator) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._generator = generator
 
     def __torch_dispatch__(
         self,
         func: Callable[..., Any],
-        types: Sequence[type],  # noqa: ARG002 (PyTorch calls it by position)
+        types: Sequence[type],
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:

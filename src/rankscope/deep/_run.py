@@ -27,12 +27,17 @@ def deep_states(
     network, x, token_mask = prepare(network, x, token_mask)
     state = SplitState.of(x.detach(), token_mask)
     yield 0, state
+    yield from later_states(network, state)
+
+
+def later_states(network: Network, state: SplitState) -> Iterator[tuple[int, SplitState]]:
+    """What each layer of a float64 network makes of a state, from layer 1 on."""
     for layer, (mask, module) in enumerate(
         zip(network.spec.masks, network.blocks, strict=True), start=1
     ):
         block = cast(Block, module)
         _check_biases(block, layer)
-        seen = Visibility.of(mask, x.shape[1], token_mask, block.device)
+        seen = Visibility.of(mask, state.mantissa.shape[1], state.token_mask, block.device)
         try:
             state = apply_block(block, move_to(state, block.device), seen)
         except RankscopeError as error:

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from rankscope.numerals import power_of_ten
@@ -72,8 +72,8 @@ class ScaledTensor:
         """The same, times ``e^log``."""
         return ScaledTensor(self.mantissa, self.log + log, self.lost)
 
-    def select(self, chosen: Bool[Tensor, "batch"]) -> "ScaledTensor":
-        """Some of the samples."""
+    def select(self, chosen: Shaped[Tensor, "chosen"]) -> "ScaledTensor":
+        """Some of the samples, by a mask or by their numbers."""
         lost = self.lost[chosen] if isinstance(self.lost, Tensor) else self.lost
         return ScaledTensor(self.mantissa[chosen], self.log[chosen], lost)
 

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from rankscope.checks import measurable
@@ -120,8 +120,8 @@ class SplitState:
         own = ScaledTensor.of(rest, self.deviation.log, terms=self.deviation.log, lost=lost)
         return SplitState(common, own, self.token_mask)
 
-    def select(self, chosen: Bool[Tensor, "batch"]) -> "SplitState":
-        """Some of the samples."""
+    def select(self, chosen: Shaped[Tensor, "chosen"]) -> "SplitState":
+        """Some of the samples, by a mask or by their numbers."""
         mask = None if self.token_mask is None else self.token_mask[chosen]
         return SplitState(self.common.select(chosen), self.deviation.select(chosen), mask)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rankscope.checks import measured_tokens
 from rankscope.deep._doubts import Measurement, first_doubtful_layers, may_be_lost
-from rankscope.deep._run import deep_states, prepare
+from rankscope.deep._run import later_states, prepare
 from rankscope.deep._split_state import SplitState
 from rankscope.display import list_words
 from rankscope.metrics import Center, Norm
@@ -56,18 +56,18 @@ def deep_trace(
         measured = measured_tokens(measured, token_mask, tuple(x.shape[:-1]))
     measurement = Measurement(norm, center, measured)
     notes = {"arithmetic": "scaled, float64", "norm": norm, "center": center}
-    found: list[Tensor] = []
+    start = SplitState.of(x.detach(), token_mask)
+    found = [measurement.logarithms(start).cpu()]
     suspects = torch.zeros(len(x), dtype=torch.bool)
-    for layer, state in deep_states(network, x, token_mask):
-        logarithms = measurement.logarithms(state)
-        found.append(logarithms.cpu())
-        suspects |= may_be_lost(state, logarithms).cpu() if layer else False
-        if layer and on_layer is not None:
+    for layer, state in later_states(network, start):
+        found.append(measurement.logarithms(state).cpu())
+        suspects |= may_be_lost(state, found[-1])
+        if on_layer is not None:
             on_layer()
         if "beyond" not in notes and _beyond(state):
             notes["beyond"] = f"from layer {layer} on the logarithm itself is below −1.8e308"
     clean = torch.stack(found)
-    first = first_doubtful_layers(network, x, token_mask, measurement, clean, suspects)
+    first = first_doubtful_layers(network, start, measurement, clean, suspects)
     if bool(first.isfinite().any()):
         notes["doubt"] = _doubt(first)
     return Trace(_columns(clean / _LOG_10, first), replace(Provenance.of(network), notes=notes))
