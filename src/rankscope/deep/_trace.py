@@ -16,7 +16,7 @@ from rankscope.display import list_words
 from rankscope.metrics import Center, Norm
 from rankscope.network import Network
 from rankscope.shapes import PerSample
-from rankscope.tracing import Provenance, Trace
+from rankscope.tracing import Columns, Provenance, Trace
 
 _LOG_10 = math.log(10)
 
@@ -46,10 +46,15 @@ def deep_trace(
     ``log10_contraction``, of ``r'/r``, level where collapse is exponential; and
     ``log10_cubic_constant``, of ``r'/r³``, level where it is doubly exponential. Tokens that are
     all equal have ``log10_residual`` minus infinity.
-    ``measured`` says which tokens count, as in ``trace``. Logarithms are good to ten digits or so
-    but for two cases: differences inside a group of tokens that agree to 16 digits while others do
-    not (saturated attention; the provenance then notes a doubt), and values of rank one before a
-    norm, where deviations along the common row cancel.
+    ``measured`` says which tokens count, as in ``trace``.
+
+    Logarithms are good to ten digits or so, relative where they are large, as long as tokens differ
+    by what is left of them beside one common row. Differences *inside* a group of tokens that agree
+    to sixteen digits while others do not are lost (saturated attention, deviations that a norm or a
+    projection takes away). Every sum measures how many digits it loses, and samples in which that
+    is more than usual are run again with every result rounded at random: where that moves a
+    logarithm by more than 1e-7, the residual is in doubt from that layer on. Then the table has a
+    column ``doubt``, and the provenance notes the layers and samples.
     """
     network, x, token_mask = prepare(network, x, token_mask)
     if measured is not None:
@@ -68,23 +73,30 @@ def deep_trace(
             notes["beyond"] = f"from layer {layer} on the logarithm itself is below −1.8e308"
     clean = torch.stack(found)
     first = first_doubtful_layers(network, start, measurement, clean, suspects)
-    if bool(first.isfinite().any()):
-        notes["doubt"] = _doubt(first)
-    return Trace(_columns(clean / _LOG_10, first), replace(Provenance.of(network), notes=notes))
+    columns = _columns(clean / _LOG_10, first)
+    if "doubt" in columns:
+        notes["doubt"] = describe_doubts(columns)
+    return Trace(columns, replace(Provenance.of(network), notes=notes))
 
 
-def _doubt(first: PerSample) -> str:
-    """Which samples are in doubt from which layer on, in a sentence."""
-    doubted = first.isfinite().nonzero().flatten().tolist()
-    layers = sorted({int(layer) for layer in first[first.isfinite()]})
-    if len(doubted) == len(first):
-        whose = "all samples" if len(first) > 1 else "the sample"
-    else:
-        whose = f"{len(doubted)} of {len(first)} samples ({list_words([str(n) for n in doubted])})"
-    where = f"layer {layers[0]}" + (f" to {layers[-1]}" if len(layers) > 1 else "")
+def describe_doubts(columns: Columns) -> str:
+    """Which samples of a trace are in doubt from which layer on, in a clause; empty if none is."""
+    found = zip(columns["sample"], columns["layer"], columns.get("doubt", ()), strict=False)
+    first: dict[int, int] = {}
+    for sample, layer, doubt in found:
+        if doubt:
+            first[sample] = min(layer, first.get(sample, layer))
+    if not first:
+        return ""
+    count = len(set(columns["sample"]))
+    whose = f"{len(first)} of {count} samples ({list_words([str(n) for n in sorted(first)])})"
+    if len(first) == count:
+        whose = "all samples" if count > 1 else "the sample"
+    start, end = min(first.values()), max(first.values())
+    where = f"layer {start}" if start == end else f"layers {start} to {end}"
     return (
-        f"from {where} on residuals of {whose} are made of rounding: tokens agree there to more "
-        "digits than float64 has, so that the figures are not resolved"
+        f"from {where} on the residuals of {whose} are in doubt: what tells the tokens apart there "
+        "is less than the rounding of float64, and another rounding gives other figures"
     )
 
 
@@ -127,9 +139,9 @@ def _beyond(state: SplitState) -> bool:
     return bool(gone.any())
 
 
-def _columns(clean: Float[Tensor, "layer 2 batch"], first: PerSample) -> dict[str, list[object]]:
+def _columns(clean: Float[Tensor, "layer 2 batch"], first: PerSample) -> Columns:
     """The long table; where anything is in doubt, with a column that says for each number if so."""
-    columns: dict[str, list[object]] = {"layer": [], "sample": [], "metric": [], "value": []}
+    columns: Columns = {"layer": [], "sample": [], "metric": [], "value": []}
     doubts: list[object] = []
     for layer, metric, values in _metrics(clean):
         columns["layer"] += [layer] * len(values)

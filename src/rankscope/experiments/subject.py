@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rankscope.batches import Batch, batches
-from rankscope.deep import deep_trace
+from rankscope.deep import deep_trace, describe_doubts
 from rankscope.errors import InputError
 from rankscope.experiments.config import plain
 from rankscope.experiments.progress import OnStep, silent, tracked
@@ -55,7 +55,9 @@ class Subject:
     ) -> Trace:
         """``rankscope.deep_trace`` of every sample, on the tokens that count."""
         exact = self.to(torch.float64)
-        return exact._in_batches(partial(deep_trace, norm=norm, center=center), on_step)
+        found = exact._in_batches(partial(deep_trace, norm=norm, center=center), on_step)
+        doubt = describe_doubts(found.columns)  # with the samples as they are numbered now
+        return found.noted({"doubt": doubt}) if doubt else found
 
     def _in_batches(self, measure: Callable[..., Trace], on_step: OnStep) -> Trace:
         return Trace.joined(

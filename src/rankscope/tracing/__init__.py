@@ -8,6 +8,7 @@ from rankscope.tracing._blocks import find_blocks
 from rankscope.tracing._capture import captured_input, captured_states, with_replaced_state
 from rankscope.tracing._measures import DEFAULT_METRICS, MEASURES, choose_measures
 from rankscope.tracing._measures import Metrics as Metrics
+from rankscope.tracing._recorder import Columns as Columns
 from rankscope.tracing._run import evaluating, trace, trace_in_batches
 from rankscope.tracing._trace import Provenance, Trace
 

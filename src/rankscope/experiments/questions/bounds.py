@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rankscope import tables
 from rankscope.experiments import kit
+from rankscope.experiments.depths import doubts, with_doubts
 from rankscope.results import Role
 from rankscope.theory import Bounds, LayerBounds, bounds
 
@@ -50,7 +51,8 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         ]
     )
     residuals = _as_residuals(found.table)
-    table = tables.stack([residuals, _slack(residuals)])
+    traced = subject.deep_trace()  # to know where scaled arithmetic is in doubt
+    table = with_doubts(tables.stack([residuals, _slack(residuals)]), traced)
     return ENTRY.result(
         config,
         title=subject.name,
@@ -58,6 +60,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         sentences=found.sentences,
         table=table,
         about={"residuals": "composite norm, best center"},
+        notes=doubts({subject.name: traced}),
         drawings=_drawings(table),
         shown=(_METRIC,),
     )
