@@ -26,7 +26,7 @@ def test_columns_are_typed_and_in_order():
 
 
 def test_every_column_can_be_given():
-    values = {pl.String: "x", pl.Int64: 1, pl.Float64: 0.5}
+    values = {pl.String: "x", pl.Int64: 1, pl.Float64: 0.5, pl.Boolean: True}
     table = tables.frame({name: [values[kind]] for name, kind in tables.COLUMNS.items()})
     assert table.columns == list(tables.COLUMNS)
     assert table.dtypes == list(tables.COLUMNS.values())

@@ -127,7 +127,7 @@ def _moved(
 
 
 def _apart(
-    one: Float[Tensor, "2 *run batch"], other: Float[Tensor, "2 *run batch"]
+    one: Float[Tensor, "2 *run batch"], other: Float[Tensor, "2 *#run batch"]
 ) -> Float[Tensor, "*run batch"]:
     """The larger of the two differences, relative where a logarithm is above 1."""
     apart = (one - other).abs() / other.abs().clamp(min=1)

@@ -14,7 +14,9 @@ from rankscope.deep._logits import (
     common_support,
     log_of,
     project,
+    refuse_overflow,
     shared_logits,
+    within_floats,
 )
 from rankscope.deep._scaled_tensor import (
     ScaledTensor,
@@ -99,6 +101,7 @@ class _Features:
     @classmethod
     def of(cls, part: SplitProjection) -> "_Features":
         """With ``φ(z) = 1 + z`` above zero and ``e^z`` below."""
+        refuse_overflow(part.common.log, part.own.log)
         a = part.common.at(0.0)
         h, size = part.own.mantissa, expand_like(bounded_exp(part.own.log), part.own.mantissa)
         z = a + h * size
@@ -191,6 +194,7 @@ def sparsemax_attention(
     amounts that plain numbers show.
     """
     query, key = project(attention, state)
+    key = within_floats(query, key)
     base = shared_logits(query.common, key.own) * attention.scale
     own = (query.own.mantissa @ key.own.mantissa.mT) * attention.scale
     log = query.own.log + key.own.log

@@ -31,6 +31,7 @@ from rankscope.deep._split_attention import (
     split_softmax,
 )
 from rankscope.deep._split_state import SplitState, apply_linear
+from rankscope.errors import InputError
 from rankscope.network import Attention, Visibility
 from rankscope.shapes import PerSample
 
@@ -77,11 +78,9 @@ def attention_from_products(
     of_pairs: Float[Tensor, "#batch #head query key"] | None = None,
 ) -> SplitAttention:
     """The softmax of ``scale·q·k`` and biases of keys or of pairs of positions."""
-    # Logits beyond all floats are made smaller together, so that the same one stays the largest.
-    logs = (query.common.log + key.own.log, query.own.log + key.own.log)
-    excess = (torch.maximum(*logs) - FARTHEST).clamp(min=0.0)
-    base = shared_logits(query.common, key.own.times_exp(-excess)) * scale
-    log = logs[1] - excess
+    key = within_floats(query, key)
+    base = shared_logits(query.common, key.own) * scale
+    log = query.own.log + key.own.log
     if of_keys is not None:
         base = base + of_keys
     if of_pairs is not None:
@@ -107,6 +106,25 @@ def attention_from_products(
     if of_pairs is not None:
         own = _without_row_constants(shown, own)
     return split_softmax(shown, own, log).with_terms(terms, lost)
+
+
+def within_floats(query: SplitProjection, key: SplitProjection) -> SplitProjection:
+    """Keys with which no logit is beyond all floats.
+
+    Logits that would be are made smaller together, so that the same one stays the largest.
+    """
+    largest = torch.maximum(query.common.log, query.own.log) + key.own.log
+    excess = (largest - FARTHEST).clamp(min=0.0)
+    return replace(key, own=key.own.times_exp(-excess))
+
+
+def refuse_overflow(*logs: PerSample) -> None:
+    """Raise where numbers that are not homogeneous in their size would be beyond all floats."""
+    if any(bool((log > FARTHEST).any()) for log in logs):
+        raise InputError(
+            "queries or keys are beyond 10^299, where this score is not worked out; make the "
+            "weights smaller, or add a norm."
+        )
 
 
 def log_of(scale: float) -> float:

@@ -16,6 +16,7 @@ from rankscope.deep._logits import (
     attention_from_products,
     have_one_support,
     project,
+    refuse_overflow,
     shared_logits,
 )
 from rankscope.deep._scaled_tensor import bounded_exp, expand_like, worst
@@ -90,6 +91,8 @@ def _gaussian(attention: Attention, state: SplitState, visibility: Visibility) -
     assert isinstance(scores, GaussianKernelScores)
     scale = attention.scale / scores.bandwidth**2
     query, key = project(attention, state)
+    largest = torch.maximum(key.common.log, query.own.log), query.common.log
+    refuse_overflow(torch.maximum(torch.maximum(*largest), key.own.log) + key.own.log)
     own = key.own.mantissa.square().sum(-1).unsqueeze(2)
     lengths = (
         shared_logits(key.common, key.own)
