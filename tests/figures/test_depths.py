@@ -446,7 +446,7 @@ def test_curves_are_dotted_from_their_last_sure_point_on():
     assert solid["transform"] == [{"filter": "!datum.doubt"}]
     assert dots["transform"] == [{"filter": "datum.dotted"}]
     assert dots["mark"]["strokeDash"] == [0, 5]
-    rows = data_of(spec)
+    rows = rows_of(spec)
     passed = {(row["variant"], row["layer"]) for row in rows if row["dotted"]}
     assert passed == {("a", 1), ("a", 2), ("a", 3)}
     assert spec["concat"][0]["title"]["subtitle"].endswith("dotted where in doubt")
@@ -463,4 +463,4 @@ def test_without_doubts_nothing_is_dotted_and_nothing_is_said_of_it():
 def test_a_curve_in_doubt_from_its_first_layer_is_dotted_alone():
     spec = by_depth(doubted(0, {"a": [0.0, -1.0]})).to_dict()
     assert len(marks_of(spec, "line")) == 2
-    assert all(row["dotted"] and row["doubt"] for row in data_of(spec))
+    assert all(row["dotted"] and row["doubt"] for row in rows_of(spec))
