@@ -26,6 +26,7 @@ LOWEST = {
     "streams",
     "version",
     "versions",
+    "weights",
 }
 CORE = {
     "version": set(),
@@ -37,6 +38,7 @@ CORE = {
     "numerals": set(),
     "shapes": set(),
     "streams": {"errors"},
+    "weights": set(),
     "batches": LOWEST | {"checks"},
     "checks": LOWEST,
     "metrics": LOWEST | {"checks"},

@@ -1,5 +1,5 @@
 """``python -m rankscope``."""
 
-from rankscope.cli import main
+from rankscope.start import main
 
 main()

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from rankscope.errors import InputError
 
+_UNFINISHED: set[Path] = set()
+
 
 @contextmanager
 def whole_file(path: str | Path) -> Iterator[Path]:
@@ -24,6 +26,7 @@ def whole_file(path: str | Path) -> Iterator[Path]:
     path = Path(path)
     own = f"{os.getpid()}-{threading.get_ident() % 10**6}"
     unfinished = path.with_name(f".{path.stem}-{own}{path.suffix}")
+    _UNFINISHED.add(unfinished)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield unfinished
@@ -33,5 +36,16 @@ def whole_file(path: str | Path) -> Iterator[Path]:
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror or error}.") from error
     finally:
-        with suppress(OSError):
-            unfinished.unlink(missing_ok=True)
+        _discard(unfinished)
+
+
+def discard_unfinished() -> None:
+    """Remove what is being written; for a program that ends without unwinding."""
+    for path in tuple(_UNFINISHED):
+        _discard(path)
+
+
+def _discard(unfinished: Path) -> None:
+    _UNFINISHED.discard(unfinished)
+    with suppress(OSError):
+        unfinished.unlink(missing_ok=True)

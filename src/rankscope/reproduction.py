@@ -5,7 +5,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from dataclasses import fields as dataclass_fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -136,9 +136,13 @@ def _one(
     seconds: float | None = time.perf_counter() - started
     if kept is not None:
         seconds = None if known is None else known.seconds
-    files = report.write(result, folder, on_step=begin(f"{claim.id}, drawing"))
     run = _run(result, scale, seconds)
-    journal.append(folder, run)
+    try:
+        files = report.write(result, folder, on_step=begin(f"{claim.id}, drawing"))
+        journal.append(folder, run)
+    except (RankscopeError, OSError) as error:  # the figures are there, though not all files
+        run = replace(run, failure=str(error))
+        return Outcome(claim, run, result, _files(folder, stem))
     return Outcome(claim, run, result, files, from_before=kept is not None)
 
 

@@ -65,7 +65,35 @@ def test_its_digest_names_weights_input_and_structure(tokens) -> None:
         Subject(NETWORK.with_mask(causal), x),
         Subject(NETWORK.with_mask(other), x),
         Subject(Network.random(NETWORK.spec, seed=1), x),
+        Subject(NETWORK, x, batch_size=1),
+        Subject(NETWORK.double(), x.double()),
     ]
     assert len({each.digest() for each in subjects}) == len(subjects)
     again = Network.random(NETWORK.spec, seed=0)
     assert Subject(again, x.clone()).digest() == subjects[0].digest()
+
+
+def test_every_single_weight_is_in_its_digest_and_its_provenance(tokens) -> None:
+    """Also in a network of which only a sample was looked at before."""
+    x = tokens(1, 4, 64).float()
+    subject = Subject(Network.random(Spec(2, 2, 64), seed=3), x)
+    changed = Network.random(Spec(2, 2, 64), seed=3)
+    with torch.no_grad():
+        changed.blocks[1].mlp.down.weight[17, 101] += 1e-4
+    other = Subject(changed, x)
+    assert subject.digest() != other.digest()
+    first, second = subject.provenance(), other.provenance()
+    assert first["weights"] != second["weights"]
+    assert (first["seed"], second["seed"]) == (3, None)
+
+
+def test_its_provenance_states_what_was_measured(tokens) -> None:
+    mask = torch.tensor([True, True, True, False])
+    subject = Subject(NETWORK, tokens(2, 4, 8).float(), mask, ~mask, batch_size=2)
+    said = subject.provenance()
+    assert said["network"] == NETWORK.spec.describe()
+    assert said["dtype"] == "torch.float32"
+    assert said["batch size"] == "2"
+    for name in ("weights", "input digest", "token mask digest", "measured digest"):
+        assert len(said[name]) == 12
+    assert "token mask digest" not in Subject(NETWORK, tokens(2, 4, 8).float()).provenance()

@@ -360,3 +360,38 @@ def test_bundled_ids_keep_clear_of_a_models_own() -> None:
 def test_inputs_of_the_wrong_kind(name: str, given, says: str) -> None:
     with pytest.raises(RankscopeError, match=says):
         load(lively(name)).inputs(given)
+
+
+def test_an_index_cannot_point_outside_its_folder(tmp_path) -> None:
+    folder = tmp_path / "model"
+    lively("bert").save_pretrained(folder, max_shard_size="4KB")
+    index = folder / "model.safetensors.index.json"
+    found = json.loads(index.read_text())
+    assert load(folder).verification.worst < 1e-5
+    for outside in ("../secret.safetensors", "/etc/secret", "a/../../secret"):
+        name = next(iter(found["weight_map"]))
+        found["weight_map"][name] = outside
+        index.write_text(json.dumps(found))
+        with pytest.raises(SourceError, match="points outside its folder"):
+            load(folder)
+
+
+def test_a_config_that_names_no_architecture_says_so(tmp_path) -> None:
+    lively("bert").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["model_type"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for options in ({}, {"init": True}):
+        with pytest.raises(SourceError, match="names no model_type"):
+            load(tmp_path, **options)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(SourceError, match="cannot be read as JSON"):
+        load(tmp_path)
+
+
+def test_a_pickle_of_more_than_weights_is_not_advised_to_be_pickled(tmp_path) -> None:
+    lively("bert").config.save_pretrained(tmp_path)
+    torch.save({"weights": print}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(SourceError, match="save the model as safetensors") as error:
+        load(tmp_path, pickled=True)
+    assert "pickled=True" not in str(error.value)

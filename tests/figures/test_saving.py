@@ -1,5 +1,7 @@
 """Charts as files."""
 
+import base64
+import hashlib
 import json
 import re
 
@@ -30,8 +32,33 @@ def test_html_works_offline_and_cannot_be_broken_out_of(summary, tmp_path):
     assert "vegaEmbed" in page
     outside = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
     assert not re.search(r"<(script|link)[^>]+(src|href)=|<img|url\(", outside + page[:2000])
-    assert page.count("<script") == page.count("</script") == 2
+    assert page.count("<script") == page.count("</script") == 3
     assert "alert(1)" in page
+
+
+def test_a_page_may_run_its_own_scripts_and_load_nothing(chart, tmp_path):
+    page = save(chart, tmp_path / "chart.html").read_text("utf-8")
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)[1]
+    assert policy.startswith("default-src 'none'; img-src data:;")
+    scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    for script in scripts:
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in policy
+    assert len(scripts) == policy.count("sha256-") == 2
+
+
+def test_charts_save_themselves_offline_and_show_a_picture_in_notebooks(chart, tmp_path):
+    chart.properties(title="another").save(tmp_path / "own.html")
+    chart.save(str(tmp_path / "own.svg"))
+    chart.save(tmp_path / "own.json")
+    page = (tmp_path / "own.html").read_text("utf-8")
+    assert "Content-Security-Policy" in page
+    assert "cdn" not in page[:2000]
+    assert (tmp_path / "own.svg").read_text("utf-8").startswith("<svg")
+    assert json.loads((tmp_path / "own.json").read_text("utf-8"))["concat"]
+    shown = chart._repr_mimebundle_()
+    assert shown["image/svg+xml"].startswith("<svg")
+    assert set(shown) == {"image/svg+xml", "text/plain"}
 
 
 @pytest.mark.parametrize("name", ["chart.pdf", "chart", "chart.jpeg"])

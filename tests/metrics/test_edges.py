@@ -133,6 +133,18 @@ def test_sizes_near_the_limit_of_the_dtype() -> None:
         m.residual(torch.randn(128, 768) * 1e36, relative=True)
 
 
+@pytest.mark.parametrize("certified", [False, True])
+@pytest.mark.parametrize("center", ["mean", "median", "optimal"])
+@pytest.mark.parametrize("norm", ["composite", "one", "inf", "fro", "spectral"])
+def test_residuals_beyond_the_largest_number_are_refused(norm, center, certified) -> None:
+    """The difference of 1e308 and −1e308 is none; the norm says so, not a decomposition."""
+    x = 1e308 * torch.tensor([[1.0, -1.0], [-1.0, 1.0], [1.0, 1.0]], dtype=torch.float64)
+    with pytest.raises(InputError, match=r"does not fit into torch\.float64"):
+        m.residual(x, norm=norm, center=center, certified=certified)
+    fine = m.residual(x * 1e-3, norm=norm, center=center, certified=certified)
+    assert torch.isfinite(fine.value if certified else fine)
+
+
 @pytest.mark.parametrize("exclude", [[0.5], ["0"], "0"])
 def test_excluded_positions_are_whole_numbers(exclude) -> None:
     with pytest.raises(KindError, match="exclude"):

@@ -226,15 +226,6 @@ def test_wrong_paths_and_options() -> None:
         path_lengths(net.float().to(torch.bfloat16), x.bfloat16())
 
 
-def test_an_overflow_is_not_called_exact() -> None:
-    spec = Spec(2, 2, 8, norm="none", mlp_ratio=0.0, init=0.5)
-    net = Network.random(spec, dtype=torch.float64)
-    with torch.no_grad():
-        net.blocks[1].attention.output.weight.fill_(1e308)
-    found = path_lengths(net, batch())
-    assert found.reconstruction_error != found.reconstruction_error  # NaN
-
-
 def test_budgets_that_do_not_fit() -> None:
     net, x = Network.random(KINDS["pre-norm"], dtype=torch.float64), batch()
     with pytest.raises(InputError, match="budget"):
@@ -301,6 +292,25 @@ def test_top_paths_are_those_of_brute_force(kind: str, lively) -> None:
     assert found.values == pytest.approx(best.values[:4].tolist(), rel=1e-9)
     for path, value in zip(found.paths, found.values, strict=True):
         assert values[every.index(path)].item() == pytest.approx(value, rel=1e-9)
+
+
+@pytest.mark.parametrize("budget", [4096, 5])
+def test_prefixes_continued_one_at_a_time_give_the_same_paths(
+    budget: int, lively, monkeypatch
+) -> None:
+    net, x = lively(KINDS["parallel"]), batch()
+    at_once = top_paths(net, x, count=4, budget=budget)
+    monkeypatch.setattr("rankscope.paths._top._AT_ONCE", 1)
+    one_by_one = top_paths(net, x, count=4, budget=budget)
+    assert one_by_one.paths == at_once.paths
+    assert one_by_one.values == pytest.approx(at_once.values, rel=1e-12)
+    assert one_by_one.missed_at_most == pytest.approx(at_once.missed_at_most, rel=1e-12)
+
+
+def test_little_memory_is_a_short_budget(lively, monkeypatch) -> None:
+    net, x = lively(KINDS["parallel"]), batch()
+    monkeypatch.setattr("rankscope.paths._top._MOST_BYTES", 1)
+    assert repr(top_paths(net, x, count=2)) == repr(top_paths(net, x, count=2, budget=2))
 
 
 @kinds

@@ -183,3 +183,122 @@ def test_models_around_the_blocks():
     """A head on top changes neither the blocks found nor what is measured."""
     model = transformers.BertForSequenceClassification(transformers.BertConfig(**BERT_LIKE)).eval()
     assert trace(model, TEXT).columns == trace(model.bert, TEXT).columns
+
+
+class Wrapped(torch.nn.Module):
+    """A model inside another, as a task's own model is."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.inner = torch.nn.ModuleDict({"model": model})
+
+    def forward(self, **inputs):
+        return self.inner["model"](**inputs)
+
+
+def xlnet():
+    config = transformers.XLNetConfig(vocab_size=40, d_model=16, n_layer=2, n_head=2, d_inner=16)
+    return transformers.XLNetModel(config)
+
+
+@pytest.mark.parametrize("wrap", [Wrapped, torch.nn.DataParallel, lambda m: Wrapped(Wrapped(m))])
+@pytest.mark.parametrize("square", [False, True])
+def test_xlnet_in_a_wrapper(wrap, square):
+    model = made(xlnet)
+    inputs = {name: tensor[:, :2] if square else tensor for name, tensor in TEXT.items()}
+    traced, bare = trace(wrap(model), inputs), trace(model, inputs)
+    assert traced.columns == bare.columns
+    assert traced.provenance.settings["layout"] == "token batch feature: XLNet"
+    assert set(traced.columns["sample"]) == {0, 1}
+
+
+def longformer():
+    return transformers.LongformerModel(
+        transformers.LongformerConfig(**BERT_LIKE, attention_window=8)
+    )
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_longformers_own_padding_is_not_measured(padded):
+    """It fills up six tokens to a window of eight; its own hidden states are cut back."""
+    model = made(longformer)
+    inputs = TEXT if padded else {"input_ids": IDS}
+    with torch.no_grad():
+        states = model(**inputs, output_hidden_states=True).hidden_states
+    traced = trace(model, inputs, metrics=METRICS)
+    expected = measured(
+        [state[:, :6] for state in states], ATTENTION_MASK.bool() if padded else None
+    )
+    assert traced.columns["value"] == pytest.approx(expected, rel=1e-4)
+    assert traced.provenance.settings["padding"] == "2 positions the model adds on the right"
+    chosen = torch.tensor([False, True, True, True, False, False]).expand(2, 6)
+    some = trace(model, inputs, metrics=METRICS, measured=chosen)
+    assert some.columns["value"] == pytest.approx(
+        measured([state[:, :6] for state in states], chosen), rel=1e-4
+    )
+
+
+def test_swin_counts_stages_and_says_so():
+    config = transformers.SwinConfig(
+        image_size=16, patch_size=2, embed_dim=8, depths=[2, 2], num_heads=[2, 2], window_size=2
+    )
+    torch.manual_seed(0)
+    model, inputs = (
+        transformers.SwinModel(config).eval(),
+        {"pixel_values": torch.randn(2, 3, 16, 16)},
+    )
+    with torch.no_grad():
+        states = model(**inputs, output_hidden_states=True).hidden_states
+    traced = trace(model, inputs, metrics=METRICS)
+    assert traced.provenance.settings["stack"] == (
+        "encoder.layers: 2 SwinStage, with 2 to 2 blocks inside each; "
+        "a layer is one of the outer ones"
+    )
+    assert traced.columns["value"] == pytest.approx(measured(states[:3], None), rel=1e-5)
+    names = [f"encoder.layers.{stage}.blocks.{block}" for stage in range(2) for block in range(2)]
+    assert max(trace(model, inputs, blocks=names).columns["layer"]) == 4
+
+
+def test_what_was_decided_is_recorded():
+    settings = trace(made(bert), TEXT).provenance.settings
+    assert settings["stack"] == "encoder.layer: 3 BertLayer"
+    assert settings["layout"] == "batch token feature: the axes of input_ids"
+    assert settings["mask"] == "attention_mask: 1 is a token"
+    assert settings["tensor"] == "the only one a block gives"
+
+
+def test_models_that_differ_in_nothing_but_a_setting_have_other_names():
+    """Two and four heads on the same weights."""
+    two, four = (
+        transformers.BertModel(
+            transformers.BertConfig(**BERT_LIKE | {"num_attention_heads": heads})
+        )
+        for heads in (2, 4)
+    )
+    four.load_state_dict(two.state_dict())
+    one, other = trace(two, TEXT), trace(four, TEXT)
+    assert one.columns != other.columns
+    assert one.provenance.weights == other.provenance.weights
+    assert one.provenance != other.provenance
+
+
+def test_images_and_texts_are_not_mixed_up():
+    """CLIP sees two images and reads three texts; either stack has its own samples."""
+    text = {"hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    model = transformers.CLIPModel(
+        transformers.CLIPConfig(
+            text_config={**text, "vocab_size": 11, "intermediate_size": 16},
+            vision_config={**text, "intermediate_size": 16, "image_size": 8, "patch_size": 4},
+        )
+    ).eval()
+    inputs = {"input_ids": IDS[[0, 1, 0]], "pixel_values": torch.randn(2, 3, 8, 8)}
+    for stack, samples in (("text_model", 3), ("vision_model", 2)):
+        traced = trace(model, inputs, blocks=f"{stack}.encoder.layers")
+        assert len(set(traced.columns["sample"])) == samples
+
+
+def test_xlnets_own_mask_marks_the_padding():
+    model = made(xlnet)
+    turned = {"input_ids": IDS, "input_mask": (1 - ATTENTION_MASK).float()}
+    assert trace(model, turned).columns == trace(model, TEXT).columns

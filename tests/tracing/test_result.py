@@ -70,7 +70,10 @@ def test_joined_numbers_the_samples_on():
     first, second, third = traced(2), traced(3, seed=1), traced(1, seed=2)
     whole = Trace.joined([first, second, third])
     assert sorted(set(whole.columns["sample"])) == [0, 1, 2, 3, 4, 5]
-    assert whole.provenance == first.provenance
+    assert dataclasses.replace(whole.provenance, inputs=None) == dataclasses.replace(
+        first.provenance, inputs=None
+    )
+    assert whole.provenance.inputs not in {part.provenance.inputs for part in (first, second)}
     for part, start in ((first, 0), (second, 2), (third, 5)):
         rows = list(zip(*part.columns.values(), strict=True))
         shifted = [(layer, sample + start, name, value) for layer, sample, name, value in rows]

@@ -1,5 +1,6 @@
 """``trace`` on our own network: right numbers, and a model left exactly as it was found."""
 
+import dataclasses
 import math
 import weakref
 
@@ -283,7 +284,14 @@ def test_batches_change_nothing(padded, batch_size, lively, tokens):
     for name in DEFAULT_METRICS:
         assert values(parts, name) == pytest.approx(values(whole, name), rel=1e-10)
     assert len(calls) == math.ceil(5 / batch_size)
-    assert parts.provenance == whole.provenance
+    assert _without_digests(parts) == _without_digests(whole)
+
+
+def _without_digests(traced):
+    """Where a trace came from, but for the names of its batches' inputs and masks."""
+    origin = traced.provenance
+    settings = {k: words for k, words in origin.settings.items() if k != "token_mask"}
+    return dataclasses.replace(origin, inputs=None, settings=settings)
 
 
 def test_one_mask_for_all_batches(lively, tokens):

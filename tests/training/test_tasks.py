@@ -55,8 +55,8 @@ def test_columns_of_sentences_are_read_row_by_row(tmp_path):
     path = tmp_path / "rte.tsv"
     path.write_text("index\tsentence1\tSentence2\tlabel\n0\ta b\tc\tx\n\n1\tdé\tf\ty\n", "utf-8")
     assert read_sentences(path) == ("a b", "c", "dé", "f")
-    path.write_text("id\tlabel\ttext\n0\tno\ta b c\n1\tyes\td e\n", "utf-8")
-    assert read_sentences(path) == ("a b c", "d e")
+    path.write_text("sentence\r\na\u2028b\x0cc\r\nd\r\n", "utf-8")  # one sentence a row
+    assert read_sentences(path) == ("a\u2028b\x0cc", "d")
 
 
 def test_plain_text_is_read_line_by_line(tmp_path):
@@ -70,7 +70,8 @@ def test_plain_text_is_read_line_by_line(tmp_path):
     [
         ("empty.txt", b" \n", "no sentence in it"),
         ("header.tsv", b"sentence\n", "no row below its header"),
-        ("nothing.tsv", b"", "no row below its header"),
+        ("nothing.tsv", b"", "no column whose name begins with 'sentence'"),
+        ("headless.tsv", b"0\ta b c\n1\td e\n", "nor whether its first row is one"),
         ("ragged.tsv", b"a\tsentence\n1\n", "row 2: 1 columns where the header has 2"),
         ("latin.txt", b"caf\xe9\n", "not in UTF-8"),
         ("missing.txt", None, "cannot be read: No such file"),

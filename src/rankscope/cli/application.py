@@ -1,13 +1,18 @@
 """The application: its name and version, and how it ends."""
 
 import io
+import re
 import sys
+import tempfile
+import traceback
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
 
 from rankscope.cli.printing import print_error
-from rankscope.errors import RankscopeError
+from rankscope.errors import InputError, RankscopeError
+from rankscope.interruption import INTERRUPTED, prompt_interruption
 from rankscope.version import __version__
 
 # Typer carries its own copy of Click in some versions and imports Click in others; the base of its
@@ -15,8 +20,6 @@ from rankscope.version import __version__
 _USAGE_ERROR: Any = next(
     base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException"
 )
-
-_INTERRUPTED = 130
 
 app = typer.Typer(
     help="See how a transformer loses, or keeps, the differences between its tokens.",
@@ -38,13 +41,16 @@ def root(
 
 
 def main() -> None:
-    """Run a command; whatever the caller can mend becomes one sentence and exit code 2."""
+    """Run a command; whatever goes wrong becomes one sentence and an exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without ‖ still shows the figures
     try:
-        code = app(standalone_mode=False)
-        if code == _INTERRUPTED:  # Typer hands an interruption back as a number
+        if sys.stdout is None:
+            raise InputError("standard output is closed, so there is nowhere to write the answer.")
+        with prompt_interruption():
+            code = app(standalone_mode=False)
+        if code == INTERRUPTED:  # Typer hands an interruption back as a number
             _fail("interrupted.", code)
         if isinstance(code, int) and code:  # a command has said already what is wrong
             sys.exit(code)
@@ -58,13 +64,25 @@ def main() -> None:
     except OSError as error:
         where = "" if error.filename is None else f": {error.filename}"
         _fail(f"{error.strerror or error}{where}.", 2)
-    except (MemoryError, RuntimeError) as error:
-        told = str(error).lower()
-        if isinstance(error, RuntimeError) and "alloc" not in told and "overflow" not in told:
-            raise  # not the user's to mend
-        _fail("there is not enough memory for this; make the network or the input smaller.", 2)
     except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted.", _INTERRUPTED)
+        _fail("interrupted.", INTERRUPTED)
+    except Exception as error:  # whatever we did not foresee
+        _fail(*_unforeseen(error))
+
+
+def _unforeseen(error: Exception) -> tuple[str, int]:
+    """What is said about an error that is not one of ours; where it happened is kept in a file."""
+    said = f"{type(error).__name__}: {error}"
+    if isinstance(error, MemoryError) or re.search("alloc|overflow", said, re.IGNORECASE):
+        return "there is not enough memory for this; make the network or the input smaller.", 2
+    kept = ""
+    with suppress(OSError):
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="rankscope-error-", suffix=".txt", delete=False, errors="replace"
+        ) as file:
+            file.writelines(traceback.format_exception(error))
+        kept = f" Where it happened is in {file.name}."
+    return f"this should not have happened ({said.rstrip('.')}); please report it.{kept}", 1
 
 
 def _fail(message: str, code: int) -> None:

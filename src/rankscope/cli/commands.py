@@ -35,7 +35,11 @@ def trace(
     options: QuestionOptions,
     *,
     metrics: Annotated[
-        str, typer.Option(help="Metrics, comma-separated; 'all' for every one.")
+        str,
+        typer.Option(
+            help="Metrics, comma-separated; 'all' for every one (above 512 tokens, less those that "
+            "are cubic in the tokens)."
+        ),
     ] = "relative_residual,residual,dispersion,mean_cosine",
     without: Annotated[
         str, typer.Option(help="Parts to leave out: skip, attention_skip, mlp_skip, mlp, norm.")
@@ -51,6 +55,8 @@ def trace(
         asking = f"trace --metrics {','.join(of_attention)}"
         inputs.count_all_tokens(asking, options, "attention is between all tokens")
     subject = inputs.subject(options, without=without)
+    if metrics == "all":
+        asked = inputs.affordable(asked, tokens=subject.x.shape[1])
     outputs.run(CATALOGUE["trace"], options, with_table=True, subject=subject, metrics=tuple(asked))
 
 

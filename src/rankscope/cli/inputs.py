@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from rankscope.cli.options import (
     FIELDS,
@@ -17,9 +18,11 @@ from rankscope.cli.options import (
     unused,
     written,
 )
-from rankscope.cli.reading import checked_count, sentences, texts
+from rankscope.cli.printing import print_error
+from rankscope.cli.reading import checked_count, sentences, texts, token_ids
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import Entry
+from rankscope.experiments.estimates import refuse_impossible
 from rankscope.experiments.subject import Subject
 from rankscope.masks import Mask, as_mask
 from rankscope.network import ABLATIONS, Network, Spec
@@ -28,10 +31,12 @@ from rankscope.text import embed
 
 if TYPE_CHECKING:
     from rankscope.experiments.models import Case
-    from rankscope.families import Loaded
+    from rankscope.families import BlockInput, Loaded
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _BERT_EPS = 1e-12
+_CUBIC = 512
+"""Tokens up to which every metric of every head is affordable."""
 _OF_RANDOM_NETWORKS = ("layers", "heads", "width", "mlp_ratio", "norm", "norm_place", "init")
 
 
@@ -68,6 +73,18 @@ def checked_seed(seed: int) -> int:
     if not 0 <= seed < 2**63 - 2**20:  # some experiments count on from it
         raise InputError(f"--seed {seed} is out of range; use 0 to 2^62.")
     return seed
+
+
+def affordable(metrics: Sequence[str], *, tokens: int) -> list[str]:
+    """The metrics less those of every head that are cubic in many tokens; it is said which."""
+    cubic = ("second_singular_value", "dobrushin") if tokens > _CUBIC else ()
+    left_out = [name for name in metrics if name in cubic]
+    if left_out:
+        print_error(
+            f"left out of 'all', because {tokens} tokens make them slow: {', '.join(left_out)}; "
+            "--metrics takes them by name."
+        )
+    return [name for name in metrics if name not in left_out]
 
 
 def count_all_tokens(command: str, options: QuestionOptions, why: str) -> None:
@@ -132,7 +149,7 @@ def _cases(options: ExperimentOptions, usual: Sequence["Case"]) -> tuple["Case",
 
 
 def _random(options: QuestionOptions) -> Subject:
-    for name in ("at_init", "pickled"):
+    for name in ("at_init", "pickled", "tokenizer", "ids"):
         if name in options.given:
             raise InputError(f"{written(name)} is about a MODEL, and none was named.")
     spec = Spec(
@@ -147,6 +164,7 @@ def _random(options: QuestionOptions) -> Subject:
         init=_number(options.init),
     )
     dtype = _DTYPES[options.precision]
+    refuse_impossible(spec, dtype)
     net = Network.random(spec, seed=options.seed, dtype=dtype)
     x, token_mask = embed(
         texts(options.text, options.passages),
@@ -179,7 +197,12 @@ def _real(options: QuestionOptions, name: str, masks: Sequence[str]) -> Subject:
         raise InputError("--pickled is about pretrained weights, and --at-init draws new ones.")
     dtype = _DTYPES[options.precision]
     loaded = load(
-        name, init=options.at_init, seed=options.seed, dtype=dtype, pickled=options.pickled
+        name,
+        init=options.at_init,
+        seed=options.seed,
+        dtype=dtype,
+        pickled=options.pickled,
+        tokenizer=options.tokenizer,
     )
     drawn = [each for each in (options.mask, *masks) if each is not None and _is_drawn(each)]
     if "seed" in options.given and not (options.at_init or loaded.sees_images or drawn):
@@ -187,10 +210,12 @@ def _real(options: QuestionOptions, name: str, masks: Sequence[str]) -> Subject:
             f"--seed {options.seed} changes nothing: {name} is pretrained and reads text; "
             "--at-init draws its weights anew."
         )
-    x, token_mask, special = _read(loaded, options)
+    (x, token_mask, special), unknown = _read(loaded, options)
     net = loaded.network
     read = "images of noise" if loaded.sees_images else _origin(options)
     about = {"weights": "random" if options.at_init else "pretrained", **_about(x, options, read)}
+    if unknown:
+        about["unknown tokens"] = unknown
     if options.mask is not None:
         net = net.with_mask(as_mask(options.mask, seed=options.seed))
         about["mask"] = str(net.spec.mask)
@@ -202,14 +227,36 @@ def _real(options: QuestionOptions, name: str, masks: Sequence[str]) -> Subject:
     return Subject(net, x, token_mask, measured, title, about)
 
 
-def _read(loaded: "Loaded", options: QuestionOptions) -> tuple[Tensor, Tensor, Tensor]:
-    """The blocks' input for the texts; noise for models that see images."""
-    if not loaded.sees_images:
-        return loaded.inputs(texts(options.text, options.passages), length=options.length)
-    for name in ("text", "length"):
-        if name in options.given:
-            raise InputError(f"{loaded.name} sees images, so {written(name)} has no use.")
-    return loaded.inputs(loaded.noise_images(options.passages, seed=options.seed))
+def _read(loaded: "Loaded", options: QuestionOptions) -> tuple["BlockInput", str]:
+    """The blocks' input, and how much of the text the tokeniser did not know, in words.
+
+    Texts or token ids; noise for models that see images.
+    """
+    if loaded.sees_images:
+        for name in ("text", "length", "ids", "tokenizer"):
+            if name in options.given:
+                raise InputError(f"{loaded.name} sees images, so {written(name)} has no use.")
+        return loaded.inputs(loaded.noise_images(options.passages, seed=options.seed)), ""
+    if options.ids is not None:
+        return _read_ids(loaded, options, options.ids), ""
+    read = texts(options.text, options.passages)
+    unknown, tokens = loaded.unknown_tokens(loaded.arguments(read, length=options.length))
+    words = f"{unknown:,} of {tokens:,}" if unknown else ""
+    return loaded.inputs(read, length=options.length), words
+
+
+def _read_ids(loaded: "Loaded", options: QuestionOptions, path: Path) -> "BlockInput":
+    if options.text is not None:
+        raise InputError("--ids and --text are two inputs; give one of them.")
+    if not options.special_tokens and loaded.tokenizer is None:
+        raise InputError(
+            "--no-special-tokens: without a tokeniser it is not known which ids are special; "
+            "name one with --tokenizer."
+        )
+    rows = [torch.tensor(row[: options.length]) for row in token_ids(path, options.passages)]
+    ids = pad_sequence(rows, batch_first=True)
+    lengths = torch.tensor([len(row) for row in rows])
+    return loaded.inputs(ids, token_mask=torch.arange(ids.shape[1]) < lengths[:, None])
 
 
 def _is_drawn(name: str) -> bool:
@@ -257,7 +304,8 @@ def _about(x: Tensor, options: QuestionOptions, read: str) -> dict[str, str]:
 
 
 def _origin(options: QuestionOptions) -> str:
-    return "bundled passages" if options.text is None else str(options.text)
+    given = options.ids or options.text
+    return "bundled passages" if given is None else str(given)
 
 
 def _between(token_mask: Tensor) -> Tensor:

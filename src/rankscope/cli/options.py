@@ -52,6 +52,13 @@ class ModelOptions(Options):
     pickled: Annotated[
         bool, _option("Also read pickle files (weights only).", "--pickled", panel="Model")
     ] = False
+    tokenizer: Annotated[
+        str | None, _option("A folder or Hub id with another tokeniser.", panel="Model")
+    ] = None
+    ids: Annotated[
+        Path | None,
+        _option("Token ids instead of text: a line of numbers per sample.", panel="Model"),
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -112,6 +119,13 @@ class ReadingOptions(Options):
 @dataclass(frozen=True)
 class QuestionOptions(OutputOptions, InputOptions, NetworkOptions, ModelOptions):
     """Everything that a question can be asked about, and where its answer goes."""
+
+    yes: Annotated[
+        bool,
+        _output(
+            "Also run what takes more than a few minutes, or all the memory there is.", "--yes"
+        ),
+    ] = False
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from rankscope.cli.options import OutputOptions, ReproduceOptions
 from rankscope.cli.printing import print_error, print_json, without_controls
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import Entry
+from rankscope.experiments.estimates import refuse_unasked
 from rankscope.experiments.progress import OnStep
 from rankscope.reproduction import SUMMARY, Outcome, outcomes
 
@@ -24,15 +25,23 @@ def run(entry: Entry, options: OutputOptions, *, with_table: bool = False, **fie
     ``with_table`` is for JSON: every number, not only their summary.
     """
     config = entry.configuration(**fields)
+    if not getattr(options, "yes", True):
+        refuse_unasked(entry.module().cost(config), "--length, --passages, --layers")
     folder = None if options.as_json and options.output is None else _folder(options)
     with progress() as begin:
         result = entry.run(config, begin(entry.id))
-        files = {} if folder is None else report.write(result, folder, on_step=begin("drawing"))
+    files = {} if folder is None else report.names(result, folder)
+    # Before anything is written or drawn, so that no full disk can cost the answer.
     if options.as_json:
         print_json(report.to_json(result, files, with_table=with_table))
+    else:
+        report.show(result)
+    if folder is None:
         return
-    report.show(result)
-    _print_files(files)
+    with progress() as begin:
+        report.write(result, folder, on_step=begin("drawing"))
+    if not options.as_json:
+        _print_files(files)
 
 
 def reproduce(chosen: Mapping[Entry, Mapping[str, Any]], options: ReproduceOptions) -> bool:
@@ -116,6 +125,10 @@ def progress() -> Iterator[Callable[[str], OnStep]]:
 def _folder(options: OutputOptions) -> Path:
     """Where files go; made before any work is done, so that no result is lost for want of it."""
     wanted = options.output or journal.FOLDER
+    try:
+        str(wanted).encode()
+    except UnicodeEncodeError:
+        raise InputError(f"--output {str(wanted)!r} is no UTF-8; choose another name.") from None
     try:
         wanted.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -15,6 +15,7 @@ def print_json(value: Any) -> None:
     """JSON on standard output, in one line."""
     json.dump(value, sys.stdout, allow_nan=False)
     sys.stdout.write("\n")
+    sys.stdout.flush()
 
 
 def print_list(lines: Mapping[str, str]) -> None:

@@ -34,6 +34,23 @@ def sentences(path: Path | None) -> tuple[str, ...]:
     return found
 
 
+def token_ids(path: Path, most: int) -> list[list[int]]:
+    """Token ids, a line of numbers per sample, commas and brackets ignored."""
+    found = []
+    for number, line in enumerate(_text(path, "--ids").split("\n"), start=1):
+        written = re.sub(r"[\[\],]", " ", line).split()
+        try:
+            row = [int(each) for each in written]
+        except ValueError:
+            raise InputError(f"--ids {path}, line {number}: {line[:40]!r} is no ids.") from None
+        if any(not 0 <= each < 2**31 for each in row):
+            raise InputError(f"--ids {path}, line {number}: ids run from 0 to 2^31.")
+        found += [row] if row else []
+    if not found:
+        raise InputError(f"--ids {path} holds no ids; give a line of numbers per sample.")
+    return found[: checked_count(most)]
+
+
 def _paragraphs(path: Path) -> list[str]:
     """The paragraphs of a text file, told apart by blank lines; '-' is standard input."""
     found = [" ".join(part.split()) for part in re.split(r"\n\s*\n", _text(path))]
@@ -43,16 +60,16 @@ def _paragraphs(path: Path) -> list[str]:
     return found
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, option: str = "--text") -> str:
     try:
         return _bytes(path).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--text {path} cannot be read as UTF-8 text: {error}.") from error
+        raise InputError(f"{option} {path} cannot be read as UTF-8 text: {error}.") from error
 
 
 def _bytes(path: Path) -> bytes:
     if str(path) != "-":
         return path.read_bytes()
     if sys.stdin is None:
-        raise InputError("--text - reads standard input, which is closed.")
+        raise InputError("'-' reads standard input, which is closed.")
     return sys.stdin.buffer.read()

@@ -1,6 +1,7 @@
 """Which law a residual follows with depth, read off its logarithms and not its size."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,6 +15,7 @@ from rankscope.numerals import power_of_ten
 LawKind = Literal["doubly exponential", "between", "exponential", "equal", "none", "undecided"]
 """``between``: steps grow by an amount a layer, so that the exponent grows like its square."""
 Case = TypeVar("Case", bound=Hashable)
+_NAMED = {"none": "no collapse", "equal": "all tokens equal"}
 
 _FEWEST = 3
 """Steps without which nothing is decided."""
@@ -250,3 +252,25 @@ def _steady(steps: Sequence[float], scatter: float) -> LawKind:
 def medians(summary: pl.DataFrame, metric: str, **labels: str) -> list[float]:
     """The medians of a metric layer by layer, for the rows with these labels."""
     return summary.filter(metric=metric, **labels).sort("layer")["median"].to_list()
+
+
+def disagreement(table: pl.DataFrame, metric: str, **labels: str) -> str:
+    """In words, where the samples follow different laws; nothing where they agree.
+
+    >>> disagreement(pl.DataFrame({
+    ...     "layer": [0, 1, 2, 3, 4] * 2, "sample": [0] * 5 + [1] * 5, "metric": "r",
+    ...     "value": [0.0, -1.0, -2.0, -3.0, -4.0, 0.0, 0.0, 0.0, 0.0, 0.0]}), "r")
+    'the samples disagree: 1 of 2 exponential, 1 of 2 no collapse; they end between 10^−4.0 and 1'
+    """
+    curves = table.filter(metric=metric, **labels).sort("layer")
+    found = [
+        law(own["value"].to_list()) for _, own in curves.group_by("sample", maintain_order=True)
+    ]
+    kinds = Counter(each.kind for each in found)
+    if len(kinds) < 2:
+        return ""
+    said = ", ".join(
+        f"{many} of {len(found)} {_NAMED.get(kind, kind)}" for kind, many in kinds.items()
+    )
+    low, high = (power_of_ten(end(each.last for each in found)) for end in (min, max))
+    return f"the samples disagree: {said}; they end between {low} and {high}"

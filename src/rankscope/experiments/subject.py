@@ -16,9 +16,12 @@ from rankscope.experiments.progress import OnStep, silent, tracked
 from rankscope.fingerprints import fingerprint
 from rankscope.metrics import Center, Norm
 from rankscope.network import Network
-from rankscope.tracing import Metrics, Trace, trace
+from rankscope.tracing import Metrics, Provenance, Trace, digest, trace
 from rankscope.version import __version__
 from rankscope.versions import versions
+
+_PAIRS_AT_ONCE = 2**25
+"""Attention weights of a layer, of which scaled arithmetic keeps several float64 copies."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -36,6 +39,7 @@ class Subject:
     title: str = ""
     about: Mapping[str, str] = field(default_factory=dict)
     batch_size: int = 8
+    """Samples at a time at most."""
 
     @property
     def name(self) -> str:
@@ -44,7 +48,9 @@ class Subject:
 
     def batches(self) -> list[Batch]:
         """The samples, as many at a time as fit."""
-        return list(batches(self.x, self.token_mask, self.measured, size=self.batch_size))
+        pairs = self.network.spec.heads * self.x.shape[1] ** 2
+        size = max(1, min(self.batch_size, _PAIRS_AT_ONCE // pairs))
+        return list(batches(self.x, self.token_mask, self.measured, size=size))
 
     def trace(self, metrics: Metrics, on_step: OnStep = silent) -> Trace:
         """``rankscope.trace`` of every sample, on the tokens that count."""
@@ -93,24 +99,34 @@ class Subject:
 
     def digest(self) -> str:
         """Twelve hex digits that name the network, its weights and its input."""
-        masks = (each for each in (self.token_mask, self.measured) if each is not None)
-        tensors = (*self.network.state_dict().values(), self.x, *masks)
-        return fingerprint(self.network.spec.digest(), tensors)
+        origin = self._origin()
+        return fingerprint([origin.spec, origin.weights, origin.inputs, origin.settings])
 
     def provenance(self) -> dict[str, Any]:
         """Where figures about it come from."""
-        network = self.network
+        origin = self._origin()
         counted = {} if self.measured is None else {"special tokens": "left out of the figures"}
         return {
-            "model": network.name,
-            "spec": network.spec.digest(seed=network.seed),
-            "seed": network.seed,
+            "model": origin.model,
+            "spec": origin.spec,
+            "network": origin.network,
+            "seed": origin.seed,
+            "weights": origin.weights,
             "input": f"{len(self.x)} samples of up to {self.x.shape[1]} tokens",
+            "input digest": origin.inputs,
+            **origin.settings,
             "dtype": str(self.x.dtype),
             **counted,
             "versions": versions(),
             **self.about,
         }
+
+    def _origin(self) -> Provenance:
+        masks = {"token mask digest": self.token_mask, "measured digest": self.measured}
+        said = {name: digest(mask) for name, mask in masks.items() if mask is not None}
+        # In batches of another size, sums are rounded in another order.
+        settings = {**said, "batch size": str(self.batch_size)}
+        return Provenance.of(self.network, {"x": self.x}, settings=settings)
 
     def __repr__(self) -> str:
         return f"Subject({self.name!r}, input {tuple(self.x.shape)})"

@@ -183,7 +183,8 @@ class Loaded:
         if self.tokenizer is None:
             raise SourceError(
                 f"{self.name} came without a tokeniser, so it cannot read text; "
-                "give token ids: loaded.inputs(torch.tensor([[...]]))."
+                "give it one, load(..., tokenizer=...) or --tokenizer, or token ids, "
+                "loaded.inputs(torch.tensor([[...]])) or --ids."
             )
         encoded = self.tokenizer(
             list(texts),
@@ -192,7 +193,29 @@ class Loaded:
             max_length=length,
             return_tensors="pt",
         )
-        return self.arguments(encoded["input_ids"], token_mask=encoded["attention_mask"].bool())
+        arguments = self.arguments(
+            encoded["input_ids"], token_mask=encoded["attention_mask"].bool()
+        )
+        unknown, tokens = self.unknown_tokens(arguments)
+        if 2 * unknown > tokens:
+            raise InputError(
+                f"{unknown} of {tokens} tokens are unknown to the tokeniser of {self.name}: this "
+                "text is not what the model reads, and figures on it would mean nothing; give "
+                "text that is (--text), or token ids (--ids)."
+            )
+        return arguments
+
+    def unknown_tokens(self, arguments: dict[str, Any]) -> tuple[int, int]:
+        """How many of the tokens in ``arguments`` its tokeniser did not know, and how many there
+        are, special ones apart."""
+        ids, known = arguments.get("input_ids"), getattr(self.tokenizer, "all_special_ids", [])
+        never = getattr(self.tokenizer, "unk_token_id", None)
+        if ids is None:
+            return 0, 0
+        real = arguments["attention_mask"].bool()
+        unknown = (ids == never) & real if never is not None else torch.zeros_like(real)
+        special = torch.isin(ids, torch.tensor(known, device=ids.device, dtype=ids.dtype))
+        return int(unknown.sum()), int(((~special | unknown) & real).sum())
 
     def _special(self, arguments: dict[str, Any], token_mask: Tensor) -> Tensor:
         ids = arguments.get("input_ids")

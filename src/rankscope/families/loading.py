@@ -17,7 +17,7 @@ from rankscope.families.llama import Llama
 from rankscope.families.loaded import Loaded, fresh
 from rankscope.families.neox import NeoX
 from rankscope.families.probe import probe
-from rankscope.families.sources import initialise, load_pretrained
+from rankscope.families.sources import another_tokenizer, initialise, load_pretrained
 from rankscope.families.t5 import T5
 from rankscope.families.verification import TOLERANCES, Verification, compare
 from rankscope.families.vit import ViT
@@ -49,6 +49,7 @@ def load(
     pickled: bool = False,
     trust_remote_code: bool = False,
     device_map: Any = None,
+    tokenizer: str | Path | None = None,
 ) -> Loaded:
     """Load a model, build our network on its weights, and prove that the two are equal.
 
@@ -60,6 +61,8 @@ def load(
     downloaded. Weights are read from safetensors; ``pickled=True`` also allows pickle files, read
     with ``weights_only=True``. Code that comes with a checkpoint runs only if
     ``trust_remote_code=True``. ``device_map`` is Accelerate's, for models larger than one device.
+    ``tokenizer`` is a folder or a Hub id, for a model that comes without one or is to be given
+    another's.
     """
     _possible(source, device, dtype)
     if isinstance(source, nn.Module):
@@ -67,7 +70,8 @@ def load(
             raise InputError(
                 "revision and device_map are about loading; a model is loaded already."
             )
-        model, tokenizer, processor, name = source, None, None, type(source).__name__
+        model, processor, name = source, None, type(source).__name__
+        reads = None if tokenizer is None else another_tokenizer(str(tokenizer))
         if init:
             model = fresh(source, seed)
         elif device is not None or dtype is not None:
@@ -78,15 +82,17 @@ def load(
         options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
         name = str(source)
         if init:
-            model, tokenizer, processor = initialise(name, seed, options)
+            model, reads, processor = initialise(name, seed, options, str(tokenizer or ""))
         else:
             options |= {"dtype": dtype or "auto", "device_map": device_map}
-            model, tokenizer, processor = load_pretrained(name, options, pickled=pickled)
+            model, reads, processor = load_pretrained(
+                name, options, pickled=pickled, tokenizer_name=str(tokenizer or "")
+            )
     model = _placed(model, device, dtype)
     return build(
         model,
         name=name,
-        tokenizer=tokenizer,
+        tokenizer=reads,
         processor=processor,
         seed=seed if init else None,
     )

@@ -1,9 +1,12 @@
 """Where models come from: configurations, folders, the Hub; and what may go wrong there."""
 
+import json
+import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
@@ -20,30 +23,38 @@ from rankscope.streams import global_stream
 
 Source = tuple[nn.Module, Any, Any]
 """A model, its tokeniser or None, its image processor or None."""
+_LONG = 300
+"""Characters of a loader's own complaint that are passed on."""
 
 
-def initialise(name: str, seed: int, options: dict[str, Any]) -> Source:
+def initialise(name: str, seed: int, options: dict[str, Any], tokenizer_name: str = "") -> Source:
     """A model with random weights, from a built-in name, a folder or a Hub id."""
     if name in BUILTIN and not Path(name).is_dir():
         config = BUILTIN[name]()
         tokenizer = BundledTokenizer.for_config(config)
     else:
         options = {**options, **_where(name)}
-        config = _attempt(name, lambda: AutoConfig.from_pretrained(name, **options))
+        config = _attempt(name, action=lambda: AutoConfig.from_pretrained(name, **options))
         tokenizer = _tokenizer(name, options)
-    with global_stream(seed, "original"), _quiet():
-        model = AutoModel.from_config(config, trust_remote_code=options["trust_remote_code"])
+    if tokenizer_name:
+        tokenizer = another_tokenizer(tokenizer_name)
+    trusted = options["trust_remote_code"]
+    with global_stream(seed, "original"):
+        model = _attempt(name, lambda: AutoModel.from_config(config, trust_remote_code=trusted))
     return model.eval(), tokenizer, None
 
 
-def load_pretrained(name: str, options: dict[str, Any], *, pickled: bool) -> Source:
+def load_pretrained(
+    name: str, options: dict[str, Any], *, pickled: bool, tokenizer_name: str = ""
+) -> Source:
     """A model with its own weights, from a folder or a Hub id."""
     place = _where(name)
     name = str(Path(name).expanduser()) if place["local_files_only"] else name
     safetensors = None if pickled else True
     model, report = _attempt(
         name,
-        lambda: AutoModel.from_pretrained(
+        pickled=pickled,
+        action=lambda: AutoModel.from_pretrained(
             name,
             use_safetensors=safetensors,
             weights_only=True,
@@ -54,7 +65,7 @@ def load_pretrained(name: str, options: dict[str, Any], *, pickled: bool) -> Sou
     )
     _complete(name, report)
     chosen = {key: options[key] for key in ("revision", "trust_remote_code")} | place
-    tokenizer = _tokenizer(name, chosen)
+    tokenizer = another_tokenizer(tokenizer_name) if tokenizer_name else _tokenizer(name, chosen)
     processor = _optional(AutoImageProcessor, name, chosen) if tokenizer is None else None
     return model.eval(), tokenizer, processor
 
@@ -73,12 +84,38 @@ def _where(name: str) -> dict[str, bool]:
     """Check a folder that was meant as one; where the Hub is out of reach, use its cache alone."""
     path = Path(name).expanduser()
     if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise SourceError(f"{name} holds no config.json, so it is not a saved model.")
+        _check_folder(path)
         return {"local_files_only": True}
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise SourceError(f"there is no folder {name}; give a folder that holds a model.")
     return {"local_files_only": not _hub_is_reachable()}
+
+
+def _check_folder(folder: Path) -> None:
+    """Whether a folder says which architecture it holds, and keeps to itself."""
+    config = folder / "config.json"
+    if not config.is_file():
+        raise SourceError(f"{folder} holds no config.json, so it is not a saved model.")
+    described = _read_json(config)
+    if not isinstance(described, dict) or not described.get("model_type"):
+        raise SourceError(
+            f"{config} names no model_type, so it does not say which architecture this is; add "
+            'it, for example "model_type": "bert".'
+        )
+    for index in sorted(folder.glob("*.index.json")):
+        found = _read_json(index)
+        placed = found.get("weight_map", {}) if isinstance(found, dict) else {}
+        for file in sorted({str(each) for each in placed.values()}):
+            inside = os.path.normpath(file)
+            if Path(inside).is_absolute() or inside.startswith(".."):
+                raise SourceError(f"{index} points outside its folder, to {file}; it is not read.")
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise SourceError(f"{path} cannot be read as JSON: {error}.") from None
 
 
 def _hub_is_reachable() -> bool:
@@ -92,7 +129,7 @@ def _hub_is_reachable() -> bool:
     return True
 
 
-def _attempt(name: str, action: Callable[[], Any]) -> Any:
+def _attempt(name: str, action: Callable[[], Any], *, pickled: bool | None = None) -> Any:
     """Run one of transformers' loaders; its failures become one sentence."""
     try:
         with _quiet():
@@ -100,15 +137,36 @@ def _attempt(name: str, action: Callable[[], Any]) -> Any:
     except SourceError:
         raise
     except Exception as error:  # whatever a foreign folder makes the loaders raise
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise SourceError(f"{name} could not be loaded: {first}. {_advice(name)}") from error
+        reason = shorten(f"{type(error).__name__}: {error}", _LONG, placeholder=" …").rstrip(".")
+        advice = _advice(name, pickled=pickled)
+        raise SourceError(f"{name} could not be loaded ({reason}).{advice}") from error
 
 
-def _advice(name: str) -> str:
-    if Path(name).is_dir():
-        return "Weights must be safetensors; pickle files need pickled=True (--pickled)."
-    known = f" {name!r} is built in: init=True (--at-init) needs no weights." * (name in BUILTIN)
-    return f"Give a folder, or a Hub id that is cached or while the Hub can be reached.{known}"
+def _advice(name: str, *, pickled: bool | None) -> str:
+    """What may help, as far as one can see; without ``pickled``, it is not about weights."""
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        known = f" {name!r} is built in: init=True (--at-init) needs no weights." * (
+            name in BUILTIN
+        )
+        return f" Give a folder, or a Hub id that is cached or while the Hub can be reached.{known}"
+    if pickled is None or any(folder.glob("*.safetensors")):
+        return ""
+    if pickled:
+        return " A pickle file may hold weights and nothing else; save the model as safetensors."
+    return " Weights must be safetensors; pickle files need pickled=True (--pickled)."
+
+
+def another_tokenizer(name: str) -> Any:
+    """The tokeniser of another folder or Hub id, which was asked for by name."""
+    if not Path(name).expanduser().is_dir():
+        place = _where(name)
+    else:
+        name, place = str(Path(name).expanduser()), {"local_files_only": True}
+    tokenizer = _tokenizer(name, {"trust_remote_code": False, **place})
+    if tokenizer is None:
+        raise SourceError(f"{name} holds no tokeniser that knows any word.")
+    return tokenizer
 
 
 def _tokenizer(name: str, options: dict[str, Any]) -> Any:

@@ -6,7 +6,12 @@ from rankscope.figures._distributions import length_distributions
 from rankscope.figures._heads import head_map
 from rankscope.figures._layers import by_depth, by_layer, by_model
 from rankscope.figures._lengths import by_length
-from rankscope.figures._saving import ScriptSafe, printable, save
+from rankscope.figures._offline import VEGA_LITE as VEGA_LITE
+from rankscope.figures._offline import ScriptSafe
+from rankscope.figures._offline import bundle as bundle
+from rankscope.figures._offline import content_policy as content_policy
+from rankscope.figures._offline import svg as svg
+from rankscope.figures._saving import printable, save
 from rankscope.figures._sweeps import by_setting
 from rankscope.figures._theme import Figure, adaptive, dark_variables
 from rankscope.figures._trajectories import trajectories

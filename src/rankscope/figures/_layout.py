@@ -6,6 +6,7 @@ from typing import Any, Final, Literal
 import altair as alt
 
 from rankscope.figures import _theme as theme
+from rankscope.figures._chart import OfflineChart
 from rankscope.figures._look import HOVERED, PINNED
 
 # The title of a y axis that is words, not a formula.
@@ -24,7 +25,7 @@ def lay_out(
     ``names`` are those of the legend, one for all panels, which then listens to the pointer; in the
     panels' data the field ``variant`` holds them.
     """
-    figure = alt.ConcatChart(
+    figure = OfflineChart(
         concat=list(panels),
         columns=theme.COLUMNS,
         spacing=dict(theme.SPACING),

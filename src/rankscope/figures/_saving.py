@@ -1,32 +1,23 @@
 """``save``: a chart as a file."""
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+import altair as alt
+
 from rankscope.errors import InputError
+from rankscope.figures._offline import chart_page
 from rankscope.figures._theme import Figure
 from rankscope.files import whole_file
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-_FORMATS: dict[str, Literal["html", "svg", "png"]] = {
+FORMATS: dict[str, Literal["html", "svg", "png"]] = {
     ".html": "html",
     ".svg": "svg",
     ".png": "png",
 }
-
-
-class ScriptSafe(json.JSONEncoder):
-    """JSON that can stand inside a ``<script>``: no text in it can end the element."""
-
-    def encode(self, o: Any) -> str:
-        """Write angle brackets and ampersands as escapes; the value read back is the same."""
-        text = super().encode(o)
-        for character in "<>&\u2028\u2029":
-            text = text.replace(character, f"\\u{ord(character):04x}")
-        return text
 
 
 def printable(value: Any) -> Any:
@@ -52,15 +43,15 @@ def save(chart: Figure, path: str | Path) -> Path:
     'chart.svg'
     """
     path = Path(path)
-    kind = _FORMATS.get(path.suffix.lower())
+    kind = FORMATS.get(path.suffix.lower())
     if kind is None:
-        raise InputError(f"cannot write {path.name!r}; end it in {', '.join(_FORMATS)}.")
-    spec = chart.to_dict()
-    if spec != printable(spec):
-        chart = type(chart).from_dict(printable(spec))
+        raise InputError(f"cannot write {path.name!r}; end it in {', '.join(FORMATS)}.")
+    spec = printable(chart.to_dict())
     with whole_file(path) as unfinished:
         if kind == "html":
-            chart.save(unfinished, format=kind, inline=True, json_kwds={"cls": ScriptSafe})
+            unfinished.write_text(chart_page(spec), encoding="utf-8")
         else:
-            chart.save(unfinished, format=kind, scale_factor=2 if kind == "png" else 1)
+            scale = 2 if kind == "png" else 1
+            drawn = type(chart).from_dict(spec)
+            alt.TopLevelMixin.save(drawn, unfinished, format=kind, scale_factor=scale)
     return path

@@ -7,6 +7,7 @@ import altair as alt
 import polars as pl
 
 from rankscope.figures import _theme as theme
+from rankscope.figures._chart import OfflineChart
 from rankscope.figures._layout import WORDS_AS_TITLE
 from rankscope.figures._look import Look
 from rankscope.figures._panel import Row
@@ -71,7 +72,7 @@ def trajectories(table: pl.DataFrame, *, title: str | None = None) -> alt.Concat
 def _grid(
     panels: Sequence[alt.LayerChart], columns: int, look: Look, title: str | None
 ) -> alt.ConcatChart:
-    figure = alt.ConcatChart(
+    figure = OfflineChart(
         concat=list(panels), columns=columns, spacing={"row": 26, "column": 26}
     ).resolve_scale(color="shared", shape="shared")
     if title is not None:

@@ -27,10 +27,17 @@ def matrix_norm(m: Float[Tensor, "*batch row column"], norm: Norm) -> PerSample:
         case "fro":
             return _frobenius(m)
         case "spectral":
-            size, scale = unit_scale(m)
-            return scale * svdvals(size)[..., 0]
+            return _spectral(m)
         case _:
             raise InputError(f"norm={norm!r} is unknown; choose {', '.join(get_args(Norm))}.")
+
+
+def _spectral(m: Float[Tensor, "*batch row column"]) -> PerSample:
+    """The largest singular value; infinite where an entry is, which no decomposition takes."""
+    size, scale = unit_scale(m)
+    fits = torch.isfinite(size).flatten(-2).all(-1)
+    size = torch.where(fits[..., None, None], size, size.new_zeros(()))
+    return torch.where(fits, scale * svdvals(size)[..., 0], torch.inf)
 
 
 def _frobenius(m: Float[Tensor, "*batch row column"]) -> PerSample:

@@ -2,7 +2,7 @@
 
 import copy
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Self, cast
 
@@ -18,6 +18,7 @@ from rankscope.network._block import Block
 from rankscope.network._norms import NormKind
 from rankscope.network._spec import NormPlace, Spec
 from rankscope.network._visibility import Visibility
+from rankscope.weights import named_tensors, tensor_digests
 
 _MOST_LAYERS = 2**17
 ABLATIONS = ("skip", "attention_skip", "mlp_skip", "mlp", "norm")
@@ -48,10 +49,10 @@ class Network(nn.Module):
         super().__init__()
         self.name = name
         self.spec = spec
-        self.seed = seed
         self.blocks = nn.ModuleList(blocks)
         if len(self.blocks) != spec.layers:
             raise SpecError(f"the spec has {spec.layers} layers, got {len(self.blocks)} blocks.")
+        self.seed = seed
 
     @classmethod
     def random(cls, spec: Spec, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> Self:
@@ -59,6 +60,22 @@ class Network(nn.Module):
         whole = replace(spec, mlp_identity=False, removed_heads=())
         network = cls(whole, _construct.random_blocks(whole, seed, dtype), seed=seed)
         return network if spec == whole else network._variant(spec)
+
+    @property
+    def seed(self) -> int | None:
+        """The seed the weights were drawn with; None once any of them is another number."""
+        return self.drawn_with(tensor_digests(named_tensors(self)))
+
+    @seed.setter
+    def seed(self, seed: int | None) -> None:
+        """Say that the weights, as they are now, were drawn with this seed."""
+        self._seed = seed
+        drawn = {} if seed is None else tensor_digests(named_tensors(self))
+        self._drawn = frozenset(drawn.values())
+
+    def drawn_with(self, digests: Mapping[str, str]) -> int | None:
+        """``seed``, for who has the tensors' digests already."""
+        return self._seed if self._drawn.issuperset(digests.values()) else None
 
     @classmethod
     def from_matrices(
@@ -172,7 +189,7 @@ class Network(nn.Module):
             layer_masks=None if masks is None else masks * times,
             removed_heads=tuple(heads),
         )
-        return type(self)(spec, self._layers() * times, seed=self.seed, name=self.name)
+        return self._sharing(type(self)(spec, self._layers() * times, name=self.name))
 
     def double(self) -> Self:
         """A float64 copy; unlike most modules' ``double`` it leaves this network as it is."""
@@ -189,7 +206,8 @@ class Network(nn.Module):
         return card(self._title(), paragraph(self.spec.describe()))
 
     def _title(self) -> str:
-        seed = "" if self.seed is None else f", seed {self.seed}"
+        drawn = self.seed
+        seed = "" if drawn is None else f", seed {drawn}"
         dtype = next(self.parameters()).dtype
         return f"{self.name}{seed}" + (f", {dtype}" if dtype != torch.float32 else "")
 
@@ -210,7 +228,24 @@ class Network(nn.Module):
                     spec, block, removed=removed, same_norm=spec.norm == self.spec.norm
                 )
             blocks.append(made[id(block), removed])
-        return type(self)(spec, blocks, seed=self.seed, name=self.name)
+        return self._sharing(type(self)(spec, blocks, name=self.name))
+
+    def _sharing(self, variant: Self) -> Self:
+        """A variant on this network's weights; norms of its own start at one and zero."""
+        mine = {id(tensor) for tensor in (*self.parameters(), *self.buffers())}
+        tensors = enumerate((*variant.parameters(), *variant.buffers()))
+        own = {str(number): tensor for number, tensor in tensors if id(tensor) not in mine}
+        variant._seed = self._seed
+        variant._drawn = self._drawn | frozenset(tensor_digests(own).values())
+        return variant
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Every cast and move goes through here; drawn weights stay drawn, in the new dtype."""
+        seed = self.seed
+        apply_all = cast("Callable[..., Self]", super()._apply)
+        moved = apply_all(fn, recurse)
+        moved.seed = seed
+        return moved
 
     def prepare(self, x: Tensor, token_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """The input checked, with zeros in the padding, which may hold anything."""

@@ -16,7 +16,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from rankscope.errors import KindError, UnsupportedModelError
+from rankscope.checks import finite
+from rankscope.errors import InputError, KindError, UnsupportedModelError
 from rankscope.network import (
     MLP,
     Attention,
@@ -31,6 +32,7 @@ from rankscope.network import (
     require_score,
 )
 from rankscope.shapes import Hidden
+from rankscope.weights import named_tensors, not_finite
 
 Streams = Float[Tensor, "stream batch token feature"]
 Longer = Float[Tensor, "longer batch token feature"]
@@ -185,6 +187,7 @@ def frozen_steps(
 ) -> Iterator[FrozenStep]:
     """Run a network and freeze it, step by step; nothing is kept but what the caller keeps."""
     state, token_mask = network.prepare(x, token_mask)
+    finite(state, name="x")
     if state.dtype not in (torch.float32, torch.float64):
         raise KindError(
             f"the network is {state.dtype}, in which sums over paths mean nothing; "
@@ -200,23 +203,49 @@ def frozen_steps(
         for number, step in enumerate(steps, start=1):
             frozen = _freeze_step(step, state, seen, layer, closes=number == len(steps))
             state = frozen.state
+            check_layer(network, layer, state, token_mask)
             yield frozen
+
+
+def check_layer(
+    network: Network, layer: int, values: Tensor, token_mask: Tensor | None = None
+) -> None:
+    """Raise if a layer's values are not finite, naming a weight of it that is the cause.
+
+    Padding may hold anything; ``values`` are ``(..., batch, token, feature)`` where it is masked.
+    """
+    if token_mask is not None:
+        values = torch.where(token_mask.unsqueeze(-1).to(values.device), values, 0.0)
+    try:
+        finite(values, name=f"layer {layer}")
+    except InputError as error:
+        broken = not_finite(named_tensors(network.blocks[layer - 1]))
+        if broken:
+            raise InputError(
+                f"layer {layer}: the weight {broken[0]} holds NaN or infinity, so its paths mean "
+                "nothing; load the weights again, or look where training broke down."
+            ) from None
+        raise InputError(
+            f"{error} Weights and input are finite, so numbers overflow here: scale the input down."
+        ) from None
 
 
 def attention_patterns(
     network: Network, x: Hidden, *, layers: int
-) -> list[Float[Tensor, "head query key"]]:
-    """The attention matrices of the first layers on a single sample; silent heads are left out."""
-    found: list[Tensor] = []
-    with torch.no_grad():
-        for step in frozen_steps(network, x):
-            for branch in step.branches:
-                if isinstance(branch.part, FrozenAttention):
-                    pattern = branch.part.pattern[0]
-                    found.append(pattern[pattern.sum((1, 2)) > 0])
-            if len(found) == layers:
-                break
-    return found
+) -> Iterator[Float[Tensor, "head query key"]]:
+    """The attention matrices of the first layers on a single sample; silent heads are left out.
+
+    One layer's at a time: all of them may be more than memory holds.
+    """
+    given = 0
+    for step in frozen_steps(network, x):
+        for branch in step.branches:
+            if isinstance(branch.part, FrozenAttention):
+                pattern = branch.part.pattern[0]
+                yield pattern[pattern.sum((1, 2)) > 0]
+                given += 1
+        if given == layers:
+            return
 
 
 def _freeze_step(

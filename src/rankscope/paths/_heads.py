@@ -11,7 +11,7 @@ from rankscope.checks import measured_tokens
 from rankscope.display import card, some, table
 from rankscope.network import Network
 from rankscope.numerals import short
-from rankscope.paths._frozen import FrozenAttention, FrozenStep, Streams, frozen_steps
+from rankscope.paths._frozen import FrozenAttention, FrozenStep, Streams, check_layer, frozen_steps
 from rankscope.paths._shares import Columns, Shares, mean_shares
 from rankscope.shapes import Hidden
 
@@ -90,6 +90,7 @@ def head_shares(
             streams = step.linear(streams.to(step.state.device)) if len(streams) else streams
             opened = _open_heads(step, state)
             streams = torch.cat((streams.to(step.state.device), opened)) if len(opened) else streams
+            check_layer(network, step.layer, streams, token_mask)
             state = step.state
     shares = Shares(measured_tokens(measured, token_mask, tuple(x.shape[:-1])))
     shares.record_heads(streams.unflatten(0, (network.spec.layers, heads)), state)

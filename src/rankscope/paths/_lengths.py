@@ -8,7 +8,6 @@ paths of length k obeys one recursion per step:
 That is L(L+1)/2 applications of a layer instead of ``(H+1)^L`` paths, and exact.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,12 +17,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rankscope.checks import measured_tokens, whole
+from rankscope.checks import finite, measured_tokens, whole
 from rankscope.display import card, some, table
 from rankscope.errors import InputError
 from rankscope.network import Network
 from rankscope.numerals import short
-from rankscope.paths._frozen import FrozenStep, Kind, Longer, Streams, frozen_steps
+from rankscope.paths._frozen import (
+    FrozenStep,
+    Kind,
+    Longer,
+    Streams,
+    check_layer,
+    frozen_steps,
+)
 from rankscope.paths._shares import Columns, Shares, mean_shares
 from rankscope.shapes import Hidden
 
@@ -116,10 +122,8 @@ class PathLengths:
 
     @property
     def reconstruction_error(self) -> float:
-        """The largest relative error of any layer's sum; NaN if long paths were left out, or if
-        a layer overflowed.
-        """
-        return float("nan") if any(map(math.isnan, self.errors)) else max(self.errors)
+        """The largest relative error of any layer's sum; NaN if long paths were left out."""
+        return max(self.errors)
 
     @property
     def table(self) -> "polars.DataFrame":
@@ -168,6 +172,7 @@ def path_lengths(
     if max_length is not None:
         whole("max_length", max_length, least=0)
     x, token_mask = network.prepare(x, token_mask)
+    finite(x, name="x")
     counted: tuple[Kind, ...] = ("attention", "mlp") if count == "both" else (count,)
     streams, state = x.unsqueeze(0), x
     shares = Shares(measured_tokens(measured, token_mask, tuple(x.shape[:-1])))
@@ -182,6 +187,7 @@ def path_lengths(
                 streams, cut = streams[: max_length + 1], True
             if step.closes:
                 state = step.state
+                check_layer(network, step.layer, streams, token_mask)
                 sums.append(streams.sum(0))
                 # With all paths at hand, the biases are what is left; else they are followed.
                 bias = state - sums[-1] if max_length is None else next(biases)

@@ -1,5 +1,6 @@
 """What part of a hidden state each stream carries: three answers, one row each."""
 
+import math
 from collections import defaultdict
 from typing import Any
 
@@ -8,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rankscope.display import mean
+from rankscope.errors import InputError
 from rankscope.metrics import matrix_norm, mean_center
 from rankscope.paths._frozen import Streams
 from rankscope.shapes import Hidden, PerSample
@@ -64,6 +66,11 @@ class Shares:
 
     def _keep(self, layer: int, length: int | None, name: str, values: PerSample) -> None:
         numbers = values.double().tolist()
+        if not all(map(math.isfinite, numbers)):
+            raise InputError(
+                f"layer {layer}: the {name.replace('_', ' ')} of some paths overflows "
+                f"{values.dtype}; scale the input down, or use network.double() and x.double()."
+            )
         self.columns["layer"] += [layer] * len(numbers)
         self.columns["length"] += [length] * len(numbers)
         self.columns["sample"] += list(range(len(numbers)))

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rankscope.network import Network
-from rankscope.paths._frozen import FrozenAttention, FrozenStep, Streams, frozen_steps
+from rankscope.paths._frozen import FrozenAttention, FrozenStep, Streams, check_layer, frozen_steps
 from rankscope.paths._path import Path, check_all
 from rankscope.shapes import Hidden
 
@@ -35,6 +35,7 @@ def path_outputs(
         for step in frozen_steps(network, x, token_mask):
             choices = [path.choices[step.layer - 1] for path in paths]
             streams = _follow_choices(step, streams.to(step.state.device), choices)
+            check_layer(network, step.layer, streams, token_mask)
     return streams
 
 

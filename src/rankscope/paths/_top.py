@@ -1,6 +1,8 @@
 """The paths that carry most: exact when there are few, else a search that knows what it missed."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
 
 import torch
 from jaxtyping import Float
@@ -24,8 +26,13 @@ from rankscope.paths._frozen import (
 )
 from rankscope.paths._path import Path
 
-_MOST_NUMBERS = 2**28
-"""Numbers in all continued prefixes of a layer together: a gigabyte in float32."""
+_MOST_BYTES = 2**30
+"""What all continued prefixes of a layer would take together."""
+_AT_ONCE = 2**28
+"""Bytes of what is in work at one time: some prefixes, continued through one layer."""
+
+Choices = tuple[int | None, ...]
+"""The first layers of a path."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -87,41 +94,103 @@ def top_paths(
     >>> top_paths(net, torch.randn(1, 5, 8), count=1).proven
     True
 
-    At most ``budget`` prefixes are kept after each layer (fewer where they would not fit into
-    memory), the largest first; what is dropped is
-    bounded by operator norms of the layers still to come. With no more than ``budget`` paths in
-    all, nothing is dropped and the answer is exact.
+    At most ``budget`` prefixes are kept after each layer, the largest first, and fewer where their
+    continuations through every head would take more than a gigabyte; what is dropped is bounded by
+    operator norms of the layers still to come. With no more than ``budget`` paths in all, nothing
+    is dropped and the answer is exact.
     """
     whole("count", count, least=1)
     whole("budget", budget, least=1)
     if budget < count:
         raise InputError(f"count={count}, budget={budget}: expected 1 <= count <= budget.")
     x, token_mask = network.prepare(x, token_mask)
-    budget = min(budget, max(count, _MOST_NUMBERS // (x.numel() * (network.spec.heads + 1))))
+    every_choice = x.numel() * x.element_size() * (network.spec.heads + 1)
+    budget = min(budget, max(count, _MOST_BYTES // every_choice))
     with torch.no_grad():
         steps = list(frozen_steps(network, x, token_mask))
         to_come = _norms_to_come(steps)
-        prefixes: list[tuple[int | None, ...]] = [()]
-        streams, missed = x.unsqueeze(0), 0.0
-        for step in steps:
-            streams = streams.to(step.state.device)
-            if _attention(step) is None:
-                streams = step.linear(streams)
-            else:
-                streams, prefixes = _expand(step, streams, prefixes)
-            if step.closes:
-                streams, prefixes, lost = _keep_largest(streams, prefixes, budget, token_mask)
-                missed = max(missed, lost * to_come[step.layer])
-        values = _residuals(streams, token_mask)
+        kept, missed = _Largest(1, token_mask), 0.0
+        kept.add(x.unsqueeze(0), [()])
+        for layer, group in groupby(steps, key=lambda step: step.layer):
+            block = list(group)
+            longer = _Largest(budget, token_mask)
+            for streams, prefixes in kept.parts(_at_once(network, x)):
+                longer.add(*_continue(block, streams, prefixes))
+            missed = max(missed, longer.lost * to_come[layer])
+            kept = longer
+        values = _residuals(kept.streams, token_mask)
+        prefixes = kept.prefixes
     order = values.argsort(descending=True)[:count].tolist()
     found = tuple(float(values[index]) for index in order)
     proven = missed == 0.0 or (len(found) == count and missed <= found[-1])
     return TopPaths(tuple(Path(prefixes[index]) for index in order), found, proven, missed)
 
 
+def _at_once(network: Network, x: Tensor) -> int:
+    """How many prefixes are continued at a time: all of them in small networks."""
+    spec = network.spec
+    widest = 4 * spec.width + 2 * spec.mlp_width  # what a step makes of one token on the way
+    one = (spec.heads + 1) * x.shape[0] * x.shape[1] * widest * x.element_size()
+    return max(1, _AT_ONCE // one)
+
+
+@dataclass
+class _Largest:
+    """The largest of many streams, which are never all there at once."""
+
+    budget: int
+    token_mask: Tensor | None
+    prefixes: list[Choices] = field(default_factory=list)
+    lost: float = 0.0
+    """The norm of the largest one that was dropped."""
+    streams: Tensor = field(init=False)
+    sizes: Tensor = field(init=False)
+
+    def add(self, streams: Longer, prefixes: list[Choices]) -> None:
+        """Keep those that are among the largest so far."""
+        sizes = self._sizes(streams)
+        if self.prefixes:
+            streams = torch.cat([self.streams, streams.to(self.streams.device)])
+            sizes = torch.cat([self.sizes, sizes.to(self.sizes.device)])
+        every = [*self.prefixes, *prefixes]
+        if len(every) <= self.budget:
+            self.streams, self.sizes, self.prefixes = streams, sizes, every
+            return
+        order = sizes.argsort(descending=True).tolist()
+        chosen = order[: self.budget]
+        self.lost = max(self.lost, float(sizes[order[self.budget]]))
+        self.streams, self.sizes = streams[chosen], sizes[chosen]
+        self.prefixes = [every[index] for index in chosen]
+
+    def parts(self, size: int) -> Iterator[tuple[Streams, list[Choices]]]:
+        """What was kept, some at a time."""
+        for first in range(0, len(self.prefixes), size):
+            yield self.streams[first : first + size], self.prefixes[first : first + size]
+
+    def _sizes(self, streams: Longer) -> Float[Tensor, "longer"]:
+        if self.token_mask is not None:
+            real = self.token_mask.to(streams.device)[..., None]
+            streams = torch.where(real, streams, 0.0)
+        sizes: Tensor = torch.linalg.vector_norm(streams.flatten(1), dim=1)
+        return sizes
+
+
+def _continue(
+    block: Iterable[FrozenStep], streams: Streams, prefixes: list[Choices]
+) -> tuple[Longer, list[Choices]]:
+    """Every prefix continued through all steps of a layer."""
+    for step in block:
+        streams = streams.to(step.state.device)
+        if _attention(step) is None:
+            streams = step.linear(streams)
+        else:
+            streams, prefixes = _expand(step, streams, prefixes)
+    return streams, prefixes
+
+
 def _expand(
-    step: FrozenStep, streams: Streams, prefixes: list[tuple[int | None, ...]]
-) -> tuple[Longer, list[tuple[int | None, ...]]]:
+    step: FrozenStep, streams: Streams, prefixes: list[Choices]
+) -> tuple[Longer, list[Choices]]:
     """Every prefix continued through the skip and through every head."""
     branch = _attention(step)
     assert branch is not None
@@ -131,38 +200,12 @@ def _expand(
         if other is not branch:
             around = around + other.linear(streams)
     normed = branch.before.linear(streams)
-    parts = [around]
-    choices: list[list[int | None]] = [[None] * len(prefixes)]
     silent = branch.part.attention.removed
-    every = [branch.part.heads(stream) for stream in normed]
-    for head in range(branch.part.attention.heads):
-        if head not in silent:
-            parts.append(branch.inside.linear(torch.stack([heads[head] for heads in every])))
-            choices.append([head] * len(prefixes))
-    longer = [
-        (*prefix, choice)
-        for chosen in choices
-        for prefix, choice in zip(prefixes, chosen, strict=True)
-    ]
-    return step.after.linear(torch.cat(parts)), longer
-
-
-def _keep_largest(
-    streams: Streams,
-    prefixes: list[tuple[int | None, ...]],
-    budget: int,
-    token_mask: Tensor | None,
-) -> tuple[Longer, list[tuple[int | None, ...]], float]:
-    """The largest prefixes, and the norm of the largest one dropped."""
-    if len(prefixes) <= budget:
-        return streams, prefixes, 0.0
-    masked = streams
-    if token_mask is not None:
-        masked = torch.where(token_mask.to(streams.device)[..., None], streams, 0.0)
-    sizes = torch.linalg.vector_norm(masked.flatten(1), dim=1)
-    order = sizes.argsort(descending=True).tolist()
-    kept = order[:budget]
-    return streams[kept], [prefixes[index] for index in kept], float(sizes[order[budget]])
+    heads = [head for head in range(branch.part.attention.heads) if head not in silent]
+    every = torch.stack([branch.part.heads(stream)[heads] for stream in normed], dim=1)
+    through = branch.inside.linear(every.flatten(0, 1))
+    longer = [(*prefix, choice) for choice in (None, *heads) for prefix in prefixes]
+    return step.after.linear(torch.cat([around, through])), longer
 
 
 def _residuals(streams: Streams, token_mask: Tensor | None) -> Float[Tensor, "stream"]:

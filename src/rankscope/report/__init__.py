@@ -2,6 +2,7 @@
 
 from rankscope.report._compose import page
 from rankscope.report._document import Report, Section
+from rankscope.report._files import names as names
 from rankscope.report._files import write
 from rankscope.report._html import write_html
 from rankscope.report._json import to_json

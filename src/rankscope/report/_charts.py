@@ -2,17 +2,10 @@
 
 import base64
 import json
-from functools import cache
 from html import escape
 
-import altair as alt
-import vl_convert
-
 from rankscope.errors import InputError
-from rankscope.figures import Figure, ScriptSafe, adaptive, printable
-
-VEGA_LITE = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
-"""The version of Vega-Lite that Altair writes for, as vl-convert names it."""
+from rankscope.figures import Figure, ScriptSafe, adaptive, printable, svg
 
 
 def drawing(chart: Figure, *, name: str, title: str) -> str:
@@ -30,15 +23,9 @@ def drawing(chart: Figure, *, name: str, title: str) -> str:
     )
 
 
-@cache
-def bundle() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script that needs nothing else."""
-    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
-
-
 def _svg(spec: dict[str, object], title: str) -> str:
     try:
-        return vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE, allowed_base_urls=[])
+        return svg(spec)
     except ValueError as error:
         reason = str(error).strip().splitlines()[0]
         raise InputError(

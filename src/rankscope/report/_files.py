@@ -23,16 +23,24 @@ def write(
     the page one HTML file that needs nothing else. ``on_step`` is told the share of the work that
     is done.
     """
-    stem = Path(folder) / result.stem
-    files = {"table": records.write(result, f"{stem}.parquet")}
+    files = names(result, folder)
+    records.write(result, files["table"])
     document = page(result)
     # The very charts of the page: to draw one takes long.
     charts = [section.chart for section in document.sections if section.chart is not None]
-    for number, chart in enumerate(charts, start=1):
+    pictures = [path for what, path in files.items() if what.startswith("chart")]
+    for number, (chart, path) in enumerate(zip(charts, pictures, strict=True), start=1):
         on_step(number / (len(charts) + 2))
-        which = "" if number == 1 else f"-{number}"
-        files[f"chart{which}"] = save(chart, f"{stem}{which}.png")
+        save(chart, path)
     on_step(1 - 1 / (len(charts) + 2))
-    files["report"] = write_html(document, f"{stem}.html")
+    write_html(document, files["report"])
     on_step(1.0)
-    return {what: str(path) for what, path in files.items()}
+    return files
+
+
+def names(result: Result, folder: str | Path) -> dict[str, str]:
+    """What each file of a result is, and where ``write`` puts it."""
+    stem = Path(folder) / result.stem
+    counted = ["" if number == 1 else f"-{number}" for number, _ in enumerate(result.drawings, 1)]
+    charts = {f"chart{which}": f"{stem}{which}.png" for which in counted}
+    return {"table": f"{stem}.parquet", **charts, "report": f"{stem}.html"}

@@ -1,17 +1,15 @@
 """``write_html``: a report as one file that needs nothing else."""
 
-import base64
-import hashlib
 from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from rankscope.figures import dark_variables
+from rankscope.figures import bundle, content_policy, dark_variables
 from rankscope.files import whole_file
 from rankscope.report._cards import answers, cards, key_figures
-from rankscope.report._charts import bundle, drawing
+from rankscope.report._charts import drawing
 from rankscope.report._document import Report, Section
 from rankscope.report._prose import inline, paragraphs
 from rankscope.report._tables import table
@@ -41,7 +39,7 @@ def _page(report: Report) -> str:
     scripts = [bundle(), _asset("page.js")] if drawn else []
     return Template(_asset("page.html")).substitute(
         title=escape(report.title),
-        policy=_policy(scripts),
+        policy=content_policy(scripts),
         style=Template(_asset("style.css")).substitute(chart_colours=dark_variables()),
         overline=_overline(report.overline),
         length=' class="long"' if len(report.title) > _LONG else "",
@@ -55,19 +53,6 @@ def _page(report: Report) -> str:
         ),
         provenance=_provenance(report.provenance),
         scripts="\n".join(f"<script>{script}</script>" for script in scripts),
-    )
-
-
-def _policy(scripts: Sequence[str]) -> str:
-    """What the browser may do: run these very scripts, and load nothing.
-
-    Vega compiles its expressions, hence ``unsafe-eval``; its tooltip brings its own style.
-    """
-    digests = (base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts)
-    allowed = " ".join(["'unsafe-eval'", *(f"'sha256-{digest}'" for digest in digests)])
-    return (
-        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {allowed}; "
-        "base-uri 'none'; form-action 'none'"
     )
 
 

@@ -16,6 +16,8 @@ from rankscope.report._tables import is_huge, known_figures
 from rankscope.results import Result
 
 _SIDE_BY_SIDE: Final = 4
+_NARROWEST: Final = 72
+"""Columns without which figures would be cut; a narrower terminal breaks the lines itself."""
 _MOST_ROWS: Final = 16
 _MOST_TABLES: Final = 8
 _STYLE: Final = {
@@ -36,6 +38,7 @@ def show(result: Result, console: Console | None = None) -> None:
     D8  Most paths of well-known transformers are long: ...
     """
     console = console or Console()
+    console.width = max(console.width, _NARROWEST)
     _print(console, _title(result))
     if result.question != result.title:
         _print(console, Text(result.question))

@@ -1,6 +1,7 @@
 """Finding the stack of blocks in a model we have never seen."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from torch import nn
 
@@ -10,6 +11,26 @@ from rankscope.network import Network
 Named = str | Sequence[str] | Sequence[nn.Module] | nn.ModuleList | nn.Sequential
 
 
+class Stack(NamedTuple):
+    """Blocks in the order they are meant to run, and where they are in the model."""
+
+    name: str
+    blocks: list[nn.Module]
+
+    @property
+    def words(self) -> str:
+        """What was chosen: its place, and how many blocks of which kind it has."""
+        kinds = ", ".join(dict.fromkeys(type(block).__name__ for block in self.blocks))
+        words = f"{self.name or 'the model itself'}: {len(self.blocks)} {kinds}"
+        inner = [_inner_stack(block) for block in self.blocks]
+        if max(inner) > 1:
+            words += (
+                f", with {min(inner)} to {max(inner)} blocks inside each; a layer is one of the "
+                "outer ones"
+            )
+        return words
+
+
 def find_blocks(model: nn.Module, named: Named | None = None) -> list[nn.Module]:
     """The blocks of a model in order: its own if it is ours, as named, or found.
 
@@ -17,10 +38,15 @@ def find_blocks(model: nn.Module, named: Named | None = None) -> list[nn.Module]
     parameters. Two separate stacks of similar size (an encoder and a decoder) are not guessed
     between.
     """
+    return find_stack(model, named).blocks
+
+
+def find_stack(model: nn.Module, named: Named | None = None) -> Stack:
+    """``find_blocks``, and where they are."""
     if named is not None:
-        return _by_name(model, named)
+        return Stack(_words(model, named), _by_name(model, named))
     if isinstance(model, Network):
-        return list(model.blocks)
+        return Stack("blocks", list(model.blocks))
     sizes = {
         name: sum(p.numel() for p in stack.parameters())
         for name, stack in model.named_modules()
@@ -44,11 +70,34 @@ def find_blocks(model: nn.Module, named: Named | None = None) -> list[nn.Module]
             f"{type(model).__name__} has several stacks of blocks: {choices}; "
             f"name one: trace(model, inputs, blocks={best!r})."
         )
-    return list(model.get_submodule(best).children())
+    return Stack(best, _members(model.get_submodule(best)))
+
+
+def _members(stack: nn.Module) -> list[nn.Module]:
+    """What a stack holds, a module that is there twice twice; ``children`` would give it once."""
+    return [module for module in stack._modules.values() if module is not None]
+
+
+def _inner_stack(block: nn.Module) -> int:
+    """How many blocks the largest stack inside a block has."""
+    inside = (module for module in block.modules() if module is not block)
+    return max((len(_members(module)) for module in inside if _is_stack(module)), default=0)
+
+
+def _words(model: nn.Module, named: Named) -> str:
+    """What the user named, with the places of modules that were given as such."""
+    if isinstance(named, str):
+        return named
+    places = {id(module): name for name, module in model.named_modules()}
+    modules = _members(named) if isinstance(named, nn.ModuleList | nn.Sequential) else named
+    if not isinstance(modules, Sequence):
+        return ""
+    names = [one if isinstance(one, str) else places.get(id(one), "?") for one in modules]
+    return ", ".join(names) if len(names) <= 8 else f"{names[0]}, …, {names[-1]}"
 
 
 def _is_stack(module: nn.Module) -> bool:
-    children = list(module.children())
+    children = _members(module)
     one_class = len({type(child) for child in children}) == 1
     # A leaf such as a Linear is no block: a block has parts.
     return (
@@ -65,10 +114,10 @@ def _nested(inner: str, outer: str) -> bool:
 def _by_name(model: nn.Module, named: Named) -> list[nn.Module]:
     if isinstance(named, str):
         stack = _submodule(model, named)
-        blocks = list(stack.children()) if isinstance(stack, nn.ModuleList | nn.Sequential) else []
+        blocks = _members(stack) if isinstance(stack, nn.ModuleList | nn.Sequential) else []
         return blocks or [stack]
     if isinstance(named, nn.ModuleList | nn.Sequential):
-        named = list(named.children())
+        named = _members(named)
     if not isinstance(named, Sequence):
         raise _wrong_kind(named)
     blocks = [_submodule(model, one) if isinstance(one, str) else one for one in named]

@@ -1,14 +1,20 @@
 """Hidden states themselves, for comparing and converting models: the one place that keeps them."""
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rankscope.errors import InputError
-from rankscope.tracing._recorder import first_tensor
+from rankscope.tracing._hooks import each_once, thread_hooks
+from rankscope.tracing._tensors import first_tensor
+
+NONE_RAN = (
+    "the forward pass ran none of the blocks; are they the model's own, and called as modules "
+    "(block(x), not block.forward(x))?"
+)
 
 
 def with_replaced_state(blocks: Sequence[nn.Module], state: Tensor, run: Callable[[], Any]) -> Any:
@@ -25,9 +31,9 @@ def with_replaced_state(blocks: Sequence[nn.Module], state: Tensor, run: Callabl
             return output
         return state if isinstance(output, Tensor) else (state, *output[1:])
 
-    with ExitStack() as undo, torch.no_grad():
-        for block in dict.fromkeys(blocks):
-            undo.callback(block.register_forward_hook(replace).remove)
+    with thread_hooks() as hooks, torch.no_grad():
+        for block in each_once(blocks):
+            hooks.after(block, replace)
         return run()
 
 
@@ -46,16 +52,12 @@ def captured_input(blocks: Sequence[nn.Module], run: Callable[[], object]) -> Te
         seen.append(first_tensor((*args, kwargs)))
         raise _EnoughError
 
-    handle = blocks[0].register_forward_pre_hook(stop, with_kwargs=True)
-    try:
-        with torch.no_grad():
+    with thread_hooks() as hooks, torch.no_grad():
+        hooks.before(blocks[0], stop)
+        with suppress(_EnoughError):
             run()
-    except _EnoughError:
-        pass
-    finally:
-        handle.remove()
     if not seen:
-        raise InputError("the forward pass ran none of the blocks; are they the model's own?")
+        raise InputError(NONE_RAN)
     return seen[0]
 
 
@@ -73,11 +75,11 @@ def captured_states(blocks: Sequence[nn.Module], run: Callable[[], object]) -> l
     def after(_block: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
         states.append(first_tensor(output).clone())
 
-    with ExitStack() as undo, torch.no_grad():
-        for block in dict.fromkeys(blocks):
-            undo.callback(block.register_forward_pre_hook(before, with_kwargs=True).remove)
-            undo.callback(block.register_forward_hook(after).remove)
+    with thread_hooks() as hooks, torch.no_grad():
+        for block in each_once(blocks):
+            hooks.before(block, before)
+            hooks.after(block, after)
         run()
     if not states:
-        raise InputError("the forward pass ran none of the blocks; are they the model's own?")
+        raise InputError(NONE_RAN)
     return states

@@ -1,9 +1,12 @@
 """The metrics a trace knows by name, and what each is a function of."""
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from operator import attrgetter
+from types import CodeType
+from typing import Any
 
 from torch import Tensor
 
@@ -20,6 +23,21 @@ class Measure:
     name: str
     of: Of
     compute: Callable[..., Tensor]
+
+    def __str__(self) -> str:
+        """Its name; with that of a function of the user's own, and a digest of its code."""
+        if MEASURES.get(self.name) is self:
+            return self.name
+        code = getattr(self.compute, "__code__", None)
+        inside = "" if code is None else repr(_content(code))
+        called = getattr(self.compute, "__qualname__", type(self.compute).__name__)
+        return f"{self.name} ({called}, {hashlib.sha256(inside.encode()).hexdigest()[:8]})"
+
+
+def _content(code: CodeType) -> tuple[Any, ...]:
+    """What a function does, as far as its code says it; the code's own repr holds an address."""
+    constants = (_content(c) if isinstance(c, CodeType) else c for c in code.co_consts)
+    return (code.co_code, code.co_names, *constants)
 
 
 def _find(where: str) -> Callable[..., Tensor]:

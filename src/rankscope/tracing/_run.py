@@ -1,23 +1,29 @@
 """``trace``: one forward pass, measured layer by layer while it runs."""
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
 from rankscope.batches import batches
-from rankscope.checks import valid_mask
 from rankscope.errors import InputError, KindError
 from rankscope.network import Network
-from rankscope.tracing._blocks import Named, find_blocks
-from rankscope.tracing._measures import DEFAULT_METRICS, Metrics, choose_measures
+from rankscope.tracing._blocks import Named, Stack, find_stack
+from rankscope.tracing._inputs import Given, given_to, ids_among, is_decoder, model_type
+from rankscope.tracing._layout import Layout, LayoutChoice
+from rankscope.tracing._masks import MaskReading, read_mask
+from rankscope.tracing._measures import DEFAULT_METRICS, Measure, Metrics, choose_measures
+from rankscope.tracing._modes import evaluating, noting_draws, own_modes
+from rankscope.tracing._outputs import OutputChoice
+from rankscope.tracing._provenance import Provenance
 from rankscope.tracing._recorder import Recorder
-from rankscope.tracing._trace import Provenance, Trace
-
-Layout = Literal["batch token feature", "token batch feature"]
+from rankscope.tracing._soundness import refuse_broken
+from rankscope.tracing._tensors import Output
+from rankscope.tracing._tokens import TokenChoice
+from rankscope.tracing._trace import Trace
 
 
 def trace(
@@ -29,6 +35,7 @@ def trace(
     measured: Tensor | None = None,
     blocks: Named | None = None,
     layout: Layout | None = None,
+    output: Output | None = None,
 ) -> Trace:
     """Run a model once and measure every layer's hidden states while it runs.
 
@@ -39,43 +46,52 @@ def trace(
     ['layer', 'sample', 'metric', 'value']
 
     ``model`` is a ``Network`` or any module with a stack of blocks, which is found, or named with
-    ``blocks`` (``"encoder.layers"``, or the modules). ``inputs`` goes to the model as it is: a
-    tensor, keyword arguments in a mapping, or positional ones in a sequence. ``token_mask`` says
-    which tokens are not padding; without it an ``attention_mask`` (or PyTorch's
-    ``src_key_padding_mask``) among the inputs is used.
+    ``blocks`` (``"encoder.layers"``, or the modules; one that runs twice may be named twice).
+    ``inputs`` goes to the model as it is: a tensor, keyword arguments in a mapping, or positional
+    ones in a sequence. ``token_mask`` says which tokens are not padding; without it an
+    ``attention_mask`` (or PyTorch's ``src_key_padding_mask``) among the inputs is used.
     ``measured`` says which of them count in the metrics of hidden states (default: all), so that
     CLS and the like can be left out of the figures while the model still sees them.
     ``metrics`` are names from ``MEASURES`` or ``{name: function(x, token_mask=...)}``. Attention
     metrics need a ``Network``. Layer 0 is the input of the first block.
-    The model runs in evaluation mode and without gradients and is left as it was found.
+
+    What is not told is decided from what can be seen, and the provenance says what and why: the
+    stack, the mask, the ``layout`` (whether batch or tokens come first), and which tensor a block's
+    ``output`` is (its number or key, or a function of the output). Where two readings are possible,
+    an error names the option that settles it.
+    The model runs in evaluation mode and without gradients and is left as it was found; only what
+    this thread runs is recorded.
     """
-    if not isinstance(model, nn.Module):
-        raise KindError(f"model is a {type(model).__name__}, expected a torch.nn.Module.")
-    if layout is not None and layout not in get_args(Layout):
-        raise InputError(f"layout={layout!r} is unknown; choose {' or '.join(get_args(Layout))}.")
-    measures = choose_measures(metrics)
-    if measured is not None and all(each.of == "attention" for each in measures):
-        raise InputError(
-            "measured is for metrics of hidden states, and none was asked for: those of attention "
-            "matrices are about all tokens; leave it out."
-        )
-    stack = find_blocks(model, blocks)
-    args, kwargs = _arguments(inputs)
-    if isinstance(model, Network):
-        args, kwargs, token_mask = _for_network(model, args, kwargs, token_mask)
-    elif token_mask is None:
-        given = _by_name(model, args, kwargs)
-        token_mask = _mask_among(given, decoder=_is_decoder(model, stack))
-    if token_mask is not None:
-        token_mask = valid_mask(token_mask, getattr(token_mask, "shape", ()))
-    if measured is not None:
-        measured = valid_mask(measured, getattr(measured, "shape", ()), name="measured")
+    measures = _checked(model, metrics, measured, layout, output)
+    stack = find_stack(model, blocks)
+    given = given_to(model, inputs)
+    first, ours = stack.blocks[0], isinstance(model, Network)
+    kind, decoder = (None, False) if ours else (model_type(model, first), is_decoder(model, first))
+    mask = _mask(given, token_mask, decoder=decoder, kind=kind)
+    ids = ids_among(given.by_name, decoder=decoder)
     recorder = Recorder(
-        measures, token_mask, measured=measured, token_first=_token_first(model, stack, layout)
+        measures,
+        stack.blocks,
+        layout=LayoutChoice(model, stack.blocks, said=layout, model_type=kind, ids=ids),
+        output=OutputChoice(output),
+        tokens=TokenChoice(mask, measured, ids=ids, model_type=kind),
     )
-    with torch.no_grad(), evaluating(model), recorder.watching(stack):
+    origin = _origin(model, stack, given, measures, mask.mask, measured)
+    args, kwargs = given.args, given.kwargs
+    if ours:
+        kwargs = {**kwargs, "token_mask": mask.mask}
+    drawn: dict[str, str] = {}
+    with (
+        torch.no_grad(),
+        evaluating(model),
+        _uncompiled(model),
+        noting_draws(drawn),
+        recorder.watching(),
+    ):
         model(*args, **kwargs)
-    return Trace(recorder.columns(), Provenance.of(model))
+    decided = {name: words for name, words in recorder.words.items() if words}
+    settings = {**origin.settings, **decided, **drawn}
+    return Trace(recorder.columns(), replace(origin, settings=settings))
 
 
 def trace_in_batches(
@@ -98,78 +114,69 @@ def trace_in_batches(
     return Trace.joined(parts)
 
 
-def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(inputs, Mapping):
-        return (), dict(inputs)
-    if isinstance(inputs, Tensor):
-        return (inputs,), {}
-    if isinstance(inputs, Sequence) and not isinstance(inputs, str):
-        return tuple(inputs), {}
-    raise KindError(
-        f"inputs is a {type(inputs).__name__}, expected a tensor, a mapping of keyword arguments "
-        "or a sequence of positional ones; turn text into token ids first."
+def _checked(
+    model: object,
+    metrics: Metrics,
+    measured: Tensor | None,
+    layout: object,
+    output: object,
+) -> tuple[Measure, ...]:
+    """The measures asked for, once the other arguments are of a kind that can be used."""
+    if not isinstance(model, nn.Module):
+        raise KindError(f"model is a {type(model).__name__}, expected a torch.nn.Module.")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise KindError(
+            "a TorchScript model runs outside Python, where its blocks cannot be watched; trace "
+            "the model it was made from."
+        )
+    if layout is not None and layout not in get_args(Layout):
+        raise InputError(f"layout={layout!r} is unknown; choose {' or '.join(get_args(Layout))}.")
+    if isinstance(output, bool) or not (
+        output is None or isinstance(output, int | str) or callable(output)
+    ):
+        raise KindError(
+            f"output is a {type(output).__name__}, expected the number or the key of a tensor in "
+            "what a block gives, or a function of it."
+        )
+    measures = choose_measures(metrics)
+    if measured is not None and all(each.of == "attention" for each in measures):
+        raise InputError(
+            "measured is for metrics of hidden states, and none was asked for: those of attention "
+            "matrices are about all tokens; leave it out."
+        )
+    return measures
+
+
+def _mask(
+    given: Given, token_mask: Tensor | None, *, decoder: bool, kind: str | None
+) -> MaskReading:
+    if token_mask is not None:
+        return MaskReading(token_mask, "token_mask, as told")
+    return read_mask(given.by_name, decoder=decoder, model_type=kind)
+
+
+def _origin(
+    model: nn.Module,
+    stack: Stack,
+    given: Given,
+    measures: Sequence[Measure],
+    mask: Tensor | None,
+    measured: Tensor | None,
+) -> Provenance:
+    """All that is known before the model runs; weights that are no numbers are refused here."""
+    settings = {"metrics": ", ".join(map(str, measures)), "stack": stack.words}
+    settings |= refuse_broken(model, stack.blocks)
+    if own := own_modes(model):
+        settings["mode"] = f"evaluation, set without the train() that {', '.join(own)} has"
+    return Provenance.of(
+        model, given.by_name, token_mask=mask, measured=measured, settings=settings
     )
 
 
-def _for_network(
-    model: Network, args: tuple[Any, ...], kwargs: dict[str, Any], token_mask: Tensor | None
-) -> tuple[tuple[Any, ...], dict[str, Any], Tensor | None]:
-    """A network's own token mask, wherever it was given, counts for the metrics too."""
-    try:
-        given = dict(inspect.signature(model.forward).bind(*args, **kwargs).arguments)
-    except TypeError as error:
-        raise InputError(f"a network takes x and token_mask: {error}.") from None
-    token_mask = given.get("token_mask") if token_mask is None else token_mask
-    return (), {**given, "token_mask": token_mask}, token_mask
-
-
-def _by_name(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """A model's arguments by the names it gives them, as far as they can be known."""
-    inner = getattr(model, "module", model)  # DataParallel and the like take anything
-    try:
-        return dict(inspect.signature(inner.forward).bind_partial(*args, **kwargs).arguments)
-    except (TypeError, ValueError):
-        return kwargs
-
-
-def _mask_among(kwargs: dict[str, Any], *, decoder: bool) -> Tensor | None:
-    """The mask among a model's inputs that speaks of the tokens these blocks see."""
-    own = kwargs.get("token_mask")
-    if isinstance(own, Tensor) and own.dtype == torch.bool:
-        return own
-    given = kwargs.get("decoder_attention_mask" if decoder else "attention_mask")
-    if isinstance(given, Tensor) and given.ndim == 2:
-        return given.bool()
-    padding = kwargs.get("tgt_key_padding_mask" if decoder else "src_key_padding_mask")
-    if isinstance(padding, Tensor) and padding.dtype == torch.bool:
-        return ~padding  # PyTorch's own modules mark the padding, not the tokens
-    return None
-
-
-def _is_decoder(model: nn.Module, stack: Sequence[nn.Module]) -> bool:
-    """Whether the blocks are the decoder of a model that has an encoder as well."""
-    paths = {module: name.split(".") for name, module in model.named_modules()}
-    parts = {part for path in paths.values() for part in path}
-    return "encoder" in parts and "decoder" in paths.get(stack[0], [])
-
-
-def _token_first(model: nn.Module, stack: Sequence[nn.Module], layout: Layout | None) -> bool:
-    """Whether tokens come before the batch: in XLNet, and where PyTorch's own attention says so."""
-    if layout is not None:
-        return layout == "token batch feature"
-    if getattr(getattr(model, "config", None), "model_type", None) == "xlnet":
-        return True
-    inside = (m for block in stack for m in block.modules())
-    return any(isinstance(m, nn.MultiheadAttention) and not m.batch_first for m in inside)
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode; afterwards each module is back in the mode it was in."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
+def _uncompiled(model: nn.Module) -> AbstractContextManager[Any]:
+    """A compiled model as it was before: compiled code knows nothing of hooks."""
+    compiled = any(
+        hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+        for module in model.modules()
+    )
+    return torch.compiler.set_stance("force_eager") if compiled else nullcontext()

@@ -2,45 +2,21 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from torch import nn
-
 from rankscope.display import card, cut, list_words, mean, paragraph, some, span, table
 from rankscope.errors import InputError
-from rankscope.network import Network
 from rankscope.numerals import short
+from rankscope.tracing._provenance import Provenance
 from rankscope.tracing._recorder import Columns
-from rankscope.versions import versions
 
 if TYPE_CHECKING:
     import altair
     import polars
 
     from rankscope.results import Result
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """Where a trace came from."""
-
-    model: str
-    spec: str | None = None
-    seed: int | None = None
-    versions: dict[str, str] = field(default_factory=versions)
-    notes: dict[str, str] = field(default_factory=dict)
-    network: str | None = None
-    """The whole spec in words, where there is one."""
-
-    @classmethod
-    def of(cls, model: nn.Module) -> Self:
-        """What is known of a model: of a ``Network`` its name, spec and seed, else its class."""
-        if not isinstance(model, Network):
-            return cls(type(model).__name__)
-        spec = model.spec
-        return cls(model.name, spec.digest(seed=model.seed), model.seed, network=spec.describe())
 
 
 @dataclass(frozen=True, repr=False)
@@ -148,9 +124,4 @@ class Trace:
             for name, values in each.items():
                 columns[name] += [first + s for s in values] if name == "sample" else values
             first = max(columns["sample"]) + 1
-        notes: dict[str, dict[str, None]] = {}
-        for one in traces:
-            for kind, note in one.provenance.notes.items():
-                notes.setdefault(kind, {})[note] = None
-        merged = {kind: "; ".join(each) for kind, each in notes.items()}
-        return cls(columns, replace(traces[0].provenance, notes=merged))
+        return cls(columns, Provenance.joined([one.provenance for one in traces]))

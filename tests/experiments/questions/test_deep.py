@@ -76,3 +76,13 @@ def test_a_doubt_in_any_batch_is_told() -> None:
     chart = draw(found.drawings[0], found).to_json()
     assert "dotted where in doubt" in chart
     assert not any("truly" in sentence for sentence in found.sentences)
+
+
+def test_samples_that_follow_other_laws_are_not_averaged_away(tokens) -> None:
+    network = Network.random(PURE, seed=3, dtype=torch.float64)
+    x = tokens(3, 5, 8)
+    alike, _ = steps_of(run, Config(Subject(network, x)))
+    assert "disagree" not in alike.sentences[0]
+    x[1] *= 1e6  # attention of one query to one key, and residuals that grow
+    found, _ = steps_of(run, Config(Subject(network, x)))
+    assert "the samples disagree: 2 of 3 doubly exponential" in found.sentences[0]

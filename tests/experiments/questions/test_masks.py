@@ -140,3 +140,20 @@ def test_graphs_and_weights_are_those_of_the_first_samples_tokens(tokens) -> Non
     assert padded == pytest.approx(numbers(Subject(NETWORK, x[:1, :6])))
     assert padded["radius"] == 2
     assert numbers(Subject(NETWORK, x, token_mask[0])) == pytest.approx(padded)
+
+
+def test_what_is_cubic_in_many_tokens_is_left_out_and_said_so(tokens, monkeypatch) -> None:
+    subject = Subject(NETWORK, tokens(1, 8, 8))
+    whole, _ = steps_of(run, Config(subject, ("causal",)))
+    monkeypatch.setattr("rankscope.experiments.questions._masked._CUBIC_BY_HEAD", 7)
+    no_heads, _ = steps_of(run, Config(subject, ("causal",)))
+    monkeypatch.setattr("rankscope.experiments.questions._masked._CUBIC", 7)
+    neither, _ = steps_of(run, Config(subject, ("causal",)))
+    every, some, few = (set(each.table["metric"]) for each in (whole, no_heads, neither))
+    assert every - some == {"dobrushin", "mean_ergodicity"}
+    products = {"log10_product_ergodicity", "product_ergodicity_rate", "perron_weight"}
+    assert some - few == products
+    assert not any("Left out" in sentence for sentence in whole.sentences)
+    assert "single heads (above 7 tokens)." in no_heads.sentences[-1]
+    assert "products and Perron weights (above 7 tokens)." in neither.sentences[-1]
+    assert {each.metric for each in neither.drawings} <= few

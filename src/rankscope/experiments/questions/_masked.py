@@ -1,7 +1,7 @@
 """One network under one mask: its graph, its attention matrices, its residual."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +11,11 @@ from torch import Tensor
 
 from rankscope import tables, theory
 from rankscope.experiments.depths import RELATIVE, dispersions
-from rankscope.experiments.laws import Law, law, medians
+from rankscope.experiments.laws import Law, disagreement, law, medians
 from rankscope.experiments.progress import OnStep, silent
 from rankscope.experiments.subject import Subject
 from rankscope.masks import Mask
+from rankscope.metrics import dobrushin
 from rankscope.paths import attention_patterns
 from rankscope.tracing import Trace
 
@@ -28,6 +29,22 @@ BY_MASK = (
     "largest_limit_weight",
 )
 """Metrics with one number for each mask."""
+_CUBIC = 512
+"""Tokens up to which a mask's matrices are given figures that take cubic time."""
+_CUBIC_BY_HEAD = 256
+"""The same, of every head."""
+
+
+def left_out(tokens: int) -> str:
+    """Which figures there are none of with so many tokens; a sentence, or nothing."""
+    beyond = {
+        "ergodicity coefficients of single heads": _CUBIC_BY_HEAD,
+        "ergodicity coefficients of products and Perron weights": _CUBIC,
+    }
+    told = [f"{what} (above {most:,} tokens)" for what, most in beyond.items() if tokens > most]
+    if not told:
+        return ""
+    return f"Left out, because their cost is cubic in the tokens: {' and '.join(told)}."
 
 
 @dataclass(frozen=True)
@@ -37,6 +54,7 @@ class Masked:
     name: str
     facts: theory.GraphFacts
     law: Law
+    law_in_words: str
     table: pl.DataFrame
     trace: Trace
 
@@ -52,48 +70,54 @@ def measure_mask(
         first = first[:, real if real.ndim == 1 else real[0]]
     patterns, tokens = attention_patterns(subject.network, first, layers=depth), first.shape[1]
     facts = theory.graph_facts(mask, tokens)
+    found = law(medians(tables.summary(traced), RELATIVE))
     return Masked(
         name,
         facts,
-        law(medians(tables.summary(traced), RELATIVE)),
+        found,
+        disagreement(traced, RELATIVE) or str(found),
         tables.stack([traced, _figures(patterns, facts, mask.matrix(tokens))]),
         trace,
     )
 
 
-def _figures(patterns: Sequence[Tensor], facts: theory.GraphFacts, allowed: Tensor) -> pl.DataFrame:
+@torch.no_grad()
+def _figures(patterns: Iterable[Tensor], facts: theory.GraphFacts, allowed: Tensor) -> pl.DataFrame:
     """Ergodicity coefficients by layer and head, and of products of layers; what is left of each
     position's input in the end, and what one layer's matrix says of it; and one number each."""
-    shared = [p.mean(0) for p in patterns]
-    # One by one: layers may differ in silent heads.
-    of_heads = [theory.ergodicity([p]).each[0] for p in patterns]
-    of_products = theory.ergodicity(shared)
-    log10 = of_products.log_products / math.log(10)
-    # Rows that plain numbers cannot tell apart any more need not be equal.
-    products = torch.where(log10.isneginf(), math.nan, log10)
+    tokens, smallest = len(allowed), math.inf
+    shared, of_heads = [], []
+    for pattern in patterns:
+        shared.append(pattern.mean(0))
+        smallest = min(smallest, float(theory.smallest_allowed_weight(pattern, allowed).min()))
+        if tokens <= _CUBIC_BY_HEAD:
+            of_heads.append(dobrushin(pattern))
     limits = torch.stack(theory.limit_weights(shared, facts.closed_classes)).mean(0)
-    by_position = {
-        "limit_weight": limits,
-        "perron_weight": torch.stack(theory.class_weights(shared[-1])).mean(0),
-    }
-    smallest = min(float(theory.smallest_allowed_weight(p, allowed).min()) for p in patterns)
+    by_position = {"limit_weight": limits}
+    promised = theory.a_priori_log_loss(smallest, facts.contracts_after) / math.log(10)
     numbers = {
         "radius": facts.radius,
         "smallest_weight": smallest,
-        "mean_ergodicity": float(torch.cat(of_heads).mean()),
-        "product_ergodicity_rate": float(of_products.rate),
-        "log10_promised_loss": theory.a_priori_log_loss(smallest, facts.contracts_after)
-        / math.log(10),
+        "log10_promised_loss": promised,
         "largest_limit_weight": float(limits.max()),
     }
+    products: list[float] = []
+    if of_heads:
+        numbers["mean_ergodicity"] = float(torch.cat(of_heads).mean())
+    if tokens <= _CUBIC:
+        of_products = theory.ergodicity(shared)
+        log10 = of_products.log_products / math.log(10)
+        # Rows that plain numbers cannot tell apart any more need not be equal.
+        products = torch.where(log10.isneginf(), math.nan, log10).tolist()
+        numbers["product_ergodicity_rate"] = float(of_products.rate)
+        by_position["perron_weight"] = torch.stack(theory.class_weights(shared[-1])).mean(0)
     rows: list[tuple[Any, ...]] = [
         (layer, head, None, None, "dobrushin", value)
         for layer, each in enumerate(of_heads, start=1)
         for head, value in enumerate(each.tolist())
     ]
     rows += [
-        (layer, None, None, None, PRODUCTS, value)
-        for layer, value in enumerate(products.tolist(), start=1)
+        (layer, None, None, None, PRODUCTS, value) for layer, value in enumerate(products, start=1)
     ]
     rows += [
         (None, None, "position", float(position), metric, value)

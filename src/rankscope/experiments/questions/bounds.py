@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rankscope import tables
-from rankscope.experiments import kit
+from rankscope.experiments import estimates, kit
 from rankscope.experiments.depths import doubts, with_doubts
 from rankscope.results import Role
 from rankscope.theory import Bounds, LayerBounds, bounds
@@ -40,6 +40,11 @@ class Config(kit.Question):
     """Nothing is to be chosen but the subject, all of whose tokens count."""
 
 
+def cost(config: Config) -> estimates.Cost:
+    """What it will take: every layer's scores twice, and best centers."""
+    return estimates.scaled(config.subject).times(2) + estimates.centering(config.subject)
+
+
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """The residual of every layer beside its bounds; where one does not apply, why."""
     subject = config.subject
@@ -52,16 +57,19 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     )
     residuals = _as_residuals(found.table)
     traced = subject.deep_trace()  # to know where scaled arithmetic is in doubt
-    table = with_doubts(tables.stack([residuals, _slack(residuals)]), traced)
+    whole = with_doubts(tables.stack([residuals, _slack(residuals)]), traced)
+    table, drawn, told = _alike(whole)
     return ENTRY.result(
         config,
         title=subject.name,
         question="Does the theory cover this network, and how far is its promise from the truth?",
-        sentences=found.sentences,
+        sentences=(*found.sentences, *told),
         table=table,
         about={"residuals": "composite norm, best center"},
         notes=doubts({subject.name: traced}),
-        drawings=_drawings(table),
+        drawings=tuple(
+            replace(each, only={**each.only, **drawn}) for each in _drawings(table, drawn)
+        ),
         shown=(_METRIC,),
     )
 
@@ -84,14 +92,45 @@ def _join_layer(parts: Sequence[LayerBounds]) -> LayerBounds:
     return replace(first, **joined)
 
 
-def _drawings(table: pl.DataFrame) -> tuple[kit.Drawing, ...]:
+def _alike(
+    table: pl.DataFrame,
+) -> tuple[pl.DataFrame, dict[str, tuple[str, ...]], tuple[str, ...]]:
+    """The samples in runs to which the same bounds apply, which run to draw, and a word on it.
+
+    A median of bounds over some samples beside a median of residuals over all of them would
+    compare different samples; with all samples alike there is nothing to tell apart.
+    """
+    covered: dict[frozenset[tuple[int, str]], list[int]] = {}
+    rows = table.filter(metric=_METRIC)
+    for (sample,), own in rows.group_by("sample", maintain_order=True):
+        places = frozenset(own.select("layer", "variant").iter_rows())
+        covered.setdefault(places, []).append(sample)
+    if len(covered) == 1:
+        return table, {}, ()
+    labels = {sample: _samples(group) for group in covered.values() for sample in group}
+    best = _samples(covered[max(covered, key=len)])
+    named = pl.col("sample").replace_strict(labels, return_dtype=pl.String).alias("run")
+    told = (
+        f"The samples differ in which bounds apply to them, so charts show {best} alone, to which "
+        "most do; the table has all of them."
+    )
+    return tables.stack([table.with_columns(named)]), {"run": (best,)}, (told,)
+
+
+def _samples(numbers: Sequence[int]) -> str:
+    return f"sample{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+
+
+def _drawings(table: pl.DataFrame, drawn: Mapping[str, tuple[str, ...]]) -> tuple[kit.Drawing, ...]:
     """Every chart there are rows for: a network out of the theory's reach has no bound to draw."""
+    for column, labels in drawn.items():
+        table = table.filter(pl.col(column).is_in(labels))
     present = set(table["variant"])
     one_layer = tuple(name for name in OF_ONE_LAYER.values() if name in present)
     all_layers = tuple(name for name in OF_ALL_LAYERS.values() if name in present)
-    drawn = []
+    charts = []
     if one_layer:
-        drawn += [
+        charts += [
             _drawing("Bounds on one layer, given its true input.", _METRIC, MEASURED, *one_layer),
             _drawing("By which factor each is above what was measured.", _SLACK, *one_layer),
         ]
@@ -100,8 +139,8 @@ def _drawings(table: pl.DataFrame) -> tuple[kit.Drawing, ...]:
             "Bounds on the whole way from the input, from the input's norm alone or with each "
             "layer's score differences or their spread γ as measured."
         )
-        drawn.append(_drawing(caption, _METRIC, MEASURED, *all_layers))
-    return tuple(drawn)
+        charts.append(_drawing(caption, _METRIC, MEASURED, *all_layers))
+    return tuple(charts)
 
 
 def _drawing(caption: str, metric: str, *curves: str) -> kit.Drawing:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from rankscope import tables
-from rankscope.experiments import kit
+from rankscope.experiments import estimates, kit
 from rankscope.experiments.depths import FLOORS, FORMATS, RELATIVE, SCALED, doubts
-from rankscope.experiments.laws import law, medians
+from rankscope.experiments.laws import disagreement, law, medians
 from rankscope.metrics import Center, Norm, residual
 from rankscope.numerals import power_of_ten
 from rankscope.tracing import Trace
@@ -34,6 +34,16 @@ class Config(kit.Question):
     center: Center = "mean"
 
 
+def cost(config: Config) -> estimates.Cost:
+    """What it will take: scaled arithmetic, and a plain pass in either format."""
+    searched = config.center == "optimal"
+    return (
+        estimates.scaled(config.subject)
+        + estimates.forward(config.subject).times(3)
+        + estimates.centering(config.subject).times(3 * searched)
+    )
+
+
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Every layer's residual in scaled arithmetic and in plain numbers, and where they part."""
     subject = config.subject
@@ -47,7 +57,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         title=subject.name,
         question="How small does the residual get, and is it the network or the number format "
         "that stops it?",
-        sentences=_sentences(tables.summary(table)),
+        sentences=_sentences(tables.summary(table), disagreement(table, RELATIVE, variant=SCALED)),
         table=table,
         notes=doubts({subject.name: traces[SCALED]}),
         drawings=(
@@ -103,8 +113,8 @@ def _log10_largest(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:
     return x.abs().flatten(1).amax(1).log10()
 
 
-def _sentences(summary: pl.DataFrame) -> tuple[str, ...]:
-    """What the medians over the samples show."""
+def _sentences(summary: pl.DataFrame, apart: str) -> tuple[str, ...]:
+    """What the medians over the samples show, or how the samples differ (``apart``)."""
     true = medians(summary, RELATIVE, variant=SCALED)
     sure = _sure_layers(summary, len(true))
     partings = [
@@ -119,7 +129,7 @@ def _sentences(summary: pl.DataFrame) -> tuple[str, ...]:
     doubt = "" if sure == len(true) else f", in doubt from layer {sure} on"
     return (
         f"After {len(true) - 1} layers the relative residual is {power_of_ten(true[-1])} "
-        f"(median over the samples{doubt}); {law(true)}.",
+        f"(median over the samples{doubt}); {apart or law(true)}.",
         *partings,
     )
 

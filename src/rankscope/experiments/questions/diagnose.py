@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rankscope import tables
-from rankscope.experiments import kit, variants
+from rankscope.experiments import estimates, kit, variants
 from rankscope.experiments.fates import findings
 from rankscope.network import Network
 
@@ -24,6 +24,11 @@ class Config(kit.Question):
     def describe(self) -> dict[str, Any]:
         """The reading in words."""
         return {"reading": str(self.reading)}
+
+
+def cost(config: Config) -> estimates.Cost:
+    """What it will take: four networks, none larger than the one."""
+    return estimates.measuring(config.subject, DIAGNOSTIC_METRICS).times(4)
 
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:

@@ -10,10 +10,16 @@ import torch
 
 from rankscope import tables
 from rankscope.errors import InputError
-from rankscope.experiments import kit
+from rankscope.experiments import estimates, kit
 from rankscope.experiments.depths import DISPERSION, RELATIVE, doubts
 from rankscope.experiments.laws import Law, medians
-from rankscope.experiments.questions._masked import BY_MASK, PRODUCTS, Masked, measure_mask
+from rankscope.experiments.questions._masked import (
+    BY_MASK,
+    PRODUCTS,
+    Masked,
+    left_out,
+    measure_mask,
+)
 from rankscope.masks import Mask, as_mask
 from rankscope.network import Network
 from rankscope.numerals import plural, short
@@ -43,6 +49,12 @@ class Config(kit.Question):
         return {"masks": list(_masks_by_name(self.masks)), "depth": self.layers}
 
 
+def cost(config: Config) -> estimates.Cost:
+    """What it will take: the whole depth, mask by mask."""
+    one = estimates.scaled(config.subject).times(2)
+    return one.times(len(config.masks) * config.layers / config.subject.network.spec.layers)
+
+
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Run one network under several masks, in scaled arithmetic, to any depth.
 
@@ -69,8 +81,9 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         question="Which mask keeps the tokens apart for how long, and what is left in the end?",
         sentences=(
             *_comparison(found, tables.summary(table)),
-            *(f"{one.name}: {one.facts}; {one.law}." for one in found),
+            *(f"{one.name}: {one.facts}; {one.law_in_words}." for one in found),
             *_coverage(deep),
+            *filter(None, [left_out(found[0].facts.tokens)]),
         ),
         table=table,
         about={"residuals": "Frobenius norm"},
@@ -82,7 +95,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
 
 def _drawings(found: Sequence[Masked]) -> tuple[kit.Drawing, ...]:
     cut = _axis_end(found)
-    return (
+    drawings = (
         kit.Drawing("by_depth", "μ(X) / ‖X‖, Frobenius norms.", RELATIVE, cut),
         kit.Drawing("by_depth", "μ(X) itself, the measure of Wu et al. 2024.", DISPERSION, cut),
         kit.Drawing(
@@ -99,6 +112,8 @@ def _drawings(found: Sequence[Masked]) -> tuple[kit.Drawing, ...]:
             "limit_weight",
         ),
     )
+    measured = set(found[0].table["metric"])
+    return tuple(each for each in drawings if each.metric in measured)
 
 
 def _masks_by_name(masks: Sequence[str | Mask]) -> dict[str, Mask]:

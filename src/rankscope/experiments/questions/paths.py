@@ -7,7 +7,7 @@ import polars as pl
 from torch import Tensor
 
 from rankscope import tables
-from rankscope.experiments import kit
+from rankscope.experiments import estimates, kit
 from rankscope.network import Network
 from rankscope.numerals import power_of_ten, short
 from rankscope.paths import Count, count_paths, head_shares, path_lengths
@@ -23,6 +23,17 @@ class Config(kit.Question):
     count: Count = "attention"
     max_length: int | None = None
     heads: bool = False
+
+
+def cost(config: Config) -> estimates.Cost:
+    """What it will take: in each layer a stream for every length so far, or for every head."""
+    spec = config.subject.network.spec
+    lengths = spec.layers if config.max_length is None else min(config.max_length, spec.layers)
+    streams = (lengths + 3) / 2 + config.heads * spec.layers * spec.heads / 2
+    samples, tokens, _ = config.subject.x.shape
+    at_once = 4.0 * min(samples, config.subject.batch_size) * tokens * (lengths + 1)
+    held = estimates.Cost(bytes=at_once * (4 * spec.width + 2 * spec.mlp_width))
+    return estimates.forward(config.subject).times(streams) + held
 
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
@@ -125,8 +136,6 @@ def _exactness(paths: int, error: float, *, complete: bool) -> str:
     many = f"{paths:,}" if paths < 10**15 else power_of_ten(math.log10(paths))
     if not complete:
         return f"There are {many} paths; the longest were left out."
-    if math.isnan(error):
-        return f"There are {many} paths; some layer overflowed, so their sum cannot be checked."
     return (
         f"All {many} attention paths were added up; with the biases they rebuild every layer "
         f"to {short(error, digits=1)} (relative)."

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from rankscope.experiments import kit
+from rankscope.experiments import estimates, kit
 from rankscope.experiments.fates import course
 from rankscope.numerals import plural
 from rankscope.tracing import DEFAULT_METRICS, choose_measures
@@ -18,6 +18,11 @@ class Config(kit.Question):
     """``metrics`` are names from ``rankscope.tracing.MEASURES``."""
 
     metrics: tuple[str, ...] = DEFAULT_METRICS
+
+
+def cost(config: Config) -> estimates.Cost:
+    """What it will take."""
+    return estimates.measuring(config.subject, config.metrics)
 
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:

@@ -155,10 +155,12 @@ def limit_weights(
 
     The mean of the class's rows in the product of all ``(query, key)`` matrices, the first first.
     """
-    product = matrices[0]
-    for matrix in matrices[1:]:
-        product = matrix @ product
-    return tuple(product[list(members)].mean(0) for members in classes)
+    rows = torch.zeros(len(classes), len(matrices[0])).to(matrices[0])
+    for row, members in zip(rows, classes, strict=True):
+        row[list(members)] = 1 / len(members)
+    for matrix in reversed(matrices):  # from the left: a few rows times a matrix
+        rows = rows @ matrix
+    return tuple(rows)
 
 
 def smallest_allowed_weight(attention: Tensor, allowed: Tensor) -> Tensor:

@@ -1,0 +1,197 @@
+"""How long a question will take and how much memory, reckoned before it is asked.
+
+Good to a factor of about three: enough to tell seconds from hours, and what fits from what does
+not.
+"""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from rankscope.errors import InputError
+from rankscope.experiments.subject import Subject
+from rankscope.network import Spec
+from rankscope.numerals import plural, short
+from rankscope.tracing import choose_measures
+
+_LONG = 300.0
+"""Seconds that may pass without anyone having been asked."""
+_PACE = 1.7
+"""Real work beside the fastest of a few short runs, which are what speed is measured by."""
+_SPARED = 0.9
+"""Of the memory there is, what a question may take."""
+_CGROUP = Path("/sys/fs/cgroup/memory.max")
+_MEMINFO = Path("/proc/meminfo")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Multiplications in matrix products, numbers touched one by one, and bytes at one time."""
+
+    products: float = 0.0
+    touched: float = 0.0
+    bytes: float = 0.0
+
+    def __add__(self, other: "Cost") -> "Cost":
+        """One after the other."""
+        most = max(self.bytes, other.bytes)
+        return Cost(self.products + other.products, self.touched + other.touched, most)
+
+    def times(self, factor: float) -> "Cost":
+        """The same work several times, in the same memory."""
+        return Cost(self.products * factor, self.touched * factor, self.bytes)
+
+    @property
+    def seconds(self) -> float:
+        """On this machine, as fast as it is now."""
+        product, touch = _speed()
+        return _PACE * (self.products * product + self.touched * touch)
+
+    def __str__(self) -> str:
+        return f"about {in_words(self.seconds)} and {_gigabytes(self.bytes)} of memory"
+
+
+def refuse_unasked(cost: Cost, smaller: str) -> None:
+    """Raise if this is more than a few minutes, or more memory than there is.
+
+    ``smaller`` names the options that would make it less.
+    """
+    too_much = _beyond_memory(cost)
+    if too_much:
+        raise InputError(f"{too_much}; make it smaller ({smaller}), or say --yes to try.")
+    if cost.seconds > _LONG:
+        raise InputError(f"this takes {cost}; say --yes to run it, or make it smaller ({smaller}).")
+
+
+def refuse_impossible(spec: Spec, dtype: torch.dtype) -> None:
+    """Raise if the weights of a network alone are more than the memory there is."""
+    too_much = _beyond_memory(weights(spec, dtype.itemsize))
+    if too_much:
+        raise InputError(f"{too_much}; make the network smaller (--layers, --width).")
+
+
+def _beyond_memory(cost: Cost) -> str:
+    there = available_memory()
+    if there is None or cost.bytes <= _SPARED * there:
+        return ""
+    return f"this takes about {_gigabytes(cost.bytes)} of memory, and {_gigabytes(there)} are there"
+
+
+def _gigabytes(size: float) -> str:
+    return f"{short(size / 2**30, digits=2)} GiB"
+
+
+def weights(spec: Spec, number: int = 4) -> Cost:
+    """What the weights of a network take, at so many bytes each, before there are any."""
+    return Cost(bytes=float(_numbers_in_a_block(spec) * spec.layers * number))
+
+
+def forward(subject: Subject) -> Cost:
+    """One pass of every sample through the network."""
+    spec, (samples, tokens, _) = subject.network.spec, subject.x.shape
+    pairs = float(samples * spec.layers * spec.heads) * tokens**2
+    products = float(samples * spec.layers * tokens * _numbers_in_a_block(spec))
+    widest = samples * tokens * max(spec.mlp_width, 4 * spec.width)
+    held = weights(spec).bytes + 4.0 * widest
+    return Cost(products + 2 * pairs * spec.head_width, 2 * pairs, held)
+
+
+def measuring(subject: Subject, metrics: Sequence[str]) -> Cost:
+    """A traced pass: singular values and attention matrices cost more than the pass itself."""
+    spec, (samples, tokens, width) = subject.network.spec, subject.x.shape
+    kinds = {each.of for each in choose_measures(metrics)}
+    matrices = float(samples * spec.layers * spec.heads)
+    cost = forward(subject)
+    if "spectrum" in kinds:
+        few, many = sorted((tokens, width))
+        cost += Cost(products=12.0 * samples * (spec.layers + 1) * many * few**2)
+    if "attention" in kinds:
+        cost += _matrices(subject, copies=6)
+    if "second_singular_value" in metrics:
+        cost += Cost(products=12 * matrices * tokens**3)
+    if "dobrushin" in metrics:
+        cost += Cost(touched=matrices * tokens**3 / 4)
+    return cost
+
+
+def scaled(subject: Subject) -> Cost:
+    """A pass in scaled arithmetic: float64, and several copies of every attention matrix."""
+    double = Cost(bytes=weights(subject.network.spec, 12).bytes)
+    return forward(subject).times(3) + double + _matrices(subject, copies=12)
+
+
+def centering(subject: Subject) -> Cost:
+    """The best centers of every layer, which are searched for."""
+    samples, tokens, width = subject.x.shape
+    return Cost(touched=4000.0 * samples * subject.network.spec.layers * tokens * width)
+
+
+def _matrices(subject: Subject, *, copies: int) -> Cost:
+    """Attention matrices that are looked at, so many times, in float64."""
+    spec, tokens = subject.network.spec, subject.x.shape[1]
+    at_once = max(batch.x.shape[0] for batch in subject.batches())
+    one = float(spec.heads) * tokens**2
+    samples = subject.x.shape[0]
+    return Cost(touched=copies * one * spec.layers * samples, bytes=8 * copies * one * at_once)
+
+
+def _numbers_in_a_block(spec: Spec) -> int:
+    queries, keys = spec.heads * spec.head_width, spec.kv_heads * spec.head_width
+    maps = 2 * queries + 2 * keys
+    return spec.width * (maps + (3 if spec.gated else 2) * spec.mlp_width)
+
+
+@cache
+def _speed() -> tuple[float, float]:
+    """Seconds for one multiplication in a product, and for one number that is touched."""
+    a = torch.ones(384, 384)
+    x = torch.ones(2**19, dtype=torch.float64)
+    return (
+        _fastest(lambda: a @ a) / 384**3,
+        _fastest(lambda: x.exp()) / 2**19,
+    )
+
+
+def _fastest(work: Callable[[], object]) -> float:
+    """Seconds of the fastest of a few runs."""
+    taken = []
+    for _ in range(5):
+        start = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - start)
+    return min(taken)
+
+
+def available_memory() -> int | None:
+    """Bytes that this process can still have; None where that is not known."""
+    known = []
+    with suppress(OSError, ValueError, IndexError):
+        line = next(each for each in _MEMINFO.read_text().splitlines() if "MemAvailable" in each)
+        known.append(int(line.split()[1]) * 1024)
+    with suppress(OSError, ValueError):
+        known.append(int(_CGROUP.read_text()))
+    if not known:
+        with suppress(OSError, ValueError, AttributeError):
+            known.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return min(known, default=None)
+
+
+def in_words(seconds: float) -> str:
+    """A time as one says it.
+
+    >>> in_words(8), in_words(100), in_words(5000), in_words(1e6)
+    ('8 seconds', '2 minutes', '83 minutes', '12 days')
+    """
+    if seconds < 60:
+        return plural(max(1, round(seconds)), "second")
+    if seconds < 7200:
+        return plural(round(seconds / 60), "minute")
+    if seconds < 2 * 86400:
+        return plural(round(seconds / 3600), "hour")
+    return f"{short(round(seconds / 86400))} days"

@@ -1,0 +1,27 @@
+"""The chart every figure is: Altair's, but neither its files nor notebooks ask any network."""
+
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+
+from rankscope.figures._offline import svg
+from rankscope.figures._saving import FORMATS, printable, save
+
+
+class OfflineChart(alt.ConcatChart):
+    """Panels side by side. ``save`` writes pages that work offline, notebooks show a picture."""
+
+    def save(self, fp: Any, *arguments: Any, **options: Any) -> None:
+        """Write the chart, by the path's suffix; other formats are Altair's to write."""
+        if isinstance(fp, str | Path) and Path(fp).suffix.lower() in FORMATS and not options:
+            save(self, fp)
+        else:
+            super().save(fp, *arguments, **options)
+
+    def _repr_mimebundle_(self, *_: Any, **__: Any) -> dict[str, str]:
+        """A picture: Altair's own way loads Vega from elsewhere."""
+        return {"image/svg+xml": svg(printable(self.to_dict())), "text/plain": repr(self)}
+
+    def __repr__(self) -> str:
+        return f"OfflineChart of {len(self.concat)} panels; .save('chart.html') writes a page"

@@ -1,0 +1,112 @@
+"""What a model is given, by name, and what that says about batch and tokens."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from rankscope.errors import InputError, KindError
+from rankscope.network import Network
+
+PADS_ON_THE_RIGHT = ("longformer", "led", "big_bird", "bigbird_pegasus", "reformer")
+"""Models that fill up their input to a whole number of windows or chunks on their own."""
+
+
+class Given(NamedTuple):
+    """The arguments of a forward pass, and the same by name as far as names can be known."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    by_name: Mapping[str, Any]
+
+
+def given_to(model: nn.Module, inputs: Any) -> Given:
+    """What ``trace`` was given as a model's arguments."""
+    args, kwargs = _arguments(inputs)
+    if isinstance(model, Network):
+        try:
+            bound = dict(inspect.signature(model.forward).bind(*args, **kwargs).arguments)
+        except TypeError as error:
+            raise InputError(f"a network takes x and token_mask: {error}.") from None
+        return Given((), bound, bound)
+    inner = getattr(model, "module", model)  # DataParallel and the like take anything
+    try:
+        names = dict(inspect.signature(inner.forward).bind_partial(*args, **kwargs).arguments)
+    except (TypeError, ValueError):
+        names = kwargs
+    for name, value in list(names.items()):
+        if isinstance(value, Mapping):  # what ``**kwargs`` took
+            names |= {key: one for key, one in value.items() if isinstance(key, str)}
+            del names[name]
+    return Given(args, kwargs, names)
+
+
+def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    if isinstance(inputs, Tensor):
+        return (inputs,), {}
+    if isinstance(inputs, Sequence) and not isinstance(inputs, str):
+        return tuple(inputs), {}
+    raise KindError(
+        f"inputs is a {type(inputs).__name__}, expected a tensor, a mapping of keyword arguments "
+        "or a sequence of positional ones; turn text into token ids first."
+    )
+
+
+class Ids(NamedTuple):
+    """The argument that says how many samples and tokens there are, if one does."""
+
+    name: str
+    batch: int
+    tokens: int
+    are_ids: bool = True
+    """Real numbers may be anything, so their axes prove less."""
+
+
+def ids_among(given: Mapping[str, Any], *, decoder: bool) -> Ids | None:
+    """Token ids ``(batch, token)`` among a model's arguments, or embeddings in their place."""
+    prefix = "decoder_" if decoder else ""
+    usual = (f"{prefix}input_ids", f"{prefix}inputs_embeds")
+    integers = [name for name, value in given.items() if _is_ids(name, value)]
+    reals = [name for name, value in given.items() if _is_real(name, value) and name not in usual]
+    if reals and not decoder:  # images or sounds beside the text: whose the blocks are is not known
+        value = given[reals[0]]
+        lone = value.ndim == 3 and not integers and len(reals) == 1
+        return Ids(reals[0], value.shape[0], value.shape[1], are_ids=False) if lone else None
+    for name in (*usual, *([] if decoder else integers)):
+        value = given.get(name)
+        if isinstance(value, Tensor) and value.ndim >= 2:
+            return Ids(name, value.shape[0], value.shape[1])
+    return None
+
+
+def _is_ids(name: str, value: Any) -> bool:
+    integers = isinstance(value, Tensor) and value.dtype in (torch.int64, torch.int32)
+    return integers and value.ndim == 2 and "mask" not in name
+
+
+def _is_real(name: str, value: Any) -> bool:
+    real = isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 2
+    return real and "mask" not in name
+
+
+def model_type(model: nn.Module, block: nn.Module) -> str | None:
+    """What transformers calls the model a block belongs to, however deep it is wrapped."""
+    path = next((name for name, module in model.named_modules() if module is block), "")
+    parts = path.split(".")
+    for length in range(len(parts), -1, -1):
+        holder = model.get_submodule(".".join(parts[:length]))
+        kind = getattr(getattr(holder, "config", None), "model_type", None)
+        if isinstance(kind, str):
+            return kind
+    return None
+
+
+def is_decoder(model: nn.Module, block: nn.Module) -> bool:
+    """Whether a block belongs to the decoder of a model that has an encoder as well."""
+    paths = {module: name.split(".") for name, module in model.named_modules()}
+    parts = {part for path in paths.values() for part in path}
+    return "encoder" in parts and "decoder" in paths.get(block, [])

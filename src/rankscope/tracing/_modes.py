@@ -1,0 +1,137 @@
+"""A model in evaluation mode, and everything as it was afterwards, in every thread."""
+
+import hashlib
+import random
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+_lock = threading.RLock()
+_modes: dict[nn.Module, "_Mode"] = {}
+
+
+class _Mode(NamedTuple):
+    """How many contexts hold a module in evaluation mode, and the mode the first found it in."""
+
+    holders: int
+    training: bool
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode; afterwards modes and random states are as they were, whatever happened.
+
+    Contexts may be nested, and several threads may be in one for the same model: it goes back when
+    the last one leaves. The mode is set on each module, and no ``train()`` or ``eval()`` is called:
+    some change weights there (LoRA layers merge theirs), and what a module computes in evaluation
+    mode it must compute without that too.
+    """
+    held: list[nn.Module] = []
+    with _random_states_kept():
+        try:
+            _hold(list(model.modules()), held)
+            yield
+        finally:
+            _release(held)
+
+
+def own_modes(model: nn.Module) -> list[str]:
+    """The kinds of modules with a ``train()`` of their own, which is not called here."""
+    own = {type(m).__name__ for m in model.modules() if type(m).train is not nn.Module.train}
+    return sorted(own)
+
+
+def _hold(modules: Sequence[nn.Module], held: list[nn.Module]) -> None:
+    """Set each module's mode; ``held`` tells at any time which have to be released."""
+    with _lock:
+        for module in modules:
+            found = _modes.get(module, _Mode(0, module.training))
+            _modes[module] = found._replace(holders=found.holders + 1)
+            held.append(module)
+            if module.training:
+                module.training = False
+
+
+def _release(modules: Sequence[nn.Module]) -> None:
+    with _lock:
+        for module in modules:
+            mode = _modes.pop(module)
+            if mode.holders > 1:
+                _modes[module] = mode._replace(holders=mode.holders - 1)
+            elif module.training != mode.training:
+                module.training = mode.training
+
+
+class _States(NamedTuple):
+    python: Any
+    numpy: Any
+    cpu: torch.Tensor
+    cuda: list[torch.Tensor]
+
+    def name(self) -> str:
+        """A digest: equal states draw equal numbers."""
+        plain = repr((self.python, self.numpy[1].tolist(), self.numpy[2:]))
+        tensors = b"".join(each.numpy().tobytes() for each in (self.cpu, *self.cuda))
+        return hashlib.sha256(plain.encode() + tensors).hexdigest()[:12]
+
+
+_kept: list[_States] = []
+"""What the contexts that are open found, the first of them first."""
+
+
+@contextmanager
+def _random_states_kept() -> Iterator[None]:
+    """The global random states, put back as the first context found them when the last leaves."""
+    with _lock:
+        _kept.append(_random_states())
+    try:
+        yield
+    finally:
+        with _lock:
+            if len(_kept) == 1:
+                _put_back(_kept[0], _random_states())
+                _kept.clear()
+            else:
+                _kept.pop()
+
+
+def _random_states() -> _States:
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    legacy = np.random.get_state()  # noqa: NPY002 - the global state is what a model may draw from
+    return _States(random.getstate(), legacy, torch.get_rng_state(), cuda)
+
+
+@contextmanager
+def noting_draws(notes: dict[str, str]) -> Iterator[None]:
+    """Note the global random states' digest, if what runs in the context draws from them."""
+    before = _random_states()
+    yield
+    *plain, cuda = _changed(before, _random_states())
+    if any((*plain, *cuda)):
+        notes["random numbers"] = f"drawn by the model itself, from state {before.name()}"
+
+
+def _changed(before: _States, now: _States) -> tuple[bool, bool, bool, list[bool]]:
+    """Which of the states are others now."""
+    legacy = now.numpy[2:] != before.numpy[2:] or bool((now.numpy[1] != before.numpy[1]).any())
+    cuda = [not torch.equal(new, old) for new, old in zip(now.cuda, before.cuda, strict=False)]
+    return now.python != before.python, legacy, not torch.equal(now.cpu, before.cpu), cuda
+
+
+def _put_back(before: _States, now: _States) -> None:
+    """Only what changed: another thread may be drawing from the others."""
+    python, legacy, cpu, cuda = _changed(before, now)
+    if python:
+        random.setstate(before.python)
+    if legacy:
+        np.random.set_state(before.numpy)  # noqa: NPY002
+    if cpu:
+        torch.set_rng_state(before.cpu)
+    for device, changed in enumerate(cuda):
+        if changed:
+            torch.cuda.set_rng_state(before.cuda[device], device)

@@ -1,0 +1,179 @@
+"""Where figures came from: what would give the same numbers again."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rankscope.errors import InputError
+from rankscope.network import Network
+from rankscope.versions import versions
+from rankscope.weights import named_tensors, tensor_digests, weights_digest
+
+_PLAIN = (bool, int, float, str, type(None))
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a trace came from; two with equal provenance have equal numbers.
+
+    ``weights`` names the numbers in every parameter and buffer, ``structure`` what the model is
+    made of beside them, ``inputs`` what it was given; ``settings`` says what was measured and how,
+    and what was decided about the model on the way.
+    """
+
+    model: str
+    spec: str | None = None
+    seed: int | None = None
+    """The one the weights were drawn with, if they are still the same."""
+    versions: dict[str, str] = field(default_factory=versions)
+    notes: dict[str, str] = field(default_factory=dict)
+    network: str | None = None
+    """The whole spec in words, where there is one."""
+    weights: str | None = None
+    dtype: str | None = None
+    device: str | None = None
+    structure: str | None = None
+    inputs: str | None = None
+    settings: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        inputs: Any = None,
+        *,
+        token_mask: Tensor | None = None,
+        measured: Tensor | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> Self:
+        """What is known of a model and of what it is given.
+
+        >>> import torch
+        >>> from rankscope import Network, Spec
+        >>> from rankscope.tracing import Provenance
+        >>> net, x = Network.random(Spec(2, 2, 8), seed=3), torch.zeros(1, 4, 8)
+        >>> origin = Provenance.of(net, x)
+        >>> origin.seed, origin.dtype, origin == Provenance.of(net, x), len(origin.weights)
+        (3, 'float32', True, 12)
+        >>> origin == Provenance.of(net, x + 1)
+        False
+        """
+        tensors = named_tensors(model)
+        digests = tensor_digests(tensors)
+        masks = {"token_mask": token_mask, "measured": measured}
+        named = {name: digest(mask) for name, mask in masks.items() if mask is not None}
+        known: dict[str, Any] = {
+            "weights": weights_digest(digests),
+            "dtype": _each(tensor.dtype for tensor in tensors.values() if _is_real(tensor)),
+            "device": _each(tensor.device.type for tensor in tensors.values()),
+            "structure": _structure(model),
+            "inputs": None if inputs is None else digest(inputs),
+            "settings": {**named, **_arithmetic(), **(settings or {})},
+        }
+        if not isinstance(model, Network):
+            return cls(type(model).__name__, **known)
+        spec, seed = model.spec, model.drawn_with(digests)
+        words = spec.describe()
+        return cls(model.name, spec.digest(seed=seed), seed, network=words, **known)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """That of several batches as one; what they note or decide differently is kept of each."""
+        first = parts[0]
+        for part in parts:
+            same: dict[str, Any] = {
+                "inputs": first.inputs,
+                "settings": first.settings,
+                "notes": first.notes,
+            }
+            if replace(part, **same) != first:
+                raise InputError(
+                    f"traces of {first.model} and {part.model} with other weights, or made in "
+                    "another way, cannot be joined; join those of one model."
+                )
+        given = [part.inputs for part in parts]
+        whole = given[0] if len(parts) == 1 else digest(given)
+        settings = _merged([part.settings for part in parts])
+        for name in ("token_mask", "measured"):
+            if ";" in settings.get(name, ""):
+                settings[name] = digest([part.settings.get(name) for part in parts])
+        notes = _merged([part.notes for part in parts])
+        return replace(first, inputs=whole, settings=settings, notes=notes)
+
+
+def _merged(parts: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    found: dict[str, dict[str, None]] = {}
+    for part in parts:
+        for kind, words in part.items():
+            found.setdefault(kind, {})[words] = None
+    return {kind: "; ".join(each) for kind, each in found.items()}
+
+
+def digest(value: Any) -> str:
+    """Twelve hex digits that name tensors and plain values, however they are nested."""
+    leaves = dict(_leaves(value))
+    tensors = {name: leaf for name, leaf in leaves.items() if isinstance(leaf, Tensor)}
+    plain = {name: leaf for name, leaf in leaves.items() if name not in tensors}
+    content = json.dumps([plain, tensor_digests(tensors)], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+
+def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Tensor | str | int | float | None):
+        yield place, value
+    elif isinstance(value, np.ndarray) and value.dtype != object:
+        yield place, torch.from_numpy(np.ascontiguousarray(value))
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _leaves(inner, f"{place}.{name}")
+    elif isinstance(value, Sequence):
+        for number, inner in enumerate(value):
+            yield from _leaves(inner, f"{place}[{number}]")
+    else:  # its repr may hold an address, which differs from run to run
+        yield place, type(value).__name__
+
+
+def _is_real(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _each(values: Any) -> str:
+    return ", ".join(sorted({str(value).removeprefix("torch.") for value in values})) or "none"
+
+
+def _arithmetic() -> dict[str, str]:
+    """PyTorch's switches that change every number, where they are not as they are by default."""
+    found = {}
+    for device in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(device):
+            found[f"autocast on {device}"] = str(torch.get_autocast_dtype(device))
+    precision = torch.get_float32_matmul_precision()
+    return found if precision == "highest" else {**found, "float32 products": precision}
+
+
+def _structure(model: nn.Module) -> str:
+    """A digest of what a model is made of beside its tensors: classes, settings, functions.
+
+    Two models can share every weight and differ in their number of heads.
+    """
+    found: list[Any] = []
+    configs: dict[int, Any] = {}
+    for name, module in model.named_modules():
+        plain = {
+            key: value if isinstance(value, _PLAIN) else getattr(value, "__qualname__", None)
+            for key, value in vars(module).items()
+            if not key.startswith("_") and key != "training"
+            if isinstance(value, _PLAIN) or hasattr(value, "__qualname__")
+        }
+        found.append((name, type(module).__module__, type(module).__qualname__, plain))
+        config: Any = getattr(module, "config", None)
+        if hasattr(config, "to_dict"):
+            configs[id(config)] = (config.to_dict(), getattr(config, "_attn_implementation", None))
+    content = json.dumps([found, list(configs.values())], sort_keys=True, default=str)
+    return hashlib.sha256(content.encode()).hexdigest()[:12]

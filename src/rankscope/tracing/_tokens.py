@@ -1,0 +1,76 @@
+"""Which positions of the hidden states are tokens that count."""
+
+import torch
+from torch import Tensor
+
+from rankscope.checks import measured_tokens, valid_mask
+from rankscope.errors import ShapeError
+from rankscope.tracing._inputs import PADS_ON_THE_RIGHT, Ids
+from rankscope.tracing._masks import MaskReading
+
+
+class TokenChoice:
+    """Real tokens, from the mask that was read, and those among them that are measured.
+
+    Hidden states may be wider than the input, where a model fills it up on its own, or narrower.
+    """
+
+    def __init__(
+        self,
+        mask: MaskReading,
+        measured: Tensor | None,
+        *,
+        ids: Ids | None = None,
+        model_type: str | None = None,
+    ) -> None:
+        self._mask = _checked(mask.mask, "token_mask")
+        self._measured = _checked(measured, "measured")
+        self._ids = ids if ids is not None and ids.are_ids else None
+        self._model_type = model_type
+        self.words = {"mask": mask.words}
+
+    def real(self, tensor: Tensor) -> Tensor | None:
+        """The mask of real tokens where a tensor lives: layers may be spread over devices."""
+        return None if self._mask is None else self._mask.to(tensor.device)
+
+    def measured(self, hidden: Tensor) -> Tensor | None:
+        """The mask of the tokens to measure, as wide as the hidden states."""
+        shape = (hidden.shape[0], hidden.shape[1])
+        mask = self._fit("token_mask", self._mask, shape)
+        if mask is None:
+            mask = self._own_padding(shape)
+        counted = self._fit("measured", self._measured, shape)
+        mask = None if mask is None else mask.to(hidden.device)
+        return measured_tokens(None if counted is None else counted.to(hidden.device), mask, shape)
+
+    def _fit(self, name: str, mask: Tensor | None, shape: tuple[int, int]) -> Tensor | None:
+        """A mask as wide as the hidden states, if what is cut or added can only be padding."""
+        if mask is None or mask.shape[-1] == shape[1]:
+            return mask
+        given, width = mask.shape[-1], shape[1]
+        if given > width and not mask[..., width:].any():
+            # PyTorch's nested fast path cuts a batch to its longest sequence.
+            return mask[..., :width]
+        if given < width and self._model_type in PADS_ON_THE_RIGHT:
+            self.words["padding"] = f"{width - given} positions the model adds on the right"
+            return torch.nn.functional.pad(mask, (0, width - given))
+        raise ShapeError(
+            f"{name} has shape {tuple(mask.shape)}, but the hidden states have {shape[0]} samples "
+            f"of {width} tokens; give {name}= with one entry for each. If layers differ in "
+            "length, trace without a mask, samples of one length at a time."
+        )
+
+    def _own_padding(self, shape: tuple[int, int]) -> Tensor | None:
+        """Without a mask, what a model is known to add to its input on its own."""
+        if self._ids is None or shape[1] == self._ids.tokens:
+            return None
+        tokens, width = self._ids.tokens, shape[1]
+        if width > tokens and self._model_type in PADS_ON_THE_RIGHT:
+            self.words["padding"] = f"{width - tokens} positions the model adds on the right"
+            return torch.arange(width).expand(shape) < tokens
+        self.words["tokens"] = f"{width} in a layer for {tokens} in the input: all of them measured"
+        return None
+
+
+def _checked(mask: Tensor | None, name: str) -> Tensor | None:
+    return None if mask is None else valid_mask(mask, getattr(mask, "shape", ()), name=name)

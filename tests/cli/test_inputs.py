@@ -1,0 +1,112 @@
+"""What a command reads, and what it refuses to begin: text that fits, token ids, long work."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import transformers as hf
+
+from rankscope import trace
+
+
+@pytest.fixture
+def protein(tmp_path: Path) -> str:
+    """A tiny BERT whose tokeniser knows amino acids alone."""
+    shape = {"vocab_size": 30, "hidden_size": 24, "num_hidden_layers": 2}
+    more = {"num_attention_heads": 4, "intermediate_size": 40}
+    hf.BertModel(hf.BertConfig(**shape, **more)).save_pretrained(tmp_path / "protein")
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"LAGVESIKRDTPNQFYMHCWX"]
+    (tmp_path / "acids.txt").write_text("\n".join(vocabulary))
+    reading = hf.BertTokenizer(str(tmp_path / "acids.txt"), do_lower_case=False)
+    reading.save_pretrained(tmp_path / "protein")
+    return "protein"
+
+
+def test_text_that_does_not_fit_a_model_is_refused(rankscope, refuses, protein, tmp_path) -> None:
+    said = refuses("diagnose", protein, "--passages", "2")
+    assert "tokens are unknown to the tokeniser of protein" in said
+    (tmp_path / "acids.txt").write_text(
+        "M K T A Y I A K Q R quite Q\n\nG L S D G E W Q L V L N V W"
+    )
+    got = rankscope("diagnose", protein, "--text", "acids.txt", "--json")
+    assert got.returncode == 0
+    assert json.loads(got.stdout)["provenance"]["unknown tokens"] == "1 of 26"
+
+
+def test_ids_stand_in_for_text(rankscope, refuses, tmp_path) -> None:
+    shape = {"vocab_size": 30, "hidden_size": 24, "num_hidden_layers": 2}
+    more = {"num_attention_heads": 4, "intermediate_size": 40}
+    hf.BertModel(hf.BertConfig(**shape, **more)).save_pretrained(tmp_path / "mute")
+    said = refuses("trace", "mute")
+    assert "--tokenizer" in said
+    assert "--ids" in said
+    (tmp_path / "ids.txt").write_text("[2, 7, 8, 9, 3]\n2 11 3\n\n")
+    got = rankscope("trace", "mute", "--ids", "ids.txt", "--json")
+    assert got.returncode == 0, got.stderr
+    told = json.loads(got.stdout)
+    assert told["provenance"]["input"] == "2 samples of up to 5 tokens, ids.txt"
+    one = torch.tensor([[2, 11, 3]])
+    expected = trace(hf.BertModel.from_pretrained(tmp_path / "mute"), {"input_ids": one})
+    values = [
+        row["value"]
+        for row in told["table"]
+        if row["sample"] == 1 and row["metric"] == "relative_residual"
+    ]
+    known = expected.table.filter(metric="relative_residual")["value"].to_list()
+    assert values == pytest.approx(known, rel=1e-5)
+    assert "which ids are special" in refuses(
+        "trace", "mute", "--ids", "ids.txt", "--no-special-tokens"
+    )
+    assert "two inputs" in refuses("trace", "mute", "--ids", "ids.txt", "--text", "ids.txt")
+    (tmp_path / "words.txt").write_text("2 3\nfour 5")
+    assert "line 2: 'four 5' is no ids" in refuses("trace", "mute", "--ids", "words.txt")
+    (tmp_path / "words.txt").write_text("2 31")
+    assert "token ids run from 2 to 31" in refuses("trace", "mute", "--ids", "words.txt")
+
+
+def test_another_tokeniser_can_be_named(rankscope, refuses, wordy, tmp_path) -> None:
+    shape = {"vocab_size": 2400, "hidden_size": 24, "num_hidden_layers": 2}
+    more = {"num_attention_heads": 4, "intermediate_size": 40}
+    hf.BertModel(hf.BertConfig(**shape, **more)).save_pretrained(tmp_path / "mute")
+    assert "came without a tokeniser" in refuses("diagnose", "mute")
+    got = rankscope("diagnose", "mute", "--tokenizer", wordy, "--passages", "1", "--json")
+    assert got.returncode == 0, got.stderr
+    assert "holds no tokeniser" in refuses("diagnose", "mute", "--tokenizer", "mute")
+
+
+def test_the_answer_comes_before_files_that_cannot_be_written(rankscope, monkeypatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    small = ("--layers", "2", "--heads", "2", "--width", "8", "--passages", "1")
+    monkeypatch.setattr("os.fsync", full)
+    got = rankscope("trace", *small, "--json", "--output", "out")
+    assert got.returncode == 2
+    told = json.loads(got.stdout)
+    assert told["id"] == "trace"
+    path = told["files"]["table"]
+    assert got.stderr == f"rankscope: {path} cannot be written: No space left on device.\n"
+    assert list(Path("out").iterdir()) == []
+
+
+def test_long_work_is_begun_only_when_asked_for(rankscope, refuses, monkeypatch) -> None:
+    monkeypatch.setattr("rankscope.experiments.estimates._speed", lambda: (0.1, 0.1))
+    small = ("--layers", "2", "--heads", "2", "--width", "8", "--passages", "1", "--length", "9")
+    for command in ("trace", "deep", "masks", "bounds", "paths", "diagnose"):
+        said = refuses(command, *small, "--json")
+        assert "say --yes to run it" in said
+        assert " and " in said
+    assert rankscope("trace", *small, "--json", "--yes").returncode == 0
+
+
+def test_all_metrics_of_many_tokens_leave_out_the_cubic_ones(rankscope, monkeypatch) -> None:
+    monkeypatch.setattr("rankscope.cli.inputs._CUBIC", 8)
+    small = ("--layers", "1", "--heads", "1", "--width", "8", "--passages", "1", "--length", "9")
+    got = rankscope("trace", *small, "--metrics", "all", "--json")
+    assert "left out of 'all'" in got.stderr
+    measured = {row["metric"] for row in json.loads(got.stdout)["table"]}
+    assert "attention_entropy" in measured
+    assert not measured & {"dobrushin", "second_singular_value"}
+    named = rankscope("trace", *small, "--metrics", "dobrushin", "--json")
+    assert {row["metric"] for row in json.loads(named.stdout)["table"]} == {"dobrushin"}

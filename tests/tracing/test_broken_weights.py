@@ -1,0 +1,96 @@
+"""Weights that are no numbers: said so, by name, before they read as collapse."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from rankscope import diagnose
+from rankscope.errors import InputError
+from rankscope.network import Network, Spec
+from rankscope.tracing import trace
+
+BAD = [math.nan, math.inf, -math.inf]
+PARTS = ["attention.query", "attention.key", "attention.value", "attention.output", "mlp.up"]
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("part", PARTS)
+def test_a_network_names_the_weight(part, bad, tokens):
+    net = Network.random(Spec(3, 2, 8), dtype=torch.float64)
+    with torch.no_grad():
+        net.blocks[1].get_submodule(part).weight[1, 2] = bad
+    words = rf"layer 2, blocks\.1\.{part}\.weight is {bad} at \[1, 2\] \(1 of"
+    with pytest.raises(InputError, match=words):
+        trace(net, tokens(2, 6, 8))
+    with pytest.raises(InputError, match=words):
+        diagnose(net, tokens(2, 6, 8))
+
+
+def test_why_it_matters():
+    """PyTorch's fused attention gives zeros for rows of NaN: perfect collapse, to all appearances.
+
+    If it ever stops to, the check costs time for nothing.
+    """
+    rows = torch.full((1, 1, 4, 8), math.nan)
+    out = nn.functional.scaled_dot_product_attention(rows, rows, torch.ones(1, 1, 4, 8))
+    assert not out.isnan().all()
+
+
+def bert(**options):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=11, hidden_size=8, num_hidden_layers=3, num_attention_heads=2,
+        intermediate_size=16, max_position_embeddings=16, **options,
+    )  # fmt: skip
+    return transformers.BertModel(config).eval()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_a_hugging_face_model_names_the_weight(attention, bad):
+    model = bert(attn_implementation=attention)
+    with torch.no_grad():
+        model.encoder.layer[2].attention.self.query.weight[0, 0] = bad
+    words = r"layer 3, encoder\.layer\.2\.attention\.self\.query\.weight is"
+    with pytest.raises(InputError, match=words):
+        trace(model, torch.tensor([[1, 2, 3]]))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_the_blocks_do_not_use_is_only_noted():
+    model = bert()
+    with torch.no_grad():
+        model.pooler.dense.weight[0, 0] = math.nan
+    traced = trace(model, torch.tensor([[1, 2, 3]]))
+    assert traced.provenance.settings["not finite"] == "pooler.dense.weight"
+
+
+@pytest.mark.parametrize(("value", "refused"), [(-math.inf, False), (math.nan, True)])
+def test_masks_in_buffers_may_be_infinite(value, refused, tokens):
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(8, 8, dtype=torch.float64)
+            self.register_buffer("mask", torch.full((5, 5), value).triu(1))
+
+        def forward(self, x):
+            return self.linear(x)
+
+    model = nn.Sequential(Masked(), Masked())
+    if refused:
+        with pytest.raises(InputError, match=r"layer 1, 0\.mask is nan"):
+            trace(model, tokens(1, 5, 8))
+    else:
+        assert "not finite" not in trace(model, tokens(1, 5, 8)).provenance.settings
+
+
+def test_large_weights_are_numbers(tokens):
+    net = Network.random(Spec(2, 2, 8, norm_place="post"), dtype=torch.float64)
+    with torch.no_grad():
+        net.blocks[0].attention.query.weight.fill_(1e308)
+    found = trace(net, tokens(1, 4, 8) * 1e-308)
+    assert all(map(math.isfinite, found.columns["value"]))
