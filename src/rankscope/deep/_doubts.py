@@ -67,6 +67,16 @@ def may_be_lost(state: SplitState, found: Logarithms) -> Bool[Tensor, "batch"]:
     )
 
 
+def has_vanished(state: SplitState) -> Bool[Tensor, "batch"]:
+    """Whether tokens are equal though the terms of some sum were not: they have underflowed."""
+    lost = torch.as_tensor(state.deviation.lost).cpu()
+    return (state.log_scale.isneginf().cpu() & (lost == math.inf)) & ~_is_beyond(state).cpu()
+
+
+def _is_beyond(state: SplitState) -> Bool[Tensor, "batch"]:
+    return state.log_scale.isneginf() & state.mantissa.flatten(1).any(1)
+
+
 def first_doubtful_layers(
     network: Network,
     start: SplitState,

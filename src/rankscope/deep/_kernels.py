@@ -39,6 +39,7 @@ from rankscope.network import (
 
 _SEEN = 1e-200
 """Steps below are linear to the last digit, and floats that small may lack digits to divide by."""
+_UNKNOWN = 1e3
 _LEAST_GAIN = -1 + 1e-15
 """A weight is positive, whatever rounding says."""
 
@@ -114,7 +115,8 @@ class _Features:
         above, below = (a >= 0) & (z >= 0), (a <= 0) & (z <= 0)
         own = torch.where(above, positive, torch.where(below, h, across))
         far = (own * size).abs().flatten(1).amax(1) > 1
-        lost = worst(part.common.lost, part.own.lost)
+        # Features weigh the digits of others as no single sum shows: always to be checked.
+        lost = worst(part.common.lost, part.own.lost, _UNKNOWN)
         return cls(common, logs, ScaledTensor(own, part.own.log, lost), far)
 
     def growth(self) -> Tensor:

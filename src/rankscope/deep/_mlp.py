@@ -46,13 +46,15 @@ def apply_activation(name: str, state: SplitState) -> SplitState:
     s = state.log_scale - beyond
     h = state.mantissa
     form = scaled_form(name)
+    terms = state.log_scale
     if isinstance(form, PiecewiseLinear):
         own = _piecewise_change(form, a, h, s)
+        terms = torch.where(own.flatten(1).any(1), terms, -math.inf)  # units that are off are off
     else:
         own = _smooth_change(form, a, h, s)
     return SplitState(
         ScaledTensor.of(form.exact(a), beyond, lost=state.common.lost),
-        ScaledTensor.of(own, s + beyond, terms=state.log_scale, lost=state.deviation.lost),
+        ScaledTensor.of(own, s + beyond, terms=terms, lost=state.deviation.lost),
         state.token_mask,
     )
 

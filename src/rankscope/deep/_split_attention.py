@@ -50,7 +50,9 @@ class SplitAttention:
         weight has fewer digits by as many as they have before the point.
         """
         own = terms + log_of_largest(self.shared)
-        fewer = cancelled(own, self.log + log_of_largest(self.own))
+        found = self.log + log_of_largest(self.own)
+        own = torch.where(found.isneginf(), found, own)  # queries that agree exactly lose nothing
+        fewer = cancelled(own, found)
         return replace(self, lost=worst(lost, fewer, terms.clamp(min=0.0)))
 
     def only(self, chosen: Bool[Tensor, "batch"]) -> "SplitAttention":

@@ -9,7 +9,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rankscope.checks import measured_tokens
-from rankscope.deep._doubts import Measurement, first_doubtful_layers, may_be_lost
+from rankscope.deep._doubts import (
+    Measurement,
+    first_doubtful_layers,
+    has_vanished,
+    may_be_lost,
+)
 from rankscope.deep._run import later_states, prepare
 from rankscope.deep._split_state import SplitState
 from rankscope.display import list_words
@@ -64,16 +69,18 @@ def deep_trace(
     start = SplitState.of(x.detach(), token_mask)
     found = [measurement.logarithms(start).cpu()]
     suspects = torch.zeros(len(x), dtype=torch.bool)
+    vanished = torch.full((len(x),), math.inf, dtype=torch.float64)
     for layer, state in later_states(network, start):
         found.append(measurement.logarithms(state).cpu())
         suspects |= may_be_lost(state, found[-1])
+        vanished = torch.where(has_vanished(state), vanished.clamp(max=layer), vanished)
         if on_layer is not None:
             on_layer()
         if "beyond" not in notes and _beyond(state):
             notes["beyond"] = f"from layer {layer} on the logarithm itself is below −1.8e308"
     clean = torch.stack(found)
     first = first_doubtful_layers(network, start, measurement, clean, suspects)
-    columns = _columns(clean / _LOG_10, first)
+    columns = _columns(clean / _LOG_10, torch.minimum(first, vanished))
     if "doubt" in columns:
         notes["doubt"] = describe_doubts(columns)
     return Trace(columns, replace(Provenance.of(network), notes=notes))
