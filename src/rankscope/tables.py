@@ -28,7 +28,9 @@ COLUMNS: dict[str, type[pl.DataType]] = {
     "sample": pl.Int64,
     "metric": pl.String,
     "value": pl.Float64,
+    "doubt": pl.Boolean,
 }
+"""``doubt`` is there if any number is in doubt: scaled arithmetic has lost its digits."""
 _PROVENANCE_KEY = "rankscope"
 # A panic of polars, which some damaged files cause, is no Exception.
 _UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
@@ -78,6 +80,8 @@ def stack(tables: Iterable[pl.DataFrame]) -> pl.DataFrame:
     if not given:
         raise InputError("there is no table to stack; give at least one.")
     whole = pl.concat(given, how="diagonal")
+    if "doubt" in whole.columns:
+        whole = whole.with_columns(pl.col("doubt").fill_null(False))
     return whole.select([name for name in COLUMNS if name in whole.columns])
 
 
@@ -107,13 +111,14 @@ def summary(table: pl.DataFrame) -> pl.DataFrame:
     Heads are pooled with the samples, but not with rows that have none; ``heads``, if the table has
     heads at all, says how many went into a row. Order of first appearance is kept, so that variants
     stay in the order they were run in. A percentile between minus infinity (the logarithm of zero)
-    and a number is minus infinity. NaN among the samples makes all four NaN.
+    and a number is minus infinity. NaN among the samples makes all four NaN. A row is in ``doubt``
+    if any number is that went into it.
     """
     if not {"metric", "value"} <= set(table.columns):
         raise InputError(
             f"a table has the columns metric and value; got {', '.join(table.columns) or 'none'}."
         )
-    keys = [name for name in table.columns if name not in ("sample", "head", "value")]
+    keys = [name for name in table.columns if name not in ("sample", "head", "value", "doubt")]
     value, head = pl.col("value"), pl.col("head")
     by_head = "head" in table.columns
     apart = [head.is_not_null().alias("by_head")] if by_head else []
@@ -125,6 +130,7 @@ def summary(table: pl.DataFrame) -> pl.DataFrame:
         _percentile(0.1).alias("low"),
         _percentile(0.5).alias("median"),
         _percentile(0.9).alias("high"),
+        *([pl.col("doubt").any()] if "doubt" in table.columns else []),
     )
     return pooled.drop("by_head", strict=False)
 

@@ -59,7 +59,9 @@ def sparsemax(z: Vector) -> Vector:
     """``argmin ‖p − z‖`` over probability vectors: of ``max(z − τ, 0)`` the one that sums to one.
 
     τ is such that ``Σ max(z − τ, 0) = 1``; with the k largest above it, ``τ = (Σ of them − 1)/k``.
+    Taken relative to the largest, beside which one may have no digits.
     """
+    z = [v - max(z) for v in z]
     falling = sorted(z, reverse=True)
     for k in range(len(z), 0, -1):
         threshold = (mp.fsum(falling[:k]) - 1) / k

@@ -429,3 +429,38 @@ def test_a_table_that_cannot_be_drawn_is_refused():
         by_depth(some)
     empty = table.with_columns(model=pl.lit(None, pl.String))
     assert len(drawn(empty)["concat"]) == 1
+
+
+def doubted(from_layer, curves):
+    """A summary whose first curve is in doubt from a layer on."""
+    whole = summary(curves)
+    name = whole["variant"][0]
+    doubt = (pl.col("layer") >= from_layer) & (pl.col("variant") == name)
+    return whole.with_columns(doubt.alias("doubt"))
+
+
+def test_curves_are_dotted_from_their_last_sure_point_on():
+    spec = by_depth(doubted(2, {"a": [0.0, -1.0, -3.0, -9.0], "b": [0.0, -1.0, -2.0, -3.0]}))
+    spec = spec.to_dict()
+    solid, dots = marks_of(spec, "line")
+    assert solid["transform"] == [{"filter": "!datum.doubt"}]
+    assert dots["transform"] == [{"filter": "datum.dotted"}]
+    assert dots["mark"]["strokeDash"] == [0, 5]
+    rows = rows_of(spec)
+    passed = {(row["variant"], row["layer"]) for row in rows if row["dotted"]}
+    assert passed == {("a", 1), ("a", 2), ("a", 3)}
+    assert spec["concat"][0]["title"]["subtitle"].endswith("dotted where in doubt")
+
+
+def test_without_doubts_nothing_is_dotted_and_nothing_is_said_of_it():
+    curves = {"a": [0.0, -1.0]}
+    for whole in (summary(curves), doubted(5, curves)):
+        spec = by_depth(whole).to_dict()
+        assert "dotted" not in spec["concat"][0]["title"]["subtitle"]
+        assert "transform" not in line_of(spec)
+
+
+def test_a_curve_in_doubt_from_its_first_layer_is_dotted_alone():
+    spec = by_depth(doubted(0, {"a": [0.0, -1.0]})).to_dict()
+    assert len(marks_of(spec, "line")) == 2
+    assert all(row["dotted"] and row["doubt"] for row in rows_of(spec))

@@ -11,7 +11,7 @@ from rankscope.deep._norms import apply_norm
 from rankscope.deep._run import deep_states
 from rankscope.deep._scaled_tensor import ScaledTensor
 from rankscope.deep._split_state import SplitState, add_states, apply_linear
-from rankscope.deep._trace import deep_trace
+from rankscope.deep._trace import deep_trace, describe_doubts
 
 __all__ = [
     "ScaledTensor",
@@ -24,6 +24,7 @@ __all__ = [
     "attend",
     "deep_states",
     "deep_trace",
+    "describe_doubts",
 ]
 
 Lifted = ScaledTensor

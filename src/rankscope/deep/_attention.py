@@ -12,10 +12,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rankscope.deep._scaled_tensor import ScaledTensor, scaled_sum
+from rankscope.deep._scaled_tensor import ScaledTensor, log_of_longest, scaled_sum, worst
 from rankscope.deep._scores import split_attention
 from rankscope.deep._split_attention import SplitAttention
-from rankscope.deep._split_state import SplitState, apply_linear, apply_linear_to_common
+from rankscope.deep._split_state import (
+    SplitState,
+    apply_linear,
+    apply_linear_to_common,
+    map_rows,
+)
 from rankscope.network import Attention, Visibility
 
 Values = Float[Tensor, "batch head token width"]
@@ -27,8 +32,13 @@ def attend(attention: Attention, state: SplitState, visibility: Visibility) -> S
     values = apply_linear(state, value.weight, value.bias)
     split = attention.split(values.mantissa, attention.kv_heads)
     weights = split_attention(attention, state, visibility)
-    own = _join_heads(weights.own @ split, attention.removed)
-    deviation = ScaledTensor.of(own @ output.weight.T, values.log_scale + weights.log)
+    own = ScaledTensor.of(
+        _join_heads(weights.own @ split, attention.removed),
+        values.log_scale + weights.log,
+        terms=values.log_scale + weights.log + log_of_longest(weights.own),
+        lost=worst(values.deviation.lost, weights.lost),
+    )
+    deviation = map_rows(own, output.weight)
     common = _common(attention, values, split, weights)
     return SplitState(common, deviation, state.token_mask).recenter()
 
@@ -39,10 +49,15 @@ def _common(
     """``(x + eˢRᵀq) W``, what the queries agree on; silent heads say nothing."""
     output = attention.output
     each = attention.split(values.common.mantissa.unsqueeze(1), attention.kv_heads)
-    passed = ScaledTensor.of(_join_heads(each, attention.removed).squeeze(1), values.common.log)
+    passed = ScaledTensor.of(
+        _join_heads(each, attention.removed).squeeze(1),
+        values.common.log,
+        lost=values.common.lost,
+    )
     common = apply_linear_to_common(passed, output.weight, output.bias)
-    shift = _join_heads(weights.shared @ split, attention.removed).squeeze(1) @ output.weight.T
-    return scaled_sum(common, ScaledTensor.of(shift, values.log_scale))
+    shift = _join_heads(weights.shared @ split, attention.removed).squeeze(1)
+    moved = ScaledTensor.of(shift, values.log_scale, lost=values.deviation.lost)
+    return scaled_sum(common, map_rows(moved, output.weight))
 
 
 def _join_heads(mixed: Values, removed: frozenset[int]) -> Float[Tensor, "batch token inner"]:

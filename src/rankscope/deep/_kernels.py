@@ -12,11 +12,20 @@ from rankscope.deep._logits import (
     attention_from_logits,
     attention_from_products,
     common_support,
+    log_of,
     project,
+    refuse_overflow,
     shared_logits,
+    within_floats,
 )
-from rankscope.deep._scaled_tensor import ScaledTensor, bounded_exp, expand_like
-from rankscope.deep._split_attention import Pattern, SplitAttention, merge
+from rankscope.deep._scaled_tensor import (
+    ScaledTensor,
+    bounded_exp,
+    expand_like,
+    log_of_longest,
+    worst,
+)
+from rankscope.deep._split_attention import Pattern, SplitAttention, merge, split_softmax
 from rankscope.deep._split_state import SplitState
 from rankscope.network import (
     Attention,
@@ -25,12 +34,14 @@ from rankscope.network import (
     hide,
     log_positive_feature,
     pooling,
-    positive_feature,
     sparsemax,
 )
 
 _SEEN = 1e-200
 """Steps below are linear to the last digit, and floats that small may lack digits to divide by."""
+_UNKNOWN = 1e3
+_LEAST_GAIN = -1 + 1e-15
+"""A weight is positive, whatever rounding says."""
 
 
 def linformer_attention(
@@ -43,10 +54,13 @@ def linformer_attention(
     pool = pooling(visibility, scores.segments, state.mantissa.dtype)
     filled = (pool.sum(-1) > 0).unsqueeze(-2)  # rows 1 1 segment
     query, key = project(attention, state)
-    pooled = SplitProjection(key.common, ScaledTensor.of(pool @ key.own.mantissa, key.own.log))
+    mean = ScaledTensor.of(
+        pool @ key.own.mantissa, key.own.log, terms=key.own.log, lost=key.own.lost
+    )
+    pooled = SplitProjection(key.common, mean)
     among = Visibility(visibility.positions, filled)
     found = attention_from_products(query, pooled, attention.scale, state, among)
-    return SplitAttention(found.shared @ pool, found.own @ pool, found.log)
+    return SplitAttention(found.shared @ pool, found.own @ pool, found.log, found.lost)
 
 
 def linear_kernel_attention(
@@ -56,88 +70,96 @@ def linear_kernel_attention(
 
     Queries, keys or both may be close to what all tokens have in common; then products of their
     deviations are all that tells weights apart (``_weights_near_common``). Where both are far from
-    it, or features underflow, ``log f_i·g_j`` is a logit like others.
+    it, ``log f_i·g_j`` is a logit like others.
     """
     query, key = (_Features.of(part) for part in project(attention, state))
     visible, several = common_support(visibility, state)
-    near = ~(query.far & key.far) & _positive(query, key)
+    near = ~(query.far & key.far)
     if several or attention.scale <= 0 or not bool(near.any()):
         return _weights_from_logs(attention, query, key, state, visibility)
-    found = _weights_near_common(query, key, visible)
-    if bool(near.all()):
-        return found
-    logs = _weights_from_logs(attention, query, key, state, visibility)
-    return merge([(near, found.only(near)), (~near, logs.only(~near))])
+    ways = [
+        (~key.far, _weights_near_common(query, key, visible)),
+        (key.far & near, _weights_near_common(query, key, visible, swapped=True)),
+    ]
+    if not bool(near.all()):
+        ways.append((~near, _weights_from_logs(attention, query, key, state, visibility)))
+    return merge([(chosen, found.only(chosen)) for chosen, found in ways])
 
 
 @dataclass(frozen=True)
 class _Features:
-    """Features of queries or keys: of what all tokens have in common, the logarithms of each
-    token's, and what is left of those beside the common ones, in units of ``e^own.log``.
+    """Features of queries or keys, as logarithms: those of what all tokens have in common, each
+    token's, and by how much the two differ, in units of ``e^own.log``.
 
-    Where a step from the common point is longer than 1 (``far``), features may be smaller than the
-    common ones by more digits than a float has; there ``own`` holds each token's features whole.
+    Differences of logarithms keep every feature's digits, however small it is beside others.
     """
 
     common: Tensor  # batch head 1 width
-    logs: Tensor  # of each token's, batch head token width
+    logs: Tensor  # batch head token width
     own: ScaledTensor
     far: Bool[Tensor, "batch"]
 
     @classmethod
     def of(cls, part: SplitProjection) -> "_Features":
+        """With ``φ(z) = 1 + z`` above zero and ``e^z`` below."""
+        refuse_overflow(part.common.log, part.own.log)
         a = part.common.at(0.0)
         h, size = part.own.mantissa, expand_like(bounded_exp(part.own.log), part.own.mantissa)
-        step = h * size
-        z = a + step
-        each, far = positive_feature(z), (step.abs() > 1).flatten(1).any(1)
+        z = a + h * size
         seen = size > _SEEN
         divisor = torch.where(seen, size, 1.0)
-        rate = torch.where(seen, torch.expm1(step.clamp(max=1.0)) / divisor, h)
-        plain = torch.where(seen, (_elu(z) - _elu(a)) / divisor, h)
+        positive = torch.where(seen, torch.log1p(h * size / (1 + a)) / divisor, h / (1 + a))
+        logs, common = log_positive_feature(z), log_positive_feature(a)
+        # Across zero the two logarithms have different signs, so that none takes from the other.
+        across = torch.where(seen, (logs - common) / divisor, h)
         above, below = (a >= 0) & (z >= 0), (a <= 0) & (z <= 0)
-        change = torch.where(above, h, torch.where(below, a.clamp(max=0).exp() * rate, plain))
-        own = torch.where(expand_like(far, each), each, change)
-        unit = torch.where(far, 0.0, part.own.log)
-        return cls(positive_feature(a), log_positive_feature(z), ScaledTensor(own, unit), far)
+        own = torch.where(above, positive, torch.where(below, h, across))
+        far = (own * size).abs().flatten(1).amax(1) > 1
+        # Features weigh the digits of others as no single sum shows: always to be checked.
+        lost = worst(part.common.lost, part.own.lost, _UNKNOWN)
+        return cls(common, logs, ScaledTensor(own, part.own.log, lost), far)
 
-    def along(self, other: Tensor) -> Tensor:
-        """``other·f_i`` for every token, from whichever form keeps the digits."""
-        steps = other @ self.own.mantissa.mT
-        size = expand_like(bounded_exp(self.own.log), steps)
-        both = (other * self.common).sum(-1, keepdim=True)
-        return torch.where(expand_like(self.far, steps), steps, both + steps * size)
-
-
-def _positive(query: _Features, key: _Features) -> Bool[Tensor, "batch"]:
-    """Whether there is something left to divide by: no product with a common feature underflows."""
-    asked, offered = key.along(query.common), query.along(key.common)
-    return (asked > _SEEN).flatten(1).all(1) & (offered > _SEEN).flatten(1).all(1)
+    def growth(self) -> Tensor:
+        """``(e^own − 1)``, each feature's beside the common one, in units of ``e^own.log``."""
+        own, size = self.own.mantissa, expand_like(bounded_exp(self.own.log), self.own.mantissa)
+        seen = size > _SEEN
+        return torch.where(
+            seen, torch.expm1((own * size).clamp(max=1.0)) / torch.where(seen, size, 1.0), own
+        )
 
 
 def _weights_near_common(
-    query: _Features, key: _Features, visible: Bool[Tensor, "rows 1 1 key"] | None
+    query: _Features,
+    key: _Features,
+    visible: Bool[Tensor, "rows 1 1 key"] | None,
+    *,
+    swapped: bool = False,
 ) -> SplitAttention:
-    """Relative to ``q_j ∝ f̄·g_j``, and but for a factor of the query alone, a weight is 1 plus
+    """For keys near what they have in common, or ``swapped`` for such queries.
 
-        ``(n_i·δg_j) (f̄·ḡ) / (f̄·g_j  f_i·ḡ)``,  ``n_i = δf_i − f̄ (δf_i·ḡ)/(f̄·ḡ)``.
-
-    ``n_i`` is the same with ``f_i`` for ``δf_i``, and ``n_i·ḡ = 0``, so that ``g_j`` will do for
-    ``δg_j``.
+    Let ``c ∝ f̄∘ḡ`` be what each feature counts for at the common point and ``c_i ∝ f_i∘ḡ`` for one
+    query: a softmax over features, ``c_i = c + Δ_i``. Relative to ``q_j ∝ f̄·g_j`` and but for a
+    factor of the query alone a weight is ``1 + Δ_i·(g_j/ḡ − 1) / Σ c∘g_j/ḡ``.
     """
-    f, g = query.common, key.common
-    both = (f * g).sum(-1, keepdim=True)
-    own = query.own.mantissa
-    normal = own - f * ((own @ g.mT) / both)
-    products, asked = key.along(f), query.along(g).mT
-    gain = (normal @ key.own.mantissa.mT) * both / (products * asked)
-    shown = products if visible is None else products.masked_fill(~visible, 0.0)
-    shared = shown / shown.sum(-1, keepdim=True)
-    mean = (gain * shared).sum(-1, keepdim=True)
-    log = query.own.log + key.own.log
-    return SplitAttention(
-        shared, (gain - mean) * shared / (1 + expand_like(bounded_exp(log), mean) * mean), log
+    mixed, near = (key, query) if swapped else (query, key)
+    counts = split_softmax(query.common + key.common, mixed.own.mantissa, mixed.own.log)
+    growth, log = near.growth(), counts.log + near.own.log
+    size = expand_like(bounded_exp(near.own.log), growth)
+    total = 1 + (counts.shared * growth).sum(-1, keepdim=True) * size
+    gain = (counts.own @ growth.mT) / total.mT
+    terms = log + log_of_longest(counts.own) + log_of_longest(growth)
+    gain = gain.mT if swapped else gain
+    size = expand_like(bounded_exp(log), gain)
+    seen = size > _SEEN
+    own = torch.where(
+        seen,
+        torch.log1p((gain * size).clamp(min=_LEAST_GAIN)) / torch.where(seen, size, 1.0),
+        gain,
     )
+    base = (query.common + key.logs).logsumexp(-1).unsqueeze(-2)
+    base = base if visible is None else base.masked_fill(~visible, -math.inf)
+    own = own - (own * base.softmax(-1)).sum(-1, keepdim=True)
+    return split_softmax(base, own, log).with_terms(terms, worst(query.own.lost, key.own.lost))
 
 
 def _weights_from_logs(
@@ -154,12 +176,8 @@ def _weights_from_logs(
         pairs = torch.logaddexp(pairs, one.unsqueeze(-1) + other.unsqueeze(-2))
     if attention.scale <= 0:  # then the network prefers no key to another
         pairs = torch.zeros_like(pairs)
-    return attention_from_logits(pairs, torch.zeros_like(state.log_scale), state, visibility)
-
-
-def _elu(z: Tensor) -> Tensor:
-    """The feature less one, which would drown numbers near zero."""
-    return torch.where(z > 0, z, torch.expm1(z))
+    lost = worst(query.own.lost, key.own.lost)
+    return attention_from_logits(pairs, torch.zeros_like(state.log_scale), state, visibility, lost)
 
 
 def _without_shared(weights: Pattern) -> SplitAttention:
@@ -178,23 +196,26 @@ def sparsemax_attention(
     amounts that plain numbers show.
     """
     query, key = project(attention, state)
+    key = within_floats(query, key)
     base = shared_logits(query.common, key.own) * attention.scale
     own = (query.own.mantissa @ key.own.mantissa.mT) * attention.scale
     log = query.own.log + key.own.log
     logits = base + own * expand_like(bounded_exp(log), own)
+    terms = log + log_of_longest(query.own.mantissa) + log_of_longest(key.own.mantissa)
+    terms = terms + log_of(attention.scale)
+    lost = worst(query.own.lost, key.own.lost)
     visible, several = common_support(visibility, state)
     if several:
-        return _without_shared(sparsemax(hide(logits, visibility)))
+        return _without_shared(sparsemax(hide(logits, visibility))).with_terms(terms, lost)
     if visible is not None:
         base = base.masked_fill(~visible, -math.inf)
         logits = logits.masked_fill(~visible, -math.inf)
     shared = sparsemax(base)
     inside = shared > 0
     within = torch.where(inside, own, 0.0)
-    change = torch.where(
-        inside, own - within.sum(-1, keepdim=True) / inside.sum(-1, keepdim=True), 0.0
-    )
+    count = inside.sum(-1, keepdim=True)  # a single key has all weight, whatever its logit
+    change = torch.where(inside & (count > 1), own - within.sum(-1, keepdim=True) / count, 0.0)
     exact = sparsemax(logits)
     same = ((exact > 0) == inside).flatten(1).all(1)
     own = torch.where(expand_like(same, own), change, exact - shared)
-    return SplitAttention(shared, own, torch.where(same, log, 0.0))
+    return SplitAttention(shared, own, torch.where(same, log, 0.0)).with_terms(terms, lost)

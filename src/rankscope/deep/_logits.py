@@ -7,7 +7,7 @@ former, a bias of pairs of positions the latter.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -18,7 +18,10 @@ from rankscope.deep._scaled_tensor import (
     ScaledTensor,
     bounded_exp,
     expand_like,
+    log_of_largest,
+    log_of_longest,
     scaled_sum,
+    worst,
 )
 from rankscope.deep._split_attention import (
     Pattern,
@@ -28,6 +31,7 @@ from rankscope.deep._split_attention import (
     split_softmax,
 )
 from rankscope.deep._split_state import SplitState, apply_linear
+from rankscope.errors import InputError
 from rankscope.network import Attention, Visibility
 from rankscope.shapes import PerSample
 
@@ -45,7 +49,7 @@ class SplitProjection:
     def rows(self) -> ScaledTensor:
         """Both added up, in plain numbers with one exponent."""
         everywhere = self.common.mantissa.expand_as(self.own.mantissa)
-        return scaled_sum(ScaledTensor(everywhere, self.common.log), self.own)
+        return scaled_sum(replace(self.common, mantissa=everywhere), self.own)
 
 
 def project(attention: Attention, state: SplitState) -> tuple[SplitProjection, SplitProjection]:
@@ -59,7 +63,7 @@ def _by_head(attention: Attention, state: SplitState, heads: int) -> SplitProjec
     common = attention.split(state.common.mantissa.unsqueeze(1), heads)
     own = attention.split(state.mantissa, heads)
     return SplitProjection(
-        ScaledTensor(common, state.common.log), ScaledTensor(own, state.log_scale)
+        replace(state.common, mantissa=common), replace(state.deviation, mantissa=own)
     )
 
 
@@ -74,11 +78,9 @@ def attention_from_products(
     of_pairs: Float[Tensor, "#batch #head query key"] | None = None,
 ) -> SplitAttention:
     """The softmax of ``scale·q·k`` and biases of keys or of pairs of positions."""
-    # Logits beyond all floats are made smaller together, so that the same one stays the largest.
-    logs = (query.common.log + key.own.log, query.own.log + key.own.log)
-    excess = (torch.maximum(*logs) - FARTHEST).clamp(min=0.0)
-    base = shared_logits(query.common, key.own.times_exp(-excess)) * scale
-    log = logs[1] - excess
+    key = within_floats(query, key)
+    base = shared_logits(query.common, key.own) * scale
+    log = query.own.log + key.own.log
     if of_keys is not None:
         base = base + of_keys
     if of_pairs is not None:
@@ -90,18 +92,44 @@ def attention_from_products(
     visible, several = common_support(visibility, state)
     shown = base if visible is None else base.masked_fill(~visible, -math.inf)
     keys = key.own.mantissa
+    terms = log + log_of_longest(query.own.mantissa) + log_of_longest(keys) + log_of(scale)
+    lost = worst(query.own.lost, key.own.lost)
     if not several:  # what the keys have in common under q adds the same to all logits of a query
         keys = keys - shown.softmax(-1) @ keys
     own = (query.own.mantissa @ keys.mT) * scale
     if of_pairs is not None:
         own, log = own * expand_like(bounded_exp(log), own) + of_pairs, torch.zeros_like(log)
+        terms = torch.maximum(terms, log_of_largest(of_pairs.expand_as(own)))
     if several:
-        return attention_of_several_supports(
-            base + own * expand_like(bounded_exp(log), own), visibility
-        )
+        logits = base + own * expand_like(bounded_exp(log), own)
+        return attention_of_several_supports(logits, visibility).with_terms(terms, lost)
     if of_pairs is not None:
         own = _without_row_constants(shown, own)
-    return split_softmax(shown, own, log)
+    return split_softmax(shown, own, log).with_terms(terms, lost)
+
+
+def within_floats(query: SplitProjection, key: SplitProjection) -> SplitProjection:
+    """Keys with which no logit is beyond all floats.
+
+    Logits that would be are made smaller together, so that the same one stays the largest.
+    """
+    largest = torch.maximum(query.common.log, query.own.log) + key.own.log
+    excess = (largest - FARTHEST).clamp(min=0.0)
+    return replace(key, own=key.own.times_exp(-excess))
+
+
+def refuse_overflow(*logs: PerSample) -> None:
+    """Raise where numbers that are not homogeneous in their size would be beyond all floats."""
+    if any(bool((log > FARTHEST).any()) for log in logs):
+        raise InputError(
+            "queries or keys are beyond 10^299, where this score is not worked out; make the "
+            "weights smaller, or add a norm."
+        )
+
+
+def log_of(scale: float) -> float:
+    """The logarithm of a factor's size; zero has one, too."""
+    return math.log(abs(scale)) if scale else -math.inf
 
 
 def shared_logits(query: ScaledTensor, key: ScaledTensor) -> Shared:
@@ -148,19 +176,24 @@ def attention_of_several_supports(logits: Pattern, visibility: Visibility) -> Sp
 
 
 def attention_from_logits(
-    logits: Pattern, log: PerSample, state: SplitState, visibility: Visibility
+    logits: Pattern,
+    log: PerSample,
+    state: SplitState,
+    visibility: Visibility,
+    lost: PerSample | float = 0.0,
 ) -> SplitAttention:
     """Logits ``e^log · logits`` in which positions take part, so that no two queries agree."""
     visible, several = common_support(visibility, state)
+    terms = log + log_of_largest(logits)
     if several:
-        return attention_of_several_supports(
-            logits * expand_like(bounded_exp(log), logits), visibility
-        )
+        logits = logits * expand_like(bounded_exp(log), logits)
+        return attention_of_several_supports(logits, visibility).with_terms(terms, lost)
     mean = _mean_query(logits, state)
     base = mean * expand_like(bounded_exp(log), mean)
     if visible is not None:
         base = base.masked_fill(~visible, -math.inf)
-    return split_softmax(base, _without_row_constants(base, logits - mean), log)
+    own = _without_row_constants(base, logits - mean)
+    return split_softmax(base, own, log).with_terms(terms, lost)
 
 
 def _without_row_constants(base: Shared, own: Pattern) -> Pattern:

@@ -7,12 +7,13 @@ so inputs outside the range of floats are moved back into it first.
 """
 
 import math
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rankscope.deep._scaled_tensor import ScaledTensor, bounded_exp, expand_like, scaled_sum
+from rankscope.deep._scaled_tensor import ScaledTensor, bounded_exp, expand_like, scaled_sum, worst
 from rankscope.deep._split_state import SplitState, apply_linear
 from rankscope.network import MLP, IdentityMLP, PiecewiseLinear, SelfGated, scaled_form
 from rankscope.shapes import PerSample
@@ -45,13 +46,15 @@ def apply_activation(name: str, state: SplitState) -> SplitState:
     s = state.log_scale - beyond
     h = state.mantissa
     form = scaled_form(name)
+    terms = state.log_scale
     if isinstance(form, PiecewiseLinear):
         own = _piecewise_change(form, a, h, s)
+        terms = torch.where(own.flatten(1).any(1), terms, -math.inf)  # units that are off are off
     else:
         own = _smooth_change(form, a, h, s)
     return SplitState(
-        ScaledTensor.of(form.exact(a), beyond),
-        ScaledTensor.of(own, s + beyond),
+        ScaledTensor.of(form.exact(a), beyond, lost=state.common.lost),
+        ScaledTensor.of(own, s + beyond, terms=terms, lost=state.deviation.lost),
         state.token_mask,
     )
 
@@ -59,14 +62,15 @@ def apply_activation(name: str, state: SplitState) -> SplitState:
 def multiply(one: SplitState, other: SplitState) -> SplitState:
     """``(1aᵀ + eˢA) ∘ (1bᵀ + eᵗB) = 1(ab)ᵀ + …``, entry by entry, as a gated MLP needs it."""
     a, b = one.common, other.common
-    common = ScaledTensor.of(a.mantissa * b.mantissa, a.log + b.log)
     own, theirs = one.deviation, other.deviation
-    terms = (
-        ScaledTensor.of(own.mantissa * b.mantissa.unsqueeze(1), own.log + b.log),
-        ScaledTensor.of(theirs.mantissa * a.mantissa.unsqueeze(1), theirs.log + a.log),
-        ScaledTensor.of(own.mantissa * theirs.mantissa, own.log + theirs.log),
-    )
-    return SplitState(common, scaled_sum(*terms), one.token_mask)
+    rows = [replace(part, mantissa=part.mantissa.unsqueeze(1)) for part in (a, b)]
+    products = (_product(own, rows[1]), _product(theirs, rows[0]), _product(own, theirs))
+    return SplitState(_product(a, b), scaled_sum(*products), one.token_mask)
+
+
+def _product(one: ScaledTensor, other: ScaledTensor) -> ScaledTensor:
+    log, lost = one.log + other.log, worst(one.lost, other.lost)
+    return ScaledTensor.of(one.mantissa * other.mantissa, log, terms=log, lost=lost)
 
 
 def _smooth_change(

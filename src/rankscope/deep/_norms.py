@@ -13,15 +13,23 @@ cancel: a norm removes a deviation along x to first order, and what is left of i
 """
 
 import math
+from dataclasses import replace
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from rankscope.deep._scaled_tensor import ScaledTensor, bounded_exp, expand_like, scaled_sum
+from rankscope.deep._scaled_tensor import (
+    ScaledTensor,
+    bounded_exp,
+    cancelled,
+    expand_like,
+    scaled_sum,
+    worst,
+)
 from rankscope.deep._split_state import SplitState
 from rankscope.network import NormRule, norm_rule
-from rankscope.shapes import Hidden
+from rankscope.shapes import Hidden, PerSample
 
 _CLEAR = 1e-2
 """The common row must be at least this part of the largest row for the expansion around it."""
@@ -36,8 +44,10 @@ def apply_norm(norm: nn.Module, state: SplitState) -> SplitState:
         return state
     common, own = state.common, state.deviation
     if rule.centers:
-        common = ScaledTensor.of(_without_mean(common.mantissa), common.log)
-        own = ScaledTensor.of(_without_mean(own.mantissa), own.log)
+        common, own = (
+            ScaledTensor.of(_without_mean(part.mantissa), part.log, terms=part.log, lost=part.lost)
+            for part in (common, own)
+        )
     out = _rescale(SplitState(common, own, state.token_mask), rule)
     return _affine(out, rule.gain, rule.bias).recenter()
 
@@ -71,7 +81,26 @@ def _rescale(state: SplitState, rule: NormRule) -> SplitState:
     common, own = _expand_around_common(x, rest, s, v, small_eps, count)
     if not bool(clear.all()):
         common, own = _choose(clear, (common, own), _plain(rows, squares, small_eps))
-    return SplitState(common.times_exp(-beyond / 2), own.times_exp(-beyond / 2), state.token_mask)
+    lost = _lost(state, s, own, squares + small_eps)
+    common, own = (replace(part.times_exp(-beyond / 2), lost=lost) for part in (common, own))
+    return SplitState(common, own, state.token_mask)
+
+
+def _lost(
+    state: SplitState,
+    s: PerSample,
+    own: ScaledTensor,
+    squares: Float[Tensor, "batch token 1"],
+) -> PerSample | float:
+    """Digits that are lost in short rows, which are sums of larger ones, and along the common row.
+
+    ``squares`` are in units in which the larger of both parts is about 1.
+    """
+    if state.token_mask is not None:
+        squares = torch.where(state.token_mask.unsqueeze(-1), squares, 1.0)
+    shortest, longest = (0.5 * end.flatten().log() for end in (squares.amin(1), squares.amax(1)))
+    before = worst(state.common.lost, state.deviation.lost)
+    return worst(before, (-shortest).clamp(min=0.0), cancelled(s - longest, own.log))
 
 
 def _any_token(gone: Bool[Tensor, "batch token 1"], state: SplitState) -> Bool[Tensor, "batch 1 1"]:
@@ -142,8 +171,10 @@ def _choose(
 def _affine(state: SplitState, gain: Tensor | None, bias: Tensor | None) -> SplitState:
     common, own = state.common, state.deviation
     if gain is not None:
-        common = ScaledTensor.of(common.mantissa * gain, common.log)
-        own = ScaledTensor.of(own.mantissa * gain, own.log)
+        common, own = (
+            ScaledTensor.of(part.mantissa * gain, part.log, lost=part.lost)
+            for part in (common, own)
+        )
     if bias is not None:
         common = scaled_sum(common, ScaledTensor.of(bias.expand_as(common.mantissa)))
     return SplitState(common, own, state.token_mask)

@@ -24,16 +24,20 @@ def deep_states(
     Float64 throughout: a network in another precision is converted, its weights being treated as
     exact, and itself left unchanged.
     """
-    network, x = _as_float64(network, x)
-    x, token_mask = network.prepare(x, token_mask)
+    network, x, token_mask = prepare(network, x, token_mask)
     state = SplitState.of(x.detach(), token_mask)
     yield 0, state
+    yield from later_states(network, state)
+
+
+def later_states(network: Network, state: SplitState) -> Iterator[tuple[int, SplitState]]:
+    """What each layer of a float64 network makes of a state, from layer 1 on."""
     for layer, (mask, module) in enumerate(
         zip(network.spec.masks, network.blocks, strict=True), start=1
     ):
         block = cast(Block, module)
         _check_biases(block, layer)
-        seen = Visibility.of(mask, x.shape[1], token_mask, block.device)
+        seen = Visibility.of(mask, state.mantissa.shape[1], state.token_mask, block.device)
         try:
             state = apply_block(block, move_to(state, block.device), seen)
         except RankscopeError as error:
@@ -72,13 +76,17 @@ def move_to(state: SplitState, device: torch.device) -> SplitState:
         return state
 
     def to(part: ScaledTensor) -> ScaledTensor:
-        return ScaledTensor(part.mantissa.to(device), part.log.to(device))
+        lost = part.lost.to(device) if isinstance(part.lost, Tensor) else part.lost
+        return ScaledTensor(part.mantissa.to(device), part.log.to(device), lost)
 
     mask = None if state.token_mask is None else state.token_mask.to(device)
     return SplitState(to(state.common), to(state.deviation), mask)
 
 
-def _as_float64(network: Network, x: Tensor) -> tuple[Network, Tensor]:
+def prepare(
+    network: Network, x: Tensor, token_mask: Tensor | None
+) -> tuple[Network, Tensor, Tensor | None]:
+    """Network and input in float64, the input and its mask by sample."""
     if not isinstance(network, Network):
         raise KindError(
             f"network is a {type(network).__name__}, expected a rankscope Network; "
@@ -91,7 +99,7 @@ def _as_float64(network: Network, x: Tensor) -> tuple[Network, Tensor]:
     network.check(x)
     if x.is_meta or any(parameter.is_meta for parameter in network.parameters()):
         raise KindError("the network or its input is on the meta device, which holds no numbers.")
-    return network, x
+    return network, *network.prepare(x, token_mask)
 
 
 def _check_biases(block: Block, layer: int) -> None:

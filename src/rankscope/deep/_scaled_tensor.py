@@ -5,10 +5,10 @@ to ``e^(10^308)`` have a name. A logarithm of minus infinity is the number zero.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from rankscope.numerals import power_of_ten
@@ -24,22 +24,40 @@ _LEAST = torch.finfo(torch.float64).min
 
 @dataclass(frozen=True, repr=False)
 class ScaledTensor:
-    """``e^log · mantissa`` with the largest entry of each sample's mantissa at ±1, or all zero."""
+    """``e^log · mantissa`` with the largest entry of each sample's mantissa at ±1, or all zero.
+
+    ``lost`` is how much smaller than its terms a sum on the way here has been at most, as a
+    logarithm: of sixteen digits, so many may be rounding. It is an estimate to be followed up
+    (``_doubts.py``), with errors taken as independent.
+    """
 
     mantissa: Mantissa
     log: PerSample
+    lost: PerSample | float = 0.0
 
     @classmethod
-    def of(cls, values: Mantissa, log: PerSample | float = 0.0) -> "ScaledTensor":
+    def of(
+        cls,
+        values: Mantissa,
+        log: PerSample | float = 0.0,
+        *,
+        terms: PerSample | None = None,
+        lost: PerSample | float = 0.0,
+    ) -> "ScaledTensor":
         """``e^log · values``, with the size of the values moved into the logarithm.
 
         >>> import torch
         >>> from rankscope.deep import ScaledTensor
         >>> ScaledTensor.of(torch.tensor([[0.0, -20.0]])).mantissa
         tensor([[ 0., -1.]])
+
+        ``terms`` is the logarithm of the size of the terms the values are sums of.
         """
         size: Tensor = torch.linalg.vector_norm(values, math.inf, dim=tuple(range(1, values.ndim)))
-        return cls(values / expand_like(size + (size == 0), values), size.log() + log)
+        whole = size.log() + log
+        if terms is not None:
+            lost = worst(lost, cancelled(terms, whole))
+        return cls(values / expand_like(size + (size == 0), values), whole, lost)
 
     def __repr__(self) -> str:
         return f"ScaledTensor {tuple(self.mantissa.shape)}, {self.sizes()}"
@@ -52,11 +70,12 @@ class ScaledTensor:
 
     def times_exp(self, log: PerSample | float) -> "ScaledTensor":
         """The same, times ``e^log``."""
-        return ScaledTensor(self.mantissa, self.log + log)
+        return ScaledTensor(self.mantissa, self.log + log, self.lost)
 
-    def select(self, chosen: Bool[Tensor, "batch"]) -> "ScaledTensor":
-        """Some of the samples."""
-        return ScaledTensor(self.mantissa[chosen], self.log[chosen])
+    def select(self, chosen: Shaped[Tensor, "chosen"]) -> "ScaledTensor":
+        """Some of the samples, by a mask or by their numbers."""
+        lost = self.lost[chosen] if isinstance(self.lost, Tensor) else self.lost
+        return ScaledTensor(self.mantissa[chosen], self.log[chosen], lost)
 
     def at(self, unit: PerSample | float) -> Mantissa:
         """The plain numbers in units of ``e^unit``, as far as floats hold them."""
@@ -72,7 +91,43 @@ def scaled_sum(*terms: ScaledTensor) -> ScaledTensor:
     summed = terms[0].at(unit)
     for term in terms[1:]:
         summed = summed + term.at(unit)
-    return ScaledTensor.of(summed, unit)
+    out = ScaledTensor.of(summed, unit, terms=unit)
+    # A term's lost digits count as far as it counts itself.
+    each = (term.lost + (term.log - out.log).clamp(max=0.0).nan_to_num(0.0) for term in terms)
+    return replace(out, lost=worst(out.lost, *each))
+
+
+def cancelled(terms: PerSample, result: PerSample) -> PerSample:
+    """The logarithm of how much smaller than its terms a sum is; infinite if nothing is left."""
+    return torch.where(terms.isneginf(), 0.0, terms - result).clamp(min=0.0)
+
+
+def worst(*lost: PerSample | float) -> PerSample | float:
+    """The largest of some losses, sample by sample."""
+    out = lost[0]
+    for other in lost[1:]:
+        if isinstance(out, Tensor):
+            out = torch.maximum(out, torch.as_tensor(other, dtype=out.dtype, device=out.device))
+        elif isinstance(other, Tensor):
+            out = other.clamp(min=out)
+        else:
+            out = max(out, other)
+    return out
+
+
+def log_of_largest(values: Mantissa) -> PerSample:
+    """The logarithm of each sample's largest entry."""
+    size: Tensor = torch.linalg.vector_norm(values, math.inf, dim=tuple(range(1, values.ndim)))
+    return size.log()
+
+
+def log_of_longest(rows: Mantissa) -> PerSample:
+    """The logarithm of each sample's largest root of a sum of squares along the last axis.
+
+    As large as a sum of independent errors is when weighted with such a row.
+    """
+    lengths: Tensor = torch.linalg.vector_norm(rows, 2, dim=-1)
+    return lengths.flatten(1).amax(1).log()
 
 
 def bounded_exp(log: PerSample) -> PerSample:

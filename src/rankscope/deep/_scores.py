@@ -16,9 +16,10 @@ from rankscope.deep._logits import (
     attention_from_products,
     have_one_support,
     project,
+    refuse_overflow,
     shared_logits,
 )
-from rankscope.deep._scaled_tensor import bounded_exp, expand_like
+from rankscope.deep._scaled_tensor import bounded_exp, expand_like, worst
 from rankscope.deep._split_attention import SplitAttention, merge
 from rankscope.deep._split_state import SplitState
 from rankscope.errors import UnsupportedModelError
@@ -67,7 +68,8 @@ def _rotary(attention: Attention, state: SplitState, visibility: Visibility) -> 
     query, key = (part.rows() for part in project(attention, state))
     turned = attention.scores.prepare(query.mantissa, key.mantissa, visibility.positions)
     logits = (turned[0] @ turned[1].mT) * attention.scale
-    return attention_from_logits(logits, query.log + key.log, state, visibility)
+    lost = worst(query.lost, key.lost)
+    return attention_from_logits(logits, query.log + key.log, state, visibility, lost)
 
 
 def _biased(attention: Attention, state: SplitState, visibility: Visibility) -> SplitAttention:
@@ -89,6 +91,8 @@ def _gaussian(attention: Attention, state: SplitState, visibility: Visibility) -
     assert isinstance(scores, GaussianKernelScores)
     scale = attention.scale / scores.bandwidth**2
     query, key = project(attention, state)
+    largest = torch.maximum(key.common.log, query.own.log), query.common.log
+    refuse_overflow(torch.maximum(torch.maximum(*largest), key.own.log) + key.own.log)
     own = key.own.mantissa.square().sum(-1).unsqueeze(2)
     lengths = (
         shared_logits(key.common, key.own)

@@ -10,13 +10,19 @@ far below what a float can hold; then so is ``P − 1qᵀ``.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from rankscope.deep._scaled_tensor import bounded_exp, expand_like
+from rankscope.deep._scaled_tensor import (
+    bounded_exp,
+    cancelled,
+    expand_like,
+    log_of_largest,
+    worst,
+)
 from rankscope.shapes import PerSample
 
 Shared = Float[Tensor, "batch head 1 key"]
@@ -30,15 +36,29 @@ _NEGLIGIBLE = -200.0
 
 @dataclass(frozen=True)
 class SplitAttention:
-    """``P = 1qᵀ + e^log Δ``."""
+    """``P = 1qᵀ + e^log Δ``; ``lost`` as that of a ``ScaledTensor``, for Δ."""
 
     shared: Shared
     own: Pattern
     log: PerSample
+    lost: PerSample | float = 0.0
+
+    def with_terms(self, terms: PerSample, lost: PerSample | float = 0.0) -> "SplitAttention":
+        """The same, made of logits that are sums of terms of that size (as a logarithm).
+
+        Errors of logits are errors of Δ times the largest q; and where logits are large, each
+        weight has fewer digits by as many as they have before the point.
+        """
+        own = terms + log_of_largest(self.shared)
+        found = self.log + log_of_largest(self.own)
+        own = torch.where(found.isneginf(), found, own)  # queries that agree exactly lose nothing
+        fewer = cancelled(own, found)
+        return replace(self, lost=worst(lost, fewer, terms.clamp(min=0.0)))
 
     def only(self, chosen: Bool[Tensor, "batch"]) -> "SplitAttention":
         """Some of the samples."""
-        return SplitAttention(self.shared[chosen], self.own[chosen], self.log[chosen])
+        lost = self.lost[chosen] if isinstance(self.lost, Tensor) else self.lost
+        return SplitAttention(self.shared[chosen], self.own[chosen], self.log[chosen], lost)
 
 
 def split_softmax(base: Shared, own: Pattern, log: PerSample) -> SplitAttention:
@@ -64,10 +84,10 @@ def merge(parts: Sequence[tuple[Bool[Tensor, "batch"], SplitAttention]]) -> Spli
     chosen, first = parts[0]
     shared = first.shared.new_empty(len(chosen), *first.shared.shape[1:])
     own = first.own.new_empty(len(chosen), *first.own.shape[1:])
-    log = first.log.new_empty(len(chosen))
+    log, lost = (first.log.new_empty(len(chosen)) for _ in range(2))
     for some, part in parts:
-        shared[some], own[some], log[some] = part.shared, part.own, part.log
-    return SplitAttention(shared, own, log)
+        shared[some], own[some], log[some], lost[some] = part.shared, part.own, part.log, part.lost
+    return SplitAttention(shared, own, log, lost)
 
 
 def _small(base: Shared, own: Pattern, log: PerSample, largest: PerSample) -> SplitAttention:

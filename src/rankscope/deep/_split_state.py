@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from rankscope.checks import measurable
@@ -115,22 +115,23 @@ class SplitState:
         rest = rest - mean.unsqueeze(1)
         if self.token_mask is not None:
             rest = torch.where(self.token_mask.unsqueeze(-1), rest, 0.0)
-        common = scaled_sum(self.common, ScaledTensor.of(mean, self.deviation.log))
-        return SplitState(common, ScaledTensor.of(rest, self.deviation.log), self.token_mask)
+        lost = self.deviation.lost
+        common = scaled_sum(self.common, ScaledTensor.of(mean, self.deviation.log, lost=lost))
+        own = ScaledTensor.of(rest, self.deviation.log, terms=self.deviation.log, lost=lost)
+        return SplitState(common, own, self.token_mask)
 
-    def select(self, chosen: Bool[Tensor, "batch"]) -> "SplitState":
-        """Some of the samples."""
+    def select(self, chosen: Shaped[Tensor, "chosen"]) -> "SplitState":
+        """Some of the samples, by a mask or by their numbers."""
         mask = None if self.token_mask is None else self.token_mask[chosen]
         return SplitState(self.common.select(chosen), self.deviation.select(chosen), mask)
 
     def times(self, factor: float) -> "SplitState":
         """The state times a number; zero is one of them."""
-        common = ScaledTensor.of(self.common.mantissa * factor, self.common.log)
-        return SplitState(
-            common,
-            ScaledTensor.of(self.deviation.mantissa * factor, self.log_scale),
-            self.token_mask,
+        common, own = (
+            ScaledTensor.of(part.mantissa * factor, part.log, lost=part.lost)
+            for part in (self.common, self.deviation)
         )
+        return SplitState(common, own, self.token_mask)
 
 
 def _first(
@@ -158,8 +159,15 @@ def apply_linear(
 ) -> SplitState:
     """``X ↦ X Wᵀ + 1bᵀ``: the bias is common to all tokens."""
     common = apply_linear_to_common(state.common, weight, bias)
-    deviation = ScaledTensor.of(state.mantissa @ weight.T, state.log_scale)
-    return SplitState(common, deviation, state.token_mask)
+    return SplitState(common, map_rows(state.deviation, weight), state.token_mask)
+
+
+def map_rows(rows: ScaledTensor, weight: Float[Tensor, "outputs inputs"]) -> ScaledTensor:
+    """``X ↦ X Wᵀ``."""
+    # By Frobenius, over the square root of the outputs: what a typical output would be.
+    size = torch.linalg.matrix_norm(weight) / math.sqrt(len(weight))
+    terms = rows.log + size.log()
+    return ScaledTensor.of(rows.mantissa @ weight.T, rows.log, terms=terms, lost=rows.lost)
 
 
 def apply_linear_to_common(
@@ -168,7 +176,7 @@ def apply_linear_to_common(
     bias: Float[Tensor, "outputs"] | None,
 ) -> ScaledTensor:
     """A row common to all tokens after a linear map."""
-    out = ScaledTensor.of(common.mantissa @ weight.T, common.log)
+    out = map_rows(common, weight)
     if bias is None:
         return out
     return scaled_sum(out, ScaledTensor.of(bias.expand_as(out.mantissa)))

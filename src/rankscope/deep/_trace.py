@@ -1,22 +1,29 @@
 """``deep_trace``: residuals of every layer as logarithms, however small."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from rankscope.checks import measured_tokens
-from rankscope.deep._run import deep_states
+from rankscope.deep._doubts import (
+    Measurement,
+    first_doubtful_layers,
+    has_vanished,
+    may_be_lost,
+)
+from rankscope.deep._run import later_states, prepare
 from rankscope.deep._split_state import SplitState
+from rankscope.display import list_words
 from rankscope.metrics import Center, Norm
 from rankscope.network import Network
 from rankscope.shapes import PerSample
-from rankscope.tracing import Provenance, Trace
+from rankscope.tracing import Columns, Provenance, Trace
 
 _LOG_10 = math.log(10)
-_FOURTEEN_DIGITS = 14 * _LOG_10
 
 
 def deep_trace(
@@ -44,55 +51,77 @@ def deep_trace(
     ``log10_contraction``, of ``r'/r``, level where collapse is exponential; and
     ``log10_cubic_constant``, of ``r'/r³``, level where it is doubly exponential. Tokens that are
     all equal have ``log10_residual`` minus infinity.
-    ``measured`` says which tokens count, as in ``trace``. Logarithms are good to ten digits or so
-    but for two cases: differences inside a group of tokens that agree to 16 digits while others do
-    not (saturated attention; the provenance then notes a doubt), and values of rank one before a
-    norm, where deviations along the common row cancel.
+    ``measured`` says which tokens count, as in ``trace``.
+
+    Logarithms are good to ten digits or so, relative where they are large, as long as tokens differ
+    by what is left of them beside one common row. Differences *inside* a group of tokens that agree
+    to sixteen digits while others do not are lost (saturated attention, deviations that a norm or a
+    projection takes away). Every sum measures how many digits it loses, and samples in which that
+    is more than usual are run again with every result rounded at random: where that moves a
+    logarithm by more than 1e-7, the residual is in doubt from that layer on. Then the table has a
+    column ``doubt``, and the provenance notes the layers and samples.
     """
-    rows: list[tuple[int, str, PerSample]] = []
+    network, x, token_mask = prepare(network, x, token_mask)
+    if measured is not None:
+        measured = measured_tokens(measured, token_mask, tuple(x.shape[:-1]))
+    measurement = Measurement(norm, center, measured)
     notes = {"arithmetic": "scaled, float64", "norm": norm, "center": center}
-    before: PerSample | None = None
-    last: SplitState | None = None
-    for layer, state in deep_states(network, x, token_mask):
-        if measured is not None and layer == 0:
-            shape = tuple(state.mantissa.shape[:-1])
-            measured = measured_tokens(measured, state.token_mask, shape)
-        seen = state if measured is None else replace(state, token_mask=measured.to(state.device))
-        log = seen.log_residual(norm=norm, center=center) / _LOG_10
-        whole = seen.log_norm(norm=norm) / _LOG_10
-        rows.append((layer, "log10_residual", log))
-        rows.append((layer, "log10_relative_residual", _relative(log, whole)))
-        if before is not None:
-            rows += [
-                (layer, name, values) for name, values in _made_of(before.to(log), log).items()
-            ]
-            if on_layer is not None:
-                on_layer()
+    start = SplitState.of(x.detach(), token_mask)
+    found = [measurement.logarithms(start).cpu()]
+    suspects = torch.zeros(len(x), dtype=torch.bool)
+    vanished = torch.full((len(x),), math.inf, dtype=torch.float64)
+    for layer, state in later_states(network, start):
+        found.append(measurement.logarithms(state).cpu())
+        suspects |= may_be_lost(state, found[-1])
+        vanished = torch.where(has_vanished(state), vanished.clamp(max=layer), vanished)
+        if on_layer is not None:
+            on_layer()
         if "beyond" not in notes and _beyond(state):
             notes["beyond"] = f"from layer {layer} on the logarithm itself is below −1.8e308"
-        elif "doubt" not in notes and _doubtful(last, state):
-            notes["doubt"] = (
-                f"at layer {layer} a residual that was not small fell by more than 14 orders of "
-                "magnitude at once: what is left may be differences between tokens that agreed to "
-                "16 digits, and those are not resolved"
-            )
-        before, last = log, state
-    return Trace(_columns(rows), replace(Provenance.of(network), notes=notes))
+    clean = torch.stack(found)
+    first = first_doubtful_layers(network, start, measurement, clean, suspects)
+    columns = _columns(clean / _LOG_10, torch.minimum(first, vanished))
+    if "doubt" in columns:
+        notes["doubt"] = describe_doubts(columns)
+    return Trace(columns, replace(Provenance.of(network), notes=notes))
+
+
+def describe_doubts(columns: Columns) -> str:
+    """Which samples of a trace are in doubt from which layer on, in a clause; empty if none is."""
+    found = zip(columns["sample"], columns["layer"], columns.get("doubt", ()), strict=False)
+    first: dict[int, int] = {}
+    for sample, layer, doubt in found:
+        if doubt:
+            first[sample] = min(layer, first.get(sample, layer))
+    if not first:
+        return ""
+    count = len(set(columns["sample"]))
+    whose = f"{len(first)} of {count} samples ({list_words([str(n) for n in sorted(first)])})"
+    if len(first) == count:
+        whose = "all samples" if count > 1 else "the sample"
+    start, end = min(first.values()), max(first.values())
+    where = f"layer {start}" if start == end else f"layers {start} to {end}"
+    return (
+        f"from {where} on the residuals of {whose} are in doubt: what tells the tokens apart there "
+        "is less than the rounding of float64, and another rounding gives other figures"
+    )
+
+
+def _metrics(
+    clean: Float[Tensor, "layer 2 batch"],
+) -> Iterator[tuple[int, str, PerSample]]:
+    """Layer by layer, what is told of the two logarithms to base ten."""
+    for layer, (log, whole) in enumerate(clean):
+        yield layer, "log10_residual", log
+        yield layer, "log10_relative_residual", _relative(log, whole)
+        if layer:
+            for name, values in _made_of(clean[layer - 1, 0], log).items():
+                yield layer, name, values
 
 
 def _relative(log: PerSample, whole: PerSample) -> PerSample:
     """A residual as a part of the whole; as everywhere, zero divided by zero is zero."""
     return torch.where(log.isneginf(), log, log - whole)
-
-
-def _doubtful(before: SplitState | None, after: SplitState) -> bool:
-    """Whether a residual vanished faster than any law here takes it while it was not small."""
-    if before is None:
-        return False
-    small = (before.log_scale - before.common.log.clamp(min=-1e300)).clamp(max=0.0)
-    fall = before.log_scale - after.log_scale.to(before.log_scale.device)
-    sudden = fall > _FOURTEEN_DIGITS - 3 * small
-    return bool((sudden & ~before.log_scale.isneginf()).any())
 
 
 def _made_of(before: PerSample, after: PerSample) -> dict[str, PerSample]:
@@ -117,11 +146,14 @@ def _beyond(state: SplitState) -> bool:
     return bool(gone.any())
 
 
-def _columns(rows: list[tuple[int, str, PerSample]]) -> dict[str, list[object]]:
-    columns: dict[str, list[object]] = {"layer": [], "sample": [], "metric": [], "value": []}
-    for layer, metric, values in rows:
+def _columns(clean: Float[Tensor, "layer 2 batch"], first: PerSample) -> Columns:
+    """The long table; where anything is in doubt, with a column that says for each number if so."""
+    columns: Columns = {"layer": [], "sample": [], "metric": [], "value": []}
+    doubts: list[object] = []
+    for layer, metric, values in _metrics(clean):
         columns["layer"] += [layer] * len(values)
         columns["sample"] += list(range(len(values)))
         columns["metric"] += [metric] * len(values)
         columns["value"] += values.tolist()
-    return columns
+        doubts += (first <= layer).tolist()
+    return {**columns, "doubt": doubts} if any(doubts) else columns

@@ -11,7 +11,7 @@ from torch import Tensor
 from rankscope.arguments import check_fields, checked
 from rankscope.batches import Batch, batches
 from rankscope.checks import real
-from rankscope.deep import deep_trace
+from rankscope.deep import deep_trace, describe_doubts
 from rankscope.errors import InputError, ShapeError
 from rankscope.experiments.config import plain
 from rankscope.experiments.progress import OnStep, silent, tracked
@@ -72,7 +72,9 @@ class Subject:
     ) -> Trace:
         """``rankscope.deep_trace`` of every sample, on the tokens that count."""
         exact = self.to(torch.float64)
-        return exact._in_batches(partial(deep_trace, norm=norm, center=center), on_step)
+        found = exact._in_batches(partial(deep_trace, norm=norm, center=center), on_step)
+        doubt = describe_doubts(found.columns)  # with the samples as they are numbered now
+        return found.noted({"doubt": doubt}) if doubt else found
 
     def _in_batches(self, measure: Callable[..., Trace], on_step: OnStep) -> Trace:
         return Trace.joined(

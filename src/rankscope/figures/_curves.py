@@ -14,6 +14,7 @@ from rankscope.figures._look import Look
 from rankscope.figures._panel import Panel, Row
 
 _MOST_POINTS: Final = 30  # on a curve: more would hide it
+DOTTED: Final = "dotted where in doubt"
 
 
 def draw_panel(panel: Panel, rows: Sequence[Row], *, number: int, heading: str) -> alt.LayerChart:
@@ -29,7 +30,8 @@ def draw_panel(panel: Panel, rows: Sequence[Row], *, number: int, heading: str) 
         for row in sorted(rows, key=lambda row: row[place])
         if row[place] in kept
     ]
-    marks = _marks(panel)
+    doubtful = _mark_doubts(data)
+    marks = _marks(panel, doubtful=doubtful)
     # A legend listens to a selection only if the first of its layers holds it.
     marks[0] = marks[0].properties(name=view_name(number))
     return alt.LayerChart(
@@ -41,10 +43,31 @@ def draw_panel(panel: Panel, rows: Sequence[Row], *, number: int, heading: str) 
             *marks,
             *mark_equal_tokens(panel, _find_ends(panel, data)),
         ],
-        title=alt.Title(heading, subtitle=panel.entry.meaning or " "),
+        title=alt.Title(heading, subtitle=_subtitle(panel.entry.meaning, doubtful=doubtful)),
         width=panel.size[0],
         height=panel.size[1],
     )
+
+
+def _subtitle(meaning: str, *, doubtful: bool) -> str:
+    """What the metric says, and what dots say if there are any."""
+    said = [meaning] if meaning else []
+    return "; ".join([*said, DOTTED] if doubtful else said) or " "
+
+
+def _mark_doubts(data: Sequence[dict[str, Any]]) -> bool:
+    """Say of each row whether a dotted line passes it, and whether there is any such row.
+
+    A line is dotted from its last point that is sure.
+    """
+    before: dict[Any, dict[str, Any]] = {}
+    for row in data:
+        row["dotted"] = bool(row.get("doubt"))
+        last = before.get(row.get("variant"))
+        if row["dotted"] and last is not None:
+            last["dotted"] = True
+        before[row.get("variant")] = row
+    return any(row["dotted"] for row in data)
 
 
 def line_marks(
@@ -65,8 +88,8 @@ def line_marks(
     return [line, point.transform_filter("datum.marked"), target.encode(tooltip=tooltip)]
 
 
-def _marks(panel: Panel) -> list[alt.Chart]:
-    """Bands or bars, and on them the curves."""
+def _marks(panel: Panel, *, doubtful: bool) -> list[alt.Chart]:
+    """Bands or bars, and on them the curves, dotted where they are in doubt."""
     look, y = panel.look, panel.y
     base = alt.Chart().encode(
         x=panel.x.encode(), color=look.colour(), y=y.encode(f"drawn_{panel.statistic}:Q")
@@ -82,6 +105,10 @@ def _marks(panel: Panel) -> list[alt.Chart]:
     )
     line, point, target = line_marks(base, look, panel.tooltip(), size=size, clip=y.cut)
     marks = [spread, line, point]
+    if doubtful:
+        dots = base.mark_line(clip=y.cut, strokeDash=theme.DOTS, strokeCap="round")
+        dots = dots.encode(opacity=look.opacity(1.0)).transform_filter("datum.dotted")
+        marks = [spread, line.transform_filter("!datum.doubt"), dots, point]
     if y.floor is not None:
         hollow = base.mark_point(filled=False, fill=theme.INK["paper"], strokeWidth=1.5, size=size)
         hollow = hollow.encode(shape=look.shape(), opacity=look.opacity(1.0))

@@ -27,8 +27,8 @@ PALETTE: Final = (
     *FOLLOWING_COLOURS,
 )
 # Four kinds of line in turn: of two curves that coincide both are seen.
-DASHES: Final = ([1, 0], [6, 3], [2, 4], [8, 3, 2, 3])
-
+DASHES: Final = ([1, 0], [6, 3], [3, 2], [8, 3, 2, 3])
+DOTS: Final = (0, 5)  # of round caps, for what is in doubt
 # Shape says the variant a second time, for readers and printers without colour.
 SHAPES: Final = (
     "circle",

@@ -11,6 +11,7 @@ from rankscope.tracing._measures import Metrics as Metrics
 from rankscope.tracing._modes import evaluating
 from rankscope.tracing._provenance import Provenance
 from rankscope.tracing._provenance import digest as digest
+from rankscope.tracing._recorder import Columns as Columns
 from rankscope.tracing._run import trace, trace_in_batches
 from rankscope.tracing._trace import Trace
 

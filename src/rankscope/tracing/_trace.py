@@ -113,12 +113,17 @@ class Trace:
         """
         if not traces:
             raise InputError("there is no trace to join; give at least one.")
-        columns: Columns = {name: [] for name in traces[0].columns}
+        every = [one.columns for one in traces]
+        if any("doubt" in each for each in every):  # what says nothing of doubts has none
+            every = [
+                {**each, "doubt": each.get("doubt", [False] * len(each["value"]))} for each in every
+            ]
+        columns: Columns = {name: [] for name in every[0]}
         first = 0
-        for one in traces:
-            if one.columns.keys() != columns.keys():
+        for each in every:
+            if each.keys() != columns.keys():
                 raise InputError("traces with and without attention metrics cannot be joined.")
-            for name, values in one.columns.items():
+            for name, values in each.items():
                 columns[name] += [first + s for s in values] if name == "sample" else values
             first = max(columns["sample"]) + 1
         return cls(columns, Provenance.joined([one.provenance for one in traces]))

@@ -8,8 +8,9 @@ import torch
 from rankscope.experiments import Subject
 from rankscope.experiments.laws import medians
 from rankscope.experiments.questions.deep import Config, run
+from rankscope.figures import draw
 from rankscope.metrics import residual
-from rankscope.network import Network, Sparsemax, Spec
+from rankscope.network import Network, Spec
 
 from ..shown import can_be_shown, steps_of
 
@@ -58,28 +59,23 @@ def test_norm_and_center_are_honoured_and_noted(norm, center, tokens) -> None:
 
 
 def test_a_doubt_in_any_batch_is_told() -> None:
-    """Two tokens saturate on a third: what was between them is not kept."""
-    spec = Spec(
-        2,
-        1,
-        1,
-        mlp_ratio=0.0,
-        norm="none",
-        skip=False,
-        bias=False,
-        scores=Sparsemax(),
-        score_scale=1e6,
-        init=1.0,
-    )
-    network = Network.random(spec, dtype=torch.float64)
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.fill_(1.0)
-    calm = torch.tensor([[[1e-9], [2e-9], [3e-9]]], dtype=torch.float64)
-    stark = torch.tensor([[[3.0], [2.0], [1.0]]], dtype=torch.float64)
+    """Tokens saturate on one of them: what is between them is not kept."""
+    spec = Spec.pure_attention(4, 1, 4, init=2.0, mask="causal")
+    network = Network.random(spec, seed=5, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(5)
+    stark = torch.randn(1, 3, 4, generator=generator, dtype=torch.float64)
+    calm = 1e-3 * stark
     found, _ = steps_of(run, Config(Subject(network, torch.cat((calm, stark)), batch_size=1)))
     notes = [sentence for sentence in found.sentences if sentence.startswith("Note on ")]
     assert len(notes) == len(found.provenance["notes"]) == 1
+    assert "1 of 2 samples (1)" in notes[0]
+    assert "in doubt from layer" in found.sentences[0]
+    doubted = found.table.filter("doubt")
+    assert set(doubted["variant"]) == {"scaled"}
+    assert set(doubted["sample"]) == {1}
+    chart = draw(found.drawings[0], found).to_json()
+    assert "dotted where in doubt" in chart
+    assert not any("truly" in sentence for sentence in found.sentences)
 
 
 def test_samples_that_follow_other_laws_are_not_averaged_away(tokens) -> None:

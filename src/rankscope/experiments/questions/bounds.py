@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rankscope import tables
 from rankscope.experiments import estimates, kit
+from rankscope.experiments.depths import doubts, with_doubts
 from rankscope.results import Role
 from rankscope.theory import Bounds, LayerBounds, bounds
 
@@ -55,7 +56,9 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         ]
     )
     residuals = _as_residuals(found.table)
-    table, drawn, told = _alike(tables.stack([residuals, _slack(residuals)]))
+    traced = subject.deep_trace()  # to know where scaled arithmetic is in doubt
+    whole = with_doubts(tables.stack([residuals, _slack(residuals)]), traced)
+    table, drawn, told = _alike(whole)
     return ENTRY.result(
         config,
         title=subject.name,
@@ -63,6 +66,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         sentences=(*found.sentences, *told),
         table=table,
         about={"residuals": "composite norm, best center"},
+        notes=doubts({subject.name: traced}),
         drawings=tuple(
             replace(each, only={**each.only, **drawn}) for each in _drawings(table, drawn)
         ),

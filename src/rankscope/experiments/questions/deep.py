@@ -116,27 +116,40 @@ def _log10_largest(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:
 def _sentences(summary: pl.DataFrame, apart: str) -> tuple[str, ...]:
     """What the medians over the samples show, or how the samples differ (``apart``)."""
     true = medians(summary, RELATIVE, variant=SCALED)
+    sure = _sure_layers(summary, len(true))
     partings = [
         _parting(
             name,
-            true,
+            true[:sure],
             medians(summary, RELATIVE, variant=name),
             medians(summary, _LARGEST, variant=name),
         )
         for name in FORMATS
     ]
+    doubt = "" if sure == len(true) else f", in doubt from layer {sure} on"
     return (
         f"After {len(true) - 1} layers the relative residual is {power_of_ten(true[-1])} "
-        f"(median over the samples); {apart or law(true)}.",
+        f"(median over the samples{doubt}); {apart or law(true)}.",
         *partings,
     )
+
+
+def _sure_layers(summary: pl.DataFrame, layers: int) -> int:
+    """How many layers, the input included, come before the first that is in doubt."""
+    if "doubt" not in summary.columns:
+        return layers
+    doubted = summary.filter("doubt", variant=SCALED)
+    return layers if doubted.is_empty() else int(doubted["layer"].to_numpy().min())
 
 
 def _parting(
     name: str, true: Sequence[float], plain: Sequence[float], sizes: Sequence[float]
 ) -> str:
-    """Where plain numbers stop following, and whether digits or the range ran out."""
-    for layer, (a, b, size) in enumerate(zip(true, plain, sizes, strict=True)):
+    """Where plain numbers stop following, and whether digits or the range ran out.
+
+    ``true`` ends where it is in doubt itself.
+    """
+    for layer, (a, b, size) in enumerate(zip(true, plain, sizes, strict=False)):
         if a == b or abs(a - b) <= _PARTED:
             continue
         limits = torch.finfo(FORMATS[name])
@@ -151,4 +164,6 @@ def _parting(
             f"In {name} it is {power_of_ten(b)} at layer {layer}, where it truly is "
             f"{power_of_ten(a)}: from there on {name} shows its own rounding."
         )
+    if len(true) < len(plain):
+        return f"{name} follows it within a factor of ten to layer {len(true) - 1}, as far as sure."
     return f"{name} follows it to the last layer within a factor of ten."

@@ -1,0 +1,52 @@
+"""The campaign against mpmath, in short; ``make campaign`` runs all of it."""
+
+import math
+
+import pytest
+
+from rankscope.deep import _doubts
+
+from . import campaign
+
+HARD = [number for number in range(44) if number % 11 != 6]  # forty layers take their time
+
+
+@pytest.fixture(scope="module")
+def judged():
+    return [campaign.judge(2, number) for number in HARD]
+
+
+def test_nothing_is_silently_wrong(judged):
+    each = [one.verdict for one in judged]
+    assert [one for one in judged if one.verdict == "silent"] == []
+    assert each.count("false alarm") <= 1
+    assert {"flagged", "right"} <= set(each)
+
+
+def test_the_campaign_sees_what_is_not_doubted(judged, monkeypatch):
+    wrong = [one.number for one in judged if one.verdict == "flagged"]
+    monkeypatch.setattr(_doubts, "MOVED", math.inf)
+    assert {campaign.judge(2, number).verdict for number in wrong} == {"silent"}
+
+
+def test_errors_are_relative_where_logarithms_are_large():
+    assert campaign.off_by(-1000.0, -1000.001, -math.inf) == pytest.approx(1e-6, rel=1e-3)
+    assert campaign.off_by(-0.1, -0.2, -math.inf) == pytest.approx(0.1)
+    assert campaign.off_by(-math.inf, -3.0, -math.inf) == math.inf
+    assert campaign.off_by(-50.0, math.nan, -900.0) == math.inf
+    assert campaign.off_by(-950.0, math.nan, -900.0) == 0.0
+    assert math.isnan(campaign.off_by(-math.inf, math.nan, -900.0))
+
+
+def test_counts_and_bars_are_told(capsys):
+    some = [
+        campaign.Judged(0, "saturated"),
+        campaign.Judged(1, "saturated", flagged=1.0, doubted=True),
+        campaign.Judged(2, "sparsemax", doubted=True, unknown=True),
+        campaign.Judged(3, "sparsemax", refused="too large"),
+    ]
+    assert campaign.report(some, 4)
+    assert "3 compared; 0 silent errors; 0.00% false alarms" in capsys.readouterr().out
+    assert not campaign.report([*some, campaign.Judged(4, "sparsemax", doubted=True)], 5)
+    assert not campaign.report([*some, campaign.Judged(4, "sparsemax", silent=1e-5)], 5)
+    assert "number 4, sparsemax, off by 1e-05" in capsys.readouterr().out
