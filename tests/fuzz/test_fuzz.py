@@ -22,12 +22,11 @@ EXEMPT = {
 }
 PARTS = {f"network.{name}" for name in ("Attention", "Block", "MLP", "Scores", "Sphere")}
 """Parts of a network, which checks its input once for all: of these, constructors alone."""
-LATER = ("rankscope.deep",)
 MODULES = ("metric_catalogue", "records", "results", "tables")
 
 
 def _public():
-    rooms = {room: names.split() for room, names in NAMES.items() if room not in LATER}
+    rooms = {room: names.split() for room, names in NAMES.items()}
     del rooms["rankscope"], rooms["rankscope.errors"]
     for module in MODULES:
         found = vars(importlib.import_module(f"rankscope.{module}")).items()

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from rankscope.deep import deep_trace
 from rankscope.errors import InputError
 from rankscope.network import Network, Spec
 from rankscope.streams import stream
@@ -15,6 +16,7 @@ from rankscope.tracing import Provenance, Trace, trace, trace_in_batches
 
 X = torch.randn(2, 4, 8, generator=stream(0, "test"))
 PURE = Spec(2, 2, 8, mlp_ratio=0.0, norm="none")
+DEEP = ("deep",)
 
 
 def changed(net, amount):
@@ -72,6 +74,9 @@ class Run:
             "token_mask": MASKS[self.token_mask],
             "measured": MASKS[self.measured],
         }
+        if self.metrics == DEEP:
+            del options["metrics"]
+            return deep_trace(net, x, **options)
         if self.batch_size is None:
             return trace(net, x, **options)
         return trace_in_batches(net, x, batch_size=self.batch_size, **options)
@@ -84,7 +89,7 @@ RUNS = st.builds(
     inputs=st.sampled_from([1.0, 1.0 + 2**-20]),
     token_mask=st.sampled_from(list(MASKS)),
     measured=st.sampled_from(list(MASKS)),
-    metrics=st.sampled_from([("residual",), ("dispersion",), ("residual", "dispersion")]),
+    metrics=st.sampled_from([("residual",), ("dispersion",), ("residual", "dispersion"), DEEP]),
     batch_size=st.sampled_from([None, 1]),
 )
 

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.deep._scaled_tensor import ScaledTensor, log_of_longest, scaled_sum, worst
 from rankscope.deep._scores import split_attention
 from rankscope.deep._split_attention import SplitAttention
@@ -26,6 +27,7 @@ from rankscope.network import Attention, Visibility
 Values = Float[Tensor, "batch head token width"]
 
 
+@checked
 def attend(attention: Attention, state: SplitState, visibility: Visibility) -> SplitState:
     """One layer of attention applied to a state."""
     value, output = attention.value, attention.output

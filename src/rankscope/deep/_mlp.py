@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.deep._scaled_tensor import ScaledTensor, bounded_exp, expand_like, scaled_sum, worst
 from rankscope.deep._split_state import SplitState, apply_linear
 from rankscope.network import MLP, IdentityMLP, PiecewiseLinear, SelfGated, scaled_form
@@ -26,6 +27,7 @@ _TAIL = 40.0
 """Beyond it an activation is zero or the identity in all the digits there are."""
 
 
+@checked
 def apply_mlp(mlp: MLP | IdentityMLP, state: SplitState) -> SplitState:
     """A row-wise MLP applied to a state."""
     if isinstance(mlp, IdentityMLP):
@@ -39,6 +41,7 @@ def apply_mlp(mlp: MLP | IdentityMLP, state: SplitState) -> SplitState:
     return apply_linear(hidden, mlp.down.weight, mlp.down.bias).recenter()
 
 
+@checked
 def apply_activation(name: str, state: SplitState) -> SplitState:
     """An activation applied to every entry of a state."""
     beyond = state.unit() - state.unit().clamp(-_RANGE, _RANGE)

@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from rankscope.arguments import checked
 from rankscope.deep._scaled_tensor import (
     ScaledTensor,
     bounded_exp,
@@ -37,6 +38,7 @@ _FARTHEST_EPS = 500.0
 _ROUNDING = 1e-14
 
 
+@checked
 def apply_norm(norm: nn.Module, state: SplitState) -> SplitState:
     """A norm applied to a state."""
     rule = norm_rule(norm, state.mantissa.dtype)

@@ -7,6 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.deep._attention import attend
 from rankscope.deep._mlp import apply_mlp
 from rankscope.deep._norms import apply_norm
@@ -16,6 +17,7 @@ from rankscope.errors import InputError, KindError, RankscopeError
 from rankscope.network import Attention, Block, Branch, Network, Step, Visibility
 
 
+@checked
 def deep_states(
     network: Network, x: Tensor, token_mask: Tensor | None = None
 ) -> Iterator[tuple[int, SplitState]]:

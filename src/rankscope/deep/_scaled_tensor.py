@@ -11,6 +11,9 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from rankscope.arguments import checked
+from rankscope.checks import real
+from rankscope.errors import ShapeError
 from rankscope.numerals import power_of_ten
 from rankscope.shapes import PerSample
 
@@ -22,6 +25,7 @@ _NEGLIGIBLE = -340.0
 _LEAST = torch.finfo(torch.float64).min
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class ScaledTensor:
     """``e^log · mantissa`` with the largest entry of each sample's mantissa at ±1, or all zero.
@@ -53,6 +57,8 @@ class ScaledTensor:
 
         ``terms`` is the logarithm of the size of the terms the values are sums of.
         """
+        values = real(values, name="values", axes="(batch, ...)", least=1)
+        _per_sample("log", log, values)
         size: Tensor = torch.linalg.vector_norm(values, math.inf, dim=tuple(range(1, values.ndim)))
         whole = size.log() + log
         if terms is not None:
@@ -79,7 +85,17 @@ class ScaledTensor:
 
     def at(self, unit: PerSample | float) -> Mantissa:
         """The plain numbers in units of ``e^unit``, as far as floats hold them."""
+        _per_sample("unit", unit, self.mantissa)
         return self.mantissa * expand_like(bounded_exp(self.log - unit), self.mantissa)
+
+
+def _per_sample(name: str, value: PerSample | float, values: Mantissa) -> None:
+    """Raise unless there is one number, or one for each sample."""
+    if isinstance(value, Tensor) and value.ndim and value.shape != values.shape[:1]:
+        raise ShapeError(
+            f"{name} has shape {tuple(value.shape)}, expected one number for each of "
+            f"{len(values)} samples."
+        )
 
 
 def scaled_sum(*terms: ScaledTensor) -> ScaledTensor:

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.checks import measurable
 from rankscope.deep._scaled_tensor import ScaledTensor, expand_like, scaled_sum
 from rankscope.errors import ShapeError
@@ -19,6 +20,7 @@ from rankscope.metrics import Center, Norm, matrix_norm, mean_center, residual
 from rankscope.shapes import PerSample
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class SplitState:
     """The tokens of a batch: ``common`` to all of them, plus a ``deviation`` each.
@@ -143,6 +145,7 @@ def _first(
     return x[torch.arange(len(x), device=x.device), token_mask.to(torch.uint8).argmax(-1)]
 
 
+@checked
 def add_states(*states: SplitState) -> SplitState:
     """The sum of states of one batch, each with its own s."""
     return SplitState(
@@ -152,12 +155,20 @@ def add_states(*states: SplitState) -> SplitState:
     ).recenter()
 
 
+@checked
 def apply_linear(
     state: SplitState,
     weight: Float[Tensor, "outputs inputs"],
     bias: Float[Tensor, "outputs"] | None = None,
 ) -> SplitState:
     """``X ↦ X Wᵀ + 1bᵀ``: the bias is common to all tokens."""
+    features = state.mantissa.shape[-1]
+    fits = weight.ndim == 2 and weight.shape[1] == features and weight.dtype == torch.float64
+    if not fits or not (bias is None or bias.shape == weight.shape[:1]):
+        raise ShapeError(
+            f"weight is {weight.dtype} of shape {tuple(weight.shape)}, expected float64 (outputs, "
+            f"{features}), and a bias one number for each output."
+        )
     common = apply_linear_to_common(state.common, weight, bias)
     return SplitState(common, map_rows(state.deviation, weight), state.token_mask)
 

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.checks import measured_tokens
 from rankscope.deep._doubts import (
     Measurement,
@@ -18,6 +19,7 @@ from rankscope.deep._doubts import (
 from rankscope.deep._run import later_states, prepare
 from rankscope.deep._split_state import SplitState
 from rankscope.display import list_words
+from rankscope.errors import InputError
 from rankscope.metrics import Center, Norm
 from rankscope.network import Network
 from rankscope.shapes import PerSample
@@ -26,6 +28,7 @@ from rankscope.tracing import Columns, Provenance, Trace
 _LOG_10 = math.log(10)
 
 
+@checked
 def deep_trace(
     network: Network,
     x: Tensor,
@@ -61,6 +64,7 @@ def deep_trace(
     logarithm by more than 1e-7, the residual is in doubt from that layer on. Then the table has a
     column ``doubt``, and the provenance notes the layers and samples.
     """
+    given = network
     network, x, token_mask = prepare(network, x, token_mask)
     if measured is not None:
         measured = measured_tokens(measured, token_mask, tuple(x.shape[:-1]))
@@ -83,11 +87,15 @@ def deep_trace(
     columns = _columns(clean / _LOG_10, torch.minimum(first, vanished))
     if "doubt" in columns:
         notes["doubt"] = describe_doubts(columns)
-    return Trace(columns, replace(Provenance.of(network), notes=notes))
+    origin = Provenance.of(given, {"x": x}, token_mask=token_mask, measured=measured)
+    return Trace(columns, replace(origin, notes=notes))
 
 
+@checked
 def describe_doubts(columns: Columns) -> str:
     """Which samples of a trace are in doubt from which layer on, in a clause; empty if none is."""
+    if not {"sample", "layer"} <= set(columns):
+        raise InputError("columns of a trace are sample and layer, and doubt where there is any.")
     found = zip(columns["sample"], columns["layer"], columns.get("doubt", ()), strict=False)
     first: dict[int, int] = {}
     for sample, layer, doubt in found:
