@@ -29,6 +29,20 @@ def test_the_campaign_sees_what_is_not_doubted(judged, monkeypatch):
     assert {campaign.judge(2, number).verdict for number in wrong} == {"silent"}
 
 
+@pytest.mark.parametrize(
+    ("seed", "number", "verdict"),
+    [
+        (0, 592, "flagged"),  # tokens that became equal by underflow
+        (0, 1937, "flagged"),
+        (0, 608, "flagged"),  # linear kernels whose sums showed nothing
+        (0, 1983, "flagged"),
+        (3, 40, "right"),  # logits beyond all floats in sparsemax
+    ],
+)
+def test_networks_that_once_were_silently_wrong(seed, number, verdict):
+    assert campaign.judge(seed, number).verdict == verdict
+
+
 def test_errors_are_relative_where_logarithms_are_large():
     assert campaign.off_by(-1000.0, -1000.001, -math.inf) == pytest.approx(1e-6, rel=1e-3)
     assert campaign.off_by(-0.1, -0.2, -math.inf) == pytest.approx(0.1)

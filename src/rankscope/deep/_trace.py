@@ -61,8 +61,9 @@ def deep_trace(
     to sixteen digits while others do not are lost (saturated attention, deviations that a norm or a
     projection takes away). Every sum measures how many digits it loses, and samples in which that
     is more than usual are run again with every result rounded at random: where that moves a
-    logarithm by more than 1e-7, the residual is in doubt from that layer on. Then the table has a
-    column ``doubt``, and the provenance notes the layers and samples.
+    logarithm by more than 1e-7, the residual is in doubt from that layer on, and so it is where
+    tokens have become equal by underflow. Then the table has a column ``doubt``, and the provenance
+    notes the layers and samples.
     """
     given = network
     network, x, token_mask = prepare(network, x, token_mask)
