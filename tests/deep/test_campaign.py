@@ -34,6 +34,8 @@ def test_the_campaign_sees_what_is_not_doubted(judged, monkeypatch):
     [
         (0, 592, "flagged"),  # tokens that became equal by underflow
         (0, 1937, "flagged"),
+        (1, 2993, "flagged"),
+        (1, 2856, "flagged"),  # a branch that became zero beside a skip
         (0, 608, "flagged"),  # linear kernels whose sums showed nothing
         (0, 1983, "flagged"),
         (3, 40, "right"),  # logits beyond all floats in sparsemax

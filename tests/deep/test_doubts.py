@@ -8,6 +8,7 @@ import torch
 from rankscope.deep import ScaledTensor, _doubts, deep_trace, describe_doubts
 from rankscope.deep._scaled_tensor import scaled_sum
 from rankscope.network import Network, Sparsemax, Spec
+from rankscope.streams import stream
 from rankscope.tracing import Trace
 
 from .comparing import by_layer
@@ -99,8 +100,8 @@ def test_one_sample_of_a_deep_network_shows_whether_errors_grow(tokens, monkeypa
     net, x = Network.random(spec, seed=1, dtype=torch.float64), tokens(2, 4, 4)
     seen = []
 
-    def again(_network, start, _measurement, clean):
-        seen.append(len(start.mantissa))
+    def again(_network, x, _mask, _measurement, clean):
+        seen.append(len(x))
         return torch.zeros(len(clean), clean.shape[-1])
 
     monkeypatch.setattr(_doubts, "SUSPICIOUS", math.inf)
@@ -131,3 +132,12 @@ def test_a_sum_measures_how_much_smaller_than_its_terms_it_is():
     lost = scaled_sum(one, other).lost
     assert lost[0].item() == pytest.approx(math.log(2e9), rel=1e-6)
     assert lost[1].item() == 0
+
+
+def test_small_features_beside_a_large_common_value_are_doubted():
+    """The tokens' mean is rounded before a norm takes away what all features have in common."""
+    spec = Spec(2, 1, 4, init=0.5, norm_place="pre", mlp_ratio=0.0, skip=0.0)
+    network = Network.random(spec, seed=0, dtype=torch.float64)
+    x = torch.randn(1, 3, 4, generator=stream(0, "test"), dtype=torch.float64)
+    assert "doubt" in deep_trace(network, x + 1e12).provenance.notes
+    assert "doubt" not in deep_trace(network, x + 1e2).provenance.notes

@@ -19,8 +19,8 @@ from rankscope.deep._scaled_tensor import cancelled, worst
 from rankscope.deep._split_state import SplitState
 from rankscope.errors import RankscopeError
 from rankscope.metrics import Center, Norm
-from rankscope.network import Network
-from rankscope.shapes import PerSample
+from rankscope.network import Network, Sparsemax
+from rankscope.shapes import Hidden, PerSample
 from rankscope.streams import stream
 
 Logarithms = Float[Tensor, "2 batch"]
@@ -67,10 +67,16 @@ def may_be_lost(state: SplitState, found: Logarithms) -> Bool[Tensor, "batch"]:
     )
 
 
-def has_vanished(state: SplitState) -> Bool[Tensor, "batch"]:
-    """Whether tokens are equal though the terms of some sum were not: they have underflowed."""
-    lost = torch.as_tensor(state.deviation.lost).cpu()
-    return (state.log_scale.isneginf().cpu() & (lost == math.inf)) & ~_is_beyond(state).cpu()
+def has_vanished(state: SplitState, before: Logarithms, network: Network) -> Bool[Tensor, "batch"]:
+    """Whether tokens have become equal by underflow: before this layer they were not.
+
+    A softmax gives every key some weight, so that queries that differ leave tokens that do, if only
+    by e^−1000. Sparsemax gives all its weight to one key and means it.
+    """
+    equal = state.log_scale.isneginf().cpu() & ~_is_beyond(state).cpu()
+    if isinstance(network.spec.scores, Sparsemax):
+        return equal & (torch.as_tensor(state.deviation.lost).cpu() == math.inf)
+    return equal & ~before[0].isneginf()
 
 
 def _is_beyond(state: SplitState) -> Bool[Tensor, "batch"]:
@@ -79,6 +85,7 @@ def _is_beyond(state: SplitState) -> Bool[Tensor, "batch"]:
 
 def first_doubtful_layers(
     network: Network,
+    x: Hidden,
     start: SplitState,
     measurement: Measurement,
     clean: Float[Tensor, "layer 2 batch"],
@@ -86,7 +93,8 @@ def first_doubtful_layers(
 ) -> PerSample:
     """For each sample the first layer whose logarithms rounding moves; infinite if there is none.
 
-    ``start`` is the input, which is exact, and ``clean`` what the logarithms are without.
+    ``x`` is the input, which is exact, ``start`` the same as a state, and ``clean`` what the
+    logarithms are without.
     """
     first = torch.full((clean.shape[-1],), math.inf, dtype=torch.float64)
     if network.spec.layers > _DEEP and not bool(suspects.all()):
@@ -94,7 +102,9 @@ def first_doubtful_layers(
     chosen = suspects.nonzero().flatten()
     if len(chosen):
         again = measurement.of(chosen.repeat(_RUNS))
-        moved = _moved(network, start.select(chosen.repeat(_RUNS)), again, clean[..., chosen])
+        several = chosen.repeat(_RUNS)
+        mask = None if start.token_mask is None else start.token_mask[several]
+        moved = _moved(network, x[several], mask, again, clean[..., chosen])
         first[chosen] = _first_above(moved, MOVED)
     return first
 
@@ -119,7 +129,8 @@ def _errors_grow(
 
 def _moved(
     network: Network,
-    start: SplitState,
+    x: Float[Tensor, "run_of_sample token feature"],
+    token_mask: Bool[Tensor, "run_of_sample token"] | None,
     measurement: Measurement,
     clean: Float[Tensor, "layer 2 batch"],
 ) -> Float[Tensor, "layer batch"]:
@@ -128,6 +139,8 @@ def _moved(
     layer = 0
     try:
         with RandomRounding(stream(0, "rounding of scaled arithmetic")):
+            # Already the tokens' mean is rounded, beside which small features have few digits.
+            start = SplitState.of(x, token_mask)
             for layer, state in later_states(network, start):
                 now = measurement.logarithms(state).cpu().unflatten(1, (_RUNS, -1))
                 moved[layer] = _apart(now, clean[layer].unsqueeze(1)).amax(0)

@@ -109,7 +109,9 @@ def scaled_sum(*terms: ScaledTensor) -> ScaledTensor:
         summed = summed + term.at(unit)
     out = ScaledTensor.of(summed, unit, terms=unit)
     # A term's lost digits count as far as it counts itself.
-    each = (term.lost + (term.log - out.log).clamp(max=0.0).nan_to_num(0.0) for term in terms)
+    # Of a term that came out as zero nobody knows how far it should have counted.
+    shares = (torch.where(t.log.isneginf(), 0.0, (t.log - out.log).clamp(max=0.0)) for t in terms)
+    each = (t.lost + share.nan_to_num(0.0) for t, share in zip(terms, shares, strict=True))
     return replace(out, lost=worst(out.lost, *each))
 
 

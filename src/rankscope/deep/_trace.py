@@ -78,13 +78,14 @@ def deep_trace(
     for layer, state in later_states(network, start):
         found.append(measurement.logarithms(state).cpu())
         suspects |= may_be_lost(state, found[-1])
-        vanished = torch.where(has_vanished(state), vanished.clamp(max=layer), vanished)
+        gone = has_vanished(state, found[-2], network)
+        vanished = torch.where(gone, vanished.clamp(max=layer), vanished)
         if on_layer is not None:
             on_layer()
         if "beyond" not in notes and _beyond(state):
             notes["beyond"] = f"from layer {layer} on the logarithm itself is below −1.8e308"
     clean = torch.stack(found)
-    first = first_doubtful_layers(network, start, measurement, clean, suspects)
+    first = first_doubtful_layers(network, x.detach(), start, measurement, clean, suspects)
     columns = _columns(clean / _LOG_10, torch.minimum(first, vanished))
     if "doubt" in columns:
         notes["doubt"] = describe_doubts(columns)
