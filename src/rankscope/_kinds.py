@@ -22,7 +22,6 @@ from rankscope.errors import InputError, KindError, RankscopeError
 
 _LARGE = 2**63
 _LARGEST = 10**308
-"""Whole numbers below this are numbers like others where reals are asked for."""
 _MANY = 10_000_000
 _LONG_NAME = 255
 """Bytes that a file system allows in one part of a path."""
@@ -68,6 +67,8 @@ Seed = Annotated[int, Range(0, 2**63 - 1)]
 Finite = Annotated[float, Range()]
 Positive = Annotated[float, Range(5e-324)]
 Share = Annotated[float, Range(0, 1)]
+Exact = Annotated[float, "exact"]
+"""A number, or a whole one of any size, such as a number of paths."""
 
 
 def short(value: object) -> str:
@@ -122,6 +123,8 @@ def check_of(annotation: Any, owner: type | None = None) -> Check | None:
     if special is not None:
         return special
     origin, arguments = get_origin(annotation), get_args(annotation)
+    if annotation == Exact:
+        return _exact
     if origin is Annotated:
         return _ranged(check_of(arguments[0], owner), arguments[1])
     if origin is Literal:
@@ -204,10 +207,16 @@ def _float(value: object) -> Wrong | None:
         return None
     if isinstance(value, float):
         return None
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _LARGEST:
-        return None
     wrong = _int(value)
     return wrong._replace(expected="a number") if wrong and not wrong.what else wrong
+
+
+def _exact(value: object) -> Wrong | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return Wrong("a number")
+    if isinstance(value, int) and abs(value) >= _LARGEST:
+        return Wrong("a number", "is out of range", InputError)
+    return None
 
 
 def _bool(value: object) -> Wrong | None:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 
 from rankscope._kinds import Check, Items, Wrong, check_of, resolve
 from rankscope._kinds import Count as Count
+from rankscope._kinds import Exact as Exact
 from rankscope._kinds import Finite as Finite
 from rankscope._kinds import Positive as Positive
 from rankscope._kinds import Range as Range

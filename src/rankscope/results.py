@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import polars as pl
 
 from rankscope import tables
-from rankscope.arguments import checked
+from rankscope.arguments import Exact, checked
 from rankscope.errors import InputError
 from rankscope.fingerprints import stem
 
@@ -117,7 +117,7 @@ class Result:
     judgement: Judgement | None = None
     beyond: Judgement | None = None
     findings: tuple[Finding, ...] = ()
-    key_figures: Mapping[str, float] = field(default_factory=dict)
+    key_figures: Mapping[str, Exact] = field(default_factory=dict)
     drawings: tuple[Drawing, ...] = ()
     shown: tuple[str, ...] = ()
     """Metrics that are told in figures; all of them unless given."""

@@ -57,7 +57,7 @@ class ScaledTensor:
 
         ``terms`` is the logarithm of the size of the terms the values are sums of.
         """
-        values = real(values, name="values", axes="(batch, ...)", least=1)
+        values = real(values, name="values", axes="(batch, ...)", least=max(1, values.ndim))
         _per_sample("log", log, values)
         size: Tensor = torch.linalg.vector_norm(values, math.inf, dim=tuple(range(1, values.ndim)))
         whole = size.log() + log

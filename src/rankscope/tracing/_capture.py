@@ -55,6 +55,8 @@ def captured_input(blocks: Sequence[nn.Module], run: Callable[[], object]) -> Te
         seen.append(first_tensor((*args, kwargs)))
         raise _EnoughError
 
+    if not blocks:
+        raise InputError("there is no block whose input could be captured; give at least one.")
     with thread_hooks() as hooks, torch.no_grad():
         hooks.before(blocks[0], stop)
         with suppress(_EnoughError):
