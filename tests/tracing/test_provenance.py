@@ -145,7 +145,29 @@ LOST = {
         lambda: sum(p.sum() for p in net.parameters()).backward()
     ),
     "moved after a change": lambda net: changed(net, 1e-6).double(),
+    "queries swapped": lambda net: swapped(net, "query"),
+    "queries swapped as modules": lambda net: swapped_modules(net, "query"),
+    "keys set to queries": lambda net: net.blocks[0].attention.key.load_state_dict(
+        net.blocks[0].attention.query.state_dict()
+    ),
+    "keys tied to queries": lambda net: setattr(
+        net.blocks[1].attention, "key", net.blocks[1].attention.query
+    ),
 }
+
+
+def swapped(net, part):
+    one, other = (getattr(block.attention, part).weight.data for block in net.blocks)
+    kept = one.clone()
+    one.copy_(other)
+    other.copy_(kept)
+
+
+def swapped_modules(net, part):
+    first, second = (block.attention for block in net.blocks)
+    one, other = getattr(first, part), getattr(second, part)
+    setattr(first, part, other)
+    setattr(second, part, one)
 
 
 @pytest.mark.parametrize("way", KEPT)
@@ -160,7 +182,12 @@ def test_drawn_weights_name_their_seed(way):
 def test_other_weights_do_not(way):
     net = Network.random(Spec(2, 2, 8), seed=7)
     made = LOST[way](net)
-    for each in (net, net.without("skip"), made if isinstance(made, Network) else net):
+    for each in (
+        net,
+        net.without("skip"),
+        net.repeat(2),
+        made if isinstance(made, Network) else net,
+    ):
         assert each.seed is None
         assert Provenance.of(each).seed is None
         assert "seed" not in repr(each)
