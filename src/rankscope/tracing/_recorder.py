@@ -1,7 +1,7 @@
 """Forward hooks that turn each layer's output into numbers and keep nothing else."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from rankscope.tracing._hooks import each_once, thread_hooks
 from rankscope.tracing._layout import LayoutChoice
 from rankscope.tracing._measures import Measure
 from rankscope.tracing._outputs import OpenChoice, OutputChoice
+from rankscope.tracing._overflow import OverflowWatch
 from rankscope.tracing._tensors import first_tensor
 from rankscope.tracing._tokens import TokenChoice
 
@@ -49,6 +50,7 @@ class Recorder:
         self._input_shape = torch.Size()  # of what the running block was given
         self._first: Tensor | None = None  # layer 0, while its layout is not known
         self._open: OpenChoice | None = None  # an output of several tensors, while undecided
+        self._overflow = OverflowWatch()
         self._samples = 0
         self._rows: list[tuple[int, str, Tensor]] = []
         self.words: dict[str, str] = {}
@@ -56,7 +58,8 @@ class Recorder:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Hooks on all blocks while the context lasts; none is left behind, whatever happens."""
-        with thread_hooks() as hooks:
+        with thread_hooks() as hooks, ExitStack() as leaving:
+            leaving.callback(self._overflow.end)
             for block in each_once(self._blocks):
                 hooks.before(block, self._before)
                 hooks.after(block, self._after)
@@ -65,6 +68,7 @@ class Recorder:
             for attention in self._layout.attentions:
                 hooks.before(attention, self._look_at_query)
             yield
+            self._overflow.refuse()
             self._close(None)
             order = self._calls.finish(elsewhere=hooks.elsewhere)
             decided = {"layout": self._layout.words, "tensor": self._output.words, "order": order}
@@ -97,8 +101,10 @@ class Recorder:
                 self._measure(hidden, 0)
         self._calls.enter(block, hidden)
         self._input_shape = hidden.shape
+        self._overflow.begin(block, self._calls.layer)
 
     def _after(self, _block: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
+        self._overflow.end()
         if self._first is not None:
             self._layout.settle()
             self._measure_first()
