@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from rankscope.errors import InputError
+from rankscope.tracing._digest import function_name
 from rankscope.tracing._tensors import (
     Candidate,
     Key,
@@ -31,7 +32,8 @@ class OutputChoice:
         self._key: Key | None = None
         self.words = "the only one a block gives"
         if option is not None:
-            self.words = f"output={getattr(option, '__name__', repr(option))}, as told"
+            named = f"({function_name(option)})" if callable(option) else repr(option)
+            self.words = f"output={named}, as told"
 
     def immediate(self, output: Any) -> Tensor | None:
         """The hidden states where there is nothing to decide, or it was decided; else None."""
