@@ -7,9 +7,11 @@ import torch
 from torch import nn
 
 from rankscope.weights import (
+    _KEYS,
     _all_finite,
     _copied,
-    _sums,
+    _mixed,
+    _mixed_by_torch,
     named_tensors,
     not_finite,
     tensor_digests,
@@ -47,6 +49,49 @@ def test_numbers_that_change_places(shape):
     rows, columns = (torch.randperm(n, generator=torch.Generator().manual_seed(n)) for n in shape)
     turned = [tensor, tensor[rows], tensor[:, columns], tensor.flip(0), tensor.flip(1)]
     assert len({name(each) for each in turned}) == len(turned)
+
+
+def signs(count, period):
+    return torch.where(torch.arange(count) % period == 0, -1.0, 1.0)
+
+
+ORDINARY = {
+    "negated": lambda w: -w,
+    "twice": lambda w: 2 * w,
+    "16 times": lambda w: 16 * w,
+    "a sixteenth": lambda w: w / 16,
+    "rows negated": lambda w: w * signs(len(w), 2)[:, None].to(w),
+    "columns negated": lambda w: w * signs(w.shape[1], 2).to(w),
+    "half of the columns negated": lambda w: w * torch.arange(w.shape[1]).lt(256).mul(2).sub(1),
+    "rows in pairs": lambda w: w.view(-1, 2, w.shape[1]).flip(1).reshape(w.shape),
+    "columns in pairs": lambda w: w.view(len(w), -1, 2).flip(2).reshape(w.shape),
+    "two rows": lambda w: torch.cat((w[8:9], w[1:8], w[:1], w[9:])),
+    "whole rows of the table": lambda w: w.roll(64, 0),
+    "one bit": lambda w: torch.cat((w[:-1], torch.nextafter(w[-1:], w[-1:] + 1))),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("kind", ["normal", "signs", "signs in a chequerboard", "rounded"])
+def test_ordinary_changes_of_large_tensors_count(kind, dtype):
+    """Sums of words of eight bytes are the same for many of them: signs are their top bits."""
+    w = numbers(256, 512, dtype=dtype)
+    if kind == "signs":
+        w = w.sign()
+    elif kind == "signs in a chequerboard":
+        w = (signs(256, 2)[:, None] * signs(512, 2)).to(dtype)
+    elif kind == "rounded":
+        w = w.bfloat16().to(dtype)
+    changed = {change: make(w) for change, make in ORDINARY.items()}
+    distinct = {change: other for change, other in changed.items() if not torch.equal(w, other)}
+    assert {"negated", "16 times", "columns negated", "columns in pairs", "one bit"} <= set(
+        distinct
+    )
+    assert name(w) not in {name(other) for other in distinct.values()}
+    for change, other in distinct.items():
+        assert [k for k, each in distinct.items() if name(each) == name(other)] == [
+            k for k, each in distinct.items() if torch.equal(each, other)
+        ], change
 
 
 def test_shape_and_dtype_count():
@@ -135,13 +180,14 @@ def test_the_answer_for_accelerators_is_the_same(bad):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_digests_on_accelerators_are_the_same(dtype):
-    """Their sums, taken by PyTorch, against NumPy's; and their one copy, against several."""
-    table = numbers(64, 512, dtype=dtype).flatten().view(torch.uint8)
-    rows = len(table) // 8192
-    words = table.view(torch.int64).view(rows, 1024)
-    assert rows > 1
-    for axis, found in enumerate(_sums(table, rows)):
-        assert torch.equal(found.view(torch.int64), words.sum(axis))
+    """Their mixing against NumPy's and plain integers; their one copy against several."""
+    words = numbers(300, 4096, dtype=dtype).flatten().view(torch.int64).view(-1, 1024)
+    found = _mixed(words.view(torch.uint8).flatten(), len(words))
+    assert len(words) > 2 * 128
+    assert torch.equal(found, _mixed_by_torch(words))
+    keys, row = [int(key) for key in _KEYS], [word % 2**64 for word in words[1].tolist()]
+    keyed = [(word + key) % 2**64 for word, key in zip(row, keys, strict=True)]
+    assert int(found[1]) % 2**64 == sum(t * (t >> 32) for t in keyed) % 2**64
     pieces = [numbers(3).view(torch.uint8), numbers(5).view(torch.uint8)]
     whole = list(_copied(pieces, torch.device("cuda")))
     assert whole == list(_copied(pieces, torch.device("cpu")))

@@ -8,6 +8,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +16,10 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 _WORDS = 1024
-"""Words of eight bytes in a row of the table whose sums stand for a large tensor."""
+"""Words of eight bytes in a row of the table that a large tensor is laid out as."""
+_KEYS = np.frombuffer(hashlib.shake_256(b"rankscope").digest(8 * _WORDS), "<u8").astype(np.uint64)
+"""What a word is added to by its place in the row: fixed, and like nothing a network holds."""
+_ROWS_AT_ONCE = 128
 _MANY_BYTES = 2**24
 """From here on, starting threads costs less than it saves."""
 _SUMMED_AS_THEY_ARE = (torch.float32, torch.float64, torch.complex64, torch.complex128)
@@ -44,8 +48,9 @@ def tensor_digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     """A digest of each tensor: its shape, its dtype and its bytes, the same on every device.
 
     Small tensors are hashed as they are. A large one is laid out as a table of words of eight
-    bytes, and the sums of its rows and columns are hashed, modulo 2⁶⁴: exact wherever they are
-    computed, different for any one number changed, and for rows or columns that change places.
+    bytes, each row is mixed into one word, modulo 2⁶⁴ and so exactly wherever it is computed, and
+    those are hashed. Two tensors that were not made to deceive it have one digest with a
+    probability of about 2⁻³².
     What has no numbers to read (offloaded, sparse, quantised) is known by its shape and dtype.
     """
     distinct = {id(tensor): tensor for tensor in tensors.values()}
@@ -117,7 +122,7 @@ def _pieces(tensor: Tensor) -> list[Tensor]:
     flat = tensor.detach().resolve_conj().resolve_neg().contiguous().flatten().view(torch.uint8)
     rows = len(flat) // (8 * _WORDS)
     table, rest = flat[: rows * 8 * _WORDS], flat[rows * 8 * _WORDS :]
-    return [*_sums(table, rows), rest]
+    return [_mixed(table, rows).view(torch.uint8), rest] if rows else [rest]
 
 
 def _each_apart(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
@@ -130,18 +135,41 @@ def _each_apart(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
         return list(pool.map(_pieces, tensors))
 
 
-def _sums(table: Tensor, rows: int) -> Iterator[Tensor]:
-    """The sums of the rows and of the columns of a table of words."""
-    if not rows:
-        return
-    if table.device.type == "cpu":  # NumPy adds integers several times as fast as PyTorch there
-        words = table.numpy().view(np.int64).reshape(rows, _WORDS)
-        for axis in (0, 1):
-            yield torch.from_numpy(words.sum(axis)).view(torch.uint8)
-        return
+def _mixed(table: Tensor, rows: int) -> Tensor:
+    """A number for each row of a table of words, which follows what stands in which place.
+
+    Each word is added to its column's key and the sum is multiplied by its own upper half (as in
+    the hash family NH): signs, powers of two and numbers that change places would leave plain sums
+    as they are. Integers wrap in the same way on every device.
+    """
+    if table.device.type == "cpu":  # NumPy is several times as fast with integers there
+        return torch.from_numpy(_mixed_by_numpy(table.numpy().view(np.uint64).reshape(rows, -1)))
     aligned = table if table.storage_offset() % 8 == 0 else table.clone()
-    for axis in (0, 1):
-        yield aligned.view(torch.int64).view(rows, _WORDS).sum(axis).view(torch.uint8)
+    return _mixed_by_torch(aligned.view(torch.int64).view(rows, _WORDS))
+
+
+def _mixed_by_numpy(words: "np.ndarray[Any, np.dtype[np.uint64]]") -> Any:
+    """Some rows at a time, which fit into the processor's cache."""
+    found = np.empty(len(words), np.uint64)
+    keyed = np.empty((_ROWS_AT_ONCE, _WORDS), np.uint64)
+    upper = np.empty_like(keyed)
+    for first in range(0, len(words), _ROWS_AT_ONCE):
+        some = words[first : first + _ROWS_AT_ONCE]
+        t, high = keyed[: len(some)], upper[: len(some)]
+        np.add(some, _KEYS, out=t)
+        np.right_shift(t, np.uint64(32), out=high)
+        np.einsum("rw,rw->r", t, high, out=found[first : first + len(some)])
+    return found.view(np.int64)
+
+
+def _mixed_by_torch(words: Tensor) -> Tensor:
+    """The same where integers have a sign, which a shift would spread."""
+    keys = torch.from_numpy(_KEYS.view(np.int64).copy()).to(words.device)
+    found = []
+    for some in words.split(64 * _ROWS_AT_ONCE):
+        keyed = some + keys
+        found.append((keyed * ((keyed >> 32) & 0xFFFFFFFF)).sum(1))
+    return torch.cat(found)
 
 
 def _on_host(pieces: Sequence[Sequence[Tensor]]) -> list[list[bytes]]:

@@ -285,3 +285,22 @@ def test_every_valid_spec_runs(spec, seed, lengths):
     for variant in (net.without("skip", "mlp"), net.with_norm("rms", place="post"), net.repeat(2)):
         assert variant(x, token_mask).isfinite().all()
     assert torch.equal(Network.random(spec, seed=seed)(x, token_mask), out)
+
+
+@pytest.mark.parametrize("part", ["attention", "mlp", "norm"])
+@pytest.mark.parametrize("place", ["pre", "post"])
+def test_a_part_put_in_anothers_place_is_what_runs(place, part):
+    spec = Spec(2, 2, 8, norm_place=place)
+    net, other = Network.random(spec, seed=0), Network.random(spec, seed=1)
+    x = torch.randn(1, 5, 8, generator=torch.Generator().manual_seed(0))
+    before = net(x)
+    if part == "norm":
+        net.blocks[0].norms["attention"] = torch.nn.Tanh()
+    else:
+        setattr(net.blocks[0], part, getattr(other.blocks[0], part))
+    assert not torch.equal(net(x), before)
+    branch = net.blocks[0].steps[part == "mlp"].branches[0]
+    if part != "norm":
+        assert branch.part is getattr(other.blocks[0], part)
+    elif place == "pre":
+        assert isinstance(branch.before, torch.nn.Tanh)

@@ -94,3 +94,65 @@ def test_large_weights_are_numbers(tokens):
         net.blocks[0].attention.query.weight.fill_(1e308)
     found = trace(net, tokens(1, 4, 8) * 1e-308)
     assert all(map(math.isfinite, found.columns["value"]))
+
+
+# Finite weights whose queries or keys are not.
+
+
+@pytest.mark.parametrize("part", ["query", "key"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_a_network_whose_queries_overflow(dtype, part, tokens):
+    """Every score of a row is NaN, and the fused kernel would give zeros: perfect collapse."""
+    net = Network.random(Spec(3, 2, 8, norm="none"), dtype=dtype)
+    with torch.no_grad():
+        weight = getattr(net.blocks[1].attention, part).weight
+        weight.fill_(torch.finfo(dtype).max)
+    x = tokens(2, 6, 8).abs().add(4).to(dtype)
+    with pytest.raises(InputError, match="layer 2"):
+        trace(net, x)
+    if part == "query":
+        with pytest.raises(InputError, match=r"layer 2: queries overflow float(16|32|64) .*wider"):
+            trace(net, x, metrics={"count": lambda h, **_: h.new_ones(len(h))})
+
+
+@pytest.mark.parametrize(("size", "refused"), [(1e17, False), (1e21, True)])
+def test_products_of_queries_and_keys_that_overflow(size, refused, tokens):
+    """Each is a number, their products are all -∞ in single precision: a row that sees nothing."""
+    net = Network.random(Spec(2, 2, 8, norm="none"))
+    with torch.no_grad():
+        net.blocks[0].attention.query.weight.fill_(size)
+        net.blocks[0].attention.key.weight.fill_(-size)
+    x = tokens(2, 6, 8).abs().float()
+    if refused:
+        with pytest.raises(InputError, match="layer 1: products of queries and keys overflow"):
+            trace(net, x)
+    else:
+        assert all(map(math.isfinite, trace(net, x).columns["value"]))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_a_hugging_face_model_whose_queries_overflow(attention):
+    """BERT is normed after each layer, so that zeros for attention leave no other trace."""
+    model = bert(attn_implementation=attention)
+    with torch.no_grad():
+        query = model.encoder.layer[1].attention.self.query
+        query.bias.fill_(torch.finfo(torch.float32).max)
+        query.weight.fill_(0.0)[:, 0] = 3e38
+        model.encoder.layer[0].output.LayerNorm.bias[0] = 50.0
+    with pytest.raises(InputError, match="layer 2"):
+        trace(model, torch.tensor([[1, 2, 3]]))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_an_encoder_of_pytorch_whose_queries_overflow(batch_first, tokens):
+    """With the batch first it is one operation, which hands NaN on."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=batch_first)
+    model = nn.TransformerEncoder(layer, 2).eval()
+    with torch.no_grad():
+        model.layers[1].self_attn.in_proj_bias[:16].fill_(1e21)
+        model.layers[1].self_attn.in_proj_bias[:8].fill_(-1e21)
+    with pytest.raises(InputError, match="layer 2"):
+        trace(model, tokens(3, 5, 8).float())

@@ -142,3 +142,19 @@ def test_a_refusal_leaves_everything_too(tokens):
     with pytest.raises(RankscopeError):
         trace(model, tokens(2, 5, 8).float())
     assert str(picture(model)) == before
+
+
+def test_the_train_of_transformers_is_no_mode_of_its_own():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=11, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=16, max_position_embeddings=16,
+    )  # fmt: skip
+
+    class Merging(transformers.BertModel):
+        def train(self, mode=True):
+            return super().train(mode)
+
+    x = torch.tensor([[1, 2, 3]])
+    assert "mode" not in trace(transformers.BertModel(config), x).provenance.settings
+    assert "Merging" in trace(Merging(config), x).provenance.settings["mode"]

@@ -109,3 +109,74 @@ def test_wrong_options(output, error, tokens):
     with pytest.raises(error, match="output"):
         trace(model, tokens(2, 5, 8).float(), output=output)
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+class Passing(nn.Module):
+    """A block that takes all that the block before gives."""
+
+    def __init__(self, wrap, pick):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.wrap, self.pick = wrap, pick
+
+    def forward(self, given):
+        return self.wrap(
+            self.linear(given if isinstance(given, torch.Tensor) else self.pick(given))
+        )
+
+
+def passing(wrap, pick):
+    torch.manual_seed(0)
+    return nn.Sequential(*(Passing(wrap, pick) for _ in range(3)))
+
+
+WHOLE = {
+    "attention first": (lambda h: (square(h), h), lambda out: out[1]),
+    "attention last": (lambda h: (h, square(h)), lambda out: out[0]),
+    "by name": (
+        lambda h: {"aux": h * 2, "hidden_states": h},
+        lambda out: out["hidden_states"],
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WHOLE)
+def test_a_next_block_that_takes_everything_proves_nothing(way, tokens):
+    """The shape of layer 0 does, or the name."""
+    wrap, pick = WHOLE[way]
+    model, x = passing(wrap, pick), tokens(2, 5, 8).float()
+    traced = trace(model, x, metrics=["dispersion"])
+    expected = dispersion(x).tolist()
+    with torch.no_grad():
+        for block in model:
+            x = pick(block(x))
+            expected += dispersion(x).tolist()
+    assert traced.columns["value"] == pytest.approx(expected, rel=1e-6)
+    assert "of what the next block takes, " in traced.provenance.settings["tensor"]
+    assert "shape" not in traced.provenance.settings
+
+
+def test_everything_of_one_shape_is_refused(tokens):
+    model, x = passing(lambda h: (h * 2, h), lambda out: out[1]), tokens(2, 5, 8).float()
+    with pytest.raises(InputError, match=r"\[0\] \(2, 5, 8\), \[1\] \(2, 5, 8\); .*output=1"):
+        trace(model, x)
+    assert trace(model, x, output=1).provenance.settings["tensor"] == "output=1, as told"
+
+
+def test_a_next_block_that_takes_none_of_them_leaves_it_open(tokens):
+    """``[0]`` is where hidden states usually are, and here they are not."""
+    model = Model(lambda h: (h * 2, h), lambda out: out[1], between=torch.tanh)
+    x = tokens(2, 5, 8).float()
+    with pytest.raises(InputError, match=r"\[0\] \(2, 5, 8\), \[1\] \(2, 5, 8\); .*output=1"):
+        trace(model, x)
+    traced = trace(model, x, output=1, metrics=["dispersion"])
+    assert traced.columns["value"] == pytest.approx(by_hand(model, x), rel=1e-6)
+
+
+def test_a_shape_that_changes_is_noted(tokens):
+    narrow = nn.Sequential(*(nn.Sequential(nn.Linear(8 - k, 7 - k)) for k in range(3)))
+    settings = trace(narrow, tokens(2, 5, 8).float(), metrics=["dispersion"]).provenance.settings
+    assert settings["shape"] == (
+        "5 tokens of 8 features from layer 0 on, 5 tokens of 7 features from layer 1 on, "
+        "5 tokens of 6 features from layer 2 on, 5 tokens of 5 features from layer 3 on"
+    )

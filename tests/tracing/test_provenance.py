@@ -1,7 +1,10 @@
 """What a trace says of where it came from: equal provenance, equal numbers."""
 
 import dataclasses
+from functools import partial
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -145,7 +148,29 @@ LOST = {
         lambda: sum(p.sum() for p in net.parameters()).backward()
     ),
     "moved after a change": lambda net: changed(net, 1e-6).double(),
+    "queries swapped": lambda net: swapped(net, "query"),
+    "queries swapped as modules": lambda net: swapped_modules(net, "query"),
+    "keys set to queries": lambda net: net.blocks[0].attention.key.load_state_dict(
+        net.blocks[0].attention.query.state_dict()
+    ),
+    "keys tied to queries": lambda net: setattr(
+        net.blocks[1].attention, "key", net.blocks[1].attention.query
+    ),
 }
+
+
+def swapped(net, part):
+    one, other = (getattr(block.attention, part).weight.data for block in net.blocks)
+    kept = one.clone()
+    one.copy_(other)
+    other.copy_(kept)
+
+
+def swapped_modules(net, part):
+    first, second = (block.attention for block in net.blocks)
+    one, other = getattr(first, part), getattr(second, part)
+    setattr(first, part, other)
+    setattr(second, part, one)
 
 
 @pytest.mark.parametrize("way", KEPT)
@@ -160,7 +185,12 @@ def test_drawn_weights_name_their_seed(way):
 def test_other_weights_do_not(way):
     net = Network.random(Spec(2, 2, 8), seed=7)
     made = LOST[way](net)
-    for each in (net, net.without("skip"), made if isinstance(made, Network) else net):
+    for each in (
+        net,
+        net.without("skip"),
+        net.repeat(2),
+        made if isinstance(made, Network) else net,
+    ):
         assert each.seed is None
         assert Provenance.of(each).seed is None
         assert "seed" not in repr(each)
@@ -208,6 +238,41 @@ def test_functions_of_ones_own_are_told_apart_by_their_code():
     assert named != trace(net, X, metrics=["residual"]).provenance
 
 
+def power(n):
+    return lambda x, **_: (x**n).sum((1, 2))
+
+
+def scaled(x, *, factor=1.0, **_):
+    return factor * x.sum((1, 2))
+
+
+FUNCTIONS = {
+    "closure": (lambda: power(1), lambda: power(2)),
+    "tensor in a closure": (lambda: power(torch.ones(())), lambda: power(torch.zeros(()))),
+    "partial": (lambda: partial(scaled, factor=1.0), lambda: partial(scaled, factor=2.0)),
+    "constant": (lambda: lambda x, **_: x.sum((1, 2)), lambda: lambda x, **_: 2 * x.sum((1, 2))),
+}
+
+
+@pytest.mark.parametrize("kind", FUNCTIONS)
+def test_functions_are_told_apart_by_all_they_hold(kind):
+    net = Network.random(Spec(2, 2, 8))
+    first, second = FUNCTIONS[kind]
+    one, same, other = (
+        trace(net, X, metrics={"mine": make()}).provenance for make in (first, first, second)
+    )
+    assert one == same != other
+
+
+def test_functions_that_pick_an_output_are_told_apart():
+    def pick(factor):
+        return lambda out: factor * out
+
+    net = Network.random(Spec(2, 2, 8))
+    one, same, other = (trace(net, X, output=pick(k)).provenance for k in (1.0, 1.0, 2.0))
+    assert one == same != other
+
+
 class Scaled(nn.Module):
     """No weight tells the two apart, only a number in their code."""
 
@@ -230,6 +295,38 @@ def test_models_that_differ_in_a_setting_or_a_function():
     assert len({origin.structure for origin in origins}) == 3
     assert trace(Scaled(1.0), X).provenance == origins[0]
     assert trace(Scaled(1.0).eval(), X).provenance == origins[0]
+
+
+KEPT_ASIDE = {
+    "tensor": lambda k: torch.full((3,), float(k)),
+    "array": lambda k: np.full(3, k),
+    "list": lambda k: [1, [k]],
+    "tuple": lambda k: (1, {"a": torch.tensor(k)}),
+    "dict": lambda k: {"scale": k},
+    "set": lambda k: {"a", "b", str(k)},
+    "namespace": lambda k: SimpleNamespace(scale=k),
+    "dataclass": lambda k: Spec(1 + k, 1, 4),
+    "function": lambda k: lambda x: k * x,
+    "dtype": lambda k: (torch.float32, torch.float64)[k],
+}
+
+
+@pytest.mark.parametrize("name", ["kept", "_kept"])
+@pytest.mark.parametrize("kind", KEPT_ASIDE)
+def test_models_that_differ_in_what_a_module_keeps_aside(kind, name):
+    def structure(k):
+        model = Scaled(1.0)
+        setattr(model.layers[0], name, KEPT_ASIDE[kind](k))
+        return trace(model, X).provenance.structure
+
+    assert structure(0) == structure(0) != structure(1)
+
+
+def test_attributes_that_hold_themselves():
+    model = Scaled(1.0)
+    model.loop = [1]
+    model.loop.append(model.loop)
+    assert trace(model, X).provenance == trace(model, X).provenance
 
 
 def test_numbers_the_model_draws_itself():

@@ -7,6 +7,8 @@ post-norm blocks apart, so nothing below asks which of them it is in.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import is_not
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -14,7 +16,7 @@ from torch import nn
 from rankscope.arguments import checked
 from rankscope.network._attention import Attention
 from rankscope.network._mlp import MLP, IdentityMLP
-from rankscope.network._spec import Spec
+from rankscope.network._spec import NormPlace, Spec
 from rankscope.network._visibility import Visibility
 from rankscope.shapes import Hidden
 
@@ -56,6 +58,14 @@ class Step:
         return out
 
 
+class _Plan(NamedTuple):
+    """What of a spec says how a block's parts are put together."""
+
+    norm_place: NormPlace
+    skips: tuple[float, float]
+    parallel: bool
+
+
 class Block(nn.Module):
     """One layer: its parts, which hold the weights, and the steps the spec makes of them.
 
@@ -75,7 +85,20 @@ class Block(nn.Module):
         self.attention = attention
         self.mlp = mlp
         self.norms = nn.ModuleDict(dict(norms))
-        self.steps = _steps(spec, attention, mlp, norms)
+        self._plan = _Plan(spec.norm_place, spec.skips, spec.parallel)
+        self._made_of: tuple[nn.Module | None, ...] = ()
+        self._steps: tuple[Step, ...] = ()
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """What the block does, made of the parts it has now."""
+        norms = self.norms._modules
+        parts = (self.attention, self.mlp, *norms.values())
+        if len(parts) != len(self._made_of) or any(map(is_not, parts, self._made_of)):
+            present = {name: norm for name, norm in norms.items() if norm is not None}
+            self._steps = _steps(self._plan, self.attention, self.mlp, present)
+            self._made_of = parts
+        return self._steps
 
     @property
     def device(self) -> torch.device:
@@ -89,25 +112,25 @@ class Block(nn.Module):
 
 
 def _steps(
-    spec: Spec, attention: Attention, mlp: MLP | IdentityMLP | None, norms: Mapping[str, nn.Module]
+    plan: _Plan, attention: Attention, mlp: MLP | IdentityMLP | None, norms: Mapping[str, nn.Module]
 ) -> tuple[Step, ...]:
     """Put each norm where the spec wants it; the norm named like a part is its main one."""
     nothing = nn.Identity()
-    parts: list[tuple[str, Part, float]] = [("attention", attention, spec.skips[0])]
+    parts: list[tuple[str, Part, float]] = [("attention", attention, plan.skips[0])]
     if mlp is not None:
-        parts.append(("mlp", mlp, spec.skips[1]))
+        parts.append(("mlp", mlp, plan.skips[1]))
     branches = {
         name: Branch(
-            before=nothing if spec.norm_place == "post" else norms.get(name, nothing),
+            before=nothing if plan.norm_place == "post" else norms.get(name, nothing),
             part=part,
-            inside=norms.get(f"{name}_inside", nothing) if spec.norm_place == "both" else nothing,
+            inside=norms.get(f"{name}_inside", nothing) if plan.norm_place == "both" else nothing,
         )
         for name, part, _ in parts
     }
 
     def after(name: str) -> nn.Module:
-        return norms.get(name, nothing) if spec.norm_place == "post" else nothing
+        return norms.get(name, nothing) if plan.norm_place == "post" else nothing
 
-    if spec.parallel:
-        return (Step(tuple(branches.values()), spec.skips[0], after("attention")),)
+    if plan.parallel:
+        return (Step(tuple(branches.values()), plan.skips[0], after("attention")),)
     return tuple(Step((branches[name],), skip, after(name)) for name, _, skip in parts)

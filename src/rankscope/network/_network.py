@@ -1,7 +1,7 @@
 """The one transformer we own: blocks in a row, and the variants of it that share its weights."""
 
 import copy
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Self, cast
@@ -67,18 +67,17 @@ class Network(nn.Module):
     @property
     def seed(self) -> int | None:
         """The seed the weights were drawn with; None once any of them is another number."""
-        return self.drawn_with(tensor_digests(named_tensors(self)))
+        return None if self._seed is None else self.drawn_with(tensor_digests(self._places()))
 
     @seed.setter
     def seed(self, seed: int | None) -> None:
         """Say that the weights, as they are now, were drawn with this seed."""
         self._seed = seed
-        drawn = {} if seed is None else tensor_digests(named_tensors(self))
-        self._drawn = frozenset(drawn.values())
+        self._drawn = {} if seed is None else tensor_digests(self._places())
 
     def drawn_with(self, digests: Mapping[str, str]) -> int | None:
         """``seed``, for who has the tensors' digests already."""
-        return self._seed if self._drawn.issuperset(digests.values()) else None
+        return self._seed if self._drawn == digests else None
 
     @classmethod
     def from_matrices(
@@ -235,12 +234,28 @@ class Network(nn.Module):
 
     def _sharing(self, variant: Self) -> Self:
         """A variant on this network's weights; norms of its own start at one and zero."""
-        mine = {id(tensor) for tensor in (*self.parameters(), *self.buffers())}
-        tensors = enumerate((*variant.parameters(), *variant.buffers()))
-        own = {str(number): tensor for number, tensor in tensors if id(tensor) not in mine}
         variant._seed = self._seed
-        variant._drawn = self._drawn | frozenset(tensor_digests(own).values())
+        if self._seed is None:
+            return variant
+        mine: dict[int, set[str]] = defaultdict(set)
+        for name, tensor in self._places().items():
+            mine[id(tensor)].add(self._drawn.get(name, ""))
+        theirs = variant._places()
+        own = {name: each for name, each in theirs.items() if id(each) not in mine}
+        shared = {name: mine[id(each)] for name, each in theirs.items() if name not in own}
+        # One tensor in two places that were drawn apart is not what was drawn: no digest fits it.
+        drawn = {name: min(some) if len(some) == 1 else "" for name, some in shared.items()}
+        variant._drawn = {**drawn, **tensor_digests(own)}
         return variant
+
+    def _places(self) -> dict[str, Tensor]:
+        """``named_tensors``, with each block looked into once, however often it runs."""
+        inside = {block: named_tensors(block) for block in dict.fromkeys(self._layers())}
+        return {
+            f"blocks.{layer}.{name}": tensor
+            for layer, block in enumerate(self._layers())
+            for name, tensor in inside[block].items()
+        }
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Every cast and move goes through here; drawn weights stay drawn, in the new dtype."""

@@ -33,6 +33,10 @@ class Calls:
         """The number of the block that runs, or ran last; 0 before the first."""
         return len(self._ran)
 
+    def made(self, taken: Sequence[Tensor]) -> Tensor | None:
+        """What the block before made, if it is itself among what the next one takes."""
+        return next((each for each in taken if each is self._last), None)
+
     def enter(self, block: nn.Module, hidden: Tensor) -> None:
         """A block starts on these hidden states."""
         if self._running is not None:

@@ -1,18 +1,16 @@
 """The metrics a trace knows by name, and what each is a function of."""
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from operator import attrgetter
-from types import CodeType
-from typing import Any
 
 from torch import Tensor
 
 from rankscope.arguments import checked
 from rankscope.errors import InputError
 from rankscope.metric_catalogue import METRICS, Of
+from rankscope.tracing._digest import function_name
 
 
 @dataclass(frozen=True)
@@ -26,19 +24,10 @@ class Measure:
     compute: Callable[..., Tensor]
 
     def __str__(self) -> str:
-        """Its name; with that of a function of the user's own, and a digest of its code."""
+        """Its name; with that of a function of the user's own, and a digest of what it does."""
         if MEASURES.get(self.name) is self:
             return self.name
-        code = getattr(self.compute, "__code__", None)
-        inside = "" if code is None else repr(_content(code))
-        called = getattr(self.compute, "__qualname__", type(self.compute).__name__)
-        return f"{self.name} ({called}, {hashlib.sha256(inside.encode()).hexdigest()[:8]})"
-
-
-def _content(code: CodeType) -> tuple[Any, ...]:
-    """What a function does, as far as its code says it; the code's own repr holds an address."""
-    constants = (_content(c) if isinstance(c, CodeType) else c for c in code.co_consts)
-    return (code.co_code, code.co_names, *constants)
+        return f"{self.name} ({function_name(self.compute)})"
 
 
 def _find(where: str) -> Callable[..., Tensor]:

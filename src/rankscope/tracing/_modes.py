@@ -44,9 +44,17 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def own_modes(model: nn.Module) -> list[str]:
-    """The kinds of modules with a ``train()`` of their own, which is not called here."""
-    own = {type(m).__name__ for m in model.modules() if type(m).train is not nn.Module.train}
-    return sorted(own)
+    """The kinds of modules with a ``train()`` of their own, which is not called here.
+
+    That of transformers' models does nothing but what is done here, and says nothing of them.
+    """
+    kinds = {type(module) for module in model.modules()}
+    return sorted(kind.__name__ for kind in kinds if _has_own_train(kind))
+
+
+def _has_own_train(kind: type[nn.Module]) -> bool:
+    owner = next(each for each in kind.__mro__ if "train" in vars(each))
+    return owner is not nn.Module and owner.__module__.partition(".")[0] != "transformers"
 
 
 def _hold(modules: Sequence[nn.Module], held: list[nn.Module]) -> None:

@@ -1,22 +1,24 @@
 """Where figures came from: what would give the same numbers again."""
 
-import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from rankscope.arguments import checked
 from rankscope.errors import InputError
 from rankscope.network import Network
+from rankscope.tracing._described import described
+from rankscope.tracing._digest import digest as digest
 from rankscope.versions import versions
 from rankscope.weights import named_tensors, tensor_digests, weights_digest
 
 _PLAIN = (bool, int, float, str, type(None))
+_PYTORCHS = {*vars(nn.Module()), "_is_full_backward_hook", "warnings_issued"}
+"""Attributes of every module, and such as a forward pass writes its warnings into."""
 
 
 @checked
@@ -26,7 +28,8 @@ class Provenance:
 
     ``weights`` names the numbers in every parameter and buffer, ``structure`` what the model is
     made of beside them, ``inputs`` what it was given; ``settings`` says what was measured and how,
-    and what was decided about the model on the way.
+    and what was decided about the model on the way. What cannot be seen does not count: globals
+    that a function reads, and what modules keep in objects of classes of their own.
     """
 
     model: str
@@ -117,30 +120,6 @@ def _merged(parts: Sequence[Mapping[str, str]]) -> dict[str, str]:
     return {kind: "; ".join(each) for kind, each in found.items()}
 
 
-def digest(value: Any) -> str:
-    """Twelve hex digits that name tensors and plain values, however they are nested."""
-    leaves = dict(_leaves(value))
-    tensors = {name: leaf for name, leaf in leaves.items() if isinstance(leaf, Tensor)}
-    plain = {name: leaf for name, leaf in leaves.items() if name not in tensors}
-    content = json.dumps([plain, tensor_digests(tensors)], sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()[:12]
-
-
-def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Tensor | str | int | float | None):
-        yield place, value
-    elif isinstance(value, np.ndarray) and value.dtype != object:
-        yield place, torch.from_numpy(np.ascontiguousarray(value))
-    elif isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from _leaves(inner, f"{place}.{name}")
-    elif isinstance(value, Sequence):
-        for number, inner in enumerate(value):
-            yield from _leaves(inner, f"{place}[{number}]")
-    else:  # its repr may hold an address, which differs from run to run
-        yield place, type(value).__name__
-
-
 def _is_real(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
@@ -160,22 +139,24 @@ def _arithmetic() -> dict[str, str]:
 
 
 def _structure(model: nn.Module) -> str:
-    """A digest of what a model is made of beside its tensors: classes, settings, functions.
+    """A digest of what a model is made of beside its weights: classes, settings, functions.
 
-    Two models can share every weight and differ in their number of heads.
+    Two models can share every weight and differ in their number of heads. Attributes of modules
+    count as far as ``described`` sees into them.
     """
-    found: list[Any] = []
+    found: list[str] = []
+    held: dict[str, Any] = {}
     configs: dict[int, Any] = {}
     for name, module in model.named_modules():
-        plain = {
-            key: value if isinstance(value, _PLAIN) else getattr(value, "__qualname__", None)
-            for key, value in vars(module).items()
-            if not key.startswith("_") and key != "training"
-            if isinstance(value, _PLAIN) or hasattr(value, "__qualname__")
-        }
-        found.append((name, type(module).__module__, type(module).__qualname__, plain))
+        kind = type(module)
+        own = {key: each for key, each in vars(module).items() if key not in _PYTORCHS}
+        if kind.__module__.startswith("rankscope."):  # ours keep aside what is known otherwise
+            own = {key: each for key, each in own.items() if not key.startswith("_")}
+        plain = {key: each for key, each in own.items() if isinstance(each, _PLAIN)}
+        found.append(repr((name, kind.__module__, kind.__qualname__, sorted(plain.items()))))
+        held |= {f"{name}.{key}": described(each) for key, each in own.items() if key not in plain}
         config: Any = getattr(module, "config", None)
         if hasattr(config, "to_dict"):
-            configs[id(config)] = (config.to_dict(), getattr(config, "_attn_implementation", None))
-    content = json.dumps([found, list(configs.values())], sort_keys=True, default=str)
-    return hashlib.sha256(content.encode()).hexdigest()[:12]
+            words = json.dumps(config.to_dict(), sort_keys=True, default=str)
+            configs[id(config)] = (words, getattr(config, "_attn_implementation", None))
+    return digest([found, held, list(configs.values())])

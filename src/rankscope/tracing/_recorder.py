@@ -1,7 +1,7 @@
 """Forward hooks that turn each layer's output into numbers and keep nothing else."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,8 @@ from rankscope.tracing._hooks import each_once, thread_hooks
 from rankscope.tracing._layout import LayoutChoice
 from rankscope.tracing._measures import Measure
 from rankscope.tracing._outputs import OpenChoice, OutputChoice
-from rankscope.tracing._tensors import first_tensor
+from rankscope.tracing._overflow import OverflowWatch
+from rankscope.tracing._tensors import first_tensor, real_tensors
 from rankscope.tracing._tokens import TokenChoice
 
 Columns = dict[str, list[Any]]
@@ -47,8 +48,11 @@ class Recorder:
         self._calls = Calls(blocks)
         self._layout, self._output, self._tokens = layout, output, tokens
         self._input_shape = torch.Size()  # of what the running block was given
+        self._first_shape = torch.Size()  # of layer 0
+        self._shapes: dict[str, int] = {}  # tokens and features in words, and the layer from which
         self._first: Tensor | None = None  # layer 0, while its layout is not known
         self._open: OpenChoice | None = None  # an output of several tensors, while undecided
+        self._overflow = OverflowWatch()
         self._samples = 0
         self._rows: list[tuple[int, str, Tensor]] = []
         self.words: dict[str, str] = {}
@@ -56,7 +60,8 @@ class Recorder:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Hooks on all blocks while the context lasts; none is left behind, whatever happens."""
-        with thread_hooks() as hooks:
+        with thread_hooks() as hooks, ExitStack() as leaving:
+            leaving.callback(self._overflow.end)
             for block in each_once(self._blocks):
                 hooks.before(block, self._before)
                 hooks.after(block, self._after)
@@ -65,10 +70,11 @@ class Recorder:
             for attention in self._layout.attentions:
                 hooks.before(attention, self._look_at_query)
             yield
+            self._overflow.refuse()
             self._close(None)
             order = self._calls.finish(elsewhere=hooks.elsewhere)
             decided = {"layout": self._layout.words, "tensor": self._output.words, "order": order}
-            self.words = {**decided, **self._tokens.words}
+            self.words = {**decided, **self._tokens.words, "shape": self._shape_words()}
 
     def columns(self) -> Columns:
         """Everything recorded, one list per column; ``head`` only if attention was measured."""
@@ -87,9 +93,13 @@ class Recorder:
         return table
 
     def _before(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        hidden = first_tensor((*args, kwargs))
-        self._close(hidden)
+        taken = real_tensors((*args, kwargs))
+        self._close(taken)
+        hidden = self._calls.made(taken)
+        if hidden is None:
+            hidden = first_tensor((*args, kwargs))
         if self._calls.layer == 0:
+            self._first_shape = hidden.shape
             self._layout.look_at_state(hidden)
             if self._layout.token_first is None:
                 self._first = hidden.clone()  # the block may work in place
@@ -97,8 +107,10 @@ class Recorder:
                 self._measure(hidden, 0)
         self._calls.enter(block, hidden)
         self._input_shape = hidden.shape
+        self._overflow.begin(block, self._calls.layer)
 
     def _after(self, _block: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
+        self._overflow.end()
         if self._first is not None:
             self._layout.settle()
             self._measure_first()
@@ -124,16 +136,21 @@ class Recorder:
         first, self._first = self._first, None
         self._measure(first, 0)
 
-    def _close(self, following: Tensor | None) -> None:
+    def _close(self, taken: Sequence[Tensor] | None) -> None:
         """Decide which tensor the block before made, now that the next block's input is known."""
         if self._open is not None:
             open_, self._open = self._open, None
-            choice = self._output
-            hidden = (
-                choice.alone(open_) if following is None else choice.with_next(open_, following)
-            )
+            if taken is None:
+                hidden = self._output.alone(open_)
+            else:
+                hidden = self._output.with_next(open_, taken, self._first_shape)
             self._calls.leave(hidden)
             self._measure(hidden, self._calls.layer)
+
+    def _shape_words(self) -> str:
+        """How the hidden states' shape changes with the layer, where it does."""
+        changes = [f"{shape} from layer {layer} on" for shape, layer in self._shapes.items()]
+        return ", ".join(changes) if len(changes) > 1 else ""
 
     def _attend(self, attention: Attention, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
         pattern, layer = attention.pattern(*args), self._calls.layer
@@ -152,6 +169,8 @@ class Recorder:
                 "(batch, token, feature); name blocks that work on sequences."
             )
         self._samples = hidden.shape[0]
+        shape = f"{hidden.shape[1]} tokens of {hidden.shape[2]} features"
+        self._shapes.setdefault(shape, layer)
         self._calls.check_samples(self._samples)
         measured = self._tokens.measured(hidden)
         found: dict[str, Any] = {}

@@ -28,6 +28,11 @@ class Candidate(NamedTuple):
         return all(step == 0 or step in _USUAL_NAMES for step in self.key)
 
     @property
+    def is_named(self) -> bool:
+        """Whether it has the name of hidden states."""
+        return self.key[-1:] != () and self.key[-1] in _USUAL_NAMES
+
+    @property
     def place(self) -> str:
         """Where it is, in words."""
         return "".join(f"[{step!r}]" for step in self.key) or "the output itself"
@@ -44,6 +49,11 @@ def candidates(value: Any, axes: int = 3) -> list[Candidate]:
         if fitting:
             return fitting
     return found
+
+
+def real_tensors(value: Any) -> list[Tensor]:
+    """Every real tensor a block takes or gives, of any shape."""
+    return [one.tensor for one in _real_tensors(value)]
 
 
 def first_tensor(value: Any) -> Tensor:

@@ -1,0 +1,131 @@
+"""Queries and keys that overflow while a model runs, found where they would pass for collapse."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from inspect import signature
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.linalg import vector_norm
+from torch.nn.functional import (
+    linear,
+    multi_head_attention_forward,
+    scaled_dot_product_attention,
+)
+from torch.overrides import TorchFunctionMode
+
+from rankscope.errors import InputError
+
+_SIGNATURE = signature(multi_head_attention_forward)
+
+
+class _Seen(NamedTuple):
+    """The largest entries of one attention's queries and keys, still on their device."""
+
+    layer: int
+    dtype: torch.dtype
+    largest: Tensor
+    factor: float
+    """What a score is at most, in units of the product of the two."""
+
+
+class OverflowWatch(TorchFunctionMode):
+    """Looks at what PyTorch's fused attention is given in this thread while a block runs.
+
+    The kernel gives zeros for rows whose scores are all NaN or all -∞, so that queries or keys
+    that overflow would read as tokens that are all alike; every other operation hands NaN on, and
+    the metrics refuse it. Two numbers are kept of each call, and none is waited for before
+    ``refuse``.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._layer: int | None = None
+        self._seen: list[_Seen] = []
+
+    def begin(self, block: nn.Module, layer: int) -> None:
+        """Watch from here on; until ``end``, every operation takes a little longer."""
+        if any(_has_a_fast_path(module) for module in block.modules()):
+            return
+        self._layer = layer
+        self.__enter__()  # type: ignore[no-untyped-call]
+
+    def end(self) -> None:
+        """Watch no longer, whether or not anything was watched."""
+        if self._layer is not None:
+            self._layer = None
+            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func is scaled_dot_product_attention:
+            self._look(*args, **(kwargs or {}))
+        elif func is multi_head_attention_forward:
+            self._look(*_projected(*args, **(kwargs or {})))
+        return func(*args, **(kwargs or {}))
+
+    def _look(
+        self, query: Tensor, key: Tensor, *_: Any, scale: float | None = None, **__: Any
+    ) -> None:
+        if self._layer is None or query.is_nested or not query.numel() or not key.numel():
+            return
+        width = query.shape[-1]
+        factor = width * (width**-0.5 if scale is None else abs(float(scale)))
+        largest = torch.stack([vector_norm(each, torch.inf) for each in (query, key)]).double()
+        self._seen.append(_Seen(self._layer, query.dtype, largest, factor))
+
+    def refuse(self) -> None:
+        """Raise if queries or keys were no numbers, or so large that their products may not be."""
+        by_device: dict[torch.device, list[_Seen]] = defaultdict(list)
+        for one in self._seen:
+            by_device[one.largest.device].append(one)
+        for some in by_device.values():
+            both = torch.stack([one.largest for one in some]).tolist()
+            for one, (query, key) in zip(some, both, strict=True):
+                _check(one, query, key)
+
+
+def _projected(*args: Any, **kwargs: Any) -> list[Tensor]:
+    """Queries and keys by head, as PyTorch's attention finds them inside itself, out of sight."""
+    given = _SIGNATURE.bind(*args, **kwargs).arguments
+    packed, bias = given["in_proj_weight"], given["in_proj_bias"]
+    weights = (
+        (given["q_proj_weight"], given["k_proj_weight"]) if packed is None else packed.chunk(3)[:2]
+    )
+    biases = (None, None) if bias is None else bias.chunk(3)[:2]
+    return [
+        linear(x, weight, shift).unflatten(-1, (given["num_heads"], -1))
+        for x, weight, shift in zip((given["query"], given["key"]), weights, biases, strict=True)
+    ]
+
+
+def _has_a_fast_path(module: nn.Module) -> bool:
+    """Whether this is PyTorch's attention, in a form it runs as one operation if nobody watches.
+
+    That operation hands NaN on, so there is nothing to watch for.
+    """
+    if not isinstance(module, nn.MultiheadAttention):
+        return False
+    fits = module.batch_first and module.num_heads % 2 == 0 and module.in_proj_weight is not None
+    return fits and torch.backends.mha.get_fastpath_enabled()
+
+
+def _check(seen: _Seen, query: float, key: float) -> None:
+    double = seen.dtype == torch.float64
+    most = torch.finfo(torch.float64 if double else torch.float32).max  # what kernels add up in
+    if query * key * seen.factor <= most:
+        return
+    broken = [name for name, each in (("queries", query), ("keys", key)) if not each < torch.inf]
+    what = " and ".join(broken) or "products of queries and keys"
+    dtype = str(seen.dtype).removeprefix("torch.")
+    raise InputError(
+        f"layer {seen.layer}: {what} overflow {dtype} (the largest "
+        f"query entry is {query:.3g}, the largest key entry {key:.3g}), and fused attention would "
+        "give zeros for them; use a wider dtype, or look where training broke down."
+    )
