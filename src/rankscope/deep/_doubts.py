@@ -70,10 +70,11 @@ def may_be_lost(state: SplitState, found: Logarithms) -> Bool[Tensor, "batch"]:
 def has_vanished(state: SplitState) -> Bool[Tensor, "batch"]:
     """Whether tokens are equal though the terms of some sum were not: they have underflowed."""
     lost = torch.as_tensor(state.deviation.lost).cpu()
-    return (state.log_scale.isneginf().cpu() & (lost == math.inf)) & ~_is_beyond(state).cpu()
+    return (state.log_scale.isneginf().cpu() & (lost == math.inf)) & ~is_beyond(state).cpu()
 
 
-def _is_beyond(state: SplitState) -> Bool[Tensor, "batch"]:
+def is_beyond(state: SplitState) -> Bool[Tensor, "batch"]:
+    """Whether a residual is not zero and yet has no logarithm in float64."""
     return state.log_scale.isneginf() & state.mantissa.flatten(1).any(1)
 
 
@@ -105,8 +106,8 @@ def _errors_grow(
     measurement: Measurement,
     clean: Float[Tensor, "layer 2 batch"],
 ) -> bool:
-    """Whether a small step away from the first sample grows by more than a million."""
-    one = torch.zeros(1, dtype=torch.long)
+    """Whether a small step away from one sample grows by more than a million."""
+    one = clean[0, 0].argmax().reshape(1)  # equal tokens, whose residual is least, stay equal
     state, measurement = start.select(one), measurement.of(one)
     away = torch.randn(state.mantissa.shape, generator=stream(0, "a step away")).to(state.mantissa)
     away = state.mantissa * (1 + _STEP * away)

@@ -14,6 +14,7 @@ from rankscope.deep._doubts import (
     Measurement,
     first_doubtful_layers,
     has_vanished,
+    is_beyond,
     may_be_lost,
 )
 from rankscope.deep._run import later_states, prepare
@@ -81,7 +82,7 @@ def deep_trace(
         vanished = torch.where(has_vanished(state), vanished.clamp(max=layer), vanished)
         if on_layer is not None:
             on_layer()
-        if "beyond" not in notes and _beyond(state):
+        if "beyond" not in notes and bool(is_beyond(state).any()):
             notes["beyond"] = f"from layer {layer} on the logarithm itself is below −1.8e308"
     clean = torch.stack(found)
     first = first_doubtful_layers(network, start, measurement, clean, suspects)
@@ -147,12 +148,6 @@ def _less(after: PerSample, before: PerSample) -> PerSample:
     return torch.where(
         before.isneginf(), torch.where(after.isneginf(), math.nan, math.inf), after - before
     )
-
-
-def _beyond(state: SplitState) -> bool:
-    """Whether a residual is not zero and yet has no logarithm in float64."""
-    gone = state.log_scale.isneginf() & state.mantissa.flatten(1).any(1)
-    return bool(gone.any())
 
 
 def _columns(clean: Float[Tensor, "layer 2 batch"], first: PerSample) -> Columns:
