@@ -2,6 +2,7 @@
 
 import math
 
+import polars as pl
 import torch
 
 from rankscope import tables
@@ -94,6 +95,16 @@ def test_an_ending_says_where_a_network_arrived_and_by_which_law():
     assert told == (
         "two heads: relative residual 10^−9.0 after 18 layers; "
         "exponential: each layer multiplies the residual by 0.316"
+    )
+
+
+def test_an_ending_is_where_figures_were_last_sure():
+    table = _table([0.0, -1.0, -2.0, -3.0, -4.0, -5.0, -50.0])
+    table = tables.joined({"one head": table.with_columns(doubt=pl.col("layer") > 5)})
+    found = laws(tables.summary(table), "m")["one head"]
+    assert ending("one head", found, 6) == (
+        "one head: relative residual 10^−5.0 after 5 layers; exponential: each layer multiplies "
+        "the residual by 0.1, to layer 5, beyond which figures are in doubt"
     )
 
 
