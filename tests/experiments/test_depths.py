@@ -115,19 +115,3 @@ def test_dispersion_is_the_residual_under_another_name(tokens):
     assert "log10_residual" not in renamed["metric"].to_list()
     assert RELATIVE in renamed["metric"].to_list()
     assert renamed["value"].equals(table["value"])
-
-
-def test_a_table_about_the_same_samples_is_in_doubt_where_the_trace_is():
-    columns = {
-        "layer": [0, 0, 1, 1],
-        "sample": [0, 1, 0, 1],
-        "metric": ["a"] * 4,
-        "value": [0.0] * 4,
-    }
-    calm = Trace(columns, Provenance("net"))
-    wild = Trace({**columns, "doubt": [False, False, False, True]}, Provenance("net"))
-    table = tables.frame({**columns, "metric": ["other"] * 4})
-    assert depths.with_doubts(table, calm).equals(table)
-    found = depths.with_doubts(table, wild)
-    assert found["doubt"].to_list() == [False, False, False, True]
-    assert found.drop("doubt").equals(table)

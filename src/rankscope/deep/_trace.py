@@ -39,6 +39,7 @@ def deep_trace(
     token_mask: Tensor | None = None,
     measured: Tensor | None = None,
     on_layer: Callable[[], None] | None = None,
+    on_state: Callable[[SplitState], None] | None = None,
 ) -> Trace:
     """Run a network in scaled arithmetic and take every layer's residual, to 10^−100000 and below.
 
@@ -55,7 +56,8 @@ def deep_trace(
     ``log10_contraction``, of ``r'/r``, level where collapse is exponential; and
     ``log10_cubic_constant``, of ``r'/r³``, level where it is doubly exponential. Tokens that are
     all equal have ``log10_residual`` minus infinity.
-    ``measured`` says which tokens count, as in ``trace``.
+    ``measured`` says which tokens count, as in ``trace``. ``on_layer`` is called after each layer,
+    ``on_state`` with the hidden state of each, that of the input first.
 
     Logarithms are good to ten digits or so, relative where they are large, as long as tokens differ
     by what is left of them beside one common row. Differences *inside* a group of tokens that agree
@@ -74,6 +76,8 @@ def deep_trace(
     notes = {"arithmetic": "scaled, float64", "norm": norm, "center": center}
     start = SplitState.of(x.detach(), token_mask)
     found = [measurement.logarithms(start).cpu()]
+    if on_state is not None:
+        on_state(start)
     suspects = torch.zeros(len(x), dtype=torch.bool)
     vanished = torch.full((len(x),), math.inf, dtype=torch.float64)
     for layer, state in later_states(network, start):
@@ -82,6 +86,8 @@ def deep_trace(
         vanished = torch.where(has_vanished(state), vanished.clamp(max=layer), vanished)
         if on_layer is not None:
             on_layer()
+        if on_state is not None:
+            on_state(state)
         if "beyond" not in notes and bool(is_beyond(state).any()):
             notes["beyond"] = f"from layer {layer} on the logarithm itself is below −1.8e308"
     clean = torch.stack(found)

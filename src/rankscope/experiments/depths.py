@@ -114,15 +114,6 @@ def doubts(traces: Mapping[str, Trace]) -> dict[str, str]:
     return {case: "; ".join(notes) for case, notes in noted.items() if notes}
 
 
-def with_doubts(table: pl.DataFrame, traced: Trace) -> pl.DataFrame:
-    """A table about the same layers and samples as a trace, in doubt where that is."""
-    if "doubt" not in traced.columns:
-        return table
-    known = traced.table.group_by("layer", "sample").agg(pl.col("doubt").any())
-    joined = table.join(known, on=["layer", "sample"], how="left", maintain_order="left")
-    return joined.with_columns(pl.col("doubt").fill_null(False))
-
-
 def ending(name: str, law: Law, layers: int) -> str:
     """Where a network's residual arrived, or was when last sure, and by which law."""
     layers = layers if law.sure_to is None else law.sure_to
