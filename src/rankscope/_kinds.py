@@ -21,6 +21,8 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 from rankscope.errors import InputError, KindError, RankscopeError
 
 _LARGE = 2**63
+_LARGEST = 10**308
+"""Whole numbers below this are numbers like others where reals are asked for."""
 _MANY = 10_000_000
 _LONG_NAME = 255
 """Bytes that a file system allows in one part of a path."""
@@ -201,6 +203,8 @@ def _float(value: object) -> Wrong | None:
     if type(value) is float:
         return None
     if isinstance(value, float):
+        return None
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _LARGEST:
         return None
     wrong = _int(value)
     return wrong._replace(expected="a number") if wrong and not wrong.what else wrong

@@ -65,6 +65,17 @@ def test_ids_stand_in_for_text(rankscope, refuses, tmp_path) -> None:
     assert "token ids run from 2 to 31" in refuses("trace", "mute", "--ids", "words.txt")
 
 
+def test_broken_weights_are_named(refuses, wordy, tmp_path) -> None:
+    for place in ("encoder.layer.1.attention.self.query.weight", "embeddings.LayerNorm.weight"):
+        model = hf.BertModel.from_pretrained(tmp_path / wordy)
+        with torch.no_grad():
+            model.get_parameter(place).view(-1)[3] = torch.nan
+        model.save_pretrained(tmp_path / "broken")
+        hf.AutoTokenizer.from_pretrained(tmp_path / wordy).save_pretrained(tmp_path / "broken")
+        for command in ("diagnose", "trace"):
+            assert place in refuses(command, "broken", "--passages", "1")
+
+
 def test_another_tokeniser_can_be_named(rankscope, refuses, wordy, tmp_path) -> None:
     shape = {"vocab_size": 2400, "hidden_size": 24, "num_hidden_layers": 2}
     more = {"num_attention_heads": 4, "intermediate_size": 40}

@@ -4,6 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+import transformers as hf
+
+from rankscope import load
+from rankscope.tracing import Provenance
 
 LITTLE = ["--passages=2", "--length=12", "--json"]
 
@@ -31,7 +35,12 @@ def test_what_was_chosen_is_recorded(rankscope, wordy: str) -> None:
     assert told["provenance"]["mask"] == "causal"
     assert told["provenance"]["without"] == "skip, mlp"
     assert told["provenance"]["special tokens"] == "left out of the figures"
-    assert told["provenance"]["weights"] == "pretrained"
+    assert told["provenance"]["origin"] == "pretrained"
+    saved = hf.BertModel.from_pretrained("wordy")
+    assert (
+        told["provenance"]["weights"]
+        == Provenance.of(load(saved).network.without("skip", "mlp")).weights
+    )
 
 
 @pytest.mark.parametrize("command", ["diagnose", "trace", "deep"])

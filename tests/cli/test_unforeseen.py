@@ -25,7 +25,7 @@ def test_an_error_of_our_own_making_is_one_sentence_and_a_file(rankscope, monkey
 
 
 @pytest.mark.parametrize(
-    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate")]
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")]
 )
 def test_too_little_memory_is_said_so(rankscope, monkeypatch, error) -> None:
     def fail(*_: object, **__: object) -> None:

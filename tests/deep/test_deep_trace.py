@@ -225,7 +225,7 @@ def test_the_table_says_where_it_comes_from(lively, tokens):
 
 def test_what_is_no_input_is_refused(lively, tokens):
     net = lively(spec())
-    with pytest.raises(KindError, match="expected a rankscope Network"):
+    with pytest.raises(KindError, match="expected a Network"):
         deep_trace(torch.nn.Linear(4, 4), tokens(1, 3, 4))
     with pytest.raises(KindError, match="int64"):
         deep_trace(net, tokens(1, 3, 4).long())

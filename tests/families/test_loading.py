@@ -374,6 +374,10 @@ def test_an_index_cannot_point_outside_its_folder(tmp_path) -> None:
         index.write_text(json.dumps(found))
         with pytest.raises(SourceError, match="points outside its folder"):
             load(folder)
+    for strange in ([], {"weight_map": ["a"]}, {"weight_map": {"a": 1}}):
+        index.write_text(json.dumps(strange))
+        with pytest.raises(SourceError, match="which weights are in which file"):
+            load(folder)
 
 
 def test_a_config_that_names_no_architecture_says_so(tmp_path) -> None:

@@ -21,6 +21,8 @@ _USAGE_ERROR: Any = next(
     base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException"
 )
 
+_NO_MEMORY = "can't allocate memory|out of memory|Unable to allocate|Storage size calculation"
+
 app = typer.Typer(
     help="See how a transformer loses, or keeps, the differences between its tokens.",
     no_args_is_help=True,
@@ -73,7 +75,7 @@ def main() -> None:
 def _unforeseen(error: Exception) -> tuple[str, int]:
     """What is said about an error that is not one of ours; where it happened is kept in a file."""
     said = f"{type(error).__name__}: {error}"
-    if isinstance(error, MemoryError) or re.search("alloc|overflow", said, re.IGNORECASE):
+    if isinstance(error, MemoryError) or re.search(_NO_MEMORY, said):
         return "there is not enough memory for this; make the network or the input smaller.", 2
     kept = ""
     with suppress(OSError):

@@ -213,7 +213,7 @@ def _real(options: QuestionOptions, name: str, masks: Sequence[str]) -> Subject:
     (x, token_mask, special), unknown = _read(loaded, options)
     net = loaded.network
     read = "images of noise" if loaded.sees_images else _origin(options)
-    about = {"weights": "random" if options.at_init else "pretrained", **_about(x, options, read)}
+    about = {"origin": "random" if options.at_init else "pretrained", **_about(x, options, read)}
     if unknown:
         about["unknown tokens"] = unknown
     if options.mask is not None:
@@ -248,6 +248,8 @@ def _read(loaded: "Loaded", options: QuestionOptions) -> tuple["BlockInput", str
 def _read_ids(loaded: "Loaded", options: QuestionOptions, path: Path) -> "BlockInput":
     if options.text is not None:
         raise InputError("--ids and --text are two inputs; give one of them.")
+    if options.tokenizer is not None and options.special_tokens:
+        raise InputError("--tokenizer has no use: --ids are tokens already.")
     if not options.special_tokens and loaded.tokenizer is None:
         raise InputError(
             "--no-special-tokens: without a tokeniser it is not known which ids are special; "

@@ -77,14 +77,15 @@ def reproduce(chosen: Mapping[Entry, Mapping[str, Any]], options: ReproduceOptio
         _print_files({**files, "summary": str(folder / SUMMARY)})
     failed = [outcome for outcome in done if outcome.run.failure]
     for outcome in failed:
-        print_error(f"{outcome.entry.id} could not be run: {outcome.run.failure}")
+        ended = "could not be run" if outcome.result is None else "ran, but was not written"
+        print_error(f"{outcome.entry.id} {ended}: {outcome.run.failure}")
     return not failed
 
 
 def _print_line(outcome: Outcome) -> None:
     """How a claim ended, in one line."""
     run = outcome.run
-    ended = "could not be run" if run.failure else run.verdict
+    ended = "could not be run" if outcome.result is None else run.verdict
     taken = "from before" if outcome.from_before else f"{run.seconds or 0.0:.1f} s"
     console = Console(soft_wrap=True, highlight=False, markup=False)
     console.print(without_controls(f"{run.id:<4} {ended} ({taken})"))

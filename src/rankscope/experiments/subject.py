@@ -22,6 +22,7 @@ from rankscope.tracing import Metrics, Provenance, Trace, digest, trace
 from rankscope.version import __version__
 from rankscope.versions import versions
 
+_DIGESTS = ("spec", "seed", "weights", "input digest", "token mask digest", "measured digest")
 _PAIRS_AT_ONCE = 2**25
 """Attention weights of a layer, of which scaled arithmetic keeps several float64 copies."""
 
@@ -114,7 +115,7 @@ class Subject:
         """Where figures about it come from."""
         origin = self._origin()
         counted = {} if self.measured is None else {"special tokens": "left out of the figures"}
-        return {
+        known = {
             "model": origin.model,
             "spec": origin.spec,
             "network": origin.network,
@@ -126,8 +127,10 @@ class Subject:
             "dtype": str(self.x.dtype),
             **counted,
             "versions": versions(),
-            **self.about,
         }
+        # What is said in words may say more of what is known, but takes the place of no digest.
+        said = {key: words for key, words in self.about.items() if key not in _DIGESTS}
+        return {**known, **said}
 
     def _origin(self) -> Provenance:
         masks = {"token mask digest": self.token_mask, "measured digest": self.measured}

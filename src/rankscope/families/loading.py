@@ -24,7 +24,7 @@ from rankscope.families.t5 import T5
 from rankscope.families.verification import TOLERANCES, Verification, compare
 from rankscope.families.vit import ViT
 from rankscope.families.xlnet import XLNet
-from rankscope.tracing import evaluating
+from rankscope.tracing import evaluating, refuse_broken
 
 FAMILIES: tuple[Family, ...] = (
     Bert(),
@@ -152,12 +152,23 @@ def build(
     """Find the family, build the network, verify it."""
     family = family_of(model)
     body = family.body(model)
+    _refuse_broken(family, body)
     network = family.network(body)
     network.name, network.seed = name, seed
     with evaluating(body):
         found = compare(family, body, network, probe(family, body))
     found.check()
     return Loaded(network, model, family, found, name, tokenizer, processor)
+
+
+def _refuse_broken(family: Family, body: nn.Module) -> None:
+    """Raise if a weight is no number: nothing could be compared."""
+    others = refuse_broken(body, family.layers(body))
+    if others:
+        raise InputError(
+            f"the weights {others['not finite']} are not finite, so the model computes nothing; "
+            "load them again, or look where training broke down."
+        )
 
 
 @checked

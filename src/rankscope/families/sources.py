@@ -104,7 +104,9 @@ def _check_folder(folder: Path) -> None:
         )
     for index in sorted(folder.glob("*.index.json")):
         found = _read_json(index)
-        placed = found.get("weight_map", {}) if isinstance(found, dict) else {}
+        placed = found.get("weight_map") if isinstance(found, dict) else None
+        if not isinstance(placed, dict) or not all(isinstance(v, str) for v in placed.values()):
+            raise SourceError(f"{index} does not say which weights are in which file.")
         for file in sorted({str(each) for each in placed.values()}):
             inside = os.path.normpath(file)
             if Path(inside).is_absolute() or inside.startswith(".."):

@@ -13,11 +13,14 @@ class OfflineChart(alt.ConcatChart):
     """Panels side by side. ``save`` writes pages that work offline, notebooks show a picture."""
 
     def save(self, fp: Any, *arguments: Any, **options: Any) -> None:
-        """Write the chart, by the path's suffix; other formats are Altair's to write."""
-        if isinstance(fp, str | Path) and Path(fp).suffix.lower() in FORMATS and not options:
+        """Write the chart, by the path's suffix; what else Altair can write is left to it."""
+        kind = Path(fp).suffix.lower() if isinstance(fp, str | Path) else ""
+        if kind in FORMATS and not arguments and not options:
             save(self, fp)
-        else:
-            super().save(fp, *arguments, **options)
+            return
+        if "html" in (kind.removeprefix("."), options.get("format"), *arguments[:1]):
+            options = {"inline": True, **options}
+        super().save(fp, *arguments, **options)
 
     def _repr_mimebundle_(self, *_: Any, **__: Any) -> dict[str, str]:
         """A picture: Altair's own way loads Vega from elsewhere."""

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from copy import copy
 from typing import Final
 
 from rich.console import Console
@@ -39,7 +40,7 @@ def show(result: Result, console: Console | None = None) -> None:
     >>> show(run("D8"))
     D8  Most paths of well-known transformers are long: ...
     """
-    console = console or Console()
+    console = copy(console or Console())
     console.width = max(console.width, _NARROWEST)
     _print(console, _title(result))
     if result.question != result.title:

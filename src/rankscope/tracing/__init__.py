@@ -13,6 +13,7 @@ from rankscope.tracing._provenance import Provenance
 from rankscope.tracing._provenance import digest as digest
 from rankscope.tracing._recorder import Columns as Columns
 from rankscope.tracing._run import trace, trace_in_batches
+from rankscope.tracing._soundness import refuse_broken as refuse_broken
 from rankscope.tracing._trace import Trace
 
 __all__ = [

@@ -144,7 +144,8 @@ def test_doubts_reach_the_sentences_and_the_provenance(
         "n1": {"patterns": config.patterns[:1] if name == "n1" else ()},
     }[name]
     found = module.run(replace(config, seed=5, **fewer), silent)
-    assert seeds == {None if name == "d4" else 5}  # D4 is made of matrices of its own
+    # D4 is made of matrices of its own, and some weights of D3 are no longer those that were drawn.
+    assert seeds == {"d3": {5, None}, "d4": {None}}.get(name, {5})
     noted = found.provenance["notes"]
     # N1 runs every variant twice, and says in which of its two panels.
     cases = {case.split(", hidden states")[0] for case in noted}

@@ -260,7 +260,7 @@ def test_bad_arguments_are_answered_with_sentences():
         stability_of(torch.ones(2, 3))
     with pytest.raises(InputError, match="nan at"):
         stability_of(torch.full((2, 2), float("nan")))
-    with pytest.raises(InputError, match="2 or more"):
+    with pytest.raises(InputError, match="2 to 24"):
         stable_search(tokens=(1,))
     with pytest.raises(InputError, match="draws=0"):
         stable_search(draws=0)

@@ -66,7 +66,7 @@ def follow(plan: Plan, case: Dynamics, on_step: kit.OnStep) -> tuple[list[Row], 
         ranks.append(found[-1].stable_rank())
         step = build(case, 1, plan.seed + draw)
         radii += _radius_at_rest(step, states[-1][ratios[-1][-1] > DIFFERENT])
-    relative = _by_layer(Trace.joined(traces), recorded)
+    relative = torch.cat([_by_layer(each, recorded) for each in traces], 1)
     apart = relative > math.log10(DIFFERENT)
     above = apart & (torch.cat(ratios, 1) > DIFFERENT)
     rows: list[Row] = []

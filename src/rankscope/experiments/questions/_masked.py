@@ -93,7 +93,6 @@ def _figures(patterns: Iterable[Tensor], facts: theory.GraphFacts, allowed: Tens
         if tokens <= _CUBIC_BY_HEAD:
             of_heads.append(dobrushin(pattern))
     limits = torch.stack(theory.limit_weights(shared, facts.closed_classes)).mean(0)
-    by_position = {"limit_weight": limits}
     promised = theory.a_priori_log_loss(smallest, facts.contracts_after) / math.log(10)
     numbers = {
         "radius": facts.radius,
@@ -101,28 +100,36 @@ def _figures(patterns: Iterable[Tensor], facts: theory.GraphFacts, allowed: Tens
         "log10_promised_loss": promised,
         "largest_limit_weight": float(limits.max()),
     }
-    products: list[float] = []
+    rows: list[tuple[Any, ...]] = [
+        (None, None, None, None, metric, value) for metric, value in numbers.items()
+    ]
+    rows += _by_position(limits, metric="limit_weight")
     if of_heads:
-        numbers["mean_ergodicity"] = float(torch.cat(of_heads).mean())
+        average = float(torch.cat(of_heads).mean())
+        rows += [(None, None, None, None, "mean_ergodicity", average)]
+    rows += [
+        (layer, head, None, None, "dobrushin", value)
+        for layer, each in enumerate(of_heads, start=1)
+        for head, value in enumerate(each.tolist())
+    ]
     if tokens <= _CUBIC:
         of_products = theory.ergodicity(shared)
         log10 = of_products.log_products / math.log(10)
         # Rows that plain numbers cannot tell apart any more need not be equal.
         products = torch.where(log10.isneginf(), math.nan, log10).tolist()
-        numbers["product_ergodicity_rate"] = float(of_products.rate)
-        by_position["perron_weight"] = torch.stack(theory.class_weights(shared[-1])).mean(0)
-    rows: list[tuple[Any, ...]] = [
-        (layer, head, None, None, "dobrushin", value)
-        for layer, each in enumerate(of_heads, start=1)
-        for head, value in enumerate(each.tolist())
-    ]
-    rows += [
-        (layer, None, None, None, PRODUCTS, value) for layer, value in enumerate(products, start=1)
-    ]
-    rows += [
+        rate = float(of_products.rate)
+        rows += [(None, None, None, None, "product_ergodicity_rate", rate)]
+        rows += [
+            (layer, None, None, None, PRODUCTS, value)
+            for layer, value in enumerate(products, start=1)
+        ]
+        perron = torch.stack(theory.class_weights(shared[-1])).mean(0)
+        rows += _by_position(perron, metric="perron_weight")
+    return tables.from_rows(("layer", "head", "parameter", "setting", "metric", "value"), rows)
+
+
+def _by_position(weights: Tensor, *, metric: str) -> list[tuple[Any, ...]]:
+    return [
         (None, None, "position", float(position), metric, value)
-        for metric, weights in by_position.items()
         for position, value in enumerate(weights.tolist())
     ]
-    rows += [(None, None, None, None, metric, value) for metric, value in numbers.items()]
-    return tables.from_rows(("layer", "head", "parameter", "setting", "metric", "value"), rows)
