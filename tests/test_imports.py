@@ -51,7 +51,7 @@ CORE = {
     "tracing": LOWEST | {"batches", "checks", "metrics", "network"},
     "paths": LOWEST | {"checks", "metrics", "network"},
     "deep": LOWEST | {"batches", "checks", "metrics", "network", "tracing"},
-    "theory": LOWEST | {"checks", "metrics", "masks", "network", "deep"},
+    "theory": LOWEST | {"checks", "metrics", "masks", "network", "tracing", "deep"},
 }
 OUTSIDE = {"torch", "numpy", "jaxtyping"} | set(sys.stdlib_module_names)
 LAZY = {  # asked for by .table, .save and .plot alone

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rankscope.metrics import Center, Norm
 from rankscope.network import (
     ALiBi,
     GaussianKernel,
@@ -31,16 +32,21 @@ from rankscope.streams import stream, stream_seed
 from .kinds import Kind
 
 Fields = dict[str, Any]
+_NORMS: tuple[Norm, ...] = ("composite", "one", "inf", "fro")
+_CENTERS: tuple[Center, ...] = ("mean", "median")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One network and what it is run on."""
+    """One network, what it is run on, and how its residuals are taken."""
 
     kind: str
     network: Network
     x: Tensor
     token_mask: Tensor | None
+    norm: Norm = "composite"
+    center: Center = "mean"
+    measured: Tensor | None = None
 
 
 def draw(seed: int, number: int) -> Case:
@@ -59,7 +65,25 @@ def draw(seed: int, number: int) -> Case:
                 drawn = torch.randn(parameter.shape, generator=noise, dtype=torch.float64)
                 parameter += pick.choice([0.1, 0.3, 1.0]) * drawn
     x, token_mask = _input(pick, stream(seed, "hard network", number, "input"), shape[2], wild)
-    return Case(kind, network, x, token_mask)
+    return Case(kind, network, x, token_mask, *_measurement(seed, number, x, token_mask))
+
+
+def _measurement(
+    seed: int, number: int, x: Tensor, token_mask: Tensor | None
+) -> tuple[Norm, Center, Tensor | None]:
+    """For a third of the networks another norm and center, for some of these not all tokens."""
+    pick = random.Random(stream_seed(seed, "hard network", number, "measurement"))
+    if pick.random() < 2 / 3:
+        return "composite", "mean", None
+    norm, center = pick.choice(_NORMS), pick.choice(_CENTERS)
+    if pick.random() < 0.5:
+        return norm, center, None
+    real = torch.ones(x.shape[:2], dtype=torch.bool) if token_mask is None else token_mask
+    measured = real.clone()
+    for row in measured:
+        tokens = row.nonzero().flatten().tolist()
+        row[pick.sample(tokens, pick.randint(0, len(tokens) - 2))] = False
+    return norm, center, measured
 
 
 def _input(

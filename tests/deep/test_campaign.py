@@ -3,10 +3,12 @@
 import math
 
 import pytest
+import torch
 
 from rankscope.deep import _doubts
 
 from . import campaign
+from .hard_networks import draw
 
 HARD = [number for number in range(44) if number % 11 != 6]  # forty layers take their time
 
@@ -54,6 +56,34 @@ def test_errors_are_relative_where_logarithms_are_large():
     assert math.isnan(campaign.off_by(-math.inf, math.nan, -900.0))
 
 
+def test_equal_tokens_that_mpmath_cannot_settle_are_not_called_right():
+    assert campaign.Judged(0, "sparsemax").verdict == "right"
+    assert campaign.Judged(0, "sparsemax", unknown=True).verdict == "unsettled"
+    assert campaign.Judged(0, "sparsemax", unknown=True, silent=1.0).verdict == "silent"
+    assert campaign.Judged(0, "sparsemax", unknown=True, doubted=True).verdict == "undecided"
+
+
+def test_residuals_are_taken_in_every_way_and_of_real_tokens_only():
+    cases = [draw(2, number) for number in range(120)]
+    assert {case.norm for case in cases} == {"composite", "one", "inf", "fro"}
+    assert {case.center for case in cases} == {"mean", "median"}
+    chosen = [case for case in cases if case.measured is not None]
+    assert chosen
+    for case in chosen:
+        assert case.measured.sum(1).min() >= 2
+        if case.token_mask is not None:
+            assert not (case.measured & ~case.token_mask).any()
+
+
+def test_a_network_does_not_depend_on_how_it_is_measured():
+    """Numbers of networks are written down, here and elsewhere: they must stay what they are."""
+    case = draw(0, 592)
+    drawn = torch.cat(
+        [case.x.flatten(), *(p.detach().flatten() for p in case.network.parameters())]
+    )
+    assert drawn.double().sum().item() == pytest.approx(17.65085943574865, rel=1e-12)
+
+
 def test_counts_and_bars_are_told(capsys):
     some = [
         campaign.Judged(0, "saturated"),
@@ -62,7 +92,8 @@ def test_counts_and_bars_are_told(capsys):
         campaign.Judged(3, "sparsemax", refused="too large"),
     ]
     assert campaign.report(some, 4)
-    assert "3 compared; 0 silent errors; 0.00% false alarms" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "3 compared; 0 silent errors; 0.00% false alarms, at most 33.33% if" in told
     assert not campaign.report([*some, campaign.Judged(4, "sparsemax", doubted=True)], 5)
     assert not campaign.report([*some, campaign.Judged(4, "sparsemax", silent=1e-5)], 5)
     assert "number 4, sparsemax, off by 1e-05" in capsys.readouterr().out

@@ -116,6 +116,17 @@ def test_one_sample_of_a_deep_network_shows_whether_errors_grow(tokens, monkeypa
     assert seen == [4]
 
 
+def test_equal_tokens_do_not_hide_that_errors_grow(tokens, monkeypatch):
+    """The sample that is tried is not just the first one, from which there is no step away."""
+    spec = Spec(20, 1, 4, norm="rms", init=3.0, mlp_ratio=2.0)
+    net, x = Network.random(spec, seed=1, dtype=torch.float64), tokens(2, 4, 4)
+    x[0] = 1.0
+    monkeypatch.setattr(_doubts, "SUSPICIOUS", math.inf)
+    monkeypatch.setattr(_doubts, "_GROWN", 1e-11)
+    monkeypatch.setattr(_doubts, "MOVED", -1.0)  # whatever is run again is doubted
+    assert set(deep_trace(net, x).table.filter("doubt")["sample"]) >= {1}
+
+
 def test_measured_tokens_that_agree_more_than_others_are_doubted(tokens):
     """All sixteen digits of the deviations go into the token that is left out."""
     net = Network.random(Spec.pure_attention(1, 1, 4, init=1.0, bias=False), dtype=torch.float64)

@@ -2,6 +2,7 @@
 
 import math
 
+import polars as pl
 import torch
 
 from rankscope import tables
@@ -97,6 +98,16 @@ def test_an_ending_says_where_a_network_arrived_and_by_which_law():
     )
 
 
+def test_an_ending_is_where_figures_were_last_sure():
+    table = _table([0.0, -1.0, -2.0, -3.0, -4.0, -5.0, -50.0])
+    table = tables.joined({"one head": table.with_columns(doubt=pl.col("layer") > 5)})
+    found = laws(tables.summary(table), "m")["one head"]
+    assert ending("one head", found, 6) == (
+        "one head: relative residual 10^−5.0 after 5 layers; exponential: each layer multiplies "
+        "the residual by 0.1, to layer 5, beyond which figures are in doubt"
+    )
+
+
 def test_dispersion_is_the_residual_under_another_name(tokens):
     table = compare({"a": PURE}, tokens(1, 5, 8), None, norm="fro").table
     renamed = dispersions(table)
@@ -104,19 +115,3 @@ def test_dispersion_is_the_residual_under_another_name(tokens):
     assert "log10_residual" not in renamed["metric"].to_list()
     assert RELATIVE in renamed["metric"].to_list()
     assert renamed["value"].equals(table["value"])
-
-
-def test_a_table_about_the_same_samples_is_in_doubt_where_the_trace_is():
-    columns = {
-        "layer": [0, 0, 1, 1],
-        "sample": [0, 1, 0, 1],
-        "metric": ["a"] * 4,
-        "value": [0.0] * 4,
-    }
-    calm = Trace(columns, Provenance("net"))
-    wild = Trace({**columns, "doubt": [False, False, False, True]}, Provenance("net"))
-    table = tables.frame({**columns, "metric": ["other"] * 4})
-    assert depths.with_doubts(table, calm).equals(table)
-    found = depths.with_doubts(table, wild)
-    assert found["doubt"].to_list() == [False, False, False, True]
-    assert found.drop("doubt").equals(table)

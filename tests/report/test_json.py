@@ -10,6 +10,8 @@ import pytest
 from rankscope import tables
 from rankscope.report import to_json
 
+from .conftest import table_of
+
 KEYS = {
     "id", "title", "question", "source", "verdict", "judgement", "beyond", "sentences",
     "findings", "key_figures", "summary", "table", "provenance", "files",
@@ -54,6 +56,17 @@ def test_what_is_told_is_the_result_itself(diagnosis):
 
 def test_the_table_is_there_if_asked_for(diagnosis):
     assert read_back(to_json(diagnosis, with_table=True))["table"] == diagnosis.table.to_dicts()
+
+
+def test_what_is_in_doubt_is_said_row_by_row(study):
+    table = table_of(
+        (0, 0, "rank", 3.0, False),
+        (1, 0, "rank", 2.0, True),
+        (1, 1, "rank", 2.0, False),
+        names=("layer", "sample", "metric", "value", "doubt"),
+    )
+    rows = to_json(replace(study, table=table))["summary"]
+    assert [row["doubt"] for row in rows] == [False, True]
 
 
 def test_infinities_are_words_and_nan_is_null(study, diagnosis):

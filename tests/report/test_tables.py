@@ -1,6 +1,7 @@
 """Tables with numbers one can read."""
 
 import math
+from dataclasses import replace
 
 import polars as pl
 
@@ -66,6 +67,24 @@ def test_a_grid_has_a_row_for_each_curve_and_a_column_for_each_place():
     assert '<th scope="row">full</th><td class="number">1</td>' in html
     assert '<td class="number">10<sup>−3,280.0</sup></td>' in html
     assert '&lt;c&gt;</th><td class="number">exactly 0</td><td class="number">–</td>' in html
+
+
+def test_numbers_in_doubt_are_marked_and_the_mark_is_explained():
+    cells = {
+        (0, "full"): (-2.0, "log10_residual"),
+        (9, "full"): (-80.0, "log10_residual", True),
+        (9, "causal"): (3.0, "rank", True),
+        (0, "causal"): (math.nan, "rank", True),
+    }
+    html = table(grid_of(cells))
+    assert "10<sup>−80.00</sup>?</td>" in html
+    assert ">3?</td>" in html
+    assert html.count("?") == 3
+    assert html.endswith(
+        "<p>? in doubt: rounding has taken the digits that tell the tokens apart.</p>"
+    )
+    sure = table(replace(grid_of(cells), places=[0], curves=["full"]))
+    assert "?" not in sure
 
 
 def test_a_grid_of_metrics_names_them_and_biases_have_no_length():

@@ -92,6 +92,20 @@ def test_what_was_not_measured_is_blank_and_what_is_not_known_a_dash(study):
     assert ["1", "–", "2"] in found
 
 
+def test_numbers_in_doubt_are_marked_and_the_mark_is_explained(study):
+    table = table_of(
+        ("a", 0, 0, DEEP, -1.0, False),
+        ("a", 1, 0, DEEP, -70.0, False),
+        ("a", 1, 1, DEEP, -70.0, True),
+        ("b", 1, 0, DEEP, -5.0, False),
+        names=("variant", "layer", "sample", "metric", "value", "doubt"),
+    )
+    found = printed(replace(study, table=table))
+    assert ["1", "10^−70.00?", "10^−5.00"] in [line.split() for line in found.splitlines()]
+    assert found.count("? in doubt: rounding has taken") == 1
+    assert "in doubt" not in printed(replace(study, table=table.filter(~table["doubt"])))
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_many_curves_are_broken_and_names_are_no_markup(study, width):
     rows = [(f"a mask named [m{k}] here", layer) for k in range(6) for layer in range(200)]

@@ -66,6 +66,21 @@ def test_load_refuses_another_kind_of_table(provenance, tmp_path):
         Trace.load(path)
 
 
+def test_a_doubt_is_shown():
+    columns = {
+        "layer": [0, 0, 0, 1, 1, 1, 2, 2, 2],
+        "sample": [0, 1, 2] * 3,
+        "metric": ["log10_residual"] * 9,
+        "value": [0.0] * 9,
+        "doubt": [False, False, False, False, True, False, False, True, True],
+    }
+    found = Trace(columns, Provenance("net"))
+    assert repr(found).endswith("log10_residual; in doubt from layer 1 on (samples 1, 2)")
+    assert "Figures are in doubt from layer 1 on (samples 1, 2)." in found._repr_html_()
+    sure = Trace({**columns, "doubt": [False] * 9}, Provenance("net"))
+    assert "doubt" not in repr(sure) + sure._repr_html_()
+
+
 def test_joined_numbers_the_samples_on():
     first, second, third = traced(2), traced(3, seed=1), traced(1, seed=2)
     whole = Trace.joined([first, second, third])

@@ -73,13 +73,14 @@ def has_vanished(state: SplitState, before: Logarithms, network: Network) -> Boo
     A softmax gives every key some weight, so that queries that differ leave tokens that do, if only
     by e^−1000. Sparsemax gives all its weight to one key and means it.
     """
-    equal = state.log_scale.isneginf().cpu() & ~_is_beyond(state).cpu()
+    equal = state.log_scale.isneginf().cpu() & ~is_beyond(state).cpu() & ~before[0].isneginf()
     if isinstance(network.spec.scores, Sparsemax):
         return equal & (torch.as_tensor(state.deviation.lost).cpu() == math.inf)
-    return equal & ~before[0].isneginf()
+    return equal
 
 
-def _is_beyond(state: SplitState) -> Bool[Tensor, "batch"]:
+def is_beyond(state: SplitState) -> Bool[Tensor, "batch"]:
+    """Whether a residual is not zero and yet has no logarithm in float64."""
     return state.log_scale.isneginf() & state.mantissa.flatten(1).any(1)
 
 
@@ -115,8 +116,8 @@ def _errors_grow(
     measurement: Measurement,
     clean: Float[Tensor, "layer 2 batch"],
 ) -> bool:
-    """Whether a small step away from the first sample grows by more than a million."""
-    one = torch.zeros(1, dtype=torch.long)
+    """Whether a small step away from one sample grows by more than a million."""
+    one = clean[0, 0].argmax().reshape(1)  # equal tokens, whose residual is least, stay equal
     state, measurement = start.select(one), measurement.of(one)
     away = torch.randn(state.mantissa.shape, generator=stream(0, "a step away")).to(state.mantissa)
     away = state.mantissa * (1 + _STEP * away)

@@ -14,6 +14,7 @@ from rankscope.deep._doubts import (
     Measurement,
     first_doubtful_layers,
     has_vanished,
+    is_beyond,
     may_be_lost,
 )
 from rankscope.deep._run import later_states, prepare
@@ -38,6 +39,7 @@ def deep_trace(
     token_mask: Tensor | None = None,
     measured: Tensor | None = None,
     on_layer: Callable[[], None] | None = None,
+    on_state: Callable[[SplitState], None] | None = None,
 ) -> Trace:
     """Run a network in scaled arithmetic and take every layer's residual, to 10^−100000 and below.
 
@@ -54,7 +56,8 @@ def deep_trace(
     ``log10_contraction``, of ``r'/r``, level where collapse is exponential; and
     ``log10_cubic_constant``, of ``r'/r³``, level where it is doubly exponential. Tokens that are
     all equal have ``log10_residual`` minus infinity.
-    ``measured`` says which tokens count, as in ``trace``.
+    ``measured`` says which tokens count, as in ``trace``. ``on_layer`` is called after each layer,
+    ``on_state`` with the hidden state of each, that of the input first.
 
     Logarithms are good to ten digits or so, relative where they are large, as long as tokens differ
     by what is left of them beside one common row. Differences *inside* a group of tokens that agree
@@ -73,6 +76,8 @@ def deep_trace(
     notes = {"arithmetic": "scaled, float64", "norm": norm, "center": center}
     start = SplitState.of(x.detach(), token_mask)
     found = [measurement.logarithms(start).cpu()]
+    if on_state is not None:
+        on_state(start)
     suspects = torch.zeros(len(x), dtype=torch.bool)
     vanished = torch.full((len(x),), math.inf, dtype=torch.float64)
     for layer, state in later_states(network, start):
@@ -82,7 +87,9 @@ def deep_trace(
         vanished = torch.where(gone, vanished.clamp(max=layer), vanished)
         if on_layer is not None:
             on_layer()
-        if "beyond" not in notes and _beyond(state):
+        if on_state is not None:
+            on_state(state)
+        if "beyond" not in notes and bool(is_beyond(state).any()):
             notes["beyond"] = f"from layer {layer} on the logarithm itself is below −1.8e308"
     clean = torch.stack(found)
     first = first_doubtful_layers(network, x.detach(), start, measurement, clean, suspects)
@@ -148,12 +155,6 @@ def _less(after: PerSample, before: PerSample) -> PerSample:
     return torch.where(
         before.isneginf(), torch.where(after.isneginf(), math.nan, math.inf), after - before
     )
-
-
-def _beyond(state: SplitState) -> bool:
-    """Whether a residual is not zero and yet has no logarithm in float64."""
-    gone = state.log_scale.isneginf() & state.mantissa.flatten(1).any(1)
-    return bool(gone.any())
 
 
 def _columns(clean: Float[Tensor, "layer 2 batch"], first: PerSample) -> Columns:

@@ -12,7 +12,7 @@ from rankscope import tables
 from rankscope.arguments import checked
 from rankscope.deep import deep_trace
 from rankscope.experiments.config import Config
-from rankscope.experiments.laws import SMOOTH, Evidence, Law, law, medians
+from rankscope.experiments.laws import SMOOTH, Evidence, Law, law_of_medians
 from rankscope.experiments.progress import OnStep, silent, tracked
 from rankscope.metrics import Center, Norm
 from rankscope.network import Network, Spec
@@ -114,17 +114,9 @@ def doubts(traces: Mapping[str, Trace]) -> dict[str, str]:
     return {case: "; ".join(notes) for case, notes in noted.items() if notes}
 
 
-def with_doubts(table: pl.DataFrame, traced: Trace) -> pl.DataFrame:
-    """A table about the same layers and samples as a trace, in doubt where that is."""
-    if "doubt" not in traced.columns:
-        return table
-    known = traced.table.group_by("layer", "sample").agg(pl.col("doubt").any())
-    joined = table.join(known, on=["layer", "sample"], how="left", maintain_order="left")
-    return joined.with_columns(pl.col("doubt").fill_null(False))
-
-
 def ending(name: str, law: Law, layers: int) -> str:
-    """Where a network's residual arrived, and by which law."""
+    """Where a network's residual arrived, or was when last sure, and by which law."""
+    layers = layers if law.sure_to is None else law.sure_to
     return f"{name}: relative residual {power_of_ten(law.last)} after {layers} layers; {law}"
 
 
@@ -146,6 +138,6 @@ def dispersions(table: pl.DataFrame) -> pl.DataFrame:
 def laws(
     summary: pl.DataFrame, metric: str = RELATIVE, *, evidence: Evidence = SMOOTH
 ) -> dict[str, Law]:
-    """The law each variant follows, by the medians over the samples."""
+    """The law each variant follows, by the medians over the samples, as far as they are sure."""
     names = summary["variant"].unique(maintain_order=True).to_list()
-    return {name: law(medians(summary, metric, variant=name), evidence) for name in names}
+    return {name: law_of_medians(summary, metric, evidence, variant=name) for name in names}

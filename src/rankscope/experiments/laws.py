@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import linear_regression, mean, median, stdev
 from typing import Literal, TypeVar
@@ -79,7 +79,8 @@ class Law:
     ``growth`` is the ratio of successive steps of ``log r``: 3 for ``r' = Cr³``, 1 for ``r' = cr``.
     ``rate`` is the later steps' mean change of ``log10 r`` per layer, ``bend`` by how much each of
     them differs from the one before (the slope of a straight line through them), ``last`` the final
-    value. Errors are standard errors, as if layers scattered independently.
+    value. Errors are standard errors, as if layers scattered independently. ``sure_to`` is the last
+    layer it was read off, where there are later ones whose figures are in doubt.
     """
 
     kind: LawKind
@@ -90,6 +91,7 @@ class Law:
     rate_error: float = 0.0
     bend: float = 0.0
     bend_error: float = 0.0
+    sure_to: int | None = None
 
     @property
     def cubic(self) -> bool:
@@ -107,6 +109,13 @@ class Law:
         return self.kind not in ("none", "undecided")
 
     def __str__(self) -> str:
+        if self.sure_to is None:
+            return self._in_words()
+        if not self.sure_to:
+            return "figures are in doubt from layer 1 on"
+        return f"{self._in_words()}, to layer {self.sure_to}, beyond which figures are in doubt"
+
+    def _in_words(self) -> str:
         factor = self._factor()
         if self.kind == "doubly exponential":
             growth = _with_error(self.growth, self.growth_error)
@@ -254,8 +263,46 @@ def medians(summary: pl.DataFrame, metric: str, **labels: str) -> list[float]:
     return summary.filter(metric=metric, **labels).sort("layer")["median"].to_list()
 
 
+def sure_medians(summary: pl.DataFrame, metric: str, **labels: str) -> list[float]:
+    """The same, up to the first layer in which a sample is in doubt.
+
+    >>> summary = pl.DataFrame({"layer": [0, 1, 2], "metric": "r", "median": [0.0, -1.0, -9.0],
+    ...                         "doubt": [False, False, True]})
+    >>> sure_medians(summary, "r")
+    [0.0, -1.0]
+    """
+    rows = summary.filter(metric=metric, **labels).sort("layer")
+    return _before_doubts(rows)["median"].to_list()
+
+
+def law_of_medians(
+    summary: pl.DataFrame, metric: str, evidence: Evidence = SMOOTH, **labels: str
+) -> Law:
+    """The law of a metric's medians, as far as none of the samples is in doubt."""
+    return _law_before_doubts(
+        summary.filter(metric=metric, **labels).sort("layer"), "median", evidence
+    )
+
+
+def _law_before_doubts(rows: pl.DataFrame, column: str, evidence: Evidence = SMOOTH) -> Law:
+    """The law of a curve, which says how far it is sure if that is not to its end."""
+    sure = _before_doubts(rows)
+    found = law(sure[column].to_list(), evidence)
+    return found if len(sure) == len(rows) else replace(found, sure_to=len(sure) - 1)
+
+
+def _before_doubts(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows, sorted by layer, before the first that is in doubt; the input never is."""
+    if "doubt" not in rows.columns:
+        return rows
+    doubts = rows["doubt"].to_list()
+    return rows.head(max(1, doubts.index(True))) if True in doubts else rows
+
+
 def disagreement(table: pl.DataFrame, metric: str, **labels: str) -> str:
     """In words, where the samples follow different laws; nothing where they agree.
+
+    Each sample counts up to its first layer in doubt.
 
     >>> disagreement(pl.DataFrame({
     ...     "layer": [0, 1, 2, 3, 4] * 2, "sample": [0] * 5 + [1] * 5, "metric": "r",
@@ -263,9 +310,12 @@ def disagreement(table: pl.DataFrame, metric: str, **labels: str) -> str:
     'the samples disagree: 1 of 2 exponential, 1 of 2 no collapse; they end between 10^−4.0 and 1'
     """
     curves = table.filter(metric=metric, **labels).sort("layer")
-    found = [
-        law(own["value"].to_list()) for _, own in curves.group_by("sample", maintain_order=True)
+    every = [
+        _law_before_doubts(own, "value")
+        for _, own in curves.group_by("sample", maintain_order=True)
     ]
+    # Where doubts leave too little of a curve, it agrees with any other.
+    found = [each for each in every if each.decided or each.sure_to is None]
     kinds = Counter(each.kind for each in found)
     if len(kinds) < 2:
         return ""
@@ -273,4 +323,5 @@ def disagreement(table: pl.DataFrame, metric: str, **labels: str) -> str:
         f"{many} of {len(found)} {_NAMED.get(kind, kind)}" for kind, many in kinds.items()
     )
     low, high = (power_of_ten(end(each.last for each in found)) for end in (min, max))
-    return f"the samples disagree: {said}; they end between {low} and {high}"
+    sure = "" if all(each.sure_to is None for each in found) else ", as far as they are sure"
+    return f"the samples disagree: {said}; they end between {low} and {high}{sure}"

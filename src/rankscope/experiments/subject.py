@@ -1,6 +1,6 @@
 """What a question is asked about: a network and what it reads, always passed as a whole."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
@@ -66,24 +66,21 @@ class Subject:
 
     def trace(self, metrics: Metrics, on_step: OnStep = silent) -> Trace:
         """``rankscope.trace`` of every sample, on the tokens that count."""
-        return self._in_batches(partial(trace, metrics=metrics), on_step)
+        return Trace.joined(self._each_batch(partial(trace, metrics=metrics), on_step))
 
     def deep_trace(
         self, on_step: OnStep = silent, *, norm: Norm = "composite", center: Center = "mean"
     ) -> Trace:
         """``rankscope.deep_trace`` of every sample, on the tokens that count."""
         exact = self.to(torch.float64)
-        found = exact._in_batches(partial(deep_trace, norm=norm, center=center), on_step)
-        doubt = describe_doubts(found.columns)  # with the samples as they are numbered now
-        return found.noted({"doubt": doubt}) if doubt else found
+        measure = partial(deep_trace, norm=norm, center=center)
+        return join_deep(exact._each_batch(measure, on_step))
 
-    def _in_batches(self, measure: Callable[..., Trace], on_step: OnStep) -> Trace:
-        return Trace.joined(
-            [
-                measure(self.network, batch.x, token_mask=batch.token_mask, measured=batch.measured)
-                for batch, _ in tracked(self.batches(), on_step)
-            ]
-        )
+    def _each_batch(self, measure: Callable[..., Trace], on_step: OnStep) -> list[Trace]:
+        return [
+            measure(self.network, batch.x, token_mask=batch.token_mask, measured=batch.measured)
+            for batch, _ in tracked(self.batches(), on_step)
+        ]
 
     def with_network(self, network: Network) -> "Subject":
         """The same input for another network."""
@@ -144,6 +141,13 @@ class Subject:
 
     def __repr__(self) -> str:
         return f"Subject({self.name!r}, input {tuple(self.x.shape)})"
+
+
+def join_deep(traces: Sequence[Trace]) -> Trace:
+    """Deep traces of several batches as one, whose doubts name the samples as they then are."""
+    found = Trace.joined(traces)
+    doubt = describe_doubts(found.columns)
+    return found.noted({"doubt": doubt}) if doubt else found
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Final
 
 import polars as pl
 
-from rankscope.arguments import checked
+from rankscope.arguments import Exact, checked
 from rankscope.errors import InputError
 from rankscope.figures import Figure
 from rankscope.report._grids import Grid
@@ -49,7 +49,7 @@ class Report:
     provenance: Mapping[str, str] = field(default_factory=dict)
     overline: str = ""
     answers: Mapping[str, Judgement] = field(default_factory=dict)
-    key_figures: Mapping[str, float] = field(default_factory=dict)
+    key_figures: Mapping[str, Exact] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for label, _, tone in self.verdicts:

@@ -16,16 +16,21 @@ Statistic = Literal["mean", "median", ""]
 MEANS: Final = ("by_layer", "by_model", "by_length", "head_map")
 """Figures whose curves are means over the samples; those of the others are medians."""
 BIAS: Final = "bias"
+DOUBT: Final = "?"
+"""What follows a number that is in doubt."""
+IN_DOUBT: Final = f"{DOUBT} in doubt: rounding has taken the digits that tell the tokens apart."
+"""What is said below a table in which there are any."""
 METRIC: Final = "metric"
 _LABELS: Final = ("model", "variant", "setting")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One number, and the metric it is of."""
+    """One number, the metric it is of, and whether it is in doubt."""
 
     value: float | None
     metric: str
+    doubt: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,11 @@ class Grid:
     def metrics(self) -> list[str]:
         """The metrics its numbers are of."""
         return list(dict.fromkeys(cell.metric for cell in self.cells.values()))
+
+    @property
+    def has_doubts(self) -> bool:
+        """Whether any number is in doubt that stands in one of its places."""
+        return any(cell and cell.doubt for curve in self.curves for cell in self.column(curve))
 
     def column(self, curve: str) -> list[Cell | None]:
         """A curve's numbers, place by place."""
@@ -147,7 +157,7 @@ def _grid(
             if row[name] is not None
         ]
         at = metric if place == METRIC else row[place]
-        cells[at, " · ".join(labels)] = Cell(row[shown or "mean"], metric)
+        cells[at, " · ".join(labels)] = Cell(row[shown or "mean"], metric, bool(row.get("doubt")))
     # A curve without any place, where others have them, is another measurement.
     placed = {curve for at, curve in cells if at is not None}
     cells = {key: cell for key, cell in cells.items() if key[1] in placed}

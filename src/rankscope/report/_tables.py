@@ -9,7 +9,7 @@ import polars as pl
 
 from rankscope.metric_catalogue import metric as entry_of
 from rankscope.numerals import power_of_ten_html, short_html
-from rankscope.report._grids import METRIC, Cell, Grid
+from rankscope.report._grids import DOUBT, IN_DOUBT, METRIC, Cell, Grid
 
 _NOTHING: Final = "–"
 _NUMBER: Final = ' class="number"'
@@ -66,7 +66,8 @@ def _of_grid(grid: Grid) -> str:
         + "".join(_figure(cell, whole) for cell in grid.column(curve))
         for curve in grid.curves
     ]
-    return html_table(heads, rows)
+    note = f"\n<p>{IN_DOUBT}</p>" if grid.has_doubts else ""
+    return html_table(heads, rows) + note
 
 
 def _place(grid: Grid, place: Any) -> str:
@@ -82,11 +83,11 @@ def _figure(cell: Cell | None, whole: Mapping[str, bool]) -> str:
     """A number of a grid; one of a metric that is whole throughout is shown as such."""
     if cell is None or cell.value is None or math.isnan(cell.value):
         return _data(_NOTHING)
-    value = cell.value
+    value, mark = cell.value, DOUBT * cell.doubt
     if entry_of(cell.metric).scale == "exponent":
-        return _data(power_of_ten_html(value, digits=3))
+        return _data(power_of_ten_html(value, digits=3) + mark)
     shown = number(int(value) if whole[cell.metric] and math.isfinite(value) else value)
-    return _data(shown, exact=value)
+    return _data(shown + mark, exact=value)
 
 
 def _cell(value: Any, right: bool) -> str:

@@ -12,7 +12,7 @@ from rich.text import Text
 from rankscope.arguments import checked
 from rankscope.metric_catalogue import metric as entry_of
 from rankscope.numerals import power_of_ten, short
-from rankscope.report._grids import METRIC, Cell, Grid, grids
+from rankscope.report._grids import DOUBT, IN_DOUBT, METRIC, Cell, Grid, grids
 from rankscope.report._prose import sentences, without_marks
 from rankscope.report._tables import is_huge, known_figures
 from rankscope.results import Result
@@ -61,21 +61,25 @@ def show(result: Result, console: Console | None = None) -> None:
         _print(console, Text(_heading(grid), style="italic"))
         for start in range(0, len(grid.curves), _SIDE_BY_SIDE):
             curves = grid.curves[start : start + _SIDE_BY_SIDE]
-            console.print(_table(grid.few(_MOST_ROWS, curves)))
+            few = grid.few(_MOST_ROWS, curves)
+            console.print(_table(few))
+            if few.has_doubts:
+                _print(console, Text(IN_DOUBT))
     if len(found) > _MOST_TABLES:
         left = len(found) - _MOST_TABLES
         _print(console, Text(f"\n{left} more such table{'s' * (left > 1)} on the page."))
 
 
 def tell(cell: Cell | None) -> str:
-    """A number in a few characters; a dash where it is not known, nothing where there is none."""
+    """A number in a few characters, with a question mark if it is in doubt; a dash where it is not
+    known, nothing where there is none."""
     if cell is None:
         return ""
     if cell.value is None or math.isnan(cell.value):
         return "–"
-    if entry_of(cell.metric).scale == "exponent":
-        return power_of_ten(cell.value, digits=3)
-    return short(cell.value)
+    exponent = entry_of(cell.metric).scale == "exponent"
+    told = power_of_ten(cell.value, digits=3) if exponent else short(cell.value)
+    return told + DOUBT * cell.doubt
 
 
 def _figure(value: float) -> str:

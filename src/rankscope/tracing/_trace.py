@@ -59,11 +59,25 @@ class Trace:
 
     def __repr__(self) -> str:
         seed = "" if self.provenance.seed is None else f", seed {self.provenance.seed}"
+        doubt = f"; {self._doubt}" if self._doubt else ""
         metrics = list_words(list(dict.fromkeys(map(str, self.columns["metric"]))))
         return (
             f"Trace of {cut(self.provenance.model)}{seed}: layers {span(self.columns['layer'])}, "
-            f"samples {span(self.columns['sample'])}; {metrics}"
+            f"samples {span(self.columns['sample'])}; {metrics}{doubt}"
         )
+
+    @property
+    def _doubt(self) -> str:
+        """From which layer on figures of which samples are in doubt; nothing if none is."""
+        doubts = self.columns.get("doubt", ())
+        if not any(doubts):
+            return ""
+        layers, samples = (
+            [at for at, doubt in zip(self.columns[name], doubts, strict=True) if doubt]
+            for name in ("layer", "sample")
+        )
+        named = list_words([str(sample) for sample in sorted(set(samples))])
+        return f"in doubt from layer {min(layers)} on (samples {named})"
 
     def _repr_html_(self) -> str:
         """The mean of each metric over samples and heads, layer by layer."""
@@ -80,7 +94,8 @@ class Trace:
         ]
         title = f"Trace of {self.provenance.model}"
         about = paragraph(self.provenance.network) if self.provenance.network else ""
-        return card(title, about, table(["layer", *metrics], rows))
+        doubt = paragraph(f"Figures are {self._doubt}.") if self._doubt else ""
+        return card(title, about, table(["layer", *metrics], rows), doubt)
 
     def noted(self, notes: Mapping[str, str]) -> "Trace":
         """The same trace with notes on where it came from."""

@@ -10,6 +10,7 @@ from rankscope.experiments.laws import Law
 from rankscope.experiments.progress import silent
 from rankscope.network import Network, Spec
 from rankscope.theory import bounds
+from rankscope.tracing import Provenance, Trace
 
 from .small import TINY
 
@@ -85,6 +86,10 @@ def test_every_layer_is_compared_with_bounds_that_say_something() -> None:
     )
     lifted = d2.check(0.01, replace(small, layers=raised))
     assert lifted.above == lifted.compared == none.compared == 3 * 5  # layers and bounds
+    columns = {"layer": [1, 2, 3], "sample": [0] * 3, "metric": ["log10_residual"] * 3}
+    columns |= {"value": [0.0] * 3, "doubt": [False, True, True]}
+    doubtful = replace(small, layers=raised, traced=Trace(columns, Provenance("net")))
+    assert d2.check(0.01, doubtful).above == 5  # those of the first layer
     large = d2.check(8.0, bounded(8.0))
     assert (large.met, large.promised) == (False, False)
     assert large.compared < none.compared  # what promises nothing is not compared

@@ -1,12 +1,23 @@
 """What theory promises beside what happens."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from rankscope.errors import InputError
 from rankscope.experiments import Subject
-from rankscope.experiments.questions.bounds import MEASURED, ROLES, Config, run
+from rankscope.experiments.questions.bounds import (
+    MEASURED,
+    ROLES,
+    Config,
+    _as_residuals,
+    _slack,
+    run,
+)
 from rankscope.network import Network, Spec
+from rankscope.theory import bounds
+from rankscope.tracing import Provenance, Trace
 
 from ..shown import can_be_shown, steps_of
 
@@ -92,3 +103,35 @@ def test_samples_alike_are_one_run(tokens) -> None:
     found, _ = steps_of(run, Config(Subject(NETWORK, tokens(3, 5, 8))))
     assert "run" not in found.table.columns
     assert not any("charts show" in sentence for sentence in found.sentences)
+
+
+def test_doubts_come_from_the_run_the_bounds_are_from(monkeypatch) -> None:
+    """Tokens saturate on one of them: what is between them is not kept."""
+    spec = Spec.pure_attention(4, 1, 4, init=2.0, mask="causal")
+    network = Network.random(spec, seed=5, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(5)
+    stark = torch.randn(1, 3, 4, generator=generator, dtype=torch.float64)
+    monkeypatch.delattr(Subject, "deep_trace")  # a second run
+    found, _ = steps_of(
+        run, Config(Subject(network, torch.cat((1e-3 * stark, stark)), batch_size=1))
+    )
+    can_be_shown(found)
+    notes = [sentence for sentence in found.sentences if "in doubt" in sentence]
+    assert len(notes) == len(found.provenance["notes"]) == 1
+    assert "1 of 2 samples (1)" in notes[0]
+    doubted = found.table.filter("doubt")
+    assert set(doubted["sample"]) == {1}
+    assert 0 not in set(doubted["layer"])
+    residuals = doubted.filter(metric="log10_residual", variant=MEASURED)["layer"].to_list()
+    assert residuals == list(range(residuals[0], 5))
+
+
+def test_a_slack_is_in_doubt_where_either_side_is(tokens) -> None:
+    found = bounds(NETWORK, tokens(1, 5, 8))
+    columns = {"layer": [1, 2, 3], "sample": [0] * 3, "metric": ["log10_residual"] * 3}
+    columns |= {"value": [0.0] * 3, "doubt": [False, True, True]}
+    table = _as_residuals(replace(found, traced=Trace(columns, Provenance("net"))).table)
+    sharp = _slack(table).filter(variant="sharp bound, layer by layer")
+    assert dict(sharp.select("layer", "doubt").iter_rows()) == {1: False, 2: True, 3: True}
+    bound = table.filter(variant="sharp bound, layer by layer")
+    assert dict(bound.select("layer", "doubt").iter_rows()) == {1: False, 2: False, 3: True}

@@ -11,6 +11,7 @@ from rankscope.experiments.questions.deep import Config, run
 from rankscope.figures import draw
 from rankscope.metrics import residual
 from rankscope.network import Network, Spec
+from rankscope.numerals import plural, power_of_ten
 
 from ..shown import can_be_shown, steps_of
 
@@ -69,7 +70,14 @@ def test_a_doubt_in_any_batch_is_told() -> None:
     notes = [sentence for sentence in found.sentences if sentence.startswith("Note on ")]
     assert len(notes) == len(found.provenance["notes"]) == 1
     assert "1 of 2 samples (1)" in notes[0]
-    assert "in doubt from layer" in found.sentences[0]
+    first = found.table.filter("doubt")["layer"].min()
+    sure = medians(found.summary, "log10_relative_residual", variant="scaled")[first - 1]
+    assert found.sentences[0].startswith(
+        f"After {plural(first - 1, 'layer')} the relative residual is {power_of_ten(sure)} (median"
+    )
+    assert found.sentences[0].endswith(
+        f", to layer {first - 1}, beyond which figures are in doubt."
+    )
     doubted = found.table.filter("doubt")
     assert set(doubted["variant"]) == {"scaled"}
     assert set(doubted["sample"]) == {1}
@@ -85,4 +93,7 @@ def test_samples_that_follow_other_laws_are_not_averaged_away(tokens) -> None:
     assert "disagree" not in alike.sentences[0]
     x[1] *= 1e6  # attention of one query to one key, and residuals that grow
     found, _ = steps_of(run, Config(Subject(network, x)))
-    assert "the samples disagree: 2 of 3 doubly exponential" in found.sentences[0]
+    assert found.sentences[0].startswith(
+        "After 6 layers the samples disagree: 2 of 3 doubly exponential"
+    )
+    assert "median" not in found.sentences[0]

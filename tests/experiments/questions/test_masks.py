@@ -119,6 +119,18 @@ def test_layers_to_a_target(target, words) -> None:
     assert layers_to([0.0, -1.0, -2.0, -3.0], target, found).startswith(words)
 
 
+def test_what_is_in_doubt_is_not_compared() -> None:
+    """Under the causal mask tokens saturate on one of them; what is between them is not kept."""
+    spec = Spec.pure_attention(4, 1, 4, init=2.0)
+    network = Network.random(spec, seed=5, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(1, 3, 4, generator=generator, dtype=torch.float64)
+    found, _ = steps_of(run, Config(Subject(network, x), ("full", "causal")))
+    first = found.table.filter("doubt", variant="causal")["layer"].min()
+    (law,) = [each for each in found.sentences if each.startswith("causal: ")]
+    assert law.endswith(f", to layer {first - 1}, beyond which figures are in doubt.")
+
+
 def test_layers_to_a_target_out_of_reach() -> None:
     found = Law("none", math.nan, 0.0, 0.0)
     assert "more than 2 layers" in layers_to([0.0, 0.0, 0.0], -1.0, found)

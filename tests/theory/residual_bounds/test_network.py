@@ -18,6 +18,7 @@ from rankscope.theory.residual_bounds import (
     sharp_bound,
 )
 from rankscope.theory.residual_bounds._layer import find_best_center
+from rankscope.tracing import Provenance, Trace
 
 PURE = {"skip": False, "norm": "none", "init": 0.3}
 TEN = math.log(10)
@@ -164,13 +165,14 @@ def test_scores_other_than_products_are_out_of_reach(lively, tokens, monkeypatch
     net.blocks[0].attention.scores = Shifted()
     # Scaled arithmetic need not know such scores; the reason must come out all the same.
     module = importlib.import_module("rankscope.theory.residual_bounds._network")
-    monkeypatch.setattr(module, "deep_states", plain_states)
+    monkeypatch.setattr(module, "deep_trace", plain_trace)
     assert "Shifted" in bounds(net, tokens(1, 4, 4)).why_not
 
 
-def plain_states(network, x, token_mask):
-    for layer, state in enumerate([x, *network.states(x, token_mask)]):
-        yield layer, Scaled.of(state.detach(), token_mask)
+def plain_trace(network, x, *, token_mask, on_state):
+    for state in [x, *network.states(x, token_mask)]:
+        on_state(Scaled.of(state.detach(), token_mask))
+    return Trace({"layer": [], "sample": [], "metric": [], "value": []}, Provenance("plain"))
 
 
 def test_a_condition_that_does_not_hold_is_said_for_its_samples(lively, tokens):

@@ -3,8 +3,10 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
-from rankscope.network import Spec
+from rankscope.deep import deep_trace
+from rankscope.network import Network, Spec
 from rankscope.theory import bounds
 from rankscope.theory.residual_bounds import BOUNDS, MEASURED, Bounds
 
@@ -35,6 +37,32 @@ def test_sentences_say_what_was_measured_and_its_bounds(lively, tokens):
     loud = bounds(net, 3 * tokens(1, 5, 4)).sentences
     assert any("differ by at most 1.2564" in line for line in loud)
     assert any("says nothing in 1 of 1 samples" in line for line in loud)
+
+
+def test_doubts_about_residuals_are_told_and_marked():
+    """Tokens saturate on one of them: what is between them is not kept."""
+    spec = Spec.pure_attention(4, 1, 4, init=2.0, mask="causal")
+    net = Network.random(spec, seed=5, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(5)
+    stark = torch.randn(1, 3, 4, generator=generator, dtype=torch.float64)
+    found = bounds(net, torch.cat([1e-3 * stark, stark]))
+    deep = deep_trace(net, torch.cat([1e-3 * stark, stark]))
+    note = deep.provenance.notes["doubt"]
+    assert found.sentences[-1] == f"Note: {note}."
+    assert f"Note: {note}." in found._repr_html_()
+    assert repr(found).endswith("; residuals in doubt)")
+    table = found.table
+    doubted = deep.table.filter("doubt", metric="log10_residual").select("layer", "sample").rows()
+    assert doubted
+    own = table.filter("doubt", metric="log10_residual").select("layer", "sample").rows()
+    assert sorted(own) == sorted(doubted)
+    of_input = table.filter("doubt", metric="log10_input_residual").select("layer", "sample").rows()
+    assert sorted(of_input) == sorted((layer + 1, s) for layer, s in doubted if layer < 4)
+    assert table.filter("doubt", metric="log10_depth_input_bound").is_empty()
+    calm = bounds(net, 1e-3 * stark)
+    assert calm.doubts == ()
+    assert "doubt" not in calm.table.columns
+    assert "doubt" not in repr(calm) + calm._repr_html_() + "".join(calm.sentences)
 
 
 @pytest.mark.parametrize(("layers", "samples"), [(1, 1), (6, 8)])

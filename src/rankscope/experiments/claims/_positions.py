@@ -13,7 +13,7 @@ from torch import Tensor
 from rankscope import tables
 from rankscope.deep import deep_states
 from rankscope.experiments.depths import RELATIVE
-from rankscope.experiments.laws import Law, LawKind, law, medians
+from rankscope.experiments.laws import Law, LawKind, law, law_of_medians, medians
 from rankscope.network import Block, Network, Visibility
 from rankscope.theory import ergodicity, second_modulus
 
@@ -26,7 +26,8 @@ ROUNDING = 1e-12
 def collapsed_patterns(network: Network, x: Tensor, token_mask: Tensor) -> Iterator[Tensor]:
     """In each layer the first head's ``(sample, query, key)`` matrix if all tokens were their mean.
 
-    Once tokens agree, attention depends on positions and on the row they have in common.
+    Once tokens agree, attention depends on positions and on the row they have in common. What is in
+    doubt about these states is what is noted about a deep trace of the same network and input.
     """
     network = network.double()
     states = deep_states(network, x, token_mask)
@@ -101,7 +102,7 @@ def _found(summary: pl.DataFrame) -> Found:
     products = medians(summary, PRODUCT)
     later = [math.log10(value) for value in seconds[len(seconds) // 2 :]]
     return Found(
-        law(medians(summary, RELATIVE)),
+        law_of_medians(summary, RELATIVE),
         law([0.0, *products]) if products else None,
         10 ** mean(later) if later else math.nan,
         rows_agree=taus[0] < ROUNDING,

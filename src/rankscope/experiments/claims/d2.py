@@ -123,11 +123,13 @@ def check(scale: float, found: Bounds) -> Checked:
     """Hold every layer of the first sample against every bound.
 
     A bound that does not promise a smaller residual than that of its input says nothing, and is no
-    comparison.
+    comparison; nor is a residual that is in doubt.
     """
     start = found.layers[0].log10_input_residual
     above = compared = 0
     for layer in found.layers:
+        if (layer.layer, 0) in found.doubtful:
+            break
         for name in (*_OWN_INPUT, "log10_depth_bound", "log10_depth_data_bound"):
             bound = getattr(layer, name)
             says = bound < (layer.log10_input_residual if name in _OWN_INPUT else start)

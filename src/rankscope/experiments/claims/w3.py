@@ -12,7 +12,7 @@ from rankscope import tables
 from rankscope.arguments import checked
 from rankscope.deep import deep_trace
 from rankscope.experiments import depths, kit
-from rankscope.experiments.laws import UNEVEN, Law, as_stated, law, medians
+from rankscope.experiments.laws import UNEVEN, Law, as_stated, law_of_medians
 from rankscope.experiments.studies._layernorm_cases import Setting, random_network
 from rankscope.masks import Explicit, Mask, as_mask
 from rankscope.network import NormKind
@@ -152,7 +152,7 @@ def laws(config: Config, table: pl.DataFrame) -> dict[Run, Law]:
     """The law of every run, by the medians over samples and draws."""
     summary = tables.summary(table)
     return {
-        one: law(medians(summary, depths.RELATIVE, model=one.panel, variant=one.mask), UNEVEN)
+        one: law_of_medians(summary, depths.RELATIVE, UNEVEN, model=one.panel, variant=one.mask)
         for one in config.runs
     }
 

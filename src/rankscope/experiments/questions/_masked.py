@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rankscope import tables, theory
 from rankscope.experiments.depths import RELATIVE, dispersions
-from rankscope.experiments.laws import Law, disagreement, law, medians
+from rankscope.experiments.laws import Law, disagreement, law_of_medians
 from rankscope.experiments.progress import OnStep, silent
 from rankscope.experiments.subject import Subject
 from rankscope.masks import Mask
@@ -70,7 +70,7 @@ def measure_mask(
         first = first[:, real if real.ndim == 1 else real[0]]
     patterns, tokens = attention_patterns(subject.network, first, layers=depth), first.shape[1]
     facts = theory.graph_facts(mask, tokens)
-    found = law(medians(tables.summary(traced), RELATIVE))
+    found = law_of_medians(tables.summary(traced), RELATIVE)
     return Masked(
         name,
         facts,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rankscope import tables
 from rankscope.experiments import estimates, kit
-from rankscope.experiments.depths import doubts, with_doubts
+from rankscope.experiments.subject import join_deep
 from rankscope.results import Role
 from rankscope.theory import Bounds, LayerBounds, bounds
 
@@ -56,17 +56,16 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         ]
     )
     residuals = _as_residuals(found.table)
-    traced = subject.deep_trace()  # to know where scaled arithmetic is in doubt
-    whole = with_doubts(tables.stack([residuals, _slack(residuals)]), traced)
+    whole = tables.stack([residuals, _slack(residuals)])
     table, drawn, told = _alike(whole)
     return ENTRY.result(
         config,
         title=subject.name,
         question="Does the theory cover this network, and how far is its promise from the truth?",
-        sentences=(*found.sentences, *told),
+        sentences=(*replace(found, traced=None).sentences, *told),  # doubts are notes here
         table=table,
         about={"residuals": "composite norm, best center"},
-        notes=doubts({subject.name: traced}),
+        notes={subject.name: "; ".join(found.doubts)} if found.doubts else {},
         drawings=tuple(
             replace(each, only={**each.only, **drawn}) for each in _drawings(table, drawn)
         ),
@@ -76,7 +75,8 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
 
 def _join(parts: Sequence[Bounds]) -> Bounds:
     """The bounds of several batches as one."""
-    return Bounds(tuple(map(_join_layer, zip(*(part.layers for part in parts), strict=True))))
+    layers = tuple(map(_join_layer, zip(*(part.layers for part in parts), strict=True)))
+    return Bounds(layers, join_deep([part.traced for part in parts if part.traced is not None]))
 
 
 def _join_layer(parts: Sequence[LayerBounds]) -> LayerBounds:
@@ -172,9 +172,11 @@ def _slack(residuals: pl.DataFrame) -> pl.DataFrame:
     """Each bound less what was measured, in decades; where all tokens are equal there is none."""
     rows = residuals.filter(metric=_METRIC)
     measured = rows.filter((pl.col("variant") == MEASURED) & pl.col("value").is_finite())
-    truth = measured.select("layer", "sample", pl.col("value").alias("truth"))
+    doubt = [pl.col("doubt").alias("truth_doubt")] if "doubt" in rows.columns else []
+    truth = measured.select("layer", "sample", pl.col("value").alias("truth"), *doubt)
     bounds_only = rows.filter(pl.col("variant") != MEASURED)
     apart = bounds_only.join(truth, on=["layer", "sample"], maintain_order="left")
+    either = [pl.col("doubt") | pl.col("truth_doubt")] if doubt else []
     return apart.with_columns(
-        (pl.col("value") - pl.col("truth")).alias("value"), pl.lit(_SLACK).alias("metric")
-    ).drop("truth")
+        (pl.col("value") - pl.col("truth")).alias("value"), pl.lit(_SLACK).alias("metric"), *either
+    ).drop("truth", "truth_doubt", strict=False)

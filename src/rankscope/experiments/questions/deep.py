@@ -13,9 +13,9 @@ from torch import Tensor
 from rankscope import tables
 from rankscope.experiments import estimates, kit
 from rankscope.experiments.depths import FLOORS, FORMATS, RELATIVE, SCALED, doubts
-from rankscope.experiments.laws import disagreement, law, medians
+from rankscope.experiments.laws import disagreement, law_of_medians, medians, sure_medians
 from rankscope.metrics import Center, Norm, residual
-from rankscope.numerals import power_of_ten
+from rankscope.numerals import plural, power_of_ten
 from rankscope.tracing import Trace
 
 ENTRY = kit.entry("deep")
@@ -115,31 +115,25 @@ def _log10_largest(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:
 
 def _sentences(summary: pl.DataFrame, apart: str) -> tuple[str, ...]:
     """What the medians over the samples show, or how the samples differ (``apart``)."""
-    true = medians(summary, RELATIVE, variant=SCALED)
-    sure = _sure_layers(summary, len(true))
+    true = sure_medians(summary, RELATIVE, variant=SCALED)
     partings = [
         _parting(
             name,
-            true[:sure],
+            true,
             medians(summary, RELATIVE, variant=name),
             medians(summary, _LARGEST, variant=name),
         )
         for name in FORMATS
     ]
-    doubt = "" if sure == len(true) else f", in doubt from layer {sure} on"
+    if apart:
+        layers = len(medians(summary, RELATIVE, variant=SCALED)) - 1
+        return (f"After {plural(layers, 'layer')} {apart}.", *partings)
+    followed = law_of_medians(summary, RELATIVE, variant=SCALED)
     return (
-        f"After {len(true) - 1} layers the relative residual is {power_of_ten(true[-1])} "
-        f"(median over the samples{doubt}); {apart or law(true)}.",
+        f"After {plural(len(true) - 1, 'layer')} the relative residual is "
+        f"{power_of_ten(true[-1])} (median over the samples); {followed}.",
         *partings,
     )
-
-
-def _sure_layers(summary: pl.DataFrame, layers: int) -> int:
-    """How many layers, the input included, come before the first that is in doubt."""
-    if "doubt" not in summary.columns:
-        return layers
-    doubted = summary.filter("doubt", variant=SCALED)
-    return layers if doubted.is_empty() else int(doubted["layer"].to_numpy().min())
 
 
 def _parting(

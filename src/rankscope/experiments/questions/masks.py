@@ -12,7 +12,7 @@ from rankscope import tables
 from rankscope.errors import InputError
 from rankscope.experiments import estimates, kit
 from rankscope.experiments.depths import DISPERSION, RELATIVE, doubts
-from rankscope.experiments.laws import Law, medians
+from rankscope.experiments.laws import Law, sure_medians
 from rankscope.experiments.questions._masked import (
     BY_MASK,
     PRODUCTS,
@@ -153,8 +153,11 @@ def _coverage(network: Network) -> tuple[str, ...]:
 
 def _comparison(found: Sequence[Masked], summary: pl.DataFrame) -> tuple[str, ...]:
     """How many layers each mask takes to lose what the fastest loses in two."""
-    curves = {one.name: medians(summary, RELATIVE, variant=one.name) for one in found}
-    layers = min(_REFERENCE_LAYERS, len(next(iter(curves.values()))) - 1)
+    curves = {one.name: sure_medians(summary, RELATIVE, variant=one.name) for one in found}
+    curves = {name: curve for name, curve in curves.items() if len(curve) > 1}
+    if not curves:
+        return ()
+    layers = min(_REFERENCE_LAYERS, *(len(curve) - 1 for curve in curves.values()))
     fastest = min(curves, key=lambda name: curves[name][layers])
     target = curves[fastest][layers]
     sentences = []
@@ -166,6 +169,8 @@ def _comparison(found: Sequence[Masked], summary: pl.DataFrame) -> tuple[str, ..
                 f"{one.name} does not collapse: its graph has no center but "
                 f"{len(one.facts.closed_classes)} closed classes, which do not see each other."
             )
+            continue
+        if one.name not in curves:  # nothing of it is sure
             continue
         needed = layers_to(curves[one.name], target, one.law, radius=one.facts.radius)
         sentences.append(f"{one.name} {needed} to lose what {fastest} loses in {layers}.")

@@ -8,7 +8,7 @@ import polars as pl
 from rankscope import network, tables
 from rankscope.arguments import checked
 from rankscope.experiments import depths, kit
-from rankscope.experiments.laws import Law, law, medians
+from rankscope.experiments.laws import Law, law_of_medians
 
 ENTRY = kit.entry("patterns")
 
@@ -86,6 +86,6 @@ def pattern_laws(table: pl.DataFrame) -> dict[tuple[str, str], Law]:
     summary = tables.summary(table)
     pairs = summary.select("model", "variant").unique(maintain_order=True).iter_rows()
     return {
-        (model, variant): law(medians(summary, depths.RELATIVE, model=model, variant=variant))
+        (model, variant): law_of_medians(summary, depths.RELATIVE, model=model, variant=variant)
         for model, variant in pairs
     }

@@ -11,7 +11,7 @@ from rankscope import tables
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.depths import DISPERSION, RELATIVE, compare, dispersions
-from rankscope.experiments.laws import UNEVEN, law, medians
+from rankscope.experiments.laws import UNEVEN, Law, law_of_medians, medians
 from rankscope.experiments.models import Case, by_name, inputs
 from rankscope.network import Network, Spec
 from rankscope.numerals import power_of_ten, short
@@ -146,19 +146,21 @@ def _sentences(table: pl.DataFrame, masks: Iterable[str]) -> tuple[str, ...]:
         for mask in masks:
             curve = medians(summary, DISPERSION, model=model, variant=mask)
             relative = medians(summary, RELATIVE, model=model, variant=mask)
+            found = law_of_medians(summary, RELATIVE, UNEVEN, model=model, variant=mask)
             layers = len(curve) - 1
             ends.append(
                 f"{mask} {power_of_ten(curve[-1])} ({power_of_ten(relative[-1])} of the tokens' "
-                f"size, {_course(relative)})"
+                f"size, {_course(found)})"
             )
         sentences.append(f"{model}: μ after {layers} layers: {'; '.join(ends)}.")
     return tuple(sentences)
 
 
-def _course(log10: list[float]) -> str:
+def _course(found: Law) -> str:
     """The law where it is beyond doubt; otherwise the factor alone, for one network's residual goes
     up and down too much to distinguish a slow collapse from none."""
-    found = law(log10, UNEVEN)
+    if found.sure_to is not None:
+        return f"in doubt from layer {found.sure_to + 1} on"
     if found.kind in ("doubly exponential", "equal"):
         return found.kind
     if found.kind == "undecided":

@@ -1,15 +1,15 @@
 """Every bound of docs/theory.md, section 4, for a network and an input, with its conditions."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
 from rankscope.arguments import checked
-from rankscope.deep import deep_states
+from rankscope.deep import SplitState, deep_trace
 from rankscope.errors import InputError
 from rankscope.network import MLP, Block, Full, Network, score_entry
 from rankscope.shapes import PerSample
@@ -49,25 +49,25 @@ def bounds(network: Network, x: Tensor, *, token_mask: Tensor | None = None) -> 
     True
 
     Works for every network that ``deep_trace`` can follow; where skips, norms, masks or other
-    scores take a layer out of the theory's scope, the result says so and gives no number.
+    scores take a layer out of the theory's scope, the result says so and gives no number. Residuals
+    are those of ``deep_trace``, which may be in doubt; then the result says where.
     """
-    states = _centered_states(network, x, token_mask)
-    before = first = next(states)
-    layers = []
+    centers: list[BestCenter] = []
+    traced = deep_trace(
+        network, x, token_mask=token_mask, on_state=lambda state: centers.append(_centered(state))
+    )
     with torch.no_grad():
-        for layer, after in enumerate(states, start=1):
-            layers.append(_analyze_layer(network, layer, before, after))
-            before = after
-    return Bounds(_chain_layers(layers, first))
+        layers = [
+            _analyze_layer(network, layer, before, after)
+            for layer, (before, after) in enumerate(pairwise(centers), start=1)
+        ]
+    return Bounds(_chain_layers(layers, centers[0]), traced)
 
 
-def _centered_states(
-    network: Network, x: Tensor, token_mask: Tensor | None
-) -> Iterator[BestCenter]:
-    """Every layer's tokens about the best center, from the input on, on the CPU."""
-    for _, state in deep_states(network, x, token_mask):
-        valid = None if state.token_mask is None else state.token_mask.cpu()
-        yield find_best_center(state.x.cpu(), state.mantissa.cpu(), state.log_scale.cpu(), valid)
+def _centered(state: SplitState) -> BestCenter:
+    """A layer's tokens about the best center, on the CPU."""
+    valid = None if state.token_mask is None else state.token_mask.cpu()
+    return find_best_center(state.x.cpu(), state.mantissa.cpu(), state.log_scale.cpu(), valid)
 
 
 _OUT_OF_RANGE = "products of its weights are too large or too small for float64"

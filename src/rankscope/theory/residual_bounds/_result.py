@@ -11,10 +11,11 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from rankscope.arguments import checked
-from rankscope.display import card, table
+from rankscope.display import card, paragraph, table
 from rankscope.numerals import plural, power_of_ten, span_of
 from rankscope.shapes import PerSample
 from rankscope.theory.residual_bounds._layer import SCORE_LIMIT
+from rankscope.tracing import Trace
 
 if TYPE_CHECKING:
     import polars
@@ -47,6 +48,8 @@ _SHOWN = {
 }
 """The columns of the table in a notebook."""
 _LAYERS_SHOWN = 12
+_SURE = ("beta", "paper_beta", "log10_depth_input_bound")
+"""What follows from the weights and the network's input alone."""
 
 
 @checked
@@ -117,10 +120,26 @@ class Bounds:
     """Bounds on the residual after each layer and over all layers, beside what was measured.
 
     ``applies`` is about the theorem of Dong et al. 2021 for all layers and every sample; if it does
-    not apply, ``why_not`` says why.
+    not apply, ``why_not`` says why. ``traced`` is the run in scaled arithmetic the residuals are
+    from, which says where they are in doubt.
     """
 
     layers: tuple[LayerBounds, ...]
+    traced: Trace | None = None
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """What scaled arithmetic leaves uncertain, in clauses; nothing if all is sure."""
+        notes = {} if self.traced is None else self.traced.provenance.notes
+        return tuple(notes[kind] for kind in ("doubt", "beyond") if kind in notes)
+
+    @property
+    def doubtful(self) -> set[tuple[int, int]]:
+        """The layers and samples whose residuals are in doubt."""
+        known = {} if self.traced is None else self.traced.columns
+        doubts = known.get("doubt", ())
+        rows = zip(known["layer"], known["sample"], doubts, strict=True) if doubts else ()
+        return {(layer, sample) for layer, sample, doubt in rows if doubt}
 
     @property
     def why_not(self) -> str:
@@ -150,9 +169,15 @@ class Bounds:
 
     @property
     def table(self) -> "polars.DataFrame":
-        """By layer, sample and metric; null where a bound does not apply."""
+        """By layer, sample and metric; null where a bound does not apply.
+
+        Where anything is in doubt there is a column that says so. What follows from a layer's input
+        is in doubt where that is.
+        """
         from rankscope import tables
 
+        doubtful = self.doubtful
+        doubts: list[bool] = []
         columns: dict[str, list[Any]] = {"layer": [], "sample": [], "metric": [], "value": []}
         for layer in self.layers:
             for metric in (*MEASURED, *BOUNDS, "condition"):
@@ -163,12 +188,15 @@ class Bounds:
                     row = (layer.layer, sample, metric, None if math.isnan(value) else value)
                     for column, entry in zip(columns.values(), row, strict=True):
                         column.append(entry)
-        return tables.frame(columns)
+                    source = layer.layer - (metric != "log10_residual")
+                    doubts.append(metric not in _SURE and (source, sample) in doubtful)
+        return tables.frame({**columns, "doubt": doubts} if doubtful else columns)
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """The same in plain words, for the sample each bound is worst for."""
-        return (*_say_coverage(self), *_say_constants(self), *_say_depth(self))
+        doubts = (f"Note: {doubt}." for doubt in self.doubts)
+        return (*_say_coverage(self), *_say_constants(self), *_say_depth(self), *doubts)
 
     def __repr__(self) -> str:
         last, first = self.layers[-1], self.layers[0]
@@ -178,12 +206,14 @@ class Bounds:
             else f"Dong et al. 2021 does not apply ({_shorten(self.why_not)})"
         )
         sharp = _format_largest(last.log10_sharp_bound)
+        doubt = "; residuals in doubt" if self.doubtful else ""
         last_bound = "" if last.why_not else f", at most {sharp} by the last layer's sharp bound"
         return (
             f"Bounds({plural(len(self.layers), 'layer')}, "
             f"{plural(len(last.log10_residual), 'sample')}; residual "
             f"{_format_largest(first.log10_input_residual)} at the input, "
-            f"{_format_largest(last.log10_residual)} after the last layer{last_bound}; {theorem})"
+            f"{_format_largest(last.log10_residual)} after the last layer{last_bound}; "
+            f"{theorem}{doubt})"
         )
 
     def _repr_html_(self) -> str:
@@ -193,6 +223,7 @@ class Bounds:
         return card(
             f"Residual and its bounds (largest of {samples}, composite norm, best center)",
             table(header, _html_rows(self, notes=notes)),
+            *(paragraph(f"Note: {doubt}.") for doubt in self.doubts),
         )
 
 
