@@ -37,6 +37,8 @@ def test_the_campaign_sees_what_is_not_doubted(judged, monkeypatch):
         (0, 592, "flagged"),  # tokens that became equal by underflow
         (0, 1937, "flagged"),
         (1, 2993, "flagged"),
+        (11, 869, "flagged"),
+        (11, 1952, "flagged"),  # measured tokens that agree more than others
         (1, 2856, "flagged"),  # a branch that became zero beside a skip
         (0, 608, "flagged"),  # linear kernels whose sums showed nothing
         (0, 1983, "flagged"),

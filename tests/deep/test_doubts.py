@@ -152,3 +152,9 @@ def test_small_features_beside_a_large_common_value_are_doubted():
     x = torch.randn(1, 3, 4, generator=stream(0, "test"), dtype=torch.float64)
     assert "doubt" in deep_trace(network, x + 1e12).provenance.notes
     assert "doubt" not in deep_trace(network, x + 1e2).provenance.notes
+
+
+def test_tokens_that_are_equal_from_the_start_are_not_doubted():
+    for more in ({}, {"norm": "none"}, {"mlp_ratio": 0.0, "skip": False}):
+        found = deep_trace(Network.random(Spec(2, 2, 4, **more)), torch.ones(1, 4, 4))
+        assert "doubt" not in found.columns

@@ -8,6 +8,7 @@ more is done. Samples in which it is more are run again under random rounding
 
 import math
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import torch
 from jaxtyping import Bool, Float
@@ -142,7 +143,7 @@ def _moved(
         with RandomRounding(stream(0, "rounding of scaled arithmetic")):
             # Already the tokens' mean is rounded, beside which small features have few digits.
             start = SplitState.of(x, token_mask)
-            for layer, state in later_states(network, start):
+            for layer, state in chain([(0, start)], later_states(network, start)):
                 now = measurement.logarithms(state).cpu().unflatten(1, (_RUNS, -1))
                 moved[layer] = _apart(now, clean[layer].unsqueeze(1)).amax(0)
     except RankscopeError:  # at the edge of what can be computed at all

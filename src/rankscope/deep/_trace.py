@@ -78,7 +78,7 @@ def deep_trace(
     found = [measurement.logarithms(start).cpu()]
     if on_state is not None:
         on_state(start)
-    suspects = torch.zeros(len(x), dtype=torch.bool)
+    suspects = may_be_lost(start, found[0])
     vanished = torch.full((len(x),), math.inf, dtype=torch.float64)
     for layer, state in later_states(network, start):
         found.append(measurement.logarithms(state).cpu())
@@ -93,6 +93,9 @@ def deep_trace(
             notes["beyond"] = f"from layer {layer} on the logarithm itself is below −1.8e308"
     clean = torch.stack(found)
     first = first_doubtful_layers(network, x.detach(), start, measurement, clean, suspects)
+    # Tokens that are equal from first to last are so by symmetry, which random rounding breaks.
+    equal = start.log_scale.isneginf().cpu() & clean[:, 0].isneginf().all(0)
+    first = torch.where(equal, math.inf, first)
     columns = _columns(clean / _LOG_10, torch.minimum(first, vanished))
     if "doubt" in columns:
         notes["doubt"] = describe_doubts(columns)
