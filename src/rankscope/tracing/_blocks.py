@@ -95,7 +95,7 @@ def _words(model: nn.Module, named: Named) -> str:
     if not isinstance(modules, Sequence):
         return ""
     names = [one if isinstance(one, str) else places.get(id(one), "?") for one in modules]
-    return ", ".join(names) if len(names) <= 8 else f"{names[0]}, …, {names[-1]}"
+    return ", ".join(names)
 
 
 def _is_stack(module: nn.Module) -> bool:

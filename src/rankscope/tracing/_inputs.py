@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from rankscope.errors import InputError, KindError
 from rankscope.network import Network
 
+UNNAMED = "argument"
+"""What an argument is called whose name is not known; its place comes after."""
 PADS_ON_THE_RIGHT = ("longformer", "led", "big_bird", "bigbird_pegasus", "reformer")
 """Models that fill up their input to a whole number of windows or chunks on their own."""
 
@@ -31,7 +33,7 @@ def given_to(model: nn.Module, inputs: Any) -> Given:
         except TypeError as error:
             raise InputError(f"a network takes x and token_mask: {error}.") from None
         return Given((), bound, bound)
-    inner = getattr(model, "module", model)  # DataParallel and the like take anything
+    inner = _unwrapped(model)
     try:
         names = dict(inspect.signature(inner.forward).bind_partial(*args, **kwargs).arguments)
     except (TypeError, ValueError):
@@ -40,7 +42,19 @@ def given_to(model: nn.Module, inputs: Any) -> Given:
         if isinstance(value, Mapping):  # what ``**kwargs`` took
             names |= {key: one for key, one in value.items() if isinstance(key, str)}
             del names[name]
+        elif isinstance(value, tuple):  # what ``*args`` took
+            names |= {f"{UNNAMED} {place}": one for place, one in enumerate(value, start=1)}
+            del names[name]
     return Given(args, kwargs, names)
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside DataParallel, torch.compile and the like, which take anything."""
+    for name in ("_orig_mod", "module"):
+        inner = getattr(model, name, None)
+        if isinstance(inner, nn.Module):
+            return _unwrapped(inner)
+    return model
 
 
 def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -106,7 +120,19 @@ def model_type(model: nn.Module, block: nn.Module) -> str | None:
 
 
 def is_decoder(model: nn.Module, block: nn.Module) -> bool:
-    """Whether a block belongs to the decoder of a model that has an encoder as well."""
-    paths = {module: name.split(".") for name, module in model.named_modules()}
-    parts = {part for path in paths.values() for part in path}
-    return "encoder" in parts and "decoder" in paths.get(block, [])
+    """Whether a block belongs to a decoder that has an encoder beside it."""
+    names = dict(model.named_modules())
+    parts = next((name for name, module in names.items() if module is block), "").split(".")
+    return any(
+        ".".join([*parts[:place], "encoder"]) in names
+        for place, part in enumerate(parts)
+        if part == "decoder"
+    )
+
+
+def sees_other_input(model: nn.Module, block: nn.Module, given: Mapping[str, Any]) -> bool:
+    """Whether a block looks at images or sounds; the mask of a text beside them is not theirs."""
+    path = next((name for name, module in model.named_modules() if module is block), "").lower()
+    others = any(_is_real(name, value) for name, value in given.items())
+    texts = any(_is_ids(name, value) for name, value in given.items())
+    return others and texts and any(word in path for word in ("vision", "visual", "image", "audio"))

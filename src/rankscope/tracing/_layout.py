@@ -53,6 +53,12 @@ class LayoutChoice:
         if self._said is None and not self._own and hidden.ndim == 3:
             self._look_at_shape(hidden)
         if self.token_first is None and not self.attentions:
+            ids = self._ids
+            if ids is not None and ids.are_ids and ids.batch == ids.tokens > 1:
+                raise InputError(
+                    f"{ids.name} has as many samples as tokens, {ids.batch}, so which axis of the "
+                    f"hidden states is the batch cannot be seen; {_SETTLE}"
+                )
             self._decide(token_first=False, why="the usual order")
 
     def look_at_query(self, attention: nn.MultiheadAttention, query: Any, hidden: Tensor) -> None:

@@ -7,11 +7,16 @@ import torch
 from torch import Tensor
 
 from rankscope.errors import InputError
+from rankscope.tracing._inputs import UNNAMED
 
 _FAR_BELOW = -1e3
 """Added to logits, this or less hides a token for good."""
 _EITHER_WAY = ("padding_mask", "pad_mask", "input_mask", "encoder_padding_mask")
 """Names that mark the padding in some models and the tokens in others."""
+
+
+_OF_SOMETHING_ELSE = ("global", "head", "masked_pos", "special", "loss", "label", "decoder")
+"""Parts of the names of masks that do not say which tokens are padding."""
 
 
 class MaskReading(NamedTuple):
@@ -27,6 +32,7 @@ def read_mask(given: Mapping[str, Any], *, decoder: bool, model_type: str | None
     if isinstance(own, Tensor) and own.dtype == torch.bool:
         return MaskReading(own, "token_mask among the inputs: True is a token")
     name = "decoder_attention_mask" if decoder else "attention_mask"
+    _refuse_several(name, given)
     attention = given.get(name)
     if isinstance(attention, Tensor):
         return _of_pairs(name, attention) if attention.ndim > 2 else _of_tokens(name, attention)
@@ -37,7 +43,39 @@ def read_mask(given: Mapping[str, Any], *, decoder: bool, model_type: str | None
     for name in _EITHER_WAY:
         if not decoder and isinstance(padding := given.get(name), Tensor):
             return _of_either(name, padding, model_type)
+    _refuse_unread(given)
     return MaskReading(None, "none: every position is a token")
+
+
+def _refuse_several(name: str, given: Mapping[str, Any]) -> None:
+    """Two texts, as of questions and passages: whose tokens the blocks see is not said."""
+    alike = [
+        each
+        for each, value in given.items()
+        if each.endswith(name) and isinstance(value, Tensor) and value.ndim == 2
+        if not (name == "attention_mask" and each.startswith(("decoder_", "cross_", "encoder_")))
+    ]
+    if len(alike) > 1:
+        raise InputError(
+            f"the model is given {' and '.join(alike)}, and which of them is about the tokens "
+            "these blocks see is not known; say so: trace(..., token_mask=...), True for a token."
+        )
+
+
+def _refuse_unread(given: Mapping[str, Any]) -> None:
+    """A mask under a name that says nothing about which way it is meant."""
+    for name, value in given.items():
+        if not isinstance(value, Tensor) or value.ndim != 2 or value.dtype == torch.float64:
+            continue
+        if any(word in name for word in _OF_SOMETHING_ELSE):
+            continue
+        named = "mask" in name or name.startswith(UNNAMED)
+        marks = value.dtype == torch.bool or (named and bool(((value == 0) | (value == 1)).all()))
+        if marks and not bool(value.all()) and bool(value.any()):
+            raise InputError(
+                f"{name} may be a mask that marks tokens or padding; say which tokens are no "
+                "padding: trace(..., token_mask=...), True for a token."
+            )
 
 
 def _of_tokens(name: str, mask: Tensor) -> MaskReading:

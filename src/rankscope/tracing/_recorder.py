@@ -200,7 +200,9 @@ class Recorder:
 
 def _apply(name: str, layer: int, compute: Callable[[Any], Any], tensor: Any) -> Any:
     try:
-        return compute(tensor)
+        # What a model computes in under autocast is its own affair; figures keep their digits.
+        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+            return compute(tensor)
     except RankscopeError as error:
         raise type(error)(f"layer {layer}, {name}: {error}") from error
 

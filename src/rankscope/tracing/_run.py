@@ -13,7 +13,14 @@ from rankscope.batches import batches
 from rankscope.errors import InputError, KindError
 from rankscope.network import Network
 from rankscope.tracing._blocks import Named, Stack, find_stack
-from rankscope.tracing._inputs import Given, given_to, ids_among, is_decoder, model_type
+from rankscope.tracing._inputs import (
+    Given,
+    given_to,
+    ids_among,
+    is_decoder,
+    model_type,
+    sees_other_input,
+)
 from rankscope.tracing._layout import Layout, LayoutChoice
 from rankscope.tracing._masks import MaskReading, read_mask
 from rankscope.tracing._measures import DEFAULT_METRICS, Measure, Metrics, choose_measures
@@ -70,6 +77,8 @@ def trace(
     first, ours = stack.blocks[0], isinstance(model, Network)
     kind, decoder = (None, False) if ours else (model_type(model, first), is_decoder(model, first))
     mask = _mask(given, token_mask, decoder=decoder, kind=kind)
+    if token_mask is None and not ours and sees_other_input(model, first, given.by_name):
+        mask = MaskReading(None, "none: the mask is about the text, not about these blocks' input")
     ids = ids_among(given.by_name, decoder=decoder)
     recorder = Recorder(
         measures,
