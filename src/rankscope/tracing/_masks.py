@@ -43,7 +43,8 @@ def read_mask(given: Mapping[str, Any], *, decoder: bool, model_type: str | None
     for name in _EITHER_WAY:
         if not decoder and isinstance(padding := given.get(name), Tensor):
             return _of_either(name, padding, model_type)
-    _refuse_unread(given)
+    if not decoder:  # other masks are about the encoder's tokens
+        _refuse_unread(given)
     return MaskReading(None, "none: every position is a token")
 
 
