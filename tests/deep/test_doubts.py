@@ -158,3 +158,17 @@ def test_tokens_that_are_equal_from_the_start_are_not_doubted():
     for more in ({}, {"norm": "none"}, {"mlp_ratio": 0.0, "skip": False}):
         found = deep_trace(Network.random(Spec(2, 2, 4, **more)), torch.ones(1, 4, 4))
         assert "doubt" not in found.columns
+
+
+def test_what_hangs_on_a_bias_that_was_absorbed_is_doubted():
+    """Values of rank one leave a norm nothing but what the bias makes of them."""
+    shape = {"head_width": 1, "mlp_ratio": 0.0, "skip": 0.0, "norm": "rms", "norm_place": "post"}
+    spec = Spec(1, 1, 4, **shape, init=1.0, norm_eps=1e-12, score_scale=1e-8)
+    network = Network.random(spec, seed=0, dtype=torch.float64)
+    generator = stream(0, "test")
+    x = torch.randn(1, 3, 4, generator=generator, dtype=torch.float64) + 1e10
+    assert "doubt" not in deep_trace(network, x).columns
+    with torch.no_grad():
+        bias = torch.randn(4, generator=generator, dtype=torch.float64)
+        network.blocks[0].attention.output.bias.copy_(1e-6 * bias)
+    assert "doubt" in deep_trace(network, x).columns

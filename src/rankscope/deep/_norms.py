@@ -80,7 +80,8 @@ def _rescale(state: SplitState, rule: NormRule) -> SplitState:
     rows, squares = torch.where(gone, 0.0, rows), torch.where(gone, 0.0, squares)
     clear = ((v > _CLEAR**2 * squares.amax(1, keepdim=True)) & ~_any_token(gone, state)).flatten()
     # Rescaled rows are e^unit times smaller than they were: the logarithm starts at zero again.
-    common, own = _expand_around_common(x, rest, s, v, small_eps, count)
+    unsure = torch.as_tensor(state.common.lost, device=unit.device).expand_as(unit) == math.inf
+    common, own = _expand_around_common(x, rest, s, v, small_eps, count, unsure)
     if not bool(clear.all()):
         common, own = _choose(clear, (common, own), _plain(rows, squares, small_eps))
     lost = _lost(state, s, own, squares + small_eps)
@@ -119,8 +120,12 @@ def _expand_around_common(
     v: Float[Tensor, "batch 1 1"],
     eps: Float[Tensor, "batch 1 1"],
     count: int,
+    unsure: Bool[Tensor, "batch"],
 ) -> tuple[ScaledTensor, ScaledTensor]:
-    """Common row and deviations after the norm, around the common row before it."""
+    """Common row and deviations after the norm, around the common row before it.
+
+    ``unsure`` are samples whose common row lacks something that was added to it.
+    """
     size = expand_like(bounded_exp(s), rest)
     safe = torch.where(v > 0, v, 1.0)
     along_x = _square(x, rest, count) / safe
@@ -130,9 +135,10 @@ def _expand_around_common(
     # Deviations along x itself, as when values have rank one, leave nothing beside it but rounding,
     # which must not hide what ε leaves of them.
     size_of = [part.abs().flatten(1).amax(1) for part in (beside, rest)]
-    beside = torch.where(
-        expand_like(size_of[0] > _ROUNDING * size_of[1], rest) | (eps == 0), beside, 0.0
-    )
+    # Where the common row is not what it should be, neither is what stands beside it: that is kept,
+    # and moves under random rounding.
+    told = (size_of[0] > _ROUNDING * size_of[1]) | unsure
+    beside = torch.where(expand_like(told, rest) | (eps == 0), beside, 0.0)
     n = _square(beside, beside, count)
     p = along_x * size
     row_square = (1 + p).square() * v + n * size.square() + eps

@@ -6,7 +6,7 @@ with an exponent of its own, and every part of a block acts on both without ever
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Shaped
@@ -14,10 +14,12 @@ from torch import Tensor
 
 from rankscope.arguments import checked
 from rankscope.checks import measurable
-from rankscope.deep._scaled_tensor import ScaledTensor, expand_like, scaled_sum
+from rankscope.deep._scaled_tensor import ScaledTensor, expand_like, scaled_sum, worst
 from rankscope.errors import ShapeError
 from rankscope.metrics import Center, Norm, matrix_norm, mean_center, residual
 from rankscope.shapes import PerSample
+
+_SIXTEEN_DIGITS = 52 * math.log(2)
 
 
 @checked
@@ -190,4 +192,8 @@ def apply_linear_to_common(
     out = map_rows(common, weight)
     if bias is None:
         return out
-    return scaled_sum(out, ScaledTensor.of(bias.expand_as(out.mantissa)))
+    added = ScaledTensor.of(bias.expand_as(out.mantissa))
+    summed = scaled_sum(out, added)
+    # A bias far smaller than the row is gone: nothing that hangs on it can be trusted.
+    absorbed = (added.log > -math.inf) & (added.log < summed.log - _SIXTEEN_DIGITS)
+    return replace(summed, lost=worst(summed.lost, torch.where(absorbed, math.inf, 0.0)))
