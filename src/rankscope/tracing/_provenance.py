@@ -88,9 +88,21 @@ class Provenance:
         return cls(model.name, spec.digest(seed=seed), seed, network=words, **known)
 
     @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Self:
-        """That of several batches as one; what they note or decide differently is kept of each."""
+    def joined(cls, parts: Sequence[Self], *, of_draws: bool = False) -> Self:
+        """That of several batches as one; what they note or decide differently is kept of each.
+
+        ``of_draws`` joins those of several networks that were drawn alike.
+        """
         first = parts[0]
+        if of_draws:
+            seeds = {part.seed for part in parts}
+            drawn: dict[str, Any] = {
+                "weights": digest([part.weights for part in parts]),
+                "seed": seeds.pop() if len(seeds) == 1 else None,
+                "spec": first.spec if len({part.spec for part in parts}) == 1 else None,
+            }
+            parts = [replace(part, **drawn) for part in parts]
+            first = parts[0]
         for part in parts:
             same: dict[str, Any] = {
                 "inputs": first.inputs,

@@ -121,10 +121,11 @@ class Trace:
         return cls(table.to_dict(as_series=False), origin)
 
     @classmethod
-    def joined(cls, traces: Sequence[Self]) -> Self:
+    def joined(cls, traces: Sequence[Self], *, of_draws: bool = False) -> Self:
         """Traces of one model on several batches as one, the samples numbered on.
 
-        What only some of them note, or note differently, is kept of each.
+        What only some of them note, or note differently, is kept of each. ``of_draws`` joins those
+        of several networks that were drawn alike, each with samples of its own.
         """
         if not traces:
             raise InputError("there is no trace to join; give at least one.")
@@ -141,4 +142,6 @@ class Trace:
             for name, values in each.items():
                 columns[name] += [first + s for s in values] if name == "sample" else values
             first = max(columns["sample"]) + 1
-        return cls(columns, Provenance.joined([one.provenance for one in traces]))
+        return cls(
+            columns, Provenance.joined([one.provenance for one in traces], of_draws=of_draws)
+        )

@@ -131,3 +131,8 @@ def test_values_are_orthogonal() -> None:
     whole = block.attention.output.weight @ block.attention.value.weight
     torch.testing.assert_close(whole @ whole.T, torch.eye(8, dtype=torch.float64))
     assert all(one.values == "orthogonal" for one in Config().covered)
+
+
+def test_several_draws_are_samples_of_one_run() -> None:
+    found, _ = steps_of(run, replace(ONE, draws=2))
+    assert set(found.table["sample"]) == {0, 1, 2, 3}

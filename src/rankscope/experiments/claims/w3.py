@@ -96,7 +96,9 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     all features keeps, so that it is outside this reasoning and only measured.
     """
     traces = {
-        one: Trace.joined([_trace(config, one, config.seed + draw) for draw in range(config.draws)])
+        one: Trace.joined(
+            [_trace(config, one, config.seed + draw) for draw in range(config.draws)], of_draws=True
+        )
         for one, _ in kit.tracked(config.runs, on_step)
     }
     table = _by_panel(traces)
