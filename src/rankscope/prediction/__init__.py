@@ -1,0 +1,6 @@
+"""The law of random networks: what they do to tokens, predicted from the tokens' inner products."""
+
+from rankscope.prediction._predict import predict
+from rankscope.prediction._prediction import Band, Prediction
+
+__all__ = ["Band", "Prediction", "predict"]
