@@ -301,6 +301,32 @@ _PATHS: Final = (
     ),
 )
 
+
+def _gradient(name: str, of: str, what: str) -> Metric:
+    return Metric(
+        name,
+        f"Gradient of {of}",
+        "‖∂‖",
+        "log",
+        "Level = every layer can learn",
+        f"The Frobenius norm of the gradient of a random linear function of the last layer, with "
+        f"respect to {what}.",
+    )
+
+
+_GRADIENTS: Final = (
+    _gradient("state_gradient", "hidden states", "the layer's hidden state"),
+    _gradient("query_gradient", "queries", "the layer's query weights"),
+    _gradient("key_gradient", "keys", "the layer's key weights"),
+    _gradient("value_gradient", "values", "the layer's value weights"),
+    _gradient("output_gradient", "outputs", "the layer's output weights"),
+    _gradient("up_gradient", "MLPs, first matrix", "the weights into the layer's hidden units"),
+    _gradient("gate_gradient", "MLPs, gate", "the weights into the layer's gates"),
+    _gradient(
+        "down_gradient", "MLPs, second matrix", "the weights out of the layer's hidden units"
+    ),
+)
+
 # Runs in scaled arithmetic, far beyond the range of floats.
 _DEEP: Final = (
     Metric(
@@ -816,5 +842,5 @@ _OTHERS: Final = (
 )
 
 METRICS: Final[dict[str, Metric]] = {
-    each.name: each for each in (*_TRACED, *_PATHS, *_DEEP, *_BOUNDS, *_OTHERS)
+    each.name: each for each in (*_TRACED, *_PATHS, *_GRADIENTS, *_DEEP, *_BOUNDS, *_OTHERS)
 }

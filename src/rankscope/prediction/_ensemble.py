@@ -21,7 +21,7 @@ _ALIKE = 0.03
 """Tokens that differ by less than this part are followed in scaled arithmetic."""
 _SIZES = 1e-6, 1e6
 _GAINS = 0.03, 30.0
-"""So are tokens of other sizes, or whose sizes a matrix changes more: squares would leave float32."""
+"""So are tokens of other sizes, or with weights that change them more: squares leave float32."""
 
 
 class Ensemble:
@@ -33,7 +33,7 @@ class Ensemble:
         self.spec, self.mask = spec, token_mask
         self.weights = Weights(spec, streams, torch.float64, limit)
         self.layer = Layer.of(spec)
-        scaled = _need_scaling(x, token_mask) | (not _moderate(self.weights))
+        scaled = need_scaling(x, token_mask) | (not _moderate(self.weights))
         self._plain, self._scaled = (torch.nonzero(some).flatten() for some in (~scaled, scaled))
         self.x = x[self._plain].float()
         self.state = SplitState.of(x[scaled], self._of(self._scaled)) if scaled.any() else None
@@ -79,7 +79,7 @@ class Ensemble:
 
     def _hand_over(self) -> None:
         """Networks that floats can no longer follow go on in scaled arithmetic."""
-        leaving = _need_scaling(self.x, self._of(self._plain))
+        leaving = need_scaling(self.x, self._of(self._plain))
         if not leaving.any():
             return
         index = self._plain[leaving]
@@ -89,7 +89,7 @@ class Ensemble:
         self._plain, self.x = self._plain[~leaving], self.x[~leaving]
 
 
-def _need_scaling(x: Hidden, token_mask: Tensor | None) -> Bool[Tensor, "batch"]:
+def need_scaling(x: Hidden, token_mask: Tensor | None) -> Bool[Tensor, "batch"]:
     """Whether tokens are nearly alike, or their size is one whose squares leave float32."""
     alike = deviations(x, token_mask=token_mask).relative_dispersion() < _ALIKE
     size = token_norm(x, token_mask=token_mask)

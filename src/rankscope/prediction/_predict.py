@@ -9,11 +9,13 @@ from rankscope.arguments import Count, Seed, checked
 from rankscope.checks import finite, real, valid_mask
 from rankscope.errors import InputError, ShapeError
 from rankscope.network import Spec
+from rankscope.prediction._backward import predicted_gradients
 from rankscope.prediction._coordinates import compress, coordinates, from_kernel
 from rankscope.prediction._ensemble import Ensemble
 from rankscope.prediction._measure import Figures
 from rankscope.prediction._prediction import Prediction
 from rankscope.prediction._streams import Streams
+from rankscope.prediction._tied import network_seed, tied_figures
 from rankscope.shapes import Hidden
 
 _AT_ONCE = 2**26
@@ -30,6 +32,8 @@ def predict(
     draws: Count = 16,
     seed: Seed = 0,
     token_mask: Tensor | None = None,
+    gradients: bool = False,
+    repeat: Count = 1,
     infinite_width: bool = False,
 ) -> Prediction:
     """How tokens fare at every layer of a random network, from their inner products alone.
@@ -45,24 +49,40 @@ def predict(
     Gram matrix ``XXᵀ/width``. Each draw is a random network, each sample of a batch is taken by
     itself. By layer: ``relative_dispersion`` (the relative residual in the Frobenius norm) and its
     logarithm, which goes below 10^−1000 if the network does, ``mean_cosine``, ``effective_rank``,
-    ``token_norm`` and ``attention_entropy``.
+    ``token_norm`` and ``attention_entropy``; with ``gradients`` also the norms of the gradients of
+    a random linear function of the last layer, with respect to each layer's state and weights.
+    ``repeat`` runs the stack of layers so many times with the same weights.
 
     A band over draws is that of single networks, at their own width: weights of independent normal
     entries and orthogonal ones are drawn exactly in law, only in the few directions the tokens
     have. ``infinite_width`` gives the limit that theory speaks of instead, at the same heads and
-    hidden units.
+    hidden units. Layers that share their weights have no law of their own: there, whole networks
+    are drawn.
     """
-    tokens, mask = _tokens(spec, x, kernel, token_mask)
+    if infinite_width and (spec.shared_layers or repeat > 1):
+        raise InputError(
+            "layers that share weights are drawn at their own width; leave out infinite_width."
+        )
+    tokens, mask = as_tokens(spec, x, kernel, token_mask)
     samples = len(tokens)
-    pairs = [(draw, sample) for draw in range(draws) for sample in range(samples)]
-    groups = [
-        pairs[at : at + _size(spec, tokens)] for at in range(0, len(pairs), _size(spec, tokens))
-    ]
-    parts = []
-    for group in groups:
-        index = torch.tensor([sample for _, sample in group])
-        few = None if mask is None else mask[index]
-        parts.append(_run(spec, tokens[index], few, Streams.of(seed, group), infinite_width))
+    if spec.shared_layers or repeat > 1:
+        parts = [
+            tied_figures(
+                spec,
+                tokens,
+                mask,
+                seed=network_seed(seed, draw),
+                repeat=repeat,
+                gradients=gradients,
+            )
+            for draw in range(draws)
+        ]
+    else:
+        pairs = [(draw, sample) for draw in range(draws) for sample in range(samples)]
+        parts = [
+            _run(spec, tokens, mask, seed, group, gradients=gradients, limit=infinite_width)
+            for group in _groups(spec, tokens.shape[1], pairs, gradients=gradients)
+        ]
     values = {
         name: torch.cat([part[name] for part in parts], 1).unflatten(1, (draws, samples))
         for name in parts[0]
@@ -71,17 +91,41 @@ def predict(
 
 
 def _run(
-    spec: Spec, x: Hidden, token_mask: Tensor | None, streams: Streams, limit: bool
+    spec: Spec,
+    tokens: Hidden,
+    token_mask: Tensor | None,
+    seed: int,
+    networks: list[tuple[int, int]],
+    *,
+    gradients: bool,
+    limit: bool,
 ) -> Figures:
-    """Every figure by layer and network."""
-    ensemble = Ensemble(spec, x, token_mask, streams, limit=limit)
+    """Every figure by layer and network; ``networks`` are (draw, sample) pairs."""
+    index = torch.tensor([sample for _, sample in networks])
+    x, mask = tokens[index], None if token_mask is None else token_mask[index]
+    ensemble = Ensemble(spec, x, mask, Streams.of(seed, networks), limit=limit)
     found = [ensemble.figures()]
     entropies = [torch.full_like(next(iter(found[0].values())), math.nan)]
     for layer in range(spec.layers):
         entropies.append(ensemble.advance(layer))
         found.append(ensemble.figures())
     by_layer = {name: torch.stack([each[name] for each in found]) for name in found[0]}
-    return {**by_layer, "attention_entropy": torch.stack(entropies)}
+    by_layer["attention_entropy"] = torch.stack(entropies)
+    if gradients:
+        streams = Streams.of(seed, networks, "gradients")
+        by_layer |= predicted_gradients(spec, x, mask, streams, limit=limit)
+    return by_layer
+
+
+def _groups(
+    spec: Spec, tokens: int, networks: list[tuple[int, int]], *, gradients: bool
+) -> list[list[tuple[int, int]]]:
+    """As many networks at once as memory is meant for; gradients keep what all layers made."""
+    heads = spec.heads * max(tokens, spec.head_width)
+    widest = max((1 + spec.gated) * spec.mlp_width, heads, 2 * tokens)
+    kept = 4 * spec.layers * (widest + spec.width) if gradients else widest
+    size = max(1, _AT_ONCE // ((tokens + 1) * kept))
+    return [networks[at : at + size] for at in range(0, len(networks), size)]
 
 
 def width_error(spec: Spec) -> float:
@@ -89,7 +133,7 @@ def width_error(spec: Spec) -> float:
     return 1 / spec.width if spec.init.kind == "xavier" else 0.0
 
 
-def _tokens(
+def as_tokens(
     spec: Spec, x: Tensor | None, kernel: Tensor | None, token_mask: Tensor | None
 ) -> tuple[Hidden, Tensor | None]:
     """The tokens in coordinates, by sample, and their mask."""
@@ -118,7 +162,7 @@ def finite_batch(given: Tensor, name: str) -> Tensor:
     finite(given, name=name)
     if given.ndim not in (2, 3) or 0 in given.shape:
         raise ShapeError(
-            f"{name} has shape {tuple(given.shape)}, expected (token, feature), or (batch, token, feature)."
+            f"{name} has shape {tuple(given.shape)}, expected one sample, two axes, or a batch, three."
         )
     return given if given.ndim == 3 else given.unsqueeze(0)
 
@@ -135,10 +179,3 @@ def _gram(kernel: Tensor) -> Tensor:
             f"kernel has an eigenvalue of {least:.3g}; a Gram matrix has none below zero."
         )
     return kernel
-
-
-def _size(spec: Spec, tokens: Hidden) -> int:
-    """How many networks are run at once."""
-    count = tokens.shape[1]
-    widest = max(spec.mlp_width, spec.heads * spec.head_width, spec.heads * count, 2 * count)
-    return max(1, _AT_ONCE // ((count + 1) * widest))

@@ -55,6 +55,11 @@ class Prediction:
         """How many networks were drawn."""
         return next(iter(self.values.values())).shape[1]
 
+    @property
+    def layers(self) -> int:
+        """How many layers were run, repeated ones counted each time."""
+        return next(iter(self.values.values())).shape[0] - 1
+
     def band(self, metric: str) -> Band:
         """The mean and the 10 to 90 % band of a metric, by layer.
 
@@ -72,7 +77,7 @@ class Prediction:
 
     @property
     def table(self) -> "polars.DataFrame":
-        """All figures as a polars frame: layer, sample (draws one after the other), metric, value."""
+        """All figures as a polars frame; samples are numbered through, draw after draw."""
         from rankscope import tables
 
         rows = [
@@ -93,14 +98,14 @@ class Prediction:
     def __repr__(self) -> str:
         return (
             f"Prediction for {self.spec!r}: {plural(self.draws, 'draw')}, layers 0 to "
-            f"{self.spec.layers}; {list_words(list(self.metrics))}"
+            f"{self.layers}; {list_words(list(self.metrics))}"
         )
 
     def _repr_html_(self) -> str:
         bands = {name: self.band(name) for name in self.metrics}
         rows = [
             [str(layer), *(_cell(band, layer) for band in bands.values())]
-            for layer in some(range(self.spec.layers + 1))
+            for layer in some(range(self.layers + 1))
         ]
         about = paragraph(f"{self.spec.describe()}; {plural(self.draws, 'draw')}.")
         return card("Prediction", about, table(["layer", *self.metrics], rows))

@@ -18,9 +18,9 @@ class Streams:
         self._generators = tuple(generators)
 
     @classmethod
-    def of(cls, seed: int, networks: Sequence[tuple[int, int]]) -> "Streams":
+    def of(cls, seed: int, networks: Sequence[tuple[int, int]], use: str = "tokens") -> "Streams":
         """For each ``(draw, sample)``; two samples of one draw are as independent as two draws."""
-        return cls([stream(seed, "prediction", draw, sample) for draw, sample in networks])
+        return cls([stream(seed, "prediction", use, draw, sample) for draw, sample in networks])
 
     def __len__(self) -> int:
         return len(self._generators)
