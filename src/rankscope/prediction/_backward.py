@@ -33,10 +33,10 @@ _GRADIENTS = ("state_gradient", *_WEIGHTS)
 
 @torch.enable_grad()
 def predicted_gradients(
-    spec: Spec, x: Coordinates, token_mask: Tensor | None, streams: Streams, *, limit: bool
+    spec: Spec, x: Coordinates, token_mask: Tensor | None, streams: Streams
 ) -> Course:
     """Norms of the gradients of a random linear function of the last layer, by layer."""
-    weights = Weights(spec, streams, torch.float64, limit)
+    weights = Weights(spec, streams, torch.float64)
     state = Ghosted(pad(x, (0, spec.width - x.shape[-1])).requires_grad_(), x.shape[-1])
     states, collected = [state.x], []
     layer = Layer.of(spec)
