@@ -56,12 +56,14 @@ CORE = {
     "paths": LOWEST | {"checks", "metrics", "network"},
     "deep": LOWEST | {"batches", "checks", "metrics", "network", "tracing"},
     "theory": LOWEST | {"checks", "metrics", "masks", "network", "tracing", "deep"},
+    "prediction": LOWEST | {"checks", "metrics", "masks", "network", "tracing", "deep"},
 }
 OUTSIDE = {"torch", "numpy", "jaxtyping"} | set(sys.stdlib_module_names)
 LAZY = {  # asked for by .table, .save and .plot alone
     "tracing": {"tables", "figures", "results"},
     "paths": {"tables", "figures"},
     "theory": {"tables"},
+    "prediction": {"tables", "figures"},
 }
 LAZY_OUTSIDE = {"theory": {"scipy"}}  # asked for by graphs alone
 

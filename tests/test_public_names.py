@@ -6,11 +6,11 @@ import pytest
 
 NAMES = {
     "rankscope": """
-        Bounds Loaded Network Path Result Spec Trace __version__ bounds count_paths deep
+        Bounds Loaded Network Path Prediction Result Spec Trace __version__ bounds count_paths deep
         deep_trace design_values diagnose enumerate_paths errors experiments families figures
         find_equilibria head_shares load masks metric_catalogue metrics network path_lengths
-        path_matrix path_output paths records report reproduce residual results sample_paths tables
-        text theory top_paths trace tracing training truncate verify
+        path_matrix path_output paths predict prediction records report reproduce residual results
+        sample_paths tables text theory top_paths trace tracing training truncate verify
     """,
     "rankscope.deep": """
         ScaledTensor SplitState add_states apply_activation apply_linear apply_mlp apply_norm
@@ -42,7 +42,7 @@ NAMES = {
         Certified Deviations Spectra attention_entropy deviations dispersion dobrushin
         effective_rank high_pass_ratio matrix_norm mean_cosine numerical_rank
         participation_ratio residual second_singular_value singular_values spectra
-        spectral_ratio stable_rank
+        spectral_ratio stable_rank token_norm
     """,
     "rankscope.network": """
         ALiBi Activation Attention Block Branch Causal Described Explicit Full GaussianKernel
@@ -53,6 +53,9 @@ NAMES = {
         HeadShares Path PathCounts PathLengths TopPaths chained_matrices count_paths
         enumerate_paths head_shares path_lengths path_matrix path_output path_outputs
         sample_paths top_paths truncate truncations
+    """,
+    "rankscope.prediction": """
+        Band Prediction measured_gradients predict
     """,
     "rankscope.report": """
         Report Section page show to_json write write_html write_overview

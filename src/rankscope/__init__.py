@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from rankscope.paths import sample_paths as sample_paths
     from rankscope.paths import top_paths as top_paths
     from rankscope.paths import truncate as truncate
+    from rankscope.prediction import Prediction as Prediction
+    from rankscope.prediction import predict as predict
     from rankscope.reproduction import reproduce as reproduce
     from rankscope.results import Result as Result
     from rankscope.theory import Bounds as Bounds
@@ -43,6 +45,7 @@ _HOMES = {
     "Spec": "rankscope.network",
     "Trace": "rankscope.tracing",
     "Path": "rankscope.paths",
+    "Prediction": "rankscope.prediction",
     "Result": "rankscope.results",
     "bounds": "rankscope.theory",
     "count_paths": "rankscope.paths",
@@ -56,6 +59,7 @@ _HOMES = {
     "path_lengths": "rankscope.paths",
     "path_matrix": "rankscope.paths",
     "path_output": "rankscope.paths",
+    "predict": "rankscope.prediction",
     "reproduce": "rankscope.reproduction",
     "residual": "rankscope.metrics",
     "sample_paths": "rankscope.paths",
@@ -75,6 +79,7 @@ _ROOMS = (
     "metrics",
     "network",
     "paths",
+    "prediction",
     "records",
     "report",
     "results",

@@ -113,6 +113,29 @@ _TRACED: Final = (
         compute="rankscope.metrics:Deviations.dispersion",
     ),
     Metric(
+        "relative_dispersion",
+        "Relative dispersion",
+        "μ(X) / ‖X‖",
+        "log",
+        f"{_ALIKE}; 1 = nothing in common",
+        "The relative residual in the Frobenius norm, ‖X − 1x̄ᵀ‖ / ‖X‖, which no rotation of the "
+        "features changes.",
+        "down",
+        includes=(1.0,),
+        of="deviation",
+        compute="rankscope.metrics:Deviations.relative_dispersion",
+    ),
+    Metric(
+        "token_norm",
+        "Token norm",
+        "‖X‖ / n^½",
+        "log",
+        "The length of a token",
+        "The root mean square of the tokens' lengths.",
+        of="hidden",
+        compute="rankscope.metrics:token_norm",
+    ),
+    Metric(
         "mean_cosine",
         "Mean cosine",
         "cos(x, x′)",
@@ -278,6 +301,32 @@ _PATHS: Final = (
     ),
 )
 
+
+def _gradient(name: str, of: str, what: str) -> Metric:
+    return Metric(
+        name,
+        f"Gradient of {of}",
+        "‖grad‖",
+        "log",
+        "Level = every layer can learn",
+        f"The Frobenius norm of the gradient of a random linear function of the last layer, with "
+        f"respect to {what}.",
+    )
+
+
+_GRADIENTS: Final = (
+    _gradient("state_gradient", "hidden states", "the layer's hidden state"),
+    _gradient("query_gradient", "queries", "the layer's query weights"),
+    _gradient("key_gradient", "keys", "the layer's key weights"),
+    _gradient("value_gradient", "values", "the layer's value weights"),
+    _gradient("output_gradient", "outputs", "the layer's output weights"),
+    _gradient("up_gradient", "MLPs, first matrix", "the weights into the layer's hidden units"),
+    _gradient("gate_gradient", "MLPs, gate", "the weights into the layer's gates"),
+    _gradient(
+        "down_gradient", "MLPs, second matrix", "the weights out of the layer's hidden units"
+    ),
+)
+
 # Runs in scaled arithmetic, far beyond the range of floats.
 _DEEP: Final = (
     Metric(
@@ -298,6 +347,16 @@ _DEEP: Final = (
         f"{_SMALLER}; about 1 = nothing in common",
         "The base-10 logarithm of the residual divided by the norm of all tokens, in the norm that "
         "the provenance names.",
+        "down",
+        includes=(0.0,),
+    ),
+    Metric(
+        "log10_relative_dispersion",
+        "Relative dispersion",
+        "μ(X) / ‖X‖",
+        "exponent",
+        f"{_ALIKE}; 1 = nothing in common",
+        "The decimal logarithm of the relative residual in the Frobenius norm.",
         "down",
         includes=(0.0,),
     ),
@@ -782,6 +841,5 @@ _OTHERS: Final = (
     ),
 )
 
-METRICS: Final[dict[str, Metric]] = {
-    each.name: each for each in (*_TRACED, *_PATHS, *_DEEP, *_BOUNDS, *_OTHERS)
-}
+_EVERY: Final = (*_TRACED, *_PATHS, *_GRADIENTS, *_DEEP, *_BOUNDS, *_OTHERS)
+METRICS: Final[dict[str, Metric]] = {each.name: each for each in _EVERY}

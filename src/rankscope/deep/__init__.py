@@ -6,10 +6,13 @@ Earlier names still work: ``Lifted`` is ``ScaledTensor``, ``Scaled`` is ``SplitS
 """
 
 from rankscope.deep._attention import attend
+from rankscope.deep._attention import mix_heads as mix_heads
 from rankscope.deep._mlp import apply_activation, apply_mlp
+from rankscope.deep._mlp import multiply as multiply
 from rankscope.deep._norms import apply_norm
 from rankscope.deep._run import deep_states
 from rankscope.deep._scaled_tensor import ScaledTensor
+from rankscope.deep._scores import split_attention as split_attention
 from rankscope.deep._split_state import SplitState, add_states, apply_linear
 from rankscope.deep._trace import deep_trace, describe_doubts
 

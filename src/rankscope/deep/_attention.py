@@ -8,6 +8,8 @@ For plain scores and one support λ is ``2s``: that is the cubic step. Where que
 keys, or the scores depend on the pair of positions, λ is about 0 and the step is linear.
 """
 
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -27,39 +29,51 @@ from rankscope.network import Attention, Visibility
 Values = Float[Tensor, "batch head token width"]
 
 
+class MixedHeads(NamedTuple):
+    """What the heads hand on, side by side: what each token gets of its own, and all get alike."""
+
+    own: ScaledTensor  # batch token inner
+    passed: ScaledTensor
+    """The values' common row, which no weights change."""
+    moved: ScaledTensor
+    """What the queries agree to take of the values' deviations."""
+
+    def state(self, token_mask: Tensor | None) -> SplitState:
+        """All of it as a state, before any output projection."""
+        return SplitState(scaled_sum(self.passed, self.moved), self.own, token_mask).recenter()
+
+
 @checked
 def attend(attention: Attention, state: SplitState, visibility: Visibility) -> SplitState:
     """One layer of attention applied to a state."""
-    value, output = attention.value, attention.output
+    output = attention.output
+    mixed = mix_heads(attention, state, split_attention(attention, state, visibility))
+    passed = apply_linear_to_common(mixed.passed, output.weight, output.bias)
+    common = scaled_sum(passed, map_rows(mixed.moved, output.weight))
+    deviation = map_rows(mixed.own, output.weight)
+    return SplitState(common, deviation, state.token_mask).recenter()
+
+
+def mix_heads(attention: Attention, state: SplitState, weights: SplitAttention) -> MixedHeads:
+    """``P_h X W_V,h`` of all heads: ``(x + eˢRᵀq) W`` in common; silent heads say nothing."""
+    value = attention.value
     values = apply_linear(state, value.weight, value.bias)
     split = attention.split(values.mantissa, attention.kv_heads)
-    weights = split_attention(attention, state, visibility)
     own = ScaledTensor.of(
         _join_heads(weights.own @ split, attention.removed),
         values.log_scale + weights.log,
         terms=values.log_scale + weights.log + log_of_longest(weights.own),
         lost=worst(values.deviation.lost, weights.lost),
     )
-    deviation = map_rows(own, output.weight)
-    common = _common(attention, values, split, weights)
-    return SplitState(common, deviation, state.token_mask).recenter()
-
-
-def _common(
-    attention: Attention, values: SplitState, split: Values, weights: SplitAttention
-) -> ScaledTensor:
-    """``(x + eˢRᵀq) W``, what the queries agree on; silent heads say nothing."""
-    output = attention.output
     each = attention.split(values.common.mantissa.unsqueeze(1), attention.kv_heads)
     passed = ScaledTensor.of(
         _join_heads(each, attention.removed).squeeze(1),
         values.common.log,
         lost=values.common.lost,
     )
-    common = apply_linear_to_common(passed, output.weight, output.bias)
     shift = _join_heads(weights.shared @ split, attention.removed).squeeze(1)
     moved = ScaledTensor.of(shift, values.log_scale, lost=values.deviation.lost)
-    return scaled_sum(common, map_rows(moved, output.weight))
+    return MixedHeads(own, passed, moved)
 
 
 def _join_heads(mixed: Values, removed: frozenset[int]) -> Float[Tensor, "batch token inner"]:

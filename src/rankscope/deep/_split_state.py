@@ -160,32 +160,41 @@ def add_states(*states: SplitState) -> SplitState:
 @checked
 def apply_linear(
     state: SplitState,
-    weight: Float[Tensor, "outputs inputs"],
+    weight: Float[Tensor, "*#batch outputs inputs"],
     bias: Float[Tensor, "outputs"] | None = None,
 ) -> SplitState:
-    """``X ↦ X Wᵀ + 1bᵀ``: the bias is common to all tokens."""
-    features = state.mantissa.shape[-1]
-    fits = weight.ndim == 2 and weight.shape[1] == features and weight.dtype == torch.float64
-    if not fits or not (bias is None or bias.shape == weight.shape[:1]):
+    """``X ↦ X Wᵀ + 1bᵀ``: the bias is common to all tokens.
+
+    The matrix is the same for all samples, or ``(batch, outputs, inputs)``, one for each.
+    """
+    batch, _, features = state.mantissa.shape
+    known = weight.ndim == 2 or (weight.ndim == 3 and len(weight) == batch)
+    fits = known and weight.shape[-1] == features and weight.dtype == torch.float64
+    if not fits or not (bias is None or bias.shape == weight.shape[-2:-1]):
         raise ShapeError(
             f"weight is {weight.dtype} of shape {tuple(weight.shape)}, expected float64 (outputs, "
-            f"{features}), and a bias one number for each output."
+            f"{features}), or that for each of {batch} samples, and a bias one number for each "
+            "output."
         )
     common = apply_linear_to_common(state.common, weight, bias)
     return SplitState(common, map_rows(state.deviation, weight), state.token_mask)
 
 
-def map_rows(rows: ScaledTensor, weight: Float[Tensor, "outputs inputs"]) -> ScaledTensor:
+def map_rows(rows: ScaledTensor, weight: Float[Tensor, "*#batch outputs inputs"]) -> ScaledTensor:
     """``X ↦ X Wᵀ``."""
     # By Frobenius, over the square root of the outputs: what a typical output would be.
-    size = torch.linalg.matrix_norm(weight) / math.sqrt(len(weight))
+    size = torch.linalg.matrix_norm(weight) / math.sqrt(weight.shape[-2])
     terms = rows.log + size.log()
-    return ScaledTensor.of(rows.mantissa @ weight.T, rows.log, terms=terms, lost=rows.lost)
+    if weight.ndim == rows.mantissa.ndim + 1:  # a row and a matrix for each sample
+        out = (rows.mantissa.unsqueeze(1) @ weight.mT).squeeze(1)
+    else:
+        out = rows.mantissa @ weight.mT
+    return ScaledTensor.of(out, rows.log, terms=terms, lost=rows.lost)
 
 
 def apply_linear_to_common(
     common: ScaledTensor,
-    weight: Float[Tensor, "outputs inputs"],
+    weight: Float[Tensor, "*#batch outputs inputs"],
     bias: Float[Tensor, "outputs"] | None,
 ) -> ScaledTensor:
     """A row common to all tokens after a linear map."""

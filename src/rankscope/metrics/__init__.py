@@ -14,6 +14,7 @@ from rankscope.metrics._norms import matrix_norm
 from rankscope.metrics._residual import Center as Center
 from rankscope.metrics._residual import Certified, Deviations, deviations, dispersion, residual
 from rankscope.metrics._similarity import mean_cosine
+from rankscope.metrics._size import token_norm
 from rankscope.metrics._spectrum import (
     Spectra,
     effective_rank,
@@ -45,4 +46,5 @@ __all__ = [
     "spectra",
     "spectral_ratio",
     "stable_rank",
+    "token_norm",
 ]

@@ -139,6 +139,11 @@ class Deviations:
         """As ``dispersion(x)``."""
         return _fitting(matrix_norm(self.rest, "fro"), self.tokens)
 
+    def relative_dispersion(self) -> PerSample:
+        """As ``residual(x, norm="fro", relative=True)``."""
+        whole = _fitting(matrix_norm(self.tokens, "fro"), self.tokens)
+        return _ratio(self.dispersion(), whole)
+
 
 @checked
 def deviations(x: Tensor, *, token_mask: Tensor | None = None) -> Deviations:

@@ -19,6 +19,7 @@ from rankscope.network._linear import ColumnSlice as ColumnSlice
 from rankscope.network._linear import HeadAxis as HeadAxis
 from rankscope.network._linear import Interleaved as Interleaved
 from rankscope.network._linear import Projection as Projection
+from rankscope.network._linear import Stack as Stack
 from rankscope.network._linear import View as View
 from rankscope.network._mlp import MLP
 from rankscope.network._mlp import IdentityMLP as IdentityMLP

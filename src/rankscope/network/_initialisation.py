@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from rankscope.arguments import checked, short
+from rankscope.arguments import Count, checked, short
 from rankscope.checks import number
 from rankscope.errors import SpecError
 
@@ -36,15 +36,33 @@ class Init:
     @checked
     def fill(self, weight: Tensor, *, value: bool, generator: torch.Generator) -> None:
         """Draw one weight matrix in place; ``value`` marks value and output projections."""
-        if self.kind == "normal":
-            nn.init.normal_(weight, 0.0, self.scale, generator=generator)
-        elif self.kind == "xavier":
+        outputs, inputs = weight.shape
+        if self.kind == "xavier":
             nn.init.xavier_uniform_(weight, gain=self.scale, generator=generator)
-        elif self.kind == "orthogonal" and value:
+        elif self.is_orthogonal(value=value):
             nn.init.orthogonal_(weight, gain=self.scale, generator=generator)
         else:
-            fan_in = weight.shape[1]
-            nn.init.normal_(weight, 0.0, self.scale / math.sqrt(fan_in), generator=generator)
+            deviation = self.deviation(inputs, outputs)
+            nn.init.normal_(weight, 0.0, deviation, generator=generator)
+
+    @checked
+    def deviation(self, inputs: Count, outputs: Count) -> float:
+        """The standard deviation of a matrix's entries, unless it is orthogonal.
+
+        >>> from rankscope.network import Init
+        >>> Init("lecun").deviation(100, 50)
+        0.1
+        """
+        if self.kind == "normal":
+            return self.scale
+        if self.kind == "xavier":
+            return self.scale * math.sqrt(2 / (inputs + outputs))
+        return self.scale / math.sqrt(inputs)
+
+    @checked
+    def is_orthogonal(self, *, value: bool) -> bool:
+        """Whether value and output projections (``value``), or all others, are orthogonal."""
+        return self.kind == "orthogonal" and value
 
 
 def as_init(init: str | float | Init) -> Init:

@@ -8,6 +8,7 @@ runs, so that weights are shared with the original and nothing is copied or fold
 from dataclasses import dataclass
 from typing import Protocol
 
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
@@ -43,7 +44,20 @@ class View(nn.Module):
         return linear(x, self.weight, self.bias)
 
 
-Projection = nn.Linear | View
+class Stack(nn.Module):
+    """A matrix of its own for every sample of a batch: many networks run as one."""
+
+    bias: None = None
+
+    def __init__(self, weight: Float[Tensor, "batch output input"]) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, x: Float[Tensor, "batch token input"]) -> Float[Tensor, "batch token output"]:
+        return x @ self.weight.mT
+
+
+Projection = nn.Linear | View | Stack
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,7 @@
+"""The law of random networks: what they do to tokens, predicted from the tokens' inner products."""
+
+from rankscope.prediction._backward import measured_gradients
+from rankscope.prediction._predict import predict
+from rankscope.prediction._prediction import Band, Prediction
+
+__all__ = ["Band", "Prediction", "measured_gradients", "predict"]

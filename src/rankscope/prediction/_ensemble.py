@@ -1,0 +1,136 @@
+"""Many random networks, followed layer by layer: in floats while those will do, else scaled."""
+
+import math
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from rankscope.deep import ScaledTensor, SplitState
+from rankscope.metrics import deviations, token_norm
+from rankscope.network import Spec, Visibility
+from rankscope.prediction._coordinates import Coordinates
+from rankscope.prediction._layer import Layer
+from rankscope.prediction._measure import Figures, of_state, of_tokens
+from rankscope.prediction._plain import Plain
+from rankscope.prediction._scaled import Scaled, widen
+from rankscope.prediction._streams import Streams
+from rankscope.prediction._weights import Weights
+from rankscope.shapes import PerSample
+
+_ALIKE = 0.03
+"""Tokens that differ by less than this part are followed in scaled arithmetic."""
+_SIZES = 1e-6, 1e6
+_GAINS = 0.03, 30.0
+"""So are tokens of other sizes, or with weights that change them more: squares leave float32."""
+
+
+class Ensemble:
+    """Random networks of one spec in the middle of a run, each on a sample of its own."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        x: Coordinates,
+        token_mask: Tensor | None,
+        streams: Streams,
+        *,
+        limit: bool,
+    ) -> None:
+        self.spec, self.mask = spec, token_mask
+        self.weights = Weights(spec, streams, torch.float64, limit)
+        self.layer = Layer.of(spec)
+        scaled = need_scaling(x, token_mask) | (not _moderate(self.weights))
+        self._plain, self._scaled = (torch.nonzero(some).flatten() for some in (~scaled, scaled))
+        self.x = x[self._plain].float()
+        self.state = SplitState.of(x[scaled], self._of(self._scaled)) if scaled.any() else None
+
+    def advance(self, at: int) -> PerSample:
+        """Run layer ``at``, counted from 0, and tell the entropy of its attention."""
+        mask = self.spec.masks[at]
+        removed = frozenset(head for layer, head in self.spec.removed_heads if layer == at)
+        entropy = torch.empty(len(self.weights.streams), dtype=torch.float64)
+        tokens = self.x.shape[1]
+        if self.state is not None:
+            seen = Visibility.of(mask, tokens, self.state.token_mask, self.x.device)
+            scaled = Scaled(self._weights(self._scaled, torch.float64), seen, removed)
+            state, found = self.layer.apply(scaled, self.state)
+            self.state, entropy[self._scaled] = state, found
+        if len(self._plain):
+            padding = self._of(self._plain)
+            seen = Visibility.of(mask, tokens, padding, self.x.device)
+            plain = Plain(self._weights(self._plain, torch.float32), seen, padding, removed)
+            self.x, found = self.layer.apply(plain, self.x)
+            entropy[self._plain] = found.double()
+            self._hand_over()
+        return entropy
+
+    def figures(self) -> Figures:
+        """What is told of the tokens as they are now, in the order of the streams."""
+        parts: list[tuple[Tensor, Figures]] = []
+        if len(self._plain):
+            parts.append((self._plain, of_tokens(self.x, self._of(self._plain))))
+        if self.state is not None:
+            parts.append((self._scaled, of_state(self.state)))
+        out: Figures = {}
+        for index, figures in parts:
+            for name, values in figures.items():
+                whole = out.setdefault(name, values.new_empty(len(self.weights.streams)))
+                whole[index] = values
+        return out
+
+    def _of(self, index: Tensor) -> Tensor | None:
+        return None if self.mask is None else self.mask[index]
+
+    def _weights(self, index: Tensor, dtype: torch.dtype) -> Weights:
+        return self.weights.select(index.tolist(), dtype)
+
+    def _hand_over(self) -> None:
+        """Networks that floats can no longer follow go on in scaled arithmetic."""
+        leaving = need_scaling(self.x, self._of(self._plain))
+        if not leaving.any():
+            return
+        index = self._plain[leaving]
+        joining = SplitState.of(self.x[leaving].double(), self._of(index))
+        self.state = joining if self.state is None else _stack(self.state, joining)
+        self._scaled = torch.cat((self._scaled, index))
+        self._plain, self.x = self._plain[~leaving], self.x[~leaving]
+
+
+def need_scaling(x: Coordinates, token_mask: Tensor | None) -> Bool[Tensor, "batch"]:
+    """Whether tokens are nearly alike, or their size is one whose squares leave float32."""
+    alike = deviations(x, token_mask=token_mask).relative_dispersion() < _ALIKE
+    size = token_norm(x, token_mask=token_mask)
+    return alike | (size < _SIZES[0]) | (size > _SIZES[1])
+
+
+def _moderate(weights: Weights) -> bool:
+    """Whether no matrix makes tokens so much larger or smaller that one layer leaves float32."""
+    spec = weights.spec
+    inner, units = spec.heads * spec.head_width, spec.mlp_width
+    shapes = [(spec.width, inner, False), (spec.width, inner, True), (inner, spec.width, True)]
+    if units:
+        shapes += [(spec.width, units, False), (units, spec.width, False)]
+    gains = [
+        weights.deviation(inputs, outputs, value=value) * math.sqrt(inputs)
+        for inputs, outputs, value in shapes
+    ]
+    return _GAINS[0] <= min(gains) and max(gains) <= _GAINS[1]
+
+
+def _stack(one: SplitState, other: SplitState) -> SplitState:
+    """Two batches of states as one."""
+    columns = max(state.mantissa.shape[-1] for state in (one, other))
+    first, second = (widen(state, columns) for state in (one, other))
+    mask = None
+    if first.token_mask is not None and second.token_mask is not None:
+        mask = torch.cat((first.token_mask, second.token_mask))
+    common, own = (
+        ScaledTensor(
+            torch.cat((a.mantissa, b.mantissa)),
+            torch.cat((a.log, b.log)),
+            torch.cat([torch.as_tensor(each.lost).expand_as(each.log) for each in (a, b)]),
+        )
+        for a, b in ((first.common, second.common), (first.deviation, second.deviation))
+    )
+    return SplitState(common, own, mask)

@@ -1,0 +1,186 @@
+"""``predict``: what a network will do to its tokens, before it has weights."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from rankscope.arguments import Count, Seed, checked
+from rankscope.checks import finite, real, valid_mask
+from rankscope.errors import InputError, ShapeError
+from rankscope.network import Spec
+from rankscope.prediction._backward import predicted_gradients
+from rankscope.prediction._coordinates import Coordinates, compress, coordinates, from_kernel
+from rankscope.prediction._ensemble import Ensemble
+from rankscope.prediction._measure import Course
+from rankscope.prediction._prediction import Prediction
+from rankscope.prediction._streams import Streams
+from rankscope.prediction._tied import network_seed, tied_figures
+
+_AT_ONCE = 2**26
+"""Numbers of the largest tensor held at once, by which draws are taken together."""
+
+
+@checked
+@torch.no_grad()
+def predict(
+    spec: Spec,
+    x: Tensor | None = None,
+    *,
+    kernel: Tensor | None = None,
+    draws: Count = 16,
+    seed: Seed = 0,
+    token_mask: Tensor | None = None,
+    gradients: bool = False,
+    repeat: Count = 1,
+    infinite_width: bool = False,
+) -> Prediction:
+    """How tokens fare at every layer of a random network, from their inner products alone.
+
+    >>> import torch
+    >>> from rankscope import Spec, predict
+    >>> found = predict(Spec(6, 4, 64, norm_place="post"), torch.randn(10, 64), draws=8)
+    >>> band = found.band("relative_dispersion")
+    >>> bool(band.mean[6] < band.mean[1])
+    True
+
+    ``x`` are tokens ``(token, feature)``, or a batch of them; instead of them ``kernel`` is their
+    Gram matrix ``XXᵀ/width``. Each draw is a random network, each sample of a batch is taken by
+    itself. By layer: ``relative_dispersion`` (the relative residual in the Frobenius norm) and its
+    logarithm, which goes below 10^−1000 if the network does, ``mean_cosine``, ``effective_rank``,
+    ``token_norm`` and ``attention_entropy``; with ``gradients`` also the norms of the gradients of
+    a random linear function of the last layer, with respect to each layer's state and weights.
+    ``repeat`` runs the stack of layers so many times with the same weights.
+
+    A band over draws is that of single networks, at their own width: weights of independent normal
+    entries and orthogonal ones are drawn exactly in law, only in the few directions the tokens
+    have. ``infinite_width`` gives the limit that theory speaks of instead, at the same heads and
+    hidden units. Layers that share their weights have no law of their own: there, whole networks
+    are drawn.
+    """
+    if infinite_width and (spec.shared_layers or repeat > 1):
+        raise InputError(
+            "layers that share weights are drawn at their own width; leave out infinite_width."
+        )
+    tokens, mask = as_tokens(spec, x, kernel, token_mask)
+    samples = len(tokens)
+    if spec.shared_layers or repeat > 1:
+        parts = [
+            tied_figures(
+                spec,
+                tokens,
+                mask,
+                seed=network_seed(seed, draw),
+                repeat=repeat,
+                gradients=gradients,
+            )
+            for draw in range(draws)
+        ]
+    else:
+        pairs = [(draw, sample) for draw in range(draws) for sample in range(samples)]
+        parts = [
+            _run(spec, tokens, mask, seed, group, gradients=gradients, limit=infinite_width)
+            for group in _groups(spec, tokens.shape[1], pairs, gradients=gradients)
+        ]
+    values = {
+        name: torch.cat([part[name] for part in parts], 1).unflatten(1, (draws, samples))
+        for name in parts[0]
+    }
+    return Prediction(spec, seed, values, width_error(spec))
+
+
+def _run(
+    spec: Spec,
+    tokens: Coordinates,
+    token_mask: Tensor | None,
+    seed: int,
+    networks: list[tuple[int, int]],
+    *,
+    gradients: bool,
+    limit: bool,
+) -> Course:
+    """Every figure by layer and network; ``networks`` are (draw, sample) pairs."""
+    index = torch.tensor([sample for _, sample in networks])
+    x, mask = tokens[index], None if token_mask is None else token_mask[index]
+    ensemble = Ensemble(spec, x, mask, Streams.of(seed, networks), limit=limit)
+    found = [ensemble.figures()]
+    entropies = [torch.full_like(next(iter(found[0].values())), math.nan)]
+    for layer in range(spec.layers):
+        entropies.append(ensemble.advance(layer))
+        found.append(ensemble.figures())
+    by_layer = {name: torch.stack([each[name] for each in found]) for name in found[0]}
+    by_layer["attention_entropy"] = torch.stack(entropies)
+    if gradients:
+        streams = Streams.of(seed, networks, "gradients")
+        by_layer |= predicted_gradients(spec, x, mask, streams, limit=limit)
+    return by_layer
+
+
+def _groups(
+    spec: Spec, tokens: int, networks: list[tuple[int, int]], *, gradients: bool
+) -> list[list[tuple[int, int]]]:
+    """As many networks at once as memory is meant for; gradients keep what all layers made."""
+    heads = spec.heads * max(tokens, spec.head_width)
+    widest = max((1 + spec.gated) * spec.mlp_width, heads, 2 * tokens)
+    kept = 4 * spec.layers * (widest + spec.width) if gradients else widest
+    size = max(1, _AT_ONCE // ((tokens + 1) * kept))
+    return [networks[at : at + size] for at in range(0, len(networks), size)]
+
+
+def width_error(spec: Spec) -> float:
+    """What is left of the width, in parts of a figure: uniform entries are normal in the limit."""
+    return 1 / spec.width if spec.init.kind == "xavier" else 0.0
+
+
+def as_tokens(
+    spec: Spec, x: Tensor | None, kernel: Tensor | None, token_mask: Tensor | None
+) -> tuple[Coordinates, Tensor | None]:
+    """The tokens in coordinates, by sample, and their mask."""
+    if (x is None) == (kernel is None):
+        raise InputError("give the tokens x, or kernel=, their Gram matrix, and not both.")
+    given, name = (x, "x") if kernel is None else (kernel, "kernel")
+    assert given is not None  # one of them is
+    given = finite_batch(given, name)
+    batch, count, last = given.shape
+    expected = spec.width if kernel is None else count
+    if last != expected:
+        raise ShapeError(f"{name} has shape {tuple(given.shape)}, expected (..., {expected}) last.")
+    if token_mask is not None:
+        token_mask = valid_mask(token_mask.reshape(-1, token_mask.shape[-1]), (batch, count))
+        given = torch.where(token_mask.unsqueeze(-1), given, 0.0)
+    if kernel is None:
+        return compress(coordinates(given)), token_mask
+    if token_mask is not None:
+        given = torch.where(token_mask.unsqueeze(-2), given, 0.0)
+    return compress(from_kernel(_gram(given, spec.width), spec.width)), token_mask
+
+
+def finite_batch(given: Tensor, name: str) -> Tensor:
+    """One sample or a batch of them, in float64."""
+    given = real(given, name=name, axes="(batch, token, feature)", least=2).double()
+    finite(given, name=name)
+    if given.ndim not in (2, 3) or 0 in given.shape:
+        raise ShapeError(
+            f"{name} has shape {tuple(given.shape)}, expected (token, ·) or (batch, token, ·)."
+        )
+    return given if given.ndim == 3 else given.unsqueeze(0)
+
+
+def _gram(kernel: Tensor, width: int) -> Tensor:
+    """A Gram matrix, which is symmetric and has no negative eigenvalue, or an error."""
+    size = kernel.abs().amax()
+    if not torch.allclose(kernel, kernel.mT, rtol=0.0, atol=1e-6 * float(size)):
+        raise InputError("kernel is not symmetric; it is the Gram matrix XXᵀ/width of the tokens.")
+    kernel = (kernel + kernel.mT) / 2
+    values = torch.linalg.eigvalsh(kernel)
+    least = float(values.amin())
+    if bool((values[:, :-width] > 1e-6 * size).any()):
+        raise InputError(
+            f"kernel has more than {width} eigenvalues above zero, but tokens of {width} features "
+            "have no more directions than that."
+        )
+    if least < -1e-6 * float(size):
+        raise InputError(
+            f"kernel has an eigenvalue of {least:.3g}; a Gram matrix has none below zero."
+        )
+    return kernel
