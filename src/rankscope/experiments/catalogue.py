@@ -282,6 +282,13 @@ ENTRIES: Final = (
         f"{WU}, abstract",
         domain="one head on the sphere, causal mask, suitable values, tokens in general position",
     ),
+    _claim(
+        "P7",
+        "Two exponents known before training, that of the angles between tokens and that of the "
+        "gradients, forecast the loss a network reaches.",
+        "Cowsik et al. 2024",
+        domain="designs of one depth that learn to sort: norm place, skips and scale of weights",
+    ),
     _study("widths", "What sets the speed of the collapse"),
     _study("patterns", "Attention patterns side by side"),
     _study("layernorm", "Attention and LayerNorm, without skips and MLPs"),
