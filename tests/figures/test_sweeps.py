@@ -101,6 +101,13 @@ def test_the_axis_names_the_settings_themselves_as_far_as_there_is_room():
     assert set(named) <= set(range(1, 41))
 
 
+def test_many_settings_that_were_measured_have_round_ticks():
+    panel, _ = drawn(summary({"exponent": [k / 7 - 1 for k in range(20)]}))
+    measured = x_of(panel)["axis"]
+    assert "values" not in measured
+    assert measured["tickCount"] == 6
+
+
 def test_logarithms_are_drawn_as_powers_and_zero_as_a_marker():
     def value(name, setting):
         return -INF if name == "full" and setting > 2 else -1000.0 * setting

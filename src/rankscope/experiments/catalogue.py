@@ -287,7 +287,7 @@ ENTRIES: Final = (
         "Two exponents known before training, that of the angles between tokens and that of the "
         "gradients, forecast the loss a network reaches.",
         "Cowsik et al. 2024",
-        domain="designs of one depth that learn to sort: norm place, skips and scale of weights",
+        domain="networks that learn to sort: depth, norm place, skips and scale of weights varied",
     ),
     _study("widths", "What sets the speed of the collapse"),
     _study("patterns", "Attention patterns side by side"),

@@ -66,11 +66,13 @@ def by_setting(
 def _setting_axis(parameter: str, settings: Sequence[float]) -> Horizontal:
     first, last = settings[0], settings[-1]
     logarithmic = first > 0 and last >= _WIDE_SPAN * first
-    named = settings[:: math.ceil(len(settings) / _MOST_NAMED)]
+    named: dict[str, object] = {"values": settings[:: math.ceil(len(settings) / _MOST_NAMED)]}
+    if len(settings) > _MOST_NAMED and any(float(f"{each:.3g}") != each for each in settings):
+        named = {"tickCount": 6}  # measured, not chosen: round numbers say more
     return Horizontal(
         "setting",
         "log" if logarithmic else "linear",
         (first, last) if first < last else (first - 1, first + 1),
-        {"title": parameter, "values": named, "format": "~g"},
+        {"title": parameter, **named, "format": "~g"},
         padding=14,
     )

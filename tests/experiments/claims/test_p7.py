@@ -1,4 +1,4 @@
-"""P7: the forecast against hand computations, the verdict in worlds made for it, a small run."""
+"""P7: forecasts against hand computations, the verdict in worlds made for it, and a small run."""
 
 import math
 from dataclasses import replace
@@ -6,20 +6,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from scipy.stats import binom, entropy, spearmanr
+from scipy.stats import binom, entropy, rankdata, spearmanr
 
 from rankscope import Spec, figures, predict, tables
 from rankscope.errors import InputError
 from rankscope.experiments.claims import _p7_figures, _p7_forecast, _p7_table, _p7_training, p7
-from rankscope.experiments.claims._p7_figures import ANGLE, DISTANCE, GRADIENT, STARTS
+from rankscope.experiments.claims._p7_figures import ALIKE, ANGLE, DISTANCE, GRADIENT, OWN, STARTS
+from rankscope.experiments.claims._p7_table import EXPLAINABLE, EXPLAINED, value_of
+from rankscope.experiments.claims._p7_words import distance_correlation
 from rankscope.experiments.learning import SORTING, Plan, learn, lesson
 from rankscope.experiments.progress import silent
-from rankscope.network import Init, Network
-from rankscope.streams import stream
-from rankscope.training import Recipe, Sorting
+from rankscope.network import Init
+from rankscope.training import Classify, Recipe, Sorting
 
 TINY = p7.Config(
-    depths=(1, 2),
+    depths=(2,),
+    places=("post",),
     scales=(1.0, 4.0),
     seeds=2,
     plan=Plan(1, 8, Recipe(12, 4, warmup=2), 8, 6, 0.9, tokens=3),
@@ -27,39 +29,301 @@ TINY = p7.Config(
     draws=2,
     sequences=1,
 )
-MAP = p7.Config(depths=(4, 8))
+MAP = p7.Config()
 
 
-def world(loss_of, noise=0.01, config=MAP):
-    """A table in which exponents are drawn at random and ``loss_of`` them decides."""
+def world(loss_of, *, noise=0.02, config=MAP):
+    """A table of designs with exponents at random; ``loss_of`` says what they reach."""
     draws = np.random.default_rng(0)
     given, losses = [], []
     for _ in config.designs:
-        drawn = {
-            f"{name}, {start}": value
-            for start in STARTS
-            for name, value in zip((ANGLE, GRADIENT), draws.uniform(-1, 1, 2), strict=True)
-        }
-        drawn |= {
-            f"{DISTANCE}, {start}": math.hypot(drawn[f"{ANGLE}, {start}"], drawn[f"{GRADIENT}, {start}"])
-            for start in STARTS
-        }
-        given.append(drawn)
-        losses.append([loss_of(drawn, draws) + noise * draws.normal() for _ in range(3)])
+        own = {}
+        for start in STARTS:
+            angle, gradient = draws.uniform(-1, 1, 2)
+            own[f"{ANGLE}, {start}"], own[f"{GRADIENT}, {start}"] = angle, gradient
+            own[f"{DISTANCE}, {start}"] = math.hypot(angle, gradient)
+        given.append(own)
+        loss = loss_of(own, draws)
+        losses.append([loss + noise * draws.normal() for _ in range(config.seeds)])
     table = tables.from_rows(p7.COLUMNS, p7.loss_rows(config.designs, given, losses))
     scores = tables.from_rows(p7.COLUMNS, p7.score_rows(table, config.neighbours))
     return tables.stack([table, scores])
 
 
-def by_distance(start):
-    return lambda drawn, _: drawn[f"{DISTANCE}, {start}"]
+def valley(start):
+    return lambda own, _: own[f"{DISTANCE}, {start}"]
 
 
-def test_where_exponents_decide_they_forecast():
-    both_starts = world(lambda drawn, _: sum(drawn[f"{DISTANCE}, {start}"] for start in STARTS[:1]))
-    judgement, beyond, sentences = p7.judge(MAP, both_starts)
-    assert judgement.verdict == beyond.verdict == "depends"
-    assert str(beyond) == "depends on the case: nearly alike bears it out, own tokens does not"
-    assert "best single figure: exponents from zero, nearly alike (0.9" in sentences[-3]
-    shared = p7.Config(depths=(4,), enough=-100.0)
-    assert str(p7.judge(shared, world(by_distance(STARTS[0]), config=shared))[0]) == "holds"
+@pytest.mark.parametrize("start", STARTS)
+def test_exponents_that_decide_forecast_and_others_do_not(start):
+    table = world(valley(start))
+    judgement, sentences = p7.judge(MAP, table)
+    other = OWN if start == ALIKE else ALIKE
+    assert str(judgement) == f"depends on the case: {start} bears it out, {other} does not"
+    assert f"best single figure: {DISTANCE}, {start} (0.9" in sentences[0]
+    for group in MAP.groups:
+        # Both directions hurt, so that neither exponent forecasts by itself.
+        for name in (ANGLE, GRADIENT):
+            assert value_of(table, group, EXPLAINED, f"{name}, {start}") < 0.7
+        assert value_of(table, group, EXPLAINED, _p7_table.both(other)) < 0.2
+
+
+def test_where_both_starts_say_the_same_the_claim_holds():
+    def same(own, _):
+        for name in (ANGLE, GRADIENT, DISTANCE):
+            own[f"{name}, {OWN}"] = own[f"{name}, {ALIKE}"]
+        return own[f"{DISTANCE}, {OWN}"]
+
+    table = world(same)
+    judgement, sentences = p7.judge(MAP, table)
+    assert str(judgement) == "holds"
+    assert sentences[-1].startswith("48 of 48 designs learn more than a guess knows (loss 1.73)")
+    assert distance_correlation(table, OWN) > 0.98
+
+
+def test_designs_that_learn_nothing_can_be_left_out_of_an_order():
+    table = world(lambda own, _: min(own[f"{DISTANCE}, {OWN}"], 0.5) * 4, noise=0.0)
+    assert distance_correlation(table, OWN, 1.9) == pytest.approx(1.0)
+    assert distance_correlation(table, OWN) < 0.95
+    told = p7.judge(MAP, table)[1][-1]
+    reached = table.filter(parameter=p7.SCALE, metric=p7.LOSS)["value"]
+    assert told.startswith(f"{(reached < 1.63).sum() // MAP.seeds} of 48 designs learn")
+
+
+def test_losses_that_have_nothing_to_do_with_exponents_fail_the_claim():
+    judgement, _ = p7.judge(MAP, world(lambda _, draws: draws.uniform(0, 2)))
+    assert str(judgement) == "fails"
+
+
+def test_nothing_is_tried_where_only_seeds_differ():
+    judgement, _ = p7.judge(MAP, world(lambda *_: 1.0))
+    assert str(judgement) == "not tried: the designs differ by no more than the seeds do"
+
+
+def test_a_share_of_what_is_explainable_is_what_counts():
+    """With noisy seeds exponents explain less, and are asked for no more."""
+    table = world(valley(OWN), noise=0.25)
+    share = value_of(table, p7.TOGETHER, EXPLAINED, _p7_table.both(OWN))
+    most = value_of(table, p7.TOGETHER, EXPLAINABLE)
+    assert share < most < 0.9
+    for enough, held in ((share / most - 0.01, True), (share / most + 0.01, False)):
+        found = p7._forecast(replace(MAP, enough=enough), table)
+        assert found[OWN] is held
+
+
+def test_forecasts_are_those_of_a_hand_computation():
+    figure, losses = [1.0, 2.0, 10.0, 50.0], [1.0, 2.0, 4.0, 8.0]
+    places = _p7_forecast.rank(figure)[:, None]
+    assert places[:, 0].tolist() == pytest.approx([0, 1 / 3, 2 / 3, 1])
+    # The nearest by rank: 2 of the first, both neighbours of those between, 3 of the last.
+    near = _p7_forecast.by_neighbours(places, np.array(losses), 1)
+    assert near.tolist() == [2.0, 2.5, 5.0, 4.0]
+    # Means of the others: 14/3, 13/3, 11/3, 7/3.
+    missed = 1 + 0.25 + 1 + 16
+    whole = (11**2 + 7**2 + 1 + 17**2) / 9
+    found = _p7_forecast.score([figure], losses, 1)
+    assert found.by_neighbours == pytest.approx(1 - missed / whole)
+
+
+def test_a_smooth_forecast_is_that_of_a_hand_computation():
+    """Two others, equally far on either side: by symmetry both have one weight w each.
+
+    Their mean is m, and ``(1 + ridge + k)`` w·(±d) = ±d fails by symmetry to add anything but for
+    the odd part, which cancels in the middle; from an end the nearer one counts more.
+    """
+    places, losses = np.array([[0.0], [0.5], [1.0]]), np.array([1.0, 5.0, 3.0])
+    found = _p7_forecast.by_smoothing(places, losses)
+    assert found[1] == pytest.approx(2.0)
+    near, far = math.exp(-(0.5**2) / 0.18), math.exp(-1 / 0.18)
+    # For the first: the others have 5 and 3, ±1 around 4; w = 1 / (1.1 − near).
+    assert found[0] == pytest.approx(4 + (near - far) / (1.1 - near))
+    assert found[2] == pytest.approx(3 + 2 * (near - far) / (1.1 - near))
+
+
+def test_no_design_knows_its_own_loss():
+    draws = np.random.default_rng(1)
+    places, losses = draws.uniform(size=(12, 2)), draws.uniform(size=12)
+    for forecast in (
+        lambda y: _p7_forecast.by_neighbours(places, y, 3),
+        lambda y: _p7_forecast.by_smoothing(places, y),
+    ):
+        before = forecast(losses)
+        for design in range(12):
+            changed = losses.copy()
+            changed[design] += 5.0
+            after = forecast(changed)
+            assert after[design] == pytest.approx(before[design])
+            assert not np.allclose(np.delete(after, design), np.delete(before, design))
+
+
+def test_no_forecast_explains_nothing():
+    losses = np.array([0.5, 1.0, 4.0])
+    others = np.array([2.5, 2.25, 0.75])
+    assert _p7_forecast.explained(others, losses) == 0.0
+    assert _p7_forecast.explained(losses, losses) == 1.0
+    assert _p7_forecast.score([[1.0, 1.0, 1.0]], losses, 1).explained == pytest.approx(0.0)
+
+
+def test_ties_favour_no_design():
+    places = _p7_forecast.rank([0.0, 0.0, 0.0, 1.0])[:, None]
+    losses = np.array([1.0, 2.0, 6.0, 9.0])
+    assert _p7_forecast.by_neighbours(places, losses, 1).tolist() == [4.0, 3.5, 1.5, 3.0]
+
+
+def test_what_is_explainable_is_what_seeds_leave():
+    # Means 2 and 6 have variance 8; seeds have variance 2, their means a noise of 1.
+    assert _p7_forecast.explainable([[1.0, 3.0], [5.0, 7.0]]) == pytest.approx(1 - 1 / 8)
+    assert _p7_forecast.explainable([[0.0, 9.0], [1.0, 8.0]]) == 0.0
+    draws = np.random.default_rng(3)
+    designs, seeds = draws.normal(0, 2, (4000, 1)), draws.normal(0, 3, (4000, 5))
+    expected = 4 / (4 + 9 / 5)
+    found = _p7_forecast.explainable((designs + seeds).tolist())
+    assert found == pytest.approx(expected, abs=0.02)
+
+
+def test_ranks_and_correlations_against_scipy():
+    draws = np.random.default_rng(4)
+    one, other = draws.integers(0, 6, 30).astype(float), draws.normal(size=30)
+    assert _p7_forecast.rank(one) == pytest.approx((rankdata(one) - 1) / 29)
+    expected = spearmanr(one, other).statistic
+    assert _p7_forecast.correlate(one, other) == pytest.approx(expected)
+    assert _p7_forecast.correlate(one, np.ones(30)) == _p7_forecast.correlate([], []) == 0.0
+    with pytest.raises(InputError, match="not a number"):
+        _p7_forecast.rank([1.0, math.nan])
+    with pytest.raises(InputError, match="neighbours=3 of 3 designs"):
+        _p7_forecast.score([[1.0, 2.0, 3.0]], [1.0, 2.0, 3.0], 3)
+
+
+def test_a_guess_has_the_entropy_of_order_statistics():
+    below = [[binom.sf(place, 6, s / 10) for s in range(11)] for place in range(6)]
+    expected = np.mean([entropy(np.diff(each)) for each in below])
+    assert _p7_training.guess_loss(10, 6) == pytest.approx(expected)
+    assert _p7_training.guess_loss(10, 1) == pytest.approx(math.log(10))
+    labels = Sorting(tokens=6).draw(20_000, 0, "guess").targets
+    counted = [torch.bincount(labels[:, place], minlength=10).double() for place in range(6)]
+    assert np.mean([entropy(each) for each in counted]) == pytest.approx(expected, abs=0.005)
+
+
+def test_exponents_of_networks_that_are_known():
+    """Without weights a skip of a half halves all states and all gradients, and keeps angles."""
+    x = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    spec = Spec(4, 2, 16, norm="none", skip=0.5, init=Init("lecun", 0.0))
+    found = predict(spec, x, draws=2, gradients=True)
+    assert _p7_figures.angle_exponent(found) == pytest.approx(0.0, abs=1e-9)
+    # Attention and MLP each have a skip: a quarter in every layer.
+    assert _p7_figures.gradient_exponent(found) == pytest.approx(math.log(1 / 4))
+    assert _p7_figures.norm_growth(found) == pytest.approx(math.log(1 / 4))
+    assert _p7_figures.mean_entropy(found) == pytest.approx(math.log(5))
+    start = float(found.values["log10_relative_dispersion"][0].mean())
+    assert _p7_figures.last_dispersion(found) == pytest.approx(start)
+
+
+def test_small_angles_close_as_uniform_attention_makes_them():
+    """Nearly equal tokens attend evenly: what differs keeps the skip's share of each sum.
+
+    Of a state ``s·x + y``, where all tokens have the same y, independent of x and of squared size
+    ``v``, angles shrink by ``s/√(s² + v)``; LeCun's values and outputs have v = 1.
+    """
+    width, skip = 1024, 1.5
+    x = torch.randn(1, 4, width, generator=torch.Generator().manual_seed(0))
+    spec = Spec(
+        1, 4, width, mlp_ratio=0.0, norm="none", skip=skip, init=Init("lecun"), score_scale=0.0
+    )
+    close = _p7_figures.nearly_alike(x)
+    found = _p7_figures.angle_exponent(predict(spec, close, draws=16, gradients=True))
+    assert found == pytest.approx(math.log(skip / math.sqrt(skip**2 + 1)), abs=0.02)
+    assert close.square().sum() == pytest.approx(float(x.double().square().sum()))
+
+
+def test_stacked_designs_end_where_each_would_alone():
+    designs = [design for design in TINY.designs if design.layers == 2][:2]
+    assert [design.scale for design in designs] == [1.0, 4.0]
+    specs = {seed: TINY.spec(design) for seed, design in zip((5, 6), designs, strict=True)}
+    (found,) = _p7_training.reached_losses(specs, TINY.plan, (1e-2,), silent, most=100.0)
+    for seed, loss in zip(specs, found, strict=True):
+        own = lesson(SORTING, TINY.plan, seed, spec=specs[seed])
+        plan = replace(TINY.plan, recipe=replace(TINY.plan.recipe, learning_rate=1e-2))
+        (trained,) = learn([own], plan, [seed], "cpu", silent)
+        outputs = trained.model(own.evaluate.inputs)
+        alone = float(Classify().loss(outputs[None], own.evaluate.targets[None]))
+        assert loss == pytest.approx(alone, rel=1e-4)
+    (capped,) = _p7_training.reached_losses(specs, TINY.plan, (1e-2,), silent, most=0.5)
+    assert capped == [0.5, 0.5]
+
+
+def test_training_that_diverges_counts_as_a_guess():
+    specs = {0: TINY.spec(TINY.designs[0]), 1: TINY.spec(TINY.designs[0])}
+    (found,) = _p7_training.reached_losses(specs, TINY.plan, (1e30,), silent, most=1.7)
+    assert found == [1.7, 1.7]
+
+
+def test_a_design_has_its_better_rate(monkeypatch):
+    calls = []
+
+    def losses(specs, *_, **__):
+        calls.append(list(specs))
+        return [[1.0, 1.0, 5.0, 5.0], [2.0, 2.0, 3.0, 4.0]]
+
+    monkeypatch.setattr(p7, "reached_losses", losses)
+    found = p7._train(TINY, silent)
+    assert found[:2] == [[1.0, 1.0], [3.0, 4.0]]
+    assert len(found) == len(TINY.designs)
+    seeds = [seed for call in calls for seed in call]
+    assert seeds == list(range(2 * len(TINY.designs)))
+    calls.clear()
+    p7._train(replace(TINY, seed=1), silent)
+    assert not set(seeds) & {seed for call in calls for seed in call}
+
+
+@pytest.fixture(scope="module")
+def small():
+    seen: list[float] = []
+    return p7.run(TINY, seen.append), seen
+
+
+def test_a_small_run_is_whole_and_drawn(small):
+    found, seen = small
+    assert seen == sorted(seen)
+    assert seen[-1] == pytest.approx(1.0)
+    assert found.judgement is not None
+    losses = found.table.filter(metric=p7.LOSS, parameter=p7.SCALE)
+    assert losses.height == len(TINY.designs) * TINY.seeds
+    assert losses["value"].is_between(0.0, _p7_training.guess_loss(10, 3)).all()
+    assert set(found.table["metric"]) == set(found.shown)
+    for drawing in found.drawings:
+        figures.draw(drawing, found)
+    assert all(map(math.isfinite, found.key_figures.values()))
+    assert all(sentence.endswith(".") for sentence in found.sentences)
+
+
+def test_a_seed_gives_the_same_numbers_again_and_another_gives_others(small):
+    first = small[0]
+    again, other = (p7.run(config, silent) for config in (TINY, replace(TINY, seed=1)))
+    assert first.table.equals(again.table)
+    assert not first.table.equals(other.table)
+    # With one depth, all designs are those of this depth.
+    for start in STARTS:
+        whole, alone = (
+            value_of(first.table, group, EXPLAINED, _p7_table.both(start)) for group in TINY.groups
+        )
+        assert whole == alone
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"depths": ()}, "0 depths"),
+        ({"scales": (1.0,)}, "3 designs of each of 1 depths"),
+        ({"seeds": 1}, "at least two seeds"),
+        ({"rates": ()}, "one rate"),
+    ],
+)
+def test_nothing_to_compare_is_refused(change, message):
+    with pytest.raises(InputError, match=message):
+        p7.run(replace(TINY, **change), silent)
+
+
+def test_the_papers_scale_is_a_configuration():
+    paper = p7.Config(**p7.PAPER)
+    assert len(paper.designs) == 2 * 2 * 6 * 5
+    assert paper.spec(paper.designs[-1]).layers == 12

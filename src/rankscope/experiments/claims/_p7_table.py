@@ -11,7 +11,7 @@ from rankscope.experiments.claims._p7_figures import ANGLE, GRADIENT, STARTS
 from rankscope.experiments.claims._p7_forecast import explainable, score
 
 LOSS, EXPLAINABLE, EXPLAINED = "reached_loss", "explainable_share", "explained_share"
-CORRELATION, QUADRATIC = "rank_correlation", "quadratic_share"
+CORRELATION, NEIGHBOURS = "rank_correlation", "neighbour_share"
 SCALE, DEPTH = "init scale", "depth"
 SKIPS = ("attention skip", "MLP skip")
 KNOBS: Final = "init scale and both skips"
@@ -51,9 +51,7 @@ def loss_rows(
 def score_rows(table: pl.DataFrame, neighbours: int) -> list[Row]:
     """What every predictor forecasts, for the designs of each depth and for all of them."""
     depths = table["model"].unique(maintain_order=True).to_list()
-    groups = {depth: table.filter(model=depth) for depth in depths}
-    if len(depths) > 1:
-        groups[TOGETHER] = table
+    groups = {TOGETHER: table} | {depth: table.filter(model=depth) for depth in depths}
     rows: list[Row] = []
     for group, own in groups.items():
         figures, losses = _by_design(own)
@@ -64,7 +62,7 @@ def score_rows(table: pl.DataFrame, neighbours: int) -> list[Row]:
             rows += [
                 _row(group, name, EXPLAINED, found.explained),
                 _row(group, name, CORRELATION, found.correlation),
-                _row(group, name, QUADRATIC, found.quadratic),
+                _row(group, name, NEIGHBOURS, found.by_neighbours),
             ]
     return rows
 
@@ -98,14 +96,11 @@ def _by_design(table: pl.DataFrame) -> tuple[dict[str, list[float]], list[list[f
 def _predictors(figures: Mapping[str, list[float]]) -> Iterator[tuple[str, list[list[float]]]]:
     """Pairs of exponents, each figure alone, and what needs no prediction at all."""
     layers = figures[DEPTH]
-    several = len(set(layers)) > 1
     for start in STARTS:
         pair = [figures[f"{name}, {start}"] for name in (ANGLE, GRADIENT)]
         yield both(start), pair
-        if several:
-            totals = [[a * b for a, b in zip(each, layers, strict=True)] for each in pair]
-            yield accumulated(start), totals
+        totals = [[a * b for a, b in zip(each, layers, strict=True)] for each in pair]
+        yield accumulated(start), totals
     yield KNOBS, [figures[name] for name in (SCALE, *SKIPS)]
     for name, values in figures.items():
-        if name != DEPTH or several:
-            yield name, [values]
+        yield name, [values]

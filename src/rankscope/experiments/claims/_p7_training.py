@@ -38,10 +38,7 @@ def reached_losses(
         own = replace(plan, recipe=replace(plan.recipe, learning_rate=rate))
         trained = learn(alike, own, seeds, "cpu", on_rate)
         losses.append(
-            [
-                _loss(one.model, each, most=most)
-                for one, each in zip(trained, lessons, strict=True)
-            ]
+            [_loss(one.model, each, most=most) for one, each in zip(trained, lessons, strict=True)]
         )
     return losses
 

@@ -1,6 +1,7 @@
 """The findings of claim P7 in sentences."""
 
-from collections.abc import Sequence
+import math
+from typing import Final
 
 import polars as pl
 
@@ -20,6 +21,9 @@ from rankscope.experiments.claims._p7_table import (
     value_of,
 )
 from rankscope.numerals import sentence_case
+
+_LEARNT: Final = 0.1
+"""By how much less than a guess's the loss of a design that learns is."""
 
 
 def group_in_words(table: pl.DataFrame, group: str) -> str:
@@ -50,27 +54,25 @@ def best_figure(table: pl.DataFrame, group: str) -> str:
     return str(rows.sort("value", descending=True)["variant"][0])
 
 
-def zero_in_words(table: pl.DataFrame, groups: Sequence[str]) -> str:
+def zero_in_words(table: pl.DataFrame, guess: float) -> str:
     """Whether the loss is least where both exponents vanish, as the paper says."""
-    found = ", ".join(
-        f"{distance_correlation(table, group, start):+.2f} for {group} at {_tokens(start)}"
-        for group in groups
+    losses = _designs(table, TOGETHER, SCALE)["value"]
+    learnt = losses < guess - _LEARNT
+    among = "; ".join(
+        f"{distance_correlation(table, start):+.2f} at {_tokens(start)}, "
+        f"{distance_correlation(table, start, guess - _LEARNT):+.2f} among those that learn"
         for start in STARTS
     )
     return (
-        "The paper adds that loss is least where both exponents vanish; the rank correlation of "
-        f"their distance from zero with the loss is {found} (+1 if that decides)."
+        f"{learnt.sum()} of {len(losses)} designs learn more than a guess knows (loss "
+        f"{guess:.2f}). The paper adds that loss is least where both exponents vanish: the rank "
+        f"correlation of their distance from zero with the loss is {among}."
     )
 
 
-def distance_correlation(table: pl.DataFrame, group: str, start: str) -> float:
-    """Of the distance of both exponents from zero with the mean loss of a design."""
-    rows = table.filter(pl.col("parameter") == f"{DISTANCE}, {start}", pl.col("metric") == LOSS)
-    if group != TOGETHER:
-        rows = rows.filter(model=group)
-    each = rows.group_by("model", "variant", "run", maintain_order=True).agg(
-        pl.first("setting"), pl.mean("value")
-    )
+def distance_correlation(table: pl.DataFrame, start: str, below: float = math.inf) -> float:
+    """Of the distance of both exponents from zero with the loss of designs ``below`` a loss."""
+    each = _designs(table, TOGETHER, f"{DISTANCE}, {start}").filter(pl.col("value") < below)
     return correlate(each["setting"].to_list(), each["value"].to_list())
 
 
@@ -85,8 +87,15 @@ def _tokens(start: str) -> str:
 
 
 def _range(table: pl.DataFrame, group: str) -> str:
-    rows = table.filter(pl.col("metric") == LOSS, pl.col("parameter") == SCALE)
+    means = _designs(table, group, SCALE)["value"].to_list()
+    return f"{min(means):.2f} to {max(means):.2f}"
+
+
+def _designs(table: pl.DataFrame, group: str, figure: str) -> pl.DataFrame:
+    """A figure, as ``setting``, and the mean loss, as ``value``, of each design."""
+    rows = table.filter(pl.col("metric") == LOSS, pl.col("parameter") == figure)
     if group != TOGETHER:
         rows = rows.filter(model=group)
-    means = rows.group_by("model", "variant", "run").agg(pl.mean("value"))["value"]
-    return f"{means.min():.2f} to {means.max():.2f}"
+    return rows.group_by("model", "variant", "run", maintain_order=True).agg(
+        pl.first("setting"), pl.mean("value")
+    )

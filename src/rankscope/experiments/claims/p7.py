@@ -1,15 +1,20 @@
 """Claim P7, Cowsik et al. 2024: two exponents known before training forecast the loss reached.
 
-How it is judged was fixed before the first full run. The loss of a design is the mean over its
-seeds of the cross-entropy on new sequences, at the better of the learning rates, and at most that
-of a guess which does not look; a network that has diverged counts as a guess. What is forecast for
-a design is the mean loss of the three other designs nearest to it in the ranks of the figures. The
+How it is judged. The loss of a design is the mean over its seeds of the cross-entropy on new
+sequences, at the better of the learning rates, and at most that of a guess which does not look; a
+network that has diverged counts as a guess. What is forecast for a design is what a smooth function
+of the ranks of the figures says that was fitted to all other designs (``_p7_forecast``). The
 exponents forecast the loss if they explain at least 0.7 of what can be explained at all: of the
 differences between designs, less what the spread of the seeds leaves open. No forecast explains 0.
 
-The paper looks at networks of one depth, so each depth is judged by itself first, and all depths
-together as what lies beyond. Exponents are taken where the paper takes them, at tokens that are
-nearly alike, and at the task's own tokens; each is a case.
+Exponents are taken where the paper takes them, at tokens that are nearly alike, and at the task's
+own tokens; each is a case. All designs are judged together; what those of one depth, as in the
+paper, would say is told too, but 24 designs are too few for a verdict.
+
+All of this was fixed before the first full run but the smooth function and that depths come
+together. First it was the mean of the three nearest designs, depth by depth, which turned out to
+explain no more than 0.3 to 0.6 in made-up worlds where two figures do decide; the smooth function
+was chosen in such worlds, not on trained networks. What neighbours explain stands beside it.
 """
 
 from collections.abc import Mapping
@@ -23,14 +28,21 @@ from rankscope import tables
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.claims._p7_designs import Design, Place
-from rankscope.experiments.claims._p7_figures import ANGLE, GRADIENT, STARTS, predicted_figures
+from rankscope.experiments.claims._p7_figures import (
+    ANGLE,
+    DISTANCE,
+    GRADIENT,
+    STARTS,
+    predicted_figures,
+)
 from rankscope.experiments.claims._p7_table import (
     COLUMNS,
     CORRELATION,
     EXPLAINABLE,
     EXPLAINED,
+    KNOBS,
     LOSS,
-    QUADRATIC,
+    NEIGHBOURS,
     SCALE,
     TOGETHER,
     both,
@@ -39,7 +51,7 @@ from rankscope.experiments.claims._p7_table import (
     value_of,
 )
 from rankscope.experiments.claims._p7_training import guess_loss, reached_losses
-from rankscope.experiments.claims._p7_words import group_in_words, zero_in_words
+from rankscope.experiments.claims._p7_words import best_figure, group_in_words, zero_in_words
 from rankscope.experiments.learning import Plan
 from rankscope.network import Spec
 from rankscope.numerals import plural
@@ -47,8 +59,8 @@ from rankscope.shapes import Hidden
 from rankscope.training import Recipe, SequenceModel, Sorting
 
 ENTRY = kit.entry("P7")
-_BEYOND = "designs of all depths together, by their exponents per layer"
 _SYMBOLS = Sorting().symbols
+_PLAN: Final = Plan(2, 32, Recipe(100, 16, warmup=10), 2000, 200, 0.9, tokens=6)
 
 
 @dataclass(frozen=True)
@@ -63,7 +75,7 @@ class Config(kit.Config):
     """Of all weights, in those of LeCun's initialisation."""
     seeds: int = 3
     """Networks of each design; each has weights, examples and batches of its own."""
-    plan: Plan = Plan(2, 32, Recipe(100, 16, warmup=10), 2000, 200, 0.9, tokens=6)
+    plan: Plan = _PLAN
     mlp_ratio: float = 1.5
     rates: tuple[float, ...] = (1e-3, 4e-3)
     """Learning rates, of which each design has its better one."""
@@ -72,6 +84,7 @@ class Config(kit.Config):
     sequences: int = 2
     """On so many of the task's sequences, each by itself."""
     neighbours: int = 3
+    """Designs of which the check by neighbours takes the mean."""
     enough: float = 0.7
     """The part of what is explainable that exponents must explain."""
     tell_apart: float = 0.5
@@ -83,14 +96,15 @@ class Config(kit.Config):
         """The whole map; designs that differ only in the scale of their weights stand together."""
         return tuple(
             Design(layers, place, *skips, scale)
-            for layers, place, skips, scale in product(self.depths, self.places, self.skips, self.scales)
+            for layers, place, skips, scale in product(
+                self.depths, self.places, self.skips, self.scales
+            )
         )
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """Which designs are compared: those of one depth, and, if there are several, all."""
-        each = tuple(plural(layers, "layer") for layers in self.depths)
-        return (*each, TOGETHER) if len(each) > 1 else each
+        """Which designs are compared: all, and those of each depth."""
+        return (TOGETHER, *(plural(layers, "layer") for layers in self.depths))
 
     def spec(self, design: Design) -> Spec:
         """The network of a design."""
@@ -126,50 +140,39 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     table = tables.from_rows(COLUMNS, loss_rows(config.designs, figures, _train(config, on_train)))
     scores = tables.from_rows(COLUMNS, score_rows(table, config.neighbours))
     table = tables.stack([table, scores])
-    judgement, beyond, sentences = judge(config, table)
+    judgement, sentences = judge(config, table)
     return ENTRY.result(
         config,
         question="Which figure, known before training, forecasts the loss that is reached?",
         sentences=sentences,
         table=table,
         judgement=judgement,
-        beyond=beyond,
-        key_figures=_key_figures(config, table),
+        key_figures=_key_figures(table),
         drawings=_drawings(),
-        shown=(LOSS, EXPLAINED, EXPLAINABLE, CORRELATION, QUADRATIC),
+        shown=(LOSS, EXPLAINED, EXPLAINABLE, CORRELATION, NEIGHBOURS),
     )
 
 
-def judge(
-    config: Config, table: pl.DataFrame
-) -> tuple[kit.Judgement, kit.Judgement, tuple[str, ...]]:
-    """The verdict for each depth alone, that for all together, and what forecasts best."""
-    alone = {
-        f"{depth} with {start}": enough
-        for depth in config.groups
-        if depth != TOGETHER
-        for start, enough in _forecast(config, table, depth).items()
-    }
-    together = _forecast(config, table, TOGETHER) if TOGETHER in config.groups else {}
-    on = "the designs differ by no more than the seeds do"
+def judge(config: Config, table: pl.DataFrame) -> tuple[kit.Judgement, tuple[str, ...]]:
+    """The verdict on all designs, and in words what forecasts best, for each depth too."""
+    tried = _forecast(config, table)
+    untried = "" if tried else "the designs differ by no more than the seeds do"
     return (
-        kit.judged(ENTRY.domain, alone, "" if alone else on),
-        kit.judged(_BEYOND, together, "" if together else "there is one depth, or " + on),
+        kit.judged(ENTRY.domain, tried, untried),
         (
             *(group_in_words(table, group) for group in config.groups),
-            zero_in_words(table, config.groups),
-            f"A guess that does not look has loss {_guess(config):.2f}.",
+            zero_in_words(table, _guess(config)),
         ),
     )
 
 
-def _forecast(config: Config, table: pl.DataFrame, group: str) -> dict[str, bool]:
+def _forecast(config: Config, table: pl.DataFrame) -> dict[str, bool]:
     """Whether both exponents explain enough, for each start; empty where there is too little."""
-    most = value_of(table, group, EXPLAINABLE)
+    most = value_of(table, TOGETHER, EXPLAINABLE)
     if most < config.tell_apart:
         return {}
     return {
-        start: value_of(table, group, EXPLAINED, both(start)) >= config.enough * most
+        start: value_of(table, TOGETHER, EXPLAINED, both(start)) >= config.enough * most
         for start in STARTS
     }
 
@@ -225,30 +228,27 @@ def _train(config: Config, on_step: kit.OnStep) -> list[list[float]]:
     return found
 
 
-def _key_figures(config: Config, table: pl.DataFrame) -> dict[str, float]:
-    figures = {}
-    for group in config.groups:
-        figures[f"explainable, {group}"] = value_of(table, group, EXPLAINABLE)
-        for start in STARTS:
-            figures[f"both exponents, {start}, {group}"] = value_of(
-                table, group, EXPLAINED, both(start)
-            )
-    return figures
+def _key_figures(table: pl.DataFrame) -> dict[str, float]:
+    best = best_figure(table, TOGETHER)
+    explained = {name: value_of(table, TOGETHER, EXPLAINED, name) for name in map(both, STARTS)}
+    return {
+        "explainable": value_of(table, TOGETHER, EXPLAINABLE),
+        **explained,
+        f"best single figure ({best})": value_of(table, TOGETHER, EXPLAINED, best),
+        KNOBS: value_of(table, TOGETHER, EXPLAINED, KNOBS),
+    }
+
+
+_ALONG = "Each curve is one norm place and its skips; along it the scale of the weights changes."
 
 
 def _drawings() -> tuple[kit.Drawing, ...]:
-    shown = [f"{name}, {start}" for name in (ANGLE, GRADIENT) for start in STARTS]
-    return (
-        kit.Drawing(
-            "by_setting",
-            "Each curve is one norm place and skip; along it the scale of the weights changes.",
-            LOSS,
-            only={"parameter": tuple(shown)},
-        ),
-        kit.Drawing(
-            "by_setting",
-            "The map of designs: each curve is one norm place and skip.",
-            LOSS,
-            only={"parameter": (SCALE,)},
-        ),
+    """Against how far both exponents are from zero, against each of them, and the map."""
+    return tuple(
+        kit.Drawing("by_setting", caption, LOSS, only={"parameter": parameters})
+        for caption, parameters in (
+            (_ALONG, tuple(f"{DISTANCE}, {start}" for start in STARTS)),
+            (_ALONG, tuple(f"{name}, {start}" for name in (ANGLE, GRADIENT) for start in STARTS)),
+            ("The map: each curve is one norm place and its skips.", (SCALE,)),
+        )
     )
