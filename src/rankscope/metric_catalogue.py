@@ -828,7 +828,7 @@ _OTHERS: Final = (
     Metric(
         "explained_share",
         "Explained share",
-        "1 − Σ(y − ŷ)² / Σ(y − ȳ)²",
+        "1 − errors² / differences²",
         "linear",
         "0 = no better than no forecast",
         "The share of the differences in loss that is forecast for designs left out, each by a "
@@ -838,7 +838,7 @@ _OTHERS: Final = (
     Metric(
         "neighbour_share",
         "Explained share, by neighbours",
-        "1 − Σ(y − ŷ)² / Σ(y − ȳ)²",
+        "1 − errors² / differences²",
         "linear",
         "0 = no better than no forecast",
         "As the explained share, each design forecast by the mean loss of the designs nearest to "
@@ -848,7 +848,7 @@ _OTHERS: Final = (
     Metric(
         "rank_correlation",
         "Rank correlation",
-        "Spearman's ρ",
+        "Spearman's r",
         "linear",
         "1 = forecasts have the order of what is reached",
         "The correlation of the ranks of forecast and reached losses, over designs left out.",

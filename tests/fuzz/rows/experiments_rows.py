@@ -230,6 +230,7 @@ for one, options in {
     "widths": {"draws": 1, "layers": 2},
     "W3": {"layers": 4, "tokens": 6, "samples": 1, "draws": 1, "waver": 0.1},
     "W6": {"starts": 2, "layers": 4, "every": 2, "draws": 1},
+    "P7": {"seeds": 2, "mlp_ratio": 1.0, "draws": 1, "sequences": 1, "enough": 0.7},
     "wu": {
         "depth": 2,
         "width": 8,
@@ -244,7 +245,7 @@ for one, options in {
 }.items():
     entry = experiments.CATALOGUE[one]
     add(f"experiments.Entry.configuration[{one}]", entry.configuration, **options)
-    if one not in ("D7", "N1", "W4", "widths", "W3", "W6"):  # these take longer
+    if one not in ("D7", "N1", "W4", "widths", "W3", "W6", "P7"):  # these take longer
         add(
             f"experiments.run[{one}]",
             lambda one=one, **more: experiments.run(one, **more),

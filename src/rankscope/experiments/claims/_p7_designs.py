@@ -6,12 +6,12 @@ attention under a weak skip brings tokens together, MLPs under a weak skip drive
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 from rankscope.network import Init, Spec
 from rankscope.numerals import plural
 
-Place = Literal["pre", "post", "both"]
+_Place = Literal["pre", "post", "both"]
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,8 @@ class Design:
     """One point of the map."""
 
     layers: int
-    place: Place
+    place: str
+    """Of the norms, as a ``Spec`` has it, which also checks it."""
     attention_skip: float
     mlp_skip: float
     scale: float
@@ -47,7 +48,7 @@ class Design:
             heads,
             width,
             mlp_ratio=mlp_ratio,
-            norm_place=self.place,
+            norm_place=cast(_Place, self.place),
             activation="silu",
             gated=True,
             attention_skip=self.attention_skip,

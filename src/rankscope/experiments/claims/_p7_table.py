@@ -56,13 +56,13 @@ def score_rows(table: pl.DataFrame, neighbours: int) -> list[Row]:
     for group, own in groups.items():
         figures, losses = _by_design(own)
         means = [float(np.mean(each)) for each in losses]
-        rows.append(_row(group, None, EXPLAINABLE, explainable(losses)))
+        rows.append(_row(group, None, metric=EXPLAINABLE, value=explainable(losses)))
         for name, columns in _predictors(figures):
             found = score(columns, means, neighbours)
             rows += [
-                _row(group, name, EXPLAINED, found.explained),
-                _row(group, name, CORRELATION, found.correlation),
-                _row(group, name, NEIGHBOURS, found.by_neighbours),
+                _row(group, name, metric=EXPLAINED, value=found.explained),
+                _row(group, name, metric=CORRELATION, value=found.correlation),
+                _row(group, name, metric=NEIGHBOURS, value=found.by_neighbours),
             ]
     return rows
 
@@ -77,7 +77,7 @@ def value_of(table: pl.DataFrame, group: str, metric: str, predictor: str | None
     return float(rows["value"].item())
 
 
-def _row(group: str, predictor: str | None, metric: str, value: float) -> Row:
+def _row(group: str, predictor: str | None, *, metric: str, value: float) -> Row:
     return (None, group, predictor, None, None, None, metric, value)
 
 
@@ -86,7 +86,7 @@ def _by_design(table: pl.DataFrame) -> tuple[dict[str, list[float]], list[list[f
     figures: dict[str, list[float]] = {}
     losses: list[list[float]] = []
     designs = ["model", "variant", "run"]
-    for (name,), rows in table.group_by("parameter", maintain_order=True):
+    for (name,), rows in table.filter(metric=LOSS).group_by("parameter", maintain_order=True):
         each = rows.group_by(designs, maintain_order=True).agg(pl.first("setting"), "value")
         figures[str(name)] = each["setting"].to_list()
         losses = each["value"].to_list()  # the same for every figure

@@ -4,12 +4,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import cast
 
 import torch
 
 from rankscope.experiments.kit import OnStep, tracked
 from rankscope.experiments.learning import SORTING, Lesson, Plan, learn, lesson
-from rankscope.network import Init, Network, Spec
+from rankscope.network import Block, Init, Network, Spec
 from rankscope.training import Classify, SequenceModel
 
 Losses = list[list[float]]
@@ -65,7 +66,7 @@ def guess_loss(symbols: int, tokens: int) -> float:
 
 def _as(spec: Spec, model: SequenceModel) -> SequenceModel:
     """A model under a spec that says nothing of how its weights were drawn."""
-    network = Network(spec, list(model.network.blocks))
+    network = Network(spec, [cast(Block, block) for block in model.network.blocks])
     return SequenceModel(model.encoder, model.positions, network, model.readout)
 
 
