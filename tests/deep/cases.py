@@ -37,7 +37,6 @@ SPECS = {
     "output norm": spec(norm_place="output"),
     "parallel output norm": spec(parallel=True, norm_place="output", norm="rms"),
     "centred": spec(centered=True),
-    "centred, nothing else": spec(centered=True, **BARE),
     "centred, causal": spec(centered=True, mask="causal", kv_heads=1),
     "skipless post-norm": spec(norm_place="post", skip=False),
     "two skips": spec(attention_skip=0.3, mlp_skip=1.7),
