@@ -356,7 +356,7 @@ _ADVICE: Final = (
         "last / first",
         "exponent",
         "1 = tokens as different as at first",
-        "The relative dispersion after the last layer over that of the input, at most 1; predicted.",
+        "The relative dispersion after the last layer over the input's, at most 1; predicted.",
         "down",
         includes=(0.0,),
     ),
@@ -366,7 +366,7 @@ _ADVICE: Final = (
         "last / first",
         "exponent",
         "1 = tokens as different as at first",
-        "The relative dispersion after the last layer over that of the input, at most 1; measured.",
+        "The relative dispersion after the last layer over the input's, at most 1; measured.",
         "down",
         includes=(0.0,),
     ),
@@ -944,5 +944,6 @@ _OTHERS: Final = (
 )
 
 METRICS: Final[dict[str, Metric]] = {
-    each.name: each for each in (*_TRACED, *_PATHS, *_GRADIENTS, *_ADVICE, *_DEEP, *_BOUNDS, *_OTHERS)
+    each.name: each
+    for each in (*_TRACED, *_PATHS, *_GRADIENTS, *_ADVICE, *_DEEP, *_BOUNDS, *_OTHERS)
 }

@@ -8,7 +8,13 @@ from typing import Annotated, Literal
 import typer
 
 from rankscope.cli.application import app
-from rankscope.cli.options import AdviceOptions, DepthOptions, DiagnosisOptions, QuestionOptions, takes
+from rankscope.cli.options import (
+    AdviceOptions,
+    DepthOptions,
+    DiagnosisOptions,
+    QuestionOptions,
+    takes,
+)
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import CATALOGUE
 

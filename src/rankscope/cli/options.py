@@ -148,7 +148,7 @@ class AdviceOptions(QuestionOptions):
     """The same with few tokens unless told otherwise, since gradients are predicted, too."""
 
     passages: Annotated[int, _input("Samples at most.")] = 1
-    length: Annotated[int, _input("Tokens per sample at most.")] = 48
+    length: Annotated[int, _input("Tokens per sample at most.")] = 32
     without: Annotated[
         str, _network("Parts to leave out: skip, attention_skip, mlp_skip, mlp, norm.")
     ] = ""

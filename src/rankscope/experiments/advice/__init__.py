@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from rankscope.experiments.advice._attention import heads, masks, positions
 from rankscope.experiments.advice._blocks import mlps, parallel_blocks
 from rankscope.experiments.advice._change import Change as Change
+from rankscope.experiments.advice._measured import measured_values as measured_values
 from rankscope.experiments.advice._norms import norms
 from rankscope.experiments.advice._prices import Price as Price
 from rankscope.experiments.advice._prices import context_share as context_share

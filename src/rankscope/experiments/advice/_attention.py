@@ -7,7 +7,7 @@ from typing import Final
 
 from rankscope.experiments.advice._change import Change
 from rankscope.masks import Causal, Full, causal_window, window
-from rankscope.network import ALiBi, RelativeBias, Rotary, Spec
+from rankscope.network import ALiBi, RelativeBias, Rotary, ScoreKind, Spec
 
 _PARTS: Final = (4, 16)
 """A window reaches this part of the tokens to either side it looks to."""
@@ -30,7 +30,7 @@ def masks(spec: Spec, tokens: int) -> Iterator[Change]:
 def positions(spec: Spec, tokens: int) -> Iterator[Change]:
     """Positions in the scores, in the place of whatever is there now."""
     del tokens
-    kinds = {"ALiBi": ALiBi(), "relative biases": RelativeBias()}
+    kinds: dict[str, ScoreKind] = {"ALiBi": ALiBi(), "relative biases": RelativeBias()}
     if spec.head_width % 2 == 0:
         kinds = {"rotary positions": Rotary(), **kinds}
     for words, kind in kinds.items():

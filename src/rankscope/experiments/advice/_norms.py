@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final
+from typing import Final, Literal
 
 from rankscope.experiments.advice._change import Change
 from rankscope.network import Spec
 
-_PLACES: Final = {
+NormPlace = Literal["pre", "post", "both"]
+
+_PLACES: Final[dict[NormPlace, str]] = {
     "pre": "norms before each part",
     "post": "norms after each sum",
     "both": "norms before and after each part",

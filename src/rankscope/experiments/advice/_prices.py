@@ -56,7 +56,7 @@ class Price:
             parts.append(f"a token attends to {seen} % of the tokens instead of {all_} %")
         if drawback:
             parts.append(drawback)
-        return "; ".join(parts) or "no parameters, no context"
+        return "; ".join(parts) or "nothing that is counted here"
 
 
 def parameter_count(spec: Spec) -> int:
@@ -72,9 +72,7 @@ def parameter_count(spec: Spec) -> int:
         block += (into + 1) * width * spec.mlp_width
         block += (into * spec.mlp_width + width) if spec.bias else 0
         parts = 2
-    norms = (1 if spec.parallel and spec.norm_place != "both" else parts) * (
-        2 if spec.norm_place == "both" else 1
-    )
+    norms = parts * (2 if spec.norm_place == "both" else 1)
     block += norms * {"layer": 1 + spec.bias, "rms": 1}.get(spec.norm, 0) * width
     biases = spec.scores.buckets * spec.heads if isinstance(spec.scores, RelativeBias) else 0
     return block * (1 if spec.shared_layers else spec.layers) + biases

@@ -20,7 +20,9 @@ def skips(spec: Spec, tokens: int) -> Iterator[Change]:
     """
     del tokens
     if 0.0 in spec.skips:
-        yield Change("skips added", _with(spec, 1.0), "tokens carry their input through")
+        yield Change(
+            "skips added", _with(spec, 1.0), "a sum per part, and the input stays in the stream"
+        )
         return
     if spec.norm != "none" and spec.norm_place == "post":
         steps = sums(spec)

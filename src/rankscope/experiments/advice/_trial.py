@@ -1,5 +1,6 @@
 """One design tried: predicted, perhaps measured; which designs help, and which comes first."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
@@ -16,11 +17,11 @@ from rankscope.prediction import predict
 
 LEAST_GAIN: Final = 0.1
 """Decades of shortfall that a change must take away to be worth telling: a factor of 1.26."""
-_APART: Final = 0.1
-"""Decades by which the mean of measured networks may lie outside all predicted ones."""
+_DEVIATIONS: Final = 4.0
+"""Standard errors by which what is measured may differ from what was predicted."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trial:
     """A design, its price, and how its random networks stand: predicted, and measured if it was.
 
@@ -76,11 +77,19 @@ class Trial:
 
     @property
     def agrees(self) -> bool:
-        """Whether the shortfall measured lies where it was predicted, or within a tenth of it."""
+        """Whether the shortfall measured is the one predicted, as far as so few networks can tell.
+
+        Means may differ by four standard errors, taken from the predicted networks, and by the
+        least that is worth telling.
+        """
         if self.measured is None:
             return False
-        mean, low, high = self.measured.spread.mean, self.spread.low, self.spread.high
-        return low - _APART <= mean <= high + _APART
+        found, expected = self.measured.shortfall, self.predicted.shortfall
+        if float(found.mean()) == float(expected.mean()):
+            return True  # also where both are infinite
+        errors = math.sqrt(1 / len(found) + 1 / len(expected))
+        spread = float(expected.std(correction=0)) * errors
+        return abs(float(found.mean() - expected.mean())) <= LEAST_GAIN + _DEVIATIONS * spread
 
 
 def helps(trial: Trial, original: Trial) -> bool:

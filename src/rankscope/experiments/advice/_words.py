@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from rankscope.experiments.advice._standing import CRITERIA, Spread, Standing
-from rankscope.experiments.advice._trial import LEAST_GAIN, Trial, is_confirmed
+from rankscope.experiments.advice._trial import LEAST_GAIN, Trial, helps, is_confirmed
 from rankscope.numerals import plural, power_of_ten, sentence_case, short
 
 
@@ -24,14 +24,19 @@ def _sentences(
     )
     tried = len(helping) + len(others)
     if not helping:
-        yield f"Nothing tried helps, of {plural(tried, 'change')}: {_why_nothing(original, others)}."
+        why = _why_nothing(original, others)
+        yield f"Nothing tried helps, of {plural(tried, 'change')}: {why}."
     for rank, trial in enumerate(each for each in helping if each.measured or each.failure):
         yield _advice(trial, original, first=rank == 0)
     unmeasured = [each for each in helping if not each.measured and not each.failure]
     if unmeasured:
         yield f"By prediction alone these help, too: {_listed(unmeasured)}."
-    if helping and others:
-        yield f"Of {tried} changes these do not, or not beyond the spread: {_listed(others)}."
+    perhaps = [each for each in others if helping and helps(each, original)]
+    if perhaps:
+        yield f"From a first few draws alone these seem to help: {_listed(perhaps)}."
+    useless = [each for each in others if each not in perhaps]
+    if useless and original.spread.high:
+        yield f"These do not help, or not beyond the spread: {_listed(useless)}."
     yield (
         f"The shortfall adds up, in decades, by how much random networks break these limits: "
         f"{'; '.join(each.limit for each in CRITERIA)}. A change helps if its {draws} draws all "
@@ -93,4 +98,4 @@ def _told(spread: Spread) -> str:
 
 
 def _decades(value: float) -> str:
-    return short(value, digits=2) if value >= 0.005 else "0"
+    return short(value) if value >= 0.005 else "0"

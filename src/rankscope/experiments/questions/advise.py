@@ -1,6 +1,6 @@
 """Which change of a design would help? Alternatives by prediction, the best of them measured."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,21 @@ from rankscope.text import embed, passages
 
 ENTRY = kit.entry("advise")
 AS_IS = "as it is"
-LENGTH = 48
-"""Tokens that are read unless others are given; gradients take as long as they are many, squared."""
+LENGTH = 32
+"""Tokens that are read unless others are given; time goes with their square."""
 _CHARTED = "log10_relative_dispersion"
+_SHOWN = (
+    "predicted_shortfall",
+    "measured_shortfall",
+    "log10_dispersion_kept",
+    "parameters_added",
+    "context_share",
+    "log10_measured_dispersion_kept",
+    "log10_size_growth",
+    "log10_gradient_ratio",
+    "log10_query_share",
+    "log10_entropy_share",
+)
 
 
 @dataclass(frozen=True)
@@ -32,7 +44,7 @@ class Config(kit.Question):
 
     draws: int = 8
     first_draws: int = 2
-    candidates: int = 5
+    candidates: int = 4
     confirmed: int = 3
     networks: int = 2
     seed: int = 0
@@ -67,30 +79,36 @@ def cost(config: Config) -> estimates.Cost:
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Predict every change, then the best again with more draws, then measure what helps most."""
-    subject = config.subject
+    subject, seed = config.subject, config.seed
     as_is = Change(AS_IS, subject.network.spec)
-    tokens = subject.x.shape[1]
-    on_first, on_second, on_third = kit.parts(on_step, 4, 3, 3)
+    on_original, on_first, on_second, on_third = kit.parts(on_step, 1, 4, 2, 3)
+    original = Trial.of(as_is, subject, draws=config.draws, seed=seed)
+    on_original(1.0)
     tried = [
-        Trial.of(change, subject, draws=config.first_draws, seed=config.seed)
-        for change, _ in kit.tracked(advice.changes(as_is.spec, tokens), on_first)
+        Trial.of(change, subject, draws=config.first_draws, seed=seed)
+        for change, _ in kit.tracked(advice.changes(as_is.spec, subject.x.shape[1]), on_first)
     ]
-    again = [as_is, *(each.change for each in advice.ranked(tried)[: config.candidates])]
-    original, *best = (
-        Trial.of(change, subject, draws=config.draws, seed=config.seed)
-        for change, _ in kit.tracked(again, on_second)
-    )
-    helping = [each for each in advice.ranked(best) if advice.helps(each, original)]
-    chosen = [original, *helping[: config.confirmed]]
+    # Where nothing is missing nothing can help.
+    best = advice.ranked(tried)[: config.candidates] if original.spread.high > 0 else []
+    best = [
+        Trial.of(each.change, subject, draws=config.draws, seed=seed)
+        for each, _ in kit.tracked(best, on_second)
+    ]
+    surely = [each for each in advice.ranked(best) if advice.helps(each, original)]
+    chosen = [original, *surely[: config.confirmed]]
     original, *confirmed = (
-        trial.measure(subject, networks=config.networks, seed=config.seed)
+        trial.measure(subject, networks=config.networks, seed=seed)
         for trial, _ in kit.tracked(chosen, on_third)
     )
-    helping = [*confirmed, *helping[config.confirmed :]]
-    known = {each.change.words for each in helping}
-    seen = {each.change.words: each for each in [*tried, *best]}
-    others = advice.ranked(each for words, each in seen.items() if words not in known)
-    return _result(config, original, helping, others)
+    latest = {each.change: each for each in [*tried, *best, *confirmed]}
+    helping = [*confirmed, *surely[config.confirmed :]]
+    return _result(config, original, helping, _others(latest.values(), helping))
+
+
+def _others(latest: Iterable[Trial], helping: Sequence[Trial]) -> list[Trial]:
+    """All that was tried beside what helps for sure."""
+    sure = {each.change for each in helping}
+    return advice.ranked(each for each in latest if each.change not in sure)
 
 
 def _result(
@@ -115,21 +133,8 @@ def _result(
                 _CHARTED,
             ),
         ),
-        shown=(*_FIGURES, *_PRICES),
+        shown=_SHOWN,
     )
-
-
-_FIGURES = (
-    "predicted_shortfall",
-    "measured_shortfall",
-    "log10_dispersion_kept",
-    "log10_measured_dispersion_kept",
-    "log10_size_growth",
-    "log10_gradient_ratio",
-    "log10_query_share",
-    "log10_entropy_share",
-)
-_PRICES = ("parameters_added", "context_share")
 
 
 def _figures(trials: Sequence[Trial]) -> pl.DataFrame:
@@ -172,7 +177,7 @@ def advise(
     token_mask: Tensor | None = None,
     *,
     draws: Count = 8,
-    candidates: Count = 5,
+    candidates: Count = 4,
     confirmed: Count = 3,
     networks: Count = 2,
     seed: Seed = 0,
@@ -187,10 +192,15 @@ def advise(
 
     ``design`` is a spec, or a network or model (whatever ``rankscope.load`` takes) whose
     architecture is meant: weights are drawn anew. ``x`` is what the blocks are given, ``(batch,
-    token, feature)``; unless given, the beginning of the first bundled passage. Every change is
+    token, feature)``; unless given, 32 tokens of the first bundled passage. Every change is
     predicted from two draws, the best ``candidates`` again from ``draws``, and of those that help
-    the best ``confirmed`` are measured on so many ``networks`` each. What helps, and what comes
-    first, is said in ``docs`` under "advise" and in the last of the sentences.
+    the best ``confirmed`` are measured on so many ``networks`` each.
+
+    What counts is the shortfall: by how many decades random networks break five limits (tokens kept
+    apart, their size, gradients across depth, queries' gradients, entropy), added up. A change
+    helps if all its draws fall short of less than every draw of the design as it is, by a tenth of
+    a decade in the mean. Of those that help equally, to a tenth, the cheaper comes first: another
+    initialisation, then another function, then other parameters, then less context.
     """
     subject = _subject(design, x, token_mask, seed)
     config = Config(
@@ -215,9 +225,10 @@ def _subject(design: Any, x: Tensor | None, token_mask: Tensor | None, seed: int
     network = design.network if isinstance(design, Loaded) else design
     if isinstance(network, Spec):
         network = Network.random(network, seed=seed)
+    title = design.name if isinstance(design, Loaded) else repr(network.spec)
     if x is None:
         x, token_mask = embed(passages()[:1], network.spec.width, length=LENGTH, seed=seed)
     if x.ndim == 2:
         x = x.unsqueeze(0)
         token_mask = token_mask if token_mask is None else token_mask.reshape(1, -1)
-    return kit.Subject(network, x, token_mask)
+    return kit.Subject(network, x, token_mask, title=title)
