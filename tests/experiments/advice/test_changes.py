@@ -82,7 +82,7 @@ def test_a_change_makes_the_spec_it_says(spec, words, expected) -> None:
         (replace(PLAIN, kv_heads=1), "2 heads"),
         (replace(PLAIN, removed_heads=[(0, 1)]), "2 heads"),
         (replace(PLAIN, scores=ALiBi(slopes=(1.0, 0.5, 0.2, 0.1))), "2 heads"),
-        (Spec(2, 3, 9), "1 heads"),
+        (Spec(2, 3, 9), "1 head "),
         (PURE, "MLPs removed"),
         (PURE, "MLP beside attention"),
         (replace(PLAIN, attention_skip=0.5), "MLP beside attention"),

@@ -8,6 +8,7 @@ from typing import Final
 from rankscope.experiments.advice._change import Change
 from rankscope.masks import Causal, Full, causal_window, window
 from rankscope.network import ALiBi, RelativeBias, Rotary, ScoreKind, Spec
+from rankscope.numerals import plural
 
 _PARTS: Final = (4, 16)
 """A window reaches this part of the tokens to either side it looks to."""
@@ -55,7 +56,7 @@ def heads(spec: Spec, tokens: int) -> Iterator[Change]:
             continue  # slopes of one's own are for as many heads as there are
         scale = None if usual else spec.score_scale
         yield Change(
-            f"{new} heads of width {width}",
+            f"{plural(new, 'head')} of width {width}",
             replace(spec, heads=new, kv_heads=kv, head_width=width, score_scale=scale),
             f"{'fewer, finer' if new < spec.heads else 'more, coarser'} patterns of attention",
         )

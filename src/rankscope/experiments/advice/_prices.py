@@ -72,10 +72,12 @@ def parameter_count(spec: Spec) -> int:
         block += (into + 1) * width * spec.mlp_width
         block += (into * spec.mlp_width + width) if spec.bias else 0
         parts = 2
-    norms = parts * (2 if spec.norm_place == "both" else 1)
+    one = spec.parallel and spec.norm_place == "post"  # after the one sum
+    norms = 1 if one else parts * (2 if spec.norm_place == "both" else 1)
     block += norms * {"layer": 1 + spec.bias, "rms": 1}.get(spec.norm, 0) * width
-    biases = spec.scores.buckets * spec.heads if isinstance(spec.scores, RelativeBias) else 0
-    return block * (1 if spec.shared_layers else spec.layers) + biases
+    if isinstance(spec.scores, RelativeBias):
+        block += spec.scores.buckets * spec.heads
+    return block * (1 if spec.shared_layers else spec.layers)
 
 
 def context_share(spec: Spec, tokens: int) -> float:

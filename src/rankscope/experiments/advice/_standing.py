@@ -27,7 +27,7 @@ class Spread(NamedTuple):
 
 
 PerNetwork = Float[Tensor, "network"]
-Values = Mapping[str, Float[Tensor, "layer draw sample"]]
+Values = Mapping[str, Float[Tensor, "layer _ sample"]]
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Standing:
     figures: Mapping[str, PerNetwork]
 
     @classmethod
-    def of(cls, values: Values, uniform: Float[Tensor, "layer sample"]) -> "Standing":
+    def of(cls, values: Values, uniform: Float[Tensor, "block sample"]) -> "Standing":
         """From metrics by layer, and the entropies of uniform attention (see ``uniform_entropy``).
 
         >>> from rankscope import Spec, predict
@@ -145,7 +145,7 @@ class Standing:
 
 def uniform_entropy(
     spec: Spec, tokens: int, token_mask: Tensor | None
-) -> Float[Tensor, "layer sample"]:
+) -> Float[Tensor, "block sample"]:
     """The entropy of attention that is uniform over what a mask allows, by layer and sample."""
     real = torch.ones(1, tokens, dtype=torch.bool) if token_mask is None else token_mask
     by_mask = {}
