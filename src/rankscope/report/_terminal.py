@@ -159,7 +159,7 @@ def _rows_of_figures(grid: Grid, metrics: Sequence[str]) -> Table:
     for name, cells in zip(metrics, columns, strict=True):
         title = grid.label(name)
         widest = max(len(each) for each in [*cells, *title.split()])
-        table.add_column(Text(title), justify="right", min_width=widest)
+        table.add_column(Text(title), justify="right", width=widest)
     for curve, *cells in zip(grid.curves, *columns, strict=True):
         table.add_row(Text(grid.name(curve)), *cells)
     return table

@@ -6,8 +6,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rankscope.experiments.advice import Change, Price, Spread, Standing, Trial, ranked
-from rankscope.experiments.advice import helps, is_better, measured_values
+from rankscope.experiments.advice import (
+    Change,
+    Price,
+    Spread,
+    Standing,
+    Trial,
+    helps,
+    is_better,
+    measured_values,
+    ranked,
+)
 from rankscope.experiments.subject import Subject
 from rankscope.network import Network, Spec
 from rankscope.prediction import predict

@@ -1,4 +1,4 @@
-"""What is advised: skips for pure attention, nothing for what lacks nothing, figures as measured."""
+"""What is advised: skips for pure attention, nothing for what lacks nothing."""
 
 import math
 
@@ -101,6 +101,15 @@ def test_a_healthy_design_is_told_that_nothing_helps(x) -> None:
     assert value(found, AS_IS, "measured_shortfall") == 0.0
 
 
+def test_of_each_kind_the_best_is_tried_again(x) -> None:
+    spec = Spec(12, 2, 16, norm_place="post", init="lecun")
+    found = run(Config(Subject(Network.random(spec), x), draws=3, networks=1), lambda _: None)
+    kinds = {each.words: each.kind for each in changes(spec, 6)}
+    measured = found.table.filter(metric="measured_shortfall").drop_nulls("value")["variant"]
+    assert len(measured) == 4
+    assert len({kinds[each] for each in measured if each != AS_IS}) == 3
+
+
 def test_where_the_best_is_no_better_it_says_so(x, monkeypatch) -> None:
     few = [each for each in changes(PURE, 6) if each.words.endswith("of width 16")]
     monkeypatch.setattr("rankscope.experiments.advice.changes", lambda *_: few)
@@ -109,14 +118,16 @@ def test_where_the_best_is_no_better_it_says_so(x, monkeypatch) -> None:
     assert "These do not help" in found.sentences[2]
 
 
-def test_advice_is_the_same_whatever_stands_for_the_design(x, two_changes) -> None:
+@pytest.mark.usefixtures("two_changes")
+def test_advice_is_the_same_whatever_stands_for_the_design(x) -> None:
     results = [advise(each, x, **ONE) for each in (PURE, Network.random(PURE, seed=7))]
     first, second = (each.table.filter(metric="predicted_shortfall") for each in results)
     assert first.equals(second)
     assert advise(PURE, x[0], **ONE).table.equals(results[0].table)
 
 
-def test_a_model_is_taken_for_its_architecture(two_changes) -> None:
+@pytest.mark.usefixtures("two_changes")
+def test_a_model_is_taken_for_its_architecture() -> None:
     model = lively_model("gpt2")
     ids = torch.tensor([[1, 5, 9, 2, 7]])
     loaded = rankscope.load(model)
@@ -127,12 +138,14 @@ def test_a_model_is_taken_for_its_architecture(two_changes) -> None:
     assert found.table.equals(again.table)
 
 
-def test_unless_given_the_bundled_text_is_read(two_changes) -> None:
+@pytest.mark.usefixtures("two_changes")
+def test_unless_given_the_bundled_text_is_read() -> None:
     found = advise(HEALTHY, **ONE)
     assert found.provenance["read"] == "1 × 32 tokens"
 
 
-def test_another_seed_draws_other_networks(x, two_changes) -> None:
+@pytest.mark.usefixtures("two_changes")
+def test_another_seed_draws_other_networks(x) -> None:
     one, two = (advise(PURE, x, seed=seed, **ONE).table for seed in (0, 1))
     assert not one.equals(two)
 

@@ -5,6 +5,7 @@ To add an alternative, write one generator that yields ``Change``s of a spec, an
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from rankscope.experiments.advice._attention import heads, masks, positions
 from rankscope.experiments.advice._blocks import mlps, parallel_blocks
@@ -20,6 +21,7 @@ from rankscope.experiments.advice._standing import Spread as Spread
 from rankscope.experiments.advice._standing import Standing as Standing
 from rankscope.experiments.advice._standing import uniform_entropy as uniform_entropy
 from rankscope.experiments.advice._trial import Trial as Trial
+from rankscope.experiments.advice._trial import best_of_each_kind as best_of_each_kind
 from rankscope.experiments.advice._trial import helps as helps
 from rankscope.experiments.advice._trial import is_better as is_better
 from rankscope.experiments.advice._trial import ranked as ranked
@@ -50,5 +52,5 @@ def changes(spec: Spec, tokens: int) -> list[Change]:
     for alternative in ALTERNATIVES:
         for change in alternative(spec, tokens):
             if change.spec != spec:
-                found.setdefault(change.spec, change)
+                found.setdefault(change.spec, replace(change, kind=alternative.__name__))
     return list(found.values())

@@ -118,3 +118,11 @@ def is_better(one: Spread, other: Spread) -> bool:
 def ranked(trials: Iterable[Trial]) -> list[Trial]:
     """The best first."""
     return sorted(trials, key=lambda trial: trial.order)
+
+
+def best_of_each_kind(trials: Iterable[Trial]) -> list[Trial]:
+    """The best of each kind of change, the best first."""
+    found: dict[str, Trial] = {}
+    for trial in ranked(trials):
+        found.setdefault(trial.change.kind, trial)
+    return list(found.values())

@@ -89,7 +89,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         for change, _ in kit.tracked(advice.changes(as_is.spec, subject.x.shape[1]), on_first)
     ]
     # Where nothing is missing nothing can help.
-    best = advice.ranked(tried)[: config.candidates] if original.spread.high > 0 else []
+    best = advice.best_of_each_kind(tried)[: config.candidates] if original.spread.high else []
     best = [
         Trial.of(each.change, subject, draws=config.draws, seed=seed)
         for each, _ in kit.tracked(best, on_second)
@@ -193,8 +193,8 @@ def advise(
     ``design`` is a spec, or a network or model (whatever ``rankscope.load`` takes) whose
     architecture is meant: weights are drawn anew. ``x`` is what the blocks are given, ``(batch,
     token, feature)``; unless given, 32 tokens of the first bundled passage. Every change is
-    predicted from two draws, the best ``candidates`` again from ``draws``, and of those that help
-    the best ``confirmed`` are measured on so many ``networks`` each.
+    predicted from two draws, the best of each kind again from ``draws`` (``candidates`` of them),
+    and of those that help the best ``confirmed`` are measured on so many ``networks`` each.
 
     What counts is the shortfall: by how many decades random networks break five limits (tokens kept
     apart, their size, gradients across depth, queries' gradients, entropy), added up. A change
