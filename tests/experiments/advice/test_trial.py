@@ -12,6 +12,7 @@ from rankscope.experiments.advice import (
     Spread,
     Standing,
     Trial,
+    best_of_each_kind,
     helps,
     is_better,
     measured_values,
@@ -82,6 +83,15 @@ def test_the_order_is_shortfall_then_price_then_tokens_kept_apart() -> None:
     assert ranked([last, fourth, third, second, first]) == [first, second, third, fourth, last]
 
 
+def test_of_each_kind_the_best_is_chosen() -> None:
+    kinds = {0.5: "skips", 0.2: "masks", 0.1: "skips", 0.9: "norms"}
+    tried = {
+        size: replace(trial(size), change=Change(f"{size}", SPEC, kind=kind))
+        for size, kind in kinds.items()
+    }
+    assert best_of_each_kind(tried.values()) == [tried[0.1], tried[0.2], tried[0.9]]
+
+
 @pytest.mark.parametrize(
     ("predicted", "measured", "agrees"),
     [
@@ -102,9 +112,9 @@ def test_measured_agrees_with_predicted_within_their_errors(predicted, measured,
     [Spec(3, 2, 64, norm_place="post", init="lecun"), Spec.pure_attention(3, 2, 64, init="lecun")],
 )
 def test_measured_values_have_the_law_of_the_prediction(spec, tokens) -> None:
-    x = tokens(1, 6, 64)
+    x = tokens(1, 5, 64)
     predicted = predict(spec, x, draws=40, gradients=True).values
-    every = [measured_values(spec, x, None, seed=0, number=k, largest=1.0) for k in range(20)]
+    every = [measured_values(spec, x, None, seed=0, number=k, largest=1.0) for k in range(10)]
     assert {"log10_relative_dispersion", "token_norm", "attention_entropy", "query_gradient",
             "value_gradient", "state_gradient"} <= set(every[0])  # fmt: skip
     for name in every[0].keys() & predicted.keys():

@@ -101,15 +101,6 @@ def test_a_healthy_design_is_told_that_nothing_helps(x) -> None:
     assert value(found, AS_IS, "measured_shortfall") == 0.0
 
 
-def test_of_each_kind_the_best_is_tried_again(x) -> None:
-    spec = Spec(12, 2, 16, norm_place="post", init="lecun")
-    found = run(Config(Subject(Network.random(spec), x), draws=3, networks=1), lambda _: None)
-    kinds = {each.words: each.kind for each in changes(spec, 6)}
-    measured = found.table.filter(metric="measured_shortfall").drop_nulls("value")["variant"]
-    assert len(measured) == 4
-    assert len({kinds[each] for each in measured if each != AS_IS}) == 3
-
-
 def test_where_the_best_is_no_better_it_says_so(x, monkeypatch) -> None:
     few = [each for each in changes(PURE, 6) if each.words.endswith("of width 16")]
     monkeypatch.setattr("rankscope.experiments.advice.changes", lambda *_: few)
