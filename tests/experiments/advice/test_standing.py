@@ -63,6 +63,11 @@ def test_the_shortfall_is_what_lies_beyond_the_limits(changed, expected) -> None
     assert set(found.figures) == {each.metric for each in CRITERIA}
 
 
+def test_more_dispersion_than_at_first_counts_as_all_of_it() -> None:
+    assert standing(log10_relative_dispersion=[-3.0, 0.0, -1.0]).kept == 0.0
+    assert standing(log10_relative_dispersion=[0.0, -5.0, -1.0]).kept == -1.0
+
+
 def test_the_spread_is_the_mean_and_both_ends() -> None:
     values = {
         "log10_relative_dispersion": torch.tensor([[0.0, 0.0, 0.0], [0.0, -1.0, -2.0]]),
