@@ -83,6 +83,7 @@ def test_every_change_is_in_the_table_with_its_price(advice) -> None:
 
 def test_the_chart_has_what_was_measured_beside_its_prediction(advice) -> None:
     (drawing,) = advice.drawings
+    assert drawing.options == {"lowest": -6.0}  # it falls to 10^−50
     drawn = advice.table.filter(metric=drawing.metric)
     assert set(drawn["model"]) == {"predicted", "measured"}
     assert set(drawn["variant"]) == {AS_IS, "skips added"}
@@ -98,6 +99,7 @@ def test_a_healthy_design_is_told_that_nothing_helps(x) -> None:
         f"Nothing tried helps, of {tried} changes: by this measure nothing is missing."
     )
     assert "help" not in found.sentences[0]
+    assert found.drawings[0].options == {}
     assert value(found, AS_IS, "measured_shortfall") == 0.0
 
 

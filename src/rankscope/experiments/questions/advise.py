@@ -24,6 +24,8 @@ AS_IS = "as it is"
 LENGTH = 32
 """Tokens that are read unless others are given; time goes with their square."""
 _CHARTED = "log10_relative_dispersion"
+_LOWEST = -6.0
+"""Decades that the chart goes down."""
 _SHOWN = (
     "predicted_shortfall",
     "measured_shortfall",
@@ -131,10 +133,17 @@ def _result(
                 "The design as it is and the changes that help most: predicted, and measured on "
                 "random networks that share no weight with the prediction.",
                 _CHARTED,
+                _axis(charted),
             ),
         ),
         shown=_SHOWN,
     )
+
+
+def _axis(charted: Sequence[Trial]) -> dict[str, float]:
+    """Cut where a collapse would make the differences between all others too small to see."""
+    lowest = min(float(trial.values[_CHARTED].min()) for trial in charted)
+    return {"lowest": _LOWEST} if lowest < _LOWEST else {}
 
 
 def _figures(trials: Sequence[Trial]) -> pl.DataFrame:
