@@ -145,6 +145,17 @@ class DepthOptions(QuestionOptions):
     ] = "skip,mlp,norm"
 
 
+@dataclass(frozen=True)
+class AdviceOptions(QuestionOptions):
+    """The same with few tokens unless told otherwise, since gradients are predicted, too."""
+
+    passages: Annotated[int, _input("Samples at most.")] = 1
+    length: Annotated[int, _input("Tokens per sample at most.")] = 32
+    without: Annotated[
+        str, _network("Parts to leave out: skip, attention_skip, mlp_skip, mlp, norm.")
+    ] = ""
+
+
 FIELDS = {
     "seed": ("seed",),
     "models": ("models", "pretrained", "pickled"),
