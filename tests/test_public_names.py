@@ -6,11 +6,12 @@ import pytest
 
 NAMES = {
     "rankscope": """
-        Bounds Loaded Network Path Prediction Result Spec Trace __version__ bounds count_paths deep
-        deep_trace design_values diagnose enumerate_paths errors experiments families figures
-        find_equilibria head_shares load masks metric_catalogue metrics network path_lengths
-        path_matrix path_output paths predict prediction records report reproduce residual results
-        sample_paths tables text theory top_paths trace tracing training truncate verify
+        Bounds Loaded Network Path Prediction Result Spec Trace __version__ advise bounds
+        count_paths deep deep_trace design_values diagnose enumerate_paths errors experiments
+        families figures find_equilibria head_shares load masks metric_catalogue metrics network
+        path_lengths path_matrix path_output paths predict prediction records report reproduce
+        residual results sample_paths tables text theory top_paths trace tracing training truncate
+        verify
     """,
     "rankscope.deep": """
         ScaledTensor SplitState add_states apply_activation apply_linear apply_mlp apply_norm
@@ -22,7 +23,7 @@ NAMES = {
     """,
     "rankscope.experiments": """
         CATALOGUE Case Claim DIAGNOSTIC_METRICS Diagnosis Entry Finding PathStudy Reading
-        Subject diagnose findings four_variants path_study run
+        Subject advise diagnose findings four_variants path_study run
     """,
     "rankscope.families": """
         BUILTIN BlockInput FAMILIES Family Loaded Verification cached_folder family_of load

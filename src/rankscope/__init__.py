@@ -10,6 +10,7 @@ from rankscope.version import __version__
 
 if TYPE_CHECKING:
     from rankscope.deep import deep_trace as deep_trace
+    from rankscope.experiments import advise as advise
     from rankscope.experiments import diagnose as diagnose
     from rankscope.families import Loaded as Loaded
     from rankscope.families import load as load
@@ -47,6 +48,7 @@ _HOMES = {
     "Path": "rankscope.paths",
     "Prediction": "rankscope.prediction",
     "Result": "rankscope.results",
+    "advise": "rankscope.experiments",
     "bounds": "rankscope.theory",
     "count_paths": "rankscope.paths",
     "deep_trace": "rankscope.deep",

@@ -327,6 +327,108 @@ _GRADIENTS: Final = (
     ),
 )
 
+_SHORT: Final = "0 = within every limit"
+
+# How designs stand, of which advice is given: figures of random networks, and prices.
+_ADVICE: Final = (
+    Metric(
+        "predicted_shortfall",
+        "Shortfall, predicted",
+        "decades",
+        "linear",
+        _SHORT,
+        "By how many decades random networks of a design break the limits of tokens kept apart, "
+        "their size, gradients across depth, queries' gradients and entropy, added up; predicted.",
+        includes=(0.0,),
+    ),
+    Metric(
+        "measured_shortfall",
+        "Shortfall, measured",
+        "decades",
+        "linear",
+        _SHORT,
+        "The same, measured on random networks.",
+        includes=(0.0,),
+    ),
+    Metric(
+        "log10_dispersion_kept",
+        "Kept apart",
+        "last / first",
+        "exponent",
+        "1 = tokens as different as at first",
+        "The relative dispersion after the last layer over the input's, at most 1; predicted.",
+        "down",
+        includes=(0.0,),
+    ),
+    Metric(
+        "log10_measured_dispersion_kept",
+        "Kept apart, measured",
+        "last / first",
+        "exponent",
+        "1 = tokens as different as at first",
+        "The relative dispersion after the last layer over the input's, at most 1; measured.",
+        "down",
+        includes=(0.0,),
+    ),
+    Metric(
+        "log10_size_growth",
+        "Growth",
+        "last / first",
+        "exponent",
+        "1 = tokens keep their size",
+        "The token norm after the last layer over that of the input.",
+        includes=(0.0,),
+    ),
+    Metric(
+        "log10_gradient_ratio",
+        "Gradient",
+        "first / last",
+        "exponent",
+        "1 = the same at every depth",
+        "The norm of the gradient with respect to the input over that with respect to the last "
+        "layer's state.",
+        includes=(0.0,),
+    ),
+    Metric(
+        "log10_query_share",
+        "Queries / values",
+        "least of all layers",
+        "exponent",
+        "0 = queries do not learn",
+        "The norm of the gradient of query weights over that of value weights, in the layer where "
+        "it is least.",
+        includes=(0.0,),
+    ),
+    Metric(
+        "log10_entropy_share",
+        "Entropy / uniform",
+        "least of all layers",
+        "exponent",
+        "1 = uniform; 0 = one key per query",
+        "The entropy of attention over that of uniform attention under the same mask, in the layer "
+        "where it is least.",
+        includes=(0.0,),
+    ),
+    Metric(
+        "parameters_added",
+        "Parameters added",
+        "more / before",
+        "linear",
+        "0 = as many as before",
+        "How many parameters a change adds, as a part of those there were.",
+        includes=(0.0,),
+    ),
+    Metric(
+        "context_share",
+        "Context",
+        "pairs seen / all",
+        "linear",
+        "1 = every token sees every token",
+        "The part of all pairs of tokens that the masks allow, over the layers.",
+        includes=(0.0, 1.0),
+    ),
+)
+
 # Runs in scaled arithmetic, far beyond the range of floats.
 _DEEP: Final = (
     Metric(
@@ -890,5 +992,5 @@ _OTHERS: Final = (
     ),
 )
 
-_EVERY: Final = (*_TRACED, *_PATHS, *_GRADIENTS, *_DEEP, *_BOUNDS, *_OTHERS)
+_EVERY: Final = (*_TRACED, *_PATHS, *_GRADIENTS, *_ADVICE, *_DEEP, *_BOUNDS, *_OTHERS)
 METRICS: Final[dict[str, Metric]] = {each.name: each for each in _EVERY}

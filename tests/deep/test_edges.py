@@ -313,3 +313,14 @@ def test_the_law_of_collapse(name, lively, tokens):
         assert contraction.abs().max() < 1
     else:
         assert last == pytest.approx(exponent, abs=0.05)
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_centred_attention_needs_a_skip(skip):
+    network = Network.random(Spec(1, 1, 4, skip=skip, centered=True))
+    x = torch.randn(1, 3, 4, generator=torch.Generator().manual_seed(0))
+    if skip:
+        assert max(deep_trace(network, x).columns["layer"]) == 1
+    else:
+        with pytest.raises(UnsupportedModelError, match=r"layer 1: .* centred attention without"):
+            deep_trace(network, x)

@@ -61,6 +61,7 @@ def specs(draw):
     parallel = has_mlp and draw(st.booleans())
     skips = st.sampled_from([0.0, 0.3, 1.0, 1.7])
     skip = draw(skips)
+    attention_skip = None if parallel else draw(skips)
     activations = ["gelu", "gelu_tanh", "silu"]
     norm = draw(st.sampled_from(["none", "layer", "rms", "sphere"]))
     if norm != "sphere":
@@ -75,13 +76,14 @@ def specs(draw):
         activation=draw(st.sampled_from(activations)),
         gated=draw(st.booleans()),
         norm=norm,
-        norm_place=draw(st.sampled_from(["pre", "post", "both"])),
+        norm_place=draw(st.sampled_from(["pre", "post", "both", "output"])),
         norm_eps=draw(st.sampled_from([1e-12, 1e-5, 0.3])),
         parallel=parallel,
         skip=skip,
-        attention_skip=None if parallel else draw(skips),
+        attention_skip=attention_skip,
         mask="full" if isinstance(scores, Linformer) else draw(st.sampled_from(MASKS)),
         bias=draw(st.booleans()),
+        centered=bool(skip if attention_skip is None else attention_skip) and draw(st.booleans()),
         scores=scores,
         init=Init("normal", draw(st.sampled_from([0.1, 0.4, 0.8]))),
     )

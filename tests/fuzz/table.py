@@ -27,7 +27,7 @@ class Row(NamedTuple):
 
 ROWS: list[Row] = []
 SLOW = {f"experiments.run[{id_}]" for id_ in ("wu", "D3")}
-SLOW |= {"report.write", "figures.save", "reproduction.reproduce"}
+SLOW |= {"experiments.advise", "report.write", "figures.save", "reproduction.reproduce"}
 
 
 def add(name, call, /, **good):

@@ -47,6 +47,11 @@ KINDS = {
     "identity for MLPs": Spec(2, 2, 16, mlp_identity=True, init="lecun", norm_place="both"),
     "heads removed": Spec(2, 2, 16, removed_heads=[(0, 1), (1, 0)], init="lecun"),
     "a mask for each layer": Spec(2, 2, 16, layer_masks=["causal", "window:1"], init="lecun"),
+    "output norm": Spec(2, 2, 16, norm_place="output", norm="rms", init="lecun"),
+    "centred": Spec(2, 2, 16, centered=True, init="lecun"),
+    "centred, causal, nothing else": Spec(
+        2, 2, 16, centered=True, mask="causal", norm="none", skip=False, mlp_ratio=0, init="lecun"
+    ),
     "rotary": Spec(2, 2, 16, scores=Rotary(), norm="none", skip=False, mlp_ratio=0, init="lecun"),
     "Gaussian kernel": Spec(2, 2, 16, scores=GaussianKernel(), init="lecun"),
     "linear kernel": Spec(2, 2, 16, scores=LinearKernel(), init="lecun"),
@@ -66,7 +71,8 @@ def test_a_prediction_has_the_law_of_measured_networks(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["pre-norm", "post-norm, ReLU", "sandwich, gated, skip 0.7", "wide", "orthogonal"]
+    "name",
+    ["pre-norm", "post-norm, ReLU", "sandwich, gated, skip 0.7", "wide", "orthogonal", "centred"],
 )
 def test_gradients_have_the_law_of_measured_ones(name):
     spec = KINDS[name]

@@ -3,9 +3,12 @@
 import io
 from dataclasses import replace
 
+import polars as pl
 import pytest
 from rich.console import Console
 
+from rankscope import tables
+from rankscope.metric_catalogue import metric
 from rankscope.report import show
 
 from .conftest import DEEP, table_of
@@ -161,3 +164,15 @@ def test_metrics_that_are_one_number_each_are_rows(study):
     assert ["full", "causal"] in found
     assert ["Rank", "3", "2"] in found
     assert ["Mean", "cosine", "0.5", "1"] in found
+
+
+def test_single_numbers_of_many_curves_have_a_row_for_each_curve(study):
+    names = [f"change {letter}" for letter in "abcdef"]
+    rows = [(name, metric, 1.5) for name in names for metric in ("rank", "gamma")]
+    table = tables.from_rows(("variant", "metric", "value"), rows)
+    found = lines(replace(study, table=table, shown=("rank", "gamma"), drawings=()))
+    assert found[-7] == [metric("rank").title, metric("gamma").title]
+    assert found[-6:] == [["change", letter, "1.5", "1.5"] for letter in "abcdef"]
+    few = table.filter(pl.col("variant").is_in(names[:4]))
+    told = lines(replace(study, table=few, shown=("rank", "gamma"), drawings=()))
+    assert told[-1][-4:] == ["1.5"] * 4

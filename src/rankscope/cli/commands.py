@@ -8,7 +8,13 @@ from typing import Annotated, Literal
 import typer
 
 from rankscope.cli.application import app
-from rankscope.cli.options import DepthOptions, DiagnosisOptions, QuestionOptions, takes
+from rankscope.cli.options import (
+    AdviceOptions,
+    DepthOptions,
+    DiagnosisOptions,
+    QuestionOptions,
+    takes,
+)
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import CATALOGUE
 
@@ -158,3 +164,31 @@ def masks(
     chosen = inputs.masks(listed, options.seed)
     subject = inputs.subject(options, without=options.without, masks=listed)
     outputs.run(CATALOGUE["masks"], options, subject=subject, masks=chosen, depth=depth)
+
+
+@app.command()
+@takes(AdviceOptions)
+def advise(
+    options: AdviceOptions,
+    *,
+    draws: Annotated[int, typer.Option(help="Networks predicted of each of the best.")] = 8,
+    confirmed: Annotated[int, typer.Option(help="Changes measured, the best first.")] = 3,
+    networks: Annotated[int, typer.Option(help="Networks measured of each.")] = 2,
+) -> None:
+    """What to change about a design? Real alternatives, by prediction, and the best measured.
+
+    By default: BERT-base's shape on bundled text. Of a MODEL only the architecture is meant.
+    """
+    from rankscope.cli import inputs, outputs
+
+    inputs.count_all_tokens("advise", options, "predictions are about all tokens")
+    subject = inputs.subject(options, without=options.without)
+    outputs.run(
+        CATALOGUE["advise"],
+        options,
+        subject=subject,
+        draws=draws,
+        confirmed=confirmed,
+        networks=networks,
+        seed=options.seed,
+    )

@@ -13,7 +13,7 @@ from rankscope.deep._mlp import apply_mlp
 from rankscope.deep._norms import apply_norm
 from rankscope.deep._scaled_tensor import ScaledTensor
 from rankscope.deep._split_state import SplitState, add_states
-from rankscope.errors import InputError, KindError, RankscopeError
+from rankscope.errors import InputError, KindError, RankscopeError, UnsupportedModelError
 from rankscope.network import Attention, Block, Branch, Network, Step, Visibility
 
 
@@ -57,6 +57,11 @@ def apply_block(block: Block, state: SplitState, seen: Visibility) -> SplitState
 
 
 def _step(step: Step, state: SplitState, seen: Visibility) -> SplitState:
+    if not step.skip and any(getattr(branch.part, "centered", False) for branch in step.branches):
+        raise UnsupportedModelError(
+            "scaled arithmetic does not follow centred attention without a skip: what all queries "
+            "gather is then a difference of weights that agree to more digits than there are."
+        )
     outputs = [_branch(branch, state, seen) for branch in step.branches]
     if step.skip:
         outputs.insert(0, state.times(step.skip))

@@ -299,6 +299,7 @@ ENTRIES: Final = (
     _question("deep", "How small does the residual get?"),
     _question("bounds", "What does theory promise?"),
     _question("masks", "Which mask keeps the tokens apart?"),
+    _question("advise", "Which change of the design would help?"),
 )
 CATALOGUE: Final[dict[str, Entry]] = {entry.id: entry for entry in ENTRIES}
 

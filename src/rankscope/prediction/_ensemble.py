@@ -126,7 +126,7 @@ def _share_held(weights: Weights, size: PerSample) -> PerSample:
     attention, mlp = _matrix_gains(weights)
     gains = (attention[1] * attention[2], math.prod(mlp))
     normed = spec.norm != "none" and spec.norm_place != "post"
-    entering = math.sqrt(spec.width) if normed else size
+    entering = math.sqrt(spec.width) if normed else size  # or what leaves the branch is normalised
     held = [skip * size / (entering * gain) for skip, gain in zip(spec.skips, gains, strict=True)]
     return torch.minimum(*held)
 

@@ -1,7 +1,7 @@
 """``show``: a result in a terminal."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from copy import copy
 from typing import Final
 
@@ -18,6 +18,8 @@ from rankscope.report._tables import is_huge, known_figures
 from rankscope.results import Result
 
 _SIDE_BY_SIDE: Final = 4
+_COLUMNS: Final = 5
+"""Metrics side by side, where each of many curves has a row."""
 _NARROWEST: Final = 72
 """Columns without which figures would be cut; a narrower terminal breaks the lines itself."""
 _MOST_ROWS: Final = 16
@@ -59,6 +61,10 @@ def show(result: Result, console: Console | None = None) -> None:
     for grid in found[:_MOST_TABLES]:
         console.print()
         _print(console, Text(_heading(grid), style="italic"))
+        if grid.place == METRIC and len(grid.curves) > _SIDE_BY_SIDE:
+            for start in range(0, len(grid.places), _COLUMNS):
+                console.print(_rows_of_figures(grid, grid.places[start : start + _COLUMNS]))
+            continue
         for start in range(0, len(grid.curves), _SIDE_BY_SIDE):
             curves = grid.curves[start : start + _SIDE_BY_SIDE]
             few = grid.few(_MOST_ROWS, curves)
@@ -142,6 +148,20 @@ def _table(grid: Grid) -> Table:
     for place in grid.places:
         cells = [tell(grid.cells.get((place, curve))) for curve in grid.curves]
         table.add_row(grid.label(place), *cells)
+    return table
+
+
+def _rows_of_figures(grid: Grid, metrics: Sequence[str]) -> Table:
+    """Single numbers of many curves: a row for each of them, a column for each metric."""
+    table = Table(box=None)
+    table.add_column("")
+    columns = [[tell(grid.cells.get((name, curve))) for curve in grid.curves] for name in metrics]
+    for name, cells in zip(metrics, columns, strict=True):
+        title = grid.label(name)
+        widest = max(len(each) for each in [*cells, *title.split()])
+        table.add_column(Text(title), justify="right", width=widest)
+    for curve, *cells in zip(grid.curves, *columns, strict=True):
+        table.add_row(Text(grid.name(curve)), *cells)
     return table
 
 

@@ -131,6 +131,19 @@ add(
     on_step=None,
 )
 add(
+    "experiments.advise",
+    experiments.advise,
+    design=NET.spec,
+    x=X,
+    token_mask=MASK,
+    draws=1,
+    candidates=1,
+    confirmed=1,
+    networks=1,
+    seed=0,
+    on_step=None,
+)
+add(
     "experiments.path_study",
     experiments.path_study,
     network=NET,

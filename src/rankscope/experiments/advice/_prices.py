@@ -1,0 +1,86 @@
+"""What a change costs, counted: parameters, and how much of the context each token still sees."""
+
+from dataclasses import dataclass, fields
+from typing import Final
+
+from rankscope.network import RelativeBias, Spec
+from rankscope.numerals import short
+
+_NOTICED: Final = 0.01
+"""Parts of all parameters below which more or fewer are no matter."""
+
+
+@dataclass(frozen=True)
+class Price:
+    """Parameters as parts of those there were, and pairs seen as parts of all pairs."""
+
+    parameters: float
+    context: float
+    context_before: float
+    only_initial: bool
+    """Whether nothing is changed but how weights are drawn."""
+
+    @classmethod
+    def of(cls, before: Spec, after: Spec, tokens: int) -> "Price":
+        """Of the way from one design to another, on so many tokens."""
+        names = [each.name for each in fields(before) if each.name != "init"]
+        return cls(
+            parameter_count(after) / parameter_count(before) - 1,
+            context_share(after, tokens),
+            context_share(before, tokens),
+            all(getattr(before, name) == getattr(after, name) for name in names),
+        )
+
+    @property
+    def level(self) -> int:
+        """0 for another start, 1 for another function, 2 for other parameters, 3 for context lost.
+
+        Between two changes that help equally the one of the lower level comes first.
+        """
+        if self.context < self.context_before:
+            return 3
+        if abs(self.parameters) > _NOTICED:
+            return 2
+        return 0 if self.only_initial else 1
+
+    def in_words(self, drawback: str = "") -> str:
+        """All of it, and what cannot be counted."""
+        parts = []
+        if self.parameters:
+            more = "more" if self.parameters > 0 else "fewer"
+            parts.append(f"{short(100 * abs(self.parameters), digits=2)} % {more} parameters")
+        if self.context != self.context_before:
+            seen, all_ = (
+                short(100 * each, digits=2) for each in (self.context, self.context_before)
+            )
+            parts.append(f"a token attends to {seen} % of the tokens instead of {all_} %")
+        if drawback:
+            parts.append(drawback)
+        return "; ".join(parts) or "nothing that is counted here"
+
+
+def parameter_count(spec: Spec) -> int:
+    """How many numbers are trained: those of ``Network.random(spec)``, without making it."""
+    width, queries = spec.width, spec.heads * spec.head_width
+    keys = spec.kv_heads * spec.head_width
+    block = 2 * width * (queries + keys)
+    parts = 1
+    if spec.bias:
+        block += queries + 2 * keys + width
+    if spec.mlp_width:
+        into = 2 if spec.gated else 1
+        block += (into + 1) * width * spec.mlp_width
+        block += (into * spec.mlp_width + width) if spec.bias else 0
+        parts = 2
+    one = spec.parallel and spec.norm_place == "post"  # after the one sum
+    norms = 1 if one else parts * (2 if spec.norm_place == "both" else 1)
+    block += norms * {"layer": 1 + spec.bias, "rms": 1}.get(spec.norm, 0) * width
+    if isinstance(spec.scores, RelativeBias):
+        block += spec.scores.buckets * spec.heads
+    return block * (1 if spec.shared_layers else spec.layers)
+
+
+def context_share(spec: Spec, tokens: int) -> float:
+    """Which part of all pairs of tokens the masks allow, over the layers."""
+    by_mask = {mask: float(mask.matrix(tokens).double().mean()) for mask in set(spec.masks)}
+    return sum(by_mask[mask] for mask in spec.masks) / spec.layers

@@ -1,0 +1,243 @@
+"""Which change of a design would help? Alternatives by prediction, the best of them measured."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from torch import Tensor, nn
+
+from rankscope import tables
+from rankscope.arguments import Count, Seed, checked
+from rankscope.errors import InputError
+from rankscope.experiments import advice, estimates, kit
+from rankscope.experiments.advice import Change, Trial
+from rankscope.experiments.models import inputs
+from rankscope.families import Loaded, load
+from rankscope.metrics import dispersion
+from rankscope.network import Network, Spec
+from rankscope.text import embed, passages
+
+ENTRY = kit.entry("advise")
+AS_IS = "as it is"
+LENGTH = 32
+"""Tokens that are read unless others are given; time goes with their square."""
+_CHARTED = "log10_relative_dispersion"
+_LOWEST = -6.0
+"""Decades that the chart goes down."""
+_SHOWN = (
+    "predicted_shortfall",
+    "measured_shortfall",
+    "log10_dispersion_kept",
+    "parameters_added",
+    "context_share",
+    "log10_measured_dispersion_kept",
+    "log10_size_growth",
+    "log10_gradient_ratio",
+    "log10_query_share",
+    "log10_entropy_share",
+)
+
+
+@dataclass(frozen=True)
+class Config(kit.Question):
+    """How many networks are drawn for all changes, for the best, and measured of the very best."""
+
+    draws: int = 8
+    first_draws: int = 2
+    candidates: int = 4
+    confirmed: int = 3
+    networks: int = 2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("draws", "first_draws", "candidates", "confirmed", "networks"):
+            if not 1 <= getattr(self, name) <= 1000:
+                raise InputError(f"{name}={getattr(self, name)} is out of range; use 1 to 1000.")
+        if self.seed < 0:
+            raise InputError(f"seed={self.seed} is out of range; use 0 or more.")
+        self.subject.refuse_measured("predictions are about all tokens")
+        if not bool((dispersion(self.subject.x, token_mask=self.subject.token_mask) > 0).all()):
+            raise InputError(
+                "the tokens of some sample are all alike, so that there is nothing to keep apart; "
+                "give two different tokens or more."
+            )
+
+
+def cost(config: Config) -> estimates.Cost:
+    """What it will take: every change predicted, some again, a few networks measured."""
+    spec, (samples, tokens, _) = config.subject.network.spec, config.subject.x.shape
+    tried = len(advice.changes(spec, tokens)) + 1
+    draws = tried * config.first_draws + (1 + config.candidates) * config.draws
+    drawn = (1 + config.confirmed) * config.networks
+    weights = float(advice.parameter_count(spec))
+    stream = spec.heads * (3 * spec.head_width + tokens) + spec.mlp_width + 4 * spec.width
+    predicting = estimates.Cost(touched=30.0 * samples * spec.layers * tokens * stream)
+    measuring = estimates.Cost(touched=15.0 * weights, bytes=32.0 * weights)
+    return predicting.times(draws) + measuring.times(drawn)
+
+
+def run(config: Config, on_step: kit.OnStep) -> kit.Result:
+    """Predict every change, then the best again with more draws, then measure what helps most."""
+    subject, seed = config.subject, config.seed
+    as_is = Change(AS_IS, subject.network.spec)
+    on_original, on_first, on_second, on_third = kit.parts(on_step, 1, 4, 2, 3)
+    original = Trial.of(as_is, subject, draws=config.draws, seed=seed)
+    on_original(1.0)
+    tried = [
+        Trial.of(change, subject, draws=config.first_draws, seed=seed)
+        for change, _ in kit.tracked(advice.changes(as_is.spec, subject.x.shape[1]), on_first)
+    ]
+    # Where nothing is missing nothing can help.
+    best = advice.best_of_each_kind(tried)[: config.candidates] if original.spread.high else []
+    best = [
+        Trial.of(each.change, subject, draws=config.draws, seed=seed)
+        for each, _ in kit.tracked(best, on_second)
+    ]
+    surely = [each for each in advice.ranked(best) if advice.helps(each, original)]
+    chosen = [original, *surely[: config.confirmed]]
+    original, *confirmed = (
+        trial.measure(subject, networks=config.networks, seed=seed)
+        for trial, _ in kit.tracked(chosen, on_third)
+    )
+    latest = {each.change: each for each in [*tried, *best, *confirmed]}
+    helping = [*confirmed, *surely[config.confirmed :]]
+    return _result(config, original, helping, _others(latest.values(), helping))
+
+
+def _others(latest: Iterable[Trial], helping: Sequence[Trial]) -> list[Trial]:
+    """All that was tried beside what helps for sure."""
+    sure = {each.change for each in helping}
+    return advice.ranked(each for each in latest if each.change not in sure)
+
+
+def _result(
+    config: Config, original: Trial, helping: Sequence[Trial], others: Sequence[Trial]
+) -> kit.Result:
+    charted = [original, *(each for each in helping if each.measured is not None)]
+    table = tables.stack([_figures([original, *helping, *others]), *_curves(charted)])
+    subject = config.subject
+    samples, tokens, _ = subject.x.shape
+    return ENTRY.result(
+        config,
+        title=subject.name,
+        question=ENTRY.title,
+        sentences=advice.sentences(original, helping, others, draws=config.draws),
+        table=table,
+        about={"read": f"{samples} × {tokens} tokens", "weights": "none: random networks"},
+        drawings=(
+            kit.Drawing(
+                "by_depth",
+                "The design as it is and the changes that help most: predicted, and measured on "
+                "random networks that share no weight with the prediction.",
+                _CHARTED,
+                _axis(charted),
+            ),
+        ),
+        shown=_SHOWN,
+    )
+
+
+def _axis(charted: Sequence[Trial]) -> dict[str, float]:
+    """Cut where a collapse would make the differences between all others too small to see."""
+    lowest = min(float(trial.values[_CHARTED].min()) for trial in charted)
+    return {"lowest": _LOWEST} if lowest < _LOWEST else {}
+
+
+def _figures(trials: Sequence[Trial]) -> pl.DataFrame:
+    """One number of each kind for each change; none where a design was not measured."""
+    rows = []
+    for trial in trials:
+        measured, predicted = trial.measured, trial.predicted
+        values = {
+            "predicted_shortfall": trial.spread.mean,
+            "measured_shortfall": None if measured is None else measured.spread.mean,
+            "log10_measured_dispersion_kept": None if measured is None else measured.kept,
+            **{name: float(each.mean()) for name, each in predicted.figures.items()},
+            "parameters_added": trial.price.parameters,
+            "context_share": trial.price.context,
+        }
+        rows += [(trial.change.words, metric, value) for metric, value in values.items()]
+    return tables.from_rows(("variant", "metric", "value"), rows)
+
+
+def _curves(trials: Sequence[Trial]) -> Iterator[pl.DataFrame]:
+    """Every metric by layer of what was measured, and of its prediction, in a panel each."""
+    for trial in trials:
+        for model, values in (("predicted", trial.values), ("measured", trial.measured_values)):
+            if values is None:
+                continue
+            rows = [
+                (model, trial.change.words, layer, sample, metric, value)
+                for metric, by_layer in values.items()
+                for layer, numbers in enumerate(by_layer.flatten(1).tolist())
+                for sample, value in enumerate(numbers)
+                if value == value
+            ]
+            yield tables.from_rows(("model", "variant", "layer", "sample", "metric", "value"), rows)
+
+
+@checked
+def advise(
+    design: Spec | Network | Loaded | nn.Module | str | Path,
+    x: Tensor | None = None,
+    token_mask: Tensor | None = None,
+    *,
+    draws: Count = 8,
+    candidates: Count = 4,
+    confirmed: Count = 3,
+    networks: Count = 2,
+    seed: Seed = 0,
+    on_step: kit.OnStep | None = None,
+) -> kit.Result:
+    """What to change about a design, by prediction, the best of it measured on random networks.
+
+    >>> from rankscope import Spec
+    >>> found = advise(Spec.pure_attention(6, 2, 16), draws=4)
+    >>> print(found.sentences[1][:28])
+    The best change: skips added
+
+    ``design`` is a spec, or a network or model (whatever ``rankscope.load`` takes) whose
+    architecture is meant: weights are drawn anew. ``x`` is what the blocks are given, ``(batch,
+    token, feature)``; unless given, 32 tokens of the first bundled passage. Every change is
+    predicted from two draws, the best of each kind again from ``draws`` (``candidates`` of them),
+    and of those that help the best ``confirmed`` are measured on so many ``networks`` each.
+
+    What counts is the shortfall: by how many decades random networks break five limits (tokens kept
+    apart, their size, gradients across depth, queries' gradients, entropy), added up. A change
+    helps if all its draws fall short of less than every draw of the design as it is, by a tenth of
+    a decade in the mean. Of those that help equally, to a tenth, the cheaper comes first: another
+    initialisation, then another function, then other parameters, then less context.
+    """
+    subject = _subject(design, x, token_mask, seed)
+    config = Config(
+        subject,
+        draws=draws,
+        candidates=candidates,
+        confirmed=confirmed,
+        networks=networks,
+        seed=seed,
+    )
+    return run(config, on_step or kit.silent)
+
+
+def _subject(design: Any, x: Tensor | None, token_mask: Tensor | None, seed: int) -> kit.Subject:
+    """The architecture, as a network of its own, and what it reads."""
+    if not isinstance(design, Spec | Network | Loaded):
+        design = load(design, init=True, seed=seed)
+    if x is None and token_mask is not None:
+        raise InputError("token_mask says which tokens of x count; give x, too.")
+    if isinstance(design, Loaded) and x is None:
+        x, token_mask = inputs(design, None, LENGTH, seed=seed)
+    network = design.network if isinstance(design, Loaded) else design
+    if isinstance(network, Spec):
+        network = Network.random(network, seed=seed)
+    title = design.name if isinstance(design, Loaded) else repr(network.spec)
+    if x is None:
+        x, token_mask = embed(passages()[:1], network.spec.width, length=LENGTH, seed=seed)
+    if x.ndim == 2:
+        x = x.unsqueeze(0)
+        token_mask = token_mask if token_mask is None else token_mask.reshape(1, -1)
+    return kit.Subject(network, x, token_mask, title=title)
