@@ -126,16 +126,12 @@ def test_forecasts_are_those_of_a_hand_computation():
 
 
 def test_a_smooth_forecast_is_that_of_a_hand_computation():
-    """Two others, equally far on either side: by symmetry both have one weight w each.
-
-    Their mean is m, and ``(1 + ridge + k)`` w·(±d) = ±d fails by symmetry to add anything but for
-    the odd part, which cancels in the middle; from an end the nearer one counts more.
-    """
+    """Of two others at m ± d the regression keeps ``±d / (1 + ridge − k)``, k between the two."""
     places, losses = np.array([[0.0], [0.5], [1.0]]), np.array([1.0, 5.0, 3.0])
     found = _p7_forecast.by_smoothing(places, losses)
-    assert found[1] == pytest.approx(2.0)
+    assert found[1] == pytest.approx(2.0)  # as near to either, so their mean
     near, far = math.exp(-(0.5**2) / 0.18), math.exp(-1 / 0.18)
-    # For the first: the others have 5 and 3, ±1 around 4; w = 1 / (1.1 − near).
+    # For the first the others have 5 and 3, ±1 around 4; for the last 1 and 5, ±2 around 3.
     assert found[0] == pytest.approx(4 + (near - far) / (1.1 - near))
     assert found[2] == pytest.approx(3 + 2 * (near - far) / (1.1 - near))
 
