@@ -577,6 +577,20 @@ _BOUNDS: Final = (
     ),
 )
 
+# Signal propagation at initialisation.
+_SIGNALS: Final = (
+    Metric(
+        "weight_participation",
+        "Participation of weights",
+        "Σ P²",
+        "linear",
+        "1 = one key per query; 1 / n = all alike",
+        "Σ_j P_ij², the mean over the queries: one over the number of keys that share a query's "
+        "attention.",
+        includes=(0.0, 1.0),
+    ),
+)
+
 # Masks as graphs, equilibria, counts over runs, and how exact a computation is.
 _OTHERS: Final = (
     Metric(
@@ -841,5 +855,5 @@ _OTHERS: Final = (
     ),
 )
 
-_EVERY: Final = (*_TRACED, *_PATHS, *_GRADIENTS, *_DEEP, *_BOUNDS, *_OTHERS)
+_EVERY: Final = (*_TRACED, *_PATHS, *_GRADIENTS, *_DEEP, *_BOUNDS, *_SIGNALS, *_OTHERS)
 METRICS: Final[dict[str, Metric]] = {each.name: each for each in _EVERY}

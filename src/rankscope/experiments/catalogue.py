@@ -28,6 +28,13 @@ Scale = Literal["quick", "paper"]
 DONG = "Dong et al. 2021"
 WU = "Wu et al. 2024"
 OURS = "derived for rankscope"
+GIORLANDINO = "Giorlandino and Goldt 2026"
+NOCI = "Noci et al. 2022"
+SUN = "Sun et al. 2025"
+KIM = "Kim et al. 2025"
+KARAGODIN = "Karagodin et al. 2025"
+ZHAI = "Zhai et al. 2023"
+NAIT_SAADA = "Nait Saada et al. 2025"
 
 
 @runtime_checkable
@@ -281,6 +288,13 @@ ENTRIES: Final = (
         "attention and LayerNorm.",
         f"{WU}, abstract",
         domain="one head on the sphere, causal mask, suitable values, tokens in general position",
+    ),
+    _claim(
+        "P1",
+        "Softmax attention is spread out for logits of deviation below √(2/(1−p))·√(log T), p the "
+        "tokens' overlap, and condensed on a few tokens above, Σ P² → 1 − β_c/β.",
+        f"{GIORLANDINO}, random energies",
+        domain="one layer of random attention, tokens of one overlap p, their number T → ∞",
     ),
     _study("widths", "What sets the speed of the collapse"),
     _study("patterns", "Attention patterns side by side"),
