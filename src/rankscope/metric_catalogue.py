@@ -580,6 +580,16 @@ _BOUNDS: Final = (
 # Signal propagation at initialisation.
 _SIGNALS: Final = (
     Metric(
+        "query_value_gradient",
+        "Gradients of queries and keys over values",
+        "‖query‖ / ‖value‖, last to first layer",
+        "log",
+        "0 = queries and keys of the last layer learn nothing",
+        "The larger of the gradients of the query and key weights over that of the value weights, "
+        "in the last layer, over the same in the first.",
+        includes=(1.0,),
+    ),
+    Metric(
         "weight_participation",
         "Participation of weights",
         "Σ P²",

@@ -296,6 +296,13 @@ ENTRIES: Final = (
         f"{GIORLANDINO}, random energies",
         domain="one layer of random attention, tokens of one overlap p, their number T → ∞",
     ),
+    _claim(
+        "P2",
+        "Branches scaled by 1/√L hold off rank collapse at any depth L; without the scale tokens "
+        "become alike, and the gradients of queries and keys vanish beside those of values.",
+        f"{NOCI}, residual scaling",
+        domain="random networks without norms under uniform attention, and post-norm ones",
+    ),
     _study("widths", "What sets the speed of the collapse"),
     _study("patterns", "Attention patterns side by side"),
     _study("layernorm", "Attention and LayerNorm, without skips and MLPs"),

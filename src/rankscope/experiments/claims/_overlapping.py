@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Sequence
+from statistics import fmean, stdev
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -39,14 +41,27 @@ def overlapping_tokens(
     return math.sqrt(width) * x
 
 
-def largest_difference(predicted: Sequence[float], measured: Sequence[float]) -> float:
-    """The largest |measured/predicted − 1|, of what is not zero.
+class Mean(NamedTuple):
+    """A mean over draws and its standard error, which one draw alone does not have."""
 
-    >>> round(largest_difference([2.0, 4.0], [2.1, 4.1]), 6)
-    0.05
-    """
-    pairs = zip(predicted, measured, strict=True)
-    return max((abs(after / before - 1) for before, after in pairs if before), default=0.0)
+    value: float
+    error: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Mean":
+        """Of independent draws.
+
+        >>> Mean.of([1.0, 3.0])
+        Mean(value=2.0, error=1.0)
+        """
+        error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+        return cls(fmean(values), error)
+
+    def errors_from(self, other: "Mean") -> float:
+        """How far two means are apart, in standard errors of their difference."""
+        error = math.hypot(self.error, other.error)
+        off = abs(self.value - other.value)
+        return off / error if error else (math.inf if off else 0.0)
 
 
 def slope(xs: Sequence[float], ys: Sequence[float]) -> float:
