@@ -590,6 +590,23 @@ _SIGNALS: Final = (
         includes=(1.0,),
     ),
     Metric(
+        "stream_variance",
+        "Variance of the stream",
+        "‖X‖² / ‖input‖²",
+        "log",
+        "1 = as large as the input",
+        "The mean square of the hidden states over that of the input.",
+        includes=(1.0,),
+    ),
+    Metric(
+        "layer_share",
+        "Share of the stream a layer changes",
+        "‖step‖² / ‖X‖²",
+        "log",
+        "0 = the layer is the identity",
+        "The mean square of what a layer adds over that of the hidden states after it.",
+    ),
+    Metric(
         "weight_participation",
         "Participation of weights",
         "Σ P²",

@@ -303,6 +303,13 @@ ENTRIES: Final = (
         f"{NOCI}, residual scaling",
         domain="random networks without norms under uniform attention, and post-norm ones",
     ),
+    _claim(
+        "P3",
+        "The variance of pre-norm networks grows at least linearly with depth, so that deep layers "
+        "tend to the identity; norms scaled by 1/√ℓ tame it and let deep layers change more.",
+        f"{SUN}, curse of depth",
+        domain="random pre-norm networks with LeCun's weights, at initialisation",
+    ),
     _study("widths", "What sets the speed of the collapse"),
     _study("patterns", "Attention patterns side by side"),
     _study("layernorm", "Attention and LayerNorm, without skips and MLPs"),
