@@ -607,6 +607,16 @@ _SIGNALS: Final = (
         "The mean square of what a layer adds over that of the hidden states after it.",
     ),
     Metric(
+        "first_last_gradient",
+        "Gradient of the input over the output's",
+        "‖input‖ / ‖output‖ of gradients",
+        "log",
+        "1 = level; below = vanishes, above = explodes",
+        "The norm of the gradient with respect to the input over that with respect to the last "
+        "hidden state.",
+        includes=(1.0,),
+    ),
+    Metric(
         "weight_participation",
         "Participation of weights",
         "Σ P²",

@@ -310,6 +310,14 @@ ENTRIES: Final = (
         f"{SUN}, curse of depth",
         domain="random pre-norm networks with LeCun's weights, at initialisation",
     ),
+    _claim(
+        "P4",
+        "The stream is bounded with norms after the sum, grows with norms before it, and grows "
+        "linearly with norms on both sides of each branch (sandwich); tokens collapse "
+        "exponentially in the first, polynomially in the others, most slowly in the sandwich.",
+        f"{KIM}, Peri-LN; {KARAGODIN}, speed of collapse",
+        domain="random transformers with RMSNorm and LeCun's weights",
+    ),
     _study("widths", "What sets the speed of the collapse"),
     _study("patterns", "Attention patterns side by side"),
     _study("layernorm", "Attention and LayerNorm, without skips and MLPs"),

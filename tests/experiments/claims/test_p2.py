@@ -38,13 +38,11 @@ def test_scaled_networks_are_plain_ones_with_branches_over_the_root_of_the_depth
 
 
 def test_small_networks_bear_it_out() -> None:
-    found, _ = steps_of(p2.run, replace(SMALL, depths=(8, 16), tokens=4, width=8, draws=2))
+    config = replace(SMALL, depths=(8, 16), kinds=("post-norm",), draws=4)
+    found, _ = steps_of(p2.run, config)
     can_be_shown(found)
     assert found.verdict == "holds", found.sentences
-    assert found.beyond is not None
-    assert found.beyond.verdict == "depends"  # pre-norm networks do not collapse as fast
-    assert set(found.table["metric"]) == {"mean_cosine", "query_value_gradient"}
-    assert set(found.table.filter(model="without norm")["metric"]) == {"mean_cosine"}
+    assert found.beyond is None
 
 
 def test_a_seed_decides_everything() -> None:
@@ -52,6 +50,8 @@ def test_a_seed_decides_everything() -> None:
     one, same, other = (p2.run(replace(tiny, seed=seed), silent).table for seed in (0, 0, 1))
     assert one.equals(same)
     assert not one.equals(other)
+    assert set(one["metric"]) == {"mean_cosine", "query_value_gradient"}
+    assert set(one.filter(model="without norm")["metric"]) == {"mean_cosine"}
 
 
 def made_up(**other: tuple[float, float]) -> pl.DataFrame:
@@ -91,6 +91,7 @@ def made_up(**other: tuple[float, float]) -> pl.DataFrame:
 )
 def test_each_outcome(other: dict[str, tuple[float, float]], verdict: str) -> None:
     judgement, beyond, sentences = p2.judge(made_up(**other))
+    assert beyond is not None
     assert (judgement.verdict, beyond.verdict) == (verdict, verdict)
     assert all(sentence.endswith(".") for sentence in sentences)
 

@@ -50,6 +50,7 @@ Row = tuple[str, str, str, float, int, str, float]
 class Config(kit.Config):
     """Transformers of growing depth with ReLU MLPs and LeCun weights, scaled or not."""
 
+    kinds: tuple[Kind, ...] = ("without norm", "post-norm", "pre-norm")
     depths: tuple[int, ...] = (4, 8, 16, 32)
     tokens: int = 16
     overlap: float = 0.1
@@ -89,8 +90,8 @@ class Config(kit.Config):
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """The last layer's mean cosine at each depth, and the gradients of queries over values."""
-    if len(config.depths) < 2:
-        raise InputError(f"depths={config.depths}: P2 compares at least two depths.")
+    if len(config.depths) < 2 or not config.kinds:
+        raise InputError(f"depths={config.depths}: P2 compares at least two depths of some kind.")
     rows = [
         row
         for (kind, layers, scaled), _ in kit.tracked(_cases(config), on_step)
@@ -122,8 +123,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
 
 
 def _cases(config: Config) -> list[tuple[Kind, int, bool]]:
-    kinds: tuple[Kind, ...] = (*OWN, "pre-norm")
-    return [(k, layers, s) for k in kinds for layers in config.depths for s in (True, False)]
+    return [(k, layers, s) for k in config.kinds for layers in config.depths for s in (True, False)]
 
 
 def _measure(config: Config, kind: Kind, layers: int, *, scaled: bool) -> Iterator[Row]:
@@ -157,7 +157,7 @@ def _rows(
         yield *label, sample, _GRADIENTS, float(ratio[-1] / ratio[1])
 
 
-def judge(table: pl.DataFrame) -> tuple[kit.Judgement, kit.Judgement, tuple[str, ...]]:
+def judge(table: pl.DataFrame) -> tuple[kit.Judgement, kit.Judgement | None, tuple[str, ...]]:
     """What is asked of every kind of network, predicted and measured alike.
 
     Scaled branches hold collapse off if the mean cosine at the largest depth is below 0.95 and
@@ -175,7 +175,7 @@ def judge(table: pl.DataFrame) -> tuple[kit.Judgement, kit.Judgement, tuple[str,
     }
     return (
         kit.judged(ENTRY.domain, own),
-        kit.judged(_BEYOND, other),
+        kit.judged(_BEYOND, other) if other else None,
         tuple(_sentence(means, kind) for kind in kinds),
     )
 
@@ -263,7 +263,7 @@ def _key_figures(table: pl.DataFrame) -> dict[str, float]:
         for name in (SCALED, PLAIN):
             cosine = _curve(means, kind, name, PREDICTED, _COSINE)[-1].value
             figures[f"mean cosine, {kind}, {name}"] = cosine
-    figures["gradients left, post-norm, branches × 1"] = _curve(
-        means, "post-norm", PLAIN, PREDICTED, _GRADIENTS
-    )[-1].value
+        starved = _curve(means, kind, PLAIN, PREDICTED, _GRADIENTS)
+        if starved:
+            figures[f"gradients left, {kind}, {PLAIN}"] = starved[-1].value
     return figures
