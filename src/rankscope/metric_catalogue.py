@@ -617,6 +617,16 @@ _SIGNALS: Final = (
         includes=(1.0,),
     ),
     Metric(
+        "upper_level_keys",
+        "Keys that stand out",
+        "keys",
+        "linear",
+        "How many keys share the upper logit at least entropy",
+        "Of all logits of one norm that take two values, how many keys have the larger where the "
+        "entropy is least.",
+        includes=(1.0,),
+    ),
+    Metric(
         "weight_participation",
         "Participation of weights",
         "Σ P²",

@@ -318,6 +318,13 @@ ENTRIES: Final = (
         f"{KIM}, Peri-LN; {KARAGODIN}, speed of collapse",
         domain="random transformers with RMSNorm and LeCun's weights",
     ),
+    _claim(
+        "P5",
+        "No row of attention over T tokens has less entropy than the worst logits of norm "
+        "‖W_K W_Qᵀ‖·‖XXᵀ‖ have, and some layer has as little.",
+        f"{ZHAI}, theorem on entropy",
+        domain="one softmax over any tokens and weights, without mask and biases",
+    ),
     _study("widths", "What sets the speed of the collapse"),
     _study("patterns", "Attention patterns side by side"),
     _study("layernorm", "Attention and LayerNorm, without skips and MLPs"),

@@ -12,6 +12,8 @@ from torch import Tensor
 from rankscope.errors import InputError
 from rankscope.streams import stream
 
+_ROUNDING = 1e-6
+
 
 def overlap_kernel(tokens: int, overlap: float) -> Float[Tensor, "token token"]:
     """XXᵀ/width of tokens of length √width whose cosines are all the overlap.
@@ -58,10 +60,15 @@ class Mean(NamedTuple):
         return cls(fmean(values), error)
 
     def errors_from(self, other: "Mean") -> float:
-        """How far two means are apart, in standard errors of their difference."""
+        """How far two means are apart, in standard errors of their difference.
+
+        What float32 cannot tell apart, in which predictions are made, counts as equal.
+        """
         error = math.hypot(self.error, other.error)
         off = abs(self.value - other.value)
-        return off / error if error else (math.inf if off else 0.0)
+        if off <= _ROUNDING * max(abs(self.value), abs(other.value)):
+            return 0.0
+        return off / error if error else math.inf
 
 
 def slope(xs: Sequence[float], ys: Sequence[float]) -> float:
