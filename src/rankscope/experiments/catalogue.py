@@ -325,6 +325,14 @@ ENTRIES: Final = (
         f"{ZHAI}, theorem on entropy",
         domain="one softmax over any tokens and weights, without mask and biases",
     ),
+    _claim(
+        "P6",
+        "At initialisation attention has one singular value near 1 and all others of order 1/√T, "
+        "so that one layer's output tends to rank one as the context T grows, unless the outlier "
+        "is removed.",
+        f"{NAIT_SAADA}, rank collapse in width",
+        domain="one head as wide as the context, orthogonal tokens",
+    ),
     _study("widths", "What sets the speed of the collapse"),
     _study("patterns", "Attention patterns side by side"),
     _study("layernorm", "Attention and LayerNorm, without skips and MLPs"),

@@ -254,8 +254,8 @@ def _sentence(size: str, layers: Values) -> str:
 def _tightness(worst: Values) -> str:
     over = max(each[FOUND][0] / each[BOUND][0] - 1 for each in worst.values())
     return (
-        f"Descent over logits of a norm ends at most {short(over, digits=1)} of the bound above it, "
-        f"in {len(worst)} cases."
+        f"Descent over logits of a norm ends {short(over, digits=1)} of the bound above it, or "
+        f"less, in {len(worst)} cases."
     )
 
 
