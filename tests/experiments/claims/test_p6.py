@@ -75,7 +75,7 @@ def test_exponents_are_of_what_is_above() -> None:
 
 
 USUAL = {
-    (p6.NETWORKS, "first_singular_value"): lambda t: 1.0,
+    (p6.NETWORKS, "first_singular_value"): lambda _: 1.0,
     (p6.NETWORKS, "second_singular_value"): lambda t: t**-0.5,
     (p6.NETWORKS, "gram_stable_rank"): lambda t: 1 + 1 / t,
     (p6.NETWORKS, "stable_rank"): lambda t: 1 + 1 / t,
@@ -99,13 +99,13 @@ def made_up(other: dict) -> pl.DataFrame:
     ("other", "against"),
     [
         ({}, []),
-        ({(p6.NETWORKS, "first_singular_value"): lambda t: 1.2}, [0]),
+        ({(p6.NETWORKS, "first_singular_value"): lambda _: 1.2}, [0]),
         ({(p6.NETWORKS, "second_singular_value"): lambda t: t**-0.3}, [1]),
         ({(p6.NETWORKS, "second_singular_value"): lambda t: 1 / t}, [1]),
         ({(p6.NETWORKS, "gram_stable_rank"): lambda t: 1 + 20 / t}, [2]),
-        ({(p6.NETWORKS, "gram_stable_rank"): lambda t: 1.04}, [2]),
-        ({(p6.NETWORKS, "stable_rank"): lambda t: math.e}, [3]),
-        ({(p6.CENTRED, "stable_rank"): lambda t: 4.0}, [4]),
+        ({(p6.NETWORKS, "gram_stable_rank"): lambda _: 1.04}, [2]),
+        ({(p6.NETWORKS, "stable_rank"): lambda _: math.e}, [3]),
+        ({(p6.CENTRED, "stable_rank"): lambda _: 4.0}, [4]),
     ],
 )
 def test_each_question_has_two_sides(other: dict, against: list[int]) -> None:
@@ -119,6 +119,6 @@ def test_each_question_has_two_sides(other: dict, against: list[int]) -> None:
 
 @pytest.mark.parametrize("source", [p6.NETWORKS, p6.PREDICTED])
 def test_tokens_are_alike_only_if_prediction_and_networks_say_so(source: str) -> None:
-    table = made_up({(source, "relative_dispersion"): lambda t: 0.8})
+    table = made_up({(source, "relative_dispersion"): lambda _: 0.8})
     judgement, beyond, _ = p6.judge(table)
     assert (judgement.verdict, beyond.verdict) == ("holds", "depends")
