@@ -38,7 +38,7 @@ def test_scaled_networks_are_plain_ones_with_branches_over_the_root_of_the_depth
 
 
 def test_small_networks_bear_it_out() -> None:
-    config = replace(SMALL, depths=(8, 16), kinds=("post-norm",), draws=4)
+    config = replace(SMALL, depths=(8, 16), kinds=("post-norm",))
     found, _ = steps_of(p2.run, config)
     can_be_shown(found)
     assert found.verdict == "holds", found.sentences

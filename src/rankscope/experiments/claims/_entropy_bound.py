@@ -72,4 +72,5 @@ def entropies(logits: Float[Tensor, "... key"]) -> Float[Tensor, "..."]:
 
 def _on_sphere(logits: Tensor, norm: float) -> Tensor:
     centred = logits - logits.mean(-1, keepdim=True)
-    return norm * centred / centred.norm(dim=-1, keepdim=True)
+    length: Tensor = centred.norm(dim=-1, keepdim=True)
+    return norm * centred / length

@@ -253,14 +253,14 @@ def _sentence(curves: Curves, model: str) -> str:
 
 def _off(curves: Curves, model: str) -> float:
     """The largest relative difference of networks from the layer-by-layer prediction."""
-    return max(
-        abs(measured / predicted - 1)
-        for name in (PLAIN, SCALED)
-        for predicted, measured in zip(
-            *(curves[model, f"{name}, {source}", _VARIANCE] for source in (CHAINED, MEASURED)),
-            strict=True,
+    found = 0.0
+    for name in (PLAIN, SCALED):
+        predicted, measured = (
+            curves[model, f"{name}, {source}", _VARIANCE] for source in (CHAINED, MEASURED)
         )
-    )
+        pairs = zip(predicted, measured, strict=True)
+        found = max(found, *(abs(after / before - 1) for before, after in pairs))
+    return found
 
 
 def _key_figures(table: pl.DataFrame) -> dict[str, float]:
