@@ -115,3 +115,5 @@ def test_means_and_slopes() -> None:
 def test_one_depth_is_refused() -> None:
     with pytest.raises(InputError, match="at least two depths"):
         p2.run(replace(SMALL, depths=(4,)), silent)
+    with pytest.raises(InputError, match="no kind of network 'middle-norm'; choose without norm"):
+        p2.run(replace(SMALL, kinds=("middle-norm",)), silent)

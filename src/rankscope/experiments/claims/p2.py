@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, Literal
+from typing import Final
 
 import polars as pl
 import torch
@@ -26,8 +26,8 @@ from rankscope.tracing import trace
 ENTRY = kit.entry("P2")
 PAPER = {"depths": (8, 16, 32, 64, 128), "tokens": 64, "width": 256, "heads": 8}
 _COSINE, _GRADIENTS = "mean_cosine", "query_value_gradient"
-Kind = Literal["without norm", "post-norm", "pre-norm"]
-OWN: Final[tuple[Kind, ...]] = ("without norm", "post-norm")
+KINDS: Final = ("without norm", "post-norm", "pre-norm")
+OWN: Final = KINDS[:2]
 SCALED, PLAIN = "branches × 1/√L", "branches × 1"
 PREDICTED, MEASURED = "predicted", "networks"
 _LEVEL = 0.02
@@ -50,7 +50,7 @@ Row = tuple[str, str, str, float, int, str, float]
 class Config(kit.Config):
     """Transformers of growing depth with ReLU MLPs and LeCun weights, scaled or not."""
 
-    kinds: tuple[Kind, ...] = ("without norm", "post-norm", "pre-norm")
+    kinds: tuple[str, ...] = KINDS
     depths: tuple[int, ...] = (4, 8, 16, 32)
     tokens: int = 16
     overlap: float = 0.1
@@ -62,7 +62,7 @@ class Config(kit.Config):
     networks: int = 4
     """Measured ones."""
 
-    def spec(self, kind: Kind, layers: int, *, scaled: bool) -> Spec:
+    def spec(self, kind: str, layers: int, *, scaled: bool) -> Spec:
         """A network whose branches are multiplied by 1/√L, or not.
 
         After the sum a norm makes ``√L x + f(x)`` and ``x + f(x)/√L`` the same: there the skip is
@@ -92,6 +92,9 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """The last layer's mean cosine at each depth, and the gradients of queries over values."""
     if len(config.depths) < 2 or not config.kinds:
         raise InputError(f"depths={config.depths}: P2 compares at least two depths of some kind.")
+    for kind in config.kinds:
+        if kind not in KINDS:
+            raise InputError(f"there is no kind of network {kind!r}; choose {', '.join(KINDS)}.")
     rows = [
         row
         for (kind, layers, scaled), _ in kit.tracked(_cases(config), on_step)
@@ -122,11 +125,11 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     )
 
 
-def _cases(config: Config) -> list[tuple[Kind, int, bool]]:
+def _cases(config: Config) -> list[tuple[str, int, bool]]:
     return [(k, layers, s) for k in config.kinds for layers in config.depths for s in (True, False)]
 
 
-def _measure(config: Config, kind: Kind, layers: int, *, scaled: bool) -> Iterator[Row]:
+def _measure(config: Config, kind: str, layers: int, *, scaled: bool) -> Iterator[Row]:
     spec = config.spec(kind, layers, scaled=scaled)
     name = SCALED if scaled else PLAIN
     learning = kind != "without norm"  # uniform attention has no queries to learn

@@ -256,7 +256,7 @@ def _across(curves: Curves, scales: list[str]) -> dict[str, bool]:
     return {
         f"{name} of the sandwich depends less on the weights": spread("sandwich", metric)
         < spread("pre-norm", metric)
-        for name, metric in {"variance": _VARIANCE, "gradient": _GRADIENT}.items()
+        for metric, name in {_VARIANCE: "variance", _GRADIENT: "gradient"}.items()
     }
 
 
