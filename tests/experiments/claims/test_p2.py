@@ -105,8 +105,12 @@ def test_networks_that_contradict_the_prediction_do_not_bear_it_out() -> None:
 
 
 def test_means_and_slopes() -> None:
-    assert Mean.of([2.0]) == Mean(2.0, 0.0)
-    assert Mean(1.0, 0.3).errors_from(Mean(2.0, 0.4)) == pytest.approx(2.0)
+    assert Mean.of([2.0]) == Mean(2.0, 0.0, 1)
+    # By hand: deviations 3 and 4 of four draws each; their squares' mean is 12.5.
+    assert Mean(1.0, 1.5, 4).errors_from(Mean(6.0, 2.0, 4)) == pytest.approx(2.0)
+    # Two draws that happen to agree say little: (9·0 + 1·0 + 9·4)/10 over 10 and 2 draws.
+    few, many = Mean(1.0, 0.0, 2), Mean(3.0, 2 / math.sqrt(10), 10)
+    assert few.errors_from(many) == pytest.approx(2 / math.sqrt(3.6 * 0.6))
     assert Mean(1.0, 0.0).errors_from(Mean(1.0, 0.0)) == 0.0
     assert Mean(1.0, 0.0).errors_from(Mean(2.0, 0.0)) == math.inf
     assert slope([1, 2, 8], [5, 2.5, 0.625]) == pytest.approx(-1)

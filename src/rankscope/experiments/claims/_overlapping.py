@@ -44,30 +44,35 @@ def overlapping_tokens(
 
 
 class Mean(NamedTuple):
-    """A mean over draws and its standard error, which one draw alone does not have."""
+    """A mean over draws, its standard error, and their number; one draw alone has no error."""
 
     value: float
     error: float
+    count: int = 1
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Mean":
         """Of independent draws.
 
         >>> Mean.of([1.0, 3.0])
-        Mean(value=2.0, error=1.0)
+        Mean(value=2.0, error=1.0, count=2)
         """
         error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-        return cls(fmean(values), error)
+        return cls(fmean(values), error, len(values))
 
     def errors_from(self, other: "Mean") -> float:
-        """How far two means are apart, in standard errors of their difference.
+        """How far two means of one law are apart, in standard errors of their difference.
 
+        The deviation is estimated from the draws of both, since a few of them tell little about it.
         What float32 cannot tell apart, in which predictions are made, counts as equal.
         """
-        error = math.hypot(self.error, other.error)
         off = abs(self.value - other.value)
         if off <= _ROUNDING * max(abs(self.value), abs(other.value)):
             return 0.0
+        free = self.count + other.count - 2
+        squares = [(each.count - 1) * each.count * each.error**2 for each in (self, other)]
+        variance = sum(squares) / free if free else 0.0
+        error = math.sqrt(variance * (1 / self.count + 1 / other.count))
         return off / error if error else math.inf
 
 

@@ -48,6 +48,8 @@ _REACHED = 0.02
 """The distance to the limit within which the longest of all contexts is to be."""
 _USED = 0.05
 """The distance within which contexts that people use would show the limit."""
+_LARGEST = 20.0
+"""The largest β/β_c for which integrals are done."""
 _BEYOND = "a hundred to a million tokens"
 
 Row = tuple[str, str, str, float, int, str, float]
@@ -66,7 +68,7 @@ class Config(kit.Config):
     head_width: int = 256
     draws: int = 4
     """Predicted networks."""
-    decades: tuple[int, ...] = (2, 3, 4, 5, 6, 12, 30, 100)
+    decades: tuple[Annotated[int, Range(1, 300)], ...] = (2, 3, 4, 5, 6, 12, 30, 100)
     """Powers of ten of tokens at which random energies are held against the limit."""
     drawn: tuple[int, int] = (1_000_000, 32)
     """Tokens and number of random energy models that are drawn beside the integrals."""
@@ -88,6 +90,8 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Networks beside random energies at their size, and these beside the limit."""
     if not (config.tokens and config.overlaps and config.ratios and config.decades):
         raise InputError("P1 needs at least one length, overlap, ratio and decade.")
+    if not all(0 < ratio <= _LARGEST for ratio in config.ratios):
+        raise InputError(f"ratios={config.ratios} are β/β_c, expected above 0, to {_LARGEST:g}.")
     on_networks, on_energies = kit.parts(on_step, 3, 1)
     rows = [*_networks(config, on_networks), *_energies(config, on_energies)]
     names = ("model", "variant", "parameter", "setting", "sample", "metric", "value")

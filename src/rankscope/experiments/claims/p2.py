@@ -4,13 +4,14 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Annotated, Final
 
 import polars as pl
 import torch
 from torch import Tensor
 
 from rankscope import tables
+from rankscope.arguments import Range
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.claims._overlapping import (
@@ -52,7 +53,7 @@ class Config(kit.Config):
 
     kinds: tuple[str, ...] = KINDS
     depths: tuple[int, ...] = (4, 8, 16, 32)
-    tokens: int = 16
+    tokens: Annotated[int, Range(2, 4096)] = 16
     overlap: float = 0.1
     """The cosine of any two tokens of the input."""
     width: int = 64

@@ -4,13 +4,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Annotated, Final
 
 import polars as pl
 import torch
 from torch import Tensor
 
 from rankscope import tables
+from rankscope.arguments import Range
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.claims._overlapping import (
@@ -51,7 +52,7 @@ class Config(kit.Config):
     """Pre-norm transformers with RMSNorm and ReLU MLPs; weights are LeCun's times each scale."""
 
     layers: int = 48
-    tokens: int = 16
+    tokens: Annotated[int, Range(2, 4096)] = 16
     overlap: float = 0.1
     width: int = 128
     heads: int = 4
@@ -80,8 +81,8 @@ class Config(kit.Config):
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """The stream's mean square by layer and what each layer changes of it, predicted, measured."""
-    if config.layers < _FEWEST or not config.scales:
-        raise InputError(f"P3 needs a scale, and {_FEWEST} layers or more to see a law.")
+    if config.layers < _FEWEST or not config.scales or min(config.scales) <= 0:
+        raise InputError(f"P3 needs scales above 0, and {_FEWEST} layers or more to see a law.")
     rows: list[Row] = []
     for scale, on_scale in kit.tracked(config.scales, on_step):
         for scaled, on_part in kit.tracked((False, True), on_scale):

@@ -3,13 +3,14 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import polars as pl
 import torch
 from torch import Tensor
 
 from rankscope import tables
+from rankscope.arguments import Range
 from rankscope.deep import deep_trace
 from rankscope.errors import InputError
 from rankscope.experiments import kit
@@ -55,7 +56,7 @@ class Config(kit.Config):
     """Transformers with RMSNorm in each place; weights are LeCun's times each scale."""
 
     layers: int = 24
-    tokens: int = 16
+    tokens: Annotated[int, Range(2, 4096)] = 16
     overlap: float = 0.1
     width: int = 128
     heads: int = 4
@@ -78,8 +79,8 @@ class Config(kit.Config):
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Size and dispersion of the tokens by layer, in every place and at every scale."""
-    if config.layers < _FEWEST or not config.scales:
-        raise InputError(f"P4 needs a scale, and {_FEWEST} layers or more to see a law.")
+    if config.layers < _FEWEST or not config.scales or min(config.scales) <= 0:
+        raise InputError(f"P4 needs scales above 0, and {_FEWEST} layers or more to see a law.")
     cases = [(scale, place) for scale in config.scales for place in PLACES]
     rows = [
         row
@@ -192,7 +193,7 @@ def growth(sizes: Sequence[Mean]) -> Mean:
     """The exponent of what a curve has gained, from the middle layer to the last, and its error.
 
     >>> growth([Mean(1 + layer, 0.0) for layer in range(9)])
-    Mean(value=1.0, error=0.0)
+    Mean(value=1.0, error=0.0, count=1)
     """
     half, last = (len(sizes) - 1) // 2, len(sizes) - 1
     ends = [sizes[half], sizes[last]]

@@ -35,6 +35,8 @@ _TIGHT = 1e-3
 """By which the smallest entropy found may exceed a bound that is said to be tight."""
 _SAYS = 0.1
 """Of the smallest row's entropy, what a bound has to be to say anything."""
+_LARGEST = 100.0
+"""The largest norm of logits whose least entropy is looked for; beyond, it is rounding."""
 _BEYOND = "whether the bound says anything about random layers"
 
 Row = tuple[str, str, str, float, int, str, float]
@@ -70,6 +72,8 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """The least entropy of a norm, found and proved, and random layers beside what it bounds."""
     if not (config.tokens and config.scales and config.keys and config.norms):
         raise InputError("P5 needs at least one length, scale, number of keys and norm.")
+    if not all(0 < norm <= _LARGEST for norm in config.norms):
+        raise InputError(f"norms={config.norms} are of logits, expected above 0, to {_LARGEST:g}.")
     on_worst, on_layers = kit.parts(on_step, 1, 1)
     rows = [*_worst(config, on_worst), *_layers(config, on_layers)]
     names = ("model", "variant", "parameter", "setting", "sample", "metric", "value")

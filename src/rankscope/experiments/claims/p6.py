@@ -100,7 +100,7 @@ class Config(kit.Config):
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Singular values of attention and ranks of its output, by the length of the context."""
-    if len(config.tokens) < _FEWEST or not config.settings:
+    if len(set(config.tokens)) < _FEWEST or not config.settings:
         raise InputError(f"P6 needs a setting, and {_FEWEST} lengths or more to see a law.")
     cases = [(setting, tokens) for setting in config.settings for tokens in config.tokens]
     rows = [
