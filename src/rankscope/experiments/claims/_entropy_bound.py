@@ -29,7 +29,7 @@ def entropy_bound(norm: float, keys: int) -> float:
     """The least entropy of softmax over T keys whose logits, once centred, have norm σ at most.
 
     >>> round(entropy_bound(3.0, 5), 4)
-    0.4806
+    0.5421
 
     Zhai et al. 2023, theorem 3.1: one key above all others. Derived: along a ray the entropy falls,
     ``dH/dβ = −β Var_β(u)``, so that the norm is σ at the minimum, with a multiplier λ > 0. There

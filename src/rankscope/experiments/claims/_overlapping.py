@@ -48,14 +48,14 @@ class Mean(NamedTuple):
 
     value: float
     error: float
-    count: int = 1
+    draws: int = 1
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Mean":
         """Of independent draws.
 
         >>> Mean.of([1.0, 3.0])
-        Mean(value=2.0, error=1.0, count=2)
+        Mean(value=2.0, error=1.0, draws=2)
         """
         error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
         return cls(fmean(values), error, len(values))
@@ -69,10 +69,10 @@ class Mean(NamedTuple):
         off = abs(self.value - other.value)
         if off <= _ROUNDING * max(abs(self.value), abs(other.value)):
             return 0.0
-        free = self.count + other.count - 2
-        squares = [(each.count - 1) * each.count * each.error**2 for each in (self, other)]
+        free = self.draws + other.draws - 2
+        squares = [(each.draws - 1) * each.draws * each.error**2 for each in (self, other)]
         variance = sum(squares) / free if free else 0.0
-        error = math.sqrt(variance * (1 / self.count + 1 / other.count))
+        error = math.sqrt(variance * (1 / self.draws + 1 / other.draws))
         return off / error if error else math.inf
 
 

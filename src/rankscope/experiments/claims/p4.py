@@ -193,7 +193,7 @@ def growth(sizes: Sequence[Mean]) -> Mean:
     """The exponent of what a curve has gained, from the middle layer to the last, and its error.
 
     >>> growth([Mean(1 + layer, 0.0) for layer in range(9)])
-    Mean(value=1.0, error=0.0, count=1)
+    Mean(value=1.0, error=0.0, draws=1)
     """
     half, last = (len(sizes) - 1) // 2, len(sizes) - 1
     ends = [sizes[half], sizes[last]]
