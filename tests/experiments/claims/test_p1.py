@@ -142,6 +142,17 @@ def test_each_outcome(
     assert all(sentence.endswith(".") for sentence in sentences)
 
 
-def test_nothing_to_try_is_refused() -> None:
-    with pytest.raises(InputError, match="at least one length"):
-        p1.run(replace(SMALL, ratios=()), silent)
+@pytest.mark.parametrize(
+    ("ratios", "message"),
+    [((), "at least one length"), ((0.0, 2.0), "above 0"), ((1.0, 0.9), "away from 1")],
+)
+def test_nothing_to_try_is_refused(ratios: tuple[float, ...], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        p1.run(replace(SMALL, ratios=ratios), silent)
+
+
+def test_lengths_nobody_uses_are_no_verdict_on_those_people_use() -> None:
+    table = made_up(0.51, (0.2, 0.1, 0.01)).filter(
+        ~pl.col("variant").is_in(["T = 10^2", "T = 10^6"])
+    )
+    assert p1.judge(table)[1].verdict == "not tried"

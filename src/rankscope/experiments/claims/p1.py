@@ -92,6 +92,8 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         raise InputError("P1 needs at least one length, overlap, ratio and decade.")
     if not all(0 < ratio <= _LARGEST for ratio in config.ratios):
         raise InputError(f"ratios={config.ratios} are β/β_c, expected above 0, to {_LARGEST:g}.")
+    if not any(map(_apart, config.ratios)):
+        raise InputError(f"ratios={config.ratios}: one has to be {_NEAR} or more away from 1.")
     on_networks, on_energies = kit.parts(on_step, 3, 1)
     rows = [*_networks(config, on_networks), *_energies(config, on_energies)]
     names = ("model", "variant", "parameter", "setting", "sample", "metric", "value")
@@ -204,7 +206,7 @@ def judge(table: pl.DataFrame) -> tuple[kit.Judgement, kit.Judgement, tuple[str,
         kit.judged(
             _BEYOND,
             {length: distance <= _USED for length, distance in used.items()},
-            "" if max(used.values()) <= _USED else _used(used),
+            "" if all(far <= _USED for far in used.values()) else _used(used),
         ),
         (
             f"Networks and random energies of their size agree in {matching} of {len(same)} cases; "

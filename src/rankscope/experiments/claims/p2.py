@@ -52,7 +52,7 @@ class Config(kit.Config):
     """Transformers of growing depth with ReLU MLPs and LeCun weights, scaled or not."""
 
     kinds: tuple[str, ...] = KINDS
-    depths: tuple[int, ...] = (4, 8, 16, 32)
+    depths: tuple[Annotated[int, Range(1, 4096)], ...] = (4, 8, 16, 32)
     tokens: Annotated[int, Range(2, 4096)] = 16
     overlap: float = 0.1
     """The cosine of any two tokens of the input."""
