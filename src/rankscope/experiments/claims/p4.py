@@ -287,12 +287,12 @@ def _sentence(curves: Curves, scale: str) -> str:
         one.errors_from(other)
         for place in PLACES
         for one, other in zip(
-            *(curves[scale, f"{place}, {s}", _DISPERSION][1:] for s in (PREDICTED, MEASURED)),
+            *(curves[scale, f"{place}, {s}", _DISPERSION][-1:] for s in (PREDICTED, MEASURED)),
             strict=True,
         )
     )
     words = f"; networks differ from the prediction by {short(off, digits=2)} standard errors"
-    return f"{scale}: {'; '.join(parts)}{words} at most."
+    return f"{scale}: {'; '.join(parts)}{words} in the end at most."
 
 
 def _key_figures(table: pl.DataFrame) -> dict[str, float]:
