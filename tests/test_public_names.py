@@ -55,7 +55,7 @@ NAMES = {
         sample_paths top_paths truncate truncations
     """,
     "rankscope.prediction": """
-        Band Prediction measured_gradients predict
+        Band Outcome Prediction measured_gradients predict
     """,
     "rankscope.report": """
         Report Section page show to_json write write_html write_overview
