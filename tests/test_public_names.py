@@ -9,8 +9,8 @@ NAMES = {
         Bounds Loaded Network Path Prediction Result Spec Trace __version__ bounds count_paths deep
         deep_trace design_values diagnose enumerate_paths errors experiments families figures
         find_equilibria head_shares load masks metric_catalogue metrics network path_lengths
-        path_matrix path_output paths predict prediction records report reproduce residual results sample_paths tables
-        text theory top_paths trace tracing training truncate verify
+        path_matrix path_output paths predict prediction records report reproduce residual results
+        sample_paths tables text theory top_paths trace tracing training truncate verify
     """,
     "rankscope.deep": """
         ScaledTensor SplitState add_states apply_activation apply_linear apply_mlp apply_norm

@@ -128,7 +128,7 @@ _TRACED: Final = (
     Metric(
         "token_norm",
         "Token norm",
-        "‖X‖ / √n",
+        "‖X‖ / n^½",
         "log",
         "The length of a token",
         "The root mean square of the tokens' lengths.",
@@ -306,7 +306,7 @@ def _gradient(name: str, of: str, what: str) -> Metric:
     return Metric(
         name,
         f"Gradient of {of}",
-        "‖∂‖",
+        "‖grad‖",
         "log",
         "Level = every layer can learn",
         f"The Frobenius norm of the gradient of a random linear function of the last layer, with "
@@ -841,6 +841,5 @@ _OTHERS: Final = (
     ),
 )
 
-METRICS: Final[dict[str, Metric]] = {
-    each.name: each for each in (*_TRACED, *_PATHS, *_GRADIENTS, *_DEEP, *_BOUNDS, *_OTHERS)
-}
+_EVERY: Final = (*_TRACED, *_PATHS, *_GRADIENTS, *_DEEP, *_BOUNDS, *_OTHERS)
+METRICS: Final[dict[str, Metric]] = {each.name: each for each in _EVERY}

@@ -8,6 +8,7 @@ query     the token that attends (rows of an attention matrix P)
 key       the token attended to (columns of P)
 layer     blocks, counted from 1; layer 0 is the input of the first block
 length    layers a path does not skip
+network   random networks of one spec, each on a sample
 
 A leading ``*batch`` means any number of batch axes, none included. Public functions take plain
 tensors and check them themselves, so that a wrong shape is answered with a sentence; the private

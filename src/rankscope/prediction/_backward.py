@@ -10,12 +10,13 @@ from torch.nn.functional import pad
 
 from rankscope.arguments import Seed, checked
 from rankscope.network import Block, Network, Spec, Visibility
+from rankscope.prediction._coordinates import Coordinates
 from rankscope.prediction._gradients import Differentiable, Ghosted
 from rankscope.prediction._layer import Layer
-from rankscope.prediction._measure import Figures
+from rankscope.prediction._measure import Course
 from rankscope.prediction._streams import Streams
 from rankscope.prediction._weights import Weights
-from rankscope.shapes import Hidden, PerSample
+from rankscope.shapes import PerSample
 from rankscope.streams import stream
 
 _WEIGHTS = {
@@ -27,13 +28,13 @@ _WEIGHTS = {
     "gate_gradient": "mlp.gate",
     "down_gradient": "mlp.down",
 }
-STATE = "state_gradient"
+_GRADIENTS = ("state_gradient", *_WEIGHTS)
 
 
 @torch.enable_grad()
 def predicted_gradients(
-    spec: Spec, x: Hidden, token_mask: Tensor | None, streams: Streams, *, limit: bool
-) -> Figures:
+    spec: Spec, x: Coordinates, token_mask: Tensor | None, streams: Streams, *, limit: bool
+) -> Course:
     """Norms of the gradients of a random linear function of the last layer, by layer."""
     weights = Weights(spec, streams, torch.float64, limit)
     state = Ghosted(pad(x, (0, spec.width - x.shape[-1])).requires_grad_(), x.shape[-1])
@@ -54,7 +55,7 @@ def predicted_gradients(
 @checked
 def measured_gradients(
     network: Network, x: Tensor, *, token_mask: Tensor | None = None, seed: Seed = 0
-) -> Figures:
+) -> Course:
     """The same figures of one network by autograd, ``(layer, sample)``, for the same kind of loss.
 
     >>> import torch
@@ -66,7 +67,8 @@ def measured_gradients(
 
     Layers that share their weights are taken apart: each layer's own part of the gradient is told.
     """
-    apart = Network(network.spec, [copy.deepcopy(block) for block in network.double().blocks])
+    blocks = cast(list[Block], list(network.double().blocks))
+    apart = Network(network.spec, [copy.deepcopy(block) for block in blocks])
     x, token_mask = apart.prepare(x.double(), token_mask)
     generator = stream(seed, "gradient", "measured")
     found = []
@@ -78,7 +80,7 @@ def measured_gradients(
 
 
 @torch.enable_grad()
-def _measured(network: Network, x: Tensor, token_mask: Tensor | None, towards: Tensor) -> Figures:
+def _measured(network: Network, x: Tensor, token_mask: Tensor | None, towards: Tensor) -> Course:
     start = x.detach().requires_grad_()
     states = [start, *network.states(start, token_mask)]
     matrices = [_matrices(cast(Block, block)) for block in network.blocks]
@@ -97,8 +99,8 @@ def _matrices(block: Block) -> dict[str, Tensor]:
     """The weights of a block whose gradients are told."""
     modules = dict(block.named_modules())
     return {
-        name: cast(Tensor, modules[where].weight)
-        for name, where in _WEIGHTS.items()
+        metric: cast(Tensor, modules[where].weight)
+        for metric, where in _WEIGHTS.items()
         if where in modules
     }
 
@@ -108,12 +110,14 @@ def _linear(towards: Tensor, token_mask: Tensor | None) -> Tensor:
     return towards if token_mask is None else torch.where(token_mask.unsqueeze(-1), towards, 0.0)
 
 
-def _size(gradient: Tensor) -> PerSample:
-    return torch.linalg.vector_norm(gradient, dim=(-2, -1))
+def _size(gradient: Coordinates) -> PerSample:
+    size: Tensor = torch.linalg.vector_norm(gradient, dim=(-2, -1))
+    return size
 
 
-def _by_layer(states: list[PerSample], layers: list[dict[str, PerSample]]) -> Figures:
+def _by_layer(states: list[PerSample], layers: list[dict[str, PerSample]]) -> Course:
     """Stacked by layer; the input has no weights before it."""
     missing = torch.full_like(states[0], math.nan)
-    weights = {name: torch.stack([missing, *(each[name] for each in layers)]) for name in layers[0]}
-    return {STATE: torch.stack(states), **weights}
+    found = {name: torch.stack([missing, *(each[name] for each in layers)]) for name in layers[0]}
+    found["state_gradient"] = torch.stack(states)
+    return {metric: found[metric] for metric in _GRADIENTS if metric in found}

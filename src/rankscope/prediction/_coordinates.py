@@ -11,10 +11,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rankscope.deep import ScaledTensor, SplitState
-from rankscope.shapes import Hidden
+
+Coordinates = Float[Tensor, "batch token _"]
+"""Tokens in any number of coordinates."""
 
 
-def coordinates(x: Hidden) -> Hidden:
+def coordinates(x: Coordinates) -> Coordinates:
     """Tokens as they are given, reflected so that the row of ones is the first coordinate."""
     width = x.shape[-1]
     normal = torch.full((width,), 1 / math.sqrt(width), dtype=x.dtype)
@@ -25,16 +27,17 @@ def coordinates(x: Hidden) -> Hidden:
     return x - 2 * (x @ normal / square).unsqueeze(-1) * normal
 
 
-def from_kernel(kernel: Float[Tensor, "batch token token"], width: int) -> Hidden:
-    """Tokens whose Gram matrix ``XXᵀ/width`` this is, none of them along the row of ones."""
+def from_kernel(kernel: Float[Tensor, "batch token token"], width: int) -> Coordinates:
+    """Tokens whose Gram matrix ``XXᵀ/width`` this is, if possible none along the row of ones."""
     values, vectors = torch.linalg.eigh(kernel)
     roots = (values.clamp(min=0.0) * width).sqrt()
-    # The largest first; a width below the number of tokens leaves out zeros.
-    kept = (vectors * roots.unsqueeze(-2)).flip(-1)[..., : max(1, width - 1)]
-    return torch.cat((torch.zeros_like(kept[..., :1]), kept), -1)[..., :width]
+    kept: Tensor = (vectors * roots.unsqueeze(-2))[..., -width:]
+    if kept.shape[-1] == width:  # no direction is left over: the one of least weight is the ones'
+        return kept
+    return torch.cat((torch.zeros_like(kept[..., :1]), kept), -1)
 
 
-def compress(x: Hidden) -> Hidden:
+def compress(x: Coordinates) -> Coordinates:
     """The same tokens in no more coordinates than there are tokens, and one for the ones."""
     return torch.cat((x[..., :1], triangular(x[..., 1:])), -1)
 

@@ -9,13 +9,14 @@ from torch import Tensor
 from rankscope.deep import ScaledTensor, SplitState
 from rankscope.metrics import deviations, token_norm
 from rankscope.network import Spec, Visibility
+from rankscope.prediction._coordinates import Coordinates
 from rankscope.prediction._layer import Layer
 from rankscope.prediction._measure import Figures, of_state, of_tokens
 from rankscope.prediction._plain import Plain
 from rankscope.prediction._scaled import Scaled, widen
 from rankscope.prediction._streams import Streams
 from rankscope.prediction._weights import Weights
-from rankscope.shapes import Hidden, PerSample
+from rankscope.shapes import PerSample
 
 _ALIKE = 0.03
 """Tokens that differ by less than this part are followed in scaled arithmetic."""
@@ -28,7 +29,13 @@ class Ensemble:
     """Random networks of one spec in the middle of a run, each on a sample of its own."""
 
     def __init__(
-        self, spec: Spec, x: Hidden, token_mask: Tensor | None, streams: Streams, *, limit: bool
+        self,
+        spec: Spec,
+        x: Coordinates,
+        token_mask: Tensor | None,
+        streams: Streams,
+        *,
+        limit: bool,
     ) -> None:
         self.spec, self.mask = spec, token_mask
         self.weights = Weights(spec, streams, torch.float64, limit)
@@ -47,7 +54,8 @@ class Ensemble:
         if self.state is not None:
             seen = Visibility.of(mask, tokens, self.state.token_mask, self.x.device)
             scaled = Scaled(self._weights(self._scaled, torch.float64), seen, removed)
-            self.state, entropy[self._scaled] = self.layer.apply(scaled, self.state)
+            state, found = self.layer.apply(scaled, self.state)
+            self.state, entropy[self._scaled] = state, found
         if len(self._plain):
             padding = self._of(self._plain)
             seen = Visibility.of(mask, tokens, padding, self.x.device)
@@ -89,7 +97,7 @@ class Ensemble:
         self._plain, self.x = self._plain[~leaving], self.x[~leaving]
 
 
-def need_scaling(x: Hidden, token_mask: Tensor | None) -> Bool[Tensor, "batch"]:
+def need_scaling(x: Coordinates, token_mask: Tensor | None) -> Bool[Tensor, "batch"]:
     """Whether tokens are nearly alike, or their size is one whose squares leave float32."""
     alike = deviations(x, token_mask=token_mask).relative_dispersion() < _ALIKE
     size = token_norm(x, token_mask=token_mask)
@@ -117,12 +125,12 @@ def _stack(one: SplitState, other: SplitState) -> SplitState:
     mask = None
     if first.token_mask is not None and second.token_mask is not None:
         mask = torch.cat((first.token_mask, second.token_mask))
-    parts = [
+    common, own = (
         ScaledTensor(
             torch.cat((a.mantissa, b.mantissa)),
             torch.cat((a.log, b.log)),
             torch.cat([torch.as_tensor(each.lost).expand_as(each.log) for each in (a, b)]),
         )
         for a, b in ((first.common, second.common), (first.deviation, second.deviation))
-    ]
-    return SplitState(*parts, mask)
+    )
+    return SplitState(common, own, mask)

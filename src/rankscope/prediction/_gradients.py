@@ -17,10 +17,10 @@ from torch.autograd import Function
 
 from rankscope.metrics import attention_entropy
 from rankscope.network import Attention, Spec, Stack, Visibility, activation
-from rankscope.prediction._coordinates import triangular
+from rankscope.prediction._coordinates import Coordinates, triangular
 from rankscope.prediction._plain import apply_rule, random_attention, rule_of, side_by_side
 from rankscope.prediction._weights import Weights
-from rankscope.shapes import Hidden, PerSample
+from rankscope.shapes import PerSample
 
 Note = Callable[[PerSample], None]
 
@@ -28,7 +28,7 @@ Note = Callable[[PerSample], None]
 class Ghosted(NamedTuple):
     """Tokens in all coordinates, of which only the first ``known`` are not zero."""
 
-    x: Hidden
+    x: Coordinates
     known: int
 
 
@@ -129,7 +129,7 @@ class Differentiable:
         def aside(factor: Tensor) -> Tensor:
             return deviation * factor @ self.weights.normal(factor.shape[-1], inputs)
 
-        out = _IntoStream.apply(
+        out: Tensor = _IntoStream.apply(  # type: ignore[no-untyped-call]
             rows.x, draw, aside, width, self._note("output" if value else "down")
         )
         # As many new coordinates as A has directions, as far as there are any left.
@@ -169,7 +169,9 @@ class Differentiable:
                 deviation * factor @ self.weights.normal(factor.shape[-1], self.spec.width - known)
             )
 
-        out: Tensor = _FromStream.apply(x, matrix, beside, self._note(name))
+        out: Tensor = _FromStream.apply(  # type: ignore[no-untyped-call]
+            x, matrix, beside, self._note(name)
+        )
         return out
 
     def _note(self, name: str) -> Note:

@@ -3,17 +3,21 @@
 import math
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from rankscope.deep import SplitState
 from rankscope.metrics import deviations, effective_rank, mean_cosine, token_norm
-from rankscope.shapes import Hidden, PerSample
+from rankscope.prediction._coordinates import Coordinates
 
-Figures = dict[str, PerSample]
+Figures = dict[str, Float[Tensor, "network"]]
+"""Each metric, network by network."""
+Course = dict[str, Float[Tensor, "layer network"]]
+"""Each metric, by layer and network."""
 _LOG_10 = math.log(10)
 
 
-def of_tokens(x: Hidden, token_mask: Tensor | None) -> Figures:
+def of_tokens(x: Coordinates, token_mask: Tensor | None) -> Figures:
     """Figures of tokens in plain coordinates; none of them changes when tokens are rotated."""
     relative = deviations(x, token_mask=token_mask).relative_dispersion()
     found = {

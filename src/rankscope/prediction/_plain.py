@@ -18,9 +18,9 @@ from rankscope.network import (
     build_norm,
     norm_rule,
 )
-from rankscope.prediction._coordinates import compress, triangular
+from rankscope.prediction._coordinates import Coordinates, compress, triangular
 from rankscope.prediction._weights import Weights
-from rankscope.shapes import Hidden, PerSample
+from rankscope.shapes import PerSample
 
 
 @dataclass(frozen=True)
@@ -37,21 +37,21 @@ class Plain:
         """What the networks are made of."""
         return self.weights.spec
 
-    def columns(self, x: Hidden) -> int:
+    def columns(self, x: Coordinates) -> int:
         return x.shape[-1]
 
-    def norm(self, x: Hidden) -> Hidden:
+    def norm(self, x: Coordinates) -> Coordinates:
         rule = rule_of(self.spec)
         return x if rule is None else apply_rule(rule, x, self.spec.width)
 
-    def attention(self, x: Hidden) -> tuple[Hidden, PerSample]:
+    def attention(self, x: Coordinates) -> tuple[Coordinates, PerSample]:
         heads = random_attention(self.weights, x.shape[-1], self.removed)
         pattern = heads.pattern(x, self.visibility)
         entropy = attention_entropy(pattern.detach(), token_mask=self.token_mask).mean(-1)
         mixed = pattern @ heads.split(heads.value(x), heads.kv_heads)
         return side_by_side(mixed, self.removed), entropy
 
-    def hidden(self, x: Hidden) -> Hidden:
+    def hidden(self, x: Coordinates) -> Coordinates:
         phi = activation(self.spec.activation).function
         units = self.spec.mlp_width
         up = x @ self.weights.from_stream(x.shape[-1], units)
@@ -59,17 +59,17 @@ class Plain:
             return phi(up)
         return phi(x @ self.weights.from_stream(x.shape[-1], units)) * up
 
-    def into_stream(self, rows: Hidden, known: int, *, value: bool) -> Hidden:
+    def into_stream(self, rows: Coordinates, known: int, *, value: bool) -> Coordinates:
         short = triangular(rows)
         inputs = rows.shape[-1]
         return short @ self.weights.into_stream(short.shape[-1], inputs, known, value=value)
 
-    def add(self, skip: float, x: Hidden, branches: list[Hidden]) -> Hidden:
+    def add(self, skip: float, x: Coordinates, branches: list[Coordinates]) -> Coordinates:
         terms = [*branches, skip * x] if skip else branches
         widest = max(term.shape[-1] for term in terms)
         return torch.stack([pad(term, (0, widest - term.shape[-1])) for term in terms]).sum(0)
 
-    def compress(self, x: Hidden) -> Hidden:
+    def compress(self, x: Coordinates) -> Coordinates:
         return compress(x)
 
 
@@ -101,7 +101,7 @@ def _scores(spec: Spec, dtype: torch.dtype) -> Scores:
     return spec.scores.build(spec.heads, spec.head_width).to(dtype)
 
 
-def side_by_side(mixed: Tensor, removed: frozenset[int]) -> Hidden:
+def side_by_side(mixed: Tensor, removed: frozenset[int]) -> Coordinates:
     """Heads next to one another, the silent ones zero."""
     if removed:
         mixed = mixed.index_fill(1, torch.tensor(sorted(removed)), 0.0)
@@ -114,7 +114,7 @@ def rule_of(spec: Spec) -> NormRule | None:
     return norm_rule(norm, torch.float64)
 
 
-def apply_rule(rule: NormRule, x: Hidden, width: int) -> Hidden:
+def apply_rule(rule: NormRule, x: Coordinates, width: int) -> Coordinates:
     """A norm in coordinates, of tokens that have ``width`` features."""
     if rule.centers:
         x = torch.cat((torch.zeros_like(x[..., :1]), x[..., 1:]), -1)

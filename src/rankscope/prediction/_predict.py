@@ -12,13 +12,12 @@ from rankscope.errors import InputError, ShapeError
 from rankscope.masks import Mask
 from rankscope.network import Spec, Visibility
 from rankscope.prediction._backward import predicted_gradients
-from rankscope.prediction._coordinates import compress, coordinates, from_kernel
+from rankscope.prediction._coordinates import Coordinates, compress, coordinates, from_kernel
 from rankscope.prediction._ensemble import Ensemble
-from rankscope.prediction._measure import Figures
+from rankscope.prediction._measure import Course
 from rankscope.prediction._prediction import Prediction
 from rankscope.prediction._streams import Streams
 from rankscope.prediction._tied import network_seed, tied_figures
-from rankscope.shapes import Hidden
 
 _AT_ONCE = 2**26
 """Numbers of the largest tensor held at once, by which draws are taken together."""
@@ -95,14 +94,14 @@ def predict(
 
 def _run(
     spec: Spec,
-    tokens: Hidden,
+    tokens: Coordinates,
     token_mask: Tensor | None,
     seed: int,
     networks: list[tuple[int, int]],
     *,
     gradients: bool,
     limit: bool,
-) -> Figures:
+) -> Course:
     """Every figure by layer and network; ``networks`` are (draw, sample) pairs."""
     index = torch.tensor([sample for _, sample in networks])
     x, mask = tokens[index], None if token_mask is None else token_mask[index]
@@ -155,7 +154,7 @@ def width_error(spec: Spec) -> float:
 
 def as_tokens(
     spec: Spec, x: Tensor | None, kernel: Tensor | None, token_mask: Tensor | None
-) -> tuple[Hidden, Tensor | None]:
+) -> tuple[Coordinates, Tensor | None]:
     """The tokens in coordinates, by sample, and their mask."""
     if (x is None) == (kernel is None):
         raise InputError("give the tokens x, or kernel=, their Gram matrix, and not both.")
@@ -173,7 +172,7 @@ def as_tokens(
         return compress(coordinates(given)), token_mask
     if token_mask is not None:
         given = torch.where(token_mask.unsqueeze(-2), given, 0.0)
-    return compress(from_kernel(_gram(given), spec.width)), token_mask
+    return compress(from_kernel(_gram(given, spec.width), spec.width)), token_mask
 
 
 def finite_batch(given: Tensor, name: str) -> Tensor:
@@ -182,18 +181,24 @@ def finite_batch(given: Tensor, name: str) -> Tensor:
     finite(given, name=name)
     if given.ndim not in (2, 3) or 0 in given.shape:
         raise ShapeError(
-            f"{name} has shape {tuple(given.shape)}, expected one sample, two axes, or a batch, three."
+            f"{name} has shape {tuple(given.shape)}, expected (token, ·) or (batch, token, ·)."
         )
     return given if given.ndim == 3 else given.unsqueeze(0)
 
 
-def _gram(kernel: Tensor) -> Tensor:
+def _gram(kernel: Tensor, width: int) -> Tensor:
     """A Gram matrix, which is symmetric and has no negative eigenvalue, or an error."""
     size = kernel.abs().amax()
     if not torch.allclose(kernel, kernel.mT, rtol=0.0, atol=1e-6 * float(size)):
         raise InputError("kernel is not symmetric; it is the Gram matrix XXᵀ/width of the tokens.")
     kernel = (kernel + kernel.mT) / 2
-    least = float(torch.linalg.eigvalsh(kernel).amin())
+    values = torch.linalg.eigvalsh(kernel)
+    least = float(values.amin())
+    if bool((values[:, :-width] > 1e-6 * size).any()):
+        raise InputError(
+            f"kernel has more than {width} eigenvalues above zero, but tokens of {width} features "
+            "have no more directions than that."
+        )
     if least < -1e-6 * float(size):
         raise InputError(
             f"kernel has an eigenvalue of {least:.3g}; a Gram matrix has none below zero."

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from rankscope.streams import stream
@@ -40,9 +40,7 @@ class Streams:
         list(_workers(torch.get_num_threads()).map(fill, range(len(self))))
         return out
 
-    def chi(
-        self, freedom: Float[Tensor, "row"], *, dtype: torch.dtype
-    ) -> Float[Tensor, "batch row"]:
+    def chi(self, freedom: Int[Tensor, "row"], *, dtype: torch.dtype) -> Float[Tensor, "batch row"]:
         """Lengths of standard normal vectors of ``freedom`` entries."""
         half = freedom.double() / 2
         drawn = [torch._standard_gamma(half, generator=each) for each in self._generators]

@@ -13,23 +13,22 @@ from torch.nn.functional import pad
 from rankscope.deep import deep_states
 from rankscope.network import Network, Spec
 from rankscope.prediction._backward import measured_gradients
-from rankscope.prediction._coordinates import coordinates
+from rankscope.prediction._coordinates import Coordinates, coordinates
 from rankscope.prediction._ensemble import need_scaling
-from rankscope.prediction._measure import Figures, of_state, of_tokens
-from rankscope.shapes import Hidden
+from rankscope.prediction._measure import Course, Figures, of_state, of_tokens
 from rankscope.streams import stream_seed
 from rankscope.tracing import trace
 
 
 def tied_figures(
     spec: Spec,
-    tokens: Hidden,
+    tokens: Coordinates,
     token_mask: Tensor | None,
     *,
     seed: int,
     repeat: int,
     gradients: bool,
-) -> Figures:
+) -> Course:
     """Every figure of one random network by layer and sample; ``tokens`` are coordinates."""
     # The reflection that made the row of ones a coordinate undoes itself.
     x = coordinates(pad(tokens, (0, spec.width - tokens.shape[-1])))
@@ -47,7 +46,7 @@ def network_seed(seed: int, draw: int) -> int:
     return stream_seed(seed, "prediction", "network", draw)
 
 
-def _states(network: Network, x: Hidden, token_mask: Tensor | None) -> list[Figures]:
+def _states(network: Network, x: Coordinates, token_mask: Tensor | None) -> list[Figures]:
     """Figures of every layer: from a plain pass, unless that cannot hold what it would see."""
     states = [x.float(), *network.states(x.float(), token_mask)]
     if all(_is_plain(state, token_mask) for state in states):
@@ -55,11 +54,11 @@ def _states(network: Network, x: Hidden, token_mask: Tensor | None) -> list[Figu
     return [of_state(state) for _, state in deep_states(network, x, token_mask)]
 
 
-def _is_plain(state: Hidden, token_mask: Tensor | None) -> bool:
+def _is_plain(state: Coordinates, token_mask: Tensor | None) -> bool:
     return bool(state.isfinite().all()) and not bool(need_scaling(state, token_mask).any())
 
 
-def _entropies(network: Network, x: Hidden, token_mask: Tensor | None) -> Tensor:
+def _entropies(network: Network, x: Coordinates, token_mask: Tensor | None) -> Tensor:
     """The mean entropy of all heads, by layer and sample; the input has none."""
     columns = trace(network, x, metrics=["attention_entropy"], token_mask=token_mask).columns
     out = torch.zeros(network.spec.layers + 1, len(x), dtype=torch.float64)

@@ -88,4 +88,5 @@ def _orthonormal(drawn: Matrix, beyond: Matrix) -> Matrix:
     """Some columns of random orthonormal rows, of which ``beyond`` holds what is not asked for."""
     whole = torch.cat((drawn, beyond), -1).double()
     lower = torch.linalg.cholesky(whole @ whole.mT)
-    return torch.linalg.solve_triangular(lower, drawn.double(), upper=False).to(drawn.dtype)
+    out: Tensor = torch.linalg.solve_triangular(lower, drawn.double(), upper=False)
+    return out.to(drawn.dtype)
