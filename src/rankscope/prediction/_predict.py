@@ -131,7 +131,7 @@ def _groups(
 
 
 def _even_entropy(
-    spec: Spec, tokens: Hidden, token_mask: Tensor | None, repeat: int
+    spec: Spec, tokens: Coordinates, token_mask: Tensor | None, repeat: int
 ) -> Float[Tensor, "layer sample"]:
     """By layer and sample, the mean over the queries of the logarithm of how many keys they see."""
     samples, count, _ = tokens.shape

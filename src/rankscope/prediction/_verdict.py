@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rankscope.arguments import checked
 from rankscope.numerals import plural, power_of_ten, short
-from rankscope.prediction._courses import LEVEL, Course, changes, course
+from rankscope.prediction._trends import LEVEL, Trend, changes, trend
 
 if TYPE_CHECKING:
     from rankscope.prediction._prediction import Prediction
@@ -104,7 +104,7 @@ def _tokens(log10: Curves) -> Outcome:
     codes[change < math.log10(SHRUNK)] = 1
     codes[last < math.log10(COLLAPSED)] = 0
     middle = log10.median(1).values
-    end_of_it, layers = course(_LOG_10 * _center(log10)), len(log10) - 1
+    end_of_it, layers = trend(_LOG_10 * _center(log10)), len(log10) - 1
     from_layer = _first(middle < math.log10(COLLAPSED))
     start, end = (power_of_ten(float(middle[at])) for at in (0, -1))
 
@@ -135,7 +135,7 @@ def _tokens(log10: Curves) -> Outcome:
     return _outcome("tokens", _TOKENS, codes, words, at, figures, end_of_it.law)
 
 
-def _law(found: Course) -> str:
+def _law(found: Trend) -> str:
     """How a fall goes on, in a clause."""
     if found.rate > 0 or not math.isfinite(found.rate):
         return ""
@@ -185,7 +185,7 @@ def _size(sizes: Curves) -> Outcome:
     codes = torch.zeros(change.shape, dtype=torch.long)
     codes[change > LEVEL] = 1
     codes[change < 1 / LEVEL] = 2
-    middle, found = sizes.median(1).values, course(_center(sizes.log()))
+    middle, found = sizes.median(1).values, trend(_center(sizes.log()))
     figures = {
         "first": float(middle[0]),
         "last": float(middle[-1]),

@@ -22,7 +22,7 @@ Law = Literal["level", "exponential", "faster than exponential", "polynomial", "
 
 
 @dataclass(frozen=True)
-class Course:
+class Trend:
     """How a positive figure goes on: by which law, and its constants under either.
 
     ``rate`` is what a layer multiplies it by, as a natural logarithm; ``power`` that of the layer
@@ -39,12 +39,12 @@ class Course:
         return math.exp(self.rate) if self.rate < 700 else math.inf
 
 
-def course(logs: Float[Tensor, "layer"]) -> Course:
-    """The course of one curve, given by its natural logarithms, over the second half of its layers.
+def trend(logs: Float[Tensor, "layer"]) -> Trend:
+    """The trend of one curve, given by its natural logarithms, over the second half of its layers.
 
     >>> import torch
     >>> layers = torch.arange(9.0)
-    >>> course(-0.2 * layers).law, course(-0.1 * 3**layers).law, course(layers.log()).law
+    >>> trend(-0.2 * layers).law, trend(-0.1 * 3**layers).law, trend(layers.log()).law
     ('exponential', 'faster than exponential', 'polynomial')
 
     Exponential or polynomial: whichever of two straight lines, over the layers and over their
@@ -54,9 +54,9 @@ def course(logs: Float[Tensor, "layer"]) -> Course:
     half = logs[start:].double()
     layers = torch.arange(start, start + len(half), dtype=torch.float64)
     if not bool(half.isfinite().all()):  # all tokens equal, or beyond every float
-        return Course("unclear", *([float(half[-1])] * 2))
+        return Trend("unclear", *([float(half[-1])] * 2))
     (rate, by_layer), (power, by_power) = (_line(x, half) for x in (layers, layers.log()))
-    return Course(_law(half, rate, by_layer, by_power), rate, power)
+    return Trend(_law(half, rate, by_layer, by_power), rate, power)
 
 
 def changes(sizes: Float[Tensor, "layer curve"]) -> Float[Tensor, "curve"]:
