@@ -285,6 +285,7 @@ ENTRIES: Final = (
     _study("widths", "What sets the speed of the collapse"),
     _study("patterns", "Attention patterns side by side"),
     _study("layernorm", "Attention and LayerNorm, without skips and MLPs"),
+    _study("phases", "Where designs collapse and where they do not, predicted and measured"),
     _study("wu", "Masks and LayerNorm, layer by layer", f"{WU}, figure 2", _MODELS),
     _question("diagnose", "What keeps the tokens apart?"),
     _question("trace", "Every layer of one network"),
@@ -292,6 +293,7 @@ ENTRIES: Final = (
     _question("deep", "How small does the residual get?"),
     _question("bounds", "What does theory promise?"),
     _question("masks", "Which mask keeps the tokens apart?"),
+    _question("predict", "What will this design do, before it has weights?"),
 )
 CATALOGUE: Final[dict[str, Entry]] = {entry.id: entry for entry in ENTRIES}
 
