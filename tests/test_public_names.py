@@ -31,7 +31,7 @@ NAMES = {
     "rankscope.figures": """
         FIGURES Figure FigureKind MetricWords ScriptSafe adaptive by_depth by_layer by_length
         by_model by_setting dark_variables draw head_map heading headings length_distributions
-        metric_words power_text printable reading save trajectories
+        metric_words phase_map power_text printable reading save trajectories
     """,
     "rankscope.masks": """
         BigBird BlockLocal Causal Columns Dilated EdgeList Edges Explicit Fixed Full

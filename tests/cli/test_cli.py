@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 SMALL = ["--layers=2", "--heads=2", "--width=16", "--passages=2", "--length=12"]
-QUESTIONS = ("diagnose", "trace", "paths", "deep", "bounds", "masks")
+QUESTIONS = ("diagnose", "trace", "paths", "deep", "bounds", "masks", "predict")
 KEYS = {
     "id", "title", "question", "source", "verdict", "judgement", "beyond", "sentences",
     "findings", "key_figures", "summary", "table", "provenance", "files",

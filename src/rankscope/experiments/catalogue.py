@@ -285,7 +285,9 @@ ENTRIES: Final = (
     _study("widths", "What sets the speed of the collapse"),
     _study("patterns", "Attention patterns side by side"),
     _study("layernorm", "Attention and LayerNorm, without skips and MLPs"),
-    _study("phases", "Where designs collapse and where they do not, predicted and measured"),
+    _study(
+        "phases", "Where designs collapse, and where not: maps over depth, predicted and measured"
+    ),
     _study("wu", "Masks and LayerNorm, layer by layer", f"{WU}, figure 2", _MODELS),
     _question("diagnose", "What keeps the tokens apart?"),
     _question("trace", "Every layer of one network"),

@@ -213,7 +213,7 @@ def _size(sizes: Curves) -> Outcome:
 
 
 def _gradients(states: Curves) -> Outcome:
-    ratios = states[0] / states[-1]
+    ratios = _overflown(states[0] / states[-1])
     codes = torch.full(ratios.shape, 2)
     codes[ratios < VANISHED] = 0
     codes[ratios > EXPLODED] = 1
@@ -236,6 +236,7 @@ def _gradients(states: Curves) -> Outcome:
 
 def _queries(parts: Curves) -> Outcome:
     """``parts``: the gradients of queries and keys beside those of values, from layer 1 on."""
+    parts = _overflown(parts)
     codes = torch.where((parts < STARVED).any(0), 0, 1)
     middle = parts.median(1).values
     starved = middle < STARVED
@@ -254,6 +255,11 @@ def _queries(parts: Curves) -> Outcome:
     first = _first(starved)
     at = first + 1 if first is not None and _common(codes) == 0 else None
     return _outcome("queries", _QUERIES, codes, words, at, figures)
+
+
+def _overflown(gradients: Tensor) -> Tensor:
+    """What is no number has been infinite on its way back."""
+    return torch.where(gradients.isnan(), math.inf, gradients)
 
 
 def _outcome(
