@@ -183,7 +183,7 @@ def _inside(found: Prediction, measured: pl.DataFrame, metric: str) -> tuple[int
     inside, least = 0, 0.0 if metric_catalogue.metric(metric).scale == "log" else 1.0
     for (sample,), own in rows.group_by("sample"):
         values = found.values[metric][:, :, sample : sample + 1]
-        band = replace(found, values={metric: values}).band(metric)
+        band = replace(found, values={metric: values}, even_entropy=None).band(metric)
         at = own["layer"].to_torch()
         value = own["value"].to_torch()
         low, high = band.low[at], band.high[at]
