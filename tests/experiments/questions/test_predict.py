@@ -1,5 +1,7 @@
 """What a design will do, beside one network that has weights."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -57,6 +59,9 @@ def test_inside_and_outside_of_the_band(tokens) -> None:
     assert "token norm at 0 of 6" in outside[-1]
     assert outside[-1].startswith("This model is inside the band")
     assert "architecture at initialisation, lecun weights" in outside[-2]
+    assert "whose weights are no such draw" in outside[-2]
+    fresh = replace(strange, about={"origin": "random"})
+    assert "as its library initialises it" in run(Config(fresh), lambda _: None).sentences[-2]
 
 
 def test_exponents_are_told_where_floats_end(tokens) -> None:

@@ -79,7 +79,8 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         infinite_width=config.infinite_width,
     )
     on_prediction(1.0)
-    name = NETWORK if subject.network.seed is not None else MODEL
+    is_model = "origin" in subject.about or subject.network.seed is None
+    name = MODEL if is_model else NETWORK
     exponents = float(found.values[EXPONENT].nan_to_num(neginf=-1e9).amin()) < _SMALL
     measured = counterpart(
         subject, exponents=exponents, gradients=config.gradients, seed=config.seed
@@ -152,10 +153,15 @@ def _comparison(
     of = "layers and samples" if len(config.subject.x) > 1 else "layers"
     each = ", ".join(f"{what} at {some} of {all_}" for what, (some, all_) in counts.items())
     if name == MODEL:
+        fresh = config.subject.about.get("origin") == "random"
+        measured_is = (
+            "the model as its library initialises it"
+            if fresh
+            else "the model itself, whose weights are no such draw"
+        )
         yield (
             "What is predicted is the architecture at initialisation, "
-            f"{_initialisation(found.spec)}; what is measured is the model itself, whose weights "
-            "are no such draw."
+            f"{_initialisation(found.spec)}; what is measured is {measured_is}."
         )
     yield (
         f"{sentence_case(name)} is inside the band of 10 to 90 % with {inside / places:.0%} of its "
