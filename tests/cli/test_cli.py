@@ -172,6 +172,7 @@ def test_seeds_decide_the_figures(rankscope) -> None:
         (["masks", "--masks=,"], "--masks names none"),
         (["masks", "--mask=causal"], "--masks names those to compare"),
         (["masks", "--depth=0", *SMALL], "depth=0"),
+        (["predict", "--draws=0", *SMALL], "draws"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(

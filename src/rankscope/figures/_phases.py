@@ -233,7 +233,7 @@ def _colour(entry: Metric, scale: Vertical) -> alt.Color:
         titleColor=theme.INK["text"],
         titleFontSize=11.5,
         titleFontWeight="normal",
-        gradientLength=240,
+        gradientLength=200,
         gradientThickness=9,
         labelFontSize=theme.LABEL_SIZE,
         format=",~g" if entry.scale == "log" else "",
