@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from rankscope.arguments import Count, Range, check_fields, checked
+from rankscope.arguments import Count, Exact, Range, check_fields, checked
 from rankscope.errors import InputError, KindError
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ X = torch.zeros(2, 3)
 KINDS: dict[str, tuple[Any, list[object], list[object]]] = {
     "int": (int, [0, -5, 2**63 - 1], [True, 1.0, "1", None, np.int64(1)]),
     "float": (float, [0, 1.5, float("nan"), np.float64(1)], [True, "1", None, 1j, X]),
+    "Exact": (Exact, [0, 1.5, 2**64, np.float64(1)], [True, "1", None, 1j]),
     "bool": (bool, [True], [1, 0, None, np.bool_(True)]),
     "str": (str, ["", "ä", "\0"], [b"a", 1, None, Path("a")]),
     "path": (str | Path, ["a", Path("a/b"), ""], [b"a", 1, None, ["a"]]),

@@ -17,7 +17,9 @@ SOURCE = Path(importlib.util.find_spec("rankscope").origin).parent
 
 # For each room of the core, the rooms it may import; whatever else is ours is above it.
 LOWEST = {
+    "_collection_kinds",
     "_kinds",
+    "_plain_kinds",
     "arguments",
     "display",
     "errors",
@@ -31,8 +33,10 @@ LOWEST = {
     "weights",
 }
 CORE = {
-    "_kinds": {"errors"},
-    "arguments": {"_kinds"},
+    "_plain_kinds": {"errors"},
+    "_collection_kinds": {"_plain_kinds", "errors"},
+    "_kinds": {"_collection_kinds", "_plain_kinds", "errors"},
+    "arguments": {"_collection_kinds", "_kinds", "_plain_kinds"},
     "version": set(),
     "versions": {"version"},
     "display": {"numerals"},

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from rankscope import weights
 from rankscope.weights import (
     _KEYS,
     _all_finite,
@@ -199,3 +200,32 @@ def test_several_threads_find_the_same(monkeypatch):
     monkeypatch.setattr("rankscope.weights._MANY_BYTES", 1)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     assert tensor_digests(tensors) == alone
+
+
+def test_what_was_found_finite_is_not_read_again(monkeypatch):
+    """By digest, so that a number changed in any way, past PyTorch's notice too, is looked at."""
+    read = []
+    sums = weights._sums_are_finite
+    monkeypatch.setattr(
+        weights, "_sums_are_finite", lambda some: read.append(len(some)) or sums(some)
+    )
+    monkeypatch.setattr(weights, "_FOUND_FINITE", set())
+    tensors = {"weight": numbers(*LARGE), "mask": torch.tensor([0.0, -math.inf])}
+
+    def broken(*, infinity=True):
+        return not_finite(tensors, infinity=infinity, digests=tensor_digests(tensors))
+
+    assert [broken(), broken()] == [[], []]
+    assert read == [2, 1]  # the mask is infinite, which is allowed of buffers and not of weights
+    assert broken(infinity=False) == ["mask"]
+    tensors["weight"].numpy()[3, 4] = math.nan
+    assert [broken(), broken()] == [["weight"], ["weight"]]
+
+
+def test_what_is_remembered_has_a_limit(monkeypatch):
+    monkeypatch.setattr(weights, "_FOUND_FINITE", set())
+    monkeypatch.setattr(weights, "_MOST_REMEMBERED", 3)
+    for seed in range(9):
+        tensors = {"weight": numbers(3, seed=seed)}
+        assert not_finite(tensors, digests=tensor_digests(tensors)) == []
+        assert 1 <= len(weights._FOUND_FINITE) <= 4

@@ -12,15 +12,17 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from typing import Any, TypeVar, cast
 
-from rankscope._kinds import Check, Items, Wrong, check_of, resolve
-from rankscope._kinds import Count as Count
-from rankscope._kinds import Exact as Exact
-from rankscope._kinds import Finite as Finite
-from rankscope._kinds import Positive as Positive
-from rankscope._kinds import Range as Range
-from rankscope._kinds import Seed as Seed
-from rankscope._kinds import Share as Share
-from rankscope._kinds import short as short
+from rankscope._collection_kinds import Items
+from rankscope._kinds import check_of, resolve
+from rankscope._plain_kinds import Check, Wrong
+from rankscope._plain_kinds import Count as Count
+from rankscope._plain_kinds import Exact as Exact
+from rankscope._plain_kinds import Finite as Finite
+from rankscope._plain_kinds import Positive as Positive
+from rankscope._plain_kinds import Range as Range
+from rankscope._plain_kinds import Seed as Seed
+from rankscope._plain_kinds import Share as Share
+from rankscope._plain_kinds import short as short
 
 Thing = TypeVar("Thing", bound=Callable[..., Any])
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

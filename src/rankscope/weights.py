@@ -1,6 +1,7 @@
 """What a model's tensors are: a digest that any changed number changes, and which are not finite.
 
-Both read every number once, at the speed of memory, so that neither is felt beside a forward pass.
+Both read every number, close to the speed of memory, so that neither is felt much beside a forward
+pass.
 """
 
 import cmath
@@ -19,9 +20,14 @@ _WORDS = 1024
 """Words of eight bytes in a row of the table that a large tensor is laid out as."""
 _KEYS = np.frombuffer(hashlib.shake_256(b"rankscope").digest(8 * _WORDS), "<u8").astype(np.uint64)
 """What a word is added to by its place in the row: fixed, and like nothing a network holds."""
-_ROWS_AT_ONCE = 128
+_ROWS_AT_ONCE = 64
+_KEY_ROWS = np.tile(_KEYS, (_ROWS_AT_ONCE, 1))
+"""The keys once for each row: NumPy takes half as long to add tables of one shape."""
 _MANY_BYTES = 2**24
 """From here on, starting threads costs less than it saves."""
+_FOUND_FINITE: set[str] = set()
+"""Digests of tensors that were read and found finite: equal ones are not read again."""
+_MOST_REMEMBERED = 2**16
 _SUMMED_AS_THEY_ARE = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 
 
@@ -62,12 +68,23 @@ def tensor_digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     return {name: digests[id(tensor)] for name, tensor in tensors.items()}
 
 
-def not_finite(named: Mapping[str, Tensor], *, infinity: bool = False) -> list[str]:
-    """The names of tensors that hold NaN, or infinity unless that is allowed."""
+def not_finite(
+    named: Mapping[str, Tensor],
+    *,
+    infinity: bool = False,
+    digests: Mapping[str, str] | None = None,
+) -> list[str]:
+    """The names of tensors that hold NaN, or infinity unless that is allowed.
+
+    With their ``digests``, tensors that were found finite before are not read again.
+    """
+    digests = digests or {}
     real = {
         name: tensor
         for name, tensor in named.items()
-        if _is_readable(tensor) and (tensor.is_floating_point() or tensor.is_complex())
+        if digests.get(name) not in _FOUND_FINITE
+        and _is_readable(tensor)
+        and (tensor.is_floating_point() or tensor.is_complex())
     }
     by_device: dict[torch.device, list[str]] = defaultdict(list)
     for name, tensor in real.items():
@@ -77,7 +94,14 @@ def not_finite(named: Mapping[str, Tensor], *, infinity: bool = False) -> list[s
         tensors = [_wide(real[name]) for name in names]
         fine = _sums_are_finite(tensors) if device.type == "cpu" else _all_finite(tensors)
         suspects += [name for name, is_fine in zip(names, fine, strict=True) if not is_fine]
+    _remember(digests[name] for name in digests.keys() & real.keys() - set(suspects))
     return [name for name in suspects if _is_broken(_wide(real[name]), infinity=infinity)]
+
+
+def _remember(digests: Iterable[str]) -> None:
+    if len(_FOUND_FINITE) > _MOST_REMEMBERED:
+        _FOUND_FINITE.clear()
+    _FOUND_FINITE.update(digests)
 
 
 def _sums_are_finite(tensors: Sequence[Tensor]) -> list[bool]:
@@ -156,9 +180,10 @@ def _mixed_by_numpy(words: "np.ndarray[Any, np.dtype[np.uint64]]") -> Any:
     for first in range(0, len(words), _ROWS_AT_ONCE):
         some = words[first : first + _ROWS_AT_ONCE]
         t, high = keyed[: len(some)], upper[: len(some)]
-        np.add(some, _KEYS, out=t)
+        np.add(some, _KEY_ROWS[: len(some)], out=t)
         np.right_shift(t, np.uint64(32), out=high)
-        np.einsum("rw,rw->r", t, high, out=found[first : first + len(some)])
+        np.multiply(t, high, out=t)  # and a sum: together quicker than einsum with integers
+        np.add.reduce(t, axis=1, out=found[first : first + len(some)])
     return found.view(np.int64)
 
 

@@ -112,7 +112,7 @@ def test_long_work_is_begun_only_when_asked_for(rankscope, refuses, monkeypatch)
 
 
 def test_all_metrics_of_many_tokens_leave_out_the_cubic_ones(rankscope, monkeypatch) -> None:
-    monkeypatch.setattr("rankscope.cli.inputs._CUBIC", 8)
+    monkeypatch.setattr("rankscope.cli.inputs.MOST_TOKENS_CUBED", 8)
     small = ("--layers", "1", "--heads", "1", "--width", "8", "--passages", "1", "--length", "9")
     got = rankscope("trace", *small, "--metrics", "all", "--json")
     assert "left out of 'all'" in got.stderr

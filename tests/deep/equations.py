@@ -20,7 +20,7 @@ def block_map(block: Block, spec: Spec) -> Callable[[Rows, Scene], Rows]:
     attend = _attention(block.attention)
     mlp = None if block.mlp is None else _mlp(block.mlp)
     before, inside, after = (
-        spec.norm_place in places for places in (("pre", "both"), ("both",), ("post",))
+        spec.norm_place in places for places in (("pre", "both"), ("both", "output"), ("post",))
     )
 
     def branch(name: str, part: RowMap, x: Rows) -> Rows:
@@ -76,6 +76,14 @@ def _mlp(mlp: MLP | IdentityMLP) -> RowMap:
     )
 
 
+def _centred(weights: Rows, scene: Scene) -> Rows:
+    """Less the same weight for every key a query sees."""
+    return [
+        [weight - (mpf(1) / len(keys) if at in keys else 0) for at, weight in enumerate(row)]
+        for row, keys in zip(weights, scene.keys, strict=True)
+    ]
+
+
 def _attention(attention: Attention) -> Callable[[Rows, Scene], Rows]:
     """``Σ_h P_h (X W_V,h + 1b_V,hᵀ) W_O,h + 1b_Oᵀ``; silent heads contribute nothing."""
     query, key, value, output = map(
@@ -88,6 +96,8 @@ def _attention(attention: Attention) -> Callable[[Rows, Scene], Rows]:
         keys, values = (by_head(f(x), attention.kv_heads) for f in (key, value))
         keys, values = ([part[h // group] for h in range(heads)] for part in (keys, values))
         weights = attention_weights(attention.scores, queries, keys, mpf(attention.scale), scene)
+        if attention.centered:
+            weights = [_centred(rows, scene) for rows in weights]
         mixed: Rows = [[] for _ in x]
         for h in range(heads):
             columns = list(zip(*values[h], strict=True))

@@ -188,6 +188,16 @@ def test_samples_do_not_disagree_by_what_is_in_doubt():
     assert disagreement(table, "m").endswith("between 10^−4.0 and 1, as far as they are sure")
 
 
+def test_every_sample_is_counted_where_some_are_in_doubt_too_early():
+    straight, level = [-float(layer) for layer in range(9)], [0.0] * 9
+    lost = doubtful(straight, 1, sample=2)
+    table = pl.concat([doubtful(straight, 9), doubtful(level, 9, sample=1), lost])
+    assert disagreement(table, "m") == (
+        "the samples disagree: 1 of 3 exponential, 1 of 3 no collapse, "
+        "1 of 3 in doubt too early to tell; they end between 10^−8.0 and 1"
+    )
+
+
 def test_medians_come_in_the_order_of_the_layers():
     table = tables.frame(
         {

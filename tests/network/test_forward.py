@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import scipy.special
 import torch
 from torch import nn
 
-from rankscope.network import Network, Spec, Window
+from rankscope.network import Network, Sparsemax, Spec, Visibility, Window
 
 TOKENS, WIDTH, HEADS, HEAD_WIDTH = 5, 8, 4, 3
 
@@ -101,8 +102,9 @@ def naive_block(block, x, allowed, *, options, skips):
         return naive_mlp(block.mlp, y, activation=options["activation"])
 
     def branch(name, part, y):
-        before = y if place == "post" else norm(name, y)
-        return norm(f"{name}_inside", part(before)) if place == "both" else part(before)
+        before = norm(name, y) if place in ("pre", "both") else y
+        inside = place in ("both", "output")
+        return norm(f"{name}_inside", part(before)) if inside else part(before)
 
     def after(name, y):
         return norm(name, y) if place == "post" else y
@@ -127,6 +129,7 @@ def naive(net, x, allowed, *, options, skips):
 # Every structure, each under every mask; the remaining options drawn once and for all.
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
+PLACES = ("pre", "post", "both", "output")
 SKIPS = {
     "skip": ({"skip": True}, (1.0, 1.0)),
     "no-skip": ({"skip": False}, (0.0, 0.0)),
@@ -148,7 +151,7 @@ def structures():
     rest = list(itertools.product((False, True), (1, 2, 4), ACTIVATIONS, (True, False)))
     draw = random.Random(0)
     for norm, place, parallel, skip, mask in itertools.product(
-        ("layer", "rms", "sphere", "none"), ("pre", "post", "both"), (False, True), SKIPS, MASKS
+        ("layer", "rms", "sphere", "none"), PLACES, (False, True), SKIPS, MASKS
     ):
         if parallel and skip == "two-skips":
             continue
@@ -288,7 +291,7 @@ def test_zero_token_stays_zero_on_the_sphere(lively):
 
 
 @pytest.mark.parametrize("parallel", [False, True], ids=["sequential", "parallel"])
-@pytest.mark.parametrize("place", ["pre", "post", "both"])
+@pytest.mark.parametrize("place", PLACES)
 def test_gradients_reach_every_parameter_and_the_input(place, parallel, lively, tokens):
     """No parameter is carried along unused, in particular no norm that has no place."""
     options = {"norm_place": place, "parallel": parallel, "gated": True, "mask": "causal"}
@@ -299,3 +302,27 @@ def test_gradients_reach_every_parameter_and_the_input(place, parallel, lively, 
     # A key bias adds a constant along each row, which the softmax does not see (theory section 1).
     assert [name for name in without if not name.endswith("key.bias")] == []
     assert x.grad.abs().min() > 0
+
+
+@pytest.mark.parametrize("mask", ["full", "causal", "window:1"])
+@pytest.mark.parametrize("scores", ["dot", Sparsemax()])
+def test_centred_attention_takes_away_the_mean_of_what_is_seen(mask, scores, lively, tokens):
+    spec = Spec(
+        1, 4, 8, kv_heads=2, mask=mask, scores=scores, centered=True, removed_heads=[(0, 1)]
+    )
+    block, x = lively(spec).blocks[0], tokens(2, 5, 8)
+    padding = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    seen = Visibility.of(spec.mask, 5, padding, x.device)
+    attention = block.attention
+    pattern = attention.pattern(x, seen)
+    allowed = (seen.allowed & torch.ones(1, 1, 5, 1, dtype=torch.bool)).double()
+    uniform = allowed / allowed.sum(-1, keepdim=True)
+    values = attention.value(x).unflatten(-1, (2, 2)).transpose(1, 2).repeat_interleave(2, 1)
+    mixed = (pattern - uniform) @ values
+    mixed[:, 1] = 0.0
+    expected = attention.output(mixed.transpose(1, 2).flatten(2))
+    assert torch.allclose(attention(x, seen)[padding], expected[padding])
+    assert torch.allclose(attention.mixing(x, seen), pattern - uniform)
+    plain = lively(replace(spec, centered=False)).blocks[0].attention
+    assert torch.allclose(plain.mixing(x, seen), plain.pattern(x, seen))
+    assert not torch.allclose(plain(x, seen)[padding], expected[padding])

@@ -6,6 +6,9 @@ from rankscope.network import Init, Spec, Window
 
 INIT = Init("normal", 0.5)
 KINDS: dict[str, Spec] = {
+    "centred, output norm": Spec(
+        3, 2, 8, centered=True, norm_place="output", mask="causal", init=INIT
+    ),
     "pure attention": Spec(3, 2, 8, mlp_ratio=0.0, norm="none", skip=False, init=INIT),
     "attention, skips": Spec(3, 2, 8, mlp_ratio=0.0, norm="none", init=INIT),
     "pre-norm": Spec(3, 2, 8, init=INIT),

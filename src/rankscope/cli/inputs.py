@@ -22,7 +22,11 @@ from rankscope.cli.printing import print_error
 from rankscope.cli.reading import checked_count, sentences, texts, token_ids
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import Entry
-from rankscope.experiments.estimates import refuse_impossible
+from rankscope.experiments.estimates import (
+    CUBIC_METRICS,
+    MOST_TOKENS_CUBED,
+    refuse_impossible,
+)
 from rankscope.experiments.subject import Subject
 from rankscope.masks import Mask, as_mask
 from rankscope.network import ABLATIONS, Network, Spec
@@ -35,8 +39,6 @@ if TYPE_CHECKING:
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _BERT_EPS = 1e-12
-_CUBIC = 512
-"""Tokens up to which every metric of every head is affordable."""
 _OF_RANDOM_NETWORKS = ("layers", "heads", "width", "mlp_ratio", "norm", "norm_place", "init")
 
 
@@ -77,8 +79,9 @@ def checked_seed(seed: int) -> int:
 
 def affordable(metrics: Sequence[str], *, tokens: int) -> list[str]:
     """The metrics less those of every head that are cubic in many tokens; it is said which."""
-    cubic = ("second_singular_value", "dobrushin") if tokens > _CUBIC else ()
-    left_out = [name for name in metrics if name in cubic]
+    if tokens <= MOST_TOKENS_CUBED:
+        return list(metrics)
+    left_out = [name for name in metrics if name in CUBIC_METRICS]
     if left_out:
         print_error(
             f"left out of 'all', because {tokens} tokens make them slow: {', '.join(left_out)}; "

@@ -70,7 +70,9 @@ class NetworkOptions(Options):
     width: Annotated[int, _network("Features per token.")] = 768
     mlp_ratio: Annotated[float, _network("MLP width over token width; 0 for none.")] = 4.0
     norm: Annotated[Literal["layer", "rms", "sphere", "none"], _network("Normalisation.")] = "layer"
-    norm_place: Annotated[Literal["pre", "post", "both"], _network("Where it stands.")] = "post"
+    norm_place: Annotated[
+        Literal["pre", "post", "both", "output"], _network("Where it stands.")
+    ] = "post"
     mask: Annotated[
         str | None,
         _network("Who attends to whom: full, causal, window:8, ...; unless given, as built."),

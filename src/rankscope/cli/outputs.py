@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from rankscope import journal, report
-from rankscope.cli.options import OutputOptions, ReproduceOptions
+from rankscope.cli.options import OutputOptions, QuestionOptions, ReproduceOptions
 from rankscope.cli.printing import print_error, print_json, without_controls
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import Entry
@@ -26,7 +26,7 @@ def run(entry: Entry, options: OutputOptions, *, with_table: bool = False, **fie
     ``with_table`` is for JSON: every number, not only their summary.
     """
     config = entry.configuration(**fields)
-    if not getattr(options, "yes", True):
+    if isinstance(options, QuestionOptions) and not options.yes:
         refuse_unasked(entry.module().cost(config), "--length, --passages, --layers")
     folder = None if options.as_json and options.output is None else _folder(options)
     start = time.perf_counter()

@@ -8,6 +8,7 @@ For plain scores and one support λ is ``2s``: that is the cubic step. Where que
 keys, or the scores depend on the pair of positions, λ is about 0 and the step is linear.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -15,7 +16,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rankscope.arguments import checked
-from rankscope.deep._scaled_tensor import ScaledTensor, log_of_longest, scaled_sum, worst
+from rankscope.deep._logits import common_support, first_query
+from rankscope.deep._scaled_tensor import (
+    ScaledTensor,
+    bounded_exp,
+    expand_like,
+    log_of_longest,
+    scaled_sum,
+    worst,
+)
 from rankscope.deep._scores import split_attention
 from rankscope.deep._split_attention import SplitAttention
 from rankscope.deep._split_state import (
@@ -47,15 +56,23 @@ class MixedHeads(NamedTuple):
 def attend(attention: Attention, state: SplitState, visibility: Visibility) -> SplitState:
     """One layer of attention applied to a state."""
     output = attention.output
-    mixed = mix_heads(attention, state, split_attention(attention, state, visibility))
+    weights = split_attention(attention, state, visibility)
+    mixed = mix_heads(attention, state, weights, visibility)
     passed = apply_linear_to_common(mixed.passed, output.weight, output.bias)
     common = scaled_sum(passed, map_rows(mixed.moved, output.weight))
     deviation = map_rows(mixed.own, output.weight)
     return SplitState(common, deviation, state.token_mask).recenter()
 
 
-def mix_heads(attention: Attention, state: SplitState, weights: SplitAttention) -> MixedHeads:
-    """``P_h X W_V,h`` of all heads: ``(x + eˢRᵀq) W`` in common; silent heads say nothing."""
+def mix_heads(
+    attention: Attention, state: SplitState, weights: SplitAttention, visibility: Visibility
+) -> MixedHeads:
+    """``P_h X W_V,h`` of all heads: ``(x + eˢRᵀq) W`` in common; silent heads say nothing.
+
+    The rows of centred attention sum to zero, so that nothing of x passes.
+    """
+    if attention.centered:
+        weights = _center(weights, state, visibility)
     value = attention.value
     values = apply_linear(state, value.weight, value.bias)
     split = attention.split(values.mantissa, attention.kv_heads)
@@ -65,15 +82,29 @@ def mix_heads(attention: Attention, state: SplitState, weights: SplitAttention) 
         terms=values.log_scale + weights.log + log_of_longest(weights.own),
         lost=worst(values.deviation.lost, weights.lost),
     )
-    each = attention.split(values.common.mantissa.unsqueeze(1), attention.kv_heads)
+    row = values.common.mantissa.unsqueeze(1)
+    each = attention.split(row * 0.0 if attention.centered else row, attention.kv_heads)
     passed = ScaledTensor.of(
         _join_heads(each, attention.removed).squeeze(1),
         values.common.log,
         lost=values.common.lost,
     )
     shift = _join_heads(weights.shared @ split, attention.removed).squeeze(1)
-    moved = ScaledTensor.of(shift, values.log_scale, lost=values.deviation.lost)
+    terms = values.log_scale if attention.centered else None
+    lost = values.deviation.lost
+    moved = ScaledTensor.of(shift, values.log_scale, terms=terms, lost=lost)
     return MixedHeads(own, passed, moved)
+
+
+def _center(weights: SplitAttention, state: SplitState, visibility: Visibility) -> SplitAttention:
+    """The same weights, less the uniform ones over the keys that each query sees."""
+    uniform = visibility.uniform(weights.shared.dtype)
+    _, several = common_support(visibility, state)
+    if not several:
+        return replace(weights, shared=weights.shared - first_query(uniform, state))
+    mean = uniform.mean(-2, keepdim=True)
+    own = weights.own * expand_like(bounded_exp(weights.log), weights.own) - (uniform - mean)
+    return replace(weights, shared=weights.shared - mean, own=own, log=weights.log * 0.0)
 
 
 def _join_heads(mixed: Values, removed: frozenset[int]) -> Float[Tensor, "batch token inner"]:

@@ -58,7 +58,39 @@ class Measurement:
         return self if self.measured is None else replace(self, measured=self.measured[samples])
 
 
-def may_be_lost(state: SplitState, found: Logarithms) -> Bool[Tensor, "batch"]:
+class Doubts:
+    """What speaks against a run's logarithms: noted state by state, looked into at the end."""
+
+    def __init__(self, network: Network, start: SplitState, found: Logarithms) -> None:
+        self._network, self._start = network, start
+        self._suspects = _may_be_lost(start, found)
+        self._vanished = torch.full(found.shape[-1:], math.inf, dtype=torch.float64)
+
+    def look_at(
+        self, state: SplitState, layer: int, found: Logarithms, *, before: Logarithms
+    ) -> None:
+        """Note what a layer's state and logarithms say, beside the logarithms before it."""
+        self._suspects |= _may_be_lost(state, found)
+        gone = _has_vanished(state, before, self._network)
+        self._vanished = torch.where(gone, self._vanished.clamp(max=layer), self._vanished)
+
+    def first_layers(
+        self, x: Hidden, measurement: Measurement, clean: Float[Tensor, "layer 2 batch"]
+    ) -> PerSample:
+        """For each sample the first layer in doubt; infinite if there is none.
+
+        ``x`` is the input, which is exact, and ``clean`` what the logarithms are without random
+        rounding.
+        """
+        moved = _first_moved_layers(
+            self._network, x, self._start, measurement, clean, self._suspects
+        )
+        # Tokens that are equal from first to last are so by symmetry, which random rounding breaks.
+        equal = self._start.log_scale.isneginf().cpu() & clean[:, 0].isneginf().all(0)
+        return torch.minimum(torch.where(equal, math.inf, moved), self._vanished)
+
+
+def _may_be_lost(state: SplitState, found: Logarithms) -> Bool[Tensor, "batch"]:
     """Whether the residual of a state may have too few digits, as far as its sums tell."""
     # The tokens that count may agree to more digits than all of them do.
     fewer = cancelled(state.log_scale.cpu(), found[0])
@@ -68,7 +100,7 @@ def may_be_lost(state: SplitState, found: Logarithms) -> Bool[Tensor, "batch"]:
     )
 
 
-def has_vanished(state: SplitState, before: Logarithms, network: Network) -> Bool[Tensor, "batch"]:
+def _has_vanished(state: SplitState, before: Logarithms, network: Network) -> Bool[Tensor, "batch"]:
     """Whether tokens have become equal by underflow: before this layer they were not.
 
     A softmax gives every key some weight, so that queries that differ leave tokens that do, if only
@@ -85,7 +117,7 @@ def is_beyond(state: SplitState) -> Bool[Tensor, "batch"]:
     return state.log_scale.isneginf() & state.mantissa.flatten(1).any(1)
 
 
-def first_doubtful_layers(
+def _first_moved_layers(
     network: Network,
     x: Hidden,
     start: SplitState,
@@ -95,8 +127,7 @@ def first_doubtful_layers(
 ) -> PerSample:
     """For each sample the first layer whose logarithms rounding moves; infinite if there is none.
 
-    ``x`` is the input, which is exact, ``start`` the same as a state, and ``clean`` what the
-    logarithms are without.
+    ``start`` is the input ``x`` as a state.
     """
     first = torch.full((clean.shape[-1],), math.inf, dtype=torch.float64)
     if network.spec.layers > _DEEP and not bool(suspects.all()):

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from rankscope.deep._scaled_tensor import (
@@ -144,18 +144,20 @@ def have_one_support(visibility: Visibility, state: SplitState) -> Bool[Tensor, 
     allowed = visibility.allowed
     if allowed is None or allowed.shape[-2] == 1:
         return torch.ones(batch, dtype=torch.bool, device=state.device)
-    differs = (allowed != _first_query(allowed, state)).any(-1).squeeze(1)
+    differs = (allowed != first_query(allowed, state)).any(-1).squeeze(1)
     if state.token_mask is not None:
         differs = differs & state.token_mask
     return (~differs.any(-1)).expand(batch)
 
 
-def _first_query(allowed: Bool[Tensor, "rows 1 query key"], state: SplitState) -> Visible:
-    """What the first query that is not padding sees."""
-    if state.token_mask is None:
-        return allowed[:, :, :1]
+def first_query(
+    rows: Shaped[Tensor, "rows 1 #query key"], state: SplitState
+) -> Shaped[Tensor, "rows 1 1 key"]:
+    """What the first query that is not padding has."""
+    if state.token_mask is None or rows.shape[2] == 1:
+        return rows[:, :, :1]
     first = state.token_mask.to(torch.uint8).argmax(-1)
-    each = allowed.expand(len(first), -1, -1, -1)
+    each = rows.expand(len(first), -1, -1, -1)
     return each[torch.arange(len(first), device=first.device), :, first].unsqueeze(2)
 
 
@@ -165,7 +167,7 @@ def common_support(visibility: Visibility, state: SplitState) -> tuple[Visible |
         return visibility.allowed, False
     if not bool(have_one_support(visibility, state).all()):
         return None, True
-    return _first_query(visibility.allowed, state), False
+    return first_query(visibility.allowed, state), False
 
 
 def attention_of_several_supports(logits: Pattern, visibility: Visibility) -> SplitAttention:

@@ -10,13 +10,7 @@ from torch import Tensor
 
 from rankscope.arguments import checked
 from rankscope.checks import measured_tokens
-from rankscope.deep._doubts import (
-    Measurement,
-    first_doubtful_layers,
-    has_vanished,
-    is_beyond,
-    may_be_lost,
-)
+from rankscope.deep._doubts import Doubts, Measurement, is_beyond
 from rankscope.deep._run import later_states, prepare
 from rankscope.deep._split_state import SplitState
 from rankscope.display import list_words
@@ -78,13 +72,10 @@ def deep_trace(
     found = [measurement.logarithms(start).cpu()]
     if on_state is not None:
         on_state(start)
-    suspects = may_be_lost(start, found[0])
-    vanished = torch.full((len(x),), math.inf, dtype=torch.float64)
+    doubts = Doubts(network, start, found[0])
     for layer, state in later_states(network, start):
         found.append(measurement.logarithms(state).cpu())
-        suspects |= may_be_lost(state, found[-1])
-        gone = has_vanished(state, found[-2], network)
-        vanished = torch.where(gone, vanished.clamp(max=layer), vanished)
+        doubts.look_at(state, layer, found[-1], before=found[-2])
         if on_layer is not None:
             on_layer()
         if on_state is not None:
@@ -92,11 +83,7 @@ def deep_trace(
         if "beyond" not in notes and bool(is_beyond(state).any()):
             notes["beyond"] = f"from layer {layer} on the logarithm itself is below −1.8e308"
     clean = torch.stack(found)
-    first = first_doubtful_layers(network, x.detach(), start, measurement, clean, suspects)
-    # Tokens that are equal from first to last are so by symmetry, which random rounding breaks.
-    equal = start.log_scale.isneginf().cpu() & clean[:, 0].isneginf().all(0)
-    first = torch.where(equal, math.inf, first)
-    columns = _columns(clean / _LOG_10, torch.minimum(first, vanished))
+    columns = _columns(clean / _LOG_10, doubts.first_layers(x.detach(), measurement, clean))
     if "doubt" in columns:
         notes["doubt"] = describe_doubts(columns)
     origin = Provenance.of(given, {"x": x}, token_mask=token_mask, measured=measured)

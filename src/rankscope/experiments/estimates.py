@@ -57,6 +57,15 @@ class Cost:
         return f"about {in_words(self.seconds)} and {_gigabytes(self.bytes)} of memory"
 
 
+CUBIC_METRICS = {
+    "second_singular_value": Cost(products=12.0),
+    "dobrushin": Cost(touched=0.25),
+}
+"""Metrics of every attention matrix that are cubic in its tokens: what one costs, by their cube."""
+MOST_TOKENS_CUBED = 512
+"""Tokens up to which figures that are cubic in them are given without having been asked for."""
+
+
 def refuse_unasked(cost: Cost, smaller: str) -> None:
     """Raise if this is more than a few minutes, or more memory than there is.
 
@@ -113,10 +122,8 @@ def measuring(subject: Subject, metrics: Sequence[str]) -> Cost:
         cost += Cost(products=12.0 * samples * (spec.layers + 1) * many * few**2)
     if "attention" in kinds:
         cost += _matrices(subject, copies=6)
-    if "second_singular_value" in metrics:
-        cost += Cost(products=12 * matrices * tokens**3)
-    if "dobrushin" in metrics:
-        cost += Cost(touched=matrices * tokens**3 / 4)
+    for name in CUBIC_METRICS.keys() & set(metrics):
+        cost += CUBIC_METRICS[name].times(matrices * tokens**3)
     return cost
 
 

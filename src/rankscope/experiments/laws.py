@@ -319,9 +319,10 @@ def disagreement(table: pl.DataFrame, metric: str, **labels: str) -> str:
     kinds = Counter(each.kind for each in found)
     if len(kinds) < 2:
         return ""
-    said = ", ".join(
-        f"{many} of {len(found)} {_NAMED.get(kind, kind)}" for kind, many in kinds.items()
-    )
+    counts = {_NAMED.get(kind, kind): many for kind, many in kinds.items()}
+    if len(found) < len(every):
+        counts["in doubt too early to tell"] = len(every) - len(found)
+    said = ", ".join(f"{many} of {len(every)} {words}" for words, many in counts.items())
     low, high = (power_of_ten(end(each.last for each in found)) for end in (min, max))
     sure = "" if all(each.sure_to is None for each in found) else ", as far as they are sure"
     return f"the samples disagree: {said}; they end between {low} and {high}{sure}"

@@ -29,7 +29,8 @@ def mean_cosine(
     x, token_mask = measurable(x, token_mask)
     kept = _without(x, exclude, token_mask) if exclude else token_mask
     # Scaling by the largest entry first keeps the squares inside the range of the dtype.
-    largest = x.detach().abs().amax(-1, keepdim=True)
+    plain = x.detach()
+    largest = torch.maximum(plain.amax(-1, keepdim=True), -plain.amin(-1, keepdim=True))
     x = x / torch.where(largest > 0, largest, torch.ones_like(largest))
     length = torch.linalg.vector_norm(x, dim=-1)
     weight = torch.where(length > 0, 1 / torch.where(length > 0, length, 1.0), 0.0)

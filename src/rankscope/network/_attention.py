@@ -1,4 +1,8 @@
-"""Multi-head attention: ``SA(X) = Σ_h P_h X W_h + 1bᵀ`` with ``W_h = W_V,h W_O,h``."""
+"""Multi-head attention: ``SA(X) = Σ_h P_h X W_h + 1bᵀ`` with ``W_h = W_V,h W_O,h``.
+
+Centred attention (Ali et al. 2023) has ``P_h − U`` in place of ``P_h``, with U uniform over the
+keys that a query sees: what all queries would take of all values alike is left out.
+"""
 
 import torch
 from torch import nn
@@ -28,13 +32,14 @@ class Attention(nn.Module):
         kv_heads: int,
         scale: float,
         removed: frozenset[int] = frozenset(),
+        centered: bool = False,
     ) -> None:
         super().__init__()
         require_score(scores, "forward")
         self.query, self.key, self.value, self.output = query, key, value, output
         self.scores = scores
         self.heads, self.kv_heads, self.scale = heads, kv_heads, scale
-        self.removed = removed
+        self.removed, self.centered = removed, centered
 
     @checked
     def without_heads(self, removed: frozenset[int]) -> "Attention":
@@ -49,6 +54,7 @@ class Attention(nn.Module):
             kv_heads=self.kv_heads,
             scale=self.scale,
             removed=removed,
+            centered=self.centered,
         )
 
     def forward(self, x: Hidden, visibility: Visibility) -> Hidden:
@@ -56,8 +62,10 @@ class Attention(nn.Module):
         values = self.split(self.value(x), self.kv_heads)
         if self.scores.fused:
             mixed = self._fused(x, values, visibility)
+            if self.centered:
+                mixed = mixed - visibility.uniform(values.dtype) @ values
         else:
-            mixed = self.pattern(x, visibility) @ values
+            mixed = self.mixing(x, visibility) @ values
         if self.removed:
             mixed = mixed.index_fill(1, torch.tensor(sorted(self.removed), device=x.device), 0.0)
         out: Hidden = self.output(mixed.transpose(1, 2).flatten(2))
@@ -66,6 +74,11 @@ class Attention(nn.Module):
     def pattern(self, x: Hidden, visibility: Visibility) -> Pairs:
         """The attention matrices ``P_h`` themselves; each row sums to one."""
         return self.scores.weights(self.logits(x, visibility), visibility)
+
+    def mixing(self, x: Hidden, visibility: Visibility) -> Pairs:
+        """What multiplies the values: the attention matrices, centred if the attention is."""
+        pattern = self.pattern(x, visibility)
+        return pattern - visibility.uniform(pattern.dtype) if self.centered else pattern
 
     def logits(self, x: Hidden, visibility: Visibility) -> Pairs:
         """What the weights are made of, nothing hidden yet."""

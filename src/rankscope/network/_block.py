@@ -15,8 +15,9 @@ from torch import nn
 
 from rankscope.arguments import checked
 from rankscope.network._attention import Attention
+from rankscope.network._fields import NormPlace
 from rankscope.network._mlp import MLP, IdentityMLP
-from rankscope.network._spec import NormPlace, Spec
+from rankscope.network._spec import Spec
 from rankscope.network._visibility import Visibility
 from rankscope.shapes import Hidden
 
@@ -121,9 +122,9 @@ def _steps(
         parts.append(("mlp", mlp, plan.skips[1]))
     branches = {
         name: Branch(
-            before=nothing if plan.norm_place == "post" else norms.get(name, nothing),
+            before=norms.get(name, nothing) if plan.norm_place in ("pre", "both") else nothing,
             part=part,
-            inside=norms.get(f"{name}_inside", nothing) if plan.norm_place == "both" else nothing,
+            inside=norms.get(f"{name}_inside", nothing),
         )
         for name, part, _ in parts
     }

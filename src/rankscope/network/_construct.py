@@ -59,6 +59,7 @@ def _random_block(spec: Spec, draw: Draw, dtype: torch.dtype) -> Block:
         heads=spec.heads,
         kv_heads=spec.kv_heads,
         scale=spec.score_scale,
+        centered=spec.centered,
     )
     mlp = None
     if spec.mlp_width:
@@ -157,8 +158,8 @@ def _norms(
     if spec.norm == "none":
         return {}
     names = ["attention", "mlp"] if spec.mlp_width else ["attention"]
-    if spec.norm_place == "both":
-        names += [f"{name}_inside" for name in names]
+    inside = [f"{name}_inside" for name in names]
+    names = {"both": [*names, *inside], "output": inside}.get(spec.norm_place, names)
     if spec.norm_place == "post" and spec.parallel:
         names = ["attention"]  # one sum, so one norm after it
     return {

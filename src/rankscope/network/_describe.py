@@ -12,6 +12,7 @@ _PLACES = {
     "pre": "before each part",
     "post": "after each sum",
     "both": "before and after each part",
+    "output": "after each part",
 }
 
 
@@ -34,6 +35,8 @@ def _attention(spec: "Spec") -> Iterator[str]:
     if spec.removed_heads:
         silent = ", ".join(f"{head} of layer {layer}" for layer, head in spec.removed_heads)
         yield f"silent heads {silent}"
+    if spec.centered:
+        yield "centred attention"
     if spec.scores != "dot":
         yield f"{spec.scores} scores"
     if spec.score_scale != 1 / math.sqrt(spec.head_width):

@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, Literal, TypeVar, cast, overload
+from typing import Any, Generic, Literal, TypeVar, cast, get_args, overload
 
 from torch import Tensor
 
@@ -15,6 +15,7 @@ from rankscope.network._initialisation import Init, as_init
 from rankscope.network._norms import NORMS
 from rankscope.network._scores.base import ScoreKind
 
+NormPlace = Literal["pre", "post", "both", "output"]
 Given = TypeVar("Given")
 Kept = TypeVar("Kept")
 
@@ -81,9 +82,9 @@ def known_norm(name: str, value: str) -> str:
     return value
 
 
-def in_place(name: str, value: Literal["pre", "post", "both"]) -> Literal["pre", "post", "both"]:
+def in_place(name: str, value: NormPlace) -> NormPlace:
     """Where norms stand."""
-    places = ("pre", "post", "both")
+    places = get_args(NormPlace)
     _refuse_unless(isinstance(value, str) and value in places, name, value, places)
     return value
 

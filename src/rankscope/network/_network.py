@@ -16,8 +16,9 @@ from rankscope.errors import KindError, ShapeError, SpecError
 from rankscope.masks import Mask, as_mask
 from rankscope.network import _construct
 from rankscope.network._block import Block
+from rankscope.network._fields import NormPlace
 from rankscope.network._norms import NormKind
-from rankscope.network._spec import NormPlace, Spec
+from rankscope.network._spec import Spec
 from rankscope.network._visibility import Visibility
 from rankscope.weights import named_tensors, tensor_digests
 

@@ -17,6 +17,7 @@ from rankscope.masks import Mask
 from rankscope.network._describe import in_words
 from rankscope.network._fields import (
     Field,
+    NormPlace,
     count,
     derived,
     in_place,
@@ -35,7 +36,6 @@ from rankscope.network._norms import NormKind
 from rankscope.network._scores.base import ScoreKind
 from rankscope.version import __version__
 
-NormPlace = Literal["pre", "post", "both"]
 AnyMask = str | Mask | Tensor
 AnyScores = ScoreKind | Literal["dot"]
 
@@ -51,10 +51,12 @@ class Spec:
     ``skip`` is True (1), False (0) or a scale for both skips; ``attention_skip`` and ``mlp_skip``
     override it for one of them (None: as ``skip``; the two in force are ``skips``). ``mlp_ratio``
     0 means no MLP, ``mlp_identity`` the identity in its place. ``norm_place="both"`` is the
-    sandwich ``x + N(f(N(x)))``. ``layer_masks`` gives each layer a mask of its own;
-    ``removed_heads`` are (layer, head) pairs, counted from 0, that stay silent. ``score_scale``
-    multiplies the logits; None is ``1/√head_width``. ``init`` is a name, a standard deviation or an
-    ``Init``. Skips, masks and initialisations that come to the same make equal specs.
+    sandwich ``x + N(f(N(x)))``, ``"output"`` is ``x + N(f(x))``. ``layer_masks`` gives each layer a
+    mask of its own; ``removed_heads`` are (layer, head) pairs, counted from 0, that stay silent.
+    ``centered`` attention has ``P − U`` in place of P, U uniform over the keys a query sees.
+    ``score_scale`` multiplies the logits; None is ``1/√head_width``. ``init`` is a name, a standard
+    deviation or an ``Init``. Skips, masks and initialisations that come to the same make equal
+    specs.
     """
 
     # Each field once: what may be given, what is then held, its check, its default.
@@ -82,6 +84,7 @@ class Spec:
     )
     bias: Field[bool, bool] = Field(flag, True)
     shared_layers: Field[bool, bool] = Field(flag, False)
+    centered: Field[bool, bool] = Field(flag, False)
     scores: Field[AnyScores, AnyScores] = Field(score_kind, "dot")
     score_scale: Field[float | None, float] = Field(derived(scale), None)
     init: Field[str | float | Init, Init] = Field(initialisation, "bert")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Self
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from rankscope.arguments import checked
@@ -63,6 +63,13 @@ class Visibility:
                 "every token needs at least one key that is not padding."
             )
         return cls(positions, allowed.unsqueeze(1))
+
+    def uniform(self, dtype: torch.dtype) -> Float[Tensor, "rows 1 #query key"]:
+        """The same weight for every key that a query sees."""
+        allowed = self.allowed
+        if allowed is None:
+            allowed = torch.ones_like(self.positions, dtype=torch.bool)[:, None, None, :]
+        return allowed.to(dtype) / allowed.sum(-1, keepdim=True)
 
     def select(self, samples: Bool[Tensor, "batch"]) -> Self:
         """What the tokens of some of the samples can see."""

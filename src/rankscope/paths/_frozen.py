@@ -72,7 +72,7 @@ class FrozenAttention:
         return linear(self._mix(values), self.attention.output.weight)
 
     def affine(self, streams: Streams) -> Streams:
-        """Value biases pass through attention unchanged, because each row of P sums to one."""
+        """Value biases pass through attention as the values do."""
         module = self.attention
         values = linear(streams, module.value.weight, module.value.bias)
         return linear(self._mix(values), module.output.weight, module.output.bias)
@@ -278,7 +278,7 @@ def _freeze_branch(branch: Branch, x: Hidden, seen: Visibility) -> tuple[FrozenB
 
 def _freeze_attention(attention: Attention, y: Hidden, seen: Visibility) -> FrozenAttention:
     require_score(attention.scores, "paths")
-    pattern = attention.pattern(y, seen)
+    pattern = attention.mixing(y, seen)
     if attention.removed:
         silent = torch.tensor(sorted(attention.removed), device=y.device)
         pattern = pattern.index_fill(1, silent, 0.0)

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from rankscope.arguments import Seed, checked
+from rankscope.checks import real
 from rankscope.network import Block, Network, Spec, Visibility
 from rankscope.prediction._coordinates import Coordinates
 from rankscope.prediction._gradients import Differentiable, Ghosted
@@ -33,10 +34,10 @@ _GRADIENTS = ("state_gradient", *_WEIGHTS)
 
 @torch.enable_grad()
 def predicted_gradients(
-    spec: Spec, x: Coordinates, token_mask: Tensor | None, streams: Streams, *, limit: bool
+    spec: Spec, x: Coordinates, token_mask: Tensor | None, streams: Streams
 ) -> Course:
     """Norms of the gradients of a random linear function of the last layer, by layer."""
-    weights = Weights(spec, streams, torch.float64, limit)
+    weights = Weights(spec, streams, torch.float64)
     state = Ghosted(pad(x, (0, spec.width - x.shape[-1])).requires_grad_(), x.shape[-1])
     states, collected = [state.x], []
     layer = Layer.of(spec)
@@ -69,7 +70,8 @@ def measured_gradients(
     """
     blocks = cast(list[Block], list(network.double().blocks))
     apart = Network(network.spec, [copy.deepcopy(block) for block in blocks])
-    x, token_mask = apart.prepare(x.double(), token_mask)
+    x = real(x, name="x", axes="(batch, token, feature)", least=3).double()
+    x, token_mask = apart.prepare(x, token_mask)
     generator = stream(seed, "gradient", "measured")
     found = []
     for sample in range(len(x)):

@@ -23,6 +23,8 @@ _ALIKE = 0.03
 _SIZES = 1e-6, 1e6
 _GAINS = 0.03, 30.0
 """So are tokens of other sizes, or with weights that change them more: squares leave float32."""
+_HELD = 0.1
+"""So are those of whose tokens skips hold less than this part: one layer may leave them alike."""
 
 
 class Ensemble:
@@ -40,7 +42,7 @@ class Ensemble:
         self.spec, self.mask = spec, token_mask
         self.weights = Weights(spec, streams, torch.float64, limit)
         self.layer = Layer.of(spec)
-        scaled = need_scaling(x, token_mask) | (not _moderate(self.weights))
+        scaled = self._leaves_floats(x, token_mask)
         self._plain, self._scaled = (torch.nonzero(some).flatten() for some in (~scaled, scaled))
         self.x = x[self._plain].float()
         self.state = SplitState.of(x[scaled], self._of(self._scaled)) if scaled.any() else None
@@ -79,6 +81,11 @@ class Ensemble:
                 whole[index] = values
         return out
 
+    def _leaves_floats(self, x: Coordinates, token_mask: Tensor | None) -> Bool[Tensor, "network"]:
+        """Whether floats might not do for the next layer, network by network."""
+        held = _share_held(self.weights, token_norm(x, token_mask=token_mask))
+        return need_scaling(x, token_mask) | (held < _HELD) | (not _moderate(self.weights))
+
     def _of(self, index: Tensor) -> Tensor | None:
         return None if self.mask is None else self.mask[index]
 
@@ -87,7 +94,7 @@ class Ensemble:
 
     def _hand_over(self) -> None:
         """Networks that floats can no longer follow go on in scaled arithmetic."""
-        leaving = need_scaling(self.x, self._of(self._plain))
+        leaving = self._leaves_floats(self.x, self._of(self._plain))
         if not leaving.any():
             return
         index = self._plain[leaving]
@@ -97,7 +104,7 @@ class Ensemble:
         self._plain, self.x = self._plain[~leaving], self.x[~leaving]
 
 
-def need_scaling(x: Coordinates, token_mask: Tensor | None) -> Bool[Tensor, "batch"]:
+def need_scaling(x: Coordinates, token_mask: Tensor | None) -> Bool[Tensor, "network"]:
     """Whether tokens are nearly alike, or their size is one whose squares leave float32."""
     alike = deviations(x, token_mask=token_mask).relative_dispersion() < _ALIKE
     size = token_norm(x, token_mask=token_mask)
@@ -106,16 +113,41 @@ def need_scaling(x: Coordinates, token_mask: Tensor | None) -> Bool[Tensor, "bat
 
 def _moderate(weights: Weights) -> bool:
     """Whether no matrix makes tokens so much larger or smaller that one layer leaves float32."""
+    gains = [gain for each in _matrix_gains(weights) for gain in each]
+    return _GAINS[0] <= min(gains) and max(gains) <= _GAINS[1]
+
+
+def _share_held(weights: Weights, size: PerSample) -> PerSample:
+    """About how much of what the branches of a layer add its skips hold, for tokens of a size.
+
+    Where that is little, tokens may become alike in one layer beyond what floats can tell.
+    """
+    spec = weights.spec
+    attention, mlp = _matrix_gains(weights)
+    gains = (attention[1] * attention[2], math.prod(mlp))
+    normed = spec.norm != "none" and spec.norm_place != "post"
+    entering = math.sqrt(spec.width) if normed else size  # or what leaves the branch is normalised
+    held = [skip * size / (entering * gain) for skip, gain in zip(spec.skips, gains, strict=True)]
+    return torch.minimum(*held)
+
+
+def _matrix_gains(weights: Weights) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """By how much the matrices of attention (query and key, value, output) and MLP lengthen rows.
+
+    Without an MLP there is nothing that it lengthens.
+    """
     spec = weights.spec
     inner, units = spec.heads * spec.head_width, spec.mlp_width
-    shapes = [(spec.width, inner, False), (spec.width, inner, True), (inner, spec.width, True)]
-    if units:
-        shapes += [(spec.width, units, False), (units, spec.width, False)]
-    gains = [
-        weights.deviation(inputs, outputs, value=value) * math.sqrt(inputs)
-        for inputs, outputs, value in shapes
-    ]
-    return _GAINS[0] <= min(gains) and max(gains) <= _GAINS[1]
+
+    def gain(inputs: int, outputs: int, *, value: bool = False) -> float:
+        return weights.deviation(inputs, outputs, value=value) * math.sqrt(outputs)
+
+    attention = (
+        gain(spec.width, inner),
+        gain(spec.width, inner, value=True),
+        gain(inner, spec.width, value=True),
+    )
+    return attention, (gain(spec.width, units), gain(units, spec.width)) if units else (1.0,)
 
 
 def _stack(one: SplitState, other: SplitState) -> SplitState:

@@ -109,6 +109,8 @@ class Differentiable:
         heads = self._watched(random_attention(self.weights, state.known, self.removed))
         pattern = heads.pattern(state.x, self.visibility)
         entropy = attention_entropy(pattern.detach(), token_mask=self.token_mask).mean(-1)
+        if self.spec.centered:
+            pattern = pattern - self.visibility.uniform(pattern.dtype)
         mixed = pattern @ heads.split(heads.value(state.x), heads.kv_heads)
         rows = side_by_side(mixed, self.removed)
         return Ghosted(rows, rows.shape[-1]), entropy

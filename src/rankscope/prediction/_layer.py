@@ -50,7 +50,7 @@ class Layer(NamedTuple):
         return cls(
             steps=((parts, spec.skips[0]),) if spec.parallel else alone,
             before=spec.norm_place in ("pre", "both"),
-            inside=spec.norm_place == "both",
+            inside=spec.norm_place in ("both", "output"),
             after=spec.norm_place == "post",
             identity=spec.mlp_identity,
         )

@@ -48,6 +48,8 @@ class Plain:
         heads = random_attention(self.weights, x.shape[-1], self.removed)
         pattern = heads.pattern(x, self.visibility)
         entropy = attention_entropy(pattern.detach(), token_mask=self.token_mask).mean(-1)
+        if self.spec.centered:
+            pattern = pattern - self.visibility.uniform(pattern.dtype)
         mixed = pattern @ heads.split(heads.value(x), heads.kv_heads)
         return side_by_side(mixed, self.removed), entropy
 
@@ -92,6 +94,7 @@ def random_attention(weights: Weights, known: int, removed: frozenset[int]) -> A
         kv_heads=spec.kv_heads,
         scale=spec.score_scale,
         removed=removed,
+        centered=spec.centered,
     )
 
 

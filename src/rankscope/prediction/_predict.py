@@ -7,13 +7,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rankscope.arguments import Count, Seed, checked
-from rankscope.checks import finite, real, valid_mask
-from rankscope.errors import InputError, ShapeError
+from rankscope.errors import InputError
 from rankscope.masks import Mask
 from rankscope.network import Spec, Visibility
 from rankscope.prediction._backward import predicted_gradients
-from rankscope.prediction._coordinates import Coordinates, compress, coordinates, from_kernel
+from rankscope.prediction._coordinates import Coordinates, compress
 from rankscope.prediction._ensemble import Ensemble
+from rankscope.prediction._inputs import as_tokens
 from rankscope.prediction._measure import Course
 from rankscope.prediction._prediction import Prediction
 from rankscope.prediction._streams import Streams
@@ -60,6 +60,8 @@ def predict(
     hidden units. Layers that share their weights have no law of their own: there, whole networks
     are drawn.
     """
+    if infinite_width and gradients:
+        raise InputError("gradients are told at the network's own width; leave out infinite_width.")
     if infinite_width and (spec.shared_layers or repeat > 1):
         raise InputError(
             "layers that share weights are drawn at their own width; leave out infinite_width."
@@ -79,6 +81,7 @@ def predict(
             for draw in range(draws)
         ]
     else:
+        tokens = compress(tokens)
         pairs = [(draw, sample) for draw in range(draws) for sample in range(samples)]
         parts = [
             _run(spec, tokens, mask, seed, group, gradients=gradients, limit=infinite_width)
@@ -115,7 +118,7 @@ def _run(
     by_layer["attention_entropy"] = torch.stack(entropies)
     if gradients:
         streams = Streams.of(seed, networks, "gradients")
-        by_layer |= predicted_gradients(spec, x, mask, streams, limit=limit)
+        by_layer |= predicted_gradients(spec, x, mask, streams)
     return by_layer
 
 
@@ -150,57 +153,3 @@ def _even_entropy(
 def width_error(spec: Spec) -> float:
     """What is left of the width, in parts of a figure: uniform entries are normal in the limit."""
     return 1 / spec.width if spec.init.kind == "xavier" else 0.0
-
-
-def as_tokens(
-    spec: Spec, x: Tensor | None, kernel: Tensor | None, token_mask: Tensor | None
-) -> tuple[Coordinates, Tensor | None]:
-    """The tokens in coordinates, by sample, and their mask."""
-    if (x is None) == (kernel is None):
-        raise InputError("give the tokens x, or kernel=, their Gram matrix, and not both.")
-    given, name = (x, "x") if kernel is None else (kernel, "kernel")
-    assert given is not None  # one of them is
-    given = finite_batch(given, name)
-    batch, count, last = given.shape
-    expected = spec.width if kernel is None else count
-    if last != expected:
-        raise ShapeError(f"{name} has shape {tuple(given.shape)}, expected (..., {expected}) last.")
-    if token_mask is not None:
-        token_mask = valid_mask(token_mask.reshape(-1, token_mask.shape[-1]), (batch, count))
-        given = torch.where(token_mask.unsqueeze(-1), given, 0.0)
-    if kernel is None:
-        return compress(coordinates(given)), token_mask
-    if token_mask is not None:
-        given = torch.where(token_mask.unsqueeze(-2), given, 0.0)
-    return compress(from_kernel(_gram(given, spec.width), spec.width)), token_mask
-
-
-def finite_batch(given: Tensor, name: str) -> Tensor:
-    """One sample or a batch of them, in float64."""
-    given = real(given, name=name, axes="(batch, token, feature)", least=2).double()
-    finite(given, name=name)
-    if given.ndim not in (2, 3) or 0 in given.shape:
-        raise ShapeError(
-            f"{name} has shape {tuple(given.shape)}, expected (token, ·) or (batch, token, ·)."
-        )
-    return given if given.ndim == 3 else given.unsqueeze(0)
-
-
-def _gram(kernel: Tensor, width: int) -> Tensor:
-    """A Gram matrix, which is symmetric and has no negative eigenvalue, or an error."""
-    size = kernel.abs().amax()
-    if not torch.allclose(kernel, kernel.mT, rtol=0.0, atol=1e-6 * float(size)):
-        raise InputError("kernel is not symmetric; it is the Gram matrix XXᵀ/width of the tokens.")
-    kernel = (kernel + kernel.mT) / 2
-    values = torch.linalg.eigvalsh(kernel)
-    least = float(values.amin())
-    if bool((values[:, :-width] > 1e-6 * size).any()):
-        raise InputError(
-            f"kernel has more than {width} eigenvalues above zero, but tokens of {width} features "
-            "have no more directions than that."
-        )
-    if least < -1e-6 * float(size):
-        raise InputError(
-            f"kernel has an eigenvalue of {least:.3g}; a Gram matrix has none below zero."
-        )
-    return kernel

@@ -58,7 +58,7 @@ class Scaled:
         pattern = pattern.clamp(min=0.0)
         pattern = pattern / pattern.sum(-1, keepdim=True)
         entropy = attention_entropy(pattern, token_mask=state.token_mask).mean(-1)
-        return mix_heads(heads, state, weights).state(state.token_mask), entropy
+        return mix_heads(heads, state, weights, self.visibility).state(state.token_mask), entropy
 
     def hidden(self, state: SplitState) -> SplitState:
         units = self.spec.mlp_width

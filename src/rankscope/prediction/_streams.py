@@ -29,9 +29,9 @@ class Streams:
         """The streams of some of the networks, which go on where they are."""
         return Streams([self._generators[index] for index in chosen])
 
-    def normal(self, *shape: int, dtype: torch.dtype) -> Float[Tensor, "batch *shape"]:
+    def normal(self, *shape: int) -> Float[Tensor, "batch *shape"]:
         """Standard normal numbers, a tensor of this shape for each network."""
-        out = torch.empty(len(self), *shape, dtype=dtype)
+        out = torch.empty(len(self), *shape)
 
         def fill(index: int) -> None:
             out[index].normal_(generator=self._generators[index])
@@ -40,11 +40,11 @@ class Streams:
         list(_workers(torch.get_num_threads()).map(fill, range(len(self))))
         return out
 
-    def chi(self, freedom: Int[Tensor, "row"], *, dtype: torch.dtype) -> Float[Tensor, "batch row"]:
+    def chi(self, freedom: Int[Tensor, "row"]) -> Float[Tensor, "batch row"]:
         """Lengths of standard normal vectors of ``freedom`` entries."""
         half = freedom.double() / 2
         drawn = [torch._standard_gamma(half, generator=each) for each in self._generators]
-        return (2 * torch.stack(drawn)).sqrt().to(dtype)
+        return (2 * torch.stack(drawn)).sqrt()
 
 
 @lru_cache(maxsize=1)

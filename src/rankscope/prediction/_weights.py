@@ -18,7 +18,7 @@ from torch import Tensor
 from rankscope.network import Spec
 from rankscope.prediction._streams import Streams
 
-Matrix = Float[Tensor, "batch input output"]
+Matrix = Float[Tensor, "batch _ _"]
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ class Weights:
         return init.scale * _orthonormal(drawn, self._factor(rows, max(0, inputs - width)))
 
     def normal(self, *shape: int) -> Matrix:
-        """Standard normal numbers for each network."""
-        return self.streams.normal(*shape, dtype=self.dtype)
+        """Standard normal numbers for each network; more digits than float32's mean nothing."""
+        return self.streams.normal(*shape).to(self.dtype)
 
     def _factor(self, rows: int, columns: int) -> Matrix:
         """A matrix as good as a normal one of this shape: its rows have the same inner products.
@@ -80,7 +80,7 @@ class Weights:
         if columns <= rows:
             return self.normal(rows, columns)
         freedom = columns - torch.arange(rows)
-        lengths = self.streams.chi(freedom, dtype=self.dtype)
+        lengths = self.streams.chi(freedom).to(self.dtype)
         return self.normal(rows, rows).tril(-1) + torch.diag_embed(lengths)
 
 

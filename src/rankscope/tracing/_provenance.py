@@ -56,8 +56,11 @@ class Provenance:
         token_mask: Tensor | None = None,
         measured: Tensor | None = None,
         settings: Mapping[str, str] | None = None,
+        digests: Mapping[str, str] | None = None,
     ) -> Self:
         """What is known of a model and of what it is given.
+
+        ``digests`` are those of the model's tensors by name, where they are known already.
 
         >>> import torch
         >>> from rankscope import Network, Spec
@@ -70,7 +73,7 @@ class Provenance:
         False
         """
         tensors = named_tensors(model)
-        digests = tensor_digests(tensors)
+        digests = tensor_digests(tensors) if digests is None else digests
         masks = {"token_mask": token_mask, "measured": measured}
         named = {name: digest(mask) for name, mask in masks.items() if mask is not None}
         known: dict[str, Any] = {

@@ -32,6 +32,7 @@ from rankscope.tracing._soundness import refuse_broken
 from rankscope.tracing._tensors import Output
 from rankscope.tracing._tokens import TokenChoice
 from rankscope.tracing._trace import Trace
+from rankscope.weights import named_tensors, tensor_digests
 
 
 @checked
@@ -177,11 +178,17 @@ def _origin(
 ) -> Provenance:
     """All that is known before the model runs; weights that are no numbers are refused here."""
     settings = {"metrics": ", ".join(map(str, measures)), "stack": stack.words}
-    settings |= refuse_broken(model, stack.blocks)
+    digests = tensor_digests(named_tensors(model))
+    settings |= refuse_broken(model, stack.blocks, digests=digests)
     if own := own_modes(model):
         settings["mode"] = f"evaluation, set without the train() that {', '.join(own)} has"
     return Provenance.of(
-        model, given.by_name, token_mask=mask, measured=measured, settings=settings
+        model,
+        given.by_name,
+        token_mask=mask,
+        measured=measured,
+        settings=settings,
+        digests=digests,
     )
 
 

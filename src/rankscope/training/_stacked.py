@@ -122,6 +122,7 @@ def _block(spec: Spec, block: Block) -> Block:
         kv_heads=old.kv_heads,
         scale=old.scale,
         removed=old.removed,
+        centered=old.centered,
     )
     if mlp is not None:
         mlp = MLP(

@@ -35,7 +35,7 @@ SMALL = Config(
 @pytest.fixture(scope="module")
 def found():
     result, seen = steps_of(run, SMALL)
-    assert len(seen) == 7 * 2 + 7
+    assert len(seen) == 8 * 2 + 8
     return result
 
 
@@ -44,9 +44,9 @@ def test_every_map_has_every_cell_and_its_measured_points(found):
     predicted = rows.filter(variant="predicted")
     cells = predicted.group_by("model", "parameter", "setting", "layer").len()
     assert set(cells["len"]) == {3}
-    assert cells.height == 7 * 2 * 4
+    assert cells.height == 8 * 2 * 4
     marks = rows.filter(variant="measured")
-    assert marks.height == 7 * 2
+    assert marks.height == 8 * 2
     assert set(marks["layer"]) == {2, 4}
     gradients = found.table.filter(metric="state_gradient")
     assert set(gradients["parameter"]) == {"init_scale"}
@@ -74,16 +74,23 @@ def test_windows_are_measured_by_the_entropy_they_allow(found):
 
 def test_specs_of_every_map() -> None:
     at = {(each.place, each.parameter): each for each in maps(SMALL)}
-    assert len(at) == 7
+    assert len(at) == 8
     assert at["none", "init_scale"].spec(SMALL, 0.5).norm == "none"
     assert at["pre", "init_scale"].spec(SMALL, 0.5).init == Init("lecun", 0.5)
     assert at["post", "skip_scale"].spec(SMALL, 0.3).skips == (0.3, 0.3)
     assert at["post", "window"].spec(SMALL, 3.0).mask == as_mask("window:3")
     heads = at["post", "heads"].spec(SMALL, 8.0)
     assert (heads.heads, heads.head_width) == (8, 2)
-    assert {each.spec(SMALL, 1.0).norm_place for each in at.values()} == {"pre", "post", "both"}
-    with pytest.raises(InputError, match="no norm place 'output'; choose none, pre, post, both"):
-        maps(replace(SMALL, places=("output",)))
+    assert {each.spec(SMALL, 1.0).norm_place for each in at.values()} == {
+        "pre",
+        "post",
+        "both",
+        "output",
+    }
+    with pytest.raises(
+        InputError, match="no norm place 'inside'; choose none, pre, post, both, output"
+    ):
+        maps(replace(SMALL, places=("inside",)))
 
 
 def test_measured_settings_are_spread() -> None:

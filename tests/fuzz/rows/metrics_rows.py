@@ -14,6 +14,7 @@ for one in (
     "spectra",
     "spectral_ratio",
     "stable_rank",
+    "token_norm",
 ):
     add(f"metrics.{one}", getattr(metrics, one), x=X, token_mask=MASK)
 for one in ("attention_entropy", "dobrushin", "high_pass_ratio", "second_singular_value"):

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rankscope import tables, theory
 from rankscope.experiments.depths import RELATIVE, dispersions
+from rankscope.experiments.estimates import MOST_TOKENS_CUBED
 from rankscope.experiments.laws import Law, disagreement, law_of_medians
 from rankscope.experiments.progress import OnStep, silent
 from rankscope.experiments.subject import Subject
@@ -29,17 +30,15 @@ BY_MASK = (
     "largest_limit_weight",
 )
 """Metrics with one number for each mask."""
-_CUBIC = 512
-"""Tokens up to which a mask's matrices are given figures that take cubic time."""
-_CUBIC_BY_HEAD = 256
-"""The same, of every head."""
+_MOST_TOKENS_BY_HEAD = 256
+"""Tokens up to which every head is given figures that take cubic time."""
 
 
 def left_out(tokens: int) -> str:
     """Which figures there are none of with so many tokens; a sentence, or nothing."""
     beyond = {
-        "ergodicity coefficients of single heads": _CUBIC_BY_HEAD,
-        "ergodicity coefficients of products and Perron weights": _CUBIC,
+        "ergodicity coefficients of single heads": _MOST_TOKENS_BY_HEAD,
+        "ergodicity coefficients of products and Perron weights": MOST_TOKENS_CUBED,
     }
     told = [f"{what} (above {most:,} tokens)" for what, most in beyond.items() if tokens > most]
     if not told:
@@ -90,7 +89,7 @@ def _figures(patterns: Iterable[Tensor], facts: theory.GraphFacts, allowed: Tens
     for pattern in patterns:
         shared.append(pattern.mean(0))
         smallest = min(smallest, float(theory.smallest_allowed_weight(pattern, allowed).min()))
-        if tokens <= _CUBIC_BY_HEAD:
+        if tokens <= _MOST_TOKENS_BY_HEAD:
             of_heads.append(dobrushin(pattern))
     limits = torch.stack(theory.limit_weights(shared, facts.closed_classes)).mean(0)
     promised = theory.a_priori_log_loss(smallest, facts.contracts_after) / math.log(10)
@@ -112,7 +111,7 @@ def _figures(patterns: Iterable[Tensor], facts: theory.GraphFacts, allowed: Tens
         for layer, each in enumerate(of_heads, start=1)
         for head, value in enumerate(each.tolist())
     ]
-    if tokens <= _CUBIC:
+    if tokens <= MOST_TOKENS_CUBED:
         of_products = theory.ergodicity(shared)
         log10 = of_products.log_products / math.log(10)
         # Rows that plain numbers cannot tell apart any more need not be equal.

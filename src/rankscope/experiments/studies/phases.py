@@ -31,14 +31,16 @@ BOUNDARY = 0.1
 SCALE, SKIP, WINDOW, HEADS = "init_scale", "skip_scale", "window", "heads"
 _SHARE, _GRADIENT = "entropy_share", "state_gradient"
 _METRICS = ("relative_dispersion", _SHARE, "token_norm", _GRADIENT)
-_PLACES = {"none": "no norm", "pre": "pre-norm", "post": "post-norm", "both": "sandwich norm"}
+_PLACES = {
+    "none": "no norm",
+    "pre": "pre-norm",
+    "post": "post-norm",
+    "both": "sandwich norm",
+    "output": "output norm",
+}
 _COLUMNS = ("model", "variant", "layer", "parameter", "setting", "sample", "metric", "value")
 Label = tuple[str, str, float]
 """The design, what is varied, and its setting."""
-_OUTPUT_NORM = (
-    "a norm after each branch and nowhere else, x + N(f(x)), is none of the places a Spec knows; "
-    "the sandwich has one before the branch as well"
-)
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Config(kit.Config):
     skips: tuple[float, ...] = tuple(round(k / 5, 1) for k in range(20))
     windows: tuple[int, ...] = tuple(range(1, 21))
     head_counts: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-    places: tuple[str, ...] = ("none", "pre", "post", "both")
+    places: tuple[str, ...] = ("none", "pre", "post", "both", "output")
     base: str = "post"
     measured: int = 4
     marked: int = 5
@@ -149,7 +151,6 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
             *agreement(table, config.draws),
         ),
         table=table,
-        notes={"norm places": _OUTPUT_NORM},
         about={"design": _describe(config)},
         drawings=_drawings(config),
         shown=(COLLAPSE_LAYER,),

@@ -165,7 +165,7 @@ def _set_values(attention: Attention, z: Hidden, target: Rows, seen: Sight, laye
             z.new_zeros(attention.kv_heads * width) if biased else None,
         )
     mixed = _mix_values(attention, z, seen)
-    _check_solvable(mixed, attention.pattern(z, seen)[0], z[0], layer)
+    _check_solvable(mixed, attention.mixing(z, seen)[0], z[0], layer)
     bias = attention.output.bias
     goal = target if bias is None else target - bias
     # gelsd: the solution of least norm; the default driver wants full column rank.
@@ -177,7 +177,7 @@ def _mix_values(attention: Attention, z: Hidden, seen: Sight) -> Float[Tensor, "
     """The input of the output projection: the mixed values of all heads, side by side."""
     values = attention.value(z)[0].unflatten(-1, (attention.kv_heads, -1)).transpose(0, 1)
     values = values.repeat_interleave(attention.heads // attention.kv_heads, 0)
-    mixed: Tensor = attention.pattern(z, seen)[0] @ values
+    mixed: Tensor = attention.mixing(z, seen)[0] @ values
     for head in attention.removed:
         mixed[head] = 0.0
     return mixed.transpose(0, 1).flatten(1)

@@ -1,15 +1,12 @@
 """Masks as graphs: who reaches whom, how fast attention under a mask forgets, and what remains."""
 
+from rankscope.theory.graphs._ergodicity import Ergodicity, ergodicity
 from rankscope.theory.graphs._facts import GraphFacts, graph_facts
+from rankscope.theory.graphs._limits import class_weights, limit_weights, perron_weights
 from rankscope.theory.graphs._rates import (
-    Ergodicity,
     a_priori_log_decay,
     a_priori_log_loss,
     a_priori_rate,
-    class_weights,
-    ergodicity,
-    limit_weights,
-    perron_weights,
     second_eigenvalue,
     second_modulus,
     smallest_allowed_weight,

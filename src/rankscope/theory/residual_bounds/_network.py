@@ -174,6 +174,8 @@ def _reason_out_of_scope(network: Network, layer: int, block: Block) -> str:
         return "an MLP beside the attention carries the tokens past it"
     if not isinstance(mask, Full):
         return f"under the mask {mask} not all tokens attend to the same tokens"
+    if block.attention.centered:
+        return "centred attention takes away what the tokens have in common"
     entry = score_entry(block.attention.scores)
     if not entry.bounds:
         return f"its scores ({entry.words}) are not plain products of queries and keys"
