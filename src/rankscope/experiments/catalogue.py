@@ -140,8 +140,15 @@ def _claim(
     return Entry(id_, "claim", title, where, options, source, domain, small)
 
 
-def _study(id_: str, title: str, source: str = "", options: tuple[str, ...] = _SEED) -> Entry:
-    return Entry(id_, "study", title, f"studies.{id_}", options, source)
+def _study(
+    id_: str,
+    title: str,
+    source: str = "",
+    options: tuple[str, ...] = _SEED,
+    *,
+    small: bool = False,
+) -> Entry:
+    return Entry(id_, "study", title, f"studies.{id_}", options, source, small=small)
 
 
 def _question(id_: str, title: str) -> Entry:
@@ -286,7 +293,9 @@ ENTRIES: Final = (
     _study("patterns", "Attention patterns side by side"),
     _study("layernorm", "Attention and LayerNorm, without skips and MLPs"),
     _study(
-        "phases", "Where designs collapse, and where not: maps over depth, predicted and measured"
+        "phases",
+        "Where designs collapse, and where not: maps over depth, predicted and measured",
+        small=True,
     ),
     _study("wu", "Masks and LayerNorm, layer by layer", f"{WU}, figure 2", _MODELS),
     _question("diagnose", "What keeps the tokens apart?"),
