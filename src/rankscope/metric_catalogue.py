@@ -429,6 +429,29 @@ _ADVICE: Final = (
     ),
 )
 
+# Of predictions, over maps of designs.
+_MAPPED: Final = (
+    Metric(
+        "entropy_share",
+        "Share of the entropy",
+        "H(P) / H of even attention",
+        "linear",
+        "0 = one key per query; 1 = all alike",
+        "The attention entropy divided by that of attention which is even over the keys each query "
+        "may see.",
+        includes=(0.0, 1.0),
+    ),
+    Metric(
+        "collapse_layer",
+        "Layer of the collapse",
+        "layer",
+        "linear",
+        "None = not within these layers",
+        "The first layer at which the tokens' relative dispersion is below the boundary.",
+        includes=(0.0,),
+    ),
+)
+
 # Runs in scaled arithmetic, far beyond the range of floats.
 _DEEP: Final = (
     Metric(
@@ -1028,6 +1051,7 @@ _EVERY: Final = (
     *_PATHS,
     *_GRADIENTS,
     *_ADVICE,
+    *_MAPPED,
     *_DEEP,
     *_BOUNDS,
     *_SIGNALS,

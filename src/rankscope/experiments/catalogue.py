@@ -147,8 +147,15 @@ def _claim(
     return Entry(id_, "claim", title, where, options, source, domain, small)
 
 
-def _study(id_: str, title: str, source: str = "", options: tuple[str, ...] = _SEED) -> Entry:
-    return Entry(id_, "study", title, f"studies.{id_}", options, source)
+def _study(
+    id_: str,
+    title: str,
+    source: str = "",
+    options: tuple[str, ...] = _SEED,
+    *,
+    small: bool = False,
+) -> Entry:
+    return Entry(id_, "study", title, f"studies.{id_}", options, source, small=small)
 
 
 def _question(id_: str, title: str) -> Entry:
@@ -336,6 +343,11 @@ ENTRIES: Final = (
     _study("widths", "What sets the speed of the collapse"),
     _study("patterns", "Attention patterns side by side"),
     _study("layernorm", "Attention and LayerNorm, without skips and MLPs"),
+    _study(
+        "phases",
+        "Where designs collapse, and where not: maps over depth, predicted and measured",
+        small=True,
+    ),
     _study("wu", "Masks and LayerNorm, layer by layer", f"{WU}, figure 2", _MODELS),
     _question("diagnose", "What keeps the tokens apart?"),
     _question("trace", "Every layer of one network"),
@@ -343,6 +355,7 @@ ENTRIES: Final = (
     _question("deep", "How small does the residual get?"),
     _question("bounds", "What does theory promise?"),
     _question("masks", "Which mask keeps the tokens apart?"),
+    _question("predict", "What will this design do, before it has weights?"),
     _question("advise", "Which change of the design would help?"),
 )
 CATALOGUE: Final[dict[str, Entry]] = {entry.id: entry for entry in ENTRIES}
