@@ -32,7 +32,7 @@ NAMES = {
     "rankscope.figures": """
         FIGURES Figure FigureKind MetricWords ScriptSafe adaptive by_depth by_layer by_length
         by_model by_setting dark_variables draw head_map heading headings length_distributions
-        metric_words power_text printable reading save trajectories
+        metric_words phase_map power_text printable reading save trajectories
     """,
     "rankscope.masks": """
         BigBird BlockLocal Causal Columns Dilated EdgeList Edges Explicit Fixed Full
@@ -56,7 +56,7 @@ NAMES = {
         sample_paths top_paths truncate truncations
     """,
     "rankscope.prediction": """
-        Band Prediction measured_gradients predict
+        Band Outcome Prediction measured_gradients predict
     """,
     "rankscope.report": """
         Report Section page show to_json write write_html write_overview

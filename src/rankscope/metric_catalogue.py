@@ -429,6 +429,29 @@ _ADVICE: Final = (
     ),
 )
 
+# Of predictions, over maps of designs.
+_MAPPED: Final = (
+    Metric(
+        "entropy_share",
+        "Share of the entropy",
+        "H(P) / H of even attention",
+        "linear",
+        "0 = one key per query; 1 = all alike",
+        "The attention entropy divided by that of attention which is even over the keys each query "
+        "may see.",
+        includes=(0.0, 1.0),
+    ),
+    Metric(
+        "collapse_layer",
+        "Layer of the collapse",
+        "layer",
+        "linear",
+        "None = not within these layers",
+        "The first layer at which the tokens' relative dispersion is below the boundary.",
+        includes=(0.0,),
+    ),
+)
+
 # Runs in scaled arithmetic, far beyond the range of floats.
 _DEEP: Final = (
     Metric(
@@ -676,6 +699,86 @@ _BOUNDS: Final = (
         "How many times too large a bound is",
         "The base-10 logarithm of a bound divided by the residual measured at the same place.",
         includes=(0.0,),
+    ),
+)
+
+# Signal propagation at initialisation.
+_SIGNALS: Final = (
+    Metric(
+        "query_value_gradient",
+        "Gradients of queries and keys over values",
+        "‖query‖ / ‖value‖, last to first layer",
+        "log",
+        "0 = queries and keys of the last layer learn nothing",
+        "The larger of the gradients of the query and key weights over that of the value weights, "
+        "in the last layer, over the same in the first.",
+        includes=(1.0,),
+    ),
+    Metric(
+        "stream_variance",
+        "Variance of the stream",
+        "‖X‖² / ‖input‖²",
+        "log",
+        "1 = as large as the input",
+        "The mean square of the hidden states over that of the input.",
+        includes=(1.0,),
+    ),
+    Metric(
+        "layer_share",
+        "Share of the stream a layer changes",
+        "‖step‖² / ‖X‖²",
+        "log",
+        "0 = the layer is the identity",
+        "The mean square of what a layer adds over that of the hidden states after it.",
+    ),
+    Metric(
+        "first_last_gradient",
+        "Gradient of the input over the output's",
+        "‖input‖ / ‖output‖ of gradients",
+        "log",
+        "1 = level; below = vanishes, above = explodes",
+        "The norm of the gradient with respect to the input over that with respect to the last "
+        "hidden state.",
+        includes=(1.0,),
+    ),
+    Metric(
+        "upper_level_keys",
+        "Keys that stand out",
+        "keys",
+        "linear",
+        "How many keys share the upper logit at least entropy",
+        "Of all logits of one norm that take two values, how many keys have the larger where the "
+        "entropy is least.",
+        includes=(1.0,),
+    ),
+    Metric(
+        "first_singular_value",
+        "First singular value",
+        "σ1(P)",
+        "linear",
+        "1 = what all tokens share keeps its size",
+        "σ₁(P), the largest singular value of the attention matrix.",
+        includes=(1.0,),
+    ),
+    Metric(
+        "gram_stable_rank",
+        "Stable rank of the Gram matrix",
+        "Σ(σ²)² / max (σ²)²",
+        "linear",
+        "1 = one direction dominates",
+        "Σσ⁴ / σ₁⁴ of the singular values of X: the stable rank of XXᵀ.",
+        "down",
+        includes=(0.0,),
+    ),
+    Metric(
+        "weight_participation",
+        "Participation of weights",
+        "Σ P²",
+        "linear",
+        "1 = one key per query; 1 / n = all alike",
+        "Σ_j P_ij², the mean over the queries: one over the number of keys that share a query's "
+        "attention.",
+        includes=(0.0, 1.0),
     ),
 )
 
@@ -992,5 +1095,15 @@ _OTHERS: Final = (
     ),
 )
 
-_EVERY: Final = (*_TRACED, *_PATHS, *_GRADIENTS, *_ADVICE, *_DEEP, *_BOUNDS, *_OTHERS)
+_EVERY: Final = (
+    *_TRACED,
+    *_PATHS,
+    *_GRADIENTS,
+    *_ADVICE,
+    *_MAPPED,
+    *_DEEP,
+    *_BOUNDS,
+    *_SIGNALS,
+    *_OTHERS,
+)
 METRICS: Final[dict[str, Metric]] = {each.name: each for each in _EVERY}

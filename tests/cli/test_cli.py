@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 SMALL = ["--layers=2", "--heads=2", "--width=16", "--passages=2", "--length=12"]
-QUESTIONS = ("diagnose", "trace", "paths", "deep", "bounds", "masks", "advise")
+QUESTIONS = ("diagnose", "trace", "paths", "deep", "bounds", "masks", "predict", "advise")
 KEYS = {
     "id", "title", "question", "source", "verdict", "judgement", "beyond", "sentences",
     "findings", "key_figures", "summary", "table", "provenance", "files",
@@ -172,6 +172,7 @@ def test_seeds_decide_the_figures(rankscope) -> None:
         (["masks", "--masks=,"], "--masks names none"),
         (["masks", "--mask=causal"], "--masks names those to compare"),
         (["masks", "--depth=0", *SMALL], "depth=0"),
+        (["predict", "--draws=0", *SMALL], "draws"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(

@@ -162,6 +162,7 @@ def test_an_option_without_use_is_refused_with_what_there_is(refuses, arguments,
         (["trace", "--metrics=all"], "high_pass_ratio: attention is between all tokens"),
         (["bounds"], "bounds: the theorems' bounds are about all tokens"),
         (["masks"], "masks: graphs of masks are about all tokens"),
+        (["predict"], "predict: predictions are about all tokens"),
     ],
 )
 def test_figures_about_all_tokens_leave_none_out(refuses, arguments, why) -> None:

@@ -61,6 +61,7 @@ def test_the_entries_are_the_figures_of_the_room():
         "by_model",
         "by_length",
         "head_map",
+        "phase_map",
         "length_distributions",
         "trajectories",
     ]

@@ -12,6 +12,7 @@ from rankscope.cli.options import (
     AdviceOptions,
     DepthOptions,
     DiagnosisOptions,
+    PredictionOptions,
     QuestionOptions,
     takes,
 )
@@ -164,6 +165,41 @@ def masks(
     chosen = inputs.masks(listed, options.seed)
     subject = inputs.subject(options, without=options.without, masks=listed)
     outputs.run(CATALOGUE["masks"], options, subject=subject, masks=chosen, depth=depth)
+
+
+@app.command()
+@takes(PredictionOptions)
+def predict(
+    options: PredictionOptions,
+    *,
+    draws: Annotated[int, typer.Option(help="Networks that are drawn.")] = 16,
+    gradients: Annotated[
+        bool, typer.Option("--gradients", help="Also whether gradients vanish or explode (slower).")
+    ] = False,
+    infinite_width: Annotated[
+        bool, typer.Option("--infinite-width", help="The limit of theory, not this width.")
+    ] = False,
+    without: Annotated[
+        str, typer.Option(help="Parts to leave out: skip, attention_skip, mlp_skip, mlp, norm.")
+    ] = "",
+) -> None:
+    """What will this design do, before it has weights? Predicted, and one network beside it.
+
+    By default: the design of BERT-base at initialisation. Of a MODEL the architecture is predicted,
+    and the model itself is measured beside it.
+    """
+    from rankscope.cli import inputs, outputs
+
+    inputs.count_all_tokens("predict", options, "predictions are about all tokens")
+    subject = inputs.subject(options, without=without)
+    outputs.run(
+        CATALOGUE["predict"],
+        options,
+        subject=subject,
+        draws=draws,
+        gradients=gradients,
+        infinite_width=infinite_width,
+    )
 
 
 @app.command()

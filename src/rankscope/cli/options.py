@@ -156,6 +156,13 @@ class AdviceOptions(QuestionOptions):
     ] = ""
 
 
+@dataclass(frozen=True)
+class PredictionOptions(QuestionOptions):
+    """The same with one sample unless told otherwise: every draw reads every sample."""
+
+    passages: Annotated[int, _input("Samples at most.")] = 1
+
+
 FIELDS = {
     "seed": ("seed",),
     "models": ("models", "pretrained", "pickled"),

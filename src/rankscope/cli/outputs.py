@@ -1,6 +1,7 @@
 """Runs with a progress bar, and results → files, terminal or JSON."""
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,14 +29,17 @@ def run(entry: Entry, options: OutputOptions, *, with_table: bool = False, **fie
     if isinstance(options, QuestionOptions) and not options.yes:
         refuse_unasked(entry.module().cost(config), "--length, --passages, --layers")
     folder = None if options.as_json and options.output is None else _folder(options)
+    start = time.perf_counter()
     with progress() as begin:
         result = entry.run(config, begin(entry.id))
+    seconds = time.perf_counter() - start
     files = {} if folder is None else report.names(result, folder)
     # Before anything is written or drawn, so that no full disk can cost the answer.
     if options.as_json:
         print_json(report.to_json(result, files, with_table=with_table))
     else:
         report.show(result)
+        Console(highlight=False).print(f"\n{entry.id} took {seconds:.1f} s")
     if folder is None:
         return
     with progress() as begin:

@@ -28,6 +28,13 @@ Scale = Literal["quick", "paper"]
 DONG = "Dong et al. 2021"
 WU = "Wu et al. 2024"
 OURS = "derived for rankscope"
+GIORLANDINO = "Giorlandino and Goldt 2026"
+NOCI = "Noci et al. 2022"
+SUN = "Sun et al. 2025"
+KIM = "Kim et al. 2025"
+KARAGODIN = "Karagodin et al. 2025"
+ZHAI = "Zhai et al. 2023"
+NAIT_SAADA = "Nait Saada et al. 2025"
 
 
 @runtime_checkable
@@ -140,8 +147,15 @@ def _claim(
     return Entry(id_, "claim", title, where, options, source, domain, small)
 
 
-def _study(id_: str, title: str, source: str = "", options: tuple[str, ...] = _SEED) -> Entry:
-    return Entry(id_, "study", title, f"studies.{id_}", options, source)
+def _study(
+    id_: str,
+    title: str,
+    source: str = "",
+    options: tuple[str, ...] = _SEED,
+    *,
+    small: bool = False,
+) -> Entry:
+    return Entry(id_, "study", title, f"studies.{id_}", options, source, small=small)
 
 
 def _question(id_: str, title: str) -> Entry:
@@ -283,6 +297,50 @@ ENTRIES: Final = (
         domain="one head on the sphere, causal mask, suitable values, tokens in general position",
     ),
     _claim(
+        "P1",
+        "Softmax attention is spread out for logits of deviation below √(2/(1−p))·√(log T), p the "
+        "tokens' overlap, and condensed on a few tokens above, Σ P² → 1 − β_c/β.",
+        f"{GIORLANDINO}, random energies",
+        domain="one layer of random attention, tokens of one overlap p, their number T → ∞",
+    ),
+    _claim(
+        "P2",
+        "Branches scaled by 1/√L hold off rank collapse at any depth L; without the scale tokens "
+        "become alike, and the gradients of queries and keys vanish beside those of values.",
+        f"{NOCI}, residual scaling",
+        domain="random networks without norms under uniform attention, and post-norm ones",
+    ),
+    _claim(
+        "P3",
+        "The variance of pre-norm networks grows at least linearly with depth, so that deep layers "
+        "tend to the identity; norms scaled by 1/√ℓ tame it and let deep layers change more.",
+        f"{SUN}, curse of depth",
+        domain="random pre-norm networks with LeCun's weights, at initialisation",
+    ),
+    _claim(
+        "P4",
+        "The stream is bounded with norms after the sum, grows with norms before it, and grows "
+        "linearly with norms on both sides of each branch (sandwich); tokens collapse "
+        "exponentially in the first, polynomially in the others, most slowly in the sandwich.",
+        f"{KIM}, Peri-LN; {KARAGODIN}, speed of collapse",
+        domain="random transformers with RMSNorm and LeCun's weights",
+    ),
+    _claim(
+        "P5",
+        "No row of attention over T tokens has less entropy than the worst logits of norm "
+        "‖W_K W_Qᵀ‖·‖XXᵀ‖ have, and some layer has as little.",
+        f"{ZHAI}, theorem on entropy",
+        domain="one softmax over any tokens and weights, without mask and biases",
+    ),
+    _claim(
+        "P6",
+        "At initialisation attention has one singular value near 1 and all others of order 1/√T, "
+        "so that one layer's output tends to rank one as the context T grows, unless the outlier "
+        "is removed.",
+        f"{NAIT_SAADA}, rank collapse in width",
+        domain="one head as wide as the context, orthogonal tokens",
+    ),
+    _claim(
         "P7",
         "Two exponents known before training, that of the angles between tokens and that of the "
         "gradients, forecast the loss a network reaches.",
@@ -292,6 +350,11 @@ ENTRIES: Final = (
     _study("widths", "What sets the speed of the collapse"),
     _study("patterns", "Attention patterns side by side"),
     _study("layernorm", "Attention and LayerNorm, without skips and MLPs"),
+    _study(
+        "phases",
+        "Where designs collapse, and where not: maps over depth, predicted and measured",
+        small=True,
+    ),
     _study("wu", "Masks and LayerNorm, layer by layer", f"{WU}, figure 2", _MODELS),
     _question("diagnose", "What keeps the tokens apart?"),
     _question("trace", "Every layer of one network"),
@@ -299,6 +362,7 @@ ENTRIES: Final = (
     _question("deep", "How small does the residual get?"),
     _question("bounds", "What does theory promise?"),
     _question("masks", "Which mask keeps the tokens apart?"),
+    _question("predict", "What will this design do, before it has weights?"),
     _question("advise", "Which change of the design would help?"),
 )
 CATALOGUE: Final[dict[str, Entry]] = {entry.id: entry for entry in ENTRIES}

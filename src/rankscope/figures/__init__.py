@@ -11,6 +11,7 @@ from rankscope.figures._offline import ScriptSafe
 from rankscope.figures._offline import bundle as bundle
 from rankscope.figures._offline import content_policy as content_policy
 from rankscope.figures._offline import svg as svg
+from rankscope.figures._phases import phase_map
 from rankscope.figures._saving import printable, save
 from rankscope.figures._sweeps import by_setting
 from rankscope.figures._theme import Figure, adaptive, dark_variables
@@ -37,6 +38,7 @@ __all__ = [
     "headings",
     "length_distributions",
     "metric_words",
+    "phase_map",
     "power_text",
     "printable",
     "reading",

@@ -17,6 +17,7 @@ from rankscope.figures._distributions import length_distributions
 from rankscope.figures._heads import head_map
 from rankscope.figures._layers import by_depth, by_layer, by_model
 from rankscope.figures._lengths import by_length
+from rankscope.figures._phases import phase_map
 from rankscope.figures._sweeps import by_setting
 from rankscope.figures._theme import Figure
 from rankscope.figures._trajectories import trajectories
@@ -74,6 +75,12 @@ FIGURES: Final[dict[str, FigureKind]] = {
             "Each cell is the mean over the samples of what all paths through that head carry.",
             "by head",
             "residual_share",
+        ),
+        FigureKind(
+            phase_map,
+            "summary",
+            "Shades are means over the samples, on one scale for all panels.",
+            "by depth and what was varied",
         ),
         FigureKind(
             length_distributions,

@@ -3,5 +3,6 @@
 from rankscope.prediction._backward import measured_gradients
 from rankscope.prediction._predict import predict
 from rankscope.prediction._prediction import Band, Prediction
+from rankscope.prediction._verdict import Outcome
 
-__all__ = ["Band", "Prediction", "measured_gradients", "predict"]
+__all__ = ["Band", "Outcome", "Prediction", "measured_gradients", "predict"]

@@ -3,11 +3,13 @@
 import math
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from rankscope.arguments import Count, Seed, checked
 from rankscope.errors import InputError
-from rankscope.network import Spec
+from rankscope.masks import Mask
+from rankscope.network import Spec, Visibility
 from rankscope.prediction._backward import predicted_gradients
 from rankscope.prediction._coordinates import Coordinates, compress
 from rankscope.prediction._ensemble import Ensemble
@@ -89,7 +91,8 @@ def predict(
         name: torch.cat([part[name] for part in parts], 1).unflatten(1, (draws, samples))
         for name in parts[0]
     }
-    return Prediction(spec, seed, values, width_error(spec))
+    even = _even_entropy(spec, tokens, mask, repeat)
+    return Prediction(spec, seed, values, width_error(spec), even_entropy=even)
 
 
 def _run(
@@ -128,6 +131,23 @@ def _groups(
     kept = 4 * spec.layers * (widest + spec.width) if gradients else widest
     size = max(1, _AT_ONCE // ((tokens + 1) * kept))
     return [networks[at : at + size] for at in range(0, len(networks), size)]
+
+
+def _even_entropy(
+    spec: Spec, tokens: Coordinates, token_mask: Tensor | None, repeat: int
+) -> Float[Tensor, "layer sample"]:
+    """By layer and sample, the mean over the queries of the logarithm of how many keys they see."""
+    samples, count, _ = tokens.shape
+    queries = torch.ones(samples, count, dtype=torch.bool) if token_mask is None else token_mask
+    by_mask: dict[Mask, Tensor] = {}
+    for mask in spec.masks:
+        if mask not in by_mask:
+            allowed = Visibility.of(mask, count, token_mask, tokens.device).allowed
+            keys = torch.tensor(float(count)) if allowed is None else allowed.sum(-1).squeeze(1)
+            logs = torch.where(queries, keys.double().log(), 0.0)
+            by_mask[mask] = logs.sum(-1) / queries.sum(-1)
+    rows = [by_mask[mask] for mask in spec.masks] * repeat
+    return torch.stack([torch.full_like(rows[0], math.nan), *rows])
 
 
 def width_error(spec: Spec) -> float:

@@ -13,6 +13,7 @@ from rankscope.display import card, list_words, paragraph, some, table
 from rankscope.errors import InputError
 from rankscope.network import Spec
 from rankscope.numerals import plural, short
+from rankscope.prediction._verdict import Outcome, read_prediction
 
 if TYPE_CHECKING:
     import altair
@@ -44,6 +45,20 @@ class Prediction:
     width_error: float
     """The relative error left by the width; zero where the law is exact at every width."""
     notes: Mapping[str, str] = field(default_factory=dict)
+    even_entropy: Float[Tensor, "layer sample"] | None = None
+    """The entropy of attention that is even over the keys each query may see; NaN at layer 0."""
+
+    @property
+    def verdict(self) -> tuple[Outcome, ...]:
+        """What will happen to tokens, attention and sizes, and to gradients if they are there.
+
+        >>> import torch
+        >>> from rankscope import Spec, predict
+        >>> pure = predict(Spec.pure_attention(6, 2, 8), torch.randn(5, 8), draws=4)
+        >>> pure.verdict[0].kind, pure.verdict[0].is_sure
+        ('depth collapse', True)
+        """
+        return read_prediction(self)
 
     @property
     def metrics(self) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from rankscope.results import Result
 Statistic = Literal["mean", "median", ""]
 """What stands for the samples; nothing where there was but one."""
 
-MEANS: Final = ("by_layer", "by_model", "by_length", "head_map")
+MEANS: Final = ("by_layer", "by_model", "by_length", "head_map", "phase_map")
 """Figures whose curves are means over the samples; those of the others are medians."""
 BIAS: Final = "bias"
 DOUBT: Final = "?"
@@ -185,7 +185,7 @@ def _place(rows: pl.DataFrame) -> str:
 def _kind(grid: Grid) -> tuple[str, ...]:
     """What neighbours have in common that can stand together."""
     if grid.place != METRIC and len(grid.curves) > 1:
-        return (grid.metric, grid.about)  # with no other
+        return (grid.metric, grid.about, grid.place)  # with no other
     return (grid.place, grid.statistic, grid.about, *grid.curves)
 
 

@@ -243,6 +243,20 @@ for one, options in {
     "widths": {"draws": 1, "layers": 2},
     "W3": {"layers": 4, "tokens": 6, "samples": 1, "draws": 1, "waver": 0.1},
     "W6": {"starts": 2, "layers": 4, "every": 2, "draws": 1},
+    "P1": {
+        "tokens": (8,),
+        "overlaps": (0.5,),
+        "ratios": (0.5,),
+        "networks": 1,
+        "head_width": 4,
+        "decades": (2,),
+        "drawn": (10, 1),
+    },
+    "P2": {"kinds": ("post-norm",), "depths": (1, 2), "tokens": 4, "overlap": 0.1, "width": 8},
+    "P3": {"layers": 8, "tokens": 4, "overlap": 0.1, "width": 8, "scales": (1.0,), "draws": 1},
+    "P4": {"layers": 8, "tokens": 4, "overlap": 0.1, "width": 8, "scales": (1.0,), "draws": 1},
+    "P5": {"tokens": (4,), "overlap": 0.1, "scales": (1.0,), "keys": (2,), "norms": (1.0,)},
+    "P6": {"tokens": (8, 12, 16), "networks": 1, "draws": 1},
     "P7": {"seeds": 2, "mlp_ratio": 1.0, "draws": 1, "sequences": 1, "enough": 0.7},
     "wu": {
         "depth": 2,
@@ -258,7 +272,7 @@ for one, options in {
 }.items():
     entry = experiments.CATALOGUE[one]
     add(f"experiments.Entry.configuration[{one}]", entry.configuration, **options)
-    if one not in ("D7", "N1", "W4", "widths", "W3", "W6", "P7"):  # these take longer
+    if one[0] != "P" and one not in ("D7", "N1", "W4", "widths", "W3", "W6"):  # these take longer
         add(
             f"experiments.run[{one}]",
             lambda one=one, **more: experiments.run(one, **more),

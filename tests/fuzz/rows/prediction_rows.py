@@ -30,3 +30,14 @@ add(
 )
 FOUND = prediction.predict(SMALL, X, draws=2)
 add("prediction.Prediction.band", FOUND.band, metric="mean_cosine")
+add(
+    "prediction.Outcome",
+    prediction.Outcome,
+    about="tokens",
+    kind="depth collapse",
+    sentence="All tokens are alike.",
+    share=0.9,
+    layer=3,
+    figures={"last": -4.0},
+    law="exponential",
+)

@@ -158,6 +158,19 @@ add(
     title="a",
 )
 add(
+    "figures.phase_map",
+    figures.phase_map,
+    summary=tables.summary(
+        table_of(layer=[1, 1, 2, 2], setting=[1.0, 2.0, 1.0, 2.0], sample=[0] * 4)
+    ),
+    metric="residual",
+    boundary=0.5,
+    lowest=0.1,
+    highest=2.0,
+    marks="measured",
+    title="a",
+)
+add(
     "figures.length_distributions",
     figures.length_distributions,
     table=table_of(model=["m"] * 4, length=[0, 1, 2, 3]).with_columns(

@@ -7,7 +7,7 @@ To add an alternative, write one generator that yields ``Change``s of a spec, an
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from rankscope.experiments.advice._attention import heads, masks, positions
+from rankscope.experiments.advice._attention import centering, heads, masks, positions
 from rankscope.experiments.advice._blocks import mlps, parallel_blocks
 from rankscope.experiments.advice._change import Change as Change
 from rankscope.experiments.advice._measured import measured_values as measured_values
@@ -34,6 +34,7 @@ ALTERNATIVES: tuple[Callable[[Spec, int], Iterator[Change]], ...] = (
     weights,
     norms,
     masks,
+    centering,
     positions,
     heads,
     mlps,

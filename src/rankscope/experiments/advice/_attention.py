@@ -1,4 +1,4 @@
-"""Attention: who sees whom, positions in the scores, and how the width is cut into heads."""
+"""Attention: who sees whom, what it leaves out, positions, and how the width is cut into heads."""
 
 import math
 from collections.abc import Iterator
@@ -26,6 +26,14 @@ def masks(spec: Spec, tokens: int) -> Iterator[Change]:
         if reach:
             mask = causal_window(reach) if causal else window(reach)
             yield Change(f"window of {reach}", replace(spec, mask=mask), "far tokens take layers")
+
+
+def centering(spec: Spec, tokens: int) -> Iterator[Change]:
+    """Attention less the mean of what a token sees, where a skip still carries what all share."""
+    del tokens
+    if spec.skips[0]:
+        drawback = "the mean of the values no longer passes through attention"
+        yield Change("centred attention", replace(spec, centered=True), drawback)
 
 
 def positions(spec: Spec, tokens: int) -> Iterator[Change]:

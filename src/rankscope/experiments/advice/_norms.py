@@ -2,17 +2,16 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Final
 
 from rankscope.experiments.advice._change import Change
-from rankscope.network import Spec
-
-NormPlace = Literal["pre", "post", "both"]
+from rankscope.network import NormPlace, Spec
 
 _PLACES: Final[dict[NormPlace, str]] = {
     "pre": "norms before each part",
     "post": "norms after each sum",
     "both": "norms before and after each part",
+    "output": "norms after each part",
 }
 
 

@@ -1,0 +1,44 @@
+"""The figures of a prediction, measured: what one network does to its tokens by layer."""
+
+from typing import Final
+
+import polars as pl
+import torch
+
+from rankscope import tables
+from rankscope.experiments.depths import RELATIVE
+from rankscope.experiments.subject import Subject
+from rankscope.prediction import measured_gradients
+
+DISPERSION: Final = "relative_dispersion"
+EXPONENT: Final = "log10_relative_dispersion"
+OF_TOKENS: Final = ("mean_cosine", "effective_rank", "token_norm", "attention_entropy")
+
+
+def counterpart(
+    subject: Subject, *, exponents: bool = False, gradients: bool = False, seed: int = 0
+) -> pl.DataFrame:
+    """By layer and sample, in float64; the mean over the heads where there are some.
+
+    With ``exponents`` the dispersion is told by its logarithm, in scaled arithmetic. ``seed`` is
+    that of the function whose ``gradients`` are taken.
+    """
+    exact = subject.to(torch.float64)
+    metrics = OF_TOKENS if exponents else (DISPERSION, *OF_TOKENS)
+    places = ("layer", "sample", "metric")
+    traced = exact.trace(metrics).table.group_by(*places, maintain_order=True)
+    parts = [traced.agg(pl.col("value").mean())]
+    if exponents:
+        deep = exact.deep_trace(norm="fro").table.filter(pl.col("metric") == RELATIVE)
+        parts.append(deep.with_columns(pl.lit(EXPONENT).alias("metric")))
+    if gradients:
+        found = measured_gradients(exact.network, exact.x, token_mask=exact.token_mask, seed=seed)
+        rows = [
+            (layer, sample, name, value)
+            for name, values in found.items()
+            for layer, row in enumerate(values.tolist())
+            for sample, value in enumerate(row)
+            if value == value  # the input has no weights
+        ]
+        parts.append(tables.from_rows((*places, "value"), rows))
+    return tables.stack(parts)

@@ -1,0 +1,198 @@
+"""What will this design do, before it has weights? Predicted, beside one network that has them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import polars as pl
+
+from rankscope import metric_catalogue, tables
+from rankscope.arguments import Count, Seed
+from rankscope.errors import InputError
+from rankscope.experiments import estimates, kit
+from rankscope.experiments.counterparts import DISPERSION, EXPONENT, OF_TOKENS, counterpart
+from rankscope.network import Described, Spec
+from rankscope.numerals import plural, sentence_case, short
+from rankscope.prediction import Prediction, predict
+
+ENTRY = kit.entry("predict")
+PREDICTED, NETWORK, MODEL = "predicted", "this network", "this model"
+_GRADIENTS = (
+    "state_gradient",
+    "query_gradient",
+    "key_gradient",
+    "value_gradient",
+    "output_gradient",
+    "up_gradient",
+    "gate_gradient",
+    "down_gradient",
+)
+_TOLD = (EXPONENT, DISPERSION, "mean_cosine", "token_norm", "attention_entropy", "state_gradient")
+"""Metrics that are told in figures on a terminal; charts and the table have all."""
+_SMALL = -12.0
+"""Decades below which float64 no longer follows the dispersion, so that exponents are told."""
+_ROUNDING = 1e-4
+"""What a figure may be beside a band that has no width, as a part of it: draws are in float32."""
+
+
+@dataclass(frozen=True)
+class Config(kit.Question):
+    """How many networks are drawn from which seed; whether gradients are followed, too.
+
+    ``infinite_width`` predicts the limit that theory speaks of instead of networks of this width.
+    """
+
+    draws: Count = 16
+    gradients: bool = False
+    infinite_width: bool = False
+    seed: Seed = 0
+
+
+def cost(config: Config) -> estimates.Cost:
+    """What it will take: the draws, and one network in float64."""
+    subject = config.subject
+    samples, tokens, width = subject.x.shape
+    spec = subject.network.spec
+    units = 6 * spec.heads * spec.head_width + (2 + spec.gated) * spec.mlp_width
+    times = float(config.draws * samples * spec.layers)
+    drawn = estimates.Cost(
+        products=2 * times * tokens**2 * units,
+        touched=2 * times * tokens * (units + spec.heads * tokens),
+        bytes=2.0**30,
+    )
+    if config.gradients:  # those go through all of the width, forwards and back
+        drawn += estimates.Cost(products=6 * times * tokens * width * units)
+    return drawn + estimates.measuring(subject, (DISPERSION, *OF_TOKENS)).times(2)
+
+
+def run(config: Config, on_step: kit.OnStep) -> kit.Result:
+    """Predict every figure by layer from the design and the input, and measure one network."""
+    subject = config.subject
+    spec = _drawable(subject)
+    on_prediction, on_measured = kit.parts(on_step, 3, 1)
+    found = predict(
+        spec,
+        subject.x,
+        draws=config.draws,
+        seed=config.seed,
+        token_mask=subject.token_mask,
+        gradients=config.gradients,
+        infinite_width=config.infinite_width,
+    )
+    on_prediction(1.0)
+    is_model = "origin" in subject.about or subject.network.seed is None
+    name = MODEL if is_model else NETWORK
+    exponents = float(found.values[EXPONENT].nan_to_num(neginf=-1e9).amin()) < _SMALL
+    measured = counterpart(
+        subject, exponents=exponents, gradients=config.gradients, seed=config.seed
+    )
+    on_measured(1.0)
+    shown = [EXPONENT if exponents else DISPERSION, *OF_TOKENS]
+    shown += [each for each in _GRADIENTS if each in found.metrics]
+    table = tables.joined({PREDICTED: found.table, name: measured}).filter(
+        pl.col("metric").is_in(shown)
+    )
+    return ENTRY.result(
+        config,
+        title=subject.name,
+        question="What will this design do to its tokens, before it has weights?",
+        sentences=(*map(str, found.verdict), *_comparison(config, name, found, measured, shown)),
+        table=table,
+        about={"predicted": f"{plural(config.draws, 'draw')} of {spec.describe()}"},
+        drawings=_drawings(name, shown),
+        shown=tuple(each for each in shown if each in _TOLD),
+    )
+
+
+def _drawable(subject: kit.Subject) -> Spec:
+    subject.refuse_measured("predictions are about all tokens")
+    spec = subject.network.spec
+    if isinstance(spec.scores, Described):
+        raise InputError(
+            f"{subject.name} has scores ({spec.scores}) that came with a loaded model and cannot "
+            "be drawn at random, so there is no law to predict; trace and deep measure the model."
+        )
+    return spec
+
+
+def _drawings(name: str, shown: Sequence[str]) -> tuple[kit.Drawing, ...]:
+    said = f"The band is that of the networks drawn, the line beside it {name}"
+    of_tokens = [each for each in shown if each not in _GRADIENTS]
+    drawings = [
+        kit.Drawing(
+            "by_layer",
+            f"{said}; a network drawn anew would lie in the band at eight layers in ten.",
+            options={"metrics": of_tokens},
+        )
+    ]
+    of_gradients = [each for each in shown if each in _GRADIENTS]
+    if of_gradients:
+        drawings.append(
+            kit.Drawing(
+                "by_layer",
+                f"{said}. Gradients of a random linear function of the last layer.",
+                options={"metrics": of_gradients},
+            )
+        )
+    return tuple(drawings)
+
+
+def _comparison(
+    config: Config,
+    name: str,
+    found: Prediction,
+    measured: pl.DataFrame,
+    shown: Sequence[str],
+) -> Iterator[str]:
+    """Whether the network that was measured lies in the band, and where it is furthest from it."""
+    counts: dict[str, tuple[int, int]] = {}
+    for metric in shown:
+        what = "gradients" if metric in _GRADIENTS else _words(metric)
+        before, some = counts.get(what, (0, 0)), _inside(found, measured, metric)
+        counts[what] = (before[0] + some[0], before[1] + some[1])
+    inside, places = (sum(each[at] for each in counts.values()) for at in (0, 1))
+    of = "layers and samples" if len(config.subject.x) > 1 else "layers"
+    each = ", ".join(f"{what} at {some} of {all_}" for what, (some, all_) in counts.items())
+    if name == MODEL:
+        fresh = config.subject.about.get("origin") == "random"
+        measured_is = (
+            "the model as its library initialises it"
+            if fresh
+            else "the model itself, whose weights are no such draw"
+        )
+        yield (
+            "What is predicted is the architecture at initialisation, "
+            f"{_initialisation(found.spec)}; what is measured is {measured_is}."
+        )
+    yield (
+        f"{sentence_case(name)} is inside the band of 10 to 90 % with {inside / places:.0%} of its "
+        f"figures, where a network drawn anew is with 80%; by {of}, {each}."
+    )
+
+
+def _words(metric: str) -> str:
+    title = metric_catalogue.metric(metric).title
+    return title[:1].lower() + title[1:]
+
+
+def _initialisation(spec: Spec) -> str:
+    if spec.init.kind == "normal":
+        return f"normal weights of standard deviation {short(spec.init.scale)}"
+    return f"{spec.init.kind} weights"
+
+
+def _inside(found: Prediction, measured: pl.DataFrame, metric: str) -> tuple[int, int]:
+    """At how many layers after the input, and samples, a metric lies in the band, and of how many.
+
+    Each sample is compared with the draws for itself: samples differ more than networks do.
+    """
+    rows = measured.filter(pl.col("metric") == metric, pl.col("layer") > 0)
+    inside, least = 0, 0.0 if metric_catalogue.metric(metric).scale == "log" else 1.0
+    for (sample,), own in rows.group_by("sample"):
+        values = found.values[metric][:, :, sample : sample + 1]
+        band = replace(found, values={metric: values}, even_entropy=None).band(metric)
+        at = own["layer"].to_torch()
+        value = own["value"].to_torch()
+        low, high = band.low[at], band.high[at]
+        slack = _ROUNDING * value.abs().clamp(min=least)
+        inside += int(((low - slack <= value) & (value <= high + slack)).sum())
+    return inside, rows.height

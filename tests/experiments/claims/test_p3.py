@@ -1,0 +1,103 @@
+"""The curse of depth: its recursion against sums by hand, scaled norms, each outcome."""
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+import torch
+
+from rankscope import tables
+from rankscope.errors import InputError
+from rankscope.experiments.claims import p3
+from rankscope.experiments.claims._overlapping import overlapping_tokens
+from rankscope.experiments.progress import silent
+from rankscope.network import Network
+
+from ..shown import can_be_shown, steps_of
+
+SMALL = p3.Config(layers=8, tokens=4, width=16, heads=2, scales=(1.0, 2.0), draws=2, networks=2)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_tokens_that_agree_make_the_variance_a_sum(scaled: bool) -> None:
+    """Attention then adds 1 and the MLP 1/2, in layer ℓ over ℓ if its norms are scaled."""
+    config = replace(SMALL, overlap=1 - 1e-9, width=128, draws=32)
+    chained = p3._chain(config, 1.0, scaled=scaled)
+    added = [1.5 / layer if scaled else 1.5 for layer in range(1, 9)]
+    by_hand = [1 + sum(added[:layer]) for layer in range(9)]
+    assert chained == pytest.approx(by_hand, rel=0.03)
+
+
+def test_scaled_gains_are_what_the_scaled_spec_says() -> None:
+    x = overlapping_tokens(4, 16, 0.1, 0).unsqueeze(0)
+    gained, weighted = (
+        Network.random(SMALL.spec(1.5, 1, at=at), seed=4, dtype=torch.float64) for at in (1, 9)
+    )
+    with torch.no_grad():
+        for gain in gained.blocks[0].norms.parameters():
+            gain.mul_(1 / 3)
+    assert torch.allclose(gained(x), weighted(x), atol=1e-10)
+
+
+def test_layers_are_counted_from_one() -> None:
+    network = Network.random(SMALL.spec(1.0, 4), seed=0)
+    with torch.no_grad():
+        p3.scale_norms(network)
+    gains = [float(next(iter(block.norms.parameters()))[0].detach()) for block in network.blocks]
+    assert gains == pytest.approx([1, 2**-0.5, 3**-0.5, 0.5])
+
+
+def test_a_step_is_what_the_stream_gains() -> None:
+    """Over many networks the step's square and the growth of the square are the same."""
+    config = replace(SMALL, width=64, networks=1)
+    off = []
+    for seed in range(40):
+        sizes, shares = p3._network(config, 1.0, seed, scaled=False)
+        off.append([s - o for s, o in zip(shares, p3._shares(sizes), strict=True)])
+    mean = torch.tensor(off).mean(0)
+    assert float(mean.abs().max()) < 0.05
+
+
+def test_it_runs_small_and_can_be_shown() -> None:
+    found, _ = steps_of(p3.run, SMALL)
+    can_be_shown(found)
+    tiny = replace(SMALL, scales=(1.0,), draws=1, networks=1)
+    one, same, other = (p3.run(replace(tiny, seed=seed), silent).table for seed in (0, 0, 1))
+    assert one.equals(same)
+    assert not one.equals(other)
+    for wrong in ({"layers": 7}, {"scales": ()}):
+        with pytest.raises(InputError, match="8 layers or more"):
+            p3.run(replace(SMALL, **wrong), silent)
+
+
+def made_up(growth: float, tamed: float, share: float, last: float) -> pl.DataFrame:
+    """Powers of the layer; ``last`` is the share of the last layer with scaled norms."""
+    rows = []
+    for name, power in ((p3.PLAIN, growth), (p3.SCALED, tamed)):
+        for source in (p3.CHAINED, p3.MEASURED):
+            label = ("LeCun × 1", f"{name}, {source}")
+            for layer in range(33):
+                rows.append((*label, layer, 0, "stream_variance", 1 + layer**power))
+                if layer:
+                    own = layer**share if name == p3.PLAIN else last
+                    rows.append((*label, layer, 0, "layer_share", own))
+    return tables.from_rows(("model", "variant", "layer", "sample", "metric", "value"), rows)
+
+
+@pytest.mark.parametrize(
+    ("laws", "verdict"),
+    [
+        ((1.0, 0.3, -1.0, 0.05), "holds"),
+        ((2.0, 0.3, -1.0, 0.05), "holds"),
+        ((0.8, 0.3, -1.0, 0.05), "depends"),
+        ((1.0, 0.6, -1.0, 0.05), "depends"),
+        ((1.0, 0.3, -0.8, 0.1), "depends"),
+        ((1.0, 0.3, -1.0, 0.01), "depends"),
+        ((0.8, 1.0, -2.0, 1e-6), "fails"),
+    ],
+)
+def test_each_outcome(laws: tuple[float, float, float, float], verdict: str) -> None:
+    judgement, beyond, sentences = p3.judge(made_up(*laws))
+    assert judgement.verdict == verdict
+    assert beyond is None
+    assert all(sentence.endswith(".") for sentence in sentences)

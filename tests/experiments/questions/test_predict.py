@@ -1,0 +1,100 @@
+"""What a design will do, beside one network that has weights."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rankscope import Network, Spec, predict
+from rankscope.errors import InputError
+from rankscope.experiments import Subject
+from rankscope.experiments.questions.predict import Config, run
+from rankscope.network import Described
+from rankscope.prediction import measured_gradients
+
+from ..shown import can_be_shown, steps_of
+
+SPEC = Spec(6, 2, 16, init="lecun", norm_place="post")
+
+
+def subject(tokens, spec=SPEC, seed=3, samples=2):
+    return Subject(Network.random(spec, seed=seed), tokens(samples, 7, 16).float())
+
+
+def values(result, metric, variant):
+    rows = result.table.filter(metric=metric, variant=variant).sort("layer", "sample")
+    return rows["value"].to_list()
+
+
+def test_the_prediction_and_the_network_are_side_by_side(tokens) -> None:
+    asked = subject(tokens)
+    found, seen = steps_of(run, Config(asked, draws=6, seed=5))
+    assert seen == [0.75, 1.0]
+    can_be_shown(found)
+    by_hand = predict(SPEC, asked.x, draws=6, seed=5)
+    assert values(found, "mean_cosine", "predicted") == pytest.approx(
+        by_hand.values["mean_cosine"].flatten().tolist()
+    )
+    traced = asked.to(torch.float64).trace(["relative_dispersion"]).table.sort("layer", "sample")
+    measured = values(found, "relative_dispersion", "this network")
+    assert measured == pytest.approx(traced["value"].to_list())
+    entropies = values(found, "attention_entropy", "this network")
+    assert len(entropies) == 6 * 2  # the mean over the heads
+    assert found.sentences[0] == by_hand.verdict[0].sentence
+    assert "This network is inside the band" in found.sentences[-1]
+    assert "of 12" in found.sentences[-1]
+
+
+def test_inside_and_outside_of_the_band(tokens) -> None:
+    """A network with ten times the weights is not one of them, in any layer."""
+    own = Config(subject(tokens, samples=1), draws=32)
+    inside = run(own, lambda _: None).sentences[-1]
+    share = float(inside.split("with ")[1].split("%")[0])
+    assert share > 40
+    strange = subject(tokens, samples=1)
+    with torch.no_grad():
+        for weight in strange.network.parameters():
+            weight.mul_(10.0)
+    outside = run(Config(strange, draws=32), lambda _: None).sentences
+    assert "token norm at 0 of 6" in outside[-1]
+    assert outside[-1].startswith("This model is inside the band")
+    assert "architecture at initialisation, lecun weights" in outside[-2]
+    assert "whose weights are no such draw" in outside[-2]
+    fresh = replace(strange, about={"origin": "random"})
+    assert "as its library initialises it" in run(Config(fresh), lambda _: None).sentences[-2]
+
+
+def test_exponents_are_told_where_floats_end(tokens) -> None:
+    pure = Spec.pure_attention(6, 2, 16, init="lecun")
+    found, _ = steps_of(run, Config(subject(tokens, pure), draws=4))
+    assert "relative_dispersion" not in set(found.table["metric"])
+    ends = {
+        name: values(found, "log10_relative_dispersion", name)[-1]
+        for name in ("predicted", "this network")
+    }
+    assert all(-1000 < end < -50 for end in ends.values())
+    assert "faster than exponential" in found.sentences[0]
+    can_be_shown(found)
+
+
+def test_gradients_if_asked_for(tokens) -> None:
+    asked = subject(tokens)
+    found, _ = steps_of(run, Config(asked, draws=4, gradients=True))
+    by_hand = measured_gradients(asked.network, asked.x)["value_gradient"][1:]
+    measured = values(found, "value_gradient", "this network")
+    assert measured == pytest.approx(by_hand.flatten().tolist())
+    assert len(found.drawings) == 2
+    assert any(sentence.startswith("Gradients") for sentence in found.sentences)
+    assert ", gradients at " in found.sentences[-1]
+
+
+def test_what_cannot_be_predicted_is_refused(tokens) -> None:
+    asked = subject(tokens)
+    hidden = torch.ones(2, 7, dtype=torch.bool)
+    with pytest.raises(InputError, match="predictions are about all tokens"):
+        run(Config(Subject(asked.network, asked.x, measured=hidden)), lambda _: None)
+    described = Network(Spec(6, 2, 16, scores=Described("T5's")), list(asked.network.blocks))
+    with pytest.raises(InputError, match=r"scores \(T5's\) that came with a loaded model"):
+        run(Config(Subject(described, asked.x)), lambda _: None)
+    with pytest.raises(InputError, match="draws"):
+        Config(asked, draws=0)
