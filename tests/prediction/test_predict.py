@@ -78,7 +78,7 @@ def test_no_generator_is_touched():
 def test_many_draws_are_taken_in_groups(monkeypatch):
     x = tokens(5, 16)
     whole = predict(SPEC, x, draws=5, gradients=True)
-    monkeypatch.setattr("rankscope.prediction._predict._AT_ONCE", 1)
+    monkeypatch.setattr("rankscope.prediction._run._AT_ONCE", 1)
     parts = predict(SPEC, x, draws=5, gradients=True)
     for name in whole.metrics:
         one, other = whole.values[name], parts.values[name]

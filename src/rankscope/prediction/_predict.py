@@ -10,17 +10,11 @@ from rankscope.arguments import Count, Seed, checked
 from rankscope.errors import InputError
 from rankscope.masks import Mask
 from rankscope.network import Spec, Visibility
-from rankscope.prediction._backward import predicted_gradients
 from rankscope.prediction._coordinates import Coordinates, compress
-from rankscope.prediction._ensemble import Ensemble
 from rankscope.prediction._inputs import as_tokens
-from rankscope.prediction._measure import Course
 from rankscope.prediction._prediction import Prediction
-from rankscope.prediction._streams import Streams
+from rankscope.prediction._run import Task, side_by_side
 from rankscope.prediction._tied import network_seed, tied_figures
-
-_AT_ONCE = 2**26
-"""Numbers of the largest tensor held at once, by which draws are taken together."""
 
 
 @checked
@@ -41,8 +35,8 @@ def predict(
 
     >>> import torch
     >>> from rankscope import Spec, predict
-    >>> found = predict(Spec(6, 4, 64, norm_place="post"), torch.randn(10, 64), draws=8)
-    >>> band = found.band("relative_dispersion")
+    >>> spec = Spec(6, 4, 64, norm_place="post", init="lecun")
+    >>> band = predict(spec, torch.randn(10, 64), draws=8).band("relative_dispersion")
     >>> bool(band.mean[6] < band.mean[1])
     True
 
@@ -82,55 +76,15 @@ def predict(
         ]
     else:
         tokens = compress(tokens)
-        pairs = [(draw, sample) for draw in range(draws) for sample in range(samples)]
-        parts = [
-            _run(spec, tokens, mask, seed, group, gradients=gradients, limit=infinite_width)
-            for group in _groups(spec, tokens.shape[1], pairs, gradients=gradients)
-        ]
+        networks = [(draw, sample) for draw in range(draws) for sample in range(samples)]
+        task = Task(spec, tokens, mask, seed, gradients=gradients, limit=infinite_width)
+        parts = side_by_side(task, networks)
     values = {
         name: torch.cat([part[name] for part in parts], 1).unflatten(1, (draws, samples))
         for name in parts[0]
     }
     even = _even_entropy(spec, tokens, mask, repeat)
     return Prediction(spec, seed, values, width_error(spec), even_entropy=even)
-
-
-def _run(
-    spec: Spec,
-    tokens: Coordinates,
-    token_mask: Tensor | None,
-    seed: int,
-    networks: list[tuple[int, int]],
-    *,
-    gradients: bool,
-    limit: bool,
-) -> Course:
-    """Every figure by layer and network; ``networks`` are (draw, sample) pairs."""
-    index = torch.tensor([sample for _, sample in networks])
-    x, mask = tokens[index], None if token_mask is None else token_mask[index]
-    ensemble = Ensemble(spec, x, mask, Streams.of(seed, networks), limit=limit)
-    found = [ensemble.figures()]
-    entropies = [torch.full_like(next(iter(found[0].values())), math.nan)]
-    for layer in range(spec.layers):
-        entropies.append(ensemble.advance(layer))
-        found.append(ensemble.figures())
-    by_layer = {name: torch.stack([each[name] for each in found]) for name in found[0]}
-    by_layer["attention_entropy"] = torch.stack(entropies)
-    if gradients:
-        streams = Streams.of(seed, networks, "gradients")
-        by_layer |= predicted_gradients(spec, x, mask, streams)
-    return by_layer
-
-
-def _groups(
-    spec: Spec, tokens: int, networks: list[tuple[int, int]], *, gradients: bool
-) -> list[list[tuple[int, int]]]:
-    """As many networks at once as memory is meant for; gradients keep what all layers made."""
-    heads = spec.heads * max(tokens, spec.head_width)
-    widest = max((1 + spec.gated) * spec.mlp_width, heads, 2 * tokens)
-    kept = 4 * spec.layers * (widest + spec.width) if gradients else widest
-    size = max(1, _AT_ONCE // ((tokens + 1) * kept))
-    return [networks[at : at + size] for at in range(0, len(networks), size)]
 
 
 def _even_entropy(

@@ -1,8 +1,6 @@
 """Normal numbers for many networks at once, each from a stream of its own."""
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
 
 import torch
 from jaxtyping import Float, Int
@@ -32,12 +30,8 @@ class Streams:
     def normal(self, *shape: int) -> Float[Tensor, "batch *shape"]:
         """Standard normal numbers, a tensor of this shape for each network."""
         out = torch.empty(len(self), *shape)
-
-        def fill(index: int) -> None:
-            out[index].normal_(generator=self._generators[index])
-
-        # Drawing is not threaded in PyTorch; the generators are apart, so that theirs can be.
-        list(_workers(torch.get_num_threads()).map(fill, range(len(self))))
+        for part, generator in zip(out, self._generators, strict=True):
+            part.normal_(generator=generator)
         return out
 
     def chi(self, freedom: Int[Tensor, "row"]) -> Float[Tensor, "batch row"]:
@@ -45,8 +39,3 @@ class Streams:
         half = freedom.double() / 2
         drawn = [torch._standard_gamma(half, generator=each) for each in self._generators]
         return (2 * torch.stack(drawn)).sqrt()
-
-
-@lru_cache(maxsize=1)
-def _workers(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max(1, count), thread_name_prefix="rankscope-draw")
