@@ -9,7 +9,7 @@ import torch
 from rankscope import Network, Spec, predict, trace
 from rankscope.errors import InputError, KindError, RankscopeError, ShapeError, SpecError
 from rankscope.metric_catalogue import metric
-from rankscope.network import Described
+from rankscope.network import Described, Init
 from rankscope.prediction import measured_gradients
 from rankscope.prediction._tied import network_seed
 
@@ -187,3 +187,9 @@ def test_specs_that_cannot_be_drawn_are_refused():
     for more in ({"repeat": 2}, {"gradients": True}):
         with pytest.raises(InputError, match="leave out infinite_width"):
             predict(SPEC, X, infinite_width=True, **more)
+
+
+def test_digits_that_may_be_lost_are_noted():
+    large = Spec.pure_attention(8, 4, 64, init=Init("lecun", 5.0))
+    assert "may have lost ten digits" in predict(large, tokens(16, 64), draws=4).notes["doubt"]
+    assert predict(Spec.pure_attention(8, 4, 64), tokens(16, 64), draws=4).notes == {}

@@ -67,6 +67,15 @@ class Ensemble:
             self._hand_over()
         return entropy
 
+    def lost(self) -> PerSample:
+        """By how much, as a logarithm, sums on the way here have been smaller than their terms."""
+        out = torch.zeros(len(self.weights.streams), dtype=torch.float64)
+        if self.state is not None:
+            parts = (self.state.common.lost, self.state.deviation.lost)
+            worst = [torch.as_tensor(part).expand(len(self._scaled)) for part in parts]
+            out[self._scaled] = torch.maximum(*worst).double()
+        return out
+
     def figures(self) -> Figures:
         """What is told of the tokens as they are now, in the order of the streams."""
         parts: list[tuple[Tensor, Figures]] = []

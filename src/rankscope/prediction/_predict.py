@@ -1,16 +1,13 @@
 """``predict``: what a network will do to its tokens, before it has weights."""
 
-import math
-
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from rankscope.arguments import Count, Seed, checked
 from rankscope.errors import InputError
-from rankscope.masks import Mask
-from rankscope.network import Spec, Visibility
-from rankscope.prediction._coordinates import Coordinates, compress
+from rankscope.network import Spec
+from rankscope.prediction._coordinates import compress
+from rankscope.prediction._even import even_entropy
 from rankscope.prediction._inputs import as_tokens
 from rankscope.prediction._prediction import Prediction
 from rankscope.prediction._run import Task, side_by_side
@@ -62,6 +59,7 @@ def predict(
         )
     tokens, mask = as_tokens(spec, x, kernel, token_mask)
     samples = len(tokens)
+    doubtful = 0
     if spec.shared_layers or repeat > 1:
         parts = [
             tied_figures(
@@ -78,30 +76,20 @@ def predict(
         tokens = compress(tokens)
         networks = [(draw, sample) for draw in range(draws) for sample in range(samples)]
         task = Task(spec, tokens, mask, seed, gradients=gradients, limit=infinite_width)
-        parts = side_by_side(task, networks)
+        found = side_by_side(task, networks)
+        parts, doubtful = [each.course for each in found], sum(each.doubtful for each in found)
     values = {
         name: torch.cat([part[name] for part in parts], 1).unflatten(1, (draws, samples))
         for name in parts[0]
     }
-    even = _even_entropy(spec, tokens, mask, repeat)
-    return Prediction(spec, seed, values, width_error(spec), even_entropy=even)
-
-
-def _even_entropy(
-    spec: Spec, tokens: Coordinates, token_mask: Tensor | None, repeat: int
-) -> Float[Tensor, "layer sample"]:
-    """By layer and sample, the mean over the queries of the logarithm of how many keys they see."""
-    samples, count, _ = tokens.shape
-    queries = torch.ones(samples, count, dtype=torch.bool) if token_mask is None else token_mask
-    by_mask: dict[Mask, Tensor] = {}
-    for mask in spec.masks:
-        if mask not in by_mask:
-            allowed = Visibility.of(mask, count, token_mask, tokens.device).allowed
-            keys = torch.tensor(float(count)) if allowed is None else allowed.sum(-1).squeeze(1)
-            logs = torch.where(queries, keys.double().log(), 0.0)
-            by_mask[mask] = logs.sum(-1) / queries.sum(-1)
-    rows = [by_mask[mask] for mask in spec.masks] * repeat
-    return torch.stack([torch.full_like(rows[0], math.nan), *rows])
+    even = even_entropy(spec, tokens.shape[1], mask, repeat=repeat).expand(-1, samples)
+    notes = {}
+    if doubtful:
+        notes["doubt"] = (
+            f"in {doubtful} of {draws * samples} networks scaled arithmetic may have lost ten "
+            "digits or more, so that their smallest dispersions are not sure"
+        )
+    return Prediction(spec, seed, values, width_error(spec), notes, even)
 
 
 def width_error(spec: Spec) -> float:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,6 +26,17 @@ _SMALL = 2**21
 """Numbers that all layers of all networks make, below which threads are not worth their start."""
 
 
+_DIGITS = 10 * math.log(10)
+"""Of sixteen digits of scaled arithmetic, how many may be lost before a figure is in doubt."""
+
+
+class Found(NamedTuple):
+    """Figures by layer and network, and how many of the networks are in doubt."""
+
+    course: Course
+    doubtful: int
+
+
 @dataclass(frozen=True)
 class Task:
     """What is to be found out of every network."""
@@ -37,7 +49,7 @@ class Task:
     limit: bool
 
     @torch.no_grad()  # which each thread says for itself
-    def run(self, networks: Networks) -> Course:
+    def run(self, networks: Networks) -> "Found":
         """Every figure by layer and network."""
         index = torch.tensor([sample for _, sample in networks])
         x = self.tokens[index]
@@ -49,12 +61,13 @@ class Task:
         for layer in range(self.spec.layers):
             entropies.append(ensemble.advance(layer))
             found.append(ensemble.figures())
+        doubtful = ensemble.lost() > _DIGITS
         by_layer = {name: torch.stack([each[name] for each in found]) for name in found[0]}
         by_layer["attention_entropy"] = torch.stack(entropies)
         if self.gradients:
             again = Streams.of(self.seed, networks, "gradients")
             by_layer |= predicted_gradients(self.spec, x, mask, again)
-        return by_layer
+        return Found(by_layer, int(doubtful.sum()))
 
     @property
     def numbers(self) -> int:
@@ -64,7 +77,7 @@ class Task:
         return (tokens + 1) * max((1 + spec.gated) * spec.mlp_width, heads, 2 * tokens)
 
 
-def side_by_side(task: Task, networks: Networks) -> list[Course]:
+def side_by_side(task: Task, networks: Networks) -> list["Found"]:
     """All networks, in groups that fit into memory, one thread each.
 
     Half of the work are decompositions and random numbers, in which PyTorch takes one thread.

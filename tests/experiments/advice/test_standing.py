@@ -5,9 +5,10 @@ import math
 import pytest
 import torch
 
-from rankscope.experiments.advice import CRITERIA, Standing, uniform_entropy
+from rankscope.experiments.advice import CRITERIA, Standing
 from rankscope.metrics import attention_entropy
 from rankscope.network import Spec
+from rankscope.prediction import even_entropy
 
 UNIFORM = torch.full((2, 1), math.log(8), dtype=torch.float64)
 
@@ -90,7 +91,7 @@ def test_the_spread_is_the_mean_and_both_ends() -> None:
 def test_uniform_attention_has_the_entropy_of_equal_logits(masks) -> None:
     spec = Spec(2, 1, 4, layer_masks=masks)
     token_mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
-    found = uniform_entropy(spec, 5, token_mask)
+    found = even_entropy(spec, 5, token_mask)[1:]
     for layer, mask in enumerate(spec.masks):
         for sample, tokens in enumerate((5, 3)):
             logits = torch.zeros(tokens, tokens, dtype=torch.float64)

@@ -8,10 +8,10 @@ import torch
 import rankscope
 from rankscope.errors import InputError, KindError, ShapeError
 from rankscope.experiments import Subject
-from rankscope.experiments.advice import Standing, changes, measured_values, uniform_entropy
+from rankscope.experiments.advice import Standing, changes, measured_values
 from rankscope.experiments.questions.advise import AS_IS, Config, advise, cost, run
 from rankscope.network import Network, Spec
-from rankscope.prediction import predict
+from rankscope.prediction import even_entropy, predict
 
 from ...families.conftest import lively as lively_model
 from ..shown import can_be_shown, steps_of
@@ -58,7 +58,7 @@ def test_pure_attention_is_told_to_add_skips_and_measurement_confirms(advice) ->
 
 
 def test_figures_are_those_of_the_prediction_and_of_measured_networks(advice, x) -> None:
-    uniform = uniform_entropy(PURE, 6, None)
+    uniform = even_entropy(PURE, 6, None)[1:]
     predicted = predict(PURE, x, draws=4, gradients=True).values
     expected = Standing.of(predicted, uniform)
     assert value(advice, AS_IS, "predicted_shortfall") == pytest.approx(expected.spread.mean)
@@ -150,7 +150,7 @@ def test_padding_changes_nothing(x) -> None:
         predict(PURE, each, token_mask=which, draws=2, gradients=True).values
         for each, which in ((x, None), (padded, mask))
     )
-    uniform = [uniform_entropy(PURE, 6, None), uniform_entropy(PURE, 8, mask)]
+    uniform = [even_entropy(PURE, 6, None)[1:], even_entropy(PURE, 8, mask)[1:]]
     assert uniform[0] == pytest.approx(uniform[1])
     assert plain.keys() == masked.keys()
 

@@ -19,7 +19,6 @@ from rankscope.experiments.advice._skips import skips
 from rankscope.experiments.advice._standing import CRITERIA as CRITERIA
 from rankscope.experiments.advice._standing import Spread as Spread
 from rankscope.experiments.advice._standing import Standing as Standing
-from rankscope.experiments.advice._standing import uniform_entropy as uniform_entropy
 from rankscope.experiments.advice._trial import Trial as Trial
 from rankscope.experiments.advice._trial import best_of_each_kind as best_of_each_kind
 from rankscope.experiments.advice._trial import helps as helps

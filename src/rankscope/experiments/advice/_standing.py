@@ -15,8 +15,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rankscope.network import Spec, Visibility
-
 
 class Spread(NamedTuple):
     """The mean over some networks, the least and the largest of any."""
@@ -92,20 +90,21 @@ class Standing:
     figures: Mapping[str, PerNetwork]
 
     @classmethod
-    def of(cls, values: Values, uniform: Float[Tensor, "block sample"]) -> "Standing":
-        """From metrics by layer, and the entropies of uniform attention (see ``uniform_entropy``).
+    def of(cls, values: Values, even: Float[Tensor, "block sample"]) -> "Standing":
+        """From metrics by layer, and the entropies of uniform attention (see ``even_entropy``).
 
         >>> from rankscope import Spec, predict
+        >>> from rankscope.prediction import even_entropy
         >>> spec, x = Spec(2, 2, 8), torch.eye(5, 8)
         >>> found = predict(spec, x, draws=2, gradients=True)
-        >>> Standing.of(found.values, uniform_entropy(spec, 5, None)).shortfall.shape
+        >>> Standing.of(found.values, even_entropy(spec, 5, None)[1:]).shortfall.shape
         torch.Size([2])
         """
         apart = values["log10_relative_dispersion"]
         size, gradient = values["token_norm"].log10(), values["state_gradient"].log10()
         queries = values["query_gradient"][1:].log10() - values["value_gradient"][1:].log10()
         entropy = values["attention_entropy"][1:]
-        most = uniform.unsqueeze(1)
+        most = even.unsqueeze(1)
         shares = torch.where(most > 0, entropy / most, 1.0).clamp(min=0).log10()
         figures = {
             # More than there was at first is no merit.
@@ -141,18 +140,3 @@ class Standing:
     def mean(self, metric: str) -> float:
         """A figure's mean over the networks, in decades."""
         return float(self.figures[metric].mean())
-
-
-def uniform_entropy(
-    spec: Spec, tokens: int, token_mask: Tensor | None
-) -> Float[Tensor, "block sample"]:
-    """The entropy of attention that is uniform over what a mask allows, by layer and sample."""
-    real = torch.ones(1, tokens, dtype=torch.bool) if token_mask is None else token_mask
-    by_mask = {}
-    for mask in set(spec.masks):
-        allowed = Visibility.of(mask, tokens, real, real.device).allowed
-        assert allowed is not None  # it is None without a token mask alone
-        seen = allowed.expand(len(real), 1, tokens, tokens).sum(-1).squeeze(1)
-        entropy = torch.where(real, seen.double().log(), 0.0)
-        by_mask[mask] = entropy.sum(-1) / real.sum(-1)
-    return torch.stack([by_mask[mask] for mask in spec.masks])

@@ -11,9 +11,9 @@ from rankscope.errors import RankscopeError
 from rankscope.experiments.advice._change import Change
 from rankscope.experiments.advice._measured import measured_values
 from rankscope.experiments.advice._prices import Price
-from rankscope.experiments.advice._standing import Spread, Standing, Values, uniform_entropy
+from rankscope.experiments.advice._standing import Spread, Standing, Values
 from rankscope.experiments.subject import Subject
-from rankscope.prediction import predict
+from rankscope.prediction import even_entropy, predict
 
 LEAST_GAIN: Final = 0.1
 """Decades of shortfall that a change must take away to be worth telling: a factor of 1.26."""
@@ -43,9 +43,9 @@ class Trial:
         found = predict(
             change.spec, x, draws=draws, seed=seed, token_mask=token_mask, gradients=True
         )
-        uniform = uniform_entropy(change.spec, x.shape[1], token_mask)
+        even = even_entropy(change.spec, x.shape[1], token_mask)[1:]
         price = Price.of(subject.network.spec, change.spec, x.shape[1])
-        return cls(change, price, found.values, Standing.of(found.values, uniform))
+        return cls(change, price, found.values, Standing.of(found.values, even))
 
     def measure(self, subject: Subject, *, networks: int, seed: int) -> "Trial":
         """The same design, with so many of its networks measured, too."""
@@ -61,8 +61,8 @@ class Trial:
         except RankscopeError as error:
             return replace(self, failure=str(error))
         values = {name: torch.stack([one[name] for one in each], 1) for name in each[0]}
-        uniform = uniform_entropy(self.change.spec, x.shape[1], token_mask)
-        measured = Standing.of(values, uniform)
+        even = even_entropy(self.change.spec, x.shape[1], token_mask)[1:]
+        measured = Standing.of(values, even)
         return replace(self, measured_values=values, measured=measured)
 
     @property
