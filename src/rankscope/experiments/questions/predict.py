@@ -97,7 +97,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         question="What will this design do to its tokens, before it has weights?",
         sentences=(*map(str, found.verdict), *_comparison(config, name, found, measured, shown)),
         table=table,
-        notes={"the prediction": note for note in found.notes.values()},
+        notes={"the prediction": found.notes["doubt"]} if found.notes else None,
         about={"predicted": f"{plural(config.draws, 'draw')} of {spec.describe()}"},
         drawings=_drawings(name, shown),
         shown=tuple(each for each in shown if each in _TOLD),
