@@ -52,7 +52,7 @@ def test_an_estimate_is_about_what_happens() -> None:
 @pytest.mark.parametrize("entry", entries("question").values(), ids=lambda each: each.id)
 def test_every_question_says_what_it_costs_and_more_for_more(entry) -> None:
     def cost(samples: int, tokens: int) -> Cost:
-        subject = Subject(Network.random(SPEC), torch.zeros(samples, tokens, 8))
+        subject = Subject(Network.random(SPEC), torch.randn(samples, tokens, 8))
         found: Cost = entry.module().cost(entry.configuration(subject=subject))
         return found
 

@@ -111,6 +111,7 @@ CHANGED = {
     "layer_masks": (Full(), Causal()),
     "bias": False,
     "shared_layers": True,
+    "centered": True,
     "scores": Own(),
     "score_scale": 0.25,
     "init": Init("lecun"),

@@ -36,6 +36,8 @@ def states(net, x, token_mask=None):
 def compute(name, x, **options):
     if name == "relative_residual":
         return metrics.residual(x, relative=True, **options)
+    if name == "relative_dispersion":
+        return metrics.residual(x, norm="fro", relative=True, **options)
     return getattr(metrics, name)(x, **options)
 
 

@@ -133,6 +133,21 @@ def scaled(subject: Subject) -> Cost:
     return forward(subject).times(3) + double + _matrices(subject, copies=12)
 
 
+def predicting(subject: Subject, draws: int, *, gradients: bool = False) -> Cost:
+    """So many random networks drawn where the tokens are, each on every sample."""
+    spec, (samples, tokens, width) = subject.network.spec, subject.x.shape
+    inner, units = spec.heads * spec.head_width, (1 + spec.gated) * spec.mlp_width
+    layers = float(draws * samples * spec.layers)
+    products = layers * tokens**2 * (7 * inner + 4 * units)
+    touched = layers * tokens * (8 * (inner + units) + 6 * spec.heads * tokens)
+    widest = tokens * max(inner, units, spec.heads * tokens)
+    if gradients:  # in all of the width, and every layer is kept
+        products += 4 * layers * tokens * width * (inner + units + tokens)
+        touched *= 4
+        widest *= spec.layers
+    return Cost(products, touched, 48.0 * min(draws * samples, 2) * widest)
+
+
 def centering(subject: Subject) -> Cost:
     """The best centers of every layer, which are searched for."""
     samples, tokens, width = subject.x.shape

@@ -68,15 +68,16 @@ class Config(kit.Question):
 
 def cost(config: Config) -> estimates.Cost:
     """What it will take: every change predicted, some again, a few networks measured."""
-    spec, (samples, tokens, _) = config.subject.network.spec, config.subject.x.shape
-    tried = len(advice.changes(spec, tokens)) + 1
+    subject = config.subject
+    tried = len(advice.changes(subject.network.spec, subject.x.shape[1])) + 1
     draws = tried * config.first_draws + (1 + config.candidates) * config.draws
     drawn = (1 + config.confirmed) * config.networks
-    weights = float(advice.parameter_count(spec))
-    stream = spec.heads * (3 * spec.head_width + tokens) + spec.mlp_width + 4 * spec.width
-    predicting = estimates.Cost(touched=30.0 * samples * spec.layers * tokens * stream)
-    measuring = estimates.Cost(touched=15.0 * weights, bytes=32.0 * weights)
-    return predicting.times(draws) + measuring.times(drawn)
+    weights = float(advice.parameter_count(subject.network.spec))
+    return (
+        estimates.predicting(subject, draws, gradients=True)
+        + estimates.Cost(touched=15.0 * weights, bytes=32.0 * weights).times(drawn)
+        + estimates.forward(subject).times(3 * drawn)
+    )
 
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:

@@ -50,17 +50,7 @@ class Config(kit.Question):
 def cost(config: Config) -> estimates.Cost:
     """What it will take: the draws, and one network in float64."""
     subject = config.subject
-    samples, tokens, width = subject.x.shape
-    spec = subject.network.spec
-    units = 6 * spec.heads * spec.head_width + (2 + spec.gated) * spec.mlp_width
-    times = float(config.draws * samples * spec.layers)
-    drawn = estimates.Cost(
-        products=2 * times * tokens**2 * units,
-        touched=2 * times * tokens * (units + spec.heads * tokens),
-        bytes=2.0**30,
-    )
-    if config.gradients:  # those go through all of the width, forwards and back
-        drawn += estimates.Cost(products=6 * times * tokens * width * units)
+    drawn = estimates.predicting(subject, config.draws, gradients=config.gradients)
     return drawn + estimates.measuring(subject, (DISPERSION, *OF_TOKENS)).times(2)
 
 
