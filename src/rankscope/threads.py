@@ -17,18 +17,17 @@ def one_thread() -> Iterator[int]:
 
     Work on tensors of a few thousand numbers gains nothing from a second thread and loses much
     where another program wants that core: W6 took 17 s with one and 63 s with two. The number is
-    the process's own, so that of several inside at once the first notes it and the last restores.
+    noted by the first of several that are inside at once.
     """
     global _inside, _before
     with _lock:
         if not _inside:
             _before = torch.get_num_threads()
-            torch.set_num_threads(1)
+        torch.set_num_threads(1)
         _inside += 1
     try:
         yield _before
     finally:
         with _lock:
             _inside -= 1
-            if not _inside:
-                torch.set_num_threads(_before)
+            torch.set_num_threads(_before)  # of this thread: each has a number of its own

@@ -272,6 +272,7 @@ WRONG = [
     ("bias", "none", KindError),
     ("bias", 0, KindError),
     ("shared_layers", "all", KindError),
+    ("centered", "all", KindError),
     ("scores", "rotary", SpecError),
     ("scores", None, SpecError),
     ("scores", 1.0, SpecError),

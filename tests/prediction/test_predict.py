@@ -2,15 +2,18 @@
 
 import json
 import math
+from threading import Thread
 
 import pytest
 import torch
+from transformers import GPT2Config, GPT2Model, LlamaConfig, LlamaModel
 
-from rankscope import Network, Spec, predict, trace
+from rankscope import Network, Spec, load, predict, trace
 from rankscope.errors import InputError, KindError, RankscopeError, ShapeError, SpecError
 from rankscope.metric_catalogue import metric
-from rankscope.network import Described, Init
+from rankscope.network import Described, Init, drawable
 from rankscope.prediction import measured_gradients
+from rankscope.prediction._prediction import _percentile
 from rankscope.prediction._tied import network_seed
 
 from .laws import tokens
@@ -193,3 +196,93 @@ def test_digits_that_may_be_lost_are_noted():
     large = Spec.pure_attention(8, 4, 64, init=Init("lecun", 5.0))
     assert "may have lost ten digits" in predict(large, tokens(16, 64), draws=4).notes["doubt"]
     assert predict(Spec.pure_attention(8, 4, 64), tokens(16, 64), draws=4).notes == {}
+
+
+def test_percentiles_between_infinities():
+    rows = torch.tensor([[-math.inf] * 3 + [-5.0] * 8], dtype=torch.float64)
+    assert _percentile(rows, 0.1).isneginf().all()
+    assert _percentile(rows, 0.25).isneginf().all()
+    assert float(_percentile(rows, 0.9)) == -5.0
+
+
+def test_the_default_dtype_changes_nothing():
+    expected = predict(SPEC, X, draws=2).values["mean_cosine"]
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert torch.equal(predict(SPEC, X, draws=2).values["mean_cosine"], expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_each_kernel_of_a_batch_is_checked_by_its_own_size():
+    wrong = torch.stack([1e8 * torch.eye(2), torch.diag(torch.tensor([1.0, -1.0]))])
+    with pytest.raises(InputError, match="an eigenvalue of -1"):
+        predict(SPEC, kernel=wrong, draws=1)
+    assert predict(SPEC, kernel=1.7e308 * torch.eye(3).double(), draws=1).layers == 3
+
+
+def test_several_threads_leave_the_number_of_threads_as_it_was():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        other = Thread(target=lambda: predict(Spec(20, 2, 16), tokens(16, 16), draws=8))
+        other.start()
+        predict(Spec(5, 2, 16), tokens(16, 16), draws=4)
+        other.join()
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_inference_mode_is_no_hindrance():
+    with torch.inference_mode():
+        found = predict(Spec(2, 2, 16, shared_layers=True), X.clone(), draws=1, gradients=True)
+        slopes = measured_gradients(Network.random(SPEC), X.clone()[None])
+    assert bool(found.values["query_gradient"][1:].isfinite().all())
+    assert bool(slopes["query_gradient"][1:].isfinite().all())
+
+
+def test_gradients_of_models_and_frozen_networks_are_measured():
+    """Queries, keys and values of GPT-2 are slices of one matrix."""
+    config = GPT2Config(n_layer=2, n_head=2, n_embd=16, vocab_size=30, n_positions=8)
+    network = load(GPT2Model(config)).network
+    found = measured_gradients(network, tokens(5, 16)[None])
+    assert bool(found["query_gradient"][1:].isfinite().all())
+    frozen = Network.random(SPEC).requires_grad_(False)
+    assert torch.allclose(
+        measured_gradients(frozen, X[None])["query_gradient"][1:],
+        measured_gradients(Network.random(SPEC), X[None])["query_gradient"][1:],
+    )
+
+
+def test_gradients_of_what_overflows_are_refused():
+    with pytest.raises(InputError, match="finite"):
+        measured_gradients(Network.random(SPEC), X[None] * math.nan)
+    with pytest.raises(InputError, match=r"layer \d+: the hidden state has overflowed"):
+        measured_gradients(Network.random(Spec(120, 2, 16, norm="none", init=1000.0)), X[None])
+
+
+def test_centred_attention_without_a_skip_is_followed_in_floats_and_noted():
+    spec = Spec(4, 2, 16, centered=True, norm="none", skip=False, mlp_ratio=0, init="lecun")
+    found = predict(spec, X, draws=8)
+    assert float(found.band("log10_relative_dispersion").low[4]) > -0.5
+    assert "float64 alone" in found.notes["doubt"]
+
+
+def test_scores_of_a_model_are_lent_to_random_networks():
+    config = LlamaConfig(
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        vocab_size=30,
+    )
+    network = load(LlamaModel(config)).network
+    spec = drawable(network)
+    assert isinstance(network.spec.scores, Described)
+    assert str(spec.scores) == str(network.spec.scores)
+    scores = Network.random(spec).blocks[0].attention.scores
+    assert type(scores) is type(network.blocks[0].attention.scores)
+    assert predict(spec, X, draws=2).layers == 2
+    assert drawable(Network.random(SPEC)) == SPEC

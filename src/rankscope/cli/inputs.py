@@ -39,7 +39,10 @@ if TYPE_CHECKING:
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _BERT_EPS = 1e-12
-_OF_RANDOM_NETWORKS = ("layers", "heads", "width", "mlp_ratio", "norm", "norm_place", "init")
+_OF_RANDOM_NETWORKS = (
+    *("layers", "heads", "width", "mlp_ratio"),
+    *("norm", "norm_place", "skip", "init"),
+)
 
 
 def subject(options: QuestionOptions, *, without: str = "", masks: Sequence[str] = ()) -> Subject:
@@ -163,6 +166,7 @@ def _random(options: QuestionOptions) -> Subject:
         norm=options.norm,
         norm_place=options.norm_place,
         norm_eps=_BERT_EPS,
+        skip=options.skip,
         mask=as_mask("full" if options.mask is None else options.mask, seed=options.seed),
         init=_number(options.init),
     )
@@ -282,7 +286,8 @@ def _parts(without: str) -> list[str]:
 
 def _refuse_about_missing(options: QuestionOptions, parts: Sequence[str]) -> None:
     """Raise if an option describes a part that the network is then asked about without."""
-    for part, names_ in {"norm": ("norm", "norm_place"), "mlp": ("mlp_ratio",)}.items():
+    described = {"norm": ("norm", "norm_place"), "mlp": ("mlp_ratio",), "skip": ("skip",)}
+    for part, names_ in described.items():
         for name in names_:
             if part in parts and name in options.given:
                 raise InputError(

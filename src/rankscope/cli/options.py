@@ -73,6 +73,7 @@ class NetworkOptions(Options):
     norm_place: Annotated[
         Literal["pre", "post", "both", "output"], _network("Where it stands.")
     ] = "post"
+    skip: Annotated[float, _network("Scale of the skips; 0 for none.")] = 1.0
     mask: Annotated[
         str | None,
         _network("Who attends to whom: full, causal, window:8, ...; unless given, as built."),

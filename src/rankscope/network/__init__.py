@@ -26,6 +26,7 @@ from rankscope.network._mlp import MLP
 from rankscope.network._mlp import IdentityMLP as IdentityMLP
 from rankscope.network._network import ABLATIONS as ABLATIONS
 from rankscope.network._network import Network
+from rankscope.network._network import drawable as drawable
 from rankscope.network._norms import NORMS as NORMS
 from rankscope.network._norms import NormKind as NormKind
 from rankscope.network._norms import NormRule, Sphere

@@ -18,6 +18,7 @@ from rankscope.network import _construct
 from rankscope.network._block import Block
 from rankscope.network._fields import NormPlace
 from rankscope.network._norms import NormKind
+from rankscope.network._scores.base import Described, Lent
 from rankscope.network._spec import Spec
 from rankscope.network._visibility import Visibility
 from rankscope.weights import named_tensors, tensor_digests
@@ -289,3 +290,15 @@ class Network(nn.Module):
                 f"the input is {x.dtype}, the network {dtype}; "
                 "cast one of them: x.to(dtype), or network.double()."
             )
+
+
+def drawable(network: "Network") -> Spec:
+    """A network's spec, of which random networks can be made also where it came with a model.
+
+    A loaded model's score is taken as the first layer has it: positions are no weights.
+    """
+    spec = network.spec
+    if not isinstance(spec.scores, Described):
+        return spec
+    first = cast(Block, network.blocks[0]).attention.scores
+    return replace(spec, scores=Lent(str(spec.scores), first))

@@ -5,12 +5,14 @@ import math
 from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import pad
+from torch.nn.utils import skip_init
 
 from rankscope.arguments import Seed, checked
-from rankscope.checks import real
-from rankscope.network import Block, Network, Spec, Visibility
+from rankscope.checks import finite, real
+from rankscope.errors import InputError
+from rankscope.network import Block, Network, Projection, Spec, Visibility
 from rankscope.prediction._coordinates import Coordinates
 from rankscope.prediction._gradients import Differentiable, Ghosted
 from rankscope.prediction._layer import Layer
@@ -68,10 +70,16 @@ def measured_gradients(
 
     Layers that share their weights are taken apart: each layer's own part of the gradient is told.
     """
+    with torch.inference_mode(False):
+        return _of_samples(network, x, token_mask, seed)
+
+
+def _of_samples(network: Network, x: Tensor, token_mask: Tensor | None, seed: int) -> Course:
     blocks = cast(list[Block], list(network.double().blocks))
-    apart = Network(network.spec, [copy.deepcopy(block) for block in blocks])
-    x = real(x, name="x", axes="(batch, token, feature)", least=3).double()
+    apart = Network(network.spec, [_with_own_weights(block) for block in blocks])
+    x = real(x, name="x", axes="(batch, token, feature)", least=3).double().clone()
     x, token_mask = apart.prepare(x, token_mask)
+    finite(x, name="x")
     generator = stream(seed, "gradient", "measured")
     found = []
     for sample in range(len(x)):
@@ -85,6 +93,9 @@ def measured_gradients(
 def _measured(network: Network, x: Tensor, token_mask: Tensor | None, towards: Tensor) -> Course:
     start = x.detach().requires_grad_()
     states = [start, *network.states(start, token_mask)]
+    beyond = [layer for layer, state in enumerate(states) if not bool(state.isfinite().all())]
+    if beyond:
+        raise InputError(f"layer {beyond[0]}: the hidden state has overflowed: no gradient.")
     matrices = [_matrices(cast(Block, block)) for block in network.blocks]
     wanted = [*states, *(matrix for layer in matrices for matrix in layer.values())]
     towards = _linear(towards, token_mask)
@@ -95,6 +106,28 @@ def _measured(network: Network, x: Tensor, token_mask: Tensor | None, towards: T
         for layer in matrices
     ]
     return _by_layer(sizes, collected)
+
+
+def _with_own_weights(block: Block) -> Block:
+    """A copy whose matrices are leaves of the graph: those of a model may be parts of others."""
+    own = copy.deepcopy(block)
+    for where in _WEIGHTS.values():
+        part, name = where.split(".")
+        old = getattr(getattr(own, part), name, None)
+        if old is not None:
+            setattr(getattr(own, part), name, _as_linear(old))
+    return own
+
+
+def _as_linear(old: Projection) -> nn.Linear:
+    linear: nn.Linear = skip_init(
+        nn.Linear, *reversed(old.weight.shape), bias=old.bias is not None, dtype=torch.float64
+    )
+    with torch.no_grad():
+        linear.weight.copy_(old.weight)
+        if old.bias is not None:
+            linear.bias.copy_(old.bias)
+    return linear
 
 
 def _matrices(block: Block) -> dict[str, Tensor]:

@@ -29,8 +29,9 @@ def coordinates(x: Coordinates) -> Coordinates:
 
 def from_kernel(kernel: Float[Tensor, "batch token token"], width: int) -> Coordinates:
     """Tokens whose Gram matrix ``XXᵀ/width`` this is, if possible none along the row of ones."""
-    values, vectors = torch.linalg.eigh(kernel)
-    roots = (values.clamp(min=0.0) * width).sqrt()
+    size = kernel.abs().amax((-2, -1), keepdim=True)
+    values, vectors = torch.linalg.eigh(kernel / torch.where(size > 0, size, 1.0))
+    roots = values.clamp(min=0.0).sqrt() * size.squeeze(-1).sqrt() * math.sqrt(width)
     kept: Tensor = (vectors * roots.unsqueeze(-2))[..., -width:]
     if kept.shape[-1] == width:  # no direction is left over: the one of least weight is the ones'
         return kept

@@ -42,9 +42,12 @@ class Ensemble:
         self.spec, self.mask = spec, token_mask
         self.weights = Weights(spec, streams, torch.float64, limit)
         self.layer = Layer.of(spec)
+        # Scaled arithmetic cannot hold what centred attention has in common without a skip.
+        self.only_floats = spec.centered and not spec.skips[0]
+        self.precision = torch.float64 if self.only_floats else torch.float32
         scaled = self._leaves_floats(x, token_mask)
         self._plain, self._scaled = (torch.nonzero(some).flatten() for some in (~scaled, scaled))
-        self.x = x[self._plain].float()
+        self.x = x[self._plain].to(self.precision)
         self.state = SplitState.of(x[scaled], self._of(self._scaled)) if scaled.any() else None
 
     def advance(self, at: int) -> PerSample:
@@ -61,7 +64,7 @@ class Ensemble:
         if len(self._plain):
             padding = self._of(self._plain)
             seen = Visibility.of(mask, tokens, padding, self.x.device)
-            plain = Plain(self._weights(self._plain, torch.float32), seen, padding, removed)
+            plain = Plain(self._weights(self._plain, self.precision), seen, padding, removed)
             self.x, found = self.layer.apply(plain, self.x)
             entropy[self._plain] = found.double()
             self._hand_over()
@@ -92,6 +95,8 @@ class Ensemble:
 
     def _leaves_floats(self, x: Coordinates, token_mask: Tensor | None) -> Bool[Tensor, "network"]:
         """Whether floats might not do for the next layer, network by network."""
+        if self.only_floats:
+            return torch.zeros(len(x), dtype=torch.bool)
         held = _share_held(self.weights, token_norm(x, token_mask=token_mask))
         return need_scaling(x, token_mask) | (held < _HELD) | (not _moderate(self.weights))
 

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from rankscope.metrics import attention_entropy
 from rankscope.network import Attention, Spec, Stack, Visibility, activation
 from rankscope.prediction._coordinates import Coordinates, triangular
 from rankscope.prediction._plain import apply_rule, random_attention, rule_of, side_by_side
@@ -108,12 +107,11 @@ class Differentiable:
     def attention(self, state: Ghosted) -> tuple[Ghosted, PerSample]:
         heads = self._watched(random_attention(self.weights, state.known, self.removed))
         pattern = heads.pattern(state.x, self.visibility)
-        entropy = attention_entropy(pattern.detach(), token_mask=self.token_mask).mean(-1)
         if self.spec.centered:
             pattern = pattern - self.visibility.uniform(pattern.dtype)
         mixed = pattern @ heads.split(heads.value(state.x), heads.kv_heads)
         rows = side_by_side(mixed, self.removed)
-        return Ghosted(rows, rows.shape[-1]), entropy
+        return Ghosted(rows, rows.shape[-1]), torch.full(rows.shape[:1], torch.nan)
 
     def hidden(self, state: Ghosted) -> Ghosted:
         phi = activation(self.spec.activation).function

@@ -49,19 +49,20 @@ def _as_batch(given: Tensor, name: str) -> Tensor:
 
 def _gram(kernel: Tensor, width: int) -> Tensor:
     """A Gram matrix, which is symmetric and has no negative eigenvalue, or an error."""
-    size = kernel.abs().amax()
-    if not torch.allclose(kernel, kernel.mT, rtol=0.0, atol=_NEGLIGIBLE * float(size)):
+    size = kernel.abs().amax((-2, -1), keepdim=True).clamp(min=torch.finfo(kernel.dtype).tiny)
+    kernel = kernel / size
+    if not torch.allclose(kernel, kernel.mT, rtol=0.0, atol=_NEGLIGIBLE):
         raise InputError("kernel is not symmetric; it is the Gram matrix XXᵀ/width of the tokens.")
     kernel = (kernel + kernel.mT) / 2
     values = torch.linalg.eigvalsh(kernel)
-    least = float(values.amin())
-    if bool((values[:, :-width] > _NEGLIGIBLE * size).any()):
+    if bool((values[:, :-width] > _NEGLIGIBLE).any()):
         raise InputError(
             f"kernel has more than {width} eigenvalues above zero, but tokens of {width} features "
             "have no more directions than that."
         )
-    if least < -_NEGLIGIBLE * float(size):
+    if bool((values < -_NEGLIGIBLE).any()):
+        least = float((values * size.squeeze(-1)).amin())
         raise InputError(
             f"kernel has an eigenvalue of {least:.3g}; a Gram matrix has none below zero."
         )
-    return kernel
+    return kernel * size

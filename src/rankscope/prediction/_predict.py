@@ -15,7 +15,6 @@ from rankscope.prediction._tied import network_seed, tied_figures
 
 
 @checked
-@torch.no_grad()
 def predict(
     spec: Spec,
     x: Tensor | None = None,
@@ -57,6 +56,21 @@ def predict(
         raise InputError(
             "layers that share weights are drawn at their own width; leave out infinite_width."
         )
+    with torch.inference_mode(False), torch.no_grad():
+        return _predict(spec, x, kernel, draws, seed, token_mask, gradients, repeat, infinite_width)
+
+
+def _predict(
+    spec: Spec,
+    x: Tensor | None,
+    kernel: Tensor | None,
+    draws: int,
+    seed: int,
+    token_mask: Tensor | None,
+    gradients: bool,
+    repeat: int,
+    infinite_width: bool,
+) -> Prediction:
     tokens, mask = as_tokens(spec, x, kernel, token_mask)
     samples = len(tokens)
     doubtful = 0
@@ -84,6 +98,11 @@ def predict(
     }
     even = even_entropy(spec, tokens.shape[1], mask, repeat=repeat).expand(-1, samples)
     notes = {}
+    if spec.centered and not spec.skips[0]:
+        notes["doubt"] = (
+            "centred attention without a skip is followed in float64 alone: once tokens are "
+            "smaller by sixteen digits than they were, figures are rounding"
+        )
     if doubtful:
         notes["doubt"] = (
             f"in {doubtful} of {draws * samples} networks scaled arithmetic may have lost ten "

@@ -136,5 +136,6 @@ def _percentile(rows: Float[Tensor, "layer draw"], part: float) -> Float[Tensor,
     ordered = rows.sort(1).values
     at = part * (rows.shape[1] - 1)
     below, above = ordered[:, int(at)], ordered[:, min(int(at) + 1, rows.shape[1] - 1)]
-    step = torch.where(below == above, 0.0, above - below)
-    return below + (at - int(at)) * step
+    part_way = at - int(at)
+    between = below + part_way * torch.where(below == above, 0.0, above - below)
+    return torch.where(below.isinf() | (part_way == 0), below, between)

@@ -29,7 +29,7 @@ class Streams:
 
     def normal(self, *shape: int) -> Float[Tensor, "batch *shape"]:
         """Standard normal numbers, a tensor of this shape for each network."""
-        out = torch.empty(len(self), *shape)
+        out = torch.empty(len(self), *shape, dtype=torch.float32)
         for part, generator in zip(out, self._generators, strict=True):
             part.normal_(generator=generator)
         return out

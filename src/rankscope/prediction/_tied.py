@@ -35,7 +35,7 @@ def tied_figures(
     network = Network.random(spec, seed=seed).repeat(repeat)
     found = _states(network, x, token_mask)
     by_layer = {name: torch.stack([each[name] for each in found]) for name in found[0]}
-    by_layer["attention_entropy"] = _entropies(network, x.float(), token_mask)
+    by_layer["attention_entropy"] = _entropies(network.double(), x, token_mask)
     if gradients:
         by_layer |= measured_gradients(network, x, token_mask=token_mask, seed=seed)
     return by_layer

@@ -60,9 +60,15 @@ def trend(logs: Float[Tensor, "layer"]) -> Trend:
 
 
 def changes(sizes: Float[Tensor, "layer curve"]) -> Float[Tensor, "curve"]:
-    """The factor of each curve over the second half of its layers; what stays zero has 1."""
+    """The factor of each curve over the second half of its layers.
+
+    What has left the range of floats has gone on growing or shrinking; what was zero from the start
+    has 1.
+    """
     before, after = sizes[_middle(len(sizes))], sizes[-1]
-    return torch.where(before == after, 1.0, after / before)
+    factor = torch.where(before == after, 1.0, after / before)
+    factor = torch.where((after == 0) & (sizes[0] > 0), 0.0, factor)
+    return torch.where(after.isinf(), math.inf, factor)
 
 
 def _middle(count: int) -> int:

@@ -86,7 +86,7 @@ def read_prediction(prediction: "Prediction") -> tuple[Outcome, ...]:
     if "state_gradient" in curves:
         found.append(_gradients(curves["state_gradient"]))
         reaching = torch.maximum(curves["query_gradient"], curves["key_gradient"])
-        found.append(_queries((reaching / curves["value_gradient"])[1:]))
+        found.append(_queries(_ratio(reaching[1:], curves["value_gradient"][1:])))
     return tuple(found)
 
 
@@ -123,7 +123,7 @@ def _tokens(log10: Curves) -> Outcome:
         way = f"goes from {start} to {end}" if start != end else f"stays near {start}"
         return (
             f"{opening}: the tokens' relative dispersion {way} over "
-            f"{plural(layers, 'layer')}{_law(end_of_it)}."
+            f"{plural(layers, 'layer')}{_law(end_of_it) if kind == 'collapse under way' else ''}."
         )
 
     figures = {
@@ -154,20 +154,24 @@ def _attention(entropy: Curves, even: Curves) -> Outcome:
     codes = torch.full((parts.shape[1],), 2)
     codes[(parts > EVEN).all(0)] = 1
     codes[(parts < NARROW).any(0)] = 0
-    middle = parts.median(1).values
+    chosen = parts[:, codes == _common(codes)].contiguous()
+    middle = chosen.median(1).values
     narrow = middle < NARROW
     least, lowest = int(middle.argmin()), float(middle.min())
+    how_many = max(1, int((chosen < NARROW).sum(0).median()))
     size, most = float(entropy[least].median()), float(even[least].median())
     figures = {"least": lowest, "highest": float(middle.max()), "layers": float(narrow.sum())}
     seen = f"{short(size, digits=2)} of {short(most, digits=2)} nats at layer {least + 1}"
 
     def words(kind: str) -> str:
         if kind == "entropy collapse":
-            layers = f"{int(narrow.sum())} of {plural(len(parts), 'layer')}"
+            layers = f"{how_many} of {plural(len(parts), 'layer')}"
             return (
                 f"Entropy collapse: at {layers} attention has less than a quarter of the entropy "
                 f"it could have ({seen}); queries see few keys."
             )
+        if kind == "even attention" and most == 0:
+            return "Every query sees one key alone."
         if kind == "even attention":
             return (
                 f"Attention is nearly even at every layer, at least {_percent(lowest)} of the "
@@ -213,7 +217,7 @@ def _size(sizes: Curves) -> Outcome:
 
 
 def _gradients(states: Curves) -> Outcome:
-    ratios = _overflown(states[0] / states[-1])
+    ratios = _ratio(states[0], states[-1])
     codes = torch.full(ratios.shape, 2)
     codes[ratios < VANISHED] = 0
     codes[ratios > EXPLODED] = 1
@@ -236,10 +240,10 @@ def _gradients(states: Curves) -> Outcome:
 
 def _queries(parts: Curves) -> Outcome:
     """``parts``: the gradients of queries and keys beside those of values, from layer 1 on."""
-    parts = _overflown(parts)
     codes = torch.where((parts < STARVED).any(0), 0, 1)
     middle = parts.median(1).values
     starved = middle < STARVED
+    how_many = max(1, int((parts < STARVED).sum(0).median()))
     least = int(middle.argmin())
     figures = {"least": float(middle[least]), "layers": float(starved.sum())}
 
@@ -248,7 +252,7 @@ def _queries(parts: Curves) -> Outcome:
         if kind == "learning queries":
             return f"Gradients of queries and keys are at least {seen}."
         return (
-            f"Queries and keys hardly learn at {int(starved.sum())} of "
+            f"Queries and keys hardly learn at {how_many} of "
             f"{plural(len(parts), 'layer')}: their gradients go down to {seen}."
         )
 
@@ -257,9 +261,10 @@ def _queries(parts: Curves) -> Outcome:
     return _outcome("queries", _QUERIES, codes, words, at, figures)
 
 
-def _overflown(gradients: Tensor) -> Tensor:
-    """What is no number has been infinite on its way back."""
-    return torch.where(gradients.isnan(), math.inf, gradients)
+def _ratio(part: Tensor, whole: Tensor) -> Tensor:
+    """Of gradients: nothing is nothing of anything; what is no number has been infinite before."""
+    found = torch.where(part == 0, 0.0, part / whole)
+    return torch.where(found.isnan(), math.inf, found)
 
 
 def _outcome(

@@ -41,7 +41,7 @@ SPEC = Spec(2, 2, 8)
 @pytest.mark.parametrize(
     ("changed", "level", "words"),
     [
-        ({"init": "lecun"}, 0, "nothing that is counted here"),
+        ({"init": "lecun"}, 0, "branches start 312 times as large"),
         ({"skip": 2.0}, 1, "nothing that is counted here"),
         ({"mlp_ratio": 8.0}, 2, "62 % more parameters"),
         ({"mlp_ratio": 0.0}, 2, "65 % fewer parameters"),

@@ -1,5 +1,6 @@
 """What a change costs, counted: parameters, and how much of the context each token still sees."""
 
+import math
 from dataclasses import dataclass, fields
 from typing import Final
 
@@ -19,6 +20,8 @@ class Price:
     context_before: float
     only_initial: bool
     """Whether nothing is changed but how weights are drawn."""
+    branches: float = 1.0
+    """How large what attention adds is at first, as a part of what it was."""
 
     @classmethod
     def of(cls, before: Spec, after: Spec, tokens: int) -> "Price":
@@ -29,6 +32,7 @@ class Price:
             context_share(after, tokens),
             context_share(before, tokens),
             all(getattr(before, name) == getattr(after, name) for name in names),
+            _branch(after) / _branch(before) if _branch(before) else 1.0,
         )
 
     @property
@@ -56,7 +60,18 @@ class Price:
             parts.append(f"a token attends to {seen} % of the tokens instead of {all_} %")
         if drawback:
             parts.append(drawback)
+        elif self.only_initial and abs(math.log(self.branches or 1.0)) > _NOTICED:
+            parts.append(f"branches start {short(self.branches, digits=2)} times as large")
         return "; ".join(parts) or "nothing that is counted here"
+
+
+def _branch(spec: Spec) -> float:
+    """How much values and outputs together lengthen a token, about."""
+    inner, init = spec.heads * spec.head_width, spec.init
+    if init.is_orthogonal(value=True):
+        return init.scale**2
+    into, out = init.deviation(spec.width, inner), init.deviation(inner, spec.width)
+    return into * out * math.sqrt(inner * spec.width)
 
 
 def parameter_count(spec: Spec) -> int:

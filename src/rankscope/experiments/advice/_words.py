@@ -39,7 +39,7 @@ def _sentences(
         yield f"These do not help, or not beyond the spread: {_listed(useless)}."
     yield (
         f"The shortfall adds up, in decades, by how much random networks break these limits: "
-        f"{'; '.join(each.limit for each in CRITERIA)}. A change helps if its {draws} draws all "
+        f"{'; '.join(each.limit for each in CRITERIA)}. A change helps if all {draws} draws of it "
         f"lie below all of the design's as it is, and their mean by {short(LEAST_GAIN)} at least."
     )
 
@@ -53,7 +53,7 @@ def _advice(trial: Trial, original: Trial, *, first: bool) -> str:
         return f"{found}; it could not be measured ({trial.failure.rstrip('.')}). Cost: {price}."
     number = plural(len(trial.measured.shortfall), "network")
     verdict = "which confirms it" if is_confirmed(trial, original) else "which does not confirm it"
-    doubt = "" if trial.agrees else "; prediction and measurement disagree"
+    doubt = "" if trial.agrees else ", though the figures differ"
     return (
         f"{found}, measured {_told(trial.measured.spread)} on {number}, {verdict}{doubt}; tokens "
         f"keep {_kept(trial)}, measured {_part(trial.measured)}. Cost: {price}."

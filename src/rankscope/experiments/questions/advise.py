@@ -16,7 +16,7 @@ from rankscope.experiments.advice import Change, Trial
 from rankscope.experiments.models import inputs
 from rankscope.families import Loaded, load
 from rankscope.metrics import dispersion
-from rankscope.network import Network, Spec
+from rankscope.network import Network, Spec, drawable
 from rankscope.text import embed, passages
 
 ENTRY = kit.entry("advise")
@@ -69,7 +69,7 @@ class Config(kit.Question):
 def cost(config: Config) -> estimates.Cost:
     """What it will take: every change predicted, some again, a few networks measured."""
     subject = config.subject
-    tried = len(advice.changes(subject.network.spec, subject.x.shape[1])) + 1
+    tried = len(advice.changes(drawable(subject.network), subject.x.shape[1])) + 1
     draws = tried * config.first_draws + (1 + config.candidates) * config.draws
     drawn = (1 + config.confirmed) * config.networks
     weights = float(advice.parameter_count(subject.network.spec))
@@ -83,7 +83,7 @@ def cost(config: Config) -> estimates.Cost:
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Predict every change, then the best again with more draws, then measure what helps most."""
     subject, seed = config.subject, config.seed
-    as_is = Change(AS_IS, subject.network.spec)
+    as_is = Change(AS_IS, drawable(subject.network))
     on_original, on_first, on_second, on_third = kit.parts(on_step, 1, 4, 2, 3)
     original = Trial.of(as_is, subject, draws=config.draws, seed=seed)
     on_original(1.0)

@@ -1,5 +1,6 @@
 """What will this design do, before it has weights? Predicted, beside one network that has them."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -7,11 +8,12 @@ import polars as pl
 
 from rankscope import metric_catalogue, tables
 from rankscope.arguments import Count, Seed
-from rankscope.errors import InputError
+from rankscope.errors import RankscopeError
 from rankscope.experiments import estimates, kit
 from rankscope.experiments.counterparts import DISPERSION, EXPONENT, OF_TOKENS, counterpart
-from rankscope.network import Described, Spec
-from rankscope.numerals import plural, sentence_case, short
+from rankscope.metrics import mean_center
+from rankscope.network import Spec, drawable
+from rankscope.numerals import plural, power_of_ten, sentence_case, short
 from rankscope.prediction import Prediction, predict
 
 ENTRY = kit.entry("predict")
@@ -30,6 +32,10 @@ _TOLD = (EXPONENT, DISPERSION, "mean_cosine", "token_norm", "attention_entropy",
 """Metrics that are told in figures on a terminal; charts and the table have all."""
 _SMALL = -12.0
 """Decades below which float64 no longer follows the dispersion, so that exponents are told."""
+_NEAR = 0.01
+"""What is left of the tokens' differences where they are nearly alike."""
+_FEW = 8
+_STEPS = 4
 _ROUNDING = 1e-4
 """What a figure may be beside a band that has no width, as a part of it: draws are in float32."""
 
@@ -72,46 +78,82 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     is_model = "origin" in subject.about or subject.network.seed is None
     name = MODEL if is_model else NETWORK
     exponents = float(found.values[EXPONENT].nan_to_num(neginf=-1e9).amin()) < _SMALL
-    measured = counterpart(
-        subject, exponents=exponents, gradients=config.gradients, seed=config.seed
-    )
+    measured, compared = None, ""
+    try:
+        measured = counterpart(
+            subject, exponents=exponents, gradients=config.gradients, seed=config.seed
+        )
+    except RankscopeError as error:
+        compared = f"{sentence_case(name)} could not be measured beside it: {error}"
     on_measured(1.0)
     shown = [EXPONENT if exponents else DISPERSION, *OF_TOKENS]
     shown += [each for each in _GRADIENTS if each in found.metrics]
-    table = tables.joined({PREDICTED: found.table, name: measured}).filter(
-        pl.col("metric").is_in(shown)
-    )
+    parts = {PREDICTED: found.table} | ({} if measured is None else {name: measured})
+    table = tables.joined(parts).filter(pl.col("metric").is_in(shown))
+    told = [str(each) for each in found.verdict] + [_side(config, spec)]
+    if measured is not None:
+        told += _comparison(config, name, found, measured, shown)
     return ENTRY.result(
         config,
         title=subject.name,
         question="What will this design do to its tokens, before it has weights?",
-        sentences=(*map(str, found.verdict), *_comparison(config, name, found, measured, shown)),
+        sentences=(*told, *filter(None, [compared, _limit(found)])),
         table=table,
         notes={"the prediction": found.notes["doubt"]} if found.notes else None,
         about={"predicted": f"{plural(config.draws, 'draw')} of {spec.describe()}"},
-        drawings=_drawings(name, shown),
+        drawings=_drawings(name, shown, config.draws),
         shown=tuple(each for each in shown if each in _TOLD),
     )
 
 
 def _drawable(subject: kit.Subject) -> Spec:
     subject.refuse_measured("predictions are about all tokens")
-    spec = subject.network.spec
-    if isinstance(spec.scores, Described):
-        raise InputError(
-            f"{subject.name} has scores ({spec.scores}) that came with a loaded model and cannot "
-            "be drawn at random, so there is no law to predict; trace and deep measure the model."
-        )
-    return spec
+    return drawable(subject.network)
 
 
-def _drawings(name: str, shown: Sequence[str]) -> tuple[kit.Drawing, ...]:
+def _side(config: Config, spec: Spec) -> str:
+    """On which side of the map a design is: whether tokens that are nearly alike part or meet."""
+    x, mask = config.subject.x[:1], config.subject.token_mask
+    mask = None if mask is None else mask[:1]
+    center = mean_center(x.double(), mask).unsqueeze(-2)
+    near = center + _NEAR * (x.double() - center)
+    few = min(config.draws, _FEW)
+    found = predict(spec, near, draws=few, seed=config.seed, token_mask=mask)
+    logs = found.values[EXPONENT].mean((1, 2))
+    # The first layer also gives the tokens the sizes that later ones find.
+    start, end = min(1, spec.layers - 1), min(_STEPS, spec.layers)
+    rate = float(logs[end] - logs[start]) / (end - start)
+    if not math.isfinite(rate):
+        return "Tokens that are nearly alike are all alike after a few layers."
+    side = "chaos" if rate > 0 else "collapse"
+    return (
+        f"Tokens that are nearly alike differ by {power_of_ten(rate)} times as much after a layer, "
+        f"beside their size: the design is on the side of {side}."
+    )
+
+
+def _limit(found: Prediction) -> str:
+    """What is only approximate, if anything is."""
+    if not found.width_error:
+        return ""
+    return (
+        "Entries of Xavier's weights are uniform, and taken for normal here: an error of about "
+        f"{short(found.width_error)} where tokens are spread over all features."
+    )
+
+
+def _expected(draws: int) -> float:
+    """Which part of new draws lies between the 10th and 90th percentile of so many others."""
+    return 0.8 * (draws - 1) / (draws + 1)
+
+
+def _drawings(name: str, shown: Sequence[str], draws: int) -> tuple[kit.Drawing, ...]:
     said = f"The band is that of the networks drawn, the line beside it {name}"
     of_tokens = [each for each in shown if each not in _GRADIENTS]
     drawings = [
         kit.Drawing(
             "by_layer",
-            f"{said}; a network drawn anew would lie in the band at eight layers in ten.",
+            f"{said}; {_expected(draws):.0%} of the figures of a network drawn anew lie in it.",
             options={"metrics": of_tokens},
         )
     ]
@@ -140,6 +182,7 @@ def _comparison(
         what = "gradients" if metric in _GRADIENTS else _words(metric)
         before, some = counts.get(what, (0, 0)), _inside(found, measured, metric)
         counts[what] = (before[0] + some[0], before[1] + some[1])
+    counts = {what: each for what, each in counts.items() if each[1]}
     inside, places = (sum(each[at] for each in counts.values()) for at in (0, 1))
     of = "layers and samples" if len(config.subject.x) > 1 else "layers"
     each = ", ".join(f"{what} at {some} of {all_}" for what, (some, all_) in counts.items())
@@ -156,7 +199,7 @@ def _comparison(
         )
     yield (
         f"{sentence_case(name)} is inside the band of 10 to 90 % with {inside / places:.0%} of its "
-        f"figures, where a network drawn anew is with 80%; by {of}, {each}."
+        f"figures, one drawn anew with {_expected(config.draws):.0%}; by {of}, {each}."
     )
 
 
@@ -174,10 +217,12 @@ def _initialisation(spec: Spec) -> str:
 def _inside(found: Prediction, measured: pl.DataFrame, metric: str) -> tuple[int, int]:
     """At how many layers after the input, and samples, a metric lies in the band, and of how many.
 
+    Where networks differ by no more than rounding, to lie inside is no merit and is not counted.
     Each sample is compared with the draws for itself: samples differ more than networks do.
     """
     rows = measured.filter(pl.col("metric") == metric, pl.col("layer") > 0)
-    inside, least = 0, 0.0 if metric_catalogue.metric(metric).scale == "log" else 1.0
+    inside, places = 0, 0
+    least = 0.0 if metric_catalogue.metric(metric).scale == "log" else 1.0
     for (sample,), own in rows.group_by("sample"):
         values = found.values[metric][:, :, sample : sample + 1]
         band = replace(found, values={metric: values}, even_entropy=None).band(metric)
@@ -185,5 +230,8 @@ def _inside(found: Prediction, measured: pl.DataFrame, metric: str) -> tuple[int
         value = own["value"].to_torch()
         low, high = band.low[at], band.high[at]
         slack = _ROUNDING * value.abs().clamp(min=least)
-        inside += int(((low - slack <= value) & (value <= high + slack)).sum())
-    return inside, rows.height
+        varied = high - low > slack
+        outside = (value < low - slack) | (value > high + slack)
+        inside += int((varied & ~outside).sum())
+        places += int((varied | outside).sum())
+    return inside, places

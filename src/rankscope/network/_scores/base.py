@@ -7,6 +7,7 @@ a score that makes them in another way (sparsemax, linear attention) overrides `
 the score, each row of weights is nonnegative and sums to one.
 """
 
+import copy
 import math
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
@@ -73,6 +74,21 @@ class Described:
             f"a score {self.name!r} of {heads} heads of width {head_width} comes with a loaded "
             "model and cannot be drawn at random."
         )
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, eq=False)
+class Lent:
+    """The score of a loaded model as it is, lent to random networks of the model's shape."""
+
+    name: str
+    scores: Scores
+
+    def build(self, heads: int, head_width: int) -> Scores:
+        del heads, head_width
+        return copy.deepcopy(self.scores)
 
     def __str__(self) -> str:
         return self.name
