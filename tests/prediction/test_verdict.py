@@ -223,3 +223,26 @@ def test_even_attention_is_over_the_keys_a_query_may_see(mask, seen):
     even = found.even_entropy.unsqueeze(1).expand_as(found.values["attention_entropy"])
     assert torch.allclose(found.values["attention_entropy"][1:], even[1:])
     assert found.verdict[1].kind == "even attention"
+
+
+def test_what_leaves_the_range_of_floats_has_grown_or_shrunk():
+    x = torch.randn(5, 8, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    large = predict(Spec(200, 2, 8, norm="none", init=100.0), x, draws=2)
+    small = predict(Spec(60, 2, 8, norm="none", skip=False, init=1e-8), x, draws=2)
+    assert (large.verdict[2].kind, small.verdict[2].kind) == ("growing size", "shrinking size")
+    nothing = predict(Spec(4, 2, 8), 0 * x, draws=2)
+    assert nothing.verdict[2].kind == "bounded size"
+
+
+@pytest.mark.parametrize(
+    "spec", [Spec(4, 2, 8, init=0.0), Spec.pure_attention(30, 2, 8, init=1e-8)]
+)
+def test_queries_without_any_gradient_are_starved(spec):
+    x = torch.randn(5, 8, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    assert predict(spec, x, draws=2, gradients=True).verdict[-1].kind == "starved queries"
+
+
+def test_a_query_that_sees_one_key_alone_is_not_called_even():
+    x = torch.randn(5, 8, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    found = predict(Spec(3, 2, 8, mask="window:0"), x, draws=2)
+    assert str(found.verdict[1]) == "Every query sees one key alone."
