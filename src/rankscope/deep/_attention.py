@@ -11,7 +11,6 @@ keys, or the scores depend on the pair of positions, λ is about 0 and the step 
 from dataclasses import replace
 from typing import NamedTuple
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -77,7 +76,7 @@ def mix_heads(
     values = apply_linear(state, value.weight, value.bias)
     split = attention.split(values.mantissa, attention.kv_heads)
     own = ScaledTensor.of(
-        _join_heads(weights.own @ split, attention.removed),
+        attention.join(weights.own @ split),
         values.log_scale + weights.log,
         terms=values.log_scale + weights.log + log_of_longest(weights.own),
         lost=worst(values.deviation.lost, weights.lost),
@@ -85,11 +84,11 @@ def mix_heads(
     row = values.common.mantissa.unsqueeze(1)
     each = attention.split(row * 0.0 if attention.centered else row, attention.kv_heads)
     passed = ScaledTensor.of(
-        _join_heads(each, attention.removed).squeeze(1),
+        attention.join(each).squeeze(1),
         values.common.log,
         lost=values.common.lost,
     )
-    shift = _join_heads(weights.shared @ split, attention.removed).squeeze(1)
+    shift = attention.join(weights.shared @ split).squeeze(1)
     terms = values.log_scale if attention.centered else None
     lost = values.deviation.lost
     moved = ScaledTensor.of(shift, values.log_scale, terms=terms, lost=lost)
@@ -105,10 +104,3 @@ def _center(weights: SplitAttention, state: SplitState, visibility: Visibility) 
     mean = uniform.mean(-2, keepdim=True)
     own = weights.own * expand_like(bounded_exp(weights.log), weights.own) - (uniform - mean)
     return replace(weights, shared=weights.shared - mean, own=own, log=weights.log * 0.0)
-
-
-def _join_heads(mixed: Values, removed: frozenset[int]) -> Float[Tensor, "batch token inner"]:
-    """Heads side by side, the silent ones zero."""
-    if removed:
-        mixed = mixed.index_fill(1, torch.tensor(sorted(removed), device=mixed.device), 0.0)
-    return mixed.transpose(1, 2).flatten(2)

@@ -14,6 +14,7 @@ from rankscope.network._activations import activation as activation
 from rankscope.network._activations import scaled_form as scaled_form
 from rankscope.network._attention import Attention
 from rankscope.network._block import Block, Branch, Step
+from rankscope.network._construct import build_scores as build_scores
 from rankscope.network._fields import NormPlace as NormPlace
 from rankscope.network._initialisation import Init
 from rankscope.network._linear import ColumnSlice as ColumnSlice

@@ -5,7 +5,8 @@ keys that a query sees: what all queries would take of all values alike is left 
 """
 
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from rankscope.arguments import checked
@@ -66,9 +67,7 @@ class Attention(nn.Module):
                 mixed = mixed - visibility.uniform(values.dtype) @ values
         else:
             mixed = self.mixing(x, visibility) @ values
-        if self.removed:
-            mixed = mixed.index_fill(1, torch.tensor(sorted(self.removed), device=x.device), 0.0)
-        out: Hidden = self.output(mixed.transpose(1, 2).flatten(2))
+        out: Hidden = self.output(self.join(mixed))
         return out
 
     def pattern(self, x: Hidden, visibility: Visibility) -> Pairs:
@@ -77,7 +76,10 @@ class Attention(nn.Module):
 
     def mixing(self, x: Hidden, visibility: Visibility) -> Pairs:
         """What multiplies the values: the attention matrices, centred if the attention is."""
-        pattern = self.pattern(x, visibility)
+        return self.center(self.pattern(x, visibility), visibility)
+
+    def center(self, pattern: Pairs, visibility: Visibility) -> Pairs:
+        """Attention matrices less the uniform ones, if the attention is centred."""
         return pattern - visibility.uniform(pattern.dtype) if self.centered else pattern
 
     def logits(self, x: Hidden, visibility: Visibility) -> Pairs:
@@ -108,3 +110,10 @@ class Attention(nn.Module):
         """Features → heads; grouped heads are repeated so that every query head has its own."""
         split: Heads = x.unflatten(-1, (heads, -1)).transpose(1, 2)
         return split if heads == self.heads else split.repeat_interleave(self.heads // heads, 1)
+
+    def join(self, mixed: Heads) -> Float[Tensor, "batch token inner"]:
+        """Heads → features, side by side; the silent ones are zero."""
+        if self.removed:
+            silent = torch.tensor(sorted(self.removed), device=mixed.device)
+            mixed = mixed.index_fill(1, silent, 0.0)
+        return mixed.transpose(1, 2).flatten(2)

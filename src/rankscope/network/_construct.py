@@ -55,7 +55,7 @@ def _random_block(spec: Spec, draw: Draw, dtype: torch.dtype) -> Block:
         key=draw("key", spec.width, kv_inner),
         value=draw("value", spec.width, kv_inner),
         output=draw("output", inner, spec.width),
-        scores=_scores(spec, dtype),
+        scores=build_scores(spec, dtype),
         heads=spec.heads,
         kv_heads=spec.kv_heads,
         scale=spec.score_scale,
@@ -123,7 +123,7 @@ def matrix_blocks(spec: Spec, query_key: Tensor, values: Tensor) -> list[Block]:
             key=_linear(every_head),
             value=_linear(_side_by_side(values[layer])),
             output=_linear(every_head.T),
-            scores=_scores(spec, values.dtype, values.device),
+            scores=build_scores(spec, values.dtype, values.device),
             heads=spec.heads,
             kv_heads=spec.heads,
             scale=spec.score_scale,
@@ -168,7 +168,7 @@ def _norms(
     }
 
 
-def _scores(spec: Spec, dtype: torch.dtype, device: torch.device | None = None) -> Scores:
+def build_scores(spec: Spec, dtype: torch.dtype, device: torch.device | None = None) -> Scores:
     """A score's module; weights of its own, if it has any, are of the network's dtype."""
     if spec.scores == "dot":
         return Scores()

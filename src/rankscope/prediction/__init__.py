@@ -1,5 +1,6 @@
 """The law of random networks: what they do to tokens, predicted from the tokens' inner products."""
 
+from rankscope.prediction._backward import GRADIENTS as GRADIENTS
 from rankscope.prediction._backward import measured_gradients
 from rankscope.prediction._even import even_entropy as even_entropy
 from rankscope.prediction._predict import predict

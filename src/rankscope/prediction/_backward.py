@@ -31,7 +31,7 @@ _WEIGHTS = {
     "gate_gradient": "mlp.gate",
     "down_gradient": "mlp.down",
 }
-_GRADIENTS = ("state_gradient", *_WEIGHTS)
+GRADIENTS = ("state_gradient", *_WEIGHTS)
 
 
 @torch.enable_grad()
@@ -46,7 +46,7 @@ def predicted_gradients(
     for at, mask in enumerate(spec.masks):
         removed = frozenset(head for where, head in spec.removed_heads if where == at)
         seen = Visibility.of(mask, x.shape[1], token_mask, x.device)
-        parts = Differentiable(weights, seen, token_mask, removed)
+        parts = Differentiable(weights, seen, removed)
         state, _ = layer.apply(parts, state)
         states.append(state.x)
         collected.append(parts.norms)
@@ -155,4 +155,4 @@ def _by_layer(states: list[PerSample], layers: list[dict[str, PerSample]]) -> Co
     missing = torch.full_like(states[0], math.nan)
     found = {name: torch.stack([missing, *(each[name] for each in layers)]) for name in layers[0]}
     found["state_gradient"] = torch.stack(states)
-    return {metric: found[metric] for metric in _GRADIENTS if metric in found}
+    return {metric: found[metric] for metric in GRADIENTS if metric in found}

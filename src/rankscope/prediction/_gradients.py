@@ -17,7 +17,7 @@ from torch.autograd import Function
 
 from rankscope.network import Attention, Spec, Stack, Visibility, activation
 from rankscope.prediction._coordinates import Coordinates, triangular
-from rankscope.prediction._plain import apply_rule, random_attention, rule_of, side_by_side
+from rankscope.prediction._plain import apply_rule, random_attention, rule_of
 from rankscope.prediction._weights import Weights
 from rankscope.shapes import PerSample
 
@@ -84,7 +84,6 @@ class Differentiable:
 
     weights: Weights
     visibility: Visibility
-    token_mask: Tensor | None
     removed: frozenset[int]
     norms: dict[str, PerSample] = field(default_factory=dict)
 
@@ -106,11 +105,8 @@ class Differentiable:
 
     def attention(self, state: Ghosted) -> tuple[Ghosted, PerSample]:
         heads = self._watched(random_attention(self.weights, state.known, self.removed))
-        pattern = heads.pattern(state.x, self.visibility)
-        if self.spec.centered:
-            pattern = pattern - self.visibility.uniform(pattern.dtype)
-        mixed = pattern @ heads.split(heads.value(state.x), heads.kv_heads)
-        rows = side_by_side(mixed, self.removed)
+        values = heads.split(heads.value(state.x), heads.kv_heads)
+        rows = heads.join(heads.mixing(state.x, self.visibility) @ values)
         return Ghosted(rows, rows.shape[-1]), torch.full(rows.shape[:1], torch.nan)
 
     def hidden(self, state: Ghosted) -> Ghosted:

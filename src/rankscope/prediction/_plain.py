@@ -10,12 +10,12 @@ from rankscope.metrics import attention_entropy
 from rankscope.network import (
     Attention,
     NormRule,
-    Scores,
     Spec,
     Stack,
     Visibility,
     activation,
     build_norm,
+    build_scores,
     norm_rule,
 )
 from rankscope.prediction._coordinates import Coordinates, compress, triangular
@@ -48,10 +48,8 @@ class Plain:
         heads = random_attention(self.weights, x.shape[-1], self.removed)
         pattern = heads.pattern(x, self.visibility)
         entropy = attention_entropy(pattern.detach(), token_mask=self.token_mask).mean(-1)
-        if self.spec.centered:
-            pattern = pattern - self.visibility.uniform(pattern.dtype)
-        mixed = pattern @ heads.split(heads.value(x), heads.kv_heads)
-        return side_by_side(mixed, self.removed), entropy
+        values = heads.split(heads.value(x), heads.kv_heads)
+        return heads.join(heads.center(pattern, self.visibility) @ values), entropy
 
     def hidden(self, x: Coordinates) -> Coordinates:
         phi = activation(self.spec.activation).function
@@ -89,26 +87,13 @@ def random_attention(weights: Weights, known: int, removed: frozenset[int]) -> A
         value=drawn(kv_inner, value=True),
         # What leaves the heads is drawn when it is known.
         output=Stack(torch.empty(len(weights.streams), 0, inner, dtype=weights.dtype)),
-        scores=_scores(spec, weights.dtype),
+        scores=build_scores(spec, weights.dtype),
         heads=spec.heads,
         kv_heads=spec.kv_heads,
         scale=spec.score_scale,
         removed=removed,
         centered=spec.centered,
     )
-
-
-def _scores(spec: Spec, dtype: torch.dtype) -> Scores:
-    if spec.scores == "dot":
-        return Scores()
-    return spec.scores.build(spec.heads, spec.head_width).to(dtype)
-
-
-def side_by_side(mixed: Tensor, removed: frozenset[int]) -> Coordinates:
-    """Heads next to one another, the silent ones zero."""
-    if removed:
-        mixed = mixed.index_fill(1, torch.tensor(sorted(removed)), 0.0)
-    return mixed.transpose(1, 2).flatten(2)
 
 
 def rule_of(spec: Spec) -> NormRule | None:

@@ -14,20 +14,10 @@ from rankscope.experiments.counterparts import DISPERSION, EXPONENT, OF_TOKENS, 
 from rankscope.metrics import mean_center
 from rankscope.network import Spec, drawable
 from rankscope.numerals import plural, power_of_ten, sentence_case, short
-from rankscope.prediction import Prediction, predict
+from rankscope.prediction import GRADIENTS, Prediction, predict
 
 ENTRY = kit.entry("predict")
 PREDICTED, NETWORK, MODEL = "predicted", "this network", "this model"
-_GRADIENTS = (
-    "state_gradient",
-    "query_gradient",
-    "key_gradient",
-    "value_gradient",
-    "output_gradient",
-    "up_gradient",
-    "gate_gradient",
-    "down_gradient",
-)
 _TOLD = (EXPONENT, DISPERSION, "mean_cosine", "token_norm", "attention_entropy", "state_gradient")
 """Metrics that are told in figures on a terminal; charts and the table have all."""
 _SMALL = -12.0
@@ -87,7 +77,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         compared = f"{sentence_case(name)} could not be measured beside it: {error}"
     on_measured(1.0)
     shown = [EXPONENT if exponents else DISPERSION, *OF_TOKENS]
-    shown += [each for each in _GRADIENTS if each in found.metrics]
+    shown += [each for each in GRADIENTS if each in found.metrics]
     parts = {PREDICTED: found.table} | ({} if measured is None else {name: measured})
     table = tables.joined(parts).filter(pl.col("metric").is_in(shown))
     told = [str(each) for each in found.verdict] + [_side(config, spec)]
@@ -149,7 +139,7 @@ def _expected(draws: int) -> float:
 
 def _drawings(name: str, shown: Sequence[str], draws: int) -> tuple[kit.Drawing, ...]:
     said = f"The band is that of the networks drawn, the line beside it {name}"
-    of_tokens = [each for each in shown if each not in _GRADIENTS]
+    of_tokens = [each for each in shown if each not in GRADIENTS]
     drawings = [
         kit.Drawing(
             "by_layer",
@@ -157,7 +147,7 @@ def _drawings(name: str, shown: Sequence[str], draws: int) -> tuple[kit.Drawing,
             options={"metrics": of_tokens},
         )
     ]
-    of_gradients = [each for each in shown if each in _GRADIENTS]
+    of_gradients = [each for each in shown if each in GRADIENTS]
     if of_gradients:
         drawings.append(
             kit.Drawing(
@@ -179,7 +169,7 @@ def _comparison(
     """Whether the network that was measured lies in the band, and where it is furthest from it."""
     counts: dict[str, tuple[int, int]] = {}
     for metric in shown:
-        what = "gradients" if metric in _GRADIENTS else _words(metric)
+        what = "gradients" if metric in GRADIENTS else _words(metric)
         before, some = counts.get(what, (0, 0)), _inside(found, measured, metric)
         counts[what] = (before[0] + some[0], before[1] + some[1])
     counts = {what: each for what, each in counts.items() if each[1]}
