@@ -112,6 +112,8 @@ def test_which_side_of_the_map_a_design_is_on(tokens) -> None:
     ):
         found = run(Config(subject(tokens, spec), draws=8), lambda _: None)
         assert any(f"on the side of {side}" in each for each in found.sentences), side
+    still = run(Config(subject(tokens, Spec(6, 2, 16, init=0.001)), draws=4), lambda _: None)
+    assert any("between collapse and chaos" in each for each in still.sentences)
 
 
 def test_what_cannot_be_predicted_is_refused(tokens) -> None:

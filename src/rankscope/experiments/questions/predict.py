@@ -26,6 +26,8 @@ _NEAR = 0.01
 """What is left of the tokens' differences where they are nearly alike."""
 _FEW = 8
 _STEPS = 4
+_LEVEL = math.log10(1.01)
+"""Decades a layer, within which differences neither grow nor shrink."""
 _ROUNDING = 1e-4
 """What a figure may be beside a band that has no width, as a part of it: draws are in float32."""
 
@@ -115,6 +117,8 @@ def _side(config: Config, spec: Spec) -> str:
     rate = float(logs[end] - logs[start]) / (end - start)
     if not math.isfinite(rate):
         return "Tokens that are nearly alike are all alike after a few layers."
+    if abs(rate) < _LEVEL:
+        return "Tokens that are nearly alike stay so: the design is between collapse and chaos."
     side = "chaos" if rate > 0 else "collapse"
     return (
         f"Tokens that are nearly alike differ by {power_of_ten(rate)} times as much after a layer, "
