@@ -178,6 +178,9 @@ def _comparison(
         counts[what] = (before[0] + some[0], before[1] + some[1])
     counts = {what: each for what, each in counts.items() if each[1]}
     inside, places = (sum(each[at] for each in counts.values()) for at in (0, 1))
+    if not places:
+        yield f"Networks of this design differ by rounding alone, and so does {name} from them."
+        return
     of = "layers and samples" if len(config.subject.x) > 1 else "layers"
     each = ", ".join(f"{what} at {some} of {all_}" for what, (some, all_) in counts.items())
     if name == MODEL:
