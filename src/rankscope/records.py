@@ -12,7 +12,7 @@ from typing import Any, Final
 from rankscope import tables
 from rankscope.arguments import checked
 from rankscope.errors import InputError
-from rankscope.results import Drawing, Finding, Judgement, Result
+from rankscope.results import Drawing, Finding, Headline, Judgement, Listing, Part, Result
 
 __all__ = ["read", "write"]
 
@@ -57,11 +57,25 @@ def _typed(kept: dict[str, Any]) -> dict[str, Any]:
     """Fields of a result from what JSON has."""
     for name in ("judgement", "beyond"):
         kept[name] = None if kept[name] is None else Judgement(**kept[name])
+    kept["headline"] = None if kept["headline"] is None else Headline(**kept["headline"])
     kept["findings"] = tuple(Finding(**each) for each in kept["findings"])
-    kept["drawings"] = tuple(_drawing(each) for each in kept["drawings"])
-    for name in ("sentences", "shown"):
+    kept["parts"] = tuple(Part(**_contents(each)) for each in kept["parts"])
+    for name in ("shown", "warnings"):
         kept[name] = tuple(kept[name])
+    return _contents(kept)
+
+
+def _contents(kept: dict[str, Any]) -> dict[str, Any]:
+    """What a result and its parts have in common."""
+    kept["sentences"] = tuple(kept["sentences"])
+    kept["drawings"] = tuple(_drawing(each) for each in kept["drawings"])
+    kept["listings"] = tuple(_listing(each) for each in kept["listings"])
     return kept
+
+
+def _listing(kept: dict[str, Any]) -> Listing:
+    rows = tuple(tuple(row) for row in kept.pop("rows"))
+    return Listing(columns=tuple(kept.pop("columns")), rows=rows, **kept)
 
 
 def _drawing(kept: dict[str, Any]) -> Drawing:

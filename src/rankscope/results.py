@@ -18,7 +18,10 @@ from rankscope.fingerprints import stem
 
 Verdict = Literal["holds", "fails", "depends", "not tried"]
 """Of a claim: borne out by every case tried, by none, by some; or there was nothing to try."""
-Fate = Literal["collapse", "slow", "holds"]
+Fate = Literal["collapse", "slow", "holds", "unknown"]
+"""Of something that was looked for: found, under way, not found, or it could not be told."""
+Tone = Literal["collapse", "slow", "holds", "neutral"]
+"""Of what is said: bad news, half of it, good news, neither."""
 Role = Literal["measured", "bound", "floor"]
 """What a curve is: something measured, a bound on it, or where a number format ends."""
 
@@ -80,15 +83,81 @@ class Judgement:
 @checked
 @dataclass(frozen=True)
 class Finding:
-    """What happened to one network: its fate in a word, the figures behind it, a sentence."""
+    """Whether one of the things that were looked for was found, by which rule, and where.
 
-    variant: str
+    >>> Finding("depth collapse", "holds", "No depth collapse.", "relative dispersion below 0.001")
+    Finding(kind='depth collapse', fate='holds', ...)
+
+    ``rule`` says with its thresholds when it counts as found. ``figure`` is the number the rule was
+    asked about, ``layer`` where it was found or came closest, and ``part`` what is to blame. Of
+    ``samples`` it was found in ``found_in``.
+    """
+
+    kind: str
     fate: Fate
     sentence: str
-    first: float
-    last: float
-    layers: int
-    collapsed_at: int | None = None
+    rule: str
+    figure: float | None = None
+    layer: int | None = None
+    part: str = ""
+    found_in: int = 0
+    samples: int = 0
+
+
+@checked
+@dataclass(frozen=True)
+class Headline:
+    """The answer in a few words, and what it means for whoever asked.
+
+    >>> Headline("No collapse", "holds").text
+    'No collapse'
+    """
+
+    text: str
+    tone: Tone = "neutral"
+
+
+Entry = str | int | float | None
+
+
+@checked
+@dataclass(frozen=True)
+class Listing:
+    """A table of words and numbers, for what would otherwise be many sentences of one shape.
+
+    >>> Listing("Heads", ("head", "entropy"), (("layer 1, head 0", 2.5),)).columns
+    ('head', 'entropy')
+
+    ``title`` is its caption; ``note`` says below it how to read it. In words, marks are as in
+    sentences (see ``report``).
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Entry, ...], ...]
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise InputError(
+                    f"{self.title}: a row has {len(row)} entries for {len(self.columns)} columns."
+                )
+
+
+@checked
+@dataclass(frozen=True)
+class Part:
+    """What stands under one heading of a long result: sentences, tables, drawings, in this order.
+
+    >>> Part("Paths", ("Paths of length 1 carry most.",)).title
+    'Paths'
+    """
+
+    title: str
+    sentences: tuple[str, ...] = ()
+    listings: tuple[Listing, ...] = ()
+    drawings: tuple[Drawing, ...] = ()
 
 
 @checked
@@ -102,9 +171,11 @@ class Result:
 
     ``sentences`` are computed from the table, the most important first. ``judgement`` is for
     claims, on the domain they were stated for; what lies ``beyond`` it is judged separately.
-    ``findings`` are for networks that are told apart one by one, and ``key_figures`` are the few
-    numbers a reader would quote. ``provenance`` says what would give the same numbers again; where
-    it holds the ``digest`` of a configuration, that digest names the files.
+    ``headline`` is the answer in a few words, ``warnings`` are what a reader must know before
+    believing it, ``findings`` what was looked for one by one, and ``key_figures`` are the few
+    numbers a reader would quote. Figures of one shape stand in ``listings`` instead of sentences,
+    and a long result has ``parts``. ``provenance`` says what would give the same numbers again;
+    where it holds the ``digest`` of a configuration, that digest names the files.
     """
 
     id: str
@@ -121,6 +192,15 @@ class Result:
     drawings: tuple[Drawing, ...] = ()
     shown: tuple[str, ...] = ()
     """Metrics that are told in figures; all of them unless given."""
+    headline: Headline | None = None
+    warnings: tuple[str, ...] = ()
+    listings: tuple[Listing, ...] = ()
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def all_drawings(self) -> tuple[Drawing, ...]:
+        """Its own, then those of its parts: the order in which they are drawn."""
+        return self.drawings + tuple(one for part in self.parts for one in part.drawings)
 
     @cached_property
     def summary(self) -> pl.DataFrame:

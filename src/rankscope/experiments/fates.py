@@ -56,7 +56,8 @@ def _finding(variant: str, summary: pl.DataFrame, epsilon: float) -> Finding:
                 " Cone anisotropy: the tokens point the same way (mean cosine "
                 f"{short(cosine, digits=2)}), yet they stay different."
             )
-    return Finding(variant, fate, sentence, first, last, layers, collapsed_at)
+    rule = f"relative residual below {COLLAPSED}, or a tenth of what it was"
+    return Finding(variant, fate, sentence, rule, last, collapsed_at)
 
 
 def course(first: float, last: float) -> str:

@@ -12,6 +12,7 @@ _WORDS: Final = {
     "collapse": "collapses",
     "slow": "collapses slowly",
     "holds": "stays apart",
+    "unknown": "cannot be told",
     "neutral": "",
 }
 

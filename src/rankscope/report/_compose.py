@@ -27,7 +27,7 @@ def page(result: Result) -> Report:
     return Report(
         title=result.title,
         lead=result.question if result.question != result.title else "",
-        verdicts=[(each.variant, each.sentence, each.fate) for each in result.findings],
+        verdicts=[(each.kind, each.sentence, each.fate) for each in result.findings],
         sections=[*_found(sentences(result)), *_charts(result), *_tables(result)],
         provenance=in_words(result.provenance),
         overline=f"{result.id} · {result.source}" if result.source else "",

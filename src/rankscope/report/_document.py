@@ -12,7 +12,7 @@ from rankscope.figures import Figure
 from rankscope.report._grids import Grid
 from rankscope.results import Judgement
 
-TONES: Final = ("collapse", "slow", "holds", "neutral")
+TONES: Final = ("collapse", "slow", "holds", "unknown", "neutral")
 """What a verdict can be: tokens become alike, slowly, or stay different; or none of these."""
 
 

@@ -43,6 +43,7 @@ def write(
 def names(result: Result, folder: str | Path) -> dict[str, str]:
     """What each file of a result is, and where ``write`` puts it."""
     stem = Path(folder) / result.stem
-    counted = ["" if number == 1 else f"-{number}" for number, _ in enumerate(result.drawings, 1)]
+    numbers = range(1, len(result.all_drawings) + 1)
+    counted = ["" if number == 1 else f"-{number}" for number in numbers]
     charts = {f"chart{which}": f"{stem}{which}.png" for which in counted}
     return {"table": f"{stem}.parquet", **charts, "report": f"{stem}.html"}

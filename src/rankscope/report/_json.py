@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from rankscope.arguments import checked
-from rankscope.results import Judgement, Result
+from rankscope.results import Judgement, Listing, Result
 
 
 @checked
@@ -27,9 +27,20 @@ def to_json(
         "verdict": result.verdict,
         "judgement": _judged(result.judgement),
         "beyond": _judged(result.beyond),
+        "headline": None if result.headline is None else asdict(result.headline),
+        "warnings": result.warnings,
         "sentences": result.sentences,
         "findings": [asdict(finding) for finding in result.findings],
         "key_figures": result.key_figures,
+        "listings": [_listed(listing) for listing in result.listings],
+        "parts": [
+            {
+                "title": part.title,
+                "sentences": part.sentences,
+                "listings": [_listed(listing) for listing in part.listings],
+            }
+            for part in result.parts
+        ],
         "summary": result.summary.to_dicts(),
         "table": result.table.to_dicts() if with_table else None,
         "provenance": result.provenance,
@@ -40,6 +51,12 @@ def to_json(
 
 def _judged(judgement: Judgement | None) -> dict[str, str] | None:
     return None if judgement is None else asdict(judgement)
+
+
+def _listed(listing: Listing) -> dict[str, Any]:
+    """Its rows under the names of its columns."""
+    rows = [dict(zip(listing.columns, row, strict=True)) for row in listing.rows]
+    return {"title": listing.title, "rows": rows, "note": listing.note}
 
 
 def _finite(value: Any) -> Any:

@@ -31,6 +31,7 @@ _STYLE: Final = {
     "fails": "bold red",
     "depends": "yellow",
     "not tried": "dim",
+    "unknown": "dim",
 }
 
 
@@ -47,7 +48,7 @@ def show(result: Result, console: Console | None = None) -> None:
     _print(console, _title(result))
     if result.question != result.title:
         _print(console, Text(result.question))
-    findings = [(Text(each.variant, _STYLE[each.fate]), each.sentence) for each in result.findings]
+    findings = [(Text(each.kind, _STYLE[each.fate]), each.sentence) for each in result.findings]
     for rows in (_answers(result), findings, [(Text("•"), each) for each in sentences(result)]):
         if rows:
             console.print()

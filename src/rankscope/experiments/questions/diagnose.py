@@ -47,7 +47,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         config,
         title=subject.name,
         question=ENTRY.title,
-        sentences=tuple(f"{each.variant}: {each.sentence}" for each in found),
+        sentences=tuple(f"{each.kind}: {each.sentence}" for each in found),
         table=table,
         findings=found,
         drawings=(
@@ -80,7 +80,7 @@ def diagnose(
     >>> from rankscope.text import embed, passages
     >>> x, token_mask = embed(passages()[:2], 16)
     >>> found = diagnose(Network.random(Spec(2, 2, 16)), x, token_mask)
-    >>> [finding.variant for finding in found.findings]
+    >>> [finding.kind for finding in found.findings]
     ['SAN', 'SAN+MLP', 'SAN+skip', 'transformer']
 
     ``measured`` leaves tokens out of the figures that the network still sees (CLS and the like);
