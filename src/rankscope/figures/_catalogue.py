@@ -28,7 +28,6 @@ from rankscope.numerals import sentence_case
 from rankscope.results import Drawing, Result
 
 _MEDIANS: Final = "Lines are medians over the samples, {} their 10th to 90th percentile."
-_MEANS: Final = "Lines are means over the samples, bands their 10th to 90th percentile."
 
 
 @checked
@@ -62,12 +61,12 @@ FIGURES: Final[dict[str, FigureKind]] = {
     for kind in (
         FigureKind(by_depth, "summary", _MEDIANS.format("bands"), "against depth"),
         FigureKind(by_setting, "summary", _MEDIANS.format("bars"), "against what was varied"),
-        FigureKind(by_layer, "summary", _MEANS, "layer by layer"),
-        FigureKind(by_model, "summary", _MEANS, "layer by layer"),
+        FigureKind(by_layer, "summary", _MEDIANS.format("bands"), "layer by layer"),
+        FigureKind(by_model, "summary", _MEDIANS.format("bands"), "layer by layer"),
         FigureKind(
             by_length,
             "summary",
-            "Points are means over the samples, bars their 10th to 90th percentile; paths of one "
+            "Points are medians over the samples, bars their 10th to 90th percentile; paths of one "
             "length are added up before they are measured.",
             "by path length",
             "residual_share",
@@ -101,7 +100,7 @@ FIGURES: Final[dict[str, FigureKind]] = {
         FigureKind(
             phase_map,
             "summary",
-            "Shades are means over the samples, on one scale for all panels.",
+            "Shades are medians over the samples, on one scale for all panels.",
             "by depth and what was varied",
         ),
         FigureKind(
