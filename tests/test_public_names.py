@@ -62,7 +62,7 @@ NAMES = {
         Report Section page show to_json write write_html write_overview
     """,
     "rankscope.text": """
-        Tokenizer embed passages
+        InputCheck Tokenizer check_texts embed passages
     """,
     "rankscope.theory": """
         Bounds Designs Equilibria Equilibrium Ergodicity EveryRank GraphFacts LayerBounds
