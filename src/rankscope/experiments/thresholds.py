@@ -10,6 +10,8 @@ COLLAPSED: Final = 1e-3
 """Relative residual under which tokens count as alike: a thousandth of their size."""
 SHRUNK: Final = 0.1
 """Part of the largest relative residual so far under which a collapse counts as under way."""
+HALVED: Final = 0.5
+"""What a single layer leaves of the relative residual, below which that alone counts so, too."""
 ONE_HOT: Final = 0.1
 """Share of even attention's entropy under which a layer counts as one-hot."""
 SHARP: Final = 0.25

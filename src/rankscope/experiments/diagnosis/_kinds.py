@@ -12,6 +12,7 @@ from rankscope.experiments.diagnosis._sightings import Kind, Sighting
 from rankscope.experiments.thresholds import (
     COLLAPSED,
     GROWN,
+    HALVED,
     IDLE,
     IDLE_LAYERS,
     MERGED,
@@ -23,13 +24,14 @@ from rankscope.experiments.thresholds import (
     WIDTH_EXPONENT,
     WIDTH_HINT,
 )
-from rankscope.numerals import short
+from rankscope.numerals import power_of_ten, short
 from rankscope.results import Finding
 
 DEPTH = Kind(
     "depth collapse",
     f"the relative residual falls below {COLLAPSED:g}, and below {SHRUNK:g} of its largest value "
-    f"in an earlier layer; under way from {SHRUNK:g} of that value down",
+    f"in an earlier layer; under way from {SHRUNK:g} of that value down, or if a single layer "
+    f"leaves less than {HALVED:g} of it",
 )
 WIDTH = Kind(
     "width collapse",
@@ -68,9 +70,11 @@ def depth(measured: Measured, loss: Loss, epsilon: float) -> Finding:
 
     def when_found(figure: float, layer: int) -> str:
         if not bool(seen.found.any()):
+            alone = f"; layer {loss.layer} alone leaves {power_of_ten(loss.decades)} of it"
             return (
                 f"Depth collapse under way: the relative residual, {short(start, digits=2)} at the "
-                f"input, is {short(figure, digits=2)} at layer {layer}."
+                f"input, is {short(figure, digits=2)} at its lowest"
+                f"{alone if 10**loss.decades < HALVED else ''}."
             )
         words = (
             f"Depth collapse: at layer {layer} tokens differ by less than a thousandth of their "
@@ -99,10 +103,12 @@ def depth_sighting(measured: Measured) -> Sighting:
     residual = measured.residual
     shrunk = kept(residual) < SHRUNK
     alike = (residual < COLLAPSED) & shrunk
+    before = residual[:-1]
+    sudden = (residual[1:] < HALVED * before) & (before >= COLLAPSED)
     lowest = residual.argmin(0)
     layer = _first(alike, _first(shrunk, lowest))
     figure = residual.gather(0, torch.where(alike.any(0), layer, lowest).unsqueeze(0)).squeeze(0)
-    return Sighting(alike.any(0), shrunk.any(0), layer, figure)
+    return Sighting(alike.any(0), shrunk.any(0) | sudden.any(0), layer, figure)
 
 
 def kept(residual: Tensor) -> Tensor:
