@@ -63,7 +63,7 @@ NAMES = {
         Chart Markup Report Section Table page show to_json write write_html write_overview
     """,
     "rankscope.text": """
-        Tokenizer embed passages
+        InputCheck Tokenizer check_texts embed passages
     """,
     "rankscope.theory": """
         Bounds Designs Equilibria Equilibrium Ergodicity EveryRank GraphFacts LayerBounds

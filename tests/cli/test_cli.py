@@ -13,7 +13,8 @@ SMALL = ["--layers=2", "--heads=2", "--width=16", "--passages=2", "--length=12"]
 QUESTIONS = ("diagnose", "trace", "paths", "deep", "bounds", "masks", "predict", "advise")
 KEYS = {
     "id", "title", "question", "source", "verdict", "judgement", "beyond", "sentences",
-    "findings", "key_figures", "summary", "table", "provenance", "files",
+    "findings", "key_figures", "summary", "table", "provenance", "files", "headline", "warnings",
+    "listings", "parts",
 }  # fmt: skip
 
 

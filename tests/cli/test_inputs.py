@@ -24,8 +24,9 @@ def protein(tmp_path: Path) -> str:
 
 
 def test_text_that_does_not_fit_a_model_is_refused(rankscope, refuses, protein, tmp_path) -> None:
-    said = refuses("diagnose", protein, "--passages", "2")
-    assert "tokens are unknown to the tokeniser of protein" in said
+    said = refuses("trace", protein, "--passages", "2")
+    assert "tokens are unknown to the tokeniser" in said
+    assert said.startswith("rankscope: protein")
     (tmp_path / "acids.txt").write_text(
         "M K T A Y I A K Q R quite Q\n\nG L S D G E W Q L V L N V W"
     )

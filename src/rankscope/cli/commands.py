@@ -30,7 +30,7 @@ def diagnose(options: DiagnosisOptions) -> None:
     from rankscope.cli import inputs, outputs
     from rankscope.experiments.variants import Reading
 
-    subject = inputs.subject(options)
+    subject = inputs.subject(options, unfit=True)
     outputs.run(
         CATALOGUE["diagnose"], options, subject=subject, reading=Reading(options.norms, options.mlp)
     )

@@ -5,6 +5,7 @@ Nothing heavy is imported here, so that ``--help`` answers at once.
 
 import functools
 import inspect
+import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -14,6 +15,9 @@ import typer
 
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import ENTRIES, Entry
+
+WORDS = "rankscope.words"
+"""Where the application keeps the words of its command line."""
 
 
 def _option(help_text: str, *names: str, panel: str, **more: Any) -> Any:
@@ -27,9 +31,11 @@ _output = functools.partial(_option, panel="Output")
 
 @dataclass(frozen=True)
 class Options:
-    """What every command is given: its options, and which of them were really written."""
+    """What every command is given: its options, which of them were really written, and how."""
 
     given: frozenset[str] = frozenset()
+    command: str = ""
+    """The command line, as one would type it to get the same answer."""
 
 
 @dataclass(frozen=True)
@@ -273,13 +279,14 @@ def takes(group: type[Options]) -> Callable[[Callable[..., None]], Callable[...,
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = list(inspect.signature(command).parameters.values())[1:]
-        shared = [field for field in fields(group) if field.name != "given"]
+        beside = [field.name for field in fields(Options)]
+        shared = [field for field in fields(group) if field.name not in beside]
 
         @functools.wraps(command)
         def run(context: typer.Context, **values: Any) -> None:
             given = frozenset(name for name in values if _is_given(context, name))
             filled = {field.name: values.pop(field.name) for field in shared}
-            command(group(given=given, **filled), **values)
+            command(group(given=given, command=as_typed(context), **filled), **values)
 
         keyword = inspect.Parameter.KEYWORD_ONLY
         first = inspect.Parameter("context", keyword, annotation=typer.Context)
@@ -289,6 +296,17 @@ def takes(group: type[Options]) -> Callable[[Callable[..., None]], Callable[...,
         return run
 
     return decorate
+
+
+def as_typed(context: typer.Context) -> str:
+    """The command line, less where the answer goes: equal questions are asked in equal words."""
+    words = [word for word in context.meta.get(WORDS, ()) if word != "--json"]
+    kept, skip = [], False
+    for word in words:
+        if not skip and word != "--output" and not word.startswith("--output="):
+            kept.append(word)
+        skip = word == "--output"
+    return shlex.join(["rankscope", *kept]) if words else ""
 
 
 def _is_given(context: typer.Context, name: str) -> bool:

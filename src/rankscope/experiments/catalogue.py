@@ -44,6 +44,8 @@ class Traceable(Protocol):
 
     def provenance(self, experiment: str) -> dict[str, Any]: ...
 
+    def warnings(self) -> tuple[str, ...]: ...
+
 
 @checked
 @dataclass(frozen=True)
@@ -121,6 +123,7 @@ class Entry:
         from rankscope.results import Result
 
         noted = notes or {}
+        warnings = dict.fromkeys((*config.warnings(), *others.pop("warnings", ())))
         return Result(
             self.id,
             title or self.title,
@@ -129,6 +132,7 @@ class Entry:
             table,
             self.provenance(config, **(about or {}), notes=noted),
             self.source,
+            warnings=tuple(warnings),
             **others,
         )
 
@@ -357,7 +361,7 @@ ENTRIES: Final = (
         small=True,
     ),
     _study("wu", "Masks and LayerNorm, layer by layer", f"{WU}, figure 2", _MODELS),
-    _question("diagnose", "What keeps the tokens apart?"),
+    _question("diagnose", "Is it collapsing, where, why, and what now?"),
     _question("trace", "Every layer of one network"),
     _question("paths", "Which paths carry the differences?"),
     _question("deep", "How small does the residual get?"),
