@@ -25,7 +25,7 @@ from rankscope.figures._validation import (
     select_metrics,
 )
 from rankscope.metric_catalogue import Metric
-from rankscope.numerals import sentence_case
+from rankscope.numerals import sentence_case, short
 
 Along = Callable[[str], Any]
 """The encoding of a field along an axis."""
@@ -210,7 +210,7 @@ def _axes(first: Row, layers: Sequence[int], settings: Sequence[float]) -> tuple
     start, end = min(layers), max(layers)
     every = math.ceil(len(settings) / _MOST_LABELS)
     named = list(range(0, len(settings), every))
-    texts = [f"{setting:.3g}" for setting in settings]
+    texts = [short(setting) for setting in settings]
     across = alt.Axis(title="layer", values=whole_numbers(layers, most=8), format="d", grid=False)
     upwards = alt.Axis(
         title=_parameter(first),

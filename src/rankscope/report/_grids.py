@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 import polars as pl
 
 from rankscope.metric_catalogue import metric as entry_of
+from rankscope.numerals import short
 from rankscope.results import Result
 
 Statistic = Literal["median", ""]
@@ -94,7 +95,7 @@ class Grid:
             return BIAS
         if self.place == METRIC:
             return entry_of(place).title
-        return f"{place:g}" if isinstance(place, float) else str(place)
+        return short(place) if isinstance(place, float) else str(place)
 
 
 def grids(result: Result, *, apart: Sequence[str] = ()) -> list[Grid]:
