@@ -145,6 +145,8 @@ def heading(drawing: Drawing) -> str:
     """
     kind = _kind_of(drawing)
     name = drawing.metric or kind.metric
+    if drawing.title:
+        return drawing.title
     if not name:
         return sentence_case(kind.against)
     return f"{metric_catalogue.metric(name).title} {kind.against}"

@@ -23,7 +23,9 @@ def _sentences(
         f"{plural(layers, 'layer')}; {_reasons(original)}."
     )
     tried = len(helping) + len(others)
-    if not helping:
+    if not tried:
+        yield "By these limits nothing is missing, so that no change was tried."
+    elif not helping:
         why = _why_nothing(original, others)
         yield f"Nothing tried helps, of {plural(tried, 'change')}: {why}."
     for rank, trial in enumerate(each for each in helping if each.measured or each.failure):
@@ -71,8 +73,6 @@ def _reasons(trial: Trial) -> str:
 
 
 def _why_nothing(original: Trial, others: Sequence[Trial]) -> str:
-    if not original.spread.high:
-        return "by this measure nothing is missing"
     if not others:
         return "there was none to try"
     best = others[0]

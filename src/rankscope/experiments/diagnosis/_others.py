@@ -11,11 +11,12 @@ from rankscope.errors import RankscopeError
 from rankscope.experiments import estimates, kit
 from rankscope.experiments.diagnosis._measure import counted_tokens
 from rankscope.experiments.questions import advise, bounds, deep, paths
+from rankscope.numerals import power_of_ten
 from rankscope.results import Drawing, Listing, Part
 
 SAMPLES: Final = 4
 """Samples that the slower questions are asked about."""
-_LONGEST: Final = 30.0
+LONGEST: Final = 30.0
 """Seconds that one of them may take; what takes longer is asked about one sample, or left out."""
 _ADVICE_TOKENS: Final = 32
 
@@ -98,8 +99,8 @@ def _ask(
     for count in dict.fromkeys((min(at_most, len(subject.x)), 1)):
         try:
             config = configure(first_samples(subject, count))
-            seconds = module.cost(config).seconds
-            if seconds > _LONGEST:
+            seconds = module.cost(config).usual_seconds
+            if seconds > LONGEST:
                 why = f"it would take about {estimates.in_words(seconds)}"
                 continue
             return _embed(title, opening, module.run(config, on_step), drawn)
@@ -162,7 +163,14 @@ def _by_sample(table: pl.DataFrame) -> Listing:
         for (sample,), own in last.group_by("sample", maintain_order=True)
     }
     return Listing(
-        "After the last layer, sample by sample (log10 of the residual; a dash: does not apply)",
+        "The residual after the last layer, sample by sample",
         ("sample", *names),
-        tuple((sample, *(own.get(name) for name in names)) for sample, own in found.items()),
+        tuple(
+            (sample, *(_power(own.get(name)) for name in names)) for sample, own in found.items()
+        ),
+        "Composite norm, best center. A dash: the bound does not apply to that sample.",
     )
+
+
+def _power(log10: float | None) -> str | None:
+    return None if log10 is None else power_of_ten(log10, digits=3)
