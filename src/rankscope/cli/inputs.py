@@ -214,6 +214,7 @@ def _random(options: QuestionOptions) -> Subject:
 
 def _real(options: QuestionOptions, name: str, masks: Sequence[str]) -> Subject:
     from rankscope.experiments.model_subject import model_subject
+    from rankscope.families import load
 
     for option in _OF_RANDOM_NETWORKS:
         if option in options.given:
@@ -226,8 +227,17 @@ def _real(options: QuestionOptions, name: str, masks: Sequence[str]) -> Subject:
         raise InputError("--ids and --text are two inputs; give one of them.")
     if options.ids is not None and options.tokenizer is not None and options.special_tokens:
         raise InputError("--tokenizer has no use: --ids are tokens already.")
-    found = model_subject(
+    loaded = load(
         name,
+        init=options.at_init,
+        seed=options.seed,
+        dtype=_DTYPES[options.precision],
+        pickled=options.pickled,
+        tokenizer=options.tokenizer,
+    )
+    _refuse_unused(options, masks, sees_images=loaded.sees_images)
+    found = model_subject(
+        loaded,
         None if options.text is None else texts(options.text, options.passages),
         ids=None if options.ids is None else token_ids(options.ids, options.passages),
         length=options.length,
@@ -235,12 +245,8 @@ def _real(options: QuestionOptions, name: str, masks: Sequence[str]) -> Subject:
         special_tokens=options.special_tokens,
         seed=options.seed,
         read_from="" if options.ids is None and options.text is None else _origin(options),
-        init=options.at_init,
-        dtype=_DTYPES[options.precision],
-        pickled=options.pickled,
-        tokenizer=options.tokenizer,
+        pretrained=not options.at_init,
     )
-    _refuse_unused(found, options, masks)
     found = replace(found, about={**found.about, "dtype": str(found.x.dtype)})
     if options.mask is None:
         return found
@@ -248,17 +254,15 @@ def _real(options: QuestionOptions, name: str, masks: Sequence[str]) -> Subject:
     return replace(found, network=net, about={**found.about, "mask": str(net.spec.mask)})
 
 
-def _refuse_unused(found: Subject, options: QuestionOptions, masks: Sequence[str]) -> None:
+def _refuse_unused(options: QuestionOptions, masks: Sequence[str], *, sees_images: bool) -> None:
     """Raise if an option has no use for a model such as this one."""
-    assert found.check is not None
-    sees_images = found.check.origin == "noise images"
     drawn = [each for each in (options.mask, *masks) if each is not None and _is_drawn(each)]
     if "seed" in options.given and not (options.at_init or sees_images or drawn):
         raise InputError(
             f"--seed {options.seed} changes nothing: {options.model} is pretrained and reads text; "
             "--at-init draws its weights anew."
         )
-    for name in ("length", "tokenizer"):
+    for name in ("text", "length", "ids", "tokenizer"):
         if sees_images and name in options.given:
             raise InputError(f"{options.model} sees images, so {written(name)} has no use.")
 
