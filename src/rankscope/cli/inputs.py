@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from rankscope.checks import usable_device
 from rankscope.cli.options import (
     FIELDS,
     ExperimentOptions,
@@ -35,7 +36,6 @@ from rankscope.text import check_texts, embed
 if TYPE_CHECKING:
     from rankscope.experiments.models import Case
 
-_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _BERT_EPS = 1e-12
 _OF_RANDOM_NETWORKS = (
     *("layers", "heads", "width", "mlp_ratio"),
@@ -55,7 +55,10 @@ def subject(
     ``masks`` are those a command compares; the seed may be theirs. ``unfit`` is for a command that
     says itself what a text is worth of which the model knows hardly a word; others refuse it.
     """
+    if "precision" in options.given:
+        raise InputError("--precision is called --dtype now, and also takes bfloat16 and float16.")
     checked_seed(options.seed)
+    usable_device("--device", options.device)
     _length(options.length)
     checked_count(options.passages)
     parts = _parts(without)
@@ -186,9 +189,9 @@ def _random(options: QuestionOptions) -> Subject:
         mask=as_mask("full" if options.mask is None else options.mask, seed=options.seed),
         init=_number(options.init),
     )
-    dtype = _DTYPES[options.precision]
+    dtype: torch.dtype = getattr(torch, options.dtype)
     refuse_impossible(spec, dtype)
-    net = Network.random(spec, seed=options.seed, dtype=dtype)
+    net = Network.random(spec, seed=options.seed, dtype=dtype).to(options.device)
     read = texts(options.text, options.passages)
     check = check_texts(read, length=options.length)
     x, token_mask = embed(
@@ -198,6 +201,7 @@ def _random(options: QuestionOptions) -> Subject:
         seed=options.seed,
         dtype=dtype,
     )
+    x, token_mask = x.to(options.device), token_mask.to(options.device)
     shape = f"{plural(spec.layers, 'layer')}, {plural(spec.heads, 'head')}, width {spec.width}"
     title = f"A random network: {shape}"
     about = {
@@ -231,7 +235,8 @@ def _real(options: QuestionOptions, name: str, masks: Sequence[str]) -> Subject:
         name,
         init=options.at_init,
         seed=options.seed,
-        dtype=_DTYPES[options.precision],
+        dtype=getattr(torch, options.dtype),
+        device=options.device,
         pickled=options.pickled,
         tokenizer=options.tokenizer,
     )

@@ -88,7 +88,14 @@ class NetworkOptions(Options):
         str, _network("bert, xavier, lecun, orthogonal, or a number: a standard deviation.")
     ] = "bert"
     seed: Annotated[int, _network("Seed of weights, embeddings and random masks.")] = 0
-    precision: Annotated[Literal["float32", "float64"], _network("Number format.")] = "float32"
+    dtype: Annotated[
+        Literal["float32", "float64", "bfloat16", "float16"],
+        _network("Number format the network runs in; figures are computed in float32 or more."),
+    ] = "float32"
+    device: Annotated[
+        str | None, _network("Where it runs: cpu, cuda, cuda:1, mps; unless given, cpu.")
+    ] = None
+    precision: Annotated[str, typer.Option(hidden=True)] = ""
 
 
 @dataclass(frozen=True)
@@ -111,6 +118,9 @@ class OutputOptions(Options):
         _output("Folder for files; rankscope-output unless given, with --json none."),
     ] = None
     as_json: Annotated[bool, _output("Result as JSON on standard output.", "--json")] = False
+    csv: Annotated[
+        bool, _output("Also the whole table as CSV, beside the Parquet file.", "--csv")
+    ] = False
 
 
 @dataclass(frozen=True)
