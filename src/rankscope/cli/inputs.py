@@ -11,6 +11,7 @@ from torch import Tensor
 from rankscope.checks import usable_device
 from rankscope.cli.options import (
     FIELDS,
+    ComparisonOptions,
     ExperimentOptions,
     QuestionOptions,
     refuse,
@@ -55,12 +56,7 @@ def subject(
     ``masks`` are those a command compares; the seed may be theirs. ``unfit`` is for a command that
     says itself what a text is worth of which the model knows hardly a word; others refuse it.
     """
-    if "precision" in options.given:
-        raise InputError("--precision is called --dtype now, and also takes bfloat16 and float16.")
-    checked_seed(options.seed)
-    usable_device("--device", options.device)
-    _length(options.length)
-    checked_count(options.passages)
+    _check_common(options)
     parts = _parts(without)
     _refuse_about_missing(options, parts)
     found = _random(options) if options.model is None else _real(options, options.model, masks)
@@ -78,6 +74,54 @@ def _refuse_unfit(found: Subject) -> None:
             f"{found.name}: {found.check.warnings()[0].rstrip('.')}; give text that fits (--text), "
             "or token ids (--ids)."
         )
+
+
+def compared(options: ComparisonOptions, models: Sequence[str]) -> dict[str, Any]:
+    """The fields of a comparison: those that are compared, and what all of them read."""
+    _check_common(options)
+    from rankscope.experiments.contenders import contenders
+
+    found = contenders(list(models))
+    _refuse_two_inputs(options)
+    drawn = [each for each in found if each.init]
+    if "seed" in options.given and not drawn:
+        raise InputError(f"--seed {options.seed} changes nothing: no model has @init behind it.")
+    if options.pickled and len(drawn) == len(found):
+        raise InputError("--pickled is about pretrained weights, and @init draws new ones.")
+    return {
+        "models": found,
+        "texts": None if options.text is None else tuple(texts(options.text, options.passages)),
+        "ids": None if options.ids is None else _rows(options.ids, options.passages),
+        "samples": options.passages,
+        "length": options.length,
+        "special_tokens": options.special_tokens,
+        "tokenizer": options.tokenizer,
+        "pickled": options.pickled,
+        "device": options.device,
+        "dtype": options.dtype,
+        "seed": options.seed,
+        "limited": not options.yes,
+    }
+
+
+def _rows(path: Path, most: int) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(row) for row in token_ids(path, most))
+
+
+def _check_common(options: QuestionOptions | ComparisonOptions) -> None:
+    if "precision" in options.given:
+        raise InputError("--precision is called --dtype now, and also takes bfloat16 and float16.")
+    checked_seed(options.seed)
+    usable_device("--device", options.device)
+    _length(options.length)
+    checked_count(options.passages)
+
+
+def _refuse_two_inputs(options: QuestionOptions | ComparisonOptions) -> None:
+    if options.ids is not None and options.text is not None:
+        raise InputError("--ids and --text are two inputs; give one of them.")
+    if options.ids is not None and options.tokenizer is not None and options.special_tokens:
+        raise InputError("--tokenizer has no use: --ids are tokens already.")
 
 
 def masks(listed: Sequence[str], seed: int) -> tuple[Mask, ...]:
@@ -227,10 +271,7 @@ def _real(options: QuestionOptions, name: str, masks: Sequence[str]) -> Subject:
             )
     if options.at_init and options.pickled:
         raise InputError("--pickled is about pretrained weights, and --at-init draws new ones.")
-    if options.ids is not None and options.text is not None:
-        raise InputError("--ids and --text are two inputs; give one of them.")
-    if options.ids is not None and options.tokenizer is not None and options.special_tokens:
-        raise InputError("--tokenizer has no use: --ids are tokens already.")
+    _refuse_two_inputs(options)
     loaded = load(
         name,
         init=options.at_init,

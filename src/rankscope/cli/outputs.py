@@ -35,7 +35,7 @@ def run(entry: Entry, options: OutputOptions, *, with_table: bool = False, **fie
     folder = None if options.as_json and options.output is None else _folder(options)
     start = time.perf_counter()
     with progress() as begin:
-        result = entry.run(config, begin(entry.id))
+        result = _noted(entry.run(config, begin(entry.id)), options)
     seconds = time.perf_counter() - start
     files = {} if folder is None else _named(report.names(result, folder), options)
     # Before anything is written or drawn, so that no full disk can cost the answer.
@@ -89,6 +89,12 @@ def reproduce(chosen: Mapping[Entry, Mapping[str, Any]], options: ReproduceOptio
         ended = "could not be run" if outcome.result is None else "ran, but was not written"
         print_error(f"{outcome.entry.id} {ended}: {outcome.run.failure}")
     return not failed
+
+
+def _noted(result: Result, options: OutputOptions) -> Result:
+    """The result with the command that gives it again, for whoever finds its files."""
+    command = {"command": options.command} if options.command else {}
+    return replace(result, provenance={**command, **result.provenance})
 
 
 def _named(files: Mapping[str, str], options: OutputOptions) -> dict[str, str]:

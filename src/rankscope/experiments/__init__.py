@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rankscope.experiments.fates import findings as findings
     from rankscope.experiments.models import Case as Case
     from rankscope.experiments.questions.advise import advise as advise
+    from rankscope.experiments.questions.compare import compare as compare
     from rankscope.experiments.questions.diagnose import DIAGNOSTIC_METRICS as DIAGNOSTIC_METRICS
     from rankscope.experiments.questions.diagnose import diagnose as diagnose
     from rankscope.experiments.questions.paths import path_study as path_study
@@ -32,6 +33,7 @@ _HOMES = {
     "Reading": "variants",
     "Subject": "subject",
     "advise": "questions.advise",
+    "compare": "questions.compare",
     "diagnose": "questions.diagnose",
     "findings": "fates",
     "four_variants": "variants",
