@@ -124,7 +124,7 @@ def sentences(found: Sequence[Measured]) -> tuple[str, ...]:
     opening = "All lose about as much, within a tenth. " if as_much else ""
     said = [
         f"{opening}{most.name} loses most of the differences between tokens: its relative residual "
-        f"goes from {_fall(most)}. {least.name} loses least: from {_fall(least)}.",
+        f"{_fall(most)}. {least.name} loses least: its {_fall(least)}.",
         _parting(most, least),
         f"After the last layer tokens are most alike in {alike.name}: a relative residual of "
         f"{alike.last}.",
@@ -136,7 +136,9 @@ def sentences(found: Sequence[Measured]) -> tuple[str, ...]:
 
 def _fall(measured: Measured) -> str:
     first, lowest = short(measured.first.median), measured.lowest
-    return f"{first} at the input to {lowest} at layer {lowest.layer} of {measured.layers}"
+    if lowest.layer == 0:
+        return f"never falls below the {lowest} it has at the input"
+    return f"goes from {first} at the input to {lowest} at layer {lowest.layer} of {measured.layers}"
 
 
 def _extremes(found: Sequence[Measured]) -> tuple[Measured, Measured]:
