@@ -191,7 +191,7 @@ class Result:
     key_figures: Mapping[str, Exact] = field(default_factory=dict)
     drawings: tuple[Drawing, ...] = ()
     shown: tuple[str, ...] = ()
-    """Metrics that are told in figures; all of them unless given."""
+    """Metrics that are told in figures; unless given all of them, or none of a result in parts."""
     headline: Headline | None = None
     warnings: tuple[str, ...] = ()
     listings: tuple[Listing, ...] = ()

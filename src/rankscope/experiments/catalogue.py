@@ -361,7 +361,7 @@ ENTRIES: Final = (
         small=True,
     ),
     _study("wu", "Masks and LayerNorm, layer by layer", f"{WU}, figure 2", _MODELS),
-    _question("diagnose", "What keeps the tokens apart?"),
+    _question("diagnose", "Is it collapsing, where, why, and what now?"),
     _question("trace", "Every layer of one network"),
     _question("paths", "Which paths carry the differences?"),
     _question("deep", "How small does the residual get?"),

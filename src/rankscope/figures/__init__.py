@@ -4,6 +4,7 @@ from rankscope.figures._axes import power_text
 from rankscope.figures._catalogue import FIGURES, FigureKind, draw, heading, headings, reading
 from rankscope.figures._distributions import length_distributions
 from rankscope.figures._heads import head_map
+from rankscope.figures._layer_map import layer_map
 from rankscope.figures._layers import by_depth, by_layer, by_model
 from rankscope.figures._lengths import by_length
 from rankscope.figures._offline import VEGA_LITE as VEGA_LITE
@@ -12,9 +13,11 @@ from rankscope.figures._offline import bundle as bundle
 from rankscope.figures._offline import content_policy as content_policy
 from rankscope.figures._offline import svg as svg
 from rankscope.figures._phases import phase_map
-from rankscope.figures._saving import printable, save
+from rankscope.figures._saving import labelled, printable, save
+from rankscope.figures._steps import steps
 from rankscope.figures._sweeps import by_setting
 from rankscope.figures._theme import Figure, adaptive, dark_variables
+from rankscope.figures._token_map import token_map
 from rankscope.figures._trajectories import trajectories
 from rankscope.metric_catalogue import Metric as MetricWords
 from rankscope.metric_catalogue import metric as metric_words
@@ -36,6 +39,8 @@ __all__ = [
     "head_map",
     "heading",
     "headings",
+    "labelled",
+    "layer_map",
     "length_distributions",
     "metric_words",
     "phase_map",
@@ -43,5 +48,7 @@ __all__ = [
     "printable",
     "reading",
     "save",
+    "steps",
+    "token_map",
     "trajectories",
 ]

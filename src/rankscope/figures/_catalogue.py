@@ -15,11 +15,14 @@ from rankscope.arguments import checked
 from rankscope.errors import InputError
 from rankscope.figures._distributions import length_distributions
 from rankscope.figures._heads import head_map
+from rankscope.figures._layer_map import layer_map
 from rankscope.figures._layers import by_depth, by_layer, by_model
 from rankscope.figures._lengths import by_length
 from rankscope.figures._phases import phase_map
+from rankscope.figures._steps import steps
 from rankscope.figures._sweeps import by_setting
 from rankscope.figures._theme import Figure
+from rankscope.figures._token_map import token_map
 from rankscope.figures._trajectories import trajectories
 from rankscope.numerals import sentence_case
 from rankscope.results import Drawing, Result
@@ -34,7 +37,7 @@ class FigureKind:
     """One figure: its function, what of a result it draws, and its words.
 
     ``reading`` says in a sentence how to read it, ``against`` ends a heading: "against depth".
-    ``metric`` is the only one it draws, if it draws only one.
+    ``metric`` is what it draws unless it is told otherwise, if it does.
     """
 
     function: Callable[..., Figure]
@@ -72,9 +75,28 @@ FIGURES: Final[dict[str, FigureKind]] = {
         FigureKind(
             head_map,
             "table",
-            "Each cell is the mean over the samples of what all paths through that head carry.",
+            "Each cell is the median over the samples.",
             "by head",
             "residual_share",
+        ),
+        FigureKind(
+            steps,
+            "summary",
+            "Bars are medians over the samples, whiskers their 10th to 90th percentile; below zero "
+            "tokens become more alike, and the bars of all layers add up to the whole way.",
+            "by layer and part",
+        ),
+        FigureKind(
+            layer_map,
+            "summary",
+            "Each cell is the median over the samples.",
+            "by layer",
+        ),
+        FigureKind(
+            token_map,
+            "table",
+            "Tokens of one sample against each other, in a panel for each of some layers.",
+            "of every two tokens",
         ),
         FigureKind(
             phase_map,
@@ -177,14 +199,14 @@ def _keywords(drawing: Drawing, kind: FigureKind) -> Mapping[str, Any]:
     """What a figure's function is given; what it could not use is refused."""
     given = dict(drawing.options)
     if drawing.metric and drawing.metric != kind.metric:
-        if kind.metric:
+        if "metrics" in kind.options:
+            given["metrics"] = [drawing.metric]
+        elif "metric" in kind.options:
+            given["metric"] = drawing.metric
+        else:
             raise InputError(
                 f"{kind.name} draws {kind.metric} alone; a drawing asks it for {drawing.metric}."
             )
-        if "metrics" in kind.options:
-            given["metrics"] = [drawing.metric]
-        else:
-            given["metric"] = drawing.metric
     if drawing.roles:
         given["roles"] = drawing.roles
     unknown = [name for name in given if name not in kind.options]

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, Literal
 
 import altair as alt
@@ -14,6 +15,7 @@ from rankscope.figures._theme import Figure
 from rankscope.files import whole_file
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_LINE = 96  # characters of a line below a title
 FORMATS: dict[str, Literal["html", "svg", "png"]] = {
     ".html": "html",
     ".svg": "svg",
@@ -33,6 +35,32 @@ def printable(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {printable(key): printable(inner) for key, inner in value.items()}
     return [printable(inner) for inner in value] if isinstance(value, list) else value
+
+
+@checked
+def labelled(chart: Figure, title: str, about: str) -> Figure:
+    """The chart under a title, with what it is about small below: for where it stands alone.
+
+    >>> import altair
+    >>> chart = altair.Chart(altair.InlineData(values=[{}])).mark_point()
+    >>> labelled(chart, "Rank by layer", "BERT, 32 passages").title.subtitle
+    ['BERT, 32 passages']
+
+    A title of its own is kept.
+    """
+    own = getattr(chart, "title", alt.Undefined)
+    named = chart.copy(deep=False)
+    named.title = alt.Title(
+        own.text if isinstance(own, alt.Title) else own if isinstance(own, str) else title,
+        subtitle=wrap(about, _LINE) or alt.Undefined,
+        fontSize=16,
+        subtitleFontSize=12,
+        subtitlePadding=6,
+        offset=20,
+        frame="bounds",
+        anchor="start",
+    )
+    return named
 
 
 @checked

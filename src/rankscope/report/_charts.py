@@ -5,19 +5,24 @@ import json
 from html import escape
 
 from rankscope.errors import InputError
-from rankscope.figures import Figure, ScriptSafe, adaptive, printable, svg
+from rankscope.figures import ScriptSafe, adaptive, labelled, printable, svg
+from rankscope.report._document import Chart
 
 
-def drawing(chart: Figure, *, name: str, title: str) -> str:
-    """A figure: where the chart is drawn, its specification, and a static picture of it."""
-    spec = printable(chart.to_dict())
-    words = escape(title)
-    picture = "data:image/svg+xml;base64," + base64.b64encode(_svg(spec, title).encode()).decode()
-    data = json.dumps(adaptive(spec), cls=ScriptSafe, ensure_ascii=False, separators=(",", ":"))
+def drawing(chart: Chart, *, name: str, about: str) -> str:
+    """A figure: where the chart is drawn, its specification, and a static picture of it.
+
+    The picture says by itself what it shows and what of, because it may be saved and sent on.
+    """
+    title, said = escape(chart.title), escape(chart.description or chart.title)
+    drawn = _svg(labelled(chart.figure, chart.title, about).to_dict(), chart.title)
+    picture = "data:image/svg+xml;base64," + base64.b64encode(drawn.encode()).decode()
+    spec = {**adaptive(printable(chart.figure.to_dict())), "description": said}
+    data = json.dumps(spec, cls=ScriptSafe, ensure_ascii=False, separators=(",", ":"))
     return (
-        f'<figure id="{name}" data-title="{words}">\n'
-        '<div class="chart"></div>\n'
-        f'<noscript><img src="{picture}" alt="{words}"></noscript>\n'
+        f'<figure id="{name}" data-title="{title}">\n'
+        f'<div class="chart" role="img" aria-label="{said}"></div>\n'
+        f'<noscript><img src="{picture}" alt="{said}"></noscript>\n'
         f'<script type="application/json">{data}</script>\n'
         "</figure>"
     )
@@ -25,10 +30,10 @@ def drawing(chart: Figure, *, name: str, title: str) -> str:
 
 def _svg(spec: dict[str, object], title: str) -> str:
     try:
-        return svg(spec)
+        return svg(printable(spec))
     except ValueError as error:
         reason = str(error).strip().splitlines()[0]
         raise InputError(
-            f"the chart of section {title!r} cannot be drawn from what it holds (a report loads "
-            f"nothing from elsewhere): {reason}"
+            f"the chart {title!r} cannot be drawn from what it holds (a report loads nothing from "
+            f"elsewhere): {reason}"
         ) from error

@@ -13,7 +13,7 @@ from rankscope.results import Result
 Statistic = Literal["mean", "median", ""]
 """What stands for the samples; nothing where there was but one."""
 
-MEANS: Final = ("by_layer", "by_model", "by_length", "head_map", "phase_map")
+MEANS: Final = ("by_layer", "by_model", "by_length", "phase_map")
 """Figures whose curves are means over the samples; those of the others are medians."""
 BIAS: Final = "bias"
 DOUBT: Final = "?"
@@ -100,13 +100,14 @@ class Grid:
 
 
 def grids(result: Result, *, apart: Sequence[str] = ()) -> list[Grid]:
-    """The metrics a result tells in figures.
+    """The metrics a result tells in figures; one in parts tells none that it does not name.
 
     Labels in the columns ``apart`` get a grid each if there are others, which name the curves.
     Metrics of one curve stand side by side, and those that are one number for each curve below each
     other.
     """
-    metrics = result.shown or result.summary["metric"].unique(maintain_order=True).to_list()
+    every = [] if result.parts else result.summary["metric"].unique(maintain_order=True).to_list()
+    metrics = result.shown or every
     found = [grid for metric in metrics for grid in _of_metric(result, metric, apart)]
     return [_join(list(alike)) for _, alike in groupby(found, _kind)]
 

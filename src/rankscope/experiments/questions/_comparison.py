@@ -138,7 +138,8 @@ def _fall(measured: Measured) -> str:
     first, lowest = short(measured.first.median), measured.lowest
     if lowest.layer == 0:
         return f"never falls below the {lowest} it has at the input"
-    return f"goes from {first} at the input to {lowest} at layer {lowest.layer} of {measured.layers}"
+    where = f"layer {lowest.layer} of {measured.layers}"
+    return f"goes from {first} at the input to {lowest} at {where}"
 
 
 def _extremes(found: Sequence[Measured]) -> tuple[Measured, Measured]:
