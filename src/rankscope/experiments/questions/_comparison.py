@@ -20,6 +20,8 @@ METRICS: Final = (*OF_TOKENS, "attention_entropy")
 _APART: Final = 0.1
 """Medians that differ by no more than this share of the larger do not tell models apart."""
 
+_ENDS: Final = "Medians over the samples; of attention entropy, over all layers and heads as well."
+
 
 @dataclass(frozen=True)
 class At:
@@ -128,7 +130,7 @@ def sentences(found: Sequence[Measured]) -> tuple[str, ...]:
         _parting(most, least),
         f"After the last layer tokens are most alike in {alike.name}: a relative residual of "
         f"{alike.last}.",
-        f"At the end {most.name} and {least.name} differ most in {_difference(most, least)}.",
+        f"At the end {most.name} and {least.name} {_difference(most, least)}.",
         _training(found),
     ]
     return tuple(each for each in said if each)
@@ -184,8 +186,10 @@ def _difference(one: Measured, other: Measured) -> str:
     }
     metric = max(both, key=lambda name: _change(*both[name]))
     before, after = both[metric]
+    if _change(before, after) <= _APART:
+        return "differ by no more than a tenth in every figure"
     title = metric_catalogue.metric(metric).title.lower()
-    return f"{title}, {short(before)} against {short(after)}"
+    return f"differ most in {title}, {short(before)} against {short(after)}"
 
 
 def _training(found: Sequence[Measured]) -> str:
@@ -201,7 +205,7 @@ def _training(found: Sequence[Measured]) -> str:
     first, last = steps[0], steps[-1]
     return (
         f"From {first.name} to {last.name} the smallest relative residual {how}, from "
-        f"{short(course[0])} to {short(course[-1])}; what moved most is {_difference(first, last)}."
+        f"{short(course[0])} to {short(course[-1])}; the two {_difference(first, last)}."
     )
 
 
@@ -221,30 +225,32 @@ def warnings(found: Sequence[Measured]) -> tuple[str, ...]:
 
 
 def listings(found: Sequence[Measured]) -> tuple[Listing, ...]:
-    """A row for each model, and what each read."""
-    ends = {metric: metric_catalogue.metric(metric).title.lower() for metric in METRICS[1:]}
-    columns = ("model", "layers", "at the input", "lowest", "at layer", "samples", "at the end")
-    rows = tuple(
+    """A row for each model: its relative residual, other figures, and what it read."""
+    residuals = tuple(
         (
             each.name,
             each.layers,
             each.first.median,
             each.lowest.median,
-            each.lowest.layer,
             span_of(each.lowest.low, each.lowest.high),
+            each.lowest.layer,
             each.last.median,
-            *(each.figure(metric) for metric in ends),
         )
         for each in found
     )
+    columns = ("model", "layers", "input", "lowest", "samples", "at layer", "end")
     note = (
-        "Medians over the samples. The first columns are the relative residual (0 = all tokens "
-        "alike), samples its 10th to 90th percentile where it is lowest; then figures after the "
-        "last layer. Attention entropy is the median over all layers and heads."
+        "Medians over the samples; 0 = all tokens alike. Samples are the 10th to 90th percentile "
+        "where it is lowest."
     )
-    figures = Listing("Models side by side", (*columns, *ends.values()), rows, note)
-    checks = _checks(found)
-    return (figures, checks) if checks.rows else (figures,)
+    others = {metric: metric_catalogue.metric(metric).title.lower() for metric in METRICS[1:]}
+    ends = tuple((each.name, *(each.figure(metric) for metric in others)) for each in found)
+    listed = (
+        Listing("Relative residual", columns, residuals, note),
+        Listing("After the last layer", ("model", *others.values()), ends, _ENDS),
+        _checks(found),
+    )
+    return tuple(each for each in listed if each.rows)
 
 
 def _checks(found: Sequence[Measured]) -> Listing:

@@ -21,6 +21,9 @@ from rankscope.results import Result
 ENTRY = kit.entry("compare")
 Dtype = Literal["float32", "float64", "bfloat16", "float16"]
 
+_WHOLE = ("this model", TRANSFORMER)
+"""What results call the network itself, where they have others beside it."""
+
 
 @dataclass(frozen=True)
 class Config(kit.Config):
@@ -144,8 +147,9 @@ def _subject(contender: Contender, config: Config) -> kit.Subject:
 def _from_result(contender: Contender, result: Result) -> words.Measured:
     """What a result measured of one network: the whole one, where it has ablations beside it."""
     rows = result.table.filter(pl.col("metric").is_in(words.METRICS))
-    if "variant" in rows.columns and TRANSFORMER in rows["variant"]:
-        rows = rows.filter(variant=TRANSFORMER)
+    variants = rows["variant"].unique() if "variant" in rows.columns else ()
+    whole = next((name for name in _WHOLE if name in variants), None)
+    rows = rows if whole is None else rows.filter(variant=whole)
     columns = [name for name in ("run", "model", "variant") if name in rows.columns]
     several = columns and rows.select(columns).n_unique() > 1
     layers = "layer" in rows.columns and words.RESIDUAL in rows["metric"]
