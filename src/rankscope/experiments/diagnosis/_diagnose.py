@@ -123,8 +123,7 @@ def _key_figures(measured: Measured) -> dict[str, float]:
     typical = measured.residual.quantile(0.5, dim=-1)
     cosine = measured.states["mean_cosine"].quantile(0.5, dim=-1)
     return {
-        "lowest relative residual": float(typical.min()),
-        "at layer": int(typical.argmin()),
+        f"lowest relative residual (layer {int(typical.argmin())})": float(typical.min()),
         "relative residual after the last layer": float(typical[-1]),
         "mean cosine after the last layer": float(cosine[-1]),
     }
