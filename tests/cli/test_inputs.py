@@ -35,6 +35,16 @@ def test_text_that_does_not_fit_a_model_is_refused(rankscope, refuses, protein, 
     assert json.loads(got.stdout)["provenance"]["unknown tokens"] == "1 of 26"
 
 
+def test_a_diagnosis_warns_where_the_text_does_not_fit(rankscope, protein) -> None:
+    got = rankscope("diagnose", protein, "--passages=2", "--length=12", "--json", "--output=here")
+    assert got.returncode == 0, got.stderr
+    told = json.loads(got.stdout)
+    assert "tokens are unknown to the tokeniser" in told["warnings"][0]
+    # Where the answer goes is no part of the question.
+    command = "rankscope diagnose protein --passages=2 --length=12"
+    assert told["provenance"]["command"] == command
+
+
 def test_ids_stand_in_for_text(rankscope, refuses, tmp_path) -> None:
     shape = {"vocab_size": 30, "hidden_size": 24, "num_hidden_layers": 2}
     more = {"num_attention_heads": 4, "intermediate_size": 40}

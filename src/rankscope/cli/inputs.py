@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from rankscope.checks import usable_device
 from rankscope.cli.options import (
     FIELDS,
+    ComparisonOptions,
     ExperimentOptions,
     QuestionOptions,
     refuse,
@@ -35,7 +37,6 @@ from rankscope.text import check_texts, embed
 if TYPE_CHECKING:
     from rankscope.experiments.models import Case
 
-_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _BERT_EPS = 1e-12
 _OF_RANDOM_NETWORKS = (
     *("layers", "heads", "width", "mlp_ratio"),
@@ -55,9 +56,7 @@ def subject(
     ``masks`` are those a command compares; the seed may be theirs. ``unfit`` is for a command that
     says itself what a text is worth of which the model knows hardly a word; others refuse it.
     """
-    checked_seed(options.seed)
-    _length(options.length)
-    checked_count(options.passages)
+    _check_common(options)
     parts = _parts(without)
     _refuse_about_missing(options, parts)
     found = _random(options) if options.model is None else _real(options, options.model, masks)
@@ -75,6 +74,54 @@ def _refuse_unfit(found: Subject) -> None:
             f"{found.name}: {found.check.warnings()[0].rstrip('.')}; give text that fits (--text), "
             "or token ids (--ids)."
         )
+
+
+def compared(options: ComparisonOptions, models: Sequence[str]) -> dict[str, Any]:
+    """The fields of a comparison: those that are compared, and what all of them read."""
+    _check_common(options)
+    from rankscope.experiments.contenders import contenders
+
+    found = contenders(list(models))
+    _refuse_two_inputs(options)
+    drawn = [each for each in found if each.init]
+    if "seed" in options.given and not drawn:
+        raise InputError(f"--seed {options.seed} changes nothing: no model has @init behind it.")
+    if options.pickled and len(drawn) == len(found):
+        raise InputError("--pickled is about pretrained weights, and @init draws new ones.")
+    return {
+        "models": found,
+        "texts": None if options.text is None else tuple(texts(options.text, options.passages)),
+        "ids": None if options.ids is None else _rows(options.ids, options.passages),
+        "samples": options.passages,
+        "length": options.length,
+        "special_tokens": options.special_tokens,
+        "tokenizer": options.tokenizer,
+        "pickled": options.pickled,
+        "device": options.device,
+        "dtype": options.dtype,
+        "seed": options.seed,
+        "limited": not options.yes,
+    }
+
+
+def _rows(path: Path, most: int) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(row) for row in token_ids(path, most))
+
+
+def _check_common(options: QuestionOptions | ComparisonOptions) -> None:
+    if "precision" in options.given:
+        raise InputError("--precision is called --dtype now, and also takes bfloat16 and float16.")
+    checked_seed(options.seed)
+    usable_device("--device", options.device)
+    _length(options.length)
+    checked_count(options.passages)
+
+
+def _refuse_two_inputs(options: QuestionOptions | ComparisonOptions) -> None:
+    if options.ids is not None and options.text is not None:
+        raise InputError("--ids and --text are two inputs; give one of them.")
+    if options.ids is not None and options.tokenizer is not None and options.special_tokens:
+        raise InputError("--tokenizer has no use: --ids are tokens already.")
 
 
 def masks(listed: Sequence[str], seed: int) -> tuple[Mask, ...]:
@@ -186,9 +233,9 @@ def _random(options: QuestionOptions) -> Subject:
         mask=as_mask("full" if options.mask is None else options.mask, seed=options.seed),
         init=_number(options.init),
     )
-    dtype = _DTYPES[options.precision]
+    dtype: torch.dtype = getattr(torch, options.dtype)
     refuse_impossible(spec, dtype)
-    net = Network.random(spec, seed=options.seed, dtype=dtype)
+    net = Network.random(spec, seed=options.seed, dtype=dtype).to(options.device)
     read = texts(options.text, options.passages)
     check = check_texts(read, length=options.length)
     x, token_mask = embed(
@@ -198,6 +245,7 @@ def _random(options: QuestionOptions) -> Subject:
         seed=options.seed,
         dtype=dtype,
     )
+    x, token_mask = x.to(options.device), token_mask.to(options.device)
     shape = f"{plural(spec.layers, 'layer')}, {plural(spec.heads, 'head')}, width {spec.width}"
     title = f"A random network: {shape}"
     about = {
@@ -214,6 +262,7 @@ def _random(options: QuestionOptions) -> Subject:
 
 def _real(options: QuestionOptions, name: str, masks: Sequence[str]) -> Subject:
     from rankscope.experiments.model_subject import model_subject
+    from rankscope.families import load
 
     for option in _OF_RANDOM_NETWORKS:
         if option in options.given:
@@ -222,12 +271,19 @@ def _real(options: QuestionOptions, name: str, masks: Sequence[str]) -> Subject:
             )
     if options.at_init and options.pickled:
         raise InputError("--pickled is about pretrained weights, and --at-init draws new ones.")
-    if options.ids is not None and options.text is not None:
-        raise InputError("--ids and --text are two inputs; give one of them.")
-    if options.ids is not None and options.tokenizer is not None and options.special_tokens:
-        raise InputError("--tokenizer has no use: --ids are tokens already.")
-    found = model_subject(
+    _refuse_two_inputs(options)
+    loaded = load(
         name,
+        init=options.at_init,
+        seed=options.seed,
+        dtype=getattr(torch, options.dtype),
+        device=options.device,
+        pickled=options.pickled,
+        tokenizer=options.tokenizer,
+    )
+    _refuse_unused(options, masks, sees_images=loaded.sees_images)
+    found = model_subject(
+        loaded,
         None if options.text is None else texts(options.text, options.passages),
         ids=None if options.ids is None else token_ids(options.ids, options.passages),
         length=options.length,
@@ -235,12 +291,8 @@ def _real(options: QuestionOptions, name: str, masks: Sequence[str]) -> Subject:
         special_tokens=options.special_tokens,
         seed=options.seed,
         read_from="" if options.ids is None and options.text is None else _origin(options),
-        init=options.at_init,
-        dtype=_DTYPES[options.precision],
-        pickled=options.pickled,
-        tokenizer=options.tokenizer,
+        pretrained=not options.at_init,
     )
-    _refuse_unused(found, options, masks)
     found = replace(found, about={**found.about, "dtype": str(found.x.dtype)})
     if options.mask is None:
         return found
@@ -248,17 +300,15 @@ def _real(options: QuestionOptions, name: str, masks: Sequence[str]) -> Subject:
     return replace(found, network=net, about={**found.about, "mask": str(net.spec.mask)})
 
 
-def _refuse_unused(found: Subject, options: QuestionOptions, masks: Sequence[str]) -> None:
+def _refuse_unused(options: QuestionOptions, masks: Sequence[str], *, sees_images: bool) -> None:
     """Raise if an option has no use for a model such as this one."""
-    assert found.check is not None
-    sees_images = found.check.origin == "noise images"
     drawn = [each for each in (options.mask, *masks) if each is not None and _is_drawn(each)]
     if "seed" in options.given and not (options.at_init or sees_images or drawn):
         raise InputError(
             f"--seed {options.seed} changes nothing: {options.model} is pretrained and reads text; "
             "--at-init draws its weights anew."
         )
-    for name in ("length", "tokenizer"):
+    for name in ("text", "length", "ids", "tokenizer"):
         if sees_images and name in options.given:
             raise InputError(f"{options.model} sees images, so {written(name)} has no use.")
 

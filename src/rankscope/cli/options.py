@@ -27,6 +27,9 @@ def _option(help_text: str, *names: str, panel: str, **more: Any) -> Any:
 _network = functools.partial(_option, panel="Network")
 _input = functools.partial(_option, panel="Input")
 _output = functools.partial(_option, panel="Output")
+_LONG_WORK = _output(
+    "Also run what takes more than a few minutes, or all the memory there is.", "--yes"
+)
 
 
 @dataclass(frozen=True)
@@ -39,19 +42,9 @@ class Options:
 
 
 @dataclass(frozen=True)
-class ModelOptions(Options):
-    """A real model instead of a random network."""
+class LoadOptions(Options):
+    """How real models are loaded, and what of them counts."""
 
-    model: Annotated[
-        str | None,
-        typer.Argument(
-            help="A folder, a Hub id, or with --at-init a built-in name such as bert-base "
-            "('rankscope models' lists them); without it, a random network of the shape below."
-        ),
-    ] = None
-    at_init: Annotated[
-        bool, _option("Random weights instead of pretrained ones.", "--at-init", panel="Model")
-    ] = False
     special_tokens: Annotated[
         bool, _option("Count CLS, BOS, SEP in the figures.", panel="Model")
     ] = True
@@ -68,7 +61,37 @@ class ModelOptions(Options):
 
 
 @dataclass(frozen=True)
-class NetworkOptions(Options):
+class ModelOptions(LoadOptions):
+    """A real model instead of a random network."""
+
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            help="A folder, a Hub id, or with --at-init a built-in name such as bert-base "
+            "('rankscope models' lists them); without it, a random network of the shape below."
+        ),
+    ] = None
+    at_init: Annotated[
+        bool, _option("Random weights instead of pretrained ones.", "--at-init", panel="Model")
+    ] = False
+
+
+@dataclass(frozen=True)
+class PlaceOptions(Options):
+    """In which numbers and where a network runs."""
+
+    dtype: Annotated[
+        Literal["float32", "float64", "bfloat16", "float16"],
+        _network("Number format the network runs in; figures are computed in float32 or more."),
+    ] = "float32"
+    device: Annotated[
+        str | None, _network("Where it runs: cpu, cuda, cuda:1, mps; unless given, cpu.")
+    ] = None
+    precision: Annotated[str, typer.Option(hidden=True)] = ""
+
+
+@dataclass(frozen=True)
+class NetworkOptions(PlaceOptions):
     """The shape of a random network; by default that of BERT-base."""
 
     layers: Annotated[int, _network("Blocks.")] = 12
@@ -88,7 +111,6 @@ class NetworkOptions(Options):
         str, _network("bert, xavier, lecun, orthogonal, or a number: a standard deviation.")
     ] = "bert"
     seed: Annotated[int, _network("Seed of weights, embeddings and random masks.")] = 0
-    precision: Annotated[Literal["float32", "float64"], _network("Number format.")] = "float32"
 
 
 @dataclass(frozen=True)
@@ -111,6 +133,9 @@ class OutputOptions(Options):
         _output("Folder for files; rankscope-output unless given, with --json none."),
     ] = None
     as_json: Annotated[bool, _output("Result as JSON on standard output.", "--json")] = False
+    csv: Annotated[
+        bool, _output("Also the whole table as CSV, beside the Parquet file.", "--csv")
+    ] = False
 
 
 @dataclass(frozen=True)
@@ -129,12 +154,15 @@ class ReadingOptions(Options):
 class QuestionOptions(OutputOptions, InputOptions, NetworkOptions, ModelOptions):
     """Everything that a question can be asked about, and where its answer goes."""
 
-    yes: Annotated[
-        bool,
-        _output(
-            "Also run what takes more than a few minutes, or all the memory there is.", "--yes"
-        ),
-    ] = False
+    yes: Annotated[bool, _LONG_WORK] = False
+
+
+@dataclass(frozen=True)
+class ComparisonOptions(OutputOptions, InputOptions, PlaceOptions, LoadOptions):
+    """What is read by those that are compared, how they are loaded, and where the answer goes."""
+
+    seed: Annotated[int, _network("Seed of weights at initialisation.")] = 0
+    yes: Annotated[bool, _LONG_WORK] = False
 
 
 @dataclass(frozen=True)

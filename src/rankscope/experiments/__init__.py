@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rankscope.experiments.catalogue import run as run
     from rankscope.experiments.models import Case as Case
     from rankscope.experiments.questions.advise import advise as advise
+    from rankscope.experiments.questions.compare import compare as compare
     from rankscope.experiments.questions.diagnose import diagnose as diagnose
     from rankscope.experiments.questions.paths import path_study as path_study
     from rankscope.experiments.subject import Subject as Subject
@@ -29,6 +30,7 @@ _HOMES = {
     "Reading": "variants",
     "Subject": "subject",
     "advise": "questions.advise",
+    "compare": "questions.compare",
     "diagnose": "questions.diagnose",
     "four_variants": "variants",
     "path_study": "questions.paths",

@@ -111,7 +111,7 @@ class Entry:
         sentences: Iterable[str],
         table: "pl.DataFrame",
         title: str = "",
-        about: Mapping[str, str] | None = None,
+        about: Mapping[str, str | Mapping[str, str]] | None = None,
         notes: Mapping[str, str] | None = None,
         **others: Any,
     ) -> "Result":
@@ -369,6 +369,7 @@ ENTRIES: Final = (
     _question("masks", "Which mask keeps the tokens apart?"),
     _question("predict", "What will this design do, before it has weights?"),
     _question("advise", "Which change of the design would help?"),
+    _question("compare", "Which of these keeps its tokens apart?"),
 )
 CATALOGUE: Final[dict[str, Entry]] = {entry.id: entry for entry in ENTRIES}
 

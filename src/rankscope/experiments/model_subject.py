@@ -29,6 +29,7 @@ def model_subject(
     seed: int = 0,
     batch_size: int = 8,
     read_from: str = "",
+    pretrained: bool = False,
     **loading: Any,
 ) -> Subject:
     """A model, verified, and what it reads, checked token by token (``Subject.check``).
@@ -42,7 +43,8 @@ def model_subject(
     vision model sees as many images of noise. Texts and ids are cut to ``length`` tokens.
     ``special_tokens=False`` leaves CLS and the like out of the figures; the model still sees them.
     A text that does not fit the model is read all the same: ``check.fits`` says so. ``read_from``
-    names the source of the texts or ids in the provenance.
+    names the source of the texts or ids in the provenance; ``pretrained`` says of a loaded model
+    what is known of one that is named.
     """
     whole("length", length, least=1)
     whole("samples", samples, least=1)
@@ -53,8 +55,8 @@ def model_subject(
             "out (special_tokens=False, --no-special-tokens); give one (tokenizer, --tokenizer)."
         )
     read, check = _read(loaded, texts, ids, length=length, samples=samples, seed=seed)
-    drawn, at_hand = loaded.network.seed is not None, isinstance(source, nn.Module | Loaded)
-    origin = "random" if drawn else "" if at_hand else "pretrained"
+    drawn, named = loaded.network.seed is not None, isinstance(source, str | Path)
+    origin = "random" if drawn else "pretrained" if named or pretrained else ""
     return Subject(
         loaded.network,
         read.x,

@@ -214,9 +214,9 @@ class Loaded:
             raise KindError(f"{self.name} sees images and reads no text.")
         if self.tokenizer is None:
             raise SourceError(
-                f"{self.name} came without a tokeniser, so it cannot read text; "
-                "give it one, load(..., tokenizer=...) or --tokenizer, or token ids, "
-                "loaded.inputs(torch.tensor([[...]])) or --ids."
+                f"{self.name} came without a tokeniser, or with one that knows no word, so it "
+                "cannot read text; name another (--tokenizer, or tokenizer= in Python), or give "
+                "token ids (--ids, or a tensor of them)."
             )
         encoded = encode(self.tokenizer, texts, length)
         return self._of_tensor(encoded.ids, encoded.token_mask), encoded.lost

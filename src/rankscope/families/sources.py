@@ -149,9 +149,9 @@ def _advice(name: str, *, pickled: bool | None) -> str:
     """What may help, as far as one can see; without ``pickled``, it is not about weights."""
     folder = Path(name).expanduser()
     if not folder.is_dir():
-        known = f" {name!r} is built in: init=True (--at-init) needs no weights." * (
-            name in BUILTIN
-        )
+        unweighted = "its architecture needs no weights (init=True, --at-init"
+        known = f" {name!r} is built in: {unweighted}, or {name}@init to compare)."
+        known = known if name in BUILTIN else ""
         return f" Give a folder, or a Hub id that is cached or while the Hub can be reached.{known}"
     if pickled is None or any(folder.glob("*.safetensors")):
         return ""

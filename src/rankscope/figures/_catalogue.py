@@ -191,6 +191,8 @@ def heading(drawing: Drawing) -> str:
     'Slack against depth'
     """
     kind = _kind_of(drawing)
+    if drawing.title:
+        return drawing.title
     asked = drawing.options.get("metrics") or drawing.metric or kind.metric
     names = [asked] if isinstance(asked, str) else list(asked)
     titles = [metric_catalogue.metric(name).title for name in names if name]

@@ -112,7 +112,7 @@ class InputCheck:
 
     def warnings(self) -> tuple[str, ...]:
         """What a reader must know before believing a figure, in sentences; mostly nothing."""
-        return tuple(each for each in (self._unknown(), self._cut(), self._short()) if each)
+        return tuple(each for each in (self._unknown(), self._few()) if each)
 
     def summary(self, read_from: str) -> str:
         """How much was read, and where from, in a few words."""
@@ -153,16 +153,7 @@ class InputCheck:
             return f"In {unfit:,} of {samples} most tokens are unknown to the tokeniser."
         return ""
 
-    def _cut(self) -> str:
-        kept = sum(self.lengths)
-        if self.lost_count <= kept:
-            return ""
-        return (
-            f"More than half of the text was cut off: {self.lost_count:,} of "
-            f"{plural(self.lost_count + kept, 'token')}."
-        )
-
-    def _short(self) -> str:
+    def _few(self) -> str:
         if self.origin == "noise images":
             return (
                 "The model saw images of noise, since there were no others; what it does to real "
