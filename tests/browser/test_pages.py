@@ -5,10 +5,11 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
+import polars as pl
 import pytest
 import torch
 
-from rankscope import journal, report, trace
+from rankscope import figures, journal, report, tables, trace
 from rankscope.experiments import CATALOGUE, Subject, run
 from rankscope.network import Network, Spec
 from rankscope.results import Finding, Headline, Listing, Part
@@ -72,8 +73,62 @@ def everything():
     )
 
 
+def every_figure():
+    """A chart of every kind there is, and of every kind of axis."""
+    layers = {"layer": [1, 2, 1, 2], "sample": [0, 0, 1, 1], "variant": ["a", "a", "a", "a"]}
+    deep = table(metric="log10_residual", **layers)
+    cells = table(layer=[1, 1, 2, 2], head=[0, 1, 0, 1], metric="attention_entropy")
+    counted = {"layer": [1, 1, 2, 2], "length": [0, 1, 0, 1]}
+    swept = {"parameter": ["width"] * 4, "setting": [1.0, 10.0, 100.0, 1000.0]}
+    moved = {"layer": [0, 1, 0, 1], "parameter": ["first"] * 4, "variant": ["a"] * 4}
+    summary = tables.summary
+    drawn = {
+        "by_depth": figures.by_depth(summary(deep), metric="log10_residual"),
+        "log depth": figures.by_depth(summary(deep), metric="log10_residual", log_depth=True),
+        "by_layer": figures.by_layer(summary(table(metric="rank", **layers))),
+        "by_model": figures.by_model(
+            summary(table(metric="rank", model=["b"] * 4, **layers)), metric="rank"
+        ),
+        "by_setting": figures.by_setting(summary(table(metric="rank", **swept)), metric="rank"),
+        "by_length": figures.by_length(summary(table(metric="residual_share", **counted))),
+        "head_map": figures.head_map(cells, metric="attention_entropy"),
+        "steps": figures.steps(summary(table(metric="step", **layers)), metric="step"),
+        "layer_map": figures.layer_map(summary(table(metric="share", **counted)), metric="share"),
+        "token_map": figures.token_map(
+            table(
+                metric="cosine", layer=[1] * 4, length=[0, 0, 1, 1], setting=[0.0, 1.0, 0.0, 1.0]
+            ),
+            metric="cosine",
+            labels=["the", "cat"],
+        ),
+        "phase_map": figures.phase_map(
+            summary(table(metric="rank", layer=[1, 1, 2, 2], setting=[1.0, 2.0, 1.0, 2.0])),
+            metric="rank",
+        ),
+        "length_distributions": figures.length_distributions(
+            table(metric="proportion", model=["b"] * 4, length=[0, 1, 2, 3])
+        ),
+        "trajectories": figures.trajectories(
+            tables.stack(
+                table(metric=f"{axis}_coordinate", **moved).head(2).with_columns(model=pl.lit("b"))
+                for axis in "xy"
+            )
+        ),
+    }
+    assert set(figures.FIGURES) <= set(drawn)
+    charts = [report.Chart(chart, name) for name, chart in drawn.items()]
+    return report.Report("Every figure", "", [report.Section("Figures", blocks=charts)])
+
+
+def table(*, metric, **columns):
+    values = {"metric": [metric] * 4, "value": [0.9, 0.5, 0.7, 0.4]}
+    return tables.frame({**columns, **values})
+
+
 def written(name, folder):
     """The page called so."""
+    if name == "figures":
+        return report.write_html(every_figure(), folder / "figures.html")
     if name == "chart":
         path = folder / "chart.html"
         trace(network(), states()).plot().save(str(path))
@@ -95,7 +150,7 @@ def check(seen, charts):
     assert seen.fits(), f"wider than the screen: {seen.page.viewport_size}"
 
 
-@pytest.mark.parametrize("name", [*QUESTIONS, "D8", "overview", "chart"])
+@pytest.mark.parametrize("name", [*QUESTIONS, "D8", "overview", "chart", "figures"])
 def test_a_page_draws_every_chart_asks_nobody_and_fits(name, tmp_path, visit):
     path = Path(written(name, tmp_path))
     assert path.stat().st_size < LARGEST

@@ -97,7 +97,7 @@ def test_rows_hold_the_values_of_the_table(summary, spec):
         "layer", maintain_order=True
     )
     for name in ("median", "low", "high"):
-        assert rows[name].to_list() == rows[f"drawn_{name}"].to_list() == table[name].to_list()
+        assert rows[f"drawn_{name}"].to_list() == table[name].to_list()
 
 
 def test_each_variant_has_its_colour_whatever_else_is_there(summary):
@@ -210,14 +210,13 @@ def test_tooltips_tell_the_exact_values(spec):
 def test_zeros_are_drawn_a_decade_below_and_told_as_zero(with_zeros):
     spec = drawn(with_zeros)
     rows = rows_of(spec)
-    smallest = min(row["low"] for row in rows if row["low"] > 0)
-    zeros = [row for row in rows if row["median"] == 0]
+    smallest = with_zeros.filter(pl.col("low") > 0)["low"].min()
+    zeros = [row for row in rows if row["exact_median"] == "0"]
     assert len(zeros) == 7
     for row in zeros:
         assert row["drawn_median"] == row["drawn_low"] == row["drawn_high"] == smallest / 10
-        assert row["exact_median"] == "0"
         assert row["off_scale"]
-    assert not any(row["off_scale"] for row in rows if row["median"] > 0)
+    assert not any(row["off_scale"] for row in rows if row not in zeros)
     domain = first_scale(spec, "y")["domain"]
     assert 0 < domain[0] < smallest / 10 < domain[1]
 

@@ -42,8 +42,10 @@ class Horizontal:
 
     def encode(self) -> alt.X:
         """The encoding that lays the field out on this axis."""
+        # Vega warns where a logarithmic scale is told anything about zero.
+        zero = False if self.kind == "linear" else alt.Undefined
         scale = alt.Scale(
-            type=self.kind, domain=list(self.domain), nice=False, zero=False, padding=self.padding
+            type=self.kind, domain=list(self.domain), nice=False, zero=zero, padding=self.padding
         )
         return alt.X(f"{self.field}:Q", axis=alt.Axis(grid=False, **self.axis), scale=scale)
 

@@ -18,7 +18,7 @@ Row = Mapping[str, Any]
 
 STATISTICS: Final = ("low", "median", "high")
 NEEDED: Final = ("count", *STATISTICS)
-_LEFT_OUT: Final = ("run", "metric", "mean", "heads")  # of a row: no chart says them
+_LEFT_OUT: Final = ("run", "metric", "mean", "heads", *STATISTICS)  # of a row: no mark needs them
 # What centring float32 tokens leaves of them, about, whatever they were.
 NOISE_FLOOR: Final = (3e-8, 3e-7)
 _NEAR_NOISE: Final = 1e-5
@@ -67,13 +67,13 @@ class Panel:
         drawn = {name: value for name, value in row.items() if name not in _LEFT_OUT}
         text = power_text if self.entry.scale == "exponent" else exact_text
         for name in STATISTICS:
+            value = finite_or_none(row[name])
             drawn[f"exact_{name}"] = text(row[name])
-            drawn[name] = finite_or_none(row[name])
-        for name in STATISTICS:
-            drawn[f"drawn_{name}"] = self._clamp(self.y.place(drawn[name]))
-        if row["low"] == -math.inf and drawn["high"] is not None:
+            drawn[f"drawn_{name}"] = self._clamp(self.y.place(value))
+        if row["low"] == -math.inf and finite_or_none(row["high"]) is not None:
             drawn["drawn_low"] = self.y.domain[0]  # a band down to zero has no end
-        drawn["off_scale"] = self.y.place(drawn["median"]) != drawn["median"]
+        median = finite_or_none(row["median"])
+        drawn["off_scale"] = self.y.place(median) != median
         drawn["all_equal"] = is_zero(row, self.entry)
         return drawn
 
