@@ -91,10 +91,10 @@ def test_another_tokeniser_can_be_named(rankscope, refuses, wordy, tmp_path) -> 
     shape = {"vocab_size": 2400, "hidden_size": 24, "num_hidden_layers": 2}
     more = {"num_attention_heads": 4, "intermediate_size": 40}
     hf.BertModel(hf.BertConfig(**shape, **more)).save_pretrained(tmp_path / "mute")
-    assert "came without a tokeniser" in refuses("diagnose", "mute")
-    got = rankscope("diagnose", "mute", "--tokenizer", wordy, "--passages", "1", "--json")
+    assert "came without a tokeniser" in refuses("trace", "mute")
+    got = rankscope("trace", "mute", "--tokenizer", wordy, "--passages", "1", "--json")
     assert got.returncode == 0, got.stderr
-    assert "holds no tokeniser" in refuses("diagnose", "mute", "--tokenizer", "mute")
+    assert "holds no tokeniser" in refuses("trace", "mute", "--tokenizer", "mute")
 
 
 def test_the_answer_comes_before_files_that_cannot_be_written(rankscope, monkeypatch) -> None:
