@@ -44,6 +44,8 @@ class Drawing:
     """Rows to draw: for a column, the labels kept; all of them unless given."""
     roles: Mapping[str, Role] = field(default_factory=dict)
     """By the name of a curve; one that is not named is measured."""
+    title: str = ""
+    """What it is headed; unless given, its metric and what that is drawn against."""
 
 
 @checked

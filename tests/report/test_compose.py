@@ -117,8 +117,8 @@ def test_a_question_that_is_the_title_is_asked_once(diagnosis):
 
 def test_a_page_tells_the_statistic_its_charts_draw(diagnosis):
     (table,) = tables_of(page(diagnosis))
-    assert table.note == "Means over the samples."
-    assert table.rows.statistic == "mean"
+    assert table.note == "Medians over the samples."
+    assert table.rows.statistic == "median"
 
 
 def test_lengths_are_told_after_the_last_layer(lengths):

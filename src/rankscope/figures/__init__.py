@@ -1,7 +1,16 @@
 """Charts, drawn from summary tables; nothing here measures anything."""
 
 from rankscope.figures._axes import power_text
-from rankscope.figures._catalogue import FIGURES, FigureKind, draw, heading, headings, reading
+from rankscope.figures._catalogue import (
+    FIGURES,
+    FigureKind,
+    description,
+    draw,
+    heading,
+    headings,
+    metrics_of,
+    reading,
+)
 from rankscope.figures._distributions import length_distributions
 from rankscope.figures._heads import head_map
 from rankscope.figures._layer_map import layer_map
@@ -11,6 +20,7 @@ from rankscope.figures._offline import VEGA_LITE as VEGA_LITE
 from rankscope.figures._offline import ScriptSafe
 from rankscope.figures._offline import bundle as bundle
 from rankscope.figures._offline import content_policy as content_policy
+from rankscope.figures._offline import png as png
 from rankscope.figures._offline import svg as svg
 from rankscope.figures._phases import phase_map
 from rankscope.figures._saving import labelled, printable, save
@@ -35,6 +45,7 @@ __all__ = [
     "by_model",
     "by_setting",
     "dark_variables",
+    "description",
     "draw",
     "head_map",
     "heading",
@@ -43,6 +54,7 @@ __all__ = [
     "layer_map",
     "length_distributions",
     "metric_words",
+    "metrics_of",
     "phase_map",
     "power_text",
     "printable",

@@ -9,6 +9,7 @@ import polars as pl
 from rankscope import metric_catalogue, tables
 from rankscope.arguments import checked
 from rankscope.errors import InputError
+from rankscope.figures import _theme as theme
 from rankscope.figures._heatmap import band, cells, shades_of, whole_numbers
 from rankscope.figures._layout import WORDS_AS_TITLE, lay_out
 from rankscope.figures._validation import (
@@ -21,8 +22,8 @@ from rankscope.figures._validation import (
 from rankscope.metric_catalogue import Metric, Scale
 
 _NEEDED: Final = ("layer", "head", "value")
-_LARGEST_CELL: Final = 30.0
-_LONGEST_SIDE: Final = 624.0
+_LARGEST_CELL: Final = 26.0  # how high a layer is
+_HIGHEST: Final = 520.0
 _LABEL_ROOM: Final = {"head": 24.0, "layer": 14.0}
 
 
@@ -46,10 +47,7 @@ def head_map(
     require_single(rows, ("run", "model", "variant"), drawer="head_map")
     # Under another name, or heads would be pooled with the samples.
     medians = tables.summary(rows.rename({"head": "number"}))
-    figure = lay_out([_map(medians, metric_catalogue.metric(metric))], title=title)
-    # Cells are squares, so pages are not told that they may stretch the panel.
-    figure.usermeta = {"embedOptions": {"renderer": "svg"}}
-    return figure
+    return lay_out([_map(medians, metric_catalogue.metric(metric))], title=title)
 
 
 def _with_a_head(rows: pl.DataFrame, metric: str) -> pl.DataFrame:
@@ -63,7 +61,7 @@ def _with_a_head(rows: pl.DataFrame, metric: str) -> pl.DataFrame:
 
 def _map(medians: pl.DataFrame, entry: Metric) -> alt.LayerChart:
     layers, heads = _range_of(medians["layer"]), _range_of(medians["number"])
-    cell = min(_LARGEST_CELL, _LONGEST_SIDE / max(len(layers), len(heads)))
+    width, cell = theme.WIDE[0], min(_LARGEST_CELL, _HIGHEST / len(layers))
     rows = [
         {
             "layer": row["layer"],
@@ -77,20 +75,21 @@ def _map(medians: pl.DataFrame, entry: Metric) -> alt.LayerChart:
     # In proportion: what most heads hardly do is not what one looks for.
     scale: Scale = "exponent" if entry.scale == "exponent" else "linear"
     shades = shades_of(scale, [row["shade"] for row in rows if row["shade"] is not None])
-    x = alt.X("head:O", scale=band(heads, size=cell), axis=_axis("head", heads, cell, labelAngle=0))
+    wide = width / len(heads)
+    x = alt.X("head:O", scale=band(heads, size=wide), axis=_axis("head", heads, wide, labelAngle=0))
     y = alt.Y(
         "layer:O",
         scale=band(layers, size=cell),
         axis=_axis("layer", layers, cell, **WORDS_AS_TITLE),
     )
     tooltip = _tooltip()
-    drawn = [mark.encode(x=x, y=y, tooltip=tooltip) for mark in cells(shades, size=cell)]
+    drawn = [mark.encode(x=x, y=y, tooltip=tooltip) for mark in cells(shades, size=min(cell, wide))]
     height = cell * len(layers)
     return alt.LayerChart(
         data=alt.InlineData(values=rows),
         layer=[*drawn, *shades.bar("median", height=height)],
         title=alt.Title(f"{entry.title} by head", subtitle=entry.meaning or " "),
-        width=cell * len(heads),
+        width=width,
         height=height,
     )
 

@@ -144,5 +144,5 @@ def _tooltip() -> list[alt.Tooltip]:
     return [
         alt.Tooltip("variant:N", title="part"),
         alt.Tooltip("layer:Q", format="d"),
-        *tell_values("median"),
+        *tell_values(),
     ]

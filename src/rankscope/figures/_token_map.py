@@ -21,6 +21,7 @@ from rankscope.figures._validation import (
 )
 
 _SIDE: Final = 260.0
+_LABELS: Final = 70.0  # what the words beside a panel take
 _MOST_CELLS: Final = 6000
 """In all panels together; of more tokens, evenly spaced ones are drawn."""
 _MOST_LABELS: Final = 24
@@ -71,7 +72,10 @@ def token_map(
         for layer in layers
     ]
     figure = lay_out(panels, title=title)
-    figure.usermeta = {"embedOptions": {"renderer": "svg"}, "rankscope": {"squares": True}}
+    figure.usermeta = {
+        "embedOptions": {"renderer": "svg"},
+        "rankscope": {"square": _SIDE + _LABELS},
+    }
     return figure
 
 

@@ -3,10 +3,14 @@
 import base64
 import json
 from html import escape
+from typing import Final
 
 from rankscope.errors import InputError
-from rankscope.figures import ScriptSafe, adaptive, labelled, printable, svg
+from rankscope.figures import ScriptSafe, adaptive, labelled, png, svg
 from rankscope.report._document import Chart
+
+_LARGEST: Final = 200_000
+"""Characters of a picture of lines; a map of many cells has more."""
 
 
 def drawing(chart: Chart, *, name: str, about: str) -> str:
@@ -15,9 +19,8 @@ def drawing(chart: Chart, *, name: str, about: str) -> str:
     The picture says by itself what it shows and what of, because it may be saved and sent on.
     """
     title, said = escape(chart.title), escape(chart.description or chart.title)
-    drawn = _svg(labelled(chart.figure, chart.title, about).to_dict(), chart.title)
-    picture = "data:image/svg+xml;base64," + base64.b64encode(drawn.encode()).decode()
-    spec = {**adaptive(printable(chart.figure.to_dict())), "description": said}
+    picture = _picture(labelled(chart.spec, chart.title, about), chart.title)
+    spec = {**adaptive(chart.spec), "description": chart.description or chart.title}
     data = json.dumps(spec, cls=ScriptSafe, ensure_ascii=False, separators=(",", ":"))
     return (
         f'<figure id="{name}" data-title="{title}">\n'
@@ -28,9 +31,13 @@ def drawing(chart: Chart, *, name: str, about: str) -> str:
     )
 
 
-def _svg(spec: dict[str, object], title: str) -> str:
+def _picture(spec: dict[str, object], title: str) -> str:
+    """A picture's address, which holds it: of lines, or of dots if there are very many lines."""
     try:
-        return svg(printable(spec))
+        drawn = svg(spec)
+        if len(drawn) <= _LARGEST:
+            return "data:image/svg+xml;base64," + base64.b64encode(drawn.encode()).decode()
+        return "data:image/png;base64," + base64.b64encode(png(spec, scale=1.5)).decode()
     except ValueError as error:
         reason = str(error).strip().splitlines()[0]
         raise InputError(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from rankscope.arguments import checked
-from rankscope.figures import draw, headings, reading
+from rankscope.figures import description, draw, headings, metrics_of, reading
 from rankscope.metric_catalogue import metric
 from rankscope.numerals import sentence_case
 from rankscope.report._document import Block, Chart, Markup, Report, Section, Table
@@ -96,7 +96,13 @@ def _listed(listings: Sequence[Listing]) -> list[Block]:
 def _charts(result: Result) -> list[Chart]:
     drawings = result.all_drawings
     return [
-        Chart(draw(drawing, result), title, f"{drawing.caption} {reading(drawing)}".strip())
+        Chart(
+            draw(drawing, result),
+            title,
+            f"{drawing.caption} {reading(drawing)}".strip(),
+            description(drawing, result),
+            metrics_of(drawing, result),
+        )
         for title, drawing in zip(headings(drawings), drawings, strict=True)
     ]
 

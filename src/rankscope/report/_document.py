@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 import polars as pl
 
 from rankscope.arguments import Exact, checked
-from rankscope.figures import Figure
+from rankscope.figures import Figure, printable
 from rankscope.report._grids import Grid
 from rankscope.results import Headline, Judgement, Listing
 
@@ -16,13 +18,21 @@ from rankscope.results import Headline, Judgement, Listing
 class Chart:
     """A chart in a section, under a heading of its own if the section has several.
 
-    ``description`` is what somebody who cannot see it is told, ``text`` stands above it.
+    ``description`` is what somebody who cannot see it is told, ``text`` stands above it. The page
+    defines its ``metrics``.
     """
 
     figure: Figure
     title: str
     text: str = ""
     description: str = ""
+    metrics: Sequence[str] = ()
+
+    @cached_property
+    def spec(self) -> dict[str, Any]:
+        """Its specification, which takes long to make."""
+        whole: dict[str, Any] = printable(self.figure.to_dict())
+        return whole
 
 
 @checked
@@ -92,3 +102,14 @@ class Report:
     def charts(self) -> list[Chart]:
         """All its charts, in their order."""
         return [chart for section in self.sections for chart in section.charts]
+
+    @property
+    def metrics(self) -> list[str]:
+        """What its charts and tables show."""
+        found: list[str] = []
+        for block in (block for section in self.sections for block in section.blocks):
+            if isinstance(block, Chart):
+                found += block.metrics
+            elif isinstance(block, Table) and isinstance(block.rows, Grid):
+                found += block.rows.metrics
+        return list(dict.fromkeys(found))

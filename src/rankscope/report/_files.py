@@ -33,7 +33,7 @@ def write(
     pictures = [path for what, path in files.items() if what.startswith("chart")]
     for number, (chart, path) in enumerate(zip(charts, pictures, strict=True), start=1):
         on_step(number / (len(charts) + 2))
-        save(labelled(chart.figure, chart.title, result.title), path)
+        save(labelled(chart.spec, chart.title, result.title), path)
     on_step(1 - 1 / (len(charts) + 2))
     write_html(document, files["report"])
     on_step(1.0)

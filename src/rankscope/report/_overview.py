@@ -11,6 +11,7 @@ from rankscope.journal import Run
 from rankscope.numerals import plural
 from rankscope.report._document import Markup, Report, Section
 from rankscope.report._html import write_html
+from rankscope.report._papers import linked
 from rankscope.report._prose import inline
 from rankscope.report._tables import head, html_table, number
 from rankscope.report._top import verdict_badge
@@ -83,11 +84,11 @@ def _lead(claims: Sequence[Claim], runs: Sequence[Run]) -> str:
 def _rows(claim: Claim, runs: Sequence[Run]) -> list[str]:
     own = [run for run in runs if run.id == claim.id]
     if not own:
-        return [_row(_claim(claim, None), escape(claim.source), "", "", "", "")]
+        return [_row(_claim(claim, None), linked(escape(claim.source)), "", "", "", "")]
     return [
         _row(
             _claim(claim, run),
-            escape(claim.source),
+            linked(escape(claim.source)),
             escape(run.failure) if run.failure else _judged(run.judgement),
             _judged(run.beyond),
             _figure(run.key_figure),

@@ -9,6 +9,7 @@ import polars as pl
 
 from rankscope.metric_catalogue import metric as entry_of
 from rankscope.numerals import power_of_ten_html, short_html
+from rankscope.report._glossary import term
 from rankscope.report._grids import DOUBT, IN_DOUBT, METRIC, Cell, Grid
 from rankscope.report._prose import inline
 from rankscope.results import Entry, Listing
@@ -17,11 +18,19 @@ _NOTHING: Final = "–"
 _NUMBER: Final = ' class="number"'
 
 
-def table(rows: pl.DataFrame | Grid | Listing, caption: str = "", note: str = "") -> str:
-    """Rows as a table: numbers to the right, words to the left, row labels as headings."""
+def table(
+    rows: pl.DataFrame | Grid | Listing,
+    caption: str = "",
+    note: str = "",
+    terms: Sequence[str] = (),
+) -> str:
+    """Rows as a table: numbers to the right, words to the left, row labels as headings.
+
+    Metrics among the ``terms`` that the page defines are linked to their definitions.
+    """
     if isinstance(rows, Grid):
         doubts = IN_DOUBT if rows.has_doubts else ""
-        return _of_grid(rows, caption) + _note(" ".join(filter(None, [note, doubts])))
+        return _of_grid(rows, caption, terms) + _note(" ".join(filter(None, [note, doubts])))
     if isinstance(rows, Listing):
         return _of_listing(rows, caption or rows.title) + _note(note or rows.note)
     return _of_frame(rows, caption) + _note(note)
@@ -86,21 +95,33 @@ def _of_frame(frame: pl.DataFrame, caption: str) -> str:
     return html_table(heads, rows, caption=caption)
 
 
-def _of_grid(grid: Grid, caption: str) -> str:
+def _of_grid(grid: Grid, caption: str, terms: Sequence[str]) -> str:
     """A row for each curve, a column for each place."""
     heads = [head("metric" if grid.by_metric else "", right=False)]
-    heads += [head(_place(grid, place), right=True) for place in grid.places]
+    heads += [
+        f'<th scope="col"{_NUMBER}>{term(place, terms)}</th>'
+        if grid.place == METRIC
+        else head(_place(grid, place), right=True)
+        for place in grid.places
+    ]
     own = "value" if grid.place == METRIC else entry_of(grid.metric).title
     whole = {
         metric: all(_is_whole(cell) for cell in grid.cells.values() if cell.metric == metric)
         for metric in grid.metrics
     }
     rows = [
-        row_head(grid.name(curve) or own)
+        (_linked_head(curve, terms) if grid.by_metric else row_head(grid.name(curve) or own))
         + "".join(_figure(cell, whole) for cell in grid.column(curve))
         for curve in grid.curves
     ]
-    return html_table(heads, rows, caption=caption)
+    return html_table(heads, rows, caption=caption, after=_definition(grid, terms))
+
+
+def _definition(grid: Grid, terms: Sequence[str]) -> str:
+    """Beside the caption of a table about one metric, the way to its definition."""
+    if grid.by_metric or grid.place == METRIC or grid.metric not in terms:
+        return ""
+    return f' <span class="defined">{term(grid.metric, terms, "definition")}</span>'
 
 
 def _place(grid: Grid, place: Any) -> str:
@@ -141,12 +162,17 @@ def _words(value: Any) -> str:
 
 
 def html_table(
-    heads: Sequence[str], rows: Sequence[str], *, caption: str = "", kind: str = "table"
+    heads: Sequence[str],
+    rows: Sequence[str],
+    *,
+    caption: str = "",
+    after: str = "",
+    kind: str = "table",
 ) -> str:
     """A table of cells that are HTML already; a keyboard can scroll one that is too wide."""
     body = "\n".join(f"<tr>{row}</tr>" for row in rows)
     region = f' role="region" aria-label="{escape(caption)}"' if caption else ""
-    said = f"<caption>{inline(caption)}</caption>\n" if caption else ""
+    said = f"<caption>{inline(caption)}{after}</caption>\n" if caption else ""
     return (
         f'<div class="{kind}" tabindex="0"{region}><table>\n{said}'
         f"<thead><tr>{''.join(heads)}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table></div>"
@@ -156,6 +182,10 @@ def html_table(
 def head(name: str, *, right: bool = False) -> str:
     """The heading of a column."""
     return f'<th scope="col"{_NUMBER * right}>{escape(name)}</th>'
+
+
+def _linked_head(metric: str, terms: Sequence[str]) -> str:
+    return f'<th scope="row">{term(metric, terms)}</th>'
 
 
 def row_head(name: str) -> str:

@@ -1,7 +1,7 @@
 """From a subject to everything a diagnosis says; each chapter is measured once and told once."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 import torch
@@ -14,6 +14,7 @@ from rankscope.experiments.diagnosis._layers import layer_part, trace_ablations
 from rankscope.experiments.diagnosis._measure import Measured, measure
 from rankscope.experiments.diagnosis._mixing import mixing_part, similarity_rows
 from rankscope.experiments.diagnosis._others import (
+    SAMPLES,
     advice_chapter,
     bound_chapter,
     core_chapter,
@@ -22,6 +23,7 @@ from rankscope.experiments.diagnosis._others import (
 )
 from rankscope.experiments.diagnosis._reading import reading_part
 from rankscope.experiments.diagnosis._references import References, references
+from rankscope.experiments.diagnosis._remedies import remedies
 from rankscope.experiments.diagnosis._rows import STATES, rows
 from rankscope.experiments.diagnosis._spectrum import spectrum_part
 from rankscope.results import Finding, Headline, Part
@@ -64,6 +66,9 @@ def diagnose_subject(
     core = core_chapter(subject, on_core)
     bounds = bound_chapter(subject, on_bounds)
     advice = advice_chapter(subject, seed, on_advice)
+    if found[0].fate != "holds":
+        tried = remedies(first_samples(subject, SAMPLES), kit.silent)
+        advice = replace(advice, part=replace(advice.part, listings=(tried,)))
     similar, count = similarity_rows(subject, loss.layer)
     labels = _labels(subject, count)
     repeated = _probes.repeated_last(subject)
@@ -118,8 +123,7 @@ def _key_figures(measured: Measured) -> dict[str, float]:
     typical = measured.residual.quantile(0.5, dim=-1)
     cosine = measured.states["mean_cosine"].quantile(0.5, dim=-1)
     return {
-        "lowest relative residual": float(typical.min()),
-        "at layer": int(typical.argmin()),
+        f"lowest relative residual (layer {int(typical.argmin())})": float(typical.min()),
         "relative residual after the last layer": float(typical[-1]),
         "mean cosine after the last layer": float(cosine[-1]),
     }

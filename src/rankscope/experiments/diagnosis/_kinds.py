@@ -36,8 +36,8 @@ DEPTH = Kind(
 WIDTH = Kind(
     "width collapse",
     "the relative dispersion after the last layer falls with the number T of tokens as T to the "
-    f"power {WIDTH_EXPONENT:g} or faster, over the first eighth, quarter, half and all of each "
-    f"text (theory: −0.5); under way from {WIDTH_HINT:g}",
+    f"power −{-WIDTH_EXPONENT:g} or faster, over the first eighth, quarter, half and all of each "
+    f"text (theory: −0.5); under way from −{-WIDTH_HINT:g}",
 )
 ENTROPY = Kind(
     "entropy collapse",
@@ -108,7 +108,7 @@ def depth_sighting(measured: Measured) -> Sighting:
     lowest = residual.argmin(0)
     layer = _first(alike, _first(shrunk, lowest))
     figure = residual.gather(0, torch.where(alike.any(0), layer, lowest).unsqueeze(0)).squeeze(0)
-    return Sighting(alike.any(0), shrunk.any(0) | sudden.any(0), layer, figure)
+    return Sighting(alike.any(0), shrunk.any(0) | sudden.any(0), figure, layer)
 
 
 def kept(residual: Tensor) -> Tensor:
@@ -121,8 +121,7 @@ def width(exponents: Tensor | None, samples: int, why_not: str) -> Finding:
     if exponents is None:
         seen = Sighting.none(samples, why_not)
     else:
-        none = torch.zeros(samples, dtype=torch.long)
-        seen = Sighting(exponents <= WIDTH_EXPONENT, exponents <= WIDTH_HINT, none, exponents)
+        seen = Sighting(exponents <= WIDTH_EXPONENT, exponents <= WIDTH_HINT, exponents)
 
     def told(figure: float, _: int) -> str:
         return f"the relative dispersion goes as T to the power {short(figure, digits=2)}."
@@ -148,7 +147,7 @@ def entropy(measured: Measured) -> Finding:
             when_not=_nothing,
         )
     lowest, at = shares.nan_to_num(nan=math.inf).min(0)
-    seen = Sighting(lowest < ONE_HOT, lowest < SHARP, at + 1, lowest)
+    seen = Sighting(lowest < ONE_HOT, lowest < SHARP, lowest, at + 1)
     return ENTROPY.finding(
         seen,
         when_found=lambda figure, layer: (
@@ -169,7 +168,7 @@ def layers(measured: Measured) -> Finding:
     idle = measured.turned < IDLE
     share = idle.double().mean(0)
     quietest = measured.turned.argmin(0) + 1
-    seen = Sighting(share >= IDLE_LAYERS, idle.any(0), quietest, measured.turned.amin(0))
+    seen = Sighting(share >= IDLE_LAYERS, idle.any(0), measured.turned.amin(0), quietest)
     usual = (idle.double().mean(1) >= 0.5).tolist()
     named = runs_of(usual)
 
@@ -214,7 +213,7 @@ def last_token(measured: Measured) -> Finding:
     together = apart < MERGED
     since = together.flip(0).int().cumprod(0).sum(0)  # layers in a row, up to the last
     layer = (len(apart) - since).clamp(max=len(apart) - 1)
-    seen = Sighting(merged, torch.zeros_like(merged), layer, apart[-1])
+    seen = Sighting(merged, torch.zeros_like(merged), apart[-1], layer)
     fellow = int(measured.last_fellow[seen.concerned].mode().values)
 
     def when_found(figure: float, layer: int) -> str:
@@ -242,7 +241,7 @@ def cone(measured: Measured) -> Finding:
     if not bool(wide.any()):
         untold = Sighting.none(measured.samples, "the tokens collapse, which is more")
         return CONE.finding(untold, when_found=_nothing, when_not=_nothing)
-    seen = Sighting(highest >= NARROW, torch.zeros_like(highest) > 0, at, highest)
+    seen = Sighting(highest >= NARROW, torch.zeros_like(highest) > 0, highest, at)
 
     def told(figure: float, layer: int) -> str:
         angle = math.degrees(math.acos(max(-1.0, min(1.0, figure))))

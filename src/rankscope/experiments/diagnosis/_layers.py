@@ -41,6 +41,7 @@ def layer_part(
                 "predicted.",
                 options={"metrics": ["relative_residual", "relative_dispersion"]},
                 only={"run": (STATES,)},
+                title="What is left after each layer",
             ),
             Drawing(
                 "steps",
@@ -48,6 +49,7 @@ def layer_part(
                 "its own.",
                 "log10_step",
                 only={"run": (STEPS,)},
+                title="Which part it was",
             ),
             Drawing(
                 "by_layer",
@@ -55,6 +57,7 @@ def layer_part(
                 "MLPs, SAN+skip the skip connections, and the transformer has everything.",
                 options={"metrics": [_METRIC]},
                 only={"run": (ABLATIONS,)},
+                title="Four ablations",
             ),
         ),
     )
@@ -63,8 +66,13 @@ def layer_part(
 def trace_ablations(
     subject: kit.Subject, reading: variants.Reading, on_step: kit.OnStep
 ) -> pl.DataFrame:
-    """The residual of SAN, SAN+MLP, SAN+skip and the whole, layer by layer."""
-    networks = variants.four_variants(subject.network, reading)
+    """The residual of SAN, SAN+MLP, SAN+skip and the whole; what it lacks anyway is not ablated."""
+    whole = subject.network
+    networks = {
+        name: network
+        for name, network in variants.four_variants(whole, reading).items()
+        if network.spec != whole.spec or name == variants.TRANSFORMER
+    }
     table = tables.joined(
         {
             name: subject.with_network(network).trace([_METRIC], on_part).table

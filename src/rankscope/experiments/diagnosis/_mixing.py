@@ -30,14 +30,25 @@ def mixing_part(
 ) -> Part:
     """Heads ranked, token by token similarity, and who survives."""
     drawings = [
-        Drawing("head_map", caption, metric, only={"run": (HEADS,)})
-        for metric, caption in (
+        Drawing("head_map", caption, metric, only={"run": (HEADS,)}, title=title)
+        for metric, title, caption in (
             (
                 "entropy_share",
-                "How evenly each head spreads its attention: 1 over all tokens alike, 0 on one.",
+                "How evenly each head attends",
+                "The entropy of its attention over that of even attention: 1 spreads over all "
+                "tokens alike, 0 looks at one.",
             ),
-            ("dobrushin", "How different its rows are: 0 makes all tokens alike at once."),
-            ("sink_share", "How much of its attention goes to the first token."),
+            (
+                "dobrushin",
+                "How different the rows of each head are",
+                "τ is 0 where all queries take the same average, which makes all tokens alike at "
+                "once.",
+            ),
+            (
+                "sink_share",
+                "How much each head gives to the first token",
+                "Sinks: attention that goes to a token nobody needs changes little.",
+            ),
         )
     ]
     drawings += [
@@ -48,6 +59,7 @@ def mixing_part(
             "token_cosine",
             {"labels": list(labels)},
             {"run": (SIMILARITY,)},
+            title="Which tokens merge",
         ),
         Drawing(
             "layer_map",
@@ -55,6 +67,7 @@ def mixing_part(
             f"their lengths (medians over the samples; the first {MOST_VALUES}).",
             "token_distance",
             only={"run": (TOKENS,)},
+            title="Which positions stay apart",
         ),
     ]
     said = (

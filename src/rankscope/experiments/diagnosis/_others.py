@@ -1,6 +1,6 @@
 """Chapters that other questions answer: paths, the pure-attention core, bounds, advice."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -11,11 +11,12 @@ from rankscope.errors import RankscopeError
 from rankscope.experiments import estimates, kit
 from rankscope.experiments.diagnosis._measure import counted_tokens
 from rankscope.experiments.questions import advise, bounds, deep, paths
+from rankscope.numerals import power_of_ten
 from rankscope.results import Drawing, Listing, Part
 
 SAMPLES: Final = 4
 """Samples that the slower questions are asked about."""
-_LONGEST: Final = 30.0
+LONGEST: Final = 30.0
 """Seconds that one of them may take; what takes longer is asked about one sample, or left out."""
 _ADVICE_TOKENS: Final = 32
 
@@ -36,7 +37,6 @@ def path_chapter(subject: kit.Subject, on_step: kit.OnStep) -> Chapter:
         paths,
         subject,
         on_step,
-        drawn=1,
     )
 
 
@@ -50,6 +50,7 @@ def core_chapter(subject: kit.Subject, on_step: kit.OnStep) -> Chapter:
         on_step,
         "The same attention without skips, MLPs and norms, which the theorems of Dong et al. 2021 "
         "are about, in arithmetic that does not end where floats do.",
+        drawn=(0, 1),
     )
 
 
@@ -62,6 +63,7 @@ def bound_chapter(subject: kit.Subject, on_step: kit.OnStep) -> Chapter:
         subject,
         on_step,
         "What the theorems promise for that core, and what happens.",
+        drawn=(0, 2),
     )
     if chapter.table is None:
         return chapter
@@ -92,14 +94,14 @@ def _ask(
     opening: str = "",
     *,
     at_most: int = SAMPLES,
-    drawn: int | None = None,
+    drawn: Sequence[int] = (0,),
 ) -> Chapter:
     """The answer of another question as a chapter; one that cannot be had says why."""
     for count in dict.fromkeys((min(at_most, len(subject.x)), 1)):
         try:
             config = configure(first_samples(subject, count))
-            seconds = module.cost(config).seconds
-            if seconds > _LONGEST:
+            seconds = module.cost(config).usual_seconds
+            if seconds > LONGEST:
                 why = f"it would take about {estimates.in_words(seconds)}"
                 continue
             return _embed(title, opening, module.run(config, on_step), drawn)
@@ -109,17 +111,21 @@ def _ask(
     return Chapter(Part(title, (f"Left out: {why}; {command} answers it on its own.",)))
 
 
-def _embed(title: str, opening: str, result: kit.Result, drawn: int | None) -> Chapter:
+def _embed(title: str, opening: str, result: kit.Result, drawn: Sequence[int]) -> Chapter:
     """A whole result under one heading; its rows are kept apart by the column ``run``."""
     own = pl.lit(result.id)
     if "run" in result.table.columns:
         own = pl.concat_str([own, pl.lit(": "), pl.col("run").fill_null("")])
     table = result.table.with_columns(own.alias("run"))
     labels = tuple(table["run"].unique(maintain_order=True).to_list())
-    drawings = tuple(_within(each, result.id, labels) for each in result.drawings)
+    drawings = tuple(
+        _within(each, result.id, labels)
+        for number, each in enumerate(result.drawings)
+        if number in drawn
+    )
     said = tuple(filter(None, [opening, *result.sentences]))
     listings = result.listings
-    return Chapter(Part(title, said, listings, drawings[:drawn]), tables.stack([table]))
+    return Chapter(Part(title, said, listings, drawings), tables.stack([table]))
 
 
 def _within(drawing: Drawing, name: str, labels: tuple[str, ...]) -> Drawing:
@@ -162,7 +168,14 @@ def _by_sample(table: pl.DataFrame) -> Listing:
         for (sample,), own in last.group_by("sample", maintain_order=True)
     }
     return Listing(
-        "After the last layer, sample by sample (log10 of the residual; a dash: does not apply)",
+        "The residual after the last layer, sample by sample",
         ("sample", *names),
-        tuple((sample, *(own.get(name) for name in names)) for sample, own in found.items()),
+        tuple(
+            (sample, *(_power(own.get(name)) for name in names)) for sample, own in found.items()
+        ),
+        "Composite norm, best center. A dash: the bound does not apply to that sample.",
     )
+
+
+def _power(log10: float | None) -> str | None:
+    return None if log10 is None else power_of_ten(log10, digits=3)

@@ -14,20 +14,20 @@ from rankscope.results import Fate, Finding
 class Sighting:
     """For every sample: whether it was found or is under way, in which layer, and its figure.
 
-    ``untold`` says why nothing can be told at all.
+    ``layer`` is None for what is about no layer. ``untold`` says why nothing can be told at all.
     """
 
     found: Tensor
     under_way: Tensor
-    layer: Tensor
     figure: Tensor
+    layer: Tensor | None = None
     untold: str = ""
 
     @classmethod
     def none(cls, samples: int, why: str) -> "Sighting":
         """Nothing can be told, and why."""
-        no, zero = torch.zeros(samples, dtype=torch.bool), torch.zeros(samples)
-        return cls(no, no, zero.long(), torch.full_like(zero, torch.nan), why)
+        no = torch.zeros(samples, dtype=torch.bool)
+        return cls(no, no, torch.full((samples,), torch.nan), untold=why)
 
     @property
     def concerned(self) -> Tensor:
@@ -51,7 +51,7 @@ class Sighting:
     def typical(self) -> tuple[float, int]:
         """The median figure of the samples concerned, and the commonest layer among them."""
         some = self.concerned
-        layer = int(self.layer[some].mode().values)
+        layer = 0 if self.layer is None else int(self.layer[some].mode().values)
         return float(self.figure[some].quantile(0.5)), layer
 
 
@@ -94,7 +94,8 @@ class Kind:
                 f"figure is {span_of(float(rest.min()), float(rest.max()))}."
             )
         fate = self.worst if fate == "collapse" else fate
-        blamed = ("", seen_at) if fate == "holds" else (part, layer or seen_at)
+        where = None if seen.layer is None else seen_at
+        blamed = ("", where) if fate == "holds" else (part, layer or where)
         return Finding(
             self.name, fate, words, self.rule, figure, blamed[1], blamed[0], affected, samples
         )

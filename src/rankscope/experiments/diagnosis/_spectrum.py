@@ -1,6 +1,7 @@
 """Chapter: singular values, ranks, angles and sizes."""
 
 from rankscope.experiments.diagnosis._measure import MOST_VALUES, Measured
+from rankscope.experiments.diagnosis._references import THIS
 from rankscope.experiments.diagnosis._rows import SPECTRUM, STATES
 from rankscope.numerals import short
 from rankscope.results import Drawing, Part
@@ -28,11 +29,13 @@ def spectrum_part(measured: Measured) -> Part:
                 "column that pales to the right has lost its rank.",
                 "singular_value_share",
                 only={"run": (SPECTRUM,)},
+                title="Singular values",
             ),
             Drawing(
                 "by_layer",
                 options={"metrics": list(_METRICS)},
-                only={"run": (STATES,), "variant": ("this model",)},
+                only={"run": (STATES,), "variant": (THIS,)},
+                title="Rank, angles, sizes, and what each layer turns",
             ),
         ),
     )

@@ -39,6 +39,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Measure the model once, stage by stage, judge it by rules, and explain."""
     subject = config.subject
     found = diagnosis.diagnose_subject(subject, config.reading, config.seed, on_step)
+    on_step(1.0)
     return ENTRY.result(
         config,
         title=subject.name,
