@@ -133,6 +133,22 @@ add(
     on_step=None,
 )
 add(
+    "experiments.compare",
+    experiments.compare,
+    models=[SUBJECT, LOADED],
+    texts=None,
+    ids=[[1, 5, 9]],
+    length=8,
+    samples=1,
+    special_tokens=True,
+    seed=0,
+    tokenizer=None,
+    pickled=False,
+    device="cpu",
+    dtype="float32",
+    on_step=None,
+)
+add(
     "experiments.advise",
     experiments.advise,
     design=NET.spec,
