@@ -1,6 +1,6 @@
 """The command line."""
 
-from rankscope.cli import commands, experiment_commands
+from rankscope.cli import commands, experiment_commands, lab_command
 from rankscope.cli.application import app, main
 
-__all__ = ["app", "commands", "experiment_commands", "main"]
+__all__ = ["app", "commands", "experiment_commands", "lab_command", "main"]
