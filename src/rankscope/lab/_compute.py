@@ -28,8 +28,8 @@ from rankscope.threads import one_thread
 from rankscope.tracing import Trace, trace
 
 Rows = list[dict[str, Any]]
-DRAWS = 8
-"""Networks of which a prediction is made."""
+DRAWS = {False: 8, True: 3}
+"""Networks of which a prediction is made; fewer where layers share weights and all are drawn."""
 _CURVES = {
     "log10_residual": "measured",
     "log10_sharp_bound": "sharp, this layer",
@@ -143,16 +143,17 @@ def _paths(network: Network, x: Tensor, _notes: dict[str, str]) -> Rows:
     columns = path_lengths(network, x).columns
     names = ("layer", "length", "metric", "value")
     last = network.spec.layers
-    return [
+    rows = [
         {"length": length, "share": value}
         for layer, length, metric, value in zip(*(columns[n] for n in names), strict=True)
         if layer == last and metric == "residual_share" and length is not None
     ]
+    return rows if any(row["share"] > 0 for row in rows) else []
 
 
 def _prediction(network: Network, x: Tensor, notes: dict[str, str]) -> Rows:
     """The band of random networks like this one, and this one, in the Frobenius norm."""
-    found = predict(network.spec, x[0], draws=DRAWS)
+    found = predict(network.spec, x[0], draws=DRAWS[network.spec.shared_layers])
     if "doubt" in found.notes:
         notes["prediction_doubt"] = found.notes["doubt"]
     band = found.band("log10_relative_dispersion")

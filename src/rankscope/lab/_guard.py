@@ -97,5 +97,3 @@ def host_rule(host: str) -> Callable[[str], bool]:
         return any_number or address.is_loopback
 
     return is_ours
-
-

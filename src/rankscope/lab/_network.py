@@ -87,8 +87,8 @@ def network_of(state: State) -> Network:
 
 def input_of(state: State) -> Tensor:
     """One sequence of tokens, each about √width long."""
-    if state.input == "circle":
-        turn = torch.arange(state.tokens, dtype=torch.float64) * (2 * math.pi / state.tokens)
+    if state.input == "arc":
+        turn = torch.linspace(0, math.pi, state.tokens, dtype=torch.float64)
         places = math.sqrt(state.width) * torch.stack([turn.cos(), turn.sin()], -1)
         return torch.nn.functional.pad(places, (0, state.width - 2)).unsqueeze(0)
     generator = stream(state.seed, "lab", "tokens")

@@ -37,7 +37,7 @@ def make_app(*, host: str = "127.0.0.1", workers: Workers | None = None) -> Star
 
     ``host`` is the address it is bound to; requests to other names are refused.
     """
-    pool = workers or Workers(_TASK)
+    pool = workers or Workers(_TASK, preload="rankscope.lab._warm")
     parts = Files()
 
     @asynccontextmanager
@@ -125,9 +125,7 @@ def _own_fields(request: Request, *names: str) -> tuple[str, dict[str, str]]:
     return urlencode(rest), dict(own)
 
 
-async def _computed(
-    pool: Workers, request: Request, session: str | None, *arguments: str
-) -> bytes:
+async def _computed(pool: Workers, request: Request, session: str | None, *arguments: str) -> bytes:
     """What a worker makes of it, unless the browser goes away first."""
     if session is not None and not _SESSION.fullmatch(session):
         raise InputError(f"session={shown(session)} is no name of up to 32 letters and digits.")
@@ -153,5 +151,3 @@ async def _refuse(_request: Request, error: Exception) -> Response:
     code = _CODES.get(type(error), 422)  # type: ignore[arg-type]
     headers = {**_FRESH, **({"retry-after": "1"} if code == 503 else {})}
     return JSONResponse({"error": str(error)}, status_code=code, headers=headers)
-
-

@@ -5,8 +5,8 @@ from typing import Any
 from rankscope.lab._network import matrix_of, spec_fields
 from rankscope.lab._state import State
 
-_CIRCLE = """\
-turn = torch.arange({tokens}, dtype=torch.float64) * (2 * torch.pi / {tokens})
+_ARC = """\
+turn = torch.linspace(0, torch.pi, {tokens}, dtype=torch.float64)
 places = {width} ** 0.5 * torch.stack([turn.cos(), turn.sin()], -1)
 x = torch.nn.functional.pad(places, (0, {width} - 2)).unsqueeze(0)"""
 _NORMAL = """\
@@ -54,7 +54,7 @@ def snippet(state: State) -> str:
     if "mask" in fields:
         fields["mask"] = None
     lines = [f"    {name}={written if name == 'mask' else repr(v)}," for name, v in fields.items()]
-    tokens = _CIRCLE if state.input == "circle" else _NORMAL
+    tokens = _ARC if state.input == "arc" else _NORMAL
     numbers = {"tokens": state.tokens, "width": state.width, "seed": state.seed}
     return _PROGRAM.format(
         query=state.query(),

@@ -7,6 +7,7 @@ from rankscope.figures import INK
 
 SPHERE_SIZE: Final = 300
 _STEPS: Final = 48
+Vector = tuple[float, float, float]
 
 
 def sphere_parameters() -> list[dict[str, Any]]:
@@ -82,18 +83,22 @@ def _seen(x: str, y: str, z: str) -> list[dict[str, Any]]:
 
 
 def _graticule() -> list[dict[str, Any]]:
-    """Three great circles and the outline of two parallels."""
+    """Three great circles and two parallels: two half-axes and the middle of each."""
+    wide, high = math.sqrt(0.75), 0.5
+    circles: tuple[tuple[Vector, Vector, Vector], ...] = (
+        ((1, 0, 0), (0, 1, 0), (0, 0, 0)),
+        ((1, 0, 0), (0, 0, 1), (0, 0, 0)),
+        ((0, 1, 0), (0, 0, 1), (0, 0, 0)),
+        ((wide, 0, 0), (0, wide, 0), (0, 0, high)),
+        ((wide, 0, 0), (0, wide, 0), (0, 0, -high)),
+    )
     rows = []
-    for line, circle in enumerate(
-        (
-            lambda t: (math.cos(t), math.sin(t), 0.0),
-            lambda t: (math.cos(t), 0.0, math.sin(t)),
-            lambda t: (0.0, math.cos(t), math.sin(t)),
-            lambda t: (0.75**0.5 * math.cos(t), 0.75**0.5 * math.sin(t), 0.5),
-            lambda t: (0.75**0.5 * math.cos(t), 0.75**0.5 * math.sin(t), -0.5),
-        )
-    ):
+    for line, (first, second, middle) in enumerate(circles):
         for step in range(_STEPS + 1):
-            a, b, c = (round(v, 4) for v in circle(2 * math.pi * step / _STEPS))
+            turn = 2 * math.pi * step / _STEPS
+            a, b, c = (
+                round(u * math.cos(turn) + v * math.sin(turn) + w, 4)
+                for u, v, w in zip(first, second, middle, strict=True)
+            )
             rows.append({"line": line, "step": step, "a": a, "b": b, "c": c})
     return rows

@@ -70,12 +70,10 @@ class State:
     width: int = Whole("Width", "Network", 16, 2, 128).field()
     tokens: int = Whole("Tokens", "Input", 12, 2, MOST_TOKENS).field()
     input: str = Choice(
-        "Tokens start", "Input", "normal", {"normal": "at random", "circle": "on a circle"}
+        "Tokens start", "Input", "normal", {"normal": "at random", "arc": "on a half circle"}
     ).field()
     seed: int = Whole("Seed", "Input", 0, 0, 999).field()
-    skip: float = Real(
-        "Skip", "Block", 0.0, 0.0, 2.0, words={"0": "off", "1": "on"}
-    ).field()
+    skip: float = Real("Skip", "Block", 0.0, 0.0, 2.0, words={"0": "off", "1": "on"}).field()
     mlp: float = Real(
         "MLP width ÷ width", "Block", 0.0, 0.0, 4.0, 0.5, words={"0": "no MLP"}
     ).field()

@@ -1,10 +1,12 @@
 """What a worker does: a task's name and a query string in, a body of text out."""
 
 import json
+import math
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from rankscope.lab._charts import ROWS, TITLES, clean, picture
+from rankscope.lab._charts import ROWS, TITLES, picture
 from rankscope.lab._compute import first, second
 from rankscope.lab._network import spec_of
 from rankscope.lab._snippet import snippet
@@ -19,7 +21,7 @@ def run_task(task: str, query: str, chart: str = "") -> bytes:
     return _TASKS[task](state, chart).encode()
 
 
-def _figures(part: Callable[[State], dict[str, object]]) -> Callable[[State, str], str]:
+def _figures(part: Callable[[State], dict[str, Any]]) -> Callable[[State, str], str]:
     def written(state: State, _chart: str) -> str:
         return json.dumps(clean(part(state)), allow_nan=False, separators=(",", ":"))
 
@@ -44,3 +46,12 @@ _TASKS: dict[str, Callable[[State, str], str]] = {
     "picture": _picture,
 }
 assert set(_FIRST) <= set(TITLES)
+
+
+def clean(value: Any) -> Any:
+    """What JSON can hold: numbers that are not finite become nothing."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: clean(inner) for key, inner in value.items()}
+    return [clean(inner) for inner in value] if isinstance(value, list) else value

@@ -7,13 +7,16 @@ work no one wants any more.
 
 import asyncio
 import multiprocessing
+import os
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from pkgutil import resolve_name
+from threading import Lock
 from typing import Any
 
 from rankscope.errors import RankscopeError
@@ -43,15 +46,21 @@ class Workers:
     """Processes that run a task, some at a time.
 
     ``count`` run at once and at most ``waiting`` calls are kept, those that run among them; each
-    may run for ``seconds``. ``task`` is a function, as ``module:name``: the processes import it, and
-    this one need not.
+    may run for ``seconds``. ``task`` is a function, as ``module:name``: the processes import it,
+    and this one need not. ``preload`` is a module that the process they are forked from imports.
     """
 
     def __init__(
-        self, task: str, *, count: int = 2, waiting: int = 128, seconds: float = 30.0
+        self,
+        task: str,
+        *,
+        preload: str = "",
+        count: int = 2,
+        waiting: int = 128,
+        seconds: float = 30.0,
     ) -> None:
         self._waiting, self._seconds = waiting, seconds
-        self._slots = [_Slot(task) for _ in range(count)]
+        self._slots = [_Slot(task, preload) for _ in range(count)]
         self._free: asyncio.Queue[_Slot] = asyncio.Queue()
         self._calls: dict[str, asyncio.Task[bytes]] = {}
 
@@ -104,8 +113,8 @@ class Workers:
 class _Slot:
     """A process and the one thread that talks to it."""
 
-    def __init__(self, task: str) -> None:
-        self._task = task
+    def __init__(self, task: str, preload: str) -> None:
+        self._task, self._preload = task, preload
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lab")
         self.process: BaseProcess | None = None
         self._pipe: Connection | None = None
@@ -160,7 +169,7 @@ class _Slot:
     def _ready(self) -> Connection:
         if self._pipe is None:
             ours, theirs = multiprocessing.Pipe()
-            self.process = _context(self._task).Process(  # type: ignore[attr-defined]
+            self.process = _context(self._preload).Process(  # type: ignore[attr-defined]
                 target=work, args=(self._task, theirs), daemon=True
             )
             self.process.start()
@@ -201,10 +210,28 @@ def _answer(function: Any, arguments: tuple[Any, ...]) -> tuple[str, bytes]:
         return "broken", b"This should not have happened; please report the address of this page."
 
 
-def _context(task: str) -> BaseContext:
+def _context(preload: str) -> BaseContext:
     """Processes forked from one that has imported everything, where there is such a thing."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([task.partition(":")[0]])
+    with _starting:
+        if preload:
+            context.set_forkserver_preload([preload])
+        before = {name: os.environ.get(name) for name in _ONE_THREAD}
+        os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
+        try:
+            forkserver.ensure_running()
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
     return context
+
+
+_starting = Lock()
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS")
+"""What the process that is forked is told: a fork of one with a pool of threads may wait for ever
+for threads it does not have. Workers make no tables, so that those of polars are not missed."""

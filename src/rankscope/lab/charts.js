@@ -9,6 +9,11 @@ const OPTIONS = {
   tooltip: { disableDefaultStyle: true },
 };
 
+const script = document.getElementById("vega");
+const vega = globalThis.vegaEmbed
+  ? Promise.resolve()
+  : new Promise((resolve) => { script.addEventListener("load", resolve); });
+
 export class Chart {
   #holder; #spec; #source; #view = null; #drawn = null; #signals = {}; #busy = Promise.resolve();
 
@@ -46,6 +51,7 @@ export class Chart {
     }
     const filled = { ...spec, data: { name: this.#source, values: rows.map((row) => ({ ...row })) } };
     const before = this.#view;
+    await vega;
     const { view } = await globalThis.vegaEmbed(this.#holder, filled, OPTIONS);
     before?.finalize();
     this.#view = view;

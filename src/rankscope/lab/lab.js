@@ -19,6 +19,10 @@ const ask = async (part, query, signal) => {
   return body;
 };
 
+/* The first figures are asked for before the page knows what it consists of. */
+let early = { search: location.search, answer: ask("first", location.search) };
+early.answer.catch(() => {}); // whoever waits for it is told
+
 const told = await fetch("/lab.json").then((reply) => reply.json());
 const defaults = Object.fromEntries(Object.entries(told.parameters).map(([name, each]) => [name, each.default]));
 let state = { ...defaults };
@@ -64,9 +68,10 @@ const draw = async (part, found) => {
     const { holder, caption, figure, title } = captions[name];
     const rows = found[SOURCES[name] ?? name];
     const sentence = found.sentences[name] ?? "";
-    caption.textContent = found.notes[name] && !sentence.includes(found.notes[name])
-      ? `${sentence} ${found.notes[name]}` : sentence;
-    holder.setAttribute("aria-label", `${title}. ${caption.textContent}`);
+    const note = found.notes[name] ?? "";
+    const words = sentence.includes(note) ? sentence : `${sentence} ${note}`;
+    write(caption, words);
+    holder.setAttribute("aria-label", `${title}. ${words}`);
     figure.classList.toggle("empty", rows.length === 0);
     if (rows.length) await charts[name].show(rows);
     figure.classList.remove("waiting");
@@ -74,9 +79,20 @@ const draw = async (part, found) => {
   }
 };
 
+/* Powers of ten with their exponents raised. */
+const write = (node, text) => {
+  const parts = text.split(/(?<=10)\^(−?[\d.,e]*\d)/);
+  node.replaceChildren(...parts.map((part, at) => {
+    if (at % 2 === 0) return part;
+    const raised = document.createElement("sup");
+    raised.textContent = part;
+    return raised;
+  }));
+};
+
 const showAnswer = (found) => {
   document.body.dataset.tone = found.tone;
-  find("headline").textContent = found.headline;
+  write(find("headline"), found.headline);
   find("described").textContent = found.description;
   find("refusal").hidden = true;
   document.body.classList.remove("refused");
@@ -106,7 +122,8 @@ const refresh = async () => {
   const query = queryOf(state);
   for (const name of PARTS.second) captions[name].figure.classList.add("waiting");
   try {
-    const found = await ask("first", query, mine.abort.signal);
+    const found = await (early?.answer ?? ask("first", query, mine.abort.signal));
+    early = null;
     if (running !== mine) return;
     showAnswer(found);
     controls.mask.show(found.mask);
@@ -121,6 +138,7 @@ const refresh = async () => {
     await draw("second", more);
     document.body.dataset.complete = query;
   } catch (error) {
+    early = null;
     if (error.name === "AbortError" || running !== mine) return;
     if (wanted) { running = null; await refresh(); return; }
     if (error.code !== 409) refuse(error);
