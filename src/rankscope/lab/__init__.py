@@ -4,7 +4,5 @@ Needs the extra ``rankscope[lab]``: Starlette and uvicorn.
 """
 
 from rankscope.lab._serve import serve
-from rankscope.lab._server import make_app
-from rankscope.lab._state import State
 
-__all__ = ["State", "make_app", "serve"]
+__all__ = ["serve"]

@@ -30,6 +30,8 @@ from rankscope.tracing import Trace, trace
 Rows = list[dict[str, Any]]
 DRAWS = {False: 8, True: 3}
 """Networks of which a prediction is made; fewer where layers share weights and all are drawn."""
+ROUNDING = 1e-12
+"""A relative residual below which float64 has too few digits of it left to be divided up."""
 _CURVES = {
     "log10_residual": "measured",
     "log10_sharp_bound": "sharp, this layer",
@@ -139,16 +141,23 @@ def _spectrum(states: list[Tensor]) -> Rows:
     return rows
 
 
-def _paths(network: Network, x: Tensor, _notes: dict[str, str]) -> Rows:
+def _paths(network: Network, x: Tensor, notes: dict[str, str]) -> Rows:
+    """What paths of each length carry in the last layer, unless all they carry is rounding."""
+    left = _by_layer(trace(network, x, metrics="relative_residual"), "relative_residual")
+    if min(left.values()) < ROUNDING:
+        notes["paths"] = (
+            "In float64 the tokens have become equal but for rounding, so paths have no shares "
+            "in what tells them apart."
+        )
+        return []
     columns = path_lengths(network, x).columns
     names = ("layer", "length", "metric", "value")
     last = network.spec.layers
-    rows = [
+    return [
         {"length": length, "share": value}
         for layer, length, metric, value in zip(*(columns[n] for n in names), strict=True)
         if layer == last and metric == "residual_share" and length is not None
     ]
-    return rows if any(row["share"] > 0 for row in rows) else []
 
 
 def _prediction(network: Network, x: Tensor, notes: dict[str, str]) -> Rows:

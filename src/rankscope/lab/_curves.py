@@ -9,6 +9,8 @@ Spec = dict[str, Any]
 _BLUE, _ORANGE, _GREEN, _RED, _VIOLET, *_ = PALETTE
 PLAIN: Final = {"titleFont": configuration()["font"], "titleFontSize": 11.5}
 """Words beside an axis, not a symbol."""
+_NEAR_ONE: Final = "datum.value != 0 && abs(scale('y', datum.value) - scale('y', 0)) < 13"
+"""The label of 1 is kept, and those too near to it are not."""
 _LAYER: Final = {
     "field": "layer",
     "type": "quantitative",
@@ -20,12 +22,9 @@ _LAYER: Final = {
 
 def residual() -> Spec:
     """The relative residual by layer, a curve for each arithmetic."""
-    return _curves(
-        "arithmetic",
-        ["scaled", "float64", "float32", "bfloat16", "float16"],
-        [_BLUE, _GREEN, _ORANGE, _ORANGE, _ORANGE],
-        "relative residual",
-    )
+    names = ["scaled", "float64", "float32", "bfloat16", "float16"]
+    colours = [_BLUE, _GREEN, _ORANGE, _ORANGE, _ORANGE]
+    return {**_curves("arithmetic", names, colours, "relative residual"), "height": 290}
 
 
 def bounds() -> Spec:
@@ -103,14 +102,14 @@ def _power_axis(field: str, title: str) -> Spec:
     labels = ", ".join(f"'{_as_script(value)}': '{text}'" for value, text in POWERS.items())
     axis = {
         "values": sorted(POWERS, reverse=True),
-        "labelExpr": f"({{{labels}}})[toString(datum.value)]",
+        "labelExpr": f"{_NEAR_ONE} ? '' : ({{{labels}}})[toString(datum.value)]",
         "labelOverlap": "greedy",
         "labelSeparation": 6,
         "grid": False,
         "title": title,
         **PLAIN,
     }
-    scale = {"type": "symlog", "constant": 20, "nice": False, "zero": False, "padding": 6}
+    scale = {"type": "symlog", "constant": 20, "nice": False, "zero": True, "padding": 6}
     return {"field": field, "type": "quantitative", "axis": axis, "scale": scale}
 
 

@@ -13,7 +13,7 @@ _TOKEN: Final = {
     "scale": {"scheme": "turbo", "domainMin": -1},
     "legend": None,
 }
-_GRADIENT: Final = "'-16': '10⁻¹⁶', '-12': '10⁻¹²', '-8': '10⁻⁸', '-4': '10⁻⁴', '0': 'largest'"
+_GRADIENT: Final = "'-16': '10⁻¹⁶', '-12': '10⁻¹²', '-8': '10⁻⁸', '-4': '10⁻⁴', '0': '1'"
 _SHOWN: Final = "datum.layer <= shown"
 
 
@@ -97,7 +97,7 @@ def spectrum() -> Spec:
             "labelExpr": f"({{{_GRADIENT}}})[toString(datum.value)]",
         },
     }
-    axis = {"grid": False, "labelAngle": 0, "labelOverlap": "greedy"}
+    axis = {"grid": False, "labelAngle": 0, "labelOverlap": "parity"}
     return {
         "mark": {"type": "rect"},
         "encoding": {
@@ -130,7 +130,7 @@ def paths() -> Spec:
                 "field": "length",
                 "type": "ordinal",
                 "title": "attention layers on the path",
-                "axis": {"labelAngle": 0, "grid": False, "labelOverlap": "greedy"},
+                "axis": {"labelAngle": 0, "grid": False, "labelOverlap": "parity"},
             },
             "y": {
                 "field": "share",

@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from threading import Thread
 from urllib.parse import urlencode
 
 from starlette.applications import Starlette
@@ -21,7 +22,6 @@ from rankscope.lab._state import State, read_query
 from rankscope.lab._worker import BrokenError, BusyError, SupersededError, TooSlowError, Workers
 
 Handler = Callable[[Request], Awaitable[Response]]
-_TASK = "rankscope.lab._tasks:run_task"
 _SESSION = re.compile(r"[0-9a-z]{1,32}")
 _CODES: dict[type[RankscopeError], int] = {
     BusyError: 503,
@@ -32,26 +32,29 @@ _CODES: dict[type[RankscopeError], int] = {
 """How each error is told; every other one of rankscope's is about what was asked for: 422."""
 
 
-def make_app(*, host: str = "127.0.0.1", workers: Workers | None = None) -> Starlette:
+def make_workers() -> Workers:
+    """The processes that compute what the lab shows."""
+    return Workers("rankscope.lab._tasks:run_task", preload="rankscope.lab._warm")
+
+
+def make_app(*, host: str, workers: Workers) -> Starlette:
     """The lab as an application that any ASGI server can run.
 
     ``host`` is the address it is bound to; requests to other names are refused.
     """
-    pool = workers or Workers(_TASK, preload="rankscope.lab._warm")
     parts = Files()
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        pool.start()
-        making = asyncio.get_running_loop().run_in_executor(None, parts.make)
+        workers.start()
+        Thread(target=parts.make, daemon=True).start()
         yield
-        pool.stop()
-        await making
+        workers.stop()
 
     routes = [
-        Route("/state.json", _figures(pool), methods=["GET"]),
-        Route("/snippet", _snippet(pool), methods=["GET"]),
-        Route("/figure.svg", _picture(pool), methods=["GET"]),
+        Route("/state.json", _figures(workers), methods=["GET"]),
+        Route("/snippet", _snippet(workers), methods=["GET"]),
+        Route("/figure.svg", _picture(workers), methods=["GET"]),
         *(Route(path, _file(parts, path), methods=["GET"]) for path in parts.paths),
     ]
     return Starlette(

@@ -82,10 +82,8 @@ class State:
     shared: str = Choice("One layer repeated", "Block", "no", YES_NO).field()
     init: str = Choice("Initialisation", "Weights", "lecun", INITIALISATIONS).field()
     scale: float = Real("Scale", "Weights", 1.0, 0.01, 4.0, logarithmic=True).field()
-    scores: str = Choice("Positions and kernel", "Attention", "dot", SCORES).field()
-    sharpness: float = Real(
-        "Sharpness of attention", "Attention", 1.0, 0.01, 100.0, logarithmic=True
-    ).field()
+    scores: str = Choice("Scores", "Attention", "dot", SCORES).field()
+    sharpness: float = Real("Sharpness", "Attention", 1.0, 0.01, 100.0, logarithmic=True).field()
     mask: str = MaskText("Mask", "Attention", "full", MASKS, MOST_TOKENS).field()
     format: str = Choice("Number format", "Arithmetic", "float32", FORMATS).field()
 

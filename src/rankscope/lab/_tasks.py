@@ -8,7 +8,7 @@ from typing import Any
 
 from rankscope.lab._charts import ROWS, TITLES, picture
 from rankscope.lab._compute import first, second
-from rankscope.lab._network import spec_of
+from rankscope.lab._network import input_of, network_of, spec_of
 from rankscope.lab._snippet import snippet
 from rankscope.lab._state import State
 
@@ -29,7 +29,7 @@ def _figures(part: Callable[[State], dict[str, Any]]) -> Callable[[State, str], 
 
 
 def _snippet(state: State, _chart: str) -> str:
-    spec_of(state)  # a program that would end in an error is of no use
+    network_of(state)(input_of(state))  # a program that would end in an error is of no use
     return snippet(state)
 
 

@@ -104,8 +104,6 @@ def _path_words(state: State, rows: Rows) -> str:
     if not state.skip:
         layers = plural(state.layers, "attention layer")
         return f"Without a skip there is one length: every path goes through all {layers}."
-    if not rows:
-        return "In float64 no path carries any difference between the tokens."
     largest = max(rows, key=lambda row: row["share"])
     return (
         f"Of what tells the tokens of the last layer apart, paths through {largest['length']} "

@@ -118,6 +118,7 @@ class _Slot:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lab")
         self.process: BaseProcess | None = None
         self._pipe: Connection | None = None
+        self._ended = False
 
     def begin(self) -> None:
         """Start a process in the background, unless there is one."""
@@ -125,6 +126,7 @@ class _Slot:
 
     def end(self) -> None:
         """Kill the process; whoever waits for it is told."""
+        self._ended = True
         if self.process is not None:
             self.process.kill()
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -169,12 +171,14 @@ class _Slot:
     def _ready(self) -> Connection:
         if self._pipe is None:
             ours, theirs = multiprocessing.Pipe()
-            self.process = _context(self._preload).Process(  # type: ignore[attr-defined]
+            process = _context(self._preload).Process(  # type: ignore[attr-defined]
                 target=work, args=(self._task, theirs), daemon=True
             )
-            self.process.start()
+            process.start()
             theirs.close()
-            self._pipe = ours
+            self.process, self._pipe = process, ours
+            if self._ended:  # while it was starting
+                process.kill()
         return self._pipe
 
     def _forget(self) -> None:
