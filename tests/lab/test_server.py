@@ -15,7 +15,6 @@ from rankscope.lab._files import description
 from rankscope.lab._state import PARAMETERS, State
 from rankscope.lab._tasks import run_task
 
-
 SMALL = "layers=1&tokens=3&width=2"
 PARTS = ["/", "/lab.css", "/lab.js", "/mask.js", "/controls.js", "/charts.js", "/icon.svg"]
 

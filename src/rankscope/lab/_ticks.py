@@ -17,8 +17,8 @@ def _power(exponent: int) -> str:
 
 def _powers() -> dict[float, str]:
     """Numbers from 0.01 to 100, and beyond them powers of ten, ever sparser."""
-    near = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1)
-    near += (1.1, 1.2, 1.5, 2, 5, 10, 20, 50, 100)
+    near = [0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1]
+    near += [1.1, 1.2, 1.5, 2, 5, 10, 20, 50, 100]
     found = {round(math.log10(number), 6): f"{number:g}" for number in near}
     steps = [3, 4, 5, 6, 8, *(m * 10**e for e in range(1, 6) for m in (1, 2, 5))]
     steps += [10**e for e in range(6, 17)]
