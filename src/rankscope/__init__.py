@@ -11,6 +11,7 @@ from rankscope.version import __version__
 if TYPE_CHECKING:
     from rankscope.deep import deep_trace as deep_trace
     from rankscope.experiments import advise as advise
+    from rankscope.experiments import compare as compare
     from rankscope.experiments import diagnose as diagnose
     from rankscope.families import Loaded as Loaded
     from rankscope.families import load as load
@@ -50,6 +51,7 @@ _HOMES = {
     "Result": "rankscope.results",
     "advise": "rankscope.experiments",
     "bounds": "rankscope.theory",
+    "compare": "rankscope.experiments",
     "count_paths": "rankscope.paths",
     "deep_trace": "rankscope.deep",
     "design_values": "rankscope.theory",

@@ -79,10 +79,19 @@ def usable_device(name: str, value: str | torch.device | None) -> torch.device |
         found = torch.empty(0, device=value).device
     except (RuntimeError, AssertionError) as error:  # torch asserts where CUDA was left out
         first = str(error).splitlines()[0]
-        raise InputError(f"{name}={str(value)!a} is not to be had here: {first}") from None
+        raise InputError(
+            f"{name}={str(value)!a} is not to be had here ({first.rstrip('.')}); there is "
+            f"{', '.join(devices())}."
+        ) from None
     if found.type == "meta":
         raise InputError(f"{name}={str(value)!r} holds no numbers; use a device that does.")
     return None if value is None else found
+
+
+def devices() -> list[str]:
+    """What tensors can be put on here, by name."""
+    gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    return ["cpu", *gpus, *(["mps"] if torch.backends.mps.is_available() else [])]
 
 
 def measurable(x: Tensor, token_mask: Tensor | None) -> tuple[Tokens, TokenMask | None]:

@@ -429,6 +429,87 @@ _ADVICE: Final = (
     ),
 )
 
+# What a diagnosis adds: single steps, heads, tokens and singular values.
+_DIAGNOSED: Final = (
+    Metric(
+        "log10_step",
+        "Change of the residual",
+        "decades",
+        "linear",
+        "0 = no change; -1 = a tenth is left",
+        "log10 of the relative residual after a part of a block, less that before it; the changes "
+        "of all parts add up to the change over the network.",
+        includes=(0.0,),
+    ),
+    Metric(
+        "log10_step_alone",
+        "Change without the skip",
+        "decades",
+        "linear",
+        "0 = no change; -1 = a tenth is left",
+        "log10 of the relative residual of a part's own output, without the skip around it, less "
+        "that of its input.",
+        includes=(0.0,),
+    ),
+    Metric(
+        "sink_share",
+        "Weight on the first token",
+        "mean over queries",
+        "linear",
+        "1 = all attention goes to the first token",
+        "The mean attention weight of the first token, over the queries after it.",
+        includes=(0.0, 1.0),
+    ),
+    Metric(
+        "layer_turn",
+        "Turn of the state",
+        "sine of the angle",
+        "linear",
+        "0 = the layer is the identity",
+        "The sine of the angle between the states before and after a layer, each taken as one long "
+        "vector.",
+        includes=(0.0,),
+    ),
+    Metric(
+        "last_token_distance",
+        "Last token to its nearest fellow",
+        "parts of its length",
+        "log",
+        "0 = the last token equals another",
+        "The distance from the last token to the token nearest to it, over the longer of the two.",
+        "down",
+    ),
+    Metric(
+        "singular_value_share",
+        "Singular value",
+        "part of their sum",
+        "log",
+        "One large and no others = rank one",
+        "Each singular value of the matrix of tokens over the sum of all, the largest first.",
+    ),
+    Metric(
+        "token_distance",
+        "Distance from the center",
+        "|x - mean| / rms length",
+        "linear",
+        _ALIKE,
+        "The distance of a token from the mean of all, over the root mean square of all tokens' "
+        "lengths.",
+        "down",
+        includes=(0.0,),
+    ),
+    Metric(
+        "token_cosine",
+        "Cosine between two tokens",
+        "cos",
+        "linear",
+        "1 = they point the same way",
+        "The cosine of the angle between two tokens of one sample.",
+        "up",
+        includes=(-1.0, 1.0),
+    ),
+)
+
 # Of predictions, over maps of designs.
 _MAPPED: Final = (
     Metric(
@@ -1101,6 +1182,7 @@ _EVERY: Final = (
     *_GRADIENTS,
     *_ADVICE,
     *_MAPPED,
+    *_DIAGNOSED,
     *_DEEP,
     *_BOUNDS,
     *_SIGNALS,

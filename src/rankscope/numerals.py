@@ -79,6 +79,16 @@ def span_of(low: float, high: float) -> str:
     return f"{short(low)} to {short(high)}"
 
 
+def course(first: float, last: float) -> str:
+    """Where a number starts and ends, in words; one that ends where it began stays there.
+
+    >>> course(1.0, 0.25), course(0.998, 1.001)
+    ('goes from 1 to 0.25', 'stays near 1')
+    """
+    start, end = short(first, digits=2), short(last, digits=2)
+    return f"stays near {start}" if start == end else f"goes from {start} to {end}"
+
+
 def sentence_case(text: str) -> str:
     """A text as a sentence begins: with a capital, and everything else as it is.
 

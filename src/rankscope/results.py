@@ -44,6 +44,8 @@ class Drawing:
     """Rows to draw: for a column, the labels kept; all of them unless given."""
     roles: Mapping[str, Role] = field(default_factory=dict)
     """By the name of a curve; one that is not named is measured."""
+    title: str = ""
+    """What it is headed; unless given, its metric and what that is drawn against."""
 
 
 @checked
@@ -191,7 +193,7 @@ class Result:
     key_figures: Mapping[str, Exact] = field(default_factory=dict)
     drawings: tuple[Drawing, ...] = ()
     shown: tuple[str, ...] = ()
-    """Metrics that are told in figures; all of them unless given."""
+    """Metrics that are told in figures; unless given all of them, or none of a result in parts."""
     headline: Headline | None = None
     warnings: tuple[str, ...] = ()
     listings: tuple[Listing, ...] = ()

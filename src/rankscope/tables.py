@@ -169,6 +169,24 @@ def write(
 
 
 @checked
+def write_csv(table: pl.DataFrame, path: str | Path) -> Path:
+    """Write a table as CSV, which every program reads; where it came from is not in it.
+
+    >>> one = frame({"metric": ["rank"], "value": [2.0]})
+    >>> write_csv(one, "ranks.csv").read_text().splitlines()
+    ['metric,value', 'rank,2.0']
+
+    Numbers are written so that reading them gives the same numbers; what does not apply is empty.
+    """
+    try:
+        with whole_file(path) as unfinished:
+            table.write_csv(unfinished)
+    except pl.exceptions.PolarsError as error:
+        raise InputError(f"{path} cannot be written: {error}") from error
+    return Path(path)
+
+
+@checked
 def read(path: str | Path) -> tuple[pl.DataFrame, dict[str, Any]]:
     """A table and its provenance, as written by ``write``."""
     path = Path(path)

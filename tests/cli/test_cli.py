@@ -13,7 +13,8 @@ SMALL = ["--layers=2", "--heads=2", "--width=16", "--passages=2", "--length=12"]
 QUESTIONS = ("diagnose", "trace", "paths", "deep", "bounds", "masks", "predict", "advise")
 KEYS = {
     "id", "title", "question", "source", "verdict", "judgement", "beyond", "sentences",
-    "findings", "key_figures", "summary", "table", "provenance", "files",
+    "findings", "key_figures", "summary", "table", "provenance", "files", "headline", "warnings",
+    "listings", "parts",
 }  # fmt: skip
 
 
@@ -220,12 +221,12 @@ def test_every_metric_fits_eighty_columns(rankscope, monkeypatch) -> None:
 
 
 def test_paths_of_a_small_network(rankscope, tmp_path: Path) -> None:
-    got = rankscope("paths", *SMALL, "--by-head", "--precision=float64", "--output", "out")
+    got = rankscope("paths", *SMALL, "--by-head", "--dtype=float64", "--output", "out")
     assert got.returncode == 0, got.stderr
     assert "9 attention paths" in got.stdout
     names = {re.sub("-[0-9a-f]{8}", "", path.name) for path in (tmp_path / "out").iterdir()}
     assert names == {"paths.html", "paths.parquet", "paths.png", "paths-2.png"}
-    result = json.loads(rankscope("paths", *SMALL, "--precision=float64", "--json").stdout)
+    result = json.loads(rankscope("paths", *SMALL, "--dtype=float64", "--json").stdout)
     assert result["key_figures"]["paths"] == 9
     assert result["key_figures"]["reconstruction_error"] < 1e-12
     cut = json.loads(rankscope("paths", *SMALL, "--max-length=1", "--json").stdout)

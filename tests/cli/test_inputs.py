@@ -24,14 +24,25 @@ def protein(tmp_path: Path) -> str:
 
 
 def test_text_that_does_not_fit_a_model_is_refused(rankscope, refuses, protein, tmp_path) -> None:
-    said = refuses("diagnose", protein, "--passages", "2")
-    assert "tokens are unknown to the tokeniser of protein" in said
+    said = refuses("trace", protein, "--passages", "2")
+    assert "tokens are unknown to the tokeniser" in said
+    assert said.startswith("rankscope: protein")
     (tmp_path / "acids.txt").write_text(
         "M K T A Y I A K Q R quite Q\n\nG L S D G E W Q L V L N V W"
     )
     got = rankscope("diagnose", protein, "--text", "acids.txt", "--json")
     assert got.returncode == 0
     assert json.loads(got.stdout)["provenance"]["unknown tokens"] == "1 of 26"
+
+
+def test_a_diagnosis_warns_where_the_text_does_not_fit(rankscope, protein) -> None:
+    got = rankscope("diagnose", protein, "--passages=2", "--length=12", "--json", "--output=here")
+    assert got.returncode == 0, got.stderr
+    told = json.loads(got.stdout)
+    assert "tokens are unknown to the tokeniser" in told["warnings"][0]
+    # Where the answer goes is no part of the question.
+    command = "rankscope diagnose protein --passages=2 --length=12"
+    assert told["provenance"]["command"] == command
 
 
 def test_ids_stand_in_for_text(rankscope, refuses, tmp_path) -> None:

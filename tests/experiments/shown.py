@@ -12,8 +12,8 @@ def can_be_shown(result: Result) -> None:
     assert result.sentences
     assert all(each.endswith(".") for each in result.sentences)
     assert set(result.shown) <= set(result.table["metric"])
-    assert result.drawings
-    for drawing in result.drawings:
+    assert result.all_drawings
+    for drawing in result.all_drawings:
         figures.draw(drawing, result)
         for column, kept in drawing.only.items():
             assert set(kept) <= set(result.table[column]), drawing

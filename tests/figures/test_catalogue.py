@@ -61,6 +61,9 @@ def test_the_entries_are_the_figures_of_the_room():
         "by_model",
         "by_length",
         "head_map",
+        "steps",
+        "layer_map",
+        "token_map",
         "phase_map",
         "length_distributions",
         "trajectories",
@@ -113,6 +116,13 @@ def test_paths_by_length_and_by_head_live_in_one_table():
     assert same(chart, figures.head_map(heads))
 
 
+def test_a_map_of_heads_draws_any_metric():
+    table = rows(layer=[1, 1], head=[0, 1], metric=["attention_entropy"] * 2, value=[1.0, 2.0])
+    chart = draw(Drawing("head_map", metric="attention_entropy"), result(table))
+    assert same(chart, figures.head_map(table, metric="attention_entropy"))
+    assert heading(Drawing("head_map", metric="attention_entropy")) == "Attention entropy by head"
+
+
 def test_only_keeps_rows():
     table = depth_table("full", "causal", "window")
     drawing = Drawing("by_depth", metric="log10_residual", only={"variant": ("causal", "window")})
@@ -146,7 +156,7 @@ def test_roles_are_passed_on():
         ),
         (Drawing("by_layer", roles={"full": "bound"}), r"by_layer takes no roles; it takes metr"),
         (Drawing("by_depth", options={"colour": 1}), r"by_depth takes no colour"),
-        (Drawing("head_map", metric="rank"), r"head_map draws residual_share alone.*rank"),
+        (Drawing("by_length", metric="rank"), r"by_length draws residual_share alone.*rank"),
         (Drawing("by_depth", metric="rank"), r"no rows for metric 'rank'"),
     ],
 )

@@ -403,7 +403,7 @@ def test_by_layer_names_values_and_marks_equal_tokens_too():
     assert ">doubly exponential</text>" in picture(exponents)
     equal = by_layer(summary({"full": [-1.0, -INF, -INF]})).to_dict()
     assert [row["layer"] for row in ends_of(equal)] == [1]
-    assert ends_of(equal)[0]["exact_mean"] == "exactly 0"
+    assert ends_of(equal)[0]["exact_median"] == "exactly 0"
 
 
 def test_only_curves_that_leave_the_axis_are_clipped():

@@ -44,11 +44,15 @@ def picture(spec):
     return drawn
 
 
-def test_cells_are_means_over_the_samples():
+def test_cells_are_medians_over_the_samples():
+    outlier = pl.when(pl.col("sample") == 2).then(1e9).otherwise("value")
+    drawn = rows_of(head_map(table(samples=3).with_columns(value=outlier)).to_dict())
+    (shade,) = (row["shade"] for row in drawn if (row["layer"], row["head"]) == (2, 3))
+    assert shade == pytest.approx(0.34)
     rows = {(row["layer"], row["head"]): row for row in rows_of(head_map(table()).to_dict())}
     assert len(rows) == 12
     assert rows[2, 3]["shade"] == pytest.approx(0.33)
-    assert rows[2, 3]["exact_mean"] == "0.33"
+    assert rows[2, 3]["exact_median"] == "0.33"
     assert rows[2, 3]["count"] == 2
 
 
@@ -59,7 +63,7 @@ def test_shades_are_linear_from_zero_with_a_named_bar():
     assert scale["domain"] == pytest.approx([0, 0.34])
     assert scale["scheme"]["name"] == "viridis"
     drawn = picture(spec)
-    for name in ("0", "0.1", "0.2", "0.3", "mean share"):
+    for name in ("0", "0.1", "0.2", "0.3", "median"):
         assert f">{name}</text>" in drawn
 
 
@@ -67,7 +71,7 @@ def test_layers_go_down_from_one_and_heads_to_the_right():
     cell = cells_of(head_map(table()).to_dict())
     assert cell["y"]["scale"]["domain"] == [1, 2, 3]
     assert cell["x"]["scale"]["domain"] == [0, 1, 2, 3]
-    assert [tip["field"] for tip in cell["tooltip"]] == ["layer", "head", "exact_mean", "count"]
+    assert [tip["field"] for tip in cell["tooltip"]] == ["layer", "head", "exact_median", "count"]
 
 
 @pytest.mark.parametrize(("layers", "heads"), [(1, 1), (1, 96), (96, 1), (96, 96)])
@@ -100,8 +104,16 @@ def test_zeros_and_nan_can_be_drawn():
     spec = head_map(broken).to_dict()
     json.dumps(spec, allow_nan=False)
     assert picture(spec).count(f'fill="{INK["grid"]}"') == 3
-    assert {row["exact_mean"] for row in rows_of(spec) if row["head"] == 1} == {"nan"}
+    assert {row["exact_median"] for row in rows_of(spec) if row["head"] == 1} == {"nan"}
     picture(head_map(table().with_columns(value=pl.lit(float("nan")))).to_dict())
+
+
+def test_another_metric_is_drawn_under_its_own_name():
+    spec = head_map(
+        table().with_columns(metric=pl.lit("log10_mine")), metric="log10_mine"
+    ).to_dict()
+    assert cells_of(spec)["color"]["scale"]["domain"][0] < 0  # exponents, not from zero up
+    assert "Mine by head" in picture(spec)
 
 
 def test_a_title_is_shown_and_files_are_written(tmp_path):

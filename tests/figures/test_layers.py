@@ -82,12 +82,12 @@ def test_residuals_are_drawn_on_a_logarithmic_scale(summary, metric, scale):
     assert "scale" in line_of(panel)["encoding"]["y"]
 
 
-def test_mean_line_points_and_band_are_there(spec):
+def test_median_line_points_and_band_are_there(spec):
     for panel in panels(spec).values():
         (band,) = layers_of(panel, "area")
         assert band["encoding"]["y"]["field"] == "drawn_low"
         assert band["encoding"]["y2"]["field"] == "drawn_high"
-        assert line_of(panel)["encoding"]["y"]["field"] == "drawn_mean"
+        assert line_of(panel)["encoding"]["y"]["field"] == "drawn_median"
         assert len(layers_of(panel, "point")) == 2  # seen, and the unseen targets of the pointer
 
 
@@ -96,7 +96,7 @@ def test_rows_hold_the_values_of_the_table(summary, spec):
     table = summary.filter(pl.col("metric") == "relative_residual").sort(
         "layer", maintain_order=True
     )
-    for name in ("mean", "low", "high"):
+    for name in ("median", "low", "high"):
         assert rows[name].to_list() == rows[f"drawn_{name}"].to_list() == table[name].to_list()
 
 
@@ -202,22 +202,22 @@ def test_tooltips_tell_the_exact_values(spec):
     panel = panels(spec)["Relative residual"]
     target = layers_of(panel, "point")[-1]
     told = [tip["field"] for tip in target["encoding"]["tooltip"]]
-    assert told[:3] == ["variant", "layer", "exact_mean"]
+    assert told[:3] == ["variant", "layer", "exact_median"]
     (row,) = (row for row in rows_of(spec) if (row["variant"], row["layer"]) == ("SAN", 3))
-    assert row["exact_mean"] == "0.00457088"
+    assert row["exact_median"] == "0.00457088"
 
 
 def test_zeros_are_drawn_a_decade_below_and_told_as_zero(with_zeros):
     spec = drawn(with_zeros)
     rows = rows_of(spec)
     smallest = min(row["low"] for row in rows if row["low"] > 0)
-    zeros = [row for row in rows if row["mean"] == 0]
+    zeros = [row for row in rows if row["median"] == 0]
     assert len(zeros) == 7
     for row in zeros:
-        assert row["drawn_mean"] == row["drawn_low"] == row["drawn_high"] == smallest / 10
-        assert row["exact_mean"] == "0"
+        assert row["drawn_median"] == row["drawn_low"] == row["drawn_high"] == smallest / 10
+        assert row["exact_median"] == "0"
         assert row["off_scale"]
-    assert not any(row["off_scale"] for row in rows if row["mean"] > 0)
+    assert not any(row["off_scale"] for row in rows if row["median"] > 0)
     domain = first_scale(spec, "y")["domain"]
     assert 0 < domain[0] < smallest / 10 < domain[1]
 
@@ -244,8 +244,8 @@ def test_missing_and_infinite_values_break_the_line_and_nothing_else(summary):
     )
     spec = drawn(broken)
     missing = [row for row in rows_of(spec) if row["variant"] == "SAN" and 5 <= row["layer"] <= 7]
-    assert [row["drawn_mean"] for row in missing] == [None, None, None]
-    assert [row["exact_mean"] for row in missing] == ["nan", "none", "inf"]
+    assert [row["drawn_median"] for row in missing] == [None, None, None]
+    assert [row["exact_median"] for row in missing] == ["nan", "none", "inf"]
     json.dumps(spec, allow_nan=False)
     assert "NaN" not in vl_convert.vegalite_to_svg(spec)
 

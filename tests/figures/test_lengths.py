@@ -12,7 +12,7 @@ from rankscope.errors import InputError
 from rankscope.figures import adaptive, by_length, save
 from rankscope.figures._theme import DARK, INK, SINGLE_COLOUR
 
-STATISTICS = ("mean", "low", "median", "high")
+STATISTICS = ("low", "median", "high")
 
 
 def summary(layers=6, *, samples=3):
@@ -85,7 +85,7 @@ def test_the_left_panel_shows_the_last_layer_on_a_logarithmic_axis(spec):
     assert {scale["type"] for scale in scales} == {"log"}
 
 
-def test_means_and_bands_are_those_of_the_table(spec):
+def test_medians_and_spreads_are_those_of_the_table(spec):
     table = summary().filter((pl.col("metric") == "residual_share") & (pl.col("layer") == 6))
     rows = {row["length"]: row for row in rows_of(spec, 0)}
     for row in table.iter_rows(named=True):
@@ -153,13 +153,13 @@ def test_zeros_are_drawn_a_decade_below_and_told_as_zero():
     spec = by_length(table).to_dict()
     (left,) = (row for row in rows_of(spec, 0) if row["length"] == "6")
     smallest = min(row["low"] for row in rows_of(spec, 0) if row["low"] > 0)
-    assert left["drawn_mean"] == smallest / 10
+    assert left["drawn_median"] == smallest / 10
     assert left["off_scale"]
-    assert left["exact_mean"] == "0"
+    assert left["exact_median"] == "0"
     (right,) = (row for row in rows_of(spec, 1) if row["length"] == "6")
     low = cells_of(spec)["encoding"]["color"]["scale"]["domain"][0]
     assert 0 < low <= right["shade"]
-    assert right["mean"] == 0
+    assert right["median"] == 0
     picture(spec)
 
 
@@ -169,7 +169,7 @@ def test_what_rounding_leaves_of_no_biases_does_not_stretch_the_scales():
     assert cells_of(spec)["encoding"]["color"]["scale"]["domain"][0] > 1e-7
     (bias,) = (row for row in rows_of(spec, 0) if row["length"] == "bias")
     assert bias["off_scale"]
-    assert bias["exact_mean"] == "3e-17"
+    assert bias["exact_median"] == "3e-17"
 
 
 @pytest.mark.parametrize("value", [float("nan"), None, float("inf")])
@@ -177,7 +177,7 @@ def test_values_that_are_none_leave_a_gap_and_a_grey_cell(value):
     spec = by_length(replaced(summary(), pl.col("length") == 2, value)).to_dict()
     gone = [row for row in rows_of(spec, 1) if row["length"] == "2"]
     assert [row["shade"] for row in gone] == [None] * 5
-    assert gone[0]["exact_mean"] == ("none" if value is None else f"{value}")
+    assert gone[0]["exact_median"] == ("none" if value is None else f"{value}")
     json.dumps(spec, allow_nan=False)
     drawn = picture(spec)
     assert drawn.count(f'fill="{INK["grid"]}"') == 5
@@ -216,7 +216,7 @@ def test_many_lengths_are_thinned_and_bias_keeps_its_name():
 
 def test_tooltips_tell_the_exact_values(spec):
     told = [tip["field"] for tip in cells_of(spec)["encoding"]["tooltip"]]
-    assert told[:3] == ["length", "layer", "exact_mean"]
+    assert told[:3] == ["length", "layer", "exact_median"]
     (target,) = (m for m in marks_of(spec, 0, "rule") if "tooltip" in m["encoding"])
     assert [tip["field"] for tip in target["encoding"]["tooltip"]] == told
 

@@ -41,7 +41,8 @@ RESULT = results.Result(
 )
 LENGTHS = tables.summary(tables.joined({"SAN": paths.path_lengths(NET, X).table}, column="variant"))
 CHART = figures.by_depth(SUMMARY, metric="residual")
-PAGE = report.Report("Title", "Lead.", sections=[report.Section("One", table=LAYERS)])
+TABLE = report.Table(LAYERS, "One")
+PAGE = report.Report("Title", "Lead.", sections=[report.Section("One", blocks=[TABLE])])
 RUN = Run(
     "D1",
     "d1-0",

@@ -1,14 +1,15 @@
 """A small report, and small results of every shape."""
 
 import math
+from dataclasses import replace
 
 import polars as pl
 import pytest
 
 from rankscope import tables
 from rankscope.figures import by_layer
-from rankscope.report import Report, Section
-from rankscope.results import Drawing, Finding, Judgement, Result
+from rankscope.report import Chart, Report, Section, Table
+from rankscope.results import Drawing, Finding, Headline, Judgement, Listing, Part, Result
 
 INF = math.inf
 DEEP = "log10_relative_residual"
@@ -39,10 +40,13 @@ def report(chart):
     return Report(
         title="What keeps the tokens apart?",
         lead="Attention alone **loses** them.",
-        verdicts=[("SAN", "Falls to 1e-9.", "collapse"), ("transformer", "Stays.", "holds")],
         sections=[
-            Section("Layer by layer", "How `SAN` falls.\n\nAnd the other does not.", chart),
-            Section("In figures", table=table),
+            Section(
+                "Layer by layer",
+                "How `SAN` falls.\n\nAnd the other does not.",
+                [Chart(chart, "Residual by layer", "Read it so.", "From 1 to 1e-9.")],
+            ),
+            Section("In figures", blocks=[Table(table, "The last layer")]),
         ],
         provenance={"rankscope": "0.1.0", "seed": "7"},
     )
@@ -123,11 +127,38 @@ def diagnosis():
         table=table_of(*rows, names=("variant", "layer", "sample", "metric", "value")),
         provenance={"model": "Network"},
         findings=(
-            Finding("SAN", "collapse", "It falls.", 1.0, math.nan, 2, 1),
-            Finding("transformer", "holds", "It stays.", 1.0, 0.81, 2),
+            Finding("SAN", "collapse", "It falls.", "below 10^-3", math.nan, 2, "attention", 2, 3),
+            Finding("transformer", "holds", "It stays.", "below 10^-3", 0.81, 2, "", 0, 3),
         ),
         key_figures={"paths": 10**20, "heads": 12, "share": 0.25, "error": math.nan},
         drawings=(Drawing("by_layer", "Curves.", options={"metrics": ["relative_residual"]}),),
+    )
+
+
+@pytest.fixture(scope="session")
+def answer(diagnosis):
+    """A long result: a headline, warnings, tables in words, and parts with charts of their own."""
+    curves = Drawing("by_layer", "Curves.", metric="relative_residual")
+    heads = Listing(
+        "Heads that **mix**",
+        ("head", "entropy", "seen", "note"),
+        (
+            ("layer 1, head 0", 2.1e-7, 3, "one-hot, 10^-3"),
+            ("layer 2, head <1>", None, 1200, None),
+        ),
+        "Medians over the samples.",
+    )
+    return replace(
+        diagnosis,
+        sentences=("The tokens **stay apart**.", "It falls."),
+        headline=Headline("No collapse", "holds"),
+        warnings=("2 of 3 tokens are unknown.", "One `sample`."),
+        listings=(replace(heads, title="In short"),),
+        drawings=(curves,),
+        parts=(
+            Part("Heads", ("Head 0 mixes most.", "Head 1 does not."), (heads,)),
+            Part("Charts", (), (), (curves, replace(curves, only={"variant": ("SAN",)}))),
+        ),
     )
 
 

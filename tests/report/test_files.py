@@ -47,7 +47,7 @@ def test_every_chart_is_built_once_and_is_the_same_in_picture_and_page(
         return save(chart, path)
 
     def writing(document, path):
-        assert [each.chart for each in document.sections if each.chart is not None] == built
+        assert [chart.figure for chart in document.charts] == built
         return write_html(document, path)
 
     monkeypatch.setattr(_compose, "draw", counting)
@@ -55,7 +55,20 @@ def test_every_chart_is_built_once_and_is_the_same_in_picture_and_page(
     monkeypatch.setattr(_files, "write_html", writing)
     write(study, tmp_path)
     assert len(built) == len(study.drawings)
-    assert [id(chart) for chart in saved] == [id(chart) for chart in built]
+    for chart, own in zip(saved, built, strict=True):
+        named = {**chart.to_dict(), "title": None}
+        assert named == {**own.to_dict(), "title": None}  # the same, with a title above
+
+
+def test_pictures_say_what_they_show_and_what_they_are_about(answer, tmp_path, monkeypatch):
+    saved = {}
+    monkeypatch.setattr(_files, "save", lambda chart, path: saved.update({Path(path).name: chart}))
+    files = write(answer, tmp_path)
+    assert list(saved) == ["diagnose.png", "diagnose-2.png", "diagnose-3.png"]
+    assert [name for name in files if name.startswith("chart")] == ["chart", "chart-2", "chart-3"]
+    for chart in saved.values():
+        assert chart.title.text.startswith("Relative residual layer by layer")
+        assert chart.title.subtitle == [answer.title]
 
 
 def test_steps_run_up_to_the_whole(study, tmp_path):

@@ -7,8 +7,7 @@ import polars as pl
 import pytest
 
 from rankscope.figures import FIGURES
-from rankscope.report._grids import MEANS, METRIC, grids, statistic, thin
-from rankscope.results import Drawing
+from rankscope.report._grids import METRIC, grids, statistic, thin
 
 from .conftest import DEEP, table_of
 
@@ -137,20 +136,10 @@ def test_a_few_curves_have_their_own_places(study):
     assert grid.few(4).places[-1] == 90
 
 
-@pytest.mark.parametrize(
-    ("drawings", "expected"),
-    [
-        ((), "median"),
-        ((Drawing("by_depth", "", "rank"),), "median"),
-        ((Drawing("by_model", "", "rank"),), "mean"),
-        ((Drawing("by_layer", ""),), "mean"),
-        ((Drawing("by_depth", "", "rank"), Drawing("by_model", "", "gamma")), "median"),
-        ((Drawing("by_depth", "", "gamma"), Drawing("by_model", "", "rank")), "mean"),
-    ],
-)
-def test_a_table_tells_what_the_charts_of_its_metric_draw(study, drawings, expected):
-    table = study.table.with_columns(metric=pl.lit("rank"))
-    assert statistic(replace(study, table=table, drawings=drawings), "rank") == expected
+def test_tables_tell_medians_as_every_chart_does(diagnosis):
+    (grid,) = grids(diagnosis)
+    assert grid.statistic == "median"
+    assert values(grid, "SAN") == pytest.approx([1.0, 0.1, 0.01])  # the means are twice that
 
 
 def test_where_there_is_one_sample_there_is_no_statistic(study):
@@ -158,5 +147,5 @@ def test_where_there_is_one_sample_there_is_no_statistic(study):
 
 
 @pytest.mark.parametrize("figure", FIGURES.values(), ids=lambda kind: kind.name)
-def test_figures_say_themselves_that_they_draw_means(figure):
-    assert (figure.name in MEANS) == ("mean" in figure.reading)
+def test_no_figure_draws_means(figure):
+    assert "mean" not in figure.reading

@@ -12,8 +12,9 @@ import polars as pl
 import pytest
 
 from rankscope.errors import InputError
-from rankscope.report import Report, Section, write_html
-from rankscope.results import Judgement
+from rankscope.report import Chart, Markup, Report, Section, Table, write_html
+from rankscope.report._findings import findings_table
+from rankscope.results import Finding, Headline, Judgement, Listing
 
 ATTACK = """</script></style></title><script>alert("x")</script><img src=x onerror='a&b'>"""
 
@@ -67,7 +68,8 @@ def test_everything_is_on_the_page(report, write):
     assert page.inside["h2"] == ["Layer by layer", "In figures", "Where this comes from"]
     assert page.inside["code"] == ["SAN"]
     assert page.inside["dd"] == ["0.1.0", "7"]
-    for words in ("<strong>loses</strong>", "Falls to 1e-9.", "And the other does not.", "0.857"):
+    assert page.inside["caption"] == ["The last layer"]
+    for words in ("<strong>loses</strong>", "And the other does not.", "Read it so.", "0.857"):
         assert words in text
     assert "$" not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
 
@@ -111,11 +113,13 @@ def test_the_browser_is_told_to_load_nothing_and_run_these_scripts_only(report, 
 
 
 def test_vega_comes_once_however_many_charts(report, chart, write):
-    many = replace(report, sections=[Section(f"Chart {n}", chart=chart) for n in range(3)])
+    many = replace(
+        report, sections=[Section("s", blocks=[Chart(chart, f"Chart {n}")] * 2) for n in range(3)]
+    )
     text = write(many)
     assert text.count("window.vegaEmbed") == write(report).count("window.vegaEmbed") == 1
-    assert len(Page(text).attributes("figure")) == 3
-    assert len({figure["id"] for figure in Page(text).attributes("figure")}) == 3
+    assert len(Page(text).attributes("figure")) == 6
+    assert len({figure["id"] for figure in Page(text).attributes("figure")}) == 6
 
 
 def test_without_charts_there_is_no_script(report, write):
@@ -128,12 +132,14 @@ def test_without_javascript_there_is_a_picture(report, write):
     text = write(report)
     (hidden,) = re.findall(r"<noscript>(.*?)</noscript>", text, re.DOTALL)
     (picture,) = Page(hidden).attributes("img")
-    assert picture["alt"] == "Layer by layer"
+    assert picture["alt"] == "From 1 to 1e-9."
     kind, data = picture["src"].split(",")
     assert kind == "data:image/svg+xml;base64"
     drawn = base64.b64decode(data).decode()
     assert drawn.startswith("<svg")
     assert "float32 noise floor" in drawn
+    for words in ("Residual by layer", "What keeps the tokens apart?"):  # it may be sent on
+        assert words in drawn
     assert "var(--" not in drawn  # it may be saved, and opened by programs that know no variables
 
 
@@ -149,14 +155,32 @@ def test_whatever_is_given_is_escaped(chart, write):
     hostile = Report(
         title=ATTACK,
         lead=ATTACK,
-        verdicts=[(ATTACK, ATTACK, "neutral")],
         sections=[
-            Section(ATTACK, f"{ATTACK} `{ATTACK}` **{ATTACK}**", chart.properties(title=ATTACK)),
-            *[Section(ATTACK, table=pl.DataFrame({ATTACK: [ATTACK], "b": [ATTACK]}))] * 3,
+            Section(
+                ATTACK,
+                f"{ATTACK} `{ATTACK}` **{ATTACK}**",
+                [Chart(chart.properties(title=ATTACK), ATTACK, ATTACK, ATTACK)],
+            ),
+            *[
+                Section(
+                    ATTACK,
+                    blocks=[
+                        Table(pl.DataFrame({ATTACK: [ATTACK], "b": [ATTACK]}), ATTACK, ATTACK),
+                        Table(Listing(ATTACK, (ATTACK, "b"), ((ATTACK, ATTACK),), ATTACK), ATTACK),
+                        Markup(
+                            findings_table([Finding(ATTACK, "holds", *[ATTACK] * 2, part=ATTACK)])
+                        ),
+                    ],
+                )
+            ]
+            * 3,
         ],
         provenance={ATTACK: ATTACK},
         overline=ATTACK,
-        answers={ATTACK: Judgement("holds", ATTACK, ATTACK)},
+        warnings=[ATTACK],
+        headline=Headline(ATTACK, "holds"),
+        answer=ATTACK,
+        judgements={ATTACK: Judgement("holds", ATTACK, ATTACK)},
         key_figures={ATTACK: 1.0},
     )
     text = write(hostile)
@@ -192,20 +216,17 @@ def test_any_chart_of_altair_will_do(write):
     data = alt.InlineData(values=[{"x": 1, "y": 2}])
     plain = alt.Chart(data).mark_point().encode(x="x:Q", y="y:Q")
     for chart in (plain, plain + plain, plain | plain):
-        assert specification(write(Report("t", "l", sections=[Section("s", chart=chart)])))
+        assert specification(
+            write(Report("t", "l", sections=[Section("s", blocks=[Chart(chart, "c")])]))
+        )
 
 
 def test_a_chart_whose_data_are_elsewhere_is_refused(tmp_path):
     chart = alt.Chart("https://example.invalid/data.csv").mark_point().encode(x="x:Q")
-    report = Report("t", "l", sections=[Section("Far away", chart=chart)])
+    report = Report("t", "l", sections=[Section("s", blocks=[Chart(chart, "Far away")])])
     with pytest.raises(InputError, match=r"'Far away'.*loads nothing from elsewhere"):
         write_html(report, tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
-
-
-def test_a_tone_that_is_none_is_refused():
-    with pytest.raises(InputError, match="'SAN' has the tone 'doom'; choose one of collapse, slow"):
-        Report("t", "l", verdicts=[("SAN", "It falls.", "doom")])
 
 
 def test_a_verdict_there_is_not_is_refused():
@@ -215,8 +236,8 @@ def test_a_verdict_there_is_not_is_refused():
 
 def test_what_there_is_not_leaves_nothing_behind(report, write):
     text = write(replace(report, lead="", sections=()))
-    for mark in ('class="lead"', 'class="overline"', 'class="answers', 'class="key"'):
-        assert mark not in text
+    for kind in ("lead", "overline", "judgements", "key", "headline", "answer", "warnings"):
+        assert f'class="{kind}' not in text
 
 
 def test_the_top_of_the_page(report, write):
@@ -224,11 +245,15 @@ def test_the_top_of_the_page(report, write):
         replace(
             report,
             overline="D2 · Dong et al. 2021",
-            answers={"Stated for: all": Judgement("holds", "all")},
+            judgements={"Stated for: all": Judgement("holds", "all")},
             key_figures={"paths": 9},
+            warnings=["Take care."],
+            headline=Headline("All is well", "holds"),
+            answer="It is.",
         )
     )
-    places = [text.index(mark) for mark in ("Dong et al.", "<h1>", "Stated for", "loses", "<dd>9")]
+    marks = ("Take care.", "Dong et al.", "<h1>", "loses", "All is", "It is.", "Stated", "<dd>9")
+    places = [text.index(mark) for mark in marks]
     assert places == sorted(places)
 
 

@@ -14,7 +14,8 @@ from .conftest import table_of
 
 KEYS = {
     "id", "title", "question", "source", "verdict", "judgement", "beyond", "sentences",
-    "findings", "key_figures", "summary", "table", "provenance", "files",
+    "findings", "key_figures", "summary", "table", "provenance", "files", "headline", "warnings",
+    "listings", "parts",
 }  # fmt: skip
 
 
@@ -22,8 +23,8 @@ def read_back(fields):
     return json.loads(json.dumps(fields, allow_nan=False), parse_constant=pytest.fail)
 
 
-def test_every_result_has_the_same_keys(study, claim, diagnosis, lengths):
-    for result in (study, claim, diagnosis, lengths):
+def test_every_result_has_the_same_keys(study, claim, diagnosis, lengths, answer):
+    for result in (study, claim, diagnosis, lengths, answer):
         assert set(read_back(to_json(result))) == KEYS
 
 
@@ -42,16 +43,34 @@ def test_what_is_told_is_the_result_itself(diagnosis):
     fields = read_back(to_json(diagnosis, {"table": "here.parquet"}))
     assert fields["sentences"] == list(diagnosis.sentences)
     assert fields["findings"][1] == {
-        "variant": "transformer",
+        "kind": "transformer",
         "fate": "holds",
         "sentence": "It stays.",
-        "first": 1.0,
-        "last": 0.81,
-        "layers": 2,
-        "collapsed_at": None,
+        "rule": "below 10^-3",
+        "figure": 0.81,
+        "layer": 2,
+        "part": "",
+        "found_in": 0,
+        "samples": 3,
     }
     assert fields["summary"] == diagnosis.summary.to_dicts()
     assert fields["files"] == {"table": "here.parquet"}
+
+
+def test_headline_warnings_tables_and_parts_are_told(answer):
+    fields = read_back(to_json(answer))
+    assert fields["headline"] == {"text": "No collapse", "tone": "holds"}
+    assert fields["warnings"] == list(answer.warnings)
+    (listing,) = fields["listings"]
+    assert listing["rows"][0] == {
+        "head": "layer 1, head 0",
+        "entropy": 2.1e-7,
+        "seen": 3,
+        "note": "one-hot, 10^-3",
+    }
+    assert [part["title"] for part in fields["parts"]] == ["Heads", "Charts"]
+    assert fields["parts"][0]["sentences"] == list(answer.parts[0].sentences)
+    assert fields["parts"][0]["listings"][0]["note"] == "Medians over the samples."
 
 
 def test_the_table_is_there_if_asked_for(diagnosis):
@@ -80,5 +99,5 @@ def test_infinities_are_words_and_nan_is_null(study, diagnosis):
     assert float(rows[10]["median"]) == -math.inf
     assert rows[1]["median"] is None
     assert tables.summary(table).height == len(fields["summary"])
-    assert read_back(to_json(diagnosis))["findings"][0]["last"] is None
+    assert read_back(to_json(diagnosis))["findings"][0]["figure"] is None
     assert read_back(to_json(diagnosis))["key_figures"]["error"] is None

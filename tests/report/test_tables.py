@@ -7,6 +7,7 @@ import polars as pl
 
 from rankscope.report._grids import METRIC, Cell, Grid
 from rankscope.report._tables import number, table
+from rankscope.results import Listing
 
 
 def test_whole_numbers_keep_the_digits_that_are_read():
@@ -81,7 +82,7 @@ def test_numbers_in_doubt_are_marked_and_the_mark_is_explained():
     assert ">3?</td>" in html
     assert html.count("?") == 3
     assert html.endswith(
-        "<p>? in doubt: rounding has taken the digits that tell the tokens apart.</p>"
+        '<p class="note">? in doubt: rounding has taken the digits that tell the tokens apart.</p>'
     )
     sure = table(replace(grid_of(cells), places=[0], curves=["full"]))
     assert "?" not in sure
@@ -114,3 +115,33 @@ def test_metrics_that_are_one_number_each_are_columns():
     assert '<th scope="col" class="number">Rank</th>' in html
     assert '<th scope="col" class="number">Mean cosine</th>' in html
     assert 'a</th><td class="number" title="3.0">3</td><td class="number" title="0.5">0.500' in html
+
+
+def test_a_listing_has_a_caption_numbers_to_the_right_and_words_with_marks():
+    listing = Listing(
+        "Heads that **mix**",
+        ("head", "entropy", "seen", "note"),
+        (("layer 1", 2.1e-7, 1200, "**one**, 10^-3 <"), ("layer 2", None, 3, None)),
+        "In `nats`.",
+    )
+    html = table(listing)
+    assert "<caption>Heads that <strong>mix</strong></caption>" in html
+    assert '<th scope="col" class="number">entropy</th>' in html
+    assert '<th scope="col">note</th>' in html
+    assert '<th scope="row">layer 1</th>' in html
+    assert '<td class="number" title="2.1e-07">2.10·10<sup>−7</sup></td>' in html
+    assert '<td class="number">1,200</td>' in html
+    assert "<td><strong>one</strong>, 10<sup>−3</sup> &lt;</td>" in html
+    assert '<td class="number">–</td>' in html
+    assert html.endswith('<p class="note">In <code>nats</code>.</p>')
+
+
+def test_a_column_of_words_and_numbers_stands_left():
+    html = table(Listing("t", ("a", "b"), (("x", 1), ("y", "none"))))
+    assert '<th scope="col">b</th>' in html
+    assert "<td>none</td>" in html
+
+
+def test_a_keyboard_reaches_a_table_and_a_screen_reader_names_it():
+    html = table(pl.DataFrame({"a": [1]}), 'The "last" layer')
+    assert 'tabindex="0" role="region" aria-label="The &quot;last&quot; layer"' in html

@@ -26,7 +26,7 @@ def lines(result):
 
 def test_title_question_and_sentences_come_first(study):
     text = printed(study)
-    words = (study.title, study.question, "triples its", "Causal [a] does not.", "Relative")
+    words = (study.question, study.title, "triples its", "Causal [a] does not.", "Relative")
     places = [text.index(each) for each in words]
     assert places == sorted(places)
     assert "**" not in text
@@ -48,12 +48,52 @@ def test_sentences_are_broken_between_words_beside_their_points(study):
     assert {word for line in found for word in line.split()} == {"•", "antidisestablishment"}
 
 
-def test_findings_are_told_once(diagnosis):
-    text = printed(diagnosis)
+def test_findings_are_a_table_and_told_once(diagnosis):
+    text, found = printed(diagnosis), lines(diagnosis)
     assert text.count("It falls.") == 1
-    assert "SAN         It falls." in text
-    assert "transformer It stays." in text
+    assert ["looked", "for", "found?", "in", "words", "where", "samples"] in found
+    assert ["SAN", "found", "It", "falls.", "layer", "2,", "attention", "2", "of", "3"] in found
+    assert ["transformer", "not", "found", "It", "stays.", "layer", "2", "0", "of", "3"] in found
     assert "Both were seen." in text
+
+
+def test_warnings_headline_and_answer_come_first(answer):
+    text = printed(answer)
+    words = (
+        "Warning: 2 of 3 tokens are unknown.",
+        "Warning: One `sample`.",
+        answer.question,
+        answer.title,
+        "No collapse\nThe tokens stay apart. It falls.",
+        "looked for",
+        "In short",
+        "Heads\n• Head 0 mixes most.",
+        "Heads that mix",
+    )
+    places = [text.index(each) for each in words]
+    assert places == sorted(places)
+    assert "**" not in text
+    assert "•" not in text[: text.index("Heads")]
+    assert "Charts" not in text  # a part of nothing but charts is left to the page
+
+
+def test_listings_are_tables(answer):
+    found = lines(answer)
+    assert ["head", "entropy", "seen", "note"] in found
+    assert ["layer", "1,", "head", "0", "2.1e−7", "3", "one-hot,", "10^-3"] in found
+    assert ["layer", "2,", "head", "<1>", "–", "1,200", "–"] in found
+    assert found.count(["Medians", "over", "the", "samples."]) == 2
+
+
+def test_long_listings_are_cut(answer):
+    rows = tuple((f"head {k}", 1.0, k, "") for k in range(12))
+    long = replace(answer, listings=(replace(answer.listings[0], rows=rows),), parts=())
+    text = printed(long)
+    assert "head 9 " in text
+    assert "head 10" not in text
+    assert "2 more rows on the page." in text
+    one = replace(long, listings=(replace(long.listings[0], rows=rows[:11]),))
+    assert "1 more row on the page." in printed(one)
 
 
 def test_key_figures_are_one_line_without_those_not_known(diagnosis):

@@ -9,7 +9,9 @@ from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
+from rankscope.cli.options import WORDS
 from rankscope.cli.printing import print_error
 from rankscope.errors import InputError, RankscopeError
 from rankscope.interruption import INTERRUPTED, prompt_interruption
@@ -23,7 +25,17 @@ _USAGE_ERROR: Any = next(
 
 _NO_MEMORY = "can't allocate memory|out of memory|Unable to allocate|Storage size calculation"
 
+
+class _Commands(TyperGroup):
+    """All commands; it keeps the words they are called with, for whoever asks the same again."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta[WORDS] = tuple(args)
+        return super().parse_args(ctx, args)
+
+
 app = typer.Typer(
+    cls=_Commands,
     help="See how a transformer loses, or keeps, the differences between its tokens.",
     no_args_is_help=True,
     add_completion=False,

@@ -10,6 +10,7 @@ import typer
 from rankscope.cli.application import app
 from rankscope.cli.options import (
     AdviceOptions,
+    ComparisonOptions,
     DepthOptions,
     DiagnosisOptions,
     PredictionOptions,
@@ -30,7 +31,7 @@ def diagnose(options: DiagnosisOptions) -> None:
     from rankscope.cli import inputs, outputs
     from rankscope.experiments.variants import Reading
 
-    subject = inputs.subject(options)
+    subject = inputs.subject(options, unfit=True)
     outputs.run(
         CATALOGUE["diagnose"], options, subject=subject, reading=Reading(options.norms, options.mlp)
     )
@@ -85,6 +86,11 @@ def paths(
     """How much do paths of each length carry? Exactly, for all of them at once."""
     from rankscope.cli import inputs, outputs
 
+    if options.dtype in ("bfloat16", "float16"):
+        raise InputError(
+            f"paths takes no --dtype {options.dtype}: sums over many paths mean nothing in it; use "
+            "float32 or float64."
+        )
     subject = inputs.subject(options)
     outputs.run(
         CATALOGUE["paths"],
@@ -228,3 +234,29 @@ def advise(
         networks=networks,
         seed=options.seed,
     )
+
+
+@app.command()
+@takes(ComparisonOptions)
+def compare(
+    options: ComparisonOptions,
+    *,
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="A B ...",
+            help="Two or more: a folder or Hub id; either with @init behind it (bert-base@init), "
+            "the architecture at initialisation; a folder of checkpoints; a .parquet file that "
+            "trace or diagnose wrote.",
+            show_default=False,
+        ),
+    ],
+) -> None:
+    """Which of these keeps its tokens apart? Models, checkpoints, runs, on the same text.
+
+    'rankscope compare my-model my-model@init' shows what training did; 'rankscope compare run',
+    where run holds checkpoint-100, checkpoint-200, ..., how it came about.
+    """
+    from rankscope.cli import inputs, outputs
+
+    outputs.run(CATALOGUE["compare"], options, **inputs.compared(options, models))

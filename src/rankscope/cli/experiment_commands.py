@@ -1,4 +1,4 @@
-"""Claims and studies, run by their ids or listed, and the models that are built in."""
+"""Claims and studies, run by their ids or listed."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -67,30 +67,6 @@ def study(options: ExperimentOptions, *, id_: _Id = None) -> None:
     from rankscope.cli import inputs, outputs
 
     outputs.run(chosen, options, **inputs.configurations("study", [chosen], options)[chosen])
-
-
-@app.command()
-def models(
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON on standard output.")] = False,
-) -> None:
-    """List the architectures that are built in, for --at-init and --models."""
-    from rankscope.families import BUILTIN
-
-    shapes = [
-        {
-            "name": name,
-            "family": config.model_type,
-            "layers": config.num_hidden_layers,
-            "heads": config.num_attention_heads,
-            "width": config.hidden_size,
-        }
-        for name, config in ((name, make()) for name, make in BUILTIN.items())
-    ]
-    if as_json:
-        print_json(shapes)
-        return
-    words = "{family}: {layers} layers, {heads} heads, width {width}"
-    print_list({shape["name"]: words.format_map(shape) for shape in shapes})
 
 
 def list_entries(listed: Iterable[tuple[Entry, Mapping[str, Any]]], *, as_json: bool) -> None:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
+from rankscope.checks import usable_device
 from rankscope.cli.options import (
     FIELDS,
+    ComparisonOptions,
     ExperimentOptions,
     QuestionOptions,
     refuse,
@@ -31,13 +32,11 @@ from rankscope.experiments.subject import Subject
 from rankscope.masks import Mask, as_mask
 from rankscope.network import ABLATIONS, Network, Spec
 from rankscope.numerals import plural
-from rankscope.text import embed
+from rankscope.text import check_texts, embed
 
 if TYPE_CHECKING:
     from rankscope.experiments.models import Case
-    from rankscope.families import BlockInput, Loaded
 
-_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _BERT_EPS = 1e-12
 _OF_RANDOM_NETWORKS = (
     *("layers", "heads", "width", "mlp_ratio"),
@@ -45,20 +44,84 @@ _OF_RANDOM_NETWORKS = (
 )
 
 
-def subject(options: QuestionOptions, *, without: str = "", masks: Sequence[str] = ()) -> Subject:
+def subject(
+    options: QuestionOptions,
+    *,
+    without: str = "",
+    masks: Sequence[str] = (),
+    unfit: bool = False,
+) -> Subject:
     """The random network of the options, or the model that was named, less some parts.
 
-    ``masks`` are those a command compares; the seed may be theirs.
+    ``masks`` are those a command compares; the seed may be theirs. ``unfit`` is for a command that
+    says itself what a text is worth of which the model knows hardly a word; others refuse it.
     """
-    checked_seed(options.seed)
-    _length(options.length)
-    checked_count(options.passages)
+    _check_common(options)
     parts = _parts(without)
     _refuse_about_missing(options, parts)
     found = _random(options) if options.model is None else _real(options, options.model, masks)
+    if not unfit:
+        _refuse_unfit(found)
     about = {key: words for key, words in found.about.items() if key not in parts}
     left_out = {"without": ", ".join(parts)} if parts else {}
-    return replace(found.without(*parts), about={**about, **left_out})
+    command = {"command": options.command} if options.command else {}
+    return replace(found.without(*parts), about={**about, **left_out, **command})
+
+
+def _refuse_unfit(found: Subject) -> None:
+    if found.check is not None and not found.check.fits:
+        raise InputError(
+            f"{found.name}: {found.check.warnings()[0].rstrip('.')}; give text that fits (--text), "
+            "or token ids (--ids)."
+        )
+
+
+def compared(options: ComparisonOptions, models: Sequence[str]) -> dict[str, Any]:
+    """The fields of a comparison: those that are compared, and what all of them read."""
+    _check_common(options)
+    from rankscope.experiments.contenders import contenders
+
+    found = contenders(list(models))
+    _refuse_two_inputs(options)
+    drawn = [each for each in found if each.init]
+    if "seed" in options.given and not drawn:
+        raise InputError(f"--seed {options.seed} changes nothing: no model has @init behind it.")
+    if options.pickled and len(drawn) == len(found):
+        raise InputError("--pickled is about pretrained weights, and @init draws new ones.")
+    return {
+        "models": found,
+        "texts": None if options.text is None else tuple(texts(options.text, options.passages)),
+        "ids": None if options.ids is None else _rows(options.ids, options.passages),
+        "samples": options.passages,
+        "length": options.length,
+        "special_tokens": options.special_tokens,
+        "tokenizer": options.tokenizer,
+        "pickled": options.pickled,
+        "device": options.device,
+        "dtype": options.dtype,
+        "seed": options.seed,
+        "limited": not options.yes,
+    }
+
+
+def _rows(path: Path, most: int) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(row) for row in token_ids(path, most))
+
+
+def _check_common(options: QuestionOptions | ComparisonOptions) -> None:
+    if "precision" in options.given:
+        raise InputError("--precision is called --dtype now, and also takes bfloat16 and float16.")
+    checked_seed(options.seed)
+    usable_device("--device", options.device)
+    _length(options.length)
+    checked_count(options.passages)
+
+
+def _refuse_two_inputs(options: QuestionOptions | ComparisonOptions) -> None:
+    if options.ids is not None and options.text is not None:
+        raise InputError("--ids and --text are two inputs; give one of them.")
+    if options.ids is not None and options.tokenizer is not None and options.special_tokens:
+        raise InputError("--tokenizer has no use: --ids are tokens already.")
 
 
 def masks(listed: Sequence[str], seed: int) -> tuple[Mask, ...]:
@@ -170,29 +233,35 @@ def _random(options: QuestionOptions) -> Subject:
         mask=as_mask("full" if options.mask is None else options.mask, seed=options.seed),
         init=_number(options.init),
     )
-    dtype = _DTYPES[options.precision]
+    dtype: torch.dtype = getattr(torch, options.dtype)
     refuse_impossible(spec, dtype)
-    net = Network.random(spec, seed=options.seed, dtype=dtype)
+    net = Network.random(spec, seed=options.seed, dtype=dtype).to(options.device)
+    read = texts(options.text, options.passages)
+    check = check_texts(read, length=options.length)
     x, token_mask = embed(
-        texts(options.text, options.passages),
+        read,
         options.width,
         length=options.length,
         seed=options.seed,
         dtype=dtype,
     )
+    x, token_mask = x.to(options.device), token_mask.to(options.device)
     shape = f"{plural(spec.layers, 'layer')}, {plural(spec.heads, 'head')}, width {spec.width}"
     title = f"A random network: {shape}"
     about = {
         "norm": "none" if options.norm == "none" else f"{options.norm}, {options.norm_place}",
         "init": options.init,
         "mask": str(spec.mask),
-        **_about(x, options, _origin(options)),
+        "input": check.summary(_origin(options)),
+        "special tokens": "counted" if options.special_tokens else "left out of the figures",
+        "dtype": str(x.dtype),
     }
     measured = None if options.special_tokens else _between(token_mask)
-    return Subject(net, x, token_mask, measured, title, about)
+    return Subject(net, x, token_mask, measured, title, about, check=check)
 
 
 def _real(options: QuestionOptions, name: str, masks: Sequence[str]) -> Subject:
+    from rankscope.experiments.model_subject import model_subject
     from rankscope.families import load
 
     for option in _OF_RANDOM_NETWORKS:
@@ -202,70 +271,46 @@ def _real(options: QuestionOptions, name: str, masks: Sequence[str]) -> Subject:
             )
     if options.at_init and options.pickled:
         raise InputError("--pickled is about pretrained weights, and --at-init draws new ones.")
-    dtype = _DTYPES[options.precision]
+    _refuse_two_inputs(options)
     loaded = load(
         name,
         init=options.at_init,
         seed=options.seed,
-        dtype=dtype,
+        dtype=getattr(torch, options.dtype),
+        device=options.device,
         pickled=options.pickled,
         tokenizer=options.tokenizer,
     )
+    _refuse_unused(options, masks, sees_images=loaded.sees_images)
+    found = model_subject(
+        loaded,
+        None if options.text is None else texts(options.text, options.passages),
+        ids=None if options.ids is None else token_ids(options.ids, options.passages),
+        length=options.length,
+        samples=options.passages,
+        special_tokens=options.special_tokens,
+        seed=options.seed,
+        read_from="" if options.ids is None and options.text is None else _origin(options),
+        pretrained=not options.at_init,
+    )
+    found = replace(found, about={**found.about, "dtype": str(found.x.dtype)})
+    if options.mask is None:
+        return found
+    net = found.network.with_mask(as_mask(options.mask, seed=options.seed))
+    return replace(found, network=net, about={**found.about, "mask": str(net.spec.mask)})
+
+
+def _refuse_unused(options: QuestionOptions, masks: Sequence[str], *, sees_images: bool) -> None:
+    """Raise if an option has no use for a model such as this one."""
     drawn = [each for each in (options.mask, *masks) if each is not None and _is_drawn(each)]
-    if "seed" in options.given and not (options.at_init or loaded.sees_images or drawn):
+    if "seed" in options.given and not (options.at_init or sees_images or drawn):
         raise InputError(
-            f"--seed {options.seed} changes nothing: {name} is pretrained and reads text; "
+            f"--seed {options.seed} changes nothing: {options.model} is pretrained and reads text; "
             "--at-init draws its weights anew."
         )
-    (x, token_mask, special), unknown = _read(loaded, options)
-    net = loaded.network
-    read = "images of noise" if loaded.sees_images else _origin(options)
-    about = {"origin": "random" if options.at_init else "pretrained", **_about(x, options, read)}
-    if unknown:
-        about["unknown tokens"] = unknown
-    if options.mask is not None:
-        net = net.with_mask(as_mask(options.mask, seed=options.seed))
-        about["mask"] = str(net.spec.mask)
-    state = "at initialisation" if options.at_init else "pretrained"
-    title = (
-        f"{name}, {state}: {loaded.family.name}, {net.spec.layers} layers, {net.spec.heads} heads"
-    )
-    measured = None if options.special_tokens else token_mask & ~special
-    return Subject(net, x, token_mask, measured, title, about)
-
-
-def _read(loaded: "Loaded", options: QuestionOptions) -> tuple["BlockInput", str]:
-    """The blocks' input, and how much of the text the tokeniser did not know, in words.
-
-    Texts or token ids; noise for models that see images.
-    """
-    if loaded.sees_images:
-        for name in ("text", "length", "ids", "tokenizer"):
-            if name in options.given:
-                raise InputError(f"{loaded.name} sees images, so {written(name)} has no use.")
-        return loaded.inputs(loaded.noise_images(options.passages, seed=options.seed)), ""
-    if options.ids is not None:
-        return _read_ids(loaded, options, options.ids), ""
-    read = texts(options.text, options.passages)
-    unknown, tokens = loaded.unknown_tokens(loaded.arguments(read, length=options.length))
-    words = f"{unknown:,} of {tokens:,}" if unknown else ""
-    return loaded.inputs(read, length=options.length), words
-
-
-def _read_ids(loaded: "Loaded", options: QuestionOptions, path: Path) -> "BlockInput":
-    if options.text is not None:
-        raise InputError("--ids and --text are two inputs; give one of them.")
-    if options.tokenizer is not None and options.special_tokens:
-        raise InputError("--tokenizer has no use: --ids are tokens already.")
-    if not options.special_tokens and loaded.tokenizer is None:
-        raise InputError(
-            "--no-special-tokens: without a tokeniser it is not known which ids are special; "
-            "name one with --tokenizer."
-        )
-    rows = [torch.tensor(row[: options.length]) for row in token_ids(path, options.passages)]
-    ids = pad_sequence(rows, batch_first=True)
-    lengths = torch.tensor([len(row) for row in rows])
-    return loaded.inputs(ids, token_mask=torch.arange(ids.shape[1]) < lengths[:, None])
+    for name in ("text", "length", "ids", "tokenizer"):
+        if sees_images and name in options.given:
+            raise InputError(f"{options.model} sees images, so {written(name)} has no use.")
 
 
 def _is_drawn(name: str) -> bool:
@@ -302,15 +347,6 @@ def _length(tokens: int) -> int:
     if not 3 <= tokens < 2**31:
         raise InputError(f"--length {tokens} is out of range; use 3 or more tokens.")
     return tokens
-
-
-def _about(x: Tensor, options: QuestionOptions, read: str) -> dict[str, str]:
-    """What was looked at, for the provenance."""
-    return {
-        "input": f"{len(x)} samples of up to {x.shape[1]} tokens, {read}",
-        "special tokens": "counted" if options.special_tokens else "left out of the figures",
-        "dtype": str(x.dtype),
-    }
 
 
 def _origin(options: QuestionOptions) -> str:

@@ -5,6 +5,7 @@ Nothing heavy is imported here, so that ``--help`` answers at once.
 
 import functools
 import inspect
+import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -15,6 +16,9 @@ import typer
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import ENTRIES, Entry
 
+WORDS = "rankscope.words"
+"""Where the application keeps the words of its command line."""
+
 
 def _option(help_text: str, *names: str, panel: str, **more: Any) -> Any:
     return typer.Option(*names, help=help_text, rich_help_panel=panel, **more)
@@ -23,29 +27,24 @@ def _option(help_text: str, *names: str, panel: str, **more: Any) -> Any:
 _network = functools.partial(_option, panel="Network")
 _input = functools.partial(_option, panel="Input")
 _output = functools.partial(_option, panel="Output")
+_LONG_WORK = _output(
+    "Also run what takes more than a few minutes, or all the memory there is.", "--yes"
+)
 
 
 @dataclass(frozen=True)
 class Options:
-    """What every command is given: its options, and which of them were really written."""
+    """What every command is given: its options, which of them were really written, and how."""
 
     given: frozenset[str] = frozenset()
+    command: str = ""
+    """The command line, as one would type it to get the same answer."""
 
 
 @dataclass(frozen=True)
-class ModelOptions(Options):
-    """A real model instead of a random network."""
+class LoadOptions(Options):
+    """How real models are loaded, and what of them counts."""
 
-    model: Annotated[
-        str | None,
-        typer.Argument(
-            help="A folder, a Hub id, or with --at-init a built-in name such as bert-base "
-            "('rankscope models' lists them); without it, a random network of the shape below."
-        ),
-    ] = None
-    at_init: Annotated[
-        bool, _option("Random weights instead of pretrained ones.", "--at-init", panel="Model")
-    ] = False
     special_tokens: Annotated[
         bool, _option("Count CLS, BOS, SEP in the figures.", panel="Model")
     ] = True
@@ -62,7 +61,37 @@ class ModelOptions(Options):
 
 
 @dataclass(frozen=True)
-class NetworkOptions(Options):
+class ModelOptions(LoadOptions):
+    """A real model instead of a random network."""
+
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            help="A folder, a Hub id, or with --at-init a built-in name such as bert-base "
+            "('rankscope models' lists them); without it, a random network of the shape below."
+        ),
+    ] = None
+    at_init: Annotated[
+        bool, _option("Random weights instead of pretrained ones.", "--at-init", panel="Model")
+    ] = False
+
+
+@dataclass(frozen=True)
+class PlaceOptions(Options):
+    """In which numbers and where a network runs."""
+
+    dtype: Annotated[
+        Literal["float32", "float64", "bfloat16", "float16"],
+        _network("Number format the network runs in; figures are computed in float32 or more."),
+    ] = "float32"
+    device: Annotated[
+        str | None, _network("Where it runs: cpu, cuda, cuda:1, mps; unless given, cpu.")
+    ] = None
+    precision: Annotated[str, typer.Option(hidden=True)] = ""
+
+
+@dataclass(frozen=True)
+class NetworkOptions(PlaceOptions):
     """The shape of a random network; by default that of BERT-base."""
 
     layers: Annotated[int, _network("Blocks.")] = 12
@@ -82,7 +111,6 @@ class NetworkOptions(Options):
         str, _network("bert, xavier, lecun, orthogonal, or a number: a standard deviation.")
     ] = "bert"
     seed: Annotated[int, _network("Seed of weights, embeddings and random masks.")] = 0
-    precision: Annotated[Literal["float32", "float64"], _network("Number format.")] = "float32"
 
 
 @dataclass(frozen=True)
@@ -105,6 +133,9 @@ class OutputOptions(Options):
         _output("Folder for files; rankscope-output unless given, with --json none."),
     ] = None
     as_json: Annotated[bool, _output("Result as JSON on standard output.", "--json")] = False
+    csv: Annotated[
+        bool, _output("Also the whole table as CSV, beside the Parquet file.", "--csv")
+    ] = False
 
 
 @dataclass(frozen=True)
@@ -123,12 +154,15 @@ class ReadingOptions(Options):
 class QuestionOptions(OutputOptions, InputOptions, NetworkOptions, ModelOptions):
     """Everything that a question can be asked about, and where its answer goes."""
 
-    yes: Annotated[
-        bool,
-        _output(
-            "Also run what takes more than a few minutes, or all the memory there is.", "--yes"
-        ),
-    ] = False
+    yes: Annotated[bool, _LONG_WORK] = False
+
+
+@dataclass(frozen=True)
+class ComparisonOptions(OutputOptions, InputOptions, PlaceOptions, LoadOptions):
+    """What is read by those that are compared, how they are loaded, and where the answer goes."""
+
+    seed: Annotated[int, _network("Seed of weights at initialisation.")] = 0
+    yes: Annotated[bool, _LONG_WORK] = False
 
 
 @dataclass(frozen=True)
@@ -273,13 +307,14 @@ def takes(group: type[Options]) -> Callable[[Callable[..., None]], Callable[...,
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = list(inspect.signature(command).parameters.values())[1:]
-        shared = [field for field in fields(group) if field.name != "given"]
+        beside = [field.name for field in fields(Options)]
+        shared = [field for field in fields(group) if field.name not in beside]
 
         @functools.wraps(command)
         def run(context: typer.Context, **values: Any) -> None:
             given = frozenset(name for name in values if _is_given(context, name))
             filled = {field.name: values.pop(field.name) for field in shared}
-            command(group(given=given, **filled), **values)
+            command(group(given=given, command=as_typed(context), **filled), **values)
 
         keyword = inspect.Parameter.KEYWORD_ONLY
         first = inspect.Parameter("context", keyword, annotation=typer.Context)
@@ -289,6 +324,17 @@ def takes(group: type[Options]) -> Callable[[Callable[..., None]], Callable[...,
         return run
 
     return decorate
+
+
+def as_typed(context: typer.Context) -> str:
+    """The command line, less where the answer goes: equal questions are asked in equal words."""
+    words = [word for word in context.meta.get(WORDS, ()) if word != "--json"]
+    kept, skip = [], False
+    for word in words:
+        if not skip and word != "--output" and not word.startswith("--output="):
+            kept.append(word)
+        skip = word == "--output"
+    return shlex.join(["rankscope", *kept]) if words else ""
 
 
 def _is_given(context: typer.Context, name: str) -> bool:

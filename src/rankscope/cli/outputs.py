@@ -4,13 +4,14 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from rankscope import journal, report
+from rankscope import journal, report, tables
 from rankscope.cli.options import OutputOptions, QuestionOptions, ReproduceOptions
 from rankscope.cli.printing import print_error, print_json, without_controls
 from rankscope.errors import InputError
@@ -18,6 +19,7 @@ from rankscope.experiments.catalogue import Entry
 from rankscope.experiments.estimates import refuse_unasked
 from rankscope.experiments.progress import OnStep
 from rankscope.reproduction import SUMMARY, Outcome, outcomes
+from rankscope.results import Result
 
 
 def run(entry: Entry, options: OutputOptions, *, with_table: bool = False, **fields: Any) -> None:
@@ -28,12 +30,14 @@ def run(entry: Entry, options: OutputOptions, *, with_table: bool = False, **fie
     config = entry.configuration(**fields)
     if isinstance(options, QuestionOptions) and not options.yes:
         refuse_unasked(entry.module().cost(config), "--length, --passages, --layers")
+    if options.csv and options.as_json and options.output is None:
+        raise InputError("--csv writes a file, and with --json none is written without --output.")
     folder = None if options.as_json and options.output is None else _folder(options)
     start = time.perf_counter()
     with progress() as begin:
-        result = entry.run(config, begin(entry.id))
+        result = _noted(entry.run(config, begin(entry.id)), options)
     seconds = time.perf_counter() - start
-    files = {} if folder is None else report.names(result, folder)
+    files = {} if folder is None else _named(report.names(result, folder), options)
     # Before anything is written or drawn, so that no full disk can cost the answer.
     if options.as_json:
         print_json(report.to_json(result, files, with_table=with_table))
@@ -42,6 +46,7 @@ def run(entry: Entry, options: OutputOptions, *, with_table: bool = False, **fie
         Console(highlight=False).print(f"\n{entry.id} took {seconds:.1f} s")
     if folder is None:
         return
+    _write_csv(result, files)
     with progress() as begin:
         report.write(result, folder, on_step=begin("drawing"))
     if not options.as_json:
@@ -63,7 +68,7 @@ def reproduce(chosen: Mapping[Entry, Mapping[str, Any]], options: ReproduceOptio
                 redraw=options.redraw,
                 begin=begin,
             ):
-                done.append(outcome)
+                done.append(_with_csv(outcome, options))
                 if not options.as_json and not alone:
                     _print_line(outcome)
     except KeyboardInterrupt:
@@ -84,6 +89,33 @@ def reproduce(chosen: Mapping[Entry, Mapping[str, Any]], options: ReproduceOptio
         ended = "could not be run" if outcome.result is None else "ran, but was not written"
         print_error(f"{outcome.entry.id} {ended}: {outcome.run.failure}")
     return not failed
+
+
+def _noted(result: Result, options: OutputOptions) -> Result:
+    """The result with the command that gives it again, for whoever finds its files."""
+    command = {"command": options.command} if options.command else {}
+    return replace(result, provenance={**command, **result.provenance})
+
+
+def _named(files: Mapping[str, str], options: OutputOptions) -> dict[str, str]:
+    """Files by what they are; the table as CSV among them if that was asked for."""
+    if not options.csv or "table" not in files:
+        return dict(files)
+    csv = {"csv": str(Path(files["table"]).with_suffix(".csv"))}
+    return {"table": files["table"], **csv, **files}
+
+
+def _write_csv(result: Result, files: Mapping[str, str]) -> None:
+    if "csv" in files:
+        tables.write_csv(result.table, files["csv"])
+
+
+def _with_csv(outcome: Outcome, options: OutputOptions) -> Outcome:
+    if outcome.result is None:
+        return outcome
+    files = _named(outcome.files, options)
+    _write_csv(outcome.result, files)
+    return replace(outcome, files=files)
 
 
 def _print_line(outcome: Outcome) -> None:

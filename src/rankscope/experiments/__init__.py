@@ -10,10 +10,9 @@ if TYPE_CHECKING:
     from rankscope.experiments.catalogue import CATALOGUE as CATALOGUE
     from rankscope.experiments.catalogue import Entry as Entry
     from rankscope.experiments.catalogue import run as run
-    from rankscope.experiments.fates import findings as findings
     from rankscope.experiments.models import Case as Case
     from rankscope.experiments.questions.advise import advise as advise
-    from rankscope.experiments.questions.diagnose import DIAGNOSTIC_METRICS as DIAGNOSTIC_METRICS
+    from rankscope.experiments.questions.compare import compare as compare
     from rankscope.experiments.questions.diagnose import diagnose as diagnose
     from rankscope.experiments.questions.paths import path_study as path_study
     from rankscope.experiments.subject import Subject as Subject
@@ -27,13 +26,12 @@ if TYPE_CHECKING:
 _HOMES = {
     "CATALOGUE": "catalogue",
     "Case": "models",
-    "DIAGNOSTIC_METRICS": "questions.diagnose",
     "Entry": "catalogue",
     "Reading": "variants",
     "Subject": "subject",
     "advise": "questions.advise",
+    "compare": "questions.compare",
     "diagnose": "questions.diagnose",
-    "findings": "fates",
     "four_variants": "variants",
     "path_study": "questions.paths",
     "run": "catalogue",

@@ -44,6 +44,8 @@ class Traceable(Protocol):
 
     def provenance(self, experiment: str) -> dict[str, Any]: ...
 
+    def warnings(self) -> tuple[str, ...]: ...
+
 
 @checked
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class Entry:
         sentences: Iterable[str],
         table: "pl.DataFrame",
         title: str = "",
-        about: Mapping[str, str] | None = None,
+        about: Mapping[str, str | Mapping[str, str]] | None = None,
         notes: Mapping[str, str] | None = None,
         **others: Any,
     ) -> "Result":
@@ -121,6 +123,7 @@ class Entry:
         from rankscope.results import Result
 
         noted = notes or {}
+        warnings = dict.fromkeys((*config.warnings(), *others.pop("warnings", ())))
         return Result(
             self.id,
             title or self.title,
@@ -129,6 +132,7 @@ class Entry:
             table,
             self.provenance(config, **(about or {}), notes=noted),
             self.source,
+            warnings=tuple(warnings),
             **others,
         )
 
@@ -357,7 +361,7 @@ ENTRIES: Final = (
         small=True,
     ),
     _study("wu", "Masks and LayerNorm, layer by layer", f"{WU}, figure 2", _MODELS),
-    _question("diagnose", "What keeps the tokens apart?"),
+    _question("diagnose", "Is it collapsing, where, why, and what now?"),
     _question("trace", "Every layer of one network"),
     _question("paths", "Which paths carry the differences?"),
     _question("deep", "How small does the residual get?"),
@@ -365,6 +369,7 @@ ENTRIES: Final = (
     _question("masks", "Which mask keeps the tokens apart?"),
     _question("predict", "What will this design do, before it has weights?"),
     _question("advise", "Which change of the design would help?"),
+    _question("compare", "Which of these keeps its tokens apart?"),
 )
 CATALOGUE: Final[dict[str, Entry]] = {entry.id: entry for entry in ENTRIES}
 

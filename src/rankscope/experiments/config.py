@@ -41,6 +41,10 @@ class Config:
         """Twelve hex digits that name a run: the experiment, every field, this version."""
         return fingerprint([experiment, __version__, self.describe()])
 
+    def warnings(self) -> tuple[str, ...]:
+        """What is to be known before a result is believed: here nothing, see ``Question``."""
+        return ()
+
     def provenance(self, experiment: str) -> dict[str, Any]:
         """What a result says about where it came from."""
         return {

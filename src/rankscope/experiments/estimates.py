@@ -24,6 +24,8 @@ _LONG = 300.0
 """Seconds that may pass without anyone having been asked."""
 _PACE = 1.7
 """Real work beside the fastest of a few short runs, which are what speed is measured by."""
+_PRODUCTS, _TOUCHED = 5e10, 3e8
+"""Multiplications in products, and numbers touched, in a second on two cores of a laptop."""
 _SPARED = 0.9
 """Of the memory there is, what a question may take."""
 _CGROUP = Path("/sys/fs/cgroup/memory.max")
@@ -52,6 +54,11 @@ class Cost:
         """On this machine, as fast as it is now."""
         product, touch = _speed()
         return _PACE * (self.products * product + self.touched * touch)
+
+    @property
+    def usual_seconds(self) -> float:
+        """On a common machine: what is decided by it does not change from run to run."""
+        return _PACE * (self.products / _PRODUCTS + self.touched / _TOUCHED)
 
     def __str__(self) -> str:
         return f"about {in_words(self.seconds)} and {_gigabytes(self.bytes)} of memory"

@@ -13,6 +13,7 @@ from rankscope.experiments.subject import Subject as Subject
 from rankscope.results import Drawing as Drawing
 from rankscope.results import Judgement as Judgement
 from rankscope.results import Result as Result
+from rankscope.text import InputCheck as InputCheck
 
 _FEW = 3
 """Cases that a verdict names one by one."""

@@ -18,6 +18,7 @@ from rankscope.experiments.progress import OnStep, silent, tracked
 from rankscope.fingerprints import fingerprint
 from rankscope.metrics import Center, Norm
 from rankscope.network import Network
+from rankscope.text import InputCheck
 from rankscope.tracing import Metrics, Provenance, Trace, digest, trace
 from rankscope.version import __version__
 from rankscope.versions import versions
@@ -44,6 +45,8 @@ class Subject:
     about: Mapping[str, str] = field(default_factory=dict)
     batch_size: int = 8
     """Samples at a time at most."""
+    check: InputCheck | None = None
+    """What was read, token by token, where that is known."""
 
     def __post_init__(self) -> None:
         real(self.x, name="x", axes="(batch, token, feature)", least=2)
@@ -51,6 +54,10 @@ class Subject:
             raise ShapeError(
                 f"x has shape {tuple(self.x.shape)}, expected (batch, token, feature); a single "
                 "sequence needs a batch axis: x[None]."
+            )
+        if self.check is not None and self.check.samples != len(self.x):
+            raise InputError(
+                f"the check is about {self.check.samples} samples, the input has {len(self.x)}."
             )
 
     @property
@@ -166,6 +173,10 @@ class Question:
             for each in fields(self)
             if each.name != "subject"
         }
+
+    def warnings(self) -> tuple[str, ...]:
+        """What is to be known of the input before an answer is believed."""
+        return () if self.subject.check is None else self.subject.check.warnings()
 
     def digest(self, experiment: str) -> str:
         """Twelve hex digits that name a run: question, subject, every option, this version."""

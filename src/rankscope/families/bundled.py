@@ -40,6 +40,15 @@ class BundledTokenizer:
         """CLS and SEP."""
         return self.offset + 1, self.offset + 2
 
+    def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
+        """Tokens as text; an id that stands for none of them as its number."""
+        known = self.inner.vocabulary
+        places = [index - self.offset for index in ids]
+        return [
+            known[place] if 0 <= place < len(known) else str(index)
+            for index, place in zip(ids, places, strict=True)
+        ]
+
     def __call__(
         self, texts: Sequence[str], *, max_length: int | None = None, **_options: object
     ) -> dict[str, Tensor]:

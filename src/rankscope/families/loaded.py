@@ -13,10 +13,12 @@ from rankscope.display import card, cut, paragraph
 from rankscope.errors import InputError, KindError, ShapeError, SourceError
 from rankscope.families.family import Family, Original
 from rankscope.families.probe import image_shape, sees_images
+from rankscope.families.tokenization import encode, input_check, special_tokens
 from rankscope.families.verification import Verification
 from rankscope.network import Network
 from rankscope.numerals import short
 from rankscope.streams import global_stream, stream
+from rankscope.text import InputCheck
 from rankscope.tracing import captured_input, evaluating, with_replaced_state
 
 
@@ -80,18 +82,28 @@ class Loaded:
         original's word embeddings, of four axes images. The rest of the embedding is the
         original's own.
         """
-        arguments = self.arguments(source, token_mask=token_mask, length=length)
+        read, check = self.read(source, token_mask=token_mask, length=length)
+        self._refuse_unfit(check)
+        return read
+
+    def read(
+        self,
+        source: Sequence[str] | Tensor | Sequence[Any],
+        *,
+        token_mask: Tensor | None = None,
+        length: int | None = None,
+    ) -> tuple[BlockInput, InputCheck]:
+        """The same with what was read, token by token; text that does not fit is not refused."""
+        arguments, lost = self._arguments(source, token_mask, length)
         body = self.body
         with evaluating(body):
             captured = captured_input(self.family.layers(body), lambda: body(**arguments))
         x = self.family.batch_first(captured)
         mask = arguments.get("attention_mask")
-        token_mask = (
-            torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
-            if mask is None
-            else mask.bool().to(x.device)
-        )
-        return BlockInput(x, token_mask, self._special(arguments, token_mask))
+        real = torch.ones(x.shape[:2], dtype=torch.long) if mask is None else mask
+        real = real.bool().to(x.device)
+        check = input_check(arguments, real, self.tokenizer, lost)
+        return BlockInput(x, real, self._special(arguments, real)), check
 
     def arguments(
         self,
@@ -101,6 +113,19 @@ class Loaded:
         length: int | None = None,
     ) -> dict[str, Any]:
         """Keyword arguments with which the original's body runs on the same input."""
+        arguments, lost = self._arguments(source, token_mask, length)
+        if lost is not None:
+            mask = arguments["attention_mask"].bool()
+            self._refuse_unfit(input_check(arguments, mask, self.tokenizer, lost))
+        return arguments
+
+    def _arguments(
+        self,
+        source: Sequence[str] | Tensor | Sequence[Any],
+        token_mask: Tensor | None,
+        length: int | None,
+    ) -> tuple[dict[str, Any], tuple[int, ...] | None]:
+        """The arguments, and of texts how many tokens of each were cut off."""
         if not isinstance(source, Tensor):
             if not source:
                 raise InputError("there is nothing to read; give at least one text or image.")
@@ -124,6 +149,9 @@ class Loaded:
                 "are cut by whoever gives them: ids[:, :length]. Images have one length."
             )
         assert isinstance(source, Tensor)
+        return self._of_tensor(source, token_mask), None
+
+    def _of_tensor(self, source: Tensor, token_mask: Tensor | None) -> dict[str, Any]:
         tensor = source.to(next(self.body.parameters()).device)
         self._check(tensor)
         if tensor.ndim == 4:
@@ -179,45 +207,28 @@ class Loaded:
             arguments["position_ids"] = self.family.positions(token_mask, self.body.config)
         return arguments
 
-    def _text(self, texts: Sequence[str], length: int | None) -> dict[str, Any]:
+    def _text(
+        self, texts: Sequence[str], length: int | None
+    ) -> tuple[dict[str, Any], tuple[int, ...]]:
         if self.sees_images:
             raise KindError(f"{self.name} sees images and reads no text.")
         if self.tokenizer is None:
             raise SourceError(
-                f"{self.name} came without a tokeniser, so it cannot read text; "
-                "give it one, load(..., tokenizer=...) or --tokenizer, or token ids, "
-                "loaded.inputs(torch.tensor([[...]])) or --ids."
+                f"{self.name} came without a tokeniser, or with one that knows no word, so it "
+                "cannot read text; name another (--tokenizer, or tokenizer= in Python), or give "
+                "token ids (--ids, or a tensor of them)."
             )
-        encoded = self.tokenizer(
-            list(texts),
-            padding=True,
-            truncation=length is not None,
-            max_length=length,
-            return_tensors="pt",
-        )
-        arguments = self.arguments(
-            encoded["input_ids"], token_mask=encoded["attention_mask"].bool()
-        )
-        unknown, tokens = self.unknown_tokens(arguments)
-        if 2 * unknown > tokens:
-            raise InputError(
-                f"{unknown} of {tokens} tokens are unknown to the tokeniser of {self.name}: this "
-                "text is not what the model reads, and figures on it would mean nothing; give "
-                "text that is (--text), or token ids (--ids)."
-            )
-        return arguments
+        encoded = encode(self.tokenizer, texts, length)
+        return self._of_tensor(encoded.ids, encoded.token_mask), encoded.lost
 
-    def unknown_tokens(self, arguments: dict[str, Any]) -> tuple[int, int]:
-        """How many of the tokens in ``arguments`` its tokeniser did not know, and how many there
-        are, special ones apart."""
-        ids, known = arguments.get("input_ids"), getattr(self.tokenizer, "all_special_ids", [])
-        never = getattr(self.tokenizer, "unk_token_id", None)
-        if ids is None:
-            return 0, 0
-        real = arguments["attention_mask"].bool()
-        unknown = (ids == never) & real if never is not None else torch.zeros_like(real)
-        special = torch.isin(ids, torch.tensor(known, device=ids.device, dtype=ids.dtype))
-        return int(unknown.sum()), int(((~special | unknown) & real).sum())
+    def _refuse_unfit(self, check: InputCheck) -> None:
+        """Raise if most of a text is unknown to the tokeniser."""
+        if check.origin == "text" and not check.fits:
+            raise InputError(
+                f"{check.unknown_count} of {check.counted} tokens are unknown to the tokeniser of "
+                f"{self.name}: this text is not what the model reads, and figures on it would mean "
+                "nothing; give text that is (--text), or token ids (--ids)."
+            )
 
     def _special(self, arguments: dict[str, Any], token_mask: Tensor) -> Tensor:
         ids = arguments.get("input_ids")
@@ -225,8 +236,7 @@ class Loaded:
         if "pixel_values" in arguments:
             special[:, 0] = True  # the class token
         elif ids is not None and self.tokenizer is not None:
-            known = torch.tensor(self.tokenizer.all_special_ids, device=ids.device)
-            special = torch.isin(ids, known) & token_mask
+            special = special_tokens(self.tokenizer, ids) & token_mask
         return special
 
     def finish(self, hidden: Tensor, arguments: dict[str, Any]) -> Any:

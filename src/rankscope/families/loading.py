@@ -52,7 +52,7 @@ def load(
     pickled: bool = False,
     trust_remote_code: bool = False,
     device_map: Any = None,
-    tokenizer: str | Path | None = None,
+    tokenizer: Any = None,
 ) -> Loaded:
     """Load a model, build our network on its weights, and prove that the two are equal.
 
@@ -64,8 +64,8 @@ def load(
     downloaded. Weights are read from safetensors; ``pickled=True`` also allows pickle files, read
     with ``weights_only=True``. Code that comes with a checkpoint runs only if
     ``trust_remote_code=True``. ``device_map`` is Accelerate's, for models larger than one device.
-    ``tokenizer`` is a folder or a Hub id, for a model that comes without one or is to be given
-    another's.
+    ``tokenizer`` is a folder, a Hub id or a tokeniser of transformers, for a model that comes
+    without one or is to be given another's.
     """
     _possible(device, dtype)
     if isinstance(source, nn.Module):
@@ -74,7 +74,7 @@ def load(
                 "revision and device_map are about loading; a model is loaded already."
             )
         model, processor, name = source, None, type(source).__name__
-        reads = None if tokenizer is None else another_tokenizer(str(tokenizer))
+        reads = None if tokenizer is None else another_tokenizer(tokenizer)
         if init:
             model = fresh(source, seed)
         elif device is not None or dtype is not None:
@@ -85,11 +85,11 @@ def load(
         options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
         name = str(source)
         if init:
-            model, reads, processor = initialise(name, seed, options, str(tokenizer or ""))
+            model, reads, processor = initialise(name, seed, options, tokenizer)
         else:
             options |= {"dtype": dtype or "auto", "device_map": device_map}
             model, reads, processor = load_pretrained(
-                name, options, pickled=pickled, tokenizer_name=str(tokenizer or "")
+                name, options, pickled=pickled, tokenizer=tokenizer
             )
     model = _placed(model, device, dtype)
     return build(

@@ -1,5 +1,6 @@
 """Where models come from: configurations, folders, the Hub; and what may go wrong there."""
 
+import copy
 import json
 import os
 import socket
@@ -16,7 +17,7 @@ from torch import nn
 from transformers import AutoConfig, AutoImageProcessor, AutoModel, AutoTokenizer
 from transformers.utils import logging
 
-from rankscope.errors import SourceError
+from rankscope.errors import KindError, SourceError
 from rankscope.families.builtin import BUILTIN
 from rankscope.families.bundled import BundledTokenizer
 from rankscope.streams import global_stream
@@ -27,27 +28,27 @@ _LONG = 300
 """Characters of a loader's own complaint that are passed on."""
 
 
-def initialise(name: str, seed: int, options: dict[str, Any], tokenizer_name: str = "") -> Source:
+def initialise(name: str, seed: int, options: dict[str, Any], tokenizer: Any = None) -> Source:
     """A model with random weights, from a built-in name, a folder or a Hub id."""
+    given = None if tokenizer is None else another_tokenizer(tokenizer)
     if name in BUILTIN and not Path(name).is_dir():
         config = BUILTIN[name]()
-        tokenizer = BundledTokenizer.for_config(config)
+        own = BundledTokenizer.for_config(config)
     else:
         options = {**options, **_where(name)}
         config = _attempt(name, action=lambda: AutoConfig.from_pretrained(name, **options))
-        tokenizer = _tokenizer(name, options)
-    if tokenizer_name:
-        tokenizer = another_tokenizer(tokenizer_name)
+        own = _tokenizer(name, options) if given is None else None
     trusted = options["trust_remote_code"]
     with global_stream(seed, "original"):
         model = _attempt(name, lambda: AutoModel.from_config(config, trust_remote_code=trusted))
-    return model.eval(), tokenizer, None
+    return model.eval(), own if given is None else given, None
 
 
 def load_pretrained(
-    name: str, options: dict[str, Any], *, pickled: bool, tokenizer_name: str = ""
+    name: str, options: dict[str, Any], *, pickled: bool, tokenizer: Any = None
 ) -> Source:
     """A model with its own weights, from a folder or a Hub id."""
+    given = None if tokenizer is None else another_tokenizer(tokenizer)
     place = _where(name)
     name = str(Path(name).expanduser()) if place["local_files_only"] else name
     safetensors = None if pickled else True
@@ -65,9 +66,9 @@ def load_pretrained(
     )
     _complete(name, report)
     chosen = {key: options[key] for key in ("revision", "trust_remote_code")} | place
-    tokenizer = another_tokenizer(tokenizer_name) if tokenizer_name else _tokenizer(name, chosen)
-    processor = _optional(AutoImageProcessor, name, chosen) if tokenizer is None else None
-    return model.eval(), tokenizer, processor
+    reads = _tokenizer(name, chosen) if given is None else given
+    processor = _optional(AutoImageProcessor, name, chosen) if reads is None else None
+    return model.eval(), reads, processor
 
 
 def _complete(name: str, report: Any) -> None:
@@ -148,9 +149,9 @@ def _advice(name: str, *, pickled: bool | None) -> str:
     """What may help, as far as one can see; without ``pickled``, it is not about weights."""
     folder = Path(name).expanduser()
     if not folder.is_dir():
-        known = f" {name!r} is built in: init=True (--at-init) needs no weights." * (
-            name in BUILTIN
-        )
+        unweighted = "its architecture needs no weights (init=True, --at-init"
+        known = f" {name!r} is built in: {unweighted}, or {name}@init to compare)."
+        known = known if name in BUILTIN else ""
         return f" Give a folder, or a Hub id that is cached or while the Hub can be reached.{known}"
     if pickled is None or any(folder.glob("*.safetensors")):
         return ""
@@ -159,16 +160,30 @@ def _advice(name: str, *, pickled: bool | None) -> str:
     return " Weights must be safetensors; pickle files need pickled=True (--pickled)."
 
 
-def another_tokenizer(name: str) -> Any:
-    """The tokeniser of another folder or Hub id, which was asked for by name."""
+def another_tokenizer(tokenizer: Any) -> Any:
+    """A tokeniser that was asked for: of another folder or Hub id, or one at hand."""
+    if not isinstance(tokenizer, str | Path):
+        return _at_hand(tokenizer)
+    name = str(tokenizer)
     if not Path(name).expanduser().is_dir():
         place = _where(name)
     else:
         name, place = str(Path(name).expanduser()), {"local_files_only": True}
-    tokenizer = _tokenizer(name, {"trust_remote_code": False, **place})
-    if tokenizer is None:
+    found = _tokenizer(name, {"trust_remote_code": False, **place})
+    if found is None:
         raise SourceError(f"{name} holds no tokeniser that knows any word.")
-    return tokenizer
+    return found
+
+
+def _at_hand(tokenizer: Any) -> Any:
+    """A tokeniser object that can pad; the caller's own stays as it is."""
+    if not callable(tokenizer):
+        raise KindError(
+            f"tokenizer is a {type(tokenizer).__name__}, expected a folder, a Hub id or a "
+            "tokeniser of transformers."
+        )
+    pads = getattr(tokenizer, "pad_token", "") is not None
+    return tokenizer if pads else _ready_to_pad(copy.deepcopy(tokenizer))
 
 
 def _tokenizer(name: str, options: dict[str, Any]) -> Any:
@@ -176,7 +191,11 @@ def _tokenizer(name: str, options: dict[str, Any]) -> Any:
     tokenizer = _optional(AutoTokenizer, name, options)
     if tokenizer is None or len(tokenizer) <= len(set(tokenizer.all_special_ids)):
         return None  # without a vocabulary file, transformers makes one up that knows no word
-    if tokenizer.pad_token is None:
+    return _ready_to_pad(tokenizer)
+
+
+def _ready_to_pad(tokenizer: Any) -> Any:
+    if getattr(tokenizer, "pad_token", "") is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
 

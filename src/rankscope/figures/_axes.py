@@ -57,7 +57,8 @@ class Vertical:
     """A y axis: its ends, the values it names, and where it shows what has no place on it.
 
     ``floor`` is set on a logarithmic axis when there are values that are not positive. Without
-    ``ticks`` the renderer chooses them. ``cut`` says that curves may leave it.
+    ``ticks`` the renderer chooses them, whole numbers if it is ``whole``. ``cut`` says that curves
+    may leave it.
     """
 
     kind: Kind
@@ -66,12 +67,14 @@ class Vertical:
     ticks: tuple[Tick, ...] = ()
     floor: float | None = None
     cut: bool = False
+    whole: bool = False
 
     def encode(self, field: str) -> alt.Y:
         """The encoding that draws a field on this axis."""
         scale = alt.Scale(type=self.kind, domain=list(self.domain), nice=False)
         if not self.ticks:
-            return alt.Y(field, scale=scale, axis=alt.Axis(title=self.title, tickCount=5))
+            whole: dict[str, Any] = {"tickMinStep": 1, "format": ",d"} if self.whole else {}
+            return alt.Y(field, scale=scale, axis=alt.Axis(title=self.title, tickCount=5, **whole))
         values: list[Any] = [tick.value for tick in self.ticks]
         # The axis does not know of the names drawn beside it, so it is given the room they need.
         room = max(_AXIS_ROOM, 12.0 - self._edge())
@@ -125,6 +128,7 @@ def linear_axis(title: str, values: Sequence[float], *, includes: Sequence[float
         "linear",
         title,
         (low if low in includes else low - _MARGIN * span, high + _MARGIN * span),
+        whole=len(values) > 0 and all(float(value).is_integer() for value in values),
     )
 
 

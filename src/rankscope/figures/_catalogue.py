@@ -13,19 +13,22 @@ import polars as pl
 from rankscope import metric_catalogue
 from rankscope.arguments import checked
 from rankscope.errors import InputError
+from rankscope.figures._descriptions import describe
 from rankscope.figures._distributions import length_distributions
 from rankscope.figures._heads import head_map
+from rankscope.figures._layer_map import layer_map
 from rankscope.figures._layers import by_depth, by_layer, by_model
 from rankscope.figures._lengths import by_length
 from rankscope.figures._phases import phase_map
+from rankscope.figures._steps import steps
 from rankscope.figures._sweeps import by_setting
 from rankscope.figures._theme import Figure
+from rankscope.figures._token_map import token_map
 from rankscope.figures._trajectories import trajectories
 from rankscope.numerals import sentence_case
 from rankscope.results import Drawing, Result
 
 _MEDIANS: Final = "Lines are medians over the samples, {} their 10th to 90th percentile."
-_MEANS: Final = "Lines are means over the samples, bands their 10th to 90th percentile."
 
 
 @checked
@@ -34,7 +37,8 @@ class FigureKind:
     """One figure: its function, what of a result it draws, and its words.
 
     ``reading`` says in a sentence how to read it, ``against`` ends a heading: "against depth".
-    ``metric`` is the only one it draws, if it draws only one.
+    ``metric`` is what it draws unless it is told otherwise, if it does. ``places`` are the columns
+    along which it lays values out: one for curves, several for maps.
     """
 
     function: Callable[..., Figure]
@@ -42,6 +46,7 @@ class FigureKind:
     reading: str
     against: str
     metric: str = ""
+    places: tuple[str, ...] = ("layer",)
 
     @property
     def name(self) -> str:
@@ -58,29 +63,59 @@ FIGURES: Final[dict[str, FigureKind]] = {
     kind.name: kind
     for kind in (
         FigureKind(by_depth, "summary", _MEDIANS.format("bands"), "against depth"),
-        FigureKind(by_setting, "summary", _MEDIANS.format("bars"), "against what was varied"),
-        FigureKind(by_layer, "summary", _MEANS, "layer by layer"),
-        FigureKind(by_model, "summary", _MEANS, "layer by layer"),
+        FigureKind(
+            by_setting,
+            "summary",
+            _MEDIANS.format("bars"),
+            "against what was varied",
+            places=("setting",),
+        ),
+        FigureKind(by_layer, "summary", _MEDIANS.format("bands"), "layer by layer"),
+        FigureKind(by_model, "summary", _MEDIANS.format("bands"), "layer by layer"),
         FigureKind(
             by_length,
             "summary",
-            "Points are means over the samples, bars their 10th to 90th percentile; paths of one "
+            "Points are medians over the samples, bars their 10th to 90th percentile; paths of one "
             "length are added up before they are measured.",
             "by path length",
             "residual_share",
+            ("length",),
         ),
         FigureKind(
             head_map,
             "table",
-            "Each cell is the mean over the samples of what all paths through that head carry.",
+            "Each cell is the median over the samples.",
             "by head",
             "residual_share",
+            ("layer", "head"),
+        ),
+        FigureKind(
+            steps,
+            "summary",
+            "Bars are medians over the samples, whiskers their 10th to 90th percentile; below zero "
+            "tokens become more alike, and the bars of all layers add up to the whole way.",
+            "by layer and part",
+        ),
+        FigureKind(
+            layer_map,
+            "summary",
+            "Each cell is the median over the samples.",
+            "by layer",
+            places=("layer", "length"),
+        ),
+        FigureKind(
+            token_map,
+            "table",
+            "Tokens of one sample against each other, in a panel for each of some layers.",
+            "of every two tokens",
+            places=("layer", "length", "setting"),
         ),
         FigureKind(
             phase_map,
             "summary",
-            "Shades are means over the samples, on one scale for all panels.",
+            "Shades are medians over the samples, on one scale for all panels.",
             "by depth and what was varied",
+            places=("layer", "setting"),
         ),
         FigureKind(
             length_distributions,
@@ -88,6 +123,7 @@ FIGURES: Final[dict[str, FigureKind]] = {
             "Which part of all paths has which length, exactly counted.",
             "by length",
             "proportion",
+            ("length",),
         ),
         FigureKind(
             trajectories,
@@ -115,6 +151,38 @@ def draw(drawing: Drawing, result: Result) -> Figure:
 
 
 @checked
+def metrics_of(drawing: Drawing, result: Result) -> list[str]:
+    """The metrics a drawing of a result shows.
+
+    >>> from rankscope import tables
+    >>> table = tables.frame({"layer": [0, 1], "metric": ["rank"] * 2, "value": [4.0, 2.0]})
+    >>> metrics_of(Drawing("by_layer"), Result("r", "Rank", "Does it fall?", (), table, {}))
+    ['rank']
+    """
+    kind = _kind_of(drawing)
+    asked = drawing.options.get("metrics") or drawing.metric or kind.metric
+    if asked:
+        return [asked] if isinstance(asked, str) else list(asked)
+    return _keep(result.summary, drawing)["metric"].unique(maintain_order=True).to_list()
+
+
+@checked
+def description(drawing: Drawing, result: Result) -> str:
+    """What a chart shows, for who cannot see it: of each curve its ends and its extremes.
+
+    >>> from rankscope import tables
+    >>> table = tables.frame({"layer": [0, 1], "metric": ["rank"] * 2, "value": [4.0, 2.0]})
+    >>> result = Result("r", "Rank", "Does it fall?", (), table, {})
+    >>> description(Drawing("by_depth", metric="rank"), result)
+    'Rank against depth. Rank: 4 at layer 0, 2 at layer 1.'
+    """
+    kind = _kind_of(drawing)
+    rows = _keep(result.table, drawing)
+    said = describe(rows, metrics_of(drawing, result), kind.places)
+    return " ".join([f"{heading(drawing)}.", *said])
+
+
+@checked
 def heading(drawing: Drawing) -> str:
     """What a chart is about.
 
@@ -123,6 +191,8 @@ def heading(drawing: Drawing) -> str:
     """
     kind = _kind_of(drawing)
     name = drawing.metric or kind.metric
+    if drawing.title:
+        return drawing.title
     if not name:
         return sentence_case(kind.against)
     return f"{metric_catalogue.metric(name).title} {kind.against}"
@@ -177,14 +247,14 @@ def _keywords(drawing: Drawing, kind: FigureKind) -> Mapping[str, Any]:
     """What a figure's function is given; what it could not use is refused."""
     given = dict(drawing.options)
     if drawing.metric and drawing.metric != kind.metric:
-        if kind.metric:
+        if "metrics" in kind.options:
+            given["metrics"] = [drawing.metric]
+        elif "metric" in kind.options:
+            given["metric"] = drawing.metric
+        else:
             raise InputError(
                 f"{kind.name} draws {kind.metric} alone; a drawing asks it for {drawing.metric}."
             )
-        if "metrics" in kind.options:
-            given["metrics"] = [drawing.metric]
-        else:
-            given["metric"] = drawing.metric
     if drawing.roles:
         given["roles"] = drawing.roles
     unknown = [name for name in given if name not in kind.options]

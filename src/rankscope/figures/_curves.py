@@ -91,9 +91,7 @@ def line_marks(
 def _marks(panel: Panel, *, doubtful: bool) -> list[alt.Chart]:
     """Bands or bars, and on them the curves, dotted where they are in doubt."""
     look, y = panel.look, panel.y
-    base = alt.Chart().encode(
-        x=panel.x.encode(), color=look.colour(), y=y.encode(f"drawn_{panel.statistic}:Q")
-    )
+    base = alt.Chart().encode(x=panel.x.encode(), color=look.colour(), y=y.encode("drawn_median:Q"))
     if panel.settings:
         size, opacity = 1.5 * theme.POINT_SIZE, 0.3
         spread = base.mark_rule(strokeWidth=5, strokeCap="round", clip=y.cut)

@@ -1,4 +1,4 @@
-"""What flows through each head, as a map of layers and heads."""
+"""What flows through each head, or another figure of it, as a map of layers and heads."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -6,10 +6,11 @@ from typing import Any, Final
 import altair as alt
 import polars as pl
 
-from rankscope import metric_catalogue
+from rankscope import metric_catalogue, tables
 from rankscope.arguments import checked
 from rankscope.errors import InputError
-from rankscope.figures._heatmap import band, cells, linear_shades, whole_numbers
+from rankscope.figures import _theme as theme
+from rankscope.figures._heatmap import band, cells, shades_of, whole_numbers
 from rankscope.figures._layout import WORDS_AS_TITLE, lay_out
 from rankscope.figures._validation import (
     exact_text,
@@ -18,76 +19,77 @@ from rankscope.figures._validation import (
     require_values,
     select_metrics,
 )
+from rankscope.metric_catalogue import Metric, Scale
 
-_METRIC: Final = "residual_share"
 _NEEDED: Final = ("layer", "head", "value")
-_LARGEST_CELL: Final = 30.0
-_LONGEST_SIDE: Final = 624.0
+_LARGEST_CELL: Final = 26.0  # how high a layer is
+_HIGHEST: Final = 520.0
 _LABEL_ROOM: Final = {"head": 24.0, "layer": 14.0}
 
 
 @checked
-def head_map(table: pl.DataFrame, *, title: str | None = None) -> alt.ConcatChart:
-    """The share of the residual that flows through each head, layers against heads.
+def head_map(
+    table: pl.DataFrame, *, metric: str = "residual_share", title: str | None = None
+) -> alt.ConcatChart:
+    """A figure of each head, layers against heads: which share of the residual flows through it.
 
     >>> from rankscope import tables
     >>> shares = {"layer": [1, 1], "head": [0, 1], "value": [0.4, 0.9]}
     >>> chart = head_map(tables.frame({**shares, "metric": ["residual_share"] * 2}))
 
-    Means over the samples are drawn. Rows without a head, or of a single path length, are about
-    something else and left out.
+    Medians over the samples are drawn, of any ``metric``. Rows without a head, or of a single path
+    length, are about something else and left out.
     """
-    source = "shares by layer and head"
-    rows = select_metrics(table, [_METRIC], _NEEDED, drawer="head_map", source=source)
-    rows = _with_a_head(rows)
+    source = "figures by layer and head"
+    rows = select_metrics(table, [metric], _NEEDED, drawer="head_map", source=source)
+    rows = _with_a_head(rows, metric)
     require_values(rows, ["layer"])
     require_single(rows, ("run", "model", "variant"), drawer="head_map")
-    means = rows.group_by("layer", "head", maintain_order=True).agg(
-        pl.col("value").mean().alias("mean"), pl.col("value").len().alias("count")
-    )
-    figure = lay_out([_map(means)], title=title)
-    # Cells are squares, so pages are not told that they may stretch the panel.
-    figure.usermeta = {"embedOptions": {"renderer": "svg"}}
-    return figure
+    # Under another name, or heads would be pooled with the samples.
+    medians = tables.summary(rows.rename({"head": "number"}))
+    return lay_out([_map(medians, metric_catalogue.metric(metric))], title=title)
 
 
-def _with_a_head(rows: pl.DataFrame) -> pl.DataFrame:
+def _with_a_head(rows: pl.DataFrame, metric: str) -> pl.DataFrame:
     kept = rows.filter(pl.col("head").is_not_null())
     if "length" in rows.columns:
         kept = kept.filter(pl.col("length").is_null())
     if not kept.height:
-        raise InputError(f"there is nothing to draw: rows of {_METRIC!r} have no head.")
+        raise InputError(f"there is nothing to draw: rows of {metric!r} have no head.")
     return kept
 
 
-def _map(means: pl.DataFrame) -> alt.LayerChart:
-    layers, heads = _range_of(means["layer"]), _range_of(means["head"])
-    cell = min(_LARGEST_CELL, _LONGEST_SIDE / max(len(layers), len(heads)))
+def _map(medians: pl.DataFrame, entry: Metric) -> alt.LayerChart:
+    layers, heads = _range_of(medians["layer"]), _range_of(medians["number"])
+    width, cell = theme.WIDE[0], min(_LARGEST_CELL, _HIGHEST / len(layers))
     rows = [
         {
             "layer": row["layer"],
-            "head": row["head"],
-            "shade": finite_or_none(row["mean"]),
-            "exact_mean": exact_text(row["mean"]),
+            "head": row["number"],
+            "shade": finite_or_none(row["median"]),
+            "exact_median": exact_text(row["median"]),
             "count": row["count"],
         }
-        for row in means.iter_rows(named=True)
+        for row in medians.iter_rows(named=True)
     ]
-    shades = linear_shades([row["shade"] for row in rows if row["shade"] is not None])
-    x = alt.X("head:O", scale=band(heads, size=cell), axis=_axis("head", heads, cell, labelAngle=0))
+    # In proportion: what most heads hardly do is not what one looks for.
+    scale: Scale = "exponent" if entry.scale == "exponent" else "linear"
+    shades = shades_of(scale, [row["shade"] for row in rows if row["shade"] is not None])
+    wide = width / len(heads)
+    x = alt.X("head:O", scale=band(heads, size=wide), axis=_axis("head", heads, wide, labelAngle=0))
     y = alt.Y(
         "layer:O",
         scale=band(layers, size=cell),
         axis=_axis("layer", layers, cell, **WORDS_AS_TITLE),
     )
-    drawn = [mark.encode(x=x, y=y, tooltip=_tooltip()) for mark in cells(shades, size=cell)]
+    tooltip = _tooltip()
+    drawn = [mark.encode(x=x, y=y, tooltip=tooltip) for mark in cells(shades, size=min(cell, wide))]
     height = cell * len(layers)
-    entry = metric_catalogue.metric(_METRIC)
     return alt.LayerChart(
         data=alt.InlineData(values=rows),
-        layer=[*drawn, *shades.bar("mean share", height=height)],
-        title=alt.Title(f"{entry.title} through each head", subtitle=entry.meaning),
-        width=cell * len(heads),
+        layer=[*drawn, *shades.bar("median", height=height)],
+        title=alt.Title(f"{entry.title} by head", subtitle=entry.meaning or " "),
+        width=width,
         height=height,
     )
 
@@ -106,6 +108,6 @@ def _tooltip() -> list[alt.Tooltip]:
     return [
         alt.Tooltip("layer:Q", format="d"),
         alt.Tooltip("head:Q", format="d"),
-        alt.Tooltip("exact_mean:N", title="mean share"),
+        alt.Tooltip("exact_median:N", title="median"),
         alt.Tooltip("count:Q", title="measurements", format=",d"),
     ]

@@ -8,7 +8,16 @@ from typing import Any, Final
 import altair as alt
 
 from rankscope.figures import _theme as theme
-from rankscope.figures._axes import Tick, Vertical, linear_axis, log_axis, round_step, write_ticks
+from rankscope.figures._axes import (
+    Tick,
+    Vertical,
+    exponent_axis,
+    linear_axis,
+    log_axis,
+    round_step,
+    write_ticks,
+)
+from rankscope.metric_catalogue import Scale
 
 # Even steps look even, also to the colour-blind. No colour of it is in ``theme.DARK``: a page can
 # exchange single colours, not those between them, so these must do on light and on dark paper.
@@ -33,12 +42,12 @@ class Shades:
         )
         return alt.Color(field, scale=scale, legend=None)
 
-    def bar(self, title: str, *, height: float) -> list[alt.Chart]:
+    def bar(self, title: str, *, height: float, below: float = _BELOW) -> list[alt.Chart]:
         """The shades from the least to the most with their names, below a plot of this height.
 
         Drawn, because a legend cannot raise its exponents: see ``Vertical.tick_labels``.
         """
-        top = height + _BELOW
+        top = height + below
         steps = [
             {"at": _BAR_WIDTH * k / _BAR_STEPS, "shade": self._value((k + 0.5) / _BAR_STEPS)}
             for k in range(_BAR_STEPS)
@@ -92,12 +101,21 @@ def log_shades(values: Sequence[float]) -> Shades:
     return Shades(log_axis("", values))
 
 
+def shades_of(scale: Scale, values: Sequence[float]) -> Shades:
+    """The shades of a metric, by its scale."""
+    if scale == "exponent":
+        return Shades(exponent_axis("", values))
+    return log_shades(values) if scale == "log" else linear_shades(values)
+
+
 def linear_shades(values: Sequence[float]) -> Shades:
-    """Shades in proportion, from 0 up."""
-    high = max(values, default=0.0) or 1.0
-    step = round_step(high / 4)
-    ticks = [k * step for k in range(math.floor(high / step + 1e-9) + 1)]
-    axis = replace(linear_axis("", [0.0, high], includes=[0.0]), domain=(0.0, high))
+    """Shades in proportion, from 0 up, or from the least if that is less."""
+    low, high = min([0.0, *values]), max([0.0, *values])
+    high = high if high > low else 1.0
+    step = round_step((high - low) / 4)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    ticks = [k * step for k in range(first, last + 1)]
+    axis = replace(linear_axis("", [low, high], includes=[0.0]), domain=(low, high))
     return Shades(replace(axis, ticks=tuple(Tick(value, f"{value:.6g}") for value in ticks)))
 
 

@@ -29,7 +29,7 @@ _MOST_DOUBLINGS: Final = 12  # on an axis: beyond, only powers of ten are named
 def by_layer(
     summary: pl.DataFrame, *, metrics: str | Sequence[str] | None = None, title: str | None = None
 ) -> alt.ConcatChart:
-    """Each metric against the layer, in a panel of its own: mean, and band of 10 to 90 per cent.
+    """Each metric against the layer, in a panel of its own: median, and band of 10 to 90 per cent.
 
     >>> from rankscope import tables
     >>> cosines = {"layer": [0, 1], "metric": ["mean_cosine"] * 2, "value": [0.1, 0.8]}
@@ -43,7 +43,7 @@ def by_layer(
     names = list(dict.fromkeys([asked] if isinstance(asked, str) else asked))
     rows = _select(summary, names, drawer="by_layer", keys=("metric", "variant", "layer"))
     parts = {name: rows.filter(pl.col("metric") == name) for name in names}
-    return _draw_means(parts, rows, title)
+    return _draw(parts, rows, title)
 
 
 @checked
@@ -64,7 +64,7 @@ def by_model(
     rows = _select(summary, [metric], drawer="by_model", keys=("model", "variant", "layer"))
     require_values(rows, ["model"])
     parts = {name: rows.filter(pl.col("model") == name) for name in labels_in(rows, "model")}
-    return _draw_means(parts, rows, title)
+    return _draw(parts, rows, title)
 
 
 @checked
@@ -125,16 +125,22 @@ def _select(
     return rows
 
 
-def _draw_means(
-    parts: dict[str, pl.DataFrame], rows: pl.DataFrame, title: str | None
-) -> alt.ConcatChart:
+def _draw(parts: dict[str, pl.DataFrame], rows: pl.DataFrame, title: str | None) -> alt.ConcatChart:
     """A panel for each part, under its name or that of its metric."""
     x, look = _layer_axis(rows), Look.of(labels_in(rows, "variant"), kinds=2)
     panels = []
     for number, (name, part) in enumerate(parts.items()):
         own = part.to_dicts()
         entry = metric_catalogue.metric(own[0]["metric"])
-        panel = Panel(entry, x, build_axis(entry, own, "mean"), look, "mean")
+        panel = Panel(
+            entry,
+            x,
+            build_axis(
+                entry,
+                own,
+            ),
+            look,
+        )
         heading = entry.title if name == entry.name else name
         panels.append(draw_panel(panel, own, number=number, heading=heading))
     return lay_out(panels, title=title, names=look.names)

@@ -90,14 +90,14 @@ def _chart_row(row: Row) -> dict[str, Any]:
 
 
 def _last_layer(rows: Sequence[Row], names: Sequence[str]) -> alt.LayerChart:
-    """The mean share of each length, in its band of 10 to 90 per cent."""
+    """The median share of each length, and its spread of 10 to 90 per cent."""
     entry = metric_catalogue.metric(_METRIC)
     subtitle = f"After layer {rows[0]['layer']}, the last; 1 = as large as the whole"
     values = [row[name] for row in rows for name in STATISTICS if row[name] is not None]
     vertical = log_axis(entry.symbol, values, includes=entry.includes)
     return alt.LayerChart(
         data=alt.InlineData(values=[_place_values(row, vertical) for row in rows]),
-        layer=[*vertical.tick_labels(), *_stems(vertical, names)],
+        layer=[*vertical.tick_labels(), *_points(vertical, names)],
         title=alt.Title(f"{entry.title} by path length", subtitle=subtitle),
         width=_WIDTH,
         height=_HEIGHT,
@@ -108,24 +108,21 @@ def _place_values(row: Row, vertical: Vertical) -> dict[str, Any]:
     drawn = dict(row)
     for name in STATISTICS:
         drawn[f"drawn_{name}"] = vertical.place(row[name])
-    drawn["off_scale"] = drawn["drawn_mean"] != row["mean"]
+    drawn["off_scale"] = drawn["drawn_median"] != row["median"]
     return drawn
 
 
-def _stems(vertical: Vertical, names: Sequence[str]) -> list[alt.Chart]:
-    """Stem, band and point of each length; hollow points where the axis has no place for zero."""
+def _points(vertical: Vertical, names: Sequence[str]) -> list[alt.Chart]:
+    """Spread and point of each length; hollow points where the axis has no place for zero."""
     room = _WIDTH / max(1, len(names))
     size = min(2 * theme.POINT_SIZE, (0.7 * room) ** 2)
     base = alt.Chart().encode(
         x=_length_axis(names),
-        y=vertical.encode("drawn_mean:Q"),
+        y=vertical.encode("drawn_median:Q"),
         color=alt.ColorValue(
             theme.SINGLE_COLOUR,
             condition={"test": f"datum.length === '{BIAS}'", "value": _BIAS_COLOUR},
         ),
-    )
-    stem = base.mark_rule(strokeWidth=min(1.5, room / 3), opacity=0.35).encode(
-        y2=alt.value(_HEIGHT)
     )
     band = base.mark_rule(strokeWidth=min(8.0, 0.6 * room), opacity=0.3).encode(
         y=vertical.encode("drawn_low:Q"), y2="drawn_high:Q"
@@ -135,8 +132,8 @@ def _stems(vertical: Vertical, names: Sequence[str]) -> list[alt.Chart]:
     target = base.mark_rule(strokeWidth=max(3.0, room), opacity=0).encode(
         y=alt.value(0), y2=alt.value(_HEIGHT), tooltip=_tooltip()
     )
-    there = "datum.drawn_mean !== null"
-    marks = [stem.transform_filter(there), band, point.transform_filter(there)]
+    there = "datum.drawn_median !== null"
+    marks = [band, point.transform_filter(there)]
     if vertical.floor is not None:
         marks.append(hollow.encode(opacity=alt.value(1)).transform_filter("datum.off_scale"))
     return [*marks, target]
@@ -153,9 +150,9 @@ def _length_axis(names: Sequence[str]) -> alt.X:
 
 
 def _layer_by_layer(rows: Sequence[Row], names: Sequence[str]) -> alt.LayerChart:
-    """The mean share of each length after each layer, as shades."""
-    shades = log_shades([row["mean"] for row in rows if row["mean"] is not None])
-    data = [dict(row, shade=shades.axis.place(row["mean"])) for row in rows]
+    """The median share of each length after each layer, as shades."""
+    shades = log_shades([row["median"] for row in rows if row["median"] is not None])
+    data = [dict(row, shade=shades.axis.place(row["median"])) for row in rows]
     layers = [row["layer"] for row in rows]
     columns = list(range(min(layers), max(layers) + 1))
     room = min(_WIDTH / len(columns), _HEIGHT / len(names))
@@ -181,7 +178,7 @@ def _layer_by_layer(rows: Sequence[Row], names: Sequence[str]) -> alt.LayerChart
     drawn = [mark.encode(x=x, y=y, tooltip=_tooltip()) for mark in cells(shades, size=room)]
     return alt.LayerChart(
         data=alt.InlineData(values=data),
-        layer=[*drawn, *shades.bar("mean share", height=_HEIGHT)],
+        layer=[*drawn, *shades.bar("median share", height=_HEIGHT)],
         title=alt.Title(
             f"{metric_catalogue.metric(_METRIC).title}, layer by layer",
             subtitle="Brighter = paths of this length carry more",
@@ -202,5 +199,5 @@ def _tooltip() -> list[alt.Tooltip]:
     return [
         alt.Tooltip("length:N", title="path length"),
         alt.Tooltip("layer:Q", format="d"),
-        *tell_values("mean", "median"),
+        *tell_values(),
     ]

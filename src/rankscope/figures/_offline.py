@@ -84,3 +84,10 @@ def chart_page(spec: Mapping[str, Any]) -> str:
 def svg(spec: Mapping[str, Any]) -> str:
     """A chart as a picture; one that would have to load something cannot be drawn."""
     return vl_convert.vegalite_to_svg(dict(spec), vl_version=VEGA_LITE, allowed_base_urls=[])
+
+
+def png(spec: Mapping[str, Any], *, scale: float = 2.0) -> bytes:
+    """A chart as a picture of dots; one that would have to load something cannot be drawn."""
+    return vl_convert.vegalite_to_png(
+        dict(spec), vl_version=VEGA_LITE, scale=scale, allowed_base_urls=[]
+    )

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import altair as alt
 
@@ -16,8 +16,9 @@ from rankscope.metric_catalogue import Metric
 
 Row = Mapping[str, Any]
 
-STATISTICS: Final = ("mean", "low", "median", "high")
+STATISTICS: Final = ("low", "median", "high")
 NEEDED: Final = ("count", *STATISTICS)
+_LEFT_OUT: Final = ("run", "metric", "mean", "heads")  # of a row: no chart says them
 # What centring float32 tokens leaves of them, about, whatever they were.
 NOISE_FLOOR: Final = (3e-8, 3e-7)
 _NEAR_NOISE: Final = 1e-5
@@ -30,15 +31,14 @@ _REACH: Final = 50.0  # axis lengths: a line that leaves the panel still leaves 
 class Panel:
     """What the curves of one metric are drawn on.
 
-    ``statistic`` is what the lines are of. On ``settings`` each place is another network, so the
-    spread is told by bars; from layer to layer it is told by bands.
+    Lines are medians. On ``settings`` each place is another network, so the spread is told by bars;
+    from layer to layer it is told by bands.
     """
 
     entry: Metric
     x: Horizontal
     y: Vertical
     look: Look
-    statistic: Literal["mean", "median"] = "median"
     size: tuple[int, int] = theme.PANEL
     settings: bool = False
 
@@ -49,7 +49,7 @@ class Panel:
 
     def place(self, row: Row) -> tuple[float, float] | None:
         """Where the line passes, in pixels from the top left; nothing where it is broken."""
-        drawn = row[f"drawn_{self.statistic}"]
+        drawn = row["drawn_median"]
         if drawn is None:
             return None
         width, height = self.size
@@ -60,22 +60,21 @@ class Panel:
         curve = [alt.Tooltip("variant:N", title="curve")] if self.look.names else []
         title = self.x.axis["title"] if self.settings else "layer"
         place = alt.Tooltip(f"{self.x.field}:Q", title=title, format=",.6~g")
-        return [*curve, place, *tell_values(*dict.fromkeys((self.statistic, "median")))]
+        return [*curve, place, *tell_values()]
 
     def chart_row(self, row: Row) -> dict[str, Any]:
         """A row as a chart needs it: where its values are drawn, and their texts for a tooltip."""
-        drawn = dict(row)
+        drawn = {name: value for name, value in row.items() if name not in _LEFT_OUT}
         text = power_text if self.entry.scale == "exponent" else exact_text
         for name in STATISTICS:
             drawn[f"exact_{name}"] = text(row[name])
             drawn[name] = finite_or_none(row[name])
-        for name in (self.statistic, "low", "high"):
+        for name in STATISTICS:
             drawn[f"drawn_{name}"] = self._clamp(self.y.place(drawn[name]))
         if row["low"] == -math.inf and drawn["high"] is not None:
             drawn["drawn_low"] = self.y.domain[0]  # a band down to zero has no end
-        value = drawn[self.statistic]
-        drawn["off_scale"] = self.y.place(value) != value
-        drawn["all_equal"] = is_zero(row, self.entry, self.statistic)
+        drawn["off_scale"] = self.y.place(drawn["median"]) != drawn["median"]
+        drawn["all_equal"] = is_zero(row, self.entry)
         return drawn
 
     def _clamp(self, value: float | None) -> float | None:
@@ -87,25 +86,24 @@ class Panel:
         return min(max(value, low - reach), high + reach)
 
 
-def tell_values(*statistics: str) -> list[alt.Tooltip]:
-    """What every tooltip shows of a row of a summary: some statistics, and the spread."""
+def tell_values() -> list[alt.Tooltip]:
+    """What every tooltip shows of a row of a summary: the median, and the spread."""
     return [
-        *(alt.Tooltip(f"exact_{name}:N", title=name) for name in statistics),
+        alt.Tooltip("exact_median:N", title="median"),
         alt.Tooltip("exact_low:N", title="10th percentile"),
         alt.Tooltip("exact_high:N", title="90th percentile"),
         alt.Tooltip("count:Q", title="measurements", format=",d"),
     ]
 
 
-def is_zero(row: Row, entry: Metric, statistic: str) -> bool:
+def is_zero(row: Row, entry: Metric) -> bool:
     """Whether what is drawn is the logarithm of zero: all tokens are exactly equal."""
-    return entry.scale == "exponent" and row[statistic] == -math.inf
+    return entry.scale == "exponent" and row["median"] == -math.inf
 
 
 def build_axis(
     entry: Metric,
     rows: Sequence[Row],
-    statistic: str = "median",
     *,
     lowest: float | None = None,
     highest: float | None = None,
@@ -113,13 +111,13 @@ def build_axis(
     """The axis on which rows of a metric are drawn, cut where it is asked to be."""
     bottom = -math.inf if lowest is None else lowest
     top = math.inf if highest is None else highest
-    found = (finite_or_none(row[name]) for row in rows for name in (statistic, "low", "high"))
+    found = (finite_or_none(row[name]) for row in rows for name in STATISTICS)
     inside = [min(max(value, bottom), top) for value in found if value is not None]
     noise = NOISE_FLOOR[:1] if entry.name == _NOISE_METRIC and _near_noise(inside) else ()
     includes = [value for value in (*entry.includes, *noise) if bottom <= value <= top]
     axis = AXES[entry.scale](entry.symbol, inside, includes=includes)
     low, high = max(axis.domain[0], bottom), min(axis.domain[1], top)
-    if low > bottom and any(is_zero(row, entry, statistic) for row in rows):
+    if low > bottom and any(is_zero(row, entry) for row in rows):
         low = max(low - _BELOW * (high - low), bottom)  # markers need room
     if not low < high:
         raise InputError(

@@ -25,7 +25,7 @@ from rankscope.figures._validation import (
     select_metrics,
 )
 from rankscope.metric_catalogue import Metric
-from rankscope.numerals import sentence_case
+from rankscope.numerals import sentence_case, short
 
 Along = Callable[[str], Any]
 """The encoding of a field along an axis."""
@@ -64,7 +64,7 @@ def phase_map(
     >>> chart = phase_map(tables.summary(table), metric="relative_dispersion", boundary=0.3)
 
     ``summary`` has the columns layer and setting; with ``parameter`` and ``model`` each has its
-    panel. Means are shaded, all panels on one scale, whose ends ``lowest`` and ``highest`` cut.
+    panel. Medians are shaded, all panels on one scale, whose ends ``lowest`` and ``highest`` cut.
     Rows of the variant ``marks`` are drawn as rings on the cells, filled on the same scale.
     """
     source = "summaries by layer and setting"
@@ -73,7 +73,7 @@ def phase_map(
     require_values(rows, ["layer", "setting"])
     refuse_duplicates(rows, _PLACES, drawer="phase_map")
     entry = metric_catalogue.metric(metric)
-    scale = _scale(entry, rows["mean"].to_list(), lowest, highest)
+    scale = _scale(entry, rows["median"].to_list(), lowest, highest)
     divided = [name for name in ("model", "parameter") if labels_in(rows, name)]
     parts = rows.partition_by(divided, maintain_order=True) if divided else [rows]
     panels = [_panel(part, entry, scale, boundary, marks) for part in parts]
@@ -83,7 +83,7 @@ def phase_map(
 
 
 def _scale(
-    entry: Metric, means: Sequence[float | None], lowest: float | None, highest: float | None
+    entry: Metric, medians: Sequence[float | None], lowest: float | None, highest: float | None
 ) -> Vertical:
     """Where the shades begin and end, and which of them are named."""
     low = -math.inf if lowest is None else lowest
@@ -93,7 +93,7 @@ def _scale(
             f"lowest={lowest} and highest={highest} are no ends of a {entry.scale} scale; lowest "
             "must be below highest, and above 0 where shades go by the order of magnitude."
         )
-    found = [value for each in means if (value := finite_or_none(each)) is not None]
+    found = [value for each in medians if (value := finite_or_none(each)) is not None]
     inside = [min(max(value, low), high) for value in found]
     axis = AXES[entry.scale](entry.symbol, inside)
     start = axis.domain[0] if lowest is None else lowest
@@ -136,7 +136,9 @@ def _shaded(cells: Sequence[Row], x: Along, y: Along, entry: Metric, scale: Vert
     base = (
         alt.Chart(alt.InlineData(values=cells))
         .transform_calculate(**_CORNERS)
-        .encode(x=x("left"), x2="right", y=y("low"), y2="high", tooltip=_tooltip(entry, "mean of"))
+        .encode(
+            x=x("left"), x2="right", y=y("low"), y2="high", tooltip=_tooltip(entry, "median of")
+        )
     )
     shaded = base.mark_rect(clip=True, aria=False).encode(color=_colour(entry, scale))
     grey = base.mark_rect(clip=True, aria=False, fill=theme.INK["grid"])
@@ -170,7 +172,7 @@ def _rings(
 def _row(row: Row, index: int, scale: Vertical) -> dict[str, Any]:
     """A row as a chart needs it: its place, its shade, and its text."""
     low, high = scale.domain
-    value = row["mean"]  # which may be infinite, and has a shade then, too
+    value = row["median"]  # which may be infinite, and has a shade then, too
     known = value is not None and not math.isnan(value)
     shade = float(f"{min(max(value, low), high):.4g}") if known else None
     return {
@@ -178,7 +180,7 @@ def _row(row: Row, index: int, scale: Vertical) -> dict[str, Any]:
         "setting": row["setting"],
         "at": index,
         "shade": shade,
-        "exact": exact_text(row["mean"]),
+        "exact": exact_text(row["median"]),
     }
 
 
@@ -187,9 +189,11 @@ def _edges(
 ) -> list[dict[str, float]]:
     """Between every two neighbours on different sides of the boundary, the edge they share."""
     below = {
-        (row["layer"], at[row["setting"]]): row["mean"] < boundary
+        (row["layer"], at[row["setting"]]): row["median"] < boundary
         for row in rows
-        if row.get("variant") != marks and row["mean"] is not None and not math.isnan(row["mean"])
+        if row.get("variant") != marks
+        and row["median"] is not None
+        and not math.isnan(row["median"])
     }
     found = []
     for (layer, index), side in below.items():
@@ -206,7 +210,7 @@ def _axes(first: Row, layers: Sequence[int], settings: Sequence[float]) -> tuple
     start, end = min(layers), max(layers)
     every = math.ceil(len(settings) / _MOST_LABELS)
     named = list(range(0, len(settings), every))
-    texts = [f"{setting:.3g}" for setting in settings]
+    texts = [short(setting) for setting in settings]
     across = alt.Axis(title="layer", values=whole_numbers(layers, most=8), format="d", grid=False)
     upwards = alt.Axis(
         title=_parameter(first),

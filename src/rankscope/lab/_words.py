@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rankscope.experiments.fates import COLLAPSED, SHRUNK
+from rankscope.experiments.thresholds import COLLAPSED, SHRUNK
 from rankscope.lab._state import State
 from rankscope.numerals import plural, power_of_ten, short
 
@@ -53,7 +53,7 @@ def _headline(course: Sequence[float | None]) -> tuple[str, str]:
         )
         return "collapse", sentence
     numbers = f"the relative residual goes from {power_of_ten(start)} to {power_of_ten(end)}"
-    if end < start + math.log10(SHRUNK):
+    if end < max(logs) + math.log10(SHRUNK):
         return "slow", f"Collapsing: {numbers} over {layers}."
     return "holds", f"The tokens stay apart: {numbers} over {layers}."
 

@@ -236,6 +236,6 @@ def _context(preload: str) -> BaseContext:
 
 
 _starting = Lock()
-_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS")
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """What the process that is forked is told: a fork of one with a pool of threads may wait for ever
-for threads it does not have. Workers make no tables, so that those of polars are not missed."""
+for threads it does not have."""

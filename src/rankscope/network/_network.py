@@ -3,7 +3,7 @@
 import copy
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Self, cast
 
 import torch
@@ -24,6 +24,11 @@ from rankscope.network._visibility import Visibility
 from rankscope.weights import named_tensors, tensor_digests
 
 _MOST_LAYERS = 2**17
+_STRUCTURE = (
+    *("norm", "norm_place", "norm_eps", "parallel", "skip", "attention_skip", "mlp_skip"),
+    *("mask", "layer_masks"),
+)
+"""Fields of a spec that say how weights are put together, not which there are."""
 ABLATIONS = ("skip", "attention_skip", "mlp_skip", "mlp", "norm")
 
 
@@ -172,6 +177,26 @@ class Network(nn.Module):
         return self._variant(
             replace(self.spec, norm=norm, norm_place=place or self.spec.norm_place)
         )
+
+    def with_structure(self, spec: Spec) -> Self:
+        """The same weights in blocks of another structure: skips, norms, masks, parallel parts.
+
+        >>> from dataclasses import replace
+        >>> from rankscope import Network, Spec
+        >>> net = Network.random(Spec(2, 2, 8), seed=0)
+        >>> net.with_structure(replace(net.spec, skip=0.5, norm_place="post")).spec.skips
+        (0.5, 0.5)
+
+        What would need other weights (another width, more heads) is refused.
+        """
+        for each in fields(spec):
+            differs = getattr(spec, each.name) != getattr(self.spec, each.name)
+            if differs and each.name not in _STRUCTURE:
+                raise SpecError(
+                    f"{each.name}={getattr(spec, each.name)!r} needs other weights than those of "
+                    f"{self.name}; only {', '.join(_STRUCTURE)} can be changed on them."
+                )
+        return self._variant(spec)
 
     def repeat(self, times: int) -> Self:
         """The stack of blocks run ``times`` times in a row, with the same weights each time."""

@@ -3,32 +3,44 @@
 import base64
 import json
 from html import escape
+from typing import Final
 
 from rankscope.errors import InputError
-from rankscope.figures import Figure, ScriptSafe, adaptive, printable, svg
+from rankscope.figures import ScriptSafe, adaptive, labelled, png, svg
+from rankscope.report._document import Chart
+
+_LARGEST: Final = 200_000
+"""Characters of a picture of lines; a map of many cells has more."""
 
 
-def drawing(chart: Figure, *, name: str, title: str) -> str:
-    """A figure: where the chart is drawn, its specification, and a static picture of it."""
-    spec = printable(chart.to_dict())
-    words = escape(title)
-    picture = "data:image/svg+xml;base64," + base64.b64encode(_svg(spec, title).encode()).decode()
-    data = json.dumps(adaptive(spec), cls=ScriptSafe, ensure_ascii=False, separators=(",", ":"))
+def drawing(chart: Chart, *, name: str, about: str) -> str:
+    """A figure: where the chart is drawn, its specification, and a static picture of it.
+
+    The picture says by itself what it shows and what of, because it may be saved and sent on.
+    """
+    title, said = escape(chart.title), escape(chart.description or chart.title)
+    picture = _picture(labelled(chart.spec, chart.title, about), chart.title)
+    spec = {**adaptive(chart.spec), "description": chart.description or chart.title}
+    data = json.dumps(spec, cls=ScriptSafe, ensure_ascii=False, separators=(",", ":"))
     return (
-        f'<figure id="{name}" data-title="{words}">\n'
-        '<div class="chart"></div>\n'
-        f'<noscript><img src="{picture}" alt="{words}"></noscript>\n'
+        f'<figure id="{name}" data-title="{title}">\n'
+        f'<div class="chart" role="img" aria-label="{said}"></div>\n'
+        f'<noscript><img src="{picture}" alt="{said}"></noscript>\n'
         f'<script type="application/json">{data}</script>\n'
         "</figure>"
     )
 
 
-def _svg(spec: dict[str, object], title: str) -> str:
+def _picture(spec: dict[str, object], title: str) -> str:
+    """A picture's address, which holds it: of lines, or of dots if there are very many lines."""
     try:
-        return svg(spec)
+        drawn = svg(spec)
+        if len(drawn) <= _LARGEST:
+            return "data:image/svg+xml;base64," + base64.b64encode(drawn.encode()).decode()
+        return "data:image/png;base64," + base64.b64encode(png(spec, scale=1.5)).decode()
     except ValueError as error:
         reason = str(error).strip().splitlines()[0]
         raise InputError(
-            f"the chart of section {title!r} cannot be drawn from what it holds (a report loads "
-            f"nothing from elsewhere): {reason}"
+            f"the chart {title!r} cannot be drawn from what it holds (a report loads nothing from "
+            f"elsewhere): {reason}"
         ) from error

@@ -4,73 +4,126 @@ from collections.abc import Sequence
 from typing import Final
 
 from rankscope.arguments import checked
-from rankscope.figures import draw, headings, reading
+from rankscope.figures import description, draw, headings, metrics_of, reading
 from rankscope.metric_catalogue import metric
 from rankscope.numerals import sentence_case
-from rankscope.report._document import Report, Section
+from rankscope.report._document import Block, Chart, Markup, Report, Section, Table
+from rankscope.report._findings import findings_table
 from rankscope.report._grids import METRIC, Grid, grids
 from rankscope.report._prose import sentences
 from rankscope.report._provenance import in_words
-from rankscope.results import Judgement, Result
+from rankscope.results import Judgement, Listing, Result
 
 _MOST_COLUMNS: Final = 6
 
 
 @checked
 def page(result: Result) -> Report:
-    """The page for a result: its verdict, what was found, its charts, their figures, its origin.
+    """The page for a result: the answer, what was found, its charts, their figures, its origin.
 
     >>> from rankscope.experiments import run
     >>> page(run("D8")).title
     'Most paths of well-known transformers are long: about L·H/(H+1) of L layers.'
+
+    Of a question the title is what was asked, and below it stands what it was asked about; a claim
+    is its own title.
     """
+    title, lead = titles(result)
     return Report(
-        title=result.title,
-        lead=result.question if result.question != result.title else "",
-        verdicts=[(each.kind, each.sentence, each.fate) for each in result.findings],
-        sections=[*_found(sentences(result)), *_charts(result), *_tables(result)],
+        title=title,
+        lead=lead,
+        sections=_sections(result),
         provenance=in_words(result.provenance),
         overline=f"{result.id} · {result.source}" if result.source else "",
-        answers=_answers(result),
+        warnings=result.warnings,
+        headline=result.headline,
+        answer=" ".join(result.sentences) if result.headline else "",
+        judgements=_judgements(result),
         key_figures=result.key_figures,
+        about=result.title,
     )
 
 
-def _answers(result: Result) -> dict[str, Judgement]:
+def titles(result: Result) -> tuple[str, str]:
+    """What stands large above a result, and what stands below that."""
+    one, other = result.title, result.question
+    if not result.source and result.question:
+        one, other = other, one
+    return one, other if other != one else ""
+
+
+def _sections(result: Result) -> list[Section]:
+    charts = _charts(result)
+    own = len(result.drawings)
+    sections = [*_looked_for(result), *_found(result)]
+    sections += [Section(chart.title, blocks=[chart]) for chart in charts[:own]]
+    for part in result.parts:
+        following = own + len(part.drawings)
+        blocks: list[Block] = [*_listed(part.listings), *charts[own:following]]
+        sections.append(Section(part.title, _points(part.sentences), blocks))
+        own = following
+    return [*sections, *_figures(result)]
+
+
+def _judgements(result: Result) -> dict[str, Judgement]:
     judged = {"Stated for": result.judgement, "Beyond it": result.beyond}
     return {f"{where}: {one.domain}": one for where, one in judged.items() if one is not None}
 
 
-def _found(said: Sequence[str]) -> list[Section]:
-    if not said:
+def _looked_for(result: Result) -> list[Section]:
+    if not result.findings:
         return []
-    # One is a paragraph, several are a list.
-    text = said[0] if len(said) == 1 else "\n".join(f"- {each}" for each in said)
-    return [Section("What was found", text)]
+    return [Section("What was looked for", blocks=[Markup(findings_table(result.findings))])]
 
 
-def _charts(result: Result) -> list[Section]:
+def _found(result: Result) -> list[Section]:
+    """The sentences, unless they are the answer at the top, and the tables in words."""
+    said = [] if result.headline else sentences(result)
+    if not said and not result.listings:
+        return []
+    return [Section("What was found", _points(said), _listed(result.listings))]
+
+
+def _points(said: Sequence[str]) -> str:
+    """One sentence is a paragraph, several are a list."""
+    return said[0] if len(said) == 1 else "\n".join(f"- {each}" for each in said)
+
+
+def _listed(listings: Sequence[Listing]) -> list[Block]:
+    return [Table(listing, listing.title, listing.note) for listing in listings]
+
+
+def _charts(result: Result) -> list[Chart]:
+    drawings = result.all_drawings
     return [
-        Section(heading, f"{drawing.caption} {reading(drawing)}".strip(), draw(drawing, result))
-        for heading, drawing in zip(headings(result.drawings), result.drawings, strict=True)
+        Chart(
+            draw(drawing, result),
+            title,
+            f"{drawing.caption} {reading(drawing)}".strip(),
+            description(drawing, result),
+            metrics_of(drawing, result),
+        )
+        for title, drawing in zip(headings(drawings), drawings, strict=True)
     ]
 
 
-def _tables(result: Result) -> list[Section]:
-    return [
-        Section(_heading(grid), _note(grid), None, grid.few(_MOST_COLUMNS))
-        for grid in grids(result)
+def _figures(result: Result) -> list[Section]:
+    """The metrics in figures, each table under its caption."""
+    blocks = [
+        Table(grid.few(_MOST_COLUMNS), caption(grid), _statistic(grid)) for grid in grids(result)
     ]
+    return [Section("In figures", blocks=blocks)] if blocks else []
 
 
-def _heading(grid: Grid) -> str:
+def caption(grid: Grid) -> str:
+    """Which metric a table tells, and along what."""
     what = metric(grid.metrics[0]).title if len(grid.metrics) == 1 else ""
     if grid.place == METRIC:
-        return f"{what or 'Overall'}, in figures"
-    return f"{what or 'All metrics'} by {grid.place}, in figures"
+        return what or "Overall"
+    return f"{what or 'All metrics'} by {grid.place}"
 
 
-def _note(grid: Grid) -> str:
+def _statistic(grid: Grid) -> str:
     words = [f"{grid.statistic}s over the samples"] if grid.statistic else []
     words += ["after the last layer"] if grid.last_layer else []
     text = ", ".join(words)

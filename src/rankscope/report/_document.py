@@ -2,59 +2,114 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from functools import cached_property
+from typing import Any
 
 import polars as pl
 
 from rankscope.arguments import Exact, checked
-from rankscope.errors import InputError
-from rankscope.figures import Figure
+from rankscope.figures import Figure, printable
 from rankscope.report._grids import Grid
-from rankscope.results import Judgement
+from rankscope.results import Headline, Judgement, Listing
 
-TONES: Final = ("collapse", "slow", "holds", "unknown", "neutral")
-"""What a verdict can be: tokens become alike, slowly, or stay different; or none of these."""
+
+@checked
+@dataclass(frozen=True)
+class Chart:
+    """A chart in a section, under a heading of its own if the section has several.
+
+    ``description`` is what somebody who cannot see it is told, ``text`` stands above it. The page
+    defines its ``metrics``.
+    """
+
+    figure: Figure
+    title: str
+    text: str = ""
+    description: str = ""
+    metrics: Sequence[str] = ()
+
+    @cached_property
+    def spec(self) -> dict[str, Any]:
+        """Its specification, which takes long to make."""
+        whole: dict[str, Any] = printable(self.figure.to_dict())
+        return whole
+
+
+@checked
+@dataclass(frozen=True)
+class Table:
+    """A table with its caption, and below it a note on how to read it."""
+
+    rows: pl.DataFrame | Grid | Listing
+    caption: str
+    note: str = ""
+
+
+@checked
+@dataclass(frozen=True)
+class Markup:
+    """HTML that is set as it is: whoever gives it escapes."""
+
+    html: str
+
+
+Block = Chart | Table | Markup
 
 
 @checked
 @dataclass(frozen=True)
 class Section:
-    """A heading with its text, and a chart or a table or both.
+    """A heading with its text, and below it charts and tables.
 
     In texts an empty line begins a paragraph, ``**stars**`` make bold and backticks make code;
-    lines that begin with ``- `` make a list. ``html`` is set as it is: whoever gives it escapes.
+    lines that begin with ``- `` make a list.
     """
 
     title: str
     text: str = ""
-    chart: Figure | None = None
-    table: pl.DataFrame | Grid | None = None
-    html: str = ""
+    blocks: Sequence[Block] = ()
+
+    @property
+    def charts(self) -> list[Chart]:
+        """Its charts, in their order."""
+        return [block for block in self.blocks if isinstance(block, Chart)]
 
 
 @checked
 @dataclass(frozen=True)
 class Report:
-    """A title, what it is about in a paragraph, verdicts, sections and where it all came from.
+    """A title, what it is about, what was found, sections, and where it all came from.
 
-    A verdict is ``(label, sentence, tone)``, the tone one of ``TONES``. ``answers`` are
-    what the whole comes to, each under words for what it is about. ``overline`` stands small above
-    the title, and ``key_figures`` are shown large.
+    ``warnings`` stand above everything, ``headline`` is the answer in a few words and ``answer``
+    the same in prose. ``judgements`` are what a claim comes to, each under words for what it is
+    about. ``overline`` stands small above the title, and ``key_figures`` are shown large. Pictures
+    of the charts say what they are ``about``: the title unless given.
     """
 
     title: str
     lead: str
-    verdicts: Sequence[tuple[str, str, str]] = ()
     sections: Sequence[Section] = ()
     provenance: Mapping[str, str] = field(default_factory=dict)
     overline: str = ""
-    answers: Mapping[str, Judgement] = field(default_factory=dict)
+    warnings: Sequence[str] = ()
+    headline: Headline | None = None
+    answer: str = ""
+    judgements: Mapping[str, Judgement] = field(default_factory=dict)
     key_figures: Mapping[str, Exact] = field(default_factory=dict)
+    about: str = ""
 
-    def __post_init__(self) -> None:
-        for label, _, tone in self.verdicts:
-            if tone not in TONES:
-                raise InputError(
-                    f"the verdict on {label!r} has the tone {tone!r}; choose one of "
-                    f"{', '.join(TONES)}."
-                )
+    @property
+    def charts(self) -> list[Chart]:
+        """All its charts, in their order."""
+        return [chart for section in self.sections for chart in section.charts]
+
+    @property
+    def metrics(self) -> list[str]:
+        """What its charts and tables show."""
+        found: list[str] = []
+        for block in (block for section in self.sections for block in section.blocks):
+            if isinstance(block, Chart):
+                found += block.metrics
+            elif isinstance(block, Table) and isinstance(block.rows, Grid):
+                found += block.rows.metrics
+        return list(dict.fromkeys(found))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rankscope import records
 from rankscope.arguments import checked
-from rankscope.figures import save
+from rankscope.figures import labelled, save
 from rankscope.report._compose import page
 from rankscope.report._html import write_html
 from rankscope.results import Result
@@ -29,11 +29,11 @@ def write(
     records.write(result, files["table"])
     document = page(result)
     # The very charts of the page: to draw one takes long.
-    charts = [section.chart for section in document.sections if section.chart is not None]
+    charts = document.charts
     pictures = [path for what, path in files.items() if what.startswith("chart")]
     for number, (chart, path) in enumerate(zip(charts, pictures, strict=True), start=1):
         on_step(number / (len(charts) + 2))
-        save(chart, path)
+        save(labelled(chart.spec, chart.title, result.title), path)
     on_step(1 - 1 / (len(charts) + 2))
     write_html(document, files["report"])
     on_step(1.0)

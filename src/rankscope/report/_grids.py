@@ -8,13 +8,12 @@ from typing import Any, Final, Literal
 import polars as pl
 
 from rankscope.metric_catalogue import metric as entry_of
+from rankscope.numerals import short
 from rankscope.results import Result
 
-Statistic = Literal["mean", "median", ""]
-"""What stands for the samples; nothing where there was but one."""
+Statistic = Literal["median", ""]
+"""What stands for the samples, as in every chart; nothing where there was but one."""
 
-MEANS: Final = ("by_layer", "by_model", "by_length", "head_map", "phase_map")
-"""Figures whose curves are means over the samples; those of the others are medians."""
 BIAS: Final = "bias"
 DOUBT: Final = "?"
 """What follows a number that is in doubt."""
@@ -96,27 +95,26 @@ class Grid:
             return BIAS
         if self.place == METRIC:
             return entry_of(place).title
-        return f"{place:g}" if isinstance(place, float) else str(place)
+        return short(place) if isinstance(place, float) else str(place)
 
 
 def grids(result: Result, *, apart: Sequence[str] = ()) -> list[Grid]:
-    """The metrics a result tells in figures.
+    """The metrics a result tells in figures; one in parts tells none that it does not name.
 
     Labels in the columns ``apart`` get a grid each if there are others, which name the curves.
     Metrics of one curve stand side by side, and those that are one number for each curve below each
     other.
     """
-    metrics = result.shown or result.summary["metric"].unique(maintain_order=True).to_list()
+    every = [] if result.parts else result.summary["metric"].unique(maintain_order=True).to_list()
+    metrics = result.shown or every
     found = [grid for metric in metrics for grid in _of_metric(result, metric, apart)]
     return [_join(list(alike)) for _, alike in groupby(found, _kind)]
 
 
 def statistic(result: Result, metric: str) -> Statistic:
-    """Which statistic a table of a metric tells: that which its charts draw."""
-    if result.summary.filter(pl.col("metric") == metric)["count"].max() == 1:
-        return ""
-    about = [each for each in result.drawings if each.metric == metric] or result.drawings
-    return "mean" if any(each.figure in MEANS for each in about) else "median"
+    """What a table of a metric tells: medians, unless there was but one sample."""
+    counts = result.summary.filter(pl.col("metric") == metric)["count"]
+    return "" if counts.max() == 1 else "median"
 
 
 def thin(places: Sequence[Any], most: int) -> list[Any]:
@@ -157,7 +155,7 @@ def _grid(
             if row[name] is not None
         ]
         at = metric if place == METRIC else row[place]
-        cells[at, " · ".join(labels)] = Cell(row[shown or "mean"], metric, bool(row.get("doubt")))
+        cells[at, " · ".join(labels)] = Cell(row["median"], metric, bool(row.get("doubt")))
     # A curve without any place, where others have them, is another measurement.
     placed = {curve for at, curve in cells if at is not None}
     cells = {key: cell for key, cell in cells.items() if key[1] in placed}

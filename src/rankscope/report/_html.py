@@ -9,14 +9,17 @@ from string import Template
 from rankscope.arguments import checked
 from rankscope.figures import bundle, content_policy, dark_variables
 from rankscope.files import whole_file
-from rankscope.report._cards import answers, cards, key_figures
 from rankscope.report._charts import drawing
-from rankscope.report._document import Report, Section
+from rankscope.report._document import Block, Chart, Report, Section, Table
+from rankscope.report._glossary import defined, glossary, known_terms, papers
+from rankscope.report._papers import linked
 from rankscope.report._prose import inline, paragraphs
 from rankscope.report._tables import table
+from rankscope.report._top import headline, judgements, key_figures, warning_box
 
 _FROM_HERE_ON_A_LIST = 4  # sections, before a list of contents helps
 _LONG = 45  # characters, from which a title is a sentence and set smaller
+_COMMAND = "command"  # the entry of the provenance that says what to type
 _WIDE = 60  # characters, from which an entry of the provenance has a row of its own
 
 
@@ -37,36 +40,55 @@ def write_html(report: Report, path: str | Path) -> Path:
 
 
 def _page(report: Report) -> str:
-    drawn = any(section.chart is not None for section in report.sections)
-    scripts = [bundle(), _asset("page.js")] if drawn else []
+    scripts = [bundle(), _asset("page.js")] if report.charts else []
+    terms = known_terms(report.metrics)
+    sections = "\n".join(
+        _section(section, number, report.about or report.title, terms)
+        for number, section in enumerate(report.sections, start=1)
+    )
+    definitions = glossary(terms)
     return Template(_asset("page.html")).substitute(
         title=escape(report.title),
         policy=content_policy(scripts),
         style=Template(_asset("style.css")).substitute(chart_colours=dark_variables()),
+        warnings=warning_box(report.warnings),
         overline=_overline(report.overline),
         length=' class="long"' if len(report.title) > _LONG else "",
-        answers=answers(report.answers),
+        headline=headline(report.headline, report.answer),
+        judgements=judgements(report.judgements),
         lead=f'<p class="lead">{inline(report.lead)}</p>' if report.lead else "",
-        verdicts=cards(report.verdicts),
         key_figures=key_figures(report.key_figures),
         contents=_contents(report.sections),
-        sections="\n".join(
-            _section(section, number) for number, section in enumerate(report.sections, start=1)
+        sections=sections,
+        glossary=definitions,
+        papers=papers(
+            " ".join([report.overline, report.title, report.lead, sections, definitions])
         ),
         provenance=_provenance(report.provenance),
         scripts="\n".join(f"<script>{script}</script>" for script in scripts),
     )
 
 
-def _section(section: Section, number: int) -> str:
-    parts = [f"<h2>{escape(section.title)}</h2>", paragraphs(section.text)]
-    if section.chart is not None:
-        parts.append(drawing(section.chart, name=f"figure-{number}", title=section.title))
-    if section.table is not None:
-        parts.append(table(section.table))
-    parts.append(section.html)
+def _section(section: Section, number: int, about: str, terms: Sequence[str]) -> str:
+    parts = [f"<h2>{escape(section.title)}</h2>", linked(paragraphs(section.text))]
+    several = len(section.charts) > 1
+    for place, block in enumerate(section.blocks, start=1):
+        name = f"figure-{number}-{place}"
+        parts.append(_block(block, name, about, terms, several=several))
     body = "\n".join(part for part in parts if part)
     return f'<section id="section-{number}">\n{body}\n</section>'
+
+
+def _block(block: Block, name: str, about: str, terms: Sequence[str], *, several: bool) -> str:
+    """A chart or a table; charts that are not alone have headings of their own."""
+    if isinstance(block, Table):
+        return table(block.rows, block.caption, block.note, terms)
+    if not isinstance(block, Chart):
+        return block.html
+    heading = f"<h3>{escape(block.title)}</h3>" if several else ""
+    drawn = drawing(block, name=name, about=about)
+    words = [heading, linked(paragraphs(block.text)), defined(block.metrics, terms)]
+    return "\n".join(filter(None, [*words, drawn]))
 
 
 def _contents(sections: Sequence[Section]) -> str:
@@ -80,14 +102,18 @@ def _contents(sections: Sequence[Section]) -> str:
 
 
 def _overline(text: str) -> str:
-    return f'<p class="overline">{inline(text)}</p>' if text else ""
+    return f'<p class="overline">{linked(inline(text))}</p>' if text else ""
 
 
 def _provenance(provenance: Mapping[str, str]) -> str:
     if not provenance:
         return ""
-    entries = "\n".join(_entry(name, value) for name, value in provenance.items())
-    return f"<h2>Where this comes from</h2>\n<dl>\n{entries}\n</dl>"
+    others = {name: value for name, value in provenance.items() if name != _COMMAND}
+    entries = "\n".join(_entry(name, value) for name, value in others.items())
+    listed = f"<dl>\n{entries}\n</dl>" if others else ""
+    command = provenance.get(_COMMAND, "")
+    repeat = f"<p>To repeat it: <code>{escape(command)}</code></p>" if command else ""
+    return "\n".join(filter(None, ["<h2>Where this comes from</h2>", repeat, listed]))
 
 
 def _entry(name: str, value: str) -> str:

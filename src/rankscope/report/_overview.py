@@ -9,11 +9,12 @@ from typing import Final, Protocol, cast, runtime_checkable
 from rankscope.arguments import checked
 from rankscope.journal import Run
 from rankscope.numerals import plural
-from rankscope.report._cards import badge
-from rankscope.report._document import Report, Section
+from rankscope.report._document import Markup, Report, Section
 from rankscope.report._html import write_html
+from rankscope.report._papers import linked
 from rankscope.report._prose import inline
 from rankscope.report._tables import head, html_table, number
+from rankscope.report._top import verdict_badge
 from rankscope.results import Judgement, Verdict
 from rankscope.version import __version__
 
@@ -44,12 +45,14 @@ def write_overview(claims: Iterable[Claim], runs: Sequence[Run], path: str | Pat
     """Write the page about all runs; a claim that was not run has a line that says so."""
     listed = list(claims)
     rows = [row for claim in listed for row in _rows(claim, runs)]
-    table = html_table([head(each) for each in _HEADS], rows, "table overview")
+    table = html_table(
+        [head(each) for each in _HEADS], rows, caption="Verdicts by claim", kind="table overview"
+    )
     return write_html(
         Report(
             "Both papers, claim by claim",
             _lead(listed, runs),
-            sections=[Section("All claims", _HOW, html=table)],
+            sections=[Section("All claims", _HOW, [Markup(table)])],
             provenance={"rankscope": __version__},
         ),
         path,
@@ -81,11 +84,11 @@ def _lead(claims: Sequence[Claim], runs: Sequence[Run]) -> str:
 def _rows(claim: Claim, runs: Sequence[Run]) -> list[str]:
     own = [run for run in runs if run.id == claim.id]
     if not own:
-        return [_row(_claim(claim, None), escape(claim.source), "", "", "", "")]
+        return [_row(_claim(claim, None), linked(escape(claim.source)), "", "", "", "")]
     return [
         _row(
             _claim(claim, run),
-            escape(claim.source),
+            linked(escape(claim.source)),
             escape(run.failure) if run.failure else _judged(run.judgement),
             _judged(run.beyond),
             _figure(run.key_figure),
@@ -116,7 +119,7 @@ def _judged(kept: Mapping[str, str] | None) -> str:
         return ""
     judgement = Judgement(cast(Verdict, kept["verdict"]), kept["domain"], kept["on"])
     rest = f" {inline(judgement.rest)}" if judgement.rest else ""
-    return f"{badge(judgement)}{rest}{_small(judgement.domain)}"
+    return f"{verdict_badge(judgement)}{rest}{_small(judgement.domain)}"
 
 
 def _figure(kept: tuple[str, float] | None) -> str:

@@ -1,4 +1,4 @@
-"""A data frame or a grid → an HTML table with numbers one can read."""
+"""A data frame, a grid or a listing → an HTML table with numbers one can read."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,15 +9,31 @@ import polars as pl
 
 from rankscope.metric_catalogue import metric as entry_of
 from rankscope.numerals import power_of_ten_html, short_html
+from rankscope.report._glossary import term
 from rankscope.report._grids import DOUBT, IN_DOUBT, METRIC, Cell, Grid
+from rankscope.report._prose import inline
+from rankscope.results import Entry, Listing
 
 _NOTHING: Final = "–"
 _NUMBER: Final = ' class="number"'
 
 
-def table(rows: pl.DataFrame | Grid) -> str:
-    """Rows as a table: numbers to the right, words to the left, row labels as headings."""
-    return _of_grid(rows) if isinstance(rows, Grid) else _of_frame(rows)
+def table(
+    rows: pl.DataFrame | Grid | Listing,
+    caption: str = "",
+    note: str = "",
+    terms: Sequence[str] = (),
+) -> str:
+    """Rows as a table: numbers to the right, words to the left, row labels as headings.
+
+    Metrics among the ``terms`` that the page defines are linked to their definitions.
+    """
+    if isinstance(rows, Grid):
+        doubts = IN_DOUBT if rows.has_doubts else ""
+        return _of_grid(rows, caption, terms) + _note(" ".join(filter(None, [note, doubts])))
+    if isinstance(rows, Listing):
+        return _of_listing(rows, caption or rows.title) + _note(note or rows.note)
+    return _of_frame(rows, caption) + _note(note)
 
 
 def number(value: float | int) -> str:
@@ -39,7 +55,34 @@ def known_figures(figures: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def _of_frame(frame: pl.DataFrame) -> str:
+def is_numeric(listing: Listing, column: int) -> bool:
+    """Whether a column of a listing holds numbers, as far as it holds anything."""
+    entries = [row[column] for row in listing.rows if row[column] is not None]
+    return bool(entries) and all(isinstance(each, int | float) for each in entries)
+
+
+def _of_listing(listing: Listing, caption: str) -> str:
+    right = [is_numeric(listing, column) for column in range(len(listing.columns))]
+    heads = [head(name, right=side) for name, side in zip(listing.columns, right, strict=True)]
+    rows = []
+    for row in listing.rows:
+        first, *others = map(_entry, row, right)
+        rows.append("".join([first if right[0] else row_head(_words(row[0])), *others]))
+    return html_table(heads, rows, caption=caption)
+
+
+def _entry(value: Entry, right: bool) -> str:
+    """An entry of a listing: words may carry marks, numbers are as in every other table."""
+    if isinstance(value, str) or value is None:
+        return _data(_NOTHING if value is None else inline(value), right=right)
+    return _cell(value, right)
+
+
+def _note(text: str) -> str:
+    return f'\n<p class="note">{inline(text)}</p>' if text else ""
+
+
+def _of_frame(frame: pl.DataFrame, caption: str) -> str:
     numeric = [kind.is_numeric() for kind in frame.dtypes]
     heads = [
         head(name.replace("_", " "), right=right)
@@ -48,26 +91,37 @@ def _of_frame(frame: pl.DataFrame) -> str:
     rows = []
     for values in frame.iter_rows():
         first, *others = map(_cell, values, numeric)
-        rows.append("".join([first if numeric[0] else _row_head(_words(values[0])), *others]))
-    return html_table(heads, rows)
+        rows.append("".join([first if numeric[0] else row_head(_words(values[0])), *others]))
+    return html_table(heads, rows, caption=caption)
 
 
-def _of_grid(grid: Grid) -> str:
+def _of_grid(grid: Grid, caption: str, terms: Sequence[str]) -> str:
     """A row for each curve, a column for each place."""
     heads = [head("metric" if grid.by_metric else "", right=False)]
-    heads += [head(_place(grid, place), right=True) for place in grid.places]
+    heads += [
+        f'<th scope="col"{_NUMBER}>{term(place, terms)}</th>'
+        if grid.place == METRIC
+        else head(_place(grid, place), right=True)
+        for place in grid.places
+    ]
     own = "value" if grid.place == METRIC else entry_of(grid.metric).title
     whole = {
         metric: all(_is_whole(cell) for cell in grid.cells.values() if cell.metric == metric)
         for metric in grid.metrics
     }
     rows = [
-        _row_head(grid.name(curve) or own)
+        (_linked_head(curve, terms) if grid.by_metric else row_head(grid.name(curve) or own))
         + "".join(_figure(cell, whole) for cell in grid.column(curve))
         for curve in grid.curves
     ]
-    note = f"\n<p>{IN_DOUBT}</p>" if grid.has_doubts else ""
-    return html_table(heads, rows) + note
+    return html_table(heads, rows, caption=caption, after=_definition(grid, terms))
+
+
+def _definition(grid: Grid, terms: Sequence[str]) -> str:
+    """Beside the caption of a table about one metric, the way to its definition."""
+    if grid.by_metric or grid.place == METRIC or grid.metric not in terms:
+        return ""
+    return f' <span class="defined">{term(grid.metric, terms, "definition")}</span>'
 
 
 def _place(grid: Grid, place: Any) -> str:
@@ -107,11 +161,20 @@ def _words(value: Any) -> str:
     return str(value)
 
 
-def html_table(heads: Sequence[str], rows: Sequence[str], kind: str = "table") -> str:
-    """A table of cells that are HTML already."""
+def html_table(
+    heads: Sequence[str],
+    rows: Sequence[str],
+    *,
+    caption: str = "",
+    after: str = "",
+    kind: str = "table",
+) -> str:
+    """A table of cells that are HTML already; a keyboard can scroll one that is too wide."""
     body = "\n".join(f"<tr>{row}</tr>" for row in rows)
+    region = f' role="region" aria-label="{escape(caption)}"' if caption else ""
+    said = f"<caption>{inline(caption)}{after}</caption>\n" if caption else ""
     return (
-        f'<div class="{kind}" tabindex="0"><table>\n'
+        f'<div class="{kind}" tabindex="0"{region}><table>\n{said}'
         f"<thead><tr>{''.join(heads)}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table></div>"
     )
 
@@ -121,8 +184,13 @@ def head(name: str, *, right: bool = False) -> str:
     return f'<th scope="col"{_NUMBER * right}>{escape(name)}</th>'
 
 
-def _row_head(name: str) -> str:
-    return f'<th scope="row">{escape(name)}</th>'
+def _linked_head(metric: str, terms: Sequence[str]) -> str:
+    return f'<th scope="row">{term(metric, terms)}</th>'
+
+
+def row_head(name: str) -> str:
+    """The heading of a row."""
+    return f'<th scope="row">{inline(name)}</th>'
 
 
 def _data(shown: str, *, right: bool = True, exact: float | None = None) -> str:

@@ -12,9 +12,11 @@ from rich.text import Text
 from rankscope.arguments import checked
 from rankscope.metric_catalogue import metric as entry_of
 from rankscope.numerals import power_of_ten, short
+from rankscope.report._compose import titles
 from rankscope.report._grids import DOUBT, IN_DOUBT, METRIC, Cell, Grid, grids
 from rankscope.report._prose import sentences, without_marks
-from rankscope.report._tables import is_huge, known_figures
+from rankscope.report._tables import known_figures
+from rankscope.report._terminal_tables import STYLE, findings_table, number, show_listings
 from rankscope.results import Result
 
 _SIDE_BY_SIDE: Final = 4
@@ -24,15 +26,7 @@ _NARROWEST: Final = 72
 """Columns without which figures would be cut; a narrower terminal breaks the lines itself."""
 _MOST_ROWS: Final = 16
 _MOST_TABLES: Final = 8
-_STYLE: Final = {
-    "collapse": "bold red",
-    "slow": "yellow",
-    "holds": "green",
-    "fails": "bold red",
-    "depends": "yellow",
-    "not tried": "dim",
-    "unknown": "dim",
-}
+_TONES: Final = {**STYLE, "neutral": "bold", "holds": "bold green"}
 
 
 @checked
@@ -45,19 +39,49 @@ def show(result: Result, console: Console | None = None) -> None:
     """
     console = copy(console or Console())
     console.width = max(console.width, _NARROWEST)
-    _print(console, _title(result))
-    if result.question != result.title:
-        _print(console, Text(result.question))
-    findings = [(Text(each.kind, _STYLE[each.fate]), each.sentence) for each in result.findings]
-    for rows in (_answers(result), findings, [(Text("•"), each) for each in sentences(result)]):
-        if rows:
-            console.print()
-            console.print(_list_sentences(rows))
+    for warning in result.warnings:
+        _print(console, Text(f"Warning: {without_marks(warning)}", STYLE["slow"]))
+    _top(console, result)
+    if result.findings:
+        console.print()
+        console.print(findings_table(result.findings))
     known = known_figures(result.key_figures)
     if known:
         console.print()
-        quoted = (f"{name} {_figure(value)}" for name, value in known.items())
+        quoted = (f"{name} {number(value)}" for name, value in known.items())
         _print(console, Text("; ".join(quoted)))
+    show_listings(console, result.listings)
+    for part in result.parts:
+        if not part.sentences and not part.listings:
+            continue
+        console.print()
+        _print(console, Text(part.title, style="bold"))
+        if part.sentences:
+            console.print(_list_sentences([(Text("•"), each) for each in part.sentences]))
+        show_listings(console, part.listings)
+    _show_figures(console, result)
+
+
+def _top(console: Console, result: Result) -> None:
+    """The title, the question, the answer."""
+    title, lead = titles(result)
+    _print(console, Text(f"{result.id}  {title}") if result.source else Text(title, "bold"))
+    if lead:
+        _print(console, Text(lead))
+    said = sentences(result)
+    if result.headline is not None:
+        console.print()
+        _print(console, Text(without_marks(result.headline.text), _TONES[result.headline.tone]))
+        _print(console, Text(without_marks(" ".join(result.sentences))))
+        said = []
+    for rows in (_answers(result), [(Text("•"), each) for each in said]):
+        if rows:
+            console.print()
+            console.print(_list_sentences(rows))
+
+
+def _show_figures(console: Console, result: Result) -> None:
+    """The metrics in figures, as far as they do not fill screens."""
     found = grids(result, apart=("model",))
     for grid in found[:_MOST_TABLES]:
         console.print()
@@ -89,20 +113,11 @@ def tell(cell: Cell | None) -> str:
     return told + DOUBT * cell.doubt
 
 
-def _figure(value: float) -> str:
-    return power_of_ten(math.log10(value)) if is_huge(value) else short(value)
-
-
-def _title(result: Result) -> Text:
-    """The title; for what somebody stated also its id."""
-    return Text(f"{result.id}  {result.title}") if result.source else Text(result.title, "bold")
-
-
 def _answers(result: Result) -> list[tuple[Text, str]]:
     """The verdicts, each with what it is about."""
     judged = {"": result.judgement, "beyond: ": result.beyond}
     return [
-        (Text(f"{where}{one.verdict}", _STYLE[one.verdict]), _sentence(one.rest, one.domain))
+        (Text(f"{where}{one.verdict}", STYLE[one.verdict]), _sentence(one.rest, one.domain))
         for where, one in judged.items()
         if one is not None
     ]

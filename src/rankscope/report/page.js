@@ -5,13 +5,18 @@
   const GAP = 48;
   const HINT = "Point at a curve or a name to bring it out; click on a name to keep it.";
 
-  /* Panels of ours are given the width there is, side by side or below each other. */
+  /* Panels of ours are given the width there is, side by side or below each other. Maps of
+     squares keep their size, as many in a row as fit. */
   const fitted = (spec, width) => {
     const ours = spec.usermeta?.rankscope;
+    if (ours?.square) {
+      const fit = Math.floor((width + GAP) / (ours.square + GAP));
+      return { ...spec, columns: Math.max(1, Math.min(fit, spec.concat.length)) };
+    }
     if (!ours?.panels) return spec;
     const columns = width >= 700 && spec.concat.length > 1 ? 2 : 1;
     const room = Math.floor((width - 24 - GAP * (columns - 1)) / columns) - AXIS;
-    const wide = Math.max(220, Math.min(room, columns === 1 ? 860 : 480));
+    const wide = Math.max(200, room);
     const legend = {
       ...spec.config.legend,
       columns: Math.max(1, Math.floor((width - AXIS) / ours.legendEntry)),
@@ -36,9 +41,10 @@
     const hint = document.createElement("span");
     hint.textContent = interactive ? HINT : "";
     const link = document.createElement("a");
-    link.textContent = "Save as SVG";
     link.href = picture(figure).src;
-    link.download = figure.dataset.title.replace(/[^\p{L}\p{N}]+/gu, "-").toLowerCase() + ".svg";
+    const kind = link.href.startsWith("data:image/svg") ? "svg" : "png";
+    link.textContent = `Save as ${kind.toUpperCase()}`;
+    link.download = figure.dataset.title.replace(/[^\p{L}\p{N}]+/gu, "-").toLowerCase() + "." + kind;
     line.append(hint, link);
     figure.append(line);
   };
@@ -59,7 +65,7 @@
     };
     await redraw();
     caption(figure, Boolean(spec.params));
-    if (spec.usermeta?.rankscope?.panels) {
+    if (spec.usermeta?.rankscope) {
       let waiting = 0;
       addEventListener("resize", () => {
         clearTimeout(waiting);

@@ -1,6 +1,7 @@
 """Sample text that ships with the tool, and the way from text to a network's input."""
 
 from rankscope.text.embedding import embed
+from rankscope.text.input_check import InputCheck, check_texts
 from rankscope.text.tokenizer import Tokenizer, passages
 
-__all__ = ["Tokenizer", "embed", "passages"]
+__all__ = ["InputCheck", "Tokenizer", "check_texts", "embed", "passages"]

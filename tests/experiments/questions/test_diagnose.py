@@ -1,26 +1,48 @@
-"""The main question on a small network."""
+"""The main question on small networks: one answer, its chapters, and what they rest on."""
 
+import json
+
+import polars as pl
 import pytest
 import torch
 
-from rankscope.experiments import DIAGNOSTIC_METRICS, Reading, Subject, diagnose, four_variants
+from rankscope import records, report, tables
+from rankscope.errors import InputError
+from rankscope.experiments import Reading, Subject, diagnose, four_variants
+from rankscope.experiments.diagnosis import KINDS
 from rankscope.experiments.questions.diagnose import Config, run
 from rankscope.network import Network, Spec
-from rankscope.text import embed, passages
+from rankscope.text import InputCheck, embed, passages
 from rankscope.tracing import trace
 
 from ..shown import can_be_shown, steps_of
 
-SPEC = Spec(8, 2, 16, norm_place="post", norm_eps=1e-12, init=0.1)
+SPEC = Spec(4, 2, 16, norm_place="post", norm_eps=1e-12, init=0.1)
+CHAPTERS = [
+    "Layer by layer",
+    "Heads and tokens",
+    "Spectrum, angles and sizes",
+    "Path lengths",
+    "The pure-attention core",
+    "Bounds against measurement",
+    "What to do",
+    "What the model read",
+]
 
 
 def inputs() -> tuple[torch.Tensor, torch.Tensor]:
-    return embed(passages()[:3], 16, length=20, dtype=torch.float64)
+    return embed(passages()[:3], 16, length=40, dtype=torch.float64)
 
 
 @pytest.fixture(scope="module")
 def found():
     return diagnose(Network.random(SPEC, dtype=torch.float64), *inputs(), batch_size=2)
+
+
+@pytest.fixture(scope="module")
+def collapsed():
+    network = Network.random(SPEC, dtype=torch.float64).without("skip", "mlp")
+    return diagnose(network, *inputs())
 
 
 def test_variants_are_those_of_the_paper() -> None:
@@ -35,42 +57,106 @@ def test_variants_are_those_of_the_paper() -> None:
     assert {spec.norm for spec in specs.values()} == {"layer"}
 
 
-def test_table_holds_every_variant_layer_and_sample(found) -> None:
-    assert found.table.columns == ["variant", "layer", "sample", "metric", "value"]
-    assert len(found.table) == 4 * 9 * 3 * len(DIAGNOSTIC_METRICS)
-    assert found.table["sample"].unique().sort().to_list() == [0, 1, 2]
+def test_every_kind_is_judged_and_every_chapter_there(found) -> None:
+    assert [each.kind for each in found.findings] == [kind.name for kind in KINDS]
+    assert [each.rule for each in found.findings] == [kind.rule for kind in KINDS]
+    assert [part.title for part in found.parts] == CHAPTERS
+    assert all(each.sentence.endswith(".") for each in found.findings)
+
+
+def test_the_answer_has_its_figures(found) -> None:
+    assert found.headline.text.startswith("No collapse")
+    residuals = tables.summary(found.table.filter(run="states", variant="this model"))
+    lowest = residuals.filter(metric="relative_residual")["median"].min()
+    assert next(iter(found.key_figures.values())) == pytest.approx(lowest)
+    assert found.findings[0].figure == pytest.approx(lowest, rel=0.05)
+    assert "With random weights the same architecture ends at" in found.sentences[-1]
+    assert "predicted to end at a relative dispersion of" in found.sentences[-1]
+
+
+def test_it_can_be_shown_written_and_read_back(found, tmp_path) -> None:
+    can_be_shown(found)
+    assert records.read(records.write(found, tmp_path / "d.parquet")).parts == found.parts
+    written = json.loads(json.dumps(report.to_json(found)))
+    assert written["headline"] == {"text": found.headline.text, "tone": found.headline.tone}
+    assert [each["kind"] for each in written["findings"]] == [kind.name for kind in KINDS]
 
 
 def test_figures_equal_a_plain_trace(found) -> None:
     x, mask = inputs()
     san = Network.random(SPEC, dtype=torch.float64).without("skip", "mlp")
-    expected = trace(san, x, metrics=["effective_rank"], token_mask=mask).table
-    got = found.table.filter(variant="SAN", metric="effective_rank").drop("variant")
-    in_order = [each.sort("layer", "sample")["value"].to_list() for each in (got, expected)]
-    assert in_order[0] == pytest.approx(in_order[1])
+    for variant, network in (("SAN", san), ("this model", Network.random(SPEC, dtype=x.dtype))):
+        expected = trace(network, x, metrics=["relative_residual"], token_mask=mask).table
+        got = found.table.filter(variant=variant, metric="relative_residual")
+        in_order = [each.sort("layer", "sample")["value"].to_list() for each in (got, expected)]
+        assert in_order[0] == pytest.approx(in_order[1])
 
 
-def test_attention_alone_collapses_and_skips_prevent_it(found) -> None:
-    fates = {finding.variant: finding.fate for finding in found.findings}
-    assert fates["SAN"] == "collapse"
-    assert fates["SAN+skip"] == fates["transformer"] == "holds"
+def test_the_reference_is_another_network_than_the_one_asked_about(found) -> None:
+    own, other = (
+        found.table.filter(variant=each, metric="relative_residual").sort("layer", "sample")
+        for each in ("this model", "at initialisation")
+    )
+    assert own.height == other.height
+    ends = [each.filter(pl.col("layer") == 4)["value"].to_list() for each in (own, other)]
+    assert ends[0] != pytest.approx(ends[1])
 
 
-def test_every_finding_is_a_sentence_and_the_diagnosis_can_be_shown(found) -> None:
-    can_be_shown(found)
-    variants = ["SAN", "SAN+MLP", "SAN+skip", "transformer"]
-    assert [finding.variant for finding in found.findings] == variants
-    assert found.sentences == tuple(f"{f.variant}: {f.sentence}" for f in found.findings)
-    assert found.stem.startswith("diagnose-")
-    assert found.provenance["config"] == {"reading": "norms kept, MLPs removed"}
-    assert found.provenance["input"] == "3 samples of up to 20 tokens"
+def test_a_collapse_is_the_headline_with_its_layer_and_part(collapsed) -> None:
+    depth = collapsed.findings[0]
+    assert (depth.fate, depth.part) == ("collapse", "attention")
+    assert collapsed.headline.tone == "collapse"
+    assert collapsed.headline.text.startswith(f"Depth collapse, layer {depth.layer} (attention)")
+    assert collapsed.sentences[0] == depth.sentence
+
+
+def test_what_helps_is_tried_on_the_very_weights(collapsed) -> None:
+    advice = next(part for part in collapsed.parts if part.title == "What to do")
+    rows = {row[0]: row[1:] for row in advice.listings[0].rows}
+    assert rows["as it is"][0] < 1e-3
+    assert rows["skips added"][0] > 0.1
+    x, mask = inputs()
+    whole = Network.random(SPEC, dtype=torch.float64).without("mlp")
+    expected = tables.summary(trace(whole, x, metrics=["relative_residual"], token_mask=mask).table)
+    assert rows["skips added"][1] == pytest.approx(expected.sort("layer")["median"][-1])
+
+
+def test_nothing_is_tried_where_nothing_is_wrong(found) -> None:
+    advice = next(part for part in found.parts if part.title == "What to do")
+    assert advice.listings == ()
+
+
+def test_samples_that_disagree_are_said_in_the_headline() -> None:
+    x = torch.randn(2, 40, 16, generator=torch.Generator().manual_seed(0))
+    x[1, -1] = x[1, 7]
+    told = diagnose(Network.random(Spec(3, 2, 16, init=0.1)), x)
+    assert told.headline.text == "Last-token collapse in 1 of 2 samples"
+
+
+def test_text_that_does_not_fit_gets_no_verdict() -> None:
+    x, mask = inputs()
+    lengths = mask.sum(-1).tolist()
+    unknown = InputCheck(
+        "text",
+        tuple(("[UNK]",) * length for length in lengths),
+        unknown=tuple(tuple(range(length)) for length in lengths),
+    )
+    subject = Subject(Network.random(SPEC, dtype=x.dtype), x, mask, check=unknown)
+    told = run(Config(subject), lambda _: None)
+    assert told.headline.text == "No verdict: the text does not fit the model"
+    assert (told.headline.tone, told.findings) == ("neutral", ())
+    assert "are unknown to the tokeniser" in told.warnings[0]
+    assert [part.title for part in told.parts] == ["What the model read"]
 
 
 def test_the_reading_of_san_is_honoured(found) -> None:
     network = Network.random(SPEC, dtype=torch.float64)
     other = diagnose(network, *inputs(), reading=Reading(norms="drop"), batch_size=2)
-    assert other.provenance["config"] == {"reading": "norms dropped, MLPs removed"}
-    assert other.findings[2].last != found.findings[2].last
+    assert other.provenance["config"]["reading"] == "norms dropped, MLPs removed"
+    last = [
+        each.table.filter(variant="SAN+skip", layer=4)["value"].to_list() for each in (found, other)
+    ]
+    assert last[0] != pytest.approx(last[1])
 
 
 def test_all_of_the_subject_is_honoured() -> None:
@@ -81,14 +167,39 @@ def test_all_of_the_subject_is_honoured() -> None:
     subject = Subject(
         network, x, token_mask, measured, title="mine", about={"text": "a poem"}, batch_size=2
     )
-    found, seen = steps_of(run, Config(subject))
-    assert len(seen) == 4 * 2 + 4
-    assert found.title == "mine"
-    assert found.provenance["text"] == "a poem"
-    assert found.provenance["special tokens"] == "left out of the figures"
-    expected = trace(
-        network, x, metrics=["relative_residual"], token_mask=token_mask, measured=measured
-    ).table.sort("layer", "sample")["value"]
-    rows = found.table.filter(variant="transformer", metric="relative_residual")
-    got = rows.sort("layer", "sample")["value"]
-    assert got.to_list() == pytest.approx(expected.to_list())
+    told, _ = steps_of(run, Config(subject))
+    assert told.title == "mine"
+    assert told.provenance["text"] == "a poem"
+    assert told.provenance["special tokens"] == "left out of the figures"
+    left_out = [part.title for part in told.parts if "Left out:" in " ".join(part.sentences)]
+    assert left_out == ["Bounds against measurement", "What to do"]
+    can_be_shown(told)
+
+
+def test_the_same_seed_gives_the_same_answer(found) -> None:
+    again = diagnose(Network.random(SPEC, dtype=torch.float64), *inputs(), batch_size=2)
+    assert again.table.equals(found.table)
+    assert again.parts == found.parts
+    assert again.stem == found.stem
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda net, x: diagnose(net, x, texts=["a"]), "two inputs"),
+        (lambda net, x: diagnose(net, token_mask=x[..., 0] > 0), "none was given"),
+        (lambda net, x: diagnose(net, x, pickled=True), "pickled is about loading"),
+        (lambda _, x: diagnose("bert-base", x, init=True), "are for a Network"),
+    ],
+)
+def test_calls_that_mean_nothing_are_refused(call, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        call(Network.random(SPEC), inputs()[0].float())
+
+
+@pytest.mark.parametrize("tokens", [2, 5])
+def test_few_tokens_are_diagnosed_as_far_as_they_go(tokens: int) -> None:
+    x = torch.randn(1, tokens, 16, generator=torch.Generator().manual_seed(0))
+    told = diagnose(Network.random(Spec(1, 2, 16)), x)
+    assert told.findings[1].fate == "unknown"
+    can_be_shown(told)

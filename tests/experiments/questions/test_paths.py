@@ -10,6 +10,7 @@ from rankscope.experiments import Subject, path_study
 from rankscope.experiments.questions.paths import Config, _exactness, run
 from rankscope.metrics import residual
 from rankscope.network import Network, Spec
+from rankscope.numerals import short
 from rankscope.paths import head_shares, path_lengths
 
 from ..shown import can_be_shown, steps_of
@@ -50,12 +51,12 @@ def test_heads_do_not_change_the_share_of_the_biases(found, tokens) -> None:
 
 
 def test_the_most_and_the_exactness_are_told(found) -> None:
-    last = found.summary.filter(metric="residual_share", layer=3)
-    shares = last.filter(pl.col("length").is_not_null()).sort("length")["mean"].to_list()
-    most = shares.index(max(shares))
+    last = found.summary.filter(metric="projection", layer=3)
+    parts = last.filter(pl.col("length").is_not_null()).sort("length")["median"].to_list()
+    most = parts.index(max(parts))
     first, second = found.sentences
-    assert first.startswith(f"Paths of length {most} carry most of the residual")
-    assert first.endswith(f"the longest added up (3) {shares[-1]:.2g}.")
+    assert first.startswith(f"Paths of length {most} make most of the residual")
+    assert first.endswith(f"the longest added up (3) {short(parts[-1], digits=2)}.")
     assert second.startswith("All 27 attention paths were added up; with the biases they rebuild")
     assert found.key_figures["paths"] == 27
     assert found.key_figures["reconstruction_error"] < 1e-12

@@ -5,9 +5,9 @@ import torch
 
 from rankscope.errors import InputError
 from rankscope.experiments import Subject
-from rankscope.experiments.fates import course
 from rankscope.experiments.questions.trace import Config, run
 from rankscope.network import Network, Spec
+from rankscope.numerals import course
 from rankscope.tracing import trace
 
 from ..shown import can_be_shown, steps_of

@@ -66,6 +66,7 @@ add(
     processor=None,
 )
 add("families.Loaded.inputs", LOADED.inputs, source=ROW_IDS, token_mask=ROW_IDS > 0)
+add("families.Loaded.read", LOADED.read, source=ROW_IDS, token_mask=ROW_IDS > 0)
 add("families.Loaded.arguments", LOADED.arguments, source=ROW_IDS, token_mask=ROW_IDS > 0)
 add("families.Loaded.noise_images", IMAGES.noise_images, count=1, seed=0)
 add("families.Loaded.reinitialised", LOADED.reinitialised, seed=1)
@@ -114,6 +115,7 @@ add(
     title="a",
     about={"a": "b"},
     batch_size=1,
+    check=None,
 )
 add("experiments.Subject.without", SUBJECT.without, **{"*0": "skip"})
 add("experiments.Subject.to", SUBJECT.to, dtype=torch.float64)

@@ -71,6 +71,7 @@ add("network.Network.check", NET.check, x=X)
 add("network.Network.without", NET.without, **{"*0": "skip", "*1": "mlp"})
 add("network.Network.with_mask", NET.with_mask, mask="causal")
 add("network.Network.without_heads", NET.without_heads, **{"*0": (0, 1)})
+add("network.Network.with_structure", NET.with_structure, spec=NET.spec)
 add("network.Network.with_norm", NET.with_norm, norm="rms", place="post")
 add("network.Network.repeat", NET.repeat, times=2)
 add(

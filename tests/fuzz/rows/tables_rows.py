@@ -13,6 +13,7 @@ from things import (
     RESULT,
     RUN,
     SUMMARY,
+    TABLE,
     VARIANTS,
     WRITTEN,
     table_of,
@@ -86,19 +87,42 @@ for one in (
         key_figures={"a": 1.0},
         drawings=(DRAWING,),
         shown=("residual",),
+        headline=results.Headline("a"),
+        warnings=("b",),
+        listings=(),
+        parts=(results.Part("a"),),
     )
 for one in ("results.Finding", "experiments.Finding"):
     add(
         one,
         results.Finding,
-        variant="a",
+        kind="a",
         fate="holds",
         sentence="b",
-        first=1.0,
-        last=0.5,
-        layers=2,
-        collapsed_at=None,
+        rule="c",
+        figure=1.0,
+        layer=2,
+        part="d",
+        found_in=1,
+        samples=2,
     )
+add("results.Headline", results.Headline, text="a", tone="holds")
+add(
+    "results.Listing",
+    results.Listing,
+    title="a",
+    columns=("b", "c"),
+    rows=(("d", 1.0),),
+    note="e",
+)
+add(
+    "results.Part",
+    results.Part,
+    title="a",
+    sentences=("b",),
+    listings=(results.Listing("a", ("b",), ((1,),)),),
+    drawings=(DRAWING,),
+)
 add("results.Judgement", results.Judgement, verdict="holds", domain="all", on="")
 add(
     "results.Drawing",
@@ -155,8 +179,27 @@ add(
     table=table_of(layer=[1, 1, 2, 2], head=[0, 1, 0, 1], sample=[0] * 4).with_columns(
         metric=tables.pl.lit("residual_share")
     ),
+    metric="residual_share",
     title="a",
 )
+add("figures.steps", figures.steps, summary=BY_VARIANT, metric="residual", title="a")
+add(
+    "figures.layer_map",
+    figures.layer_map,
+    summary=tables.summary(table_of(layer=[1, 1, 2, 2], length=[1, 2, 1, 2])),
+    metric="residual",
+    along="a",
+    title="a",
+)
+add(
+    "figures.token_map",
+    figures.token_map,
+    table=table_of(layer=[1] * 4, length=[0, 0, 1, 1], setting=[0.0, 1.0, 0.0, 1.0]),
+    metric="residual",
+    labels=["a", "b"],
+    title="a",
+)
+add("figures.labelled", figures.labelled, chart=CHART, title="a", about="b")
 add(
     "figures.phase_map",
     figures.phase_map,
@@ -212,16 +255,22 @@ add(
     runs=[RUN],
     path="overview.html",
 )
-add("report.Section", report.Section, title="a", text="b", chart=None, table=LAYERS, html="")
+add("report.Chart", report.Chart, figure=CHART, title="a", text="b", description="c")
+add("report.Table", report.Table, rows=LAYERS, caption="a", note="b")
+add("report.Markup", report.Markup, html="a")
+add("report.Section", report.Section, title="a", text="b", blocks=[TABLE])
 add(
     "report.Report",
     report.Report,
     title="a",
     lead="b",
-    verdicts=[("a", "b", "holds")],
     sections=[report.Section("a")],
     provenance={"a": "b"},
     overline="",
+    warnings=["a"],
+    headline=results.Headline("a", "holds"),
+    answer="b",
+    judgements={"a": results.Judgement("holds", "all")},
     key_figures={"a": 1.0},
-    answers={"a": results.Judgement("holds", "all")},
+    about="c",
 )

@@ -9,6 +9,17 @@ import rankscope as rs
 from rankscope import text, training
 
 add("text.embed", text.embed, texts=list(TEXTS), width=4, length=6, seed=0, dtype=torch.float32)
+add(
+    "text.InputCheck",
+    text.InputCheck,
+    origin="text",
+    tokens=(("a", "b"),),
+    special=((0,),),
+    unknown=((1,),),
+    lost=(0,),
+)
+add("text.InputCheck.summary", text.InputCheck("ids", (("a",),)).summary, read_from="ids.txt")
+add("text.check_texts", text.check_texts, texts=list(TEXTS), length=6)
 add("text.Tokenizer", text.Tokenizer, words=("a", "rose"))
 add("text.Tokenizer.of", text.Tokenizer.of, texts=list(TEXTS))
 add("text.Tokenizer.__call__", text.Tokenizer(("a", "rose")), text="a rose", length=4)

@@ -23,8 +23,10 @@ def _sentences(
         f"{plural(layers, 'layer')}; {_reasons(original)}."
     )
     tried = len(helping) + len(others)
-    if not helping:
-        why = _why_nothing(original, others)
+    if not tried:
+        yield "By these limits nothing is missing, so that no change was tried."
+    elif not helping:
+        why = _why_nothing(others)
         yield f"Nothing tried helps, of {plural(tried, 'change')}: {why}."
     for rank, trial in enumerate(each for each in helping if each.measured or each.failure):
         yield _advice(trial, original, first=rank == 0)
@@ -70,9 +72,7 @@ def _reasons(trial: Trial) -> str:
     return f"it falls short by {_told(trial.spread)}{measured}: {', '.join(parts)}"
 
 
-def _why_nothing(original: Trial, others: Sequence[Trial]) -> str:
-    if not original.spread.high:
-        return "by this measure nothing is missing"
+def _why_nothing(others: Sequence[Trial]) -> str:
     if not others:
         return "there was none to try"
     best = others[0]

@@ -9,9 +9,9 @@ import polars as pl
 
 from rankscope import tables
 from rankscope.experiments import kit, models, variants
-from rankscope.experiments.fates import COLLAPSED
 from rankscope.experiments.laws import levels_off
 from rankscope.experiments.models import Case
+from rankscope.experiments.thresholds import COLLAPSED
 from rankscope.numerals import short
 
 ENTRY = kit.entry("D5")

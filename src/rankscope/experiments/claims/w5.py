@@ -10,9 +10,9 @@ from torch import Tensor
 
 from rankscope import tables
 from rankscope.experiments import kit, models
-from rankscope.experiments.fates import ANISOTROPIC
 from rankscope.experiments.laws import medians
 from rankscope.experiments.models import Case, trained_models
+from rankscope.experiments.thresholds import NARROW
 from rankscope.metrics import effective_rank, mean_cosine, numerical_rank
 from rankscope.numerals import short
 from rankscope.streams import stream
@@ -34,7 +34,7 @@ class Config(models.ModelsConfig):
     models: tuple[Case, ...] = field(default_factory=trained_models)
     samples: int = 8
     length: int = 48
-    cone: float = ANISOTROPIC
+    cone: float = NARROW
     other_cones: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9)
     """Thresholds at which the verdict is asked for once more."""
 

@@ -87,15 +87,15 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     on_original, on_first, on_second, on_third = kit.parts(on_step, 1, 4, 2, 3)
     original = Trial.of(as_is, subject, draws=config.draws, seed=seed)
     on_original(1.0)
+    # Where nothing is missing nothing can help.
+    changes = advice.changes(as_is.spec, subject.x.shape[1]) if original.spread.high else []
     tried = [
         Trial.of(change, subject, draws=config.first_draws, seed=seed)
-        for change, _ in kit.tracked(advice.changes(as_is.spec, subject.x.shape[1]), on_first)
+        for change, _ in kit.tracked(changes, on_first)
     ]
-    # Where nothing is missing nothing can help.
-    best = advice.best_of_each_kind(tried)[: config.candidates] if original.spread.high else []
     best = [
         Trial.of(each.change, subject, draws=config.draws, seed=seed)
-        for each, _ in kit.tracked(best, on_second)
+        for each, _ in kit.tracked(advice.best_of_each_kind(tried)[: config.candidates], on_second)
     ]
     surely = [each for each in advice.ranked(best) if advice.helps(each, original)]
     chosen = [original, *surely[: config.confirmed]]

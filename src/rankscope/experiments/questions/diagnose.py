@@ -1,90 +1,118 @@
-"""The main question: how do a network and its ablations treat the differences between tokens?"""
+"""Is this model collapsing, where, why, and what now?"""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from rankscope import tables
-from rankscope.arguments import checked
-from rankscope.experiments import estimates, kit, variants
-from rankscope.experiments.fates import findings
+from rankscope.arguments import Seed, checked
+from rankscope.errors import InputError
+from rankscope.experiments import diagnosis, estimates, kit, variants
+from rankscope.experiments.model_subject import model_subject
+from rankscope.families import Loaded
 from rankscope.network import Network
+from rankscope.text import check_texts, embed, passages
 
 ENTRY = kit.entry("diagnose")
-DIAGNOSTIC_METRICS = ("relative_residual", "mean_cosine", "effective_rank", "spectral_ratio")
 
 
 @dataclass(frozen=True)
 class Config(kit.Question):
-    """``reading`` says what is meant by SAN."""
+    """``reading`` says what is meant by SAN; ``seed`` draws the networks to compare with."""
 
     reading: variants.Reading = field(default_factory=variants.Reading)
+    seed: Seed = 0
 
     def describe(self) -> dict[str, Any]:
         """The reading in words."""
-        return {"reading": str(self.reading)}
+        return {"reading": str(self.reading), "seed": self.seed}
 
 
 def cost(config: Config) -> estimates.Cost:
-    """What it will take: four networks, none larger than the one."""
-    return estimates.measuring(config.subject, DIAGNOSTIC_METRICS).times(4)
+    """What it will take at least: slower chapters are left out where they would take long."""
+    metrics = ("relative_residual", "effective_rank", "attention_entropy", "dobrushin")
+    return estimates.measuring(config.subject, metrics).times(3)
 
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
-    """Trace SAN, SAN+MLP, SAN+skip and the transformer on the same input and say what is seen."""
+    """Measure the model once, stage by stage, judge it by rules, and explain."""
     subject = config.subject
-    networks = variants.four_variants(subject.network, config.reading)
-    table = tables.joined(
-        {
-            name: subject.with_network(network).trace(DIAGNOSTIC_METRICS, on_part).table
-            for (name, network), on_part in kit.tracked(networks.items(), on_step)
-        }
-    )
-    found = findings(tables.summary(table), epsilon=torch.finfo(subject.x.dtype).eps)
+    found = diagnosis.diagnose_subject(subject, config.reading, config.seed, on_step)
+    on_step(1.0)
     return ENTRY.result(
         config,
         title=subject.name,
         question=ENTRY.title,
-        sentences=tuple(f"{each.kind}: {each.sentence}" for each in found),
-        table=table,
-        findings=found,
-        drawings=(
-            kit.Drawing(
-                "by_layer",
-                "Each curve is one network on the same input with the same weights; only the parts "
-                "differ. SAN is self-attention alone, SAN+MLP adds the MLPs, SAN+skip the skip "
-                "connections, and the transformer has everything.",
-                options={"metrics": list(DIAGNOSTIC_METRICS)},
-            ),
-        ),
+        sentences=found.sentences,
+        table=found.table,
+        headline=found.headline,
+        findings=found.findings,
+        parts=found.parts,
+        key_figures=found.key_figures,
         shown=("relative_residual",),
     )
 
 
 @checked
 def diagnose(
-    network: Network,
-    x: Tensor,
+    model: str | Path | nn.Module | Loaded | Network,
+    x: Tensor | None = None,
     token_mask: Tensor | None = None,
     *,
+    texts: list[str] | tuple[str, ...] | None = None,
     measured: Tensor | None = None,
     reading: variants.Reading | None = None,
+    length: int = 128,
     batch_size: int = 8,
+    seed: Seed = 0,
     on_step: kit.OnStep | None = None,
+    **loading: Any,
 ) -> kit.Result:
-    """Which parts of a network keep the tokens apart, for a network and its input at hand.
+    """Is a model collapsing, where, why, and what could be done about it?
 
     >>> from rankscope import Network, Spec
-    >>> from rankscope.text import embed, passages
-    >>> x, token_mask = embed(passages()[:2], 16)
-    >>> found = diagnose(Network.random(Spec(2, 2, 16)), x, token_mask)
+    >>> found = diagnose(Network.random(Spec(2, 2, 16)), texts=["A rose is a rose is a rose."])
+    >>> found.headline.text
+    'No collapse'
     >>> [finding.kind for finding in found.findings]
-    ['SAN', 'SAN+MLP', 'SAN+skip', 'transformer']
+    ['depth collapse', 'width collapse', 'entropy collapse', 'layer collapse', ...]
 
-    ``measured`` leaves tokens out of the figures that the network still sees (CLS and the like);
-    ``reading`` says what is meant by SAN; ``on_step`` is called with the share of the work done.
+    ``model`` is whatever ``rankscope.load`` takes or returns (a folder, a Hub id, a transformers
+    model), which reads ``texts`` (the bundled passages unless given); ``loading`` are options of
+    ``load``. A ``Network`` reads ``x``, or texts in random embeddings. ``measured`` leaves tokens
+    out of the figures that the network still sees (CLS and the like); ``reading`` says what is
+    meant by SAN; ``seed`` draws the networks to compare with; ``on_step`` is told the share of the
+    work that is done.
     """
-    subject = kit.Subject(network, x, token_mask, measured, batch_size=batch_size)
-    return run(Config(subject, reading or variants.Reading()), on_step or kit.silent)
+    if isinstance(model, Network):
+        if loading:
+            raise InputError(f"{next(iter(loading))} is about loading a model; this is a network.")
+        subject = _network_subject(model, x, token_mask, measured, texts, length, seed)
+    elif x is not None or token_mask is not None or measured is not None:
+        raise InputError("x, token_mask and measured are for a Network; a model reads texts.")
+    else:
+        subject = model_subject(model, texts, length=length, seed=seed, **loading)
+    subject = replace(subject, batch_size=batch_size)
+    return run(Config(subject, reading or variants.Reading(), seed), on_step or kit.silent)
+
+
+def _network_subject(
+    network: Network,
+    x: Tensor | None,
+    token_mask: Tensor | None,
+    measured: Tensor | None,
+    texts: list[str] | tuple[str, ...] | None,
+    length: int,
+    seed: int,
+) -> kit.Subject:
+    if x is not None:
+        if texts is not None:
+            raise InputError("x and texts are two inputs; give one of them.")
+        return kit.Subject(network, x, token_mask, measured)
+    if token_mask is not None or measured is not None:
+        raise InputError("token_mask and measured are about x, and none was given.")
+    read = passages() if texts is None else list(texts)
+    dtype = next(network.parameters()).dtype
+    x, mask = embed(read, network.spec.width, length=length, seed=seed, dtype=dtype)
+    return kit.Subject(network, x, mask, check=check_texts(read, length=length))

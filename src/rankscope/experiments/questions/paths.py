@@ -14,7 +14,7 @@ from rankscope.numerals import power_of_ten, short
 from rankscope.paths import Count, count_paths, head_shares, path_lengths
 
 ENTRY = kit.entry("paths")
-_SHARE = "residual_share"
+_SHARE, _PROJECTION = "residual_share", "projection"
 
 
 @dataclass(frozen=True)
@@ -122,15 +122,27 @@ def _drawings(*, heads: bool) -> tuple[kit.Drawing, ...]:
 
 def _shares_sentence(summary: pl.DataFrame) -> str:
     """What the shares at the last layer say."""
-    rows = summary.filter((pl.col("metric") == _SHARE) & pl.col("length").is_not_null())
-    last = rows.filter(pl.col("layer") == pl.col("layer").max()).sort("length")
-    shares = last["mean"].to_list()
-    most = max(range(len(shares)), key=shares.__getitem__)
-    largest, longest = (short(share, digits=2) for share in (shares[most], shares[-1]))
-    words = f"Paths of length {most} carry most of the residual ({largest} of the whole)"
-    if len(shares) > 1:
-        words += f", the longest added up ({len(shares) - 1}) {longest}"
+    shares, parts = (_at_the_end(summary, metric) for metric in (_SHARE, _PROJECTION))
+    most, largest = (max(range(len(each)), key=each.__getitem__) for each in (parts, shares))
+    words = (
+        f"Paths of length {most} make most of the residual: {short(parts[most], digits=2)} of it, "
+        "projected on the whole, where all lengths add up to one"
+    )
+    if largest != most:
+        words += (
+            f"; those of length {largest} are the largest by themselves "
+            f"({short(shares[largest], digits=2)} of its norm), but cancel out in part"
+        )
+    elif most < len(parts) - 1:
+        words += f"; the longest added up ({len(shares) - 1}) {short(parts[-1], digits=2)}"
     return words + "."
+
+
+def _at_the_end(summary: pl.DataFrame, metric: str) -> list[float]:
+    """Medians by length after the last layer."""
+    rows = summary.filter((pl.col("metric") == metric) & pl.col("length").is_not_null())
+    last = rows.filter(pl.col("layer") == pl.col("layer").max()).sort("length")
+    return [float(value) for value in last["median"]]
 
 
 def _exactness(paths: int, error: float, *, complete: bool) -> str:

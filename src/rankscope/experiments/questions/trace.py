@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from rankscope.experiments import estimates, kit
-from rankscope.experiments.fates import course
-from rankscope.numerals import plural
+from rankscope.numerals import course, plural
 from rankscope.tracing import DEFAULT_METRICS, choose_measures
 
 ENTRY = kit.entry("trace")

@@ -1,0 +1,285 @@
+"""The six things called collapse (docs/theory.md, section 8), each with its rule and its words."""
+
+import math
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from rankscope.experiments.diagnosis._blame import Loss
+from rankscope.experiments.diagnosis._measure import Measured
+from rankscope.experiments.diagnosis._sightings import Kind, Sighting
+from rankscope.experiments.thresholds import (
+    COLLAPSED,
+    GROWN,
+    HALVED,
+    IDLE,
+    IDLE_LAYERS,
+    MERGED,
+    NARROW,
+    NOISE_FACTOR,
+    ONE_HOT,
+    SHARP,
+    SHRUNK,
+    WIDTH_EXPONENT,
+    WIDTH_HINT,
+)
+from rankscope.numerals import power_of_ten, short
+from rankscope.results import Finding
+
+DEPTH = Kind(
+    "depth collapse",
+    f"the relative residual falls below {COLLAPSED:g}, and below {SHRUNK:g} of its largest value "
+    f"in an earlier layer; under way from {SHRUNK:g} of that value down, or if a single layer "
+    f"leaves less than {HALVED:g} of it",
+)
+WIDTH = Kind(
+    "width collapse",
+    "the relative dispersion after the last layer falls with the number T of tokens as T to the "
+    f"power −{-WIDTH_EXPONENT:g} or faster, over the first eighth, quarter, half and all of each "
+    f"text (theory: −0.5); under way from −{-WIDTH_HINT:g}",
+)
+ENTROPY = Kind(
+    "entropy collapse",
+    f"in some layer the entropy of attention, over all heads, is below {ONE_HOT:g} of what even "
+    f"attention has under the same mask; under way from {SHARP:g} down",
+)
+LAYER = Kind(
+    "layer collapse",
+    f"at least {IDLE_LAYERS:g} of the layers turn the state by an angle whose sine is below "
+    f"{IDLE:g}, so that they are close to the identity; under way if any does",
+)
+LAST = Kind(
+    "last-token collapse",
+    f"after the last layer the last token is nearer to another token than {MERGED:g} of its "
+    "length, while the tokens as a whole have not collapsed",
+)
+CONE = Kind(
+    "cone",
+    f"in some layer the mean cosine between tokens is {NARROW:g} or more, while the relative "
+    f"residual keeps {SHRUNK:g} or more of its largest value in an earlier layer",
+    worst="slow",
+)
+KINDS: Final = (DEPTH, WIDTH, ENTROPY, LAYER, LAST, CONE)
+
+
+def depth(measured: Measured, loss: Loss, epsilon: float) -> Finding:
+    """Whether the residual goes to zero with the layers."""
+    seen = depth_sighting(measured)
+    start, end = (float(measured.residual[at].quantile(0.5)) for at in (0, -1))
+
+    def when_found(figure: float, layer: int) -> str:
+        if not bool(seen.found.any()):
+            alone = f"; layer {loss.layer} alone leaves {power_of_ten(loss.decades)} of it"
+            return (
+                f"Depth collapse under way: the relative residual, {short(start, digits=2)} at the "
+                f"input, is {short(figure, digits=2)} at its lowest"
+                f"{alone if 10**loss.decades < HALVED else ''}."
+            )
+        words = (
+            f"Depth collapse: at layer {layer} tokens differ by less than a thousandth of their "
+            f"size (relative residual {short(figure, digits=2)})."
+        )
+        if end > SHRUNK:
+            words += f" After the last layer it is {short(end, digits=2)} again."
+        if figure < NOISE_FACTOR * epsilon:
+            words += " So small a figure is the number format's rounding."
+        return words
+
+    def when_not(figure: float, layer: int) -> str:
+        return (
+            f"No depth collapse: the relative residual is {short(start, digits=2)} at the input, "
+            f"{short(figure, digits=2)} at its lowest (layer {layer}) and {short(end, digits=2)} "
+            "after the last layer."
+        )
+
+    return DEPTH.finding(
+        seen, when_found=when_found, when_not=when_not, part=loss.part, layer=loss.layer
+    )
+
+
+def depth_sighting(measured: Measured) -> Sighting:
+    """Sample by sample, over all layers."""
+    residual = measured.residual
+    shrunk = kept(residual) < SHRUNK
+    alike = (residual < COLLAPSED) & shrunk
+    before = residual[:-1]
+    sudden = (residual[1:] < HALVED * before) & (before >= COLLAPSED)
+    lowest = residual.argmin(0)
+    layer = _first(alike, _first(shrunk, lowest))
+    figure = residual.gather(0, torch.where(alike.any(0), layer, lowest).unsqueeze(0)).squeeze(0)
+    return Sighting(alike.any(0), shrunk.any(0) | sudden.any(0), figure, layer)
+
+
+def kept(residual: Tensor) -> Tensor:
+    """What each layer has of the largest residual so far."""
+    return residual / residual.cummax(0).values.clamp_min(1e-300)
+
+
+def width(exponents: Tensor | None, samples: int, why_not: str) -> Finding:
+    """Whether tokens become more alike the more of them there are."""
+    if exponents is None:
+        seen = Sighting.none(samples, why_not)
+    else:
+        seen = Sighting(exponents <= WIDTH_EXPONENT, exponents <= WIDTH_HINT, exponents)
+
+    def told(figure: float, _: int) -> str:
+        return f"the relative dispersion goes as T to the power {short(figure, digits=2)}."
+
+    return WIDTH.finding(
+        seen,
+        when_found=lambda figure, layer: (
+            f"Width collapse: with the number T of tokens {told(figure, layer)}"
+        ),
+        when_not=lambda figure, layer: (
+            f"No width collapse: with the number T of tokens {told(figure, layer)}"
+        ),
+    )
+
+
+def entropy(measured: Measured) -> Finding:
+    """Whether attention becomes one-hot."""
+    shares = measured.heads["entropy_share"].nanmean(1)  # layer, sample
+    if bool(shares.isnan().all()):
+        return ENTROPY.finding(
+            Sighting.none(measured.samples, "every query sees one token only"),
+            when_found=_nothing,
+            when_not=_nothing,
+        )
+    lowest, at = shares.nan_to_num(nan=math.inf).min(0)
+    seen = Sighting(lowest < ONE_HOT, lowest < SHARP, lowest, at + 1)
+    return ENTROPY.finding(
+        seen,
+        when_found=lambda figure, layer: (
+            f"Entropy collapse{'' if bool(seen.found.any()) else ' under way'}: in layer {layer} "
+            f"attention has {short(figure, digits=2)} of the entropy of even attention, so that "
+            "most queries look at hardly more than one token."
+        ),
+        when_not=lambda figure, layer: (
+            f"No entropy collapse: attention is sharpest in layer {layer}, with "
+            f"{short(figure, digits=2)} of the entropy of even attention."
+        ),
+        part="attention",
+    )
+
+
+def layers(measured: Measured) -> Finding:
+    """Whether layers become the identity."""
+    idle = measured.turned < IDLE
+    share = idle.double().mean(0)
+    quietest = measured.turned.argmin(0) + 1
+    seen = Sighting(share >= IDLE_LAYERS, idle.any(0), measured.turned.amin(0), quietest)
+    usual = (idle.double().mean(1) >= 0.5).tolist()
+    named = runs_of(usual)
+
+    def when_found(figure: float, layer: int) -> str:
+        where = "" if bool(seen.found.any()) else " in places"
+        who = named or f"layer {layer}"
+        verb = "turns" if sum(usual) <= 1 else "turn"
+        return (
+            f"Layer collapse{where}: {who} hardly {verb} the state (sine of the angle "
+            f"{short(figure, digits=2)} at the least){_growth(measured, usual)}."
+        )
+
+    return LAYER.finding(
+        seen,
+        when_found=when_found,
+        when_not=lambda figure, layer: (
+            f"No layer collapse: layer {layer} does least, and still turns the state by an angle "
+            f"of sine {short(figure, digits=2)}."
+        ),
+        layer=usual.index(True) + 1 if any(usual) else None,
+    )
+
+
+def _growth(measured: Measured, idle: list[bool]) -> str:
+    """Which layer made the tokens so long that later ones change little, if one did."""
+    sizes = measured.states["token_norm"].quantile(0.5, dim=-1)
+    growth = sizes[1:] / sizes[:-1].clamp_min(1e-300)
+    largest = int(growth.argmax())
+    if float(growth[largest]) < GROWN or not any(idle[largest + 1 :]):
+        return ""
+    times = short(float(growth[largest]), digits=2)
+    return (
+        f"; layer {largest + 1} makes the tokens {times} times as long, and what layers after it "
+        "add is small beside them"
+    )
+
+
+def last_token(measured: Measured) -> Finding:
+    """Whether the last token cannot be told from another."""
+    apart = measured.last_apart
+    merged = (apart[-1] < MERGED) & ~depth_sighting(measured).found
+    together = apart < MERGED
+    since = together.flip(0).int().cumprod(0).sum(0)  # layers in a row, up to the last
+    layer = (len(apart) - since).clamp(max=len(apart) - 1)
+    seen = Sighting(merged, torch.zeros_like(merged), apart[-1], layer)
+    fellow = int(measured.last_fellow[seen.concerned].mode().values)
+
+    def when_found(figure: float, layer: int) -> str:
+        since = "from the input on" if layer == 0 else f"from layer {layer} on"
+        return (
+            f"Last-token collapse: {since} the last token cannot be told from token {fellow} of "
+            f"its text (counted from 0; distance {short(figure, digits=2)} of its length)."
+        )
+
+    return LAST.finding(
+        seen,
+        when_found=when_found,
+        when_not=lambda figure, _: (
+            "No last-token collapse: after the last layer the last token's nearest fellow is "
+            f"{short(figure, digits=2)} of its length away."
+        ),
+    )
+
+
+def cone(measured: Measured) -> Finding:
+    """Whether tokens point the same way, and yet differ."""
+    cosine = measured.states["mean_cosine"]
+    wide = (kept(measured.residual) >= SHRUNK) & ~depth_sighting(measured).found
+    highest, at = torch.where(wide, cosine, -math.inf).max(0)
+    if not bool(wide.any()):
+        untold = Sighting.none(measured.samples, "the tokens collapse, which is more")
+        return CONE.finding(untold, when_found=_nothing, when_not=_nothing)
+    seen = Sighting(highest >= NARROW, torch.zeros_like(highest) > 0, highest, at)
+
+    def told(figure: float, layer: int) -> str:
+        angle = math.degrees(math.acos(max(-1.0, min(1.0, figure))))
+        where = "at the input" if layer == 0 else f"at layer {layer}"
+        return f"{where} the mean cosine is {short(figure, digits=2)}, an angle of {angle:.0f}°"
+
+    def when_found(figure: float, layer: int) -> str:
+        rank = float(measured.states["numerical_rank"][layer].quantile(0.5))
+        return f"Cone: {told(figure, layer)}, yet the rank is {short(rank)}."
+
+    return CONE.finding(
+        seen,
+        when_found=when_found,
+        when_not=lambda figure, layer: f"No cone: at its narrowest, {told(figure, layer)}.",
+    )
+
+
+def runs_of(flags: list[bool]) -> str:
+    """Layers from 1 in words: "layers 3 to 6 and 9"; nothing if there is none."""
+    numbers = [number for number, flag in enumerate(flags, start=1) if flag]
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    words = [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
+    if not words:
+        return ""
+    *before, last = words
+    listed = f"{', '.join(before)} and {last}" if before else last
+    return f"layer{'s' * (len(numbers) > 1)} {listed}"
+
+
+def _first(flags: Tensor, otherwise: Tensor) -> Tensor:
+    """The first layer with a flag, by sample."""
+    return torch.where(flags.any(0), flags.int().argmax(0), otherwise)
+
+
+def _nothing(_: float, __: int) -> str:
+    return ""

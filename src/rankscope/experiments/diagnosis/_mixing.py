@@ -1,0 +1,234 @@
+"""Chapter: what single heads mix, and what becomes of single tokens."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+import torch
+from torch import Tensor
+
+from rankscope import tables
+from rankscope.experiments import kit
+from rankscope.experiments.diagnosis._measure import MOST_VALUES, Measured, counted_tokens
+from rankscope.experiments.diagnosis._rows import HEADS, TOKENS
+from rankscope.experiments.diagnosis._tokens import cosines
+from rankscope.experiments.thresholds import MERGED, ONE_HOT, SINK
+from rankscope.numerals import plural, short
+from rankscope.results import Drawing, Listing, Part
+
+SIMILARITY = "similarity"
+_MOST_TOKENS = 32
+_MOST_PANELS = 6
+_MOST_HEADS = 12
+
+
+def mixing_part(
+    measured: Measured,
+    shares: pl.DataFrame | None,
+    repeated: Tensor | None,
+    labels: Sequence[str],
+) -> Part:
+    """Heads ranked, token by token similarity, and who survives."""
+    drawings = [
+        Drawing("head_map", caption, metric, only={"run": (HEADS,)}, title=title)
+        for metric, title, caption in (
+            (
+                "entropy_share",
+                "How evenly each head attends",
+                "The entropy of its attention over that of even attention: 1 spreads over all "
+                "tokens alike, 0 looks at one.",
+            ),
+            (
+                "dobrushin",
+                "How different the rows of each head are",
+                "τ is 0 where all queries take the same average, which makes all tokens alike at "
+                "once.",
+            ),
+            (
+                "sink_share",
+                "How much each head gives to the first token",
+                "Sinks: attention that goes to a token nobody needs changes little.",
+            ),
+        )
+    ]
+    drawings += [
+        Drawing(
+            "token_map",
+            f"Cosines between the first {len(labels)} tokens of the first sample: which of them "
+            "merge.",
+            "token_cosine",
+            {"labels": list(labels)},
+            {"run": (SIMILARITY,)},
+            title="Which tokens merge",
+        ),
+        Drawing(
+            "layer_map",
+            "How far the token at each position is from the center of all, in root mean squares of "
+            f"their lengths (medians over the samples; the first {MOST_VALUES}).",
+            "token_distance",
+            only={"run": (TOKENS,)},
+            title="Which positions stay apart",
+        ),
+    ]
+    said = (
+        *_extremes(measured),
+        *_survivors(measured, labels),
+        *_merged(measured),
+        *_repeated(repeated),
+    )
+    return Part("Heads and tokens", said, (_ranking(measured, shares),), tuple(drawings))
+
+
+def _ranking(measured: Measured, shares: pl.DataFrame | None) -> Listing:
+    """Heads by the share of the residual that flows through, or by how evenly they mix."""
+    entropy, tau, sink = (
+        measured.heads[name].nanquantile(0.5, dim=-1)
+        for name in ("entropy_share", "dobrushin", "sink_share")
+    )
+    flows = {} if shares is None else _flows(shares)
+    layers, heads = entropy.shape
+    places = [(layer, head) for layer in range(layers) for head in range(heads)]
+    key = flows.get if flows else lambda place: float(entropy[place])
+    ranked = sorted(places, key=lambda place: -(key(place) or 0.0))
+    rows = tuple(
+        (
+            f"layer {layer + 1}, head {head}",
+            flows.get((layer, head)),
+            float(entropy[layer, head]),
+            float(tau[layer, head]),
+            float(sink[layer, head]),
+        )
+        for layer, head in ranked[:_MOST_HEADS]
+    )
+    by = "the residual that flows through them" if flows else "how evenly they attend"
+    return Listing(
+        f"The first {len(rows)} of {plural(len(places), 'head')} by {by}",
+        ("head", "share of the residual", "entropy share", "τ", "weight on the first token"),
+        rows,
+        "Medians over the samples. Shares are of everything that passes through a head on any "
+        "path, so that they do not add up to one.",
+    )
+
+
+def _flows(shares: pl.DataFrame) -> dict[tuple[int, int], float]:
+    rows = shares.filter(pl.col("head").is_not_null(), pl.col("metric") == "residual_share")
+    if "length" in rows.columns:
+        rows = rows.filter(pl.col("length").is_null())
+    typical = rows.group_by("layer", "head", maintain_order=True).agg(pl.col("value").median())
+    return {(layer - 1, head): value for layer, head, value in typical.iter_rows()}
+
+
+def _extremes(measured: Measured) -> list[str]:
+    entropy = measured.heads["entropy_share"].nanquantile(0.5, dim=-1)
+    sink = measured.heads["sink_share"].nanquantile(0.5, dim=-1)
+    count = entropy.numel()
+    said = []
+    for flags, words in (
+        (
+            entropy < ONE_HOT,
+            f"look at hardly more than one token (entropy share below {ONE_HOT:g})",
+        ),
+        (sink > SINK, f"put more than {SINK:g} of their attention on the first token"),
+    ):
+        found = flags.nonzero().tolist()
+        if found:
+            named = ", ".join(f"{layer + 1}.{head}" for layer, head in found[:6])
+            more = ", …" if len(found) > 6 else ""
+            said.append(f"{len(found)} of {plural(count, 'head')} {words}: {named}{more}.")
+    return said or [
+        f"No head of {count} is one-hot or a sink (entropy share from "
+        f"{short(float(entropy.min()), digits=2)} to {short(float(entropy.max()), digits=2)})."
+    ]
+
+
+def _survivors(measured: Measured, labels: Sequence[str]) -> list[str]:
+    """Which tokens of the first sample are farthest from the others in the end."""
+    last = measured.distances[-1, :, 0]
+    known = (~last.isnan()).nonzero().squeeze(-1).tolist()
+    ranked = sorted(known, key=lambda place: -float(last[place]))
+
+    def name(place: int) -> str:
+        word = f" ({labels[place]})" if place < len(labels) and not labels[place].isdigit() else ""
+        return f"{place}{word}"
+
+    if len(ranked) < 4:
+        return []
+    far, near = ranked[:3], ranked[-3:]
+    return [
+        "In the first sample the tokens that stay farthest from the center are "
+        f"{', '.join(map(name, far))}, at {short(float(last[far[0]]), digits=2)} and less; nearest "
+        f"to it are {', '.join(map(name, near))}, at {short(float(last[near[-1]]), digits=2)}."
+    ]
+
+
+def _merged(measured: Measured) -> list[str]:
+    """How many tokens have a twin, before the first layer and after the last."""
+    before, after = (
+        float((each < MERGED).sum(0).double().quantile(0.5)) for each in measured.twins
+    )
+    if not before and not after:
+        return [f"No two tokens of a sample become one (within {MERGED:g} of their length)."]
+    return [
+        f"Tokens that have a twin (within {MERGED:g} of their length), in the median over the "
+        f"samples: {short(before)} at the input, {short(after)} after the last layer."
+    ]
+
+
+def _repeated(change: Tensor | None) -> list[str]:
+    if change is None:
+        return []
+    size = float(change.quantile(0.5))
+    limit = float(torch.finfo(torch.bfloat16).eps) / 2
+    lost = ", less than bfloat16 can show" if size < limit else ""
+    return [
+        "Repeating the last token once more (the same vector again, Barbero et al. 2024) changes "
+        f"its final state by {short(size, digits=2)} of its length{lost}."
+    ]
+
+
+@torch.no_grad()
+def similarity_rows(subject: kit.Subject, most_lost: int) -> tuple[pl.DataFrame, int]:
+    """Cosines between the first tokens of the first sample in a few layers, and how many tokens."""
+    batch = subject.batches()[0]
+    kept = counted_tokens(batch)[0].nonzero().squeeze(-1)[:_MOST_TOKENS]
+    mask = None if batch.token_mask is None else counted_mask(batch.token_mask)
+    states = [batch.x[:1], *subject.network.states(batch.x[:1], mask)]
+    frames: list[dict[str, list[Any]]] = []
+    for layer in chosen_layers(len(states) - 1, most_lost):
+        found = cosines(states[layer][0, kept.to(states[layer].device)])
+        size = len(found)
+        frames.append(
+            {
+                "layer": [layer] * size**2,
+                "length": [first for first in range(size) for _ in range(size)],
+                "setting": [float(second) for _ in range(size) for second in range(size)],
+                "value": found.flatten().tolist(),
+            }
+        )
+    columns = {key: [each for part in frames for each in part[key]] for key in frames[0]}
+    count = len(columns["value"])
+    table = tables.frame(
+        {
+            **columns,
+            "run": [SIMILARITY] * count,
+            "sample": [0] * count,
+            "metric": ["token_cosine"] * count,
+        }
+    )
+    return table, len(kept)
+
+
+def counted_mask(token_mask: Tensor) -> Tensor:
+    """The mask of the first sample alone."""
+    return token_mask[None] if token_mask.ndim == 1 else token_mask[:1]
+
+
+def chosen_layers(layers: int, most_lost: int) -> list[int]:
+    """A few layers worth a picture: the first, the last, where most is lost, and some between."""
+    wanted = {0, layers, most_lost, max(most_lost - 1, 0)}
+    even = [round(k * layers / (_MOST_PANELS - 1)) for k in range(_MOST_PANELS)]
+    for layer in even:
+        if len(wanted) >= _MOST_PANELS:
+            break
+        wanted.add(layer)
+    return sorted(wanted)

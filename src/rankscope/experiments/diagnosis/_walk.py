@@ -1,0 +1,101 @@
+"""A network run stage by stage: what attention, MLP and norm of every block do, one after another.
+
+The state before a stage is the state after the one before it, so that changes of any figure add up
+to the change over the whole network.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from rankscope.errors import InputError
+from rankscope.masks import Mask
+from rankscope.network import Attention, Block, Network, Step, Visibility
+
+PartName = Literal["attention", "MLP", "norm"]
+PARTS: tuple[PartName, ...] = ("attention", "MLP", "norm")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One part at work: the state before it and after it.
+
+    ``alone`` is the part's own output, which would be the state after it without the skip; None for
+    a norm after the sum, which no skip goes around. A norm before or inside a branch belongs to the
+    branch.
+    """
+
+    part: PartName
+    before: Tensor
+    after: Tensor
+    alone: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class LayerRun:
+    """A block at work: its stages, its attention matrices, and which pairs of tokens see another.
+
+    ``layer`` counts from 1, as states do: 0 is the input.
+    """
+
+    layer: int
+    stages: tuple[Stage, ...]
+    pattern: Tensor
+    visibility: Visibility
+
+    @property
+    def state(self) -> Tensor:
+        """The block's output."""
+        return self.stages[-1].after
+
+
+def walk(network: Network, x: Tensor, token_mask: Tensor | None) -> Iterator[LayerRun]:
+    """Every block in turn; the states are those of ``network.states``."""
+    x, token_mask = network.prepare(x, token_mask)
+    seen: dict[tuple[Mask, torch.device], Visibility] = {}
+    blocks = cast(list[Block], list(network.blocks))
+    for layer, (mask, block) in enumerate(zip(network.spec.masks, blocks, strict=True), start=1):
+        device = block.device
+        x = x.to(device)
+        if (mask, device) not in seen:
+            seen[mask, device] = Visibility.of(mask, x.shape[1], token_mask, device)
+        visibility = seen[mask, device]
+        pattern, stages = None, []
+        for step in block.steps:
+            for branch in step.branches:
+                if isinstance(branch.part, Attention):
+                    pattern = branch.part.pattern(branch.before(x), visibility)
+            stages += _stages(step, x, visibility)
+            x = stages[-1].after
+        assert pattern is not None  # every block has attention
+        _refuse_overflow(x, token_mask, layer)
+        yield LayerRun(layer, tuple(stages), pattern, visibility)
+
+
+def _stages(step: Step, x: Tensor, visibility: Visibility) -> list[Stage]:
+    """Branches side by side are taken one after the other, attention first."""
+    stages: list[Stage] = []
+    state, total = x, step.skip * x  # what the sum is so far
+    for branch in step.branches:
+        out = branch(x, visibility)
+        after = total + out
+        part: PartName = "attention" if isinstance(branch.part, Attention) else "MLP"
+        stages.append(Stage(part, state, after, out))
+        state = total = after
+    if not isinstance(step.after, nn.Identity):
+        stages.append(Stage("norm", state, step.after(state)))
+    return stages
+
+
+def _refuse_overflow(x: Tensor, token_mask: Tensor | None, layer: int) -> None:
+    finite = x.isfinite().all(-1)
+    finite = finite if token_mask is None else finite | ~token_mask.to(finite.device)
+    if not bool(finite.all()):
+        sample = int((~finite.all(-1)).nonzero()[0])
+        raise InputError(
+            f"the output of layer {layer} of sample {sample} is not finite, so nothing can be said "
+            f"about it; try a wider number format than {x.dtype} (--dtype float64)."
+        )

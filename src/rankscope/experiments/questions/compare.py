@@ -1,0 +1,211 @@
+"""Models, runs or checkpoints side by side: which loses the differences between tokens, where?"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import polars as pl
+import torch
+
+from rankscope import tables
+from rankscope.arguments import checked
+from rankscope.errors import InputError
+from rankscope.experiments import estimates, kit
+from rankscope.experiments.contenders import Contender, Source, contenders
+from rankscope.experiments.model_subject import model_subject
+from rankscope.experiments.questions import _comparison as words
+from rankscope.experiments.variants import TRANSFORMER
+from rankscope.families import Loaded
+from rankscope.results import Result
+
+ENTRY = kit.entry("compare")
+Dtype = Literal["float32", "float64", "bfloat16", "float16"]
+
+_WHOLE = ("this model", TRANSFORMER)
+"""What results call the network itself, where they have others beside it."""
+
+
+@dataclass(frozen=True)
+class Config(kit.Config):
+    """Contenders, and what all of them read; the seed is that of random weights."""
+
+    models: tuple[Contender, ...] = ()
+    texts: tuple[str, ...] | None = None
+    """What they read; the first bundled passages unless given."""
+    ids: tuple[tuple[int, ...], ...] | None = None
+    """Token ids instead of texts."""
+    samples: int = 32
+    """How many bundled passages."""
+    length: int = 128
+    """Tokens of a sample at most."""
+    special_tokens: bool = True
+    tokenizer: Any = None
+    pickled: bool = False
+    device: str | None = None
+    dtype: Dtype | None = None
+    """A model's own unless given."""
+    limited: bool = False
+    """Whether work of more than a few minutes is refused."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.models) < 2:
+            raise InputError(f"a comparison needs two models or more, got {len(self.models)}.")
+
+    def describe(self) -> dict[str, Any]:
+        """Every field that changes a number."""
+        described = super().describe()
+        del described["limited"]
+        return described
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """What is measured; attention is between all tokens, special ones among them."""
+        return words.METRICS if self.special_tokens else words.OF_TOKENS
+
+
+def cost(config: Config) -> estimates.Cost:
+    """What it will take, as far as the models are at hand; others are looked at once loaded."""
+    found = estimates.Cost()
+    for each in config.models:
+        if isinstance(each.source, kit.Subject):
+            found += estimates.measuring(each.source, config.metrics)
+    return found
+
+
+def run(config: Config, on_step: kit.OnStep) -> kit.Result:
+    """Measure every model on the same input, one after the other, and put them side by side."""
+    found = tuple(
+        _measured(each, config, on_part) for each, on_part in kit.tracked(config.models, on_step)
+    )
+    # As variants, which charts and tables put side by side; models would each have a panel.
+    table = tables.joined({each.name: each.table for each in found})
+    return ENTRY.result(
+        config,
+        title=" and ".join(each.name for each in found) if len(found) == 2 else ENTRY.title,
+        question=ENTRY.title,
+        sentences=words.sentences(found),
+        table=table,
+        about={
+            "input": "; ".join(dict.fromkeys(each.read for each in found if each.read)),
+            "weights": {each.name: each.weights for each in found if each.weights},
+        },
+        headline=words.headline(found),
+        warnings=words.warnings(found),
+        listings=words.listings(found),
+        drawings=words.drawings(found),
+        shown=("relative_residual",),
+    )
+
+
+def _measured(contender: Contender, config: Config, on_step: kit.OnStep) -> words.Measured:
+    if isinstance(contender.source, Result):
+        on_step(1.0)
+        return _from_result(contender, contender.source)
+    subject = _subject(contender, config)
+    if subject.check is not None and not subject.check.fits:
+        raise InputError(
+            f"{contender.name}: {subject.check.warnings()[0].rstrip('.')}; compare it on text that "
+            "all models know (--text), or on token ids (--ids)."
+        )
+    if config.limited:
+        work = estimates.measuring(subject, config.metrics).times(len(config.models))
+        estimates.refuse_unasked(work, "--length, --passages")
+    try:
+        table = subject.trace(config.metrics, on_step).table
+    except InputError as error:
+        raise InputError(f"{contender.name}: {error}") from error
+    known = subject.provenance()
+    read, weights = known["input"], known["weights"]
+    return words.Measured(
+        contender, table, check=subject.check, read=read, weights=weights, own=True
+    )
+
+
+def _subject(contender: Contender, config: Config) -> kit.Subject:
+    source = contender.source
+    assert not isinstance(source, Result)
+    if isinstance(source, kit.Subject):
+        return source
+    loading: dict[str, Any] = {}
+    if not isinstance(source, Loaded):
+        dtype = None if config.dtype is None else getattr(torch, config.dtype)
+        loading = {"device": config.device, "dtype": dtype, "tokenizer": config.tokenizer}
+        loading |= {"pickled": config.pickled and not contender.init, "init": contender.init}
+    return model_subject(
+        source,
+        config.texts,
+        ids=config.ids,
+        length=config.length,
+        samples=config.samples,
+        special_tokens=config.special_tokens,
+        seed=config.seed,
+        **loading,
+    )
+
+
+def _from_result(contender: Contender, result: Result) -> words.Measured:
+    """What a result measured of one network: the whole one, where it has ablations beside it."""
+    rows = result.table.filter(pl.col("metric").is_in(words.METRICS))
+    variants = rows["variant"].unique() if "variant" in rows.columns else ()
+    whole = next((name for name in _WHOLE if name in variants), None)
+    rows = rows if whole is None else rows.filter(variant=whole)
+    columns = [name for name in ("run", "model", "variant") if name in rows.columns]
+    several = columns and rows.select(columns).n_unique() > 1
+    layers = "layer" in rows.columns and words.RESIDUAL in rows["metric"]
+    if several or not layers:
+        why = "is about several networks" if several else f"has no {words.RESIDUAL} of any layer"
+        raise InputError(
+            f"{contender.name} {why}, so it cannot be compared; give a result of trace or diagnose."
+        )
+    rows = rows.drop(columns)
+    read = str(result.provenance.get("input", ""))
+    weights = str(result.provenance.get("weights", ""))
+    return words.Measured(contender, rows, read=read, weights=weights)
+
+
+@checked
+def compare(
+    models: Mapping[str, Source] | Sequence[Source],
+    texts: Sequence[str] | None = None,
+    *,
+    ids: Sequence[Sequence[int]] | None = None,
+    length: int = 128,
+    samples: int = 32,
+    special_tokens: bool = True,
+    seed: int = 0,
+    tokenizer: Any = None,
+    pickled: bool = False,
+    device: str | None = None,
+    dtype: Dtype | None = None,
+    on_step: kit.OnStep | None = None,
+) -> kit.Result:
+    """Several models on the same texts: which loses the differences between tokens, and where.
+
+    >>> from transformers import BertConfig, BertModel
+    >>> from rankscope import load
+    >>> shape = dict(vocab_size=50, hidden_size=8, num_attention_heads=2, intermediate_size=8)
+    >>> made = {f"{n} layers": BertModel(BertConfig(**shape, num_hidden_layers=n)) for n in (1, 2)}
+    >>> compare(made, ids=[[1, 2, 3, 4]]).listings[0].columns[:3]
+    ('model', 'layers', 'at the input')
+
+    Each of ``models`` is a folder, a Hub id, either with ``@init`` behind it for the same
+    architecture at initialisation, a model or what ``rankscope.load`` returns, a ``Subject``, or a
+    ``Result`` of ``trace`` or ``diagnose`` or its ``.parquet`` file. A folder with checkpoints of a
+    training stands for all of them. The other options are those of ``rankscope.load`` and of what
+    is read: ``texts``, token ``ids``, or the first ``samples`` bundled passages.
+    """
+    config = Config(
+        seed,
+        contenders(models),
+        None if texts is None else tuple(texts),
+        None if ids is None else tuple(tuple(row) for row in ids),
+        samples,
+        length,
+        special_tokens,
+        tokenizer,
+        pickled,
+        device,
+        dtype,
+    )
+    return run(config, on_step or kit.silent)

@@ -1,0 +1,71 @@
+"""Networks that collapse in a known way, and ordinary ones; figures by hand for single rules."""
+
+import torch
+
+from rankscope.experiments import Subject
+from rankscope.experiments.diagnosis import _kinds
+from rankscope.experiments.diagnosis._blame import Loss, find_loss
+from rankscope.experiments.diagnosis._diagnose import judge
+from rankscope.experiments.diagnosis._measure import Measured, measure
+from rankscope.network import Network, Spec
+from rankscope.results import Finding
+
+TOKENS, LAYERS = 40, 8
+
+
+def tokens_of(width: int, *, seed: int, samples: int = 3, tokens: int = TOKENS) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(samples, tokens, width, generator=generator)
+
+
+def network_of(place: str, *, seed: int, **fields: object) -> Network:
+    return Network.random(Spec(LAYERS, 4, 32, norm_place=place, init=0.1, **fields), seed=seed)
+
+
+def judged(network: Network, x: torch.Tensor) -> tuple[dict[str, Finding], Loss]:
+    subject = Subject(network, x)
+    measured = measure(subject, lambda _: None)
+    loss = find_loss(measured)
+    found = judge(subject, measured, loss, lambda _: None)
+    assert [each.kind for each in found] == [kind.name for kind in _kinds.KINDS]
+    return {each.kind: each for each in found}, loss
+
+
+def made_up(
+    residual: list[list[float]],
+    *,
+    cosine: float = 0.0,
+    turned: list[float] | None = None,
+    entropy: list[float] | None = None,
+    last: list[float] | None = None,
+) -> Measured:
+    """Figures as given, by layer and sample; the change of each layer is attention's."""
+    values = torch.tensor(residual, dtype=torch.float64)
+    layers, samples = len(values) - 1, values.shape[1]
+
+    def spread(per_layer: list[float]) -> torch.Tensor:
+        return torch.tensor(per_layer, dtype=torch.float64).unsqueeze(-1).expand(-1, samples)
+
+    states = {
+        "relative_residual": values,
+        "relative_dispersion": values,
+        "mean_cosine": torch.full_like(values, cosine),
+        "effective_rank": torch.full_like(values, 8.0),
+        "numerical_rank": torch.full_like(values, 10.0),
+        "token_norm": torch.ones_like(values),
+    }
+    heads = spread(entropy or [0.8] * layers).unsqueeze(1)
+    nothing = torch.zeros(layers, samples, dtype=torch.float64)
+    changes = {"attention": values.log10().diff(dim=0), "MLP": nothing, "norm": nothing}
+    return Measured(
+        states=states,
+        heads={"entropy_share": heads, "dobrushin": heads, "sink_share": 0.1 * heads},
+        changes=changes,
+        alone={name: each * torch.nan for name, each in changes.items()},
+        turned=spread(turned or [0.5] * layers),
+        values=torch.full((layers + 1, 64, samples), torch.nan),
+        distances=torch.full((layers + 1, 64, samples), torch.nan),
+        last_apart=spread(last or [0.5] * (layers + 1)),
+        last_fellow=torch.full((samples,), 3),
+        twins=torch.ones(2, 6, samples),
+    )

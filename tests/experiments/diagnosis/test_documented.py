@@ -1,0 +1,31 @@
+"""Every rule stands in the documentation, word for word, and every threshold is used."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from rankscope.experiments import thresholds
+from rankscope.experiments.diagnosis import KINDS
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_rules_are_documented_as_they_are_printed(kind) -> None:
+    documented = (ROOT / "docs" / "diagnose.md").read_text(encoding="utf-8")
+    assert f"| {kind.name} | {kind.rule} |" in documented
+
+
+def test_no_threshold_is_left_over() -> None:
+    names = [name for name in vars(thresholds) if name.isupper()]
+    sources = (ROOT / "src" / "rankscope" / "experiments").rglob("*.py")
+    used = {
+        node.id
+        for path in sources
+        if path.name != "thresholds.py"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Name)
+    }
+    assert names
+    assert [name for name in names if name not in used] == []

@@ -1,0 +1,148 @@
+"""The rules on figures made up by hand, on both sides of every threshold."""
+
+import pytest
+import torch
+
+from rankscope.experiments.diagnosis import _kinds as kinds
+from rankscope.experiments.diagnosis._blame import find_loss
+
+from .built import made_up
+
+EPS = 1e-7
+
+
+def depth(residual: list[list[float]]):
+    measured = made_up(residual)
+    return kinds.depth(measured, find_loss(measured), EPS)
+
+
+@pytest.mark.parametrize(
+    ("residual", "fate", "layer"),
+    [
+        ([[1.0], [0.9], [0.8]], "holds", 2),
+        ([[1.0], [0.5], [0.09]], "slow", 2),
+        ([[1.0], [0.5], [0.26]], "holds", 2),
+        ([[1.0], [0.49], [0.48]], "slow", 1),  # one layer takes more than half
+        ([[1.0], [0.2], [0.0009]], "collapse", 2),
+        ([[1.0], [0.0009], [0.9]], "collapse", 1),  # a dip in between counts, whatever the end
+        ([[0.0009], [0.0009], [0.0009]], "holds", 0),  # nothing was lost here
+        ([[0.005], [0.005], [0.0004]], "collapse", 2),
+        ([[0.0015], [0.0015], [0.0009]], "holds", 2),  # below a thousandth, but most was kept
+    ],
+)
+def test_depth_looks_at_all_layers_and_at_what_there_was(residual, fate, layer) -> None:
+    found = depth(residual)
+    assert (found.fate, found.layer) == (fate, layer)
+    assert found.part == ("" if fate == "holds" else "attention")
+
+
+def test_a_recovery_is_said() -> None:
+    assert "After the last layer it is 0.9 again." in depth([[1.0], [0.0009], [0.9]]).sentence
+
+
+def test_rounding_is_said() -> None:
+    assert "rounding" in depth([[1.0], [1e-7]]).sentence
+    assert "rounding" not in depth([[1.0], [9e-4]]).sentence
+
+
+@pytest.mark.parametrize(
+    ("collapsed", "fate"), [(4, "collapse"), (2, "collapse"), (1, "slow"), (0, "holds")]
+)
+def test_samples_that_disagree_are_counted(collapsed: int, fate: str) -> None:
+    found = depth([[1.0] * 4, [1e-4] * collapsed + [0.75] * (4 - collapsed)])
+    assert (found.fate, found.found_in, found.samples) == (fate, collapsed, 4)
+    if 0 < collapsed < 4:
+        assert f"in {collapsed} of 4 samples" in found.sentence
+        assert "0.75" in found.sentence  # what the others have
+
+
+@pytest.mark.parametrize(
+    ("exponent", "fate"), [(-0.5, "collapse"), (-0.2, "slow"), (-0.1, "holds"), (0.1, "holds")]
+)
+def test_width(exponent: float, fate: str) -> None:
+    found = kinds.width(torch.tensor([exponent, exponent]), 2, "")
+    assert found.fate == fate
+    assert f"{abs(exponent)}" in found.sentence
+
+
+def test_what_cannot_be_told_says_why() -> None:
+    found = kinds.width(None, 3, "a text has 5 tokens")
+    assert found.fate == "unknown"
+    assert found.sentence == "Width collapse cannot be told: a text has 5 tokens."
+
+
+@pytest.mark.parametrize(
+    ("shares", "fate", "layer"),
+    [
+        ([0.8, 0.05, 0.9], "collapse", 2),
+        ([0.8, 0.9, 0.2], "slow", 3),
+        ([0.8, 0.3, 0.9], "holds", 2),
+    ],
+)
+def test_entropy(shares: list[float], fate: str, layer: int) -> None:
+    found = kinds.entropy(made_up([[1.0]] * 4, entropy=shares))
+    assert (found.fate, found.layer) == (fate, layer)
+
+
+@pytest.mark.parametrize(
+    ("turned", "fate", "layer"),
+    [
+        ([0.5, 0.01, 0.5, 0.5], "collapse", 2),
+        ([0.5, 0.5, 0.01, 0.5, 0.5], "slow", 3),
+        ([0.5, 0.06, 0.5, 0.5], "holds", 2),
+    ],
+)
+def test_layers(turned: list[float], fate: str, layer: int) -> None:
+    found = kinds.layers(made_up([[1.0]] * (len(turned) + 1), turned=turned))
+    assert (found.fate, found.layer) == (fate, layer)
+
+
+def test_idle_layers_are_named_as_runs() -> None:
+    measured = made_up([[1.0]] * 7, turned=[0.01, 0.5, 0.01, 0.01, 0.01, 0.5])
+    assert "layers 1 and 3 to 5 hardly turn the state" in kinds.layers(measured).sentence
+
+
+@pytest.mark.parametrize(
+    ("last", "fate", "layer"),
+    [
+        ([0.5, 0.5, 1e-4], "collapse", 2),
+        ([0.0, 1e-4, 1e-4], "collapse", 0),
+        ([0.0, 0.5, 0.5], "holds", 2),  # alike at the input, told apart since
+        ([0.5, 1e-4, 0.5], "holds", 2),
+    ],
+)
+def test_last_token(last: list[float], fate: str, layer: int) -> None:
+    found = kinds.last_token(made_up([[1.0]] * 3, last=last))
+    assert (found.fate, found.layer) == (fate, layer)
+    assert ("token 3" in found.sentence) == (fate == "collapse")
+
+
+def test_last_token_of_tokens_that_are_all_alike_is_depth_collapse() -> None:
+    collapsed = made_up([[1.0], [1e-6]], last=[0.5, 1e-6])
+    assert kinds.last_token(collapsed).fate == "holds"
+
+
+@pytest.mark.parametrize(("cosine", "fate"), [(0.49, "holds"), (0.5, "slow"), (0.99, "slow")])
+def test_cone_is_no_loss_but_told(cosine: float, fate: str) -> None:
+    assert kinds.cone(made_up([[1.0]] * 3, cosine=cosine)).fate == fate
+
+
+def test_cone_of_collapsed_tokens_cannot_be_told() -> None:
+    assert kinds.cone(made_up([[1.0], [1e-6]], cosine=1.0)).fate == "unknown"
+
+
+def test_most_is_lost_where_the_median_falls_most_before_tokens_are_alike() -> None:
+    measured = made_up(
+        [[1.0, 1.0, 1.0], [0.5, 0.2, 0.9], [0.1, 0.1, 0.1], [1e-5, 1e-5, 1e-5], [1e-20] * 3]
+    )
+    loss = find_loss(measured)
+    assert (loss.layer, loss.part) == (3, "attention")
+    assert loss.decades == pytest.approx(-4.0)
+    assert loss.totals["attention"] == pytest.approx(-5.0)  # what comes after is not counted
+    assert loss.agreeing == 3
+
+
+def test_nothing_lost_is_said() -> None:
+    loss = find_loss(made_up([[0.5], [0.5], [0.6]]))
+    assert loss.layer == 0
+    assert loss.sentence == "No layer loses any of the residual that is worth telling."
