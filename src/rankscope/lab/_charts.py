@@ -58,6 +58,7 @@ def _only_present(chart: Spec, rows: Sequence[Mapping[str, Any]]) -> Spec:
 def _whole(name: str, chart: Spec) -> Spec:
     config = configuration()
     config["legend"] |= {"orient": "bottom", "offset": 8, "labelFontSize": 11.5}
+    config["aria"] = False  # each chart is told in one sentence, not mark by mark
     config["padding"] = {"left": 4, "right": 10, "top": 6, "bottom": 4}
     return {
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json",

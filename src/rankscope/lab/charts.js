@@ -17,8 +17,10 @@ const vega = globalThis.vegaEmbed
 export class Chart {
   #holder; #spec; #source; #view = null; #drawn = null; #signals = {}; #busy = Promise.resolve();
 
+  /* Drawn inside an element of its own: vega-embed gives that a role and a label of its own. */
   constructor(holder, spec) {
-    this.#holder = holder;
+    this.#holder = document.createElement("div");
+    holder.append(this.#holder);
     this.#spec = spec;
     this.#source = spec.data.name;
   }
