@@ -6,16 +6,19 @@ import math
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rankscope import bounds, deep_trace, path_lengths, predict, trace
 from rankscope.lab._charts import ROWS, TITLES, charts, picture
-from rankscope.lab._compute import DRAWS, first, second
+from rankscope.lab._compute import first, second
 from rankscope.lab._network import input_of, matrix_of, network_of
 from rankscope.lab._places import place_tokens, principal_axes
+from rankscope.lab._slow import DRAWS
 from rankscope.lab._snippet import snippet
 from rankscope.lab._state import State
 from rankscope.lab._tasks import clean, run_task
-from rankscope.lab._ticks import POWERS
+from rankscope.lab._ticks import POWERS, choose_ticks
 
 SMALL = {"layers": 3, "width": 8, "tokens": 5}
 SKIPLESS = State(**SMALL, format="bfloat16", init="normal", scale=0.3)
@@ -174,6 +177,16 @@ def test_ticks_are_written_as_the_numbers_they_stand_for():
     assert POWERS[round(math.log10(0.2), 6)] == "0.2"
     assert POWERS[-20.0] == "10⁻²⁰"
     assert POWERS[-1e13] == "10^−10¹³"
+
+
+@given(st.lists(st.floats(-1e15, 400), min_size=1, max_size=5))
+@settings(max_examples=50, deadline=None)
+def test_ticks_never_touch_and_one_is_among_them(values):
+    ticks = choose_ticks(values)
+    assert 0.0 in ticks
+    assert 1 <= len(ticks) <= 240 / 17 + 1
+    low, high = min(0.0, *values), max(0.0, *values)
+    assert all(low <= tick <= high for tick in ticks)
 
 
 def test_json_holds_no_number_that_is_not_finite():

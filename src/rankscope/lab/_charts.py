@@ -29,9 +29,17 @@ def charts() -> dict[str, Spec]:
     return {name: adaptive(_whole(name, make())) for name, make in _CHARTS.items()}
 
 
-def picture(name: str, rows: Sequence[Mapping[str, Any]], *, subtitle: Sequence[str]) -> str:
+def picture(
+    name: str,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    subtitle: Sequence[str],
+    ticks: Sequence[float] = (),
+) -> str:
     """One chart as an SVG of its own, with the network under its title."""
     chart = _only_present(_whole(name, _CHARTS[name]()), rows)
+    if ticks:
+        chart["params"] = [{"name": "ticks", "value": list(ticks)}]
     if chart["width"] == "container":
         chart |= {"width": _PICTURE_WIDTH}
     title = {"text": TITLES[name], "subtitle": list(subtitle)}

@@ -5,7 +5,6 @@ A figure is a list of rows for a chart. Where one cannot be had, its reason stan
 
 import copy
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -14,32 +13,17 @@ import torch
 from torch import Tensor
 
 from rankscope.deep import deep_trace
-from rankscope.errors import RankscopeError
 from rankscope.lab._network import DTYPES, input_of, mask_of, network_of, spec_of
 from rankscope.lab._places import place_tokens
+from rankscope.lab._rows import Rows, by_layer, or_reason
+from rankscope.lab._slow import SLOW
 from rankscope.lab._state import State
+from rankscope.lab._ticks import choose_ticks
 from rankscope.lab._words import describe_first, describe_second
 from rankscope.metrics import spectra
 from rankscope.network import Block, Network
-from rankscope.paths import path_lengths
-from rankscope.prediction import predict
-from rankscope.theory import bounds
 from rankscope.threads import one_thread
-from rankscope.tracing import Trace, trace
-
-Rows = list[dict[str, Any]]
-DRAWS = {False: 8, True: 3}
-"""Networks of which a prediction is made; fewer where layers share weights and all are drawn."""
-ROUNDING = 1e-12
-"""A relative residual below which float64 has too few digits of it left to be divided up."""
-_CURVES = {
-    "log10_residual": "measured",
-    "log10_sharp_bound": "sharp, this layer",
-    "log10_data_bound": "data, this layer",
-    "log10_a_priori_bound": "a priori, this layer",
-    "log10_depth_bound": "Dong et al. 2021, all layers",
-}
-"""Which bounds are drawn, and their names in the legend."""
+from rankscope.tracing import trace
 
 
 def first(state: State) -> dict[str, Any]:
@@ -50,7 +34,7 @@ def first(state: State) -> dict[str, Any]:
         notes: dict[str, str] = {}
         if len(states) <= state.layers:
             notes["plane"] = f"In float64 layer {len(states)} overflows, so the ways end before it."
-        found = {
+        found: dict[str, Any] = {
             "description": spec_of(state).describe(),
             "query": state.query(),
             "mask": mask_rows(state),
@@ -59,6 +43,7 @@ def first(state: State) -> dict[str, Any]:
             "spectrum": _spectrum(states),
             "notes": notes,
         }
+    found["ticks"] = _ticks(residual=found["residual"])
     return {**found, **describe_first(state, found)}
 
 
@@ -68,9 +53,19 @@ def second(state: State) -> dict[str, Any]:
         network, x = network_of(state), input_of(state)
         notes: dict[str, str] = {}
         found: dict[str, Any] = {"query": state.query(), "notes": notes}
-        for name, compute in _SLOW.items():
-            found[name] = _or_reason(name, partial(compute, network, x, notes), notes)
+        for name, compute in SLOW.items():
+            found[name] = or_reason(name, partial(compute, network, x, notes), notes)
+    found["ticks"] = _ticks(prediction=found["prediction"], bounds=found["bounds"])
     return {**found, **describe_second(state, found)}
+
+
+def _ticks(**charts: Rows) -> dict[str, list[float]]:
+    """Where the axes of logarithms have ticks, by the numbers in their rows."""
+    names = ("value", "mean", "low", "high", "measured")
+    return {
+        chart: choose_ticks(row[name] for row in rows for name in names if name in row)
+        for chart, rows in charts.items()
+    }
 
 
 def mask_rows(state: State) -> list[str]:
@@ -93,9 +88,9 @@ def _finite_states(network: Network, x: Tensor) -> list[Tensor]:
 
 def _residuals(state: State, network: Network, x: Tensor, notes: dict[str, str]) -> Rows:
     """The relative residual by layer: in scaled arithmetic, float64 and the chosen format."""
-    rows = _or_reason("residual", partial(_scaled_rows, network, x, notes), notes)
+    rows = or_reason("residual", partial(_scaled_rows, network, x, notes), notes)
     for name in dict.fromkeys(("float64", state.format)):
-        rows += _or_reason(name, partial(_float_rows, network, x, name, notes), notes)
+        rows += or_reason(name, partial(_float_rows, network, x, name, notes), notes)
     return rows
 
 
@@ -103,7 +98,7 @@ def _scaled_rows(network: Network, x: Tensor, notes: dict[str, str]) -> Rows:
     deep = deep_trace(network, x)
     if "doubt" in deep.provenance.notes:
         notes["doubt"] = deep.provenance.notes["doubt"]
-    found = _by_layer(deep, "log10_relative_residual")
+    found = by_layer(deep, "log10_relative_residual")
     return [{"layer": layer, "arithmetic": "scaled", "value": v} for layer, v in found.items()]
 
 
@@ -120,14 +115,8 @@ def _float_rows(network: Network, x: Tensor, name: str, notes: dict[str, str]) -
     traced = trace(within, tokens, metrics="relative_residual")
     return [
         {"layer": layer, "arithmetic": name, "value": math.log10(v) if v > 0 else None}
-        for layer, v in _by_layer(traced, "relative_residual").items()
+        for layer, v in by_layer(traced, "relative_residual").items()
     ]
-
-
-def _by_layer(traced: Trace, metric: str) -> dict[int, float]:
-    columns = traced.columns
-    every = zip(columns["layer"], columns["metric"], columns["value"], strict=True)
-    return {layer: value for layer, name, value in every if name == metric}
 
 
 def _spectrum(states: list[Tensor]) -> Rows:
@@ -139,67 +128,3 @@ def _spectrum(states: list[Tensor]) -> Rows:
             log = math.log10(value) if value > float(one.noise) else None
             rows.append({"layer": layer, "index": at, "value": log})
     return rows
-
-
-def _paths(network: Network, x: Tensor, notes: dict[str, str]) -> Rows:
-    """What paths of each length carry in the last layer, unless all they carry is rounding."""
-    left = _by_layer(trace(network, x, metrics="relative_residual"), "relative_residual")
-    if min(left.values()) < ROUNDING:
-        notes["paths"] = (
-            "In float64 the tokens have become equal but for rounding, so paths have no shares "
-            "in what tells them apart."
-        )
-        return []
-    columns = path_lengths(network, x).columns
-    names = ("layer", "length", "metric", "value")
-    last = network.spec.layers
-    return [
-        {"length": length, "share": value}
-        for layer, length, metric, value in zip(*(columns[n] for n in names), strict=True)
-        if layer == last and metric == "residual_share" and length is not None
-    ]
-
-
-def _prediction(network: Network, x: Tensor, notes: dict[str, str]) -> Rows:
-    """The band of random networks like this one, and this one, in the Frobenius norm."""
-    found = predict(network.spec, x[0], draws=DRAWS[network.spec.shared_layers])
-    if "doubt" in found.notes:
-        notes["prediction_doubt"] = found.notes["doubt"]
-    band = found.band("log10_relative_dispersion")
-    measured = _by_layer(deep_trace(network, x, norm="fro"), "log10_relative_residual")
-    curves = zip(*(each.tolist() for each in band), strict=True)
-    return [
-        {"layer": layer, "mean": mean, "low": low, "high": high, "measured": measured[layer]}
-        for layer, (mean, low, high) in enumerate(curves)
-    ]
-
-
-def _bounds(network: Network, x: Tensor, notes: dict[str, str]) -> Rows:
-    """Each bound by layer beside the residual; why there is none is noted."""
-    found = bounds(network, x)
-    reasons = {layer.why_not: layer.layer for layer in reversed(found.layers) if layer.why_not}
-    for reason, layer in reasons.items():
-        notes["bounds"] = f"From layer {layer} on no bound applies: {reason}."
-    return [
-        {"layer": layer.layer, "curve": words, "value": value}
-        for layer in found.layers
-        if not layer.why_not
-        for name, words in _CURVES.items()
-        if math.isfinite(value := float(getattr(layer, name)[0]))
-    ]
-
-
-_SLOW: Mapping[str, Callable[[Network, Tensor, dict[str, str]], Rows]] = {
-    "paths": _paths,
-    "prediction": _prediction,
-    "bounds": _bounds,
-}
-
-
-def _or_reason(name: str, compute: Callable[[], Rows], notes: dict[str, str]) -> Rows:
-    """The rows, or none and a note that says why."""
-    try:
-        return compute()
-    except RankscopeError as error:
-        notes[name] = str(error)
-        return []

@@ -3,14 +3,14 @@
 from typing import Any, Final
 
 from rankscope.figures import PALETTE, configuration
-from rankscope.lab._ticks import POWERS
+from rankscope.lab._ticks import LINEAR, POWERS
 
 Spec = dict[str, Any]
 _BLUE, _ORANGE, _GREEN, _RED, _VIOLET, *_ = PALETTE
 PLAIN: Final = {"titleFont": configuration()["font"], "titleFontSize": 11.5}
 """Words beside an axis, not a symbol."""
-_NEAR_ONE: Final = "datum.value != 0 && abs(scale('y', datum.value) - scale('y', 0)) < 13"
-"""The label of 1 is kept, and those too near to it are not."""
+TICKS: Final = {"name": "ticks", "value": [0]}
+"""Where the axis has ticks; whoever gives rows sets it."""
 _LAYER: Final = {
     "field": "layer",
     "type": "quantitative",
@@ -36,7 +36,8 @@ def bounds() -> Spec:
         "a priori, this layer",
         "Dong et al. 2021, all layers",
     ]
-    return _curves("curve", names, [_BLUE, _GREEN, _ORANGE, _RED, _VIOLET], "residual")
+    colours = [_BLUE, _GREEN, _ORANGE, _RED, _VIOLET]
+    return _curves("curve", names, colours, "residual", columns=2)
 
 
 def prediction() -> Spec:
@@ -52,6 +53,7 @@ def prediction() -> Spec:
     tooltip = [{"field": each, "format": ".4~g"} for each in ("layer", "mean", "measured")]
     line = {"type": "line", "strokeWidth": 2, "point": {"size": 26}}
     return {
+        "params": [TICKS],
         "encoding": {"x": _LAYER, "tooltip": tooltip},
         "layer": [
             {
@@ -67,13 +69,20 @@ def prediction() -> Spec:
     }
 
 
-def _curves(field: str, names: list[str], colours: list[str], title: str) -> Spec:
+def _curves(
+    field: str, names: list[str], colours: list[str], title: str, *, columns: int = 3
+) -> Spec:
     """A line with points for each name; what is not measured is dashed."""
     colour = {
         "field": field,
         "type": "nominal",
         "scale": {"domain": names, "range": colours},
-        "legend": {"columns": 3, "symbolType": "stroke", "symbolSize": 320, "symbolStrokeWidth": 2},
+        "legend": {
+            "columns": columns,
+            "symbolType": "stroke",
+            "symbolSize": 320,
+            "symbolStrokeWidth": 2,
+        },
     }
     dash = {
         "field": field,
@@ -88,6 +97,7 @@ def _curves(field: str, names: list[str], colours: list[str], title: str) -> Spe
     ]
     return {
         "usermeta": {"names": field},
+        "params": [TICKS],
         "transform": [{"filter": "isValid(datum.value)"}],
         "encoding": {**encoding, "tooltip": tooltip},
         "layer": [
@@ -101,15 +111,14 @@ def _power_axis(field: str, title: str) -> Spec:
     """Logarithms, linear near zero and compressed far from it, written as the numbers."""
     labels = ", ".join(f"'{_as_script(value)}': '{text}'" for value, text in POWERS.items())
     axis = {
-        "values": sorted(POWERS, reverse=True),
-        "labelExpr": f"{_NEAR_ONE} ? '' : ({{{labels}}})[toString(datum.value)]",
-        "labelOverlap": "greedy",
-        "labelSeparation": 6,
+        "values": {"expr": "ticks"},
+        "labelExpr": f"({{{labels}}})[toString(datum.value)]",
+        "labelOverlap": False,
         "grid": False,
         "title": title,
         **PLAIN,
     }
-    scale = {"type": "symlog", "constant": 20, "nice": False, "zero": True, "padding": 6}
+    scale = {"type": "symlog", "constant": LINEAR, "nice": False, "zero": True, "padding": 6}
     return {"field": field, "type": "quantitative", "axis": axis, "scale": scale}
 
 

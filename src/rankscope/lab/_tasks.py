@@ -38,7 +38,8 @@ def _picture(state: State, chart: str) -> str:
 
     found = (first if chart in _FIRST else second)(state)
     about = textwrap.wrap(f"{spec_of(state).describe()}; seed {state.seed}", 100)
-    return picture(chart, clean(found[ROWS.get(chart, chart)]), subtitle=about)
+    rows, ticks = clean(found[ROWS.get(chart, chart)]), found["ticks"].get(chart, ())
+    return picture(chart, rows, subtitle=about, ticks=ticks)
 
 
 _TASKS: dict[str, Callable[[State, str], str]] = {

@@ -1,7 +1,13 @@
 """The ticks of an axis of logarithms: where they may stand, and the numbers written there."""
 
 import math
+from collections.abc import Iterable
 from typing import Final
+
+LINEAR: Final = 20.0
+"""Logarithms up to about this size are nearly evenly spaced; beyond, their own logarithms are."""
+_GAP: Final = 17.0
+_HEIGHT: Final = 240.0
 
 _RAISED: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -29,3 +35,25 @@ def _powers() -> dict[float, str]:
 
 POWERS: Final = _powers()
 """Logarithms to base ten, and their numbers in words that fit a tick."""
+
+
+def choose_ticks(values: Iterable[float | None]) -> list[float]:
+    """Ticks for these logarithms, so far apart that their labels do not touch; 1 comes first.
+
+    >>> [POWERS[tick] for tick in choose_ticks([0.0, -2.2])]
+    ['0.01', '0.02', '0.05', '0.1', '0.2', '0.5', '1']
+    """
+    known = [0.0, *(value for value in values if value is not None and math.isfinite(value))]
+    low, high = min(known), max(known)
+    scale = _HEIGHT / max(_place(high) - _place(low), 1e-9)
+    chosen: list[float] = []
+    for tick in sorted(POWERS, key=abs):
+        far = all(abs(_place(tick) - _place(each)) * scale >= _GAP for each in chosen)
+        if low <= tick <= high and far:
+            chosen.append(tick)
+    return sorted(chosen)
+
+
+def _place(log: float) -> float:
+    """Where a logarithm stands on the axis, in arbitrary units."""
+    return math.copysign(math.log1p(abs(log) / LINEAR), log)

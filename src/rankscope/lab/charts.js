@@ -26,8 +26,9 @@ export class Chart {
   }
 
   /* Draw these rows; those of an earlier call are not drawn any more if they still wait. */
-  show(rows) {
+  show(rows, signals = {}) {
     this.rows = rows;
+    Object.assign(this.#signals, signals);
     this.#busy = this.#busy.then(async () => {
       if (this.rows === rows) await this.#draw(rows);
     });
@@ -48,6 +49,7 @@ export class Chart {
     const spec = this.#fitted(rows);
     const key = JSON.stringify(spec.encoding?.color ?? null) + this.#room();
     if (this.#view && key === this.#drawn) {
+      for (const [name, value] of Object.entries(this.#signals)) this.#view.signal(name, value);
       await this.#view.data(this.#source, rows.map((row) => ({ ...row }))).runAsync();
       return;
     }

@@ -73,7 +73,8 @@ const draw = async (part, found) => {
     write(caption, words);
     holder.setAttribute("aria-label", `${title}. ${words}`);
     figure.classList.toggle("empty", rows.length === 0);
-    if (rows.length) await charts[name].show(rows);
+    const ticks = found.ticks[name];
+    if (rows.length) await charts[name].show(rows, ticks ? { ticks } : {});
     figure.classList.remove("waiting");
     if (!("firstChart" in document.body.dataset)) document.body.dataset.firstChart = performance.now();
   }
