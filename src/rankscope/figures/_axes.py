@@ -135,14 +135,14 @@ def linear_axis(title: str, values: Sequence[float], *, includes: Sequence[float
 def log_axis(title: str, values: Sequence[float], *, includes: Sequence[float] = ()) -> Vertical:
     """A logarithmic axis, with what is not positive a decade below the smallest that is.
 
-    It spans a decade at least, so that what stays level looks level.
+    It spans a factor of three at least, so that what stays level looks level.
     """
     kept = select_positive(values)
     smallest = min(kept, default=1.0)
     floor = smallest / 10 if len(kept) < len(values) else None
     inside = [*kept, *includes] or [1.0]
     low, high = min(inside), max(inside)
-    low = min(low, high / 10, floor or low)
+    low = min(low, high / 3, floor or low)
     ticks = _decade_ticks(low, high)
     if floor is not None:
         ticks = [Tick(floor, "0"), *(tick for tick in ticks if tick.value >= 3 * floor)]

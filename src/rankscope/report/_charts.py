@@ -24,7 +24,7 @@ def drawing(chart: Chart, *, name: str, about: str) -> str:
     data = json.dumps(spec, cls=ScriptSafe, ensure_ascii=False, separators=(",", ":"))
     return (
         f'<figure id="{name}" data-title="{title}">\n'
-        f'<div class="chart" role="img" aria-label="{said}"></div>\n'
+        f'<div role="img" aria-label="{said}"><div class="chart"></div></div>\n'
         f'<noscript><img src="{picture}" alt="{said}"></noscript>\n'
         f'<script type="application/json">{data}</script>\n'
         "</figure>"

@@ -94,17 +94,16 @@ def _listed(listings: Sequence[Listing]) -> list[Block]:
 
 
 def _charts(result: Result) -> list[Chart]:
+    """Its charts; how to read one is said where it is first needed."""
     drawings = result.all_drawings
-    return [
-        Chart(
-            draw(drawing, result),
-            title,
-            f"{drawing.caption} {reading(drawing)}".strip(),
-            description(drawing, result),
-            metrics_of(drawing, result),
-        )
-        for title, drawing in zip(headings(drawings), drawings, strict=True)
-    ]
+    charts, said = [], set[str]()
+    for title, drawing in zip(headings(drawings), drawings, strict=True):
+        how = reading(drawing)
+        text = drawing.caption if how in said else f"{drawing.caption} {how}".strip()
+        said.add(how)
+        told, metrics = description(drawing, result), metrics_of(drawing, result)
+        charts.append(Chart(draw(drawing, result), title, text, told, metrics))
+    return charts
 
 
 def _figures(result: Result) -> list[Section]:

@@ -3,6 +3,7 @@
   "use strict";
   const AXIS = 64; // what a panel needs beside its plot
   const GAP = 48;
+  let hinted = false;
   const HINT = "Point at a curve or a name to bring it out; click on a name to keep it.";
 
   /* Panels of ours are given the width there is, side by side or below each other. Maps of
@@ -39,7 +40,8 @@
   const caption = (figure, interactive) => {
     const line = document.createElement("figcaption");
     const hint = document.createElement("span");
-    hint.textContent = interactive ? HINT : "";
+    hint.textContent = interactive && !hinted ? HINT : "";
+    hinted ||= interactive;
     const link = document.createElement("a");
     link.href = picture(figure).src;
     const kind = link.href.startsWith("data:image/svg") ? "svg" : "png";
