@@ -77,8 +77,9 @@ def _place_words(places: Rows) -> str:
     """How far apart tokens are in the plane, first and last, in parts of their size."""
     first, last = (_spread(places, layer) for layer in (0, places[-1]["layer"]))
     return (
-        "Every layer drawn at the same size, tokens coloured by position. Root mean square distance from the middle of all "
-        f"tokens: {short(first, digits=2)} at the input, {short(last, digits=2)} at the end."
+        "Every layer drawn at the same size, tokens coloured by position. Root mean square "
+        f"distance from the middle of all tokens: {short(first, digits=2)} at the input, "
+        f"{short(last, digits=2)} at the end."
     )
 
 
