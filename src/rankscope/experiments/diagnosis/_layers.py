@@ -57,7 +57,7 @@ def layer_part(
                 "steps",
                 "A norm before a branch belongs to the branch; a norm after the sum is a step of "
                 "its own.",
-                "log10_step",
+                "residual_step",
                 only={"run": (STEPS,)},
                 title="Which part it was",
             ),
