@@ -108,7 +108,7 @@ FIGURES: Final[dict[str, FigureKind]] = {
             token_map,
             "table",
             "Tokens of one sample against each other, in a panel for each of some layers.",
-            "token by token",
+            "in some layers",
             places=("layer", "length", "setting"),
         ),
         FigureKind(
