@@ -31,9 +31,9 @@ NAMES = {
     """,
     "rankscope.figures": """
         FIGURES Figure FigureKind MetricWords ScriptSafe adaptive by_depth by_layer by_length
-        by_model by_setting dark_variables draw head_map heading headings labelled layer_map
-        length_distributions metric_words phase_map power_text printable reading save steps
-        token_map trajectories
+        by_model by_setting dark_variables description draw head_map heading headings labelled
+        layer_map length_distributions metric_words metrics_of phase_map power_text
+        printable reading save steps token_map trajectories
     """,
     "rankscope.masks": """
         BigBird BlockLocal Causal Columns Dilated EdgeList Edges Explicit Fixed Full
@@ -60,7 +60,7 @@ NAMES = {
         Band Outcome Prediction measured_gradients predict
     """,
     "rankscope.report": """
-        Chart Markup Report Section Table page show to_json write write_html write_overview
+        Chart Markup Report Section Table notebook page show to_json write write_html write_overview
     """,
     "rankscope.text": """
         InputCheck Tokenizer check_texts embed passages

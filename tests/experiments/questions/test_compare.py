@@ -99,6 +99,9 @@ def test_they_part_where_samples_overlap_no_more() -> None:
     # Once they overlap again at the end, they have not parted.
     c = measured("c", (1.0, 1.0), (0.5, 0.5), (0.9, 0.95), (0.85, 0.93))
     assert "not told apart" in words.sentences([b, c])[1]
+    # Medians that differ do not tell models apart whose samples overlap.
+    wide, narrow = measured("wide", (1.0, 1.0), (0.4, 0.9)), measured("n", (1.0, 1.0), (0.8, 1.0))
+    assert "not told apart" in words.sentences([wide, narrow])[1]
     # Of another depth, at the share of it.
     deep = measured("deep", *[(1.0,)] * 4, *[(0.1,)] * 5)
     flat = measured("flat", (1.0,), (0.9,), (0.9,))
