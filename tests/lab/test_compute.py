@@ -111,15 +111,16 @@ def test_the_answer_has_its_numbers(case):
         assert end.endswith(f"to {10 ** scaled[-1]:.2g} over 3 layers.")
 
 
-def test_places_keep_distances_where_the_plane_holds_them():
-    """Tokens of a plane in three dimensions, turned: distances stay, each layer of size one."""
+def test_places_keep_lengths_and_angles_where_the_plane_holds_them():
+    """Tokens of a plane in three dimensions, turned: products stay, each layer of size one."""
     turn = torch.linalg.qr(torch.randn(3, 3, generator=torch.Generator().manual_seed(1)).double()).Q
     flat = torch.tensor([[3.0, 0, 0], [0, 1, 0], [-2, 0, 0]]).double()
     rows = place_tokens([flat @ turn, 1e200 * flat @ turn])
     size = math.sqrt((9 + 1 + 4) / 3)
     for layer in (0, 1):
         places = torch.tensor([[row["x"], row["y"]] for row in rows if row["layer"] == layer])
-        assert torch.allclose(torch.pdist(places), torch.pdist(flat).float() / size, atol=1e-6)
+        products = (flat @ flat.T).float() / size**2  # about the origin, not the mean
+        assert torch.allclose(places @ places.T, products, atol=1e-5)
     for row in rows:
         assert math.hypot(row["sx"], row["sy"], row["sz"]) == pytest.approx(1)
 

@@ -155,14 +155,14 @@ def test_fifty_pages_at_once_are_all_answered_and_memory_stays_flat(lab):
         slow = "&skip=1&part=second" if number % 10 == 0 else ""
         return lab.get("/lab.json").status, lab.get(asked).status, lab.get(asked + slow).status
 
-    def every_page():
-        with ThreadPoolExecutor(50) as threads:
-            return list(threads.map(page, range(50)))
+    def pages(count):
+        with ThreadPoolExecutor(count) as threads:
+            return list(threads.map(page, range(count)))
 
-    every_page()
+    pages(12)
     before = memory(lab)
     began = time.monotonic()
-    assert every_page() == [(200, 200, 200)] * 50
+    assert pages(50) == [(200, 200, 200)] * 50
     assert time.monotonic() - began < 60
     assert memory(lab) - before < 24 * 2**20
     every = psutil.Process(lab.process.pid).children(recursive=True)
