@@ -10,7 +10,7 @@ from rankscope import tables
 from rankscope.experiments.claims._bert_shape import DROPOUT, Shape, last_dispersions, measure
 from rankscope.experiments.claims._dropout import Dropout
 from rankscope.experiments.claims.w2 import PAPER, Config, judge, run
-from rankscope.experiments.depths import DISPERSION, RELATIVE, Measured, Texts
+from rankscope.experiments.depths import DISPERSION, RELATIVE_DISPERSION, Measured, Texts
 from rankscope.experiments.progress import silent
 from rankscope.experiments.studies import layernorm
 from rankscope.experiments.studies._layernorm_cases import Setting, random_network
@@ -40,7 +40,7 @@ def found():
 def shape_table(**by_mask: list[list[float]]) -> pl.DataFrame:
     """A made-up table of the claim's shape; dropout keeps tokens apart."""
     table = curves(**by_mask).with_columns(("LayerNorm only, " + pl.col("model")).alias("model"))
-    plain = pl.col("metric") == RELATIVE
+    plain = pl.col("metric") == RELATIVE_DISPERSION
     dispersion = table.filter(plain).with_columns(pl.lit(DISPERSION).alias("metric"))
     noisy = pl.concat([table, dispersion]).filter(variant="float32")
     noisy = noisy.with_columns(pl.lit(DROPOUT).alias("variant"), pl.lit(2.0).alias("value"))
@@ -118,7 +118,7 @@ def test_groups_of_a_setting_are_drawn_apart_and_doubts_reach_the_reader() -> No
     found = judged(shape, sweep)
     split = {"full", "causal: 2 of 3 stay", "causal: 1 of 3 collapse"}
     assert set(found.drawings[1].only["model"]) == split
-    rows = found.summary.filter(variant="scaled", layer=8, metric=RELATIVE)
+    rows = found.summary.filter(variant="scaled", layer=8, metric=RELATIVE_DISPERSION)
     ends = dict(rows.select("model", "median").rows())
     assert {name: ends[name] for name in split} == {
         "full": -4.0,

@@ -9,7 +9,7 @@ import torch
 from rankscope import tables
 from rankscope.experiments.claims import w3
 from rankscope.experiments.claims.w3 import Config, Run, judge, laws, run
-from rankscope.experiments.depths import RELATIVE
+from rankscope.experiments.depths import RELATIVE_DISPERSION
 from rankscope.experiments.laws import law
 from rankscope.masks import as_mask
 from rankscope.network import Network, Spec
@@ -75,7 +75,7 @@ def test_residuals_are_those_of_the_frobenius_norm() -> None:
     x = w3.start(ONE, "half-space", 8, 0)
     spread = torch.linalg.matrix_norm(x - x.mean(1, keepdim=True)) / torch.linalg.matrix_norm(x)
     found, _ = steps_of(run, replace(ONE, layers=2))
-    rows = found.table.filter(layer=0, metric="log10_relative_residual").sort("sample")
+    rows = found.table.filter(layer=0, metric="log10_relative_dispersion").sort("sample")
     assert rows["value"].to_list() == pytest.approx(spread.log10().tolist())
 
 
@@ -105,7 +105,7 @@ LEVEL, FALLING = [0.0] * 13, [-0.3 * layer for layer in range(13)]
 def test_every_verdict_can_be_reached(causal, window, verdict) -> None:
     config = replace(ONE, covered=(Run("causal"), Run("window:2")), contrasts=(Run("full"),))
     rows = [
-        ("sphere", mask, layer, 0, RELATIVE, value)
+        ("sphere", mask, layer, 0, RELATIVE_DISPERSION, value)
         for mask, curve in {"causal": causal, "window:2": window, "full": LEVEL}.items()
         for layer, value in enumerate(curve)
     ]
@@ -121,7 +121,7 @@ def test_a_law_between_the_two_is_a_collapse(monkeypatch: pytest.MonkeyPatch) ->
     between = law([-0.5 * layer * (layer + 1) for layer in range(13)])
     assert between.kind == "between"
     monkeypatch.setattr(w3, "laws", lambda config, _: dict.fromkeys(config.runs, between))
-    judgement, _, _ = judge(ONE, tables.from_rows(("metric", "value"), [(RELATIVE, 0.0)]))
+    judgement, _, _ = judge(ONE, tables.from_rows(("metric", "value"), [(RELATIVE_DISPERSION, 0.0)]))
     assert judgement.verdict == "holds"
 
 

@@ -32,7 +32,7 @@ def test_masks_side_by_side(found) -> None:
     can_be_shown(found)
     names = found.table["variant"].unique(maintain_order=True).to_list()
     assert names == found.provenance["config"]["masks"] == ["full", "window(-2, +2)", "block(8)"]
-    depths = found.table.filter(metric="log10_relative_residual")
+    depths = found.table.filter(metric="log10_relative_dispersion")
     assert depths["layer"].max() == found.provenance["config"]["depth"] == 9
     said = " ".join(found.sentences)
     assert "block(8) does not collapse: its graph has no center but 2 closed classes" in said

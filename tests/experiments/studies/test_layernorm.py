@@ -46,7 +46,7 @@ def test_the_study_can_be_shown(found, corner) -> None:
     can_be_shown(found)
     can_be_shown(corner)
     assert dict(found.drawings[0].roles) == {"float64": "floor", "float32": "floor"}
-    rows = found.summary.filter(pl.col("metric") == "log10_relative_residual")
+    rows = found.summary.filter(pl.col("metric") == "log10_relative_dispersion")
     assert rows["model"].unique(maintain_order=True).to_list() == ["full", "causal"]
     assert rows["variant"].unique(maintain_order=True).to_list() == ["scaled", "float64", "float32"]
     assert found.provenance["config"]["scales"] == [16.0, 64.0]
@@ -70,7 +70,7 @@ def test_residuals_are_those_of_the_frobenius_norm(found) -> None:
     spread = torch.linalg.matrix_norm(y - y.mean(1, keepdim=True)) / torch.linalg.matrix_norm(y)
     for form in ("scaled", "float64"):
         rows = found.table.filter(
-            model="full", variant=form, layer=1, metric="log10_relative_residual"
+            model="full", variant=form, layer=1, metric="log10_relative_dispersion"
         )
         assert rows.sort("sample")["value"].to_list() == pytest.approx(spread.log10().tolist())
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rankscope.errors import InputError
-from rankscope.experiments.depths import DISPERSION, RELATIVE
+from rankscope.experiments.depths import DISPERSION, RELATIVE_DISPERSION
 from rankscope.experiments.studies.wu import Config, random_subject, run
 from rankscope.metrics import dispersion
 
@@ -75,10 +75,10 @@ def test_dispersion_is_that_of_the_plain_network(figure) -> None:
 def test_full_attention_falls_fastest_and_skips_keep_tokens_apart(figure) -> None:
     for bare in ("pure attention", "+ LayerNorm"):
         model = f"BERT shape (init): {bare}"
-        relative = {mask: last(figure, model, mask, RELATIVE) for mask in SMALL.masks}
+        relative = {mask: last(figure, model, mask, RELATIVE_DISPERSION) for mask in SMALL.masks}
         assert relative["full"] < -10 < relative["causal"] < relative["sliding window"]
     for whole in ("+ LayerNorm + skip", "everything"):
-        assert last(figure, f"BERT shape (init): {whole}", "full", RELATIVE) > -1
+        assert last(figure, f"BERT shape (init): {whole}", "full", RELATIVE_DISPERSION) > -1
 
 
 def test_width_keeps_products_of_weights_as_large_as_berts() -> None:

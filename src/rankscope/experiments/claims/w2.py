@@ -41,7 +41,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
 def judge(config: Config, found: depths.Measured, sweep: depths.Measured) -> kit.Result:
     """Both verdicts from scaled arithmetic alone, sample by sample.
 
-    A sample bears the claim out if its relative residual has stopped shrinking before it is small,
+    A sample bears the claim out if its relative dispersion has stopped shrinking before it is small,
     and is still where it was with more layers. What keeps rank is judged apart from what keeps μ:
     tokens at ±x differ, and have rank one. Where some samples of a setting stay apart and others do
     not, the table names the two groups separately.
@@ -59,7 +59,7 @@ def judge(config: Config, found: depths.Measured, sweep: depths.Measured) -> kit
             *rest,
         ),
         table=tables.stack([found.table, _groups.relabel(sweep.table, panels)]),
-        about={"residuals": "Frobenius norm"},
+        about={"norm": "Frobenius"},
         notes={**found.notes, **sweep.notes},
         judgement=_judged(ENTRY.domain, ends),
         beyond=_judged("other shapes, weights, biases, norms and masks", others),
@@ -69,7 +69,7 @@ def judge(config: Config, found: depths.Measured, sweep: depths.Measured) -> kit
             "μ that dropout keeps (derived)": config.shape.dropout_floor,
         },
         drawings=tuple(_drawings(config.shape, others, panels)),
-        shown=(depths.DISPERSION, depths.RELATIVE),
+        shown=(depths.DISPERSION, depths.RELATIVE_DISPERSION),
     )
 
 
@@ -106,7 +106,7 @@ def _drawings(
             "by_depth",
             "Beyond that shape: the first case of every law, the one that ends highest, and those "
             "in which some sample stays apart.",
-            depths.RELATIVE,
+            depths.RELATIVE_DISPERSION,
             {"lowest": layernorm.LOWEST},
             {"model": drawn},
             depths.FLOORS,

@@ -112,7 +112,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         question="Do tokens that start in one half-space end at one point, and how fast?",
         sentences=sentences,
         table=table,
-        about={"residuals": "Frobenius norm"},
+        about={"norm": "Frobenius"},
         notes=depths.doubts({str(one): traced for one, traced in traces.items()}),
         judgement=judgement,
         beyond=beyond,
@@ -121,11 +121,11 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
             kit.Drawing(
                 "by_depth",
                 "A panel for each norm, start and kind of values, a curve for each mask.",
-                depths.RELATIVE,
+                depths.RELATIVE_DISPERSION,
                 {"lowest": -40.0},
             ),
         ),
-        shown=(depths.RELATIVE,),
+        shown=(depths.RELATIVE_DISPERSION,),
     )
 
 
@@ -154,7 +154,7 @@ def laws(config: Config, table: pl.DataFrame) -> dict[Run, Law]:
     """The law of every run, by the medians over samples and draws."""
     summary = tables.summary(table)
     return {
-        one: law_of_medians(summary, depths.RELATIVE, UNEVEN, model=one.panel, variant=one.mask)
+        one: law_of_medians(summary, depths.RELATIVE_DISPERSION, UNEVEN, model=one.panel, variant=one.mask)
         for one in config.runs
     }
 
@@ -195,7 +195,7 @@ def _by_panel(traces: Mapping[Run, Trace]) -> pl.DataFrame:
     """All figures in one table: ``model`` is the panel, ``variant`` the mask."""
     parts: dict[str, dict[str, pl.DataFrame]] = {}
     for one, traced in traces.items():
-        parts.setdefault(one.panel, {})[one.mask] = traced.table
+        parts.setdefault(one.panel, {})[one.mask] = depths.dispersions(traced.table)
     return tables.joined(
         {panel: tables.joined(by_mask) for panel, by_mask in parts.items()}, column="model"
     )

@@ -87,7 +87,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         question="Do starts in general position stay above rank one, and stay there?",
         sentences=sentences,
         table=table,
-        about={"residuals": "Frobenius norm"},
+        about={"norm": "Frobenius"},
         notes=notes,
         judgement=judgement,
         beyond=beyond,

@@ -11,7 +11,7 @@ import torch
 from rankscope import tables
 from rankscope.errors import InputError
 from rankscope.experiments import estimates, kit
-from rankscope.experiments.depths import DISPERSION, RELATIVE, doubts
+from rankscope.experiments.depths import DISPERSION, RELATIVE_DISPERSION, doubts
 from rankscope.experiments.laws import Law, sure_medians
 from rankscope.experiments.questions._masked import (
     BY_MASK,
@@ -59,8 +59,8 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Run one network under several masks, in scaled arithmetic, to any depth.
 
     A network that is not deep enough is repeated. Ergodicity coefficients, weights and graphs are
-    those of the first sample; residuals are in the Frobenius norm (μ of Wu et al. 2024), over all
-    samples.
+    those of the first sample; dispersion (μ of Wu et al. 2024, the residual
+    in the Frobenius norm) is that of all samples.
     """
     subject = config.subject
     subject.refuse_measured("graphs of masks are about all tokens")
@@ -86,17 +86,17 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
             *filter(None, [left_out(found[0].facts.tokens)]),
         ),
         table=table,
-        about={"residuals": "Frobenius norm"},
+        about={"norm": "Frobenius"},
         notes=doubts({one.name: one.trace for one in found}),
         drawings=_drawings(found),
-        shown=(RELATIVE, *BY_MASK),
+        shown=(RELATIVE_DISPERSION, *BY_MASK),
     )
 
 
 def _drawings(found: Sequence[Masked]) -> tuple[kit.Drawing, ...]:
     cut = _axis_end(found)
     drawings = (
-        kit.Drawing("by_depth", "μ(X) / ‖X‖, Frobenius norms.", RELATIVE, cut),
+        kit.Drawing("by_depth", "μ(X) / ‖X‖, Frobenius norms.", RELATIVE_DISPERSION, cut),
         kit.Drawing("by_depth", "μ(X) itself, the measure of Wu et al. 2024.", DISPERSION, cut),
         kit.Drawing(
             "by_depth",
@@ -153,7 +153,7 @@ def _coverage(network: Network) -> tuple[str, ...]:
 
 def _comparison(found: Sequence[Masked], summary: pl.DataFrame) -> tuple[str, ...]:
     """How many layers each mask takes to lose what the fastest loses in two."""
-    curves = {one.name: sure_medians(summary, RELATIVE, variant=one.name) for one in found}
+    curves = {one.name: sure_medians(summary, RELATIVE_DISPERSION, variant=one.name) for one in found}
     curves = {name: curve for name, curve in curves.items() if len(curve) > 1}
     if not curves:
         return ()

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from rankscope.experiments.depths import RELATIVE, SCALED
+from rankscope.experiments.depths import RELATIVE, RELATIVE_DISPERSION, SCALED
 from rankscope.experiments.laws import UNEVEN, Law, law, levels_off
 from rankscope.experiments.studies._layernorm_cases import Setting
 from rankscope.numerals import plural
@@ -55,7 +55,7 @@ class Outcome:
 
 def outcomes(table: pl.DataFrame) -> dict[str, Outcome]:
     """How every case of a study's table ends."""
-    rows = table.filter(metric=RELATIVE)
+    rows = table.filter(metric=RELATIVE_DISPERSION)
     return {
         name: _outcome(rows.filter(model=name), _ranks(table, name))
         for name in rows["model"].unique(maintain_order=True).to_list()
@@ -232,7 +232,7 @@ def _in_words(name: str, value: Any) -> str:
 
 
 def _outcome(rows: pl.DataFrame, ranks: Sequence[float]) -> Outcome:
-    """From the relative residuals of one case."""
+    """From the relative dispersions of one case."""
     curves: dict[str, list[list[float]]] = {}
     for part in rows.partition_by("variant", "sample", maintain_order=True):
         curves.setdefault(part["variant"][0], []).append(part.sort("layer")["value"].to_list())
@@ -277,7 +277,7 @@ def stays(log10: Sequence[float]) -> bool:
 
 
 def some_stay(table: pl.DataFrame) -> bool:
-    """Whether any sample of a trace stays apart, as far as its layers show."""
+    """Whether any sample of a trace (Frobenius norm) stays apart, as far as its layers show."""
     curves = table.filter(metric=RELATIVE).sort("layer").partition_by("sample")
     return any(stays(curve["value"].to_list()) for curve in curves)
 

@@ -42,7 +42,7 @@ def _log10_relative(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:
     return size.log10()
 
 
-PLAIN: Final = {depths.RELATIVE: _log10_relative, outcomes.STABLE: stable_rank}
+PLAIN: Final = {depths.RELATIVE_DISPERSION: _log10_relative, outcomes.STABLE: stable_rank}
 """What is measured of every layer in plain numbers."""
 
 
@@ -86,10 +86,10 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         "format stop?",
         sentences=sentences(config, found.table),
         table=found.table,
-        about={"about": about(config), "residuals": "Frobenius norm"},
+        about={"about": about(config), "norm": "Frobenius"},
         notes=found.notes,
         drawings=tuple(_drawings(config)),
-        shown=(depths.RELATIVE,),
+        shown=(depths.RELATIVE_DISPERSION,),
     )
 
 
@@ -130,7 +130,7 @@ def _case(config: Config, name: str, setting: Setting, on_step: kit.OnStep) -> d
     if outcomes.some_stay(scaled.table):
         network, scaled = deep(config.deeper**2 * config.layers)
     on_step(0.75)
-    found = {depths.SCALED: scaled.table.filter(metric=depths.RELATIVE)}
+    found = {depths.SCALED: depths.dispersions(scaled.table.filter(metric=depths.RELATIVE))}
     for format_, dtype in depths.FORMATS.items():
         plain = network if dtype == torch.float64 else network.float()
         found[format_] = trace(plain, x.to(dtype), metrics=PLAIN, token_mask=token_mask).table
@@ -201,7 +201,7 @@ def _drawings(config: Config) -> Iterator[kit.Drawing]:
         yield kit.Drawing(
             "by_depth",
             f"{factor.capitalize()}: scaled arithmetic beside plain numbers.",
-            depths.RELATIVE,
+            depths.RELATIVE_DISPERSION,
             {"lowest": LOWEST},
             {"model": tuple(name for name, _ in group)},
             depths.FLOORS,

@@ -10,7 +10,13 @@ import polars as pl
 from rankscope import tables
 from rankscope.errors import InputError
 from rankscope.experiments import kit
-from rankscope.experiments.depths import DISPERSION, RELATIVE, compare, dispersions
+from rankscope.experiments.depths import (
+    DISPERSION,
+    RELATIVE,
+    RELATIVE_DISPERSION,
+    compare,
+    dispersions,
+)
 from rankscope.experiments.laws import UNEVEN, Law, law_of_medians, medians
 from rankscope.experiments.models import Case, by_name, inputs
 from rankscope.network import Network, Spec
@@ -27,7 +33,7 @@ _CUT = {**_WHOLE, "lowest": _LOWEST}
 _CHARTS = (
     ("Where a curve leaves the panel, the tokens go on growing alike.", DISPERSION, _CUT),
     ("Each panel whole.", DISPERSION, _WHOLE),
-    ("As a part of the tokens' own size.", RELATIVE, _CUT),
+    ("As a part of the tokens' own size.", RELATIVE_DISPERSION, _CUT),
 )
 
 
@@ -91,7 +97,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         question="Which masks and which parts keep the tokens apart, and for how long?",
         sentences=_sentences(table, config.masks),
         table=table,
-        about={"network": _describe(config), "residuals": "Frobenius norm"},
+        about={"network": _describe(config), "norm": "Frobenius"},
         notes=noted,
         drawings=tuple(
             kit.Drawing("by_depth", f"Layers on a logarithmic axis. {words}", metric, options)
@@ -145,8 +151,8 @@ def _sentences(table: pl.DataFrame, masks: Iterable[str]) -> tuple[str, ...]:
         ends, layers = [], 0
         for mask in masks:
             curve = medians(summary, DISPERSION, model=model, variant=mask)
-            relative = medians(summary, RELATIVE, model=model, variant=mask)
-            found = law_of_medians(summary, RELATIVE, UNEVEN, model=model, variant=mask)
+            relative = medians(summary, RELATIVE_DISPERSION, model=model, variant=mask)
+            found = law_of_medians(summary, RELATIVE_DISPERSION, UNEVEN, model=model, variant=mask)
             layers = len(curve) - 1
             ends.append(
                 f"{mask} {power_of_ten(curve[-1])} ({power_of_ten(relative[-1])} of the tokens' "
