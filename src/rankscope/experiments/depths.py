@@ -122,6 +122,19 @@ def ending(name: str, law: Law, layers: int) -> str:
     return f"{name}: relative residual {power_of_ten(law.last)} after {layers} layers; {law}"
 
 
+LAW_COLUMNS: Final = ("in the end", "law", "pace")
+LAW_NOTE: Final = (
+    "Pace: what a layer multiplies it by. Where the law is doubly exponential, what each "
+    "step of its logarithm is of the one before; where it is between that and exponential, by how "
+    "many decades each step is longer."
+)
+
+
+def law_entries(found: Law) -> tuple[str, str, str | None]:
+    """Where a residual arrived, by which law and how fast: the ``LAW_COLUMNS`` of a listing."""
+    return power_of_ten(found.last), found.name, found.pace or None
+
+
 def left_out(found: Mapping[str, Law]) -> Iterator[str]:
     """Which cases say nothing about a claim, in a sentence; none if all show a law."""
     names = [name for name, law in found.items() if not law.decided]

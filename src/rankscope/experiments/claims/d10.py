@@ -219,7 +219,8 @@ def _pairs(config: Config, table: pl.DataFrame, settings: Settings) -> dict[str,
     pairs = {}
     for name, _ in settings:
         curves = [
-            medians(summary, depths.RELATIVE_DISPERSION, model=name, variant=each) for each in (BARE, NORMED)
+            medians(summary, depths.RELATIVE_DISPERSION, model=name, variant=each)
+            for each in (BARE, NORMED)
         ]
         laws = [law(curve, UNEVEN) for curve in curves]
         reached = [

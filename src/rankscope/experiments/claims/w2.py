@@ -41,10 +41,10 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
 def judge(config: Config, found: depths.Measured, sweep: depths.Measured) -> kit.Result:
     """Both verdicts from scaled arithmetic alone, sample by sample.
 
-    A sample bears the claim out if its relative dispersion has stopped shrinking before it is small,
-    and is still where it was with more layers. What keeps rank is judged apart from what keeps μ:
-    tokens at ±x differ, and have rank one. Where some samples of a setting stay apart and others do
-    not, the table names the two groups separately.
+    A sample bears the claim out if its relative dispersion has stopped shrinking before it is
+    small, and is still where it was with more layers. What keeps rank is judged apart from what
+    keeps μ: tokens at ±x differ, and have rank one. Where some samples of a setting stay apart and
+    others do not, the table names the two groups separately.
     """
     ends, others = outcomes.outcomes(found.table), outcomes.outcomes(sweep.table)
     panels = {name: _groups.panels(name, one) for name, one in others.items()}

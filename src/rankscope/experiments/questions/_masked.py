@@ -12,7 +12,7 @@ from torch import Tensor
 from rankscope import tables, theory
 from rankscope.experiments.depths import RELATIVE_DISPERSION, dispersions
 from rankscope.experiments.estimates import MOST_TOKENS_CUBED
-from rankscope.experiments.laws import Law, disagreement, law_of_medians
+from rankscope.experiments.laws import Law, different_laws, law_of_medians
 from rankscope.experiments.progress import OnStep, silent
 from rankscope.experiments.subject import Subject
 from rankscope.masks import Mask
@@ -53,7 +53,8 @@ class Masked:
     name: str
     facts: theory.GraphFacts
     law: Law
-    law_in_words: str
+    different_laws: str
+    """How many samples follow which law, where they differ."""
     table: pl.DataFrame
     trace: Trace
 
@@ -74,7 +75,7 @@ def measure_mask(
         name,
         facts,
         found,
-        disagreement(traced, RELATIVE_DISPERSION) or str(found),
+        different_laws(traced, RELATIVE_DISPERSION),
         tables.stack([traced, _figures(patterns, facts, mask.matrix(tokens))]),
         trace,
     )
