@@ -90,7 +90,8 @@ def test_the_figures_are_those_of_plain_numbers() -> None:
     assert len(changes) == found.table["variant"].n_unique()
     at_input = residual(x, center="median", token_mask=token_mask)
     lowest = min(
-        float((residual(each, center="median", token_mask=token_mask) / at_input).min()) - 1
+        float((residual(each.detach(), center="median", token_mask=token_mask) / at_input).min())
+        - 1
         for each in network.states(x, token_mask)
     )
     assert changes[d4._name(d4.EXPANDING, 0.1)][0] == pytest.approx(lowest)

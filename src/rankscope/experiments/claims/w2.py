@@ -10,6 +10,7 @@ from rankscope.experiments.claims._bert_shape import DROPOUT, Shape, last_disper
 from rankscope.experiments.studies import _layernorm_groups as _groups
 from rankscope.experiments.studies import _layernorm_outcomes as outcomes
 from rankscope.experiments.studies import layernorm
+from rankscope.experiments.studies._layernorm_listing import list_cases
 from rankscope.experiments.studies._layernorm_outcomes import Outcome
 
 ENTRY = kit.entry("W2")
@@ -48,15 +49,23 @@ def judge(config: Config, found: depths.Measured, sweep: depths.Measured) -> kit
     """
     ends, others = outcomes.outcomes(found.table), outcomes.outcomes(sweep.table)
     panels = {name: _groups.panels(name, one) for name, one in others.items()}
-    first, *rest = layernorm.sentences(config.sweep, sweep.table)
+    drawn, *beyond = _drawings(config.shape, others, panels)
     noisy = last_dispersions(found.table, DROPOUT)
     return ENTRY.result(
         config,
         question="Does μ stop falling under LayerNorm alone, and do the tokens keep their rank?",
-        sentences=(
-            *_plateau.sentences(config.shape, found.table, ends, others),
-            f"Beyond that shape: {first}",
-            *rest,
+        sentences=_plateau.sentences(config.shape, found.table, ends, others),
+        listings=(_plateau.listing(config.shape, found.table, ends),),
+        parts=(
+            kit.Part(
+                "Beyond that shape",
+                (
+                    *layernorm.sentences(config.sweep, sweep.table),
+                    *layernorm.search_sentences(config.sweep, sweep.table),
+                ),
+                (list_cases("Relative dispersion, by case", others),) if others else (),
+                tuple(beyond),
+            ),
         ),
         table=tables.stack([found.table, _groups.relabel(sweep.table, panels)]),
         about={"norm": "Frobenius"},
@@ -68,8 +77,7 @@ def judge(config: Config, found: depths.Measured, sweep: depths.Measured) -> kit
             "lowest μ with dropout": 10 ** min(noisy.values()),
             "μ that dropout keeps (derived)": config.shape.dropout_floor,
         },
-        drawings=tuple(_drawings(config.shape, others, panels)),
-        shown=(depths.DISPERSION, depths.RELATIVE_DISPERSION),
+        drawings=(drawn,),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from rankscope.experiments.depths import RELATIVE, RELATIVE_DISPERSION, SCALED
+from rankscope.experiments.depths import FORMATS, RELATIVE, RELATIVE_DISPERSION, SCALED
 from rankscope.experiments.laws import UNEVEN, Law, law, levels_off
 from rankscope.experiments.studies._layernorm_cases import Setting
 from rankscope.numerals import plural
@@ -121,17 +121,18 @@ def stall(found: Mapping[str, Outcome]) -> Iterator[str]:
         )
 
 
-def noise(found: Mapping[str, Outcome], format_: str) -> str:
-    """How often a plain format would have called a collapse stopped."""
-    pairs = [
-        pair
-        for one in found.values()
-        for pair in zip(one.stops[SCALED], one.stops[format_], strict=True)
-    ]
-    going = [plain for true, plain in pairs if not true]
+def noise(found: Mapping[str, Outcome]) -> str:
+    """How often plain formats would have called a collapse stopped."""
+    true = [stops for one in found.values() for stops in one.stops[SCALED]]
+    wrong = []
+    for format_ in FORMATS:
+        plain = [stops for one in found.values() for stops in one.stops[format_]]
+        count = sum(seems and not stays for seems, stays in zip(plain, true, strict=True))
+        wrong.append(f"{format_} in {count}")
     return (
-        f"{format_} alone would have said that it stops in {sum(going)} of the {len(going)} "
-        f"samples in which it goes on ({len(found)} cases, {len(pairs)} samples in all)."
+        f"Plain formats alone would have said that it stops, {' and '.join(wrong)} of the "
+        f"{true.count(False)} samples in which it goes on ({len(found)} cases, {len(true)} samples "
+        "in all)."
     )
 
 
