@@ -6,7 +6,7 @@ import pytest
 
 NAMES = {
     "rankscope": """
-        Bounds Loaded Network Path Prediction Result Spec Trace __version__ advise bounds
+        Bounds Loaded Network Path Prediction Result Spec Trace __version__ advise bounds compare
         count_paths deep deep_trace design_values diagnose enumerate_paths errors experiments
         families figures find_equilibria head_shares load masks metric_catalogue metrics network
         path_lengths path_matrix path_output paths predict prediction records report reproduce
@@ -22,8 +22,8 @@ NAMES = {
         SourceError SpecError UnsupportedModelError VerificationError
     """,
     "rankscope.experiments": """
-        CATALOGUE Case Claim DIAGNOSTIC_METRICS Diagnosis Entry Finding PathStudy Reading
-        Subject advise diagnose findings four_variants path_study run
+        CATALOGUE Case Claim Diagnosis Entry Finding PathStudy Reading Subject advise compare
+        diagnose four_variants path_study run
     """,
     "rankscope.families": """
         BUILTIN BlockInput FAMILIES Family Loaded Verification cached_folder family_of load

@@ -40,6 +40,13 @@ SHOTS = {
 }
 
 
+LAB = (
+    "layers=48&heads=1&width=4&skip=1&norm=sphere&place=post&shared=yes&init=orthogonal"
+    "&sharpness=50&mask=causal"
+)
+"""The lab's state in its picture: tokens that settle at two poles of the sphere."""
+
+
 def take(browser: Browser, name: str, shot: Shot) -> Path:
     """Run the command, open its page, and take the picture."""
     with tempfile.TemporaryDirectory() as folder:
@@ -60,19 +67,35 @@ def take(browser: Browser, name: str, shot: Shot) -> Path:
     return target
 
 
+def take_lab(browser: Browser) -> Path:
+    """Start the lab, open it at a state where much is to be seen, and take the picture."""
+    command = [sys.executable, "-m", "rankscope", "lab", "--no-browser", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as lab:
+        assert lab.stdout is not None
+        address = lab.stdout.readline().split()[4]
+        page = browser.new_page(viewport={"width": 1360, "height": 1160})
+        page.goto(f"{address}?{LAB}")
+        page.wait_for_selector("body[data-complete]", state="attached")
+        target = IMAGES / "lab.png"
+        page.screenshot(path=target)
+        lab.terminate()
+    return target
+
+
 def main() -> None:
     """Take the pictures that are asked for, or all."""
-    asked = sys.argv[1:] or list(SHOTS)
-    unknown = [name for name in asked if name not in SHOTS]
+    asked = sys.argv[1:] or [*SHOTS, "lab"]
+    unknown = [name for name in asked if name not in (*SHOTS, "lab")]
     if unknown:
-        sys.exit(f"there is no picture {unknown[0]!r}; choose from {', '.join(SHOTS)}.")
+        sys.exit(f"there is no picture {unknown[0]!r}; choose from {', '.join(SHOTS)}, lab.")
     found = find()
     if found is None:
         sys.exit(MISSING)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
         for name in asked:
-            print(take(browser, name, SHOTS[name]), flush=True)
+            taken = take_lab(browser) if name == "lab" else take(browser, name, SHOTS[name])
+            print(taken, flush=True)
         browser.close()
 
 

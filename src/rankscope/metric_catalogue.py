@@ -118,8 +118,8 @@ _TRACED: Final = (
         "μ(X) / ‖X‖",
         "log",
         f"{_ALIKE}; 1 = nothing in common",
-        "The relative residual in the Frobenius norm, ‖X − 1x̄ᵀ‖ / ‖X‖, which no rotation of the "
-        "features changes.",
+        "‖X − 1x̄ᵀ‖ / ‖X‖ in the Frobenius norm, which no rotation of the features changes: the "
+        "dispersion divided by the size of all tokens.",
         "down",
         includes=(1.0,),
         of="deviation",
@@ -432,7 +432,7 @@ _ADVICE: Final = (
 # What a diagnosis adds: single steps, heads, tokens and singular values.
 _DIAGNOSED: Final = (
     Metric(
-        "log10_step",
+        "residual_step",
         "Change of the residual",
         "decades",
         "linear",
@@ -442,7 +442,7 @@ _DIAGNOSED: Final = (
         includes=(0.0,),
     ),
     Metric(
-        "log10_step_alone",
+        "residual_step_alone",
         "Change without the skip",
         "decades",
         "linear",
@@ -551,8 +551,8 @@ _DEEP: Final = (
         "‖res(X)‖ / ‖X‖",
         "exponent",
         f"{_SMALLER}; about 1 = nothing in common",
-        "The base-10 logarithm of the residual divided by the norm of all tokens, in the norm that "
-        "the provenance names.",
+        "The base-10 logarithm of the residual divided by the norm of all tokens, both in the "
+        "composite norm, or in another if one was asked for, which the provenance names.",
         "down",
         includes=(0.0,),
     ),
@@ -562,7 +562,7 @@ _DEEP: Final = (
         "μ(X) / ‖X‖",
         "exponent",
         f"{_ALIKE}; 1 = nothing in common",
-        "The decimal logarithm of the relative residual in the Frobenius norm.",
+        "The base-10 logarithm of ‖X − 1x̄ᵀ‖ / ‖X‖ in the Frobenius norm.",
         "down",
         includes=(0.0,),
     ),
@@ -981,7 +981,7 @@ _OTHERS: Final = (
         "1 or 0 for each run",
         "linear",
         "1 = tokens still differ at the end of a run",
-        "1 if the relative residual of a run is above a hundredth at its end, 0 otherwise.",
+        "1 if the relative dispersion of a run is above a hundredth at its end, 0 otherwise.",
         "down",
         includes=(0.0, 1.0),
     ),
@@ -991,7 +991,7 @@ _OTHERS: Final = (
         "share of runs",
         "linear",
         "0 = all collapse",
-        "The share of runs whose relative residual is above a hundredth at their end.",
+        "The share of runs whose relative dispersion is above a hundredth at their end.",
         "down",
         includes=(0.0, 1.0),
     ),

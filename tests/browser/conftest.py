@@ -8,6 +8,14 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 TOOL = Path(__file__).parents[2] / "tools" / "browser.py"
+ARGUMENTS = [
+    "--no-sandbox",  # as root, in a container, Chromium has none to put pages into
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
 LOCAL = ("file:", "data:", "blob:", "about:")
 
 
@@ -26,8 +34,7 @@ def browser():
     if path is None:
         pytest.fail(tool.MISSING)
     with sync_playwright() as playwright:
-        # As root, in a container, Chromium has no sandbox to put pages into.
-        started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        started = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
         yield started
         started.close()
 

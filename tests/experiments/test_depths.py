@@ -111,7 +111,8 @@ def test_an_ending_is_where_figures_were_last_sure():
 def test_dispersion_is_the_residual_under_another_name(tokens):
     table = compare({"a": PURE}, tokens(1, 5, 8), None, norm="fro").table
     renamed = dispersions(table)
-    assert DISPERSION in renamed["metric"].to_list()
-    assert "log10_residual" not in renamed["metric"].to_list()
-    assert RELATIVE in renamed["metric"].to_list()
+    names = {"log10_residual": DISPERSION, RELATIVE: "log10_relative_dispersion"}
+    old, new = table["metric"].to_list(), renamed["metric"].to_list()
+    assert new == [names.get(each, each) for each in old]
+    assert set(names.values()) <= set(new)
     assert renamed["value"].equals(table["value"])

@@ -21,7 +21,9 @@ from rankscope.results import Role
 from rankscope.text import embed, passages
 from rankscope.tracing import Trace
 
-RELATIVE, DISPERSION = "log10_relative_residual", "log10_dispersion"
+RELATIVE = "log10_relative_residual"
+DISPERSION, RELATIVE_DISPERSION = "log10_dispersion", "log10_relative_dispersion"
+"""What residuals and relative residuals in the Frobenius norm are called: μ and μ / ‖X‖."""
 SCALED: Final = "scaled"
 FORMATS: Final[Mapping[str, torch.dtype]] = {"float64": torch.float64, "float32": torch.float32}
 """Plain number formats that are shown beside scaled arithmetic."""
@@ -120,6 +122,19 @@ def ending(name: str, law: Law, layers: int) -> str:
     return f"{name}: relative residual {power_of_ten(law.last)} after {layers} layers; {law}"
 
 
+LAW_COLUMNS: Final = ("in the end", "law", "pace")
+LAW_NOTE: Final = (
+    "Pace: what a layer multiplies it by. Where the law is doubly exponential, what each "
+    "step of its logarithm is of the one before; where it is between that and exponential, by how "
+    "many decades each step is longer."
+)
+
+
+def law_entries(found: Law) -> tuple[str, str, str | None]:
+    """Where a residual arrived, by which law and how fast: the ``LAW_COLUMNS`` of a listing."""
+    return power_of_ten(found.last), found.name, found.pace or None
+
+
 def left_out(found: Mapping[str, Law]) -> Iterator[str]:
     """Which cases say nothing about a claim, in a sentence; none if all show a law."""
     names = [name for name, law in found.items() if not law.decided]
@@ -131,8 +146,9 @@ def left_out(found: Mapping[str, Law]) -> Iterator[str]:
 
 
 def dispersions(table: pl.DataFrame) -> pl.DataFrame:
-    """A trace in Frobenius norm with its residual under the name it has in Wu et al. 2024, μ."""
-    return table.with_columns(pl.col("metric").replace({"log10_residual": DISPERSION}))
+    """A trace in the Frobenius norm with its residuals under the names they have there."""
+    named = {"log10_residual": DISPERSION, RELATIVE: RELATIVE_DISPERSION}
+    return table.with_columns(pl.col("metric").replace(named))
 
 
 def laws(

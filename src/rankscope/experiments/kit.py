@@ -12,6 +12,8 @@ from rankscope.experiments.subject import Question as Question
 from rankscope.experiments.subject import Subject as Subject
 from rankscope.results import Drawing as Drawing
 from rankscope.results import Judgement as Judgement
+from rankscope.results import Listing as Listing
+from rankscope.results import Part as Part
 from rankscope.results import Result as Result
 from rankscope.text import InputCheck as InputCheck
 

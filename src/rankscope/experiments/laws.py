@@ -108,6 +108,29 @@ class Law:
         """Whether the residual goes to zero, by whichever law."""
         return self.kind not in ("none", "undecided")
 
+    @property
+    def name(self) -> str:
+        """Its kind in a word or two, and up to which layer, where figures beyond are in doubt.
+
+        >>> law([0.0, -1.0, -2.0, -3.0]).name, Law("none", 1.0, 0.0, 0.0, sure_to=5).name
+        ('exponential', 'no collapse (to layer 5)')
+        """
+        named = _NAMED.get(self.kind, self.kind)
+        return named if self.sure_to is None else f"{named} (to layer {self.sure_to})"
+
+    @property
+    def pace(self) -> str:
+        """Its constant in a few characters: of steps of the logarithm, or of layers.
+
+        >>> law([0.0, -1.0, -4.0, -13.0]).pace, law([0.0, -1.0, -2.0, -3.0]).pace
+        ('step × 3.00', 'layer × 0.1')
+        """
+        if self.kind == "doubly exponential":
+            return f"step × {_with_error(self.growth, self.growth_error)}"
+        if self.kind == "between":
+            return f"step + {_with_error(-self.bend, self.bend_error)}"
+        return "" if self.kind == "equal" else f"layer × {self._factor()}"
+
     def __str__(self) -> str:
         if self.sure_to is None:
             return self._in_words()
@@ -309,6 +332,23 @@ def disagreement(table: pl.DataFrame, metric: str, **labels: str) -> str:
     ...     "value": [0.0, -1.0, -2.0, -3.0, -4.0, 0.0, 0.0, 0.0, 0.0, 0.0]}), "r")
     'the samples disagree: 1 of 2 exponential, 1 of 2 no collapse; they end between 10^−4.0 and 1'
     """
+    counted, found = _count_laws(table, metric, labels)
+    if not counted:
+        return ""
+    low, high = (power_of_ten(end(each.last for each in found)) for end in (min, max))
+    sure = "" if all(each.sure_to is None for each in found) else ", as far as they are sure"
+    return f"the samples disagree: {counted}; they end between {low} and {high}{sure}"
+
+
+def different_laws(table: pl.DataFrame, metric: str, **labels: str) -> str:
+    """How many samples follow which law, where they differ; nothing where they agree."""
+    return _count_laws(table, metric, labels)[0]
+
+
+def _count_laws(
+    table: pl.DataFrame, metric: str, labels: Mapping[str, str]
+) -> tuple[str, list[Law]]:
+    """The same, and the laws of the samples that say something."""
     curves = table.filter(metric=metric, **labels).sort("layer")
     every = [
         _law_before_doubts(own, "value")
@@ -318,11 +358,8 @@ def disagreement(table: pl.DataFrame, metric: str, **labels: str) -> str:
     found = [each for each in every if each.decided or each.sure_to is None]
     kinds = Counter(each.kind for each in found)
     if len(kinds) < 2:
-        return ""
+        return "", found
     counts = {_NAMED.get(kind, kind): many for kind, many in kinds.items()}
     if len(found) < len(every):
         counts["in doubt too early to tell"] = len(every) - len(found)
-    said = ", ".join(f"{many} of {len(every)} {words}" for words, many in counts.items())
-    low, high = (power_of_ten(end(each.last for each in found)) for end in (min, max))
-    sure = "" if all(each.sure_to is None for each in found) else ", as far as they are sure"
-    return f"the samples disagree: {said}; they end between {low} and {high}{sure}"
+    return ", ".join(f"{many} of {len(every)} {words}" for words, many in counts.items()), found

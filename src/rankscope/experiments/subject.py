@@ -24,6 +24,8 @@ from rankscope.version import __version__
 from rankscope.versions import versions
 
 _DIGESTS = ("spec", "seed", "weights", "input digest", "token mask digest", "measured digest")
+_SAN = {"skip", "mlp", "norm"}
+"""The parts without which a transformer is attention alone."""
 _PAIRS_AT_ONCE = 2**25
 """Attention weights of a layer, of which scaled arithmetic keeps several float64 copies."""
 
@@ -47,6 +49,8 @@ class Subject:
     """Samples at a time at most."""
     check: InputCheck | None = None
     """What was read, token by token, where that is known."""
+    left_out: tuple[str, ...] = ()
+    """Parts of the network that ``without`` took away."""
 
     def __post_init__(self) -> None:
         real(self.x, name="x", axes="(batch, token, feature)", least=2)
@@ -103,7 +107,24 @@ class Subject:
         if not parts:
             return self
         title = f"{self.name}; without {', '.join(parts)}"
-        return replace(self, network=self.network.without(*parts), title=title)
+        return replace(
+            self,
+            network=self.network.without(*parts),
+            title=title,
+            left_out=(*self.left_out, *parts),
+        )
+
+    @property
+    def reduced(self) -> tuple[str, ...]:
+        """A sentence that says what was looked at, where that is not the whole network."""
+        if not self.left_out:
+            return ()
+        whole = "model" if "origin" in self.about else "network"
+        what = "attention alone" if {*self.left_out} >= _SAN else "remaining parts"
+        return (
+            f"This is the {whole}'s {what}, without {', '.join(self.left_out)}; --without='' "
+            "keeps every part.",
+        )
 
     def refuse_measured(self, why: str) -> None:
         """Raise if tokens are to be left out of figures that are about all of them."""

@@ -38,7 +38,7 @@ def predict(
 
     ``x`` are tokens ``(token, feature)``, or a batch of them; instead of them ``kernel`` is their
     Gram matrix ``XXᵀ/width``. Each draw is a random network, each sample of a batch is taken by
-    itself. By layer: ``relative_dispersion`` (the relative residual in the Frobenius norm) and its
+    itself. By layer: ``relative_dispersion`` (``‖X − 1x̄ᵀ‖ / ‖X‖`` in the Frobenius norm) and its
     logarithm, which goes below 10^−1000 if the network does, ``mean_cosine``, ``effective_rank``,
     ``token_norm`` and ``attention_entropy``; with ``gradients`` also the norms of the gradients of
     a random linear function of the last layer, with respect to each layer's state and weights.

@@ -52,7 +52,7 @@ def made_up(
         ("causal mask", d10.NORMED): STEADY,
     }
     rows = [
-        (model, variant, layer, 0, depths.RELATIVE, value)
+        (model, variant, layer, 0, depths.RELATIVE_DISPERSION, value)
         for (model, variant), curve in curves.items()
         for layer, value in enumerate(curve)
     ]

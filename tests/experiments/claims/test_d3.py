@@ -96,7 +96,9 @@ def test_scaled_mlps_leave_the_tokens_their_size() -> None:
 
 
 def test_lipschitz_constants_go_with_the_gain() -> None:
-    (told,) = [each for each in tiny("d3")[0].sentences if each.startswith("Lipschitz")]
-    slopes = [float(part.split()[-1]) for part in told.rstrip(".").split(", ")]
-    assert slopes[1] == pytest.approx(4 * slopes[0], rel=0.1)
-    assert slopes[3] == pytest.approx(4 * slopes[2], rel=0.1)
+    rows = {row[0]: row[1:] for row in tiny("d3")[0].listings[0].rows}
+    assert rows["no MLP"][0] is rows["no MLP, output × 2"][0] is None
+    for kind in ("relu", "gelu"):
+        flat, steep = rows[f"{kind} × 0.5"], rows[f"{kind} × 2"]
+        assert steep[0] == pytest.approx(4 * flat[0])
+        assert flat[2] == steep[2] == "doubly exponential"

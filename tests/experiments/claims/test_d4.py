@@ -85,6 +85,17 @@ def test_the_figures_are_those_of_plain_numbers() -> None:
     )
     want = residual(network(x, token_mask), center="median", token_mask=token_mask)
     assert rows.sort("sample")["value"].to_list() == pytest.approx(want.log10().tolist())
+    (listing,) = found.listings
+    changes = {row[0]: row[1:] for row in listing.rows}
+    assert len(changes) == found.table["variant"].n_unique()
+    at_input = residual(x, center="median", token_mask=token_mask)
+    lowest = min(
+        float((residual(each.detach(), center="median", token_mask=token_mask) / at_input).min())
+        - 1
+        for each in network.states(x, token_mask)
+    )
+    assert changes[d4._name(d4.EXPANDING, 0.1)][0] == pytest.approx(lowest)
+    assert changes[d4._name(d4.BARE, 0.1)][-1] == "doubly exponential"
     least = d4.least_kept(found.table, d4._name(d4.EXPANDING, 1e-12))
     assert 0 < least < 1e-11
     assert list(found.key_figures.values()) == [10**least]

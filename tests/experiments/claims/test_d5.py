@@ -71,10 +71,15 @@ def test_every_model_and_variant_is_told() -> None:
     assert found.beyond.verdict == "fails"  # behind a causal mask, before the norms
     assert found.table.columns == ["model", "variant", "layer", "sample", "metric", "value"]
     assert found.table["sample"].unique().to_list() == [0, 1]
-    bert, gpt2, untrained = found.sentences
-    assert bert.startswith("bert (init): relative residual from input to output: SAN ")
-    assert bert.count("collapsed") == bert.count("level") == 2
-    assert gpt2.startswith("gpt2")
+    counted, untrained = found.sentences
+    (listing,) = found.listings
+    assert listing.columns == ("model", "SAN", "SAN+MLP", "SAN+skip", "transformer")
+    bert, gpt2 = listing.rows
+    assert bert[0] == "bert (init)"
+    assert [each.split(", ")[1] for each in bert[1:]] == ["collapsed"] * 2 + ["level"] * 2
+    assert gpt2[0].startswith("gpt2")
+    every = [each for row in listing.rows for each in row[1:3]]
+    assert counted.startswith(f"Tokens collapse in {sum('coll' in each for each in every)} of 4 ")
     assert "none of the paper's models was tried with trained weights" in untrained.lower()
 
 

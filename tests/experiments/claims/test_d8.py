@@ -17,7 +17,8 @@ def test_the_papers_architectures_are_counted() -> None:
     assert len(gpt3) == 97
     assert gpt3["value"].sum() == pytest.approx(1.0)
     assert gpt3.sort("value")["length"][-1] == 95  # 96 · 96/97 on average
-    assert "mean length 95.01" in found.sentences[-1]
+    assert found.listings[0].rows[-1] == ("GPT-3 (96, 96)", "5.4·10^190", 95.01, "37%")
+    assert found.sentences[-1].startswith("At least 94.6% of the paths of each architecture")
     assert "MobileBERT as published (24, 4)" in set(found.table["model"])
 
 

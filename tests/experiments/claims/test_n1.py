@@ -16,8 +16,9 @@ from rankscope.experiments.claims._positions import (
     position_table,
     read,
 )
-from rankscope.experiments.depths import RELATIVE
+from rankscope.experiments.depths import RELATIVE, law_entries
 from rankscope.experiments.progress import silent
+from rankscope.numerals import power_of_ten
 
 from .small import TINY, tiny
 
@@ -64,7 +65,7 @@ def test_every_verdict_can_be_reached(curves, verdict) -> None:
 
 def test_what_shows_no_law_is_named() -> None:
     found = read(table(sink=(0.0, CUBIC), ALiBi=(0.5, SHORT)), n1.KEEPING)
-    said = list(n1.sentences(n1.Config(), {n1.KEEPING: found, n1.SHRINKING: {}}))
+    said = list(n1.sentences({n1.KEEPING: found, n1.SHRINKING: {}}))
     assert said[-1].startswith("Left out of the verdict")
     assert said[-1].endswith("show a law: ALiBi.")
 
@@ -118,7 +119,9 @@ def test_rotary_quickens_where_hidden_states_shrink() -> None:
     rotary = read(found.table, n1.SHRINKING)["rotary"]
     assert rotary.law.kind == "between"
     assert rotary.law.bend == pytest.approx(2 * rotary.shrinks, rel=0.1)
-    assert any("between exponential and doubly exponential" in each for each in found.sentences)
+    assert any(f"grow by {-rotary.law.bend:.2f} decades each" in each for each in found.sentences)
+    (row,) = found.listings[1].rows
+    assert row[:4] == ("rotary", *law_entries(rotary.law))
 
 
 def test_the_relative_bias_follows_the_seed() -> None:
@@ -134,5 +137,10 @@ def test_the_relative_bias_follows_the_seed() -> None:
 def test_n1_says_which_rates_agree_with_positions() -> None:
     found, _ = tiny("n1")
     assert found.sentences[0].startswith("2 of 2 exponential rates agree within 3 standard errors")
+    absolute, rotary, alibi = found.listings[0].rows
+    assert absolute[2:] == ("doubly exponential", "step × 3.00", None, None)
+    assert rotary[-2].startswith("layer × ")
+    one = read(found.table, n1.KEEPING)["ALiBi"]
+    assert alibi[-2:] == (f"layer × {power_of_ten(one.positions.rate, digits=3)}", one.second)
     few = replace(TINY["n1"][1], layers=4, patterns=n1.Config().patterns[2:3])
     assert n1.run(few, silent).table.equals(n1.run(few, silent).table)

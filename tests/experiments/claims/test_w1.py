@@ -12,7 +12,7 @@ from rankscope.experiments.claims import _mask_curves as curves
 from rankscope.experiments.claims._mask_theorem import PROMISED, SMALLEST, full_columns, promise
 from rankscope.experiments.claims._mask_verdict import Judged, judge
 from rankscope.experiments.claims.w1 import PAPER, Config, Values, run
-from rankscope.experiments.depths import DISPERSION, RELATIVE
+from rankscope.experiments.depths import DISPERSION, RELATIVE_DISPERSION
 from rankscope.experiments.progress import silent
 from rankscope.masks import as_mask
 from rankscope.network import Visibility
@@ -136,7 +136,7 @@ def table(above: str = "", layers: int = 25, **rates: float):
         panel, variant = NAMES[name]
         rows.append((panel, variant, None, 0, SMALLEST, 0.1))
         for layer in range(layers):
-            rows.append((panel, variant, layer, 0, RELATIVE, rate * layer))
+            rows.append((panel, variant, layer, 0, RELATIVE_DISPERSION, rate * layer))
             rows.append((panel, variant, layer, 0, DISPERSION, rate * layer))
         rows.append((panel, variant, 3, 0, PROMISED, rate * 3 + (-0.1 if name == above else 0.1)))
     names = ("model", "variant", "layer", "sample", "metric", "value")

@@ -10,10 +10,11 @@ from rankscope import tables
 from rankscope.experiments.claims._bert_shape import DROPOUT, Shape, last_dispersions, measure
 from rankscope.experiments.claims._dropout import Dropout
 from rankscope.experiments.claims.w2 import PAPER, Config, judge, run
-from rankscope.experiments.depths import DISPERSION, RELATIVE, Measured, Texts
+from rankscope.experiments.depths import DISPERSION, RELATIVE_DISPERSION, Measured, Texts
 from rankscope.experiments.progress import silent
 from rankscope.experiments.studies import layernorm
 from rankscope.experiments.studies._layernorm_cases import Setting, random_network
+from rankscope.numerals import power_of_ten
 
 from ..shown import can_be_shown, steps_of
 from ..studies.curves import FALLING, LEVEL, curves
@@ -40,7 +41,7 @@ def found():
 def shape_table(**by_mask: list[list[float]]) -> pl.DataFrame:
     """A made-up table of the claim's shape; dropout keeps tokens apart."""
     table = curves(**by_mask).with_columns(("LayerNorm only, " + pl.col("model")).alias("model"))
-    plain = pl.col("metric") == RELATIVE
+    plain = pl.col("metric") == RELATIVE_DISPERSION
     dispersion = table.filter(plain).with_columns(pl.lit(DISPERSION).alias("metric"))
     noisy = pl.concat([table, dispersion]).filter(variant="float32")
     noisy = noisy.with_columns(pl.lit(DROPOUT).alias("variant"), pl.lit(2.0).alias("value"))
@@ -117,8 +118,10 @@ def test_groups_of_a_setting_are_drawn_apart_and_doubts_reach_the_reader() -> No
     sweep = {"full": [FALLING] * 3, "causal": [LEVEL, LEVEL, FALLING]}
     found = judged(shape, sweep)
     split = {"full", "causal: 2 of 3 stay", "causal: 1 of 3 collapse"}
-    assert set(found.drawings[1].only["model"]) == split
-    rows = found.summary.filter(variant="scaled", layer=8, metric=RELATIVE)
+    (beyond,) = found.parts
+    assert set(beyond.drawings[0].only["model"]) == split
+    assert [row[2] for row in beyond.listings[0].rows] == ["0 of 3", "2 of 3, rank 1.50"]
+    rows = found.summary.filter(variant="scaled", layer=8, metric=RELATIVE_DISPERSION)
     ends = dict(rows.select("model", "median").rows())
     assert {name: ends[name] for name in split} == {
         "full": -4.0,
@@ -132,7 +135,14 @@ def test_groups_of_a_setting_are_drawn_apart_and_doubts_reach_the_reader() -> No
 def test_dropout_keeps_apart_what_layernorm_does_not(found) -> None:
     can_be_shown(found)
     assert found.verdict == "fails"
-    assert len(found.sentences) <= 14
+    assert len(found.sentences) <= 5
+    (listing,) = found.listings
+    assert listing.columns == ("mask", "law", "scaled", "float64", "float32", *dict(SHAPE.dropouts))
+    assert [row[0] for row in listing.rows] == ["full", "causal"]
+    assert listing.rows[0][1:3] == (
+        "doubly exponential",
+        power_of_ten(last_dispersions(found.table, "scaled")[SHAPE.panel("full")]),
+    )
     scaled, noisy = (last_dispersions(found.table, each) for each in ("scaled", DROPOUT))
     full = SHAPE.panel("full")
     assert scaled[full] < -100

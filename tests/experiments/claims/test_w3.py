@@ -9,7 +9,7 @@ import torch
 from rankscope import tables
 from rankscope.experiments.claims import w3
 from rankscope.experiments.claims.w3 import Config, Run, judge, laws, run
-from rankscope.experiments.depths import RELATIVE
+from rankscope.experiments.depths import RELATIVE_DISPERSION
 from rankscope.experiments.laws import law
 from rankscope.masks import as_mask
 from rankscope.network import Network, Spec
@@ -63,10 +63,17 @@ def test_it_holds_at_the_derived_rates_and_not_around_the_ring() -> None:
     assert 10 ** by_run[RING].rate == pytest.approx(RATE, abs=0.01)
     assert by_run[AROUND].kind == "none"
     assert by_run[AROUND].last > -0.01
-    said = "\n".join(found.sentences)
-    assert "(uniform attention under this mask: 0.5)" in said
-    assert "uniform attention): relative residual 1 after 24 layers; no collapse" in said
-    assert sum(each.startswith("beyond the claim") for each in found.sentences) == 1
+    covered, other = found.sentences
+    assert (
+        covered
+        == f"Tokens end at one point in {len(kept)} of {len(kept)} runs that the claim covers."
+    )
+    assert other == "Tokens end at one point in 0 of 1 runs that the claim does not cover."
+    rows = {row[:2]: row[2:] for row in found.listings[0].rows}
+    assert len(rows) == len(kept) + 1
+    assert rows["sphere", "causal"][-1] == pytest.approx(0.5)
+    around = rows[AROUND.panel, "ring (2 features, uniform attention)"]
+    assert (around[0], around[1], around[-1]) == ("1", "no collapse", None)
     panels = found.table["model"].unique(maintain_order=True).to_list()
     assert panels == ["sphere", "LayerNorm", "beyond the claim: sphere, around a circle"]
 
@@ -75,7 +82,7 @@ def test_residuals_are_those_of_the_frobenius_norm() -> None:
     x = w3.start(ONE, "half-space", 8, 0)
     spread = torch.linalg.matrix_norm(x - x.mean(1, keepdim=True)) / torch.linalg.matrix_norm(x)
     found, _ = steps_of(run, replace(ONE, layers=2))
-    rows = found.table.filter(layer=0, metric="log10_relative_residual").sort("sample")
+    rows = found.table.filter(layer=0, metric="log10_relative_dispersion").sort("sample")
     assert rows["value"].to_list() == pytest.approx(spread.log10().tolist())
 
 
@@ -87,7 +94,7 @@ def test_it_fails_where_tokens_go_around_a_ring() -> None:
 def test_there_is_no_law_of_too_few_layers() -> None:
     found, _ = steps_of(run, replace(ONE, layers=2))
     assert found.verdict == "not tried"
-    assert "too few layers" in found.sentences[0]
+    assert found.sentences[-1].startswith("Too few layers, or too uneven, to see a law: sphere")
 
 
 LEVEL, FALLING = [0.0] * 13, [-0.3 * layer for layer in range(13)]
@@ -105,7 +112,7 @@ LEVEL, FALLING = [0.0] * 13, [-0.3 * layer for layer in range(13)]
 def test_every_verdict_can_be_reached(causal, window, verdict) -> None:
     config = replace(ONE, covered=(Run("causal"), Run("window:2")), contrasts=(Run("full"),))
     rows = [
-        ("sphere", mask, layer, 0, RELATIVE, value)
+        ("sphere", mask, layer, 0, RELATIVE_DISPERSION, value)
         for mask, curve in {"causal": causal, "window:2": window, "full": LEVEL}.items()
         for layer, value in enumerate(curve)
     ]
@@ -114,14 +121,17 @@ def test_every_verdict_can_be_reached(causal, window, verdict) -> None:
     judgement, beyond, sentences = judge(config, table)
     assert judgement.verdict == verdict
     assert beyond.verdict == "fails"  # what is level does not collapse
-    assert len(sentences) == 3
+    fallen = 2 - (causal, window).count(LEVEL)
+    assert sentences[0] == f"Tokens end at one point in {fallen} of 2 runs that the claim covers."
 
 
 def test_a_law_between_the_two_is_a_collapse(monkeypatch: pytest.MonkeyPatch) -> None:
     between = law([-0.5 * layer * (layer + 1) for layer in range(13)])
     assert between.kind == "between"
     monkeypatch.setattr(w3, "laws", lambda config, _: dict.fromkeys(config.runs, between))
-    judgement, _, _ = judge(ONE, tables.from_rows(("metric", "value"), [(RELATIVE, 0.0)]))
+    judgement, _, _ = judge(
+        ONE, tables.from_rows(("metric", "value"), [(RELATIVE_DISPERSION, 0.0)])
+    )
     assert judgement.verdict == "holds"
 
 

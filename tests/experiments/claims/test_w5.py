@@ -3,12 +3,22 @@
 from functools import partial
 from pathlib import Path
 
+import polars as pl
 import pytest
 import torch
 
 from rankscope import tables
 from rankscope.experiments import Case
-from rankscope.experiments.claims.w5 import NULL, TRAINED, TWIN, Config, judge, rank_share, run
+from rankscope.experiments.claims.w5 import (
+    LARGEST,
+    NULL,
+    TRAINED,
+    TWIN,
+    Config,
+    judge,
+    rank_share,
+    run,
+)
 from rankscope.experiments.models import TrainedHere
 
 from ...families.conftest import TINY, lively, minilm
@@ -67,10 +77,18 @@ def test_it_holds_for_a_cone_of_full_rank_and_fails_without_either() -> None:
     can_be_shown(cone)
     assert str(cone.judgement) == "holds, tried on cone (pretrained)"
     assert cone.beyond.verdict == "fails"  # its twin has no cone
-    assert "cone (pretrained), trained: full rank at every layer" in cone.sentences[1]
+    assert cone.sentences[1].startswith("Trained: full rank at every layer in 1 of 1")
+    assert cone.listings[0].rows[0][:3] == ("cone (pretrained)", "trained", "full")
+    ranks = cone.drawings[0]
+    assert (ranks.metric, dict(ranks.roles)) == ("numerical_rank", {LARGEST: "bound"})
+    assert cone.drawings[1].metric == "effective_rank"
+    largest = cone.table.filter(variant=LARGEST, metric="numerical_rank")
+    own = cone.table.filter(variant=TRAINED, metric="numerical_rank")
+    assert largest["value"].unique().to_list() == [6.0]
+    assert own.filter(pl.col("layer") > 0)["value"].unique().to_list() == [6.0]
     lost = found(NO_RANK)
     assert lost.verdict == "fails"
-    assert "rank down to 17% of what can be (layer 1)" in lost.sentences[1]  # one of six
+    assert lost.listings[0].rows[0][2] == "17% (layer 1)"  # one of six
     assert found(NO_CONE).verdict == "fails"
     assert found(CONE, NO_RANK).verdict == "depends"
 
@@ -82,7 +100,7 @@ def test_untrained_models_alone_are_no_trial_of_it() -> None:
     )
     assert alone.beyond.verdict == "fails"
     assert alone.sentences[0].startswith("No trained model was named")
-    assert set(alone.table["variant"]) == {TWIN, NULL}
+    assert set(alone.table["variant"]) == {TWIN, NULL, LARGEST}
 
 
 def test_tokens_that_point_anywhere_have_full_rank_and_no_cosine() -> None:
@@ -120,7 +138,9 @@ def made(ranks, cosines, variants=(TRAINED, TRAINED)):
 def test_every_verdict_can_be_reached(ranks, cosines, verdict) -> None:
     judgement, beyond, sentences = judge(Config(), made(ranks, cosines))
     assert (judgement.verdict, beyond) == (verdict, None)
-    assert len(sentences) == 3
+    assert len(sentences) == 2
+    full = sum(rank == 1.0 for rank in ranks)
+    assert f"full rank at every layer in {full} of 2" in sentences[1]
 
 
 def test_the_verdict_says_how_far_it_hangs_on_its_threshold() -> None:
@@ -135,7 +155,12 @@ def test_the_verdict_says_how_far_it_hangs_on_its_threshold() -> None:
 def test_images_of_noise_are_read_where_a_model_sees() -> None:
     seen = steps_of(run, Config(models=(Tiny("vit"),), samples=2))[0]
     assert seen.table["sample"].n_unique() == 2
-    assert set(seen.table["metric"]) == {"rank_share", "mean_cosine", "effective_rank"}
+    assert set(seen.table["metric"]) == {
+        "rank_share",
+        "numerical_rank",
+        "mean_cosine",
+        "effective_rank",
+    }
 
 
 def test_without_a_trained_model_at_hand_one_is_trained_here() -> None:

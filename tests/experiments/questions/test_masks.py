@@ -14,6 +14,7 @@ from rankscope.experiments.questions._masked import BY_MASK
 from rankscope.experiments.questions.masks import Config, layers_to, run
 from rankscope.masks import from_edges
 from rankscope.network import Network, Spec
+from rankscope.numerals import power_of_ten
 from rankscope.theory import a_priori_rate
 
 from ..shown import can_be_shown, steps_of
@@ -32,13 +33,26 @@ def test_masks_side_by_side(found) -> None:
     can_be_shown(found)
     names = found.table["variant"].unique(maintain_order=True).to_list()
     assert names == found.provenance["config"]["masks"] == ["full", "window(-2, +2)", "block(8)"]
-    depths = found.table.filter(metric="log10_relative_residual")
+    depths = found.table.filter(metric="log10_relative_dispersion")
     assert depths["layer"].max() == found.provenance["config"]["depth"] == 9
-    said = " ".join(found.sentences)
-    assert "block(8) does not collapse: its graph has no center but 2 closed classes" in said
-    assert "radius 4, diameter 8" in said
-    assert "to lose what full loses in 2" in said
-    assert "does not cover this network: 2 heads." in said
+    most, apart, beyond = found.sentences
+    assert most.startswith("After 9 layers tokens are most alike under full, a relative dispersion")
+    assert apart == "block(8) cannot collapse to one point: its graph has no center."
+    assert beyond.endswith("does not cover this network: 2 heads.")
+    measured, graphs = found.listings
+    assert graphs.columns == ("mask", "edges", "centers", "radius", "diameter", "beside")
+    assert graphs.rows[0] == ("full", 256, 16, 1, 1, None)
+    assert graphs.rows[1:] == (
+        ("window(-2, +2)", 74, 16, 4, 8, None),
+        ("block(8)", 128, 0, None, None, "2 closed classes"),
+    )
+    assert measured.columns[-1] == "layers to lose what full loses in 2"
+    full, window, block = measured.rows
+    assert (full[2], full[-1]) == ("doubly exponential", "2")
+    assert window[-1] == "more than 9"  # less than three radii
+    assert (block[2], block[-1]) == ("no collapse", None)
+    last = medians(found.summary, "log10_relative_dispersion", variant="window(-2, +2)")[-1]
+    assert window[1] == power_of_ten(last)
     # The product of the layers' matrices bounds what is left of any difference.
     product = medians(found.summary, "log10_product_ergodicity", variant="window(-2, +2)")
     assert all(a >= b - 1e-12 for a, b in pairwise(product))
@@ -73,7 +87,7 @@ def test_masks_are_compared_on_real_tokens_only(tokens) -> None:
     x = tokens(1, 6, 8)
     mask = torch.tensor([[False, True, True, True, True, False]])
     one, other, third = (
-        steps_of(run, Config(subject, ("causal",)))[0].sentences
+        steps_of(run, Config(subject, ("causal",)))[0].listings
         for subject in (
             Subject(NETWORK, x, mask),
             Subject(NETWORK, x[:, 1:5]),
@@ -89,7 +103,10 @@ def test_masks_written_alike_are_all_compared(tokens) -> None:
     found, _ = steps_of(run, Config(Subject(network, tokens(1, 4, 8)), (*alike, alike[0])))
     names = found.table["variant"].unique(maintain_order=True).to_list()
     assert names == ["edges(4 tokens, 4 edges)", "edges(4 tokens, 4 edges) (another)"]
-    assert "4 closed classes" in found.sentences[0]
+    assert [row[-1] for row in found.listings[1].rows] == [
+        "4 closed classes",
+        "3 tokens without self-loop",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -112,11 +129,11 @@ def test_tokens_cannot_be_left_out(tokens) -> None:
 
 @pytest.mark.parametrize(
     ("target", "words"),
-    [(-2.0, "needs 2 layers"), (-1.0, "needs 1 layer"), (-9.0, "would need about 9 layers")],
+    [(-2.0, "2"), (-1.0, "1"), (0.0, "0"), (-9.0, "about 9")],
 )
 def test_layers_to_a_target(target, words) -> None:
     found = Law("exponential", 1.0, -1.0, -3.0)
-    assert layers_to([0.0, -1.0, -2.0, -3.0], target, found).startswith(words)
+    assert layers_to([0.0, -1.0, -2.0, -3.0], target, found) == words
 
 
 def test_what_is_in_doubt_is_not_compared() -> None:
@@ -127,13 +144,30 @@ def test_what_is_in_doubt_is_not_compared() -> None:
     x = torch.randn(1, 3, 4, generator=generator, dtype=torch.float64)
     found, _ = steps_of(run, Config(Subject(network, x), ("full", "causal")))
     first = found.table.filter("doubt", variant="causal")["layer"].min()
-    (law,) = [each for each in found.sentences if each.startswith("causal: ")]
-    assert law.endswith(f", to layer {first - 1}, beyond which figures are in doubt.")
+    (law,) = [row[2] for row in found.listings[0].rows if row[0] == "causal"]
+    assert law.endswith(f" (to layer {first - 1})")
 
 
 def test_layers_to_a_target_out_of_reach() -> None:
     found = Law("none", math.nan, 0.0, 0.0)
-    assert "more than 2 layers" in layers_to([0.0, 0.0, 0.0], -1.0, found)
+    assert layers_to([0.0, 0.0, 0.0], -1.0, found) == "more than 2"
+    early = Law("exponential", 1.0, -0.1, -0.2)
+    assert layers_to([0.0, -0.1, -0.2], -1.0, early, radius=1.0) == "more than 2"
+
+
+def test_that_attention_alone_was_looked_at_is_said_first(tokens) -> None:
+    network = Network.random(Spec(3, 2, 8), seed=1, dtype=torch.float64)
+    subject = Subject(network, tokens(1, 6, 8))
+    whole, reduced = (
+        run(Config(each, ("full", "causal")), lambda _: None)
+        for each in (subject, subject.without("skip", "mlp", "norm"))
+    )
+    assert reduced.title.endswith("; without skip, mlp, norm")
+    assert reduced.sentences[0] == (
+        "This is the network's attention alone, without skip, mlp, norm; --without='' keeps every "
+        "part."
+    )
+    assert "--without" not in " ".join(whole.sentences)
 
 
 def test_graphs_and_weights_are_those_of_the_first_samples_tokens(tokens) -> None:

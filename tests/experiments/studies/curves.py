@@ -15,7 +15,10 @@ def curves(**by_case: list[list[float]]) -> pl.DataFrame:
         for form in ("scaled", "float64", "float32")
         for sample, curve in enumerate(samples)
         for layer, residual in enumerate(curve)
-        for metric, value in (("log10_relative_residual", residual), ("stable_rank", 1.0 + sample))
+        for metric, value in (
+            ("log10_relative_dispersion", residual),
+            ("stable_rank", 1.0 + sample),
+        )
     ]
     names = ("model", "variant", "layer", "sample", "metric", "value")
     return tables.frame(dict(zip(names, zip(*rows, strict=True), strict=True)))

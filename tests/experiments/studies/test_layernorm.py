@@ -1,17 +1,22 @@
 """LayerNorm: what a residual's fate is, in which format, and what the search counts."""
 
 from dataclasses import replace
+from io import StringIO
 from statistics import median
 
 import polars as pl
 import pytest
 import torch
+from rich.console import Console
 
 from rankscope.experiments.depths import Texts
 from rankscope.experiments.studies import _layernorm_outcomes as told_by
 from rankscope.experiments.studies._layernorm_cases import FACTORS, Setting, random_network
 from rankscope.experiments.studies._layernorm_outcomes import Searched
-from rankscope.experiments.studies.layernorm import Config, run
+from rankscope.experiments.studies.layernorm import Config, _parts, run, sentences
+from rankscope.numerals import power_of_ten
+from rankscope.report import show
+from rankscope.results import Result
 
 from ..shown import can_be_shown, steps_of
 from .curves import FALLING, LEVEL, curves
@@ -45,8 +50,8 @@ def corner():
 def test_the_study_can_be_shown(found, corner) -> None:
     can_be_shown(found)
     can_be_shown(corner)
-    assert dict(found.drawings[0].roles) == {"float64": "floor", "float32": "floor"}
-    rows = found.summary.filter(pl.col("metric") == "log10_relative_residual")
+    assert dict(found.all_drawings[0].roles) == {"float64": "floor", "float32": "floor"}
+    rows = found.summary.filter(pl.col("metric") == "log10_relative_dispersion")
     assert rows["model"].unique(maintain_order=True).to_list() == ["full", "causal"]
     assert rows["variant"].unique(maintain_order=True).to_list() == ["scaled", "float64", "float32"]
     assert found.provenance["config"]["scales"] == [16.0, 64.0]
@@ -70,7 +75,7 @@ def test_residuals_are_those_of_the_frobenius_norm(found) -> None:
     spread = torch.linalg.matrix_norm(y - y.mean(1, keepdim=True)) / torch.linalg.matrix_norm(y)
     for form in ("scaled", "float64"):
         rows = found.table.filter(
-            model="full", variant=form, layer=1, metric="log10_relative_residual"
+            model="full", variant=form, layer=1, metric="log10_relative_dispersion"
         )
         assert rows.sort("sample")["value"].to_list() == pytest.approx(spread.log10().tolist())
 
@@ -185,12 +190,51 @@ def test_traits_are_what_sets_settings_apart() -> None:
 
 
 def test_sentences_name_domain_and_noise(found) -> None:
-    said = "\n".join(found.sentences)
-    assert "Tokens collapse in every sample of all 2 cases." in said
-    assert "float32 alone would have said that it stops in" in said
-    assert "of the 6 samples in which it goes on (2 cases, 6 samples in all)" in said
-    assert "A search over 4 settings, each with 6 runs of 48 layers" in said
-    assert len(found.sentences) <= 12
+    first, *_, last = found.sentences
+    assert first == "Tokens collapse in every sample of all 2 cases."
+    counts = {
+        form: sum(sum(one.stops[form]) for one in told_by.outcomes(found.table).values())
+        for form in ("float64", "float32")
+    }
+    assert counts["float32"] > counts["float64"]
+    assert last == (
+        f"Plain formats alone would have said that it stops, float64 in {counts['float64']} and "
+        f"float32 in {counts['float32']} of the 6 samples in which it goes on (2 cases, 6 samples "
+        "in all)."
+    )
+    assert len(found.sentences) <= 5
+    assert found.parts[-1].sentences[0].startswith("A search over 4 settings, each with 6")
+
+
+def test_every_case_is_a_row_of_its_factor(found, corner) -> None:
+    (listing,) = found.parts[0].listings
+    assert [row[0] for row in listing.rows] == ["full", "causal"]
+    full = dict(zip(listing.columns, listing.rows[0], strict=True))
+    assert (full["stay apart"], full["law"]) == ("0 of 3", "doubly exponential")
+    ends = told_by.outcomes(found.table)["full"].last["scaled"]
+    assert full["in the end"] == f"{power_of_ten(min(ends))} to {power_of_ten(max(ends))}"
+    poles = told_by.outcomes(corner.table)["poles"]
+    row = corner.parts[0].listings[0].rows[1]
+    assert row[:3] == ("poles", 48, f"{poles.staying} of 3, rank 1.00")
+
+
+def test_the_study_fits_on_two_screens() -> None:
+    """All cases with their full names, and a search; a wide terminal would need fewer lines."""
+    names = Config().cases
+    table = curves(**{name: [FALLING, LEVEL, FALLING] for name in names})
+    config = Config(sweeps=())
+    told = Console(width=80, record=True, file=StringIO())
+    found = Result(
+        "layernorm",
+        "",
+        "?",
+        sentences(config, table),
+        table,
+        {},
+        parts=tuple(_parts(config, table)),
+    )
+    show(found, told)
+    assert len(told.export_text().splitlines()) <= 85
 
 
 def test_no_two_cases_differ_by_the_scale_of_values_only() -> None:

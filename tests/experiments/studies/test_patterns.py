@@ -39,9 +39,18 @@ def test_all_start_from_the_same_tokens_and_end_differently(found) -> None:
 
 
 def test_sentences_tell_every_law_and_the_study_can_be_shown(found) -> None:
-    assert len(found.sentences) == 15
-    assert found.sentences[0].startswith("dot product, full mask: relative residual 10^")
-    assert "each step is 3.00 times" in found.sentences[0]
+    full, causal = found.sentences
+    assert full == (
+        "Under the full mask, doubly exponential: dot product, linear kernel, Linformer, Gaussian "
+        "kernel, sparsemax, sink; exponential: ALiBi, rotary."
+    )
+    assert causal.startswith("Under the causal mask, exponential: dot product, linear kernel")
+    (listing,) = found.listings
+    assert len(listing.rows) == 15
+    scores, mask, end, law, pace = listing.rows[0]
+    assert (scores, mask, law) == ("dot product", "full mask", "doubly exponential")
+    assert end.startswith("10^−")
+    assert pace.startswith("step × 3.00")
     can_be_shown(found)
 
 

@@ -19,8 +19,12 @@ def test_it_finds_the_power_of_the_initialisation() -> None:
     assert (settings[1] - settings[0]) / math.log10(2) == pytest.approx(4, abs=0.2)
     assert len(found.table) == len(seen) == 4
     (sentence,) = found.sentences
-    assert sentence.startswith("Init scale from 0.125 to 0.25: C goes like the power +")
-    slope = float(sentence.split("power ")[1].split(" ")[0])
+    assert sentence.startswith("Init scale moves C most: by a factor of ")
+    ((name, low, high, power, factor),) = found.listings[0].rows
+    assert (name, low, high) == ("init scale", 0.125, 0.25)
+    slope = float(power)
+    assert factor in sentence
+    assert float(factor) == pytest.approx(2**slope, rel=0.1)
     assert slope == pytest.approx((settings[1] - settings[0]) / math.log10(2), abs=0.01)
     can_be_shown(found)
 

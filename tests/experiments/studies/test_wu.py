@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from rankscope.errors import InputError
-from rankscope.experiments.depths import DISPERSION, RELATIVE
+from rankscope.experiments.depths import DISPERSION, RELATIVE_DISPERSION
 from rankscope.experiments.studies.wu import Config, random_subject, run
 from rankscope.metrics import dispersion
+from rankscope.numerals import power_of_ten
 
 from ..made import TEXTS
 from ..shown import can_be_shown, steps_of
@@ -36,7 +37,8 @@ def test_figure_has_every_panel_curve_and_layer(figure) -> None:
     assert len(pairs) == 4 * 4
     depths = figure.summary.group_by("model", "variant").agg(pl.col("layer").max())
     assert set(depths["layer"]) == {5}
-    assert all(each.options["log_depth"] for each in figure.drawings)
+    # A logarithmic depth axis would make exponential decay look doubly exponential.
+    assert all(set(each.options) == {"lowest"} for each in figure.drawings)
 
 
 def test_loaded_models_are_repeated_as_often_as_fits() -> None:
@@ -75,10 +77,10 @@ def test_dispersion_is_that_of_the_plain_network(figure) -> None:
 def test_full_attention_falls_fastest_and_skips_keep_tokens_apart(figure) -> None:
     for bare in ("pure attention", "+ LayerNorm"):
         model = f"BERT shape (init): {bare}"
-        relative = {mask: last(figure, model, mask, RELATIVE) for mask in SMALL.masks}
+        relative = {mask: last(figure, model, mask, RELATIVE_DISPERSION) for mask in SMALL.masks}
         assert relative["full"] < -10 < relative["causal"] < relative["sliding window"]
     for whole in ("+ LayerNorm + skip", "everything"):
-        assert last(figure, f"BERT shape (init): {whole}", "full", RELATIVE) > -1
+        assert last(figure, f"BERT shape (init): {whole}", "full", RELATIVE_DISPERSION) > -1
 
 
 def test_width_keeps_products_of_weights_as_large_as_berts() -> None:
@@ -88,9 +90,20 @@ def test_width_keeps_products_of_weights_as_large_as_berts() -> None:
 
 
 def test_sentences_tell_every_mask(figure) -> None:
-    assert len(figure.sentences) == 4
-    assert "full 10^−" in figure.sentences[0]
-    assert all(figure.sentences[0].count(f"{mask} ") for mask in SMALL.masks)
+    assert len(figure.sentences) == len(figure.listings) == 4
+    for (name, *_), listing, said in zip(
+        SMALL.parts, figure.listings, figure.sentences, strict=True
+    ):
+        model = f"BERT shape (init): {name}"
+        assert listing.title == model
+        assert [row[0] for row in listing.rows] == list(SMALL.masks)
+        ends = {mask: last(figure, model, mask, RELATIVE_DISPERSION) for mask in SMALL.masks}
+        for mask, dispersed, relative, _ in listing.rows:
+            assert dispersed == power_of_ten(last(figure, model, mask))
+            assert relative == power_of_ten(ends[mask])
+        alike = sum(end < -3 for end in ends.values())
+        most = max(ends, key=ends.get)
+        assert f" under {alike} of 4 masks, and most under {most}, by" in said
 
 
 def test_the_seed_draws_other_weights_and_names_another_run() -> None:

@@ -34,6 +34,7 @@ add("tables.from_rows", tables.from_rows, names=("metric", "value"), rows=[("a",
 add("tables.stack", tables.stack, tables=[LAYERS, VARIANTS])
 add("tables.joined", tables.joined, tables={"a": LAYERS}, column="variant")
 add("tables.summary", tables.summary, table=VARIANTS)
+add("tables.write_csv", tables.write_csv, table=LAYERS, path="layers.csv")
 add(
     "tables.write",
     tables.write,

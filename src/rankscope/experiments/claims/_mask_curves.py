@@ -53,7 +53,9 @@ def radius_of(masks: tuple[Mask, ...], tokens: int) -> float:
 
 
 def read_curves(table: pl.DataFrame, radii: Radii) -> dict[str, Curve]:
-    relative, dispersion = (_by_panel(table, m) for m in (depths.RELATIVE, depths.DISPERSION))
+    relative, dispersion = (
+        _by_panel(table, m) for m in (depths.RELATIVE_DISPERSION, depths.DISPERSION)
+    )
     radius = {name: each for panel in radii.values() for name, each in panel.items()}
     met = _met(table)
     curves = {}

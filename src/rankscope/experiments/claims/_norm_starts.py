@@ -92,7 +92,7 @@ def _radius_at_rest(step: Network, ends: torch.Tensor) -> list[float]:
 
 
 def _by_layer(traced: Trace, recorded: Sequence[int]) -> torch.Tensor:
-    """Relative residuals ``(layer, sample)`` at the layers that are recorded."""
+    """Relative dispersions ``(layer, sample)`` at the layers that are recorded."""
     rows = traced.table.filter(pl.col("layer").is_in(recorded), metric=depths.RELATIVE)
     values = torch.tensor(rows.sort("layer", "sample")["value"].to_list())
     return values.reshape(len(recorded), -1)

@@ -6,7 +6,7 @@ from statistics import fmean
 
 import polars as pl
 
-from rankscope.experiments import depths
+from rankscope.experiments import depths, kit
 from rankscope.experiments.claims._bert_shape import DROPOUT, Shape, last_dispersions
 from rankscope.experiments.studies import _layernorm_outcomes as outcomes
 from rankscope.experiments.studies._layernorm_outcomes import Outcome
@@ -26,15 +26,12 @@ def sentences(
     scaled, single, noisy = (
         last_dispersions(table, variant) for variant in (depths.SCALED, "float32", DROPOUT)
     )
-    by_mask = ", ".join(
-        f"{power_of_ten(scaled[shape.panel(mask)])} ({mask}, {_fate(ends[shape.panel(mask)])})"
-        for mask in shape.masks
-    )
     depth = max(one.layers for one in ends.values())
     start = table.filter(metric=depths.DISPERSION, variant=depths.SCALED, layer=0)["value"]
     yield (
         f"BERT-base's shape, {shape}, LayerNorm only, {depth} layers: μ goes from "
-        f"{power_of_ten(fmean(start.to_list()), digits=3)} to {by_mask}."
+        f"{power_of_ten(fmean(start.to_list()), digits=3)} to {_from_to(scaled)}, by "
+        "mask."
     )
     yield from outcomes.poles(ends)
     yield (
@@ -50,6 +47,24 @@ def sentences(
     yield (
         f"So a plateau of μ at the size of the tokens can come from {_listed(can)}; not from "
         f"{_listed(cannot)}."
+    )
+
+
+def listing(shape: Shape, table: pl.DataFrame, ends: Mapping[str, Outcome]) -> kit.Listing:
+    """μ in the end under each mask, as it truly is, in float32, and with dropout."""
+    variants = (depths.SCALED, *depths.FORMATS, *(name for name, _ in shape.dropouts))
+    last = {variant: last_dispersions(table, variant) for variant in variants}
+    last = {variant: found for variant, found in last.items() if found}
+    rows = tuple(
+        (mask, _fate(ends[panel]), *(power_of_ten(found[panel]) for found in last.values()))
+        for mask, panel in zip(shape.masks, shape.panels, strict=True)
+    )
+    return kit.Listing(
+        "μ after the last layer",
+        ("mask", "law", *last),
+        rows,
+        "Medians over the samples; with dropout over the last quarter of the layers, too. Plain "
+        "formats end where their rounding does.",
     )
 
 

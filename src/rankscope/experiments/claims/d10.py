@@ -62,7 +62,7 @@ class Config(depths.DeepConfig):
     designed_layers: int = 25
     """A quarter of those that are run."""
     reached: float = -6.0
-    """The power of ten of the relative residual until which layers are counted."""
+    """The power of ten of the relative dispersion until which layers are counted."""
     near: float = 0.2
     """Speeds are the same within one layer, or within this part of each other."""
 
@@ -72,7 +72,7 @@ class Pair(NamedTuple):
 
     laws: tuple[Law, Law]
     reached: tuple[int | None, int | None]
-    """The layers at which the relative residual is small."""
+    """The layers at which the relative dispersion is small."""
 
     def same(self, config: Config) -> dict[str, bool]:
         """Whether LayerNorm leaves the fate, the law and the speed as they are."""
@@ -110,7 +110,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         question="Is anything about the collapse different with LayerNorm?",
         sentences=sentences,
         table=table,
-        about={"residuals": "Frobenius norm"},
+        about={"norm": "Frobenius"},
         notes={
             f"{name}, {case}": note
             for name, each in found.items()
@@ -125,11 +125,11 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
             kit.Drawing(
                 "by_depth",
                 "A panel for each setting, with and without LayerNorm.",
-                depths.RELATIVE,
+                depths.RELATIVE_DISPERSION,
                 {"lowest": -40.0},
             ),
         ),
-        shown=(depths.RELATIVE, ABOVE),
+        shown=(depths.RELATIVE_DISPERSION, ABOVE),
     )
 
 
@@ -219,7 +219,8 @@ def _pairs(config: Config, table: pl.DataFrame, settings: Settings) -> dict[str,
     pairs = {}
     for name, _ in settings:
         curves = [
-            medians(summary, depths.RELATIVE, model=name, variant=each) for each in (BARE, NORMED)
+            medians(summary, depths.RELATIVE_DISPERSION, model=name, variant=each)
+            for each in (BARE, NORMED)
         ]
         laws = [law(curve, UNEVEN) for curve in curves]
         reached = [
@@ -272,7 +273,7 @@ def _ending(found: Law, reached: int | None) -> str:
 def _traced(
     config: Config, setting: Setting, x: Tensor, token_mask: Tensor, on_step: kit.OnStep
 ) -> depths.Measured:
-    """Relative residuals without and with the norm; the samples of all draws are numbered on."""
+    """Relative dispersions without and with the norm; the samples of all draws are numbered on."""
     depth = config.layers if setting.mask == "full" else config.masked_layers
     found = []
     notes: dict[str, str] = {}
@@ -281,7 +282,8 @@ def _traced(
         pair = {BARE: network.without("norm"), NORMED: network}
         one = depths.compare(pair, x, token_mask, norm="fro", on_step=on_draw)
         sample = pl.col("sample") + draw * config.samples
-        found.append(one.table.filter(metric=depths.RELATIVE).with_columns(sample))
+        rows = depths.dispersions(one.table.filter(metric=depths.RELATIVE))
+        found.append(rows.with_columns(sample))
         notes |= {f"{case}, draw {draw + 1}": note for case, note in one.notes.items()}
     return depths.Measured(tables.stack(found), notes)
 

@@ -14,7 +14,6 @@ from rankscope.experiments import depths, kit
 from rankscope.experiments.laws import Law
 from rankscope.metrics import matrix_norm
 from rankscope.network import MLP, Attention, Network, Spec
-from rankscope.numerals import short
 from rankscope.theory.residual_bounds import row_gain
 
 ENTRY = kit.entry("D3")
@@ -58,8 +57,9 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     return ENTRY.result(
         config,
         question="Is the fall doubly exponential with MLPs, and slower the steeper they are?",
-        sentences=(*sentences, *_slopes(slopes)),
+        sentences=sentences,
         table=compared.table,
+        listings=(_listing(config, laws, slopes),),
         notes=compared.notes,
         judgement=judgement,
         beyond=beyond,
@@ -103,11 +103,6 @@ def judge(
         (
             f"When the factor doubles, the exponent after {config.layers} layers rises by {rises}.",
             *_beside_none(config, laws),
-            *(
-                f"{depths.ending(name, laws[name], config.layers)}."
-                for name in (_NONE, *(_name(kind, 1.0) for kind in config.activations))
-                if name in laws
-            ),
         ),
     )
 
@@ -180,9 +175,19 @@ def _same_trend(config: Config, found: Mapping[str, float]) -> str:
     )
 
 
-def _slopes(slopes: Mapping[str, float]) -> list[str]:
-    listed = ", ".join(f"{name} {short(value, digits=2)}" for name, value in slopes.items())
-    return [f"Lipschitz constants are at most: {listed}."]
+def _listing(config: Config, laws: Mapping[str, Law], slopes: Mapping[str, float]) -> kit.Listing:
+    """Every network of the first draw: how steep its MLPs are, and how it ends."""
+    scaled = [_name(_SCALED, gain) for gain in config.gains]
+    return kit.Listing(
+        f"Relative residual after {config.layers} layers",
+        ("network", "Lipschitz", *depths.LAW_COLUMNS),
+        tuple(
+            (name, slopes.get(name), *depths.law_entries(laws[name]))
+            for name in (_NONE, *scaled, *slopes)
+        ),
+        "Lipschitz: at most this, the largest of the layers' MLPs. Medians over the samples. "
+        f"{depths.LAW_NOTE}",
+    )
 
 
 def _decided(laws: Mapping[str, Law], names: Iterator[str]) -> list[Law]:

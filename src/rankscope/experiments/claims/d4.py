@@ -10,7 +10,7 @@ from rankscope import tables
 from rankscope.experiments import depths, kit
 from rankscope.experiments.laws import Law, medians
 from rankscope.network import Init, Network, Spec
-from rankscope.numerals import plural, power_of_ten, sentence_case, short
+from rankscope.numerals import plural, power_of_ten, short
 from rankscope.theory.residual_bounds import expanding_network
 
 ENTRY = kit.entry("D4")
@@ -68,6 +68,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         "is it lost without the skips?",
         sentences=sentences,
         table=compared.table,
+        listings=(_listing(config, compared.table),),
         about={"residuals": "composite norm, about the medians"},
         notes=compared.notes,
         judgement=judgement,
@@ -99,11 +100,7 @@ def judge(
     return (
         kit.judged(ENTRY.domain, borne_out, on),
         _beyond(table, {name: kept[name] for name in scales}) if scales else None,
-        (
-            *(_member(config, beta, kept) for beta in config.betas),
-            *(_control(beta, found[_name(BARE, beta)]) for beta in config.controls),
-            *(_other(table, name, kept[name]) for name in scales),
-        ),
+        _sentences(config, kept, found),
     )
 
 
@@ -155,23 +152,36 @@ def _ends(table: pl.DataFrame, name: str) -> tuple[float, float]:
     return curve[0], curve[-1]
 
 
-def _member(config: Config, beta: float, kept: Mapping[str, float]) -> str:
-    least = math.expm1(kept[_name(EXPANDING, beta)] * math.log(10))
-    side = "above" if least >= 0 else "below"
+def _sentences(
+    config: Config, kept: Mapping[str, float], found: Mapping[str, Law]
+) -> tuple[str, ...]:
+    never = sum(kept[_name(EXPANDING, beta)] >= -_ROUNDING for beta in config.betas)
+    bare = [found[_name(BARE, beta)] for beta in config.controls]
+    gone = sum(each.collapses for each in bare)
     return (
-        f"β = {short(beta)}, every head expanding one feature: over "
-        f"{plural(config.layers, 'layer')} the residual is at the lowest {short(abs(least))} of "
-        f"the input's {side} it."
+        "With skips and every head expanding one feature no layer of any sample has a residual "
+        f"below its input's for {never} of {len(config.betas)} β.",
+        f"Without the skips {gone} of {len(bare)} such networks collapse.",
     )
 
 
-def _control(beta: float, found: Law) -> str:
-    return f"β = {short(beta)}, without skips: residual {power_of_ten(found.last)}, {found.kind}."
-
-
-def _other(table: pl.DataFrame, name: str, kept: float) -> str:
-    first, last = _ends(table, name)
-    return (
-        f"{sentence_case(name)}: the residual is at least {power_of_ten(kept)} of the "
-        f"input's, while the relative one goes from {power_of_ten(first)} to {power_of_ten(last)}."
+def _listing(config: Config, table: pl.DataFrame) -> kit.Listing:
+    """How each network ends: its residual beside the input's, and relative to the tokens."""
+    found = depths.laws(tables.summary(table), _METRIC)
+    rows = []
+    for name, law in found.items():
+        least = least_kept(table, name)
+        last = _ends(table, name)[1]
+        rows.append((name, _signed(least), power_of_ten(law.last), power_of_ten(last), law.name))
+    return kit.Listing(
+        f"Residuals over {plural(config.layers, 'layer')}",
+        ("network", "least change", "residual in the end", "relative residual", "law"),
+        tuple(rows),
+        "The least change is by which part of the input's residual the lowest of any layer and "
+        "sample is above it (below it where negative); the others are medians over the samples.",
     )
+
+
+def _signed(log10: float) -> float:
+    """By which part of one a power of ten is above it."""
+    return math.expm1(log10 * math.log(10))

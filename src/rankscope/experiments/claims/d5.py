@@ -66,15 +66,12 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         config,
         question="Do the tokens become alike without skip connections, and only then?",
         sentences=(
-            *(
-                f"{name}: relative residual from input to output: "
-                f"{'; '.join(f'{variant} {course}' for variant, course in each.items())}."
-                for name, each in courses.items()
-            ),
+            _counted(courses),
             *skills,
             *_not_tried(config, families),
         ),
         table=tables.joined(measured, column="model"),
+        listings=(_listing(courses),),
         about={"variants": str(config.reading)},
         judgement=judgement,
         beyond=beyond,
@@ -86,6 +83,36 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
             kit.Drawing("by_model", f"A panel for each model; {config.reading}.", _RESIDUAL),
         ),
         shown=(_RESIDUAL,),
+    )
+
+
+def _counted(courses: Mapping[str, Mapping[str, Course]]) -> str:
+    """How many variants without skips collapse, and with them are level."""
+    without, with_skips = (
+        [
+            found.fate
+            for each in courses.values()
+            for variant, found in each.items()
+            if (variant in _WITHOUT) is side
+        ]
+        for side in (True, False)
+    )
+    return (
+        f"Tokens collapse in {without.count('collapsed')} of {len(without)} networks without "
+        f"skips; with them they stay level in {with_skips.count('level')} of {len(with_skips)}."
+    )
+
+
+def _listing(courses: Mapping[str, Mapping[str, Course]]) -> kit.Listing:
+    known = list(dict.fromkeys(variant for each in courses.values() for variant in each))
+    return kit.Listing(
+        "Relative residual from the input to the last layer",
+        ("model", *known),
+        tuple(
+            (name, *(str(each[variant]) if variant in each else None for variant in known))
+            for name, each in courses.items()
+        ),
+        f"Means over the samples. Collapsed is below {COLLAPSED:g} in the end.",
     )
 
 

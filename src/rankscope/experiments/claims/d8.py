@@ -1,5 +1,6 @@
 """Claim D8, Dong et al. 2021, figure 5: how long are the paths of well-known architectures?"""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isclose
 
@@ -61,8 +62,9 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     return ENTRY.result(
         config,
         question="Are most paths long, and are these the layers and heads of these architectures?",
-        sentences=(*sentences, *(_sentence(name, found) for name, found in counted.items())),
+        sentences=(*sentences, _sentence(counted)),
         table=tables.from_rows(("model", "length", "metric", "value"), rows),
+        listings=(_listing(counted),),
         judgement=judgement,
         beyond=beyond,
         key_figures={
@@ -142,10 +144,27 @@ def _mean(found: PathCounts) -> float:
     return sum(k * count for k, count in enumerate(found.counts)) / found.total
 
 
-def _sentence(name: str, found: PathCounts) -> str:
-    digits = len(str(found.total)) - 1
-    leading = found.total / 10**digits
+def _sentence(counted: Mapping[str, PathCounts]) -> str:
+    least = min(counted, key=lambda name: longer_than_half(counted[name]))
     return (
-        f"{name}: {short(leading, digits=2)}·10^{digits} paths, mean length {_mean(found):.2f}; "
-        f"{found.proportions[-1]:.0%} of them skip no layer."
+        f"At least {longer_than_half(counted[least]):.1%} of the paths of each architecture skip "
+        f"less than half of its layers ({least} has the fewest such)."
     )
+
+
+def _listing(counted: Mapping[str, PathCounts]) -> kit.Listing:
+    return kit.Listing(
+        "Paths as the paper plots them",
+        ("layers and heads", "paths", "mean length", "skip no layer"),
+        tuple(
+            (name, _total(found), round(_mean(found), 2), f"{found.proportions[-1]:.0%}")
+            for name, found in counted.items()
+        ),
+        "The mean length is L·H/(H+1) of L layers with H heads.",
+    )
+
+
+def _total(found: PathCounts) -> str:
+    """The number of paths, which may be beyond all floats."""
+    digits = len(str(found.total)) - 1
+    return f"{short(found.total / 10**digits, digits=2)}·10^{digits}"

@@ -53,19 +53,37 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     return ENTRY.result(
         config,
         question="At which rate do the rows of chained attention become alike?",
-        sentences=tuple(
-            f"{name}: relative residual of the chained matrices {power_of_ten(found.last)} at full "
-            f"depth, × {power_of_ten(found.rate, digits=3)} a layer over the second half "
-            f"({found.kind}); ergodicity coefficients promise × "
-            f"{power_of_ten(promised[name], digits=3)}."
-            for name, found in laws.items()
-        ),
+        sentences=_sentences(laws, promised),
         table=table,
+        listings=(_listing(laws, promised),),
         judgement=judgement,
         beyond=beyond,
         key_figures={f"{name}, decades a layer": found.rate for name, found in laws.items()},
         drawings=(kit.Drawing("by_depth", "A panel for each model.", _RESIDUAL),),
         shown=(_RESIDUAL,),
+    )
+
+
+def _sentences(laws: Mapping[str, Law], promised: Mapping[str, float]) -> Iterator[str]:
+    slowest = max(laws, key=lambda name: laws[name].rate)
+    yield (
+        f"The rows of the chained matrices become alike most slowly in {slowest}: a layer leaves "
+        f"{power_of_ten(laws[slowest].rate, digits=3)} of their relative residual, where its "
+        f"ergodicity coefficients promise {power_of_ten(promised[slowest], digits=3)} or less."
+    )
+
+
+def _listing(laws: Mapping[str, Law], promised: Mapping[str, float]) -> kit.Listing:
+    rows = (
+        (name, *depths.law_entries(found), f"layer × {power_of_ten(promised[name], digits=3)}")
+        for name, found in laws.items()
+    )
+    return kit.Listing(
+        "Relative residual of the chained matrices, at full depth",
+        ("model", *depths.LAW_COLUMNS, "promised"),
+        tuple(rows),
+        "Medians over paths and samples; the pace is that of the second half of the layers. What "
+        "is promised is the product of the layers' ergodicity coefficients there.",
     )
 
 

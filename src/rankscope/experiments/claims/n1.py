@@ -13,7 +13,7 @@ from rankscope.experiments import depths, kit
 from rankscope.experiments.claims._positions import Found, position_table, read
 from rankscope.experiments.laws import as_stated
 from rankscope.network import ALiBi, Network, RelativeBias, Rotary, ScoreKind, Sink
-from rankscope.numerals import power_of_ten, short
+from rankscope.numerals import power_of_ten
 
 ENTRY = kit.entry("N1")
 KEEPING, SHRINKING = "hidden states keep their size", "hidden states shrink"
@@ -78,8 +78,9 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     return ENTRY.result(
         config,
         question="Is the collapse doubly exponential exactly where all rows of attention agree?",
-        sentences=sentences(config, found),
+        sentences=sentences(found),
         table=table,
+        listings=tuple(_listing(config, panel, each) for panel, each in found.items()),
         notes=notes,
         judgement=judged(ENTRY.domain, found[KEEPING]),
         beyond=judged("pure attention whose hidden states shrink with depth", found[SHRINKING]),
@@ -118,8 +119,8 @@ def judged(domain: str, found: Mapping[str, Found]) -> kit.Judgement:
     return kit.judged(domain, borne_out, f"the scores ({words}; {others} as stated)")
 
 
-def sentences(config: Config, found: Mapping[str, Mapping[str, Found]]) -> Iterator[str]:
-    """The laws on either domain, and the rates beside those of positions alone."""
+def sentences(found: Mapping[str, Mapping[str, Found]]) -> Iterator[str]:
+    """The rates beside those of positions alone, and what becomes of them beyond."""
     keeping, shrinking = found[KEEPING], found[SHRINKING]
     rated = {name: one for name, one in keeping.items() if not math.isnan(one.gap)}
     if rated:
@@ -130,28 +131,36 @@ def sentences(config: Config, found: Mapping[str, Mapping[str, Found]]) -> Itera
             "with what positions alone make of the collapsed state's attention; farthest off is "
             f"{worst}, {_beside(rated[worst])}."
         )
-    for name, one in keeping.items():
-        yield f"{depths.ending(name, one.law, config.layers)}{_derived(one)}."
     yield from depths.left_out({name: one.law for name, one in keeping.items()})
     for name, one in shrinking.items():
         if one.law.kind == "between":
             yield (
                 f"Beyond: where a layer multiplies hidden states by {power_of_ten(one.shrinks)}, "
-                f"{depths.ending(name, one.law, config.layers)}; twice the states' own decades a "
-                f"layer are {-2 * one.shrinks:.2f} (derived: the logits of the collapsed state "
-                "shrink like its square)."
+                f"the steps of {name} grow by {-one.law.bend:.2f} decades each; twice the states' "
+                f"own decades a layer are {-2 * one.shrinks:.2f} (derived: the logits of the "
+                "collapsed state shrink like its square)."
             )
     steady = [name for name, one in shrinking.items() if one.law.kind == "exponential"]
     if steady:
         yield f"Beyond: {', '.join(steady)} stay exponential there: they need no hidden states."
 
 
-def _derived(one: Found) -> str:
-    """What positions alone would make of the rate."""
-    if one.positions is None or math.isnan(one.gap):
-        return ""
-    alone = power_of_ten(one.positions.rate, digits=3)
-    return f"; positions alone {alone}, |λ₂| {short(one.second)}"
+def _listing(config: Config, panel: str, found: Mapping[str, Found]) -> kit.Listing:
+    """The law of every pattern, and what positions alone would make of its rate."""
+    rows = []
+    for name, one in found.items():
+        alone, second = None, None
+        if one.positions is not None and not math.isnan(one.gap):
+            alone = f"layer × {power_of_ten(one.positions.rate, digits=3)}"
+            second = one.second
+        rows.append((name, *depths.law_entries(one.law), alone, second))
+    return kit.Listing(
+        f"Relative residual after {config.layers} layers: {panel}",
+        ("scores or mask", *depths.LAW_COLUMNS, "positions alone", "|λ₂|"),
+        tuple(rows),
+        "Medians over the samples. Positions alone: the pace of products of the collapsed state's "
+        f"attention, and the second eigenvalue of the last of them. {depths.LAW_NOTE}",
+    )
 
 
 def _beside(one: Found) -> str:

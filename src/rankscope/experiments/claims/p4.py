@@ -95,7 +95,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         "collapse, in the order that is claimed?",
         sentences=sentences,
         table=table,
-        about={"residuals": "Frobenius norm"},
+        about={"norm": "Frobenius"},
         judgement=judgement,
         beyond=beyond,
         key_figures=_key_figures(table),

@@ -143,13 +143,13 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         "bound, a larger radius more slowly, and no mask without one?",
         sentences=judged.sentences,
         table=table,
-        about={"residuals": "Frobenius norm"},
+        about={"norm": "Frobenius"},
         notes=notes,
         judgement=judged.judgement,
         beyond=judged.beyond,
         key_figures=judged.key_figures,
-        drawings=(kit.Drawing("by_depth", "A curve for each mask.", depths.RELATIVE),),
-        shown=(depths.RELATIVE,),
+        drawings=(kit.Drawing("by_depth", "A curve for each mask.", depths.RELATIVE_DISPERSION),),
+        shown=(depths.RELATIVE_DISPERSION,),
     )
 
 
@@ -174,7 +174,7 @@ def _few_name(mask: Mask, tokens: int) -> str:
 def _measure(
     config: Config, tokens: int, networks: Mapping[str, Network], on_step: kit.OnStep
 ) -> tuple[pl.DataFrame, Mapping[str, str]]:
-    """Relative residual and μ of every layer, and the bound on μ, for the first tokens."""
+    """μ, as it is and relative, of every layer, and the bound on μ, for the first tokens."""
     x, token_mask = (each[:, :tokens] for each in config.texts())
     compared = depths.compare(networks, x, token_mask, norm="fro", on_step=on_step)
     wanted = pl.col("metric").is_in(["log10_residual", depths.RELATIVE])

@@ -10,6 +10,7 @@ from rankscope.experiments.claims._bert_shape import DROPOUT, Shape, last_disper
 from rankscope.experiments.studies import _layernorm_groups as _groups
 from rankscope.experiments.studies import _layernorm_outcomes as outcomes
 from rankscope.experiments.studies import layernorm
+from rankscope.experiments.studies._layernorm_listing import list_cases
 from rankscope.experiments.studies._layernorm_outcomes import Outcome
 
 ENTRY = kit.entry("W2")
@@ -41,25 +42,33 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
 def judge(config: Config, found: depths.Measured, sweep: depths.Measured) -> kit.Result:
     """Both verdicts from scaled arithmetic alone, sample by sample.
 
-    A sample bears the claim out if its relative residual has stopped shrinking before it is small,
-    and is still where it was with more layers. What keeps rank is judged apart from what keeps μ:
-    tokens at ±x differ, and have rank one. Where some samples of a setting stay apart and others do
-    not, the table names the two groups separately.
+    A sample bears the claim out if its relative dispersion has stopped shrinking before it is
+    small, and is still where it was with more layers. What keeps rank is judged apart from what
+    keeps μ: tokens at ±x differ, and have rank one. Where some samples of a setting stay apart and
+    others do not, the table names the two groups separately.
     """
     ends, others = outcomes.outcomes(found.table), outcomes.outcomes(sweep.table)
     panels = {name: _groups.panels(name, one) for name, one in others.items()}
-    first, *rest = layernorm.sentences(config.sweep, sweep.table)
+    drawn, *beyond = _drawings(config.shape, others, panels)
     noisy = last_dispersions(found.table, DROPOUT)
     return ENTRY.result(
         config,
         question="Does μ stop falling under LayerNorm alone, and do the tokens keep their rank?",
-        sentences=(
-            *_plateau.sentences(config.shape, found.table, ends, others),
-            f"Beyond that shape: {first}",
-            *rest,
+        sentences=_plateau.sentences(config.shape, found.table, ends, others),
+        listings=(_plateau.listing(config.shape, found.table, ends),),
+        parts=(
+            kit.Part(
+                "Beyond that shape",
+                (
+                    *layernorm.sentences(config.sweep, sweep.table),
+                    *layernorm.search_sentences(config.sweep, sweep.table),
+                ),
+                (list_cases("Relative dispersion, by case", others),) if others else (),
+                tuple(beyond),
+            ),
         ),
         table=tables.stack([found.table, _groups.relabel(sweep.table, panels)]),
-        about={"residuals": "Frobenius norm"},
+        about={"norm": "Frobenius"},
         notes={**found.notes, **sweep.notes},
         judgement=_judged(ENTRY.domain, ends),
         beyond=_judged("other shapes, weights, biases, norms and masks", others),
@@ -68,8 +77,7 @@ def judge(config: Config, found: depths.Measured, sweep: depths.Measured) -> kit
             "lowest μ with dropout": 10 ** min(noisy.values()),
             "μ that dropout keeps (derived)": config.shape.dropout_floor,
         },
-        drawings=tuple(_drawings(config.shape, others, panels)),
-        shown=(depths.DISPERSION, depths.RELATIVE),
+        drawings=(drawn,),
     )
 
 
@@ -106,7 +114,7 @@ def _drawings(
             "by_depth",
             "Beyond that shape: the first case of every law, the one that ends highest, and those "
             "in which some sample stays apart.",
-            depths.RELATIVE,
+            depths.RELATIVE_DISPERSION,
             {"lowest": layernorm.LOWEST},
             {"model": drawn},
             depths.FLOORS,

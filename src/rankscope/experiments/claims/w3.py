@@ -1,7 +1,7 @@
 """Claim W3: with orthogonal values, tokens on the sphere in one half-space still collapse."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import polars as pl
@@ -16,7 +16,6 @@ from rankscope.experiments.laws import UNEVEN, Law, as_stated, law_of_medians
 from rankscope.experiments.studies._layernorm_cases import Setting, random_network
 from rankscope.masks import Explicit, Mask, as_mask
 from rankscope.network import NormKind
-from rankscope.numerals import short
 from rankscope.streams import stream
 from rankscope.theory import second_eigenvalue
 from rankscope.tracing import Trace
@@ -51,9 +50,13 @@ class Run:
         beyond = "beyond the claim: " if start or values else ""
         return beyond + ", ".join([_NORMS[self.norm], *start, *values])
 
+    @property
+    def attention(self) -> str:
+        """What is said of its attention where that is uniform."""
+        return f" ({self.width} features, uniform attention)" if self.logits == 0 else ""
+
     def __str__(self) -> str:
-        uniform = f" ({self.width} features, uniform attention)" if self.logits == 0 else ""
-        return f"{self.panel}, {self.mask}{uniform}"
+        return f"{self.panel}, {self.mask}{self.attention}"
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,8 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         question="Do tokens that start in one half-space end at one point, and how fast?",
         sentences=sentences,
         table=table,
-        about={"residuals": "Frobenius norm"},
+        listings=(_listing(config, table),),
+        about={"norm": "Frobenius"},
         notes=depths.doubts({str(one): traced for one, traced in traces.items()}),
         judgement=judgement,
         beyond=beyond,
@@ -121,18 +125,18 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
             kit.Drawing(
                 "by_depth",
                 "A panel for each norm, start and kind of values, a curve for each mask.",
-                depths.RELATIVE,
+                depths.RELATIVE_DISPERSION,
                 {"lowest": -40.0},
             ),
         ),
-        shown=(depths.RELATIVE,),
+        shown=(depths.RELATIVE_DISPERSION,),
     )
 
 
 def judge(
     config: Config, table: pl.DataFrame
 ) -> tuple[kit.Judgement, kit.Judgement, tuple[str, ...]]:
-    """On the covered runs, on the contrasts, and a sentence for every run."""
+    """On the covered runs, on the contrasts, and in words."""
     found = laws(config, table)
     covered, contrasts = (
         as_stated({str(one): found[one] for one in runs}, lambda _, law: law.collapses)
@@ -146,7 +150,7 @@ def judge(
     return (
         kit.judged(ENTRY.domain, covered),
         kit.judged(_BEYOND, contrasts, on),
-        tuple(_sentence(config, one, found[one]) for one in config.runs),
+        tuple(_sentences(config, found)),
     )
 
 
@@ -154,7 +158,9 @@ def laws(config: Config, table: pl.DataFrame) -> dict[Run, Law]:
     """The law of every run, by the medians over samples and draws."""
     summary = tables.summary(table)
     return {
-        one: law_of_medians(summary, depths.RELATIVE, UNEVEN, model=one.panel, variant=one.mask)
+        one: law_of_medians(
+            summary, depths.RELATIVE_DISPERSION, UNEVEN, model=one.panel, variant=one.mask
+        )
         for one in config.runs
     }
 
@@ -195,7 +201,7 @@ def _by_panel(traces: Mapping[Run, Trace]) -> pl.DataFrame:
     """All figures in one table: ``model`` is the panel, ``variant`` the mask."""
     parts: dict[str, dict[str, pl.DataFrame]] = {}
     for one, traced in traces.items():
-        parts.setdefault(one.panel, {})[one.mask] = traced.table
+        parts.setdefault(one.panel, {})[one.mask] = depths.dispersions(traced.table)
     return tables.joined(
         {panel: tables.joined(by_mask) for panel, by_mask in parts.items()}, column="model"
     )
@@ -209,9 +215,37 @@ def _trace(config: Config, one: Run, seed: int) -> Trace:
     return deep_trace(network, start(config, one.start, one.width, seed), norm="fro")
 
 
-def _sentence(config: Config, one: Run, found: Law) -> str:
-    words = depths.ending(str(one), found, config.layers)
-    if found.kind == "exponential":
-        factor = second_eigenvalue(mask_of(one.mask, config.tokens), config.tokens)
-        words += f" (uniform attention under this mask: {short(factor)})"
-    return f"{words}."
+def _sentences(config: Config, found: Mapping[Run, Law]) -> Iterator[str]:
+    """How many runs collapse that the claim covers, and others; which show no law."""
+    for words, runs in (("covers", config.covered), ("does not cover", config.contrasts)):
+        decided = [one for one in runs if found[one].decided]
+        if decided:
+            fallen = sum(found[one].collapses for one in decided)
+            yield (
+                f"Tokens end at one point in {fallen} of {len(decided)} runs that the claim "
+                f"{words}."
+            )
+    undecided = [str(one) for one in config.runs if not found[one].decided]
+    if undecided:
+        yield f"Too few layers, or too uneven, to see a law: {', '.join(undecided)}."
+
+
+def _listing(config: Config, table: pl.DataFrame) -> kit.Listing:
+    """The law of every run, beside what uniform attention under its mask does near the end."""
+    rows = [
+        (
+            *(one.panel, f"{one.mask}{one.attention}"),
+            *depths.law_entries(found),
+            second_eigenvalue(mask_of(one.mask, config.tokens), config.tokens)
+            if found.kind == "exponential"
+            else None,
+        )
+        for one, found in laws(config, table).items()
+    ]
+    return kit.Listing(
+        f"Relative dispersion after {config.layers} layers",
+        ("norm, start, values", "mask", *depths.LAW_COLUMNS, "uniform"),
+        tuple(rows),
+        f"Medians over samples and draws. {depths.LAW_NOTE} Uniform: what a layer of uniform "
+        "attention under this mask multiplies it by near the end (derived).",
+    )

@@ -20,7 +20,10 @@ from rankscope.streams import stream
 ENTRY = kit.entry("W5")
 _BEYOND = "the same models with random weights"
 _RANK, _COSINE, _EFFECTIVE = "rank_share", "mean_cosine", "effective_rank"
+_NUMERICAL = "numerical_rank"
 TRAINED, TWIN, NULL = "trained", "untrained twin", "isotropic null"
+LARGEST = "largest possible"
+"""What a rank is held against: as many as there are tokens, or features if they are fewer."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +63,9 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     layer. One model is in memory at a time.
     """
     cases = models.by_name(config.models)
-    parts, skills = {}, {}
+    parts, largest, skills = {}, {}, {}
     for (name, case), on_part in kit.tracked(cases.items(), on_step):
-        parts[name], skills[name] = _measure(config, case, on_part)
+        parts[name], largest[name], skills[name] = _measure(config, case, on_part)
     table = tables.joined(parts, column="model")
     judgement, beyond, sentences = judge(config, table)
     seen = _all_seen(table)
@@ -70,7 +73,8 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         config,
         question="Do trained models keep full rank at every layer, and point into a narrow cone?",
         sentences=(*sentences, *(f"{name}: {skill}." for name, skill in skills.items() if skill)),
-        table=table,
+        table=tables.stack([table, tables.joined(largest, column="model")]),
+        listings=(_listing(seen),),
         about={"special tokens": "counted"},
         judgement=judgement,
         beyond=beyond,
@@ -80,8 +84,20 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
             if variant != NULL
         },
         drawings=(
+            kit.Drawing(
+                "by_depth",
+                "A panel for each model: how many singular values are above the noise of the "
+                "number format, beside as many as there are tokens, or features if they are fewer.",
+                _NUMERICAL,
+                roles={LARGEST: "bound"},
+            ),
+            kit.Drawing(
+                "by_depth",
+                "How many directions the tokens make use of, beside the largest rank there can be.",
+                _EFFECTIVE,
+                roles={LARGEST: "bound"},
+            ),
             kit.Drawing("by_model", "A panel for each model.", _COSINE),
-            kit.Drawing("by_model", "The rank, as a part of the largest there can be.", _RANK),
         ),
         shown=(_COSINE, _RANK),
     )
@@ -109,7 +125,7 @@ def judge(
         kit.judged(_BEYOND, _borne_out(twins, config.cone)) if twins else None,
         (
             *(_sensitivity(config, trained) if trained else (f"{pass_one.capitalize()}.",)),
-            *(_sentence(name, variant, one) for (name, variant), one in seen.items()),
+            *_in_words(seen, config.cone),
         ),
     )
 
@@ -123,7 +139,16 @@ def rank_share(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:
     return rank / tokens.clamp(max=x.shape[-1])
 
 
-_MEASURES: Final = {_RANK: rank_share, _COSINE: mean_cosine, _EFFECTIVE: effective_rank}
+def _rank(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:
+    return numerical_rank(x, token_mask=token_mask).to(x.dtype)
+
+
+_MEASURES: Final = {
+    _RANK: rank_share,
+    _NUMERICAL: _rank,
+    _COSINE: mean_cosine,
+    _EFFECTIVE: effective_rank,
+}
 
 
 def _borne_out(seen: Mapping[str, Seen], cone: float) -> dict[str, bool]:
@@ -145,17 +170,36 @@ def _sensitivity(config: Config, trained: Mapping[str, Seen]) -> Iterator[str]:
     )
 
 
-def _measure(config: Config, case: Case, on_step: kit.OnStep) -> tuple[pl.DataFrame, str]:
-    """A model, its twin if it is trained, tokens that point anywhere; and what it has learnt."""
+def _measure(
+    config: Config, case: Case, on_step: kit.OnStep
+) -> tuple[pl.DataFrame, pl.DataFrame, str]:
+    """A model, its twin if it is trained, tokens that point anywhere; the largest ranks there can
+    be; and what it has learnt."""
     on_load, on_own, on_twin = kit.parts(on_step, 2, 1, 1)
     subject = case.subject(config, on_load)
     skill = subject.about.get("skill", "")
     own = subject.trace(_MEASURES, on_own).table
-    null = _isotropic(config, subject, own["layer"].unique().to_list())
+    layers = own["layer"].unique().to_list()
+    null, largest = _isotropic(config, subject, layers), _largest(subject, layers)
     if not case.trained:
-        return tables.joined({TWIN: own, NULL: null}), skill
+        return tables.joined({TWIN: own, NULL: null}), largest, skill
     twin = case.twin().subject(config).trace(_MEASURES, on_twin).table
-    return tables.joined({TRAINED: own, TWIN: twin, NULL: null}), skill
+    return tables.joined({TRAINED: own, TWIN: twin, NULL: null}), largest, skill
+
+
+def _largest(subject: kit.Subject, layers: Sequence[int]) -> pl.DataFrame:
+    """The rank that no hidden state of so many tokens and features can exceed."""
+    samples, tokens, features = subject.x.shape
+    real = [tokens] * samples
+    if subject.token_mask is not None:
+        real = subject.token_mask.expand(samples, tokens).sum(-1).tolist()
+    rows = [
+        (LARGEST, layer, sample, metric, float(min(count, features)))
+        for layer in layers
+        for metric in (_NUMERICAL, _EFFECTIVE)
+        for sample, count in enumerate(real)
+    ]
+    return tables.from_rows(("variant", "layer", "sample", "metric", "value"), rows)
 
 
 def _isotropic(config: Config, subject: kit.Subject, layers: Sequence[int]) -> pl.DataFrame:
@@ -188,13 +232,30 @@ def _seen(rows: pl.DataFrame) -> Seen:
     return Seen(least, lowest, max(cosines), highest, cosines[-1], (effective[0], effective[-1]))
 
 
-def _sentence(name: str, variant: str, one: Seen) -> str:
-    rank = "full rank at every layer"
-    if one.rank < 1:
-        rank = f"rank down to {one.rank:.0%} of what can be (layer {one.lowest})"
-    first, last = (short(value) for value in one.effective)
-    return (
-        f"{name}, {variant}: {rank}; effective rank {first} after the first and {last} after the "
-        f"last layer; mean cosine {one.last_cosine:.2f} after the last, at most {one.cosine:.2f} "
-        f"(layer {one.highest})."
+def _in_words(seen: Mapping[tuple[str, str], Seen], cone: float) -> Iterator[str]:
+    """How many keep full rank at every layer, and how many point into a cone, of each kind."""
+    for variant in dict.fromkeys(variant for _, variant in seen):
+        some = [one for (_, own), one in seen.items() if own == variant]
+        full, narrow = sum(one.rank == 1 for one in some), sum(one.cosine >= cone for one in some)
+        yield (
+            f"{variant.capitalize()}: full rank at every layer in {full} of {len(some)}, a mean "
+            f"cosine of {cone:g} or more at some layer in {narrow}."
+        )
+
+
+def _listing(seen: Mapping[tuple[str, str], Seen]) -> kit.Listing:
+    columns = ("model", "weights", "lowest rank", "effective rank", "mean cosine", "at most")
+    rows = []
+    for (name, variant), one in seen.items():
+        rank = "full" if one.rank == 1 else f"{one.rank:.0%} (layer {one.lowest})"
+        first, last = (short(value) for value in one.effective)
+        highest = f"{one.cosine:.2f} (layer {one.highest})"
+        rows.append((name, variant, rank, f"{first} → {last}", round(one.last_cosine, 3), highest))
+    return kit.Listing(
+        "Ranks and cosines after the input",
+        columns,
+        tuple(rows),
+        "The lowest numerical rank of any layer and sample, as a part of the largest there can be; "
+        "the effective rank after the first and the last layer; the mean cosine after the last "
+        "layer, and the largest of any.",
     )

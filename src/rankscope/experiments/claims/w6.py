@@ -17,7 +17,7 @@ from rankscope.experiments.claims._norm_starts import (
     Row,
     follow,
 )
-from rankscope.numerals import plural, sentence_case, short
+from rankscope.numerals import plural, sentence_case
 
 ENTRY = kit.entry("W6")
 _LASTING = 0.9
@@ -87,7 +87,8 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         question="Do starts in general position stay above rank one, and stay there?",
         sentences=sentences,
         table=table,
-        about={"residuals": "Frobenius norm"},
+        listings=(_listing(config, table),),
+        about={"norm": "Frobenius"},
         notes=notes,
         judgement=judgement,
         beyond=beyond,
@@ -127,7 +128,7 @@ def judge(
     return (
         kit.judged(ENTRY.domain, cases, on),
         kit.judged(_BEYOND, others, _on(config, table, others)) if others else None,
-        tuple(_sentence(config, table, case) for case in config.cases),
+        (_counted(config, suitable, controls),),
     )
 
 
@@ -153,22 +154,46 @@ def _ends(table: pl.DataFrame, name: str, metric: str, config: Config) -> tuple[
     return rows[config.layers], rows[4 * config.layers]
 
 
-def _sentence(config: Config, table: pl.DataFrame, case: Dynamics) -> str:
-    apart = _ends(table, case.name, APART, config)[1]
-    before, above = _ends(table, case.name, ABOVE, config)
-    words = (
-        f"{sentence_case(case.name)}: after {plural(4 * config.layers, 'layer')} "
-        f"{apart:.0%} of the starts still differ, {above:.0%} are above rank one"
+def _counted(config: Config, suitable: Mapping[str, bool], controls: Mapping[str, bool]) -> str:
+    return (
+        f"A share of the starts stays above rank one with {sum(suitable.values())} of "
+        f"{len(suitable)} suitable values over {plural(4 * config.layers, 'layer')}; no start "
+        f"stays apart with {sum(controls.values())} of {len(controls)} orthogonal ones."
     )
-    if before != above:
-        words += f" ({before:.0%} after {config.layers})"
-    known = {
-        metric: table.filter(variant=case.name, metric=metric)["value"].to_list()
-        for metric in (STABLE, RADIUS)
-    }
-    if known[STABLE]:
-        words += f"; median stable rank of those that differ {short(known[STABLE][0])}"
-    if known[RADIUS]:
-        kind = "stable" if known[RADIUS][0] < 1 else "not stable"
-        words += f"; one at rest has spectral radius {short(known[RADIUS][0])}, {kind}"
-    return f"{words}."
+
+
+def _listing(config: Config, table: pl.DataFrame) -> kit.Listing:
+    """The shares of every case, and what those that differ are like."""
+    rows = []
+    for case in config.cases:
+        before, above = _ends(table, case.name, ABOVE, config)
+        apart = _ends(table, case.name, APART, config)[1]
+        rank, radius = (
+            next(iter(table.filter(variant=case.name, metric=metric)["value"].to_list()), None)
+            for metric in (STABLE, RADIUS)
+        )
+        rows.append(
+            (
+                sentence_case(case.name),
+                f"{apart:.0%}",
+                f"{before:.0%}",
+                f"{above:.0%}",
+                rank,
+                radius,
+            )
+        )
+    few, all_ = config.layers, 4 * config.layers
+    return kit.Listing(
+        "Shares of the starts",
+        (
+            "values, mask or norm",
+            f"differ after {all_} layers",
+            f"above rank one after {few}",
+            f"after {all_}",
+            "stable rank",
+            "spectral radius",
+        ),
+        tuple(rows),
+        "The stable rank is the median of the starts that differ in the end; the spectral radius "
+        "is that of one at rest, which is stable if it is below 1.",
+    )

@@ -146,7 +146,6 @@ def first_samples(subject: kit.Subject, count: int) -> kit.Subject:
         x=batch.x,
         token_mask=batch.token_mask,
         measured=batch.measured,
-        batch_size=min(count, subject.batch_size),
         check=None,
     )
 

@@ -1,4 +1,4 @@
-"""One network under one mask: its graph, its attention matrices, its residual."""
+"""One network under one mask: its graph, its attention matrices, its dispersion."""
 
 import math
 from collections.abc import Iterable
@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from rankscope import tables, theory
-from rankscope.experiments.depths import RELATIVE, dispersions
+from rankscope.experiments.depths import RELATIVE_DISPERSION, dispersions
 from rankscope.experiments.estimates import MOST_TOKENS_CUBED
-from rankscope.experiments.laws import Law, disagreement, law_of_medians
+from rankscope.experiments.laws import Law, different_laws, law_of_medians
 from rankscope.experiments.progress import OnStep, silent
 from rankscope.experiments.subject import Subject
 from rankscope.masks import Mask
@@ -53,7 +53,8 @@ class Masked:
     name: str
     facts: theory.GraphFacts
     law: Law
-    law_in_words: str
+    different_laws: str
+    """How many samples follow which law, where they differ."""
     table: pl.DataFrame
     trace: Trace
 
@@ -69,12 +70,12 @@ def measure_mask(
         first = first[:, real if real.ndim == 1 else real[0]]
     patterns, tokens = attention_patterns(subject.network, first, layers=depth), first.shape[1]
     facts = theory.graph_facts(mask, tokens)
-    found = law_of_medians(tables.summary(traced), RELATIVE)
+    found = law_of_medians(tables.summary(traced), RELATIVE_DISPERSION)
     return Masked(
         name,
         facts,
         found,
-        disagreement(traced, RELATIVE) or str(found),
+        different_laws(traced, RELATIVE_DISPERSION),
         tables.stack([traced, _figures(patterns, facts, mask.matrix(tokens))]),
         trace,
     )

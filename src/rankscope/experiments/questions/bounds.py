@@ -62,7 +62,11 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         config,
         title=subject.name,
         question="Does the theory cover this network, and how far is its promise from the truth?",
-        sentences=(*replace(found, traced=None).sentences, *told),  # doubts are notes here
+        sentences=(
+            *subject.reduced,
+            *replace(found, traced=None).sentences,  # doubts are notes here
+            *told,
+        ),
         table=table,
         about={"residuals": "composite norm, best center"},
         notes={subject.name: "; ".join(found.doubts)} if found.doubts else {},

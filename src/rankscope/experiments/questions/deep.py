@@ -22,6 +22,13 @@ ENTRY = kit.entry("deep")
 _LARGEST = "log10_largest"
 _DIGITS = 8.0
 """Decades above a format's smallest number in which residuals lose their digits."""
+_NORMS = {
+    "fro": " in the Frobenius norm (relative dispersion)",
+    "one": " in the 1-norm",
+    "inf": " in the ∞-norm",
+    "spectral": " in the spectral norm",
+}
+"""What is said of norms other than the composite one."""
 _PARTED = 1.0
 """Decades between a plain residual and the true one at which the number format has stopped."""
 
@@ -57,7 +64,14 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         title=subject.name,
         question="How small does the residual get, and is it the network or the number format "
         "that stops it?",
-        sentences=_sentences(tables.summary(table), disagreement(table, RELATIVE, variant=SCALED)),
+        sentences=(
+            *subject.reduced,
+            *_sentences(
+                tables.summary(table),
+                disagreement(table, RELATIVE, variant=SCALED),
+                _NORMS.get(config.norm, ""),
+            ),
+        ),
         table=table,
         notes=doubts({subject.name: traces[SCALED]}),
         drawings=(
@@ -119,8 +133,11 @@ def _log10_largest(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:
     return x.abs().flatten(1).amax(1).log10()
 
 
-def _sentences(summary: pl.DataFrame, apart: str) -> tuple[str, ...]:
-    """What the medians over the samples show, or how the samples differ (``apart``)."""
+def _sentences(summary: pl.DataFrame, apart: str, norm: str) -> tuple[str, ...]:
+    """What the medians over the samples show, or how the samples differ (``apart``).
+
+    The relative residual is that in the composite norm, unless ``norm`` says otherwise.
+    """
     true = sure_medians(summary, RELATIVE, variant=SCALED)
     partings = [
         _parting(
@@ -136,7 +153,7 @@ def _sentences(summary: pl.DataFrame, apart: str) -> tuple[str, ...]:
         return (f"After {plural(layers, 'layer')} {apart}.", *partings)
     followed = law_of_medians(summary, RELATIVE, variant=SCALED)
     return (
-        f"After {plural(len(true) - 1, 'layer')} the relative residual is "
+        f"After {plural(len(true) - 1, 'layer')} the relative residual{norm} is "
         f"{power_of_ten(true[-1])} (median over the samples); {followed}.",
         *partings,
     )

@@ -1,7 +1,7 @@
 """Masks for one network side by side: what their graphs promise, and how fast tokens agree."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,14 @@ import torch
 from rankscope import tables
 from rankscope.errors import InputError
 from rankscope.experiments import estimates, kit
-from rankscope.experiments.depths import DISPERSION, RELATIVE, doubts
+from rankscope.experiments.depths import (
+    DISPERSION,
+    LAW_COLUMNS,
+    LAW_NOTE,
+    RELATIVE_DISPERSION,
+    doubts,
+    law_entries,
+)
 from rankscope.experiments.laws import Law, sure_medians
 from rankscope.experiments.questions._masked import (
     BY_MASK,
@@ -22,7 +29,7 @@ from rankscope.experiments.questions._masked import (
 )
 from rankscope.masks import Mask, as_mask
 from rankscope.network import Network
-from rankscope.numerals import plural, short
+from rankscope.numerals import plural, power_of_ten, short
 
 ENTRY = kit.entry("masks")
 MASKS = ("full", "causal", "window:8", "causal-window:8", "strided:8", "bigbird:2:1:2")
@@ -59,8 +66,8 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Run one network under several masks, in scaled arithmetic, to any depth.
 
     A network that is not deep enough is repeated. Ergodicity coefficients, weights and graphs are
-    those of the first sample; residuals are in the Frobenius norm (μ of Wu et al. 2024), over all
-    samples.
+    those of the first sample; dispersion (μ of Wu et al. 2024, the residual
+    in the Frobenius norm) is that of all samples.
     """
     subject = config.subject
     subject.refuse_measured("graphs of masks are about all tokens")
@@ -80,23 +87,24 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         title=subject.name,
         question="Which mask keeps the tokens apart for how long, and what is left in the end?",
         sentences=(
-            *_comparison(found, tables.summary(table)),
-            *(f"{one.name}: {one.facts}; {one.law_in_words}." for one in found),
+            *subject.reduced,
+            *_sentences(found, depth),
             *_coverage(deep),
             *filter(None, [left_out(found[0].facts.tokens)]),
         ),
         table=table,
-        about={"residuals": "Frobenius norm"},
+        listings=(_measured(found, tables.summary(table)), _graphs(found)),
+        about={"norm": "Frobenius"},
         notes=doubts({one.name: one.trace for one in found}),
         drawings=_drawings(found),
-        shown=(RELATIVE, *BY_MASK),
+        shown=(RELATIVE_DISPERSION, *(each for each in BY_MASK if each != "radius")),
     )
 
 
 def _drawings(found: Sequence[Masked]) -> tuple[kit.Drawing, ...]:
     cut = _axis_end(found)
     drawings = (
-        kit.Drawing("by_depth", "μ(X) / ‖X‖, Frobenius norms.", RELATIVE, cut),
+        kit.Drawing("by_depth", "μ(X) / ‖X‖, Frobenius norms.", RELATIVE_DISPERSION, cut),
         kit.Drawing("by_depth", "μ(X) itself, the measure of Wu et al. 2024.", DISPERSION, cut),
         kit.Drawing(
             "by_depth",
@@ -151,47 +159,94 @@ def _coverage(network: Network) -> tuple[str, ...]:
     return (f"The theorem on masks of Wu et al. 2024 does not cover this network: {named}.",)
 
 
-def _comparison(found: Sequence[Masked], summary: pl.DataFrame) -> tuple[str, ...]:
-    """How many layers each mask takes to lose what the fastest loses in two."""
-    curves = {one.name: sure_medians(summary, RELATIVE, variant=one.name) for one in found}
-    curves = {name: curve for name, curve in curves.items() if len(curve) > 1}
-    if not curves:
-        return ()
-    layers = min(_REFERENCE_LAYERS, *(len(curve) - 1 for curve in curves.values()))
-    fastest = min(curves, key=lambda name: curves[name][layers])
-    target = curves[fastest][layers]
-    sentences = []
+def _sentences(found: Sequence[Masked], depth: int) -> Iterator[str]:
+    """Which mask loses most and which least, and which cannot collapse."""
+    sure = {one.name: one.law.last for one in found if one.law.sure_to is None}
+    if len(sure) > 1:
+        (least, low), *_, (most, high) = sorted(sure.items(), key=lambda each: each[1])
+        yield (
+            f"After {plural(depth, 'layer')} tokens are most alike under {least}, a relative "
+            f"dispersion of {power_of_ten(low)}, and least under {most}, {power_of_ten(high)} "
+            "(medians over the samples)."
+        )
+    apart = [one.name for one in found if not one.facts.quasi_strongly_connected]
+    if apart:
+        whose = "its graph has" if len(apart) == 1 else "their graphs have"
+        yield f"{', '.join(apart)} cannot collapse to one point: {whose} no center."
+
+
+def _graphs(found: Sequence[Masked]) -> kit.Listing:
+    """What is known before any weight is."""
+    rows = []
     for one in found:
-        if one.name == fastest:
-            continue
-        if not one.facts.quasi_strongly_connected:
-            sentences.append(
-                f"{one.name} does not collapse: its graph has no center but "
-                f"{len(one.facts.closed_classes)} closed classes, which do not see each other."
+        facts = one.facts
+        notes = [f"{len(facts.closed_classes)} closed classes"] * (
+            not facts.quasi_strongly_connected
+        )
+        notes += [f"period {facts.periods[0]}"] * (facts.quasi_strongly_connected > facts.collapses)
+        loops = len(facts.missing_self_loops)
+        notes += [f"{plural(loops, 'token')} without self-loop"] * bool(loops)
+        rows.append(
+            (
+                *(one.name, facts.edges, len(facts.centers)),
+                *(_whole(each) for each in (facts.radius, facts.diameter)),
+                "; ".join(notes) or None,
             )
-            continue
-        if one.name not in curves:  # nothing of it is sure
-            continue
-        needed = layers_to(curves[one.name], target, one.law, radius=one.facts.radius)
-        sentences.append(f"{one.name} {needed} to lose what {fastest} loses in {layers}.")
-    return tuple(sentences)
+        )
+    columns = ("mask", "edges", "centers", "radius", "diameter", "beside")
+    if not any(row[-1] for row in rows):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    return kit.Listing(
+        "The graphs of the masks",
+        columns,
+        tuple(rows),
+        f"Of {found[0].facts.tokens} tokens, in the first sample. A center is a token that reaches "
+        "every other; radius and diameter are in layers, and there is none where some token "
+        "reaches no other or never all of them.",
+    )
+
+
+def _whole(layers: float) -> int | None:
+    return int(layers) if math.isfinite(layers) else None
+
+
+def _measured(found: Sequence[Masked], summary: pl.DataFrame) -> kit.Listing:
+    """How each mask ends, and how many layers it takes to lose what the fastest loses in two."""
+    curves = {
+        one.name: sure_medians(summary, RELATIVE_DISPERSION, variant=one.name) for one in found
+    }
+    curves = {name: curve for name, curve in curves.items() if len(curve) > 1}
+    layers = min([_REFERENCE_LAYERS, *(len(curve) - 1 for curve in curves.values())])
+    fastest = min(curves, key=lambda name: curves[name][layers], default="")
+    rows = []
+    for one in found:
+        end, law, pace = law_entries(one.law)
+        needed = None
+        if one.name in curves and one.facts.quasi_strongly_connected:
+            target = curves[fastest][layers]
+            needed = layers_to(curves[one.name], target, one.law, radius=one.facts.radius)
+        rows.append((one.name, end, one.different_laws or law, pace, needed))
+    return kit.Listing(
+        "Relative dispersion under each mask",
+        ("mask", *LAW_COLUMNS, f"layers to lose what {fastest} loses in {layers}"),
+        tuple(rows),
+        f"Medians over the samples. {LAW_NOTE} Layers beyond those that were run are counted at "
+        f"the pace of the last ones, once they are {_SEVERAL} radii deep and the law is "
+        "exponential.",
+    )
 
 
 def layers_to(curve: Sequence[float], target: float, found: Law, *, radius: float = 1.0) -> str:
-    """In words: after how many layers a curve is at or below a target, measured or to come.
+    """After how many layers a curve is at or below a target, measured or to come.
 
     >>> layers_to([0.0, -1.0, -2.0], -2.0, Law("exponential", 1.0, -1.0, -2.0))
-    'needs 2 layers'
+    '2'
     """
     depth = len(curve) - 1
     reached = [layer for layer, value in enumerate(curve) if value <= target]
-    if reached and not reached[0]:
-        return "has nothing"
     if reached:
-        return f"needs {plural(reached[0], 'layer')}"
-    if depth < _SEVERAL * radius:
-        return f"needs more than {plural(depth, 'layer')} (its radius is {radius:g})"
-    if found.kind != "exponential":
-        return f"needs more than {plural(depth, 'layer')}, if it ever gets there,"
+        return str(reached[0])
+    if depth < _SEVERAL * radius or found.kind != "exponential":
+        return f"more than {depth}"
     more = depth + (target - curve[-1]) / found.rate
-    return f"would need about {short(round(more))} layers at its pace"
+    return f"about {short(round(more))}"

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from rankscope.experiments.depths import RELATIVE, SCALED
+from rankscope.experiments.depths import FORMATS, RELATIVE, RELATIVE_DISPERSION, SCALED
 from rankscope.experiments.laws import UNEVEN, Law, law, levels_off
 from rankscope.experiments.studies._layernorm_cases import Setting
 from rankscope.numerals import plural
@@ -55,7 +55,7 @@ class Outcome:
 
 def outcomes(table: pl.DataFrame) -> dict[str, Outcome]:
     """How every case of a study's table ends."""
-    rows = table.filter(metric=RELATIVE)
+    rows = table.filter(metric=RELATIVE_DISPERSION)
     return {
         name: _outcome(rows.filter(model=name), _ranks(table, name))
         for name in rows["model"].unique(maintain_order=True).to_list()
@@ -121,17 +121,18 @@ def stall(found: Mapping[str, Outcome]) -> Iterator[str]:
         )
 
 
-def noise(found: Mapping[str, Outcome], format_: str) -> str:
-    """How often a plain format would have called a collapse stopped."""
-    pairs = [
-        pair
-        for one in found.values()
-        for pair in zip(one.stops[SCALED], one.stops[format_], strict=True)
-    ]
-    going = [plain for true, plain in pairs if not true]
+def noise(found: Mapping[str, Outcome]) -> str:
+    """How often plain formats would have called a collapse stopped."""
+    true = [stops for one in found.values() for stops in one.stops[SCALED]]
+    wrong = []
+    for format_ in FORMATS:
+        plain = [stops for one in found.values() for stops in one.stops[format_]]
+        count = sum(seems and not stays for seems, stays in zip(plain, true, strict=True))
+        wrong.append(f"{format_} in {count}")
     return (
-        f"{format_} alone would have said that it stops in {sum(going)} of the {len(going)} "
-        f"samples in which it goes on ({len(found)} cases, {len(pairs)} samples in all)."
+        f"Plain formats alone would have said that it stops, {' and '.join(wrong)} of the "
+        f"{true.count(False)} samples in which it goes on ({len(found)} cases, {len(true)} samples "
+        "in all)."
     )
 
 
@@ -232,7 +233,7 @@ def _in_words(name: str, value: Any) -> str:
 
 
 def _outcome(rows: pl.DataFrame, ranks: Sequence[float]) -> Outcome:
-    """From the relative residuals of one case."""
+    """From the relative dispersions of one case."""
     curves: dict[str, list[list[float]]] = {}
     for part in rows.partition_by("variant", "sample", maintain_order=True):
         curves.setdefault(part["variant"][0], []).append(part.sort("layer")["value"].to_list())
@@ -277,7 +278,7 @@ def stays(log10: Sequence[float]) -> bool:
 
 
 def some_stay(table: pl.DataFrame) -> bool:
-    """Whether any sample of a trace stays apart, as far as its layers show."""
+    """Whether any sample of a trace (Frobenius norm) stays apart, as far as its layers show."""
     curves = table.filter(metric=RELATIVE).sort("layer").partition_by("sample")
     return any(stays(curve["value"].to_list()) for curve in curves)
 

@@ -28,6 +28,7 @@ from rankscope.experiments.studies._layernorm_cases import (
     Settings,
     random_network,
 )
+from rankscope.experiments.studies._layernorm_listing import NOTE, list_cases
 from rankscope.metrics import residual, stable_rank
 from rankscope.network import Network
 from rankscope.tracing import Trace, trace
@@ -42,7 +43,7 @@ def _log10_relative(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:
     return size.log10()
 
 
-PLAIN: Final = {depths.RELATIVE: _log10_relative, outcomes.STABLE: stable_rank}
+PLAIN: Final = {depths.RELATIVE_DISPERSION: _log10_relative, outcomes.STABLE: stable_rank}
 """What is measured of every layer in plain numbers."""
 
 
@@ -85,11 +86,10 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         question="Does LayerNorm alone stop the collapse at initialisation, or does the number "
         "format stop?",
         sentences=sentences(config, found.table),
+        parts=tuple(_parts(config, found.table)),
         table=found.table,
-        about={"about": about(config), "residuals": "Frobenius norm"},
+        about={"about": about(config), "norm": "Frobenius"},
         notes=found.notes,
-        drawings=tuple(_drawings(config)),
-        shown=(depths.RELATIVE,),
     )
 
 
@@ -130,7 +130,7 @@ def _case(config: Config, name: str, setting: Setting, on_step: kit.OnStep) -> d
     if outcomes.some_stay(scaled.table):
         network, scaled = deep(config.deeper**2 * config.layers)
     on_step(0.75)
-    found = {depths.SCALED: scaled.table.filter(metric=depths.RELATIVE)}
+    found = {depths.SCALED: depths.dispersions(scaled.table.filter(metric=depths.RELATIVE))}
     for format_, dtype in depths.FORMATS.items():
         plain = network if dtype == torch.float64 else network.float()
         found[format_] = trace(plain, x.to(dtype), metrics=PLAIN, token_mask=token_mask).table
@@ -180,35 +180,48 @@ def _end(config: Config, setting: Setting, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def sentences(config: Config, table: pl.DataFrame) -> tuple[str, ...]:
-    """Where tokens stay apart and of which rank, what plain formats say, what the search counts."""
+    """Where tokens stay apart and of which rank, how long others did, what plain formats say."""
     found = outcomes.outcomes(table)
-    searched = outcomes.search_counts(tables.summary(table), dict(config.sweeps))
-    about_cases = (
+    if not found:
+        return ()
+    return (
         outcomes.domain(found, config.cases),
         *outcomes.poles(found),
         *outcomes.stall(found),
-        *(outcomes.noise(found, form) for form in depths.FORMATS),
-    )
-    return (
-        *(about_cases if found else ()),
-        *outcomes.search_domain(searched, config.search_layers),
-        about(config),
+        outcomes.noise(found),
     )
 
 
-def _drawings(config: Config) -> Iterator[kit.Drawing]:
-    for factor, group in config.factors:
-        yield kit.Drawing(
-            "by_depth",
-            f"{factor.capitalize()}: scaled arithmetic beside plain numbers.",
-            depths.RELATIVE,
-            {"lowest": LOWEST},
-            {"model": tuple(name for name, _ in group)},
-            depths.FLOORS,
+def search_sentences(config: Config, table: pl.DataFrame) -> tuple[str, ...]:
+    """What the search counts; nothing where there was none."""
+    searched = outcomes.search_counts(tables.summary(table), dict(config.sweeps))
+    return tuple(outcomes.search_domain(searched, config.search_layers))
+
+
+def _parts(config: Config, table: pl.DataFrame) -> Iterator[kit.Part]:
+    """The cases, factor by factor, and the search."""
+    ends = outcomes.outcomes(table)
+    for place, (factor, group) in enumerate(config.factors):
+        cases = {name: ends[name] for name, _ in group}
+        yield kit.Part(
+            factor.capitalize(),
+            (about(config),) if not place else (),
+            (list_cases(f"Relative dispersion: {factor}", cases, "" if place else NOTE),),
+            (
+                kit.Drawing(
+                    "by_depth",
+                    f"{factor.capitalize()}: scaled arithmetic beside plain numbers.",
+                    depths.RELATIVE_DISPERSION,
+                    {"lowest": LOWEST},
+                    {"model": tuple(cases)},
+                    depths.FLOORS,
+                ),
+            ),
         )
     if config.sweeps:
-        yield kit.Drawing(
+        drawing = kit.Drawing(
             "by_setting",
             "The share of runs whose tokens still differ by a hundredth of their size at the end.",
             outcomes.SHARE,
         )
+        yield kit.Part("The search", search_sentences(config, table), drawings=(drawing,))

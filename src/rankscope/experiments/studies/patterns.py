@@ -1,5 +1,6 @@
 """Other attention patterns against the same yardstick: which law does pure attention follow?"""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -57,15 +58,24 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         parts[f"{mask} mask"] = compared.table
         noted |= {f"{name}, {mask} mask": note for name, note in compared.notes.items()}
     table = tables.joined(parts, column="model")
+    found = pattern_laws(table)
     return ENTRY.result(
         config,
         question="How fast does pure attention collapse under other patterns than the softmax of "
         "products?",
-        sentences=(
-            f"{depths.ending(f'{variant}, {model}', found, config.layers)}."
-            for (model, variant), found in pattern_laws(table).items()
-        ),
+        sentences=_sentences(found),
         table=table,
+        listings=(
+            kit.Listing(
+                f"Relative residual after {config.layers} layers",
+                ("scores", "mask", *depths.LAW_COLUMNS),
+                tuple(
+                    (variant, model, *depths.law_entries(one))
+                    for (model, variant), one in found.items()
+                ),
+                f"Medians over the samples. {depths.LAW_NOTE}",
+            ),
+        ),
         about={"residuals": "composite norm"},
         notes=noted,
         drawings=(
@@ -79,6 +89,17 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         ),
         shown=(depths.RELATIVE,),
     )
+
+
+def _sentences(found: Mapping[tuple[str, str], Law]) -> Iterator[str]:
+    """Under each mask, which patterns follow which law."""
+    for mask in dict.fromkeys(model for model, _ in found):
+        by_law: dict[str, list[str]] = {}
+        for (model, variant), one in found.items():
+            if model == mask:
+                by_law.setdefault(one.name, []).append(variant)
+        told = "; ".join(f"{law}: {', '.join(names)}" for law, names in by_law.items())
+        yield f"Under the {mask}, {told}."
 
 
 def pattern_laws(table: pl.DataFrame) -> dict[tuple[str, str], Law]:

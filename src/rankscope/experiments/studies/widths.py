@@ -1,6 +1,7 @@
 """How the contraction constant moves with heads, widths, initialisation and sequence length."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import linear_regression
 
@@ -13,7 +14,7 @@ from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.depths import doubts
 from rankscope.network import Init, Network, Spec
-from rankscope.numerals import power_of_ten
+from rankscope.numerals import MINUS, power_of_ten
 from rankscope.text import embed, passages
 from rankscope.tracing import Trace
 
@@ -64,12 +65,14 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         for case, traced in traces.items()
     ]
     table = tables.from_rows(("parameter", "setting", "sample", "metric", "value"), rows)
+    varied = [parameter for parameter, _ in config.sweeps]
     base = ", ".join(f"{name} {value:g}" for name, value in config.base)
     return ENTRY.result(
         config,
         question="How does the constant C of r' = C r³ move with the shape of the network?",
-        sentences=(_sentence(parameter, table) for parameter, _ in config.sweeps),
+        sentences=(_sentence(table, varied),),
         table=table,
+        listings=(_listing(table, varied),),
         notes=doubts({f"{name} {at:g}, draw {n}": each for (name, at, n), each in traces.items()}),
         drawings=(
             kit.Drawing(
@@ -117,14 +120,41 @@ def _trace(config: Config, parameter: str, value: float, draw: int) -> Trace:
     return deep_trace(Network.random(spec, seed=seed, dtype=torch.float64), x)
 
 
-def _sentence(parameter: str, table: pl.DataFrame) -> str:
-    """By which power of a parameter the constant grows, by least squares."""
-    rows = table.filter(parameter=parameter)
+def _slope(rows: pl.DataFrame) -> float:
+    """The power of a parameter by which the constant grows, by least squares."""
     logs = [math.log10(setting) for setting in rows["setting"]]
-    slope = linear_regression(logs, rows["value"].to_list()).slope if len(set(logs)) > 1 else 0.0
-    low, high = min(rows["setting"]), max(rows["setting"])
-    words = parameter.replace("_", " ").capitalize()
-    return (
-        f"{words} from {low:g} to {high:g}: C goes like the power {slope:+.2f} of it, a factor of "
-        f"{power_of_ten(slope * math.log10(high / low))} in all."
+    return linear_regression(logs, rows["value"].to_list()).slope if len(set(logs)) > 1 else 0.0
+
+
+def _listing(table: pl.DataFrame, parameters: Sequence[str]) -> kit.Listing:
+    rows = []
+    for parameter in parameters:
+        own = table.filter(parameter=parameter)
+        low, high = min(own["setting"]), max(own["setting"])
+        slope = _slope(own)
+        factor = power_of_ten(slope * math.log10(high / low))
+        rows.append((_words(parameter), low, high, f"{slope:+.2f}".replace("-", MINUS), factor))
+    return kit.Listing(
+        "How C goes with each number",
+        ("number", "from", "to", "power", "factor in all"),
+        tuple(rows),
+        "C goes like this power of the number (least squares over all draws).",
     )
+
+
+def _sentence(table: pl.DataFrame, parameters: Sequence[str]) -> str:
+    """What moves the constant most over the settings that were tried."""
+
+    def decades(parameter: str) -> float:
+        own = table.filter(parameter=parameter)
+        return _slope(own) * math.log10(max(own["setting"]) / min(own["setting"]))
+
+    most = max(parameters, key=lambda each: abs(decades(each)))
+    return (
+        f"{_words(most).capitalize()} moves C most: by a factor of {power_of_ten(decades(most))} "
+        "over the settings tried."
+    )
+
+
+def _words(parameter: str) -> str:
+    return parameter.replace("_", " ")

@@ -1,20 +1,26 @@
 """The figure of Wu et al. 2024: dispersion against depth, four masks × four sets of parts."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import polars as pl
 
 from rankscope import tables
 from rankscope.errors import InputError
 from rankscope.experiments import kit
-from rankscope.experiments.depths import DISPERSION, RELATIVE, compare, dispersions
+from rankscope.experiments.depths import (
+    DISPERSION,
+    RELATIVE,
+    RELATIVE_DISPERSION,
+    compare,
+    dispersions,
+)
 from rankscope.experiments.laws import UNEVEN, Law, law_of_medians, medians
 from rankscope.experiments.models import Case, by_name, inputs
+from rankscope.experiments.thresholds import COLLAPSED
 from rankscope.network import Network, Spec
-from rankscope.numerals import power_of_ten, short
+from rankscope.numerals import plural, power_of_ten, short
 from rankscope.text import embed, passages
 
 ENTRY = kit.entry("wu")
@@ -22,12 +28,9 @@ _BERT_WIDTH, _BERT_STD = 768, 0.02
 _LOWEST = -20.0
 """Where charts are cut: float64 cannot distinguish tokens this close."""
 
-_WHOLE: dict[str, Any] = {"log_depth": True}
-_CUT = {**_WHOLE, "lowest": _LOWEST}
 _CHARTS = (
-    ("Where a curve leaves the panel, the tokens go on growing alike.", DISPERSION, _CUT),
-    ("Each panel whole.", DISPERSION, _WHOLE),
-    ("As a part of the tokens' own size.", RELATIVE, _CUT),
+    ("Where a curve leaves the panel, the tokens go on growing alike.", DISPERSION),
+    ("As a part of the tokens' own size.", RELATIVE_DISPERSION),
 )
 
 
@@ -81,23 +84,27 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
             label = f"{subject.name}: {name}"
             bare = subject.network.without(*left_out)
             masked = {mask: bare.with_mask(written) for mask, written in config.masks.items()}
-            found = compare(masked, subject.x, subject.token_mask, norm="fro", on_step=on_part)
+            compared = compare(masked, subject.x, subject.token_mask, norm="fro", on_step=on_part)
             wanted = pl.col("metric").is_in(["log10_residual", RELATIVE])
-            parts[label] = dispersions(found.table.filter(wanted))
-            noted |= {f"{label}, {mask}": note for mask, note in found.notes.items()}
+            parts[label] = dispersions(compared.table.filter(wanted))
+            noted |= {f"{label}, {mask}": note for mask, note in compared.notes.items()}
     table = tables.joined(parts, column="model")
+    found = ends(table)
     return ENTRY.result(
         config,
         question="Which masks and which parts keep the tokens apart, and for how long?",
-        sentences=_sentences(table, config.masks),
+        sentences=_sentences(found),
         table=table,
-        about={"network": _describe(config), "residuals": "Frobenius norm"},
+        listings=_listings(found),
+        about={"network": _describe(config), "norm": "Frobenius"},
         notes=noted,
         drawings=tuple(
-            kit.Drawing("by_depth", f"Layers on a logarithmic axis. {words}", metric, options)
-            for words, metric, options in _CHARTS
+            kit.Drawing(
+                "by_depth", f"Straight curves are exponential. {words}", metric, {"lowest": _LOWEST}
+            )
+            for words, metric in _CHARTS
         ),
-        shown=(DISPERSION,),
+        shown=(RELATIVE_DISPERSION,),
     )
 
 
@@ -138,22 +145,62 @@ def _loaded_subject(config: Config, name: str, case: Case) -> kit.Subject:
     return kit.Subject(repeated, x, token_mask, title=name)
 
 
-def _sentences(table: pl.DataFrame, masks: Iterable[str]) -> tuple[str, ...]:
+@dataclass(frozen=True)
+class End:
+    """How one mask ends with one set of parts, by the medians over the samples."""
+
+    layers: int
+    dispersion: float
+    relative: float
+    law: Law
+
+
+def ends(table: pl.DataFrame) -> dict[tuple[str, str], End]:
+    """By model and mask."""
     summary = tables.summary(table)
-    sentences = []
-    for model in summary["model"].unique(maintain_order=True).to_list():
-        ends, layers = [], 0
-        for mask in masks:
-            curve = medians(summary, DISPERSION, model=model, variant=mask)
-            relative = medians(summary, RELATIVE, model=model, variant=mask)
-            found = law_of_medians(summary, RELATIVE, UNEVEN, model=model, variant=mask)
-            layers = len(curve) - 1
-            ends.append(
-                f"{mask} {power_of_ten(curve[-1])} ({power_of_ten(relative[-1])} of the tokens' "
-                f"size, {_course(found)})"
-            )
-        sentences.append(f"{model}: μ after {layers} layers: {'; '.join(ends)}.")
-    return tuple(sentences)
+    found = {}
+    for model, mask in summary.select("model", "variant").unique(maintain_order=True).iter_rows():
+        curve, relative = (
+            medians(summary, metric, model=model, variant=mask)
+            for metric in (DISPERSION, RELATIVE_DISPERSION)
+        )
+        law = law_of_medians(summary, RELATIVE_DISPERSION, UNEVEN, model=model, variant=mask)
+        found[model, mask] = End(len(curve) - 1, curve[-1], relative[-1], law)
+    return found
+
+
+def _sentences(found: Mapping[tuple[str, str], End]) -> Iterator[str]:
+    """For each set of parts, how many masks leave less than a thousandth, and which most."""
+    for model in dict.fromkeys(model for model, _ in found):
+        own = {mask: one for (name, mask), one in found.items() if name == model}
+        alike = sum(one.relative < math.log10(COLLAPSED) for one in own.values())
+        most = max(own, key=lambda mask: own[mask].relative)
+        yield (
+            f"{model}: after {plural(own[most].layers, 'layer')} tokens differ by less than a "
+            f"thousandth of their size under {alike} of {plural(len(own), 'mask')}, and most under "
+            f"{most}, by {power_of_ten(own[most].relative)} of it."
+        )
+
+
+def _listings(found: Mapping[tuple[str, str], End]) -> tuple[kit.Listing, ...]:
+    """A table for each set of parts: where μ ends under each mask, and how it went there."""
+    return tuple(
+        kit.Listing(
+            model,
+            ("mask", "μ in the end", "of the tokens' size", "course"),
+            tuple(
+                (
+                    mask,
+                    power_of_ten(one.dispersion),
+                    power_of_ten(one.relative),
+                    _course(one.law),
+                )
+                for (name, mask), one in found.items()
+                if name == model
+            ),
+        )
+        for model in dict.fromkeys(model for model, _ in found)
+    )
 
 
 def _course(found: Law) -> str:
