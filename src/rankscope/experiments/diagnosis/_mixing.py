@@ -66,7 +66,8 @@ def mixing_part(
             "How far the token at each position is from the center of all, in root mean squares of "
             f"their lengths (medians over the samples; the first {MOST_VALUES}).",
             "token_distance",
-            only={"run": (TOKENS,)},
+            {"along": "token"},
+            {"run": (TOKENS,)},
             title="Which positions stay apart",
         ),
     ]

@@ -28,7 +28,8 @@ def spectrum_part(measured: Measured) -> Part:
                 f"Each singular value as a part of their sum (medians; the first {MOST_VALUES}). A "
                 "column that pales to the right has lost its rank.",
                 "singular_value_share",
-                only={"run": (SPECTRUM,)},
+                {"along": "singular value"},
+                {"run": (SPECTRUM,)},
                 title="Singular values",
             ),
             Drawing(
