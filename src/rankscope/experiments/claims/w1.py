@@ -143,6 +143,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         "bound, a larger radius more slowly, and no mask without one?",
         sentences=judged.sentences,
         table=table,
+        listings=judged.listings,
         about={"norm": "Frobenius"},
         notes=notes,
         judgement=judged.judgement,
