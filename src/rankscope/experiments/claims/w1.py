@@ -144,7 +144,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         sentences=judged.sentences,
         table=table,
         listings=judged.listings,
-        about={"norm": "Frobenius"},
+        about={"dispersion": "Frobenius norm"},
         notes=notes,
         judgement=judged.judgement,
         beyond=judged.beyond,
