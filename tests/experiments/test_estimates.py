@@ -1,6 +1,7 @@
 """Estimates: counted by hand where that is easy, and honest about what does not fit."""
 
 import time
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from rankscope import Network, Spec
 from rankscope.errors import InputError
 from rankscope.experiments import estimates
 from rankscope.experiments.catalogue import entries
+from rankscope.experiments.contenders import Contender
 from rankscope.experiments.estimates import Cost
 from rankscope.experiments.subject import Subject
 
@@ -53,7 +55,10 @@ def test_an_estimate_is_about_what_happens() -> None:
 def test_every_question_says_what_it_costs_and_more_for_more(entry) -> None:
     def cost(samples: int, tokens: int) -> Cost:
         subject = Subject(Network.random(SPEC), torch.randn(samples, tokens, 8))
-        found: Cost = entry.module().cost(entry.configuration(subject=subject))
+        fields: dict[str, Any] = {"subject": subject}
+        if entry.id == "compare":
+            fields = {"models": (Contender("a", subject), Contender("b", subject))}
+        found: Cost = entry.module().cost(entry.configuration(**fields))
         return found
 
     small, many, long = cost(1, 8), cost(4, 8), cost(1, 32)

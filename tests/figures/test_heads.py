@@ -78,16 +78,21 @@ def test_layers_go_down_from_one_and_heads_to_the_right():
 def test_any_size_fits_and_labels_thin_out(layers, heads):
     spec = head_map(table(layers, heads, samples=1)).to_dict(validate=False)
     panel, cell = spec["concat"][0], cells_of(spec)
-    assert panel["width"] <= 624.1
-    assert panel["height"] <= 624.1
-    assert panel["width"] / heads == pytest.approx(panel["height"] / layers)  # squares
+    assert panel["width"] == 620
+    assert panel["height"] <= 520.1
     assert 1 <= len(cell["x"]["axis"]["values"]) <= 26
     assert cell["y"]["axis"]["values"][0] == 1
     picture(spec)
 
 
-def test_pages_are_not_told_to_stretch_it():
-    assert "rankscope" not in head_map(table()).to_dict()["usermeta"]
+def test_pages_are_told_to_stretch_it():
+    assert head_map(table()).to_dict()["usermeta"]["rankscope"]["panels"]
+
+
+def test_large_values_close_together_do_not_start_at_zero():
+    close = table().with_columns(value=1.0 + 0.1 * pl.col("value"))
+    low, high = cells_of(head_map(close).to_dict())["color"]["scale"]["domain"]
+    assert low == pytest.approx(0.9 * high)
 
 
 def test_the_sample_column_may_be_missing():

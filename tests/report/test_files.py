@@ -56,7 +56,7 @@ def test_every_chart_is_built_once_and_is_the_same_in_picture_and_page(
     write(study, tmp_path)
     assert len(built) == len(study.drawings)
     for chart, own in zip(saved, built, strict=True):
-        named = {**chart.to_dict(), "title": None}
+        named = {**chart, "title": None}
         assert named == {**own.to_dict(), "title": None}  # the same, with a title above
 
 
@@ -67,8 +67,8 @@ def test_pictures_say_what_they_show_and_what_they_are_about(answer, tmp_path, m
     assert list(saved) == ["diagnose.png", "diagnose-2.png", "diagnose-3.png"]
     assert [name for name in files if name.startswith("chart")] == ["chart", "chart-2", "chart-3"]
     for chart in saved.values():
-        assert chart.title.text.startswith("Relative residual layer by layer")
-        assert chart.title.subtitle == [answer.title]
+        assert chart["title"]["text"].startswith("Relative residual layer by layer")
+        assert chart["title"]["subtitle"] == [answer.title]
 
 
 def test_steps_run_up_to_the_whole(study, tmp_path):

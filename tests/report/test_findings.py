@@ -30,7 +30,7 @@ def test_a_row_says_what_whether_in_words_where_how_often_and_by_which_rule():
         '<th scope="row">cone</th>',
         "under way",
         '<td class="words">Cosine <strong>0.6</strong> &lt; 1.</td>',
-        "<td>layer 1,200, attention</td>",
+        '<td class="where">layer 1,200, attention</td>',
         '<td class="number">2 of 3</td>',
         '<td class="words rule">above 10<sup>−3</sup></td>',
     ]

@@ -17,6 +17,8 @@ from rankscope.report._prose import inline, paragraphs, sentences, without_marks
         ("to 10^-3,641.5.", "to 10<sup>−3,641.5</sup>."),
         ("10^−5.9e46 to", "10<sup>−5.9e46</sup> to"),
         ("10^−7, 10^6", "10<sup>−7</sup>, 10<sup>6</sup>"),
+        ("−5.1e−4, 6e-4, 2e7", "−5.1·10<sup>−4</sup>, 6·10<sup>−4</sup>, 2·10<sup>7</sup>"),
+        ("a 1e4b, #3e5, x2e3, 12e3", "a 1e4b, #3e5, x2e3, 12e3"),
         ("110^2, 10^x, `10^2`", "110^2, 10^x, <code>10^2</code>"),
     ],
 )

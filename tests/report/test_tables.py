@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import polars as pl
+import pytest
 
 from rankscope.report._grids import METRIC, Cell, Grid
 from rankscope.report._tables import number, table
@@ -136,10 +137,19 @@ def test_a_listing_has_a_caption_numbers_to_the_right_and_words_with_marks():
     assert html.endswith('<p class="note">In <code>nats</code>.</p>')
 
 
-def test_a_column_of_words_and_numbers_stands_left():
-    html = table(Listing("t", ("a", "b"), (("x", 1), ("y", "none"))))
+def test_numbers_written_as_words_stand_right_with_a_few_short_words_among_them():
+    rows = (("x", "−0.072"), ("y", "+5.1e−4"), ("z", "no skip"))
+    html = table(Listing("t", ("a", "b"), rows))
+    assert '<th scope="col" class="number">b</th>' in html
+    assert '<td class="number">+5.1·10<sup>−4</sup></td>' in html
+    assert '<td class="number">no skip</td>' in html
+
+
+@pytest.mark.parametrize("entries", [("1", "none", "none"), ("1", "2 layers of many heads each")])
+def test_a_column_of_words_stands_left(entries):
+    html = table(Listing("t", ("a", "b"), tuple(("x", each) for each in entries)))
     assert '<th scope="col">b</th>' in html
-    assert "<td>none</td>" in html
+    assert f"<td>{entries[-1]}</td>" in html
 
 
 def test_a_keyboard_reaches_a_table_and_a_screen_reader_names_it():

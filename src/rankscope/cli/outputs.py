@@ -178,5 +178,6 @@ def _folder(options: OutputOptions) -> Path:
 def _print_files(files: Mapping[str, str]) -> None:
     console = Console(soft_wrap=True, highlight=False, markup=False)
     console.print()
+    margin = max(map(len, files), default=0)
     for what, path in files.items():
-        console.print(f"{what:<7} {path}")
+        console.print(f"{what:<{margin}} {path}")

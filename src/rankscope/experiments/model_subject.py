@@ -36,7 +36,7 @@ def model_subject(
 
     >>> subject = model_subject("bert-base", init=True, samples=1, length=8)
     >>> subject.check.tokens[0][:3]
-    ('[CLS]', 'ada', 'lovelace')
+    ('[CLS]', 'mary', 'anning')
 
     ``source`` is whatever ``rankscope.load`` takes, or what it returns; ``loading`` are its
     options. Without ``texts`` or token ``ids`` the first ``samples`` bundled passages are read; a

@@ -26,7 +26,10 @@ from rankscope.figures._phases import phase_map
 from rankscope.figures._saving import labelled, printable, save
 from rankscope.figures._steps import steps
 from rankscope.figures._sweeps import by_setting
+from rankscope.figures._theme import INK as INK
+from rankscope.figures._theme import PALETTE as PALETTE
 from rankscope.figures._theme import Figure, adaptive, dark_variables
+from rankscope.figures._theme import configuration as configuration
 from rankscope.figures._token_map import token_map
 from rankscope.figures._trajectories import trajectories
 from rankscope.metric_catalogue import Metric as MetricWords

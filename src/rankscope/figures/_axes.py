@@ -73,8 +73,9 @@ class Vertical:
         """The encoding that draws a field on this axis."""
         scale = alt.Scale(type=self.kind, domain=list(self.domain), nice=False)
         if not self.ticks:
-            whole: dict[str, Any] = {"tickMinStep": 1, "format": ",d"} if self.whole else {}
-            return alt.Y(field, scale=scale, axis=alt.Axis(title=self.title, tickCount=5, **whole))
+            named: dict[str, Any] = {"values": self._whole_numbers(), "format": ",d"}
+            chosen = named if self.whole else {"tickCount": 5}
+            return alt.Y(field, scale=scale, axis=alt.Axis(title=self.title, **chosen))
         values: list[Any] = [tick.value for tick in self.ticks]
         # The axis does not know of the names drawn beside it, so it is given the room they need.
         room = max(_AXIS_ROOM, 12.0 - self._edge())
@@ -83,6 +84,11 @@ class Vertical:
             scale=scale,
             axis=alt.Axis(title=self.title, values=values, labels=False, minExtent=room),
         )
+
+    def _whole_numbers(self) -> list[float]:
+        low, high = self.domain
+        step = max(1.0, round_step((high - low) / 5))
+        return [k * step for k in _multiples(step, low, high)]
 
     def tick_labels(self) -> list[alt.Chart]:
         """The names of the ticks as marks."""
@@ -128,21 +134,21 @@ def linear_axis(title: str, values: Sequence[float], *, includes: Sequence[float
         "linear",
         title,
         (low if low in includes else low - _MARGIN * span, high + _MARGIN * span),
-        whole=len(values) > 0 and all(float(value).is_integer() for value in values),
+        whole=max(values, default=0) > 1 and all(float(each).is_integer() for each in values),
     )
 
 
 def log_axis(title: str, values: Sequence[float], *, includes: Sequence[float] = ()) -> Vertical:
     """A logarithmic axis, with what is not positive a decade below the smallest that is.
 
-    It spans a decade at least, so that what stays level looks level.
+    It spans a factor of three at least, so that what stays level looks level.
     """
     kept = select_positive(values)
     smallest = min(kept, default=1.0)
     floor = smallest / 10 if len(kept) < len(values) else None
     inside = [*kept, *includes] or [1.0]
     low, high = min(inside), max(inside)
-    low = min(low, high / 10, floor or low)
+    low = min(low, high / 3, floor or low)
     ticks = _decade_ticks(low, high)
     if floor is not None:
         ticks = [Tick(floor, "0"), *(tick for tick in ticks if tick.value >= 3 * floor)]

@@ -28,6 +28,7 @@ from rankscope.figures._trajectories import trajectories
 from rankscope.numerals import sentence_case
 from rankscope.results import Drawing, Result
 
+_MOST_NAMED: Final = 4  # metrics in a heading
 _MEDIANS: Final = "Lines are medians over the samples, {} their 10th to 90th percentile."
 
 
@@ -107,7 +108,7 @@ FIGURES: Final[dict[str, FigureKind]] = {
             token_map,
             "table",
             "Tokens of one sample against each other, in a panel for each of some layers.",
-            "of every two tokens",
+            "in some layers",
             places=("layer", "length", "setting"),
         ),
         FigureKind(
@@ -190,24 +191,33 @@ def heading(drawing: Drawing) -> str:
     'Slack against depth'
     """
     kind = _kind_of(drawing)
-    name = drawing.metric or kind.metric
     if drawing.title:
         return drawing.title
-    if not name:
+    asked = drawing.options.get("metrics") or drawing.metric or kind.metric
+    names = [asked] if isinstance(asked, str) else list(asked)
+    titles = [metric_catalogue.metric(name).title for name in names if name]
+    if not titles or len(titles) > _MOST_NAMED:
         return sentence_case(kind.against)
-    return f"{metric_catalogue.metric(name).title} {kind.against}"
+    first, *others = titles
+    lower = [f"{title[:1].lower()}{title[1:]}" for title in others]
+    listed = " and ".join(filter(None, [", ".join([first, *lower[:-1]]), *lower[-1:]]))
+    return f"{listed} {kind.against}"
 
 
 @checked
 def headings(drawings: Sequence[Drawing]) -> list[str]:
     """A heading for each drawing; those that would be alike say which rows they keep."""
     plain = [heading(drawing) for drawing in drawings]
-    return [
-        f"{text}: {', '.join(label for labels in drawing.only.values() for label in labels)}"
-        if plain.count(text) > 1 and drawing.only
-        else text
-        for text, drawing in zip(plain, drawings, strict=True)
-    ]
+    named = []
+    for text, drawing in zip(plain, drawings, strict=True):
+        alike = [each for other, each in zip(plain, drawings, strict=True) if other == text]
+        kept = [
+            ", ".join(labels)
+            for column, labels in drawing.only.items()
+            if len({each.only.get(column) for each in alike}) > 1
+        ]
+        named.append(f"{text}: {', '.join(kept)}" if kept else text)
+    return named
 
 
 @checked

@@ -109,9 +109,16 @@ def shades_of(scale: Scale, values: Sequence[float]) -> Shades:
 
 
 def linear_shades(values: Sequence[float]) -> Shades:
-    """Shades in proportion, from 0 up, or from the least if that is less."""
+    """Shades in proportion, from 0 up, or from the least if that is less.
+
+    Values that are all large and close together start at the least, but not so near to the most
+    that rounding would look like something.
+    """
     low, high = min([0.0, *values]), max([0.0, *values])
     high = high if high > low else 1.0
+    least = min(values, default=0.0)
+    if low == 0.0 and least > high / 2:
+        low = min(least, 0.9 * high)
     step = round_step((high - low) / 4)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     ticks = [k * step for k in range(first, last + 1)]
@@ -125,8 +132,10 @@ def cells(shades: Shades, *, size: float) -> list[alt.Chart]:
     The chart they are put in gives them their place. Small ones overlap a little, or seams show.
     """
     wide = {"band": 1.0 if size >= _GAP_FROM else 1.1}
-    filled = alt.Chart().mark_rect(width=wide, height=wide).encode(color=shades.encode("shade:Q"))
-    empty = alt.Chart().mark_rect(width=wide, height=wide, fill=theme.INK["grid"])
+    # What a screen reader is told is the chart's description, not thousands of cells.
+    look: dict[str, Any] = {"width": wide, "height": wide, "aria": False}
+    filled = alt.Chart().mark_rect(**look).encode(color=shades.encode("shade:Q"))
+    empty = alt.Chart().mark_rect(**look, fill=theme.INK["grid"])
     return [
         empty.transform_filter("datum.shade === null"),
         filled.transform_filter("datum.shade !== null"),
@@ -136,7 +145,8 @@ def cells(shades: Shades, *, size: float) -> list[alt.Chart]:
 def band(values: Sequence[Any], *, size: float) -> alt.Scale:
     """Room for cells, with a gap between them if they are large."""
     gap = 1 / size if size >= _GAP_FROM else 0.0
-    return alt.Scale(type="band", domain=list(values), paddingInner=gap, paddingOuter=0)
+    # A cell that rounding puts a hair before the first pixel would lose its name on the axis.
+    return alt.Scale(type="band", domain=list(values), paddingInner=gap, paddingOuter=1e-4)
 
 
 def whole_numbers(values: Sequence[int], *, most: int) -> list[int]:

@@ -5,6 +5,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from functools import cache
+from html import escape
 from string import Template
 from typing import Any
 
@@ -24,10 +25,15 @@ _PAGE = Template("""\
 <meta http-equiv="Content-Security-Policy" content="$policy">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="generator" content="rankscope">
-<title>Chart</title>
+<title>$title</title>
+<style>
+body { margin: 0; padding: 1rem; background: #ffffff; }
+#chart { width: 100%; }
+#chart svg { max-width: 100%; height: auto; }
+</style>
 </head>
 <body>
-<div id="chart"></div>
+<main id="chart"></main>
 <script type="application/json" id="specification">$data</script>
 $scripts
 </body>
@@ -75,10 +81,18 @@ def chart_page(spec: Mapping[str, Any]) -> str:
     """A page with one chart and nothing else."""
     scripts = [bundle(), _DRAW]
     return _PAGE.substitute(
+        title=escape(_title(spec)),
         policy=content_policy(scripts),
         data=json.dumps(spec, cls=ScriptSafe, ensure_ascii=False, separators=(",", ":")),
         scripts="\n".join(f"<script>{script}</script>" for script in scripts),
     )
+
+
+def _title(spec: Mapping[str, Any]) -> str:
+    """What a chart is called, if it is."""
+    title = spec.get("title", "")
+    text = title.get("text", "") if isinstance(title, Mapping) else title
+    return text if isinstance(text, str) and text else "Chart"
 
 
 def svg(spec: Mapping[str, Any]) -> str:

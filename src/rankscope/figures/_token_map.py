@@ -20,9 +20,9 @@ from rankscope.figures._validation import (
     select_metrics,
 )
 
-_SIDE: Final = 260.0
-_LABELS: Final = 70.0  # what the words beside a panel take
-_MOST_CELLS: Final = 6000
+_SIDE: Final = 224.0
+_LABELS: Final = 66.0  # what the words beside a panel take
+_MOST_CELLS: Final = 6200
 """In all panels together; of more tokens, evenly spaced ones are drawn."""
 _MOST_LABELS: Final = 24
 _BELOW: Final = 96.0  # from a plot down to the bar, past words that stand upright

@@ -38,6 +38,7 @@ from rankscope.network._scores.alibi import ALiBi
 from rankscope.network._scores.alibi import ALiBiScores as ALiBiScores
 from rankscope.network._scores.alibi import alibi_slopes as alibi_slopes
 from rankscope.network._scores.base import Described, ScoreKind, Scores
+from rankscope.network._scores.base import Lent as Lent
 from rankscope.network._scores.base import hide as hide
 from rankscope.network._scores.gaussian_kernel import GaussianKernel
 from rankscope.network._scores.gaussian_kernel import GaussianKernelScores as GaussianKernelScores

@@ -6,6 +6,7 @@ from rankscope.report._files import names as names
 from rankscope.report._files import write
 from rankscope.report._html import write_html
 from rankscope.report._json import to_json
+from rankscope.report._notebook import notebook
 from rankscope.report._overview import write_overview
 from rankscope.report._terminal import show
 
@@ -15,6 +16,7 @@ __all__ = [
     "Report",
     "Section",
     "Table",
+    "notebook",
     "page",
     "show",
     "to_json",

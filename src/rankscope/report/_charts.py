@@ -9,7 +9,7 @@ from rankscope.errors import InputError
 from rankscope.figures import ScriptSafe, adaptive, labelled, png, svg
 from rankscope.report._document import Chart
 
-_LARGEST: Final = 200_000
+_LARGEST: Final = 300_000
 """Characters of a picture of lines; a map of many cells has more."""
 
 
@@ -19,20 +19,20 @@ def drawing(chart: Chart, *, name: str, about: str) -> str:
     The picture says by itself what it shows and what of, because it may be saved and sent on.
     """
     title, said = escape(chart.title), escape(chart.description or chart.title)
-    picture = _picture(labelled(chart.spec, chart.title, about), chart.title)
     spec = {**adaptive(chart.spec), "description": chart.description or chart.title}
     data = json.dumps(spec, cls=ScriptSafe, ensure_ascii=False, separators=(",", ":"))
     return (
         f'<figure id="{name}" data-title="{title}">\n'
-        f'<div class="chart" role="img" aria-label="{said}"></div>\n'
-        f'<noscript><img src="{picture}" alt="{said}"></noscript>\n'
+        f'<div role="img" aria-label="{said}"><div class="chart"></div></div>\n'
+        f'<noscript><img src="{picture(chart, about=about)}" alt="{said}"></noscript>\n'
         f'<script type="application/json">{data}</script>\n'
         "</figure>"
     )
 
 
-def _picture(spec: dict[str, object], title: str) -> str:
+def picture(chart: Chart, *, about: str) -> str:
     """A picture's address, which holds it: of lines, or of dots if there are very many lines."""
+    spec = labelled(chart.spec, chart.title, about)
     try:
         drawn = svg(spec)
         if len(drawn) <= _LARGEST:
@@ -41,6 +41,6 @@ def _picture(spec: dict[str, object], title: str) -> str:
     except ValueError as error:
         reason = str(error).strip().splitlines()[0]
         raise InputError(
-            f"the chart {title!r} cannot be drawn from what it holds (a report loads nothing from "
-            f"elsewhere): {reason}"
+            f"the chart {chart.title!r} cannot be drawn from what it holds (a report loads "
+            f"nothing from elsewhere): {reason}"
         ) from error

@@ -12,7 +12,7 @@ from rankscope.report._findings import findings_table
 from rankscope.report._grids import METRIC, Grid, grids
 from rankscope.report._prose import sentences
 from rankscope.report._provenance import in_words
-from rankscope.results import Judgement, Listing, Result
+from rankscope.results import Drawing, Judgement, Listing, Result
 
 _MOST_COLUMNS: Final = 6
 
@@ -93,18 +93,27 @@ def _listed(listings: Sequence[Listing]) -> list[Block]:
     return [Table(listing, listing.title, listing.note) for listing in listings]
 
 
-def _charts(result: Result) -> list[Chart]:
+def first_chart(result: Result) -> Chart | None:
+    """The chart that comes first, if there is any."""
     drawings = result.all_drawings
-    return [
-        Chart(
-            draw(drawing, result),
-            title,
-            f"{drawing.caption} {reading(drawing)}".strip(),
-            description(drawing, result),
-            metrics_of(drawing, result),
-        )
-        for title, drawing in zip(headings(drawings), drawings, strict=True)
-    ]
+    return _chart(result, drawings[0], headings(drawings)[0], "") if drawings else None
+
+
+def _charts(result: Result) -> list[Chart]:
+    """Its charts; how to read one is said where it is first needed."""
+    drawings = result.all_drawings
+    charts, said = [], set[str]()
+    for title, drawing in zip(headings(drawings), drawings, strict=True):
+        how = reading(drawing)
+        text = drawing.caption if how in said else f"{drawing.caption} {how}".strip()
+        said.add(how)
+        charts.append(_chart(result, drawing, title, text))
+    return charts
+
+
+def _chart(result: Result, drawing: Drawing, title: str, text: str) -> Chart:
+    told, metrics = description(drawing, result), metrics_of(drawing, result)
+    return Chart(draw(drawing, result), title, text, told, metrics)
 
 
 def _figures(result: Result) -> list[Section]:

@@ -18,7 +18,7 @@ FATES: Final[dict[Fate, str]] = {
 """Whether something was found, in words."""
 _COUNT: Final = "samples"
 _HEADS: Final = ("looked for", "found?", "in words", "where", _COUNT, "rule")
-_KINDS: Final = {"in words": "words", _COUNT: "number", "rule": "words rule"}
+_KINDS: Final = {"in words": "words", "where": "where", _COUNT: "number", "rule": "words rule"}
 
 
 def findings_table(findings: Sequence[Finding]) -> str:

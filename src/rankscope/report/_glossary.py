@@ -49,8 +49,8 @@ def _line(name: str) -> str:
     said = f"{entry.meaning}." if entry.meaning else ""
     words = " ".join(filter(None, [entry.definition, said]))
     return (
-        f'<div id="{_anchor(name)}"><dt>{escape(entry.title)}{symbol}</dt>'
-        f"<dd>{linked(inline(words))}</dd></div>"
+        f'<div id="{_anchor(name)}"><dt>{escape(entry.title)}{symbol}:</dt>'
+        f" <dd>{linked(inline(words))}</dd></div>"
     )
 
 

@@ -7,7 +7,10 @@ from rankscope.results import Result
 
 _CODE = re.compile(r"`([^`\n]+)`")
 _BOLD = re.compile(r"\*\*(\S(?:[^*\n]*\S)?)\*\*")
-_POWER = re.compile(r"\b10\^([-−]?)(\d+(?:[.,]\d+)*(?:e\d+)?)")
+# Powers of ten, 10^−47,003, and numbers in scientific notation, 2.1e−7.
+_POWER = re.compile(
+    r"\b10\^([-−]?)(\d+(?:[.,]\d+)*(?:e\d+)?)|(?<![\w.#])(\d(?:\.\d+)?)e([-−]?)(\d+)\b"
+)
 _POINT = "- "
 _MANY = 6
 """Points from which a list is set in columns."""
@@ -16,8 +19,8 @@ _MANY = 6
 def inline(text: str) -> str:
     """A line of text, with ``**bold**``, code in backticks, and powers of ten raised.
 
-    >>> inline("`x` < **1**, 10^-5")
-    '<code>x</code> &lt; <strong>1</strong>, 10<sup>−5</sup>'
+    >>> inline("`x` < **1**, 10^-5, 2e−7")
+    '<code>x</code> &lt; <strong>1</strong>, 10<sup>−5</sup>, 2·10<sup>−7</sup>'
     """
     # Split at code first, so that stars inside it stay stars: every other part is code.
     parts = _CODE.split(text)
@@ -55,4 +58,11 @@ def _block(text: str) -> str:
 
 def _mark(text: str) -> str:
     text = _BOLD.sub(r"<strong>\1</strong>", escape(text))
-    return _POWER.sub(lambda m: f"10<sup>{'−' if m[1] else ''}{m[2]}</sup>", text)
+    return _POWER.sub(_raise, text)
+
+
+def _raise(found: re.Match[str]) -> str:
+    sign, exponent, mantissa, other_sign, power = found.groups()
+    if mantissa is None:
+        return f"10<sup>{'−' * bool(sign)}{exponent}</sup>"
+    return f"{mantissa}·10<sup>{'−' * bool(other_sign)}{power}</sup>"

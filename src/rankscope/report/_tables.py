@@ -1,6 +1,7 @@
 """A data frame, a grid or a listing → an HTML table with numbers one can read."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, Final
@@ -15,6 +16,8 @@ from rankscope.report._prose import inline
 from rankscope.results import Entry, Listing
 
 _NOTHING: Final = "–"
+_NUMERAL: Final = re.compile(r"[-−+]?(\d|10\^)")
+_SHORT: Final = 16  # characters of a word that may stand in a column of numbers
 _NUMBER: Final = ' class="number"'
 
 
@@ -56,9 +59,11 @@ def known_figures(figures: Mapping[str, float]) -> dict[str, float]:
 
 
 def is_numeric(listing: Listing, column: int) -> bool:
-    """Whether a column of a listing holds numbers, as far as it holds anything."""
+    """Whether a column of a listing holds numbers, also as words, or a few short words instead."""
     entries = [row[column] for row in listing.rows if row[column] is not None]
-    return bool(entries) and all(isinstance(each, int | float) for each in entries)
+    numbers = sum(not isinstance(each, str) or bool(_NUMERAL.match(each)) for each in entries)
+    short_words = all(not isinstance(each, str) or len(each) <= _SHORT for each in entries)
+    return 2 * numbers > len(entries) and short_words
 
 
 def _of_listing(listing: Listing, caption: str) -> str:

@@ -3,7 +3,21 @@
   "use strict";
   const AXIS = 64; // what a panel needs beside its plot
   const GAP = 48;
+  let hinted = false;
   const HINT = "Point at a curve or a name to bring it out; click on a name to keep it.";
+
+  /* Words above a panel are broken into lines where they are wider than it. */
+  const broken = (title, wide) => {
+    if (typeof title?.subtitle !== "string") return title;
+    const most = Math.floor((wide + 30) / 6);
+    const lines = [""];
+    for (const word of title.subtitle.split(" ")) {
+      const longer = `${lines.at(-1)} ${word}`.trim();
+      if (longer.length > most && lines.at(-1)) lines.push(word);
+      else lines[lines.length - 1] = longer;
+    }
+    return { ...title, subtitle: lines };
+  };
 
   /* Panels of ours are given the width there is, side by side or below each other. Maps of
      squares keep their size, as many in a row as fit. */
@@ -25,7 +39,8 @@
     return {
       ...spec,
       columns,
-      concat: spec.concat.map((panel) => ({ ...panel, width: wide })),
+      concat: spec.concat.map((panel) =>
+        ({ ...panel, width: wide, title: broken(panel.title, wide) })),
       config: { ...spec.config, legend },
     };
   };
@@ -39,7 +54,8 @@
   const caption = (figure, interactive) => {
     const line = document.createElement("figcaption");
     const hint = document.createElement("span");
-    hint.textContent = interactive ? HINT : "";
+    hint.textContent = interactive && !hinted ? HINT : "";
+    hinted ||= interactive;
     const link = document.createElement("a");
     link.href = picture(figure).src;
     const kind = link.href.startsWith("data:image/svg") ? "svg" : "png";

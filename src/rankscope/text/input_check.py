@@ -174,7 +174,7 @@ def check_texts(texts: Sequence[str], *, length: int = 128) -> InputCheck:
     """What a network reads of texts that ``embed`` cuts to ``length`` tokens.
 
     >>> check_texts(["A rose is a rose."], length=5).tokens
-    (('[CLS]', 'a', '<72>', '<6f>', '[SEP]'),)
+    (('[CLS]', 'a', 'rose', 'is', '[SEP]'),)
 
     Nothing is unknown: a word outside the bundled vocabulary is spelled in bytes.
     """

@@ -5,9 +5,9 @@ from pathlib import Path as FilePath
 import torch
 import transformers
 from table import add
-from things import LAYERS, MASK, NET, RELATIVE, TEXTS, X
+from things import LAYERS, MASK, NET, TEXTS, X
 
-from rankscope import experiments, families, reproduction, tables
+from rankscope import experiments, families, reproduction
 
 BERT = families.BUILTIN["bert-base"]()
 SIZES = {
@@ -124,12 +124,28 @@ add("experiments.Subject.trace", SUBJECT.trace, metrics=("residual",))
 add(
     "experiments.diagnose",
     experiments.diagnose,
-    network=NET,
+    model=NET,
     x=X,
     token_mask=MASK,
     measured=MASK,
     reading=experiments.Reading(),
     batch_size=2,
+    on_step=None,
+)
+add(
+    "experiments.compare",
+    experiments.compare,
+    models=[SUBJECT, LOADED],
+    texts=None,
+    ids=[[1, 5, 9]],
+    length=8,
+    samples=1,
+    special_tokens=True,
+    seed=0,
+    tokenizer=None,
+    pickled=False,
+    device="cpu",
+    dtype="float32",
     on_step=None,
 )
 add(
@@ -164,7 +180,6 @@ add(
     network=NET,
     reading=experiments.Reading("drop", "identity"),
 )
-add("experiments.findings", experiments.findings, summary=tables.summary(RELATIVE), epsilon=1e-3)
 add("experiments.run", experiments.run, id_="D8", scale="quick", on_step=None, seed=3)
 for one, options in {
     "D1": {

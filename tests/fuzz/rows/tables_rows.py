@@ -34,6 +34,7 @@ add("tables.from_rows", tables.from_rows, names=("metric", "value"), rows=[("a",
 add("tables.stack", tables.stack, tables=[LAYERS, VARIANTS])
 add("tables.joined", tables.joined, tables={"a": LAYERS}, column="variant")
 add("tables.summary", tables.summary, table=VARIANTS)
+add("tables.write_csv", tables.write_csv, table=LAYERS, path="layers.csv")
 add(
     "tables.write",
     tables.write,
@@ -133,6 +134,7 @@ add(
     options={"log_depth": True},
     only={"variant": ("SAN",)},
     roles={"SAN": "bound"},
+    title="a",
 )
 add(
     "figures.FigureKind",
@@ -142,6 +144,7 @@ add(
     reading="a",
     against="b",
     metric="",
+    places=("layer",),
 )
 add(
     "figures.by_depth",
@@ -199,7 +202,9 @@ add(
     labels=["a", "b"],
     title="a",
 )
-add("figures.labelled", figures.labelled, chart=CHART, title="a", about="b")
+add("figures.labelled", figures.labelled, spec={"mark": "point"}, title="a", about="b")
+add("figures.description", figures.description, drawing=DRAWING, result=RESULT)
+add("figures.metrics_of", figures.metrics_of, drawing=DRAWING, result=RESULT)
 add(
     "figures.phase_map",
     figures.phase_map,
@@ -244,6 +249,7 @@ add("figures.adaptive", figures.adaptive, spec={"config": {"a": "#000000"}})
 add("figures.save", figures.save, chart=CHART, path="chart.html")
 add("figures.ScriptSafe.encode", figures.ScriptSafe().encode, o={"a": "</script>"})
 add("report.page", report.page, result=RESULT)
+add("report.notebook", report.notebook, result=RESULT)
 add("report.show", report.show, result=RESULT, console=Console(file=open("shown.txt", "w")))  # noqa: SIM115, PTH123
 add("report.to_json", report.to_json, result=RESULT, files={"page": "a.html"}, with_table=True)
 add("report.write", report.write, result=RESULT, folder="pages", on_step=lambda _: None)
@@ -255,7 +261,15 @@ add(
     runs=[RUN],
     path="overview.html",
 )
-add("report.Chart", report.Chart, figure=CHART, title="a", text="b", description="c")
+add(
+    "report.Chart",
+    report.Chart,
+    figure=CHART,
+    title="a",
+    text="b",
+    description="c",
+    metrics=["d"],
+)
 add("report.Table", report.Table, rows=LAYERS, caption="a", note="b")
 add("report.Markup", report.Markup, html="a")
 add("report.Section", report.Section, title="a", text="b", blocks=[TABLE])

@@ -7,7 +7,7 @@ from typing import Final
 
 from rankscope.experiments.advice._change import Change
 from rankscope.masks import Causal, Full, causal_window, window
-from rankscope.network import ALiBi, RelativeBias, Rotary, ScoreKind, Spec
+from rankscope.network import ALiBi, Lent, RelativeBias, Rotary, ScoreKind, Spec
 from rankscope.numerals import plural
 
 _PARTS: Final = (4, 16)
@@ -51,8 +51,8 @@ def positions(spec: Spec, tokens: int) -> Iterator[Change]:
 def heads(spec: Spec, tokens: int) -> Iterator[Change]:
     """Half and twice as many heads at the same total width, keys and values likewise."""
     del tokens
-    if spec.removed_heads:
-        return
+    if spec.removed_heads or isinstance(spec.scores, Lent):
+        return  # a score lent by a model is for its own heads
     usual = spec.score_scale == 1 / math.sqrt(spec.head_width)
     for more, fewer in ((1, 2), (2, 1)):
         new, rest = divmod(spec.heads * more, fewer)

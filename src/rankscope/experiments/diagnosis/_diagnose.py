@@ -28,8 +28,8 @@ from rankscope.experiments.diagnosis._rows import STATES, rows
 from rankscope.experiments.diagnosis._spectrum import spectrum_part
 from rankscope.results import Finding, Headline, Part
 
-_ABLATED = 8
-"""Samples that the ablations read."""
+_FEW = 8
+"""Samples on which other networks and other inputs are tried beside the model itself."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,10 @@ def diagnose_subject(
         )
         return Diagnosis(_answer.UNFIT, (said,), (), (read,), rows(measured), {})
     loss = find_loss(measured)
-    found = judge(subject, measured, loss, on_context)
-    reference = references(subject, seed, on_reference)
-    ablations = trace_ablations(first_samples(subject, _ABLATED), reading, on_ablation)
+    few = first_samples(subject, _FEW)
+    found = judge(few, measured, loss, on_context)
+    reference = references(few, seed, on_reference)
+    ablations = trace_ablations(few, reading, on_ablation)
     paths = path_chapter(subject, on_paths)
     core = core_chapter(subject, on_core)
     bounds = bound_chapter(subject, on_bounds)
@@ -71,7 +72,7 @@ def diagnose_subject(
         advice = replace(advice, part=replace(advice.part, listings=(tried,)))
     similar, count = similarity_rows(subject, loss.layer)
     labels = _labels(subject, count)
-    repeated = _probes.repeated_last(subject)
+    repeated = _probes.repeated_last(few)
     curves = reference.table.with_columns(pl.lit(STATES).alias("run"))
     others = [each.table for each in (paths, core, bounds, advice) if each.table is not None]
     return Diagnosis(
@@ -91,10 +92,10 @@ def diagnose_subject(
 
 
 def judge(
-    subject: kit.Subject, measured: Measured, loss: Loss, on_step: kit.OnStep
+    few: kit.Subject, measured: Measured, loss: Loss, on_step: kit.OnStep
 ) -> tuple[Finding, ...]:
-    """Every kind of collapse, by its rule."""
-    contexts = _probes.dispersion_by_context(subject, on_step)
+    """Every kind of collapse, by its rule; ``few`` are the samples of which less is read, too."""
+    contexts = _probes.dispersion_by_context(few, on_step)
     exponents = None if contexts is None else _probes.width_exponents(*contexts)
     why_not = (
         f"a text has fewer than {_probes.LEAST_TOKENS} tokens"
@@ -102,8 +103,8 @@ def judge(
         else "the tokens are alike up to rounding"
     )
     return (
-        _kinds.depth(measured, loss, torch.finfo(subject.x.dtype).eps),
-        _kinds.width(exponents, measured.samples, why_not),
+        _kinds.depth(measured, loss, torch.finfo(few.x.dtype).eps),
+        _kinds.width(exponents, len(few.x), why_not),
         _kinds.entropy(measured),
         _kinds.layers(measured),
         _kinds.last_token(measured),
@@ -123,8 +124,7 @@ def _key_figures(measured: Measured) -> dict[str, float]:
     typical = measured.residual.quantile(0.5, dim=-1)
     cosine = measured.states["mean_cosine"].quantile(0.5, dim=-1)
     return {
-        "lowest relative residual": float(typical.min()),
-        "at layer": int(typical.argmin()),
+        f"lowest relative residual (layer {int(typical.argmin())})": float(typical.min()),
         "relative residual after the last layer": float(typical[-1]),
         "mean cosine after the last layer": float(cosine[-1]),
     }

@@ -60,6 +60,7 @@ CONE = Kind(
     f"residual keeps {SHRUNK:g} or more of its largest value in an earlier layer",
     worst="slow",
 )
+_MORE: Final = "all tokens collapse, which is more"
 KINDS: Final = (DEPTH, WIDTH, ENTROPY, LAYER, LAST, CONE)
 
 
@@ -208,8 +209,11 @@ def _growth(measured: Measured, idle: list[bool]) -> str:
 
 def last_token(measured: Measured) -> Finding:
     """Whether the last token cannot be told from another."""
-    apart = measured.last_apart
-    merged = (apart[-1] < MERGED) & ~depth_sighting(measured).found
+    apart, collapsed = measured.last_apart, depth_sighting(measured).found
+    if bool(collapsed.all()):
+        untold = Sighting.none(measured.samples, _MORE)
+        return LAST.finding(untold, when_found=_nothing, when_not=_nothing)
+    merged = (apart[-1] < MERGED) & ~collapsed
     together = apart < MERGED
     since = together.flip(0).int().cumprod(0).sum(0)  # layers in a row, up to the last
     layer = (len(apart) - since).clamp(max=len(apart) - 1)
@@ -239,7 +243,7 @@ def cone(measured: Measured) -> Finding:
     wide = (kept(measured.residual) >= SHRUNK) & ~depth_sighting(measured).found
     highest, at = torch.where(wide, cosine, -math.inf).max(0)
     if not bool(wide.any()):
-        untold = Sighting.none(measured.samples, "the tokens collapse, which is more")
+        untold = Sighting.none(measured.samples, _MORE)
         return CONE.finding(untold, when_found=_nothing, when_not=_nothing)
     seen = Sighting(highest >= NARROW, torch.zeros_like(highest) > 0, highest, at)
 

@@ -17,12 +17,21 @@ from rankscope.results import Drawing, Listing, Part
 
 ABLATIONS = "ablations"
 _METRIC = "relative_residual"
+_ABLATED = Drawing(
+    "by_layer",
+    "The same weights less some parts: SAN is self-attention alone, SAN+MLP adds the MLPs, "
+    "SAN+skip the skip connections, and the transformer has everything.",
+    options={"metrics": [_METRIC]},
+    only={"run": (ABLATIONS,)},
+    title="What the parts are good for",
+)
 
 
 def layer_part(
     measured: Measured, loss: Loss, reference: References, ablations: pl.DataFrame
 ) -> Part:
     """Curves beside the references, every part's steps, and the four ablations as explanation."""
+    ablated = ablations["variant"].n_unique() > 1
     return Part(
         "Layer by layer",
         (
@@ -31,8 +40,9 @@ def layer_part(
             "logarithm in decades, and all of them add up to the whole way; a hollow mark is what "
             "the step would be without its skip.",
             *reference.missing,
+            *([] if ablated else ["It has neither skips nor MLPs that could be taken away."]),
         ),
-        (_totals(measured, loss), _ablations(ablations)),
+        (_totals(measured, loss), *([_ablations(ablations)] if ablated else [])),
         (
             Drawing(
                 "by_layer",
@@ -47,18 +57,11 @@ def layer_part(
                 "steps",
                 "A norm before a branch belongs to the branch; a norm after the sum is a step of "
                 "its own.",
-                "log10_step",
+                "residual_step",
                 only={"run": (STEPS,)},
                 title="Which part it was",
             ),
-            Drawing(
-                "by_layer",
-                "The same weights less some parts: SAN is self-attention alone, SAN+MLP adds the "
-                "MLPs, SAN+skip the skip connections, and the transformer has everything.",
-                options={"metrics": [_METRIC]},
-                only={"run": (ABLATIONS,)},
-                title="Four ablations",
-            ),
+            *([_ABLATED] if ablated else []),
         ),
     )
 

@@ -1,6 +1,6 @@
 """Chapters that other questions answer: paths, the pure-attention core, bounds, advice."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -37,7 +37,6 @@ def path_chapter(subject: kit.Subject, on_step: kit.OnStep) -> Chapter:
         paths,
         subject,
         on_step,
-        drawn=1,
     )
 
 
@@ -51,6 +50,7 @@ def core_chapter(subject: kit.Subject, on_step: kit.OnStep) -> Chapter:
         on_step,
         "The same attention without skips, MLPs and norms, which the theorems of Dong et al. 2021 "
         "are about, in arithmetic that does not end where floats do.",
+        drawn=(0, 1),
     )
 
 
@@ -63,6 +63,7 @@ def bound_chapter(subject: kit.Subject, on_step: kit.OnStep) -> Chapter:
         subject,
         on_step,
         "What the theorems promise for that core, and what happens.",
+        drawn=(0, 2),
     )
     if chapter.table is None:
         return chapter
@@ -93,7 +94,7 @@ def _ask(
     opening: str = "",
     *,
     at_most: int = SAMPLES,
-    drawn: int | None = None,
+    drawn: Sequence[int] = (0,),
 ) -> Chapter:
     """The answer of another question as a chapter; one that cannot be had says why."""
     for count in dict.fromkeys((min(at_most, len(subject.x)), 1)):
@@ -110,17 +111,21 @@ def _ask(
     return Chapter(Part(title, (f"Left out: {why}; {command} answers it on its own.",)))
 
 
-def _embed(title: str, opening: str, result: kit.Result, drawn: int | None) -> Chapter:
+def _embed(title: str, opening: str, result: kit.Result, drawn: Sequence[int]) -> Chapter:
     """A whole result under one heading; its rows are kept apart by the column ``run``."""
     own = pl.lit(result.id)
     if "run" in result.table.columns:
         own = pl.concat_str([own, pl.lit(": "), pl.col("run").fill_null("")])
     table = result.table.with_columns(own.alias("run"))
     labels = tuple(table["run"].unique(maintain_order=True).to_list())
-    drawings = tuple(_within(each, result.id, labels) for each in result.drawings)
+    drawings = tuple(
+        _within(each, result.id, labels)
+        for number, each in enumerate(result.drawings)
+        if number in drawn
+    )
     said = tuple(filter(None, [opening, *result.sentences]))
     listings = result.listings
-    return Chapter(Part(title, said, listings, drawings[:drawn]), tables.stack([table]))
+    return Chapter(Part(title, said, listings, drawings), tables.stack([table]))
 
 
 def _within(drawing: Drawing, name: str, labels: tuple[str, ...]) -> Drawing:
@@ -141,7 +146,6 @@ def first_samples(subject: kit.Subject, count: int) -> kit.Subject:
         x=batch.x,
         token_mask=batch.token_mask,
         measured=batch.measured,
-        batch_size=min(count, subject.batch_size),
         check=None,
     )
 

@@ -1,5 +1,6 @@
 """What to hold a model against: its architecture at initialisation, measured and predicted."""
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,12 +10,14 @@ import torch
 from rankscope import tables
 from rankscope.errors import RankscopeError
 from rankscope.experiments import kit
+from rankscope.experiments.thresholds import COLLAPSED
 from rankscope.network import Network, drawable
-from rankscope.numerals import short, span_of
+from rankscope.numerals import power_of_ten, sentence_case, short
 from rankscope.prediction import predict
 
 THIS, INITIAL, PREDICTED = "this model", "at initialisation", "predicted"
 _CURVES: Final = ("relative_residual", "relative_dispersion")
+_EXPONENT: Final = "log10_relative_dispersion"
 _DRAWS: Final = 8
 _SAMPLES: Final = 2
 """Samples that predictions are made for; every draw reads each of them."""
@@ -39,25 +42,37 @@ class References:
 
     def sentence(self, end: float, dispersion: float) -> str:
         """This model's last residual and dispersion beside the references'."""
-        parts = []
+        said = "; ".join(filter(None, [self._initial(end), self._predicted(end, dispersion)]))
+        return f"{sentence_case(said)}." if said else ""
+
+    def _initial(self, end: float) -> str:
         initial = self.last(INITIAL, "relative_residual")
-        if initial is not None:
-            beside = "more" if end > 1.1 * initial else "less" if end < 0.9 * initial else "as much"
-            than = "as" if beside == "as much" else "than"
-            parts.append(
-                f"With random weights the same architecture ends at a relative residual of "
-                f"{short(initial, digits=2)}, so this one keeps {beside} {than} that "
-                f"({short(end, digits=2)})"
-            )
-        low, high = (self.last(PREDICTED, "relative_dispersion", each) for each in ("low", "high"))
-        if low is not None and high is not None:
-            side = "within it" if low <= dispersion <= high else "outside"
-            parts.append(
-                f"random networks of this design are predicted to end at a relative dispersion of "
-                f"{span_of(low, high)}, and this one is {side}, at {short(dispersion, digits=2)}"
-            )
-        said = "; ".join(parts)
-        return f"{said[:1].upper()}{said[1:]}." if said else ""
+        if initial is None:
+            return ""
+        same = "with random weights the same architecture"
+        if max(initial, end) < COLLAPSED:
+            return f"{same} collapses as well"
+        beside = "as much as" if 0.9 <= end / initial <= 1.1 else "more than"
+        beside = "less than" if end < 0.9 * initial else beside
+        return (
+            f"{same} ends at a relative residual of {short(initial, digits=2)}, and this one keeps "
+            f"{beside} that ({short(end, digits=2)})"
+        )
+
+    def _predicted(self, end: float, dispersion: float) -> str:
+        low, high = (self.last(PREDICTED, _EXPONENT, each) for each in ("low", "high"))
+        if low is None or high is None:
+            return ""
+        band = " to ".join(dict.fromkeys(power_of_ten(each) for each in (low, high)))
+        found = "a relative dispersion of " + band
+        if end < COLLAPSED and high < math.log10(COLLAPSED):
+            return f"random networks of this design are predicted to do so, too, to {found}"
+        within = low - 1e-3 <= math.log10(max(dispersion, 1e-300)) <= high + 1e-3
+        side = "within that" if within else "outside of it"
+        return (
+            f"random networks of this design are predicted to end at {found}, and this one is "
+            f"{side}, at {short(dispersion, digits=2)}"
+        )
 
 
 def references(subject: kit.Subject, seed: int, on_step: kit.OnStep) -> References:
@@ -96,7 +111,7 @@ def _predicted(subject: kit.Subject, seed: int) -> pl.DataFrame:
         seed=seed,
         token_mask=mask if mask is None or mask.ndim < 2 else mask[:_SAMPLES].cpu(),
     )
-    return found.table.filter(pl.col("metric") == "relative_dispersion")
+    return found.table.filter(pl.col("metric").is_in(["relative_dispersion", _EXPONENT]))
 
 
 def _empty() -> pl.DataFrame:

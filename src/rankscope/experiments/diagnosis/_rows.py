@@ -1,6 +1,7 @@
 """Measured tensors → rows of the long table."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import polars as pl
 from torch import Tensor
@@ -19,44 +20,31 @@ def rows(measured: Measured) -> pl.DataFrame:
 
 
 def _frames(measured: Measured) -> Iterator[pl.DataFrame]:
+    whole = {"run": STATES, "variant": THIS}
     for metric, values in measured.states.items():
-        yield _frame(values, ("layer", "sample"), metric, STATES, variant=THIS)
-    yield _frame(measured.turned, ("layer", "sample"), "layer_turn", STATES, first=1, variant=THIS)
-    yield _frame(
-        measured.last_apart, ("layer", "sample"), "last_token_distance", STATES, variant=THIS
-    )
-    for metric, parts in (("log10_step", measured.changes), ("log10_step_alone", measured.alone)):
-        for part, values in parts.items():
-            places = ("layer", "sample")
-            yield _frame(values, places, metric, STEPS, first=1, variant=part)
+        yield _frame(values, {"layer": 0}, metric=metric, **whole)
+    yield _frame(measured.turned, {"layer": 1}, metric="layer_turn", **whole)
+    yield _frame(measured.last_apart, {"layer": 0}, metric="last_token_distance", **whole)
+    for part in measured.changes:
+        step = {"run": STEPS, "variant": part}
+        yield _frame(measured.changes[part], {"layer": 1}, metric="residual_step", **step)
+        yield _frame(measured.alone[part], {"layer": 1}, metric="residual_step_alone", **step)
     for metric, values in measured.heads.items():
-        yield _frame(values, ("layer", "head", "sample"), metric, HEADS, first=1)
-    by_place = ("layer", "length", "sample")
-    yield _frame(measured.values, by_place, "singular_value_share", SPECTRUM, base=1)
-    yield _frame(measured.distances, by_place, "token_distance", TOKENS)
+        yield _frame(values, {"layer": 1, "head": 0}, metric=metric, run=HEADS)
+    yield _frame(
+        measured.values, {"layer": 0, "length": 1}, metric="singular_value_share", run=SPECTRUM
+    )
+    yield _frame(measured.distances, {"layer": 0, "length": 0}, metric="token_distance", run=TOKENS)
 
 
-def _frame(
-    values: Tensor,
-    axes: tuple[str, ...],
-    metric: str,
-    run: str,
-    *,
-    first: int = 0,
-    base: int = 0,
-    variant: str | None = None,
-) -> pl.DataFrame:
-    """One row for each number that is not NaN; ``first`` and ``base`` are where the first and the
-    second axis begin to count."""
+def _frame(values: Tensor, axes: dict[str, int], **labels: str) -> pl.DataFrame:
+    """One row for each number that is not NaN; ``axes`` are named, each with its first number,
+    and the last axis is that of the samples."""
     known = ~values.isnan()
     places = known.nonzero()
-    starts = [first, base if len(axes) == 3 and axes[1] == "length" else 0]
-    columns: dict[str, list[object]] = {
-        name: (places[:, axis] + (starts[axis] if axis < 2 else 0)).tolist()
-        for axis, name in enumerate(axes)
+    columns: dict[str, list[Any]] = {
+        name: (places[:, axis] + first).tolist()
+        for axis, (name, first) in enumerate({**axes, "sample": 0}.items())
     }
-    count = len(places)
-    columns |= {"run": [run] * count, "metric": [metric] * count, "value": values[known].tolist()}
-    if variant is not None:
-        columns["variant"] = [variant] * count
-    return tables.frame(columns)
+    columns |= {name: [label] * len(places) for name, label in labels.items()}
+    return tables.frame({**columns, "value": values[known].tolist()})

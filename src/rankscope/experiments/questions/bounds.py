@@ -135,21 +135,33 @@ def _drawings(table: pl.DataFrame, drawn: Mapping[str, tuple[str, ...]]) -> tupl
     charts = []
     if one_layer:
         charts += [
-            _drawing("Bounds on one layer, given its true input.", _METRIC, MEASURED, *one_layer),
-            _drawing("By which factor each is above what was measured.", _SLACK, *one_layer),
+            _drawing(
+                "Bounds on one layer",
+                "What a layer can leave at most, given its true input.",
+                _METRIC,
+                MEASURED,
+                *one_layer,
+            ),
+            _drawing(
+                "How far above the truth they are",
+                "By which factor each is above what was measured.",
+                _SLACK,
+                *one_layer,
+            ),
         ]
     if all_layers or not one_layer:
         caption = (
             "Bounds on the whole way from the input, from the input's norm alone or with each "
             "layer's score differences or their spread γ as measured."
         )
-        charts.append(_drawing(caption, _METRIC, MEASURED, *all_layers))
+        charts.append(_drawing("Bounds on all layers", caption, _METRIC, MEASURED, *all_layers))
     return tuple(charts)
 
 
-def _drawing(caption: str, metric: str, *curves: str) -> kit.Drawing:
+def _drawing(title: str, caption: str, metric: str, *curves: str) -> kit.Drawing:
     roles = {name: ROLES[name] for name in curves if name in ROLES}
-    return kit.Drawing("by_depth", caption, metric, only={"variant": curves}, roles=roles)
+    only = {"variant": curves}
+    return kit.Drawing("by_depth", caption, metric, only=only, roles=roles, title=title)
 
 
 def _as_residuals(table: pl.DataFrame) -> pl.DataFrame:

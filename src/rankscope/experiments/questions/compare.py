@@ -183,11 +183,10 @@ def compare(
     """Several models on the same texts: which loses the differences between tokens, and where.
 
     >>> from transformers import BertConfig, BertModel
-    >>> from rankscope import load
     >>> shape = dict(vocab_size=50, hidden_size=8, num_attention_heads=2, intermediate_size=8)
     >>> made = {f"{n} layers": BertModel(BertConfig(**shape, num_hidden_layers=n)) for n in (1, 2)}
     >>> compare(made, ids=[[1, 2, 3, 4]]).listings[0].columns[:3]
-    ('model', 'layers', 'at the input')
+    ('model', 'layers', 'input')
 
     Each of ``models`` is a folder, a Hub id, either with ``@init`` behind it for the same
     architecture at initialisation, a model or what ``rankscope.load`` returns, a ``Subject``, or a

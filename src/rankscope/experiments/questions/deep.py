@@ -76,7 +76,11 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         notes=doubts({subject.name: traces[SCALED]}),
         drawings=(
             kit.Drawing(
-                "by_depth", "All of it, on a linear axis of exponents.", RELATIVE, roles=FLOORS
+                "by_depth",
+                "All of it, on a linear axis of exponents.",
+                RELATIVE,
+                roles=FLOORS,
+                title="How small it gets",
             ),
             kit.Drawing(
                 "by_depth",
@@ -85,6 +89,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
                 {"lowest": -24.0},
                 {"variant": (SCALED, *FORMATS)},
                 FLOORS,
+                "Where plain numbers stop",
             ),
             kit.Drawing(
                 "by_depth",
@@ -93,6 +98,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
                 "about 1.",
                 "local_exponent",
                 only={"variant": (SCALED,)},
+                title="By what law",
             ),
         ),
         shown=(RELATIVE,),

@@ -12,6 +12,7 @@ from rankscope.experiments import diagnosis, estimates, kit, variants
 from rankscope.experiments.model_subject import model_subject
 from rankscope.families import Loaded
 from rankscope.network import Network
+from rankscope.numerals import plural
 from rankscope.text import check_texts, embed, passages
 
 ENTRY = kit.entry("diagnose")
@@ -72,7 +73,7 @@ def diagnose(
     """Is a model collapsing, where, why, and what could be done about it?
 
     >>> from rankscope import Network, Spec
-    >>> found = diagnose(Network.random(Spec(2, 2, 16)), texts=["A rose is a rose is a rose."])
+    >>> found = diagnose(Network.random(Spec(2, 2, 16, init="lecun")), texts=["A rose is a rose."])
     >>> found.headline.text
     'No collapse'
     >>> [finding.kind for finding in found.findings]
@@ -109,10 +110,17 @@ def _network_subject(
     if x is not None:
         if texts is not None:
             raise InputError("x and texts are two inputs; give one of them.")
-        return kit.Subject(network, x, token_mask, measured)
+        return kit.Subject(network, x, token_mask, measured, _title(network))
     if token_mask is not None or measured is not None:
         raise InputError("token_mask and measured are about x, and none was given.")
     read = passages() if texts is None else list(texts)
     dtype = next(network.parameters()).dtype
     x, mask = embed(read, network.spec.width, length=length, seed=seed, dtype=dtype)
-    return kit.Subject(network, x, mask, check=check_texts(read, length=length))
+    check = check_texts(read, length=length)
+    return kit.Subject(network, x, mask, title=_title(network), check=check)
+
+
+def _title(network: Network) -> str:
+    spec = network.spec
+    shape = f"{plural(spec.layers, 'layer')}, {plural(spec.heads, 'head')}, width {spec.width}"
+    return f"{network.name}: {shape}"

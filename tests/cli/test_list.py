@@ -1,0 +1,56 @@
+"""What goes by a name is listed, all of it and nothing else."""
+
+import json
+
+import pytest
+
+from rankscope.experiments.catalogue import entries
+from rankscope.families import BUILTIN
+from rankscope.figures import FIGURES
+from rankscope.masks import NAMES, as_mask
+from rankscope.network import NORMS, SCORES
+from rankscope.tracing import MEASURES
+
+KNOWN = {
+    "models": list(BUILTIN),
+    "metrics": list(MEASURES),
+    "masks": list(NAMES),
+    "scores": [each.words for each in SCORES.values()],
+    "norms": list(NORMS),
+    "claims": list(entries("claim")),
+    "studies": list(entries("study")),
+    "figures": list(FIGURES),
+}
+
+
+@pytest.mark.parametrize("kind", KNOWN)
+def test_every_kind_is_listed_whole(rankscope, kind: str) -> None:
+    lines = rankscope("list", kind).stdout.splitlines()
+    told = json.loads(rankscope("list", kind, "--json").stdout)
+    assert [each["name"] for each in told] == KNOWN[kind]
+    assert all(each["words"] for each in told)
+    assert len(lines) == len(KNOWN[kind])
+    assert all(line.startswith(name) for line, name in zip(lines, KNOWN[kind], strict=True))
+    assert not any("``" in line for line in lines)
+
+
+def test_all_kinds_at_once(rankscope) -> None:
+    lines = rankscope("list").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == list(KNOWN)
+    for line, names in zip(lines, KNOWN.values(), strict=True):
+        assert line.endswith(", ".join(names))
+    told = json.loads(rankscope("list", "--json").stdout)
+    assert {kind: [each["name"] for each in named] for kind, named in told.items()} == KNOWN
+
+
+def test_a_listed_mask_can_be_used_as_written(rankscope) -> None:
+    for each in json.loads(rankscope("list", "masks", "--json").stdout):
+        assert as_mask(each["usage"].split(" ")[0])
+
+
+def test_models_is_the_same_list(rankscope) -> None:
+    assert rankscope("models").stdout == rankscope("list", "models").stdout
+
+
+def test_an_unknown_kind_is_told_the_known_ones(refuses) -> None:
+    assert "'models', 'metrics'" in refuses("list", "colours")

@@ -1,0 +1,61 @@
+"""Find a Chromium for the tests that look at pages, or install one: ``make test`` runs it first.
+
+One on the system is used; else apt-get installs it where it may (as root on Debian and its kin),
+else Playwright downloads its own. Torch-free, and of the standard library but for Playwright.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+MISSING = (
+    "no Chromium was found: the tests of pages need one. Install it (apt-get install chromium), or "
+    "run: python -m playwright install chromium"
+)
+
+
+def on_the_system() -> str | None:
+    """A browser on the path."""
+    return next((found for name in NAMES if (found := shutil.which(name))), None)
+
+
+def of_playwright() -> str | None:
+    """The browser that Playwright has downloaded, if it has."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        path = playwright.chromium.executable_path
+    return path if Path(path).is_file() else None
+
+
+def find() -> str | None:
+    """The browser that the tests use; the system's own comes first."""
+    return on_the_system() or of_playwright()
+
+
+def install() -> str | None:
+    """Install a browser by the first way that works."""
+    ways = [[sys.executable, "-m", "playwright", "install", "chromium"]]
+    if os.geteuid() == 0 and shutil.which("apt-get"):
+        ways.insert(0, ["apt-get", "install", "-y", "--no-install-recommends", "chromium"])
+        subprocess.run(["apt-get", "update"], check=False)
+    for way in ways:
+        print("installing a browser for the tests:", " ".join(way), flush=True)
+        subprocess.run(way, check=False)
+        found = find()
+        if found:
+            return found
+    return None
+
+
+def main() -> None:
+    """Say which browser there is, after installing one if there was none."""
+    found = find() or install()
+    sys.exit(MISSING if found is None else None)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""Take the README's pictures from real pages, in a real browser: ``make screenshots``.
+
+With names, only those: ``python tools/screenshots.py deep paths``. Each picture is the top of a
+page, or the first chart of one, as ``rankscope`` writes it.
+"""
+
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from playwright.sync_api import Browser, sync_playwright
+
+from browser import MISSING, find
+
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
+DRAWN = """() => [...document.querySelectorAll("figure")].every(
+    (figure) => figure.querySelector("svg.marks"))"""
+
+
+@dataclass(frozen=True)
+class Shot:
+    """A command, which part of its page is taken, and how wide the page is."""
+
+    command: tuple[str, ...]
+    part: str = "figure"
+    width: int = 1000
+    height: int = 900
+
+
+SHOTS = {
+    "diagnose": Shot(("diagnose",), "body"),
+    "deep": Shot(("deep",)),
+    "paths": Shot(("paths",)),
+    "masks": Shot(("masks",)),
+    "phases": Shot(("study", "phases")),
+    "patterns": Shot(("study", "patterns")),
+    "d7": Shot(("reproduce", "D7")),
+}
+
+
+LAB = (
+    "layers=48&heads=1&width=4&skip=1&norm=sphere&place=post&shared=yes&init=orthogonal"
+    "&sharpness=50&mask=causal"
+)
+"""The lab's state in its picture: tokens that settle at two poles of the sphere."""
+
+
+def take(browser: Browser, name: str, shot: Shot) -> Path:
+    """Run the command, open its page, and take the picture."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "rankscope", *shot.command, "--output", folder]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        (path, *_) = sorted(
+            each for each in Path(folder).glob("*.html") if each.stem != "reproduce"
+        )
+        page = browser.new_page(viewport={"width": shot.width, "height": shot.height})
+        page.goto(path.as_uri())
+        page.wait_for_function(DRAWN)
+        target = IMAGES / f"{name}.png"
+        if shot.part == "body":
+            page.screenshot(path=target)
+        else:
+            page.locator(shot.part).first.screenshot(path=target)
+        page.close()
+    return target
+
+
+def take_lab(browser: Browser) -> Path:
+    """Start the lab, open it at a state where much is to be seen, and take the picture."""
+    command = [sys.executable, "-m", "rankscope", "lab", "--no-browser", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as lab:
+        assert lab.stdout is not None
+        address = lab.stdout.readline().split()[4]
+        page = browser.new_page(viewport={"width": 1360, "height": 1160})
+        page.goto(f"{address}?{LAB}")
+        page.wait_for_selector("body[data-complete]", state="attached")
+        target = IMAGES / "lab.png"
+        page.screenshot(path=target)
+        lab.terminate()
+    return target
+
+
+def main() -> None:
+    """Take the pictures that are asked for, or all."""
+    asked = sys.argv[1:] or [*SHOTS, "lab"]
+    unknown = [name for name in asked if name not in (*SHOTS, "lab")]
+    if unknown:
+        sys.exit(f"there is no picture {unknown[0]!r}; choose from {', '.join(SHOTS)}, lab.")
+    found = find()
+    if found is None:
+        sys.exit(MISSING)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        for name in asked:
+            taken = take_lab(browser) if name == "lab" else take(browser, name, SHOTS[name])
+            print(taken, flush=True)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
