@@ -65,7 +65,11 @@ def test_each_outcome(table: pl.DataFrame, verdict: str, beyond: str) -> None:
 def test_it_is_sharp_at_the_limit_alone() -> None:
     """By hand: the sharp factor is (e^D − 1)/2D, which is 0.526 at 0.1 and 1 at the limit."""
     config = d11.Config(spreads=(0.1, SCORE_LIMIT), wider=(), layers=1, masks=())
-    said = str(d11.run(config, silent).judgement)
+    found = d11.run(config, silent)
+    said = str(found.judgement)
+    rows = found.listings[0].rows
+    assert [row[0] for row in rows] == ["0.1", "1.256"]
+    assert [row[1] for row in rows] == pytest.approx([math.expm1(0.1) / 0.2, 1.0], rel=1e-3)
     assert said == "holds, sharp at D = 1.2564 only (at D = 0.1 no entry is above 0.526 of it)"
     masked = made_up(0.9, 0.9995, 0.6)  # a mask lies beyond the lemma
     assert str(d11.judge(masked)[0]) == "holds"

@@ -10,7 +10,15 @@ from rankscope.errors import InputError
 from rankscope.experiments.catalogue import CATALOGUE
 from rankscope.experiments.circle import deep_distances
 from rankscope.experiments.claims import d6
-from rankscope.experiments.claims._circle_verdict import DISTANCE, ERROR, MLP, PURE, SKIP
+from rankscope.experiments.claims._circle_verdict import (
+    DISTANCE,
+    ERROR,
+    MLP,
+    PURE,
+    SKIP,
+    ending_listing,
+    endings,
+)
 from rankscope.experiments.progress import silent
 from rankscope.training import Recipe, SequenceModel, Trained
 
@@ -119,12 +127,14 @@ def test_a_training_that_broke_down_has_learnt_nothing():
     assert math.isnan(d6._step_error(CONFIG, score))
 
 
-def test_the_sentences_count_seeds_and_steps():
-    _, sentences = d6.judge(CONFIG, table(arrivals((3, NEVER), (4, 6), (4, 9))), "a domain")
-    assert sentences[1].startswith(
-        "Pure attention: the points come together at width 1 in 3 of 3 seeds after 3 steps"
-    )
-    assert "width 2 in 0 of 3 seeds, last distance 0.6" in sentences[1]
+def test_the_tables_count_seeds_and_steps():
+    given = table(arrivals((3, NEVER), (4, 6), (4, 9)))
+    ends = endings(given, CONFIG.widths, together=CONFIG.together)
+    rows = {row[:2]: row[2:] for row in ending_listing("trained", ends).rows}
+    assert rows["Pure attention", 1][:2] == ("3 of 3", 3.0)
+    never = rows["Pure attention", 2]
+    assert never[:2] == ("0 of 3", None)
+    assert never[2].startswith("0.6")
 
 
 def test_a_small_run_is_whole_repeatable_and_drawn():

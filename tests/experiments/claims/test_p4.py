@@ -11,6 +11,7 @@ from rankscope.errors import InputError
 from rankscope.experiments.claims import p4
 from rankscope.experiments.claims._overlapping import Mean
 from rankscope.experiments.progress import silent
+from rankscope.numerals import power_of_ten
 
 from ..shown import can_be_shown, steps_of
 
@@ -98,6 +99,15 @@ def test_each_question_has_two_sides(
     assert beyond is not None
     assert beyond.verdict == ("depends" if against else "holds")
     assert all(sentence.endswith(".") for sentence in sentences)
+    rows = p4._listing(table).rows
+    assert [row[:2] for row in rows] == [
+        (f"LeCun × {scale}", place) for scale in (1, 2) for place in p4.PLACES
+    ]
+    ends = {row[:2]: row[2] for row in rows}
+    curves = p4._curves(table)
+    for (scale, place), end in ends.items():
+        last = curves[scale, f"{place}, {p4.PREDICTED}", "log10_relative_dispersion"][-1].value
+        assert end == power_of_ten(last)
 
 
 def test_what_depends_on_the_weights_is_compared_across_scales() -> None:

@@ -115,6 +115,9 @@ def test_each_question_has_two_sides(other: dict, against: list[int]) -> None:
     judgement, beyond, sentences = p6.judge(table)
     assert judgement.verdict == beyond.verdict == ("depends" if against else "holds")
     assert all(sentence.endswith(".") for sentence in sentences)
+    first = p6._listing(table).rows[0]
+    longest = max(p6._curves(table)["first", p6.NETWORKS, "first_singular_value"].items())[1]
+    assert first[:2] == ("First", longest.value)
 
 
 @pytest.mark.parametrize("source", [p6.NETWORKS, p6.PREDICTED])

@@ -47,7 +47,13 @@ def test_it_holds_and_says_what_lies_beyond(found) -> None:
     assert found.stem == f"w1-{SMALL.digest('W1')[:8]}"
     assert next(iter(found.key_figures.values())) == 0.0
     assert set(found.table["model"]) == {panel for panel, _ in NAMES.values()}
-    assert len(found.sentences) <= 12
+    assert len(found.sentences) <= 6
+    rows = {row[0]: row[1:] for row in found.listings[0].rows}
+    assert set(rows) == {name for panel in SMALL.radii().values() for name in panel}
+    assert rows["block(16)"][0] is None
+    assert rows["block(16) then block(24)"][0] == 2
+    assert rows["causal"][0] == 1
+    assert rows["causal"][3] == "exponential"
 
 
 def test_attention_and_values_have_their_parts(found) -> None:
@@ -63,8 +69,9 @@ def test_attention_and_values_have_their_parts(found) -> None:
     assert 10 ** read["grown"].relative.rate == pytest.approx(factor, abs=0.01)
     grown = read["grown"]
     attention, values = grown.relative.rate, grown.dispersion.rate - grown.relative.rate
-    (said,) = (each for each in found.sentences if each.startswith("Beyond: grown"))
-    assert f"{10**attention:.3g} by attention and {10**values:.3g} by values" in said
+    (row,) = (row for row in found.listings[1].rows if row[0] == "grown")
+    whole = grown.dispersion.rate
+    assert row[1:4] == tuple(f"{10**rate:.3g}" for rate in (whole, attention, values))
 
 
 def test_changing_masks_have_the_rate_of_their_product() -> None:

@@ -9,6 +9,7 @@ from typing import Final
 
 import polars as pl
 
+from rankscope.experiments import kit
 from rankscope.numerals import power_of_ten, sentence_case
 
 DISTANCE, ERROR = "log10_distance", "step_error"
@@ -116,17 +117,23 @@ def parts_in_words(borne_out: Mapping[str, bool], untried: Mapping[str, str]) ->
         yield f"Not tried: {parts}."
 
 
-def kind_in_words(kind: str, ends: Mapping[Layer, Ending]) -> str:
-    """Of one kind, how often the points come together, how soon, and how near in the end."""
-    parts = []
-    for (width, own), end in ends.items():
-        if own != kind:
-            continue
+def ending_listing(title: str, ends: Mapping[Layer, Ending]) -> kit.Listing:
+    """By kind and width, how often the points come together, how soon, and how near in the end."""
+    rows = []
+    for (width, kind), end in ends.items():
         arrived = [each for each in end.arrivals if each < math.inf]
-        soon = f" after {median(arrived):.0f} steps" if arrived else ""
-        parts.append(
-            f"width {width} in {len(arrived)} of {len(end.arrivals)} seeds{soon}, last distance "
-            f"{power_of_ten(end.log10_last)}"
+        rows.append(
+            (
+                *(sentence_case(kind), width, f"{len(arrived)} of {len(end.arrivals)}"),
+                median(arrived) if arrived else None,
+                power_of_ten(end.log10_last),
+                end.error,
+            )
         )
-    named = sentence_case(kind)
-    return f"{named}: the points come together at {'; '.join(parts)} (medians)."
+    return kit.Listing(
+        title,
+        ("layer", "width", "come together", "after steps", "last distance", "error of a step"),
+        tuple(rows),
+        "In how many seeds the points come together; the others are medians over the seeds, the "
+        "error in lengths of a step along the arc.",
+    )

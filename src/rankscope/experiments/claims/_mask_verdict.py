@@ -39,6 +39,7 @@ class Judged:
     beyond: kit.Judgement | None
     sentences: tuple[str, ...]
     key_figures: Mapping[str, float]
+    listings: tuple[kit.Listing, ...]
 
 
 def judge(domain: str, table: pl.DataFrame, radii: Radii) -> Judged:
@@ -71,13 +72,12 @@ def judge(domain: str, table: pl.DataFrame, radii: Radii) -> Judged:
             *_distance(own),
             *(_order(words, pairs, own) for words, pairs in ordered.items() if pairs),
             *depths.left_out(_laws(own | changing, "relative") | _laws(values, "dispersion")),
-            *(_values(name, one) for name, one in values.items()),
-            *(_changing(name, one) for name, one in changing.items()),
         ),
         {
             "layers above the theorem's bound": float(sum(one.above for one in own.values())),
             "layers in which that says something": float(sum(one.compared for one in own.values())),
         },
+        (_masks(own | changing), *([_values(values)] if values else [])),
     )
 
 
@@ -194,26 +194,40 @@ def _order(words: str, pairs: list[Pair], curves: Mapping[str, Curve]) -> str:
     return f"{count}; against it most clearly {fast} a layer, beside {slow}."
 
 
-def _values(name: str, one: Curve) -> str:
+def _masks(curves: Mapping[str, Curve]) -> kit.Listing:
+    """Every mask, or masks that layers take in turn: its radius, ε, and the law it follows."""
+    rows = tuple(
+        (
+            name,
+            int(one.radius) if math.isfinite(one.radius) else None,
+            None if math.isnan(one.smallest) else _power(one.smallest),
+            *depths.law_entries(one.relative),
+        )
+        for name, one in curves.items()
+    )
+    return kit.Listing(
+        "Relative dispersion under each mask",
+        ("mask", "radius", "ε", *depths.LAW_COLUMNS),
+        rows,
+        "Radius: the layers until every token has heard of some one; none without a center. ε: the "
+        f"smallest weight. Medians over the samples. {depths.LAW_NOTE}",
+    )
+
+
+def _values(curves: Mapping[str, Curve]) -> kit.Listing:
     """Which part of the change of μ attention has, and which the size of the states."""
-    by_attention, whole = one.relative.rate, one.dispersion.rate
-    total, attention, values = (
-        power_of_ten(rate, digits=3) for rate in (whole, by_attention, whole - by_attention)
+    rows = []
+    for name, one in curves.items():
+        by_attention, whole = one.relative.rate, one.dispersion.rate
+        factors = (
+            power_of_ten(rate, digits=3) for rate in (whole, by_attention, whole - by_attention)
+        )
+        rows.append((name, *factors, _power(one.smallest), one.relative.name))
+    return kit.Listing(
+        "Beyond: what a layer multiplies μ by",
+        ("values", "in all", "by attention", "by values", "ε", "relative to the tokens' size"),
+        tuple(rows),
     )
-    return (
-        f"Beyond: {name}: a layer multiplies μ by {total}, {attention} by attention and {values} "
-        f"by values; the smallest weight is {_power(one.smallest)}; relative to its size the state "
-        f"{'goes on shrinking' if one.relative.collapses else 'does not go on shrinking'}."
-    )
-
-
-def _changing(name: str, one: Curve) -> str:
-    center = (
-        "have no center together"
-        if math.isinf(one.radius)
-        else (f"have a center together after {one.radius:g} layers")
-    )
-    return f"Beyond: {name} {center}: {one.relative}."
 
 
 def _power(value: float) -> str:

@@ -110,7 +110,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         question="Is anything about the collapse different with LayerNorm?",
         sentences=sentences,
         table=table,
-        about={"norm": "Frobenius"},
+        about={"dispersion": "Frobenius norm"},
         notes={
             f"{name}, {case}": note
             for name, each in found.items()

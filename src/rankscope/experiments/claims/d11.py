@@ -17,7 +17,7 @@ from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.masks import as_mask
 from rankscope.network import Attention, Block, Network, Spec, Visibility
-from rankscope.numerals import plural, sentence_case, short
+from rankscope.numerals import plural, short
 from rankscope.streams import stream
 from rankscope.theory.residual_bounds import (
     SCORE_LIMIT,
@@ -71,6 +71,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         question="Is any weight of attention further from the shared one than twice the spread?",
         sentences=sentences,
         table=table,
+        listings=(_listing(table),),
         judgement=judgement,
         beyond=beyond,
         key_figures={
@@ -137,11 +138,7 @@ def judge(table: pl.DataFrame) -> tuple[kit.Judgement, kit.Judgement | None, tup
     return (
         kit.judged(ENTRY.domain, own, _sharp(within) if all(own.values()) else ""),
         kit.judged(_BEYOND, others, on) if others else None,
-        (
-            *(_kind(name, within) for name in by_kind),
-            *(f"D = {short(each)}: up to {short(value)} times." for each, value in wider.items()),
-            *_closing(table),
-        ),
+        (*_closing(table),),
     )
 
 
@@ -173,11 +170,19 @@ def _largest(table: pl.DataFrame, metric: str) -> dict[tuple[str, float], float]
     }
 
 
-def _kind(name: str, within: Mapping[tuple[str, float], float]) -> str:
-    value, spread = max((value, key[1]) for key, value in within.items() if key[0] == name)
-    return (
-        f"{sentence_case(name)}: |P − 1qᵀ| is at most {short(value, digits=4)} times "
-        f"2D·1qᵀ, at D = {short(spread, digits=4)}."
+def _listing(table: pl.DataFrame) -> kit.Listing:
+    """The largest entry of all layers, at each spread."""
+    largest = _largest(table.filter(pl.col("variant") != LIMIT), _METRIC)
+    kinds = list(dict.fromkeys(name for name, _ in largest))
+    rows = tuple(
+        (short(spread, digits=4), *(largest.get((name, spread)) for name in kinds))
+        for spread in dict.fromkeys(spread for _, spread in largest)
+    )
+    return kit.Listing(
+        "Largest |P − 1qᵀ| over 2D·1qᵀ",
+        ("D", *kinds),
+        rows,
+        f"The lemma says that it is at most 1 up to a spread of D = {SCORE_LIMIT:.4f}.",
     )
 
 

@@ -33,8 +33,8 @@ from rankscope.experiments.claims._circle_verdict import (
     MLP,
     SKIP,
     TOGETHER,
+    ending_listing,
     endings,
-    kind_in_words,
     parts_in_words,
     try_parts,
 )
@@ -99,7 +99,7 @@ _DRAWINGS: Final = (
         "by_depth",
         "A panel for each width; how often the layer was applied, in scaled arithmetic.",
         DISTANCE,
-        {"lowest": _LOWEST, "highest": _HIGHEST, "log_depth": True},
+        {"lowest": _LOWEST, "highest": _HIGHEST},
         only={"run": (TRAINED,)},
     ),
 )
@@ -127,13 +127,20 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         for (run, recipe), on_run in kit.tracked(trainings, on_step)
     ]
     table = tables.stack(each.table for each in measured)
-    judgement, sentences = judge(config, table.filter(run=TRAINED), ENTRY.domain)
-    beyond, early = judge(config, table.filter(run=EARLY), _EARLY_DOMAIN, learnt=math.inf)
+    runs = {name: table.filter(run=name) for name, _ in trainings}
+    judgement, sentences = judge(config, runs[TRAINED], ENTRY.domain)
+    beyond, early = judge(config, runs[EARLY], _EARLY_DOMAIN, learnt=math.inf)
     return ENTRY.result(
         config,
         question="Do two points come together under a layer trained to keep them on two arcs?",
         sentences=(*sentences, *(f"Stopped early: {each}" for each in early)),
         table=table,
+        listings=tuple(
+            ending_listing(
+                name.capitalize(), endings(rows, config.widths, together=config.together)
+            )
+            for name, rows in runs.items()
+        ),
         judgement=judgement,
         beyond=beyond,
         key_figures=_key_figures(config, table),
@@ -159,10 +166,7 @@ def judge(
     ends = endings(table, config.widths, together=config.together)
     steps = {layer: end.steps for layer, end in ends.items() if end.error <= bar}
     borne_out, untried = try_parts(steps, config.widths)
-    sentences = [
-        *parts_in_words(borne_out, untried),
-        *(kind_in_words(kind, ends) for kind in KINDS),
-    ]
+    sentences = [*parts_in_words(borne_out, untried)]
     missed = [f"{kind} of width {width}" for width, kind in ends if (width, kind) not in steps]
     if missed:
         sentences.append(f"Not learnt, so not counted: {', '.join(missed)}.")

@@ -95,7 +95,8 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         "collapse, in the order that is claimed?",
         sentences=sentences,
         table=table,
-        about={"norm": "Frobenius"},
+        listings=(_listing(table),),
+        about={"dispersion": "Frobenius norm"},
         judgement=judgement,
         beyond=beyond,
         key_figures=_key_figures(table),
@@ -168,7 +169,7 @@ def judge(table: pl.DataFrame) -> tuple[kit.Judgement, kit.Judgement | None, tup
     return (
         kit.judged(ENTRY.domain, _answers(curves, own)),
         kit.judged(_BEYOND, further, _summary(further)) if others else None,
-        tuple(_sentence(curves, scale) for scale in scales),
+        (_sentence(curves, scales),),
     )
 
 
@@ -269,30 +270,49 @@ def _summary(further: Mapping[str, bool]) -> str:
     return f"the weights: not borne out are {'; '.join(against)}"
 
 
-def _sentence(curves: Curves, scale: str) -> str:
-    parts = []
-    for place in PLACES:
-        logs = _values(curves, scale, place, PREDICTED, _DISPERSION)
-        sizes = curves[scale, f"{place}, {PREDICTED}", _VARIANCE]
-        size, grown = sizes[-1].value, growth(sizes)
-        gradient = _values(curves, scale, place, PREDICTED, _GRADIENT)[-1]
-        error = short(grown.error, digits=1)
-        power = f" as ℓ^{short(grown.value, digits=2)} ± {error}" if grown.value else ""
-        parts.append(
-            f"{place} ends at a relative dispersion of {power_of_ten(logs[-1])} (later over "
-            f"earlier fall {short(steadiness(logs), digits=2)}), {short(size)} times the variance"
-            f"{power}, gradient of the input over the output's {short(gradient)}"
-        )
+def _sentence(curves: Curves, scales: Sequence[str]) -> str:
+    """How far networks are from their predictions, at the most."""
     off = max(
         one.errors_from(other)
+        for scale in scales
         for place in PLACES
         for one, other in zip(
             *(curves[scale, f"{place}, {s}", _DISPERSION][-1:] for s in (PREDICTED, MEASURED)),
             strict=True,
         )
     )
-    words = f"; networks differ from the prediction by {short(off, digits=2)} standard errors"
-    return f"{scale}: {'; '.join(parts)}{words} in the end at most."
+    return (
+        "In the end networks differ from their predictions by "
+        f"{short(off, digits=2)} standard errors of the relative dispersion at most."
+    )
+
+
+def _listing(table: pl.DataFrame) -> kit.Listing:
+    """What is predicted of each place of the norm, at each scale of the weights."""
+    curves = _curves(table)
+    rows = []
+    for scale in dict.fromkeys(scale for scale, _, _ in curves):
+        for place in PLACES:
+            logs = _values(curves, scale, place, PREDICTED, _DISPERSION)
+            sizes = curves[scale, f"{place}, {PREDICTED}", _VARIANCE]
+            grown = growth(sizes)
+            power = f"{short(grown.value, digits=2)} ± {short(grown.error, digits=1)}"
+            rows.append(
+                (
+                    *(scale, place, power_of_ten(logs[-1]), round(steadiness(logs), 3)),
+                    *(sizes[-1].value, power if grown.value else None),
+                    _values(curves, scale, place, PREDICTED, _GRADIENT)[-1],
+                )
+            )
+    columns = ("weights", "norm", "dispersion", "steadiness", "variance", "power", "gradient")
+    return kit.Listing(
+        "Predicted for the last layer",
+        columns,
+        tuple(rows),
+        "Relative dispersion of the tokens; steadiness: the fall of its logarithm in the later "
+        "half over that in the earlier; the variance over the input's, and the power of the depth "
+        "it grows like; the gradient of the input over that of the output.",
+    )
 
 
 def _key_figures(table: pl.DataFrame) -> dict[str, float]:

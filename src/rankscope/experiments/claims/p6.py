@@ -121,6 +121,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         question="Does one layer lose rank as the context grows, for one singular value?",
         sentences=sentences,
         table=table,
+        listings=(_listing(table),),
         judgement=judgement,
         beyond=beyond,
         key_figures=_key_figures(table),
@@ -202,7 +203,7 @@ def judge(table: pl.DataFrame) -> tuple[kit.Judgement, kit.Judgement, tuple[str,
     return (
         kit.judged(ENTRY.domain, _answers(curves, own)),
         kit.judged(_BEYOND, further, f"the case: not borne out are {against}" if mixed else ""),
-        tuple(_sentence(curves, setting) for setting in settings),
+        (_sentence(curves, settings),),
     )
 
 
@@ -248,19 +249,58 @@ def _alike(curves: Curves, setting: str) -> bool:
     )
 
 
-def _sentence(curves: Curves, setting: str) -> str:
-    own = {metric: curves[setting, NETWORKS, metric] for metric in (_SECOND, _GRAM, _RANK)}
-    measured, predicted = (curves[setting, s, _DISPERSION] for s in (NETWORKS, PREDICTED))
-    off = max(mean.errors_from(predicted[length]) for length, mean in measured.items())
-    centred = curves[setting, CENTRED, _RANK]
+def _sentence(curves: Curves, settings: Sequence[str]) -> str:
+    """How far networks are from their predictions, at the most."""
+    off = max(
+        mean.errors_from(curves[setting, PREDICTED, _DISPERSION][length])
+        for setting in settings
+        for length, mean in curves[setting, NETWORKS, _DISPERSION].items()
+    )
     return (
-        f"{sentence_case(setting)}: σ₁ is {short(_longest(curves[setting, NETWORKS, _FIRST]))} and "
-        f"σ₂ {short(_longest(own[_SECOND]))}, ∝ T^{short(exponent(own[_SECOND]), digits=2)}; "
-        f"stable ranks at the longest context are {short(_longest(own[_RANK]))} of the output, "
-        f"{short(_longest(own[_GRAM]))} of its Gram matrix, {short(_longest(centred))} without the "
-        f"outlier; relative dispersion is {short(_longest(measured))}, "
-        f"∝ T^{short(exponent(measured), digits=2)}, and differs from the prediction by "
-        f"{short(off, digits=2)} standard errors at most."
+        "Networks differ from their predictions by "
+        f"{short(off, digits=2)} standard errors of the relative dispersion at most."
+    )
+
+
+def _listing(table: pl.DataFrame) -> kit.Listing:
+    """What is measured of each setting at the longest context, and how it goes with the length."""
+    curves = _curves(table)
+    rows = []
+    for setting in dict.fromkeys(setting for setting, _, _ in curves):
+        own = {
+            metric: each
+            for (name, s, metric), each in curves.items()
+            if (name, s) == (setting, NETWORKS)
+        }
+        rows.append(
+            (
+                sentence_case(setting),
+                *(_longest(own[each]) for each in (_FIRST, _SECOND)),
+                round(exponent(own[_SECOND]), 2),
+                *(_longest(own[each]) for each in (_RANK, _GRAM)),
+                _longest(curves[setting, CENTRED, _RANK]),
+                _longest(own[_DISPERSION]),
+                round(exponent(own[_DISPERSION]), 2),
+            )
+        )
+    columns = (
+        "setting",
+        "σ₁",
+        "σ₂",
+        "power of σ₂",
+        "rank",
+        "Gram",
+        "centred",
+        "dispersion",
+        "power",
+    )
+    return kit.Listing(
+        "At the longest context",
+        columns,
+        tuple(rows),
+        "σ₁, σ₂: singular values of attention; powers are of the length T. Stable ranks of the "
+        "output, of its Gram matrix, and of the output without the outlier (centred). Dispersion: "
+        "the relative dispersion of the output, and the power of T it goes like.",
     )
 
 

@@ -68,7 +68,7 @@ def judge(config: Config, found: depths.Measured, sweep: depths.Measured) -> kit
             ),
         ),
         table=tables.stack([found.table, _groups.relabel(sweep.table, panels)]),
-        about={"norm": "Frobenius"},
+        about={"dispersion": "Frobenius norm"},
         notes={**found.notes, **sweep.notes},
         judgement=_judged(ENTRY.domain, ends),
         beyond=_judged("other shapes, weights, biases, norms and masks", others),

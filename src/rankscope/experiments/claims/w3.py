@@ -116,7 +116,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         sentences=sentences,
         table=table,
         listings=(_listing(config, table),),
-        about={"norm": "Frobenius"},
+        about={"dispersion": "Frobenius norm"},
         notes=depths.doubts({str(one): traced for one, traced in traces.items()}),
         judgement=judgement,
         beyond=beyond,

@@ -88,7 +88,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         sentences=sentences,
         table=table,
         listings=(_listing(config, table),),
-        about={"norm": "Frobenius"},
+        about={"dispersion": "Frobenius norm"},
         notes=notes,
         judgement=judgement,
         beyond=beyond,

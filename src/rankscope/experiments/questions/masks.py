@@ -30,6 +30,7 @@ from rankscope.experiments.questions._masked import (
 from rankscope.masks import Mask, as_mask
 from rankscope.network import Network
 from rankscope.numerals import plural, power_of_ten, short
+from rankscope.theory import GraphFacts
 
 ENTRY = kit.entry("masks")
 MASKS = ("full", "causal", "window:8", "causal-window:8", "strided:8", "bigbird:2:1:2")
@@ -94,7 +95,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         ),
         table=table,
         listings=(_measured(found, tables.summary(table)), _graphs(found)),
-        about={"norm": "Frobenius"},
+        about={"dispersion": "Frobenius norm"},
         notes=doubts({one.name: one.trace for one in found}),
         drawings=_drawings(found),
         shown=(RELATIVE_DISPERSION, *(each for each in BY_MASK if each != "radius")),
@@ -177,33 +178,32 @@ def _sentences(found: Sequence[Masked], depth: int) -> Iterator[str]:
 
 def _graphs(found: Sequence[Masked]) -> kit.Listing:
     """What is known before any weight is."""
-    rows = []
-    for one in found:
-        facts = one.facts
-        notes = [f"{len(facts.closed_classes)} closed classes"] * (
-            not facts.quasi_strongly_connected
+    rows = tuple(
+        (
+            *(one.name, one.facts.edges, len(one.facts.centers)),
+            *(_whole(each) for each in (one.facts.radius, one.facts.diameter)),
+            "; ".join(_beside(one.facts)) or None,
         )
-        notes += [f"period {facts.periods[0]}"] * (facts.quasi_strongly_connected > facts.collapses)
-        loops = len(facts.missing_self_loops)
-        notes += [f"{plural(loops, 'token')} without self-loop"] * bool(loops)
-        rows.append(
-            (
-                *(one.name, facts.edges, len(facts.centers)),
-                *(_whole(each) for each in (facts.radius, facts.diameter)),
-                "; ".join(notes) or None,
-            )
-        )
-    columns = ("mask", "edges", "centers", "radius", "diameter", "beside")
-    if not any(row[-1] for row in rows):
-        columns, rows = columns[:-1], [row[:-1] for row in rows]
+        for one in found
+    )
     return kit.Listing(
         "The graphs of the masks",
-        columns,
-        tuple(rows),
+        ("mask", "edges", "centers", "radius", "diameter", "beside"),
+        rows,
         f"Of {found[0].facts.tokens} tokens, in the first sample. A center is a token that reaches "
-        "every other; radius and diameter are in layers, and there is none where some token "
-        "reaches no other or never all of them.",
+        "every other. Radius (from the best center) and diameter (between any two tokens) are in "
+        "layers; a dash where some token is never reached.",
     )
+
+
+def _beside(facts: GraphFacts) -> Iterator[str]:
+    """What else a graph has to say, where it is not like most."""
+    if not facts.quasi_strongly_connected:
+        yield f"{len(facts.closed_classes)} closed classes"
+    elif not facts.collapses:
+        yield f"period {facts.periods[0]}"
+    if facts.missing_self_loops:
+        yield f"{plural(len(facts.missing_self_loops), 'token')} without self-loop"
 
 
 def _whole(layers: float) -> int | None:

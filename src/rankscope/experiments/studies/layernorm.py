@@ -88,7 +88,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         sentences=sentences(config, found.table),
         parts=tuple(_parts(config, found.table)),
         table=found.table,
-        about={"about": about(config), "norm": "Frobenius"},
+        about={"about": about(config), "dispersion": "Frobenius norm"},
         notes=found.notes,
     )
 

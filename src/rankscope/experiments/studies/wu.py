@@ -96,7 +96,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         sentences=_sentences(found),
         table=table,
         listings=_listings(found),
-        about={"network": _describe(config), "norm": "Frobenius"},
+        about={"network": _describe(config), "dispersion": "Frobenius norm"},
         notes=noted,
         drawings=tuple(
             kit.Drawing(
