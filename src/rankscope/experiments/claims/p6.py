@@ -265,7 +265,7 @@ def _sentence(curves: Curves, settings: Sequence[str]) -> str:
 def _listing(table: pl.DataFrame) -> kit.Listing:
     """What is measured of each setting at the longest context, and how it goes with the length."""
     curves = _curves(table)
-    rows = []
+    rows: list[tuple[str | float, ...]] = []
     for setting in dict.fromkeys(setting for setting, _, _ in curves):
         own = {
             metric: each
