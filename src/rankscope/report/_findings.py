@@ -53,7 +53,9 @@ def _cell(column: str, shown: str, *, first: bool) -> str:
 
 
 def where(finding: Finding) -> str:
-    """The layer and the part it is about, as far as they are known."""
+    """The layer and the part to blame, where something was found."""
+    if finding.fate not in ("collapse", "slow"):
+        return ""
     layer = "" if finding.layer is None else f"layer {finding.layer:,}"
     return ", ".join(filter(None, [layer, finding.part]))
 

@@ -131,10 +131,10 @@ def judge(
 
 
 def read(table: pl.DataFrame) -> dict[str, Course]:
-    """The course of every variant, from the means over the samples."""
+    """The course of every variant, from the medians over the samples."""
     summary = tables.summary(table.filter(metric=_RESIDUAL))
     return {
-        variant: course(summary.filter(variant=variant).sort("layer")["mean"].to_list())
+        variant: course(summary.filter(variant=variant).sort("layer")["median"].to_list())
         for variant in summary["variant"].unique(maintain_order=True).to_list()
     }
 

@@ -31,22 +31,19 @@ class Loss:
         """Where most is lost, and to what."""
         if not self.layer:
             return "No layer loses any of the residual that is worth telling."
-        share = (
-            f"{self.agreeing} of {self.samples} samples lose most there"
-            if (self.samples > 1 and self.agreeing < self.samples)
-            else ""
-        )
-        others = [
-            f"{part} {signed(self.by_part[part])}"
-            for part in PARTS
-            if part != self.part and abs(self.by_part[part]) >= WORTH_TELLING
-        ]
-        beside = f" beside {', '.join(others)}" if others else ""
         kept = power_of_ten(self.decades)
+        worst_first = sorted(PARTS, key=self.by_part.__getitem__)
+        parts = [
+            f"{part} {signed(self.by_part[part])}"
+            for part in worst_first
+            if part == self.part or abs(self.by_part[part]) >= WORTH_TELLING
+        ]
+        share = ""
+        if self.agreeing < self.samples:
+            share = f"; {self.agreeing} of {self.samples} samples lose most there"
         return (
-            f"Most is lost in layer {self.layer}, which leaves {kept} of the residual: its "
-            f"{self.part} takes "
-            f"{signed(self.by_part[self.part])} decades{beside}" + (f"; {share}." if share else ".")
+            f"Most is lost in layer {self.layer}, which leaves {kept} of the residual, to its "
+            f"{self.part} (in decades: {', '.join(parts)}){share}."
         )
 
 

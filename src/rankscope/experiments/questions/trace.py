@@ -48,7 +48,7 @@ def _sentences(summary: pl.DataFrame) -> tuple[str, ...]:
     rows = summary.filter(metric=_RESIDUAL).sort("layer")
     if rows.is_empty():
         return ()
-    first, last, layers = rows["mean"][0], rows["mean"][-1], rows["layer"][-1]
+    first, last, layers = rows["median"][0], rows["median"][-1], rows["layer"][-1]
     return (
         f"The relative residual {course(first, last)} over {plural(layers, 'layer')} "
         "(means over the samples).",
