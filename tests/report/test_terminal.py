@@ -53,7 +53,7 @@ def test_findings_are_a_table_and_told_once(diagnosis):
     assert text.count("It falls.") == 1
     assert ["looked", "for", "found?", "in", "words", "where", "samples"] in found
     assert ["SAN", "found", "It", "falls.", "layer", "2,", "attention", "2", "of", "3"] in found
-    assert ["transformer", "not", "found", "It", "stays.", "layer", "2", "0", "of", "3"] in found
+    assert ["transformer", "not", "found", "It", "stays.", "0", "of", "3"] in found
     assert "Both were seen." in text
 
 
