@@ -452,6 +452,16 @@ _DIAGNOSED: Final = (
         includes=(0.0,),
     ),
     Metric(
+        "common_residual",
+        "Residual without giants",
+        "less the longest tokens",
+        "log",
+        "0 = all tokens but a few alike",
+        "The relative residual of the tokens that are no more than ten times as long as the median "
+        "one.",
+        "down",
+    ),
+    Metric(
         "sink_share",
         "Weight on the first token",
         "mean over queries",
@@ -462,12 +472,11 @@ _DIAGNOSED: Final = (
     ),
     Metric(
         "layer_turn",
-        "Turn of the state",
-        "sine of the angle",
+        "Turn of the tokens",
+        "radians",
         "linear",
         "0 = the layer is the identity",
-        "The sine of the angle between the states before and after a layer, each taken as one long "
-        "vector.",
+        "The angle by which a layer turns a token, in radians: the median over the tokens.",
         includes=(0.0,),
     ),
     Metric(

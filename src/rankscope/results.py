@@ -18,14 +18,25 @@ from rankscope.fingerprints import stem
 
 Verdict = Literal["holds", "fails", "depends", "not tried"]
 """Of a claim: borne out by every case tried, by none, by some; or there was nothing to try."""
-Fate = Literal["collapse", "slow", "holds", "unknown"]
-"""Of something that was looked for: found, under way, not found, or it could not be told."""
+Fate = Literal["collapse", "slow", "noted", "holds", "unknown"]
+"""Of something that was looked for: found; under way; found, but no loss; not found; or it could
+not be told."""
 Tone = Literal["collapse", "slow", "holds", "neutral"]
 """Of what is said: bad news, half of it, good news, neither."""
 _SHOWN_BY: Final = "rankscope.report"
 """By name: what shows results knows them, and is only needed where one is shown."""
 Role = Literal["measured", "bound", "floor"]
 """What a curve is: something measured, a bound on it, or where a number format ends."""
+
+
+@checked
+def literal(text: str) -> str:
+    """A text in which nothing is a mark, for sentences and listings: code, set as it is.
+
+    >>> literal("**x**")
+    '`**x**`'
+    """
+    return f"`{text.replace('`', 'ˋ')}`" if text.strip() else text
 
 
 @checked
@@ -142,6 +153,8 @@ class Listing:
     note: str = ""
 
     def __post_init__(self) -> None:
+        if not self.columns:
+            raise InputError(f"{self.title}: a listing has at least one column.")
         for row in self.rows:
             if len(row) != len(self.columns):
                 raise InputError(

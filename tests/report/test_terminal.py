@@ -61,7 +61,7 @@ def test_warnings_headline_and_answer_come_first(answer):
     text = printed(answer)
     words = (
         "Warning: 2 of 3 tokens are unknown.",
-        "Warning: One `sample`.",
+        "Warning: One sample.",
         answer.question,
         answer.title,
         "No collapse\nThe tokens stay apart. It falls.",

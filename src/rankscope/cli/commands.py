@@ -24,7 +24,7 @@ from rankscope.experiments.catalogue import CATALOGUE
 @app.command()
 @takes(DiagnosisOptions)
 def diagnose(options: DiagnosisOptions) -> None:
-    """Which parts keep the tokens apart? SAN, SAN+MLP, SAN+skip and transformer, side by side.
+    """Is it collapsing, where, why, and what now? One answer, one page, every part of every block.
 
     By default: a random network of BERT-base's shape on bundled text. Nothing is downloaded.
     """

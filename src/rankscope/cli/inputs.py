@@ -286,7 +286,7 @@ def _real(options: QuestionOptions, name: str, masks: Sequence[str]) -> Subject:
         loaded,
         None if options.text is None else texts(options.text, options.passages),
         ids=None if options.ids is None else token_ids(options.ids, options.passages),
-        length=options.length,
+        length=options.length if "length" in options.given else None,
         samples=options.passages,
         special_tokens=options.special_tokens,
         seed=options.seed,

@@ -16,6 +16,9 @@ from rankscope.experiments.subject import Subject
 from rankscope.families import BlockInput, Loaded, load
 from rankscope.text import InputCheck, passages
 
+_USUAL = 128
+"""Tokens of a text at most, unless told otherwise."""
+
 
 @checked
 def model_subject(
@@ -23,7 +26,7 @@ def model_subject(
     texts: Sequence[str] | None = None,
     *,
     ids: Sequence[Sequence[int]] | None = None,
-    length: int = 128,
+    length: int | None = None,
     samples: int = 32,
     special_tokens: bool = True,
     seed: int = 0,
@@ -40,13 +43,15 @@ def model_subject(
 
     ``source`` is whatever ``rankscope.load`` takes, or what it returns; ``loading`` are its
     options. Without ``texts`` or token ``ids`` the first ``samples`` bundled passages are read; a
-    vision model sees as many images of noise. Texts and ids are cut to ``length`` tokens.
+    vision model sees as many images of noise. Texts and ids are cut to ``length`` tokens: 128, or
+    as many as the model has positions, unless given.
     ``special_tokens=False`` leaves CLS and the like out of the figures; the model still sees them.
     A text that does not fit the model is read all the same: ``check.fits`` says so. ``read_from``
     names the source of the texts or ids in the provenance; ``pretrained`` says of a loaded model
     what is known of one that is named.
     """
-    whole("length", length, least=1)
+    if length is not None:
+        whole("length", length, least=1)
     whole("samples", samples, least=1)
     loaded = _loaded(source, seed, loading)
     if not special_tokens and ids is not None and loaded.tokenizer is None:
@@ -54,6 +59,7 @@ def model_subject(
             "without a tokeniser it is not known which ids are special, so they cannot be left "
             "out (special_tokens=False, --no-special-tokens); give one (tokenizer, --tokenizer)."
         )
+    length = _usual_length(loaded) if length is None else length
     read, check = _read(loaded, texts, ids, length=length, samples=samples, seed=seed)
     drawn, named = loaded.network.seed is not None, isinstance(source, str | Path)
     origin = "random" if drawn else "pretrained" if named or pretrained else ""
@@ -71,7 +77,14 @@ def model_subject(
         },
         batch_size=batch_size,
         check=check,
+        twin=lambda seed: loaded.reinitialised(seed=seed).network,
     )
+
+
+def _usual_length(loaded: Loaded) -> int:
+    if loaded.sees_images:
+        return _USUAL
+    return min(_USUAL, loaded.family.most_tokens(loaded.body.config) or _USUAL)
 
 
 def _loaded(source: str | Path | nn.Module | Loaded, seed: int, loading: dict[str, Any]) -> Loaded:

@@ -49,6 +49,9 @@ class Subject:
     """Samples at a time at most."""
     check: InputCheck | None = None
     """What was read, token by token, where that is known."""
+    twin: Callable[[int], Network] | None = None
+    """A network of the same architecture with fresh weights, by seed, drawn as the model's own
+    family draws them; unless given, as the spec says."""
     left_out: tuple[str, ...] = ()
     """Parts of the network that ``without`` took away."""
 

@@ -4,7 +4,8 @@ All are conventions, chosen so that networks built to collapse in a known way ar
 and that ordinary trained models are not; docs/diagnose.md says why each is where it is.
 """
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Literal
 
 COLLAPSED: Final = 1e-3
 """Relative residual under which tokens count as alike: a thousandth of their size."""
@@ -19,11 +20,17 @@ SHARP: Final = 0.25
 SINK: Final = 0.5
 """Weight on the first token from which a head counts as a sink."""
 IDLE: Final = 0.05
-"""Turn of the state, as a sine, under which a layer counts as the identity."""
+"""Turn of the median token, in radians, under which a layer counts as the identity."""
 IDLE_LAYERS: Final = 0.25
 """Part of the layers that must be idle."""
 GROWN: Final = 3.0
 """Growth of the tokens in one layer that is told as the reason."""
+FEW_TOKENS: Final = 4
+"""Tokens of a sample below which a mean cosine says nothing about a cone."""
+GIANT: Final = 10.0
+"""Length of a token, in median lengths, beyond which the others are judged without it."""
+FULL_RANK: Final = 0.9
+"""Part of the largest possible rank that counts as full."""
 NARROW: Final = 0.5
 """Mean cosine from which tokens lie in a cone, an angle of 60 degrees."""
 MERGED: Final = 1e-3
@@ -32,7 +39,32 @@ WIDTH_EXPONENT: Final = -0.25
 """Half of the −1/2 with which attention's output loses rank as the context grows."""
 WIDTH_HINT: Final = -0.125
 """The same, for a network that may be on its way there."""
+HALF: Final = 0.5
+"""Part of the samples that decides."""
+REMEDY: Final = 1.5
+"""By how much the lowest residual must be larger for a change to be told."""
 WORTH_TELLING: Final = 0.005
 """Decades, about one per cent, below which a loss is not told."""
 NOISE_FACTOR: Final = 32
 """Relative residuals within this many units of the dtype's epsilon are rounding noise."""
+
+
+def fate_of(residuals: Sequence[float]) -> tuple[Literal["collapse", "slow", "holds"], int]:
+    """What becomes of a relative residual over the layers, and in which layer that is seen first.
+
+    >>> fate_of([1.0, 0.5, 0.09]), fate_of([1.0, 0.2, 0.0005]), fate_of([0.9, 0.7, 0.8])
+    (('slow', 2), ('collapse', 2), ('holds', 1))
+
+    The rule of depth collapse for a single curve; a layer that leaves less than half on its own is
+    not asked about. What holds is told with its lowest layer.
+    """
+    largest, slow = 0.0, None
+    for layer, residual in enumerate(residuals):
+        largest = max(largest, residual)
+        if residual < SHRUNK * largest:
+            if residual < COLLAPSED:
+                return "collapse", layer
+            slow = layer if slow is None else slow
+    if slow is not None:
+        return "slow", slow
+    return "holds", min(range(len(residuals)), key=residuals.__getitem__)

@@ -1,6 +1,7 @@
 """Who may ask: only pages of this very server, by an address that is this machine's."""
 
 import ipaddress
+import re
 from collections.abc import Callable
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -20,6 +21,9 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), microphone=(), geolocation=()",
 }
+
+
+_HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[^\[\]:/@%\s]+))(?::\d{1,5})?")
 
 
 class Guard:
@@ -58,12 +62,11 @@ class Guard:
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._is_ours(name_of(hosts[0])):
             return 421, "The lab answers to its own address alone; open it as it was printed."
-        origin = headers.get("origin")
-        if origin is not None and origin != f"http://{hosts[0]}":
+        if any(origin != f"http://{hosts[0]}" for origin in headers.getlist("origin")):
             return 403, "The lab answers its own page alone, not pages from elsewhere."
-        site = headers.get("sec-fetch-site", "none")
+        sites = headers.getlist("sec-fetch-site")
         follows_link = headers.get("sec-fetch-mode") == "navigate" and path == "/"
-        if site not in ("same-origin", "none") and not follows_link:
+        if any(each not in ("same-origin", "none") for each in sites) and not follows_link:
             return 403, "The lab answers its own page alone, not pages from elsewhere."
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
             return 413, "The lab reads no bodies; everything is in the address."
@@ -71,11 +74,9 @@ class Guard:
 
 
 def name_of(host: str) -> str:
-    """A host header without its port and brackets, in lower case."""
-    host = host.strip().lower()
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.rpartition(":")[0] if ":" in host else host
+    """A host header without its port and brackets, in lower case; nothing if it is none."""
+    found = _HOST.fullmatch(host.strip().lower())
+    return "" if found is None else found["six"] or found["name"]
 
 
 def host_rule(host: str) -> Callable[[str], bool]:

@@ -57,12 +57,14 @@ def make_app(*, host: str, workers: Workers) -> Starlette:
         Route("/figure.svg", _picture(workers), methods=["GET"]),
         *(Route(path, _file(parts, path), methods=["GET"]) for path in parts.paths),
     ]
-    return Starlette(
+    app = Starlette(
         routes=routes,
         lifespan=lifespan,
         middleware=[Middleware(Guard, host=host)],
         exception_handlers={RankscopeError: _refuse},
     )
+    app.router.redirect_slashes = False
+    return app
 
 
 def _figures(pool: Workers) -> Handler:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rankscope.experiments.thresholds import COLLAPSED, SHRUNK
+from rankscope.experiments.thresholds import fate_of
 from rankscope.lab._state import State
 from rankscope.numerals import plural, power_of_ten, short
 
@@ -45,15 +45,15 @@ def _curve(rows: Rows, arithmetic: str) -> list[float | None]:
 def _headline(course: Sequence[float | None]) -> tuple[str, str]:
     logs = [-math.inf if value is None else value for value in course]
     start, end, layers = logs[0], logs[-1], plural(len(logs) - 1, "layer")
-    if end < math.log10(COLLAPSED):
-        at = next(layer for layer, log in enumerate(logs) if log < math.log10(COLLAPSED))
+    fate, at = fate_of([10.0 ** max(log, -300.0) for log in logs])
+    if fate == "collapse":
         sentence = (
-            f"Collapsed: from layer {at} on the tokens differ by less than a thousandth of their "
-            f"size; after {layers} by {power_of_ten(end)} of it."
+            f"Collapsed: at layer {at} the tokens differ by less than a thousandth of their size; "
+            f"after {layers} by {power_of_ten(end)} of it."
         )
         return "collapse", sentence
     numbers = f"the relative residual goes from {power_of_ten(start)} to {power_of_ten(end)}"
-    if end < max(logs) + math.log10(SHRUNK):
+    if fate == "slow":
         return "slow", f"Collapsing: {numbers} over {layers}."
     return "holds", f"The tokens stay apart: {numbers} over {layers}."
 

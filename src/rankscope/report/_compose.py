@@ -14,7 +14,7 @@ from rankscope.report._prose import sentences
 from rankscope.report._provenance import in_words
 from rankscope.results import Drawing, Judgement, Listing, Result
 
-_MOST_COLUMNS: Final = 6
+_MOST_COLUMNS: Final = 13
 
 
 @checked

@@ -12,6 +12,7 @@ CAPTION: Final = "What was looked for, and whether it was found"
 FATES: Final[dict[Fate, str]] = {
     "collapse": "found",
     "slow": "under way",
+    "noted": "found",
     "holds": "not found",
     "unknown": "cannot be told",
 }
@@ -54,7 +55,7 @@ def _cell(column: str, shown: str, *, first: bool) -> str:
 
 def where(finding: Finding) -> str:
     """The layer and the part to blame, where something was found."""
-    if finding.fate not in ("collapse", "slow"):
+    if finding.fate not in ("collapse", "slow", "noted"):
         return ""
     layer = "" if finding.layer is None else f"layer {finding.layer:,}"
     return ", ".join(filter(None, [layer, finding.part]))
@@ -62,4 +63,5 @@ def where(finding: Finding) -> str:
 
 def in_how_many(finding: Finding) -> str:
     """In how many of the samples it was found; nothing if they were not counted."""
-    return f"{finding.found_in:,} of {finding.samples:,}" if finding.samples else ""
+    counted = finding.samples and finding.fate != "unknown"
+    return f"{finding.found_in:,} of {finding.samples:,}" if counted else ""

@@ -17,6 +17,7 @@ from rankscope.results import Finding, Result
 _COLOURS: Final = {
     "collapse": "#d1483f",
     "slow": "#c07a1c",
+    "noted": "#c07a1c",
     "holds": "#1b9a80",
     "unknown": "#7b8794",
     "neutral": "inherit",

@@ -65,6 +65,11 @@ PAPERS: Final = (
         "2410.07799",
     ),
     _arxiv(
+        "Barbero et al. 2024",
+        "Transformers need glasses! Information over-squashing in language tasks",
+        "2406.04267",
+    ),
+    _arxiv(
         "Cowsik et al. 2024",
         "Geometric dynamics of signal propagation predict trainability of transformers",
         "2403.02579",

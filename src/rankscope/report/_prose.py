@@ -11,6 +11,7 @@ _BOLD = re.compile(r"\*\*(\S(?:[^*\n]*\S)?)\*\*")
 _POWER = re.compile(
     r"\b10\^([-−]?)(\d+(?:[.,]\d+)*(?:e\d+)?)|(?<![\w.#])(\d(?:\.\d+)?)e([-−]?)(\d+)\b"
 )
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _POINT = "- "
 _MANY = 6
 """Points from which a list is set in columns."""
@@ -43,8 +44,16 @@ def sentences(result: Result) -> list[str]:
 
 
 def without_marks(text: str) -> str:
-    """The text alone, for where nothing is set in bold."""
-    return _BOLD.sub(r"\1", text)
+    r"""The text alone, for where nothing is set in bold, and nothing that would steer a terminal.
+
+    >>> without_marks("**a** `**b**`\x1b[2J")
+    'a **b**�[2J'
+    """
+    parts = _CODE.split(text)
+    plain = "".join(
+        part if index % 2 else _BOLD.sub(r"\1", part) for index, part in enumerate(parts)
+    )
+    return _CONTROLS.sub("�", plain)
 
 
 def _block(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import polars as pl
 
 from rankscope.metric_catalogue import metric as entry_of
-from rankscope.numerals import power_of_ten_html, short_html
+from rankscope.numerals import MINUS, power_of_ten_html, short_html
 from rankscope.report._glossary import term
 from rankscope.report._grids import DOUBT, IN_DOUBT, METRIC, Cell, Grid
 from rankscope.report._prose import inline
@@ -41,7 +41,9 @@ def table(
 
 def number(value: float | int) -> str:
     """A number as HTML; a whole one keeps its digits, unless nobody would read them."""
-    return power_of_ten_html(math.log10(value)) if is_huge(value) else short_html(value)
+    if not is_huge(value):
+        return short_html(value)
+    return f"{MINUS if value < 0 else ''}{power_of_ten_html(math.log10(abs(value)))}"
 
 
 def is_huge(value: float | int) -> bool:

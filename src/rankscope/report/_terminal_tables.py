@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rankscope.numerals import power_of_ten, short
+from rankscope.numerals import MINUS, power_of_ten, short
 from rankscope.report._findings import FATES, in_how_many, where
 from rankscope.report._prose import without_marks
 from rankscope.report._tables import is_huge, is_numeric
@@ -17,6 +17,7 @@ from rankscope.results import Entry, Finding, Listing
 STYLE: Final = {
     "collapse": "bold red",
     "slow": "yellow",
+    "noted": "yellow",
     "holds": "green",
     "fails": "bold red",
     "depends": "yellow",
@@ -85,4 +86,6 @@ def _entry(value: Entry) -> str:
 
 def number(value: float) -> str:
     """A number in a few characters; a whole one keeps its digits, unless nobody would read them."""
-    return power_of_ten(math.log10(value)) if is_huge(value) else short(value)
+    if not is_huge(value):
+        return short(value)
+    return f"{MINUS if value < 0 else ''}{power_of_ten(math.log10(abs(value)))}"

@@ -110,6 +110,13 @@ class InputCheck:
         """Whether the model knows at least half of the tokens, so that figures mean something."""
         return self.unknown_share <= UNFIT_SHARE
 
+    def of_samples(self, numbers: Sequence[int]) -> "InputCheck":
+        """The same of some of the samples."""
+        names = ("tokens", "special", "unknown", "lost")
+        return InputCheck(
+            self.origin, *(tuple(getattr(self, name)[k] for k in numbers) for name in names)
+        )
+
     def warnings(self) -> tuple[str, ...]:
         """What a reader must know before believing a figure, in sentences; mostly nothing."""
         return tuple(each for each in (self._unknown(), self._few()) if each)

@@ -4,7 +4,7 @@ import torch
 
 from rankscope.experiments import Subject
 from rankscope.experiments.diagnosis import _kinds
-from rankscope.experiments.diagnosis._blame import Loss, find_loss
+from rankscope.experiments.diagnosis._blame import Loss
 from rankscope.experiments.diagnosis._diagnose import judge
 from rankscope.experiments.diagnosis._measure import Measured, measure
 from rankscope.network import Network, Spec
@@ -22,11 +22,12 @@ def network_of(place: str, *, seed: int, **fields: object) -> Network:
     return Network.random(Spec(LAYERS, 4, 32, norm_place=place, init=0.1, **fields), seed=seed)
 
 
-def judged(network: Network, x: torch.Tensor) -> tuple[dict[str, Finding], Loss]:
-    subject = Subject(network, x)
+def judged(
+    network: Network, x: torch.Tensor, token_mask: torch.Tensor | None = None
+) -> tuple[dict[str, Finding], Loss]:
+    subject = Subject(network, x, token_mask)
     measured = measure(subject, lambda _: None)
-    loss = find_loss(measured)
-    found = judge(subject, measured, loss, lambda _: None)
+    found, loss = judge(subject, measured, lambda _: None)
     assert [each.kind for each in found] == [kind.name for kind in _kinds.KINDS]
     return {each.kind: each for each in found}, loss
 
@@ -38,6 +39,7 @@ def made_up(
     turned: list[float] | None = None,
     entropy: list[float] | None = None,
     last: list[float] | None = None,
+    rank: float = 1.0,
 ) -> Measured:
     """Figures as given, by layer and sample; the change of each layer is attention's."""
     values = torch.tensor(residual, dtype=torch.float64)
@@ -49,9 +51,11 @@ def made_up(
     states = {
         "relative_residual": values,
         "relative_dispersion": values,
+        "common_residual": values,
         "mean_cosine": torch.full_like(values, cosine),
         "effective_rank": torch.full_like(values, 8.0),
         "numerical_rank": torch.full_like(values, 10.0),
+        "rank_share": torch.full_like(values, rank),
         "token_norm": torch.ones_like(values),
     }
     heads = spread(entropy or [0.8] * layers).unsqueeze(1)
@@ -68,4 +72,5 @@ def made_up(
         last_apart=spread(last or [0.5] * (layers + 1)),
         last_fellow=torch.full((samples,), 3),
         twins=torch.ones(2, 6, samples),
+        tokens=torch.full((samples,), 10),
     )

@@ -1,11 +1,14 @@
 """Networks built to collapse in a known way are told by that way and that layer."""
 
+import math
+
 import pytest
 import torch
 
+from rankscope.experiments.diagnosis._measure import turn
 from rankscope.network import Network, Spec
 
-from .built import LAYERS, judged, network_of, tokens_of
+from .built import LAYERS, TOKENS, judged, network_of, tokens_of
 
 PLACES = ("pre", "post")
 SEEDS = (0, 11)
@@ -44,7 +47,7 @@ def test_a_layer_with_huge_values_is_named(place: str, layer: int) -> None:
     if place == "pre":  # later layers add little to so long a stream
         assert idle.fate == "collapse"
         assert f"layer {layer} makes the tokens" in idle.sentence
-        assert idle.layer == layer + 1
+        assert idle.layer == layer
 
 
 @pytest.mark.parametrize("layer", [1, 6])
@@ -89,7 +92,7 @@ def test_one_duplicate_among_few_samples_is_counted() -> None:
 def test_a_cone_is_told_with_its_rank(place: str) -> None:
     common = 3 * torch.randn(1, 1, 32, generator=torch.Generator().manual_seed(9))
     found, _ = judged(network_of(place, seed=3), tokens_of(32, seed=5) + common)
-    assert found["cone"].fate == "slow"
+    assert found["cone"].fate == "noted"
     assert found["cone"].figure > 0.5
     assert found["depth collapse"].fate == "holds"
 
@@ -125,3 +128,56 @@ def test_attention_over_many_tokens_collapses_in_width() -> None:
     width = found["width collapse"]
     assert width.fate == "collapse"
     assert -0.65 < width.figure < -0.3  # theory: -1/2, up to the logarithm of the harmonic sum
+
+
+def test_a_giant_token_neither_idles_the_layers_nor_hides_a_collapse() -> None:
+    x = tokens_of(32, seed=5)
+    x[:, 0] *= 1e7
+    healthy, _ = judged(network_of("pre", seed=3), x)
+    assert healthy["layer collapse"].fate == "holds"
+    assert healthy["depth collapse"].fate == "holds"
+    network = network_of("pre", seed=3)
+    with torch.no_grad():  # the same large vector is added to every token
+        network.blocks[3].mlp.down.bias.fill_(1e4)
+    hidden, _ = judged(network, x)
+    assert hidden["depth collapse"].fate == "collapse"
+
+
+def test_a_layer_that_reverses_all_tokens_is_not_the_identity() -> None:
+    x = tokens_of(32, seed=5).double()
+    counted = torch.ones(x.shape[:2], dtype=torch.bool)
+    assert turn(x, -x, counted).tolist() == pytest.approx([math.pi] * 3)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_changes_no_verdict_and_no_number_of_a_token(side: str) -> None:
+    x = tokens_of(32, seed=5)
+    x[:, -1] = x[:, 7]
+    noise = torch.full((3, 10, 32), 7.0)
+    mask = torch.ones(3, 50, dtype=torch.bool)
+    if side == "left":
+        padded = torch.cat([noise, x], 1)
+        mask[:, :10] = False
+    else:
+        padded = torch.cat([x, noise], 1)
+        mask[:, 40:] = False
+    plain, _ = judged(network_of("pre", seed=3), x)
+    found, _ = judged(network_of("pre", seed=3), padded, mask)
+    assert {kind: each.fate for kind, each in found.items()} == {
+        kind: each.fate for kind, each in plain.items()
+    }
+    assert "token 7 of its text" in found["last-token collapse"].sentence
+
+
+@pytest.mark.parametrize("equal", [True, False])
+def test_tokens_that_are_alike_from_the_start_cannot_be_told(equal: bool) -> None:
+    x = torch.ones(2, 5 if equal else 1, 32)
+    found, _ = judged(network_of("pre", seed=3), x)
+    assert found["depth collapse"].fate == "unknown"
+
+
+def test_short_texts_among_long_ones_leave_the_width_to_the_others() -> None:
+    mask = torch.ones(3, TOKENS, dtype=torch.bool)
+    mask[1, 20:] = False
+    found, _ = judged(network_of("pre", seed=3), tokens_of(32, seed=5), mask)
+    assert (found["width collapse"].fate, found["width collapse"].samples) == ("holds", 2)

@@ -1,5 +1,7 @@
 """The rules on figures made up by hand, on both sides of every threshold."""
 
+import math
+
 import pytest
 import torch
 
@@ -12,8 +14,7 @@ EPS = 1e-7
 
 
 def depth(residual: list[list[float]]):
-    measured = made_up(residual)
-    return kinds.depth(measured, find_loss(measured), EPS)
+    return kinds.depth(made_up(residual), EPS)[0]
 
 
 @pytest.mark.parametrize(
@@ -25,7 +26,8 @@ def depth(residual: list[list[float]]):
         ([[1.0], [0.49], [0.48]], "slow", 1),  # one layer takes more than half
         ([[1.0], [0.2], [0.0009]], "collapse", 2),
         ([[1.0], [0.0009], [0.9]], "collapse", 1),  # a dip in between counts, whatever the end
-        ([[0.0009], [0.0009], [0.0009]], "holds", 0),  # nothing was lost here
+        ([[0.0], [0.0], [0.0]], "unknown", None),  # all alike from the start: nothing to lose
+        ([[0.0009], [0.0009], [0.0009]], "unknown", None),
         ([[0.005], [0.005], [0.0004]], "collapse", 2),
         ([[0.0015], [0.0015], [0.0009]], "holds", 2),  # below a thousandth, but most was kept
     ],
@@ -33,7 +35,7 @@ def depth(residual: list[list[float]]):
 def test_depth_looks_at_all_layers_and_at_what_there_was(residual, fate, layer) -> None:
     found = depth(residual)
     assert (found.fate, found.layer) == (fate, layer)
-    assert found.part == ("" if fate == "holds" else "attention")
+    assert found.part == ("" if fate in ("holds", "unknown") else "attention")
 
 
 def test_a_recovery_is_said() -> None:
@@ -60,15 +62,33 @@ def test_samples_that_disagree_are_counted(collapsed: int, fate: str) -> None:
     ("exponent", "fate"), [(-0.5, "collapse"), (-0.2, "slow"), (-0.1, "holds"), (0.1, "holds")]
 )
 def test_width(exponent: float, fate: str) -> None:
-    found = kinds.width(torch.tensor([exponent, exponent]), 2, "")
+    found = kinds.width(torch.tensor([exponent, exponent]), "")
     assert found.fate == fate
     assert f"{abs(exponent)}" in found.sentence
 
 
+def test_samples_that_cannot_tell_the_width_are_not_counted() -> None:
+    found = kinds.width(torch.tensor([-0.5, math.nan, -0.6]), "")
+    assert (found.fate, found.found_in, found.samples) == ("collapse", 2, 2)
+
+
 def test_what_cannot_be_told_says_why() -> None:
-    found = kinds.width(None, 3, "a text has 5 tokens")
+    found = kinds.width(torch.full((3,), math.nan), "a text has 5 tokens")
     assert found.fate == "unknown"
     assert found.sentence == "Width collapse cannot be told: a text has 5 tokens."
+
+
+def test_layer_and_part_are_those_of_the_samples_that_collapse() -> None:
+    """One of four collapses, in layer 3; all of them lose a little in layer 1."""
+    others = [1.0] * 3
+    found, loss = kinds.depth(
+        made_up(
+            [[1.0, *others], [0.7, 0.7, 0.7, 0.7], [0.7, 0.7, 0.7, 0.7], [1e-4, 0.7, 0.7, 0.7]]
+        ),
+        EPS,
+    )
+    assert (found.fate, found.layer, found.found_in, loss.layer) == ("slow", 3, 1, 3)
+    assert "again" not in found.sentence  # the sample that collapses stays collapsed
 
 
 @pytest.mark.parametrize(
@@ -99,7 +119,7 @@ def test_layers(turned: list[float], fate: str, layer: int) -> None:
 
 def test_idle_layers_are_named_as_runs() -> None:
     measured = made_up([[1.0]] * 7, turned=[0.01, 0.5, 0.01, 0.01, 0.01, 0.5])
-    assert "layers 1 and 3 to 5 hardly turn the state" in kinds.layers(measured).sentence
+    assert "layers 1 and 3 to 5 hardly turn the tokens" in kinds.layers(measured).sentence
 
 
 @pytest.mark.parametrize(
@@ -122,9 +142,15 @@ def test_last_token_of_tokens_that_are_all_alike_is_depth_collapse() -> None:
     assert kinds.last_token(collapsed).fate == "unknown"
 
 
-@pytest.mark.parametrize(("cosine", "fate"), [(0.49, "holds"), (0.5, "slow"), (0.99, "slow")])
+@pytest.mark.parametrize(("cosine", "fate"), [(0.49, "holds"), (0.5, "noted"), (0.99, "noted")])
 def test_cone_is_no_loss_but_told(cosine: float, fate: str) -> None:
     assert kinds.cone(made_up([[1.0]] * 3, cosine=cosine)).fate == fate
+
+
+def test_tokens_without_full_rank_are_no_cone() -> None:
+    found = kinds.cone(made_up([[1.0]] * 3, cosine=0.9, rank=0.5))
+    assert found.fate == "unknown"
+    assert "no full rank" in found.sentence
 
 
 def test_cone_of_collapsed_tokens_cannot_be_told() -> None:

@@ -71,7 +71,7 @@ def test_the_answer_has_its_figures(found) -> None:
     lowest = residuals.filter(metric="relative_residual")["median"].min()
     assert next(iter(found.key_figures.values())) == pytest.approx(lowest)
     assert found.findings[0].figure == pytest.approx(lowest, rel=0.05)
-    assert "With random weights the same architecture ends at" in found.sentences[-1]
+    assert "With random weights in its blocks the same architecture ends at" in found.sentences[-1]
     assert "predicted to end at a relative dispersion of" in found.sentences[-1]
 
 
@@ -96,7 +96,7 @@ def test_figures_equal_a_plain_trace(found) -> None:
 def test_the_reference_is_another_network_than_the_one_asked_about(found) -> None:
     own, other = (
         found.table.filter(variant=each, metric="relative_residual").sort("layer", "sample")
-        for each in ("this model", "at initialisation")
+        for each in ("this model", "random weights")
     )
     assert own.height == other.height
     ends = [each.filter(pl.col("layer") == 4)["value"].to_list() for each in (own, other)]

@@ -17,15 +17,15 @@ def headline(findings: Sequence[Finding]) -> Headline:
     if not found:
         return Headline("No collapse", "holds")
     words = [_in_a_few_words(each) for each in found[:_MOST_TOLD]]
-    if all(each.kind == CONE.name for each in found):
-        return Headline(f"No collapse, but {words[0]}", "slow")
+    if all(each.fate == "noted" for each in found):
+        return Headline(f"No collapse, but {words[0]}", "holds")
     worst: Tone = "collapse" if any(each.fate == "collapse" for each in found) else "slow"
     return Headline(sentence_case("; ".join(words)), worst)
 
 
 def told(findings: Sequence[Finding]) -> list[Finding]:
-    """Findings that are bad news, what is there before what is under way."""
-    order = {"collapse": 0, "slow": 1}
+    """Findings that are news, what is there before what is under way or no loss."""
+    order = {"collapse": 0, "slow": 1, "noted": 2}
     bad = [each for each in findings if each.fate in order]
     return sorted(bad, key=lambda each: order[each.fate])  # stable: the kinds' own order otherwise
 

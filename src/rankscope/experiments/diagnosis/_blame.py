@@ -10,6 +10,9 @@ from rankscope.experiments.diagnosis._walk import PARTS
 from rankscope.experiments.thresholds import COLLAPSED, WORTH_TELLING
 from rankscope.numerals import power_of_ten, short
 
+_NOTHING_LEFT = -200.0
+"""Decades below which a step ends at tokens that are exactly equal: zero has no logarithm."""
+
 
 @dataclass(frozen=True)
 class Loss:
@@ -31,7 +34,7 @@ class Loss:
         """Where most is lost, and to what."""
         if not self.layer:
             return "No layer loses any of the residual that is worth telling."
-        kept = power_of_ten(self.decades)
+        kept = power_of_ten(self.decades) if self.decades > _NOTHING_LEFT else "nothing"
         worst_first = sorted(PARTS, key=self.by_part.__getitem__)
         parts = [
             f"{part} {signed(self.by_part[part])}"
@@ -39,7 +42,9 @@ class Loss:
             if part == self.part or abs(self.by_part[part]) >= WORTH_TELLING
         ]
         share = ""
-        if self.agreeing < self.samples:
+        if 2 * self.agreeing < self.samples:
+            share = "; samples differ in which layer that is"
+        elif self.agreeing < self.samples:
             share = f"; {self.agreeing} of {self.samples} samples lose most there"
         return (
             f"Most is lost in layer {self.layer}, which leaves {kept} of the residual, to its "
@@ -76,6 +81,8 @@ def signed(decades: float) -> str:
     >>> signed(-0.25), signed(0.031)
     ('−0.25', '+0.031')
     """
+    if decades < _NOTHING_LEFT:
+        return "all of it"
     text = short(decades, digits=2)
     return text if text.startswith("−") else f"+{text}"
 

@@ -37,7 +37,7 @@ def _entropy_share(rows: Tensor, visibility: Visibility, mask: Tensor | None) ->
     even = visibility.uniform(torch.float64).expand(len(rows), 1, rows.shape[-2], -1)
     most = attention_entropy(even, token_mask=mask)
     share = attention_entropy(rows, token_mask=mask).double() / most
-    return torch.where(most > 0, share, torch.nan)
+    return torch.where(most > 0, share.clamp(max=1.0), torch.nan)
 
 
 def _sink_share(pattern: Tensor, mask: Tensor | None) -> Tensor:

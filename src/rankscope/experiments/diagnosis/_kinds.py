@@ -6,11 +6,14 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from rankscope.experiments.diagnosis._blame import Loss
+from rankscope.experiments.diagnosis._blame import Loss, find_loss
 from rankscope.experiments.diagnosis._measure import Measured
 from rankscope.experiments.diagnosis._sightings import Kind, Sighting
 from rankscope.experiments.thresholds import (
     COLLAPSED,
+    FEW_TOKENS,
+    FULL_RANK,
+    GIANT,
     GROWN,
     HALVED,
     IDLE,
@@ -29,7 +32,8 @@ from rankscope.results import Finding
 
 DEPTH = Kind(
     "depth collapse",
-    f"the relative residual falls below {COLLAPSED:g}, and below {SHRUNK:g} of its largest value "
+    f"the relative residual (without tokens more than {GIANT:g} times as long as the median one) "
+    f"falls below {COLLAPSED:g}, and below {SHRUNK:g} of its largest value "
     f"in an earlier layer; under way from {SHRUNK:g} of that value down, or if a single layer "
     f"leaves less than {HALVED:g} of it",
 )
@@ -46,28 +50,34 @@ ENTROPY = Kind(
 )
 LAYER = Kind(
     "layer collapse",
-    f"at least {IDLE_LAYERS:g} of the layers turn the state by an angle whose sine is below "
-    f"{IDLE:g}, so that they are close to the identity; under way if any does",
+    f"at least {IDLE_LAYERS:g} of the layers turn the median token by less than {IDLE:g} radians, "
+    "so that they are close to the identity; under way if any does",
 )
 LAST = Kind(
     "last-token collapse",
     f"after the last layer the last token is nearer to another token than {MERGED:g} of its "
-    "length, while the tokens as a whole have not collapsed",
+    f"length, while the tokens as a whole keep {SHRUNK:g} or more of their relative residual",
 )
 CONE = Kind(
     "cone",
-    f"in some layer the mean cosine between tokens is {NARROW:g} or more, while the relative "
-    f"residual keeps {SHRUNK:g} or more of its largest value in an earlier layer",
-    worst="slow",
+    f"in some layer the mean cosine between tokens is {NARROW:g} or more, the rank {FULL_RANK:g} "
+    f"or more of the largest possible, and the tokens keep {SHRUNK:g} or more of their relative "
+    "residual; it is no loss of rank",
+    worst="noted",
 )
-_MORE: Final = "all tokens collapse, which is more"
+_MORE: Final = "all tokens become alike"
 KINDS: Final = (DEPTH, WIDTH, ENTROPY, LAYER, LAST, CONE)
 
 
-def depth(measured: Measured, loss: Loss, epsilon: float) -> Finding:
-    """Whether the residual goes to zero with the layers."""
+def depth(measured: Measured, epsilon: float) -> tuple[Finding, Loss]:
+    """Whether the residual goes to zero with the layers, and where most of it is lost.
+
+    Both are about the samples in which it does, if there are any.
+    """
     seen = depth_sighting(measured)
-    start, end = (float(measured.residual[at].quantile(0.5)) for at in (0, -1))
+    concerned = measured.of_samples(seen.concerned)
+    loss = find_loss(concerned)
+    start, end = (float(concerned.common[at].quantile(0.5)) for at in (0, -1))
 
     def when_found(figure: float, layer: int) -> str:
         if not bool(seen.found.any()):
@@ -94,14 +104,17 @@ def depth(measured: Measured, loss: Loss, epsilon: float) -> Finding:
             "after the last layer."
         )
 
-    return DEPTH.finding(
+    found = DEPTH.finding(
         seen, when_found=when_found, when_not=when_not, part=loss.part, layer=loss.layer
     )
+    return found, loss
 
 
 def depth_sighting(measured: Measured) -> Sighting:
     """Sample by sample, over all layers."""
-    residual = measured.residual
+    residual = measured.common
+    if bool((residual[0] < COLLAPSED).all()) and not bool((residual >= COLLAPSED).any()):
+        return Sighting.none(measured.samples, "the tokens are alike before the first layer")
     shrunk = kept(residual) < SHRUNK
     alike = (residual < COLLAPSED) & shrunk
     before = residual[:-1]
@@ -113,28 +126,27 @@ def depth_sighting(measured: Measured) -> Sighting:
 
 
 def kept(residual: Tensor) -> Tensor:
-    """What each layer has of the largest residual so far."""
-    return residual / residual.cummax(0).values.clamp_min(1e-300)
+    """What each layer has of the largest residual so far; all of it where there never was any."""
+    largest = residual.cummax(0).values
+    return torch.where(largest > 0, residual / largest, 1.0)
 
 
-def width(exponents: Tensor | None, samples: int, why_not: str) -> Finding:
-    """Whether tokens become more alike the more of them there are."""
-    if exponents is None:
-        seen = Sighting.none(samples, why_not)
-    else:
-        seen = Sighting(exponents <= WIDTH_EXPONENT, exponents <= WIDTH_HINT, exponents)
+def width(exponents: Tensor, why_not: str) -> Finding:
+    """Whether tokens become more alike the more of them there are.
 
-    def told(figure: float, _: int) -> str:
-        return f"the relative dispersion goes as T to the power {short(figure, digits=2)}."
+    ``exponents`` are NaN for samples that cannot tell.
+    """
+    told = exponents[~exponents.isnan()]
+    seen = Sighting(told <= WIDTH_EXPONENT, told <= WIDTH_HINT, told)
+
+    def words(name: str, figure: float) -> str:
+        power = short(figure, digits=2)
+        return f"{name}: the relative dispersion goes as the number of tokens to the power {power}."
 
     return WIDTH.finding(
-        seen,
-        when_found=lambda figure, layer: (
-            f"Width collapse: with the number T of tokens {told(figure, layer)}"
-        ),
-        when_not=lambda figure, layer: (
-            f"No width collapse: with the number T of tokens {told(figure, layer)}"
-        ),
+        seen if len(told) else Sighting.none(len(exponents), why_not),
+        when_found=lambda figure, _: words("Width collapse", figure),
+        when_not=lambda figure, _: words("No width collapse", figure),
     )
 
 
@@ -172,48 +184,50 @@ def layers(measured: Measured) -> Finding:
     seen = Sighting(share >= IDLE_LAYERS, idle.any(0), measured.turned.amin(0), quietest)
     usual = (idle.double().mean(1) >= 0.5).tolist()
     named = runs_of(usual)
+    cause, growth = _growth(measured, usual)
 
     def when_found(figure: float, layer: int) -> str:
         where = "" if bool(seen.found.any()) else " in places"
         who = named or f"layer {layer}"
         verb = "turns" if sum(usual) <= 1 else "turn"
         return (
-            f"Layer collapse{where}: {who} hardly {verb} the state (sine of the angle "
-            f"{short(figure, digits=2)} at the least){_growth(measured, usual)}."
+            f"Layer collapse{where}: {who} hardly {verb} the tokens (by "
+            f"{short(figure, digits=2)} radians at the least){growth}."
         )
 
     return LAYER.finding(
         seen,
         when_found=when_found,
         when_not=lambda figure, layer: (
-            f"No layer collapse: layer {layer} does least, and still turns the state by an angle "
-            f"of sine {short(figure, digits=2)}."
+            f"No layer collapse: layer {layer} does least, and still turns the median token by "
+            f"{short(figure, digits=2)} radians."
         ),
-        layer=usual.index(True) + 1 if any(usual) else None,
+        layer=cause or (usual.index(True) + 1 if any(usual) else None),
     )
 
 
-def _growth(measured: Measured, idle: list[bool]) -> str:
+def _growth(measured: Measured, idle: list[bool]) -> tuple[int, str]:
     """Which layer made the tokens so long that later ones change little, if one did."""
     sizes = measured.states["token_norm"].quantile(0.5, dim=-1)
     growth = sizes[1:] / sizes[:-1].clamp_min(1e-300)
     largest = int(growth.argmax())
     if float(growth[largest]) < GROWN or not any(idle[largest + 1 :]):
-        return ""
+        return 0, ""
     times = short(float(growth[largest]), digits=2)
-    return (
+    words = (
         f"; layer {largest + 1} makes the tokens {times} times as long, and what layers after it "
         "add is small beside them"
     )
+    return largest + 1, words
 
 
 def last_token(measured: Measured) -> Finding:
     """Whether the last token cannot be told from another."""
-    apart, collapsed = measured.last_apart, depth_sighting(measured).found
-    if bool(collapsed.all()):
+    apart, lost = measured.last_apart, (kept(measured.common) < SHRUNK).any(0)
+    if bool(lost.all()):
         untold = Sighting.none(measured.samples, _MORE)
         return LAST.finding(untold, when_found=_nothing, when_not=_nothing)
-    merged = (apart[-1] < MERGED) & ~collapsed
+    merged = (apart[-1] < MERGED) & ~lost
     together = apart < MERGED
     since = together.flip(0).int().cumprod(0).sum(0)  # layers in a row, up to the last
     layer = (len(apart) - since).clamp(max=len(apart) - 1)
@@ -240,10 +254,14 @@ def last_token(measured: Measured) -> Finding:
 def cone(measured: Measured) -> Finding:
     """Whether tokens point the same way, and yet differ."""
     cosine = measured.states["mean_cosine"]
-    wide = (kept(measured.residual) >= SHRUNK) & ~depth_sighting(measured).found
+    lost = (kept(measured.common) < SHRUNK).any(0)
+    enough = measured.tokens >= FEW_TOKENS
+    wide = ~lost & enough & (measured.states["rank_share"] >= FULL_RANK)
     highest, at = torch.where(wide, cosine, -math.inf).max(0)
     if not bool(wide.any()):
-        untold = Sighting.none(measured.samples, _MORE)
+        why = "the tokens are too few, or have no full rank in any layer"
+        why = _MORE if bool(lost.all()) else why
+        untold = Sighting.none(measured.samples, why)
         return CONE.finding(untold, when_found=_nothing, when_not=_nothing)
     seen = Sighting(highest >= NARROW, torch.zeros_like(highest) > 0, highest, at)
 

@@ -11,8 +11,9 @@ from rankscope.experiments.diagnosis._measure import Measured
 from rankscope.experiments.diagnosis._references import References
 from rankscope.experiments.diagnosis._rows import STATES, STEPS
 from rankscope.experiments.diagnosis._walk import PARTS
-from rankscope.experiments.thresholds import COLLAPSED, SHRUNK
-from rankscope.numerals import short
+from rankscope.experiments.thresholds import COLLAPSED, SHRUNK, fate_of
+from rankscope.network import Network
+from rankscope.numerals import plural, short
 from rankscope.results import Drawing, Listing, Part
 
 ABLATIONS = "ablations"
@@ -70,12 +71,10 @@ def trace_ablations(
     subject: kit.Subject, reading: variants.Reading, on_step: kit.OnStep
 ) -> pl.DataFrame:
     """The residual of SAN, SAN+MLP, SAN+skip and the whole; what it lacks anyway is not ablated."""
-    whole = subject.network
-    networks = {
-        name: network
-        for name, network in variants.four_variants(whole, reading).items()
-        if network.spec != whole.spec or name == variants.TRANSFORMER
-    }
+    networks: dict[str, Network] = {}
+    for name, network in reversed(variants.four_variants(subject.network, reading).items()):
+        if network.spec not in (each.spec for each in networks.values()):
+            networks = {name: network, **networks}
     table = tables.joined(
         {
             name: subject.with_network(network).trace([_METRIC], on_part).table
@@ -102,7 +101,7 @@ def _totals(measured: Measured, loss: Loss) -> Listing:
                 signed(loss.totals[part]),
                 worst + 1,
                 signed(float(steps[worst])),
-                signed(without) if without == without else "no skip",
+                signed(without) if without == without else "–",
             )
         )
     return Listing(
@@ -115,7 +114,7 @@ def _totals(measured: Measured, loss: Loss) -> Listing:
 
 
 def _ablations(table: pl.DataFrame) -> Listing:
-    summary = tables.summary(table)
+    summary, samples = tables.summary(table), table["sample"].n_unique()
     rows = []
     for name in summary["variant"].unique(maintain_order=True):
         own = summary.filter(variant=name).sort("layer")
@@ -126,7 +125,8 @@ def _ablations(table: pl.DataFrame) -> Listing:
         "The same weights less some parts: relative residual (medians over the samples)",
         ("network", "input", "lowest", "at layer", "last layer", "fate"),
         tuple(rows),
-        f"Collapses: below {COLLAPSED:g}; shrinks: below {SHRUNK:g} of its largest value so far.",
+        f"Collapses: below {COLLAPSED:g}; shrinks: below {SHRUNK:g} of its largest value so far. "
+        f"On the first {plural(samples, 'sample')}.",
     )
 
 
@@ -135,12 +135,8 @@ def _course(values: Mapping[int, float], lowest: int) -> tuple[float, float, int
 
 
 def _verdict(values: Mapping[int, float]) -> str:
-    largest = 0.0
-    fate = "stays apart"
-    for layer in sorted(values):
-        largest = max(largest, values[layer])
-        if values[layer] < SHRUNK * largest:
-            if values[layer] < COLLAPSED:
-                return f"collapses at layer {layer} ({short(values[layer], digits=1)})"
-            fate = f"shrinks to {short(values[layer], digits=1)} at layer {layer}"
-    return fate
+    fate, layer = fate_of([values[layer] for layer in sorted(values)])
+    figure = short(values[layer], digits=1)
+    if fate == "collapse":
+        return f"collapses at layer {layer} ({figure})"
+    return f"shrinks to {figure} at layer {layer}" if fate == "slow" else "stays apart"

@@ -13,7 +13,7 @@ from rankscope.checks import valid_mask
 from rankscope.experiments import kit
 from rankscope.experiments.diagnosis._heads import HEADS, head_figures
 from rankscope.experiments.diagnosis._states import STATES, state_figures
-from rankscope.experiments.diagnosis._tokens import nearest, nearest_to_last, token_distances
+from rankscope.experiments.diagnosis._tokens import nearest, nearest_to_last, token_distances, unit
 from rankscope.experiments.diagnosis._walk import PARTS, Stage, walk
 from rankscope.metrics import deviations
 from rankscope.network import Network
@@ -29,10 +29,11 @@ class Measured:
 
     ``states`` by layer from 0, the input; ``heads`` by layer from 1 and head; ``changes`` and
     ``alone`` by part and layer from 1: decades by which the relative residual changes, as it is
-    and without the skip; ``turned`` by layer from 1; ``values`` and ``distances`` by layer from 0
-    and singular value or token. ``last_apart`` is by layer from 0 how far the last token is from
-    its nearest fellow, ``last_fellow`` which that is after the last layer, ``twins`` how far each
-    token is from its nearest fellow before the first layer and after the last.
+    and without the skip; ``turned`` by layer from 1, in radians; ``values`` and ``distances``
+    by layer from 0 and singular value or token. ``last_apart`` is by layer from 0 how far the last
+    token is from its nearest fellow, ``last_fellow`` which that is in the end, ``twins`` how far
+    each token is from its nearest fellow before the first layer and after the last, and
+    ``tokens`` how many count in each sample.
     """
 
     states: dict[str, Tensor]
@@ -45,11 +46,27 @@ class Measured:
     last_apart: Tensor
     last_fellow: Tensor
     twins: Tensor
+    tokens: Tensor
 
     @property
     def residual(self) -> Tensor:
-        """The relative residual by layer and sample: what most is judged by."""
+        """The relative residual by layer and sample."""
         return self.states["relative_residual"]
+
+    @property
+    def common(self) -> Tensor:
+        """The same without a few tokens that are very long: what depth collapse is judged by."""
+        return self.states["common_residual"]
+
+    def of_samples(self, some: Tensor) -> "Measured":
+        """The figures of some of the samples alone."""
+
+        def part(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                return value[..., some]
+            return {key: each[..., some] for key, each in value.items()}
+
+        return Measured(**{each.name: part(getattr(self, each.name)) for each in fields(self)})
 
     @property
     def layers(self) -> int:
@@ -75,11 +92,12 @@ def measure(subject: kit.Subject, on_step: kit.OnStep) -> Measured:
 
 def _measure_batch(network: Network, batch: Batch, on_step: kit.OnStep) -> Measured:
     counted = counted_tokens(batch)
-    token_mask = _full(batch.token_mask, batch.x)
+    token_mask = real_tokens(batch)
     states = [batch.x, batch.x]
     figures = [state_figures(batch.x, counted, most=MOST_VALUES)]
     distances = [token_distances(batch.x, counted, most=MOST_VALUES)]
     last = [nearest_to_last(batch.x, counted)]
+    place = token_mask.cumsum(-1).cpu() - 1  # of each token in its text, padding apart
     heads, changes, turned = [], [], []
     for run in walk(network, batch.x, token_mask):
         here = counted.to(run.state.device)
@@ -101,14 +119,20 @@ def _measure_batch(network: Network, batch: Batch, on_step: kit.OnStep) -> Measu
         values=_padded([values for _, values in figures]),
         distances=_padded(distances),
         last_apart=torch.stack([apart for apart, _ in last]),
-        last_fellow=last[-1][1],
+        last_fellow=place.gather(-1, last[-1][1].unsqueeze(-1)).squeeze(-1),
         twins=torch.stack(ends),
+        tokens=counted.sum(-1).cpu(),
     )
 
 
 def counted_tokens(batch: Batch) -> Tensor:
     """Which tokens count in the figures, as a mask of every sample."""
     return _full(batch.token_mask if batch.measured is None else batch.measured, batch.x)
+
+
+def real_tokens(batch: Batch) -> Tensor:
+    """Which tokens the network sees, as a mask of every sample."""
+    return _full(batch.token_mask, batch.x)
 
 
 def _full(mask: Tensor | None, x: Tensor) -> Tensor:
@@ -141,17 +165,14 @@ def _log10(x: Tensor, counted: Tensor) -> Tensor:
 
 
 def turn(before: Tensor, after: Tensor, counted: Tensor) -> Tensor:
-    """The sine of the angle between two states, each taken as one long vector.
+    """By which angle tokens are turned, in radians: the median over the tokens of each sample.
 
-    0 if one is a multiple of the other.
+    Token by token, because one that is much longer than the others would speak for all.
     """
-    places = counted.unsqueeze(-1)
-    flat = (torch.where(places, x.to(after.device), 0.0).flatten(1) for x in (before, after))
-    a, b = (x.double() / x.double().norm(dim=-1, keepdim=True).clamp_min(_TINY) for x in flat)
+    a, b = (unit(x.to(after.device)) for x in (before, after))
     # Not from the cosine: near one it has lost the digits of a small angle.
-    across: Tensor = a - (a * b).sum(-1, keepdim=True) * b
-    size: Tensor = across.norm(dim=-1)
-    return size.cpu()
+    angle = 2 * ((a - b).norm(dim=-1) / 2).clamp(max=1.0).asin()
+    return torch.where(counted, angle, torch.nan).nanquantile(0.5, dim=-1).cpu()
 
 
 def _padded(parts: Sequence[Tensor]) -> Tensor:

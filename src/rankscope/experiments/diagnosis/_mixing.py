@@ -9,12 +9,17 @@ from torch import Tensor
 
 from rankscope import tables
 from rankscope.experiments import kit
-from rankscope.experiments.diagnosis._measure import MOST_VALUES, Measured, counted_tokens
+from rankscope.experiments.diagnosis._measure import (
+    MOST_VALUES,
+    Measured,
+    counted_tokens,
+    real_tokens,
+)
 from rankscope.experiments.diagnosis._rows import HEADS, TOKENS
 from rankscope.experiments.diagnosis._tokens import cosines
 from rankscope.experiments.thresholds import MERGED, ONE_HOT, SINK
 from rankscope.numerals import plural, short
-from rankscope.results import Drawing, Listing, Part
+from rankscope.results import Drawing, Listing, Part, literal
 
 SIMILARITY = "similarity"
 _MOST_TOKENS = 32
@@ -29,6 +34,7 @@ def mixing_part(
     labels: Sequence[str],
 ) -> Part:
     """Heads ranked, token by token similarity, and who survives."""
+    shown = labels[:_MOST_TOKENS]
     drawings = [
         Drawing("head_map", caption, metric, only={"run": (HEADS,)}, title=title)
         for metric, title, caption in (
@@ -54,10 +60,9 @@ def mixing_part(
     drawings += [
         Drawing(
             "token_map",
-            f"Cosines between the first {len(labels)} tokens of the first sample: which of them "
-            "merge.",
+            f"Cosines between the first {len(shown)} tokens of the first sample.",
             "token_cosine",
-            {"labels": list(labels)},
+            {"labels": list(shown)},
             {"run": (SIMILARITY,)},
             title="Which tokens merge",
         ),
@@ -133,7 +138,7 @@ def _extremes(measured: Measured) -> list[str]:
     ):
         found = flags.nonzero().tolist()
         if found:
-            named = ", ".join(f"{layer + 1}.{head}" for layer, head in found[:6])
+            named = ", ".join(f"head {head} of layer {layer + 1}" for layer, head in found[:6])
             more = ", …" if len(found) > 6 else ""
             said.append(f"{len(found)} of {plural(count, 'head')} {words}: {named}{more}.")
     return said or [
@@ -149,16 +154,17 @@ def _survivors(measured: Measured, labels: Sequence[str]) -> list[str]:
     ranked = sorted(known, key=lambda place: -float(last[place]))
 
     def name(place: int) -> str:
-        word = f" ({labels[place]})" if place < len(labels) and not labels[place].isdigit() else ""
-        return f"{place}{word}"
+        known = place < len(labels) and labels[place] != str(place)
+        return f"{place} ({literal(labels[place])})" if known else str(place)
 
-    if len(ranked) < 4:
+    if len(ranked) < 6:
         return []
     far, near = ranked[:3], ranked[-3:]
     return [
-        "In the first sample the tokens that stay farthest from the center are "
-        f"{', '.join(map(name, far))}, at {short(float(last[far[0]]), digits=2)} and less; nearest "
-        f"to it are {', '.join(map(name, near))}, at {short(float(last[near[-1]]), digits=2)}."
+        f"Of the first {len(known)} tokens of the first sample those that stay farthest from the "
+        f"center are {', '.join(map(name, far))}, at {short(float(last[far[0]]), digits=2)} and "
+        f"less; nearest to it are {', '.join(map(name, near))}, at "
+        f"{short(float(last[near[-1]]), digits=2)}."
     ]
 
 
@@ -188,12 +194,11 @@ def _repeated(change: Tensor | None) -> list[str]:
 
 
 @torch.no_grad()
-def similarity_rows(subject: kit.Subject, most_lost: int) -> tuple[pl.DataFrame, int]:
-    """Cosines between the first tokens of the first sample in a few layers, and how many tokens."""
+def similarity_rows(subject: kit.Subject, most_lost: int) -> pl.DataFrame:
+    """Cosines between the first tokens of the first sample in a few layers."""
     batch = subject.batches()[0]
     kept = counted_tokens(batch)[0].nonzero().squeeze(-1)[:_MOST_TOKENS]
-    mask = None if batch.token_mask is None else counted_mask(batch.token_mask)
-    states = [batch.x[:1], *subject.network.states(batch.x[:1], mask)]
+    states = [batch.x[:1], *subject.network.states(batch.x[:1], real_tokens(batch)[:1])]
     frames: list[dict[str, list[Any]]] = []
     for layer in chosen_layers(len(states) - 1, most_lost):
         found = cosines(states[layer][0, kept.to(states[layer].device)])
@@ -208,7 +213,7 @@ def similarity_rows(subject: kit.Subject, most_lost: int) -> tuple[pl.DataFrame,
         )
     columns = {key: [each for part in frames for each in part[key]] for key in frames[0]}
     count = len(columns["value"])
-    table = tables.frame(
+    return tables.frame(
         {
             **columns,
             "run": [SIMILARITY] * count,
@@ -216,12 +221,6 @@ def similarity_rows(subject: kit.Subject, most_lost: int) -> tuple[pl.DataFrame,
             "metric": ["token_cosine"] * count,
         }
     )
-    return table, len(kept)
-
-
-def counted_mask(token_mask: Tensor) -> Tensor:
-    """The mask of the first sample alone."""
-    return token_mask[None] if token_mask.ndim == 1 else token_mask[:1]
 
 
 def chosen_layers(layers: int, most_lost: int) -> list[int]:

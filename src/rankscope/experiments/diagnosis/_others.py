@@ -73,7 +73,7 @@ def bound_chapter(subject: kit.Subject, on_step: kit.OnStep) -> Chapter:
 
 def advice_chapter(subject: kit.Subject, seed: int, on_step: kit.OnStep) -> Chapter:
     """Changes of the design, tried on random networks of it."""
-    return _ask(
+    chapter = _ask(
         "What to do",
         lambda some: advise.Config(_short(some), confirmed=2, candidates=3, seed=seed),
         advise,
@@ -83,6 +83,8 @@ def advice_chapter(subject: kit.Subject, seed: int, on_step: kit.OnStep) -> Chap
         "them measured. A trained model has to be trained anew to have any of them.",
         at_most=1,
     )
+    tried = chapter.table is not None and chapter.table["variant"].n_unique() > 1
+    return chapter if tried else replace(chapter, part=replace(chapter.part, drawings=()))
 
 
 def _ask(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from rankscope.numerals import plural
-from rankscope.results import Listing, Part
+from rankscope.results import Listing, Part, literal
 from rankscope.text import InputCheck
 
 _MOST_SAMPLES = 4
@@ -21,7 +21,7 @@ def reading_part(check: InputCheck | None, samples: int, tokens: int) -> Part:
             length,
             len(check.unknown[sample]),
             check.lost[sample],
-            _tokens(check.tokens[sample], check.unknown[sample]),
+            _tokens(check.tokens[sample]),
         )
         for sample, length in enumerate(check.lengths[:_MOST_SAMPLES])
     )
@@ -29,14 +29,10 @@ def reading_part(check: InputCheck | None, samples: int, tokens: int) -> Part:
         f"The first {plural(len(rows), 'sample')} as the model saw them",
         ("sample", "tokens", "unknown", "cut off", "how they begin"),
         rows,
-        f"Of {plural(check.samples, 'sample')}; unknown tokens stand in bold.",
+        f"Of {plural(check.samples, 'sample')}.",
     )
     return Part("What the model read", (check.describe(),), (listing,))
 
 
-def _tokens(tokens: Sequence[str], unknown: Sequence[int]) -> str:
-    shown = [
-        f"**{token}**" if place in unknown else token
-        for place, token in enumerate(tokens[:_MOST_TOKENS])
-    ]
-    return " ".join(shown) + (" …" if len(tokens) > _MOST_TOKENS else "")
+def _tokens(tokens: Sequence[str]) -> str:
+    return literal(" ".join(tokens[:_MOST_TOKENS])) + " …" * (len(tokens) > _MOST_TOKENS)

@@ -15,7 +15,7 @@ from rankscope.network import Network, drawable
 from rankscope.numerals import power_of_ten, sentence_case, short
 from rankscope.prediction import predict
 
-THIS, INITIAL, PREDICTED = "this model", "at initialisation", "predicted"
+THIS, INITIAL, PREDICTED = "this model", "random weights", "predicted"
 _CURVES: Final = ("relative_residual", "relative_dispersion")
 _EXPONENT: Final = "log10_relative_dispersion"
 _DRAWS: Final = 8
@@ -25,9 +25,11 @@ _SAMPLES: Final = 2
 
 @dataclass(frozen=True)
 class References:
-    """Rows by layer under the names above, and why any is missing."""
+    """Rows by layer under the names above, how weights are drawn for the prediction, and why any
+    is missing."""
 
     table: pl.DataFrame
+    drawn: str
     missing: tuple[str, ...]
 
     def last(self, variant: str, metric: str, statistic: str = "median") -> float | None:
@@ -49,10 +51,10 @@ class References:
         initial = self.last(INITIAL, "relative_residual")
         if initial is None:
             return ""
-        same = "with random weights the same architecture"
+        same = "with random weights in its blocks the same architecture"
         if max(initial, end) < COLLAPSED:
             return f"{same} collapses as well"
-        beside = "as much as" if 0.9 <= end / initial <= 1.1 else "more than"
+        beside = "about as much as" if 0.9 <= end / initial <= 1.1 else "more than"
         beside = "less than" if end < 0.9 * initial else beside
         return (
             f"{same} ends at a relative residual of {short(initial, digits=2)}, and this one keeps "
@@ -70,8 +72,8 @@ class References:
         within = low - 1e-3 <= math.log10(max(dispersion, 1e-300)) <= high + 1e-3
         side = "within that" if within else "outside of it"
         return (
-            f"random networks of this design are predicted to end at {found}, and this one is "
-            f"{side}, at {short(dispersion, digits=2)}"
+            f"random networks of this design (init {self.drawn}) are predicted to end at {found}, "
+            f"and this one is {side}, at {short(dispersion, digits=2)}"
         )
 
 
@@ -90,15 +92,18 @@ def references(subject: kit.Subject, seed: int, on_step: kit.OnStep) -> Referenc
             continue
         rows.append(found.with_columns(pl.lit(name).alias("variant")))
         on_part(1.0)
-    return References(tables.stack(rows) if rows else _empty(), tuple(missing))
+    drawn = str(subject.network.spec.init)
+    return References(tables.stack(rows) if rows else _empty(), drawn, tuple(missing))
 
 
 def _initial(subject: kit.Subject, seed: int) -> pl.DataFrame:
-    spec, x = drawable(subject.network), subject.x
-    # Not the network itself, where that was drawn with the same seed.
-    other = seed + 1 if subject.network.seed == seed else seed
-    twin = Network.random(spec, seed=other, dtype=x.dtype).to(x.device)
-    return subject.with_network(twin).trace(list(_CURVES)).table
+    x = subject.x
+    # Not the network itself, which may have been drawn with the same seed.
+    if subject.twin is None:
+        twin = Network.random(drawable(subject.network), seed=seed + 1, dtype=x.dtype)
+    else:
+        twin = subject.twin(seed + 1)
+    return subject.with_network(twin.to(x.device)).trace(list(_CURVES)).table
 
 
 def _predicted(subject: kit.Subject, seed: int) -> pl.DataFrame:

@@ -6,12 +6,11 @@ from typing import Final
 from rankscope import tables
 from rankscope.errors import RankscopeError
 from rankscope.experiments import advice, kit
+from rankscope.experiments.thresholds import REMEDY
 from rankscope.network import Network, drawable
 from rankscope.results import Listing
 
 _METRIC: Final = "relative_residual"
-_HELPS: Final = 1.5
-"""By how much the lowest residual must be larger for a change to be told."""
 _MOST: Final = 8
 
 
@@ -30,7 +29,7 @@ def remedies(subject: kit.Subject, on_step: kit.OnStep) -> Listing:
             after = _lowest(subject, network.with_structure(spec))
         except RankscopeError:  # it needs other weights, or does not fit this input
             continue
-        if after[0] >= _HELPS * before[0]:
+        if after[0] >= REMEDY * before[0]:
             tried.append((change.words, *after))
     best = sorted(tried, key=lambda row: -row[1])[:_MOST]
     note = "" if best else "Nothing that was tried on these weights helps."

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rankscope.experiments.thresholds import HALF
 from rankscope.numerals import plural, sentence_case, span_of
 from rankscope.results import Fate, Finding
 
@@ -42,24 +43,25 @@ class Sighting:
         """Half of the samples decide; fewer are still something."""
         if self.untold:
             return "unknown"
-        half = len(self.found) / 2
+        half = HALF * len(self.found)
         if float(self.found.sum()) >= half:
             return "collapse"
         either = self.found | self.under_way
         return "slow" if bool(self.found.any()) or float(either.sum()) >= half else "holds"
 
     def typical(self) -> tuple[float, int]:
-        """The median figure of the samples concerned, and the commonest layer among them."""
-        some = self.concerned
-        layer = 0 if self.layer is None else int(self.layer[some].mode().values)
-        return float(self.figure[some].quantile(0.5)), layer
+        """Figure and layer of the sample in the middle of those concerned."""
+        figures = self.figure[self.concerned]
+        middle = int(figures.argsort()[(len(figures) - 1) // 2])
+        layer = 0 if self.layer is None else int(self.layer[self.concerned][middle])
+        return float(figures[middle]), layer
 
 
 @dataclass(frozen=True)
 class Kind:
     """One of the things called collapse, and its rule in words with its thresholds.
 
-    ``worst`` is what it can come to: a cone is no loss.
+    ``worst`` is what it can come to: a cone is no loss, so it is only noted.
     """
 
     name: str
@@ -82,7 +84,7 @@ class Kind:
         samples, count = len(seen.found), int(seen.found.sum())
         if seen.untold:
             words = f"{sentence_case(self.name)} cannot be told: {seen.untold}."
-            return Finding(self.name, "unknown", words, self.rule, samples=samples)
+            return Finding(self.name, "unknown", words, self.rule)
         fate = seen.fate
         figure, seen_at = seen.typical()
         words = when_not(figure, seen_at) if fate == "holds" else when_found(figure, seen_at)

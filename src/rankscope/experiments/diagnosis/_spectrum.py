@@ -25,8 +25,8 @@ def spectrum_part(measured: Measured) -> Part:
         (
             Drawing(
                 "layer_map",
-                f"Each singular value as a part of their sum (medians; the first {MOST_VALUES}). A "
-                "column that pales to the right has lost its rank.",
+                f"Each singular value as a part of their sum, the first {MOST_VALUES}. A layer "
+                "that darkens quickly from the top down has few directions left.",
                 "singular_value_share",
                 {"along": "singular value"},
                 {"run": (SPECTRUM,)},

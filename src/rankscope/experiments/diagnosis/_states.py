@@ -4,14 +4,17 @@ from typing import Final
 
 from torch import Tensor
 
+from rankscope.experiments.diagnosis._tokens import without_giants
 from rankscope.metrics import deviations, mean_cosine, spectra, token_norm
 
 STATES: Final = (
     "relative_dispersion",
     "relative_residual",
+    "common_residual",
     "mean_cosine",
     "effective_rank",
     "numerical_rank",
+    "rank_share",
     "token_norm",
 )
 
@@ -22,12 +25,16 @@ def state_figures(x: Tensor, counted: Tensor, *, most: int) -> tuple[dict[str, T
     Singular values are (value, sample), over their sum. Everything is on the CPU in float64.
     """
     apart, spectrum = deviations(x, token_mask=counted), spectra(x, token_mask=counted)
+    most_rank = counted.sum(-1).clamp(max=x.shape[-1])
+    common = deviations(x, token_mask=without_giants(x, counted))
     found = {
         "relative_dispersion": apart.relative_dispersion(),
         "relative_residual": apart.relative_residual(),
+        "common_residual": common.relative_residual(),
         "mean_cosine": mean_cosine(x, token_mask=counted),
         "effective_rank": spectrum.effective_rank(),
         "numerical_rank": spectrum.numerical_rank(),
+        "rank_share": spectrum.numerical_rank() / most_rank,
         "token_norm": token_norm(x, token_mask=counted),
     }
     values = spectrum.sigma.double().cpu()

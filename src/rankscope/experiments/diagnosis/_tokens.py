@@ -5,6 +5,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from rankscope.experiments.thresholds import GIANT
 from rankscope.metrics import mean_center
 
 _TINY: Final = 1e-300
@@ -25,11 +26,27 @@ def token_distances(x: Tensor, counted: Tensor, *, most: int) -> Tensor:
     return apart.gather(-1, order)[:, :most].mT.cpu()
 
 
+def unit(x: Tensor) -> Tensor:
+    """Tokens at length one, in float64; a token of zeros stays as it is."""
+    found: Tensor = x.double() / x.double().norm(dim=-1, keepdim=True).clamp_min(_TINY)
+    return found
+
+
 def cosines(x: Tensor) -> Tensor:
     """Between all pairs of the tokens of one sample (token, feature)."""
-    unit = x.double() / x.double().norm(dim=-1, keepdim=True).clamp_min(_TINY)
-    found: Tensor = (unit @ unit.mT).clamp(-1.0, 1.0)
+    found: Tensor = (unit(x) @ unit(x).mT).clamp(-1.0, 1.0)
     return found.cpu()
+
+
+def without_giants(x: Tensor, counted: Tensor) -> Tensor:
+    """The tokens that count, less those many times as long as the median one.
+
+    A few such tokens ("massive activations") make up nearly all of a state's norm, and whatever
+    becomes of the others does not show in it.
+    """
+    lengths = torch.where(counted, x.double().norm(dim=-1), torch.nan)
+    typical = lengths.nanquantile(0.5, dim=-1, keepdim=True)
+    return counted & ~(lengths > GIANT * typical)
 
 
 def nearest(x: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:

@@ -23,9 +23,9 @@ PARTS: tuple[PartName, ...] = ("attention", "MLP", "norm")
 class Stage:
     """One part at work: the state before it and after it.
 
-    ``alone`` is the part's own output, which would be the state after it without the skip; None for
-    a norm after the sum, which no skip goes around. A norm before or inside a branch belongs to the
-    branch.
+    ``alone`` is the part's own output, which would be the state after it without the skip; None
+    where there is no skip, as around a norm after the sum. A norm before or inside a branch
+    belongs to the branch.
     """
 
     part: PartName
@@ -83,7 +83,7 @@ def _stages(step: Step, x: Tensor, visibility: Visibility) -> list[Stage]:
         out = branch(x, visibility)
         after = total + out
         part: PartName = "attention" if isinstance(branch.part, Attention) else "MLP"
-        stages.append(Stage(part, state, after, out))
+        stages.append(Stage(part, state, after, out if step.skip else None))
         state = total = after
     if not isinstance(step.after, nn.Identity):
         stages.append(Stage("norm", state, step.after(state)))
@@ -95,7 +95,10 @@ def _refuse_overflow(x: Tensor, token_mask: Tensor | None, layer: int) -> None:
     finite = finite if token_mask is None else finite | ~token_mask.to(finite.device)
     if not bool(finite.all()):
         sample = int((~finite.all(-1)).nonzero()[0])
+        wider = (
+            "" if x.dtype == torch.float64 else f"; {x.dtype} may be too narrow (--dtype float64)"
+        )
         raise InputError(
             f"the output of layer {layer} of sample {sample} is not finite, so nothing can be said "
-            f"about it; try a wider number format than {x.dtype} (--dtype float64)."
+            f"about it{wider}."
         )

@@ -114,7 +114,7 @@ def headline(found: Sequence[Measured]) -> Headline:
         return Headline("They lose about as much of the differences between tokens")
     return Headline(
         f"{most.name} loses most: {short(most.kept, digits=2)} of the relative residual is left at "
-        f"layer {most.lowest.layer}; of {least.name}'s {short(least.kept, digits=2)}"
+        f"layer {most.lowest.layer}, {short(least.kept, digits=2)} in {least.name}"
     )
 
 
@@ -123,10 +123,12 @@ def sentences(found: Sequence[Measured]) -> tuple[str, ...]:
     most, least = _extremes(found)
     alike = min(found, key=lambda each: each.last.median)
     as_much = _change(most.kept, least.kept) <= _APART
-    opening = "All lose about as much, within a tenth. " if as_much else ""
+    apart = (
+        f"{most.name} loses most of the differences between tokens: its relative residual "
+        f"{_fall(most)}. {least.name} loses least: its relative residual {_fall(least)}."
+    )
     said = [
-        f"{opening}{most.name} loses most of the differences between tokens: its relative residual "
-        f"{_fall(most)}. {least.name} loses least: its {_fall(least)}.",
+        f"All lose about as much: the relative residual {_fall(most)}." if as_much else apart,
         _parting(most, least),
         f"After the last layer tokens are most alike in {alike.name}: a relative residual of "
         f"{alike.last}.",

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from rankscope.arguments import Seed, checked
+from rankscope.checks import whole
 from rankscope.errors import InputError
 from rankscope.experiments import diagnosis, estimates, kit, variants
 from rankscope.experiments.model_subject import model_subject
@@ -27,7 +28,7 @@ class Config(kit.Question):
 
     def describe(self) -> dict[str, Any]:
         """The reading in words."""
-        return {"reading": str(self.reading), "seed": self.seed}
+        return {"ablations": str(self.reading), "seed of the references": self.seed}
 
 
 def cost(config: Config) -> estimates.Cost:
@@ -51,6 +52,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         findings=found.findings,
         parts=found.parts,
         key_figures=found.key_figures,
+        warnings=found.warnings,
         shown=("relative_residual",),
     )
 
@@ -64,7 +66,7 @@ def diagnose(
     texts: list[str] | tuple[str, ...] | None = None,
     measured: Tensor | None = None,
     reading: variants.Reading | None = None,
-    length: int = 128,
+    length: int | None = None,
     batch_size: int = 8,
     seed: Seed = 0,
     on_step: kit.OnStep | None = None,
@@ -94,7 +96,7 @@ def diagnose(
         raise InputError("x, token_mask and measured are for a Network; a model reads texts.")
     else:
         subject = model_subject(model, texts, length=length, seed=seed, **loading)
-    subject = replace(subject, batch_size=batch_size)
+    subject = replace(subject, batch_size=whole("batch_size", batch_size, least=1))
     return run(Config(subject, reading or variants.Reading(), seed), on_step or kit.silent)
 
 
@@ -104,7 +106,7 @@ def _network_subject(
     token_mask: Tensor | None,
     measured: Tensor | None,
     texts: list[str] | tuple[str, ...] | None,
-    length: int,
+    length: int | None,
     seed: int,
 ) -> kit.Subject:
     if x is not None:
@@ -115,6 +117,7 @@ def _network_subject(
         raise InputError("token_mask and measured are about x, and none was given.")
     read = passages() if texts is None else list(texts)
     dtype = next(network.parameters()).dtype
+    length = 128 if length is None else length
     x, mask = embed(read, network.spec.width, length=length, seed=seed, dtype=dtype)
     check = check_texts(read, length=length)
     return kit.Subject(network, x, mask, title=_title(network), check=check)
