@@ -115,7 +115,7 @@ def test_built_in_models_are_listed(rankscope) -> None:
     assert lines[1].split(maxsplit=1)[1] == "bert: 24 layers, 16 heads, width 1024"
     listed = json.loads(rankscope("models", "--json").stdout)
     assert [each["name"] for each in listed] == list(BUILTIN)
-    assert set(listed[0]) == {"name", "family", "layers", "heads", "width"}
+    assert set(listed[0]) == {"name", "family", "layers", "heads", "width", "words"}
 
 
 @pytest.mark.parametrize("entry", RUN, ids=lambda entry: entry.id)

@@ -60,7 +60,7 @@ def test_pickled_weights_only_when_asked_for(folder: Path) -> None:
         ("./nowhere", "there is no folder ./nowhere"),
         ("/nowhere/at/all", "there is no folder"),
         ("some/model", "some/model could not be loaded"),
-        ("gpt2", "'gpt2' is built in: init=True"),
+        ("gpt2", "'gpt2' is built in: its architecture needs no weights"),
     ],
 )
 def test_what_is_not_there(

@@ -119,5 +119,5 @@ def test_a_norm_of_another_class_is_refused():
 def test_diagnose_refuses_a_broken_input():
     x = batch()
     x[0, 0, 0] = math.nan
-    with pytest.raises(InputError, match="layer 0"):
+    with pytest.raises(InputError, match="x is nan at"):
         diagnose(network(), x)

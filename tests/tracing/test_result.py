@@ -144,5 +144,5 @@ def test_traces_are_frozen():
 def test_plot_draws_each_metric():
     pytest.importorskip("rankscope.figures")
     drawn = traced().plot().to_dict()
-    assert "residual" in str(drawn)
-    assert "dispersion" in str(drawn)
+    assert "Residual" in str(drawn)
+    assert "Dispersion" in str(drawn)
