@@ -93,7 +93,7 @@ def test_the_chart_has_what_was_measured_beside_its_prediction(advice) -> None:
 def test_a_healthy_design_is_told_that_nothing_helps(x) -> None:
     found, _ = steps_of(run, Config(Subject(Network.random(HEALTHY), x), **FEW))
     can_be_shown(found)
-    assert found.sentences[0].endswith("it falls short of nothing.")
+    assert found.sentences[0].endswith("it keeps all limits.")
     assert found.sentences[1] == (
         "By these limits nothing is missing, so that no change was tried."
     )
@@ -107,7 +107,9 @@ def test_where_the_best_is_no_better_it_says_so(x, monkeypatch) -> None:
     monkeypatch.setattr("rankscope.experiments.advice.changes", lambda *_: few)
     found = run(Config(Subject(Network.random(PURE), x), **FEW), lambda _: None)
     assert found.sentences[1].startswith("Nothing tried helps, of 1 change: the best, 1 head ")
-    assert "These do not help" in found.sentences[2]
+    listed = found.listings[0].rows
+    assert [row[-1] for row in listed] == ["", "no"]
+    assert listed[1][0] == few[0].words
 
 
 @pytest.mark.usefixtures("two_changes")

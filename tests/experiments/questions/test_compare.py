@@ -114,7 +114,10 @@ def test_models_that_lose_alike_are_said_to() -> None:
     assert words.sentences(found)[0].startswith("All lose about as much")
     assert "no more than a tenth" in words.sentences(found)[3]
     rising = [measured("a", (0.5,), (0.9,)), measured("b", (1.0,), (0.2,))]
-    assert "a loses least: its relative residual never falls below the 0.5" in words.sentences(rising)[0]
+    assert (
+        "a loses least: its relative residual never falls below the 0.5"
+        in words.sentences(rising)[0]
+    )
 
 
 def test_training_is_told_from_its_first_checkpoint_to_its_last() -> None:

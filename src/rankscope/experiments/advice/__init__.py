@@ -26,6 +26,7 @@ from rankscope.experiments.advice._trial import is_better as is_better
 from rankscope.experiments.advice._trial import ranked as ranked
 from rankscope.experiments.advice._weights import weights
 from rankscope.experiments.advice._words import sentences as sentences
+from rankscope.experiments.advice._words import tried as tried
 from rankscope.network import Spec
 
 ALTERNATIVES: tuple[Callable[[Spec, int], Iterator[Change]], ...] = (

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from rankscope.experiments.advice._standing import CRITERIA, Spread, Standing
 from rankscope.experiments.advice._trial import LEAST_GAIN, Trial, helps, is_confirmed
 from rankscope.numerals import plural, power_of_ten, sentence_case, short
+from rankscope.results import Listing
 
 
 def sentences(
@@ -30,20 +31,43 @@ def _sentences(
         yield f"Nothing tried helps, of {plural(tried, 'change')}: {why}."
     for rank, trial in enumerate(each for each in helping if each.measured or each.failure):
         yield _advice(trial, original, first=rank == 0)
-    unmeasured = [each for each in helping if not each.measured and not each.failure]
-    if unmeasured:
-        yield f"By prediction alone these help, too: {_listed(unmeasured)}."
-    perhaps = [each for each in others if helping and helps(each, original)]
-    if perhaps:
-        yield f"From a first few draws alone these seem to help: {_listed(perhaps)}."
-    useless = [each for each in others if each not in perhaps]
-    if useless and original.spread.high:
-        yield f"These do not help, or not beyond the spread: {_listed(useless)}."
     yield (
         f"The shortfall adds up, in decades, by how much random networks break these limits: "
         f"{'; '.join(each.limit for each in CRITERIA)}. A change helps if all {draws} draws of it "
         f"lie below all of the design's as it is, and their mean by {short(LEAST_GAIN)} at least."
     )
+
+
+def tried(original: Trial, helping: Sequence[Trial], others: Sequence[Trial]) -> Listing:
+    """Everything that was tried, best first: its shortfall, what it keeps, and what it comes to."""
+    rows = []
+    for trial in [original, *helping, *others]:
+        measured = trial.measured
+        rows.append(
+            (
+                trial.change.words,
+                round(trial.spread.mean, 2),
+                None if measured is None else round(measured.spread.mean, 2),
+                _kept(trial),
+                _outcome(trial, original, sure=any(trial is each for each in helping)),
+            )
+        )
+    return Listing(
+        "What was tried on random networks of the design",
+        ("change", "shortfall, predicted", "measured", "dispersion kept", "does it help?"),
+        tuple(rows),
+        "Shortfall in decades; 0 keeps all limits.",
+    )
+
+
+def _outcome(trial: Trial, original: Trial, *, sure: bool) -> str:
+    if trial is original:
+        return ""
+    if sure and trial.measured is not None:
+        return "yes, measured" if is_confirmed(trial, original) else "predicted, not confirmed"
+    if sure:
+        return "yes, predicted"
+    return "perhaps, from a few draws" if helps(trial, original) else "no"
 
 
 def _advice(trial: Trial, original: Trial, *, first: bool) -> str:
@@ -65,7 +89,7 @@ def _advice(trial: Trial, original: Trial, *, first: bool) -> str:
 def _reasons(trial: Trial) -> str:
     """The shortfall and what it is made of, or that there is none."""
     if not trial.spread.high:
-        return "it falls short of nothing"
+        return "it keeps all limits"
     means = {each: float(trial.predicted.shortfalls[each.metric].mean()) for each in CRITERIA}
     parts = [f"{each.words} ({_decades(mean)})" for each, mean in means.items() if mean > 0]
     measured = "" if trial.measured is None else f" (measured {_told(trial.measured.spread)})"
@@ -77,10 +101,6 @@ def _why_nothing(others: Sequence[Trial]) -> str:
         return "there was none to try"
     best = others[0]
     return f"the best, {best.change.words}, falls short by {_told(best.spread)}"
-
-
-def _listed(trials: Sequence[Trial]) -> str:
-    return ", ".join(f"{each.change.words} ({_decades(each.spread.mean)})" for each in trials)
 
 
 def _kept(trial: Trial) -> str:

@@ -74,7 +74,8 @@ def diagnose_subject(
     advice = advice_chapter(subject, seed, on_advice)
     if found[0].fate != "holds":
         tried = remedies(first_samples(subject, SAMPLES), on_remedies)
-        advice = replace(advice, part=replace(advice.part, listings=(tried,)))
+        listings = (tried, *advice.part.listings)
+        advice = replace(advice, part=replace(advice.part, listings=listings))
     similar = similarity_rows(subject, loss.layer)
     labels = _labels(subject)
     repeated = _probes.repeated_last(few)

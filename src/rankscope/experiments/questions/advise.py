@@ -126,6 +126,7 @@ def _result(
         title=subject.name,
         question=ENTRY.title,
         sentences=advice.sentences(original, helping, others, draws=config.draws),
+        listings=(advice.tried(original, helping, others),) if helping or others else (),
         table=table,
         about={"read": f"{samples} × {tokens} tokens", "weights": "none: random networks"},
         drawings=(
