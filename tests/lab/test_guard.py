@@ -13,6 +13,10 @@ from rankscope.lab._guard import CONTENT_POLICY, host_rule, name_of
         ("[::1]:8417", "::1"),
         ("[::1]", "::1"),
         ("evil.example:80", "evil.example"),
+        ("localhost:evil.example", ""),
+        ("[127.0.0.1]evil.example", ""),
+        ("[::1%25evil.example]", ""),
+        ("user@localhost", ""),
         ("", ""),
     ],
 )
@@ -45,6 +49,7 @@ def test_names_that_can_be_made_to_lead_here_are_foreign(bound, ours, foreign):
         ({"Host": ["127.0.0.1", "evil.example"]}, "/", 400),
         ({"Host": []}, "/", 400),
         ({"Origin": "http://evil.example"}, "/state.json", 403),
+        ({"Host": "localhost:evil.example"}, "/", 421),
         ({"Origin": "null"}, "/lab.json", 403),
         ({"Origin": "https://127.0.0.1"}, "/lab.json", 403),
         ({"Host": "127.0.0.1", "Origin": "http://127.0.0.1"}, "/lab.json", 200),

@@ -205,3 +205,31 @@ def test_few_tokens_are_diagnosed_as_far_as_they_go(tokens: int) -> None:
     told = diagnose(Network.random(Spec(1, 2, 16)), x)
     assert told.findings[1].fate == "unknown"
     can_be_shown(told)
+
+
+def test_samples_with_one_token_are_left_out_and_said() -> None:
+    x = torch.randn(2, 6, 16, generator=torch.Generator().manual_seed(0))
+    mask = torch.ones(2, 6, dtype=torch.bool)
+    mask[1, 1:] = False
+    network = Network.random(Spec(2, 2, 16, init="lecun"))
+    told = diagnose(network, x, mask)
+    assert told.warnings == ("Left out: 1 of 2 samples, with fewer than two tokens that count.",)
+    assert told.findings[0].samples == 1
+    with pytest.raises(InputError, match="no sample has two tokens that count"):
+        diagnose(network, x[:, :1])
+
+
+def test_attention_to_oneself_alone_has_no_entropy_and_no_chart_of_it() -> None:
+    x = torch.randn(1, 6, 16, generator=torch.Generator().manual_seed(0))
+    told = diagnose(Network.random(Spec(1, 2, 16, mask=torch.eye(6).bool())), x)
+    assert told.findings[2].fate == "unknown"
+    assert "entropy_share" not in {each.metric for each in told.all_drawings}
+    can_be_shown(told)
+
+
+def test_broken_weights_are_named_before_anything_is_run() -> None:
+    network = Network.random(Spec(1, 2, 16))
+    with torch.no_grad():
+        network.blocks[0].attention.query.weight[0, 0] = torch.nan
+    with pytest.raises(InputError, match=r"attention\.query\.weight"):
+        diagnose(network, torch.randn(1, 6, 16))

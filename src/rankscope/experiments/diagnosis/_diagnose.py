@@ -7,6 +7,7 @@ import polars as pl
 import torch
 
 from rankscope import tables
+from rankscope.errors import RankscopeError
 from rankscope.experiments import kit, variants
 from rankscope.experiments.diagnosis import _answer, _kinds, _probes
 from rankscope.experiments.diagnosis._blame import Loss
@@ -107,8 +108,12 @@ def judge(
 
     ``few`` are the samples of which less is read, too.
     """
-    exponents = _probes.width_exponents(*_probes.dispersion_by_context(few, on_step))
     why_not = f"the texts have fewer than {_probes.LEAST_TOKENS} tokens, or their tokens are alike"
+    try:
+        exponents = _probes.width_exponents(*_probes.dispersion_by_context(few, on_step))
+    except RankscopeError as error:  # a mask may be for one length alone
+        exponents = torch.full((len(few.x),), torch.nan)
+        why_not = str(error).rstrip(".")
     depth, loss = _kinds.depth(measured, torch.finfo(few.x.dtype).eps)
     found = (
         depth,
