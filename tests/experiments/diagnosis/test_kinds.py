@@ -26,6 +26,7 @@ def depth(residual: list[list[float]]):
         ([[1.0], [0.49], [0.48]], "slow", 1),  # one layer takes more than half
         ([[1.0], [0.2], [0.0009]], "collapse", 2),
         ([[1.0], [0.0009], [0.9]], "collapse", 1),  # a dip in between counts, whatever the end
+        ([[0.05], [0.5], [0.9]], "holds", 0),  # what comes later was not lost
         ([[0.0], [0.0], [0.0]], "unknown", None),  # all alike from the start: nothing to lose
         ([[0.0009], [0.0009], [0.0009]], "unknown", None),
         ([[0.005], [0.005], [0.0004]], "collapse", 2),
