@@ -105,6 +105,15 @@ class Subject:
         network = self.network.double() if dtype == torch.float64 else self.network.float()
         return replace(self, network=network, x=self.x.to(dtype))
 
+    def on_cpu(self) -> "Subject":
+        """The same input where random networks are drawn, in float32 at least; the network, of
+        which only the design is asked about then, stays where it is."""
+        masks = (self.token_mask, self.measured)
+        token_mask, measured = (None if mask is None else mask.cpu() for mask in masks)
+        wide = self.x.dtype if self.x.dtype.itemsize >= 4 else torch.float32
+        x = self.x.to("cpu", wide)
+        return replace(self, x=x, token_mask=token_mask, measured=measured)
+
     def without(self, *parts: str) -> "Subject":
         """The network less some parts, and a title that says so."""
         if not parts:

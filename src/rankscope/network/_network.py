@@ -320,10 +320,14 @@ class Network(nn.Module):
 def drawable(network: "Network") -> Spec:
     """A network's spec, of which random networks can be made also where it came with a model.
 
-    A loaded model's score is taken as the first layer has it: positions are no weights.
+    A loaded model's score is taken as the first layer has it: positions are no weights. It is on
+    the CPU, where random networks are drawn.
     """
     spec = network.spec
     if not isinstance(spec.scores, Described):
         return spec
-    first = cast(Block, network.blocks[0]).attention.scores
+    block = cast(Block, network.blocks[0])
+    first = block.attention.scores
+    if block.device.type != "cpu":
+        first = copy.deepcopy(first).cpu()
     return replace(spec, scores=Lent(str(spec.scores), first))

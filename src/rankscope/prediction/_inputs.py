@@ -27,7 +27,7 @@ def as_tokens(
         raise ShapeError(f"{name} has shape {tuple(given.shape)}, expected (..., {expected}) last.")
     if token_mask is not None:
         by_sample = token_mask if token_mask.ndim > 1 else token_mask.unsqueeze(0)
-        token_mask = valid_mask(by_sample, (batch, count))
+        token_mask = valid_mask(by_sample.cpu(), (batch, count))
         given = torch.where(token_mask.unsqueeze(-1), given, 0.0)
     if kernel is None:
         return coordinates(given), token_mask
@@ -37,8 +37,9 @@ def as_tokens(
 
 
 def _as_batch(given: Tensor, name: str) -> Tensor:
-    """One sample or a batch of them, in float64."""
-    given = real(given, name=name, axes="(batch, token, feature)", least=2).double()
+    """One sample or a batch of them, in float64 on the CPU, where networks are drawn."""
+    given = real(given, name=name, axes="(batch, token, feature)", least=2)
+    given = given.to("cpu", torch.float64)
     finite(given, name=name)
     if given.ndim not in (2, 3) or 0 in given.shape:
         raise ShapeError(

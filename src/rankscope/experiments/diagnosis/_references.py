@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
-import torch
 
 from rankscope import tables
 from rankscope.errors import RankscopeError
@@ -100,21 +99,22 @@ def _initial(subject: kit.Subject, seed: int) -> pl.DataFrame:
     x = subject.x
     # Not the network itself, which may have been drawn with the same seed.
     if subject.twin is None:
-        twin = Network.random(drawable(subject.network), seed=seed + 1, dtype=x.dtype)
+        twin = Network.random(drawable(subject.network), seed=seed + 1).to(x.dtype)
     else:
         twin = subject.twin(seed + 1)
-    return subject.with_network(twin.to(x.device)).trace(list(_CURVES)).table
+    return subject.with_network(twin.to(x.device, x.dtype)).trace(list(_CURVES)).table
 
 
 def _predicted(subject: kit.Subject, seed: int) -> pl.DataFrame:
     subject.refuse_measured("predictions are about all tokens")
+    subject = subject.on_cpu()
     mask = subject.token_mask
     found = predict(
         drawable(subject.network),
-        subject.x[:_SAMPLES].to("cpu", torch.float32),
+        subject.x[:_SAMPLES].float(),
         draws=_DRAWS,
         seed=seed,
-        token_mask=mask if mask is None or mask.ndim < 2 else mask[:_SAMPLES].cpu(),
+        token_mask=mask if mask is None or mask.ndim < 2 else mask[:_SAMPLES],
     )
     return found.table.filter(pl.col("metric").is_in(["relative_dispersion", _EXPONENT]))
 

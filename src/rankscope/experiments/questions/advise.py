@@ -1,7 +1,7 @@
 """Which change of a design would help? Alternatives by prediction, the best of them measured."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,7 @@ def cost(config: Config) -> estimates.Cost:
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Predict every change, then the best again with more draws, then measure what helps most."""
+    config = replace(config, subject=config.subject.on_cpu())
     subject, seed = config.subject, config.seed
     as_is = Change(AS_IS, drawable(subject.network))
     on_original, on_first, on_second, on_third = kit.parts(on_step, 1, 4, 2, 3)
