@@ -64,7 +64,7 @@ def test_diagnose_under_both_readings(rankscope, wordy: str) -> None:
             for row in result["summary"]
             if row["variant"] in ("SAN+MLP", "SAN+skip") and row["metric"] == RESIDUAL
         )
-        assert "norms" in str(result["provenance"]["config"]["reading"])
+        assert "norms" in str(result["provenance"]["config"]["ablations"])
     assert len(set(ends.values())) == 2
     assert all(ends.values())
 

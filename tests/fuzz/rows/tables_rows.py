@@ -93,6 +93,7 @@ for one in (
         listings=(),
         parts=(results.Part("a"),),
     )
+add("results.literal", results.literal, text="**x**")
 for one in ("results.Finding", "experiments.Finding"):
     add(
         one,

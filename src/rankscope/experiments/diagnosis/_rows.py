@@ -22,7 +22,9 @@ def rows(measured: Measured) -> pl.DataFrame:
 def _frames(measured: Measured) -> Iterator[pl.DataFrame]:
     whole = {"run": STATES, "variant": THIS}
     for metric, values in measured.states.items():
-        yield _frame(values, {"layer": 0}, metric=metric, **whole)
+        if values is not measured.common:
+            yield _frame(values, {"layer": 0}, metric=metric, **whole)
+    yield _frame(measured.common, {"layer": 0}, metric="common_residual", **whole)
     yield _frame(measured.turned, {"layer": 1}, metric="layer_turn", **whole)
     yield _frame(measured.last_apart, {"layer": 0}, metric="last_token_distance", **whole)
     for part in measured.changes:
