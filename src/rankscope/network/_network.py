@@ -113,14 +113,20 @@ class Network(nn.Module):
     def states(self, x: Tensor, token_mask: Tensor | None = None) -> Iterator[Tensor]:
         """The output of each block in turn; nothing is kept but what the caller keeps."""
         x, token_mask = self.prepare(x, token_mask)
+        for block, visibility in self.sighted_blocks(x.shape[1], token_mask):
+            x = block(x.to(block.device), visibility)
+            yield x
+
+    def sighted_blocks(
+        self, tokens: int, token_mask: Tensor | None = None
+    ) -> Iterator[tuple[Block, Visibility]]:
+        """Each block in turn, and what its tokens see; worked out once for each mask and device."""
         seen: dict[tuple[Mask, torch.device], Visibility] = {}
         for mask, block in zip(self.spec.masks, self._layers(), strict=True):
-            device = block.device
-            x = x.to(device)
-            if (mask, device) not in seen:
-                seen[mask, device] = Visibility.of(mask, x.shape[1], token_mask, device)
-            x = block(x, seen[mask, device])
-            yield x
+            key = mask, block.device
+            if key not in seen:
+                seen[key] = Visibility.of(mask, tokens, token_mask, block.device)
+            yield block, seen[key]
 
     def without(self, *parts: str) -> Self:
         """The same network less some of its parts.

@@ -66,6 +66,7 @@ add(
 )
 add("network.Network.forward", NET.forward, x=X, token_mask=MASK)
 add("network.Network.states", NET.states, x=X, token_mask=MASK)
+add("network.Network.sighted_blocks", NET.sighted_blocks, tokens=X.shape[1], token_mask=MASK)
 add("network.Network.prepare", NET.prepare, x=X, token_mask=MASK)
 add("network.Network.check", NET.check, x=X)
 add("network.Network.without", NET.without, **{"*0": "skip", "*1": "mlp"})

@@ -6,14 +6,13 @@ to the change over the whole network.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from rankscope.errors import InputError
-from rankscope.masks import Mask
-from rankscope.network import Attention, Block, Network, Step, Visibility
+from rankscope.network import Attention, Network, Step, Visibility
 
 PartName = Literal["attention", "MLP", "norm"]
 PARTS: tuple[PartName, ...] = ("attention", "MLP", "norm")
@@ -55,14 +54,9 @@ class LayerRun:
 def walk(network: Network, x: Tensor, token_mask: Tensor | None) -> Iterator[LayerRun]:
     """Every block in turn; the states are those of ``network.states``."""
     x, token_mask = network.prepare(x, token_mask)
-    seen: dict[tuple[Mask, torch.device], Visibility] = {}
-    blocks = cast(list[Block], list(network.blocks))
-    for layer, (mask, block) in enumerate(zip(network.spec.masks, blocks, strict=True), start=1):
-        device = block.device
-        x = x.to(device)
-        if (mask, device) not in seen:
-            seen[mask, device] = Visibility.of(mask, x.shape[1], token_mask, device)
-        visibility = seen[mask, device]
+    sighted = network.sighted_blocks(x.shape[1], token_mask)
+    for layer, (block, visibility) in enumerate(sighted, start=1):
+        x = x.to(block.device)
         pattern, stages = None, []
         for step in block.steps:
             for branch in step.branches:
