@@ -11,7 +11,7 @@ from torch import nn
 from rankscope import records
 from rankscope.arguments import checked
 from rankscope.errors import InputError
-from rankscope.experiments.models import Case
+from rankscope.experiments.models import Case, free_name
 from rankscope.experiments.subject import Subject
 from rankscope.families import Loaded
 from rankscope.fingerprints import fingerprint
@@ -146,9 +146,6 @@ def _numbered(found: Iterable[Contender]) -> list[Contender]:
     """Those that would be called alike, numbered."""
     named: dict[str, Contender] = {}
     for each in found:
-        name, number = each.name, 1
-        while name in named:
-            number += 1
-            name = f"{each.name} {number}"
+        name = free_name(each.name, named)
         named[name] = replace(each, name=name)
     return list(named.values())

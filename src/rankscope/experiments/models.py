@@ -1,6 +1,6 @@
 """Models an experiment looks at, named in its configuration and loaded when their turn comes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
@@ -150,12 +150,21 @@ def by_name(cases: Sequence[Case]) -> dict[str, Case]:
         raise InputError("there is no model to try; name at least one.")
     named: dict[str, Case] = {}
     for case in cases:
-        name, number = case.name, 1
-        while name in named:
-            number += 1
-            name = f"{case.name} {number}"
-        named[name] = case
+        named[free_name(case.name, named)] = case
     return named
+
+
+def free_name(name: str, taken: Container[str]) -> str:
+    """A name, numbered if it is taken.
+
+    >>> free_name("mini", ["mini", "mini 2"])
+    'mini 3'
+    """
+    free, number = name, 1
+    while free in taken:
+        number += 1
+        free = f"{name} {number}"
+    return free
 
 
 def inputs(
