@@ -2,6 +2,7 @@
 
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -15,7 +16,7 @@ _LONGEST_SHOWN = 40
 
 
 @dataclass(frozen=True)
-class Parameter(Generic[Value]):
+class Parameter(ABC, Generic[Value]):
     """A parameter's words, the group of controls it stands in, and its default."""
 
     title: str
@@ -26,9 +27,9 @@ class Parameter(Generic[Value]):
         """This parameter as a field of a dataclass."""
         return field(default=self.default, metadata={"parameter": self})
 
+    @abstractmethod
     def read(self, name: str, text: str) -> Value:
         """The value a text stands for, or an error of one sentence."""
-        raise NotImplementedError
 
     def write(self, value: Value) -> str:
         """The text that reads as this value."""
