@@ -26,10 +26,16 @@ from rankscope.metrics._spectrum import (
     stable_rank,
 )
 
+from rankscope.metrics._statistics import (
+    GatheredStatistics as GatheredStatistics,
+)
+from rankscope.metrics._statistics import StateStatistics, state_statistics
+
 __all__ = [
     "Certified",
     "Deviations",
     "Spectra",
+    "StateStatistics",
     "attention_entropy",
     "deviations",
     "dispersion",
@@ -46,5 +52,6 @@ __all__ = [
     "spectra",
     "spectral_ratio",
     "stable_rank",
+    "state_statistics",
     "token_norm",
 ]
