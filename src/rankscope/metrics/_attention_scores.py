@@ -165,7 +165,7 @@ class AttentionScores:
             yield self.weights(slice(start, min(start + size, queries)))
 
     def weights(self, queries: slice) -> Weights:
-        """The weights of neighbouring queries."""
+        """The weights of some queries, a slice of all."""
         keys = self.span(queries)
         scores = self.product(self.query[:, :, queries], keys)
         bias = self.bias_of(queries, keys)
@@ -216,7 +216,9 @@ class AttentionScores:
         seen = None if self.mask is None else _part(self.mask, queries, keys)
         if self.causal or self.window is not None:
             device, first = self.query.device, self.shape[3] - self.shape[2]
-            asking = torch.arange(queries.start + first, queries.stop + first, device=device)
+            asking = first + torch.arange(
+                queries.start, queries.stop, queries.step or 1, device=device
+            )
             ahead = torch.arange(keys.start, keys.stop, device=device) - asking.unsqueeze(-1)
             near = ahead <= 0 if self.causal else torch.ones_like(ahead, dtype=torch.bool)
             if self.window is not None:
@@ -225,7 +227,7 @@ class AttentionScores:
         return seen
 
     def span(self, queries: slice) -> slice:
-        """The keys outside of which neighbouring queries see nothing, whatever mask there is."""
+        """The keys outside of which these queries see nothing, whatever mask there is."""
         first, keys = self.shape[3] - self.shape[2], self.shape[3]
         start, stop = 0, keys
         if self.window is not None:
