@@ -6,6 +6,7 @@ model's own function then returns, for some of the queries: ``PV`` must be its o
 """
 
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -122,13 +123,12 @@ def _flash(call: Call) -> AttentionScores:
 
 def _flex(call: Call) -> AttentionScores:
     """Flex attention: a mask is a function of positions, or is added."""
-    from torch.nn.attention.flex_attention import BlockMask, create_mask
-
+    flex: Any = sys.modules.get("torch.nn.attention.flex_attention")  # loaded if there is a mask
     bias, mask = call.option("position_bias"), call.mask
-    if isinstance(mask, BlockMask):
+    if flex is not None and isinstance(mask, flex.BlockMask):
         (batch, heads), queries, keys = mask.shape[:2], call.query.shape[2], call.key.shape[2]
         device = str(call.query.device)
-        mask = create_mask(mask.mask_mod, batch, heads, queries, keys, device=device)
+        mask = flex.create_mask(mask.mask_mod, batch, heads, queries, keys, device=device)
     else:
         bias, mask = _sum(bias, None if mask is None else mask[..., : call.key.shape[2]]), None
     return _scores(
