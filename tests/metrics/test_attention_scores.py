@@ -214,12 +214,29 @@ def test_large_scores_keep_their_digits() -> None:
     assert torch.allclose(m.largest_weight(sharp), torch.ones(()))
 
 
-def test_bounds_near_collapse_stay_close() -> None:
+def test_bounds_on_dobrushin_near_collapse_stay_close() -> None:
     """1 − Σ min is far above τ where many queries differ a little; the distances are not."""
-    attention = dataclasses.replace(make("full"), scale=1e-3)
-    exact, bounds = m.dobrushin(attention), m.dobrushin_bounds(attention)
-    assert (bounds.lower > 0.7 * exact).all()
-    assert (bounds.upper < 2 * exact).all()
+    query, key = draw(1, 2, 120, 90, seed=1), draw(1, 2, 120, 90)
+    attention = m.AttentionScores(query=query, key=key, scale=1e-3)
+    p = attention.matrix()
+    exact, bounds = oracle(attention)["dobrushin"], m.dobrushin_bounds(attention)
+    assert (1 - p.amin(-2).sum(-1) > 2.5 * exact).all()
+    assert (bounds.lower > 0.8 * exact).all()
+    assert (bounds.lower < exact + 1e-6).all()
+    assert (bounds.upper > exact - 1e-6).all()
+    assert (bounds.upper < 2 * exact + 1e-6).all()
+
+
+def test_bounds_on_singular_values_hold_where_vectors_have_not_converged() -> None:
+    """Many singular values close to one another, which a few powers do not tell apart."""
+    x = draw(1, 2, 60, 40)
+    attention = m.AttentionScores(query=x, key=x, scale=0.25)
+    exact = oracle(attention)["second_singular_value"]
+    for seed in range(5):
+        bounds = m.second_singular_bounds(attention, seed=seed)
+        assert (bounds.lower < exact - 1e-5).all(), "or this tests nothing"
+        assert (bounds.lower > 0.9 * exact).all()
+        assert (bounds.upper > exact).all()
 
 
 def test_half_precision_is_computed_in_float32() -> None:
