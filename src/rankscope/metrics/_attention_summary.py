@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from typing import NamedTuple, Protocol
 
 import torch
@@ -9,6 +11,7 @@ from torch import Tensor
 
 from rankscope.shapes import PerHead
 
+_KERNEL = "rankscope.metrics._attention_kernel"
 MOST_STRAY = 2e-2
 """The weight that half precision may leave on padding; more, and the token mask is wrong."""
 
@@ -30,7 +33,13 @@ class Chunked(Protocol):
     """Attention whose weights come some queries at a time."""
 
     @property
+    def query(self) -> Tensor: ...
+
+    @property
     def shape(self) -> tuple[int, int, int, int]: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
 
     def chunks(self) -> Iterator[Weights]: ...
 
@@ -38,14 +47,15 @@ class Chunked(Protocol):
 
     def padding_keys(self) -> Tensor | None: ...
 
+    def real_queries(self) -> Tensor: ...
+
 
 @dataclass(frozen=True, eq=False)
 class AttentionSummary:
     """Means over the queries that count, of each head; a learned sink is one more outcome.
 
-    ``first`` is the weight on the first real key, ``sink`` that on the learned sink. ``shared`` is
-    the sum of the least weights that each outcome gets from any query. Each is NaN where
-    real queries attend to padding.
+    ``first`` is the weight on the first real key, ``sink`` that on the learned sink. Each is NaN
+    where real queries attend to padding.
     """
 
     entropy: PerHead
@@ -53,30 +63,35 @@ class AttentionSummary:
     largest: PerHead
     first: PerHead
     sink: PerHead
-    shared: PerHead
 
 
 def summarise(attention: Chunked) -> AttentionSummary:
     """One pass over the weights."""
-    sums: Tensor | None = None
-    stray = least = None
+    if fused_here(attention):
+        rows, sees = import_module(_KERNEL).row_figures(attention)
+        counted = sees & attention.real_queries().unsqueeze(1)
+    else:
+        rows, counted = row_figures(attention)
+    rows = torch.where(counted, rows, 0.0)
+    sound = rows[-1].amax(-1) <= MOST_STRAY
+    means = rows[:-1].sum(-1) / counted.sum(-1)
+    return AttentionSummary(*torch.where(sound, means, torch.nan))
+
+
+def fused_here(attention: Chunked) -> bool:
+    """Whether the pass can be one kernel, which computes in float32."""
+    fits = attention.dtype == torch.float32 and attention.query.shape[3] in range(1, 257)
+    return fits and attention.query.is_cuda and find_spec("triton") is not None
+
+
+def row_figures(attention: Chunked) -> tuple[Tensor, Tensor]:
+    """Figures of each query, ``(figure, batch, head, query)``, and which queries count."""
     looked_for = _columns(attention)
+    rows, counted = [], []
     for part in attention.chunks():
-        rows = _row_figures(part, looked_for[..., part.keys, :])
-        rows = torch.where(part.counted, rows, 0.0)
-        sums = rows[:-1].sum(-1) if sums is None else sums + rows[:-1].sum(-1)
-        worst = rows[-1].amax(-1)
-        stray = worst if stray is None else torch.maximum(stray, worst)
-        if least is None:
-            least = part.p.new_full((*attention.shape[:2], attention.shape[3] + 1), 1.0)
-        _lower(least, part)
-    assert sums is not None
-    assert stray is not None
-    assert least is not None
-    count, *totals = sums
-    sound = stray <= MOST_STRAY
-    values = (*(each / count for each in totals), least.sum(-1))
-    return AttentionSummary(*(torch.where(sound, each, torch.nan) for each in values))
+        rows.append(_figures(part, looked_for[..., part.keys, :]))
+        counted.append(part.counted.expand(rows[-1].shape[1:]))
+    return torch.cat(rows, -1), torch.cat(counted, -1)
 
 
 def _columns(attention: Chunked) -> Tensor:
@@ -86,8 +101,8 @@ def _columns(attention: Chunked) -> Tensor:
     return torch.stack((first, padding), -1).unsqueeze(1)
 
 
-def _row_figures(part: Weights, looked_for: Tensor) -> Tensor:
-    """Of each query: 1, entropy, Rényi entropy, largest, first, sink, weight on padding."""
+def _figures(part: Weights, looked_for: Tensor) -> Tensor:
+    """Of each query: entropy, Rényi entropy, largest, first, sink, weight on padding."""
     p = part.p
     seen = part.shifted.masked_fill(part.p == 0, 0.0)
     entropy = part.log_total - (p * seen).sum(-1)
@@ -98,8 +113,18 @@ def _row_figures(part: Weights, looked_for: Tensor) -> Tensor:
         entropy = entropy - sink * part.sink_shifted
         squares = squares + sink.square()
     first, stray = (p @ looked_for.to(p.dtype)).unbind(-1)
-    figures = (entropy, -squares.log(), p.amax(-1), first, sink, stray)
-    return torch.stack((torch.ones_like(entropy), *figures))
+    return torch.stack((entropy, -squares.log(), p.amax(-1), first, sink, stray))
+
+
+def shared_weight(attention: Chunked) -> PerHead:
+    """The sum, over keys and sink, of the least weight that each gets from any query."""
+    least: Tensor | None = None
+    for part in attention.chunks():
+        if least is None:
+            least = part.p.new_full((*attention.shape[:2], attention.shape[3] + 1), 1.0)
+        _lower(least, part)
+    assert least is not None
+    return least.sum(-1)
 
 
 def _lower(least: Tensor, part: Weights) -> None:

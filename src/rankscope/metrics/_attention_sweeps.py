@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from rankscope.metrics._attention_scores import AttentionScores
+from rankscope.metrics._attention_summary import shared_weight
 from rankscope.shapes import PerHead
 from rankscope.streams import stream
 
@@ -56,8 +57,8 @@ def dobrushin_bracket(attention: AttentionScores) -> Bracket:
     added up, by the triangle inequality, which is at most twice the lower bound. A learned sink
     counts as one more key.
     """
-    summary = attention.summary
-    lower, upper = torch.zeros_like(summary.shared), 1 - summary.shared
+    upper = 1 - shared_weight(attention)
+    lower = torch.zeros_like(upper)
     row, sink = _last_row(attention)
     for _ in range(3):
         distances, row, sink = _sweep(attention, row, sink)
