@@ -27,6 +27,7 @@ REAL[0, :70] = False  # a whole block, and part of the next
 SEEN = (draw(2, 1, N, N) > 0) | torch.eye(N, dtype=torch.bool)
 SEEN[1, 0, 3] = False  # a query that sees nothing
 HIDDEN = torch.zeros(1, 1, N, N).masked_fill(torch.ones(N, N).triu(1).bool(), -3.4e38)
+HIDDEN[0, 0, 5] = -3.4e38  # a query that sees nothing
 CASES = {
     "full": {},
     "causal": {"causal": True, "token_mask": REAL},
