@@ -48,6 +48,8 @@ def split_attention(
     """The attention weights of a state."""
     entry = require_score(attention.scores, "deep")
     act = RULES[entry.module] if entry.deep == "scaled" else _in_plain_numbers
+    if visibility.allowed is None or visibility.allowed.shape[-2] == 1:
+        return act(attention, state, visibility)
     alike = have_one_support(visibility, state)
     if alike.all() or not alike.any():
         return act(attention, state, visibility)
