@@ -1,32 +1,13 @@
 """All lengths in one buffer: any chunk gives the same, the input stays, and nothing waits."""
 
-from collections import Counter
-
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from rankscope.network import Network, Spec
 from rankscope.paths import _chunks, _freezing, path_lengths
 
+from ..counting import Calls
 from .conftest import KINDS, batch
-
-SYNCHRONISING = {"_local_scalar_dense", "nonzero", "masked_select"}
-
-
-class Synchronisations(TorchDispatchMode):
-    """Counts the calls that would wait for a device, boolean indexing among them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = Counter()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func.overloadpacket.__name__
-        indices = args[1] if name.startswith("index") and isinstance(args[1], list | tuple) else ()
-        boolean = any(each is not None and each.dtype == torch.bool for each in indices)
-        self.count[name] += name in SYNCHRONISING or boolean
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("count", ["attention", "both"])
@@ -53,9 +34,9 @@ def test_deeper_networks_wait_for_the_device_no_more_often(max_length, tokens):
     found = []
     for layers in (2, 5):
         net = Network.random(Spec(layers, 2, 8, mask="causal"), dtype=torch.float64)
-        with Synchronisations() as seen:
+        with Calls() as seen:
             path_lengths(net, tokens(2, 5, 8), max_length=max_length)
-        found.append(seen.count.total())
+        found.append(seen.waiting.total())
     assert found[0] == found[1] > 0
 
 

@@ -13,7 +13,6 @@ cancel: a norm removes a deviation along x to first order, and what is left of i
 """
 
 import math
-from dataclasses import replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -28,6 +27,7 @@ from rankscope.deep._scaled_tensor import (
     in_units,
     rescale,
     scaled_sum,
+    unchecked,
     worst,
 )
 from rankscope.deep._split_state import SplitState, same_for_all
@@ -87,7 +87,7 @@ def _rescale(state: SplitState, rule: NormRule) -> SplitState:
     if not bool(clear.all()):
         common, own = _choose(clear, (common, own), _plain(rows, squares, small_eps))
     lost = _lost(state, s, own, squares + small_eps)
-    common, own = (replace(part.times_exp(-beyond / 2), lost=lost) for part in (common, own))
+    common, own = (unchecked(part.mantissa, part.log - beyond / 2, lost) for part in (common, own))
     return SplitState(common, own, state.token_mask)
 
 
@@ -143,15 +143,16 @@ def _expand_around_common(
     beside = torch.where(expand_like(told, rest) | (eps == 0), beside, 0.0)
     n = _square(beside, beside, count)
     p = along_x * size
-    row_square = (1 + p).square() * v + n * size.square() + eps
+    grows = 1 + p
+    row_square = grows.square() * v + n * size.square() + eps
     sigma = (v + eps).sqrt()
     # y = e^s times what stands below, so that nothing is lost when e^s is beyond all floats.
     y = (eps * along_x * (2 + p) - n * size) / row_square
-    grown = torch.expm1(0.5 * torch.log1p(y * size))
-    tiny = y.abs() * size < 1e-8
-    c = torch.where(tiny, y * (0.5 - 0.125 * y * size), grown / torch.where(size > 0, size, 1.0))
-    turned = 1 + p < 0
-    c = torch.where(turned, (-(1 + y * size).clamp(min=0).sqrt() - 1) / size, c)
+    change = y * size
+    grown = torch.expm1(0.5 * torch.log1p(change))
+    tiny = change.abs() < 1e-8
+    c = torch.where(tiny, y * (0.5 - 0.125 * change), grown / torch.where(size > 0, size, 1.0))
+    c = torch.where(grows < 0, (-(1 + change).clamp(min=0).sqrt() - 1) / size, c)
     deviation = x * (c / sigma) + beside / row_square.sqrt()
     return rescale((x / sigma).squeeze(1)), rescale(deviation, s)
 

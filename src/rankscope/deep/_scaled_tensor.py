@@ -6,7 +6,7 @@ to ``e^(10^308)`` have a name. A logarithm of minus infinity is the number zero.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Shaped
@@ -125,7 +125,17 @@ def rescale(
     whole = size.log() + log if isinstance(log, Tensor) or log else size.log()
     if terms is not None:
         lost = _more_lost(lost, terms, whole)
-    return ScaledTensor(values / expand_like(size.clamp(min=_TINIEST), values), whole, lost)
+    return unchecked(values / expand_like(size.clamp(min=_TINIEST), values), whole, lost)
+
+
+def unchecked(mantissa: Mantissa, log: PerSample, lost: PerSample | float) -> ScaledTensor:
+    """A ``ScaledTensor`` of parts that are known to fit: looking at them costs more than making it.
+
+    For this room alone.
+    """
+    made = object.__new__(ScaledTensor)
+    made.__dict__.update(mantissa=mantissa, log=log, lost=lost)
+    return made
 
 
 def _more_lost(lost: PerSample | float, terms: PerSample, result: PerSample) -> PerSample | float:
@@ -153,7 +163,7 @@ def scaled_sum(*terms: ScaledTensor) -> ScaledTensor:
     before = _lost_before(terms, logs, out.log)
     if before is not None:
         lost = torch.fmax(lost, before)
-    return replace(out, lost=lost.clamp(min=0.0))
+    return unchecked(out.mantissa, out.log, lost.clamp(min=0.0))
 
 
 def _lost_before(

@@ -51,7 +51,8 @@ def split_attention(
     if visibility.allowed is None or visibility.allowed.shape[-2] == 1:
         return act(attention, state, visibility)
     alike = have_one_support(visibility, state)
-    if alike.all() or not alike.any():
+    every, some = torch.stack([alike.all(), alike.any()]).tolist()
+    if every or not some:
         return act(attention, state, visibility)
     # Padding may leave one sample with queries that see the same and another with some that do not.
     parts = [

@@ -6,7 +6,7 @@ with an exponent of its own, and every part of a block acts on both without ever
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Shaped
@@ -21,6 +21,7 @@ from rankscope.deep._scaled_tensor import (
     in_units,
     rescale,
     scaled_sum,
+    unchecked,
 )
 from rankscope.errors import ShapeError
 from rankscope.metrics import Center, Norm, matrix_norm, mean_center, residual
@@ -247,10 +248,11 @@ def apply_linear_to_common(
     # A bias far smaller than the row is gone: nothing that hangs on it can be trusted.
     absorbed = threshold(added.log, -math.inf, math.inf) < summed.log - _SIXTEEN_DIGITS
     assert isinstance(summed.lost, Tensor)
-    return replace(summed, lost=summed.lost.masked_fill(absorbed, math.inf))
+    lost = summed.lost.masked_fill(absorbed, math.inf)
+    return unchecked(summed.mantissa, summed.log, lost)
 
 
 def same_for_all(row: Float[Tensor, "feature"], like: ScaledTensor) -> ScaledTensor:
     """One row for every sample."""
     one = rescale(row.unsqueeze(0))
-    return ScaledTensor(one.mantissa.expand_as(like.mantissa), one.log.expand_as(like.log))
+    return unchecked(one.mantissa.expand_as(like.mantissa), one.log.expand_as(like.log), 0.0)
