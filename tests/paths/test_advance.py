@@ -48,3 +48,15 @@ def test_sums_that_overflow_are_no_broken_numbers(monkeypatch, lively):
     found = path_lengths(net, x)
     assert found.columns == expected.columns
     assert torch.equal(found.contributions, expected.contributions)
+
+
+def test_a_watch_sees_what_is_no_number_but_not_in_padding():
+    net, x = Network.random(KINDS["pre-norm"]), batch()
+    mask = torch.ones(2, 5).bool()
+    mask[1, 4] = False
+    x[1, 4, 2] = torch.nan
+    for token_mask, fine in ((mask, True), (None, False)):
+        watch = _freezing.Watch()
+        watch.note(net, 1, batch())
+        watch.note(net, 2, x, token_mask)
+        assert watch.saw_only_numbers() == fine
