@@ -14,7 +14,7 @@ from rankscope.arguments import checked
 
 Scale = Literal["log", "linear", "exponent"]
 Collapse = Literal["down", "up", ""]
-Of = Literal["deviation", "hidden", "spectrum", "attention", ""]
+Of = Literal["statistics", "hidden", "spectrum", "attention", ""]
 
 _LOGARITHM: Final = "log10_"
 
@@ -32,8 +32,8 @@ class Metric:
     shows boxes.
 
     ``compute`` is ``module:name`` of the function a trace calls, ``of`` what it is a function of:
-    a method of ``Deviations`` or ``Spectra`` of the hidden states, or ``f(x, token_mask=...)`` of
-    hidden states or attention. Both are empty if a trace does not compute it.
+    a method of ``StateStatistics`` or ``Spectra`` of the hidden states, or
+    ``f(x, token_mask=...)`` of hidden states or attention. Both are empty if a trace does not compute it.
     """
 
     name: str
@@ -86,8 +86,8 @@ _TRACED: Final = (
         "The residual divided by the norm of all tokens, both in the composite norm √(‖·‖₁‖·‖∞).",
         "down",
         includes=(1.0,),
-        of="deviation",
-        compute="rankscope.metrics:Deviations.relative_residual",
+        of="statistics",
+        compute="rankscope.metrics:StateStatistics.relative_residual",
     ),
     Metric(
         "residual",
@@ -98,8 +98,8 @@ _TRACED: Final = (
         "‖X − 1x̄ᵀ‖ with x̄ the mean of the tokens, in the composite norm √(‖·‖₁‖·‖∞) of Dong et al. "
         "2021.",
         "down",
-        of="deviation",
-        compute="rankscope.metrics:Deviations.residual",
+        of="statistics",
+        compute="rankscope.metrics:StateStatistics.residual",
     ),
     Metric(
         "dispersion",
@@ -109,8 +109,8 @@ _TRACED: Final = (
         f"{_ALIKE}; {_SIZED}",
         "μ(X) = ‖X − 1x̄ᵀ‖ in the Frobenius norm, the measure of Wu et al. 2024.",
         "down",
-        of="deviation",
-        compute="rankscope.metrics:Deviations.dispersion",
+        of="statistics",
+        compute="rankscope.metrics:StateStatistics.dispersion",
     ),
     Metric(
         "relative_dispersion",
@@ -122,8 +122,8 @@ _TRACED: Final = (
         "dispersion divided by the size of all tokens.",
         "down",
         includes=(1.0,),
-        of="deviation",
-        compute="rankscope.metrics:Deviations.relative_dispersion",
+        of="statistics",
+        compute="rankscope.metrics:StateStatistics.relative_dispersion",
     ),
     Metric(
         "token_norm",
@@ -132,8 +132,8 @@ _TRACED: Final = (
         "log",
         "The length of a token",
         "The root mean square of the tokens' lengths.",
-        of="hidden",
-        compute="rankscope.metrics:token_norm",
+        of="statistics",
+        compute="rankscope.metrics:StateStatistics.token_norm",
     ),
     Metric(
         "mean_cosine",
@@ -144,8 +144,8 @@ _TRACED: Final = (
         "The mean of cos(x, x′) over all pairs of different tokens.",
         "up",
         includes=(0.0, 1.0),
-        of="hidden",
-        compute="rankscope.metrics:mean_cosine",
+        of="statistics",
+        compute="rankscope.metrics:StateStatistics.mean_cosine",
     ),
     Metric(
         "effective_rank",

@@ -41,7 +41,6 @@ from rankscope.metrics._spectrum import (
     spectral_ratio,
     stable_rank,
 )
-
 from rankscope.metrics._statistics import (
     GatheredStatistics as GatheredStatistics,
 )

@@ -1,11 +1,12 @@
 """Triton kernels that read hidden states twice: for their mean, and for what is left beside it.
 
 A program is one warp, so that nothing in it ever waits for another, and works on some rows of some
-columns; what it finds out about either is only a part. Parts are put together by one program, in an order that is always the same, so that results agree to
-the last bit from run to run.
+columns; what it finds out about either is only a part. Parts are put together by one program, in an
+order that is always the same, so that results agree to the last bit from run to run.
 
 Squares are float32, of entries that were multiplied with a power of two by which those of the first
-token come near 1. Where that is not enough, for tokens 10¹⁵ times as small as the first, it is noted.
+token come near 1. Where that is not enough, for tokens 10¹⁵ times as small as the first, it is
+noted.
 """
 
 from os import environ
@@ -34,10 +35,8 @@ def _tile(
         kept = kept & (tl.load(mask + rows * mask_n, mask=kept, other=0) != 0)
     there = x + rows.to(tl.int64) * x_n
     wanted = kept & inside
-    if ALL_ROWS and ALL_COLUMNS:
-        tile = tl.load(there)
-    else:
-        tile = tl.load(there, mask=wanted, other=0.0)
+    everything = ALL_ROWS and ALL_COLUMNS
+    tile = tl.load(there) if everything else tl.load(there, mask=wanted, other=0.0)
     return tile.to(tl.float32), wanted
 
 

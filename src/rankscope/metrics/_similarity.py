@@ -31,7 +31,7 @@ def mean_cosine(
     x, token_mask = measurable(x, token_mask)
     kept = _without(x, exclude, token_mask) if exclude else token_mask
     units = unit_rows(x, kept)
-    return cosine_of_pairs(units.total.square().sum(-1), units.nonzero, units.count)
+    return cosine_of_pairs(units.total.square().sum(-1), units.nonzero, units.tokens)
 
 
 class UnitRows(NamedTuple):
@@ -40,7 +40,7 @@ class UnitRows(NamedTuple):
 
     total: Float[Tensor, "*batch feature"]
     nonzero: PerSample
-    count: PerSample
+    tokens: PerSample
     lengths: Float[Tensor, "*batch token"]
 
 

@@ -64,6 +64,10 @@ class StateStatistics:
         """As ``token_norm(x)``."""
         return self.fro / self.tokens.sqrt()
 
+    def only(self, state: int) -> "StateStatistics":
+        """Those of one of several states."""
+        return StateStatistics(*(getattr(self, name)[state] for name in _NAMES))
+
     def fault(self, dtype: torch.dtype) -> str:
         """What keeps the figures from meaning anything, if something does: an entry that is no
         finite number, or a norm that does not fit into ``dtype``."""
@@ -154,7 +158,7 @@ def _figures(x: Hidden, mask: Bool[Tensor, "batch token"] | None) -> Float[Tenso
     units = unit_rows(x, mask)
     broken = ~rows.isfinite()
     found = (
-        units.count,
+        units.tokens,
         size.sum(-2).amax(-1),
         rows.amax(-1),
         _length(units.lengths, units.lengths.amax(-1)),

@@ -15,6 +15,7 @@ from torch.nn.functional import (
 from torch.overrides import TorchFunctionMode
 
 from rankscope.errors import InputError
+from rankscope.tracing._figures import Fault
 
 _SIGNATURE = signature(multi_head_attention_forward)
 
@@ -35,7 +36,7 @@ class OverflowWatch(TorchFunctionMode):
     The kernel gives zeros for rows whose scores are all NaN or all -∞, so that queries or keys
     that overflow would read as tokens that are all alike; every other operation hands NaN on, and
     the metrics refuse it. Two numbers are kept of each call, and none is waited for before
-    ``refuse``.
+    ``fault``.
     """
 
     def __init__(self) -> None:
@@ -79,15 +80,21 @@ class OverflowWatch(TorchFunctionMode):
         largest = torch.stack([_largest(each) for each in (query, key)]).double()
         self._seen.append(_Seen(self._layer, query.dtype, largest, factor))
 
-    def refuse(self) -> None:
-        """Raise if queries or keys were no numbers, or so large that their products may not be."""
+    def fault(self) -> Fault | None:
+        """What is wrong in the first layer whose queries or keys are no numbers, or so large that
+        their products may not be; this waits for the device."""
         by_device: dict[torch.device, list[_Seen]] = defaultdict(list)
         for one in self._seen:
             by_device[one.largest.device].append(one)
+        faults = []
         for some in by_device.values():
             both = torch.stack([one.largest for one in some]).tolist()
-            for one, (query, key) in zip(some, both, strict=True):
-                _check(one, query, key)
+            faults += [
+                Fault(one.layer, _error(one, query, key))
+                for one, (query, key) in zip(some, both, strict=True)
+                if not _fits(one, query, key)
+            ]
+        return min(faults, key=lambda fault: fault.layer, default=None)
 
 
 def _largest(x: Tensor) -> Tensor:
@@ -121,15 +128,17 @@ def _has_a_fast_path(module: nn.Module) -> bool:
     return fits and torch.backends.mha.get_fastpath_enabled()
 
 
-def _check(seen: _Seen, query: float, key: float) -> None:
+def _fits(seen: _Seen, query: float, key: float) -> bool:
     double = seen.dtype == torch.float64
     most = torch.finfo(torch.float64 if double else torch.float32).max  # what kernels add up in
-    if query * key * seen.factor <= most:
-        return
+    return query * key * seen.factor <= most
+
+
+def _error(seen: _Seen, query: float, key: float) -> InputError:
     broken = [name for name, each in (("queries", query), ("keys", key)) if not each < torch.inf]
     what = " and ".join(broken) or "products of queries and keys"
     dtype = str(seen.dtype).removeprefix("torch.")
-    raise InputError(
+    return InputError(
         f"layer {seen.layer}: {what} overflow {dtype} (the largest "
         f"query entry is {query:.3g}, the largest key entry {key:.3g}), and fused attention would "
         "give zeros for them; use a wider dtype, or look where training broke down."

@@ -82,6 +82,7 @@ def trace(
         mask = MaskReading(None, "none: the mask is about the text, not about these blocks' input")
     ids = ids_among(given.by_name, decoder=decoder)
     recorder = Recorder(
+        model,
         measures,
         stack.blocks,
         layout=LayoutChoice(model, stack.blocks, said=layout, model_type=kind, ids=ids),
