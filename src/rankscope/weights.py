@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from rankscope import _offloaded
+
 _WORDS = 1024
 """Words of eight bytes in a row of the table that a large tensor is laid out as."""
 _KEYS = np.frombuffer(hashlib.shake_256(b"rankscope").digest(8 * _WORDS), "<u8").astype(np.uint64)
@@ -32,10 +34,18 @@ _SUMMED_AS_THEY_ARE = (torch.float32, torch.float64, torch.complex64, torch.comp
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Every parameter and buffer by name; one that has several names is there under each."""
+    """Every parameter and buffer by name; one that has several names is there under each.
+
+    Of one that is offloaded, what waits for it in main memory, if it does.
+    """
     parameters = model.named_parameters(remove_duplicate=False)
     buffers = model.named_buffers(remove_duplicate=False)
-    return {**dict(parameters), **dict(buffers)}
+    return {**dict(parameters), **dict(buffers), **_offloaded.in_memory(model)}
+
+
+def unread(tensors: Mapping[str, Tensor]) -> list[str]:
+    """The names of those that are somewhere else, so that nothing can be said of their numbers."""
+    return [name for name, tensor in tensors.items() if tensor.is_meta]
 
 
 def weights_digest(digests: Mapping[str, str]) -> str:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from rankscope.errors import InputError, KindError
 from rankscope.network import Network
+from rankscope.tracing._caches import copy_caches, is_cache
 
 UNNAMED = "argument"
 """What an argument is called whose name is not known; its place comes after."""
@@ -25,8 +26,10 @@ class Given(NamedTuple):
 
 
 def given_to(model: nn.Module, inputs: Any) -> Given:
-    """What ``trace`` was given as a model's arguments."""
+    """What ``trace`` was given as a model's arguments; caches among them are not written to."""
     args, kwargs = _arguments(inputs)
+    args = tuple(copy_caches(each) if is_cache(each) else each for each in args)
+    kwargs = {name: copy_caches(each) if is_cache(each) else each for name, each in kwargs.items()}
     if isinstance(model, Network):
         try:
             bound = dict(inspect.signature(model.forward).bind(*args, **kwargs).arguments)
