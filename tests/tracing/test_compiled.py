@@ -1,12 +1,15 @@
 """Compiled models, in every way there is: compiled code drops hooks, so none of it may run."""
 
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
+from rankscope.errors import InputError
 from rankscope.network import Network, Spec
 from rankscope.tracing import captured_input, captured_states, find_blocks, trace
 from rankscope.tracing._compiled import as_written
@@ -188,6 +191,22 @@ def test_compiled_code_stays_uncompiled_until_the_last_has_left(tokens):
     assert found == (expected, expected)
 
 
+def test_flex_attention_stays_compiled_and_what_is_lost_with_it_is_refused(tokens):
+    """Uncompiled, it would hold a matrix for every pair of tokens."""
+    x, model = tokens(2, 5, 8), Model().eval()
+    for layer in model.layers:
+        layer.config = SimpleNamespace(_attn_implementation="flex_attention")
+    expected = trace(Model().eval(), x).columns
+    assert trace(model, x).columns == expected
+    forward(model)
+    with torch.no_grad():
+        model(x)
+    with pytest.raises(InputError, match="set_stance"):
+        trace(model, x)
+    with torch.compiler.set_stance("force_eager"):
+        assert trace(model, x).columns == expected
+
+
 def test_what_was_chosen_before_is_chosen_again():
     with torch.compiler.set_stance("fail_on_recompile"):
         with as_written(), as_written():
@@ -196,7 +215,7 @@ def test_what_was_chosen_before_is_chosen_again():
 
 
 def test_nothing_is_imported_where_nothing_was_compiled(monkeypatch):
-    monkeypatch.delitem(__import__("sys").modules, "torch._dynamo.eval_frame")
+    monkeypatch.delitem(sys.modules, "torch._dynamo.eval_frame")
     monkeypatch.setattr(torch.compiler, "set_stance", pytest.fail)
     with as_written():
         pass

@@ -36,16 +36,16 @@ def given_to(model: nn.Module, inputs: Any) -> Given:
         except TypeError as error:
             raise InputError(f"a network takes x and token_mask: {error}.") from None
         return Given((), bound, bound)
-    inner = _unwrapped(model)
     try:
-        names = dict(inspect.signature(inner.forward).bind_partial(*args, **kwargs).arguments)
+        found = inspect.signature(_unwrapped(model).forward).bind_partial(*args, **kwargs)
+        names, kinds = dict(found.arguments), dict(found.signature.parameters)
     except (TypeError, ValueError):
-        names = kwargs
+        names, kinds = dict(kwargs), {}
     for name, value in list(names.items()):
         if isinstance(value, Mapping):  # what ``**kwargs`` took
             names |= {key: one for key, one in value.items() if isinstance(key, str)}
             del names[name]
-        elif isinstance(value, tuple):  # what ``*args`` took
+        elif name in kinds and kinds[name].kind is inspect.Parameter.VAR_POSITIONAL:
             names |= {f"{UNNAMED} {place}": one for place, one in enumerate(value, start=1)}
             del names[name]
     return Given(args, kwargs, names)

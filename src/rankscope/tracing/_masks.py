@@ -106,8 +106,8 @@ def _of_new_tokens(reading: MaskReading, given: Mapping[str, Any], *, decoder: b
         return reading
     if width < end:
         raise InputError(
-            f"the mask has {width} entries a sample for {past} tokens in the cache and {ids.tokens} "
-            "new ones; give the model one entry for each, those in the cache first."
+            f"the mask has {width} entries a sample for {past} tokens in the cache and "
+            f"{ids.tokens} new ones; give the model one entry for each, those in the cache first."
         )
     words = f"{reading.words}; its entries {past} to {end - 1}, the others are about the cache"
     return MaskReading(reading.mask[..., past:end], words)
