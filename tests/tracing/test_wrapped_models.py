@@ -129,12 +129,22 @@ def test_autocast_and_inference_mode():
     assert found.provenance.settings["autocast on cpu"] == "torch.bfloat16"
 
 
-def test_eight_bit_weights():
-    """PyTorch's own quantisation; others' packages keep tensors of their kind in its place."""
+def in_eight_bits(model):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch would rather have it done elsewhere
-        model = torch.ao.quantization.quantize_dynamic(make(), {nn.Linear}, dtype=torch.qint8)
+        return torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+
+
+def test_eight_bit_weights():
+    """PyTorch's own quantisation; others' packages keep tensors of their kind in its place."""
+    model = in_eight_bits(make())
     found = trace(model, GIVEN)
     assert figures(found) == pytest.approx(expected(model), rel=1e-5)
     assert figures(found) != figures(trace(make(), GIVEN))
     assert figures(found) == pytest.approx(figures(trace(make(), GIVEN)), rel=0.05)
+    assert trace(in_eight_bits(make()), GIVEN).provenance == found.provenance
+    changed = make()
+    with torch.no_grad():
+        changed.model.layers[1].mlp.up_proj.weight.mul_(2)  # the same integers, at another scale
+    other = trace(in_eight_bits(changed), GIVEN)
+    assert other.provenance.weights != found.provenance.weights

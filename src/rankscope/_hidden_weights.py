@@ -1,4 +1,4 @@
-"""Weights that accelerate keeps elsewhere between calls; the model holds empty ones meanwhile.
+"""Weights that are no parameters and no buffers: offloaded by accelerate, or packed into integers.
 
 Accelerate is not imported: its hooks are known by what they carry.
 """
@@ -9,8 +9,19 @@ from typing import Any
 from torch import Tensor, nn
 
 
-def in_memory(model: nn.Module) -> dict[str, Tensor]:
-    """The model's offloaded tensors that wait in main memory, by name."""
+def packed(model: nn.Module) -> dict[str, Tensor]:
+    """What PyTorch's quantised layers hide in an object of their own."""
+    found = {}
+    for place, module in model.named_modules():
+        unpack = getattr(vars(module).get("_packed_params"), "unpack", None)
+        for number, each in enumerate(unpack() if callable(unpack) else ()):
+            if isinstance(each, Tensor):
+                found[f"{place}[{number}]"] = each
+    return found
+
+
+def offloaded(model: nn.Module) -> dict[str, Tensor]:
+    """The empty tensors of a model that are filled from main memory before each call, by name."""
     return {
         name: kept[key]
         for name, kept, key in _offloaded(model)
