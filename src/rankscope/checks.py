@@ -150,6 +150,11 @@ def real(x: Tensor, *, name: str, axes: str, least: int) -> Tensor:
         )
     if not least <= x.ndim <= _MOST_AXES or 0 in x.shape[-least:]:
         raise ShapeError(f"{name} has shape {tuple(x.shape)}, expected {axes} with no empty axis.")
+    return upcast(x)
+
+
+def upcast(x: Tensor) -> Tensor:
+    """Halves as float32."""
     return x.float() if x.dtype in _HALVES else x
 
 

@@ -15,6 +15,7 @@ from rankscope.tracing._calls import Calls
 from rankscope.tracing._hooks import each_once, thread_hooks
 from rankscope.tracing._layout import LayoutChoice
 from rankscope.tracing._measures import Measure
+from rankscope.tracing._network_attention import network_scores
 from rankscope.tracing._outputs import OpenChoice, OutputChoice
 from rankscope.tracing._overflow import OverflowWatch
 from rankscope.tracing._tensors import first_tensor, real_tensors
@@ -153,10 +154,10 @@ class Recorder:
         return ", ".join(changes) if len(changes) > 1 else ""
 
     def _attend(self, attention: Attention, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
-        pattern, layer = attention.pattern(*args), self._calls.layer
+        layer, (x, visibility) = self._calls.layer, args
+        scores = network_scores(attention, x, visibility, self._tokens.real(x))
         for measure in self._attention:
-            compute = partial(measure.compute, token_mask=self._tokens.real(pattern))
-            self._keep(measure, layer, _apply(measure.name, layer, compute, pattern))
+            self._keep(measure, layer, _apply(measure.name, layer, measure.compute, scores))
 
     def _measure(self, hidden: Tensor, layer: int) -> None:
         if self._layout.token_first and hidden.ndim == 3:
