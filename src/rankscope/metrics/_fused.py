@@ -7,6 +7,7 @@ import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
+from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -60,10 +61,9 @@ def _power_of_two(number: int) -> int:
 def kernels() -> ModuleType | None:
     """The kernels, if Triton is there to compile them."""
     try:
-        from rankscope.metrics import _fused_kernels
+        return import_module("rankscope.metrics._fused_kernels")
     except ImportError:
         return None
-    return _fused_kernels
 
 
 def can_fuse(x: Hidden) -> bool:
@@ -184,8 +184,8 @@ class FusedStatistics:
             _close(buffers)
         return buffers.center
 
-    def figures(self) -> list[Float[Tensor, "figure batch"]]:
-        """Figures of all states in their order, on the host; this waits for the device."""
+    def figures(self) -> list[Tensor]:
+        """``(figure, batch)`` of all states in their order, on the host; this waits for the device."""
         every = {id(buffers): buffers for buffers, _ in self._order}
         for buffers in every.values():
             _close(buffers)

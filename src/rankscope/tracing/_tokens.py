@@ -61,7 +61,9 @@ class TokenChoice:
             mask = self._own_padding(shape)
         counted = self._fit("measured", self._measured, shape)
         mask = None if mask is None else mask.to(hidden.device)
-        return measured_tokens(None if counted is None else counted.to(hidden.device), mask, shape)
+        counted = None if counted is None else counted.to(hidden.device)
+        found = measured_tokens(counted, mask, shape)
+        return None if found is None else found.expand(shape)
 
     def _fit(self, name: str, mask: Tensor | None, shape: tuple[int, int]) -> Tensor | None:
         """A mask as wide as the hidden states, if what is cut or added can only be padding."""
