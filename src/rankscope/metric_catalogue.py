@@ -33,7 +33,8 @@ class Metric:
 
     ``compute`` is ``module:name`` of the function a trace calls, ``of`` what it is a function of:
     a method of ``StateStatistics`` or ``Spectra`` of the hidden states, or
-    ``f(x, token_mask=...)`` of hidden states or attention. Both are empty if a trace does not compute it.
+    ``f(x, token_mask=...)`` of hidden states or attention. Both are empty if a trace does not
+    compute it.
     """
 
     name: str

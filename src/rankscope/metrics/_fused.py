@@ -81,6 +81,23 @@ def _on(device: torch.device) -> AbstractContextManager[Any]:
     return torch.cuda.device(device)
 
 
+def largest_parts(x: Float[Tensor, "batch head token width"]) -> Float[Tensor, "part"]:
+    """Numbers of which the largest is the largest size of an entry; NaN or infinity for NaN."""
+    samples, heads, tokens, width = x.shape
+    if not x.is_cuda or x.stride(3) != 1 or x.dtype not in _DTYPES or kernels() is None:
+        least, most = torch.aminmax(x)  # a norm takes PyTorch twenty times as long
+        return torch.maximum(most, -least).double().reshape(1)
+    rows = samples * heads * tokens
+    found = x.new_empty(math.ceil(rows / _BLOCK), dtype=torch.float32)
+    kernel: Any = kernels()
+    with _on(x.device):
+        kernel.largest_entries[(len(found),)](
+            x, found, rows, width, heads, tokens, *x.stride()[:3],
+            ROWS=_BLOCK, WIDTH=_power_of_two(width), num_warps=4,
+        )  # fmt: skip
+    return found
+
+
 @dataclass
 class _Buffers:
     """What the kernels write for states of one shape, on one device."""
@@ -185,7 +202,7 @@ class FusedStatistics:
         return buffers.center
 
     def figures(self) -> list[Tensor]:
-        """``(figure, batch)`` of all states in their order, on the host; this waits for the device."""
+        """``(figure, batch)`` of all states in their order, on the host: this waits."""
         every = {id(buffers): buffers for buffers, _ in self._order}
         for buffers in every.values():
             _close(buffers)

@@ -246,9 +246,9 @@ def close_columns(
     tl.store(found + 2, tl.sum(unit * unit, 0).to(tl.float64))
 
 
-@triton.jit(do_not_specialize=["slot"])
+@triton.jit
 def largest_entries(
-    x, found, slot, rows, width, heads, tokens, x_b, x_h, x_n,
+    x, found, rows, width, heads, tokens, x_b, x_h, x_n,
     ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """The largest size of an entry in each program's rows of queries or keys; infinity for NaN."""
@@ -260,4 +260,4 @@ def largest_entries(
     wanted = (row < rows)[:, None] & (column < width)[None, :]
     size = tl.abs(tl.load(x + start[:, None] + column[None, :], mask=wanted, other=0.0))
     size = tl.where(size == size, size.to(tl.float32), float("inf"))
-    tl.store(found + slot * tl.num_programs(0) + program, tl.max(tl.max(size, 1), 0))
+    tl.store(found + program, tl.max(tl.max(size, 1), 0))

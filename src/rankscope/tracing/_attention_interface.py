@@ -43,14 +43,16 @@ class AttentionWatch:
         if self._elsewhere.get(module, False) or getattr(module, "is_cross_attention", False):
             return None
         self.calls += 1
-        scores = read(call)
-        self._callback(module, scores)
+        with _apart(call.query):
+            scores = read(call)
+            self._callback(module, scores)
         return scores
 
     def after(self, call: Call, scores: AttentionScores, output: Tensor) -> None:
         """Compare what was read with what came out; the answer waits on the device."""
         error = call.refusal("computes something else than its arguments tell")
-        self._doubts.append((error, mismatch(call, scores, output)))
+        with _apart(call.query):
+            self._doubts.append((error, mismatch(call, scores, output)))
 
     def judge(self) -> None:
         """Raise for the first call that computed something else than what was read."""
@@ -61,6 +63,20 @@ class AttentionWatch:
     def _note(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         named = inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments
         self._elsewhere[module] = any(named.get(name) is not None for name in _FROM_ELSEWHERE)
+
+
+class _Listener:
+    """Is told of every call of attention, and asks nothing of it."""
+
+    def __init__(self, callback: Callable[[Call], None]) -> None:
+        self._callback = callback
+
+    def before(self, call: Call) -> AttentionScores | None:
+        self._callback(call)
+        return None
+
+    def after(self, call: Call, scores: AttentionScores, output: Tensor) -> None:
+        """Never called: ``before`` reads no scores."""
 
 
 @cache
@@ -79,14 +95,49 @@ def watched_attention(callback: OnAttention, model: nn.Module) -> Iterator[Atten
     """
     with thread_hooks() as hooks:
         watch = AttentionWatch(callback, model, hooks)
-        outer: tuple[AttentionWatch, ...] = getattr(_here, "watches", ())
-        with _patched():
-            _here.watches = (*outer, watch)
-            try:
-                yield watch
-            finally:
-                _here.watches = outer
+        with _told(watch):
+            yield watch
     watch.judge()
+
+
+@contextmanager
+def heard_calls(callback: Callable[[Call], None]) -> Iterator[None]:
+    """Call ``callback(call)`` for each call of attention in this thread, before it runs."""
+    with _told(_Listener(callback)):
+        yield
+
+
+@contextmanager
+def _told(watch: "AttentionWatch | _Listener") -> Iterator[None]:
+    """One more listener in this thread."""
+    outer = getattr(_here, "watches", ())
+    with _patched():
+        _here.watches = (*outer, watch)
+        try:
+            yield
+        finally:
+            _here.watches = outer
+
+
+def goes_through_interface(block: nn.Module) -> bool:
+    """Whether all attention in a block does, as the code of its modules says."""
+    return all(_is_plain_or_heard(type(module)) for module in block.modules())
+
+
+def _is_plain_or_heard(kind: type[nn.Module]) -> bool:
+    """Whether a kind of module computes no attention by PyTorch's fused function itself."""
+    if kind.__module__.startswith("torch.nn.modules."):
+        return not issubclass(kind, nn.MultiheadAttention)
+    return kind.__module__.startswith("transformers.") and not _attends_itself(kind.__module__)
+
+
+@cache
+def _attends_itself(module: str) -> bool:
+    """Whether code of Transformers calls PyTorch's fused attention past the interface."""
+    try:
+        return "scaled_dot_product_attention(" in inspect.getsource(sys.modules[module])
+    except (OSError, KeyError):
+        return True
 
 
 def unseen(model: nn.Module) -> ModelError:
@@ -148,20 +199,18 @@ def _get_interface(interface: Any, attn_implementation: Any, default: Callable[.
     """What ``AttentionInterface.get_interface`` gives, listened to if this thread watches."""
     original = _patch.original
     function = original(interface, attn_implementation, default)
-    watches: tuple[AttentionWatch, ...] = getattr(_here, "watches", ())
+    watches: tuple[AttentionWatch | _Listener, ...] = getattr(_here, "watches", ())
     if not watches:
         return function
     name = "eager" if function is default else str(attn_implementation)
 
     def listened_to(*args: Any, **named: Any) -> Any:
         call = Call.of(name, function, args, named)
-        with _apart(call.query):
-            found = [(watch, watch.before(call)) for watch in watches]
+        found = [(watch, watch.before(call)) for watch in watches]
         output = function(*args, **named)
-        with _apart(call.query):
-            for watch, scores in found:
-                if scores is not None:
-                    watch.after(call, scores, output[0])
+        for watch, scores in found:
+            if scores is not None:
+                watch.after(call, scores, output[0])
         return output
 
     return listened_to

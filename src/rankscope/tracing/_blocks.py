@@ -1,7 +1,8 @@
 """Finding the stack of blocks in a model we have never seen."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 from torch import nn
 
@@ -13,13 +14,14 @@ from rankscope.tracing._compiled import before_compilation
 Named = str | Sequence[str] | Sequence[nn.Module] | nn.ModuleList | nn.Sequential
 
 
-class Stack(NamedTuple):
+@dataclass(frozen=True)
+class Stack:
     """Blocks in the order they are meant to run, and where they are in the model."""
 
     name: str
     blocks: list[nn.Module]
 
-    @property
+    @cached_property
     def words(self) -> str:
         """What was chosen: its place, and how many blocks of which kind it has."""
         kinds = ", ".join(dict.fromkeys(type(block).__name__ for block in self.blocks))

@@ -54,7 +54,7 @@ class Recorder:
         self._shapes: dict[torch.Size, int] = {}  # tokens and features, and the layer from which
         self._first: Tensor | None = None  # layer 0, while its layout is not known
         self._open: OpenChoice | None = None  # an output of several tensors, while undecided
-        self._overflow = OverflowWatch()
+        self._overflow = OverflowWatch(blocks)
         self.words: dict[str, str] = {}
 
     @contextmanager
@@ -62,6 +62,7 @@ class Recorder:
         """Hooks on all blocks while the context lasts; none is left behind, whatever happens."""
         with thread_hooks() as hooks, ExitStack() as leaving:
             leaving.callback(self._overflow.end)
+            leaving.enter_context(self._overflow.listening())
             for block in each_once(self._blocks):
                 hooks.before(block, self._before)
                 hooks.after(block, self._after)
