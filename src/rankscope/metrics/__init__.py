@@ -25,6 +25,8 @@ from rankscope.metrics._attention_sweeps import Bracket
 from rankscope.metrics._centers import mean_center as mean_center
 from rankscope.metrics._centers import median_center as median_center
 from rankscope.metrics._centers import optimal_center as optimal_center
+from rankscope.metrics._fused import SampledWords as SampledWords
+from rankscope.metrics._fused import has_kernels as has_kernels
 from rankscope.metrics._fused import largest_parts as largest_parts
 from rankscope.metrics._norms import Norm as Norm
 from rankscope.metrics._norms import matrix_norm

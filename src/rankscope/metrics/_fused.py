@@ -4,6 +4,7 @@ Figures of all layers gather in buffers on the device and come to the host toget
 """
 
 import math
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,13 +22,14 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _MOST_FEATURES, _MOST_SAMPLES = 2**16, 2**15
 _LINE_BYTES = 512
 """What a warp reads at once: 16 bytes for each of its threads; so much of a row has a program."""
-_ROWS, _STAGES = 8, 1
+_ROWS, _STAGES = 8, 3
 _PROGRAMS = 2**10
 """How many programs there should be: some for each processor of a large GPU."""
-_LONGEST_CHUNK = 128
-_CHUNKS, _BLOCK = 16, 128
-_HELD_BYTES = 2**25
+_SHORTEST_CHUNK, _LONGEST_CHUNK = 32, 128
+_CHUNKS, _BLOCK = 8, 128
+_HELD_BYTES = 2**22
 """Parts are put together when so much of them has gathered."""
+_SAMPLED = 1024
 _ROW_FIGURES, _COLUMN_FIGURES = 8, 4
 _NO_ROW = 2**31 - 1
 
@@ -48,7 +50,8 @@ def plan_for(samples: int, tokens: int, features: int, entry: int) -> Plan:
     columns = min(_LINE_BYTES // entry, _power_of_two(features))
     groups = math.ceil(features / columns)
     wanted = _power_of_two(math.ceil(samples * tokens * groups / _PROGRAMS))
-    chunk_rows = max(_ROWS, min(wanted, _LONGEST_CHUNK))
+    shortest = min(_SHORTEST_CHUNK, max(_ROWS, _power_of_two(tokens)))
+    chunk_rows = max(shortest, min(wanted, _LONGEST_CHUNK))
     return Plan(groups, columns, math.ceil(tokens / chunk_rows), chunk_rows, _ROWS)
 
 
@@ -66,6 +69,11 @@ def kernels() -> ModuleType | None:
         return None
 
 
+def has_kernels() -> bool:
+    """Whether kernels can be compiled here."""
+    return kernels() is not None
+
+
 def can_fuse(x: Hidden) -> bool:
     """Whether there are kernels for a state like this."""
     if x.dtype not in _DTYPES or x.shape[-1] > _MOST_FEATURES or len(x) > _MOST_SAMPLES:
@@ -74,11 +82,35 @@ def can_fuse(x: Hidden) -> bool:
     return found is not None and (x.is_cuda or found.INTERPRETED)
 
 
-def _on(device: torch.device) -> AbstractContextManager[Any]:
+def on(device: torch.device) -> AbstractContextManager[Any]:
     """Triton starts kernels on the current device."""
     if device.type != "cuda" or device.index == torch.cuda.current_device():
         return nullcontext()
     return torch.cuda.device(device)
+
+
+_compiled: dict[tuple[Any, ...], Any] = {}
+
+
+def start(
+    key: tuple[Any, ...],
+    grid: tuple[int, ...],
+    arguments: tuple[Any, ...],
+    options: tuple[Any, ...],
+    *,
+    warps: int = 1,
+) -> None:
+    """Start a kernel by its name, which is the first part of the key.
+
+    Triton looks at every argument of every call, which takes longer than the kernel; one that was
+    compiled for arguments like these (the key) is started without that.
+    """
+    found = _compiled.get(key)
+    if found is None:
+        kernel = getattr(kernels(), key[0])
+        _compiled[key] = kernel[grid](*arguments, *options, num_warps=warps)
+    else:
+        found[grid](*arguments, *options)
 
 
 def largest_parts(x: Float[Tensor, "batch head token width"]) -> Float[Tensor, "part"]:
@@ -89,13 +121,29 @@ def largest_parts(x: Float[Tensor, "batch head token width"]) -> Float[Tensor, "
         return torch.maximum(most, -least).double().reshape(1)
     rows = samples * heads * tokens
     found = x.new_empty(math.ceil(rows / _BLOCK), dtype=torch.float32)
-    kernel: Any = kernels()
-    with _on(x.device):
-        kernel.largest_entries[(len(found),)](
-            x, found, rows, width, heads, tokens, *x.stride()[:3],
-            ROWS=_BLOCK, WIDTH=_power_of_two(width), num_warps=4,
+    shape = (rows, width, heads, tokens, *x.stride()[:3])
+    with on(x.device):
+        start(
+            ("largest_entries", x.dtype, x.device, shape, x.data_ptr() % 16), (len(found),),
+            (x, found, *shape), (_BLOCK, _power_of_two(width)), warps=4,
         )  # fmt: skip
     return found
+
+
+class SampledWords:
+    """Words from all over some tensors of one GPU, which a single kernel gathers."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        table = [[each.data_ptr() for each in tensors], [each.nbytes // 4 for each in tensors]]
+        self._addresses, self._lengths = torch.tensor(table).to(tensors[0].device).unbind()
+
+    def gather(self) -> Tensor:
+        """The words as they are now, of tensors that are still where they were."""
+        found = self._lengths.new_empty((len(self._lengths), _SAMPLED), dtype=torch.int32)
+        with on(found.device):
+            key = ("sampled_words", found.device)
+            start(key, (len(found),), (self._addresses, self._lengths, found), (_SAMPLED,))
+        return found
 
 
 @dataclass
@@ -158,28 +206,6 @@ class _Buffers:
         return self.used == len(self.rows)
 
 
-_compiled: dict[tuple[Any, ...], Any] = {}
-
-
-def _start(
-    key: tuple[Any, ...],
-    grid: tuple[int, ...],
-    arguments: tuple[Any, ...],
-    options: tuple[Any, ...],
-) -> None:
-    """Start a kernel of one warp a program, by its name, which is the first part of the key.
-
-    Triton looks at every argument of every call, which takes longer than the kernel; one that was
-    compiled for arguments like these (the key) is started without that.
-    """
-    found = _compiled.get(key)
-    if found is None:
-        kernel = getattr(kernels(), key[0])
-        _compiled[key] = kernel[grid](*arguments, *options, num_warps=1)
-    else:
-        found[grid](*arguments, *options)
-
-
 class FusedStatistics:
     """Starts the kernels on the states it is shown; ``figures`` are those of all of them."""
 
@@ -203,15 +229,15 @@ class FusedStatistics:
         grid = (plan.groups, plan.chunks, len(x))
         apart = (buffers.row_apart, buffers.column_apart)
         key = (x.shape, x.dtype, x.device, strides, x.data_ptr() % 16, mask is None, *apart)
-        with _on(x.device):
-            _start(
+        with on(x.device):
+            start(
                 ("mean_and_rows", *key), grid,
                 (x, bits, first, count, buffers.center, buffers.weights, buffers.row_parts,
                  buffers.row_totals, buffers.mean_parts, buffers.arrived, *shape,
                  buffers.row_apart, *strides),
-                (*tiles, _CHUNKS, _power_of_two(plan.groups), plan.chunk_rows, _STAGES),
+                (*tiles, _CHUNKS, _power_of_two(plan.groups), _STAGES),
             )  # fmt: skip
-            _start(
+            start(
                 ("rest_and_columns", *key), grid,
                 (x, bits, first, buffers.center, buffers.weights, buffers.rest_parts,
                  buffers.energies[buffers.closed :], buffers.column_parts, *shape,
@@ -255,15 +281,18 @@ def _close(buffers: _Buffers) -> None:
         return
     samples, features = buffers.center.shape
     rows, columns = buffers.rows[buffers.closed :], buffers.columns[buffers.closed :]
-    kernel: Any = kernels()
-    with _on(rows.device):
-        kernel.close_rows[(rows.shape[2], held * samples)](
-            buffers.row_totals, buffers.rest_parts, rows, buffers.tokens, plan.groups,
-            ROWS=_BLOCK, GROUPS=_power_of_two(plan.groups), num_warps=4,
+    shape = (buffers.tokens, plan.groups)
+    key = (*shape, features, plan.chunks, buffers.column_apart, rows.device)
+    with on(rows.device):
+        start(
+            ("close_rows", *key), (rows.shape[2], held * samples),
+            (buffers.row_totals, buffers.rest_parts, rows, *shape),
+            (_BLOCK, _power_of_two(plan.groups)), warps=4,
         )  # fmt: skip
-        kernel.close_columns[(columns.shape[2], held * samples)](
-            buffers.column_parts, columns, features, plan.chunks, buffers.column_parts[0].numel(),
-            CHUNKS=_CHUNKS, COLUMNS=plan.columns, num_warps=4,
+        start(
+            ("close_columns", *key), (columns.shape[2], held * samples),
+            (buffers.column_parts, columns, features, plan.chunks, buffers.column_apart),
+            (_CHUNKS, plan.columns), warps=4,
         )  # fmt: skip
     buffers.closed = buffers.used
 

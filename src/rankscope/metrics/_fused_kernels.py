@@ -75,7 +75,7 @@ def mean_and_rows(
     x_b, x_n, x_d, mask_b, mask_n,
     HAS_MASK: tl.constexpr, ALL_ROWS: tl.constexpr, ALL_COLUMNS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHUNKS: tl.constexpr, GROUPS: tl.constexpr,
-    CHUNK_ROWS: tl.constexpr, STAGES: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """The mean of each sample's tokens, and the tokens' sizes: sums of entries and of squares.
 
@@ -125,23 +125,26 @@ def mean_and_rows(
         tl.store(center + sample * features + columns, mean, mask=inside)
 
     if _is_last(arrived + samples * groups + sample * chunks + chunk, groups):
-        rows = chunk * chunk_rows + tl.arange(0, CHUNK_ROWS)[:, None]
         every = tl.arange(0, GROUPS)[None, :]
-        wanted = (rows < tokens) & (every < groups)
-        place = sums + rows.to(tl.int64) * groups + every
-        size = tl.load(place, mask=wanted, other=0.0, cache_modifier=".cg")
-        length = tl.load(place + row_apart, mask=wanted, other=0.0, cache_modifier=".cg")
-        norm, unknown = _length(tl.maximum(length, 0.0)), _length(tl.maximum(-length, 0.0))
-        size = tl.sum(size, 1, keep_dims=True)
-        weight = tl.where(norm > 0, 1.0 / tl.where(norm > 0, norm, 1.0), 0.0)
-        tl.store(weights + sample * tokens + rows, weight, mask=rows < tokens)
-        # What is no number takes the place of the sum, and what is not known that of the length.
-        doubtful = (size < float("inf")) & (
-            (unknown > 1e-4 * norm) | ((norm < float("inf")) == 0) | ((weight < float("inf")) == 0)
-        )
-        totals = row_totals + ((held * samples + sample) * tokens + rows) * 2
-        tl.store(totals, size, mask=rows < tokens)
-        tl.store(totals + 1, tl.where(doubtful, -1.0, norm), mask=rows < tokens)
+        for step in range(0, chunk_rows, ROWS):
+            rows = chunk * chunk_rows + step + tl.arange(0, ROWS)[:, None]
+            wanted = (rows < tokens) & (every < groups)
+            place = sums + rows.to(tl.int64) * groups + every
+            size = tl.load(place, mask=wanted, other=0.0, cache_modifier=".cg")
+            length = tl.load(place + row_apart, mask=wanted, other=0.0, cache_modifier=".cg")
+            norm, unknown = _length(tl.maximum(length, 0.0)), _length(tl.maximum(-length, 0.0))
+            size = tl.sum(size, 1, keep_dims=True)
+            weight = tl.where(norm > 0, 1.0 / tl.where(norm > 0, norm, 1.0), 0.0)
+            tl.store(weights + sample * tokens + rows, weight, mask=rows < tokens)
+            # What is no number shows in the sum, and what is not known in the length.
+            doubtful = (size < float("inf")) & (
+                (unknown > 1e-4 * norm)
+                | ((norm < float("inf")) == 0)
+                | ((weight < float("inf")) == 0)
+            )
+            totals = row_totals + ((held * samples + sample) * tokens + rows) * 2
+            tl.store(totals, size, mask=rows < tokens)
+            tl.store(totals + 1, tl.where(doubtful, -1.0, norm), mask=rows < tokens)
 
 
 @triton.jit(do_not_specialize=["held"])
@@ -261,3 +264,14 @@ def largest_entries(
     size = tl.abs(tl.load(x + start[:, None] + column[None, :], mask=wanted, other=0.0))
     size = tl.where(size == size, size.to(tl.float32), float("inf"))
     tl.store(found + program, tl.max(tl.max(size, 1), 0))
+
+
+@triton.jit
+def sampled_words(tensors, lengths, found, WORDS: tl.constexpr):
+    """Words from all over each of the tensors whose addresses and lengths are given."""
+    tensor = tl.program_id(0)
+    start = tl.load(tensors + tensor).to(tl.pointer_type(tl.int32))
+    length = tl.load(lengths + tensor)
+    word = tl.arange(0, WORDS)
+    place = word * tl.maximum((length - 1) // (WORDS - 1), 1)
+    tl.store(found + tensor * WORDS + word, tl.load(start + place, mask=place < length, other=0))

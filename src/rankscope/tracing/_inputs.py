@@ -110,32 +110,41 @@ def _is_real(name: str, value: Any) -> bool:
     return real and "mask" not in name
 
 
-def model_type(model: nn.Module, block: nn.Module) -> str | None:
-    """What transformers calls the model a block belongs to, however deep it is wrapped."""
-    path = next((name for name, module in model.named_modules() if module is block), "")
-    parts = path.split(".")
+class Place(NamedTuple):
+    """Where a block is in its model: its path, and what transformers calls the model it is of."""
+
+    path: str
+    model_type: str | None
+    is_decoder: bool
+    """Whether it belongs to a decoder that has an encoder beside it."""
+
+    @classmethod
+    def of(cls, model: nn.Module, block: nn.Module) -> "Place":
+        """The place of a block, however deep the model is wrapped."""
+        names = dict(model.named_modules())
+        path = next((name for name, module in names.items() if module is block), "")
+        parts = path.split(".")
+        beside = any(
+            ".".join([*parts[:place], "encoder"]) in names
+            for place, part in enumerate(parts)
+            if part == "decoder"
+        )
+        return cls(path, _model_type(names, parts), beside)
+
+    def sees_other_input(self, given: Mapping[str, Any]) -> bool:
+        """Whether the block looks at images or sounds; the mask of a text beside them is not
+        theirs."""
+        others = any(_is_real(name, value) for name, value in given.items())
+        texts = any(_is_ids(name, value) for name, value in given.items())
+        named = any(word in self.path.lower() for word in ("vision", "visual", "image", "audio"))
+        return others and texts and named
+
+
+def _model_type(names: Mapping[str, nn.Module], parts: Sequence[str]) -> str | None:
+    """What the innermost module with a configuration is called, on the way to a block."""
     for length in range(len(parts), -1, -1):
-        holder = model.get_submodule(".".join(parts[:length]))
-        kind = getattr(getattr(holder, "config", None), "model_type", None)
+        config = getattr(names.get(".".join(parts[:length])), "config", None)
+        kind = getattr(config, "model_type", None)
         if isinstance(kind, str):
             return kind
     return None
-
-
-def is_decoder(model: nn.Module, block: nn.Module) -> bool:
-    """Whether a block belongs to a decoder that has an encoder beside it."""
-    names = dict(model.named_modules())
-    parts = next((name for name, module in names.items() if module is block), "").split(".")
-    return any(
-        ".".join([*parts[:place], "encoder"]) in names
-        for place, part in enumerate(parts)
-        if part == "decoder"
-    )
-
-
-def sees_other_input(model: nn.Module, block: nn.Module, given: Mapping[str, Any]) -> bool:
-    """Whether a block looks at images or sounds; the mask of a text beside them is not theirs."""
-    path = next((name for name, module in model.named_modules() if module is block), "").lower()
-    others = any(_is_real(name, value) for name, value in given.items())
-    texts = any(_is_ids(name, value) for name, value in given.items())
-    return others and texts and any(word in path for word in ("vision", "visual", "image", "audio"))

@@ -7,18 +7,16 @@ notices most of what goes past PyTorch's count (``.data``, NumPy). What does not
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import FunctionType, SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
-from rankscope.tracing._blocks import Stack, find_stack
 from rankscope.tracing._described import described
 from rankscope.tracing._samples import Samples
-from rankscope.tracing._soundness import refuse_broken
 from rankscope.tracing._structure import PYTORCHS, structure_of
 from rankscope.weights import named_tensors, tensor_digests
 
@@ -27,6 +25,7 @@ _MOST = 4
 _lock = threading.RLock()
 _memories: "WeakKeyDictionary[nn.Module, Memory]" = WeakKeyDictionary()
 
+Found = TypeVar("Found")
 Held = tuple[dict[str, Any], ...]
 """Attributes, parameters, buffers and modules of a module."""
 
@@ -46,8 +45,7 @@ class Memory:
     _loose: list[Tensor]
     """Tensors that are neither parameters nor buffers."""
     _versions: list[tuple[int, int]] = field(default_factory=list)
-    _stack: Stack | None = None
-    _sound: dict[tuple[int, ...], dict[str, str]] = field(default_factory=dict)
+    _facts: dict[Any, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: nn.Module) -> "Memory":
@@ -86,18 +84,12 @@ class Memory:
         except (RuntimeError, ValueError, TypeError):  # two tensors are not simply equal or not
             return False
 
-    def stack(self, model: nn.Module) -> Stack:
-        """The stack of blocks that is found in the model."""
-        if self._stack is None:
-            self._stack = find_stack(model)
-        return self._stack
-
-    def soundness(self, model: nn.Module, blocks: Sequence[nn.Module]) -> dict[str, str]:
-        """As ``refuse_broken``; the same weights are asked about once."""
-        key = tuple(map(id, blocks))
-        if key not in self._sound:
-            self._sound[key] = refuse_broken(model, blocks, digests=self.digests)
-        return self._sound[key]
+    def once(self, name: Any, find: Callable[[], Found]) -> Found:
+        """What is found out about the model alone: it is found once."""
+        if name not in self._facts:
+            self._facts[name] = find()
+        found: Found = self._facts[name]
+        return found
 
     @property
     def can_be_kept(self) -> bool:

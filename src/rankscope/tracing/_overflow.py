@@ -1,7 +1,7 @@
 """Queries and keys that overflow while a model runs, found where they would pass for collapse."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from inspect import signature
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from rankscope.errors import InputError
 from rankscope.metrics import largest_parts
-from rankscope.tracing._attention_interface import goes_through_interface, heard_calls
+from rankscope.tracing._attention_interface import heard_calls
 from rankscope.tracing._attention_reading import Call
 from rankscope.tracing._figures import Fault
 
@@ -42,16 +42,16 @@ class OverflowWatch(TorchFunctionMode):
     The kernel gives zeros for rows whose scores are all NaN or all -∞, so that queries or keys
     that overflow would read as tokens that are all alike; every other operation hands NaN on, and
     the metrics refuse it. Few numbers are kept of each call, and none is waited for before
-    ``fault``. Where all attention goes through Transformers' interface it is heard there; else
+    ``fault``. Where ``all_heard``, all attention goes through Transformers' interface; else
     every operation of a block is looked at, which takes each of them a little longer.
     """
 
-    def __init__(self, blocks: Sequence[nn.Module]) -> None:
+    def __init__(self, *, all_heard: bool) -> None:
         super().__init__()
         self._layer: int | None = None
         self._entered = False
         self._seen: list[_Seen] = []
-        self._all_heard = all(goes_through_interface(block) for block in blocks)
+        self._all_heard = all_heard
 
     def listening(self) -> AbstractContextManager[None]:
         """Hear Transformers' attention for the time of the context, if that is all there is."""

@@ -12,9 +12,8 @@ from rankscope.errors import InputError
 from rankscope.network import Network
 from rankscope.tracing._digest import digest as digest
 from rankscope.tracing._memory import Memory
-from rankscope.tracing._structure import structure_of
 from rankscope.versions import versions
-from rankscope.weights import named_tensors, tensor_digests, weights_digest
+from rankscope.weights import weights_digest
 
 
 @checked
@@ -68,15 +67,15 @@ class Provenance:
         >>> origin == Provenance.of(net, x + 1)
         False
         """
-        tensors = named_tensors(model) if known is None else known.tensors
-        digests = tensor_digests(tensors) if known is None else known.digests
+        known = Memory.of(model) if known is None else known
+        tensors, digests = known.tensors.values(), known.digests
         masks = {"token_mask": token_mask, "measured": measured}
         named = {name: digest(mask) for name, mask in masks.items() if mask is not None}
         found: dict[str, Any] = {
-            "weights": weights_digest(digests),
-            "dtype": _each(tensor.dtype for tensor in tensors.values() if _is_real(tensor)),
-            "device": _each(tensor.device.type for tensor in tensors.values()),
-            "structure": structure_of(model) if known is None else known.structure,
+            "weights": known.once("weights", lambda: weights_digest(digests)),
+            "dtype": known.once("dtype", lambda: _each(t.dtype for t in tensors if _is_real(t))),
+            "device": known.once("device", lambda: _each(t.device.type for t in tensors)),
+            "structure": known.structure,
             "inputs": None if inputs is None else digest(inputs),
             "settings": {**named, **_arithmetic(), **(settings or {})},
         }

@@ -42,6 +42,7 @@ class Recorder:
         layout: LayoutChoice,
         output: OutputChoice,
         tokens: TokenChoice,
+        all_heard: bool,
     ) -> None:
         self._model, self._blocks = model, list(blocks)
         self._is_ours = all(isinstance(block, Block) for block in blocks)
@@ -54,7 +55,7 @@ class Recorder:
         self._shapes: dict[torch.Size, int] = {}  # tokens and features, and the layer from which
         self._first: Tensor | None = None  # layer 0, while its layout is not known
         self._open: OpenChoice | None = None  # an output of several tensors, while undecided
-        self._overflow = OverflowWatch(blocks)
+        self._overflow = OverflowWatch(all_heard=all_heard)
         self.words: dict[str, str] = {}
 
     @contextmanager

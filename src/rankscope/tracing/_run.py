@@ -11,14 +11,13 @@ from rankscope.arguments import checked
 from rankscope.batches import batches
 from rankscope.errors import InputError, KindError
 from rankscope.network import Network
+from rankscope.tracing._attention_interface import goes_through_interface
 from rankscope.tracing._blocks import Named, Stack, find_stack
 from rankscope.tracing._inputs import (
     Given,
+    Place,
     given_to,
     ids_among,
-    is_decoder,
-    model_type,
-    sees_other_input,
 )
 from rankscope.tracing._layout import Layout, LayoutChoice
 from rankscope.tracing._masks import MaskReading, read_mask
@@ -28,6 +27,7 @@ from rankscope.tracing._modes import evaluating_all, noting_draws, own_modes
 from rankscope.tracing._outputs import OutputChoice
 from rankscope.tracing._provenance import Provenance
 from rankscope.tracing._recorder import Recorder
+from rankscope.tracing._soundness import refuse_broken
 from rankscope.tracing._tensors import Output
 from rankscope.tracing._tokens import TokenChoice
 from rankscope.tracing._trace import Trace
@@ -72,14 +72,17 @@ def trace(
     """
     measures = _checked(model, metrics, measured, layout, output)
     memory = remembered(model)
-    stack = memory.stack(model) if blocks is None else find_stack(model, blocks)
+    named = None if blocks is None else find_stack(model, blocks)
+    stack = named or memory.once("stack", lambda: find_stack(model))
     given = given_to(model, inputs)
     first, ours = stack.blocks[0], isinstance(model, Network)
-    kind, decoder = (None, False) if ours else (model_type(model, first), is_decoder(model, first))
+    place = memory.once(("place", id(first)), lambda: Place.of(model, first))
+    kind, decoder = (None, False) if ours else (place.model_type, place.is_decoder)
     mask = _mask(given, token_mask, decoder=decoder, kind=kind)
-    if token_mask is None and not ours and sees_other_input(model, first, given.by_name):
+    if token_mask is None and not ours and place.sees_other_input(given.by_name):
         mask = MaskReading(None, "none: the mask is about the text, not about these blocks' input")
     ids = ids_among(given.by_name, decoder=decoder)
+    heard = ("heard", tuple(map(id, stack.blocks)))
     recorder = Recorder(
         model,
         measures,
@@ -87,6 +90,7 @@ def trace(
         layout=LayoutChoice(model, stack.blocks, said=layout, model_type=kind, ids=ids),
         output=OutputChoice(output),
         tokens=TokenChoice(mask, measured, ids=ids, model_type=kind),
+        all_heard=memory.once(heard, lambda: all(map(goes_through_interface, stack.blocks))),
     )
     known = (stack, given, measures, mask.mask, measured)
     origin = _origin(model, memory, *known)
@@ -182,8 +186,11 @@ def _origin(
 ) -> Provenance:
     """All that is known before the model runs; weights that are no numbers are refused here."""
     settings = {"metrics": ", ".join(map(str, measures)), "stack": stack.words}
-    settings |= memory.soundness(model, stack.blocks)
-    if own := own_modes(memory.modules(model)):
+    blocks = tuple(map(id, stack.blocks))
+    settings |= memory.once(
+        ("soundness", blocks), lambda: refuse_broken(model, stack.blocks, digests=memory.digests)
+    )
+    if own := memory.once("own modes", lambda: own_modes(memory.modules(model))):
         settings["mode"] = f"evaluation, set without the train() that {', '.join(own)} has"
     return Provenance.of(
         model,
