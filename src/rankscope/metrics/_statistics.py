@@ -139,7 +139,8 @@ class GatheredStatistics:
             if bool(figures[-1].any()):
                 raise InputError(
                     f"state {place}: tokens differ in size by more than 15 orders of magnitude, "
-                    "too much for float32 on a GPU; measure in float64."
+                    "or by less than that part of their size, which is too much for float32 on a "
+                    "GPU; measure in float64."
                 )
         found = {place: figures[:-1] for place, figures in found.items()}
         found |= {place: figures.cpu() for place, figures in self._plain.items()}

@@ -61,7 +61,8 @@ def trace(
     ``measured`` says which of them count in the metrics of hidden states (default: all), so that
     CLS and the like can be left out of the figures while the model still sees them.
     ``metrics`` are names from ``MEASURES`` or ``{name: function(x, token_mask=...)}``. Attention
-    metrics need a ``Network``. Layer 0 is the input of the first block.
+    metrics need a ``Network``, or a model that goes through the attention interface of
+    Transformers. Layer 0 is the input of the first block.
 
     What is not told is decided from what can be seen, and the provenance says what and why: the
     stack, the mask, the ``layout`` (whether batch or tokens come first), and which tensor a block's

@@ -14,6 +14,7 @@ for one in (
     "spectra",
     "spectral_ratio",
     "stable_rank",
+    "state_statistics",
     "token_norm",
 ):
     add(f"metrics.{one}", getattr(metrics, one), x=X, token_mask=MASK)
@@ -60,6 +61,13 @@ add("metrics.mean_cosine", metrics.mean_cosine, x=X, exclude=(0,), token_mask=MA
 add("metrics.numerical_rank", metrics.numerical_rank, x=X, rtol=1e-3, token_mask=MASK)
 add("metrics.matrix_norm", metrics.matrix_norm, m=X, norm="composite")
 add("metrics.Deviations", metrics.Deviations, tokens=X, rest=X)
+add(
+    "metrics.StateStatistics",
+    metrics.StateStatistics,
+    **dict.fromkeys(metrics.StateStatistics.__dataclass_fields__, X[0, 0]),
+)
+add("metrics.StateStatistics.only", metrics.state_statistics(X).only, state=1)
+add("metrics.StateStatistics.fault", metrics.state_statistics(X).fault, dtype=X.dtype)
 add("metrics.Spectra", metrics.Spectra, sigma=X[0], scaled=X[0], noise=X[0, :, 0])
 add("metrics.Spectra.numerical_rank", metrics.spectra(X).numerical_rank, rtol=0.1)
 add(
