@@ -9,6 +9,7 @@ from rankscope.metrics._attention import (
 from rankscope.metrics._centers import mean_center as mean_center
 from rankscope.metrics._centers import median_center as median_center
 from rankscope.metrics._centers import optimal_center as optimal_center
+from rankscope.metrics._estimates import Estimate, EstimatedSpectra, Evidence
 from rankscope.metrics._norms import Norm as Norm
 from rankscope.metrics._norms import matrix_norm
 from rankscope.metrics._residual import Center as Center
@@ -25,16 +26,22 @@ from rankscope.metrics._spectrum import (
     spectral_ratio,
     stable_rank,
 )
+from rankscope.metrics._spectrum_probe import SpectrumProbe, estimated_spectra
 
 __all__ = [
     "Certified",
     "Deviations",
+    "Estimate",
+    "EstimatedSpectra",
+    "Evidence",
     "Spectra",
+    "SpectrumProbe",
     "attention_entropy",
     "deviations",
     "dispersion",
     "dobrushin",
     "effective_rank",
+    "estimated_spectra",
     "high_pass_ratio",
     "matrix_norm",
     "mean_cosine",

@@ -1,0 +1,161 @@
+"""Golub and Kahan's bidiagonalisation of many matrices at once, from many starts each.
+
+From a unit vector it finds the bidiagonal matrix ``B`` with ``BᵀB`` the Jacobi matrix of the start's
+spectral measure under ``XᵀX`` (or ``XXᵀ``), without ever squaring ``X``.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rankscope.metrics._mean_split import Block, MeanSplit, Side
+from rankscope.streams import stream
+
+_LEAK = 1e-6  # of the random directions stays in the deflated ones, so that they are independent
+
+
+class Starts(NamedTuple):
+    """Random numbers for one size: what the largest directions are sought from, and the probes.
+
+    ``probes`` are all unit vectors where there are few of them: then nothing is left to chance.
+    """
+
+    seekers: Float[Tensor, "seeker entry"]
+    probes: Float[Tensor, "probe entry"]
+
+    @property
+    def by_chance(self) -> bool:
+        """Whether probes stand for directions that no one looked along."""
+        return self.seekers.shape[0] > 0
+
+
+class Bidiagonal(NamedTuple):
+    """Diagonals and upper diagonals; ``weight`` is the square of each start's length.
+
+    ``overlap`` is ``BMBᵀ`` of those starts (rows of B) that span the largest directions, or all.
+    """
+
+    alpha: Float[Tensor, "batch start step"]
+    beta: Float[Tensor, "batch start step"]
+    weight: Float[Tensor, "batch start"]
+    overlap: Float[Tensor, "batch leading leading"]
+
+
+def draw_starts(
+    size: int, device: torch.device, dtype: torch.dtype, seekers: int, probes: int, seed: int
+) -> Starts:
+    """The starts for matrices whose smaller side is ``size``; the same for all of that size."""
+    if size <= seekers + probes:
+        return Starts(
+            torch.zeros(0, size, dtype=dtype, device=device),
+            torch.eye(size, dtype=dtype, device=device),
+        )
+    generator = stream(seed, "spectrum probes", size)
+    drawn = torch.randn(seekers + probes, size, generator=generator, dtype=torch.float64).to(dtype)
+    if device.type == "cuda":
+        drawn = drawn.pin_memory().to(device, non_blocking=True)
+    return Starts(drawn[:seekers], drawn[seekers:])
+
+
+@torch.no_grad()
+def bidiagonalise(matrix: MeanSplit, starts: Starts, steps: int) -> Bidiagonal:
+    """Run ``steps`` steps from the mean's direction, the deflated directions and the probes."""
+    near, forth, back = _orientation(matrix)
+    first = _start_block(matrix, starts, near, forth, back)
+    length = _length(first)
+    here = _divided(first, length)
+    ahead = forth(here)
+    leading = 1 + (starts.seekers if starts.by_chance else starts.probes).shape[0]
+    overlap = _overlap(ahead, length, leading)
+    alphas: list[Tensor] = []
+    betas: list[Tensor] = []
+    for step in range(steps):
+        if step > 0:
+            ahead = _minus(forth(here), betas[-1], there)
+        alphas.append(_length(ahead))
+        there = _divided(ahead, alphas[-1])
+        ahead = _minus(back(there), alphas[-1], here)
+        betas.append(_length(ahead))
+        here = _divided(ahead, betas[-1])
+    return Bidiagonal(torch.stack(alphas, -1), torch.stack(betas, -1), length.square(), overlap)
+
+
+def _overlap(products: Side, length: Tensor, leading: int) -> Tensor:
+    """Products of the images of the leading starts, in float64 so that it may square them."""
+    size = length[:, :leading].double()
+    along, rest = products.along[:, :leading].double(), products.rest[:, :leading].double()
+    along, rest = along * size, rest * size[..., None]
+    return torch.bmm(rest, rest.mT) + along[..., None] * along[:, None]
+
+
+def _orientation(matrix: MeanSplit):  # type: ignore[no-untyped-def]
+    """The unit vector on the smaller side, and the ways from there to the other side and back."""
+    if matrix.e.shape[-1] <= matrix.c.shape[-1]:
+        return matrix.e, matrix.to_features, matrix.to_tokens
+    return matrix.c, matrix.to_tokens, matrix.to_features
+
+
+def _start_block(matrix, starts, near, forth, back) -> Side:  # type: ignore[no-untyped-def]
+    """The mean's direction; directions that hold the largest values; probes orthogonal to both."""
+    batch, size = near.shape
+    inside = (matrix.e > 0).to(near.dtype) if near is matrix.e else torch.ones_like(near)
+    probes = _without(starts.probes * inside[:, None], near)
+    blocks = [torch.zeros_like(probes[:, :1]), probes]
+    if starts.by_chance:
+        seekers = _without(starts.seekers * inside[:, None], near)
+        found = back(forth(Side(torch.zeros_like(seekers[..., 0]), seekers))).rest
+        basis = _orthonormal(_unit(found) + _LEAK * _unit(seekers), near)
+        overlap = (probes[:, :, None] * basis[:, None]).sum(-1)
+        probes = probes - (overlap[..., None] * basis[:, None]).sum(-2)
+        # Points on a sphere, whose radius is such that they stand for all directions left over.
+        left = inside.sum(-1) - near.square().sum(-1) - basis.square().sum((-2, -1))
+        left = torch.where(left > 0.5, left, 0.0)
+        probes = _unit(probes) * left.sqrt()[:, None, None]
+        blocks = [torch.zeros_like(probes[:, :1]), basis, probes]
+    rest = torch.cat(blocks, 1)
+    along = torch.zeros_like(rest[..., 0])
+    along[:, 0] = 1.0
+    return Side(along, rest)
+
+
+def _orthonormal(rows: Block, direction: Tensor) -> Block:
+    """An orthonormal basis of the rows' span beside a direction; zeros where there are too many.
+
+    By two Cholesky factorisations in float64: no library routine, none of which is batched, and
+    nothing that waits. Rows are independent by ``_LEAK`` or, where tokens are few, not at all.
+    """
+    q = _without(rows.double(), _unit(direction.double()[:, None])[:, 0])
+    ridge = 1e-14 * torch.eye(rows.shape[1], dtype=q.dtype, device=q.device)
+    for _ in range(2):
+        factor = torch.linalg.cholesky_ex(torch.bmm(q, q.mT) + ridge).L
+        q = torch.linalg.solve_triangular(factor, q, upper=False)
+        q = torch.where(q.square().sum(-1, keepdim=True) > 0.25, q, 0.0)
+    return q.to(rows.dtype)
+
+
+def _without(rows: Block, direction: Tensor) -> Block:
+    return rows - (rows * direction[:, None]).sum(-1, keepdim=True) * direction[:, None]
+
+
+def _unit(rows: Block) -> Block:
+    size = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
+    return rows / torch.where(size > 0, size, 1.0)
+
+
+def _length(side: Side) -> Float[Tensor, "batch start"]:
+    return torch.hypot(side.along, torch.linalg.vector_norm(side.rest, dim=-1))
+
+
+def _divided(side: Side, size: Float[Tensor, "batch start"]) -> Side:
+    safe = torch.where(size > 0, size, math.inf)
+    return Side(side.along / safe, side.rest / safe[..., None])
+
+
+def _minus(side: Side, factor: Float[Tensor, "batch start"], other: Side) -> Side:
+    return Side(
+        side.along - factor * other.along,
+        torch.addcmul(side.rest, factor[..., None], other.rest, value=-1),
+    )
