@@ -25,7 +25,8 @@ from rankscope.shapes import PerSample
 Array = npt.NDArray[np.float64]
 
 _ROUNDING = 1e-5  # of all that is summed up in float32 or by the trapezoidal rule
-_PART = 1e-9
+_PART = 1e-6  # of a start, squared, that a vector must hold to count as found from it
+_CLEAR = 2.0**10  # times the noise: steps that long still point somewhere
 _LEADING = 3  # starts whose own values are looked at: the mean's direction and two more
 _NORMAL = 2.576  # 99 % of a normal distribution lie within so many standard deviations
 
@@ -131,7 +132,7 @@ class EstimatedSpectra:
         known = self.evidence
         around = _quantile(self.probes - 1) * known.spread if self.probes else 0.0
         least, most = (known.least - around).exp(), (known.most + around).exp()
-        return self._shaped((least + most) / 2, (most - least) / 2 + _ROUNDING * most)
+        return self._shaped((least + most) / 2, (most - least) / 2 + _rounding(known) * most)
 
     def stable_rank(self) -> Estimate:
         """``‖X‖_F² / σ₁²``."""
@@ -144,7 +145,7 @@ class EstimatedSpectra:
         value = known.energy.square() / torch.where(known.fourth > 0, known.fourth, 1.0)
         value = torch.where(known.fourth.isnan(), torch.nan, value)
         return self._shaped(
-            value, value * (_ROUNDING + known.noise / _positive(known.energy.sqrt()))
+            value, value * _rounding(known)
         )
 
     def spectral_ratio(self) -> Estimate:
@@ -193,48 +194,54 @@ def largest_squares(known: Evidence, *, whole: bool) -> tuple[Estimate, Estimate
     its second value may be anything up to the first. With ``whole`` it is all of the matrix.
     """
     block = np.linalg.eigvalsh(known.overlap.numpy())[:, ::-1].clip(min=0)
-    noise = known.noise.numpy()
     if whole:
-        return _blurred(block[:, 0], 0.0, noise), _blurred(block[:, 1], 0.0, noise)
-    values, slack = _ritz(known.alpha.numpy(), known.beta.numpy())
-    best = values.argmax(-1, keepdims=True)
-    lanczos = np.take_along_axis(values, best, -1)[:, 0]
+        return _blurred(block[:, 0], 0.0, known), _blurred(block[:, 1], 0.0, known)
+    noise = known.noise.numpy()[:, None, None]
+    values, slack = _ritz(known.alpha.numpy(), known.beta.numpy(), noise)
+    lanczos, first_slack = _best(values, slack)
     first = np.maximum(lanczos, block[:, 0])
-    error = first - lanczos + np.take_along_axis(slack, best, -1)[:, 0]
-    blur = error + _rounding(first, noise)
-    others = np.where(values + slack < (first - blur)[:, None], values, 0.0)
-    next_best = others.argmax(-1, keepdims=True)
-    second = np.take_along_axis(others, next_best, -1)[:, 0]
-    second_error = np.take_along_axis(slack, next_best, -1)[:, 0]
+    found = _blurred(first, first - lanczos + first_slack, known)
+    other = values + slack < (found.value - found.error).numpy()[:, None]
+    second, error = _best(np.where(other, values, 0.0), slack)
     repeated = block[:, 1] > second
-    second_error = np.where(repeated, first - block[:, 1], second_error)
-    second = np.where(repeated, block[:, 1], second)
-    return _blurred(first, error, noise), _blurred(second, second_error, noise)
+    error = np.where(repeated, first - block[:, 1], error)
+    return found, _blurred(np.where(repeated, block[:, 1], second), error, known)
 
 
-def _rounding(squares: Array, noise: Array) -> Array:
-    """How far off squares are of values that are known up to noise."""
-    rounding: Array = 2 * np.sqrt(squares) * noise + noise**2 + _ROUNDING * squares
-    return rounding
+def _best(values: Array, slack: Array) -> tuple[Array, Array]:
+    """The largest of each row, and its slack."""
+    best = values.argmax(-1, keepdims=True)
+    return np.take_along_axis(values, best, -1)[:, 0], np.take_along_axis(slack, best, -1)[:, 0]
 
 
-def _blurred(squares: Array, error: Array | float, noise: Array) -> Estimate:
-    total = error + _rounding(squares, noise)
-    return Estimate(torch.from_numpy(squares.copy()), torch.from_numpy(total))
+def _blurred(squares: Array, error: Array | float, known: Evidence) -> Estimate:
+    """Squares of values that are known up to an error, and to noise and rounding."""
+    noise, found = known.noise, torch.from_numpy(squares.copy())
+    rounding = 2 * found.sqrt() * noise + noise.square() + _rounding(known) * found
+    return Estimate(found, torch.as_tensor(error) + rounding)
 
 
-def _ritz(alpha: Array, beta: Array) -> tuple[Array, Array]:
-    """Eigenvalues of ``BᵀB`` of all starts of a matrix, and the residuals of their vectors.
+def _rounding(known: Evidence) -> PerMatrix:
+    """What sums and products of numbers of one sign are off by, relative to them."""
+    return _ROUNDING + 64 * known.noise / _positive(known.energy.sqrt())
 
-    Vectors that the start has no part in are left out: copies of what was found before, which
-    come up because Lanczos vectors do not stay orthogonal (Cullum and Willoughby 1985).
+
+def _ritz(alpha: Array, beta: Array, noise: Array) -> tuple[Array, Array]:
+    """Eigenvalues of ``BᵀB`` of all starts of a matrix, and twice the residuals of their vectors.
+
+    A start's matrix ends where a step was divided by little more than noise. Vectors that the start
+    has no part in are left out: copies of what was found before, which come up because Lanczos
+    vectors do not stay orthogonal (Cullum and Willoughby 1985).
     """
     count = alpha.shape[-1]
-    b = np.zeros((*alpha.shape, count))
     steps = np.arange(count)
-    b[..., steps, steps] = alpha
-    b[..., steps[:-1], steps[1:]] = beta[..., :-1]
+    ends = beta <= _CLEAR * noise
+    last = np.where(ends.any(-1), ends.argmax(-1), count - 1)[..., None]
+    b = np.zeros((*alpha.shape, count))
+    b[..., steps, steps] = np.where(steps <= last, alpha, 0.0)
+    b[..., steps[:-1], steps[1:]] = np.where(steps < last, beta, 0.0)[..., :-1]
     values, vectors = np.linalg.eigh(np.swapaxes(b, -1, -2) @ b)
-    residual = (alpha * beta)[..., -1:] * np.abs(vectors[..., -1, :])
+    left = np.take_along_axis(alpha * beta, last, -1)
+    residual = 2 * left * np.abs(np.take_along_axis(vectors, last[..., None], -2)[..., 0, :])
     values = np.where(vectors[..., 0, :] ** 2 > _PART, values.clip(min=0), 0.0)
     return values.reshape(len(values), -1), residual.reshape(len(values), -1)
