@@ -68,6 +68,7 @@ LAZY = {  # asked for by .table, .save and .plot alone
     "prediction": {"tables", "figures"},
 }
 LAZY_OUTSIDE = {"theory": {"scipy"}}  # asked for by graphs alone
+KERNELS = {"rankscope.metrics._half_step_kernel"}  # loaded for a tensor on CUDA; they need Triton
 
 
 @dataclass(frozen=True)
@@ -195,8 +196,14 @@ def test_the_core_needs_torch_numpy_and_jaxtyping_alone(room):
         and one.when != "typing"
         and one.library not in OUTSIDE | {"rankscope"}
         and not (one.when == "function" and one.library in LAZY_OUTSIDE.get(room, ()))
+        and not (one.library == "triton" and one.module in KERNELS)
     ]
     assert foreign == []
+
+
+def test_nobody_imports_a_kernel_but_for_a_tensor():
+    assert [one for one in IMPORTS if one.target in KERNELS] == []
+    assert set(modules()) >= KERNELS
 
 
 @pytest.mark.parametrize("room", CORE)

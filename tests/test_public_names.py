@@ -41,8 +41,9 @@ NAMES = {
         as_mask causal_window from_edges intersection union window
     """,
     "rankscope.metrics": """
-        Certified Deviations Spectra attention_entropy deviations dispersion dobrushin
-        effective_rank high_pass_ratio matrix_norm mean_cosine numerical_rank
+        Certified Deviations Estimate EstimatedSpectra Evidence Spectra SpectrumProbe
+        attention_entropy deviations dispersion dobrushin effective_rank estimated_spectra
+        high_pass_ratio matrix_norm mean_cosine numerical_rank
         participation_ratio residual second_singular_value singular_values spectra
         spectral_ratio stable_rank token_norm
     """,

@@ -144,9 +144,7 @@ class EstimatedSpectra:
         known = self.evidence
         value = known.energy.square() / torch.where(known.fourth > 0, known.fourth, 1.0)
         value = torch.where(known.fourth.isnan(), torch.nan, value)
-        return self._shaped(
-            value, value * _rounding(known)
-        )
+        return self._shaped(value, value * _rounding(known))
 
     def spectral_ratio(self) -> Estimate:
         """``σ₂/σ₁``."""

@@ -1,16 +1,16 @@
 """Golub and Kahan's bidiagonalisation of many matrices at once, from many starts each.
 
-From a unit vector it finds the bidiagonal matrix ``B`` with ``BᵀB`` the Jacobi matrix of the start's
-spectral measure under ``XᵀX`` (or ``XXᵀ``), without ever squaring ``X``.
+From a unit vector it finds the bidiagonal matrix ``B`` with ``BᵀB`` the Jacobi matrix of the
+start's spectral measure under ``XᵀX`` (or ``XXᵀ``), without ever squaring ``X``.
 """
 
-import math
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankscope.metrics._half_steps import fused_here, fused_step, normalise, step, ways
 from rankscope.metrics._mean_split import Block, MeanSplit, Side
 from rankscope.streams import stream
 
@@ -63,62 +63,62 @@ def draw_starts(
 @torch.no_grad()
 def bidiagonalise(matrix: MeanSplit, starts: Starts, steps: int) -> Bidiagonal:
     """Run ``steps`` steps from the mean's direction, the deflated directions and the probes."""
-    near, forth, back = _orientation(matrix)
-    first = _start_block(matrix, starts, near, forth, back)
-    length = _length(first)
-    here = _divided(first, length)
-    ahead = forth(here)
+    forth, back = ways(matrix)
+    first = _start_block(matrix, starts)
+    here, length = normalise(first)
+    take = fused_step if matrix.terms[0].dtype == torch.bfloat16 and fused_here(here.rest) else step
+    there, alpha = take(matrix, forth, here, None, None)
     leading = 1 + (starts.seekers if starts.by_chance else starts.probes).shape[0]
-    overlap = _overlap(ahead, length, leading)
-    alphas: list[Tensor] = []
-    betas: list[Tensor] = []
-    for step in range(steps):
-        if step > 0:
-            ahead = _minus(forth(here), betas[-1], there)
-        alphas.append(_length(ahead))
-        there = _divided(ahead, alphas[-1])
-        ahead = _minus(back(there), alphas[-1], here)
-        betas.append(_length(ahead))
-        here = _divided(ahead, betas[-1])
+    overlap = _overlap(there, alpha * length, leading)
+    alphas, betas = [alpha], []
+    for _ in range(steps - 1):
+        here, beta = take(matrix, back, there, here, alphas[-1])
+        betas.append(beta)
+        there, alpha = take(matrix, forth, here, there, beta)
+        alphas.append(alpha)
+    betas.append(take(matrix, back, there, here, alphas[-1])[1])
     return Bidiagonal(torch.stack(alphas, -1), torch.stack(betas, -1), length.square(), overlap)
 
 
-def _overlap(products: Side, length: Tensor, leading: int) -> Tensor:
+def _overlap(directions: Side, length: Tensor, leading: int) -> Tensor:
     """Products of the images of the leading starts, in float64 so that it may square them."""
     size = length[:, :leading].double()
-    along, rest = products.along[:, :leading].double(), products.rest[:, :leading].double()
+    along, rest = directions.along[:, :leading].double(), directions.rest[:, :leading].double()
     along, rest = along * size, rest * size[..., None]
     return torch.bmm(rest, rest.mT) + along[..., None] * along[:, None]
 
 
-def _orientation(matrix: MeanSplit):  # type: ignore[no-untyped-def]
-    """The unit vector on the smaller side, and the ways from there to the other side and back."""
-    if matrix.e.shape[-1] <= matrix.c.shape[-1]:
-        return matrix.e, matrix.to_features, matrix.to_tokens
-    return matrix.c, matrix.to_tokens, matrix.to_features
-
-
-def _start_block(matrix, starts, near, forth, back) -> Side:  # type: ignore[no-untyped-def]
+def _start_block(matrix: MeanSplit, starts: Starts) -> Side:
     """The mean's direction; directions that hold the largest values; probes orthogonal to both."""
-    batch, size = near.shape
-    inside = (matrix.e > 0).to(near.dtype) if near is matrix.e else torch.ones_like(near)
+    near = matrix.e if matrix.wide else matrix.c
+    inside = (matrix.e > 0).to(near.dtype) if matrix.wide else torch.ones_like(near)
     probes = _without(starts.probes * inside[:, None], near)
     blocks = [torch.zeros_like(probes[:, :1]), probes]
     if starts.by_chance:
-        seekers = _without(starts.seekers * inside[:, None], near)
-        found = back(forth(Side(torch.zeros_like(seekers[..., 0]), seekers))).rest
-        basis = _orthonormal(_unit(found) + _LEAK * _unit(seekers), near)
-        overlap = (probes[:, :, None] * basis[:, None]).sum(-1)
-        probes = probes - (overlap[..., None] * basis[:, None]).sum(-2)
+        basis = _largest_directions(matrix, _without(starts.seekers * inside[:, None], near), near)
+        for _ in range(2):  # once more takes what rounding left
+            overlap = (probes[:, :, None] * basis[:, None]).sum(-1)
+            probes = probes - (overlap[..., None] * basis[:, None]).sum(-2)
         # Points on a sphere, whose radius is such that they stand for all directions left over.
         left = inside.sum(-1) - near.square().sum(-1) - basis.square().sum((-2, -1))
         left = torch.where(left > 0.5, left, 0.0)
-        probes = _unit(probes) * left.sqrt()[:, None, None]
-        blocks = [torch.zeros_like(probes[:, :1]), basis, probes]
+        blocks = [
+            torch.zeros_like(probes[:, :1]),
+            basis,
+            _unit(probes) * left.sqrt()[:, None, None],
+        ]
     rest = torch.cat(blocks, 1)
     along = torch.zeros_like(rest[..., 0])
     along[:, 0] = 1.0
     return Side(along, rest)
+
+
+def _largest_directions(matrix: MeanSplit, seekers: Block, near: Tensor) -> Block:
+    """An orthonormal basis of what one step of subspace iteration makes of the seekers."""
+    forth, back = ways(matrix)
+    there, _ = step(matrix, forth, Side(torch.zeros_like(seekers[..., 0]), seekers), None, None)
+    found, _ = step(matrix, back, there, None, None)
+    return _orthonormal(_unit(found.rest) + _LEAK * _unit(seekers), near)
 
 
 def _orthonormal(rows: Block, direction: Tensor) -> Block:
@@ -143,19 +143,3 @@ def _without(rows: Block, direction: Tensor) -> Block:
 def _unit(rows: Block) -> Block:
     size = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
     return rows / torch.where(size > 0, size, 1.0)
-
-
-def _length(side: Side) -> Float[Tensor, "batch start"]:
-    return torch.hypot(side.along, torch.linalg.vector_norm(side.rest, dim=-1))
-
-
-def _divided(side: Side, size: Float[Tensor, "batch start"]) -> Side:
-    safe = torch.where(size > 0, size, math.inf)
-    return Side(side.along / safe, side.rest / safe[..., None])
-
-
-def _minus(side: Side, factor: Float[Tensor, "batch start"], other: Side) -> Side:
-    return Side(
-        side.along - factor * other.along,
-        torch.addcmul(side.rest, factor[..., None], other.rest, value=-1),
-    )

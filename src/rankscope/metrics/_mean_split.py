@@ -4,11 +4,12 @@ Near collapse the mean row is all there is to see: ``X = 1cᵀ + R`` with ``σ�
 errors of the size ``ε σ₁`` may exceed all of ``R``. So vectors of tokens are split into a number
 along ``e = 1/√n`` and a rest orthogonal to it, vectors of features likewise along ``ĉ = c/‖c‖``:
 
-    X (v_c, v)  = (s v_c,        R v + a v_c)         s = √n‖c‖,  a = R ĉ,
-    Xᵀ(u_e, u)  = (s u_e + aᵀu,  (I − ĉĉᵀ) Rᵀu)
+    X (v_c, v)  = (s v_c,           R(v + v_c ĉ))          with s = √n‖c‖,
+    Xᵀ(u_e, u)  = (s u_e + ĉᵀRᵀu,   (I − ĉĉᵀ) Rᵀu).
 
-Derived: ``eᵀX = √n cᵀ`` and ``eᵀR = 0``. The large number ``s`` meets single numbers alone, and what
-is rounded in a product with ``R`` is small against ``R``.
+Derived: ``eᵀX = √n cᵀ`` and ``eᵀR = 0``. The large number ``s`` meets single numbers alone, and
+what is rounded in a product with ``R`` is small against ``R``. Products are taken with
+``Y = R + 1mᵀ`` for some ``m``: on the side of the tokens ``R = (I − eeᵀ)Y``.
 """
 
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from rankscope.shapes import Hidden, TokenMask
 
 PerMatrix = Float[Tensor, "batch"]
 Block = Float[Tensor, "batch start entry"]
+Image = Float[Tensor, "batch start other"]
 
 MIXED_PRODUCTS = hasattr(torch.ops.aten.bmm, "dtype")
 """Whether this PyTorch multiplies bfloat16 matrices into float32 (2.8 and later, on CUDA)."""
@@ -34,6 +36,8 @@ class Side(NamedTuple):
 
     along: Float[Tensor, "batch start"]
     rest: Block
+    pieces: Tensor | None = None
+    """Two bfloat16 pieces of what the next product is taken of, where they are at hand."""
 
 
 @dataclass(frozen=True)
@@ -47,38 +51,32 @@ class MeanSplit:
     terms: tuple[Tensor, ...]
     e: Float[Tensor, "batch token"]
     c: Float[Tensor, "batch feature"]
-    a: Float[Tensor, "batch token"]
     s: PerMatrix
     energy: PerMatrix
     noise: PerMatrix
 
-    def to_tokens(self, v: Side) -> Side:
-        """``X`` times vectors of features."""
-        y = self.product(v.rest, transposed=True)
-        y = y - (y * self.e[:, None]).sum(-1, keepdim=True) * self.e[:, None]
-        return Side(self.s[:, None] * v.along, y + v.along[..., None] * self.a[:, None])
+    @property
+    def wide(self) -> bool:
+        """Whether there are no more tokens than features: then tokens are the smaller side."""
+        return self.e.shape[-1] <= self.c.shape[-1]
 
-    def to_features(self, u: Side) -> Side:
-        """``Xᵀ`` times vectors of tokens."""
-        w = self.product(u.rest, transposed=False)
-        rest = w - (w * self.c[:, None]).sum(-1, keepdim=True) * self.c[:, None]
-        along = self.s[:, None] * u.along + (u.rest * self.a[:, None]).sum(-1)
-        return Side(along, rest)
-
-    def product(self, vectors: Block, *, transposed: bool) -> Block:
+    def product(self, vectors: Block, *, transposed: bool) -> Image:
         """The sum of the terms (transposed, if asked) from the right onto rows."""
         return multiply_terms(self.terms, vectors, transposed=transposed)
 
 
-def multiply_terms(terms: tuple[Tensor, ...], vectors: Block, *, transposed: bool) -> Block:
+def multiply_terms(terms: tuple[Tensor, ...], vectors: Block, *, transposed: bool) -> Image:
     """Rows times the sum of the terms, with float32 or better for every product."""
-    matrices = [term.mT if transposed else term for term in terms]
     if terms[0].dtype != torch.bfloat16:
-        return sum_of([torch.bmm(vectors, matrix) for matrix in matrices])
+        return torch.bmm(vectors, terms[0].mT if transposed else terms[0])
     rows = torch.cat(pieces(vectors, 2), 1)
-    both = sum_of([_mixed(rows, matrix) for matrix in matrices])
-    high, low = both.chunk(2, 1)
+    high, low = multiply_pieces(terms, rows, transposed=transposed).chunk(2, 1)
     return high + low
+
+
+def multiply_pieces(terms: tuple[Tensor, ...], rows: Tensor, *, transposed: bool) -> Tensor:
+    """bfloat16 rows times the sum of bfloat16 terms, in float32."""
+    return sum_of([_mixed(rows, term.mT if transposed else term) for term in terms])
 
 
 def pieces(numbers: Tensor, count: int) -> list[Tensor]:
@@ -93,7 +91,7 @@ def pieces(numbers: Tensor, count: int) -> list[Tensor]:
 def _mixed(rows: Tensor, matrix: Tensor) -> Tensor:
     """bfloat16 times bfloat16 in float32, whatever the user's flags allow float32 products."""
     if rows.is_cuda:
-        found: Tensor = torch.bmm(rows, matrix, out_dtype=torch.float32)  # type: ignore[call-overload]
+        found: Tensor = torch.bmm(rows, matrix, out_dtype=torch.float32)
         return found
     return torch.bmm(rows.double(), matrix.double()).float()
 
@@ -190,34 +188,36 @@ def _finish(terms: tuple[Tensor, ...], valid: Tensor, count: Tensor, shift: Tens
     mean = left + shift
     size = torch.linalg.vector_norm(mean, dim=-1)
     c = mean / torch.where(size > 0, size, 1.0)[:, None]
-    a = multiply_terms(terms, c[:, None], transposed=True)[:, 0]
-    a = a - (a * e).sum(-1, keepdim=True) * e
     s = count[:, 0].sqrt() * size
     moved = _frobenius(terms, s.dtype)
     rest = (moved.square() - count[:, 0] * left.square().sum(-1)).clamp(min=0)
     energy = s.square() + rest
     bits = 2 * _PIECE_BITS if terms[0].dtype == torch.bfloat16 else 50
     noise = moved * 2.0**-bits
-    return MeanSplit(terms, e, c, a, s, energy, noise)
+    return MeanSplit(terms, e, c, s, energy, noise)
 
 
 def _frobenius(terms: tuple[Tensor, ...], dtype: torch.dtype) -> PerMatrix:
     whole = terms[0] if len(terms) == 1 else sum_of([term.to(dtype) for term in terms])
-    return torch.linalg.vector_norm(whole.flatten(1), dim=-1, dtype=dtype)
+    size: PerMatrix = torch.linalg.vector_norm(whole.flatten(1), dim=-1, dtype=dtype)
+    return size
 
 
 @torch.no_grad()
 def sum_of_fourth_powers(split: MeanSplit) -> PerMatrix:
     """``Σσ⁴ = ‖XXᵀ‖_F²``, from the smaller Gram matrix of the terms ``Y`` and no decomposition.
 
-    In the split basis ``XXᵀ`` is ``[[s², s aᵀ], [s a, RRᵀ]]``, and with ``R = Y − e(Yᵀe)ᵀ`` on either
-    side ``‖RRᵀ‖_F² = ‖YYᵀ‖_F² − 2‖YYᵀe‖² + ‖Yᵀe‖⁴``. Derived by multiplying out; the last two are
-    large only where ``s`` is.
+    With ``a = Rĉ``, ``XXᵀ`` is ``[[s², s aᵀ], [s a, RRᵀ]]`` in the split basis, and because
+    ``R = Y − e(Yᵀe)ᵀ``, ``‖RRᵀ‖_F² = ‖YYᵀ‖_F² − 2‖YYᵀe‖² + ‖Yᵀe‖⁴``. Derived by multiplying out;
+    the last two are large only where ``s`` is.
     """
     mean = split.product(split.e[:, None], transposed=False)
-    onto = split.product(mean, transposed=True)[:, 0].square().sum(-1)
+    both = split.product(torch.cat([mean, split.c[:, None]], 1), transposed=True)
+    onto, along = both[:, 0].square().sum(-1), both[:, 1]
+    a = along - (along * split.e).sum(-1, keepdim=True) * split.e
     rest = _gram_energy(split.terms) - 2 * onto + mean[:, 0].square().sum(-1).square()
-    return split.s**4 + 2 * (split.s * split.a.norm(dim=-1)).square() + rest.clamp(min=0)
+    coupling = split.s.square() * a.square().sum(-1)
+    return split.s.square().square() + 2 * coupling + rest.clamp(min=0)
 
 
 def _gram_energy(terms: tuple[Tensor, ...]) -> PerMatrix:

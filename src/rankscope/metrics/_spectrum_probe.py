@@ -13,7 +13,7 @@ from rankscope.metrics._spectrum_stack import Batch, Place, Stack, on_host
 
 _SEEKERS = 15
 _BYTES = 2**27
-"""What matrices that wait for their turn may take on a device: eight of 2,048 × 4,096 in bfloat16."""
+"""What waiting matrices may take on a device: eight of 2,048 × 4,096 in bfloat16."""
 
 Probes = Annotated[int, Range(4, 1024)]
 Steps = Annotated[int, Range(2, 256)]
@@ -58,9 +58,9 @@ class SpectrumProbe:
     [2.0, 3.0, 4.0]
 
     ``feed`` never waits for the device: a state is copied, states of one shape are worked on
-    together when ``bytes_held`` are full, and only ``finish`` brings numbers to the host. What is fed
-    must be finite (padding apart) and is not checked, for looking would mean waiting; a state that
-    is not gives NaN. ``fourth_powers`` are needed for the participation ratio alone and cost a
+    together when ``bytes_held`` are full, and only ``finish`` brings numbers to the host. What is
+    fed must be finite (padding apart) and is not checked, for looking would mean waiting; a state
+    that is not gives NaN. ``fourth_powers`` are needed for the participation ratio alone and cost a
     product of every state with itself.
     """
 

@@ -75,7 +75,7 @@ class Stack:
             tuple(term[: sum(place.count for place in self.places)] for term in self.terms),
             *(
                 torch.cat([getattr(part, name) for part in self.parts])
-                for name in ("e", "c", "a", "s", "energy", "noise")
+                for name in ("e", "c", "s", "energy", "noise")
             ),
         )
 

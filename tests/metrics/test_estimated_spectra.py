@@ -1,0 +1,230 @@
+"""Estimated ranks: the exact value lies within the stated error, for spectra of every kind."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import mpmath
+import pytest
+import torch
+from torch import Tensor
+
+from rankscope import metrics as m
+from rankscope.errors import RankscopeError
+from rankscope.metrics import _spectrum_stack, _stieltjes
+from rankscope.metrics._golub_kahan import Bidiagonal
+
+RANKS = ("effective_rank", "stable_rank", "participation_ratio", "spectral_ratio")
+SHAPES = ((120, 90), (64, 160), (70, 70), (20, 30), (2, 50), (1, 9), (50, 1))
+
+
+@pytest.fixture
+def in_pieces(monkeypatch):
+    """Products in bfloat16 pieces, as on CUDA."""
+    monkeypatch.setattr(_spectrum_stack, "in_pieces", lambda x: x.dtype != torch.float64)
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def with_values(tokens: int, features: int, sigma: Tensor) -> Tensor:
+    left = torch.linalg.qr(drawn(tokens, len(sigma)))[0]
+    right = torch.linalg.qr(drawn(features, len(sigma), seed=1))[0]
+    return left * sigma @ right.mT
+
+
+def matrix(kind: str, n: int, d: int) -> Tensor:
+    i = torch.arange(min(n, d), dtype=torch.float64)
+    x, row = drawn(n, d, seed=2), drawn(d, seed=3)
+    massive = x.clone()
+    massive[0] *= 1000
+    return {
+        "flat": lambda: with_values(n, d, torch.ones_like(i)),
+        "random": lambda: x,
+        "with a mean": lambda: x + 3 * row,
+        "power law": lambda: with_values(n, d, 1 / (i + 1)),
+        "exponential": lambda: with_values(n, d, (-i / 20).exp()),
+        "giant": lambda: with_values(n, d, torch.where(i == 0, 1000.0, 1.0 - i / (2 * len(i)))),
+        "massive token": lambda: massive,
+        "low rank": lambda: with_values(n, d, (i < 10).double()),
+        "near collapse": lambda: row + 1e-3 * x,
+        "nearer": lambda: row + 1e-6 * x,
+        "equal tokens": lambda: row.expand(n, d),
+        "zero": lambda: torch.zeros(n, d, dtype=torch.float64),
+    }[kind]()
+
+
+KINDS = (
+    "flat",
+    "random",
+    "with a mean",
+    "power law",
+    "exponential",
+    "giant",
+    "massive token",
+    "low rank",
+    "near collapse",
+    "nearer",
+    "equal tokens",
+    "zero",
+)
+
+
+def hits(x: Tensor, seeds: range, **options) -> dict[str, list[bool]]:
+    exact = m.spectra(x.double())
+    found = {name: [] for name in RANKS}
+    for seed in seeds:
+        guess = m.estimated_spectra(x, seed=seed, **options)
+        for name in RANKS:
+            value, error = getattr(guess, name)()
+            truth = getattr(exact, name)()
+            found[name].append(bool((value - truth).abs() <= error + 1e-12))
+    return found
+
+
+def covered(runs: list[dict[str, list[bool]]]) -> dict[str, float]:
+    every = {name: [hit for run in runs for hit in run[name]] for name in RANKS}
+    return {name: sum(each) / len(each) for name, each in every.items()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_errors_cover_the_truth(kind: str) -> None:
+    runs = [hits(matrix(kind, n, d), range(4 if n * d > 600 else 1)) for n, d in SHAPES]
+    assert min(covered(runs).values()) >= 0.9, covered(runs)
+
+
+def test_errors_cover_the_truth_over_many_seeds() -> None:
+    """Where chance is all there is: at least 95 of 100 draws."""
+    for kind in ("random", "giant", "massive token"):
+        share = covered([hits(matrix(kind, 64, 80), range(100, 150))])
+        assert min(share.values()) >= 0.95, (kind, share)
+
+
+@pytest.mark.usefixtures("in_pieces")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_products_in_pieces_lose_nothing_that_is_not_stated(dtype: torch.dtype) -> None:
+    runs = [hits(matrix(kind, n, d).to(dtype), range(2)) for kind in KINDS for n, d in SHAPES[:2]]
+    assert min(covered(runs).values()) >= 0.95, covered(runs)
+
+
+@pytest.mark.usefixtures("in_pieces")
+def test_near_collapse_keeps_its_digits_in_bfloat16() -> None:
+    """All tokens in one binade of their mean: squaring X would leave nothing of the rest."""
+    x = (1 + drawn(96, 160).abs() * 1e-2).bfloat16()
+    exact = m.spectra(x.double())
+    assert exact.spectral_ratio() < 3e-3
+    rank = m.estimated_spectra(x, steps=24).effective_rank()
+    excess = float(exact.effective_rank() - 1)
+    assert abs(float(rank.value) - 1 - excess) <= float(rank.error) < 0.2 * excess
+
+
+@pytest.mark.parametrize("tall", [False, True])
+def test_large_matrices_have_small_errors(tall: bool) -> None:
+    """Smaller than 2,048 × 4,096, so that errors are larger: still a few per cent."""
+    n, d = (1024, 512) if tall else (512, 1024)
+    slow = drawn(n, d) * (torch.arange(d) + 1.0) ** -0.25 + drawn(d, seed=5)
+    for x, most in ((drawn(n, d), 0.02), (slow, 0.03)):
+        rank = m.estimated_spectra(x).effective_rank()
+        truth = m.effective_rank(x)
+        assert abs(rank.value - truth) <= rank.error < most * truth
+
+
+@pytest.mark.usefixtures("in_pieces")
+def test_padding_changes_nothing() -> None:
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        x = (drawn(3, 40, 64) + drawn(64)).to(dtype)
+        mask = torch.arange(40) < torch.tensor([[40], [33], [2]])
+        x[~mask] = torch.nan
+        guess = m.estimated_spectra(x, token_mask=mask)
+        for sample, count in enumerate((40, 33, 2)):
+            exact = m.spectra(x[sample, :count].double())
+            for name in RANKS:
+                value, error = getattr(guess, name)()
+                assert abs(value[sample] - getattr(exact, name)()) <= error[sample] + 1e-12
+
+
+def test_a_probe_gives_what_each_state_gives_alone() -> None:
+    states = [drawn(2, 30, 50, seed=s) for s in range(5)] + [drawn(6, 4), drawn(2, 30, 50).float()]
+    probe = m.SpectrumProbe(bytes_held=2 * states[0].numel() * 8)
+    for x in states:
+        probe.feed(x)
+        x.zero_()  # what was fed is the probe's own
+    states = [drawn(2, 30, 50, seed=s) for s in range(5)] + [drawn(6, 4), drawn(2, 30, 50).float()]
+    for x, got in zip(states, probe.finish(), strict=True):
+        alone = m.estimated_spectra(x)
+        for name in RANKS:
+            value, error = getattr(got, name)()
+            assert value.shape == x.shape[:-2]
+            assert torch.allclose(value, getattr(alone, name)().value, rtol=1e-9)
+            assert torch.allclose(error, getattr(alone, name)().error, rtol=1e-6, atol=1e-12)
+
+
+def test_seeds_decide() -> None:
+    x = drawn(60, 80)
+    one, same, other = (m.estimated_spectra(x, seed=s).effective_rank() for s in (0, 0, 1))
+    assert one.value == same.value != other.value
+
+
+def test_without_fourth_powers_there_is_no_participation_ratio() -> None:
+    probe = m.SpectrumProbe(fourth_powers=False)
+    probe.feed(drawn(5, 4))
+    assert torch.isnan(probe.finish()[0].participation_ratio().value)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+@pytest.mark.usefixtures("in_pieces")
+def test_scale_is_no_matter(scale: float) -> None:
+    x = drawn(40, 30).float()
+    for name in RANKS:
+        plain, scaled = (getattr(m.estimated_spectra(y), name)() for y in (x, x * scale))
+        assert torch.allclose(plain.value, scaled.value, rtol=1e-4)
+
+
+def test_not_finite_is_refused() -> None:
+    with pytest.raises(RankscopeError, match="not finite"):
+        m.estimated_spectra(torch.full((3, 4), torch.inf))
+
+
+def test_continued_fractions_are_those_of_the_eigenvalues() -> None:
+    """φ by mpmath's eigenvalues of the Jacobi matrix and of the one with a node at zero."""
+    alpha, beta = drawn(1, 1, 4).abs() + 0.1, drawn(1, 1, 4, seed=1).abs() + 0.1
+    weight = torch.tensor([[2.0]], dtype=torch.float64)
+    energy = torch.tensor([3.0], dtype=torch.float64)
+    found = _stieltjes.fractions(Bidiagonal(alpha, beta, weight, alpha), energy)
+    for got, last in ((found.high, float(alpha[0, 0, 3])), (found.low, 0.0)):
+        b = mpmath.matrix(4, 4)
+        for k in range(4):
+            b[k, k] = float(alpha[0, 0, k]) if k < 3 else last
+            if k < 3:
+                b[k, k + 1] = float(beta[0, 0, k])
+        with mpmath.workdps(60):
+            values, vectors = mpmath.eigsy(b.T * b / 3)
+        for node in (0, 30, 48, 50, 52, 70):
+            t = mpmath.exp(float(_stieltjes.nodes(alpha)[node]))
+            phi = 2 * sum(vectors[0, k] ** 2 * values[k] / (values[k] + t) for k in range(4))
+            assert float(got[0, 0, node]) == pytest.approx(float(phi), rel=1e-9, abs=1e-14)
+
+
+def test_the_trapezoidal_rule_gives_the_entropy() -> None:
+    sigma = torch.tensor([0.9, 0.3, 1e-2, 1e-6], dtype=torch.float64)
+    t = _stieltjes.nodes(sigma).exp()
+    phi = (sigma.square()[:, None] / (sigma.square()[:, None] + t)).sum(0)
+    p = sigma / sigma.sum()
+    assert float(_stieltjes.entropy(phi[None])) == pytest.approx(float(-(p * p.log()).sum()), 1e-5)
+
+
+def test_the_kernel_does_what_pytorch_does() -> None:
+    script = Path(__file__).with_name("half_steps_interpreted.py")
+    source = str(Path(m.__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(script)],
+        env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    differences = [float(line) for line in done.stdout.split()]
+    assert len(differences) == 18
+    assert max(differences) < 1e-4, differences  # pieces are good to 2⁻¹⁸, and small parts differ
