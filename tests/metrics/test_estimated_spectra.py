@@ -173,6 +173,21 @@ def test_without_fourth_powers_there_is_no_participation_ratio() -> None:
     assert torch.isnan(probe.finish()[0].participation_ratio().value)
 
 
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_a_matrix_that_is_not_finite_spoils_no_other(bad: float) -> None:
+    x = drawn(3, 40, 30)
+    alone = m.estimated_spectra(x)
+    x[1, 2, 3] = bad
+    probe = m.SpectrumProbe()
+    probe.feed(x)
+    probe.feed(drawn(3, 40, 30), token_mask=torch.tensor([[True], [False], [True]]))
+    for found in probe.finish():
+        for name in RANKS:
+            for got, want in zip(getattr(found, name)(), getattr(alone, name)(), strict=True):
+                assert torch.isnan(got[1])
+                assert torch.allclose(got[::2], want[::2], rtol=1e-6)
+
+
 @pytest.mark.parametrize("scale", [1e-30, 1e30])
 @pytest.mark.usefixtures("in_pieces")
 def test_scale_is_no_matter(scale: float) -> None:

@@ -154,9 +154,11 @@ class EstimatedSpectra:
         return self._shaped((low + high) / 2, (high - low) / 2)
 
     def _shaped(self, value: Tensor, error: Tensor) -> Estimate:
-        """Zero matrices have ranks of zero, exactly."""
-        empty = self.evidence.energy == 0
-        value, error = (torch.where(empty, 0.0, each) for each in (value, error))
+        """Zero matrices have ranks of zero, exactly; those that are not finite have none."""
+        energy = self.evidence.energy
+        blank = torch.where(energy == 0, 0.0, torch.nan)
+        known = energy.isfinite() & (energy > 0)
+        value, error = (torch.where(known, each, blank) for each in (value, error))
         return Estimate(value.reshape(self.shape), error.reshape(self.shape))
 
     def _largest(self) -> tuple[Estimate, Estimate]:
@@ -191,6 +193,7 @@ def largest_squares(known: Evidence, *, whole: bool) -> tuple[Estimate, Estimate
     the space of the leading starts sees it as often as it is there, but knows no residual, so that
     its second value may be anything up to the first. With ``whole`` it is all of the matrix.
     """
+    known = Evidence(*(each.nan_to_num() for each in known))  # NumPy decomposes no NaN
     block = np.linalg.eigvalsh(known.overlap.numpy())[:, ::-1].clip(min=0)
     if whole:
         return _blurred(block[:, 0], 0.0, known), _blurred(block[:, 1], 0.0, known)

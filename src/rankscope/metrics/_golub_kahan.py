@@ -96,9 +96,9 @@ def _start_block(matrix: MeanSplit, starts: Starts) -> Side:
     blocks = [torch.zeros_like(probes[:, :1]), probes]
     if starts.by_chance:
         basis = _largest_directions(matrix, _without(starts.seekers * inside[:, None], near), near)
-        for _ in range(2):  # once more takes what rounding left
-            overlap = (probes[:, :, None] * basis[:, None]).sum(-1)
-            probes = probes - (overlap[..., None] * basis[:, None]).sum(-2)
+        exact = basis.double()
+        inner = torch.bmm(probes.double(), exact.mT)
+        probes = (probes - torch.bmm(inner, exact)).to(basis.dtype)
         # Points on a sphere, whose radius is such that they stand for all directions left over.
         left = inside.sum(-1) - near.square().sum(-1) - basis.square().sum((-2, -1))
         left = torch.where(left > 0.5, left, 0.0)

@@ -5,18 +5,17 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from rankscope.arguments import Count, Range, Seed, checked
-from rankscope.checks import measurable
+from rankscope.arguments import Range, Seed, checked
+from rankscope.checks import check_real, mask_like, measurable
 from rankscope.metrics._estimates import EstimatedSpectra
 from rankscope.metrics._golub_kahan import Starts, bidiagonalise, draw_starts
 from rankscope.metrics._spectrum_stack import Batch, Place, Stack, on_host
 
 _SEEKERS = 15
-_BYTES = 2**27
-"""What waiting matrices may take on a device: eight of 2,048 × 4,096 in bfloat16."""
 
 Probes = Annotated[int, Range(4, 1024)]
 Steps = Annotated[int, Range(2, 256)]
+Bytes = Annotated[int, Range(1, 2**48)]
 
 
 @checked
@@ -58,10 +57,11 @@ class SpectrumProbe:
     [2.0, 3.0, 4.0]
 
     ``feed`` never waits for the device: a state is copied, states of one shape are worked on
-    together when ``bytes_held`` are full, and only ``finish`` brings numbers to the host. What is
-    fed must be finite (padding apart) and is not checked, for looking would mean waiting; a state
-    that is not gives NaN. ``fourth_powers`` are needed for the participation ratio alone and cost a
-    product of every state with itself.
+    together when ``bytes_held`` are full (eight of 2,048 × 4,096 in bfloat16), and only ``finish``
+    brings numbers to the host. What is fed must be finite (padding apart) and is not checked, for
+    looking would mean waiting; a matrix that is not, or that has no tokens, gives NaN.
+    ``fourth_powers`` are needed for the participation ratio alone and cost a product of every state
+    with itself.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class SpectrumProbe:
         steps: Steps = 16,
         seed: Seed = 0,
         fourth_powers: bool = True,
-        bytes_held: Count | None = None,
+        bytes_held: Bytes = 2**27,
     ) -> None:
         self._probes, self._steps, self._seed = probes, steps, seed
         self._fourth = fourth_powers
-        self._limit = bytes_held or _BYTES
+        self._limit = bytes_held
         self._starts: dict[object, Starts] = {}
         self._waiting: dict[object, Stack] = {}
         self._done: list[Batch] = []
@@ -83,10 +83,11 @@ class SpectrumProbe:
 
     def feed(self, x: Tensor, *, token_mask: Tensor | None = None) -> None:
         """Take the token matrices ``(..., token, feature)`` of one layer."""
+        check_real(x, name="x", axes="(..., token, feature)", least=2)
         flat = x.detach().reshape(-1, *x.shape[-2:])
         mask = None
         if token_mask is not None:
-            mask = token_mask.to(x.device).expand(x.shape[:-1]).reshape(flat.shape[:-1])
+            mask = mask_like(token_mask, x.shape[:-1]).reshape(flat.shape[:-1]).to(x.device)
         key = (flat.shape, flat.dtype, flat.device)
         if key not in self._waiting:
             self._waiting[key] = Stack(flat, self._limit)
