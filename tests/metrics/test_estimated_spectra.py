@@ -112,9 +112,9 @@ def test_products_in_pieces_lose_nothing_that_is_not_stated(dtype: torch.dtype) 
 @pytest.mark.usefixtures("in_pieces")
 def test_near_collapse_keeps_its_digits_in_bfloat16() -> None:
     """Few numbers differ, by one bit: the mean must be set apart before anything is multiplied."""
-    other = torch.rand(96, 160, generator=torch.Generator().manual_seed(0)) < 0.01
+    other = torch.rand(96, 160, generator=torch.Generator().manual_seed(0)) < 0.002
     x = (1 + other * 2.0**-7).bfloat16()
-    exact, found = m.spectra(x.double()), m.estimated_spectra(x)
+    exact, found = m.spectra(x.double()), m.estimated_spectra(x, steps=24)
     ratio, rank = found.spectral_ratio(), found.effective_rank()
     assert exact.spectral_ratio() < 3e-4
     assert abs(ratio.value - exact.spectral_ratio()) <= ratio.error < 0.01 * ratio.value
