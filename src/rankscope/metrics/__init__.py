@@ -9,7 +9,8 @@ from rankscope.metrics._attention import (
 from rankscope.metrics._centers import mean_center as mean_center
 from rankscope.metrics._centers import median_center as median_center
 from rankscope.metrics._centers import optimal_center as optimal_center
-from rankscope.metrics._estimates import Estimate, EstimatedSpectra, Evidence
+from rankscope.metrics._estimates import Estimate, EstimatedSpectra
+from rankscope.metrics._evidence import Evidence
 from rankscope.metrics._norms import Norm as Norm
 from rankscope.metrics._norms import matrix_norm
 from rankscope.metrics._residual import Center as Center

@@ -4,13 +4,14 @@ From a unit vector it finds the bidiagonal matrix ``B`` with ``BᵀB`` the Jacob
 start's spectral measure under ``XᵀX`` (or ``XXᵀ``), without ever squaring ``X``.
 """
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rankscope.metrics._half_steps import fused_here, fused_step, normalise, step, ways
+from rankscope.metrics._half_steps import normalise, stepper, ways
 from rankscope.metrics._mean_split import Block, MeanSplit, Side
 from rankscope.streams import stream
 
@@ -53,11 +54,17 @@ def draw_starts(
             torch.zeros(0, size, dtype=dtype, device=device),
             torch.eye(size, dtype=dtype, device=device),
         )
-    generator = stream(seed, "spectrum probes", size)
-    drawn = torch.randn(seekers + probes, size, generator=generator, dtype=torch.float64).to(dtype)
-    if device.type == "cuda":
-        drawn = drawn.pin_memory().to(device, non_blocking=True)
+    drawn = _draw(seekers + probes, size, seed, dtype, pinned=device.type == "cuda")
+    drawn = drawn.to(device, non_blocking=True)
     return Starts(drawn[:seekers], drawn[seekers:])
+
+
+@lru_cache(maxsize=16)
+def _draw(count: int, size: int, seed: int, dtype: torch.dtype, *, pinned: bool) -> Tensor:
+    """Random numbers on the host, kept for the next time: drawing them takes longer than using."""
+    generator = stream(seed, "spectrum probes", size)
+    drawn = torch.randn(count, size, generator=generator, dtype=torch.float64).to(dtype)
+    return drawn.pin_memory() if pinned else drawn
 
 
 @torch.no_grad()
@@ -66,7 +73,7 @@ def bidiagonalise(matrix: MeanSplit, starts: Starts, steps: int) -> Bidiagonal:
     forth, back = ways(matrix)
     first = _start_block(matrix, starts)
     here, length = normalise(first)
-    take = fused_step if matrix.terms[0].dtype == torch.bfloat16 and fused_here(here.rest) else step
+    take = stepper(matrix)
     there, alpha = take(matrix, forth, here, None, None)
     leading = 1 + (starts.seekers if starts.by_chance else starts.probes).shape[0]
     overlap = _overlap(there, alpha * length, leading)
@@ -92,22 +99,17 @@ def _start_block(matrix: MeanSplit, starts: Starts) -> Side:
     """The mean's direction; directions that hold the largest values; probes orthogonal to both."""
     near = matrix.e if matrix.wide else matrix.c
     inside = (matrix.e > 0).to(near.dtype) if matrix.wide else torch.ones_like(near)
-    probes = _without(starts.probes * inside[:, None], near)
-    blocks = [torch.zeros_like(probes[:, :1]), probes]
+    seekers = starts.seekers.shape[0]
+    rows = _without(torch.cat(starts) * inside[:, None], near)
     if starts.by_chance:
-        basis = _largest_directions(matrix, _without(starts.seekers * inside[:, None], near), near)
-        exact = basis.double()
-        inner = torch.bmm(probes.double(), exact.mT)
-        probes = (probes - torch.bmm(inner, exact)).to(basis.dtype)
+        basis = _largest_directions(matrix, rows[:, :seekers], near)
+        probes = rows[:, seekers:].double()
+        probes = torch.baddbmm(probes, torch.bmm(probes, basis.mT), basis, alpha=-1)
         # Points on a sphere, whose radius is such that they stand for all directions left over.
         left = inside.sum(-1) - near.square().sum(-1) - basis.square().sum((-2, -1))
-        left = torch.where(left > 0.5, left, 0.0)
-        blocks = [
-            torch.zeros_like(probes[:, :1]),
-            basis,
-            _unit(probes) * left.sqrt()[:, None, None],
-        ]
-    rest = torch.cat(blocks, 1)
+        radius = torch.where(left > 0.5, left, 0.0).sqrt()[:, None, None]
+        rows = torch.cat([basis, _unit(probes) * radius], 1).to(near.dtype)
+    rest = torch.nn.functional.pad(rows, (0, 0, 1, 0))
     along = torch.zeros_like(rest[..., 0])
     along[:, 0] = 1.0
     return Side(along, rest)
@@ -116,9 +118,10 @@ def _start_block(matrix: MeanSplit, starts: Starts) -> Side:
 def _largest_directions(matrix: MeanSplit, seekers: Block, near: Tensor) -> Block:
     """An orthonormal basis of what one step of subspace iteration makes of the seekers."""
     forth, back = ways(matrix)
-    there, _ = step(matrix, forth, Side(torch.zeros_like(seekers[..., 0]), seekers), None, None)
-    found, _ = step(matrix, back, there, None, None)
-    return _orthonormal(_unit(found.rest) + _LEAK * _unit(seekers), near)
+    take = stepper(matrix)
+    there, _ = take(matrix, forth, Side(torch.zeros_like(seekers[..., 0]), seekers), None, None)
+    found, _ = take(matrix, back, there, None, None)
+    return _orthonormal(_unit(found.rest.double()) + _LEAK * _unit(seekers), near)
 
 
 def _orthonormal(rows: Block, direction: Tensor) -> Block:
@@ -127,17 +130,21 @@ def _orthonormal(rows: Block, direction: Tensor) -> Block:
     By two Cholesky factorisations in float64: no library routine, none of which is batched, and
     nothing that waits. Rows are independent by ``_LEAK`` or, where tokens are few, not at all.
     """
-    q = _without(rows.double(), _unit(direction.double()[:, None])[:, 0])
-    ridge = 1e-14 * torch.eye(rows.shape[1], dtype=q.dtype, device=q.device)
+    q = _without(rows, _unit(direction.double()[:, None])[:, 0])
+    eye = torch.eye(rows.shape[1], dtype=q.dtype, device=q.device)
     for _ in range(2):
-        factor = torch.linalg.cholesky_ex(torch.bmm(q, q.mT) + ridge).L
-        q = torch.linalg.solve_triangular(factor, q, upper=False)
+        factor = torch.linalg.cholesky_ex(torch.bmm(q, q.mT) + 1e-14 * eye).L
+        # The inverse of a small matrix and a product: quicker than solving for long rows.
+        inverse = torch.linalg.solve_triangular(factor, eye, upper=False)
+        q = torch.bmm(inverse, q)
         q = torch.where(q.square().sum(-1, keepdim=True) > 0.25, q, 0.0)
-    return q.to(rows.dtype)
+    return q
 
 
 def _without(rows: Block, direction: Tensor) -> Block:
-    return rows - (rows * direction[:, None]).sum(-1, keepdim=True) * direction[:, None]
+    """Rows less their parts along a direction, of length one or zero."""
+    along = (rows * direction[:, None]).sum(-1, keepdim=True)
+    return torch.addcmul(rows, along, direction[:, None], value=-1)
 
 
 def _unit(rows: Block) -> Block:

@@ -1,14 +1,15 @@
 """Half a step of Golub and Kahan's recursion: to the other side, less where one came from."""
 
 import math
+from collections.abc import Callable
 from importlib import import_module
-from importlib.util import find_spec
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankscope.metrics._kernels import can_fuse
 from rankscope.metrics._mean_split import MeanSplit, Side, multiply_pieces, pieces
 
 PerStart = Float[Tensor, "batch start"]
@@ -59,11 +60,6 @@ def normalise(side: Side) -> tuple[Side, PerStart]:
     return Side(side.along / safe, side.rest / safe[..., None]), length
 
 
-def fused_here(vectors: Tensor) -> bool:
-    """Whether half a step can be one product and one kernel."""
-    return vectors.is_cuda and find_spec("triton") is not None
-
-
 def fused_step(
     matrix: MeanSplit, way: Way, here: Side, behind: Side | None, factor: PerStart | None
 ) -> tuple[Side, PerStart]:
@@ -77,9 +73,13 @@ def fused_step(
         rows = torch.cat(pieces(whole, 2), 1)
     found = multiply_pieces(matrix.terms, rows, transposed=way.to_tokens)
     unit = way.arrival(matrix)
-    if behind is None or factor is None:
-        behind, factor = Side(torch.zeros_like(here.along), found[:, : found.shape[1] // 2]), None
     side, length = kernel.finish_half_step(
         found, unit, matrix.s, here.along, behind, factor, to_tokens=way.to_tokens
     )
     return side, length
+
+
+def stepper(matrix: MeanSplit) -> Callable[..., tuple[Side, PerStart]]:
+    """The way to take half a step that is quickest for a matrix."""
+    term = matrix.terms[0]
+    return fused_step if term.dtype == torch.bfloat16 and can_fuse(term) else step

@@ -5,16 +5,11 @@ from typing import NamedTuple
 
 import torch
 
-from rankscope.metrics._estimates import EstimatedSpectra, Evidence, Moments, weigh
+from rankscope.metrics._centring import Moved, Rows, assemble, move_mean
+from rankscope.metrics._estimates import EstimatedSpectra
+from rankscope.metrics._evidence import Evidence, Moments, weigh
 from rankscope.metrics._golub_kahan import Bidiagonal, Starts
-from rankscope.metrics._mean_split import (
-    MeanSplit,
-    PerMatrix,
-    in_pieces,
-    room_for,
-    split_mean,
-    sum_of_fourth_powers,
-)
+from rankscope.metrics._mean_split import MeanSplit, in_pieces, room_for
 from rankscope.shapes import Hidden, TokenMask
 
 _MOST_STATES = 64
@@ -52,65 +47,61 @@ class Stack:
         self._room = max(1, min(_MOST_STATES, limit // max(size, 1)))
         self.terms = room_for(like, self._room, pieced=in_pieces(like))
         self.places: list[Place] = []
-        self.parts: list[MeanSplit] = []
-        self._fourths: list[PerMatrix] = []
+        self._parts: list[Moved] = []
 
     @property
     def full(self) -> bool:
         """Whether no other state fits."""
         return len(self.places) >= self._room
 
-    def add(self, place: Place, x: Hidden, mask: TokenMask | None, *, fourth: bool) -> None:
+    def add(self, place: Place, x: Hidden, mask: TokenMask | None, center: Rows | None) -> None:
         """Copy a state in, without its mean."""
         at = len(self.places) * place.count
-        part = split_mean(x, mask, tuple(term[at : at + place.count] for term in self.terms))
-        nothing = torch.full_like(part.energy, torch.nan)
-        self._fourths.append(sum_of_fourth_powers(part) if fourth else nothing)
+        into = tuple(term[at : at + place.count] for term in self.terms)
+        self._parts.append(move_mean(x, mask, center, into))
         self.places.append(place)
-        self.parts.append(part)
 
     def matrix(self) -> MeanSplit:
         """All that is in it, as one batch."""
-        return MeanSplit(
-            tuple(term[: sum(place.count for place in self.places)] for term in self.terms),
-            *(
-                torch.cat([getattr(part, name) for part in self.parts])
-                for name in ("e", "c", "s", "energy", "noise")
-            ),
-        )
-
-    def moments(self) -> Moments:
-        """What is known of it without probes."""
-        energy, noise = (
-            torch.cat([getattr(part, name) for part in self.parts]) for name in ("energy", "noise")
-        )
-        return Moments(energy, noise, torch.cat(self._fourths))
+        count = sum(place.count for place in self.places)
+        moved = Moved(*(torch.cat(each) for each in zip(*self._parts, strict=True)))
+        return assemble(tuple(term[:count] for term in self.terms), moved)
 
     def clear(self) -> None:
         """Make room."""
-        self.places, self.parts, self._fourths = [], [], []
+        self.places, self._parts = [], []
 
 
-def on_host(batches: list[Batch]) -> None:
-    """Weigh what was found, bring it to the host in one piece per device, and hand it out."""
-    weighed: dict[torch.device, list[tuple[Batch, Evidence]]] = {}
-    for alike in _grouped(batches):
+def hand_out(batches: list[Batch]) -> None:
+    """Bring what was found to the host, in one piece for each device, and weigh it there."""
+    for alike in _grouped(_on_host(batches)):
         found = Bidiagonal(*map(torch.cat, zip(*(each.found for each in alike), strict=True)))
         moments = Moments(*map(torch.cat, zip(*(each.moments for each in alike), strict=True)))
-        evidence = weigh(found, alike[0].starts, moments)
-        sizes = [sum(place.count for place in each.places) for each in alike]
-        parts = zip(*(each.split(sizes) for each in evidence), strict=True)
-        device = found.alpha.device
-        weighed.setdefault(device, []).extend(
-            (each, Evidence(*part)) for each, part in zip(alike, parts, strict=True)
-        )
-    for pairs in weighed.values():
-        flat = torch.cat([each.flatten() for _, known in pairs for each in known]).cpu()
-        for batch, known in pairs:
-            sizes = [each.numel() for each in known]
-            here, flat = flat[: sum(sizes)], flat[sum(sizes) :]
-            shaped = zip(here.split(sizes), known, strict=True)
-            _hand_out(batch, Evidence(*(part.reshape(like.shape) for part, like in shaped)))
+        starts = alike[0].starts
+        chance = starts.probes.shape[0] if starts.by_chance else 0
+        known = weigh(found, moments, chance)
+        places = [place for each in alike for place in each.places]
+        parts = zip(*(each.split([p.count for p in places]) for each in known), strict=True)
+        for place, part in zip(places, parts, strict=True):
+            place.spectra = EstimatedSpectra(Evidence(*part), place.shape, chance)
+
+
+def _on_host(batches: list[Batch]) -> list[Batch]:
+    """The same numbers in float64 on the CPU, after one transfer from each device."""
+    devices: dict[torch.device, list[Batch]] = {}
+    for each in batches:
+        devices.setdefault(each.found.alpha.device, []).append(each)
+    arrived = []
+    for together in devices.values():
+        tensors = [one for each in together for one in (*each.found, *each.moments)]
+        flat = torch.cat([one.flatten() for one in tensors]).cpu().double()
+        pieces = flat.split([one.numel() for one in tensors])
+        here = iter([piece.reshape(one.shape) for piece, one in zip(pieces, tensors, strict=True)])
+        for each in together:
+            found = Bidiagonal(*(next(here) for _ in each.found))
+            moments = Moments(*(next(here) for _ in each.moments))
+            arrived.append(each._replace(found=found, moments=moments))
+    return arrived
 
 
 def _grouped(batches: list[Batch]) -> list[list[Batch]]:
@@ -119,12 +110,3 @@ def _grouped(batches: list[Batch]) -> list[list[Batch]]:
     for each in batches:
         groups.setdefault(id(each.starts), []).append(each)
     return list(groups.values())
-
-
-def _hand_out(batch: Batch, known: Evidence) -> None:
-    at = 0
-    probes = batch.starts.probes.shape[0] if batch.starts.by_chance else 0
-    for place in batch.places:
-        own = Evidence(*(each[at : at + place.count] for each in known))
-        place.spectra = EstimatedSpectra(own, place.shape, probes)
-        at += place.count

@@ -68,7 +68,7 @@ add(
     fourth_powers=False,
     bytes_held=100,
 )
-add("metrics.SpectrumProbe.feed", PROBE.feed, x=X, token_mask=MASK)
+add("metrics.SpectrumProbe.feed", PROBE.feed, x=X, token_mask=MASK, center=X[..., 0, :])
 add(
     "metrics.EstimatedSpectra",
     metrics.EstimatedSpectra,
