@@ -68,7 +68,10 @@ LAZY = {  # asked for by .table, .save and .plot alone
     "prediction": {"tables", "figures"},
 }
 LAZY_OUTSIDE = {"theory": {"scipy"}}  # asked for by graphs alone
-KERNELS = {"rankscope.metrics._half_step_kernel"}  # loaded for a tensor on CUDA; they need Triton
+KERNELS = {  # loaded for a tensor on CUDA; they need Triton
+    "rankscope.metrics._centring_kernel",
+    "rankscope.metrics._half_step_kernel",
+}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The kernels of the spectra in Triton's interpreter, against plain PyTorch; prints what differs."""
+"""The kernels of the spectra in Triton's interpreter, against plain PyTorch; prints differences."""
 
 import os
 
@@ -34,33 +34,34 @@ def plain_split(x, mask):
 
 
 def compare_centring(x, mask, center):
+    """Terms and shift must come to the state itself: the interpreter rounds to bfloat16 its way."""
     wanted, found = room_for(x, 1, pieced=True), room_for(x, 1, pieced=True)
-    want = centring.assemble(wanted, centring.move_plainly(x, mask, center, wanted))
+    plain = centring.move_plainly(x, mask, center, wanted)
     moved = centring.Moved(*centring_kernel.move_mean(x, mask, center, found))
-    got = centring.assemble(found, moved)
-    # Powers of two are chosen by another rule, so that sizes are compared without them.
-    factor = (got.energy / want.energy).sqrt()
-    exact = torch.exp2(factor.log2().round())
-    terms = [sum(term.double() for term in each) for each in (got.terms, want.terms)]
-    left = (terms[0] / exact[:, None, None], got.e, got.c, got.s / exact, got.energy / exact**2)
-    report("centring", (*left, got.noise / exact), (terms[1], *want_fields(want)))
+    want, got = centring.assemble(wanted, plain), centring.assemble(found, moved)
+    whole = [
+        (sum(each.double() for each in terms) + shift[:, None]) * plain.valid[..., None]
+        for terms, shift in ((found, moved.shift), (wanted, plain.shift))
+    ]
+    outside = sum(each.double() for each in found)[plain.valid == 0]
+    assert not outside.any()
+    names = ("e", "c", "s", "energy")
+    report("centring", *([getattr(each, name) for name in names] for each in (got, want)))
+    report(f"whole-{len(found)}", whole[:1], whole[1:])
+    report("noise", [got.noise], [want.noise])
 
 
-def want_fields(split):
-    return split.e, split.c, split.s, split.energy, split.noise
-
-
-centring_kernel._FEATURES, centring_kernel._TOKENS, centring_kernel._MOST_CHUNKS = 16, 4, 4
+centring_kernel._FEATURES, centring_kernel._TOKENS, centring_kernel._MOST_CHUNKS = 16, 4, 2
 for dtype in (torch.bfloat16, torch.float16, torch.float32):
-    x, mask = states(37, 40, dtype)
+    x, mask = states(21, 24, dtype)
     mean = torch.where(mask[..., None], x, 0).float().sum(-2) / mask.sum(-1, keepdim=True)
     padded = torch.where(mask[..., None], x, torch.nan)
-    for case in ((x, None, None), (padded, mask, None), (padded, mask, mean)):
-        compare_centring(*case)
-    compare_centring(x.mT, None, None)  # strides, and features that are no multiple of a block
+    compare_centring(padded, mask, None)
+    compare_centring(padded, mask, mean)
+    compare_centring(x[:1].mT, None, None)  # strides
     if dtype != torch.float16:
-        for size in (1e30, 1e-30, 1.5e38):
-            compare_centring((x.float() * size).to(dtype), None, None)
+        compare_centring((x[:1].float() * 1.5e38).to(dtype), None, None)
+        compare_centring((x[:1].float() * 1e-30).to(dtype), None, None)
 
 for block in (16, 64):  # several blocks for every vector, and one
     kernel._BLOCK = block

@@ -16,7 +16,6 @@ from rankscope.errors import RankscopeError, ShapeError
 from rankscope.metrics import _centring, _spectrum_stack, _stieltjes
 
 RANKS = ("effective_rank", "stable_rank", "participation_ratio")
-KERNELS = ("centring", "half-step")
 SHAPES = ((120, 90), (64, 160), (70, 70), (20, 30), (2, 50), (1, 9), (50, 1))
 
 
@@ -176,7 +175,7 @@ def test_a_center_that_is_known_changes_nothing(dtype: torch.dtype) -> None:
         found = probe.finish()[0]
         for name in RANKS:
             got, want = getattr(found, name)(), getattr(wanted, name)()
-            assert torch.allclose(got.value, want.value, rtol=1e-4)
+            assert torch.allclose(got.value, want.value, rtol=1e-3)
             assert torch.all((got.value - want.value).abs() <= want.error)
 
 
@@ -293,9 +292,17 @@ def test_kernels_do_what_pytorch_does() -> None:
         text=True,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    lines = [line.split() for line in done.stdout.splitlines()]
-    centring, steps = ([float(off) for name, off in lines if name == kind] for kind in KERNELS)
-    assert len(centring) == 6 * (3 * 4 + 2 * 3)
-    assert max(centring) < 1e-6, centring
-    assert len(steps) == 2 * 18
-    assert max(steps) < 1e-4, steps  # pieces are good to 2⁻¹⁸, and small parts differ
+    found: dict[str, list[float]] = {}
+    for name, off in map(str.split, done.stdout.splitlines()):
+        found.setdefault(name, []).append(float(off))
+    cases = 3 * 3 + 2 * 2
+    # Products in pieces are good to 2⁻¹⁸; how bfloat16 rounds is another thing in the interpreter.
+    most = {"centring": 2e-7, "whole-1": 0, "whole-2": 2**-15, "noise": 2e-3, "half-step": 1e-4}
+    assert {name: len(each) for name, each in found.items()} == {
+        "centring": 4 * cases,
+        "whole-1": 5,
+        "whole-2": cases - 5,
+        "noise": cases,
+        "half-step": 36,
+    }
+    assert all(max(found[name]) <= limit for name, limit in most.items()), found

@@ -52,18 +52,17 @@ def move_plainly(
         x = torch.where(mask[..., None], x, x.new_zeros(()))
     valid = torch.ones_like(x[..., 0], dtype=work) if mask is None else mask.to(work)
     least, most = _extremes(x, mask, work)
-    unit = _power_of_two(torch.maximum(most, -least).amax(-1, keepdim=True))
-    mean = _mean(x, valid, unit) if center is None else center.to(work)
+    scale = 1 / _power_of_two(torch.maximum(most, -least).amax(-1, keepdim=True))
+    left = x.to(work) * scale[..., None]
+    shift = _mean(left, valid) if center is None else center.to(work) * scale
     if x.dtype == into[0].dtype == torch.bfloat16:
-        mean = _exact_shift(mean, least, most)
-    scale = 1 / unit[..., None]
-    left = (x.to(work) - mean[:, None]) * scale * valid[..., None]
-    sums = left.sum(-2, keepdim=True)
-    squares = left.square().sum((-2, -1))[:, None]
+        shift = _exact_shift(shift, least * scale, most * scale)
+    left = (left - shift[:, None]) * valid[..., None]
+    sums, squares = left.sum(-2, keepdim=True), left.square().sum((-2, -1))[:, None]
     for term in into:
         term.copy_(left)
         left = left - term
-    return Moved(valid, mean * scale[:, 0], sums, squares)
+    return Moved(valid, shift, sums, squares)
 
 
 def assemble(terms: tuple[Tensor, ...], moved: Moved) -> MeanSplit:
@@ -86,12 +85,8 @@ def assemble(terms: tuple[Tensor, ...], moved: Moved) -> MeanSplit:
     )
 
 
-def _mean(x: Hidden, valid: Tensor, unit: Tensor) -> Rows:
-    """The mean of the tokens, divided first so that no sum is too large for its format."""
-    share = (1 / valid.sum(-1)).to(valid.dtype)[:, None]
-    if x.dtype != valid.dtype:
-        return x.sum(-2, dtype=valid.dtype) * share
-    return unit * ((x / unit[..., None]).sum(-2) * share)
+def _mean(x: Hidden, valid: Tensor) -> Rows:
+    return x.sum(-2) / valid.sum(-1, keepdim=True)
 
 
 def _extremes(x: Hidden, mask: TokenMask | None, work: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -106,9 +101,13 @@ def _extremes(x: Hidden, mask: TokenMask | None, work: torch.dtype) -> tuple[Ten
 
 
 def _power_of_two(size: Tensor) -> Tensor:
-    """A power of two near a size, 1 for zero: dividing by it loses no digit."""
-    exponent = torch.frexp(size).exponent
-    return torch.where(size > 0, torch.ldexp(torch.ones_like(size), exponent), 1.0)
+    """The power of two below a size, so that dividing by it loses no digit.
+
+    It is kept where its inverse is a normal number too: ends of the range are near enough.
+    """
+    most = 125 if size.dtype == torch.float32 else 1021
+    exponent = (torch.frexp(size).exponent - 1).clamp(-most, most)
+    return torch.ldexp(torch.ones_like(size), exponent)
 
 
 def _exact_shift(mean: Tensor, least: Tensor, most: Tensor) -> Tensor:

@@ -84,6 +84,7 @@ def _survey(  # type: ignore[no-untyped-def]
     least = tl.full([FEATURES], float("inf"), tl.float32)
     most = tl.full([FEATURES], float("-inf"), tl.float32)
     mean = tl.zeros([FEATURES], tl.float32)
+    size = tl.zeros([FEATURES], tl.float32)
     count = tl.zeros([TOKENS], tl.float32)
     for start in range(part * chunk, part * chunk + chunk, TOKENS):
         token = start + tl.arange(0, TOKENS)
@@ -96,18 +97,17 @@ def _survey(  # type: ignore[no-untyped-def]
         y = tl.load(at + feature.to(tl.int64)[None, :] * x_feature, ok, 0.0).to(tl.float32)
         least = tl.minimum(least, tl.min(tl.where(ok, y, float("inf")), 0))
         most = tl.maximum(most, tl.max(tl.where(ok, y, float("-inf")), 0))
+        size = tl.maximum(size, tl.max(tl.abs(y), 0))
         mean += tl.sum(y * (1.0 / tokens), 0)  # divided first: sums of large numbers are finite
         count += there.to(tl.float32)
     at = (matrix * chunks + part) * features + feature
     tl.store(leasts + at, least, inside)
     tl.store(mosts + at, most, inside)
     tl.store(means + at, mean, inside)
-    many = tl.sum(count, 0)
-    size = tl.where(inside & (many > 0), tl.maximum(tl.abs(least), tl.abs(most)), 0.0)
     at = matrix * chunks * blocks + part * blocks + block
     tl.store(sizes + at, tl.max(size, 0))
     # Every block of features counts the same tokens: the mean over blocks is the count.
-    tl.store(counts + at, many / blocks)
+    tl.store(counts + at, tl.sum(count, 0) / blocks)
 
 
 @triton.jit  # type: ignore[untyped-decorator]

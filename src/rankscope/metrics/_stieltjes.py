@@ -64,9 +64,10 @@ def _fraction(a: Single, b: Single, t: Single, end: Single) -> Single:
     return y
 
 
-def sums(phi: Array) -> tuple[Array, Array]:
+def sums(phi: Array | Single) -> tuple[Array, Array]:
     """``S = Σσ`` and ``T = Σσ log σ`` from φ, ``(node, …)``."""
-    return np.tensordot(PLAIN, phi, 1), np.tensordot(MIXED, phi, 1)
+    both = np.stack([PLAIN, MIXED]) @ phi.reshape(len(phi), -1)
+    return both[0].reshape(phi.shape[1:]), both[1].reshape(phi.shape[1:])
 
 
 def entropy(total: Array, mixed: Array) -> Array:
