@@ -282,18 +282,27 @@ def test_entropy_bounds_are_reached_and_hold() -> None:
     assert most == pytest.approx(entropies.max(), rel=1e-12)
 
 
-def test_kernels_do_what_pytorch_does() -> None:
-    script = Path(__file__).with_name("kernels_interpreted.py")
-    source = str(Path(m.__file__).parents[2])
+def printed(script: str) -> list[list[str]]:
+    """What a script beside this file prints, in words: Triton's mode holds for a whole process."""
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(script)],
-        env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
+        [sys.executable, "-W", "ignore", str(Path(__file__).with_name(script))],
+        env={**os.environ, "PYTHONPATH": str(Path(m.__file__).parents[2]), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr[-2000:]
+    return [line.split() for line in done.stdout.splitlines()]
+
+
+def test_kernels_compile_for_a_gpu() -> None:
+    """The interpreter takes what the compiler does not: variables that change their type, say."""
+    names = [name for name, done in printed("kernels_compiled.py") if done == "True"]
+    assert names == ["_survey"] * 2 + ["_write"] * 2 + ["_kernel"] * 2
+
+
+def test_kernels_do_what_pytorch_does() -> None:
     found: dict[str, list[float]] = {}
-    for name, off in map(str.split, done.stdout.splitlines()):
+    for name, off in printed("kernels_interpreted.py"):
         found.setdefault(name, []).append(float(off))
     cases = 3 * 3 + 2 * 2
     # Products in pieces are good to 2⁻¹⁸; how bfloat16 rounds is another thing in the interpreter.

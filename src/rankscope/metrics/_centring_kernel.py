@@ -149,7 +149,7 @@ def _write(  # type: ignore[no-untyped-def]
     inside = feature < features
     every = tl.arange(0, CHUNKS)
     known = (every < chunks)[:, None] & inside[None, :]
-    at = (matrix * chunks + every[:, None]) * features + feature[None, :]
+    piece = (matrix * chunks + every[:, None]) * features + feature[None, :]
     one = tl.arange(0, SIZES)
     place = matrix * chunks * blocks + one
     size = tl.max(tl.load(sizes + place, one < chunks * blocks, 0.0), 0)
@@ -157,10 +157,10 @@ def _write(  # type: ignore[no-untyped-def]
         mean = tl.load(center + matrix * features + feature, inside, 0.0)
     else:
         count = tl.sum(tl.load(counts + place, one < chunks * blocks, 0.0), 0)
-        mean = tl.sum(tl.load(means + at, known, 0.0), 0) * (tokens / count)
+        mean = tl.sum(tl.load(means + piece, known, 0.0), 0) * (tokens / count)
     if EXACT:  # what bfloat16 numbers lose without rounding: see _exact_shift
-        least = tl.min(tl.load(leasts + at, known, float("inf")), 0)
-        most = tl.max(tl.load(mosts + at, known, float("-inf")), 0)
+        least = tl.min(tl.load(leasts + piece, known, float("inf")), 0)
+        most = tl.max(tl.load(mosts + piece, known, float("-inf")), 0)
         near = mean.to(tl.bfloat16).to(tl.float32)
         low, high = tl.minimum(near / 2, near * 2), tl.maximum(near / 2, near * 2)
         mean = tl.where((least >= low) & (most <= high), near, 0.0)
@@ -174,8 +174,8 @@ def _write(  # type: ignore[no-untyped-def]
         token = start + tl.arange(0, TOKENS)
         there = token < tokens
         if MASKED:
-            at = mask + matrix * mask_batch + token * mask_token
-            seen = there & (tl.load(at, there, 0) != 0)
+            seen_at = mask + matrix * mask_batch + token * mask_token
+            seen = there & (tl.load(seen_at, there, 0) != 0)
         else:
             seen = there
         ok = seen[:, None] & inside[None, :]
@@ -185,10 +185,10 @@ def _write(  # type: ignore[no-untyped-def]
         y = tl.where(ok, y, 0.0)
         into = (matrix * tokens + row) * features + feature[None, :]
         bounds = there[:, None] & inside[None, :]
-        high = y.to(tl.bfloat16)
-        tl.store(first + into, high, bounds)
+        rounded = y.to(tl.bfloat16)
+        tl.store(first + into, rounded, bounds)
         if not EXACT:
-            tl.store(second + into, (y - high.to(tl.float32)).to(tl.bfloat16), bounds)
+            tl.store(second + into, (y - rounded.to(tl.float32)).to(tl.bfloat16), bounds)
         total += tl.sum(y, 0)
         energy += tl.sum(y * y, 0)
     tl.store(sums + (matrix * chunks + part) * features + feature, total, inside)
