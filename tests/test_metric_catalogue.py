@@ -6,7 +6,7 @@ import torch
 from rankscope import deep_trace, metric_catalogue, trace
 from rankscope.figures import metric_words
 from rankscope.metric_catalogue import METRICS, Metric, metric
-from rankscope.metrics import deviations, spectra
+from rankscope.metrics import spectra, state_statistics
 from rankscope.network import Network, Spec
 from rankscope.paths import head_shares, path_lengths
 from rankscope.theory import bounds
@@ -107,7 +107,7 @@ def test_collapse_is_where_the_catalogue_says(name):
     if measure.of == "attention":
         apart = (5 * torch.randn(1, 2, 5, 5, dtype=torch.float64, generator=generator)).softmax(-1)
     alike = apart.mean(-2, keepdim=True).expand_as(apart)
-    prepare = {"deviation": deviations, "spectrum": spectra}.get(measure.of, lambda x: x)
+    prepare = {"statistics": state_statistics, "spectrum": spectra}.get(measure.of, lambda x: x)
     before, after = (measure.compute(prepare(x)) for x in (apart, alike))
     assert (after > before).all() == (METRICS[name].collapse == "up")
     assert (after < before).all() == (METRICS[name].collapse == "down")

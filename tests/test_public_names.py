@@ -41,11 +41,13 @@ NAMES = {
         as_mask causal_window from_edges intersection union window
     """,
     "rankscope.metrics": """
-        Certified Deviations Estimate EstimatedSpectra Evidence Spectra SpectrumProbe
-        attention_entropy deviations dispersion dobrushin effective_rank estimated_spectra
-        high_pass_ratio matrix_norm mean_cosine numerical_rank
-        participation_ratio residual second_singular_value singular_values spectra
-        spectral_ratio stable_rank token_norm
+        AttentionScores Bracket Certified Deviations Estimate EstimatedSpectra Evidence Spectra
+        SpectrumProbe attention_entropy deviations dispersion dobrushin dobrushin_bounds
+        dobrushin_lower dobrushin_upper effective_rank estimated_spectra high_pass_ratio
+        largest_weight matrix_norm mean_cosine numerical_rank participation_ratio renyi_entropy
+        residual score_gamma second_singular_bounds second_singular_lower second_singular_upper
+        second_singular_value singular_values sink_mass spectra spectral_ratio stable_rank
+        token_norm
     """,
     "rankscope.network": """
         ALiBi Activation Attention Block Branch Causal Described Explicit Full GaussianKernel

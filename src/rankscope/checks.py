@@ -139,7 +139,7 @@ def stochastic(attention: Tensor, token_mask: Tensor | None) -> tuple[Tensor, To
 def real(x: Tensor, *, name: str, axes: str, least: int) -> Tensor:
     """Check that ``x`` is a real tensor with at least ``least`` non-empty axes; upcast halves."""
     check_real(x, name=name, axes=axes, least=least)
-    return x.float() if x.dtype in _HALVES else x
+    return upcast(x)
 
 
 def check_real(x: Tensor, *, name: str, axes: str, least: int) -> None:
@@ -156,6 +156,11 @@ def check_real(x: Tensor, *, name: str, axes: str, least: int) -> None:
         )
     if not least <= x.ndim <= _MOST_AXES or 0 in x.shape[-least:]:
         raise ShapeError(f"{name} has shape {tuple(x.shape)}, expected {axes} with no empty axis.")
+
+
+def upcast(x: Tensor) -> Tensor:
+    """Halves as float32."""
+    return x.float() if x.dtype in _HALVES else x
 
 
 def whole_numbers(name: str, x: Tensor, *, least: int, most: int) -> Tensor:

@@ -14,7 +14,7 @@ from rankscope.arguments import checked
 
 Scale = Literal["log", "linear", "exponent"]
 Collapse = Literal["down", "up", ""]
-Of = Literal["deviation", "hidden", "spectrum", "attention", ""]
+Of = Literal["statistics", "hidden", "spectrum", "attention", ""]
 
 _LOGARITHM: Final = "log10_"
 
@@ -32,8 +32,9 @@ class Metric:
     shows boxes.
 
     ``compute`` is ``module:name`` of the function a trace calls, ``of`` what it is a function of:
-    a method of ``Deviations`` or ``Spectra`` of the hidden states, or ``f(x, token_mask=...)`` of
-    hidden states or attention matrices. Both are empty if a trace does not compute it.
+    a method of ``StateStatistics`` or ``Spectra`` of the hidden states, or
+    ``f(x, token_mask=...)`` of hidden states or attention. Both are empty if a trace does not
+    compute it.
     """
 
     name: str
@@ -86,8 +87,8 @@ _TRACED: Final = (
         "The residual divided by the norm of all tokens, both in the composite norm √(‖·‖₁‖·‖∞).",
         "down",
         includes=(1.0,),
-        of="deviation",
-        compute="rankscope.metrics:Deviations.relative_residual",
+        of="statistics",
+        compute="rankscope.metrics:StateStatistics.relative_residual",
     ),
     Metric(
         "residual",
@@ -98,8 +99,8 @@ _TRACED: Final = (
         "‖X − 1x̄ᵀ‖ with x̄ the mean of the tokens, in the composite norm √(‖·‖₁‖·‖∞) of Dong et al. "
         "2021.",
         "down",
-        of="deviation",
-        compute="rankscope.metrics:Deviations.residual",
+        of="statistics",
+        compute="rankscope.metrics:StateStatistics.residual",
     ),
     Metric(
         "dispersion",
@@ -109,8 +110,8 @@ _TRACED: Final = (
         f"{_ALIKE}; {_SIZED}",
         "μ(X) = ‖X − 1x̄ᵀ‖ in the Frobenius norm, the measure of Wu et al. 2024.",
         "down",
-        of="deviation",
-        compute="rankscope.metrics:Deviations.dispersion",
+        of="statistics",
+        compute="rankscope.metrics:StateStatistics.dispersion",
     ),
     Metric(
         "relative_dispersion",
@@ -122,8 +123,8 @@ _TRACED: Final = (
         "dispersion divided by the size of all tokens.",
         "down",
         includes=(1.0,),
-        of="deviation",
-        compute="rankscope.metrics:Deviations.relative_dispersion",
+        of="statistics",
+        compute="rankscope.metrics:StateStatistics.relative_dispersion",
     ),
     Metric(
         "token_norm",
@@ -132,8 +133,8 @@ _TRACED: Final = (
         "log",
         "The length of a token",
         "The root mean square of the tokens' lengths.",
-        of="hidden",
-        compute="rankscope.metrics:token_norm",
+        of="statistics",
+        compute="rankscope.metrics:StateStatistics.token_norm",
     ),
     Metric(
         "mean_cosine",
@@ -144,8 +145,8 @@ _TRACED: Final = (
         "The mean of cos(x, x′) over all pairs of different tokens.",
         "up",
         includes=(0.0, 1.0),
-        of="hidden",
-        compute="rankscope.metrics:mean_cosine",
+        of="statistics",
+        compute="rankscope.metrics:StateStatistics.mean_cosine",
     ),
     Metric(
         "effective_rank",
@@ -256,6 +257,103 @@ _TRACED: Final = (
         includes=(0.0,),
         of="attention",
         compute="rankscope.metrics:high_pass_ratio",
+    ),
+    Metric(
+        "renyi_entropy",
+        "Collision entropy",
+        "H2(P), nats",
+        "linear",
+        "0 = one key per query; log n = all alike",
+        "The mean over the queries of −log Σ_j P_ij², the Rényi entropy of order 2, in nats.",
+        includes=(0.0,),
+        of="attention",
+        compute="rankscope.metrics:renyi_entropy",
+    ),
+    Metric(
+        "largest_weight",
+        "Largest weight",
+        "max P",
+        "linear",
+        "1 = every query looks at one key",
+        "The mean over the queries of the largest weight any key gets, max_j P_ij.",
+        includes=(0.0, 1.0),
+        of="attention",
+        compute="rankscope.metrics:largest_weight",
+    ),
+    Metric(
+        "sink_mass",
+        "Weight on the sink",
+        "P to token 0",
+        "linear",
+        "1 = every query looks at the first token",
+        "The mean over the queries of the weight on the first token, and on a learned sink where a "
+        "model has one, together.",
+        includes=(0.0, 1.0),
+        of="attention",
+        compute="rankscope.metrics:sink_mass",
+    ),
+    Metric(
+        "score_gamma",
+        "Gamma of a head",
+        "γ(P)",
+        "linear",
+        "1 = one query stands out; the root of n = all alike",
+        "γ = √(Σ_i D_i / max_i D_i), D_i the range of query i's scores, over the keys that it "
+        "sees, less those of the mean query (Dong et al. 2021).",
+        includes=(1.0,),
+        of="attention",
+        compute="rankscope.metrics:score_gamma",
+    ),
+    Metric(
+        "dobrushin_lower",
+        "Ergodicity coefficient, at least",
+        "τ(P), at least",
+        "linear",
+        "0 = all queries may look alike; 1 = need not mix",
+        "A lower bound on τ(P) that compares no pairs: the greatest distance, in total variation, "
+        "of any row of P to one of three.",
+        "down",
+        includes=(0.0, 1.0),
+        of="attention",
+        compute="rankscope.metrics:dobrushin_lower",
+    ),
+    Metric(
+        "dobrushin_upper",
+        "Ergodicity coefficient, at most",
+        "τ(P), at most",
+        "linear",
+        "0 = one step makes all tokens alike",
+        "An upper bound on τ(P) that compares no pairs: the smaller of 1 − Σ_j min_i P_ij and the "
+        "two greatest distances to one row, added up; at most twice the lower bound.",
+        "down",
+        includes=(0.0, 1.0),
+        of="attention",
+        compute="rankscope.metrics:dobrushin_upper",
+    ),
+    Metric(
+        "second_singular_lower",
+        "Second singular value, at least",
+        "σ2(P), at least",
+        "linear",
+        "0 = no difference may get through",
+        "A lower bound on σ₂(P), by powers of PᵀP on eight seeded vectors.",
+        "down",
+        includes=(0.0, 1.0),
+        of="attention",
+        compute="rankscope.metrics:second_singular_lower",
+    ),
+    Metric(
+        "second_singular_upper",
+        "Second singular value, at most",
+        "σ2(P), at most",
+        "linear",
+        "0 = no difference gets through",
+        "An upper bound on σ₂(P): what the eight vectors of the lower bound leave of the sum of "
+        "squared weights is added to it.",
+        "down",
+        includes=(0.0, 1.0),
+        of="attention",
+        compute="rankscope.metrics:second_singular_upper",
     ),
 )
 

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from rankscope._hidden_weights import offloaded, packed
+
 _WORDS = 1024
 """Words of eight bytes in a row of the table that a large tensor is laid out as."""
 _KEYS = np.frombuffer(hashlib.shake_256(b"rankscope").digest(8 * _WORDS), "<u8").astype(np.uint64)
@@ -32,10 +34,19 @@ _SUMMED_AS_THEY_ARE = (torch.float32, torch.float64, torch.complex64, torch.comp
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Every parameter and buffer by name; one that has several names is there under each."""
+    """Every parameter and buffer by name; one that has several names is there under each.
+
+    Of one that is offloaded, what waits for it in main memory, if it does; and what quantised
+    layers have in the place of parameters.
+    """
     parameters = model.named_parameters(remove_duplicate=False)
     buffers = model.named_buffers(remove_duplicate=False)
-    return {**dict(parameters), **dict(buffers)}
+    return {**dict(parameters), **dict(buffers), **offloaded(model), **packed(model)}
+
+
+def unread(tensors: Mapping[str, Tensor]) -> list[str]:
+    """The names of those that are somewhere else, so that nothing can be said of their numbers."""
+    return [name for name, tensor in tensors.items() if tensor.is_meta]
 
 
 def weights_digest(digests: Mapping[str, str]) -> str:
@@ -57,7 +68,7 @@ def tensor_digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     bytes, each row is mixed into one word, modulo 2⁶⁴ and so exactly wherever it is computed, and
     those are hashed. Two tensors that were not made to deceive it have one digest with a
     probability of about 2⁻³².
-    What has no numbers to read (offloaded, sparse, quantised) is known by its shape and dtype.
+    What has no numbers to read (on disk, sparse) is known by its shape and dtype.
     """
     distinct = {id(tensor): tensor for tensor in tensors.values()}
     pieces = _on_host(_each_apart(list(distinct.values())))
@@ -141,6 +152,8 @@ def _pieces(tensor: Tensor) -> list[Tensor]:
     if hasattr(tensor, "__tensor_flatten__"):  # made of others: what quantisation leaves behind
         inner, _ = tensor.__tensor_flatten__()
         return [piece for name in inner for piece in _pieces(getattr(tensor, name))]
+    if tensor.is_quantized:
+        return _pieces(tensor.dequantize())
     if not _is_readable(tensor) or not tensor.numel():
         return []
     flat = tensor.detach().resolve_conj().resolve_neg().contiguous().flatten().view(torch.uint8)

@@ -9,7 +9,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-SMALL = ["--layers=2", "--heads=2", "--width=16", "--passages=2", "--length=12"]
+TINY = ["--layers=2", "--heads=2", "--width=16"]
+SMALL = [*TINY, "--passages=2", "--length=12"]
 QUESTIONS = ("diagnose", "trace", "paths", "deep", "bounds", "masks", "predict", "advise")
 KEYS = {
     "id", "title", "question", "source", "verdict", "judgement", "beyond", "sentences",
@@ -154,8 +155,8 @@ def test_seeds_decide_the_figures(rankscope) -> None:
         (["diagnose", "--mask=window"], "window"),
         (["diagnose", "--passages=0"], "--passages 0"),
         (["diagnose", "--length=2"], "--length 2"),
-        (["diagnose", "--text=nowhere.txt"], "nowhere.txt"),
-        (["diagnose", "--text=."], "--text ."),
+        (["diagnose", *TINY, "--text=nowhere.txt"], "nowhere.txt"),
+        (["diagnose", *TINY, "--text=."], "--text ."),
         (["diagnose", "--nonsense"], "--nonsense"),
         (["trace", "--metrics=magic"], "magic"),
         (["trace", "--metrics="], "no metric"),

@@ -121,3 +121,13 @@ def test_diagnose_refuses_a_broken_input():
     x[0, 0, 0] = math.nan
     with pytest.raises(InputError, match="x is nan at"):
         diagnose(network(), x)
+
+
+def test_tokens_that_are_not_measured_may_not_overflow_either():
+    """Under a causal mask nothing of the last token reaches others, nor any share of theirs."""
+    net, x = network(norm="none", mlp_ratio=0.0, mask="causal"), batch()
+    measured = torch.tensor([True, True, True, True, False])
+    path_lengths(net, x, measured=measured)
+    x[:, -1] *= 1e200
+    with pytest.raises(InputError, match=r"layer 1 is nan at \[0, 4, 0\].*scale the input down"):
+        path_lengths(net, x, measured=measured)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from rankscope.errors import BlocksNotFoundError, InputError, RankscopeError, ShapeError
+from rankscope.errors import BlocksNotFoundError, InputError, ModelError, RankscopeError, ShapeError
 from rankscope.network import Network, Spec
 from rankscope.tracing import find_blocks, trace
 
@@ -193,8 +193,8 @@ def test_an_unbatched_sequence_is_one_sample():
     assert alone.columns["value"] == pytest.approx(trace(model, x[None]).columns["value"], rel=1e-6)
 
 
-def test_attention_metrics_need_our_network():
+def test_attention_metrics_need_a_model_whose_attention_can_be_seen():
     model = Holder(stack=pieces(2))
-    with pytest.raises(InputError, match=r"need a rankscope Network.* a Piece does not show them"):
+    with pytest.raises(ModelError, match=r"need a rankscope Network.* Holder is neither"):
         trace(model, torch.ones(1, 2, 4), metrics=["dobrushin"])
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())

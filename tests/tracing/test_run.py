@@ -106,13 +106,30 @@ def test_attention_metrics_of_every_head(name, padded, lively, tokens):
     for layer, (block, state) in enumerate(
         zip(net.blocks, states(net, x, token_mask), strict=False)
     ):
-        pattern = block.attention.pattern(block.norms["attention"](state), seen).detach()
-        per_head = getattr(metrics, name)(pattern, token_mask=token_mask)
+        normed = block.norms["attention"](state)
+        pattern = block.attention.pattern(normed, seen).detach()
+        if name == "score_gamma":  # zeros of a matrix do not tell what the scores were
+            per_head = gamma_by_hand(block.attention.logits(normed, seen), token_mask)
+        else:
+            per_head = getattr(metrics, name)(pattern, token_mask=token_mask)
         for sample, heads in enumerate(per_head.tolist()):
             for head, value in enumerate(heads):
                 expected[layer + 1, head, sample] = value
     assert len(expected) == 3 * 2 * 2
     assert found == pytest.approx(expected, rel=1e-12, abs=1e-14)
+
+
+def gamma_by_hand(logits, token_mask):
+    """Under a causal mask: ranges over the real tokens up to the query, less the mean query's."""
+    batch, heads, tokens, _ = logits.shape
+    found = torch.zeros(batch, heads, dtype=torch.float64)
+    for sample, head in np.ndindex(batch, heads):
+        real = torch.ones(tokens).bool() if token_mask is None else token_mask[sample]
+        scores = logits[sample, head].detach()[real][:, real]
+        own = scores - scores.mean(0)
+        ranges = [row[: i + 1].max() - row[: i + 1].min() for i, row in enumerate(own)]
+        found[sample, head] = math.sqrt(sum(ranges) / max(ranges))
+    return found
 
 
 def test_uniform_attention_by_hand(lively, tokens):
@@ -121,7 +138,8 @@ def test_uniform_attention_by_hand(lively, tokens):
     table = trace(net, tokens(1, 4, 8), metrics=ATTENTION).table
     for name, value in {
         "attention_entropy": math.log(4), "dobrushin": 0.0, "second_singular_value": 0.0,
-        "high_pass_ratio": 0.0,
+        "high_pass_ratio": 0.0, "renyi_entropy": math.log(4), "largest_weight": 0.25,
+        "sink_mass": 0.25, "dobrushin_lower": 0.0, "dobrushin_upper": 0.0, "score_gamma": 1.0,
     }.items():  # fmt: skip
         rows = table.filter(table["metric"] == name)
         assert rows["value"].to_list() == pytest.approx([value] * 6, abs=1e-12)
@@ -433,7 +451,7 @@ def test_nan_names_the_layer_it_first_shows_in(metric, layer, lively, tokens):
 def test_infinity_in_the_input_is_layer_zero(lively, tokens):
     x = tokens(1, 4, 8)
     x[0, 1, 2] = math.inf
-    with pytest.raises(InputError, match=r"layer 0, .*inf at \[0, 1, 2\]"):
+    with pytest.raises(InputError, match=r"layer 0, .*not finite at \[0, 1\]"):
         trace(lively(small()), x)
 
 

@@ -21,6 +21,7 @@ from rankscope.deep._scaled_tensor import (
     bounded_exp,
     expand_like,
     log_of_longest,
+    rescale,
     scaled_sum,
     worst,
 )
@@ -30,6 +31,7 @@ from rankscope.deep._split_state import (
     SplitState,
     apply_linear,
     apply_linear_to_common,
+    log_typical_output,
     map_rows,
 )
 from rankscope.network import Attention, Visibility
@@ -54,12 +56,13 @@ class MixedHeads(NamedTuple):
 @checked
 def attend(attention: Attention, state: SplitState, visibility: Visibility) -> SplitState:
     """One layer of attention applied to a state."""
-    output = attention.output
+    output = attention.output.weight
+    size = log_typical_output(output)
     weights = split_attention(attention, state, visibility)
     mixed = mix_heads(attention, state, weights, visibility)
-    passed = apply_linear_to_common(mixed.passed, output.weight, output.bias)
-    common = scaled_sum(passed, map_rows(mixed.moved, output.weight))
-    deviation = map_rows(mixed.own, output.weight)
+    passed = apply_linear_to_common(mixed.passed, output, attention.output.bias, size)
+    common = scaled_sum(passed, map_rows(mixed.moved, output, size))
+    deviation = map_rows(mixed.own, output, size)
     return SplitState(common, deviation, state.token_mask).recenter()
 
 
@@ -75,7 +78,7 @@ def mix_heads(
     value = attention.value
     values = apply_linear(state, value.weight, value.bias)
     split = attention.split(values.mantissa, attention.kv_heads)
-    own = ScaledTensor.of(
+    own = rescale(
         attention.join(weights.own @ split),
         values.log_scale + weights.log,
         terms=values.log_scale + weights.log + log_of_longest(weights.own),
@@ -83,7 +86,7 @@ def mix_heads(
     )
     row = values.common.mantissa.unsqueeze(1)
     each = attention.split(row * 0.0 if attention.centered else row, attention.kv_heads)
-    passed = ScaledTensor.of(
+    passed = rescale(
         attention.join(each).squeeze(1),
         values.common.log,
         lost=values.common.lost,
@@ -91,7 +94,7 @@ def mix_heads(
     shift = attention.join(weights.shared @ split).squeeze(1)
     terms = values.log_scale if attention.centered else None
     lost = values.deviation.lost
-    moved = ScaledTensor.of(shift, values.log_scale, terms=terms, lost=lost)
+    moved = rescale(shift, values.log_scale, terms=terms, lost=lost)
     return MixedHeads(own, passed, moved)
 
 

@@ -9,14 +9,15 @@ more is done. Samples in which it is more are run again under random rounding
 import math
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from rankscope.deep._random_rounding import RandomRounding
 from rankscope.deep._run import later_states
-from rankscope.deep._scaled_tensor import cancelled, worst
+from rankscope.deep._scaled_tensor import cancelled
 from rankscope.deep._split_state import SplitState
 from rankscope.errors import RankscopeError
 from rankscope.metrics import Center, Norm
@@ -25,6 +26,7 @@ from rankscope.shapes import Hidden, PerSample
 from rankscope.streams import stream
 
 Logarithms = Float[Tensor, "2 batch"]
+PerLayer = Float[Tensor, "layer batch"]
 
 SUSPICIOUS = 4 * math.log(10)
 """Ordinary networks lose one digit in a sum; a logarithm good to 1e-6 may lose nine."""
@@ -57,64 +59,129 @@ class Measurement:
         """The same for some of the samples."""
         return self if self.measured is None else replace(self, measured=self.measured[samples])
 
+    def with_one_more(self, of: Int[Tensor, "1"]) -> "Measurement":
+        """The same for all samples and once more for one of them."""
+        if self.measured is None:
+            return self
+        return replace(self, measured=torch.cat([self.measured, self.measured[of]]))
 
-class Doubts:
-    """What speaks against a run's logarithms: noted state by state, looked into at the end."""
 
-    def __init__(self, network: Network, start: SplitState, found: Logarithms) -> None:
-        self._network, self._start = network, start
-        self._suspects = _may_be_lost(start, found)
-        self._vanished = torch.full(found.shape[-1:], math.inf, dtype=torch.float64)
+class Beside(NamedTuple):
+    """A step away from one of the samples, run beside all of them."""
 
-    def look_at(
-        self, state: SplitState, layer: int, found: Logarithms, *, before: Logarithms
-    ) -> None:
-        """Note what a layer's state and logarithms say, beside the logarithms before it."""
-        self._suspects |= _may_be_lost(state, found)
-        gone = _has_vanished(state, before, self._network)
-        self._vanished = torch.where(gone, self._vanished.clamp(max=layer), self._vanished)
+    of: Int[Tensor, "1"]
+    """Which sample it is a step away from."""
+    state: SplitState
 
-    def first_layers(
-        self, x: Hidden, measurement: Measurement, clean: Float[Tensor, "layer 2 batch"]
-    ) -> PerSample:
-        """For each sample the first layer in doubt; infinite if there is none.
 
-        ``x`` is the input, which is exact, and ``clean`` what the logarithms are without random
-        rounding.
+def step_away(network: Network, start: SplitState, found: Logarithms) -> Beside | None:
+    """A small step away from one sample, if a network is so deep that errors may grow unseen."""
+    if network.spec.layers <= _DEEP:
+        return None
+    one = found[0].argmax().reshape(1)  # equal tokens, whose residual is least, stay equal
+    state = start.select(one)
+    away = torch.randn(state.mantissa.shape, generator=stream(0, "a step away")).to(state.mantissa)
+    away = state.mantissa * (1 + _STEP * away)
+    return Beside(one, replace(state, deviation=replace(state.deviation, mantissa=away)).recenter())
+
+
+class Notes:
+    """What the states of a run say, kept where they are computed until all of it is asked for."""
+
+    def __init__(self) -> None:
+        self._rows: list[Float[Tensor, "6 batch"]] = []
+        self._beside: list[Float[Tensor, "2 1"]] = []
+
+    def add(self, state: SplitState, found: Logarithms) -> None:
+        """Note a layer's logarithms and what its state says of them; ``found`` may have one more
+        sample, that of a ``Beside``.
         """
-        moved = _first_moved_layers(
-            self._network, x, self._start, measurement, clean, self._suspects
-        )
-        # Tokens that are equal from first to last are so by symmetry, which random rounding breaks.
-        equal = self._start.log_scale.isneginf().cpu() & clean[:, 0].isneginf().all(0)
-        return torch.minimum(torch.where(equal, math.inf, moved), self._vanished)
+        batch = len(state.mantissa)
+        lost = [
+            torch.as_tensor(part.lost, dtype=found.dtype, device=found.device).expand(batch)
+            for part in (state.common, state.deviation)
+        ]
+        beyond = is_beyond(state).to(found.dtype)
+        self._rows.append(torch.stack([*found[:, :batch], state.log_scale, *lost, beyond]))
+        if found.shape[1] > batch:
+            self._beside.append(found[:, batch:])
+
+    def read(self) -> "Read":
+        """All of it, in one transfer if it is all in one place."""
+        rows = _on_host(self._rows)
+        scale, common_lost, lost, beyond = rows[:, 2:].unbind(1)
+        beside = _on_host(self._beside) if self._beside else None
+        return Read(rows[:, :2], scale, common_lost, lost, beyond, beside)
 
 
-def _may_be_lost(state: SplitState, found: Logarithms) -> Bool[Tensor, "batch"]:
-    """Whether the residual of a state may have too few digits, as far as its sums tell."""
-    # The tokens that count may agree to more digits than all of them do.
-    fewer = cancelled(state.log_scale.cpu(), found[0])
-    each = (state.common.lost, state.deviation.lost)
-    return (
-        torch.as_tensor(worst(fewer, *(torch.as_tensor(lost).cpu() for lost in each))) > SUSPICIOUS
-    )
+def _on_host(each: list[Tensor]) -> Tensor:
+    if len({row.device for row in each}) > 1:  # a model may be spread over several
+        each = [row.cpu() for row in each]
+    return torch.stack(each).cpu()
 
 
-def _has_vanished(state: SplitState, before: Logarithms, network: Network) -> Bool[Tensor, "batch"]:
-    """Whether tokens have become equal by underflow: before this layer they were not.
+class Read(NamedTuple):
+    """What was noted of every layer, that of the input first."""
 
-    A softmax gives every key some weight, so that queries that differ leave tokens that do, if only
-    by e^−1000. Sparsemax gives all its weight to one key and means it.
-    """
-    equal = state.log_scale.isneginf().cpu() & ~is_beyond(state).cpu() & ~before[0].isneginf()
-    if isinstance(network.spec.scores, Sparsemax):
-        return equal & (torch.as_tensor(state.deviation.lost).cpu() == math.inf)
-    return equal
+    clean: Float[Tensor, "layer 2 batch"]
+    """The logarithms, without random rounding."""
+    scale: PerLayer
+    common_lost: PerLayer
+    lost: PerLayer
+    beyond: PerLayer
+    beside: Float[Tensor, "later 2 1"] | None
+    """Those of a step away from one sample, from layer 1 on."""
+
+    def may_be_lost(self) -> Bool[Tensor, "batch"]:
+        """Whether a residual may have too few digits, as far as the sums tell."""
+        # The tokens that count may agree to more digits than all of them do.
+        fewer = cancelled(self.scale, self.clean[:, 0])
+        lost = torch.maximum(torch.maximum(self.common_lost, self.lost), fewer)
+        return (lost > SUSPICIOUS).any(0)
+
+    def first_vanished(self, network: Network) -> PerSample:
+        """From which layer on tokens are equal by underflow: before it they were not.
+
+        A softmax gives every key some weight, so that queries that differ leave tokens that do, if
+        only by e^−1000. Sparsemax gives all its weight to one key and means it.
+        """
+        equal = self.scale.isneginf() & (self.beyond == 0)
+        if isinstance(network.spec.scores, Sparsemax):
+            equal = equal & (self.lost == math.inf)
+        equal[1:] &= ~self.clean[:-1, 0].isneginf()
+        equal[0] = False
+        return _first(equal)
+
+    def grew(self, of: Int[Tensor, "1"]) -> bool:
+        """Whether a small step away from one sample grew by more than a million."""
+        assert self.beside is not None
+        return bool((_apart(self.beside, self.clean[1:, :, of.cpu()], dim=1) > _GROWN).any())
 
 
 def is_beyond(state: SplitState) -> Bool[Tensor, "batch"]:
     """Whether a residual is not zero and yet has no logarithm in float64."""
     return state.log_scale.isneginf() & state.mantissa.flatten(1).any(1)
+
+
+def first_layers_in_doubt(
+    network: Network,
+    x: Hidden,
+    start: SplitState,
+    measurement: Measurement,
+    read: Read,
+    beside: Beside | None,
+) -> PerSample:
+    """For each sample the first layer in doubt; infinite if there is none.
+
+    ``x`` is the input, which is exact, and ``start`` is it as a state.
+    """
+    suspects = read.may_be_lost()
+    if beside is not None and read.grew(beside.of):
+        suspects = torch.ones_like(suspects)
+    moved = _first_moved_layers(network, x, start, measurement, read.clean, suspects)
+    # Tokens that are equal from first to last are so by symmetry, which random rounding breaks.
+    equal = read.scale[0].isneginf() & read.clean[:, 0].isneginf().all(0)
+    return torch.minimum(torch.where(equal, math.inf, moved), read.first_vanished(network))
 
 
 def _first_moved_layers(
@@ -125,39 +192,16 @@ def _first_moved_layers(
     clean: Float[Tensor, "layer 2 batch"],
     suspects: Bool[Tensor, "batch"],
 ) -> PerSample:
-    """For each sample the first layer whose logarithms rounding moves; infinite if there is none.
-
-    ``start`` is the input ``x`` as a state.
-    """
+    """For each sample the first layer whose logarithms rounding moves; infinite if none."""
     first = torch.full((clean.shape[-1],), math.inf, dtype=torch.float64)
-    if network.spec.layers > _DEEP and not bool(suspects.all()):
-        suspects = suspects | _errors_grow(network, start, measurement, clean)
     chosen = suspects.nonzero().flatten()
     if len(chosen):
         again = measurement.of(chosen.repeat(_RUNS))
         several = chosen.repeat(_RUNS)
         mask = None if start.token_mask is None else start.token_mask[several]
         moved = _moved(network, x[several], mask, again, clean[..., chosen])
-        first[chosen] = _first_above(moved, MOVED)
+        first[chosen] = _first(moved > MOVED)
     return first
-
-
-def _errors_grow(
-    network: Network,
-    start: SplitState,
-    measurement: Measurement,
-    clean: Float[Tensor, "layer 2 batch"],
-) -> bool:
-    """Whether a small step away from one sample grows by more than a million."""
-    one = clean[0, 0].argmax().reshape(1)  # equal tokens, whose residual is least, stay equal
-    state, measurement = start.select(one), measurement.of(one)
-    away = torch.randn(state.mantissa.shape, generator=stream(0, "a step away")).to(state.mantissa)
-    away = state.mantissa * (1 + _STEP * away)
-    state = replace(state, deviation=replace(state.deviation, mantissa=away)).recenter()
-    return any(
-        bool((_apart(measurement.logarithms(later).cpu(), clean[layer, :, one]) > _GROWN).any())
-        for layer, later in later_states(network, state)
-    )
 
 
 def _moved(
@@ -182,15 +226,13 @@ def _moved(
     return moved
 
 
-def _apart(
-    one: Float[Tensor, "2 *run batch"], other: Float[Tensor, "2 *#run batch"]
-) -> Float[Tensor, "*run batch"]:
-    """The larger of the two differences, relative where a logarithm is above 1."""
+def _apart(one: Tensor, other: Tensor, *, dim: int = 0) -> Tensor:
+    """The larger of the two differences along an axis, relative where a logarithm is above 1."""
     apart = (one - other).abs() / other.abs().clamp(min=1)
-    return torch.where(one == other, 0.0, apart.nan_to_num(math.inf)).amax(0)
+    return torch.where(one == other, 0.0, apart.nan_to_num(math.inf)).amax(dim)
 
 
-def _first_above(moved: Float[Tensor, "layer batch"], limit: float) -> PerSample:
-    above = moved > limit
-    first = above.to(torch.uint8).argmax(0).double()
-    return torch.where(above.any(0), first, math.inf)
+def _first(layers: Bool[Tensor, "layer batch"]) -> PerSample:
+    """For each sample the first layer of which it is true; infinite if there is none."""
+    first = layers.to(torch.uint8).argmax(0).double()
+    return torch.where(layers.any(0), first, math.inf)

@@ -14,7 +14,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rankscope.arguments import checked
-from rankscope.deep._scaled_tensor import ScaledTensor, bounded_exp, expand_like, scaled_sum, worst
+from rankscope.deep._scaled_tensor import (
+    ScaledTensor,
+    bounded_exp,
+    expand_like,
+    in_units,
+    rescale,
+    scaled_sum,
+    worst,
+)
 from rankscope.deep._split_state import SplitState, apply_linear
 from rankscope.network import MLP, IdentityMLP, PiecewiseLinear, SelfGated, scaled_form
 from rankscope.shapes import PerSample
@@ -44,8 +52,9 @@ def apply_mlp(mlp: MLP | IdentityMLP, state: SplitState) -> SplitState:
 @checked
 def apply_activation(name: str, state: SplitState) -> SplitState:
     """An activation applied to every entry of a state."""
-    beyond = state.unit() - state.unit().clamp(-_RANGE, _RANGE)
-    a = state.common.at(beyond)
+    unit = state.unit()
+    beyond = unit - unit.clamp(-_RANGE, _RANGE)
+    a = in_units(state.common, beyond)
     s = state.log_scale - beyond
     h = state.mantissa
     form = scaled_form(name)
@@ -56,8 +65,8 @@ def apply_activation(name: str, state: SplitState) -> SplitState:
     else:
         own = _smooth_change(form, a, h, s)
     return SplitState(
-        ScaledTensor.of(form.exact(a), beyond, lost=state.common.lost),
-        ScaledTensor.of(own, s + beyond, terms=terms, lost=state.deviation.lost),
+        rescale(form.exact(a), beyond, lost=state.common.lost),
+        rescale(own, s + beyond, terms=terms, lost=state.deviation.lost),
         state.token_mask,
     )
 
@@ -73,7 +82,7 @@ def multiply(one: SplitState, other: SplitState) -> SplitState:
 
 def _product(one: ScaledTensor, other: ScaledTensor) -> ScaledTensor:
     log, lost = one.log + other.log, worst(one.lost, other.lost)
-    return ScaledTensor.of(one.mantissa * other.mantissa, log, terms=log, lost=lost)
+    return rescale(one.mantissa * other.mantissa, log, terms=log, lost=lost)
 
 
 def _smooth_change(
@@ -92,7 +101,7 @@ def _smooth_change(
     order = _order(largest, len(terms) - 1)
     out = terms[order]
     for k in range(order - 1, 0, -1):
-        out = out * step + terms[k]
+        out = torch.addcmul(terms[k], out, step)
     out = out * h
     if largest <= REACH:
         return out

@@ -13,7 +13,6 @@ cancel: a norm removes a deviation along x to first order, and what is left of i
 """
 
 import math
-from dataclasses import replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -25,10 +24,13 @@ from rankscope.deep._scaled_tensor import (
     bounded_exp,
     cancelled,
     expand_like,
+    in_units,
+    rescale,
     scaled_sum,
+    unchecked,
     worst,
 )
-from rankscope.deep._split_state import SplitState
+from rankscope.deep._split_state import SplitState, same_for_all
 from rankscope.network import NormRule, norm_rule
 from rankscope.shapes import Hidden, PerSample
 
@@ -47,7 +49,7 @@ def apply_norm(norm: nn.Module, state: SplitState) -> SplitState:
     common, own = state.common, state.deviation
     if rule.centers:
         common, own = (
-            ScaledTensor.of(_without_mean(part.mantissa), part.log, terms=part.log, lost=part.lost)
+            rescale(_without_mean(part.mantissa), part.log, terms=part.log, lost=part.lost)
             for part in (common, own)
         )
     out = _rescale(SplitState(common, own, state.token_mask), rule)
@@ -63,7 +65,7 @@ def _without_mean(rows: Float[Tensor, "*row feature"]) -> Float[Tensor, "*row fe
 def _rescale(state: SplitState, rule: NormRule) -> SplitState:
     """Every row divided by its σ, in units in which the larger of x and eˢR is about 1."""
     unit = state.unit()
-    x, s = state.common.at(unit).unsqueeze(1), state.deviation.log - unit
+    x, s = in_units(state.common, unit).unsqueeze(1), state.deviation.log - unit
     exponent = torch.full_like(unit, math.log(rule.eps) if rule.eps else -math.inf) - 2 * unit
     # A state far smaller than ε is divided by √ε; the exponent takes what no float can hold.
     beyond = (exponent - _FARTHEST_EPS).clamp(min=0.0)
@@ -85,7 +87,7 @@ def _rescale(state: SplitState, rule: NormRule) -> SplitState:
     if not bool(clear.all()):
         common, own = _choose(clear, (common, own), _plain(rows, squares, small_eps))
     lost = _lost(state, s, own, squares + small_eps)
-    common, own = (replace(part.times_exp(-beyond / 2), lost=lost) for part in (common, own))
+    common, own = (unchecked(part.mantissa, part.log - beyond / 2, lost) for part in (common, own))
     return SplitState(common, own, state.token_mask)
 
 
@@ -141,17 +143,18 @@ def _expand_around_common(
     beside = torch.where(expand_like(told, rest) | (eps == 0), beside, 0.0)
     n = _square(beside, beside, count)
     p = along_x * size
-    row_square = (1 + p).square() * v + n * size.square() + eps
+    grows = 1 + p
+    row_square = grows.square() * v + n * size.square() + eps
     sigma = (v + eps).sqrt()
     # y = e^s times what stands below, so that nothing is lost when e^s is beyond all floats.
     y = (eps * along_x * (2 + p) - n * size) / row_square
-    grown = torch.expm1(0.5 * torch.log1p(y * size))
-    tiny = y.abs() * size < 1e-8
-    c = torch.where(tiny, y * (0.5 - 0.125 * y * size), grown / torch.where(size > 0, size, 1.0))
-    turned = 1 + p < 0
-    c = torch.where(turned, (-(1 + y * size).clamp(min=0).sqrt() - 1) / size, c)
+    change = y * size
+    grown = torch.expm1(0.5 * torch.log1p(change))
+    tiny = change.abs() < 1e-8
+    c = torch.where(tiny, y * (0.5 - 0.125 * change), grown / torch.where(size > 0, size, 1.0))
+    c = torch.where(grows < 0, (-(1 + change).clamp(min=0).sqrt() - 1) / size, c)
     deviation = x * (c / sigma) + beside / row_square.sqrt()
-    return ScaledTensor.of((x / sigma).squeeze(1)), ScaledTensor.of(deviation, s)
+    return rescale((x / sigma).squeeze(1)), rescale(deviation, s)
 
 
 def _plain(
@@ -159,7 +162,7 @@ def _plain(
 ) -> tuple[ScaledTensor, ScaledTensor]:
     """Rows with little in common, each by itself: nothing there is small enough to be lost."""
     divisor = (squares + eps).sqrt()
-    out = ScaledTensor.of(rows / torch.where(divisor > 0, divisor, 1.0))
+    out = rescale(rows / torch.where(divisor > 0, divisor, 1.0))
     nothing = ScaledTensor(torch.zeros_like(rows[:, 0]), torch.full_like(out.log, -math.inf))
     return nothing, out
 
@@ -180,11 +183,10 @@ def _affine(state: SplitState, gain: Tensor | None, bias: Tensor | None) -> Spli
     common, own = state.common, state.deviation
     if gain is not None:
         common, own = (
-            ScaledTensor.of(part.mantissa * gain, part.log, lost=part.lost)
-            for part in (common, own)
+            rescale(part.mantissa * gain, part.log, lost=part.lost) for part in (common, own)
         )
     if bias is not None:
-        common = scaled_sum(common, ScaledTensor.of(bias.expand_as(common.mantissa)))
+        common = scaled_sum(common, same_for_all(bias, common))
     return SplitState(common, own, state.token_mask)
 
 

@@ -16,6 +16,7 @@ _ULP = 2.0**-52
 # A sum is off by the rounding of its terms, which may be far larger than it: which argument those
 # come from.
 _SUMMED = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "sum": 0, "mean": 0, "cumsum": 0}
+_SUMMED["addcmul"] = 1
 _ROUNDED = (
     _SUMMED.keys()
     | {"add", "sub", "rsub", "mul", "div", "reciprocal", "square", "pow", "sqrt", "rsqrt"}

@@ -1,8 +1,8 @@
 """A network run in scaled arithmetic, layer by layer."""
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -34,12 +34,12 @@ def deep_states(
 
 def later_states(network: Network, state: SplitState) -> Iterator[tuple[int, SplitState]]:
     """What each layer of a float64 network makes of a state, from layer 1 on."""
-    for layer, (mask, module) in enumerate(
-        zip(network.spec.masks, network.blocks, strict=True), start=1
+    tokens, biased = state.mantissa.shape[1], _have_finite_biases(network)
+    for layer, (block, seen) in enumerate(
+        network.sighted_blocks(tokens, state.token_mask), start=1
     ):
-        block = cast(Block, module)
-        _check_biases(block, layer)
-        seen = Visibility.of(mask, state.mantissa.shape[1], state.token_mask, block.device)
+        if not biased:
+            _check_biases(block, layer)
         try:
             state = apply_block(block, move_to(state, block.device), seen)
         except RankscopeError as error:
@@ -109,6 +109,15 @@ def prepare(
     return network, *network.prepare(x, token_mask)
 
 
+def _have_finite_biases(network: Network) -> bool:
+    """Whether all biases are numbers, with one question to each device."""
+    rows: dict[torch.device, list[Tensor]] = defaultdict(list)
+    for parameter in network.parameters():
+        if parameter.ndim == 1:
+            rows[parameter.device].append(parameter.detach())
+    return all(bool(torch.cat(some).isfinite().all()) for some in rows.values())
+
+
 def _check_biases(block: Block, layer: int) -> None:
     """A bias of keys drops out of every softmax, so that no state would show what is wrong."""
     for name, parameter in block.named_parameters():
@@ -119,7 +128,7 @@ def _check_biases(block: Block, layer: int) -> None:
 def _check(state: SplitState, block: Block, layer: int) -> None:
     """Raise, naming the layer, where a state has overflowed."""
     # An entry that is infinite or NaN has made its logarithm so too.
-    if bool((state.common.log < math.inf).all()) and bool((state.log_scale < math.inf).all()):
+    if bool((torch.maximum(state.common.log, state.log_scale) < math.inf).all()):
         return
     weights = dict(block.named_parameters())
     bad = [name for name, weight in weights.items() if not bool(weight.isfinite().all())]

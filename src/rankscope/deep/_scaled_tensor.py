@@ -5,11 +5,13 @@ to ``e^(10^308)`` have a name. A logarithm of minus infinity is the number zero.
 """
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
+from torch.nn.functional import threshold
 
 from rankscope.arguments import checked
 from rankscope.checks import real
@@ -21,8 +23,9 @@ Mantissa = Float[Tensor, "batch *rest"]
 
 FARTHEST = 690.0
 """``e^690`` is as far as plain numbers are let go, where functions are saturated anyway."""
-_NEGLIGIBLE = -340.0
+_NEGLIGIBLE = math.nextafter(-340.0, -math.inf)
 _LEAST = torch.finfo(torch.float64).min
+_TINIEST = math.nextafter(0.0, 1.0)
 
 
 @checked
@@ -59,11 +62,7 @@ class ScaledTensor:
         """
         values = real(values, name="values", axes="(batch, ...)", least=max(1, values.ndim))
         _per_sample("log", log, values)
-        size: Tensor = torch.linalg.vector_norm(values, math.inf, dim=tuple(range(1, values.ndim)))
-        whole = size.log() + log
-        if terms is not None:
-            lost = worst(lost, cancelled(terms, whole))
-        return cls(values / expand_like(size + (size == 0), values), whole, lost)
+        return rescale(values, log, terms=terms, lost=lost)
 
     def __repr__(self) -> str:
         return f"ScaledTensor {tuple(self.mantissa.shape)}, {self.sizes()}"
@@ -83,10 +82,22 @@ class ScaledTensor:
         lost = self.lost[chosen] if isinstance(self.lost, Tensor) else self.lost
         return ScaledTensor(self.mantissa[chosen], self.log[chosen], lost)
 
+    def join(self, other: "ScaledTensor") -> "ScaledTensor":
+        """The samples of both."""
+        lost = [
+            torch.as_tensor(each.lost, dtype=each.log.dtype, device=each.log.device)
+            for each in (self, other)
+        ]
+        return ScaledTensor(
+            torch.cat([self.mantissa, other.mantissa]),
+            torch.cat([self.log, other.log]),
+            torch.cat([lost[0].expand_as(self.log), lost[1].expand_as(other.log)]),
+        )
+
     def at(self, unit: PerSample | float) -> Mantissa:
         """The plain numbers in units of ``e^unit``, as far as floats hold them."""
         _per_sample("unit", unit, self.mantissa)
-        return self.mantissa * expand_like(bounded_exp(self.log - unit), self.mantissa)
+        return in_units(self, unit)
 
 
 def _per_sample(name: str, value: PerSample | float, values: Mantissa) -> None:
@@ -98,26 +109,89 @@ def _per_sample(name: str, value: PerSample | float, values: Mantissa) -> None:
         )
 
 
+# What follows is called a hundred times a layer, on a few numbers for each sample: on a GPU a call
+# costs what it takes to ask for it. So nothing is checked, and each step is one call if it can be.
+
+
+def rescale(
+    values: Mantissa,
+    log: PerSample | float = 0.0,
+    *,
+    terms: PerSample | None = None,
+    lost: PerSample | float = 0.0,
+) -> ScaledTensor:
+    """``ScaledTensor.of``, of numbers that need no check."""
+    size: Tensor = torch.linalg.vector_norm(values, math.inf, dim=tuple(range(1, values.ndim)))
+    whole = size.log() + log if isinstance(log, Tensor) or log else size.log()
+    if terms is not None:
+        lost = _more_lost(lost, terms, whole)
+    return unchecked(values / expand_like(size.clamp(min=_TINIEST), values), whole, lost)
+
+
+def unchecked(mantissa: Mantissa, log: PerSample, lost: PerSample | float) -> ScaledTensor:
+    """A ``ScaledTensor`` of parts that are known to fit: looking at them costs more than making it.
+
+    For this room alone.
+    """
+    made = object.__new__(ScaledTensor)
+    made.__dict__.update(mantissa=mantissa, log=log, lost=lost)
+    return made
+
+
+def _more_lost(lost: PerSample | float, terms: PerSample, result: PerSample) -> PerSample | float:
+    """``worst(lost, cancelled(terms, result))``: what is no number, ``fmax`` passes over."""
+    if isinstance(lost, Tensor):
+        return torch.fmax(lost, terms - result)
+    return worst(lost, cancelled(terms, result))
+
+
+def in_units(scaled: ScaledTensor, unit: PerSample | float) -> Mantissa:
+    """``ScaledTensor.at``, of a unit that needs no check."""
+    return scaled.mantissa * expand_like(bounded_exp(scaled.log - unit), scaled.mantissa)
+
+
 def scaled_sum(*terms: ScaledTensor) -> ScaledTensor:
     """The sum of numbers of the same shape, whatever their exponents."""
-    unit = terms[0].log
-    for term in terms[1:]:
-        unit = torch.maximum(unit, term.log)
-    unit = unit.clamp(min=_LEAST)  # where all are zero, any unit will do
-    summed = terms[0].at(unit)
-    for term in terms[1:]:
-        summed = summed + term.at(unit)
-    out = ScaledTensor.of(summed, unit, terms=unit)
-    # A term's lost digits count as far as it counts itself.
-    # Of a term that came out as zero nobody knows how far it should have counted.
-    shares = (torch.where(t.log.isneginf(), 0.0, (t.log - out.log).clamp(max=0.0)) for t in terms)
-    each = (t.lost + share.nan_to_num(0.0) for t, share in zip(terms, shares, strict=True))
-    return replace(out, lost=worst(out.lost, *each))
+    logs = torch.stack([term.log for term in terms])
+    unit = logs.amax(0).clamp(min=_LEAST)  # where all are zero, any unit will do
+    sizes = threshold(logs - unit, _NEGLIGIBLE, -math.inf).exp()  # none is above zero
+    summed = terms[0].mantissa * expand_like(sizes[0], terms[0].mantissa)
+    for term, size in zip(terms[1:], sizes[1:], strict=True):
+        summed = summed + term.mantissa * expand_like(size, summed)
+    out = rescale(summed, unit)
+    lost = unit - out.log
+    before = _lost_before(terms, logs, out.log)
+    if before is not None:
+        lost = torch.fmax(lost, before)
+    return unchecked(out.mantissa, out.log, lost.clamp(min=0.0))
+
+
+def _lost_before(
+    terms: Sequence[ScaledTensor], logs: Float[Tensor, "term batch"], log: PerSample
+) -> PerSample | None:
+    """What was lost in the terms of a sum; None if nothing was in any of them.
+
+    A term's lost digits count as far as it counts itself. Of a term that came out as zero nobody
+    knows how far it should have counted.
+    """
+    some = [n for n, term in enumerate(terms) if isinstance(term.lost, Tensor) or term.lost]
+    if not some:
+        return None
+    if len(some) < len(terms):
+        logs = torch.stack([terms[n].log for n in some]) if len(some) > 1 else logs[some[0]]
+    shares = (threshold(logs, -math.inf, math.inf) - log).clamp(max=0.0)
+    if len(some) == 1:
+        return shares + terms[some[0]].lost
+    before = [torch.as_tensor(terms[n].lost, device=log.device).expand_as(log) for n in some]
+    return (torch.stack(before) + shares).amax(0)
 
 
 def cancelled(terms: PerSample, result: PerSample) -> PerSample:
-    """The logarithm of how much smaller than its terms a sum is; infinite if nothing is left."""
-    return torch.where(terms.isneginf(), 0.0, terms - result).clamp(min=0.0)
+    """The logarithm of how much smaller than its terms a sum is; infinite if nothing is left.
+
+    Of no terms at all, whose logarithm is minus infinity, nothing can be lost.
+    """
+    return (terms - result).nan_to_num(0.0, posinf=math.inf).clamp(min=0.0)
 
 
 def worst(*lost: PerSample | float) -> PerSample | float:
@@ -125,12 +199,16 @@ def worst(*lost: PerSample | float) -> PerSample | float:
     out = lost[0]
     for other in lost[1:]:
         if isinstance(out, Tensor):
-            out = torch.maximum(out, torch.as_tensor(other, dtype=out.dtype, device=out.device))
+            out = torch.maximum(out, other) if isinstance(other, Tensor) else _at_least(out, other)
         elif isinstance(other, Tensor):
-            out = other.clamp(min=out)
+            out = _at_least(other, out)
         else:
             out = max(out, other)
     return out
+
+
+def _at_least(lost: PerSample, least: float) -> PerSample:
+    return lost.clamp(min=least) if least > 0 else lost  # none is below zero
 
 
 def log_of_largest(values: Mantissa) -> PerSample:
@@ -154,7 +232,7 @@ def bounded_exp(log: PerSample) -> PerSample:
     So small a number never counts beside what it is added to, and processors take a hundred times
     as long for numbers at the end of their range.
     """
-    return torch.where(log < _NEGLIGIBLE, 0.0, log.clamp(max=FARTHEST).exp())
+    return threshold(log.clamp(max=FARTHEST), _NEGLIGIBLE, -math.inf).exp()
 
 
 def expand_like(

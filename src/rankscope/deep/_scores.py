@@ -48,8 +48,11 @@ def split_attention(
     """The attention weights of a state."""
     entry = require_score(attention.scores, "deep")
     act = RULES[entry.module] if entry.deep == "scaled" else _in_plain_numbers
+    if visibility.allowed is None or visibility.allowed.shape[-2] == 1:
+        return act(attention, state, visibility)
     alike = have_one_support(visibility, state)
-    if alike.all() or not alike.any():
+    every, some = torch.stack([alike.all(), alike.any()]).tolist()
+    if every or not some:
         return act(attention, state, visibility)
     # Padding may leave one sample with queries that see the same and another with some that do not.
     parts = [

@@ -27,6 +27,7 @@ from rankscope.shapes import PerSample
 
 Shared = Float[Tensor, "batch head 1 key"]
 Pattern = Float[Tensor, "batch head query key"]
+Top = Int[Tensor, "batch head 1 1"]
 
 _SMALL = 0.5
 """Up to here ``expm1`` of all differences is taken in units of ``e^λ``; above, as it is."""
@@ -69,11 +70,18 @@ def split_softmax(base: Shared, own: Pattern, log: PerSample) -> SplitAttention:
     """
     size = bounded_exp(log)
     largest = own.abs().flatten(1).amax(1) * size
+    log_shared = base.log_softmax(-1)
+    top = log_shared.argmax(-1, keepdim=True)
+    unit = _unit_beside(log_shared, top)
+    # All that is to be decided, in one question.
+    most, least, lowest = torch.stack([largest.amax(), largest.amin(), unit.amin()]).tolist()
+    if most < _SMALL:
+        own, lifted = (own, log_shared) if lowest == 0 else _beside(own, log_shared, top, unit)
+        gain = _growth(own, size, largest) if most > _VANISHING else own
+        return _small(log_shared, lifted, gain, size, log, unit)
+    if not least < _SMALL:
+        return _large(log_shared, top, own * expand_like(size, own))
     small = largest < _SMALL
-    if bool(small.all()):
-        return _small(base, own, log, largest)
-    if not bool(small.any()):
-        return _large(base, own * expand_like(size, own))
     return merge(
         [(some, split_softmax(base[some], own[some], log[some])) for some in (small, ~small)]
     )
@@ -90,28 +98,36 @@ def merge(parts: Sequence[tuple[Bool[Tensor, "batch"], SplitAttention]]) -> Spli
     return SplitAttention(shared, own, log, lost)
 
 
-def _small(base: Shared, own: Pattern, log: PerSample, largest: PerSample) -> SplitAttention:
-    """Δ for small differences, in units of ``e^log``: ``expm1(tE)/t → E`` as ``t → 0``."""
-    log_shared = base.log_softmax(-1)
-    shared, lifted = log_shared.exp(), log_shared
-    top = shared.argmax(-1, keepdim=True)
-    unit, size = _unit_beside(log_shared, top), bounded_exp(log)
-    if bool((unit != 0).any()):  # one key draws all weight to it: what others get is all there is
-        own = own - own.gather(-1, top.expand(*own.shape[:-1], 1))
-        alone = expand_like(unit != 0, log_shared)
-        lifted = torch.where(alone, log_shared.scatter(-1, top, -torch.inf), log_shared)
-    lifted = (lifted - expand_like(unit, lifted)).exp()
-    gain = own
+def _beside(own: Pattern, log_shared: Shared, top: Top, unit: PerSample) -> tuple[Pattern, Shared]:
+    """Where one key draws all weight to it, what others get is all there is."""
+    own = own - own.gather(-1, top.expand(*own.shape[:-1], 1))
+    alone = expand_like(unit != 0, log_shared)
+    return own, torch.where(alone, log_shared.scatter(-1, top, -torch.inf), log_shared)
+
+
+def _growth(own: Pattern, size: PerSample, largest: PerSample) -> Pattern:
+    """``expm1(tE)/t``, which is E as ``t → 0``."""
     seen = largest > _VANISHING  # below, the limit is exact, and t may be too small for a division
-    if bool(seen.any()):
-        t = expand_like(torch.where(seen, size, 1.0), own)
-        gain = torch.where(expand_like(seen, own), torch.expm1(own * t) / t, own)
+    t = expand_like(torch.where(seen, size, 1.0), own)
+    return torch.where(expand_like(seen, own), torch.expm1(own * t) / t, own)
+
+
+def _small(
+    log_shared: Shared,
+    lifted: Shared,
+    gain: Pattern,
+    size: PerSample,
+    log: PerSample,
+    unit: PerSample,
+) -> SplitAttention:
+    """Δ for small differences, in units of ``e^log``."""
+    shared, lifted = log_shared.exp(), (lifted - expand_like(unit, lifted)).exp()
     mean = (gain * lifted).sum(-1, keepdim=True)
     delta = (gain * lifted - mean * shared) / (1 + expand_like(size * unit.exp(), mean) * mean)
     return SplitAttention(shared, delta, log + unit)
 
 
-def _large(base: Shared, own: Pattern) -> SplitAttention:
+def _large(log_shared: Shared, top: Top, own: Pattern) -> SplitAttention:
     """The same for differences of any size, those that saturate the softmax included.
 
     Weights relative to the shared ones, ``w_ij = q_j e^{D_ij}``, may be beyond all floats; every
@@ -119,9 +135,7 @@ def _large(base: Shared, own: Pattern) -> SplitAttention:
     digits still differ by the right amount. D is taken relative to the key with the largest q,
     whose weight then stays, so that the sum of all w is no less than it and nothing cancels.
     """
-    log_shared = base.log_softmax(-1)
     shared = log_shared.exp()
-    top = shared.argmax(-1, keepdim=True)
     own = own - own.gather(-1, top.expand(*own.shape[:-1], 1))
     exponent = log_shared + own
     unit = _unit_beside(torch.maximum(exponent, log_shared), top)
@@ -153,7 +167,7 @@ def split_around_top(logits: Pattern) -> SplitAttention:
     return SplitAttention(shared, own, unit)
 
 
-def _unit_beside(log: Pattern, top: Int[Tensor, "batch head 1 1"]) -> PerSample:
+def _unit_beside(log: Pattern, top: Top) -> PerSample:
     """The logarithm of the largest weight beside the top key's, if it is negligible; else 0."""
     beside = log.scatter(-1, top.expand(*log.shape[:-1], 1), -torch.inf).flatten(1).amax(1)
     return torch.where((beside < _NEGLIGIBLE) & ~beside.isneginf(), beside, 0.0)

@@ -6,15 +6,23 @@ with an exponent of its own, and every part of a block acts on both without ever
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
+from torch.nn.functional import threshold
 
 from rankscope.arguments import checked
 from rankscope.checks import measurable
-from rankscope.deep._scaled_tensor import ScaledTensor, expand_like, scaled_sum, worst
+from rankscope.deep._scaled_tensor import (
+    ScaledTensor,
+    expand_like,
+    in_units,
+    rescale,
+    scaled_sum,
+    unchecked,
+)
 from rankscope.errors import ShapeError
 from rankscope.metrics import Center, Norm, matrix_norm, mean_center, residual
 from rankscope.shapes import PerSample
@@ -95,34 +103,53 @@ class SplitState:
 
     def log_residual(self, *, norm: Norm = "composite", center: Center = "mean") -> PerSample:
         """``log ‖res(X)‖``; a residual does not change when all tokens are moved alike."""
-        size = residual(self.mantissa, norm=norm, center=center, token_mask=self.token_mask)
+        if center == "mean":  # finite numbers no larger than 1, so nothing is to be checked
+            rest = self.mantissa - mean_center(self.mantissa, self.token_mask).unsqueeze(1)
+            size = matrix_norm(self._without_padding(rest), norm)
+        else:
+            size = residual(self.mantissa, norm=norm, center=center, token_mask=self.token_mask)
         return size.log() + torch.where(size > 0, self.log_scale, 0.0)
 
     def log_norm(self, *, norm: Norm = "composite") -> PerSample:
         """``log ‖X‖``."""
         unit = self.unit()
-        whole = self.common.at(unit).unsqueeze(1) + self.deviation.at(unit)
-        if self.token_mask is not None:
-            whole = torch.where(self.token_mask.unsqueeze(-1), whole, 0.0)
-        size = matrix_norm(whole, norm)
+        whole = in_units(self.common, unit).unsqueeze(1) + in_units(self.deviation, unit)
+        size = matrix_norm(self._without_padding(whole), norm)
         return size.log() + torch.where(size > 0, unit, 0.0)
 
     def unit(self) -> PerSample:
         """A logarithm in units of which neither part overflows, and the larger one is about 1."""
-        larger = torch.maximum(self.common.log, self.deviation.log)
-        return torch.where(larger.isneginf(), 0.0, larger)
+        return threshold(torch.maximum(self.common.log, self.deviation.log), -math.inf, 0.0)
 
     def recenter(self) -> "SplitState":
         """The same state with the tokens' mean in the common part and zeros at padding."""
         rest = self.deviation.mantissa
         mean = mean_center(rest, self.token_mask)
-        rest = rest - mean.unsqueeze(1)
-        if self.token_mask is not None:
-            rest = torch.where(self.token_mask.unsqueeze(-1), rest, 0.0)
+        rest = self._without_padding(rest - mean.unsqueeze(1))
         lost = self.deviation.lost
-        common = scaled_sum(self.common, ScaledTensor.of(mean, self.deviation.log, lost=lost))
-        own = ScaledTensor.of(rest, self.deviation.log, terms=self.deviation.log, lost=lost)
+        common = scaled_sum(self.common, rescale(mean, self.deviation.log, lost=lost))
+        own = rescale(rest, self.deviation.log, terms=self.deviation.log, lost=lost)
         return SplitState(common, own, self.token_mask)
+
+    def _without_padding(
+        self, rows: Float[Tensor, "batch token feature"]
+    ) -> Float[Tensor, "batch token feature"]:
+        if self.token_mask is None:
+            return rows
+        return torch.where(self.token_mask.unsqueeze(-1), rows, 0.0)
+
+    def first(self, count: int) -> "SplitState":
+        """The first samples."""
+        return self.select(torch.arange(count, device=self.device))
+
+    def join(self, other: "SplitState") -> "SplitState":
+        """The samples of both, of which both or none have padding."""
+        mask = self.token_mask
+        if mask is not None:
+            assert other.token_mask is not None
+            mask = torch.cat([mask, other.token_mask])
+        common, own = self.common.join(other.common), self.deviation.join(other.deviation)
+        return SplitState(common, own, mask)
 
     def select(self, chosen: Shaped[Tensor, "chosen"]) -> "SplitState":
         """Some of the samples, by a mask or by their numbers."""
@@ -131,8 +158,10 @@ class SplitState:
 
     def times(self, factor: float) -> "SplitState":
         """The state times a number; zero is one of them."""
+        if factor == 1.0:
+            return self
         common, own = (
-            ScaledTensor.of(part.mantissa * factor, part.log, lost=part.lost)
+            rescale(part.mantissa * factor, part.log, lost=part.lost)
             for part in (self.common, self.deviation)
         )
         return SplitState(common, own, self.token_mask)
@@ -176,33 +205,54 @@ def apply_linear(
             f"{features}), or that for each of {batch} samples, and a bias one number for each "
             "output."
         )
-    common = apply_linear_to_common(state.common, weight, bias)
-    return SplitState(common, map_rows(state.deviation, weight), state.token_mask)
+    size = log_typical_output(weight)
+    common = apply_linear_to_common(state.common, weight, bias, size)
+    return SplitState(common, map_rows(state.deviation, weight, size), state.token_mask)
 
 
-def map_rows(rows: ScaledTensor, weight: Float[Tensor, "*#batch outputs inputs"]) -> ScaledTensor:
-    """``X ↦ X Wᵀ``."""
-    # By Frobenius, over the square root of the outputs: what a typical output would be.
-    size = torch.linalg.matrix_norm(weight) / math.sqrt(weight.shape[-2])
-    terms = rows.log + size.log()
+def log_typical_output(weight: Float[Tensor, "*#batch outputs inputs"]) -> Float[Tensor, "*#batch"]:
+    """The logarithm of what a typical output of a matrix would be for numbers of size 1.
+
+    By Frobenius, over the square root of the outputs.
+    """
+    size: Tensor = torch.linalg.matrix_norm(weight) / math.sqrt(weight.shape[-2])
+    return size.log()
+
+
+def map_rows(
+    rows: ScaledTensor,
+    weight: Float[Tensor, "*#batch outputs inputs"],
+    size: Float[Tensor, "*#batch"],
+) -> ScaledTensor:
+    """``X ↦ X Wᵀ``; ``size`` is that of ``log_typical_output``."""
+    terms = rows.log + size
     if weight.ndim == rows.mantissa.ndim + 1:  # a row and a matrix for each sample
         out = (rows.mantissa.unsqueeze(1) @ weight.mT).squeeze(1)
     else:
         out = rows.mantissa @ weight.mT
-    return ScaledTensor.of(out, rows.log, terms=terms, lost=rows.lost)
+    return rescale(out, rows.log, terms=terms, lost=rows.lost)
 
 
 def apply_linear_to_common(
     common: ScaledTensor,
     weight: Float[Tensor, "*#batch outputs inputs"],
     bias: Float[Tensor, "outputs"] | None,
+    size: Float[Tensor, "*#batch"],
 ) -> ScaledTensor:
     """A row common to all tokens after a linear map."""
-    out = map_rows(common, weight)
+    out = map_rows(common, weight, size)
     if bias is None:
         return out
-    added = ScaledTensor.of(bias.expand_as(out.mantissa))
+    added = same_for_all(bias, out)
     summed = scaled_sum(out, added)
     # A bias far smaller than the row is gone: nothing that hangs on it can be trusted.
-    absorbed = (added.log > -math.inf) & (added.log < summed.log - _SIXTEEN_DIGITS)
-    return replace(summed, lost=worst(summed.lost, torch.where(absorbed, math.inf, 0.0)))
+    absorbed = threshold(added.log, -math.inf, math.inf) < summed.log - _SIXTEEN_DIGITS
+    assert isinstance(summed.lost, Tensor)
+    lost = summed.lost.masked_fill(absorbed, math.inf)
+    return unchecked(summed.mantissa, summed.log, lost)
+
+
+def same_for_all(row: Float[Tensor, "feature"], like: ScaledTensor) -> ScaledTensor:
+    """One row for every sample."""
+    one = rescale(row.unsqueeze(0))
+    return unchecked(one.mantissa.expand_as(like.mantissa), one.log.expand_as(like.log), 0.0)

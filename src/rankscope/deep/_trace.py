@@ -10,7 +10,14 @@ from torch import Tensor
 
 from rankscope.arguments import checked
 from rankscope.checks import measured_tokens
-from rankscope.deep._doubts import Doubts, Measurement, is_beyond
+from rankscope.deep._doubts import (
+    Beside,
+    Measurement,
+    Notes,
+    Read,
+    first_layers_in_doubt,
+    step_away,
+)
 from rankscope.deep._run import later_states, prepare
 from rankscope.deep._split_state import SplitState
 from rankscope.display import list_words
@@ -69,25 +76,43 @@ def deep_trace(
     measurement = Measurement(norm, center, measured)
     notes = {"arithmetic": "scaled, float64", "norm": norm, "center": center}
     start = SplitState.of(x.detach(), token_mask)
-    found = [measurement.logarithms(start).cpu()]
-    if on_state is not None:
-        on_state(start)
-    doubts = Doubts(network, start, found[0])
-    for layer, state in later_states(network, start):
-        found.append(measurement.logarithms(state).cpu())
-        doubts.look_at(state, layer, found[-1], before=found[-2])
-        if on_layer is not None:
-            on_layer()
-        if on_state is not None:
-            on_state(state)
-        if "beyond" not in notes and bool(is_beyond(state).any()):
-            notes["beyond"] = f"from layer {layer} on the logarithm itself is below −1.8e308"
-    clean = torch.stack(found)
-    columns = _columns(clean / _LOG_10, doubts.first_layers(x.detach(), measurement, clean))
+    read, beside = _run(network, start, measurement, on_layer, on_state)
+    beyond = read.beyond[1:].any(1)
+    if bool(beyond.any()):
+        layer = 1 + int(beyond.to(torch.uint8).argmax())
+        notes["beyond"] = f"from layer {layer} on the logarithm itself is below −1.8e308"
+    doubts = first_layers_in_doubt(network, x.detach(), start, measurement, read, beside)
+    columns = _columns(read.clean / _LOG_10, doubts)
     if "doubt" in columns:
         notes["doubt"] = describe_doubts(columns)
     origin = Provenance.of(given, {"x": x}, token_mask=token_mask, measured=measured)
     return Trace(columns, replace(origin, notes=notes))
+
+
+def _run(
+    network: Network,
+    start: SplitState,
+    measurement: Measurement,
+    on_layer: Callable[[], None] | None,
+    on_state: Callable[[SplitState], None] | None,
+) -> tuple[Read, Beside | None]:
+    """Every layer's logarithms, and what speaks against them; nothing waits for the numbers."""
+    count, together, noted = len(start.mantissa), start, Notes()
+    found = measurement.logarithms(start)
+    noted.add(start, found)
+    if on_state is not None:
+        on_state(start)
+    beside = step_away(network, start, found)
+    if beside is not None:
+        together, measurement = start.join(beside.state), measurement.with_one_more(beside.of)
+    for _, state in later_states(network, together):
+        own = state if beside is None else state.first(count)
+        noted.add(own, measurement.logarithms(state))
+        if on_layer is not None:
+            on_layer()
+        if on_state is not None:
+            on_state(own)
+    return noted.read(), beside
 
 
 @checked

@@ -6,11 +6,28 @@ from rankscope.metrics._attention import (
     high_pass_ratio,
     second_singular_value,
 )
+from rankscope.metrics._attention_bounds import (
+    dobrushin_bounds,
+    dobrushin_lower,
+    dobrushin_upper,
+    largest_weight,
+    renyi_entropy,
+    score_gamma,
+    second_singular_bounds,
+    second_singular_lower,
+    second_singular_upper,
+    sink_mass,
+)
+from rankscope.metrics._attention_bounds import gamma as gamma
+from rankscope.metrics._attention_scores import AttentionScores
+from rankscope.metrics._attention_scores import from_matrix as from_matrix
+from rankscope.metrics._attention_sweeps import Bracket
 from rankscope.metrics._centers import mean_center as mean_center
 from rankscope.metrics._centers import median_center as median_center
 from rankscope.metrics._centers import optimal_center as optimal_center
 from rankscope.metrics._estimates import Estimate, EstimatedSpectra
 from rankscope.metrics._evidence import Evidence
+from rankscope.metrics._fused import largest_parts as largest_parts
 from rankscope.metrics._norms import Norm as Norm
 from rankscope.metrics._norms import matrix_norm
 from rankscope.metrics._residual import Center as Center
@@ -28,8 +45,14 @@ from rankscope.metrics._spectrum import (
     stable_rank,
 )
 from rankscope.metrics._spectrum_probe import SpectrumProbe, estimated_spectra
+from rankscope.metrics._statistics import (
+    GatheredStatistics as GatheredStatistics,
+)
+from rankscope.metrics._statistics import StateStatistics, state_statistics
 
 __all__ = [
+    "AttentionScores",
+    "Bracket",
     "Certified",
     "Deviations",
     "Estimate",
@@ -37,22 +60,34 @@ __all__ = [
     "Evidence",
     "Spectra",
     "SpectrumProbe",
+    "StateStatistics",
     "attention_entropy",
     "deviations",
     "dispersion",
     "dobrushin",
+    "dobrushin_bounds",
+    "dobrushin_lower",
+    "dobrushin_upper",
     "effective_rank",
     "estimated_spectra",
     "high_pass_ratio",
+    "largest_weight",
     "matrix_norm",
     "mean_cosine",
     "numerical_rank",
     "participation_ratio",
+    "renyi_entropy",
     "residual",
+    "score_gamma",
+    "second_singular_bounds",
+    "second_singular_lower",
+    "second_singular_upper",
     "second_singular_value",
     "singular_values",
+    "sink_mass",
     "spectra",
     "spectral_ratio",
     "stable_rank",
+    "state_statistics",
     "token_norm",
 ]

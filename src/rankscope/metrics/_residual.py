@@ -86,14 +86,14 @@ def residual(
     if center == "optimal" and norm in ("inf", "composite"):
         x = x.detach()
     c, bound = _center(x, norm, center, token_mask, certified=certified, tolerance=tolerance)
-    value = _fitting(matrix_norm(_subtract(x, c, token_mask), norm), x)
+    value = _fitting(matrix_norm(subtract(x, c, token_mask), norm), x)
     if center == "optimal" or relative:
         whole = _fitting(matrix_norm(x, norm), x)
         if center == "optimal":
             value = torch.minimum(value, whole)  # zero is a center too; rounding may hide it
         if relative:
-            value = _ratio(value, whole)
-            bound = None if bound is None else _ratio(bound, whole)
+            value = ratio(value, whole)
+            bound = None if bound is None else ratio(bound, whole)
     return value if bound is None else Certified(value, torch.minimum(bound, value).detach())
 
 
@@ -133,7 +133,7 @@ class Deviations:
     def relative_residual(self) -> PerSample:
         """As ``residual(x, relative=True)``."""
         whole = _fitting(matrix_norm(self.tokens, "composite"), self.tokens)
-        return _ratio(self._composite, whole)
+        return ratio(self._composite, whole)
 
     def dispersion(self) -> PerSample:
         """As ``dispersion(x)``."""
@@ -142,7 +142,7 @@ class Deviations:
     def relative_dispersion(self) -> PerSample:
         """As ``residual(x, norm="fro", relative=True)``."""
         whole = _fitting(matrix_norm(self.tokens, "fro"), self.tokens)
-        return _ratio(self.dispersion(), whole)
+        return ratio(self.dispersion(), whole)
 
 
 @checked
@@ -155,7 +155,7 @@ def deviations(x: Tensor, *, token_mask: Tensor | None = None) -> Deviations:
     tensor(1.)
     """
     x, token_mask = measurable(x, token_mask)
-    return Deviations(x, _subtract(x, mean_center(x, token_mask), token_mask))
+    return Deviations(x, subtract(x, mean_center(x, token_mask), token_mask))
 
 
 def _center(
@@ -183,7 +183,7 @@ def _center(
     return (mean_center if center == "mean" else median_center)(x, token_mask), bound
 
 
-def _subtract(
+def subtract(
     x: Tokens, center: Float[Tensor, "*batch feature"], token_mask: TokenMask | None
 ) -> Tokens:
     r = x - center.unsqueeze(-2)
@@ -193,15 +193,19 @@ def _subtract(
 def _fitting(size: PerSample, x: Tokens) -> PerSample:
     """A norm that fits into its dtype; sums over many large entries may not."""
     if not bool(torch.isfinite(size.detach()).all()):
-        largest = short(float(x.detach().abs().max()), digits=2)
-        raise InputError(
-            f"the norm of x does not fit into {x.dtype}: entries go up to {largest}; scale x "
-            "down, or compute in a wider dtype."
-        )
+        raise too_large(x.dtype, float(x.detach().abs().max()))
     return size
 
 
-def _ratio(part: Tensor, whole: Tensor) -> Tensor:
+def too_large(dtype: torch.dtype, largest: float) -> InputError:
+    """The error for a norm that does not fit into its dtype."""
+    return InputError(
+        f"the norm of x does not fit into {dtype}: entries go up to {short(largest, digits=2)}; "
+        "scale x down, or compute in a wider dtype."
+    )
+
+
+def ratio(part: Tensor, whole: Tensor) -> Tensor:
     return part / torch.where(whole > 0, whole, torch.ones_like(whole))
 
 

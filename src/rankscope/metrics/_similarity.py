@@ -1,8 +1,10 @@
 """How alike the tokens' directions are."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from rankscope.arguments import checked
@@ -28,6 +30,22 @@ def mean_cosine(
     """
     x, token_mask = measurable(x, token_mask)
     kept = _without(x, exclude, token_mask) if exclude else token_mask
+    units = unit_rows(x, kept)
+    return cosine_of_pairs(units.total.square().sum(-1), units.nonzero, units.tokens)
+
+
+class UnitRows(NamedTuple):
+    """The sum of the tokens' unit vectors, how many tokens there are, how many of them not zero,
+    and the lengths of all of them."""
+
+    total: Float[Tensor, "*batch feature"]
+    nonzero: PerSample
+    tokens: PerSample
+    lengths: Float[Tensor, "*batch token"]
+
+
+def unit_rows(x: Tokens, kept: TokenMask | None) -> UnitRows:
+    """The tokens that are kept, each divided by its length, added up without being formed."""
     # Scaling by the largest entry first keeps the squares inside the range of the dtype.
     plain = x.detach()
     largest = torch.maximum(plain.amax(-1, keepdim=True), -plain.amin(-1, keepdim=True))
@@ -37,11 +55,16 @@ def mean_cosine(
     nonzero = length > 0
     if kept is not None:
         weight, nonzero = weight * kept, nonzero & kept
-    total = (weight.unsqueeze(-2) @ x).squeeze(-2)  # Σ of unit vectors, without forming them
-    diagonal = nonzero.sum(-1).to(x.dtype)
-    count = diagonal.new_full(diagonal.shape, x.shape[-2]) if kept is None else kept.sum(-1)
+    total = (weight.unsqueeze(-2) @ x).squeeze(-2)
+    found = nonzero.sum(-1).to(x.dtype)
+    count = found.new_full(found.shape, x.shape[-2]) if kept is None else kept.sum(-1).to(x.dtype)
+    return UnitRows(total, found, count, largest.squeeze(-1) * length)
+
+
+def cosine_of_pairs(square: PerSample, nonzero: PerSample, count: PerSample) -> PerSample:
+    """The mean cosine over pairs, given ``‖Σ x/‖x‖‖²``; 1 where there is only one token."""
     pairs = count * (count - 1)
-    mean = (total.square().sum(-1) - diagonal) / torch.where(pairs > 0, pairs, 1)
+    mean = (square - nonzero) / torch.where(pairs > 0, pairs, 1)
     return torch.where(pairs > 0, mean.clamp(-1, 1), torch.ones_like(mean))
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from rankscope.arguments import checked
-from rankscope.checks import measurable
+from rankscope.checks import measurable, valid_counts
 from rankscope.metrics._norms import matrix_norm
 from rankscope.shapes import PerSample
 
@@ -24,4 +24,4 @@ def token_norm(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
     if token_mask is None:
         return matrix_norm(x, "fro") / math.sqrt(x.shape[-2])
     whole = matrix_norm(torch.where(token_mask.unsqueeze(-1), x, x.new_zeros(())), "fro")
-    return whole / token_mask.sum(-1).sqrt()
+    return whole / valid_counts(x, token_mask).sqrt()

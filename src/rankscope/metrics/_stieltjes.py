@@ -31,18 +31,18 @@ MIXED: Array = PLAIN * NODES / 2
 """What φ at every node counts for in ``Σσ log σ``."""
 
 
-class Bracket(NamedTuple):
+class Fractions(NamedTuple):
     """Lower and upper bounds of φ at every node, ``(node, start)``."""
 
     low: Single
     high: Single
 
 
-def fractions(alpha: Array, beta: Array) -> Bracket:
+def fractions(alpha: Array, beta: Array) -> Fractions:
     """φ of unit starts, from the diagonals ``(start, step)`` relative to ``‖X‖_F``."""
     a, b = (np.square(each).T.astype(np.float32, order="C") for each in (alpha, beta))
     t = LEVELS.astype(np.float32)[:, None]
-    return Bracket(*(_fraction(a, b, t, end) for end in (np.zeros_like(a[-1]), a[-1])))
+    return Fractions(*(_fraction(a, b, t, end) for end in (np.zeros_like(a[-1]), a[-1])))
 
 
 def _fraction(a: Single, b: Single, t: Single, end: Single) -> Single:

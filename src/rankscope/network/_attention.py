@@ -84,14 +84,14 @@ class Attention(nn.Module):
 
     def logits(self, x: Hidden, visibility: Visibility) -> Pairs:
         """What the weights are made of, nothing hidden yet."""
-        query, key = self._query_key(x, visibility)
+        query, key = self.query_key(x, visibility)
         logits = (query @ key.mT) * self.scale
         bias = self.scores.bias(query, key, visibility.positions)
         return logits if bias is None else logits + bias
 
     def _fused(self, x: Hidden, values: Heads, visibility: Visibility) -> Heads:
         """``P_h V_h`` by the kernel that never holds ``P_h``."""
-        query, key = self._query_key(x, visibility)
+        query, key = self.query_key(x, visibility)
         bias = self.scores.bias(query, key, visibility.positions)
         return scaled_dot_product_attention(
             query,
@@ -101,7 +101,8 @@ class Attention(nn.Module):
             scale=self.scale,
         )
 
-    def _query_key(self, x: Hidden, visibility: Visibility) -> tuple[Heads, Heads]:
+    def query_key(self, x: Hidden, visibility: Visibility) -> tuple[Heads, Heads]:
+        """Queries and keys as they enter the product, a key for every head."""
         query = self.split(self.query(x), self.heads)
         key = self.split(self.key(x), self.kv_heads)
         return self.scores.prepare(query, key, visibility.positions)

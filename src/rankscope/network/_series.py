@@ -16,7 +16,8 @@ ORDER = 12
 
 def times_argument(gate: Series, a: Tensor) -> Series:
     """``z g(z)`` at ``z = a + h``, from the series of g."""
-    return [a * gate[0], *(a * gate[k] + gate[k - 1] for k in range(1, ORDER + 1))]
+    every = torch.stack(gate)
+    return [a * gate[0], *(a * every[1:] + every[:-1])]
 
 
 def normal_cdf(a: Tensor) -> Tensor:
@@ -27,10 +28,12 @@ def normal_cdf(a: Tensor) -> Tensor:
 def normal_cdf_series(a: Tensor) -> Series:
     """``Φ(a + h)``: its derivative is ``e^{−(a+h)²/2}/√(2π)``, whose series is an exponential's."""
     density = [torch.exp(-a * a / 2) / math.sqrt(2 * math.pi)]
+    minus_a = -a
     for k in range(1, ORDER):  # y' = −(a + h) y
-        before = density[k - 2] if k > 1 else torch.zeros_like(a)
-        density.append(-(a * density[k - 1] + before) / k)
-    return [normal_cdf(a), *(density[k - 1] / k for k in range(1, ORDER + 1))]
+        grown = minus_a * density[k - 1]
+        density.append((grown - density[k - 2] if k > 1 else grown) / k)
+    count = torch.arange(1, ORDER + 1, dtype=a.dtype, device=a.device)
+    return [normal_cdf(a), *(torch.stack(density) / count.view(-1, *(1,) * a.ndim))]
 
 
 def logistic_series(argument: Series) -> Series:
@@ -39,8 +42,9 @@ def logistic_series(argument: Series) -> Series:
     slope = [k * argument[k] for k in range(1, len(argument))]
     y = [torch.sigmoid(2 * argument[0])]
     other = [torch.sigmoid(-2 * argument[0])]  # 1 − y, without cancellation where y is near 1
+    product: Series = []
     for k in range(1, ORDER + 1):
-        product = [_product_coefficient(y, other, j) for j in range(k)]
+        product.append(_product_coefficient(y, other, k - 1))
         term = zero
         for j, factor in enumerate(slope[:k]):
             term = term + factor * product[k - 1 - j]

@@ -1,8 +1,8 @@
 """The path decomposition: paths, single and by length, exactly, for toy and real transformers."""
 
+from rankscope.paths._freezing import attention_patterns as attention_patterns
+from rankscope.paths._freezing import frozen_steps as frozen_steps
 from rankscope.paths._frozen import FrozenAttention as FrozenAttention
-from rankscope.paths._frozen import attention_patterns as attention_patterns
-from rankscope.paths._frozen import frozen_steps as frozen_steps
 from rankscope.paths._heads import HeadShares, head_shares
 from rankscope.paths._lengths import Count as Count
 from rankscope.paths._lengths import PathLengths, path_lengths

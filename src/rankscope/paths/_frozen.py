@@ -7,36 +7,22 @@ gate ``φ(z)/z``, a gated MLP keeps ``φ(W_g h)``. What is left maps streams to 
 Streams are stacked: ``(stream, batch, token, feature)``, all moved by one matrix product.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import linear
 
-from rankscope.checks import finite
-from rankscope.errors import InputError, KindError, UnsupportedModelError
-from rankscope.network import (
-    MLP,
-    Attention,
-    Block,
-    Branch,
-    IdentityMLP,
-    Network,
-    Step,
-    Visibility,
-    activation,
-    norm_rule,
-    require_score,
-)
+from rankscope.network import MLP, Attention
 from rankscope.shapes import Hidden
-from rankscope.weights import named_tensors, not_finite
 
 Streams = Float[Tensor, "stream batch token feature"]
 Longer = Float[Tensor, "longer batch token feature"]
 Flow = Float[Tensor, "*stream batch token feature"]
+Begun = Float[Tensor, "stream batch token inner"]
+"""Something a branch has made of streams, up to the matrix that comes last."""
 Kind = Literal["attention", "mlp"]
 
 
@@ -55,6 +41,13 @@ class FrozenNorm:
             return (streams - streams.mean(-1, keepdim=True)).mul_(self.factor)
         return streams * self.factor
 
+    def linear_(self, streams: Flow) -> None:
+        """The same in place."""
+        if self.factor is not None:
+            if self.centered:
+                streams.sub_(streams.mean(-1, keepdim=True))
+            streams.mul_(self.factor)
+
     def affine(self, streams: Flow) -> Flow:
         out = self.linear(streams)
         return out if self.bias is None else out + self.bias
@@ -67,9 +60,17 @@ class FrozenAttention:
     attention: Attention
     pattern: Float[Tensor, "batch head query key"]
 
+    @property
+    def last(self) -> Tensor:
+        """The matrix that comes last."""
+        return self.attention.output.weight
+
+    def until_last(self, streams: Streams) -> Begun:
+        """All of it but the last matrix."""
+        return self._mix(linear(streams, self.attention.value.weight))
+
     def linear(self, streams: Streams) -> Streams:
-        values = linear(streams, self.attention.value.weight)
-        return linear(self._mix(values), self.attention.output.weight)
+        return linear(self.until_last(streams), self.last)
 
     def affine(self, streams: Streams) -> Streams:
         """Value biases pass through attention as the values do."""
@@ -112,9 +113,17 @@ class FrozenMLP:
     mlp: MLP
     gate: Float[Tensor, "batch token unit"]
 
+    @property
+    def last(self) -> Tensor:
+        """The matrix that comes last."""
+        return self.mlp.down.weight
+
+    def until_last(self, streams: Streams) -> Begun:
+        """All of it but the last matrix."""
+        return linear(streams, self.mlp.up.weight).mul_(self.gate)
+
     def linear(self, streams: Streams) -> Streams:
-        hidden = linear(streams, self.mlp.up.weight).mul_(self.gate)
-        return linear(hidden, self.mlp.down.weight)
+        return linear(self.until_last(streams), self.last)
 
     def affine(self, streams: Streams) -> Streams:
         up, down = self.mlp.up, self.mlp.down
@@ -125,6 +134,11 @@ class FrozenMLP:
 @dataclass(frozen=True)
 class FrozenIdentity:
     """The identity in an MLP's place is linear as it is."""
+
+    last: None = None
+
+    def until_last(self, streams: Streams) -> Begun:
+        return streams
 
     def linear(self, streams: Streams) -> Streams:
         return streams
@@ -150,6 +164,25 @@ class FrozenBranch:
 
     def affine(self, streams: Streams) -> Streams:
         return self.inside.affine(self.part.affine(self.before.affine(streams)))
+
+    def begin(self, streams: Streams) -> Begun:
+        """``linear`` up to what ``finish`` can do while adding: all of it, or all but a matrix."""
+        if self._ends_in_matrix:
+            return self.part.until_last(self.before.linear(streams))
+        out = self.linear(streams)
+        return out.clone() if out.data_ptr() == streams.data_ptr() else out
+
+    def finish(self, begun: Begun, total: Streams) -> None:
+        """``total += linear(streams)``: a product that adds writes no result of its own."""
+        if self._ends_in_matrix:
+            assert self.part.last is not None
+            total.flatten(0, -2).addmm_(begun.flatten(0, -2), self.part.last.T)
+        else:
+            total.add_(begun)
+
+    @property
+    def _ends_in_matrix(self) -> bool:
+        return self.inside.factor is None and self.part.last is not None
 
 
 @dataclass(frozen=True)
@@ -180,133 +213,3 @@ class FrozenStep:
         for branch in self.branches:
             total = total + branch.linear(streams)
         return self.after.linear(total)
-
-
-def frozen_steps(
-    network: Network, x: Tensor, token_mask: Tensor | None = None
-) -> Iterator[FrozenStep]:
-    """Run a network and freeze it, step by step; nothing is kept but what the caller keeps."""
-    state, token_mask = network.prepare(x, token_mask)
-    finite(state, name="x")
-    if state.dtype not in (torch.float32, torch.float64):
-        raise KindError(
-            f"the network is {state.dtype}, in which sums over paths mean nothing; "
-            "convert it and its input: network.float(), x.float()."
-        )
-    for layer, (mask, block) in enumerate(
-        zip(network.spec.masks, network.blocks, strict=True), start=1
-    ):
-        steps = cast(Block, block).steps
-        device = cast(Block, block).device
-        state = state.to(device)
-        seen = Visibility.of(mask, x.shape[1], token_mask, device)
-        for number, step in enumerate(steps, start=1):
-            frozen = _freeze_step(step, state, seen, layer, closes=number == len(steps))
-            state = frozen.state
-            check_layer(network, layer, state, token_mask)
-            yield frozen
-
-
-def check_layer(
-    network: Network, layer: int, values: Tensor, token_mask: Tensor | None = None
-) -> None:
-    """Raise if a layer's values are not finite, naming a weight of it that is the cause.
-
-    Padding may hold anything; ``values`` are ``(..., batch, token, feature)`` where it is masked.
-    """
-    if token_mask is not None:
-        values = torch.where(token_mask.unsqueeze(-1).to(values.device), values, 0.0)
-    try:
-        finite(values, name=f"layer {layer}")
-    except InputError as error:
-        broken = not_finite(named_tensors(network.blocks[layer - 1]))
-        if broken:
-            raise InputError(
-                f"layer {layer}: the weight {broken[0]} holds NaN or infinity, so its paths mean "
-                "nothing; load the weights again, or look where training broke down."
-            ) from None
-        raise InputError(
-            f"{error} Weights and input are finite, so numbers overflow here: scale the input down."
-        ) from None
-
-
-def attention_patterns(
-    network: Network, x: Hidden, *, layers: int
-) -> Iterator[Float[Tensor, "head query key"]]:
-    """The attention matrices of the first layers on a single sample; silent heads are left out.
-
-    One layer's at a time: all of them may be more than memory holds.
-    """
-    given = 0
-    for step in frozen_steps(network, x):
-        for branch in step.branches:
-            if isinstance(branch.part, FrozenAttention):
-                pattern = branch.part.pattern[0]
-                yield pattern[pattern.sum((1, 2)) > 0]
-                given += 1
-        if given == layers:
-            return
-
-
-def _freeze_step(
-    step: Step, x: Hidden, seen: Visibility, layer: int, *, closes: bool
-) -> FrozenStep:
-    """Freeze a step at its input; its output is computed on the way, in one pass."""
-    total = step.skip * x
-    branches = []
-    for branch in step.branches:
-        frozen, out = _freeze_branch(branch, x, seen)
-        branches.append(frozen)
-        total = total + out
-    after = _freeze_norm(step.after, total)
-    return FrozenStep(layer, closes, tuple(branches), step.skip, after, after.affine(total))
-
-
-def _freeze_branch(branch: Branch, x: Hidden, seen: Visibility) -> tuple[FrozenBranch, Hidden]:
-    before = _freeze_norm(branch.before, x)
-    y = before.affine(x)
-    part: FrozenPart
-    if isinstance(branch.part, Attention):
-        part = _freeze_attention(branch.part, y, seen)
-        out = part.affine(y.unsqueeze(0)).squeeze(0)
-    else:
-        part, out = _freeze_mlp(branch.part, y)
-    inside = _freeze_norm(branch.inside, out)
-    kind: Kind = "attention" if isinstance(part, FrozenAttention) else "mlp"
-    return FrozenBranch(kind, before, part, inside), inside.affine(out)
-
-
-def _freeze_attention(attention: Attention, y: Hidden, seen: Visibility) -> FrozenAttention:
-    require_score(attention.scores, "paths")
-    pattern = attention.mixing(y, seen)
-    if attention.removed:
-        silent = torch.tensor(sorted(attention.removed), device=y.device)
-        pattern = pattern.index_fill(1, silent, 0.0)
-    return FrozenAttention(attention, pattern)
-
-
-def _freeze_mlp(mlp: MLP | IdentityMLP, y: Hidden) -> tuple[FrozenMLP | FrozenIdentity, Hidden]:
-    """The frozen MLP, and its output at this input, for which ``W₁`` need not be applied twice."""
-    if isinstance(mlp, IdentityMLP):
-        return FrozenIdentity(), y
-    phi = activation(mlp.activation)
-    if mlp.gate is not None:
-        gate = phi(mlp.gate(y))
-        return FrozenMLP(mlp, gate), mlp.down(gate * mlp.up(y))
-    if phi.limit_at_zero is None:
-        raise UnsupportedModelError(
-            f"the activation {mlp.activation!r} is {float(phi(y.new_zeros(()))):g} at zero, so no "
-            "gate φ(z)/z can be frozen; paths need an activation with φ(0) = 0."
-        )
-    z = mlp.up(y)
-    active = phi(z)
-    gate = torch.where(z == 0, phi.limit_at_zero, active / z)
-    return FrozenMLP(mlp, gate), mlp.down(active)
-
-
-def _freeze_norm(norm: nn.Module, x: Hidden) -> FrozenNorm:
-    """Freeze a norm at its input."""
-    rule = norm_rule(norm, x.dtype)
-    if rule is None:
-        return FrozenNorm(None)
-    return FrozenNorm(rule.factor(x), rule.centers, rule.bias)

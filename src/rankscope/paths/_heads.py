@@ -12,7 +12,8 @@ from rankscope.checks import measured_tokens
 from rankscope.display import card, some, table
 from rankscope.network import Network
 from rankscope.numerals import short
-from rankscope.paths._frozen import FrozenAttention, FrozenStep, Streams, check_layer, frozen_steps
+from rankscope.paths._freezing import check_layer, frozen_steps
+from rankscope.paths._frozen import FrozenAttention, FrozenStep, Streams
 from rankscope.paths._shares import Columns, Shares, mean_shares
 from rankscope.shapes import Hidden
 
@@ -97,7 +98,7 @@ def head_shares(
             state = step.state
     shares = Shares(measured_tokens(measured, token_mask, tuple(x.shape[:-1])))
     shares.record_heads(streams.unflatten(0, (network.spec.layers, heads)), state)
-    return HeadShares(streams.unflatten(0, (network.spec.layers, heads)), state, shares.columns)
+    return HeadShares(streams.unflatten(0, (network.spec.layers, heads)), state, shares.columns())
 
 
 def _open_heads(step: FrozenStep, state: Hidden) -> Streams:

@@ -20,17 +20,12 @@ from torch import Tensor
 from rankscope.arguments import checked
 from rankscope.checks import finite, measured_tokens, whole
 from rankscope.display import card, some, table
-from rankscope.errors import InputError
+from rankscope.errors import InputError, RankscopeError
 from rankscope.network import Network
 from rankscope.numerals import short
-from rankscope.paths._frozen import (
-    FrozenStep,
-    Kind,
-    Longer,
-    Streams,
-    check_layer,
-    frozen_steps,
-)
+from rankscope.paths._advance import Advance
+from rankscope.paths._freezing import Check, Watch, check_layer, frozen_steps
+from rankscope.paths._frozen import Kind
 from rankscope.paths._shares import Columns, Shares, mean_shares
 from rankscope.shapes import Hidden
 
@@ -40,11 +35,6 @@ if TYPE_CHECKING:
     from rankscope import figures
 
 Count = Literal["attention", "mlp", "both"]
-_CHUNK = {"cpu": 2**20}
-_LARGE_CHUNK = 2**26
-"""Numbers of a stream a branch works on at once. On a CPU, what an MLP makes of more would leave
-the cache; elsewhere larger products pay. Either way memory does not grow with the lengths times
-the MLP's width."""
 
 
 @checked
@@ -177,26 +167,17 @@ def path_lengths(
     x, token_mask = network.prepare(x, token_mask)
     finite(x, name="x")
     counted: tuple[Kind, ...] = ("attention", "mlp") if count == "both" else (count,)
-    streams, state = x.unsqueeze(0), x
-    shares = Shares(measured_tokens(measured, token_mask, tuple(x.shape[:-1])))
-    sums, cut = [], False
-    biases = _biases(network, x, token_mask)
+    measured = measured_tokens(measured, token_mask, tuple(x.shape[:-1]))
+    question = _Question(network, x, token_mask, counted, max_length, measured)
+    watch = Watch()
     with torch.no_grad():
-        bias = torch.zeros_like(x)
-        shares.record(0, streams, bias, x)
-        for step in frozen_steps(network, x, token_mask):
-            streams = _advance(step, streams.to(step.state.device), counted)
-            if max_length is not None and len(streams) > max_length + 1:
-                streams, cut = streams[: max_length + 1], True
-            if step.closes:
-                state = step.state
-                check_layer(network, step.layer, streams, token_mask)
-                sums.append(streams.sum(0))
-                # With all paths at hand, the biases are what is left; else they are followed.
-                bias = state - sums[-1] if max_length is None else next(biases)
-                shares.record(step.layer, streams, bias, state)
-    question = _Question(network, x, token_mask)
-    return PathLengths(streams, bias, state, tuple(sums), not cut, shares.columns, question)
+        try:
+            found = _answer(question, watch.note)
+        except RankscopeError:  # perhaps of numbers that are none: then that is what is wrong
+            found = None
+        if found is None or not watch.saw_only_numbers():
+            found = _answer(question, check_layer)
+    return found
 
 
 @dataclass(frozen=True)
@@ -206,32 +187,42 @@ class _Question:
     network: Network
     x: Hidden
     token_mask: Tensor | None
+    counted: tuple[Kind, ...]
+    max_length: int | None
+    measured: Tensor | None
 
 
-def _biases(network: Network, x: Hidden, token_mask: Tensor | None) -> Iterator[Hidden]:
+def _answer(ask: _Question, check: Check) -> PathLengths:
+    """Follow all lengths through the network; ``check`` sees every layer's numbers."""
+    shares, sums = Shares(ask.measured), []
+    biases = _biases(ask.network, ask.x, ask.token_mask, check)
+    state, bias = ask.x, torch.zeros_like(ask.x)
+    lengths = Advance(ask.network, ask.x, ask.counted, ask.max_length)
+    shares.record(0, lengths.streams, bias, state)
+    for step in frozen_steps(ask.network, ask.x, ask.token_mask, check=check):
+        lengths.through(step)
+        if step.closes:
+            state = step.state
+            check(ask.network, step.layer, lengths.streams, ask.token_mask)
+            sums.append(lengths.streams.sum(0))
+            # With all paths at hand, the biases are what is left; else they are followed.
+            bias = state - sums[-1] if ask.max_length is None else next(biases)
+            shares.record(step.layer, lengths.streams, bias, state)
+            if check is check_layer:
+                shares.columns()  # raises where a share overflows, before a later layer does
+    complete = not lengths.cut
+    return PathLengths(lengths.streams, bias, state, tuple(sums), complete, shares.columns(), ask)
+
+
+def _biases(
+    network: Network, x: Hidden, token_mask: Tensor | None, check: Check = check_layer
+) -> Iterator[Hidden]:
     """What the biases alone contribute to each layer, everything else frozen at this input."""
     bias = torch.zeros_like(x)
-    for step in frozen_steps(network, x, token_mask):
+    for step in frozen_steps(network, x, token_mask, check=check):
         bias = step.affine(bias.to(step.state.device).unsqueeze(0)).squeeze(0)
         if step.closes:
             yield bias
-
-
-def _advance(step: FrozenStep, streams: Streams, counted: tuple[Kind, ...]) -> Longer:
-    """One step for all lengths: counted branches move a stream on to the next length."""
-    grows = any(branch.kind in counted for branch in step.branches)
-    total = streams.new_empty((len(streams) + grows, *streams.shape[1:]))
-    torch.mul(streams, step.skip, out=total[: len(streams)])
-    if grows:
-        total[-1].zero_()
-    chunk = _CHUNK.get(streams.device.type, _LARGE_CHUNK)
-    size = max(1, chunk // streams[0].numel())
-    for start in range(0, len(streams), size):
-        part = streams[start : start + size]
-        for branch in step.branches:
-            first = start + (branch.kind in counted)
-            total[first : first + len(part)] += branch.linear(part)
-    return step.after.linear(total)
 
 
 def _error(summed: Hidden, state: Hidden, token_mask: Tensor | None) -> float:

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from rankscope.arguments import checked
 from rankscope.network import Network
-from rankscope.paths._frozen import FrozenAttention, FrozenStep, Streams, check_layer, frozen_steps
+from rankscope.paths._freezing import check_layer, frozen_steps
+from rankscope.paths._frozen import FrozenAttention, FrozenStep, Streams
 from rankscope.paths._path import Path, check_all
 from rankscope.shapes import Hidden
 

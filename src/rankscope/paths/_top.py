@@ -15,6 +15,7 @@ from rankscope.errors import InputError
 from rankscope.metrics import dispersion
 from rankscope.network import Network
 from rankscope.numerals import short
+from rankscope.paths._freezing import frozen_steps
 from rankscope.paths._frozen import (
     FrozenAttention,
     FrozenBranch,
@@ -23,7 +24,6 @@ from rankscope.paths._frozen import (
     FrozenStep,
     Longer,
     Streams,
-    frozen_steps,
 )
 from rankscope.paths._path import Path
 

@@ -1,24 +1,27 @@
 """Finding the stack of blocks in a model we have never seen."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 from torch import nn
 
 from rankscope.arguments import checked
 from rankscope.errors import BlocksNotFoundError, KindError
 from rankscope.network import Network
+from rankscope.tracing._compiled import before_compilation
 
 Named = str | Sequence[str] | Sequence[nn.Module] | nn.ModuleList | nn.Sequential
 
 
-class Stack(NamedTuple):
+@dataclass(frozen=True)
+class Stack:
     """Blocks in the order they are meant to run, and where they are in the model."""
 
     name: str
     blocks: list[nn.Module]
 
-    @property
+    @cached_property
     def words(self) -> str:
         """What was chosen: its place, and how many blocks of which kind it has."""
         kinds = ", ".join(dict.fromkeys(type(block).__name__ for block in self.blocks))
@@ -44,11 +47,16 @@ def find_blocks(model: nn.Module, named: Named | None = None) -> list[nn.Module]
 
 
 def find_stack(model: nn.Module, named: Named | None = None) -> Stack:
-    """``find_blocks``, and where they are."""
+    """``find_blocks``, and where they are; of compiled blocks, those that were compiled."""
+    name, blocks = _stack(model, named)
+    return Stack(name, [before_compilation(block) for block in blocks])
+
+
+def _stack(model: nn.Module, named: Named | None) -> tuple[str, list[nn.Module]]:
     if named is not None:
-        return Stack(_words(model, named), _by_name(model, named))
+        return _words(model, named), _by_name(model, named)
     if isinstance(model, Network):
-        return Stack("blocks", list(model.blocks))
+        return "blocks", list(model.blocks)
     sizes = {
         name: sum(p.numel() for p in stack.parameters())
         for name, stack in model.named_modules()
@@ -72,7 +80,7 @@ def find_stack(model: nn.Module, named: Named | None = None) -> Stack:
             f"{type(model).__name__} has several stacks of blocks: {choices}; "
             f"name one: trace(model, inputs, blocks={best!r})."
         )
-    return Stack(best, _members(model.get_submodule(best)))
+    return best, _members(model.get_submodule(best))
 
 
 def _members(stack: nn.Module) -> list[nn.Module]:
@@ -99,7 +107,7 @@ def _words(model: nn.Module, named: Named) -> str:
 
 
 def _is_stack(module: nn.Module) -> bool:
-    children = _members(module)
+    children = [before_compilation(child) for child in _members(module)]
     one_class = len({type(child) for child in children}) == 1
     # A leaf such as a Linear is no block: a block has parts.
     return (

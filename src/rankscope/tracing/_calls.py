@@ -33,6 +33,11 @@ class Calls:
         """The number of the block that runs, or ran last; 0 before the first."""
         return len(self._ran)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a block is running now."""
+        return self._running is not None
+
     def made(self, taken: Sequence[Tensor]) -> Tensor | None:
         """What the block before made, if it is itself among what the next one takes."""
         return next((each for each in taken if each is self._last), None)

@@ -14,7 +14,8 @@ from rankscope.tracing._tensors import first_tensor
 
 NONE_RAN = (
     "the forward pass ran none of the blocks; are they the model's own, and called as modules "
-    "(block(x), not block.forward(x))?"
+    "(block(x), not block.forward(x))? Beside flex attention, compiled code stays compiled: run it "
+    "as it was written, with torch.compiler.set_stance('force_eager')."
 )
 
 

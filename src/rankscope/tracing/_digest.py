@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rankscope.tracing._caches import is_cache
 from rankscope.tracing._described import described
 from rankscope.weights import tensor_digests
 
@@ -39,5 +40,7 @@ def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
     elif isinstance(value, Sequence):
         for number, inner in enumerate(value):
             yield from _leaves(inner, f"{place}[{number}]")
+    elif is_cache(value):
+        yield from _leaves({"": type(value).__name__, **vars(value)}, place)
     else:  # its repr may hold an address, which differs from run to run
         yield place, type(value).__name__

@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import nn
 
+from rankscope.tracing._compiled import as_written, has_no_other_form
+
 _lock = threading.RLock()
 """PyTorch numbers hooks with a plain counter: two threads that register at once could get the same
 number, and one hook would take the other's place."""
@@ -19,22 +21,26 @@ class ThreadHooks:
     """Forward hooks that are called for what happens in the thread that registers them.
 
     Calls of other threads are none of ours; they are only counted, so that it can be said that the
-    blocks did run, but elsewhere.
+    blocks did run, but elsewhere. Compiled code runs as it was written for as long as there are
+    hooks, which it would drop.
     """
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
         self.elsewhere = 0
         self._undo = ExitStack()
+        self._eager = False
 
     def before(self, module: nn.Module, hook: Hook) -> None:
         """Call ``hook(module, args, kwargs)`` before the module runs."""
+        self._run_as_written(module)
         with _lock:
             handle = module.register_forward_pre_hook(self._here(hook), with_kwargs=True)
             self._undo.callback(handle.remove)
 
     def after(self, module: nn.Module, hook: Hook) -> None:
         """Call ``hook(module, args, output)`` after the module ran."""
+        self._run_as_written(module)
         with _lock:
             self._undo.callback(module.register_forward_hook(self._here(hook)).remove)
 
@@ -42,6 +48,11 @@ class ThreadHooks:
         """Take every hook away again."""
         with _lock:
             self._undo.close()
+
+    def _run_as_written(self, module: nn.Module) -> None:
+        if not self._eager and not has_no_other_form(module):
+            self._eager = True
+            self._undo.enter_context(as_written())
 
     def _here(self, hook: Hook) -> Hook:
         @wraps(hook)

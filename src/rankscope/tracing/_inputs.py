@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from rankscope.errors import InputError, KindError
 from rankscope.network import Network
+from rankscope.tracing._caches import copy_caches, is_cache
 
 UNNAMED = "argument"
 """What an argument is called whose name is not known; its place comes after."""
@@ -25,24 +26,26 @@ class Given(NamedTuple):
 
 
 def given_to(model: nn.Module, inputs: Any) -> Given:
-    """What ``trace`` was given as a model's arguments."""
+    """What ``trace`` was given as a model's arguments; caches among them are not written to."""
     args, kwargs = _arguments(inputs)
+    args = tuple(copy_caches(each) if is_cache(each) else each for each in args)
+    kwargs = {name: copy_caches(each) if is_cache(each) else each for name, each in kwargs.items()}
     if isinstance(model, Network):
         try:
             bound = dict(inspect.signature(model.forward).bind(*args, **kwargs).arguments)
         except TypeError as error:
             raise InputError(f"a network takes x and token_mask: {error}.") from None
         return Given((), bound, bound)
-    inner = _unwrapped(model)
     try:
-        names = dict(inspect.signature(inner.forward).bind_partial(*args, **kwargs).arguments)
+        found = inspect.signature(_unwrapped(model).forward).bind_partial(*args, **kwargs)
+        names, kinds = dict(found.arguments), dict(found.signature.parameters)
     except (TypeError, ValueError):
-        names = kwargs
+        names, kinds = dict(kwargs), {}
     for name, value in list(names.items()):
         if isinstance(value, Mapping):  # what ``**kwargs`` took
             names |= {key: one for key, one in value.items() if isinstance(key, str)}
             del names[name]
-        elif isinstance(value, tuple):  # what ``*args`` took
+        elif name in kinds and kinds[name].kind is inspect.Parameter.VAR_POSITIONAL:
             names |= {f"{UNNAMED} {place}": one for place, one in enumerate(value, start=1)}
             del names[name]
     return Given(args, kwargs, names)

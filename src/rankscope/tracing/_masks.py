@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from rankscope.errors import InputError
-from rankscope.tracing._inputs import UNNAMED
+from rankscope.tracing._caches import cached_tokens
+from rankscope.tracing._inputs import UNNAMED, ids_among
 
 _FAR_BELOW = -1e3
 """Added to logits, this or less hides a token for good."""
@@ -35,7 +36,9 @@ def read_mask(given: Mapping[str, Any], *, decoder: bool, model_type: str | None
     _refuse_several(name, given)
     attention = given.get(name)
     if isinstance(attention, Tensor):
-        return _of_pairs(name, attention) if attention.ndim > 2 else _of_tokens(name, attention)
+        if attention.ndim > 2:
+            return _of_pairs(name, attention)
+        return _of_new_tokens(_of_tokens(name, attention), given, decoder=decoder)
     for name in ("tgt_key_padding_mask" if decoder else "src_key_padding_mask", "key_padding_mask"):
         padding = given.get(name)
         if isinstance(padding, Tensor):
@@ -90,6 +93,24 @@ def _of_tokens(name: str, mask: Tensor) -> MaskReading:
     if not mask.is_floating_point() and bool((mask >= 0).all()):
         return MaskReading(mask > 0, f"{name}: more than 0 is a token")  # 2: a global one
     return _added(name, mask)
+
+
+def _of_new_tokens(reading: MaskReading, given: Mapping[str, Any], *, decoder: bool) -> MaskReading:
+    """Beside a cache, a mask begins with the tokens in it, and may go on to places still empty."""
+    of_encoder = not decoder and any(name.startswith("decoder_") for name in given)
+    past, ids = cached_tokens(given), ids_among(given, decoder=decoder)
+    if reading.mask is None or past is None or ids is None or of_encoder:
+        return reading
+    width, end = reading.mask.shape[-1], past + ids.tokens
+    if width == ids.tokens and not past:
+        return reading
+    if width < end:
+        raise InputError(
+            f"the mask has {width} entries a sample for {past} tokens in the cache and "
+            f"{ids.tokens} new ones; give the model one entry for each, those in the cache first."
+        )
+    words = f"{reading.words}; its entries {past} to {end - 1}, the others are about the cache"
+    return MaskReading(reading.mask[..., past:end], words)
 
 
 def _of_padding(name: str, mask: Tensor) -> MaskReading:

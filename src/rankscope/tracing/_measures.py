@@ -15,8 +15,8 @@ from rankscope.tracing._digest import function_name
 
 @dataclass(frozen=True)
 class Measure:
-    """A named function: ``compute(tensor, token_mask=...)`` of hidden states or attention
-    matrices, or a function of the hidden states' ``Deviations`` or ``Spectra``, found once for all.
+    """A named function: ``compute(x, token_mask=...)`` of hidden states, or a function of their
+    ``StateStatistics`` or ``Spectra``, or of a layer's ``AttentionScores``, found once for all.
     """
 
     name: str

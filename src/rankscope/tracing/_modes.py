@@ -34,21 +34,28 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     some change weights there (LoRA layers merge theirs), and what a module computes in evaluation
     mode it must compute without that too.
     """
+    with evaluating_all(list(model.modules())):
+        yield
+
+
+@contextmanager
+def evaluating_all(modules: Sequence[nn.Module]) -> Iterator[None]:
+    """``evaluating`` for who has the modules already."""
     held: list[nn.Module] = []
     with _random_states_kept():
         try:
-            _hold(list(model.modules()), held)
+            _hold(modules, held)
             yield
         finally:
             _release(held)
 
 
-def own_modes(model: nn.Module) -> list[str]:
+def own_modes(modules: Sequence[nn.Module]) -> list[str]:
     """The kinds of modules with a ``train()`` of their own, which is not called here.
 
     That of transformers' models does nothing but what is done here, and says nothing of them.
     """
-    kinds = {type(module) for module in model.modules()}
+    kinds = {type(module) for module in modules}
     return sorted(kind.__name__ for kind in kinds if _has_own_train(kind))
 
 
@@ -61,6 +68,8 @@ def _hold(modules: Sequence[nn.Module], held: list[nn.Module]) -> None:
     """Set each module's mode; ``held`` tells at any time which have to be released."""
     with _lock:
         for module in modules:
+            if not module.training and module not in _modes:
+                continue  # nothing to do, and nothing to undo
             found = _modes.get(module, _Mode(0, module.training))
             _modes[module] = found._replace(holders=found.holders + 1)
             held.append(module)

@@ -1,7 +1,8 @@
 """Queries and keys that overflow while a model runs, found where they would pass for collapse."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from inspect import signature
 from typing import Any, NamedTuple
 
@@ -15,6 +16,10 @@ from torch.nn.functional import (
 from torch.overrides import TorchFunctionMode
 
 from rankscope.errors import InputError
+from rankscope.metrics import largest_parts
+from rankscope.tracing._attention_interface import goes_through_interface, heard_calls
+from rankscope.tracing._attention_reading import Call
+from rankscope.tracing._figures import Fault
 
 _SIGNATURE = signature(multi_head_attention_forward)
 
@@ -24,7 +29,9 @@ class _Seen(NamedTuple):
 
     layer: int
     dtype: torch.dtype
-    largest: Tensor
+    query: Tensor
+    key: Tensor
+    """Numbers of which the largest is meant."""
     factor: float
     """What a score is at most, in units of the product of the two."""
 
@@ -34,26 +41,34 @@ class OverflowWatch(TorchFunctionMode):
 
     The kernel gives zeros for rows whose scores are all NaN or all -∞, so that queries or keys
     that overflow would read as tokens that are all alike; every other operation hands NaN on, and
-    the metrics refuse it. Two numbers are kept of each call, and none is waited for before
-    ``refuse``.
+    the metrics refuse it. Few numbers are kept of each call, and none is waited for before
+    ``fault``. Where all attention goes through Transformers' interface it is heard there; else
+    every operation of a block is looked at, which takes each of them a little longer.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, blocks: Sequence[nn.Module]) -> None:
         super().__init__()
         self._layer: int | None = None
+        self._entered = False
         self._seen: list[_Seen] = []
+        self._all_heard = all(goes_through_interface(block) for block in blocks)
+
+    def listening(self) -> AbstractContextManager[None]:
+        """Hear Transformers' attention for the time of the context, if that is all there is."""
+        return heard_calls(self._hear) if self._all_heard else nullcontext()
 
     def begin(self, block: nn.Module, layer: int) -> None:
-        """Watch from here on; until ``end``, every operation takes a little longer."""
-        if any(_has_a_fast_path(module) for module in block.modules()):
-            return
+        """Watch from here on."""
         self._layer = layer
-        self.__enter__()  # type: ignore[no-untyped-call]
+        if not self._all_heard and not any(map(_has_a_fast_path, block.modules())):
+            self._entered = True
+            self.__enter__()  # type: ignore[no-untyped-call]
 
     def end(self) -> None:
         """Watch no longer, whether or not anything was watched."""
-        if self._layer is not None:
-            self._layer = None
+        self._layer = None
+        if self._entered:
+            self._entered = False
             self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def __torch_function__(
@@ -69,6 +84,10 @@ class OverflowWatch(TorchFunctionMode):
             self._look(*_projected(*args, **(kwargs or {})))
         return func(*args, **(kwargs or {}))
 
+    def _hear(self, call: Call) -> None:
+        if call.implementation != "eager":  # which hands NaN on
+            self._look(call.query, call.key, scale=call.option("scaling"))
+
     def _look(
         self, query: Tensor, key: Tensor, *_: Any, scale: float | None = None, **__: Any
     ) -> None:
@@ -76,24 +95,32 @@ class OverflowWatch(TorchFunctionMode):
             return
         width = query.shape[-1]
         factor = width * (width**-0.5 if scale is None else abs(float(scale)))
-        largest = torch.stack([_largest(each) for each in (query, key)]).double()
-        self._seen.append(_Seen(self._layer, query.dtype, largest, factor))
+        axes = (
+            each if each.ndim == 4 else each.flatten()[None, None, None] for each in (query, key)
+        )
+        largest, other = map(largest_parts, axes)
+        self._seen.append(_Seen(self._layer, query.dtype, largest, other, factor))
 
-    def refuse(self) -> None:
-        """Raise if queries or keys were no numbers, or so large that their products may not be."""
+    def fault(self) -> Fault | None:
+        """What is wrong in the first layer whose queries or keys are no numbers, or so large that
+        their products may not be; this waits for the device."""
+        faults = [
+            Fault(one.layer, _error(one, query, key))
+            for one, query, key in self._on_host()
+            if not _fits(one, query, key)
+        ]
+        return min(faults, key=lambda fault: fault.layer, default=None)
+
+    def _on_host(self) -> Iterator[tuple[_Seen, float, float]]:
+        """What was seen, and the largest entries, with one copy from each device."""
         by_device: dict[torch.device, list[_Seen]] = defaultdict(list)
         for one in self._seen:
-            by_device[one.largest.device].append(one)
+            by_device[one.query.device].append(one)
         for some in by_device.values():
-            both = torch.stack([one.largest for one in some]).tolist()
-            for one, (query, key) in zip(some, both, strict=True):
-                _check(one, query, key)
-
-
-def _largest(x: Tensor) -> Tensor:
-    """The largest size of an entry, NaN if any is; a norm takes PyTorch twenty times as long."""
-    least, most = torch.aminmax(x)
-    return torch.maximum(most, -least)
+            parts = [part.double() for one in some for part in (one.query, one.key)]
+            host = torch.cat(parts).cpu().split([len(part) for part in parts])
+            largest = [float(part.max()) for part in host]
+            yield from zip(some, largest[::2], largest[1::2], strict=True)
 
 
 def _projected(*args: Any, **kwargs: Any) -> list[Tensor]:
@@ -121,15 +148,17 @@ def _has_a_fast_path(module: nn.Module) -> bool:
     return fits and torch.backends.mha.get_fastpath_enabled()
 
 
-def _check(seen: _Seen, query: float, key: float) -> None:
+def _fits(seen: _Seen, query: float, key: float) -> bool:
     double = seen.dtype == torch.float64
     most = torch.finfo(torch.float64 if double else torch.float32).max  # what kernels add up in
-    if query * key * seen.factor <= most:
-        return
+    return query * key * seen.factor <= most
+
+
+def _error(seen: _Seen, query: float, key: float) -> InputError:
     broken = [name for name, each in (("queries", query), ("keys", key)) if not each < torch.inf]
     what = " and ".join(broken) or "products of queries and keys"
     dtype = str(seen.dtype).removeprefix("torch.")
-    raise InputError(
+    return InputError(
         f"layer {seen.layer}: {what} overflow {dtype} (the largest "
         f"query entry is {query:.3g}, the largest key entry {key:.3g}), and fused attention would "
         "give zeros for them; use a wider dtype, or look where training broke down."

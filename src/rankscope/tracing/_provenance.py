@@ -1,6 +1,5 @@
 """Where figures came from: what would give the same numbers again."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -11,14 +10,11 @@ from torch import Tensor, nn
 from rankscope.arguments import checked
 from rankscope.errors import InputError
 from rankscope.network import Network
-from rankscope.tracing._described import described
 from rankscope.tracing._digest import digest as digest
+from rankscope.tracing._memory import Memory
+from rankscope.tracing._structure import structure_of
 from rankscope.versions import versions
 from rankscope.weights import named_tensors, tensor_digests, weights_digest
-
-_PLAIN = (bool, int, float, str, type(None))
-_PYTORCHS = {*vars(nn.Module()), "_is_full_backward_hook", "warnings_issued"}
-"""Attributes of every module, and such as a forward pass writes its warnings into."""
 
 
 @checked
@@ -56,11 +52,11 @@ class Provenance:
         token_mask: Tensor | None = None,
         measured: Tensor | None = None,
         settings: Mapping[str, str] | None = None,
-        digests: Mapping[str, str] | None = None,
+        known: Memory | None = None,
     ) -> Self:
         """What is known of a model and of what it is given.
 
-        ``digests`` are those of the model's tensors by name, where they are known already.
+        ``known`` is what was read of the model already, if it was.
 
         >>> import torch
         >>> from rankscope import Network, Spec
@@ -72,23 +68,23 @@ class Provenance:
         >>> origin == Provenance.of(net, x + 1)
         False
         """
-        tensors = named_tensors(model)
-        digests = tensor_digests(tensors) if digests is None else digests
+        tensors = named_tensors(model) if known is None else known.tensors
+        digests = tensor_digests(tensors) if known is None else known.digests
         masks = {"token_mask": token_mask, "measured": measured}
         named = {name: digest(mask) for name, mask in masks.items() if mask is not None}
-        known: dict[str, Any] = {
+        found: dict[str, Any] = {
             "weights": weights_digest(digests),
             "dtype": _each(tensor.dtype for tensor in tensors.values() if _is_real(tensor)),
             "device": _each(tensor.device.type for tensor in tensors.values()),
-            "structure": _structure(model),
+            "structure": structure_of(model) if known is None else known.structure,
             "inputs": None if inputs is None else digest(inputs),
             "settings": {**named, **_arithmetic(), **(settings or {})},
         }
         if not isinstance(model, Network):
-            return cls(type(model).__name__, **known)
+            return cls(type(model).__name__, **found)
         spec, seed = model.spec, model.drawn_with(digests)
         words = spec.describe()
-        return cls(model.name, spec.digest(seed=seed), seed, network=words, **known)
+        return cls(model.name, spec.digest(seed=seed), seed, network=words, **found)
 
     @classmethod
     def joined(cls, parts: Sequence[Self], *, of_draws: bool = False) -> Self:
@@ -151,27 +147,3 @@ def _arithmetic() -> dict[str, str]:
             found[f"autocast on {device}"] = str(torch.get_autocast_dtype(device))
     precision = torch.get_float32_matmul_precision()
     return found if precision == "highest" else {**found, "float32 products": precision}
-
-
-def _structure(model: nn.Module) -> str:
-    """A digest of what a model is made of beside its weights: classes, settings, functions.
-
-    Two models can share every weight and differ in their number of heads. Attributes of modules
-    count as far as ``described`` sees into them.
-    """
-    found: list[str] = []
-    held: dict[str, Any] = {}
-    configs: dict[int, Any] = {}
-    for name, module in model.named_modules():
-        kind = type(module)
-        own = {key: each for key, each in vars(module).items() if key not in _PYTORCHS}
-        if kind.__module__.startswith("rankscope."):  # ours keep aside what is known otherwise
-            own = {key: each for key, each in own.items() if not key.startswith("_")}
-        plain = {key: each for key, each in own.items() if isinstance(each, _PLAIN)}
-        found.append(repr((name, kind.__module__, kind.__qualname__, sorted(plain.items()))))
-        held |= {f"{name}.{key}": described(each) for key, each in own.items() if key not in plain}
-        config: Any = getattr(module, "config", None)
-        if hasattr(config, "to_dict"):
-            words = json.dumps(config.to_dict(), sort_keys=True, default=str)
-            configs[id(config)] = (words, getattr(config, "_attn_implementation", None))
-    return digest([found, held, list(configs.values())])

@@ -1,29 +1,29 @@
-"""Forward hooks that turn each layer's output into numbers and keep nothing else."""
+"""Forward hooks that have each layer measured as it comes by, and keep nothing of it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from rankscope.errors import InputError, RankscopeError, ShapeError
-from rankscope.metrics import deviations, spectra
+from rankscope.errors import InputError, ShapeError
+from rankscope.metrics import AttentionScores
 from rankscope.network import Attention, Block
+from rankscope.tracing._attention_interface import unseen, watched_attention
 from rankscope.tracing._calls import Calls
+from rankscope.tracing._figures import Columns as Columns
+from rankscope.tracing._figures import Figures
 from rankscope.tracing._hooks import each_once, thread_hooks
 from rankscope.tracing._layout import LayoutChoice
 from rankscope.tracing._measures import Measure
+from rankscope.tracing._network_attention import network_scores
 from rankscope.tracing._outputs import OpenChoice, OutputChoice
 from rankscope.tracing._overflow import OverflowWatch
 from rankscope.tracing._tensors import first_tensor, real_tensors
 from rankscope.tracing._tokens import TokenChoice
-
-Columns = dict[str, list[Any]]
-
-_FOUND_ONCE: dict[str, Callable[..., Any]] = {"deviation": deviations, "spectrum": spectra}
-"""What several metrics are functions of, found once per layer for all of them."""
 
 
 class Recorder:
@@ -35,6 +35,7 @@ class Recorder:
 
     def __init__(
         self,
+        model: nn.Module,
         measures: Sequence[Measure],
         blocks: Sequence[nn.Module],
         *,
@@ -42,19 +43,18 @@ class Recorder:
         output: OutputChoice,
         tokens: TokenChoice,
     ) -> None:
-        self._states = [measure for measure in measures if measure.of != "attention"]
-        self._attention = [measure for measure in measures if measure.of == "attention"]
-        self._blocks = list(blocks)
+        self._model, self._blocks = model, list(blocks)
+        self._is_ours = all(isinstance(block, Block) for block in blocks)
+        self._figures = Figures(measures, len(blocks) + 1)
+        self._heard_in: Counter[int] = Counter()  # attentions of each layer
         self._calls = Calls(blocks)
         self._layout, self._output, self._tokens = layout, output, tokens
         self._input_shape = torch.Size()  # of what the running block was given
         self._first_shape = torch.Size()  # of layer 0
-        self._shapes: dict[str, int] = {}  # tokens and features in words, and the layer from which
+        self._shapes: dict[torch.Size, int] = {}  # tokens and features, and the layer from which
         self._first: Tensor | None = None  # layer 0, while its layout is not known
         self._open: OpenChoice | None = None  # an output of several tensors, while undecided
-        self._overflow = OverflowWatch()
-        self._samples = 0
-        self._rows: list[tuple[int, str, Tensor]] = []
+        self._overflow = OverflowWatch(blocks)
         self.words: dict[str, str] = {}
 
     @contextmanager
@@ -62,35 +62,34 @@ class Recorder:
         """Hooks on all blocks while the context lasts; none is left behind, whatever happens."""
         with thread_hooks() as hooks, ExitStack() as leaving:
             leaving.callback(self._overflow.end)
+            leaving.enter_context(self._overflow.listening())
             for block in each_once(self._blocks):
                 hooks.before(block, self._before)
                 hooks.after(block, self._after)
-                if self._attention:
-                    hooks.before(_attention(block), self._attend)
             for attention in self._layout.attentions:
                 hooks.before(attention, self._look_at_query)
+            if self._figures.of_attention and self._is_ours:
+                for block in each_once(self._blocks):
+                    hooks.before(cast(Block, block).attention, self._attend)
+            elif self._figures.of_attention:
+                leaving.enter_context(watched_attention(self._heard, self._model))
             yield
-            self._overflow.refuse()
             self._close(None)
             order = self._calls.finish(elsewhere=hooks.elsewhere)
             decided = {"layout": self._layout.words, "tensor": self._output.words, "order": order}
             self.words = {**decided, **self._tokens.words, "shape": self._shape_words()}
+            if self._figures.of_attention and not self._is_ours:
+                self._check_heard()
 
     def columns(self) -> Columns:
-        """Everything recorded, one list per column; ``head`` only if attention was measured."""
-        table: Columns = {"layer": [], "head": [], "sample": [], "metric": [], "value": []}
-        for layer, name, values in self._rows:
-            per_head = values.reshape(values.shape[0], -1).double().cpu()
-            samples, heads = per_head.shape
-            is_attention = values.ndim == 2
-            table["layer"] += [layer] * per_head.numel()
-            table["head"] += [h if is_attention else None for h in range(heads)] * samples
-            table["sample"] += [s for s in range(samples) for _ in range(heads)]
-            table["metric"] += [name] * per_head.numel()
-            table["value"] += per_head.flatten().tolist()
-        if not self._attention:
-            del table["head"]
-        return table
+        """Everything recorded; this waits for the device, and raises for the first layer in which
+        something is wrong: queries and keys before what they lead to."""
+        overflow = self._overflow.fault()
+        columns, fault = self._figures.finish()
+        faults = [each for each in (overflow, fault) if each is not None]
+        if faults:
+            raise min(faults, key=lambda each: each.layer).error
+        return columns
 
     def _before(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         taken = real_tensors((*args, kwargs))
@@ -149,14 +148,35 @@ class Recorder:
 
     def _shape_words(self) -> str:
         """How the hidden states' shape changes with the layer, where it does."""
-        changes = [f"{shape} from layer {layer} on" for shape, layer in self._shapes.items()]
+        changes = [
+            f"{tokens} tokens of {features} features from layer {layer} on"
+            for (tokens, features), layer in self._shapes.items()
+        ]
         return ", ".join(changes) if len(changes) > 1 else ""
 
     def _attend(self, attention: Attention, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
-        pattern, layer = attention.pattern(*args), self._calls.layer
-        for measure in self._attention:
-            compute = partial(measure.compute, token_mask=self._tokens.real(pattern))
-            self._keep(measure, layer, _apply(measure.name, layer, compute, pattern))
+        x, visibility = args
+        scores = network_scores(attention, x, visibility, self._tokens.real(x))
+        self._figures.attend(scores, self._calls.layer)
+
+    def _heard(self, _attention: nn.Module, scores: AttentionScores) -> None:
+        """Attention of a model that is not ours, through Transformers' interface."""
+        if not self._calls.is_running:
+            return
+        self._heard_in[self._calls.layer] += 1
+        mask = self._tokens.keys(scores.key.shape[2], scores.key.device)
+        self._figures.attend(replace(scores, token_mask=mask), self._calls.layer)
+
+    def _check_heard(self) -> None:
+        if not self._heard_in:
+            raise unseen(self._model)
+        for layer in range(1, self._calls.layer + 1):
+            if self._heard_in[layer] != 1:
+                raise InputError(
+                    f"layer {layer} attended {self._heard_in[layer]} times, as far as can be seen, "
+                    "and metrics of attention are of one attention a layer; leave them out, or "
+                    "name blocks that have one each: blocks=[...]."
+                )
 
     def _measure(self, hidden: Tensor, layer: int) -> None:
         if self._layout.token_first and hidden.ndim == 3:
@@ -168,49 +188,8 @@ class Recorder:
                 f"layer {layer} has shape {tuple(hidden.shape)}, expected "
                 "(batch, token, feature); name blocks that work on sequences."
             )
-        self._samples = hidden.shape[0]
-        shape = f"{hidden.shape[1]} tokens of {hidden.shape[2]} features"
-        self._shapes.setdefault(shape, layer)
-        self._calls.check_samples(self._samples)
-        measured = self._tokens.measured(hidden)
-        found: dict[str, Any] = {}
-        for measure in self._states:
-            if measure.of in _FOUND_ONCE and measure.of not in found:
-                prepare = partial(_FOUND_ONCE[measure.of], token_mask=measured)
-                found[measure.of] = _apply(measure.name, layer, prepare, hidden)
-            if measure.of in found:
-                value = _apply(measure.name, layer, measure.compute, found[measure.of])
-            else:
-                compute = partial(measure.compute, token_mask=measured)
-                value = _apply(measure.name, layer, compute, hidden)
-            self._keep(measure, layer, value)
-
-    def _keep(self, measure: Measure, layer: int, value: Tensor) -> None:
-        axes = 2 if measure.of == "attention" else 1
-        fits = isinstance(value, Tensor) and value.ndim == axes and value.shape[0] == self._samples
-        if not fits:
-            got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise ShapeError(
-                f"metric {measure.name!r} gave {got} for {self._samples} samples; "
-                "it must give a tensor with one number for each."
-            )
-        # A copy: a view would keep a whole layer alive.
-        self._rows.append((layer, measure.name, value.detach().clone()))
-
-
-def _apply(name: str, layer: int, compute: Callable[[Any], Any], tensor: Any) -> Any:
-    try:
-        # What a model computes in under autocast is its own affair; figures keep their digits.
-        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
-            return compute(tensor)
-    except RankscopeError as error:
-        raise type(error)(f"layer {layer}, {name}: {error}") from error
-
-
-def _attention(block: nn.Module) -> Attention:
-    if not isinstance(block, Block):
-        raise InputError(
-            "attention metrics need a rankscope Network, whose attention matrices can be seen; "
-            f"a {type(block).__name__} does not show them. Leave those metrics out."
-        )
-    return block.attention
+        self._shapes.setdefault(hidden.shape[1:], layer)
+        self._calls.check_samples(hidden.shape[0])
+        if 0 in hidden.shape:
+            raise ShapeError(f"layer {layer} has shape {tuple(hidden.shape)}: there is no token.")
+        self._figures.measure(hidden, layer, self._tokens.measured(hidden))

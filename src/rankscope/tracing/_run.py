@@ -1,7 +1,6 @@
 """``trace``: one forward pass, measured layer by layer while it runs."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -24,15 +23,14 @@ from rankscope.tracing._inputs import (
 from rankscope.tracing._layout import Layout, LayoutChoice
 from rankscope.tracing._masks import MaskReading, read_mask
 from rankscope.tracing._measures import DEFAULT_METRICS, Measure, Metrics, choose_measures
-from rankscope.tracing._modes import evaluating, noting_draws, own_modes
+from rankscope.tracing._memory import Memory, memorised, remembered
+from rankscope.tracing._modes import evaluating_all, noting_draws, own_modes
 from rankscope.tracing._outputs import OutputChoice
 from rankscope.tracing._provenance import Provenance
 from rankscope.tracing._recorder import Recorder
-from rankscope.tracing._soundness import refuse_broken
 from rankscope.tracing._tensors import Output
 from rankscope.tracing._tokens import TokenChoice
 from rankscope.tracing._trace import Trace
-from rankscope.weights import named_tensors, tensor_digests
 
 
 @checked
@@ -73,7 +71,8 @@ def trace(
     this thread runs is recorded.
     """
     measures = _checked(model, metrics, measured, layout, output)
-    stack = find_stack(model, blocks)
+    memory = remembered(model)
+    stack = memory.stack(model) if blocks is None else find_stack(model, blocks)
     given = given_to(model, inputs)
     first, ours = stack.blocks[0], isinstance(model, Network)
     kind, decoder = (None, False) if ours else (model_type(model, first), is_decoder(model, first))
@@ -82,28 +81,32 @@ def trace(
         mask = MaskReading(None, "none: the mask is about the text, not about these blocks' input")
     ids = ids_among(given.by_name, decoder=decoder)
     recorder = Recorder(
+        model,
         measures,
         stack.blocks,
         layout=LayoutChoice(model, stack.blocks, said=layout, model_type=kind, ids=ids),
         output=OutputChoice(output),
         tokens=TokenChoice(mask, measured, ids=ids, model_type=kind),
     )
-    origin = _origin(model, stack, given, measures, mask.mask, measured)
+    known = (stack, given, measures, mask.mask, measured)
+    origin = _origin(model, memory, *known)
     args, kwargs = given.args, given.kwargs
     if ours:
         kwargs = {**kwargs, "token_mask": mask.mask}
     drawn: dict[str, str] = {}
     with (
         torch.no_grad(),
-        evaluating(model),
-        _uncompiled(model),
+        evaluating_all(memory.modules(model)),
         noting_draws(drawn),
         recorder.watching(),
     ):
         model(*args, **kwargs)
+    columns = recorder.columns()
+    if not memory.samples.agree():  # weights changed past PyTorch's count
+        origin = _origin(model, memorised(model), *known)
     decided = {name: words for name, words in recorder.words.items() if words}
     settings = {**origin.settings, **decided, **drawn}
-    return Trace(recorder.columns(), replace(origin, settings=settings))
+    return Trace(columns, replace(origin, settings=settings))
 
 
 @checked
@@ -170,6 +173,7 @@ def _mask(
 
 def _origin(
     model: nn.Module,
+    memory: Memory,
     stack: Stack,
     given: Given,
     measures: Sequence[Measure],
@@ -178,9 +182,8 @@ def _origin(
 ) -> Provenance:
     """All that is known before the model runs; weights that are no numbers are refused here."""
     settings = {"metrics": ", ".join(map(str, measures)), "stack": stack.words}
-    digests = tensor_digests(named_tensors(model))
-    settings |= refuse_broken(model, stack.blocks, digests=digests)
-    if own := own_modes(model):
+    settings |= memory.soundness(model, stack.blocks)
+    if own := own_modes(memory.modules(model)):
         settings["mode"] = f"evaluation, set without the train() that {', '.join(own)} has"
     return Provenance.of(
         model,
@@ -188,14 +191,5 @@ def _origin(
         token_mask=mask,
         measured=measured,
         settings=settings,
-        digests=digests,
+        known=memory,
     )
-
-
-def _uncompiled(model: nn.Module) -> AbstractContextManager[Any]:
-    """A compiled model as it was before: compiled code knows nothing of hooks."""
-    compiled = any(
-        hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
-        for module in model.modules()
-    )
-    return torch.compiler.set_stance("force_eager") if compiled else nullcontext()

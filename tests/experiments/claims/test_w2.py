@@ -165,12 +165,13 @@ def test_plain_figures_are_those_of_the_network(found) -> None:
         assert rows.sort("sample")["value"].to_list() == pytest.approx(spread, rel=1e-6)
 
 
-def test_a_run_is_the_same_again_and_a_seed_changes_all_of_it(found) -> None:
-    again = run(FEW, silent)
-    assert again.table.equals(found.table)
-    other = run(replace(FEW, seed=1), silent)
+def test_a_run_is_the_same_again_and_a_seed_changes_all_of_it() -> None:
+    shape = replace(SHAPE, layers=2, masks=("full",))
+    fewer = Config(shape=shape, sweep=replace(SWEEP, layers=2, search_layers=2, factors=()))
+    once, again, other = (run(replace(fewer, seed=seed), silent).table for seed in (0, 0, 1))
+    assert once.equals(again)
     for metric in (DISPERSION, "still_apart"):
-        of = [each.table.filter(metric=metric)["value"].to_list() for each in (found, other)]
+        of = [each.filter(metric=metric)["value"].to_list() for each in (once, other)]
         assert of[0] != of[1]
 
 
@@ -193,10 +194,10 @@ def test_its_scales_are_as_stated() -> None:
 
 def test_poles_are_drawn_apart_from_samples_that_collapse() -> None:
     sweep = layernorm.Config(
-        layers=12, deeper=2, factors=(("corner", (("poles", POLES),)),), sweeps=()
+        layers=6, deeper=2, factors=(("corner", (("poles", POLES),)),), sweeps=()
     )
     shape = replace(SHAPE, layers=4, masks=("full",))
-    found = run(Config(seed=2, shape=shape, sweep=sweep), silent)
+    found = run(Config(seed=5, shape=shape, sweep=sweep), silent)
     groups = found.table.filter(pl.col("model").str.starts_with("poles"))
     groups = groups.select("model", "sample").unique()
     staying = groups.filter(pl.col("model").str.ends_with("stay")).height

@@ -17,7 +17,21 @@ for one in (
     "token_norm",
 ):
     add(f"metrics.{one}", getattr(metrics, one), x=X, token_mask=MASK)
-for one in ("attention_entropy", "dobrushin", "high_pass_ratio", "second_singular_value"):
+for one in (
+    "attention_entropy",
+    "dobrushin",
+    "dobrushin_bounds",
+    "dobrushin_lower",
+    "dobrushin_upper",
+    "high_pass_ratio",
+    "largest_weight",
+    "renyi_entropy",
+    "score_gamma",
+    "second_singular_lower",
+    "second_singular_upper",
+    "second_singular_value",
+    "sink_mass",
+):
     add(f"metrics.{one}", getattr(metrics, one), attention=P, token_mask=None)
 add(
     "metrics.residual",
@@ -76,3 +90,26 @@ add(
     shape=(2,),
     probes=16,
 )
+add(
+    "metrics.second_singular_bounds",
+    metrics.second_singular_bounds,
+    attention=P,
+    seed=0,
+    token_mask=None,
+)
+add(
+    "metrics.AttentionScores",
+    metrics.AttentionScores,
+    query=P,
+    key=P,
+    scale=0.5,
+    bias=P,
+    mask=P > 0,
+    causal=True,
+    window=2,
+    softcap=3.0,
+    sinks=X[0, 0, :2],
+    token_mask=MASK,
+)
+add("metrics.AttentionScores.matrix", metrics.AttentionScores(query=P, key=P, scale=0.5).matrix)
+add("metrics.Bracket", metrics.Bracket, lower=X[0], upper=X[0])

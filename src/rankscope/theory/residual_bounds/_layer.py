@@ -25,9 +25,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from rankscope.metrics import gamma as gamma
 from rankscope.metrics import matrix_norm, optimal_center
 from rankscope.network import Attention
-from rankscope.shapes import PerHead, PerSample
+from rankscope.shapes import PerSample
 
 SCORE_LIMIT = 1.2564312086261697
 """Where ``eᵗ = 1 + 2t``, t > 0: the condition of Dong et al. 2021, there rounded to 1.256."""
@@ -156,13 +157,6 @@ def log_differences(weights: HeadWeights, tokens: CenteredTokens) -> Differences
     scores = weights.scale * (rest @ weights.query_key) @ rest.mT
     ranges = _range(scores, None if tokens.token_mask is None else tokens.token_mask[:, None, None])
     return ranges.log() + 2 * tokens.log_scale[:, None, None]
-
-
-def gamma(log_differences: Float[Tensor, "batch head token"]) -> PerHead:
-    """``γ = √(Σ_i D_i / max_i D_i)``, from 1 (one query dominates) to √n (all differ alike)."""
-    most = log_differences.amax(-1, keepdim=True)
-    shares = (log_differences - most).exp().sum(-1)
-    return torch.where(most.squeeze(-1).isneginf(), 1.0, shares).sqrt()
 
 
 def log_beta(weights: HeadWeights) -> PerSample:

@@ -1,0 +1,276 @@
+"""Figures of hidden states on a GPU: kernels are started, and nothing is waited for.
+
+Figures of all layers gather in buffers on the device and come to the host together, at the end.
+"""
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from rankscope.shapes import Hidden
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_MOST_FEATURES, _MOST_SAMPLES = 2**16, 2**15
+_LINE_BYTES = 512
+"""What a warp reads at once: 16 bytes for each of its threads; so much of a row has a program."""
+_ROWS, _STAGES = 8, 1
+_PROGRAMS = 2**10
+"""How many programs there should be: some for each processor of a large GPU."""
+_LONGEST_CHUNK = 128
+_CHUNKS, _BLOCK = 16, 128
+_HELD_BYTES = 2**25
+"""Parts are put together when so much of them has gathered."""
+_ROW_FIGURES, _COLUMN_FIGURES = 8, 4
+_NO_ROW = 2**31 - 1
+
+
+class Plan(NamedTuple):
+    """How the work on states of one shape is shared out: columns in groups, rows in chunks."""
+
+    groups: int
+    columns: int
+    chunks: int
+    chunk_rows: int
+    rows: int
+
+
+@cache
+def plan_for(samples: int, tokens: int, features: int, entry: int) -> Plan:
+    """As many columns as a warp reads at once, and chunks so short that all processors work."""
+    columns = min(_LINE_BYTES // entry, _power_of_two(features))
+    groups = math.ceil(features / columns)
+    wanted = _power_of_two(math.ceil(samples * tokens * groups / _PROGRAMS))
+    chunk_rows = max(_ROWS, min(wanted, _LONGEST_CHUNK))
+    return Plan(groups, columns, math.ceil(tokens / chunk_rows), chunk_rows, _ROWS)
+
+
+def _power_of_two(number: int) -> int:
+    """The next one that is no smaller."""
+    return 1 << (number - 1).bit_length()
+
+
+@cache
+def kernels() -> ModuleType | None:
+    """The kernels, if Triton is there to compile them."""
+    try:
+        return import_module("rankscope.metrics._fused_kernels")
+    except ImportError:
+        return None
+
+
+def can_fuse(x: Hidden) -> bool:
+    """Whether there are kernels for a state like this."""
+    if x.dtype not in _DTYPES or x.shape[-1] > _MOST_FEATURES or len(x) > _MOST_SAMPLES:
+        return False
+    found: Any = kernels() if x.is_cuda or x.device.type == "cpu" else None
+    return found is not None and (x.is_cuda or found.INTERPRETED)
+
+
+def _on(device: torch.device) -> AbstractContextManager[Any]:
+    """Triton starts kernels on the current device."""
+    if device.type != "cuda" or device.index == torch.cuda.current_device():
+        return nullcontext()
+    return torch.cuda.device(device)
+
+
+def largest_parts(x: Float[Tensor, "batch head token width"]) -> Float[Tensor, "part"]:
+    """Numbers of which the largest is the largest size of an entry; NaN or infinity for NaN."""
+    samples, heads, tokens, width = x.shape
+    if not x.is_cuda or x.stride(3) != 1 or x.dtype not in _DTYPES or kernels() is None:
+        least, most = torch.aminmax(x)  # a norm takes PyTorch twenty times as long
+        return torch.maximum(most, -least).double().reshape(1)
+    rows = samples * heads * tokens
+    found = x.new_empty(math.ceil(rows / _BLOCK), dtype=torch.float32)
+    kernel: Any = kernels()
+    with _on(x.device):
+        kernel.largest_entries[(len(found),)](
+            x, found, rows, width, heads, tokens, *x.stride()[:3],
+            ROWS=_BLOCK, WIDTH=_power_of_two(width), num_warps=4,
+        )  # fmt: skip
+    return found
+
+
+@dataclass
+class _Buffers:
+    """What the kernels write for states of one shape, on one device."""
+
+    plan: Plan
+    tokens: int
+    rows: Float[Tensor, "layer batch block figure"]
+    columns: Float[Tensor, "layer batch line figure"]
+    energies: Float[Tensor, "layer batch chunk group 2"]
+    center: Float[Tensor, "batch feature"]
+    mean_parts: Float[Tensor, "batch chunk feature"]
+    weights: Float[Tensor, "batch token"]
+    row_parts: Float[Tensor, "2 batch token group"]
+    row_totals: Float[Tensor, "held batch token 2"]
+    rest_parts: Float[Tensor, "held batch token group"]
+    column_parts: Float[Tensor, "3 held batch chunk feature"]
+    arrived: Tensor
+    """How many programs are done with a group of columns, then with a chunk of rows; zero before
+    and after a kernel."""
+    counts: list[Tensor | None] = field(default_factory=list)
+    closed: int = 0
+
+    @classmethod
+    def like(cls, x: Hidden, layers: int) -> "_Buffers":
+        samples, tokens, features = x.shape
+        plan = plan_for(samples, tokens, features, x.element_size())
+        state = 4 * samples * (3 * plan.chunks * features + tokens * (plan.groups + 2))
+        held = max(1, min(layers, _HELD_BYTES // state))
+        some = x.new_empty(0, dtype=torch.float32)
+        wide = torch.float64
+        blocks = math.ceil(tokens / _BLOCK)
+        return cls(
+            plan,
+            tokens,
+            some.new_empty((layers, samples, blocks, _ROW_FIGURES), dtype=wide),
+            some.new_empty((layers, samples, plan.groups, _COLUMN_FIGURES), dtype=wide),
+            some.new_empty((layers, samples, plan.chunks, plan.groups, 2), dtype=wide),
+            some.new_empty((samples, features)),
+            some.new_empty((samples, plan.chunks, features)),
+            some.new_empty((samples, tokens)),
+            some.new_empty((2, samples, tokens, plan.groups)),
+            some.new_empty((held, samples, tokens, 2)),
+            some.new_empty((held, samples, tokens, plan.groups)),
+            some.new_empty((3, held, samples, plan.chunks, features)),
+            some.new_zeros(samples * (plan.groups + plan.chunks), dtype=torch.int32),
+        )
+
+    @property
+    def used(self) -> int:
+        return len(self.counts)
+
+    @property
+    def is_full(self) -> bool:
+        return self.used == len(self.rows)
+
+
+class FusedStatistics:
+    """Starts the kernels on the states it is shown; ``figures`` are those of all of them."""
+
+    def __init__(self, expected: int) -> None:
+        self._expected = max(expected, 1)
+        self._open: dict[tuple[Any, ...], _Buffers] = {}
+        self._order: list[tuple[_Buffers, int]] = []
+        self._masks: dict[int, tuple[Tensor, ...]] = {}
+
+    def add(
+        self, x: Hidden, mask: Bool[Tensor, "batch token"] | None
+    ) -> Float[Tensor, "batch feature"]:
+        """Start on a state; given back is the mean of its tokens, until the next state comes."""
+        buffers = self._buffers(x)
+        plan, held = buffers.plan, buffers.used - buffers.closed
+        bits, first, count = (x, x, x) if mask is None else self._read(mask)
+        shape = (held, *x.shape[1:], plan.chunks, plan.chunk_rows)
+        strides = (*x.stride(), *((0, 0) if mask is None else bits.stride()))
+        tiles = {
+            "HAS_MASK": mask is not None,
+            "ALL_ROWS": mask is None and x.shape[1] % plan.chunk_rows == 0,
+            "ALL_COLUMNS": x.shape[2] % plan.columns == 0,
+            "ROWS": plan.rows,
+            "COLUMNS": plan.columns,
+            "STAGES": _STAGES,
+            "num_warps": 1,
+        }
+        grid = (plan.groups, plan.chunks, len(x))
+        kernel: Any = kernels()
+        with _on(x.device):
+            kernel.mean_and_rows[grid](
+                x, bits, first, count, buffers.center, buffers.weights, buffers.row_parts,
+                buffers.row_totals, buffers.mean_parts, buffers.arrived, *shape,
+                buffers.row_parts[0].numel(), *strides, CHUNKS=_CHUNKS,
+                GROUPS=_power_of_two(plan.groups), CHUNK_ROWS=plan.chunk_rows, **tiles,
+            )  # fmt: skip
+            kernel.rest_and_columns[grid](
+                x, bits, first, buffers.center, buffers.weights, buffers.rest_parts,
+                buffers.energies[buffers.closed :], buffers.column_parts, *shape,
+                buffers.column_parts[0].numel(), *strides, **tiles,
+            )  # fmt: skip
+        self._order.append((buffers, buffers.used))
+        buffers.counts.append(None if mask is None else count)
+        if held + 1 == len(buffers.row_totals) or buffers.is_full:
+            _close(buffers)
+        return buffers.center
+
+    def figures(self) -> list[Tensor]:
+        """``(figure, batch)`` of all states in their order, on the host: this waits."""
+        every = {id(buffers): buffers for buffers, _ in self._order}
+        for buffers in every.values():
+            _close(buffers)
+        host = {key: _on_host(buffers) for key, buffers in every.items()}
+        return [host[id(buffers)][slot] for buffers, slot in self._order]
+
+    def _buffers(self, x: Hidden) -> _Buffers:
+        key = (x.shape, x.dtype, x.device)
+        found = self._open.get(key)
+        if found is None or found.is_full:
+            found = self._open[key] = _Buffers.like(x, self._expected)
+        return found
+
+    def _read(self, mask: Tensor) -> tuple[Tensor, ...]:
+        """A mask as bytes, each sample's first token and the number of its tokens, found once."""
+        if id(mask) not in self._masks:
+            bits = mask.to(torch.uint8)
+            count = mask.sum(-1, dtype=torch.int32)
+            self._masks[id(mask)] = (bits, bits.argmax(-1), count, mask)
+        return self._masks[id(mask)][:3]
+
+
+def _close(buffers: _Buffers) -> None:
+    """Put together the parts of the states that are held."""
+    plan, held = buffers.plan, buffers.used - buffers.closed
+    if not held:
+        return
+    samples, features = buffers.center.shape
+    rows, columns = buffers.rows[buffers.closed :], buffers.columns[buffers.closed :]
+    kernel: Any = kernels()
+    with _on(rows.device):
+        kernel.close_rows[(rows.shape[2], held * samples)](
+            buffers.row_totals, buffers.rest_parts, rows, buffers.tokens, plan.groups,
+            ROWS=_BLOCK, GROUPS=_power_of_two(plan.groups), num_warps=4,
+        )  # fmt: skip
+        kernel.close_columns[(columns.shape[2], held * samples)](
+            buffers.column_parts, columns, features, plan.chunks, buffers.column_parts[0].numel(),
+            CHUNKS=_CHUNKS, COLUMNS=plan.columns, num_warps=4,
+        )  # fmt: skip
+    buffers.closed = buffers.used
+
+
+def _on_host(buffers: _Buffers) -> Float[Tensor, "layer figure batch"]:
+    """The figures of ``StateStatistics``, and last whether they are in doubt."""
+    used = buffers.used
+    rows, columns = buffers.rows[:used].cpu(), buffers.columns[:used].cpu()
+    energy, unit = buffers.energies[:used].cpu().sum((-3, -2)).unbind(-1)
+    counts = [
+        torch.full(rows.shape[1:2], float(buffers.tokens), dtype=torch.float64)
+        if count is None
+        else count.cpu().double()
+        for count in buffers.counts
+    ]
+    broken, rest = rows[..., 4].amin(-1), rows[..., 5].amax(-1)
+    # Squares that vanish are below float32's least normal number, in units of the scale.
+    lost = 2.0**-126 * unit * buffers.plan.columns * buffers.plan.chunk_rows
+    doubt = (rows[..., 2].amin(-1) < 0) | ((lost > 1e-9 * energy) & (rest > 0))
+    found = [
+        torch.stack(counts),
+        columns[..., 0].amax(-1),
+        rows[..., 0].amax(-1),
+        rows[..., 1].sum(-1).sqrt(),
+        columns[..., 1].amax(-1),
+        rest,
+        energy.sqrt(),
+        columns[..., 2].sum(-1),
+        rows[..., 3].sum(-1),
+        torch.where(broken < _NO_ROW, broken, -1.0),
+        doubt.double(),
+    ]
+    return torch.stack(found, dim=1)

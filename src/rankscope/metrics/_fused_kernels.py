@@ -1,0 +1,263 @@
+"""Triton kernels that read hidden states twice: for their mean, and for what is left beside it.
+
+A program is one warp, so that nothing in it ever waits for another, and works on some rows of some
+columns; what it finds out about either is only a part. Parts are put together by one program, in an
+order that is always the same, so that results agree to the last bit from run to run.
+
+Squares are float32, of entries that were multiplied with a power of two by which those of the first
+token come near 1. Where that is not enough, for tokens 10¹⁵ times as small as the first, it is
+noted.
+"""
+
+from os import environ
+
+import triton
+import triton.language as tl
+
+INTERPRETED = environ.get("TRITON_INTERPRET") == "1"
+"""Whether kernels run on the CPU, one program after another, as our tests have them do."""
+ROW_FIGURES = tl.constexpr(8)
+"""Numbers that are left of each block of rows, ``_fused.py`` says what they are; of columns."""
+COLUMN_FIGURES = tl.constexpr(4)
+_NO_ROW = tl.constexpr(2147483647)
+_LEAST = tl.constexpr(2.0**-100)
+"""Sums of squares above this have all their digits."""
+
+
+@triton.jit
+def _tile(
+    x, mask, rows, tokens, inside, x_n, mask_n,
+    HAS_MASK: tl.constexpr, ALL_ROWS: tl.constexpr, ALL_COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Some rows as float32, zero where there is no token, and where there is one."""
+    kept = rows < tokens
+    if HAS_MASK:
+        kept = kept & (tl.load(mask + rows * mask_n, mask=kept, other=0) != 0)
+    there = x + rows.to(tl.int64) * x_n
+    wanted = kept & inside
+    everything = ALL_ROWS and ALL_COLUMNS
+    tile = tl.load(there) if everything else tl.load(there, mask=wanted, other=0.0)
+    return tile.to(tl.float32), wanted
+
+
+@triton.jit
+def _scale(anchor):
+    """The power of two that brings the largest entry close to 1, as far as float32 has it."""
+    peak = tl.max(tl.max(tl.abs(anchor), 1), 0)
+    exponent = (peak.to(tl.int32, bitcast=True) >> 23) & 0xFF
+    near = (tl.minimum(tl.maximum(254 - exponent, 1), 253) << 23).to(tl.float32, bitcast=True)
+    return tl.where((peak > 0) & (peak < float("inf")), near, 1.0)
+
+
+@triton.jit
+def _length(norms):
+    """The Euclidean length of each row, of numbers of any size."""
+    peak = tl.max(norms, 1, keep_dims=True)
+    safe = tl.where((peak > 0) & (peak < float("inf")), peak, 1.0)
+    parts = norms / safe
+    return tl.sqrt(tl.sum(parts * parts, 1, keep_dims=True)) * safe
+
+
+@triton.jit
+def _is_last(counter, programs):
+    """Whether this program is the last of so many; what the others wrote can be read then."""
+    tl.debug_barrier()
+    last = tl.atomic_add(counter, 1) == programs - 1
+    if last:
+        tl.store(counter, 0)
+    return last
+
+
+@triton.jit(do_not_specialize=["held"])
+def mean_and_rows(
+    x, mask, first, count, center, weights, row_parts, row_totals, mean_parts, arrived,
+    held, tokens, features, chunks, chunk_rows, row_apart,
+    x_b, x_n, x_d, mask_b, mask_n,
+    HAS_MASK: tl.constexpr, ALL_ROWS: tl.constexpr, ALL_COLUMNS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHUNKS: tl.constexpr, GROUPS: tl.constexpr,
+    CHUNK_ROWS: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """The mean of each sample's tokens, and the tokens' sizes: sums of entries and of squares.
+
+    Sums for the mean are of differences from the first token, so that equal tokens have exactly
+    their own value as mean, and a large common offset costs no digits. The last program to be done
+    with a group of columns, or with a chunk of rows, adds up what all of them left.
+    """
+    group, chunk, sample = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    groups, samples = tl.num_programs(0), tl.num_programs(2).to(tl.int64)
+    columns = group * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    inside = columns < features
+    x += sample * x_b + columns.to(tl.int64) * x_d
+    mask += sample * mask_b
+    anchor_row = tl.load(first + sample).to(tl.int64) if HAS_MASK else 0
+    anchor = tl.load(x + anchor_row * x_n, mask=inside, other=0.0).to(tl.float32)
+    scale = _scale(anchor)
+    total = tl.zeros([1, COLUMNS], tl.float32)
+    sums = row_parts + sample * tokens * groups
+    for step in tl.range(0, chunk_rows, ROWS, num_stages=STAGES):
+        rows = chunk * chunk_rows + step + tl.arange(0, ROWS)[:, None]
+        tile, wanted = _tile(
+            x, mask, rows, tokens, inside, x_n, mask_n, HAS_MASK, ALL_ROWS, ALL_COLUMNS
+        )
+        away = tile - anchor
+        if not (ALL_ROWS and ALL_COLUMNS):
+            away = tl.where(wanted, away, 0.0)
+        total += tl.sum(away, 0, keep_dims=True)
+        place = sums + rows.to(tl.int64) * groups + group
+        size = tl.sum(tl.abs(tile), 1, keep_dims=True)
+        small = tile * scale
+        square = tl.sum(small * small, 1, keep_dims=True)
+        # Below, squares lack digits: a negative length is a bound on what it may be.
+        length = tl.where((square < _LEAST) & (size > 0), -size, tl.sqrt(square) / scale)
+        tl.store(place, size, mask=rows < tokens)
+        tl.store(place + row_apart, length, mask=rows < tokens)
+    mean_parts += sample * chunks * features + columns
+    tl.store(mean_parts + chunk * features, total, mask=inside)
+
+    if _is_last(arrived + sample * groups + group, chunks):
+        whole = tl.zeros([CHUNKS, COLUMNS], tl.float32)
+        for step in range(0, chunks, CHUNKS):
+            some = step + tl.arange(0, CHUNKS)[:, None]
+            there, wanted = mean_parts + some * features, (some < chunks) & inside
+            whole += tl.load(there, mask=wanted, other=0.0, cache_modifier=".cg")
+        number = tl.load(count + sample) if HAS_MASK else tokens
+        mean = anchor + tl.sum(whole, 0, keep_dims=True) / number.to(tl.float32)
+        tl.store(center + sample * features + columns, mean, mask=inside)
+
+    if _is_last(arrived + samples * groups + sample * chunks + chunk, groups):
+        rows = chunk * chunk_rows + tl.arange(0, CHUNK_ROWS)[:, None]
+        every = tl.arange(0, GROUPS)[None, :]
+        wanted = (rows < tokens) & (every < groups)
+        place = sums + rows.to(tl.int64) * groups + every
+        size = tl.load(place, mask=wanted, other=0.0, cache_modifier=".cg")
+        length = tl.load(place + row_apart, mask=wanted, other=0.0, cache_modifier=".cg")
+        norm, unknown = _length(tl.maximum(length, 0.0)), _length(tl.maximum(-length, 0.0))
+        size = tl.sum(size, 1, keep_dims=True)
+        weight = tl.where(norm > 0, 1.0 / tl.where(norm > 0, norm, 1.0), 0.0)
+        tl.store(weights + sample * tokens + rows, weight, mask=rows < tokens)
+        # What is no number takes the place of the sum, and what is not known that of the length.
+        doubtful = (size < float("inf")) & (
+            (unknown > 1e-4 * norm) | ((norm < float("inf")) == 0) | ((weight < float("inf")) == 0)
+        )
+        totals = row_totals + ((held * samples + sample) * tokens + rows) * 2
+        tl.store(totals, size, mask=rows < tokens)
+        tl.store(totals + 1, tl.where(doubtful, -1.0, norm), mask=rows < tokens)
+
+
+@triton.jit(do_not_specialize=["held"])
+def rest_and_columns(
+    x, mask, first, center, weights, rest_parts, energies, column_parts,
+    held, tokens, features, chunks, chunk_rows, column_apart,
+    x_b, x_n, x_d, mask_b, mask_n,
+    HAS_MASK: tl.constexpr, ALL_ROWS: tl.constexpr, ALL_COLUMNS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """What is left beside the mean, and sums over the rows: of sizes, of what is left, of units.
+
+    Programs start with the last rows, for those are what the caches hold after the first kernel.
+    """
+    group, sample = tl.program_id(0), tl.program_id(2).to(tl.int64)
+    groups, samples = tl.num_programs(0), tl.num_programs(2).to(tl.int64)
+    chunk = chunks - 1 - tl.program_id(1)
+    columns = group * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    inside = columns < features
+    x += sample * x_b + columns.to(tl.int64) * x_d
+    mask += sample * mask_b
+    anchor_row = tl.load(first + sample).to(tl.int64) if HAS_MASK else 0
+    scale = _scale(tl.load(x + anchor_row * x_n, mask=inside, other=0.0).to(tl.float32))
+    mean = tl.load(center + sample * features + columns, mask=inside, other=0.0)
+    sizes = tl.zeros([1, COLUMNS], tl.float32)
+    rests = tl.zeros([1, COLUMNS], tl.float32)
+    units = tl.zeros([1, COLUMNS], tl.float32)
+    energy = tl.zeros([1, COLUMNS], tl.float32)
+    rest_parts += (held * samples + sample) * tokens * groups + group
+    weights += sample * tokens
+    for step in tl.range(0, chunk_rows, ROWS, num_stages=STAGES):
+        rows = chunk * chunk_rows + step + tl.arange(0, ROWS)[:, None]
+        tile, wanted = _tile(
+            x, mask, rows, tokens, inside, x_n, mask_n, HAS_MASK, ALL_ROWS, ALL_COLUMNS
+        )
+        weight = tl.load(weights + rows, mask=rows < tokens, other=0.0)
+        rest = tile - mean
+        if not (ALL_ROWS and ALL_COLUMNS):
+            rest = tl.where(wanted, rest, 0.0)
+        sizes += tl.sum(tl.abs(tile), 0, keep_dims=True)
+        rests += tl.sum(tl.abs(rest), 0, keep_dims=True)
+        units += tl.sum(tile * weight, 0, keep_dims=True)
+        small = rest * scale
+        energy += tl.sum(small * small, 0, keep_dims=True)
+        place = rest_parts + rows.to(tl.int64) * groups
+        tl.store(place, tl.sum(tl.abs(rest), 1, keep_dims=True), mask=rows < tokens)
+    place = (held * samples + sample) * chunks + chunk
+    there = column_parts + place * features + columns
+    tl.store(there, sizes, mask=inside)
+    tl.store(there + column_apart, rests, mask=inside)
+    tl.store(there + 2 * column_apart, units, mask=inside)
+    wide = scale.to(tl.float64)
+    there = energies + (place * groups + group) * 2
+    tl.store(there, tl.sum(tl.sum(energy, 1), 0).to(tl.float64) / (wide * wide))
+    tl.store(there + 1, 1.0 / (wide * wide))
+
+
+@triton.jit
+def close_rows(
+    row_totals, rest_parts, figures, tokens, groups, ROWS: tl.constexpr, GROUPS: tl.constexpr
+):
+    """What the rows of all states that are held say, block by block."""
+    block, state = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    rows, every = block * ROWS + tl.arange(0, ROWS), tl.arange(0, GROUPS)[None, :]
+    row = state * tokens + rows
+    size = tl.load(row_totals + row * 2, mask=rows < tokens, other=0.0)
+    norm = tl.load(row_totals + row * 2 + 1, mask=rows < tokens, other=0.0).to(tl.float64)
+    wanted = (rows < tokens)[:, None] & (every < groups)
+    rest = tl.sum(tl.load(rest_parts + row[:, None] * groups + every, mask=wanted, other=0.0), 1)
+    found = figures + (state * tl.num_programs(0) + block) * ROW_FIGURES
+    tl.store(found, tl.max(size, 0).to(tl.float64))
+    tl.store(found + 1, tl.sum(norm * norm, 0))
+    tl.store(found + 2, tl.min(norm, 0))
+    tl.store(found + 3, tl.sum((size > 0).to(tl.int32), 0).to(tl.float64))
+    # A sum is no number, or infinite, if an entry is.
+    tl.store(found + 4, tl.min(tl.where(size < float("inf"), _NO_ROW, rows), 0).to(tl.float64))
+    tl.store(found + 5, tl.max(rest, 0).to(tl.float64))
+
+
+@triton.jit
+def close_columns(
+    column_parts, figures, features, chunks, column_apart,
+    CHUNKS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """What the columns of all states that are held say, group by group."""
+    group, state = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    columns = (group * COLUMNS + tl.arange(0, COLUMNS))[None, :]
+    sizes = tl.zeros([CHUNKS, COLUMNS], tl.float32)
+    rests = tl.zeros([CHUNKS, COLUMNS], tl.float32)
+    units = tl.zeros([CHUNKS, COLUMNS], tl.float32)
+    for step in range(0, chunks, CHUNKS):
+        some = step + tl.arange(0, CHUNKS)[:, None]
+        there = column_parts + (state * chunks + some) * features + columns
+        wanted = (some < chunks) & (columns < features)
+        sizes += tl.load(there, mask=wanted, other=0.0)
+        rests += tl.load(there + column_apart, mask=wanted, other=0.0)
+        units += tl.load(there + 2 * column_apart, mask=wanted, other=0.0)
+    unit = tl.sum(units, 0)
+    found = figures + (state * tl.num_programs(0) + group) * COLUMN_FIGURES
+    tl.store(found, tl.max(tl.sum(sizes, 0), 0).to(tl.float64))
+    tl.store(found + 1, tl.max(tl.sum(rests, 0), 0).to(tl.float64))
+    tl.store(found + 2, tl.sum(unit * unit, 0).to(tl.float64))
+
+
+@triton.jit
+def largest_entries(
+    x, found, rows, width, heads, tokens, x_b, x_h, x_n,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """The largest size of an entry in each program's rows of queries or keys; infinity for NaN."""
+    program = tl.program_id(0)
+    row = program * ROWS + tl.arange(0, ROWS)
+    token, head, sample = row % tokens, (row // tokens) % heads, row // (tokens * heads)
+    start = sample.to(tl.int64) * x_b + head.to(tl.int64) * x_h + token.to(tl.int64) * x_n
+    column = tl.arange(0, WIDTH)
+    wanted = (row < rows)[:, None] & (column < width)[None, :]
+    size = tl.abs(tl.load(x + start[:, None] + column[None, :], mask=wanted, other=0.0))
+    size = tl.where(size == size, size.to(tl.float32), float("inf"))
+    tl.store(found + program, tl.max(tl.max(size, 1), 0))

@@ -1,0 +1,182 @@
+"""What residuals and mean cosine are made of, found together and waited for once."""
+
+from dataclasses import dataclass, fields
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from rankscope.arguments import checked
+from rankscope.checks import measurable, upcast
+from rankscope.errors import InputError
+from rankscope.metrics._centers import mean_center
+from rankscope.metrics._fused import FusedStatistics, can_fuse
+from rankscope.metrics._residual import ratio, subtract, too_large
+from rankscope.metrics._similarity import cosine_of_pairs, unit_rows
+from rankscope.shapes import Hidden, PerSample
+
+
+@checked
+@dataclass(frozen=True, repr=False)
+class StateStatistics:
+    """Figures of hidden states X and of the rest R = X − 1x̄ᵀ; each has one entry per sample.
+
+    ``one``, ``inf`` and ``fro`` are norms of X, ``rest_one`` and so on those of R, ``unit_square``
+    is ``‖Σ x/‖x‖‖²``, ``tokens`` and ``nonzero`` count tokens. ``broken`` is the first token that
+    has an entry which is no finite number, or whose entries' sum is none; −1 if there is none.
+    """
+
+    tokens: PerSample
+    one: PerSample
+    inf: PerSample
+    fro: PerSample
+    rest_one: PerSample
+    rest_inf: PerSample
+    rest_fro: PerSample
+    unit_square: PerSample
+    nonzero: PerSample
+    broken: PerSample
+
+    def __repr__(self) -> str:
+        return f"StateStatistics of {tuple(self.one.shape)} samples"
+
+    def residual(self) -> PerSample:
+        """As ``residual(x)``."""
+        return self.rest_one.sqrt() * self.rest_inf.sqrt()
+
+    def relative_residual(self) -> PerSample:
+        """As ``residual(x, relative=True)``."""
+        return ratio(self.residual(), self.one.sqrt() * self.inf.sqrt())
+
+    def dispersion(self) -> PerSample:
+        """As ``dispersion(x)``."""
+        return self.rest_fro
+
+    def relative_dispersion(self) -> PerSample:
+        """As ``residual(x, norm="fro", relative=True)``."""
+        return ratio(self.rest_fro, self.fro)
+
+    def mean_cosine(self) -> PerSample:
+        """As ``mean_cosine(x)``."""
+        return cosine_of_pairs(self.unit_square, self.nonzero, self.tokens)
+
+    def token_norm(self) -> PerSample:
+        """As ``token_norm(x)``."""
+        return self.fro / self.tokens.sqrt()
+
+    def only(self, state: int) -> "StateStatistics":
+        """Those of one of several states."""
+        return StateStatistics(*(getattr(self, name)[state] for name in _NAMES))
+
+    def fault(self, dtype: torch.dtype) -> str:
+        """What keeps the figures from meaning anything, if something does: an entry that is no
+        finite number, or a norm that does not fit into ``dtype``."""
+        if bool((self.broken >= 0).any()):
+            where = (self.broken >= 0).nonzero()[0].tolist()
+            token = int(self.broken[tuple(where)])
+            return (
+                f"x is not finite at {[*where, token]} (sample, token); find the layer that "
+                "overflows, or compute in a wider dtype."
+            )
+        most = torch.finfo(dtype).max
+        norms = torch.stack([self.one, self.inf, self.rest_one, self.rest_inf, self.rest_fro])
+        if bool((norms <= most).all()) and bool((self.fro <= most).all()):
+            return ""
+        return str(too_large(dtype, float(self.inf.max())))
+
+
+@checked
+def state_statistics(x: Tensor, *, token_mask: Tensor | None = None) -> StateStatistics:
+    """Everything that the residuals at the mean, the tokens' size and their cosine are made of.
+
+    >>> import torch
+    >>> from rankscope.metrics import state_statistics
+    >>> state_statistics(torch.tensor([[3.0, 4.0], [0.0, 5.0]])).token_norm()
+    tensor(5.)
+
+    On a GPU it takes two kernels that read ``x`` once each. In float64 on other devices; the
+    answer is in float64 whatever ``x`` is in.
+    """
+    x, mask = measurable(x, token_mask)
+    flat = x.reshape(-1, *x.shape[-2:])
+    rows = None if mask is None else mask.expand(x.shape[:-1]).reshape(-1, x.shape[-2])
+    gathered = GatheredStatistics(1)
+    gathered.add(flat, rows)
+    found = gathered.finish()
+    at_once = [getattr(found, name)[0].reshape(x.shape[:-2]) for name in _NAMES]
+    statistics = StateStatistics(*at_once)
+    if fault := statistics.fault(x.dtype):
+        raise InputError(fault)
+    return statistics
+
+
+class GatheredStatistics:
+    """Statistics of states as they come by, one after another.
+
+    Nothing is waited for before ``finish``, which gives those of all, ``(state, sample)``, on the
+    host.
+    """
+
+    def __init__(self, expected: int) -> None:
+        self._fused = FusedStatistics(expected)
+        self._fused_at: list[int] = []
+        self._plain: dict[int, Float[Tensor, "figure batch"]] = {}
+        self._count = 0
+
+    def add(self, x: Hidden, mask: Bool[Tensor, "batch token"] | None) -> Tensor | None:
+        """Begin on a state; its mean row, if the kernels find it, until the next state comes."""
+        place, self._count = self._count, self._count + 1
+        if can_fuse(x):
+            self._fused_at.append(place)
+            return self._fused.add(x, mask)
+        self._plain[place] = _figures(upcast(x), mask)
+        return None
+
+    def finish(self) -> StateStatistics:
+        """All of them, in their order."""
+        found = dict(zip(self._fused_at, self._fused.figures(), strict=True))
+        for place, figures in found.items():
+            if bool(figures[-1].any()):
+                raise InputError(
+                    f"state {place}: tokens differ in size by more than 15 orders of magnitude, "
+                    "too much for float32 on a GPU; measure in float64."
+                )
+        found = {place: figures[:-1] for place, figures in found.items()}
+        found |= {place: figures.cpu() for place, figures in self._plain.items()}
+        every = torch.stack([found[place] for place in range(self._count)], dim=1)
+        return StateStatistics(*every.unbind())
+
+
+def _figures(x: Hidden, mask: Bool[Tensor, "batch token"] | None) -> Float[Tensor, "figure batch"]:
+    """The figures by PyTorch alone, for any device and dtype."""
+    if mask is not None:
+        x = torch.where(mask.unsqueeze(-1), x, x.new_zeros(()))
+    rest = subtract(x, mean_center(x, mask), mask)
+    size, rest_size = x.abs(), rest.abs()
+    rows, rest_rows = size.sum(-1), rest_size.sum(-1)
+    rest_inf = rest_rows.amax(-1)
+    units = unit_rows(x, mask)
+    broken = ~rows.isfinite()
+    found = (
+        units.tokens,
+        size.sum(-2).amax(-1),
+        rows.amax(-1),
+        _length(units.lengths, units.lengths.amax(-1)),
+        rest_size.sum(-2).amax(-1),
+        rest_inf,
+        _length(rest_size.flatten(-2), rest_inf),
+        units.total.square().sum(-1),
+        units.nonzero,
+        torch.where(broken.any(-1), broken.to(torch.uint8).argmax(-1), -1),
+    )
+    return torch.stack([each.double() for each in found])
+
+
+def _length(numbers: Float[Tensor, "batch entry"], unit: PerSample) -> PerSample:
+    """A Euclidean length, in units near the largest entry: its square may be beyond all floats."""
+    unit = torch.where(unit > 0, unit, torch.ones_like(unit))
+    size: PerSample = torch.linalg.vector_norm(numbers / unit.unsqueeze(-1), dim=-1)
+    return size.double() * unit.double()
+
+
+_NAMES = [each.name for each in fields(StateStatistics)]
