@@ -121,6 +121,15 @@ def test_near_collapse_keeps_its_digits_in_bfloat16() -> None:
     assert abs(rank.value - 1 - excess) <= rank.error < 0.2 * excess
 
 
+@pytest.mark.usefixtures("in_pieces")
+def test_what_is_below_the_noise_is_left_open() -> None:
+    """63 values that float32 holds and products in pieces do not: all that is known is how many."""
+    sigma = torch.full((64,), 1e-8, dtype=torch.float64)
+    sigma[0] = 1
+    rank = m.estimated_spectra(with_values(64, 80, sigma).float()).effective_rank()
+    assert rank.error > 1e-3
+
+
 @pytest.mark.parametrize("tall", [False, True])
 def test_large_matrices_have_small_errors(tall: bool) -> None:
     """Smaller than 2,048 × 4,096, so that errors are larger: still a few per cent."""
@@ -146,13 +155,18 @@ def test_padding_changes_nothing() -> None:
                 assert abs(value[sample] - getattr(exact, name)()) <= error[sample] + 1e-12
 
 
+def several_states() -> list[Tensor]:
+    same = [drawn(2, 30, 50, seed=s) for s in range(5)]
+    return [*same, drawn(6, 4), drawn(3, 30, 50), drawn(2, 30, 50).float()]
+
+
 def test_a_probe_gives_what_each_state_gives_alone() -> None:
-    states = [drawn(2, 30, 50, seed=s) for s in range(5)] + [drawn(6, 4), drawn(2, 30, 50).float()]
+    states = several_states()
     probe = m.SpectrumProbe(bytes_held=2 * states[0].numel() * 8)
     for x in states:
         probe.feed(x)
         x.zero_()  # what was fed is the probe's own
-    states = [drawn(2, 30, 50, seed=s) for s in range(5)] + [drawn(6, 4), drawn(2, 30, 50).float()]
+    states = several_states()
     for x, got in zip(states, probe.finish(), strict=True):
         alone = m.estimated_spectra(x)
         for name in RANKS:
