@@ -120,6 +120,10 @@ class _Buffers:
     counts: list[Tensor | None] = field(default_factory=list)
     closed: int = 0
 
+    def __post_init__(self) -> None:
+        self.row_apart = self.row_parts[0].numel()
+        self.column_apart = self.column_parts[0].numel()
+
     @classmethod
     def like(cls, x: Hidden, layers: int) -> "_Buffers":
         samples, tokens, features = x.shape
@@ -154,6 +158,28 @@ class _Buffers:
         return self.used == len(self.rows)
 
 
+_compiled: dict[tuple[Any, ...], Any] = {}
+
+
+def _start(
+    key: tuple[Any, ...],
+    grid: tuple[int, ...],
+    arguments: tuple[Any, ...],
+    options: tuple[Any, ...],
+) -> None:
+    """Start a kernel of one warp a program, by its name, which is the first part of the key.
+
+    Triton looks at every argument of every call, which takes longer than the kernel; one that was
+    compiled for arguments like these (the key) is started without that.
+    """
+    found = _compiled.get(key)
+    if found is None:
+        kernel = getattr(kernels(), key[0])
+        _compiled[key] = kernel[grid](*arguments, *options, num_warps=1)
+    else:
+        found[grid](*arguments, *options)
+
+
 class FusedStatistics:
     """Starts the kernels on the states it is shown; ``figures`` are those of all of them."""
 
@@ -170,30 +196,27 @@ class FusedStatistics:
         buffers = self._buffers(x)
         plan, held = buffers.plan, buffers.used - buffers.closed
         bits, first, count = (x, x, x) if mask is None else self._read(mask)
-        shape = (held, *x.shape[1:], plan.chunks, plan.chunk_rows)
         strides = (*x.stride(), *((0, 0) if mask is None else bits.stride()))
-        tiles = {
-            "HAS_MASK": mask is not None,
-            "ALL_ROWS": mask is None and x.shape[1] % plan.chunk_rows == 0,
-            "ALL_COLUMNS": x.shape[2] % plan.columns == 0,
-            "ROWS": plan.rows,
-            "COLUMNS": plan.columns,
-            "STAGES": _STAGES,
-            "num_warps": 1,
-        }
+        shape = (held, *x.shape[1:], plan.chunks, plan.chunk_rows)
+        every = (mask is None and x.shape[1] % plan.chunk_rows == 0, x.shape[2] % plan.columns == 0)
+        tiles = (mask is not None, *every, plan.rows, plan.columns)
         grid = (plan.groups, plan.chunks, len(x))
-        kernel: Any = kernels()
+        apart = (buffers.row_apart, buffers.column_apart)
+        key = (x.shape, x.dtype, x.device, strides, x.data_ptr() % 16, mask is None, *apart)
         with _on(x.device):
-            kernel.mean_and_rows[grid](
-                x, bits, first, count, buffers.center, buffers.weights, buffers.row_parts,
-                buffers.row_totals, buffers.mean_parts, buffers.arrived, *shape,
-                buffers.row_parts[0].numel(), *strides, CHUNKS=_CHUNKS,
-                GROUPS=_power_of_two(plan.groups), CHUNK_ROWS=plan.chunk_rows, **tiles,
+            _start(
+                ("mean_and_rows", *key), grid,
+                (x, bits, first, count, buffers.center, buffers.weights, buffers.row_parts,
+                 buffers.row_totals, buffers.mean_parts, buffers.arrived, *shape,
+                 buffers.row_apart, *strides),
+                (*tiles, _CHUNKS, _power_of_two(plan.groups), plan.chunk_rows, _STAGES),
             )  # fmt: skip
-            kernel.rest_and_columns[grid](
-                x, bits, first, buffers.center, buffers.weights, buffers.rest_parts,
-                buffers.energies[buffers.closed :], buffers.column_parts, *shape,
-                buffers.column_parts[0].numel(), *strides, **tiles,
+            _start(
+                ("rest_and_columns", *key), grid,
+                (x, bits, first, buffers.center, buffers.weights, buffers.rest_parts,
+                 buffers.energies[buffers.closed :], buffers.column_parts, *shape,
+                 buffers.column_apart, *strides),
+                (*tiles, _STAGES),
             )  # fmt: skip
         self._order.append((buffers, buffers.used))
         buffers.counts.append(None if mask is None else count)
