@@ -26,7 +26,7 @@ _ROWS, _STAGES = 8, 3
 _PROGRAMS = 2**10
 """How many programs there should be: some for each processor of a large GPU."""
 _SHORTEST_CHUNK, _LONGEST_CHUNK = 32, 128
-_CHUNKS, _BLOCK = 8, 128
+_CHUNKS, _BLOCK, _QUERIES = 8, 128, 32
 _HELD_BYTES = 2**22
 """Parts are put together when so much of them has gathered."""
 _SAMPLED = 1024
@@ -120,12 +120,12 @@ def largest_parts(x: Float[Tensor, "batch head token width"]) -> Float[Tensor, "
         least, most = torch.aminmax(x)  # a norm takes PyTorch twenty times as long
         return torch.maximum(most, -least).double().reshape(1)
     rows = samples * heads * tokens
-    found = x.new_empty(math.ceil(rows / _BLOCK), dtype=torch.float32)
+    found = x.new_empty(math.ceil(rows / _QUERIES), dtype=torch.float32)
     shape = (rows, width, heads, tokens, *x.stride()[:3])
     with on(x.device):
         start(
             ("largest_entries", x.dtype, x.device, shape, x.data_ptr() % 16), (len(found),),
-            (x, found, *shape), (_BLOCK, _power_of_two(width)), warps=4,
+            (x, found, *shape), (_QUERIES, _power_of_two(width)), warps=4,
         )  # fmt: skip
     return found
 
