@@ -71,7 +71,9 @@ LAZY = {  # asked for by .table, .save and .plot alone
 LAZY_OUTSIDE = {"theory": {"scipy"}}  # asked for by graphs alone
 KERNELS = {  # loaded for a tensor on CUDA: they need Triton
     "rankscope.metrics._attention_kernel",
+    "rankscope.metrics._centring_kernel",
     "rankscope.metrics._fused_kernels",
+    "rankscope.metrics._half_step_kernel",
 }
 
 

@@ -41,12 +41,14 @@ NAMES = {
         as_mask causal_window from_edges intersection union window
     """,
     "rankscope.metrics": """
-        AttentionScores Bracket Certified Deviations Spectra StateStatistics attention_entropy
-        deviations dispersion dobrushin dobrushin_bounds dobrushin_lower dobrushin_upper
-        effective_rank high_pass_ratio largest_weight matrix_norm mean_cosine numerical_rank
-        participation_ratio renyi_entropy residual score_gamma second_singular_bounds
-        second_singular_lower second_singular_upper second_singular_value singular_values
-        sink_mass spectra spectral_ratio stable_rank state_statistics token_norm
+        AttentionScores Bracket Certified Deviations Estimate EstimatedSpectra Evidence
+        Spectra SpectrumProbe StateStatistics attention_entropy deviations dispersion
+        dobrushin dobrushin_bounds dobrushin_lower dobrushin_upper effective_rank
+        estimated_spectra high_pass_ratio largest_weight matrix_norm mean_cosine
+        numerical_rank participation_ratio renyi_entropy residual score_gamma
+        second_singular_bounds second_singular_lower second_singular_upper
+        second_singular_value singular_values sink_mass spectra spectral_ratio stable_rank
+        state_statistics token_norm
     """,
     "rankscope.network": """
         ALiBi Activation Attention Block Branch Causal Described Explicit Full GaussianKernel

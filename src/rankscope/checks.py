@@ -138,6 +138,12 @@ def stochastic(attention: Tensor, token_mask: Tensor | None) -> tuple[Tensor, To
 
 def real(x: Tensor, *, name: str, axes: str, least: int) -> Tensor:
     """Check that ``x`` is a real tensor with at least ``least`` non-empty axes; upcast halves."""
+    check_real(x, name=name, axes=axes, least=least)
+    return upcast(x)
+
+
+def check_real(x: Tensor, *, name: str, axes: str, least: int) -> None:
+    """Check kind and shape alone: no number is looked at, so that no device is waited for."""
     if not isinstance(x, Tensor):
         raise KindError(
             f"{name} is a {type(x).__name__}, expected a torch.Tensor {axes}; "
@@ -150,7 +156,6 @@ def real(x: Tensor, *, name: str, axes: str, least: int) -> Tensor:
         )
     if not least <= x.ndim <= _MOST_AXES or 0 in x.shape[-least:]:
         raise ShapeError(f"{name} has shape {tuple(x.shape)}, expected {axes} with no empty axis.")
-    return upcast(x)
 
 
 def upcast(x: Tensor) -> Tensor:
@@ -188,6 +193,16 @@ def valid_mask(
     token_mask: Tensor, shape: tuple[int, ...], *, name: str = "token_mask"
 ) -> TokenMask:
     """Check a boolean mask ``(..., token)`` against the tokens it belongs to."""
+    token_mask = mask_like(token_mask, shape, name=name)
+    empty = ~token_mask.any(-1)
+    if bool(empty.any()):
+        where = f"sample {empty.nonzero()[0].tolist()}" if empty.ndim else "the sample"
+        raise InputError(f"{name} leaves no token in {where}; drop empty sequences first.")
+    return token_mask
+
+
+def mask_like(token_mask: Tensor, shape: tuple[int, ...], *, name: str = "token_mask") -> TokenMask:
+    """Check kind and shape of a mask alone, so that no device is waited for; expand it."""
     if not isinstance(token_mask, Tensor) or token_mask.dtype != torch.bool:
         got = token_mask.dtype if isinstance(token_mask, Tensor) else type(token_mask).__name__
         raise KindError(
@@ -195,17 +210,12 @@ def valid_mask(
             "cast a 0/1 mask with attention_mask.bool()."
         )
     try:
-        token_mask = token_mask.expand(shape)
+        return token_mask.expand(shape)
     except RuntimeError:
         raise ShapeError(
             f"{name} has shape {tuple(token_mask.shape)}, expected {tuple(shape)}: "
             "one entry per token."
         ) from None
-    empty = ~token_mask.any(-1)
-    if bool(empty.any()):
-        where = f"sample {empty.nonzero()[0].tolist()}" if empty.ndim else "the sample"
-        raise InputError(f"{name} leaves no token in {where}; drop empty sequences first.")
-    return token_mask
 
 
 def measured_tokens(

@@ -28,9 +28,11 @@ COLUMNS: dict[str, type[pl.DataType]] = {
     "sample": pl.Int64,
     "metric": pl.String,
     "value": pl.Float64,
+    "error": pl.Float64,
     "doubt": pl.Boolean,
 }
-"""``doubt`` is there if any number is in doubt: scaled arithmetic has lost its digits."""
+"""``error`` is there if any number is an estimate, and says how far off it may be; ``doubt`` if any
+is in doubt: scaled arithmetic has lost its digits."""
 _PROVENANCE_KEY = "rankscope"
 # A panic of polars, which some damaged files cause, is no Exception.
 _UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
@@ -112,13 +114,15 @@ def summary(table: pl.DataFrame) -> pl.DataFrame:
     heads at all, says how many went into a row. Order of first appearance is kept, so that variants
     stay in the order they were run in. A percentile between minus infinity (the logarithm of zero)
     and a number is minus infinity. NaN among the samples makes all four NaN. A row is in ``doubt``
-    if any number is that went into it.
+    if any number is that went into it, and its ``error`` is the largest of theirs.
     """
     if not {"metric", "value"} <= set(table.columns):
         raise InputError(
             f"a table has the columns metric and value; got {', '.join(table.columns) or 'none'}."
         )
-    keys = [name for name in table.columns if name not in ("sample", "head", "value", "doubt")]
+    keys = [
+        name for name in table.columns if name not in ("sample", "head", "value", "error", "doubt")
+    ]
     value, head = pl.col("value"), pl.col("head")
     by_head = "head" in table.columns
     apart = [head.is_not_null().alias("by_head")] if by_head else []
@@ -130,6 +134,7 @@ def summary(table: pl.DataFrame) -> pl.DataFrame:
         _percentile(0.1).alias("low"),
         _percentile(0.5).alias("median"),
         _percentile(0.9).alias("high"),
+        *([pl.col("error").max()] if "error" in table.columns else []),
         *([pl.col("doubt").any()] if "doubt" in table.columns else []),
     )
     return pooled.drop("by_head", strict=False)

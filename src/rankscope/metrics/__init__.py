@@ -25,6 +25,8 @@ from rankscope.metrics._attention_sweeps import Bracket
 from rankscope.metrics._centers import mean_center as mean_center
 from rankscope.metrics._centers import median_center as median_center
 from rankscope.metrics._centers import optimal_center as optimal_center
+from rankscope.metrics._estimates import Estimate, EstimatedSpectra
+from rankscope.metrics._evidence import Evidence
 from rankscope.metrics._fused import SampledWords as SampledWords
 from rankscope.metrics._fused import has_kernels as has_kernels
 from rankscope.metrics._fused import largest_parts as largest_parts
@@ -44,6 +46,7 @@ from rankscope.metrics._spectrum import (
     spectral_ratio,
     stable_rank,
 )
+from rankscope.metrics._spectrum_probe import SpectrumProbe, estimated_spectra
 from rankscope.metrics._statistics import (
     GatheredStatistics as GatheredStatistics,
 )
@@ -54,7 +57,11 @@ __all__ = [
     "Bracket",
     "Certified",
     "Deviations",
+    "Estimate",
+    "EstimatedSpectra",
+    "Evidence",
     "Spectra",
+    "SpectrumProbe",
     "StateStatistics",
     "attention_entropy",
     "deviations",
@@ -64,6 +71,7 @@ __all__ = [
     "dobrushin_lower",
     "dobrushin_upper",
     "effective_rank",
+    "estimated_spectra",
     "high_pass_ratio",
     "largest_weight",
     "matrix_norm",

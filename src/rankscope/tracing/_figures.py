@@ -6,14 +6,21 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from rankscope.checks import upcast
 from rankscope.errors import InputError, RankscopeError, ShapeError
-from rankscope.metrics import AttentionScores, GatheredStatistics, StateStatistics, spectra
+from rankscope.metrics import (
+    AttentionScores,
+    Estimate,
+    GatheredStatistics,
+    SpectrumProbe,
+    StateStatistics,
+    spectra,
+)
 from rankscope.shapes import Hidden, TokenMask
 from rankscope.tracing._measures import Measure
 
@@ -27,13 +34,19 @@ class Fault(NamedTuple):
     error: RankscopeError
 
 
+SpectraBy = Literal["auto", "exact", "estimated"]
+ESTIMATED = ("effective_rank", "stable_rank", "participation_ratio")
+"""Spectral metrics that can be estimated by products alone."""
+
+
 class _Row(NamedTuple):
-    """One metric of one layer: its values, or which of the gathered states it is of."""
+    """One metric of one layer: its values, or which of the gathered or probed states it is of."""
 
     layer: int
     measure: Measure
     values: Tensor | None = None
     state: int = 0
+    is_estimate: bool = False
 
 
 class Figures:
@@ -42,26 +55,40 @@ class Figures:
     Functions of the user's own, and exact spectra, may wait: that is their own affair.
     """
 
-    def __init__(self, measures: Sequence[Measure], expected: int) -> None:
+    def __init__(
+        self, measures: Sequence[Measure], expected: int, *, spectra_by: SpectraBy = "auto"
+    ) -> None:
         self.of_states = [measure for measure in measures if measure.of != "attention"]
         self.of_attention = [measure for measure in measures if measure.of == "attention"]
         self._gathered = GatheredStatistics(expected)
         self._layers: list[tuple[int, torch.dtype]] = []  # of the gathered states
+        self._probe = SpectrumProbe(
+            fourth_powers=any(each.name == "participation_ratio" for each in measures)
+        )
+        self._probed = 0
+        self._spectra_by = spectra_by
         self._rows: list[_Row] = []
         self._samples = 0
 
     def measure(self, hidden: Hidden, layer: int, mask: TokenMask | None) -> None:
         """Every metric of a layer's hidden states."""
         self._samples = len(hidden)
-        spectrum = None
+        spectrum, center = None, None
         if any(measure.of == "statistics" for measure in self.of_states):
             with own_precision(hidden.device):
-                self._gathered.add(hidden, mask)
+                center = self._gathered.add(hidden, mask)
             self._layers.append((layer, upcast(hidden[:0]).dtype))
+        if any(self._is_estimated(measure, hidden) for measure in self.of_states):
+            with own_precision(hidden.device):
+                self._probe.feed(hidden, token_mask=mask, center=center)
+            self._probed += 1
         for measure in self.of_states:
             match measure.of:
                 case "statistics":
                     self._rows.append(_Row(layer, measure, state=len(self._layers) - 1))
+                case "spectrum" if self._is_estimated(measure, hidden):
+                    state = self._probed - 1
+                    self._rows.append(_Row(layer, measure, state=state, is_estimate=True))
                 case "spectrum":
                     if spectrum is None:
                         find = partial(spectra, token_mask=mask)
@@ -70,6 +97,19 @@ class Figures:
                 case _:
                     compute = partial(measure.compute, token_mask=mask)
                     self._keep(layer, measure, _apply(measure.name, layer, compute, hidden))
+
+    def _is_estimated(self, measure: Measure, hidden: Hidden) -> bool:
+        """Whether a spectral metric is: on a GPU, where a decomposition takes many layers' time."""
+        wanted = self._spectra_by == "estimated" or (self._spectra_by == "auto" and hidden.is_cuda)
+        return wanted and measure.of == "spectrum" and measure.name in ESTIMATED
+
+    @property
+    def words(self) -> str:
+        """How spectra were found, if by estimates."""
+        if not self._probed:
+            return ""
+        names = ", ".join(each.name for each in self.of_states if each.name in ESTIMATED)
+        return f"{names} estimated from products with random probes, seed 0, with an error each"
 
     def attend(self, scores: AttentionScores, layer: int) -> None:
         """Every metric of a layer's attention."""
@@ -87,9 +127,17 @@ class Figures:
             for measure in self.of_states
             if measure.of == "statistics"
         }
+        estimates = self._probe.finish() if self._probed else []
         kept = iter(_on_host([row.values for row in self._rows if row.values is not None]))
-        columns: Columns = {name: [] for name in ("layer", "head", "sample", "metric", "value")}
+        names = ("layer", "head", "sample", "metric", "value", "error")
+        columns: Columns = {name: [] for name in names}
         for row in self._rows:
+            if row.is_estimate:
+                found: Estimate = getattr(estimates[row.state], row.measure.name)()
+                if not bool(found.value.isfinite().all()):
+                    return {}, _no_spectrum(row)
+                _fill(columns, row, found.value.tolist(), found.error.tolist())
+                continue
             if row.values is None:
                 _fill(columns, row, gathered[row.measure.name][row.state])
                 continue
@@ -99,6 +147,8 @@ class Figures:
             _fill(columns, row, values)
         if not self.of_attention:
             del columns["head"]
+        if not self._probed:
+            del columns["error"]
         return columns, None
 
     def _fault(self, statistics: StateStatistics) -> Fault | None:
@@ -124,7 +174,9 @@ class Figures:
         self._rows.append(_Row(layer, measure, values.detach().clone()))
 
 
-def _fill(columns: Columns, row: _Row, values: Sequence[float]) -> None:
+def _fill(
+    columns: Columns, row: _Row, values: Sequence[float], errors: Sequence[float] = ()
+) -> None:
     """One row of the table for each sample and head."""
     count = len(values)
     heads = row.values.shape[1] if row.measure.of == "attention" and row.values is not None else 1
@@ -134,6 +186,12 @@ def _fill(columns: Columns, row: _Row, values: Sequence[float]) -> None:
     columns["sample"] += [place // heads for place in range(count)]
     columns["metric"] += [row.measure.name] * count
     columns["value"] += values
+    columns["error"] += errors or [None] * count
+
+
+def _no_spectrum(row: _Row) -> Fault:
+    words = "x is not finite; find the layer that overflows, or compute in a wider dtype."
+    return Fault(row.layer, InputError(f"layer {row.layer}, {row.measure.name}: {words}"))
 
 
 def _no_attention(row: _Row) -> Fault:

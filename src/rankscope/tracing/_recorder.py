@@ -15,7 +15,7 @@ from rankscope.network import Attention, Block
 from rankscope.tracing._attention_interface import unseen, watched_attention
 from rankscope.tracing._calls import Calls
 from rankscope.tracing._figures import Columns as Columns
-from rankscope.tracing._figures import Figures
+from rankscope.tracing._figures import Figures, SpectraBy
 from rankscope.tracing._hooks import each_once, thread_hooks
 from rankscope.tracing._layout import LayoutChoice
 from rankscope.tracing._measures import Measure
@@ -43,10 +43,11 @@ class Recorder:
         output: OutputChoice,
         tokens: TokenChoice,
         all_heard: bool,
+        spectra_by: SpectraBy = "auto",
     ) -> None:
         self._model, self._blocks = model, list(blocks)
         self._is_ours = all(isinstance(block, Block) for block in blocks)
-        self._figures = Figures(measures, len(blocks) + 1)
+        self._figures = Figures(measures, len(blocks) + 1, spectra_by=spectra_by)
         self._heard_in: Counter[int] = Counter()  # attentions of each layer
         self._calls = Calls(blocks)
         self._layout, self._output, self._tokens = layout, output, tokens
@@ -78,7 +79,8 @@ class Recorder:
             self._close(None)
             order = self._calls.finish(elsewhere=hooks.elsewhere)
             decided = {"layout": self._layout.words, "tensor": self._output.words, "order": order}
-            self.words = {**decided, **self._tokens.words, "shape": self._shape_words()}
+            decided |= {"shape": self._shape_words(), "spectra": self._figures.words}
+            self.words = {**decided, **self._tokens.words}
             if self._figures.of_attention and not self._is_ours:
                 self._check_heard()
 

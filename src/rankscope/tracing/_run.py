@@ -13,6 +13,7 @@ from rankscope.errors import InputError, KindError
 from rankscope.network import Network
 from rankscope.tracing._attention_interface import goes_through_interface
 from rankscope.tracing._blocks import Named, Stack, find_stack
+from rankscope.tracing._figures import SpectraBy
 from rankscope.tracing._inputs import (
     Given,
     Place,
@@ -44,6 +45,7 @@ def trace(
     blocks: Named | None = None,
     layout: Layout | None = None,
     output: Output | None = None,
+    spectra: SpectraBy = "auto",
 ) -> Trace:
     """Run a model once and measure every layer's hidden states while it runs.
 
@@ -68,10 +70,11 @@ def trace(
     stack, the mask, the ``layout`` (whether batch or tokens come first), and which tensor a block's
     ``output`` is (its number or key, or a function of the output). Where two readings are possible,
     an error names the option that settles it.
+    No host waits for a device while the model runs, and nothing is kept of a layer but its figures.
     The model runs in evaluation mode and without gradients and is left as it was found; only what
     this thread runs is recorded.
     """
-    measures = _checked(model, metrics, measured, layout, output)
+    measures = _checked(model, metrics, measured, layout, output, spectra)
     memory = remembered(model)
     named = None if blocks is None else find_stack(model, blocks)
     stack = named or memory.once("stack", lambda: find_stack(model))
@@ -91,6 +94,7 @@ def trace(
         layout=LayoutChoice(model, stack.blocks, said=layout, model_type=kind, ids=ids),
         output=OutputChoice(output),
         tokens=TokenChoice(mask, measured, ids=ids, model_type=kind),
+        spectra_by=spectra,
         all_heard=memory.once(heard, lambda: all(map(goes_through_interface, stack.blocks))),
     )
     known = (stack, given, measures, mask.mask, measured)
@@ -141,6 +145,7 @@ def _checked(
     measured: Tensor | None,
     layout: object,
     output: object,
+    spectra: object,
 ) -> tuple[Measure, ...]:
     """The measures asked for, once the other arguments are of a kind that can be used."""
     if not isinstance(model, nn.Module):
@@ -152,6 +157,9 @@ def _checked(
         )
     if layout is not None and layout not in get_args(Layout):
         raise InputError(f"layout={layout!r} is unknown; choose {' or '.join(get_args(Layout))}.")
+    if spectra not in get_args(SpectraBy):
+        known = ", ".join(get_args(SpectraBy))
+        raise InputError(f"spectra={spectra!r} is unknown; choose {known}.")
     if isinstance(output, bool) or not (
         output is None or isinstance(output, int | str) or callable(output)
     ):

@@ -70,6 +70,34 @@ add("metrics.StateStatistics.only", metrics.state_statistics(X).only, state=1)
 add("metrics.StateStatistics.fault", metrics.state_statistics(X).fault, dtype=X.dtype)
 add("metrics.Spectra", metrics.Spectra, sigma=X[0], scaled=X[0], noise=X[0, :, 0])
 add("metrics.Spectra.numerical_rank", metrics.spectra(X).numerical_rank, rtol=0.1)
+PROBE = metrics.SpectrumProbe()
+ESTIMATED = metrics.estimated_spectra(X)
+add(
+    "metrics.estimated_spectra",
+    metrics.estimated_spectra,
+    x=X,
+    token_mask=MASK,
+    probes=4,
+    steps=4,
+    seed=1,
+)
+add(
+    "metrics.SpectrumProbe",
+    metrics.SpectrumProbe,
+    probes=4,
+    steps=4,
+    seed=1,
+    fourth_powers=False,
+    bytes_held=100,
+)
+add("metrics.SpectrumProbe.feed", PROBE.feed, x=X, token_mask=MASK, center=X[..., 0, :])
+add(
+    "metrics.EstimatedSpectra",
+    metrics.EstimatedSpectra,
+    evidence=ESTIMATED.evidence,
+    shape=(2,),
+    probes=16,
+)
 add(
     "metrics.second_singular_bounds",
     metrics.second_singular_bounds,
