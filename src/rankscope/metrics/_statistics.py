@@ -92,10 +92,10 @@ def state_statistics(x: Tensor, *, token_mask: Tensor | None = None) -> StateSta
     >>> import torch
     >>> from rankscope.metrics import state_statistics
     >>> state_statistics(torch.tensor([[3.0, 4.0], [0.0, 5.0]])).token_norm()
-    tensor(5.)
+    tensor(5.0000, dtype=torch.float64)
 
-    On a GPU it takes two kernels that read ``x`` once each. In float64 on other devices; the
-    answer is in float64 whatever ``x`` is in.
+    On a GPU it takes two kernels that read ``x`` once each, and sums are float32; elsewhere they
+    are in what ``x`` is in, float32 at least. The answer is in float64 whatever ``x`` is in.
     """
     x, mask = measurable(x, token_mask)
     flat = x.reshape(-1, *x.shape[-2:])
