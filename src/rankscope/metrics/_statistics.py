@@ -11,9 +11,12 @@ from rankscope.checks import measurable, upcast
 from rankscope.errors import InputError
 from rankscope.metrics._centers import mean_center
 from rankscope.metrics._fused import FusedStatistics, can_fuse
-from rankscope.metrics._residual import ratio, subtract, too_large
+from rankscope.metrics._residual import ratio, subtract
 from rankscope.metrics._similarity import cosine_of_pairs, unit_rows
+from rankscope.numerals import short
 from rankscope.shapes import Hidden, PerSample
+
+_IN_DOUBT = -2
 
 
 @checked
@@ -23,7 +26,8 @@ class StateStatistics:
 
     ``one``, ``inf`` and ``fro`` are norms of X, ``rest_one`` and so on those of R, ``unit_square``
     is ``‖Σ x/‖x‖‖²``, ``tokens`` and ``nonzero`` count tokens. ``broken`` is the first token that
-    has an entry which is no finite number, or whose entries' sum is none; −1 if there is none.
+    has an entry which is no finite number, or whose entries' sum is none; −1 if there is none, −2
+    if float32 was too narrow for the kernels' sums of squares.
     """
 
     tokens: PerSample
@@ -78,11 +82,19 @@ class StateStatistics:
                 f"x is not finite at {[*where, token]} (sample, token); find the layer that "
                 "overflows, or compute in a wider dtype."
             )
-        most = torch.finfo(dtype).max
-        norms = torch.stack([self.one, self.inf, self.rest_one, self.rest_inf, self.rest_fro])
-        if bool((norms <= most).all()) and bool((self.fro <= most).all()):
+        if bool((self.broken == _IN_DOUBT).any()):
+            return (
+                "tokens differ in size by more than 15 orders of magnitude, or by less than that "
+                "part of their size, which is too much for float32 on a GPU; measure in float64."
+            )
+        norms = (self.one, self.inf, self.fro, self.rest_one, self.rest_inf, self.rest_fro)
+        if all(bool((norm <= torch.finfo(dtype).max).all()) for norm in norms):
             return ""
-        return str(too_large(dtype, float(self.inf.max())))
+        largest = short(float(self.inf.max()), digits=2)
+        return (
+            f"the norm of x does not fit into {dtype}: a token's entries add up to {largest}; "
+            "scale x down, or compute in a wider dtype."
+        )
 
 
 @checked
@@ -135,13 +147,8 @@ class GatheredStatistics:
     def finish(self) -> StateStatistics:
         """All of them, in their order."""
         found = dict(zip(self._fused_at, self._fused.figures(), strict=True))
-        for place, figures in found.items():
-            if bool(figures[-1].any()):
-                raise InputError(
-                    f"state {place}: tokens differ in size by more than 15 orders of magnitude, "
-                    "or by less than that part of their size, which is too much for float32 on a "
-                    "GPU; measure in float64."
-                )
+        for figures in found.values():
+            figures[-2][figures[-1] > 0] = _IN_DOUBT
         found = {place: figures[:-1] for place, figures in found.items()}
         found |= {place: figures.cpu() for place, figures in self._plain.items()}
         every = torch.stack([found[place] for place in range(self._count)], dim=1)
