@@ -12,10 +12,17 @@ os.environ["TRITON_INTERPRET"] = "1"  # before Triton is loaded
 
 import torch
 
-from rankscope.metrics import GatheredStatistics, StateStatistics, _fused, state_statistics
+from rankscope.metrics import (
+    GatheredStatistics,
+    StateStatistics,
+    _fused,
+    _gathering,
+    largest_parts,
+    state_statistics,
+)
 
 SMALL = {"_LINE_BYTES": 16, "_ROWS": 2, "_LONGEST_CHUNK": 4, "_PROGRAMS": 1, "_CHUNKS": 2}
-SMALL["_BLOCK"] = 4
+SMALL |= {"_BLOCK": 4, "_SHORTEST_CHUNK": 2}
 REAL = {name: getattr(_fused, name) for name in SMALL} | {"_PROGRAMS": 1}
 GENERATOR = torch.Generator().manual_seed(0)
 NAMES = list(StateStatistics.__dataclass_fields__)
@@ -130,7 +137,7 @@ def strides() -> dict[str, float]:
 def kinds() -> dict[str, float]:
     x = 3 * draw(2, 6, 10)  # half precision has twice as many columns in a group
     mask = padding("001111", "111101")
-    return {str(kind): differ(x.to(kind), mask) for kind in _fused._DTYPES}
+    return {str(kind): differ(x.to(kind), mask) for kind in _fused.FUSED_DTYPES}
 
 
 def sizes() -> dict[str, float]:
@@ -232,7 +239,40 @@ def center() -> float:
     return float((mean - truth).abs().max())
 
 
-PARTS = (shapes, real_sizes, masks, strides, kinds, sizes, equal, several, repeated, public, center)
+def gathered() -> dict[str, bool]:
+    """The largest entries of queries, laid out as models lay them out, and words of weights."""
+    vars(_gathering)["can_fuse"] = lambda _: True
+    x = draw(2, 5, 3, 6).transpose(1, 2)  # batch head token width
+    broken = x.clone()
+    broken[1, 2, 4, 5] = torch.nan
+    weights = [draw(3000).bfloat16(), draw(7), torch.arange(12.0)]
+    words = _gathering.SampledWords(weights)
+    before = words.gather().clone()
+    weights[0].data[::3] += 1
+    after = words.gather()
+    return {
+        "largest": float(largest_parts(x).max()) == float(x.abs().max()),
+        "NaN": float(largest_parts(broken).max()) == torch.inf,
+        "halves": float(largest_parts(x.half()).max()) == float(x.half().abs().max()),
+        "read": torch.equal(before[2, :12].view(torch.float32), torch.arange(12.0)),
+        "noticed": not torch.equal(before[0], after[0]) and torch.equal(before[1:], after[1:]),
+    }
+
+
+PARTS = (
+    shapes,
+    real_sizes,
+    masks,
+    strides,
+    kinds,
+    sizes,
+    equal,
+    several,
+    repeated,
+    public,
+    center,
+    gathered,
+)
 OVERFLOWING = (faults, doubts)  # NumPy, which computes here, warns of what is tried there
 share_out(SMALL)
 found = {part.__name__: part() for part in PARTS}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rankscope.metrics._fused import can_fuse
+from rankscope.metrics._fused import has_kernels_for
 
 SCRIPT = Path(__file__).with_name("fused_interpreted.py")
 NUMBER_OF_CASES = {
@@ -67,5 +67,10 @@ def test_tokens_too_far_apart_are_refused(found) -> None:
         assert words.endswith("measure in float64.")
 
 
+def test_largest_entries_and_words_are_gathered(found) -> None:
+    names = ("largest", "NaN", "halves", "read", "noticed")
+    assert found["gathered"] == dict.fromkeys(names, True)
+
+
 def test_the_kernels_are_for_cuda_alone() -> None:
-    assert not can_fuse(torch.zeros(1, 2, 3))
+    assert not has_kernels_for(torch.zeros(1, 2, 3))

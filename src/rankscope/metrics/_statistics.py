@@ -10,7 +10,7 @@ from rankscope.arguments import checked
 from rankscope.checks import measurable, upcast
 from rankscope.errors import InputError
 from rankscope.metrics._centers import mean_center
-from rankscope.metrics._fused import FusedStatistics, can_fuse
+from rankscope.metrics._fused import FusedStatistics, has_kernels_for
 from rankscope.metrics._residual import ratio, subtract
 from rankscope.metrics._similarity import cosine_of_pairs, unit_rows
 from rankscope.numerals import short
@@ -138,7 +138,7 @@ class GatheredStatistics:
     def add(self, x: Hidden, mask: Bool[Tensor, "batch token"] | None) -> Tensor | None:
         """Begin on a state; its mean row, if the kernels find it, until the next state comes."""
         place, self._count = self._count, self._count + 1
-        if can_fuse(x):
+        if has_kernels_for(x):
             self._fused_at.append(place)
             return self._fused.add(x, mask)
         self._plain[place] = _figures(upcast(x), mask)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from rankscope.metrics import SampledWords, has_kernels
+from rankscope.metrics import SampledWords, can_fuse
 
 _BYTES = 4096
 """How many single bytes are looked at of each tensor that no kernel reads."""
@@ -25,7 +25,7 @@ class Samples:
                 self.are_complete = False
             elif tensor.numel():
                 by_device[tensor.device].append(tensor)
-        readers = [_reader(device, some) for device, some in by_device.items()]
+        readers = [_reader(some) for some in by_device.values()]
         self._read = [(reader, reader()) for reader in readers]
         self._same: list[Tensor] = []
 
@@ -38,9 +38,9 @@ class Samples:
         return all(bool(same) for same in self._same)
 
 
-def _reader(device: torch.device, tensors: list[Tensor]) -> Callable[[], Tensor]:
+def _reader(tensors: list[Tensor]) -> Callable[[], Tensor]:
     """What reads some words of tensors of one device."""
-    if device.type == "cuda" and has_kernels():
+    if can_fuse(tensors[0]):
         return SampledWords(tensors).gather
     flat = [each.detach().view(-1).view(torch.uint8) for each in tensors]
     views = [each[:: (len(each) // _BYTES) | 1] for each in flat]  # odd: meets every column
@@ -51,5 +51,5 @@ def _is_plain(tensor: Tensor) -> bool:
     """Whether a tensor is numbers in a row, writes to which PyTorch counts."""
     strange = tensor.is_meta or tensor.is_quantized or tensor.is_nested or tensor.is_inference()
     made_of_others = hasattr(tensor, "__tensor_flatten__")
-    strided = not is_lazy(tensor) and tensor.layout == torch.strided
-    return not strange and not made_of_others and strided and tensor.is_contiguous()
+    strided = not is_lazy(tensor) and tensor.layout == torch.strided and tensor.is_contiguous()
+    return not strange and not made_of_others and strided and tensor.data_ptr() % 4 == 0
