@@ -13,7 +13,13 @@ os.environ["TRITON_INTERPRET"] = "1"  # before Triton is loaded
 import torch
 
 from rankscope.errors import InputError
-from rankscope.metrics import GatheredStatistics, StateStatistics, _fused, state_statistics
+from rankscope.metrics import (
+    GatheredStatistics,
+    SampledWords,
+    StateStatistics,
+    _fused,
+    state_statistics,
+)
 
 SMALL = {"_LINE_BYTES": 16, "_ROWS": 2, "_LONGEST_CHUNK": 4, "_PROGRAMS": 1, "_CHUNKS": 2}
 SMALL["_BLOCK"] = 4
@@ -235,7 +241,22 @@ def center() -> float:
     return float((mean - truth).abs().max())
 
 
+def sampled() -> dict[str, bool]:
+    """Which changes are seen: of a column, of a slice that no word begins at, of a single word."""
+    table, flat = draw(768, 768), draw(4001).to(torch.bfloat16)
+    some = flat[1:4000]
+    tensors = [table, some, draw(1), torch.ones(1, dtype=torch.bfloat16)]
+    words = SampledWords(tensors)
+    before = words.gather()
+    table[:, 65] += 1
+    some[7] += 1
+    tensors[2][0] += 1
+    seen = (words.gather() != before).any(1).tolist()
+    return dict(zip(("column", "slice", "word", "half a word"), seen, strict=True))
+
+
 PARTS = (shapes, real_sizes, masks, strides, kinds, sizes, equal, several, repeated, public, center)
+PARTS += (sampled,)
 OVERFLOWING = (faults, doubts)  # NumPy, which computes here, warns of what is tried there
 share_out(SMALL)
 found = {part.__name__: part() for part in PARTS}

@@ -70,3 +70,8 @@ def test_tokens_too_far_apart_are_refused(found) -> None:
 
 def test_the_kernels_are_for_cuda_alone() -> None:
     assert not can_fuse(torch.zeros(1, 2, 3))
+
+
+def test_words_from_all_over_tensors_show_what_changed(found) -> None:
+    seen = {"column": True, "slice": True, "word": True, "half a word": False}  # not written to
+    assert found["sampled"] == seen

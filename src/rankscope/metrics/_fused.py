@@ -134,8 +134,11 @@ class SampledWords:
     """Words from all over some tensors of one GPU, which a single kernel gathers."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        table = [[each.data_ptr() for each in tensors], [each.nbytes // 4 for each in tensors]]
-        self._addresses, self._lengths = torch.tensor(table).to(tensors[0].device).unbind()
+        starts = [(each.data_ptr() + 3) // 4 * 4 for each in tensors]  # a slice may begin anywhere
+        ends = [each.data_ptr() + each.nbytes for each in tensors]
+        lengths = [max(0, end - start) // 4 for start, end in zip(starts, ends, strict=True)]
+        table = torch.tensor([starts, lengths])
+        self._addresses, self._lengths = table.to(tensors[0].device).unbind()
 
     def gather(self) -> Tensor:
         """The words as they are now, of tensors that are still where they were."""

@@ -26,6 +26,8 @@ class Samples:
             elif tensor.numel():
                 by_device[tensor.device].append(tensor)
         readers = [_reader(device, some) for device, some in by_device.items()]
+        self.are_at_hand = all(device.type == "cpu" for device in by_device)
+        """Whether no device has to be waited for."""
         self._read = [(reader, reader()) for reader in readers]
         self._same: list[Tensor] = []
 
@@ -42,9 +44,13 @@ def _reader(device: torch.device, tensors: list[Tensor]) -> Callable[[], Tensor]
     """What reads some words of tensors of one device."""
     if device.type == "cuda" and has_kernels():
         return SampledWords(tensors).gather
-    flat = [each.detach().view(-1).view(torch.uint8) for each in tensors]
-    views = [each[:: (len(each) // _BYTES) | 1] for each in flat]  # odd: meets every column
-    return lambda: torch.cat(views)
+    return lambda: torch.cat([_some_bytes(each) for each in tensors])
+
+
+def _some_bytes(tensor: Tensor) -> Tensor:
+    """A view made anew each time: one that is kept keeps numbers that the model has left behind."""
+    flat = tensor.detach().view(-1).view(torch.uint8)
+    return flat[:: (len(flat) // _BYTES) | 1]  # odd: meets every column
 
 
 def _is_plain(tensor: Tensor) -> bool:
@@ -52,4 +58,5 @@ def _is_plain(tensor: Tensor) -> bool:
     strange = tensor.is_meta or tensor.is_quantized or tensor.is_nested or tensor.is_inference()
     made_of_others = hasattr(tensor, "__tensor_flatten__")
     strided = not is_lazy(tensor) and tensor.layout == torch.strided
-    return not strange and not made_of_others and strided and tensor.is_contiguous()
+    plain = strided and tensor.is_contiguous() and not tensor.is_complex()  # which may be conjugate
+    return not strange and not made_of_others and plain
