@@ -96,11 +96,19 @@ def watched_attention(callback: OnAttention, model: nn.Module) -> Iterator[Atten
     cannot be read is refused at once; at the end an error says if a call computed something else
     than what was read. Contexts may be nested, and each hears everything.
     """
+    with unjudged_attention(callback, model) as watch:
+        yield watch
+    watch.judge()
+
+
+@contextmanager
+def unjudged_attention(callback: OnAttention, model: nn.Module) -> Iterator[AttentionWatch]:
+    """``watched_attention`` for who asks ``judge`` later, when nothing else is wrong: numbers that
+    are not finite are never those that were read."""
     with thread_hooks() as hooks:
         watch = AttentionWatch(callback, model, hooks)
         with _told(watch):
             yield watch
-    watch.judge()
 
 
 @contextmanager

@@ -24,6 +24,7 @@ class TokenChoice:
         model_type: str | None = None,
     ) -> None:
         self._mask = _checked(mask.mask, "token_mask")
+        self._keys = self._mask if mask.keys is None else _checked(mask.keys, "token_mask")
         self._measured = _checked(measured, "measured")
         self._ids = ids if ids is not None and ids.are_ids else None
         self._model_type = model_type
@@ -36,7 +37,7 @@ class TokenChoice:
 
     def keys(self, count: int, device: torch.device) -> Tensor | None:
         """The mask of real tokens among the keys of attention, of which there are so many."""
-        mask = self._mask
+        mask = self._keys
         if mask is None or mask.shape[-1] == count:
             return None if mask is None else mask.to(device)
         raise ShapeError(
