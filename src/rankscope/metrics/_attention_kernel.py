@@ -146,7 +146,7 @@ def _kernel(  # type: ignore[no-untyped-def]
         shrink = tl.exp(less)
         sink = tl.exp(raw - base)
         whole = shrink * total + sink
-        spread = shrink * (moment + less * total) + (raw - base) * sink
+        spread = shrink * (moment + less * total) + tl.where(sink > 0, raw - base, 0.0) * sink
         energy = shrink * shrink * squares + sink * sink
         on_first, astray = shrink * on_first, shrink * astray
         largest = shrink
