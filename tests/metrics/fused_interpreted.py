@@ -12,20 +12,20 @@ os.environ["TRITON_INTERPRET"] = "1"  # before Triton is loaded
 
 import torch
 
-from rankscope.errors import InputError
 from rankscope.metrics import (
     GatheredStatistics,
-    SampledWords,
     StateStatistics,
     _fused,
+    _gathering,
+    largest_parts,
     state_statistics,
 )
 
 SMALL = {"_LINE_BYTES": 16, "_ROWS": 2, "_LONGEST_CHUNK": 4, "_PROGRAMS": 1, "_CHUNKS": 2}
-SMALL["_BLOCK"] = 4
+SMALL |= {"_BLOCK": 4, "_SHORTEST_CHUNK": 2}
 REAL = {name: getattr(_fused, name) for name in SMALL} | {"_PROGRAMS": 1}
 GENERATOR = torch.Generator().manual_seed(0)
-NAMES = list(StateStatistics.__dataclass_fields__)
+NAMES = list(StateStatistics.__dataclass_fields__)[:-3]  # those of samples
 
 
 def share_out(sizes: dict[str, int]) -> None:
@@ -137,7 +137,7 @@ def strides() -> dict[str, float]:
 def kinds() -> dict[str, float]:
     x = 3 * draw(2, 6, 10)  # half precision has twice as many columns in a group
     mask = padding("001111", "111101")
-    return {str(kind): differ(x.to(kind), mask) for kind in _fused._DTYPES}
+    return {str(kind): differ(x.to(kind), mask) for kind in _fused.FUSED_DTYPES}
 
 
 def sizes() -> dict[str, float]:
@@ -189,11 +189,9 @@ def doubts() -> dict[str, str]:
     cases = {"larger": far, "smaller": less, "alike": alike}
     found = {}
     for name, x in cases.items():
-        try:
-            gather((draw(1, 4, 3), None), (x, None), expected=2)
-            found[name] = ""
-        except InputError as error:
-            found[name] = str(error)
+        both = gather((draw(1, 4, 3), None), (x, None), expected=2)
+        assert both.only(0).fault(torch.float32) == ""
+        found[name] = both.only(1).fault(torch.float32)
     return found
 
 
@@ -214,6 +212,16 @@ def repeated() -> bool:
     return all(torch.equal(getattr(once, name), getattr(again, name)) for name in NAMES)
 
 
+def sides_apart(found: StateStatistics, x: torch.Tensor, mask: torch.Tensor) -> float:
+    """How far center, lengths and sum of unit rows are off."""
+    kept = torch.where(mask.unsqueeze(-1), x.double(), 0.0)
+    lengths = kept.norm(dim=-1)
+    units = torch.where(lengths[..., None] > 0, kept / lengths[..., None], 0.0)
+    truth = (kept.sum(-2) / mask.sum(-1, keepdim=True), lengths, units.sum(-2))
+    mine = (found.center, found.lengths, found.unit_sum)
+    return max(float((a - b).abs().max()) for a, b in zip(mine, truth, strict=True))
+
+
 def public() -> dict[str, float]:
     """Through the public function: leading axes, one sample, and both paths in one gathering."""
     many, mask = draw(2, 2, 6, 5), padding("011111", "110111")
@@ -229,6 +237,7 @@ def public() -> dict[str, float]:
     return {
         "leading axes": apart(flat, many.flatten(0, 1), mask.repeat(2, 1)),
         "one sample": apart(alone, X[:1], None),
+        "sides": sides_apart(found, many, mask),
         "float64 beside float32": max(apart(both.only(n), X, LEFT) for n in (0, 1)),
         "paths": float((both.rest_fro[0] / both.rest_fro[1] - 1).abs().max()),
     }
@@ -241,22 +250,42 @@ def center() -> float:
     return float((mean - truth).abs().max())
 
 
-def sampled() -> dict[str, bool]:
-    """Which changes are seen: of a column, of a slice that no word begins at, of a single word."""
-    table, flat = draw(768, 768), draw(4001).to(torch.bfloat16)
-    some = flat[1:4000]
-    tensors = [table, some, draw(1), torch.ones(1, dtype=torch.bfloat16)]
-    words = SampledWords(tensors)
-    before = words.gather()
-    table[:, 65] += 1
-    some[7] += 1
-    tensors[2][0] += 1
-    seen = (words.gather() != before).any(1).tolist()
-    return dict(zip(("column", "slice", "word", "half a word"), seen, strict=True))
+def gathered() -> dict[str, bool]:
+    """The largest entries of queries, laid out as models lay them out, and words of weights."""
+    vars(_gathering)["can_fuse"] = lambda _: True
+    x = draw(2, 5, 3, 6).transpose(1, 2)  # batch head token width
+    broken = x.clone()
+    broken[1, 2, 4, 5] = torch.nan
+    weights = [draw(3000).bfloat16(), draw(7), torch.arange(12.0), draw(768, 768)]
+    words = _gathering.SampledWords(weights)
+    before = words.gather().clone()
+    weights[0].data[::3] += 1
+    after = words.gather()
+    weights[3].data[:, 65] += 1
+    return {
+        "largest": float(largest_parts(x).max()) == float(x.abs().max()),
+        "NaN": float(largest_parts(broken).max()) == torch.inf,
+        "halves": float(largest_parts(x.half()).max()) == float(x.half().abs().max()),
+        "read": torch.equal(before[2, :12].view(torch.float32), torch.arange(12.0)),
+        "noticed": not torch.equal(before[0], after[0]) and torch.equal(before[1:], after[1:]),
+        "a column": not torch.equal(words.gather()[3], before[3]),
+    }
 
 
-PARTS = (shapes, real_sizes, masks, strides, kinds, sizes, equal, several, repeated, public, center)
-PARTS += (sampled,)
+PARTS = (
+    shapes,
+    real_sizes,
+    masks,
+    strides,
+    kinds,
+    sizes,
+    equal,
+    several,
+    repeated,
+    public,
+    center,
+    gathered,
+)
 OVERFLOWING = (faults, doubts)  # NumPy, which computes here, warns of what is tried there
 share_out(SMALL)
 found = {part.__name__: part() for part in PARTS}

@@ -177,8 +177,10 @@ def _lost_before(
     some = [n for n, term in enumerate(terms) if isinstance(term.lost, Tensor) or term.lost]
     if not some:
         return None
-    if len(some) < len(terms):
-        logs = torch.stack([terms[n].log for n in some]) if len(some) > 1 else logs[some[0]]
+    if len(some) == 1:
+        logs = logs[some[0]]
+    elif len(some) < len(terms):
+        logs = torch.stack([terms[n].log for n in some])
     shares = (threshold(logs, -math.inf, math.inf) - log).clamp(max=0.0)
     if len(some) == 1:
         return shares + terms[some[0]].lost

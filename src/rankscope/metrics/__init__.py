@@ -27,9 +27,9 @@ from rankscope.metrics._centers import median_center as median_center
 from rankscope.metrics._centers import optimal_center as optimal_center
 from rankscope.metrics._estimates import Estimate, EstimatedSpectra
 from rankscope.metrics._evidence import Evidence
-from rankscope.metrics._fused import SampledWords as SampledWords
-from rankscope.metrics._fused import has_kernels as has_kernels
-from rankscope.metrics._fused import largest_parts as largest_parts
+from rankscope.metrics._gathering import SampledWords as SampledWords
+from rankscope.metrics._gathering import largest_parts as largest_parts
+from rankscope.metrics._kernels import can_fuse as can_fuse
 from rankscope.metrics._norms import Norm as Norm
 from rankscope.metrics._norms import matrix_norm
 from rankscope.metrics._residual import Center as Center

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from rankscope.metrics._kernels import can_fuse
 from rankscope.shapes import PerHead
 
 _KERNEL = "rankscope.metrics._attention_kernel"
@@ -81,7 +81,7 @@ def summarise(attention: Chunked) -> AttentionSummary:
 def fused_here(attention: Chunked) -> bool:
     """Whether the pass can be one kernel, which computes in float32."""
     fits = attention.dtype == torch.float32 and attention.query.shape[3] in range(1, 257)
-    return fits and attention.query.is_cuda and find_spec("triton") is not None
+    return fits and can_fuse(attention.query)
 
 
 def row_figures(attention: Chunked) -> tuple[Tensor, Tensor]:

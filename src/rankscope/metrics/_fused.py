@@ -4,21 +4,24 @@ Figures of all layers gather in buffers on the device and come to the host toget
 """
 
 import math
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import import_module
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from rankscope.metrics._kernels import (
+    FUSED_DTYPES,
+    can_fuse,
+    interpreted,
+    on,
+    power_of_two,
+    start,
+)
 from rankscope.shapes import Hidden
 
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _MOST_FEATURES, _MOST_SAMPLES = 2**16, 2**15
 _LINE_BYTES = 512
 """What a warp reads at once: 16 bytes for each of its threads; so much of a row has a program."""
@@ -26,10 +29,9 @@ _ROWS, _STAGES = 8, 3
 _PROGRAMS = 2**10
 """How many programs there should be: some for each processor of a large GPU."""
 _SHORTEST_CHUNK, _LONGEST_CHUNK = 32, 128
-_CHUNKS, _BLOCK, _QUERIES = 8, 128, 32
+_CHUNKS, _BLOCK = 8, 128
 _HELD_BYTES = 2**22
 """Parts are put together when so much of them has gathered."""
-_SAMPLED = 1024
 _ROW_FIGURES, _COLUMN_FIGURES = 8, 4
 _NO_ROW = 2**31 - 1
 
@@ -47,106 +49,18 @@ class Plan(NamedTuple):
 @cache
 def plan_for(samples: int, tokens: int, features: int, entry: int) -> Plan:
     """As many columns as a warp reads at once, and chunks so short that all processors work."""
-    columns = min(_LINE_BYTES // entry, _power_of_two(features))
+    columns = min(_LINE_BYTES // entry, power_of_two(features))
     groups = math.ceil(features / columns)
-    wanted = _power_of_two(math.ceil(samples * tokens * groups / _PROGRAMS))
-    shortest = min(_SHORTEST_CHUNK, max(_ROWS, _power_of_two(tokens)))
+    wanted = power_of_two(math.ceil(samples * tokens * groups / _PROGRAMS))
+    shortest = min(_SHORTEST_CHUNK, max(_ROWS, power_of_two(tokens)))
     chunk_rows = max(shortest, min(wanted, _LONGEST_CHUNK))
     return Plan(groups, columns, math.ceil(tokens / chunk_rows), chunk_rows, _ROWS)
 
 
-def _power_of_two(number: int) -> int:
-    """The next one that is no smaller."""
-    return 1 << (number - 1).bit_length()
-
-
-@cache
-def kernels() -> ModuleType | None:
-    """The kernels, if Triton is there to compile them."""
-    try:
-        return import_module("rankscope.metrics._fused_kernels")
-    except ImportError:
-        return None
-
-
-def has_kernels() -> bool:
-    """Whether kernels can be compiled here."""
-    return kernels() is not None
-
-
-def can_fuse(x: Hidden) -> bool:
+def has_kernels_for(x: Hidden) -> bool:
     """Whether there are kernels for a state like this."""
-    if x.dtype not in _DTYPES or x.shape[-1] > _MOST_FEATURES or len(x) > _MOST_SAMPLES:
-        return False
-    found: Any = kernels() if x.is_cuda or x.device.type == "cpu" else None
-    return found is not None and (x.is_cuda or found.INTERPRETED)
-
-
-def on(device: torch.device) -> AbstractContextManager[Any]:
-    """Triton starts kernels on the current device."""
-    if device.type != "cuda" or device.index == torch.cuda.current_device():
-        return nullcontext()
-    return torch.cuda.device(device)
-
-
-_compiled: dict[tuple[Any, ...], Any] = {}
-
-
-def start(
-    key: tuple[Any, ...],
-    grid: tuple[int, ...],
-    arguments: tuple[Any, ...],
-    options: tuple[Any, ...],
-    *,
-    warps: int = 1,
-) -> None:
-    """Start a kernel by its name, which is the first part of the key.
-
-    Triton looks at every argument of every call, which takes longer than the kernel; one that was
-    compiled for arguments like these (the key) is started without that.
-    """
-    found = _compiled.get(key)
-    if found is None:
-        kernel = getattr(kernels(), key[0])
-        _compiled[key] = kernel[grid](*arguments, *options, num_warps=warps)
-    else:
-        found[grid](*arguments, *options)
-
-
-def largest_parts(x: Float[Tensor, "batch head token width"]) -> Float[Tensor, "part"]:
-    """Numbers of which the largest is the largest size of an entry; NaN or infinity for NaN."""
-    samples, heads, tokens, width = x.shape
-    if not x.is_cuda or x.stride(3) != 1 or x.dtype not in _DTYPES or kernels() is None:
-        least, most = torch.aminmax(x)  # a norm takes PyTorch twenty times as long
-        return torch.maximum(most, -least).double().reshape(1)
-    rows = samples * heads * tokens
-    found = x.new_empty(math.ceil(rows / _QUERIES), dtype=torch.float32)
-    shape = (rows, width, heads, tokens, *x.stride()[:3])
-    with on(x.device):
-        start(
-            ("largest_entries", x.dtype, x.device, shape, x.data_ptr() % 16), (len(found),),
-            (x, found, *shape), (_QUERIES, _power_of_two(width)), warps=4,
-        )  # fmt: skip
-    return found
-
-
-class SampledWords:
-    """Words from all over some tensors of one GPU, which a single kernel gathers."""
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        starts = [(each.data_ptr() + 3) // 4 * 4 for each in tensors]  # a slice may begin anywhere
-        ends = [each.data_ptr() + each.nbytes for each in tensors]
-        lengths = [max(0, end - start) // 4 for start, end in zip(starts, ends, strict=True)]
-        table = torch.tensor([starts, lengths])
-        self._addresses, self._lengths = table.to(tensors[0].device).unbind()
-
-    def gather(self) -> Tensor:
-        """The words as they are now, of tensors that are still where they were."""
-        found = self._lengths.new_empty((len(self._lengths), _SAMPLED), dtype=torch.int32)
-        with on(found.device):
-            key = ("sampled_words", found.device)
-            start(key, (len(found),), (self._addresses, self._lengths, found), (_SAMPLED,))
-        return found
+    fits = x.shape[-1] <= _MOST_FEATURES and len(x) <= _MOST_SAMPLES
+    return fits and x.dtype in FUSED_DTYPES and (can_fuse(x) or (not x.is_cuda and interpreted()))
 
 
 @dataclass
@@ -238,7 +152,7 @@ class FusedStatistics:
                 (x, bits, first, count, buffers.center, buffers.weights, buffers.row_parts,
                  buffers.row_totals, buffers.mean_parts, buffers.arrived, *shape,
                  buffers.row_apart, *strides),
-                (*tiles, _CHUNKS, _power_of_two(plan.groups), _STAGES),
+                (*tiles, _CHUNKS, power_of_two(plan.groups), _STAGES),
             )  # fmt: skip
             start(
                 ("rest_and_columns", *key), grid,
@@ -252,6 +166,13 @@ class FusedStatistics:
         if held + 1 == len(buffers.row_totals) or buffers.is_full:
             _close(buffers)
         return buffers.center
+
+    def sides(self) -> tuple[Tensor, ...]:
+        """Center, lengths of the tokens and sum of unit rows of the last state."""
+        buffers, place = self._order[-1]
+        held = place % len(buffers.row_totals)
+        lengths = buffers.row_totals[held, ..., 1]
+        return buffers.center, lengths, buffers.column_parts[2, held].sum(1)
 
     def figures(self) -> list[Tensor]:
         """``(figure, batch)`` of all states in their order, on the host: this waits."""
@@ -290,7 +211,7 @@ def _close(buffers: _Buffers) -> None:
         start(
             ("close_rows", *key), (rows.shape[2], held * samples),
             (buffers.row_totals, buffers.rest_parts, rows, *shape),
-            (_BLOCK, _power_of_two(plan.groups)), warps=4,
+            (_BLOCK, power_of_two(plan.groups)), warps=4,
         )  # fmt: skip
         start(
             ("close_columns", *key), (columns.shape[2], held * samples),

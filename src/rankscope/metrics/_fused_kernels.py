@@ -9,13 +9,9 @@ token come near 1. Where that is not enough, for tokens 10¹⁵ times as small a
 noted.
 """
 
-from os import environ
-
 import triton
 import triton.language as tl
 
-INTERPRETED = environ.get("TRITON_INTERPRET") == "1"
-"""Whether kernels run on the CPU, one program after another, as our tests have them do."""
 ROW_FIGURES = tl.constexpr(8)
 """Numbers that are left of each block of rows, ``_fused.py`` says what they are; of columns."""
 COLUMN_FIGURES = tl.constexpr(4)

@@ -193,16 +193,12 @@ def subtract(
 def _fitting(size: PerSample, x: Tokens) -> PerSample:
     """A norm that fits into its dtype; sums over many large entries may not."""
     if not bool(torch.isfinite(size.detach()).all()):
-        raise too_large(x.dtype, float(x.detach().abs().max()))
+        largest = short(float(x.detach().abs().max()), digits=2)
+        raise InputError(
+            f"the norm of x does not fit into {x.dtype}: entries go up to {largest}; scale x "
+            "down, or compute in a wider dtype."
+        )
     return size
-
-
-def too_large(dtype: torch.dtype, largest: float) -> InputError:
-    """The error for a norm that does not fit into its dtype."""
-    return InputError(
-        f"the norm of x does not fit into {dtype}: entries go up to {short(largest, digits=2)}; "
-        "scale x down, or compute in a wider dtype."
-    )
 
 
 def ratio(part: Tensor, whole: Tensor) -> Tensor:

@@ -3,8 +3,8 @@
 Weights and structure are read in full once. After that a model is recognised: no module, attribute,
 hook, parameter or buffer was put in another's place, nothing changed inside what can be looked
 into, PyTorch counted no write to a tensor, and bytes from all over each tensor are still what they
-were, which notices most of what goes past PyTorch's count (``.data``, NumPy). What does not pass is
-read again.
+were, which notices most of what goes past PyTorch's count (``.data``, NumPy), though not every
+single number. What does not pass is read again.
 """
 
 import threading
@@ -101,8 +101,7 @@ class Memory:
 def remembered(model: nn.Module) -> Memory:
     """What is known of a model: as remembered, if it fits, or as it is found now.
 
-    On a device that must be waited for, whether its ``samples.agree`` is asked once the model has
-    run.
+    ``samples.agree`` must be asked once the model has run: a device is not waited for here.
     """
     with _lock:
         memory = _memories.get(model)

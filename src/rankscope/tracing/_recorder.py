@@ -162,7 +162,7 @@ class Recorder:
 
     def _attend(self, attention: Attention, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
         x, visibility = args
-        scores = network_scores(attention, x, visibility, self._tokens.real(x))
+        scores = network_scores(attention, x, visibility, self._tokens.keys(x.shape[1], x.device))
         self._figures.attend(scores, self._calls.layer)
 
     def _heard(self, _attention: nn.Module, scores: AttentionScores) -> None:

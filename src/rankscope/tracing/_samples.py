@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from rankscope.metrics import SampledWords, has_kernels
+from rankscope.metrics import SampledWords, can_fuse
 
 _BYTES = 4096
 """How many single bytes are looked at of each tensor that no kernel reads."""
@@ -25,9 +25,10 @@ class Samples:
                 self.are_complete = False
             elif tensor.numel():
                 by_device[tensor.device].append(tensor)
-        readers = [_reader(device, some) for device, some in by_device.items()]
         self.are_at_hand = all(device.type == "cpu" for device in by_device)
         """Whether no device has to be waited for."""
+        # Of a CPU only places are kept, no views: those would keep numbers alive that are replaced.
+        readers = [_reader(some) for some in by_device.values()]
         self._read = [(reader, reader()) for reader in readers]
         self._same: list[Tensor] = []
 
@@ -40,23 +41,23 @@ class Samples:
         return all(bool(same) for same in self._same)
 
 
-def _reader(device: torch.device, tensors: list[Tensor]) -> Callable[[], Tensor]:
+def _reader(tensors: list[Tensor]) -> Callable[[], Tensor]:
     """What reads some words of tensors of one device."""
-    if device.type == "cuda" and has_kernels():
+    if can_fuse(tensors[0]):
         return SampledWords(tensors).gather
     return lambda: torch.cat([_some_bytes(each) for each in tensors])
 
 
 def _some_bytes(tensor: Tensor) -> Tensor:
-    """A view made anew each time: one that is kept keeps numbers that the model has left behind."""
+    """Single bytes from all over a tensor; an odd step meets every column of a matrix."""
     flat = tensor.detach().view(-1).view(torch.uint8)
-    return flat[:: (len(flat) // _BYTES) | 1]  # odd: meets every column
+    return flat[:: (len(flat) // _BYTES) | 1]
 
 
 def _is_plain(tensor: Tensor) -> bool:
     """Whether a tensor is numbers in a row, writes to which PyTorch counts."""
     strange = tensor.is_meta or tensor.is_quantized or tensor.is_nested or tensor.is_inference()
     made_of_others = hasattr(tensor, "__tensor_flatten__")
-    strided = not is_lazy(tensor) and tensor.layout == torch.strided
-    plain = strided and tensor.is_contiguous() and not tensor.is_complex()  # which may be conjugate
-    return not strange and not made_of_others and plain
+    strided = not is_lazy(tensor) and tensor.layout == torch.strided and tensor.is_contiguous()
+    strange |= tensor.is_complex()  # which may be conjugate where it lies
+    return not strange and not made_of_others and strided and tensor.data_ptr() % 4 == 0

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from rankscope.tracing._changeable import OPAQUE, snapshot
-from rankscope.tracing._structure import attributes, foreign_hooks
+from rankscope.tracing._structure import attributes, foreign_hooks, is_ours
 
 _VALUES = (bool, int, float, complex, str, bytes, type(None))
 """What has no identity to speak of: two that are of one kind and read alike are the same."""
-_PARTS = tuple(map(attrgetter, ("__dict__", "_parameters", "_buffers", "_modules")))
+_PARTS = tuple(map(attrgetter, ("_parameters", "_buffers", "_modules")))
 
 
 class _Places(NamedTuple):
@@ -24,7 +24,7 @@ class _Places(NamedTuple):
 
     @classmethod
     def of(cls, modules: Sequence[nn.Module]) -> "_Places":
-        parts = [part for get in _PARTS for part in map(get, modules)]
+        parts = [*map(_own, modules), *(part for get in _PARTS for part in map(get, modules))]
         hooks = foreign_hooks(modules)
         values = chain.from_iterable(map(dict.values, parts))
         return cls(list(chain.from_iterable(parts)), [*map(type, modules), *values, *hooks])
@@ -105,3 +105,10 @@ class Standing:
                 known[id(value)] = snapshot(value) or ""
             found.append(known[id(value)])
         return found
+
+
+def _own(module: nn.Module) -> dict[str, Any]:
+    own = module.__dict__
+    if is_ours(module):  # which find things out while they run, and keep them aside
+        return {name: each for name, each in own.items() if name[0] != "_"}
+    return own

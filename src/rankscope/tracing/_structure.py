@@ -47,12 +47,17 @@ def structure_of(model: nn.Module) -> str:
 
 def attributes(module: nn.Module) -> dict[str, Any]:
     """The attributes that are part of a structure; ours keep aside what is known otherwise."""
-    ours = type(module).__module__.startswith("rankscope.")
+    ours = is_ours(module)
     return {
         name: value
         for name, value in vars(module).items()
         if name not in PYTORCHS and not (ours and name.startswith("_"))
     }
+
+
+def is_ours(module: nn.Module) -> bool:
+    """Whether a module is of a class of this package."""
+    return type(module).__module__.startswith("rankscope.")
 
 
 def foreign_hooks(modules: Sequence[nn.Module]) -> list[Callable[..., Any]]:

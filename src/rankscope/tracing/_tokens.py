@@ -23,47 +23,46 @@ class TokenChoice:
         ids: Ids | None = None,
         model_type: str | None = None,
     ) -> None:
+        # On the host: what is asked of them while the model runs waits for no device.
         self._mask = _checked(mask.mask, "token_mask")
-        self._keys = self._mask if mask.keys is None else _checked(mask.keys, "token_mask")
+        self._of_keys = self._mask if mask.keys is None else _checked(mask.keys, "token_mask")
         self._measured = _checked(measured, "measured")
         self._ids = ids if ids is not None and ids.are_ids else None
         self._model_type = model_type
         self.words = {"mask": mask.words}
         self._found: dict[tuple[int, int, torch.device], Tensor | None] = {}
-
-    def real(self, tensor: Tensor) -> Tensor | None:
-        """The mask of real tokens where a tensor lives: layers may be spread over devices."""
-        return None if self._mask is None else self._mask.to(tensor.device)
+        self._keys: dict[torch.device, Tensor] = {}
 
     def keys(self, count: int, device: torch.device) -> Tensor | None:
         """The mask of real tokens among the keys of attention, of which there are so many."""
-        mask = self._keys
-        if mask is None or mask.shape[-1] == count:
-            return None if mask is None else mask.to(device)
-        raise ShapeError(
-            f"token_mask has shape {tuple(mask.shape)}, but attention has {count} keys; give "
-            "token_mask= with one entry for each, or leave metrics of attention out."
-        )
+        mask = self._of_keys
+        if mask is None:
+            return None
+        if mask.shape[-1] != count:
+            raise ShapeError(
+                f"token_mask has shape {tuple(mask.shape)}, but attention has {count} keys; give "
+                "token_mask= with one entry for each, or leave metrics of attention out."
+            )
+        if device not in self._keys:  # layers may be spread over devices
+            self._keys[device] = mask.to(device)
+        return self._keys[device]
 
     def measured(self, hidden: Tensor) -> Tensor | None:
         """The mask of the tokens to measure, as wide as the hidden states.
 
-        Found once for all layers of one shape: a mask is read on its way, which waits for a device.
+        Found once for all layers of one shape.
         """
         key = (hidden.shape[0], hidden.shape[1], hidden.device)
         if key not in self._found:
-            self._found[key] = self._find(hidden)
+            found = self._find((hidden.shape[0], hidden.shape[1]))
+            self._found[key] = None if found is None else found.to(hidden.device)
         return self._found[key]
 
-    def _find(self, hidden: Tensor) -> Tensor | None:
-        shape = (hidden.shape[0], hidden.shape[1])
+    def _find(self, shape: tuple[int, int]) -> Tensor | None:
         mask = self._fit("token_mask", self._mask, shape)
         if mask is None:
             mask = self._own_padding(shape)
-        counted = self._fit("measured", self._measured, shape)
-        mask = None if mask is None else mask.to(hidden.device)
-        counted = None if counted is None else counted.to(hidden.device)
-        found = measured_tokens(counted, mask, shape)
+        found = measured_tokens(self._fit("measured", self._measured, shape), mask, shape)
         return None if found is None else found.expand(shape)
 
     def _fit(self, name: str, mask: Tensor | None, shape: tuple[int, int]) -> Tensor | None:
@@ -96,4 +95,4 @@ class TokenChoice:
 
 
 def _checked(mask: Tensor | None, name: str) -> Tensor | None:
-    return None if mask is None else valid_mask(mask, getattr(mask, "shape", ()), name=name)
+    return None if mask is None else valid_mask(mask, getattr(mask, "shape", ()), name=name).cpu()
