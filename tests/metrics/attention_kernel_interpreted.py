@@ -38,6 +38,7 @@ CASES = {
     "hiding bias": {"bias": HIDDEN},
     "mask": {"mask": SEEN},
     "low sinks": {"sinks": torch.full((2,), -8.0), "causal": True},
+    "closed sinks": {"sinks": torch.full((2,), -torch.inf), "causal": True},
     "sinks and a mask": {"sinks": 3 * draw(2), "mask": SEEN, "token_mask": REAL},
     "sharp": {"scale": 8.0, "causal": True},
 }

@@ -256,17 +256,19 @@ def gathered() -> dict[str, bool]:
     x = draw(2, 5, 3, 6).transpose(1, 2)  # batch head token width
     broken = x.clone()
     broken[1, 2, 4, 5] = torch.nan
-    weights = [draw(3000).bfloat16(), draw(7), torch.arange(12.0)]
+    weights = [draw(3000).bfloat16(), draw(7), torch.arange(12.0), draw(768, 768)]
     words = _gathering.SampledWords(weights)
     before = words.gather().clone()
     weights[0].data[::3] += 1
     after = words.gather()
+    weights[3].data[:, 65] += 1
     return {
         "largest": float(largest_parts(x).max()) == float(x.abs().max()),
         "NaN": float(largest_parts(broken).max()) == torch.inf,
         "halves": float(largest_parts(x.half()).max()) == float(x.half().abs().max()),
         "read": torch.equal(before[2, :12].view(torch.float32), torch.arange(12.0)),
         "noticed": not torch.equal(before[0], after[0]) and torch.equal(before[1:], after[1:]),
+        "a column": not torch.equal(words.gather()[3], before[3]),
     }
 
 

@@ -22,7 +22,7 @@ def test_the_kernel_agrees_with_the_chunked_path() -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     apart = json.loads(done.stdout)
-    assert len(apart) == 13
+    assert len(apart) == 14
     assert {name: far for name, far in apart.items() if not far < 1e-5} == {}
 
 

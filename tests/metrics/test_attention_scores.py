@@ -271,6 +271,10 @@ def test_long_sequences_need_no_matrix() -> None:
         ({"mask": draw(1, 1, 1, TOKENS)}, KindError, "mask is torch.float32"),
         ({"sinks": draw(3)}, ShapeError, "one for each of 4 heads"),
         ({"token_mask": LEFT[:, :4]}, ShapeError, "token_mask has shape"),
+        ({"token_mask": LEFT[:, :1]}, ShapeError, "token_mask has shape"),
+        ({"key": draw(BATCH, HEADS, TOKENS, WIDTH).long()}, KindError, "key is torch.int64"),
+        ({"sinks": draw(HEADS) + 0j}, KindError, "sinks is torch.complex64"),
+        ({"bias": draw(1, 1, 1, TOKENS).to(torch.float8_e5m2)}, KindError, "16 bits or more"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(changes, error, words) -> None:
@@ -287,3 +291,20 @@ def test_one_token_has_no_second_singular_value() -> None:
     alone = m.AttentionScores(query=draw(1, 2, 1, 4), key=draw(1, 2, 1, 4), scale=1.0)
     assert m.second_singular_bounds(alone).upper.tolist() == [[0.0, 0.0]]
     assert m.score_gamma(alone).tolist() == [[1.0, 1.0]]
+
+
+def test_a_sink_that_takes_nothing_is_none() -> None:
+    scores = make("full")
+    closed = dataclasses.replace(scores, sinks=torch.full((HEADS,), -math.inf))
+    assert torch.equal(m.attention_entropy(closed), m.attention_entropy(scores))
+
+
+def test_a_head_that_is_not_finite_has_no_singular_values_and_spoils_no_other() -> None:
+    scores = make("full")
+    query = scores.query.clone()
+    query[1, 2, 3] = math.inf
+    broken = dataclasses.replace(scores, query=query)
+    for figure in (m.second_singular_value, lambda each: m.second_singular_bounds(each).upper):
+        found, sound = figure(broken), figure(scores)
+        assert found.isnan().nonzero().tolist() == [[1, 2]]
+        assert torch.equal(found[0], sound[0])

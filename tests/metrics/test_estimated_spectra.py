@@ -209,6 +209,11 @@ def test_a_center_must_be_a_row_for_every_sample() -> None:
         m.SpectrumProbe().feed(drawn(2, 5, 4), center=torch.zeros(4))
 
 
+def test_there_must_be_a_sample() -> None:
+    with pytest.raises(ShapeError, match="there is no sample"):
+        m.estimated_spectra(drawn(0, 5, 4))
+
+
 def test_what_cannot_be_told_cannot_be_asked() -> None:
     assert not hasattr(m.estimated_spectra(drawn(5, 4)), "spectral_ratio")
 

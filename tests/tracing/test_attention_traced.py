@@ -217,3 +217,41 @@ def test_a_network_inside_a_wrapper(token_mask, lively) -> None:
     for name in attention:
         assert figures(inside, name).shape == (3, 2, 2)
         assert torch.equal(figures(inside, name), figures(alone, name)), name
+
+
+def test_beside_a_cache_its_tokens_are_among_the_keys() -> None:
+    model = build(TEXT["qwen2"])
+    with torch.no_grad():
+        cache = model(input_ids=IDS[:, :5], attention_mask=LEFT[:, :5]).past_key_values
+    later = {"input_ids": IDS[:, 5:], "attention_mask": LEFT, "past_key_values": cache}
+    model.set_attn_implementation("sdpa")
+    found = figures(trace(model, later, metrics=["attention_entropy"]), "attention_entropy")
+    model.set_attn_implementation("eager")
+    p = torch.stack(matrices(model, GIVEN))[..., 5:, :].double()
+    assert torch.allclose(found, -torch.special.xlogy(p, p).sum(-1).mean(-1), atol=1e-5)
+
+
+def test_another_model_that_a_block_asks_is_not_its_attention() -> None:
+    model, other = build(TEXT["qwen2"]), build(TEXT["mistral"])
+    alone = trace(model, GIVEN, metrics=["attention_entropy"])
+    inner = []
+
+    def ask(*_):
+        inner.append(trace(other, GIVEN, metrics=["attention_entropy"]))
+
+    model.layers[0].register_forward_hook(ask)
+    assert trace(model, GIVEN, metrics=["attention_entropy"]).columns == alone.columns
+    assert inner == [trace(other, GIVEN, metrics=["attention_entropy"])]
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_queries_that_overflow_are_named_and_not_taken_for_another_computation(
+    implementation,
+) -> None:
+    model = build(TEXT["mistral"])
+    model.set_attn_implementation(implementation)
+    with torch.no_grad():
+        model.layers[1].self_attn.q_proj.weight.fill_(3e38)
+    said = "layer 2: queries overflow" if implementation == "sdpa" else "layer 2, attention_entropy"
+    with pytest.raises(InputError, match=said):
+        trace(model, GIVEN, metrics=["attention_entropy"])

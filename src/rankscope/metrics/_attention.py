@@ -14,7 +14,7 @@ from rankscope.errors import InputError
 from rankscope.metrics._attention_scores import AttentionScores, refuse_long
 from rankscope.metrics._attention_sweeps import high_pass
 from rankscope.metrics._norms import matrix_norm
-from rankscope.metrics._spectrum import second, svdvals
+from rankscope.metrics._spectrum import second, svdvals, svdvals_or_nan
 from rankscope.shapes import PerHead
 
 Attention = Tensor | AttentionScores
@@ -79,7 +79,7 @@ def second_singular_value(attention: Attention, *, token_mask: Tensor | None = N
     """
     if isinstance(attention, AttentionScores):
         refuse_long(own_mask(attention, token_mask), "σ₂", "second_singular_bounds")
-        return attention.sound(second(svdvals(attention.matrix())))
+        return attention.sound(second(svdvals_or_nan(attention.matrix())))
     p, _ = stochastic(attention, token_mask)
     return second(svdvals(p))
 

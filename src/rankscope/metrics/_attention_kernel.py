@@ -142,11 +142,12 @@ def _kernel(  # type: ignore[no-untyped-def]
         # The sink relative to the largest score of a key, or the other way round if it is larger.
         raw = tl.load(sinks + head).to(tl.float32)
         base = tl.maximum(tl.where(blind, raw, top), raw)
+        base = tl.where(base == float("-inf"), 0.0, base)  # no key is seen, and no sink open
         less = tl.where(blind, 0.0, top - base)
         shrink = tl.exp(less)
         sink = tl.exp(raw - base)
         whole = shrink * total + sink
-        spread = shrink * (moment + less * total) + (raw - base) * sink
+        spread = shrink * (moment + less * total) + tl.where(sink > 0, raw - base, 0.0) * sink
         energy = shrink * shrink * squares + sink * sink
         on_first, astray = shrink * on_first, shrink * astray
         largest = shrink

@@ -76,6 +76,14 @@ class AttentionScores:
 
     def _check_parts(self) -> None:
         shape = self.shape
+        for name in ("query", "key", "bias", "sinks"):  # figures keep no graph alive
+            part = getattr(self, name)
+            if part is not None and (not part.is_floating_point() or part.dtype.itemsize == 1):
+                raise KindError(
+                    f"{name} is {part.dtype}, expected real numbers of 16 bits or more; cast them: "
+                    f"{name}.float()."
+                )
+            object.__setattr__(self, name, None if part is None else part.detach())
         for name, part, dtype in (
             ("bias", self.bias, None),
             ("mask", self.mask, torch.bool),
@@ -83,11 +91,12 @@ class AttentionScores:
         ):
             if part is None:
                 continue
-            if (part.dtype != dtype) if dtype else not part.is_floating_point():
-                raise KindError(f"{name} is {part.dtype}, expected {dtype or 'real numbers'}.")
+            if dtype is not None and part.dtype != dtype:
+                raise KindError(f"{name} is {part.dtype}, expected {dtype}.")
             whole = (shape[0], shape[3]) if name == "token_mask" else shape
             axes = zip(part.shape, whole, strict=False)
-            if part.ndim != len(whole) or any(have not in (1, want) for have, want in axes):
+            fits = part.ndim == len(whole) and all(have in (1, want) for have, want in axes)
+            if not fits or (name == "token_mask" and part.shape[1] != shape[3]):
                 raise ShapeError(
                     f"{name} has shape {tuple(part.shape)}, which does not go with {whole}."
                 )
@@ -96,9 +105,6 @@ class AttentionScores:
                 f"sinks have shape {tuple(self.sinks.shape)}, expected one for each of "
                 f"{shape[1]} heads."
             )
-        for name in ("query", "key", "bias", "sinks"):  # figures keep no graph alive
-            part = getattr(self, name)
-            object.__setattr__(self, name, None if part is None else part.detach())
 
     @property
     def shape(self) -> tuple[int, int, int, int]:

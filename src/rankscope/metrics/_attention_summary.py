@@ -110,7 +110,7 @@ def _figures(part: Weights, looked_for: Tensor) -> Tensor:
     sink = torch.zeros_like(squares)
     if part.sink is not None and part.sink_shifted is not None:
         sink = part.sink
-        entropy = entropy - sink * part.sink_shifted
+        entropy = entropy - torch.where(sink == 0, 0.0, sink * part.sink_shifted)
         squares = squares + sink.square()
     first, stray = (p @ looked_for.to(p.dtype)).unbind(-1)
     return torch.stack((entropy, -squares.log(), p.amax(-1), first, sink, stray))

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from rankscope.metrics._attention_scores import AttentionScores
 from rankscope.metrics._attention_summary import shared_weight
+from rankscope.metrics._spectrum import svdvals_or_nan
 from rankscope.shapes import PerHead
 from rankscope.streams import stream
 
@@ -125,7 +126,7 @@ def singular_bracket(attention: AttentionScores, seed: int = 0) -> Bracket:
         v = _times(attention, v)[1]
     v = torch.linalg.qr(v).Q
     image = _times(attention, v)[0]
-    theta = torch.linalg.svdvals(image)
+    theta = svdvals_or_nan(image)
     if count == 1:
         zero = torch.zeros_like(theta[..., 0])
         return Bracket(attention.sound(zero), attention.sound(zero))

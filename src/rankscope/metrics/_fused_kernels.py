@@ -269,5 +269,6 @@ def sampled_words(tensors, lengths, found, WORDS: tl.constexpr):
     start = tl.load(tensors + tensor).to(tl.pointer_type(tl.int32))
     length = tl.load(lengths + tensor)
     word = tl.arange(0, WORDS)
-    place = word * tl.maximum((length - 1) // (WORDS - 1), 1)
+    step = (tl.maximum(length - 1, 0) // (WORDS - 1)) | 1  # odd: meets every column
+    place = word * step
     tl.store(found + tensor * WORDS + word, tl.load(start + place, mask=place < length, other=0))

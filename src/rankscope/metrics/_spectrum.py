@@ -176,6 +176,16 @@ def svdvals(x: Tokens) -> Spectrum:
     return sigma
 
 
+def svdvals_or_nan(x: Tokens) -> Spectrum:
+    """Singular values of any matrices, NaN for those that are not finite.
+
+    Nothing is waited for; a decomposition would refuse such matrices in the middle of a pass.
+    """
+    broken = ~x.isfinite().flatten(-2).all(-1)
+    sigma = svdvals(x.masked_fill(broken[..., None, None], 0.0))
+    return sigma.masked_fill(broken.unsqueeze(-1), torch.nan)
+
+
 def unit_scale(m: Tensor) -> tuple[Tensor, Tensor]:
     """``m`` divided by its largest entry, so that squares neither overflow nor vanish."""
     largest = m.detach().abs().flatten(-2).amax(-1)  # flat: over two axes it is far slower

@@ -99,6 +99,10 @@ class SpectrumProbe:
         near it does as well, for what it is off by is measured.
         """
         check_real(x, name="x", axes="(..., token, feature)", least=2)
+        if not x.numel():
+            raise ShapeError(
+                f"x has shape {tuple(x.shape)}: there is no sample; give at least one."
+            )
         flat = x.detach().reshape(-1, *x.shape[-2:])
         mask = None
         if token_mask is not None:

@@ -33,13 +33,16 @@ class AttentionWatch:
         self._elsewhere: dict[nn.Module, bool] = {}
         self._doubts: list[tuple[ModelError, Tensor]] = []
         self.calls = 0
-        for module in model.modules():
+        self._own = set(model.modules())
+        for module in self._own:
             if _may_attend_elsewhere(type(module).forward):
                 hooks.before(module, self._note)
 
     def before(self, call: Call) -> AttentionScores | None:
-        """Tell the callback of a call of self-attention; None for what attends elsewhere."""
+        """Tell the callback of self-attention; None for another model's and cross-attention."""
         module = call.module
+        if module not in self._own:
+            return None
         if self._elsewhere.get(module, False) or getattr(module, "is_cross_attention", False):
             return None
         self.calls += 1
@@ -93,11 +96,19 @@ def watched_attention(callback: OnAttention, model: nn.Module) -> Iterator[Atten
     cannot be read is refused at once; at the end an error says if a call computed something else
     than what was read. Contexts may be nested, and each hears everything.
     """
+    with unjudged_attention(callback, model) as watch:
+        yield watch
+    watch.judge()
+
+
+@contextmanager
+def unjudged_attention(callback: OnAttention, model: nn.Module) -> Iterator[AttentionWatch]:
+    """``watched_attention`` for who asks ``judge`` later, when nothing else is wrong: numbers that
+    are not finite are never those that were read."""
     with thread_hooks() as hooks:
         watch = AttentionWatch(callback, model, hooks)
         with _told(watch):
             yield watch
-    watch.judge()
 
 
 @contextmanager

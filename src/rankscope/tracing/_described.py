@@ -1,6 +1,7 @@
 """What functions and attributes are, in plain values and tensors that can be digested."""
 
 import dataclasses
+from collections import deque
 from collections.abc import Iterable, Mapping
 from functools import partial
 from itertools import islice
@@ -41,8 +42,8 @@ def _inside(value: Any) -> Iterable[Any]:
         return [len(value), *islice(([str(key), each] for key, each in value.items()), _MOST)]
     if isinstance(value, set | frozenset):
         return sorted(map(repr, value))
-    if isinstance(value, list | tuple):
-        return [len(value), *value[:_MOST]]
+    if isinstance(value, list | tuple | deque):
+        return [len(value), *islice(value, _MOST)]
     if isinstance(value, CodeType):
         return [value.co_code, value.co_names, *value.co_consts]
     if isinstance(value, FunctionType):

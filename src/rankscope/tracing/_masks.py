@@ -25,6 +25,8 @@ class MaskReading(NamedTuple):
 
     mask: Tensor | None
     words: str
+    keys: Tensor | None = None
+    """The same of the tokens in a cache too, where there is one: attention sees them."""
 
 
 def read_mask(given: Mapping[str, Any], *, decoder: bool, model_type: str | None) -> MaskReading:
@@ -110,7 +112,7 @@ def _of_new_tokens(reading: MaskReading, given: Mapping[str, Any], *, decoder: b
             f"{ids.tokens} new ones; give the model one entry for each, those in the cache first."
         )
     words = f"{reading.words}; its entries {past} to {end - 1}, the others are about the cache"
-    return MaskReading(reading.mask[..., past:end], words)
+    return MaskReading(reading.mask[..., past:end], words, reading.mask[..., :end])
 
 
 def _of_padding(name: str, mask: Tensor) -> MaskReading:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rankscope.errors import InputError, ShapeError
 from rankscope.metrics import AttentionScores
 from rankscope.network import Attention, Block
-from rankscope.tracing._attention_interface import unseen, watched_attention
+from rankscope.tracing._attention_interface import AttentionWatch, unjudged_attention, unseen
 from rankscope.tracing._calls import Calls
 from rankscope.tracing._figures import Columns as Columns
 from rankscope.tracing._figures import Figures, SpectraBy
@@ -49,6 +49,7 @@ class Recorder:
         self._is_ours = all(isinstance(block, Block) for block in blocks)
         self._figures = Figures(measures, len(blocks) + 1, spectra_by=spectra_by)
         self._heard_in: Counter[int] = Counter()  # attentions of each layer
+        self._watch: AttentionWatch | None = None
         self._calls = Calls(blocks)
         self._layout, self._output, self._tokens = layout, output, tokens
         self._input_shape = torch.Size()  # of what the running block was given
@@ -74,7 +75,7 @@ class Recorder:
                 for block in each_once(self._blocks):
                     hooks.before(cast(Block, block).attention, self._attend)
             elif self._figures.of_attention:
-                leaving.enter_context(watched_attention(self._heard, self._model))
+                self._watch = leaving.enter_context(unjudged_attention(self._heard, self._model))
             yield
             self._close(None)
             order = self._calls.finish(elsewhere=hooks.elsewhere)
@@ -92,6 +93,8 @@ class Recorder:
         faults = [each for each in (overflow, fault) if each is not None]
         if faults:
             raise min(faults, key=lambda each: each.layer).error
+        if self._watch is not None:
+            self._watch.judge()
         return columns
 
     def _before(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -81,7 +81,7 @@ def trace(
     measures = _checked(model, metrics, measured, layout, output, spectra)
     memory = remembered(model)
     named = None if blocks is None else find_stack(model, blocks)
-    stack = named or memory.once("stack", lambda: find_stack(model))
+    stack = named or _found_stack(model, memory)
     given = given_to(model, inputs)
     first, ours = stack.blocks[0], isinstance(model, Network)
     place = memory.once(("place", id(first)), lambda: Place.of(model, first))
@@ -109,7 +109,7 @@ def trace(
     drawn: dict[str, str] = {}
     with (
         torch.no_grad(),
-        evaluating_all(memory.modules(model)),
+        evaluating_all(memory.modules()),
         noting_draws(drawn),
         recorder.watching(),
     ):
@@ -184,6 +184,17 @@ def _checked(
     return measures
 
 
+def _found_stack(model: nn.Module, memory: Memory) -> Stack:
+    """The stack as it was found before; blocks that point back at their model are not kept."""
+    name, paths = memory.once("stack", lambda: _paths(model, find_stack(model)))
+    return Stack(name, [model.get_submodule(path) for path in paths])
+
+
+def _paths(model: nn.Module, stack: Stack) -> tuple[str, list[str]]:
+    paths = {id(module): path for path, module in model.named_modules()}
+    return stack.name, [paths[id(block)] for block in stack.blocks]
+
+
 def _mask(
     given: Given, token_mask: Tensor | None, *, decoder: bool, kind: str | None
 ) -> MaskReading:
@@ -207,7 +218,7 @@ def _origin(
     settings |= memory.once(
         ("soundness", blocks), lambda: refuse_broken(model, stack.blocks, digests=memory.digests)
     )
-    if own := memory.once("own modes", lambda: own_modes(memory.modules(model))):
+    if own := memory.once("own modes", lambda: own_modes(memory.modules())):
         settings["mode"] = f"evaluation, set without the train() that {', '.join(own)} has"
     return Provenance.of(
         model,

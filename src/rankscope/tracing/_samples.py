@@ -25,6 +25,8 @@ class Samples:
                 self.are_complete = False
             elif tensor.numel():
                 by_device[tensor.device].append(tensor)
+        self.are_at_hand = all(device.type == "cpu" for device in by_device)
+        """Whether no device has to be waited for."""
         # Of a CPU only places are kept, no views: those would keep numbers alive that are replaced.
         readers = [_reader(some) for some in by_device.values()]
         self._read = [(reader, reader()) for reader in readers]
@@ -57,4 +59,5 @@ def _is_plain(tensor: Tensor) -> bool:
     strange = tensor.is_meta or tensor.is_quantized or tensor.is_nested or tensor.is_inference()
     made_of_others = hasattr(tensor, "__tensor_flatten__")
     strided = not is_lazy(tensor) and tensor.layout == torch.strided and tensor.is_contiguous()
+    strange |= tensor.is_complex()  # which may be conjugate where it lies
     return not strange and not made_of_others and strided and tensor.data_ptr() % 4 == 0

@@ -25,6 +25,7 @@ class TokenChoice:
     ) -> None:
         # On the host: what is asked of them while the model runs waits for no device.
         self._mask = _checked(mask.mask, "token_mask")
+        self._of_keys = self._mask if mask.keys is None else _checked(mask.keys, "token_mask")
         self._measured = _checked(measured, "measured")
         self._ids = ids if ids is not None and ids.are_ids else None
         self._model_type = model_type
@@ -34,7 +35,7 @@ class TokenChoice:
 
     def keys(self, count: int, device: torch.device) -> Tensor | None:
         """The mask of real tokens among the keys of attention, of which there are so many."""
-        mask = self._mask
+        mask = self._of_keys
         if mask is None:
             return None
         if mask.shape[-1] != count:
