@@ -25,7 +25,7 @@ SMALL = {"_LINE_BYTES": 16, "_ROWS": 2, "_LONGEST_CHUNK": 4, "_PROGRAMS": 1, "_C
 SMALL |= {"_BLOCK": 4, "_SHORTEST_CHUNK": 2}
 REAL = {name: getattr(_fused, name) for name in SMALL} | {"_PROGRAMS": 1}
 GENERATOR = torch.Generator().manual_seed(0)
-NAMES = list(StateStatistics.__dataclass_fields__)
+NAMES = list(StateStatistics.__dataclass_fields__)[:-3]  # those of samples
 
 
 def share_out(sizes: dict[str, int]) -> None:
@@ -212,6 +212,16 @@ def repeated() -> bool:
     return all(torch.equal(getattr(once, name), getattr(again, name)) for name in NAMES)
 
 
+def sides_apart(found: StateStatistics, x: torch.Tensor, mask: torch.Tensor) -> float:
+    """How far center, lengths and sum of unit rows are off."""
+    kept = torch.where(mask.unsqueeze(-1), x.double(), 0.0)
+    lengths = kept.norm(dim=-1)
+    units = torch.where(lengths[..., None] > 0, kept / lengths[..., None], 0.0)
+    truth = (kept.sum(-2) / mask.sum(-1, keepdim=True), lengths, units.sum(-2))
+    mine = (found.center, found.lengths, found.unit_sum)
+    return max(float((a - b).abs().max()) for a, b in zip(mine, truth, strict=True))
+
+
 def public() -> dict[str, float]:
     """Through the public function: leading axes, one sample, and both paths in one gathering."""
     many, mask = draw(2, 2, 6, 5), padding("011111", "110111")
@@ -227,6 +237,7 @@ def public() -> dict[str, float]:
     return {
         "leading axes": apart(flat, many.flatten(0, 1), mask.repeat(2, 1)),
         "one sample": apart(alone, X[:1], None),
+        "sides": sides_apart(found, many, mask),
         "float64 beside float32": max(apart(both.only(n), X, LEFT) for n in (0, 1)),
         "paths": float((both.rest_fro[0] / both.rest_fro[1] - 1).abs().max()),
     }

@@ -17,6 +17,7 @@ from rankscope.shapes import PerSample
 _ROUNDING = 1e-5  # of all that is summed up in float32 or by the trapezoidal rule
 _PART = 1e-6  # of a start, squared, that a vector must hold to count as found from it
 _CLEAR = 2.0**10  # times the noise: steps that long still point somewhere
+_SKEW = 1.4
 _NORMAL = 2.576  # 99 % of a normal distribution lie within so many standard deviations
 
 
@@ -49,7 +50,12 @@ class EstimatedSpectra:
         known = self.evidence
         around = _quantile(self.probes - 1) * known.spread if self.probes else 0.0
         least, most = (known.least - around).exp(), (known.most + around).exp()
-        return self._shaped((least + most) / 2, (most - least) / 2 + _rounding(known) * most)
+        value = (least + most) / 2
+        # Probes seldom meet a direction that stands alone, so that sums are skewed: upwards, errors
+        # of a normal distribution would be too small.
+        above = (known.most + _SKEW * around).exp() - value
+        error = torch.maximum(torch.as_tensor(above), value - least)
+        return self._shaped(value, error + _rounding(known) * most)
 
     def stable_rank(self) -> Estimate:
         """``‖X‖_F² / σ₁²``."""

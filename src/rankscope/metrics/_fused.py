@@ -167,6 +167,13 @@ class FusedStatistics:
             _close(buffers)
         return buffers.center
 
+    def sides(self) -> tuple[Tensor, ...]:
+        """Center, lengths of the tokens and sum of unit rows of the last state."""
+        buffers, place = self._order[-1]
+        held = place % len(buffers.row_totals)
+        lengths = buffers.row_totals[held, ..., 1]
+        return buffers.center, lengths, buffers.column_parts[2, held].sum(1)
+
     def figures(self) -> list[Tensor]:
         """``(figure, batch)`` of all states in their order, on the host: this waits."""
         every = {id(buffers): buffers for buffers, _ in self._order}

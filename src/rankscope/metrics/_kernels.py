@@ -52,12 +52,13 @@ def start(
     Triton looks at every argument of every call, which takes longer than the kernel; one that was
     compiled for arguments like these (the key) is started without that.
     """
+    whole = (*grid, 1, 1)[:3]
     found = _compiled.get(key)
     if found is None:
         kernel = getattr(import_module(_STATISTICS), key[0])
-        _compiled[key] = kernel[grid](*arguments, *options, num_warps=warps)
+        _compiled[key] = kernel[whole](*arguments, *options, num_warps=warps)
     else:
-        found[grid](*arguments, *options)
+        found[whole](*arguments, *options)
 
 
 def power_of_two(number: int) -> int:

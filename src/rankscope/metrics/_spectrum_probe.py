@@ -41,7 +41,7 @@ def estimated_spectra(
     For matrices too large to decompose, on a GPU above all. Each rank comes with the error to
     expect, which holds the truth in at least 95 of 100 draws. It is below one per cent for a
     matrix of 2,048 × 4,096 whose singular values are of one size. Where they span many orders of
-    magnitude and none of them dominates, it is honest but wide: 10 to 50 % of the effective rank.
+    magnitude and none of them dominates, it is honest but wide: 10 to 70 % of the effective rank.
     More ``steps`` narrow it there, more ``probes`` where few directions hold most of the sum;
     ``spectra`` is exact. There is no spectral ratio here: products from a few starts cannot tell a
     second value that is close to the first from the first seen twice.

@@ -1,6 +1,6 @@
 """What residuals and mean cosine are made of, found together and waited for once."""
 
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 
 import torch
 from jaxtyping import Bool, Float
@@ -28,6 +28,9 @@ class StateStatistics:
     is ``‖Σ x/‖x‖‖²``, ``tokens`` and ``nonzero`` count tokens. ``broken`` is the first token that
     has an entry which is no finite number, or whose entries' sum is none; −1 if there is none, −2
     if float32 was too narrow for the kernels' sums of squares.
+
+    ``center`` is the mean of the tokens, ``lengths`` theirs, ``unit_sum`` the sum of the tokens
+    divided by their lengths; a trace, which would keep them of every layer, leaves them out.
     """
 
     tokens: PerSample
@@ -40,6 +43,9 @@ class StateStatistics:
     unit_square: PerSample
     nonzero: PerSample
     broken: PerSample
+    center: Float[Tensor, "*batch feature"] | None = None
+    lengths: Float[Tensor, "*batch token"] | None = None
+    unit_sum: Float[Tensor, "*batch feature"] | None = None
 
     def __repr__(self) -> str:
         return f"StateStatistics of {tuple(self.one.shape)} samples"
@@ -79,8 +85,8 @@ class StateStatistics:
             where = (self.broken >= 0).nonzero()[0].tolist()
             token = int(self.broken[tuple(where)])
             return (
-                f"x is not finite at {[*where, token]} (sample, token); find the layer that "
-                "overflows, or compute in a wider dtype."
+                f"x is not finite at {[*where, token]} (sample, token), or its entries are too "
+                "large to be added up; find the layer that overflows, or compute in a wider dtype."
             )
         if bool((self.broken == _IN_DOUBT).any()):
             return (
@@ -115,8 +121,11 @@ def state_statistics(x: Tensor, *, token_mask: Tensor | None = None) -> StateSta
     gathered = GatheredStatistics(1)
     gathered.add(flat, rows)
     found = gathered.finish()
-    at_once = [getattr(found, name)[0].reshape(x.shape[:-2]) for name in _NAMES]
-    statistics = StateStatistics(*at_once)
+    sides = gathered.sides()
+    statistics = StateStatistics(
+        *(getattr(found, name)[0].reshape(x.shape[:-2]) for name in _NAMES),
+        *(side.double().reshape(*x.shape[:-2], -1) for side in sides),
+    )
     if fault := statistics.fault(x.dtype):
         raise InputError(fault)
     return statistics
@@ -134,6 +143,7 @@ class GatheredStatistics:
         self._fused_at: list[int] = []
         self._plain: dict[int, Float[Tensor, "figure batch"]] = {}
         self._count = 0
+        self._sides: tuple[Tensor, ...] = ()
 
     def add(self, x: Hidden, mask: Bool[Tensor, "batch token"] | None) -> Tensor | None:
         """Begin on a state; its mean row, if the kernels find it, until the next state comes."""
@@ -141,8 +151,12 @@ class GatheredStatistics:
         if has_kernels_for(x):
             self._fused_at.append(place)
             return self._fused.add(x, mask)
-        self._plain[place] = _figures(upcast(x), mask)
+        self._plain[place], self._sides = _figures(upcast(x), mask)
         return None
+
+    def sides(self) -> tuple[Tensor, ...]:
+        """Center, lengths and sum of unit rows of the last state."""
+        return self._sides or self._fused.sides()
 
     def finish(self) -> StateStatistics:
         """All of them, in their order."""
@@ -155,11 +169,14 @@ class GatheredStatistics:
         return StateStatistics(*every.unbind())
 
 
-def _figures(x: Hidden, mask: Bool[Tensor, "batch token"] | None) -> Float[Tensor, "figure batch"]:
-    """The figures by PyTorch alone, for any device and dtype."""
+def _figures(
+    x: Hidden, mask: Bool[Tensor, "batch token"] | None
+) -> tuple[Float[Tensor, "figure batch"], tuple[Tensor, ...]]:
+    """The figures by PyTorch alone, for any device and dtype, and center, lengths, unit sum."""
     if mask is not None:
         x = torch.where(mask.unsqueeze(-1), x, x.new_zeros(()))
-    rest = subtract(x, mean_center(x, mask), mask)
+    center = mean_center(x, mask)
+    rest = subtract(x, center, mask)
     size, rest_size = x.abs(), rest.abs()
     rows, rest_rows = size.sum(-1), rest_size.sum(-1)
     rest_inf = rest_rows.amax(-1)
@@ -177,7 +194,8 @@ def _figures(x: Hidden, mask: Bool[Tensor, "batch token"] | None) -> Float[Tenso
         units.nonzero,
         torch.where(broken.any(-1), broken.to(torch.uint8).argmax(-1), -1),
     )
-    return torch.stack([each.double() for each in found])
+    sides = (center, units.lengths, units.total)
+    return torch.stack([each.double() for each in found]), sides
 
 
 def _length(numbers: Float[Tensor, "batch entry"], unit: PerSample) -> PerSample:
@@ -187,4 +205,4 @@ def _length(numbers: Float[Tensor, "batch entry"], unit: PerSample) -> PerSample
     return size.double() * unit.double()
 
 
-_NAMES = [each.name for each in fields(StateStatistics)]
+_NAMES = [each.name for each in fields(StateStatistics) if each.default is MISSING]

@@ -3,7 +3,8 @@
 Weights and structure are read in full once. After that a model is recognised: no module, attribute,
 parameter or buffer was put in another's place, no container or configuration changed, PyTorch
 counted no write to a tensor, and bytes from all over each tensor are still what they were, which
-notices most of what goes past PyTorch's count (``.data``, NumPy). What does not pass is read again.
+notices most of what goes past PyTorch's count (``.data``, NumPy), though not every single number.
+What does not pass is read again.
 """
 
 import threading
@@ -105,7 +106,7 @@ class Memory:
 def remembered(model: nn.Module) -> Memory:
     """What is known of a model: as remembered, if it fits, or as it is found now.
 
-    ``confirmed`` must be asked once the model has run.
+    ``samples.agree`` must be asked once the model has run.
     """
     with _lock:
         memory = _memories.get(model)
@@ -133,7 +134,14 @@ _HIDDEN = "a tensor inside"
 
 def _parts(module: nn.Module) -> Held:
     own = module.__dict__
-    return own, own["_parameters"], own["_buffers"], own["_modules"]
+    parts = (own["_parameters"], own["_buffers"], own["_modules"])
+    if _is_ours(module):  # which find things out while they run, and keep them aside
+        return {name: each for name, each in own.items() if name[0] != "_"}, *parts
+    return own, *parts
+
+
+def _is_ours(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("rankscope.")
 
 
 def _copied(module: nn.Module) -> Held:
@@ -142,7 +150,7 @@ def _copied(module: nn.Module) -> Held:
 
 def _values(module: nn.Module) -> Iterator[Any]:
     """The attributes that are part of a structure; what ours keep aside is no part of it."""
-    ours = type(module).__module__.startswith("rankscope.")
+    ours = _is_ours(module)
     for name, value in vars(module).items():
         if name not in PYTORCHS and not (ours and name.startswith("_")):
             yield value

@@ -21,6 +21,9 @@ from rankscope.weights import weights_digest
 class Provenance:
     """Where a trace came from; two with equal provenance have equal numbers.
 
+    One thing may go unnoticed: single weights of a model that was traced before, written past
+    PyTorch's count of writes (through ``.data`` or NumPy).
+
     ``weights`` names the numbers in every parameter and buffer, ``structure`` what the model is
     made of beside them, ``inputs`` what it was given; ``settings`` says what was measured and how,
     and what was decided about the model on the way. What cannot be seen does not count: globals

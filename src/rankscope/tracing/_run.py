@@ -64,13 +64,17 @@ def trace(
     CLS and the like can be left out of the figures while the model still sees them.
     ``metrics`` are names from ``MEASURES`` or ``{name: function(x, token_mask=...)}``. Attention
     metrics need a ``Network``, or a model that goes through the attention interface of
-    Transformers. Layer 0 is the input of the first block.
+    Transformers. ``spectra`` says whether effective rank, stable rank and participation ratio come
+    from an ``exact`` decomposition or are ``estimated`` from products, with an ``error`` in the
+    table; ``auto`` estimates on a GPU. Other spectral metrics are always exact. Layer 0 is the
+    input of the first block.
 
     What is not told is decided from what can be seen, and the provenance says what and why: the
     stack, the mask, the ``layout`` (whether batch or tokens come first), and which tensor a block's
     ``output`` is (its number or key, or a function of the output). Where two readings are possible,
     an error names the option that settles it.
-    No host waits for a device while the model runs, and nothing is kept of a layer but its figures.
+    No host waits for a device while the model runs, unless exact spectra, σ₂ or a function of one's
+    own are asked for, and nothing is kept of a layer but its figures.
     The model runs in evaluation mode and without gradients and is left as it was found; only what
     this thread runs is recorded.
     """
@@ -127,13 +131,17 @@ def trace_in_batches(
     metrics: Metrics = DEFAULT_METRICS,
     token_mask: Tensor | None = None,
     measured: Tensor | None = None,
+    spectra: SpectraBy = "auto",
     on_batch: Callable[[], None] | None = None,
 ) -> Trace:
     """``trace`` for more samples than fit at once; ``on_batch`` is called after each batch."""
     parts: list[Trace] = []
     for batch in batches(x, token_mask, measured, size=batch_size):
         _, some, mask, counted = batch
-        parts.append(trace(model, some, metrics=metrics, token_mask=mask, measured=counted))
+        part = trace(
+            model, some, metrics=metrics, token_mask=mask, measured=counted, spectra=spectra
+        )
+        parts.append(part)
         if on_batch is not None:
             on_batch()
     return Trace.joined(parts)

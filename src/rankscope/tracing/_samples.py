@@ -25,6 +25,7 @@ class Samples:
                 self.are_complete = False
             elif tensor.numel():
                 by_device[tensor.device].append(tensor)
+        # Of a CPU only places are kept, no views: those would keep numbers alive that are replaced.
         readers = [_reader(some) for some in by_device.values()]
         self._read = [(reader, reader()) for reader in readers]
         self._same: list[Tensor] = []
@@ -42,9 +43,13 @@ def _reader(tensors: list[Tensor]) -> Callable[[], Tensor]:
     """What reads some words of tensors of one device."""
     if can_fuse(tensors[0]):
         return SampledWords(tensors).gather
-    flat = [each.detach().view(-1).view(torch.uint8) for each in tensors]
-    views = [each[:: (len(each) // _BYTES) | 1] for each in flat]  # odd: meets every column
-    return lambda: torch.cat(views)
+    return lambda: torch.cat([_some_bytes(each) for each in tensors])
+
+
+def _some_bytes(tensor: Tensor) -> Tensor:
+    """Single bytes from all over a tensor; an odd step meets every column of a matrix."""
+    flat = tensor.detach().view(-1).view(torch.uint8)
+    return flat[:: (len(flat) // _BYTES) | 1]
 
 
 def _is_plain(tensor: Tensor) -> bool:
