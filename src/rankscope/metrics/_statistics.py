@@ -151,7 +151,8 @@ class GatheredStatistics:
         if has_kernels_for(x):
             self._fused_at.append(place)
             return self._fused.add(x, mask)
-        self._plain[place], self._sides = _figures(upcast(x), mask)
+        self._plain[place], *sides = _figures(upcast(x), mask)
+        self._sides = tuple(sides)
         return None
 
     def sides(self) -> tuple[Tensor, ...]:
@@ -171,7 +172,7 @@ class GatheredStatistics:
 
 def _figures(
     x: Hidden, mask: Bool[Tensor, "batch token"] | None
-) -> tuple[Float[Tensor, "figure batch"], tuple[Tensor, ...]]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The figures by PyTorch alone, for any device and dtype, and center, lengths, unit sum."""
     if mask is not None:
         x = torch.where(mask.unsqueeze(-1), x, x.new_zeros(()))
@@ -194,8 +195,8 @@ def _figures(
         units.nonzero,
         torch.where(broken.any(-1), broken.to(torch.uint8).argmax(-1), -1),
     )
-    sides = (center, units.lengths, units.total)
-    return torch.stack([each.double() for each in found]), sides
+    figures = torch.stack([each.double() for each in found])
+    return figures, center, units.lengths, units.total
 
 
 def _length(numbers: Float[Tensor, "batch entry"], unit: PerSample) -> PerSample:
