@@ -159,7 +159,7 @@ def test_an_option_without_use_is_refused_with_what_there_is(refuses, arguments,
     ("arguments", "why"),
     [
         (["trace", "--metrics=attention_entropy"], "trace --metrics attention_entropy: attention"),
-        (["trace", "--metrics=all"], "high_pass_ratio: attention is between all tokens"),
+        (["trace", "--metrics=all"], "second_singular_upper: attention is between all tokens"),
         (["bounds"], "bounds: the theorems' bounds are about all tokens"),
         (["masks"], "masks: graphs of masks are about all tokens"),
         (["predict"], "predict: predictions are about all tokens"),
