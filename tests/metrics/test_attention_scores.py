@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import weakref
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from rankscope import metrics as m
 from rankscope.errors import InputError, KindError, ShapeError
 from rankscope.metrics import _attention_scores as scores_module
+from rankscope.metrics import _attention_sweeps as sweeps
 
 BATCH, HEADS, TOKENS, WIDTH = 2, 4, 11, 6
 LEFT = torch.ones(BATCH, TOKENS, dtype=torch.bool)
@@ -308,3 +310,54 @@ def test_a_head_that_is_not_finite_has_no_singular_values_and_spoils_no_other() 
         found, sound = figure(broken), figure(scores)
         assert found.isnan().nonzero().tolist() == [[1, 2]]
         assert torch.equal(found[0], sound[0])
+
+
+@pytest.mark.usefixtures("chunks")
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("case", ["full", "window", "everything"])
+@pytest.mark.parametrize("tokens", [1, 2, 4, 50])
+def test_the_first_tokens_may_be_several(case, padding, tokens) -> None:
+    attention = make(case, padding)
+    p = attention.matrix(sink=True).double()
+    real = torch.ones(BATCH, TOKENS, dtype=torch.bool)
+    real = real if PADDINGS[padding] is None else PADDINGS[padding]
+    expected = torch.zeros(BATCH, HEADS, dtype=torch.float64)
+    for sample in range(BATCH):
+        first = real[sample].nonzero().flatten()[:tokens]
+        rows = p[sample][:, real[sample]]
+        expected[sample] = rows[..., first].sum(-1).mean(-1) + rows[..., TOKENS:].sum(-1).mean(-1)
+    found = m.sink_mass(attention, tokens=tokens)
+    assert torch.allclose(found.double(), expected, rtol=1e-5)
+    assert torch.equal(m.sink_mass(attention), m.sink_mass(attention, tokens=1))
+    if attention.sinks is None:
+        again = m.sink_mass(attention.matrix()[:1, :, real[0]][..., real[0]], tokens=tokens)
+        assert torch.allclose(again[0].double(), expected[0], rtol=1e-5)
+
+
+PASSES = {
+    "summary": m.attention_entropy,
+    "first tokens": lambda attention: m.sink_mass(attention, tokens=3),
+    "products": lambda attention: sweeps._times(attention, draw(BATCH, HEADS, TOKENS, 2)),
+    "ranges": sweeps.log_score_ranges,
+    "counted": m.AttentionScores.counted,
+}
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_one_chunk_of_weights_lives_at_a_time(name, monkeypatch) -> None:
+    """Nor is anything kept that was made beside it, or memory grows with the matrix on a CPU."""
+    made: list[weakref.ref[Tensor]] = []
+    held: list[int] = []
+    weights = m.AttentionScores.weights
+
+    def followed(self, queries):
+        held.append(sum(each() is not None for each in made))
+        part = weights(self, queries)
+        made.extend(map(weakref.ref, (part.p, part.shifted, part.counted)))
+        return part
+
+    monkeypatch.setattr(m.AttentionScores, "weights", followed)
+    monkeypatch.setitem(scores_module._CHUNK_BYTES, "cpu", 3 * 4 * BATCH * HEADS * TOKENS)
+    PASSES[name](make("causal", "left"))
+    assert len(held) >= 4
+    assert set(held) == {0}

@@ -13,7 +13,7 @@ from rankscope import metrics
 from rankscope.errors import ModelError
 from rankscope.metrics import AttentionScores
 from rankscope.tracing._attention_interface import unseen, watched_attention
-from rankscope.tracing._attention_reading import Call, read
+from rankscope.tracing._attention_reading import Call, mismatch, read
 
 from .architectures import OWN_CODE, PICTURES, SEQUENCES, TEXT, build
 
@@ -203,11 +203,12 @@ def test_attention_that_is_not_what_it_says_is_refused(monkeypatch) -> None:
         watch(model, input_ids=IDS, attention_mask=LEFT)
 
 
-def test_implementations_that_are_not_known_are_refused(monkeypatch) -> None:
+@pytest.mark.parametrize("name", ["mine", "sdpa_other", "flash_attention_mine"])
+def test_implementations_that_are_not_known_are_refused(name, monkeypatch) -> None:
     model = build(TEXT["qwen2"])
-    monkeypatch.setitem(AttentionInterface._global_mapping, "mine", _twice_as_sharp)
-    model.config._attn_implementation = "mine"
-    with pytest.raises(ModelError, match=r"'mine', is an implementation that is not known.*'sdpa'"):
+    monkeypatch.setitem(AttentionInterface._global_mapping, name, _twice_as_sharp)
+    model.config._attn_implementation = name
+    with pytest.raises(ModelError, match=rf"'{name}', is an implementation that is not known.*"):
         watch(model, input_ids=IDS)
 
 
@@ -287,3 +288,41 @@ def test_calls_that_cannot_be_read(given, words) -> None:
     with pytest.raises(ModelError, match=words) as caught:
         read(given)
     assert "attn_implementation=" in str(caught.value)
+
+
+# What is read is compared with what came out, also where tokens are nearly alike.
+
+
+def doubt(*, noise, sharper=1.0, size=1.0, dtype=torch.float32, sinks=None) -> float:
+    """The mismatch of causal attention over values that are 3 and a little noise."""
+    value = (3 + noise * torch.randn(K.shape, generator=torch.Generator().manual_seed(5))).to(dtype)
+    options = {} if sinks is None else {"s_aux": sinks}
+    given = dataclasses.replace(call("flash_attention_2", None, **options), value=value)
+    p = weights(DISTANCE >= 0, sinks=sinks, query=sharper * Q).double()
+    output = size * p @ value.double().repeat_interleave(2, 1)
+    return float(mismatch(given, read(given), output.transpose(1, 2).to(dtype)))
+
+
+SINKS = torch.tensor([0.1, -1.0, 2.0, 0.0])
+
+
+@pytest.mark.parametrize("noise", [1.0, 1e-1, 1e-2])
+@pytest.mark.parametrize("sinks", [None, SINKS])
+def test_another_softmax_is_seen_though_values_are_nearly_alike(noise, sinks) -> None:
+    assert doubt(noise=noise, sinks=sinks) < 0.1
+    if sinks is None:
+        assert doubt(noise=noise, sharper=1.05) > 1
+    assert doubt(noise=noise, sharper=1.3, sinks=sinks) > 1
+
+
+@pytest.mark.parametrize("noise", [1.0, 0.1, 1e-2, 1e-4, 1e-6, 0.0])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_rounding_is_no_mismatch(noise, dtype) -> None:
+    assert doubt(noise=noise, dtype=dtype) < 1
+    assert doubt(noise=noise, dtype=dtype, size=1.3) > 1
+
+
+def test_half_precision_tells_what_it_can() -> None:
+    assert doubt(noise=1.0, sharper=2, dtype=torch.bfloat16) > 1
+    assert doubt(noise=0.3, sharper=2, dtype=torch.float16) > 1
+    assert doubt(noise=1e-4, sharper=2, dtype=torch.bfloat16) < 1  # below its rounding

@@ -156,3 +156,25 @@ def test_an_encoder_of_pytorch_whose_queries_overflow(batch_first, tokens):
         model.layers[1].self_attn.in_proj_bias[:8].fill_(-1e21)
     with pytest.raises(InputError, match="layer 2"):
         trace(model, tokens(3, 5, 8).float())
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_wavlm_whose_queries_overflow():
+    """It calls PyTorch's attention itself, its packed weights an empty tensor."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.WavLMConfig(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
+        conv_dim=(8, 8), conv_stride=(5, 2), conv_kernel=(10, 3), num_feat_extract_layers=2,
+        num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2, do_stable_layer_norm=False,
+    )  # fmt: skip
+    model = transformers.WavLMModel(config).eval()
+    given = {"input_values": torch.randn(1, 200)}
+    found = trace(model, given, blocks="encoder.layers")
+    assert all(map(math.isfinite, found.columns["value"]))
+    with torch.no_grad():
+        attention = model.encoder.layers[1].attention
+        attention.q_proj.weight.mul_(1e25)
+        attention.k_proj.weight.mul_(1e25)
+    with pytest.raises(InputError, match="layer 2: products of queries and keys overflow"):
+        trace(model, given, blocks="encoder.layers")

@@ -7,6 +7,7 @@ import transformers as hf
 from rankscope.errors import InputError, KindError
 from rankscope.metrics import residual
 from rankscope.tracing import captured_states, trace
+from rankscope.tracing._caches import copy_caches
 
 IDS = torch.arange(14).reshape(2, 7)
 OLD = 4
@@ -161,3 +162,65 @@ def test_generation_itself_is_refused_in_words(model):
         trace(model.generate, {"input_ids": IDS})
     with pytest.raises(InputError, match=r"one plain forward pass \(no generate\(\)"):
         trace(Generates(), (IDS, torch.ones_like(IDS)))
+
+
+def attention_figures(found, name):
+    columns = (found.columns[each] for each in ("value", "metric"))
+    return [value for value, metric in zip(*columns, strict=True) if metric == name]
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_attention_with_a_cache_takes_the_whole_mask_and_states_its_end(model, told):
+    """Padding on the left is in the cache; the oracle is one pass over all tokens."""
+    mask = torch.ones(2, 7, dtype=torch.long)
+    mask[0, :2] = 0
+    mask[1, 5] = 0
+    cache = empty(model, "dynamic")
+    model(input_ids=IDS[:, :OLD], past_key_values=cache, attention_mask=mask[:, :OLD])
+    given = {"input_ids": IDS[:, OLD:], "past_key_values": cache, "attention_mask": mask}
+    metrics = ["relative_residual", "attention_entropy", "sink_mass"]
+    found = trace(model, given, metrics=metrics, token_mask=mask.bool() if told else None)
+    assert found.columns["value"] == pytest.approx(
+        trace(model, given, metrics=metrics).columns["value"], rel=1e-6
+    )
+    eager = hf.LlamaForCausalLM(model.config).eval()
+    eager.load_state_dict(model.state_dict())
+    eager.set_attn_implementation("eager")
+    p = eager(input_ids=IDS, attention_mask=mask, output_attentions=True).attentions
+    for name, first in (("attention_entropy", None), ("sink_mass", (2, 0))):
+        expected = []
+        for matrix in p:
+            for sample in range(2):
+                rows = matrix[sample, :, OLD:][:, mask[sample, OLD:].bool()].double()
+                each = (-torch.special.xlogy(rows, rows).sum(-1) if first is None
+                        else rows[..., first[sample]])  # fmt: skip
+                expected += each.mean(-1).tolist()
+        assert attention_figures(found, name) == pytest.approx(expected, rel=1e-4)
+
+
+def test_empty_places_of_a_cache_are_no_keys(model):
+    """All tokens are real, so the mask says nothing that the model's own does not."""
+    for kind in ("dynamic", "static"):
+        mask = torch.ones(2, 7, dtype=torch.long)
+        given = {"input_ids": IDS[:, OLD:], "past_key_values": filled(model, kind)}
+        plain = trace(model, given, metrics=["attention_entropy"])
+        masked = trace(model, {**given, "attention_mask": mask}, metrics=["attention_entropy"])
+        assert masked.columns["value"] == pytest.approx(plain.columns["value"], rel=1e-5)
+
+
+def test_nothing_inside_a_cache_is_shared():
+    class Cache:
+        def __init__(self):
+            pair = (torch.zeros(2), [torch.zeros(2)])
+            self.by_layer = {0: pair, "size": torch.Size([2])}
+
+        def get_seq_length(self):
+            return 2
+
+    cache = Cache()
+    twin = copy_caches(cache)
+    assert twin.by_layer is not cache.by_layer
+    assert twin.by_layer["size"] == torch.Size([2])
+    twin.by_layer[0][0].add_(1)
+    twin.by_layer[0][1][0].add_(1)
+    assert cache.by_layer[0][0].tolist() == cache.by_layer[0][1][0].tolist() == [0, 0]

@@ -3,11 +3,12 @@
 import torch
 from torch import Tensor
 
-from rankscope.arguments import Seed, checked
+from rankscope.arguments import Count, Seed, checked
 from rankscope.checks import stochastic
 from rankscope.errors import InputError
 from rankscope.metrics._attention import Attention, own_mask
 from rankscope.metrics._attention_scores import AttentionScores, from_matrix
+from rankscope.metrics._attention_summary import first_weight
 from rankscope.metrics._attention_sweeps import (
     Bracket,
     dobrushin_bracket,
@@ -49,18 +50,27 @@ def largest_weight(attention: Attention, *, token_mask: Tensor | None = None) ->
 
 
 @checked
-def sink_mass(attention: Attention, *, token_mask: Tensor | None = None) -> PerHead:
-    """Mean over the queries of the weight on the first token and on a learned sink, together.
+def sink_mass(
+    attention: Attention, *, tokens: Count = 1, token_mask: Tensor | None = None
+) -> PerHead:
+    """Mean over the queries of the weight on the first tokens and on a learned sink, together.
 
     >>> import torch
     >>> from rankscope.metrics import sink_mass
     >>> sink_mass(torch.tensor([[[1.0, 0.0], [0.5, 0.5]]]))
     tensor([0.7500])
 
-    The first token is the first that is not padding (Xiao et al. 2024 call it the sink).
+    The first ``tokens`` are the first that are not padding (Xiao et al. 2024 call them sinks, and
+    keep four).
     """
     scores, shape = _scores(attention, token_mask)
-    return (scores.summary.first + scores.summary.sink).view(shape)
+    first = scores.summary.first
+    if tokens > 1:
+        name = f"weight on the first {tokens}"
+        if name not in scores.found:
+            scores.found[name] = scores.sound(first_weight(scores, tokens))
+        first = scores.found[name]
+    return (first + scores.summary.sink).view(shape)
 
 
 @checked

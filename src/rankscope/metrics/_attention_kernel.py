@@ -32,7 +32,8 @@ def row_figures(attention: Any) -> tuple[Tensor, Tensor]:
     padding = attention.padding_keys()
     padding = first if padding is None else padding.view(torch.uint8).expand(batch, keys)
     width = query.shape[3]
-    _kernel[(triton.cdiv(queries, _QUERIES), batch * heads)](
+    # Heads on the first axis: the others end at 65,535.
+    _kernel[(batch * heads, triton.cdiv(queries, _QUERIES))](
         query, key, bias, mask, query if attention.sinks is None else attention.sinks.contiguous(),
         first, padding, out, sees,
         attention.scale, attention.softcap or 1.0, attention.window or 0, hidden,
@@ -59,8 +60,8 @@ def _kernel(  # type: ignore[no-untyped-def]
     MASK: tl.constexpr, SINKS: tl.constexpr, PADDED: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    sample, head = (tl.program_id(1) // heads).to(tl.int64), (tl.program_id(1) % heads).to(tl.int64)
-    begin = tl.program_id(0) * QUERIES
+    sample, head = (tl.program_id(0) // heads).to(tl.int64), (tl.program_id(0) % heads).to(tl.int64)
+    begin = tl.program_id(1) * QUERIES
     rows = begin + tl.arange(0, QUERIES)
     inside = rows < queries
     place = rows + keys - queries  # of the queries among the keys
@@ -155,7 +156,7 @@ def _kernel(  # type: ignore[no-untyped-def]
         largest = tl.full([QUERIES], 1.0, tl.float32)
     whole = tl.where(whole > 0, whole, 1.0)
     energy = tl.where(energy > 0, energy, 1.0)
-    there = out + tl.program_id(1).to(tl.int64) * queries + rows
+    there = out + tl.program_id(0).to(tl.int64) * queries + rows
     tl.store(there, tl.log(whole) - spread / whole, mask=inside)
     tl.store(there + o_f, 2 * tl.log(whole) - tl.log(energy), mask=inside)
     tl.store(there + 2 * o_f, largest / whole, mask=inside)
@@ -163,4 +164,4 @@ def _kernel(  # type: ignore[no-untyped-def]
     tl.store(there + 4 * o_f, sink / whole, mask=inside)
     tl.store(there + 5 * o_f, astray / whole, mask=inside)
     found = tl.where(blind, 0, 1).to(tl.uint8)
-    tl.store(sees + tl.program_id(1).to(tl.int64) * queries + rows, found, mask=inside)
+    tl.store(sees + tl.program_id(0).to(tl.int64) * queries + rows, found, mask=inside)

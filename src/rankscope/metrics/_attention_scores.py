@@ -2,7 +2,8 @@
 
 The weights are softmax over keys of ``cap(scale · qᵢ·kⱼ) + biasᵢⱼ``, minus infinity where i may not
 look. They are made for some queries at a time, so that memory grows with the number of keys and not
-with its square, in float32 at least.
+with its square, in float32 at least. What is found of each chunk goes into a tensor made before the
+first: small tensors kept between large ones leave holes that a CPU's memory grows around.
 """
 
 import math
@@ -148,9 +149,11 @@ class AttentionScores:
 
     def counted(self) -> Tensor:
         """The queries that are real and see a key; ``(batch, head, query)``."""
-        return torch.cat(
-            [part.counted.expand((*self.query.shape[:2], -1)) for part in self.chunks()], -1
-        )
+        counted = torch.empty(self.shape[:3], dtype=torch.bool, device=self.query.device)
+        for part in self.chunks():
+            counted[..., part.queries] = part.counted
+            del part
+        return counted
 
     def sound(self, values: Tensor) -> Tensor:
         """NaN where the token mask is not the one attention was computed with."""

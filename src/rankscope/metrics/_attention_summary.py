@@ -86,12 +86,14 @@ def fused_here(attention: Chunked) -> bool:
 
 def row_figures(attention: Chunked) -> tuple[Tensor, Tensor]:
     """Figures of each query, ``(figure, batch, head, query)``, and which queries count."""
-    looked_for = _columns(attention)
-    rows, counted = [], []
+    looked_for, where = _columns(attention), attention.query.device
+    rows = torch.empty(6, *attention.shape[:3], dtype=attention.dtype, device=where)
+    counted = torch.empty(attention.shape[:3], dtype=torch.bool, device=where)
     for part in attention.chunks():
-        rows.append(_figures(part, looked_for[..., part.keys, :]))
-        counted.append(part.counted.expand(rows[-1].shape[1:]))
-    return torch.cat(rows, -1), torch.cat(counted, -1)
+        rows[..., part.queries] = _figures(part, looked_for[..., part.keys, :])
+        counted[..., part.queries] = part.counted
+        del part  # before the next is made
+    return rows, counted
 
 
 def _columns(attention: Chunked) -> Tensor:
@@ -114,6 +116,19 @@ def _figures(part: Weights, looked_for: Tensor) -> Tensor:
         squares = squares + sink.square()
     first, stray = (p @ looked_for.to(p.dtype)).unbind(-1)
     return torch.stack((entropy, -squares.log(), p.amax(-1), first, sink, stray))
+
+
+def first_weight(attention: Chunked, count: int) -> PerHead:
+    """The mean over the queries that count of the weight on the first real keys, ``count`` many."""
+    first = attention.first_keys(count)[:, None, :, None]
+    total: Tensor | float = 0.0
+    counted: Tensor | float = 0.0
+    for part in attention.chunks():
+        on_first = (part.p @ first[..., part.keys, :].to(part.p.dtype)).squeeze(-1)
+        total = total + torch.where(part.counted, on_first, 0.0).sum(-1)
+        counted = counted + part.counted.sum(-1)
+        del part
+    return torch.as_tensor(total / counted)
 
 
 def shared_weight(attention: Chunked) -> PerHead:

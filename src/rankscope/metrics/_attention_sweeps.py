@@ -137,12 +137,13 @@ def singular_bracket(attention: AttentionScores, seed: int = 0) -> Bracket:
 
 def _times(attention: AttentionScores, v: Tensor) -> tuple[Tensor, Tensor]:
     """``PV`` and ``PᵀPV`` in one pass, rows that do not count being zero."""
-    image, back = [], torch.zeros_like(v)
+    image, back = attention.zeros(*attention.shape[:3], v.shape[-1]), torch.zeros_like(v)
     for part in attention.chunks():
         here = (part.p @ v[..., part.keys, :]) * part.counted.unsqueeze(-1)
         back[..., part.keys, :] += part.p.mT @ here
-        image.append(here)
-    return torch.cat(image, -2), back
+        image[..., part.queries, :] = here
+        del part, here
+    return image, back
 
 
 def _missed(attention: AttentionScores, v: Tensor) -> PerHead:
@@ -167,7 +168,7 @@ def log_score_ranges(attention: AttentionScores) -> Tensor:
     shared = _mean_capped(attention) if attention.softcap is not None else None
     tilt = _mean_bias(attention)
     mean = attention.mean_query()
-    ranges = []
+    ranges = attention.zeros(*attention.shape[:3])
     for part in attention.chunks():
         query = attention.query[:, :, part.queries].to(attention.dtype)
         if shared is None:
@@ -180,8 +181,9 @@ def log_score_ranges(attention: AttentionScores) -> Tensor:
         seen = ~part.shifted.isneginf()
         high = torch.where(seen, own, -math.inf).amax(-1)
         low = torch.where(seen, own, math.inf).amin(-1)
-        ranges.append(torch.where(part.counted, (high - low).log(), -math.inf))
-    return torch.cat(ranges, -1)
+        ranges[..., part.queries] = torch.where(part.counted, (high - low).log(), -math.inf)
+        del part, own, seen
+    return ranges
 
 
 def _mean_capped(attention: AttentionScores) -> Tensor:

@@ -21,6 +21,8 @@ OnAttention = Callable[[nn.Module, AttentionScores], None]
 
 _FROM_ELSEWHERE = ("key_value_states", "encoder_hidden_states")
 """Arguments of attention modules that hold the tokens of another sequence."""
+_FUSED = ("scaled_dot_product_attention", "multi_head_attention_forward")
+"""PyTorch's fused attention, by itself and with the projections around it."""
 _lock = threading.RLock()
 _here = threading.local()
 
@@ -146,9 +148,10 @@ def _is_plain_or_heard(kind: type[nn.Module]) -> bool:
 def _attends_itself(module: str) -> bool:
     """Whether code of Transformers calls PyTorch's fused attention past the interface."""
     try:
-        return "scaled_dot_product_attention(" in inspect.getsource(sys.modules[module])
+        code = inspect.getsource(sys.modules[module])
     except (OSError, KeyError):
         return True
+    return any(f"{name}(" in code for name in _FUSED)
 
 
 def unseen(model: nn.Module) -> ModelError:

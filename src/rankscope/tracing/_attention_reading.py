@@ -65,7 +65,7 @@ class Call:
 
 def read(call: Call) -> AttentionScores:
     """What the weights of a call are made of, or an error where that cannot be told."""
-    reader = next((each for name, each in _READERS if call.implementation.startswith(name)), None)
+    reader = _READERS.get(call.implementation)
     if reader is None:
         raise call.refusal("is an implementation that is not known")
     packed = [name for name in _PACKED if call.options.get(name) is not None]
@@ -136,12 +136,15 @@ def _flex(call: Call) -> AttentionScores:
     )
 
 
-_READERS: tuple[tuple[str, Callable[[Call], AttentionScores]], ...] = (
-    ("eager", _eager),
-    ("sdpa", _sdpa),
-    ("flash_attention", _flash),
-    ("flex_attention", _flex),
-)
+_READERS: dict[str, Callable[[Call], AttentionScores]] = {
+    "eager": _eager,
+    "sdpa": _sdpa,
+    "flash_attention_2": _flash,
+    "flash_attention_3": _flash,
+    "flash_attention_4": _flash,
+    "flex_attention": _flex,
+}
+"""By the exact name: what users register under one like it may compute anything."""
 
 
 def _scores(
@@ -179,22 +182,46 @@ def _sum(bias: Tensor | None, mask: Tensor | None) -> Tensor | None:
 def mismatch(call: Call, scores: AttentionScores, output: Tensor) -> Tensor:
     """How far ``PV`` is from the output, for some queries that see something; at most 1 is sound.
 
-    The root of the summed squares over that of the output, in units of the tolerance, of the worst
-    head. It stays on the device.
+    The root of the summed squares, in units of the tolerance, of the worst head. Values that are
+    nearly alike give nearly the same ``PV`` whatever P is, so it is relative to what is left of
+    ``PV`` and of the values without their mean. Where rounding alone would be more than the
+    tolerance of that, P cannot be told, and it is relative to ``PV``. It stays on the device.
     """
     queries = scores.shape[2]
     rows = slice((queries - 1) % (step := max(1, queries // _ROWS)), queries, step)
     part = scores.weights(rows)
-    value = call.value[:, :, part.keys].to(part.p.dtype)
     batch, heads, count, keys = part.p.shape
-    groups = value.shape[1]
-    p = part.p.reshape(batch, groups, heads // groups * count, keys)
-    ours = (p @ value).view(batch, heads, count, -1)
-    if output.shape != (batch, queries, heads, ours.shape[-1]):
+    value = call.value[:, :, part.keys].to(part.p.dtype)
+    if output.shape != (batch, queries, heads, value.shape[-1]):
         raise call.refusal(f"gives {tuple(output.shape)} for queries {tuple(call.query.shape)}")
+    counted, groups = part.counted.unsqueeze(-1), value.shape[1]
+    p = torch.where(counted, part.p, 0.0).reshape(batch, groups, heads // groups * count, keys)
+    ours, telling = _applied(p, value)
     theirs = output[:, rows].transpose(1, 2).to(ours.dtype)
-    seen = part.counted.unsqueeze(-1)
-    size = torch.where(seen, theirs, 0.0).square().sum((-2, -1))
-    apart = torch.where(seen, theirs - ours, 0.0).square().sum((-2, -1))
+    ours, telling = ours.view(theirs.shape), telling.view(theirs.shape[:3]).sum(-1)
+    apart = torch.where(counted, theirs - ours, 0.0).square().sum((-2, -1))
+    size = ours.square().sum((-2, -1))
     tolerance = _TOLERANCE.get(output.dtype, 1e-3)
-    return (apart / size.clamp(min=1e-30)).amax().sqrt() / tolerance
+    told = telling * tolerance**2 > size * _rounding(output, ours.dtype) ** 2
+    scale = torch.where(told, telling, size)
+    return (apart / scale.clamp(min=1e-30)).amax().sqrt() / tolerance
+
+
+def _applied(p: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """``PV``, and of each query what depends on P: the square of what is left of it without the
+    values' mean over the keys seen, and what it would be if those values were drawn at random."""
+    seen = (p > 0).any(-2).unsqueeze(-1).to(p.dtype)
+    keys = seen.sum(-2, keepdim=True).clamp(min=1)
+    mean = (value * seen).sum(-2, keepdim=True) / keys
+    value = (value - mean) * seen
+    left = p @ value
+    drawn = p.square().sum(-1) * (value.square() / keys).sum((-2, -1)).unsqueeze(-1)
+    whole = left + p.sum(-1, keepdim=True) * mean  # a learned sink takes some of the weight
+    return whole, left.square().sum(-1) + drawn
+
+
+def _rounding(output: Tensor, ours: torch.dtype) -> float:
+    """The relative rounding of the output, or of sums over keys, whichever is larger."""
+    eps = max(torch.finfo(output.dtype).eps, 8 * torch.finfo(ours).eps)
+    tf32 = output.is_cuda and output.dtype == torch.float32
+    return max(eps, 2.0**-10) if tf32 and torch.backends.cuda.matmul.allow_tf32 else eps

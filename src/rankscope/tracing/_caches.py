@@ -23,9 +23,16 @@ def copy_caches(given: Any) -> Any:
         return twin
     if isinstance(given, Tensor):
         return given.detach().clone()
-    if isinstance(given, list):
-        return [copy_caches(each) for each in given]
-    return dict(given) if isinstance(given, dict) else given
+    if isinstance(given, dict):
+        twin = copy.copy(given)  # of its own kind, as an OrderedDict
+        twin.update({name: copy_caches(each) for name, each in given.items()})
+        return twin
+    if isinstance(given, list | tuple):
+        parts = [copy_caches(each) for each in given]
+        if isinstance(given, list):
+            return parts
+        return type(given)(*parts) if hasattr(given, "_fields") else type(given)(parts)
+    return given
 
 
 def cached_tokens(given: Mapping[str, Any]) -> int | None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rankscope.errors import InputError, KindError
 from rankscope.network import Network
-from rankscope.tracing._caches import copy_caches, is_cache
+from rankscope.tracing._caches import cached_tokens, copy_caches, is_cache
 
 UNNAMED = "argument"
 """What an argument is called whose name is not known; its place comes after."""
@@ -81,10 +81,20 @@ class Ids(NamedTuple):
     tokens: int
     are_ids: bool = True
     """Real numbers may be anything, so their axes prove less."""
+    past: int | None = None
+    """How many tokens come before these in a cache; None without one."""
 
 
 def ids_among(given: Mapping[str, Any], *, decoder: bool) -> Ids | None:
     """Token ids ``(batch, token)`` among a model's arguments, or embeddings in their place."""
+    found = _ids(given, decoder=decoder)
+    of_encoder = not decoder and any(name.startswith("decoder_") for name in given)
+    if found is None or of_encoder:  # a cache beside an encoder is the decoder's
+        return found
+    return found._replace(past=cached_tokens(given))
+
+
+def _ids(given: Mapping[str, Any], *, decoder: bool) -> Ids | None:
     prefix = "decoder_" if decoder else ""
     usual = (f"{prefix}input_ids", f"{prefix}inputs_embeds")
     integers = [name for name, value in given.items() if _is_ids(name, value)]

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from rankscope.errors import InputError
-from rankscope.tracing._caches import cached_tokens
 from rankscope.tracing._inputs import UNNAMED, ids_among
 
 _FAR_BELOW = -1e3
@@ -25,8 +24,8 @@ class MaskReading(NamedTuple):
 
     mask: Tensor | None
     words: str
-    keys: Tensor | None = None
-    """The same of the tokens in a cache too, where there is one: attention sees them."""
+    whole: Tensor | None = None
+    """With a cache, the same of all keys: those in the cache first, then the tokens above."""
 
 
 def read_mask(given: Mapping[str, Any], *, decoder: bool, model_type: str | None) -> MaskReading:
@@ -99,11 +98,10 @@ def _of_tokens(name: str, mask: Tensor) -> MaskReading:
 
 def _of_new_tokens(reading: MaskReading, given: Mapping[str, Any], *, decoder: bool) -> MaskReading:
     """Beside a cache, a mask begins with the tokens in it, and may go on to places still empty."""
-    of_encoder = not decoder and any(name.startswith("decoder_") for name in given)
-    past, ids = cached_tokens(given), ids_among(given, decoder=decoder)
-    if reading.mask is None or past is None or ids is None or of_encoder:
+    ids = ids_among(given, decoder=decoder)
+    if reading.mask is None or ids is None or ids.past is None:
         return reading
-    width, end = reading.mask.shape[-1], past + ids.tokens
+    past, width, end = ids.past, reading.mask.shape[-1], ids.past + ids.tokens
     if width == ids.tokens and not past:
         return reading
     if width < end:

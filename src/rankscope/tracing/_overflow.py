@@ -126,10 +126,11 @@ class OverflowWatch(TorchFunctionMode):
 def _projected(*args: Any, **kwargs: Any) -> list[Tensor]:
     """Queries and keys by head, as PyTorch's attention finds them inside itself, out of sight."""
     given = _SIGNATURE.bind(*args, **kwargs).arguments
-    packed, bias = given["in_proj_weight"], given["in_proj_bias"]
-    weights = (
-        (given["q_proj_weight"], given["k_proj_weight"]) if packed is None else packed.chunk(3)[:2]
-    )
+    bias = given["in_proj_bias"]
+    if given.get("use_separate_proj_weight", False):  # the packed ones may be None or empty then
+        weights = (given["q_proj_weight"], given["k_proj_weight"])
+    else:
+        weights = given["in_proj_weight"].chunk(3)[:2]
     biases = (None, None) if bias is None else bias.chunk(3)[:2]
     return [
         linear(x, weight, shift).unflatten(-1, (given["num_heads"], -1))

@@ -24,8 +24,11 @@ class TokenChoice:
         model_type: str | None = None,
     ) -> None:
         # On the host: what is asked of them while the model runs waits for no device.
-        self._mask = _checked(mask.mask, "token_mask")
-        self._of_keys = self._mask if mask.keys is None else _checked(mask.keys, "token_mask")
+        told, whole = _checked(mask.mask, "token_mask"), _checked(mask.whole, "token_mask")
+        self._past = past = None if ids is None else ids.past
+        if told is not None and ids and past and told.shape[-1] == past + ids.tokens:
+            told, whole = told[..., past:], told  # of the tokens in the cache as well
+        self._mask, self._mask_of_keys = told, told if whole is None else whole
         self._measured = _checked(measured, "measured")
         self._ids = ids if ids is not None and ids.are_ids else None
         self._model_type = model_type
@@ -35,9 +38,11 @@ class TokenChoice:
 
     def keys(self, count: int, device: torch.device) -> Tensor | None:
         """The mask of real tokens among the keys of attention, of which there are so many."""
-        mask = self._of_keys
+        mask = self._mask_of_keys
         if mask is None:
             return None
+        if self._past is not None and mask.shape[-1] < count and bool(mask.all()):
+            return None  # no padding, and places of a cache still empty, which no query sees
         if mask.shape[-1] != count:
             raise ShapeError(
                 f"token_mask has shape {tuple(mask.shape)}, but attention has {count} keys; give "

@@ -31,9 +31,9 @@ for one in (
     "second_singular_lower",
     "second_singular_upper",
     "second_singular_value",
-    "sink_mass",
 ):
     add(f"metrics.{one}", getattr(metrics, one), attention=P, token_mask=None)
+add("metrics.sink_mass", metrics.sink_mass, attention=P, tokens=2, token_mask=None)
 add(
     "metrics.residual",
     metrics.residual,
