@@ -171,7 +171,7 @@ class GatheredStatistics:
 
 def _figures(
     x: Hidden, mask: Bool[Tensor, "batch token"] | None
-) -> tuple[Float[Tensor, "figure batch"], tuple[Tensor, ...]]:
+) -> tuple[Float[Tensor, "figure batch"], tuple[Tensor, Tensor, Tensor]]:
     """The figures by PyTorch alone, for any device and dtype, and center, lengths, unit sum."""
     if mask is not None:
         x = torch.where(mask.unsqueeze(-1), x, x.new_zeros(()))
