@@ -48,6 +48,13 @@ class Incomparable:
     __hash__ = object.__hash__
 
 
+class Unwilling:
+    """Says of nothing that it is not there."""
+
+    def __getattr__(self, name):
+        raise KeyError(name)
+
+
 @dataclass
 class Open:
     factor: float = 1.0
@@ -82,7 +89,7 @@ class Block(nn.Module):
         self.act, self.leaky = Scaling(1.0), partial(nn.functional.leaky_relu, negative_slope=0.1)
         self.method, self.closed = Open().scale, scaling_by([1.0])
         self.default = types.FunctionType(scaled.__code__, {}, "default", ([1.0],))
-        self.strange = Incomparable()
+        self.strange, self.unwilling = Incomparable(), Unwilling()
 
     def forward(self, x):
         y = self.leaky(self.other(self.linear(x))) * self.gate * self.loose * self.number

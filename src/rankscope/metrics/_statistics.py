@@ -150,6 +150,7 @@ class GatheredStatistics:
         place, self._count = self._count, self._count + 1
         if has_kernels_for(x):
             self._fused_at.append(place)
+            self._sides = ()
             return self._fused.add(x, mask)
         self._plain[place], *sides = _figures(upcast(x), mask)
         self._sides = tuple(sides)

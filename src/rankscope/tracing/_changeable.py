@@ -28,7 +28,7 @@ def snapshot(value: Any) -> str | None:
     """
     if isinstance(value, (*_FIXED, *_LEAVES, Tensor)):
         return None
-    if hasattr(value, "to_dict"):  # the configuration of a model of transformers
+    if hasattr(type(value), "to_dict"):  # the configuration of a model of transformers
         return repr(vars(value) if hasattr(value, "__dict__") else value.to_dict())
     found = _inside(value, _DEPTH)
     return None if _is_fixed(value, found) else repr(found)
