@@ -155,3 +155,8 @@ def test_center_lengths_and_unit_sum(tokens) -> None:
         assert torch.allclose(found.lengths[sample][kept], own.norm(dim=-1))
         assert found.lengths[sample][~kept].eq(0).all()
         assert torch.allclose(found.unit_sum[sample], (own / own.norm(dim=-1)[:, None]).sum(0))
+
+
+def test_what_has_a_gradient_is_measured_without_it(tokens) -> None:
+    x = tokens(2, 4, 3).requires_grad_()
+    assert torch.equal(m.state_statistics(x).residual(), m.state_statistics(x.detach()).residual())

@@ -43,15 +43,15 @@ class Optimum(NamedTuple):
     lower_bound: PerSample
 
 
-def mean_center(x: Tokens, token_mask: TokenMask | None) -> Center:
+def mean_center(x: Tokens, token_mask: TokenMask | None, *, work: Tensor | None = None) -> Center:
     """The mean of the valid tokens.
 
     Summed as differences from one of them, so that equal tokens have exactly their own value as
-    mean and a large common offset costs no digits.
+    mean and a large common offset costs no digits. ``work`` is room for the differences.
     """
     if token_mask is None:
         anchor = x[..., :1, :].detach()
-        return anchor.squeeze(-2) + (x - anchor).mean(-2)
+        return anchor.squeeze(-2) + torch.sub(x, anchor, out=work).mean(-2)
     first = token_mask.to(torch.uint8).argmax(-1)[..., None, None]
     anchor = x.detach().gather(-2, first.expand(*x.shape[:-2], 1, x.shape[-1]))
     offset = torch.where(token_mask[..., None], x - anchor, x.new_zeros(()))

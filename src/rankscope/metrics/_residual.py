@@ -184,9 +184,14 @@ def _center(
 
 
 def subtract(
-    x: Tokens, center: Float[Tensor, "*batch feature"], token_mask: TokenMask | None
+    x: Tokens,
+    center: Float[Tensor, "*batch feature"],
+    token_mask: TokenMask | None,
+    *,
+    work: Tensor | None = None,
 ) -> Tokens:
-    r = x - center.unsqueeze(-2)
+    """What is left of the tokens beside a center; ``work`` is room for it."""
+    r = torch.sub(x, center.unsqueeze(-2), out=work)
     return r if token_mask is None else torch.where(token_mask.unsqueeze(-1), r, r.new_zeros(()))
 
 

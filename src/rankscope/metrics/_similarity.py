@@ -44,12 +44,15 @@ class UnitRows(NamedTuple):
     lengths: Float[Tensor, "*batch token"]
 
 
-def unit_rows(x: Tokens, kept: TokenMask | None) -> UnitRows:
-    """The tokens that are kept, each divided by its length, added up without being formed."""
+def unit_rows(x: Tokens, kept: TokenMask | None, *, work: Tensor | None = None) -> UnitRows:
+    """The tokens that are kept, each divided by its length, added up without being formed.
+
+    ``work`` is room for a tensor like ``x``.
+    """
     # Scaling by the largest entry first keeps the squares inside the range of the dtype.
     plain = x.detach()
     largest = torch.maximum(plain.amax(-1, keepdim=True), -plain.amin(-1, keepdim=True))
-    x = x / torch.where(largest > 0, largest, torch.ones_like(largest))
+    x = torch.div(x, torch.where(largest > 0, largest, torch.ones_like(largest)), out=work)
     length = torch.linalg.vector_norm(x, dim=-1)
     weight = torch.where(length > 0, 1 / torch.where(length > 0, length, 1.0), 0.0)
     nonzero = length > 0

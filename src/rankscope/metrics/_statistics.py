@@ -1,6 +1,7 @@
 """What residuals and mean cosine are made of, found together and waited for once."""
 
 from dataclasses import MISSING, dataclass, fields
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -144,15 +145,21 @@ class GatheredStatistics:
         self._plain: dict[int, Float[Tensor, "figure batch"]] = {}
         self._count = 0
         self._sides: tuple[Tensor, ...] = ()
+        self._work: dict[tuple[Any, ...], Tensor] = {}
 
     def add(self, x: Hidden, mask: Bool[Tensor, "batch token"] | None) -> Tensor | None:
         """Begin on a state; its mean row, if the kernels find it, until the next state comes."""
+        x = x.detach()  # figures have no gradient
         place, self._count = self._count, self._count + 1
         if has_kernels_for(x):
             self._fused_at.append(place)
             self._sides = ()
             return self._fused.add(x, mask)
-        self._plain[place], *sides = _figures(upcast(x), mask)
+        wide = upcast(x)
+        key = (wide.shape, wide.dtype, wide.device)
+        if key not in self._work:
+            self._work[key] = torch.empty_like(wide, memory_format=torch.contiguous_format)
+        self._plain[place], *sides = _figures(wide, mask, self._work[key])
         self._sides = tuple(sides)
         return None
 
@@ -172,24 +179,25 @@ class GatheredStatistics:
 
 
 def _figures(
-    x: Hidden, mask: Bool[Tensor, "batch token"] | None
+    x: Hidden, mask: Bool[Tensor, "batch token"] | None, work: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The figures by PyTorch alone, for any device and dtype, and center, lengths, unit sum."""
     if mask is not None:
         x = torch.where(mask.unsqueeze(-1), x, x.new_zeros(()))
-    center = mean_center(x, mask)
-    rest = subtract(x, center, mask)
-    size, rest_size = x.abs(), rest.abs()
-    rows, rest_rows = size.sum(-1), rest_size.sum(-1)
-    rest_inf = rest_rows.amax(-1)
-    units = unit_rows(x, mask)
+    # One room for all that is as large as x: asking for memory takes longer than filling it.
+    units = unit_rows(x, mask, work=work)
+    size = torch.abs(x, out=work)
+    rows, one = size.sum(-1), size.sum(-2).amax(-1)
+    center = mean_center(x, mask, work=work)
+    rest_size = subtract(x, center, mask, work=work).abs_()
+    rest_inf, rest_one = rest_size.sum(-1).amax(-1), rest_size.sum(-2).amax(-1)
     broken = ~rows.isfinite()
     found = (
         units.tokens,
-        size.sum(-2).amax(-1),
+        one,
         rows.amax(-1),
-        _length(units.lengths, units.lengths.amax(-1)),
-        rest_size.sum(-2).amax(-1),
+        _length(units.lengths.clone(), units.lengths.amax(-1)),
+        rest_one,
         rest_inf,
         _length(rest_size.flatten(-2), rest_inf),
         units.total.square().sum(-1),
@@ -201,9 +209,12 @@ def _figures(
 
 
 def _length(numbers: Float[Tensor, "batch entry"], unit: PerSample) -> PerSample:
-    """A Euclidean length, in units near the largest entry: its square may be beyond all floats."""
+    """A Euclidean length, in units near the largest entry: its square may be beyond all floats.
+
+    The numbers are overwritten.
+    """
     unit = torch.where(unit > 0, unit, torch.ones_like(unit))
-    size: PerSample = torch.linalg.vector_norm(numbers / unit.unsqueeze(-1), dim=-1)
+    size: PerSample = torch.linalg.vector_norm(numbers.div_(unit.unsqueeze(-1)), dim=-1)
     return size.double() * unit.double()
 
 
