@@ -1,15 +1,14 @@
 """The Triton kernels for hidden states give what the definitions give in float64."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from rankscope.metrics._fused import has_kernels_for
+
+from ..scripts import output_of
 
 SCRIPT = Path(__file__).with_name("fused_interpreted.py")
 NUMBER_OF_CASES = {
@@ -20,13 +19,7 @@ NUMBER_OF_CASES = {
 @pytest.fixture(scope="module")
 def found():
     """What the script prints; Triton's interpreter is for a process of its own."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-W", "error::RuntimeWarning", str(SCRIPT)],
-        capture_output=True, text=True, env=environment, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(output_of(SCRIPT))
 
 
 @pytest.mark.parametrize("part", NUMBER_OF_CASES)

@@ -218,4 +218,4 @@ def test_nothing_is_imported_where_nothing_was_compiled(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch._dynamo.eval_frame")
     monkeypatch.setattr(torch.compiler, "set_stance", pytest.fail)
     with as_written():
-        pass
+        assert "torch._dynamo.eval_frame" not in sys.modules

@@ -49,8 +49,8 @@ def row_figures(attention: Any) -> tuple[Tensor, Tensor]:
     return out, sees.bool()
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _kernel(  # type: ignore[no-untyped-def]
+@triton.jit
+def _kernel(
     query, key, bias, mask, sinks, first, padding, out, sees,
     scale, softcap, window, hidden,
     queries, keys, width, heads, sharing,

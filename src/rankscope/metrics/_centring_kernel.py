@@ -54,8 +54,8 @@ def move_mean(
     return valid, shift, sums, squares
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _survey(  # type: ignore[no-untyped-def]
+@triton.jit
+def _survey(
     x,
     mask,
     leasts,
@@ -110,8 +110,8 @@ def _survey(  # type: ignore[no-untyped-def]
     tl.store(counts + at, tl.sum(count, 0) / blocks)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _write(  # type: ignore[no-untyped-def]
+@triton.jit
+def _write(
     x,
     mask,
     leasts,

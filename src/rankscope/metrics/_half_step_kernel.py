@@ -49,8 +49,8 @@ def finish_half_step(
     return Side(numbers[0], rest, split), numbers[1]
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _kernel(  # type: ignore[no-untyped-def]
+@triton.jit
+def _kernel(
     found,
     unit,
     s,
@@ -138,8 +138,8 @@ def _kernel(  # type: ignore[no-untyped-def]
             )
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _store(y, u, along_here, rest, high, low, at, ok, TO_TOKENS: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def _store(y, u, along_here, rest, high, low, at, ok, TO_TOKENS: tl.constexpr):
     """Unit vectors, and the two pieces of what the next product is taken of."""
     tl.store(rest + at, y, ok)
     if not TO_TOKENS:  # the next product is with R(v + v_c ĉ)

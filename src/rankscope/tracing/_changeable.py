@@ -1,19 +1,16 @@
 """What is in values that can change while they stay the same object."""
 
-import dataclasses
-from collections import deque
-from collections.abc import Iterable, Mapping
-from functools import partial
-from itertools import islice
-from types import BuiltinFunctionType, FunctionType, MethodType, SimpleNamespace
+from collections.abc import Iterable
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rankscope.tracing._described import closed_over, parts_of
+
 _DEPTH = 6
-_MOST = 10_000
 OPAQUE = "numbers inside"
 """Stands in a snapshot for tensors and arrays in a value, which words cannot follow."""
 _FIXED = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, np.generic)
@@ -60,31 +57,10 @@ def _inside(value: Any, depth: int) -> Any:
 
 def _parts(value: Any) -> Iterable[Any] | None:
     """The parts that ``described`` looks at and that can change; None where there is none."""
-    if isinstance(value, Mapping):
-        return [len(value), *islice(([str(key), each] for key, each in value.items()), _MOST)]
-    if isinstance(value, set | frozenset):
-        return sorted(map(repr, value))
-    if isinstance(value, list | tuple | deque):
-        return [len(value), *islice(value, _MOST)]
     if isinstance(value, FunctionType):
-        return [id(value), [*(value.__defaults__ or ()), value.__kwdefaults__, *_cells(value)]]
-    if isinstance(value, MethodType):
-        return [value.__func__, value.__self__]
-    if isinstance(value, partial):
-        return [value.func, value.args, value.keywords]
-    if isinstance(value, SimpleNamespace):
-        return [vars(value)]
-    if dataclasses.is_dataclass(value):
-        return [[one.name, getattr(value, one.name, None)] for one in dataclasses.fields(value)]
-    if callable(value):
+        kept = [*(value.__defaults__ or ()), value.__kwdefaults__, *closed_over(value)]
+        return [id(value), kept]
+    parts = parts_of(value)
+    if parts is None and callable(value):
         return [id(value), getattr(value, "__dict__", {})]
-    return None
-
-
-def _cells(function: FunctionType) -> Iterable[Any]:
-    """What a function closes over; a cell that is not filled yet holds nothing."""
-    for cell in function.__closure__ or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:
-            yield None
+    return parts

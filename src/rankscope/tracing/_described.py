@@ -38,17 +38,25 @@ def described(value: Any, depth: int = _DEPTH) -> Any:
 
 def _inside(value: Any) -> Iterable[Any]:
     """The parts of a value in a fixed order; nothing for what cannot be looked into."""
+    if isinstance(value, CodeType):
+        return [value.co_code, value.co_names, *value.co_consts]
+    if isinstance(value, FunctionType):
+        kept = [value.__defaults__, value.__kwdefaults__, closed_over(value)]
+        return [value.__qualname__, value.__code__, *kept]
+    parts = parts_of(value)
+    if parts is not None:
+        return parts
+    return [_name(value), getattr(value, "__dict__", {})] if callable(value) else []
+
+
+def parts_of(value: Any) -> Iterable[Any] | None:
+    """The parts of a container, or of what holds others, in a fixed order; None for others."""
     if isinstance(value, Mapping):
         return [len(value), *islice(([str(key), each] for key, each in value.items()), _MOST)]
     if isinstance(value, set | frozenset):
         return sorted(map(repr, value))
     if isinstance(value, list | tuple | deque):
         return [len(value), *islice(value, _MOST)]
-    if isinstance(value, CodeType):
-        return [value.co_code, value.co_names, *value.co_consts]
-    if isinstance(value, FunctionType):
-        cells = [_content(cell) for cell in value.__closure__ or ()]
-        return [value.__qualname__, value.__code__, value.__defaults__, value.__kwdefaults__, cells]
     if isinstance(value, MethodType):
         return [value.__func__, value.__self__]
     if isinstance(value, partial):
@@ -57,15 +65,18 @@ def _inside(value: Any) -> Iterable[Any]:
         return [vars(value)]
     if dataclasses.is_dataclass(value):
         return [[one.name, getattr(value, one.name, None)] for one in dataclasses.fields(value)]
-    if callable(value):
-        return [_name(value), getattr(value, "__dict__", {})]
-    return []
+    return None
+
+
+def closed_over(function: FunctionType) -> list[Any]:
+    """What a function closes over; a cell that is not filled yet holds nothing."""
+    return [_content(cell) for cell in function.__closure__ or ()]
 
 
 def _content(cell: Any) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # not filled yet
+    except ValueError:
         return None
 
 

@@ -85,11 +85,9 @@ def trace(
     given = given_to(model, inputs)
     first, ours = stack.blocks[0], isinstance(model, Network)
     place = memory.once(("place", id(first)), lambda: Place.of(model, first))
-    kind, decoder = (None, False) if ours else (place.model_type, place.is_decoder)
-    mask = _mask(given, token_mask, decoder=decoder, kind=kind)
-    if token_mask is None and not ours and place.sees_other_input(given.by_name):
-        mask = MaskReading(None, "none: the mask is about the text, not about these blocks' input")
-    ids = ids_among(given.by_name, decoder=decoder)
+    kind = None if ours else place.model_type
+    mask = _mask(given, token_mask, None if ours else place)
+    ids = ids_among(given.by_name, decoder=not ours and place.is_decoder)
     heard = ("heard", tuple(map(id, stack.blocks)))
     recorder = Recorder(
         model,
@@ -195,12 +193,16 @@ def _paths(model: nn.Module, stack: Stack) -> tuple[str, list[str]]:
     return stack.name, [paths[id(block)] for block in stack.blocks]
 
 
-def _mask(
-    given: Given, token_mask: Tensor | None, *, decoder: bool, kind: str | None
-) -> MaskReading:
+def _mask(given: Given, token_mask: Tensor | None, place: Place | None) -> MaskReading:
+    """Which tokens are real, as told, or as read; ``place`` is that of blocks that are not ours."""
     if token_mask is not None:
         return MaskReading(token_mask, "token_mask, as told")
-    return read_mask(given.by_name, decoder=decoder, model_type=kind)
+    if place is None:
+        return read_mask(given.by_name, decoder=False, model_type=None)
+    mask = read_mask(given.by_name, decoder=place.is_decoder, model_type=place.model_type)
+    if place.sees_other_input(given.by_name):
+        return MaskReading(None, "none: the mask is about the text, not about these blocks' input")
+    return mask
 
 
 def _origin(
