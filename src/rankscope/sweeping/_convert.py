@@ -87,7 +87,9 @@ def _score(value: Any) -> Any:
     name = _plain(str(table.get("kind", "")))
     if name not in known:
         listed = ", ".join(["dot", *known])
-        raise InputError(f"got {shown(value)}, expected a score, or a table whose kind is {listed}.")
+        raise InputError(
+            f"got {shown(value)}, expected a score, or a table whose kind is {listed}."
+        )
     return _record(known[name], {k: v for k, v in table.items() if k != "kind"}, None)
 
 

@@ -3,6 +3,7 @@
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -33,7 +34,7 @@ class Grid:
         """How many points there are."""
         return prod(len(axis.points) for axis in self.axes)
 
-    @property
+    @cached_property
     def axis_names(self) -> tuple[str, ...]:
         """The names along the axes, in order."""
         return tuple(name for axis in self.axes for name in axis.names)
@@ -50,13 +51,13 @@ class Grid:
         filled = {name: fill(value, point) for name, value in self._templates.items()}
         return {**self.fields, **filled}
 
-    @property
+    @cached_property
     def referred(self) -> set[str]:
         """Axes that some text refers to."""
         values = [each for axis in self.axes for point in axis.points for each in point]
         return names_in([*self.fields.values(), *values])
 
-    @property
+    @cached_property
     def _templates(self) -> dict[str, Any]:
         return {name: value for name, value in self.fields.items() if has_braces(value)}
 
