@@ -136,10 +136,13 @@ def _print_end(found: Sweep) -> None:
 
 def _print_failures(failures: tuple[sweeping.Failure, ...]) -> None:
     for each in failures[:_FIRST]:
-        where = sweeping.settings_in_words(each.axes)
-        print_error(f"{each.experiment} ({where}) failed: {each.error}")
+        print_error(f"{_whose(each)} failed: {each.error}")
     if len(failures) > _FIRST:
         print_error(f"{len(failures) - _FIRST:,} more failed; the folder's failures/ says why.")
+
+
+def _whose(failure: sweeping.Failure) -> str:
+    return str(sweeping.Run(failure.key, failure.experiment, failure.axes, {}))
 
 
 def _json(found: Sweep) -> dict[str, Any]:

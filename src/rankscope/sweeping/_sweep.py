@@ -19,6 +19,7 @@ from rankscope.sweeping._processes import Processes
 from rankscope.sweeping._ray import RayEngine
 from rankscope.sweeping._reading import table
 from rankscope.sweeping._records import Failure
+from rankscope.sweeping._run import Run
 from rankscope.sweeping._status import status
 
 if TYPE_CHECKING:
@@ -79,7 +80,9 @@ class Sweep:
 
     def _repr_html_(self) -> str:
         """For notebooks: how it went, and why what failed did."""
-        failed = [(settings_in_words(each.axes), each.error) for each in self.failures]
+        failed = [
+            (Run(each.key, each.experiment, each.axes, {}), each.error) for each in self.failures
+        ]
         listed = [display.table(("run", "error"), failed[:_MOST_TOLD])] if failed else []
         return display.card(f"Sweep in {self.folder}", display.paragraph(str(self)), *listed)
 
@@ -164,15 +167,6 @@ def make_engine(
     if name == "ray":
         return RayEngine(**chosen)
     return Processes(**chosen) if name == "processes" else Inline()
-
-
-def settings_in_words(axes: Mapping[str, Any]) -> str:
-    """Where on the grid a run is.
-
-    >>> settings_in_words({"layers": 2, "mask": "full"})
-    'layers=2, mask=full'
-    """
-    return ", ".join(f"{name}={value}" for name, value in axes.items()) or "the only run"
 
 
 def _written(grid: Grid) -> dict[str, Any]:

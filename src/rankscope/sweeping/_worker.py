@@ -1,0 +1,55 @@
+"""The program of a worker process: one run after the other, from a pipe and back into it."""
+
+import os
+import pickle
+import sys
+import threading
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from rankscope.sweeping._engine import READY, Outcome, carry_out, in_words
+
+
+def main(descriptor: int) -> None:
+    """Say that it is ready, then carry out whatever run comes, until none does."""
+    _end_with_the_driver()
+    with Connection(descriptor) as pipe:
+        work = pickle.loads(pipe.recv_bytes())
+        pipe.send(READY)
+        name = f"process {os.getpid()}"
+        try:
+            while True:
+                pipe.send_bytes(_packed(carry_out(pipe.recv(), work, name)))
+        except (EOFError, OSError):  # the driver has hung up
+            return
+
+
+def _packed(outcome: Outcome) -> bytes:
+    """An outcome to be sent; one that cannot be is a failure, and says why."""
+    try:
+        return pickle.dumps(outcome)
+    except BaseException as error:  # a panic of polars is no Exception
+        failed = f"the run's result cannot be sent: {in_words(error)}"
+        return pickle.dumps(replace(outcome, table=None, error=failed))
+
+
+def _end_with_the_driver() -> None:
+    """End as soon as standard input is closed, in the midst of a run too.
+
+    The driver holds the other end, so that however it ends, no worker is left behind.
+    """
+    lifeline = os.dup(0)
+    with Path(os.devnull).open("rb") as nothing:
+        os.dup2(nothing.fileno(), 0)  # a run that reads standard input must not take the line
+
+    def wait() -> None:
+        while os.read(lifeline, 1):
+            pass
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
