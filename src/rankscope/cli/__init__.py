@@ -3,4 +3,12 @@
 from rankscope.cli import commands, experiment_commands, lab_command, listing, sweep_command
 from rankscope.cli.application import app, main
 
-__all__ = ["app", "commands", "experiment_commands", "lab_command", "listing", "main", "sweep_command"]
+__all__ = [
+    "app",
+    "commands",
+    "experiment_commands",
+    "lab_command",
+    "listing",
+    "main",
+    "sweep_command",
+]

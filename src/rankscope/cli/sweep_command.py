@@ -15,7 +15,7 @@ _Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a sw
 
 
 class _WithDefault(TyperGroup):
-    """A group whose first command may be left out: ``sweep GRID.toml`` is ``sweep run GRID.toml``."""
+    """A group whose first command may be left out: ``sweep GRID`` is ``sweep run GRID``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         known = {*self.commands, *ctx.help_option_names}

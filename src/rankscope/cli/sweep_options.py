@@ -36,16 +36,14 @@ class SweepOptions(Options):
     retry_failed: Annotated[
         bool, _run("Also repeat runs that failed before.", "--retry-failed")
     ] = False
-    wait: Annotated[
-        bool, _run("Wait until no other sweep works in the folder.", "--wait")
-    ] = False
+    wait: Annotated[bool, _run("Wait until no other sweep works in the folder.", "--wait")] = False
     engine: Annotated[
         Literal["processes", "inline", "ray"],
         _engine("Processes of this machine, this process alone, or a Ray cluster."),
     ] = "processes"
-    workers: Annotated[
-        int | None, _engine("Processes; one for each core unless given.", min=1)
-    ] = None
+    workers: Annotated[int | None, _engine("Processes; one for each core unless given.", min=1)] = (
+        None
+    )
     address: Annotated[
         str | None, _ray("Of a cluster: auto, host:port, ray://host:port; unless given, a new one.")
     ] = None
@@ -84,9 +82,9 @@ class TableOptions(Options):
     only: Annotated[
         list[str] | None, _chart("AXIS=VALUE[,VALUE]: leave others out; may be repeated.")
     ] = None
-    pool: Annotated[
-        str, _chart("Axes that medians go over, beside samples, comma-separated.")
-    ] = "seed"
+    pool: Annotated[str, _chart("Axes that medians go over, beside samples, comma-separated.")] = (
+        "seed"
+    )
     output: Annotated[
         Path | None,
         _output("A chart (.html, .png, .svg) or a table (.parquet, .csv), by the file's ending."),

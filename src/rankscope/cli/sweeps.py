@@ -20,6 +20,8 @@ from rankscope.sweeping import Outcome, Plan, Sweep
 
 _FIRST: Final = 5
 """Runs, or failures, that are told one by one."""
+_LEAST: Final = 2**28
+"""Bytes a process takes before it has done anything."""
 _EVERY: Final = 10.0
 """Seconds between two lines about progress where there is no terminal."""
 
@@ -72,7 +74,7 @@ def dry_run(grid: Path, options: SweepOptions) -> None:
         print_json({**asdict(cost), "merged": asked.merged, "first": first})
         return
     lines = {"runs": _runs_in_words(asked), "time": _time(cost, options.workers)}
-    lines["memory"] = f"about {gigabytes(cost.bytes)} for the largest run"
+    lines["memory"] = f"about {gigabytes(max(cost.bytes, _LEAST))} for the largest run"
     lines["folder"] = str(_folder(grid, options))
     for number, each in enumerate(first):
         lines["first" if number == 0 else " " * number] = each
@@ -173,9 +175,7 @@ def _progress(
             nonlocal last
             on_progress(progress)
             failed = f", {progress.failed:,} failed" if progress.failed else ""
-            bar.update(
-                task, description=f"runs{failed}", completed=progress.done + progress.failed
-            )
+            bar.update(task, description=f"runs{failed}", completed=progress.done + progress.failed)
             if not console.is_terminal and time.monotonic() - last >= _EVERY and progress.left:
                 last = time.monotonic()
                 said = f"{progress.done:,} of {total:,} runs done{failed}"

@@ -89,7 +89,7 @@ class Cells:
             titleColor=theme.INK["text"],
             titleFontSize=11.5,
             titleFontWeight="normal",
-            gradientLength=200,
+            gradientLength=280 if self._powers() else 200,
             gradientThickness=9,
             labelFontSize=theme.LABEL_SIZE,
             labelExpr=self._powers() or alt.Undefined,
