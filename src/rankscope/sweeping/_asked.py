@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from rankscope.errors import InputError
@@ -40,4 +41,16 @@ def read_fields(
     for name in fields:
         if name not in readers:
             raise InputError(f"{name} is no field of {entry.id}; {nearest(name, tuple(readers))}")
-    return {name: readers[name](value) for name, value in fields.items()}
+    return {
+        name: readers[name](value)
+        if isinstance(value, list | Mapping)
+        else _read(readers[name], type(value), value)
+        for name, value in fields.items()
+    }
+
+
+@lru_cache(maxsize=4096)
+def _read(reader: Reader, kind: type, value: Any) -> Any:
+    """One value, read once for all runs that have it; 1, 1.0 and True are three."""
+    del kind
+    return reader(value)

@@ -53,7 +53,7 @@ def _cost(entry: Entry, config: Any) -> Cost | None:
 def _models(entry: Entry, value: Any) -> Any:
     """Models by name, or tables of a ``Case``; a comparison takes names alone."""
     listed = [value] if isinstance(value, str) else value
-    if not isinstance(listed, list) or not listed:
+    if not isinstance(listed, list):
         raise InputError(f"models{short(value)} is no list of models.")
     if entry.id == "compare":
         if not all(isinstance(each, str) for each in listed):

@@ -14,6 +14,7 @@ _MOST = 500
 """Runs that are looked at; of more, so many at even distances."""
 
 
+@checked
 @dataclass(frozen=True)
 class Estimate:
     """Seconds of all runs one after the other and of the longest, bytes of the largest.
@@ -41,8 +42,8 @@ def estimate(runs: Sequence[Run]) -> Estimate:
         return Estimate(0)
     count = min(len(runs), _MOST)
     looked_at = [runs[place * len(runs) // count] for place in range(count)]
-    sources: dict[str, Sources] = {}
-    costs = [_cost(run, sources.setdefault(run.folder, Sources(run.folder))) for run in looked_at]
+    sources = {folder: Sources(folder) for folder in {run.folder for run in looked_at}}
+    costs = [_cost(run, sources[run.folder]) for run in looked_at]
     known = [cost for cost in costs if cost is not None]
     share = len(runs) / count
     return Estimate(

@@ -18,6 +18,7 @@ from rankscope.sweeping._values import as_json, dotted, nearest
 _AXES, _QUICK = "axes", "quick"
 
 
+@checked
 @dataclass(frozen=True)
 class Grid:
     """Fields that all runs share, and axes; ``name`` is the file, for errors.

@@ -21,6 +21,7 @@ from rankscope.sweeping._values import dotted, nearest
 _EXPERIMENT, _USUAL = "experiment", "trace"
 
 
+@checked
 @dataclass(frozen=True)
 class Plan:
     """The runs of a grid, each once, and how many points of the grid came to the same as others."""

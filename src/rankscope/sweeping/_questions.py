@@ -23,7 +23,7 @@ from rankscope.masks import as_mask
 from rankscope.network import Spec
 from rankscope.sweeping._asked import Asked, Reader, read_fields
 from rankscope.sweeping._configs import read_field
-from rankscope.sweeping._setup import SPEC_FIELDS, Setup, make_spec, setup_readers
+from rankscope.sweeping._setup import SPEC_FIELDS, Setup, in_order, make_spec, setup_readers
 from rankscope.sweeping._sources import Sources
 from rankscope.sweeping._subjects import Design, Model
 from rankscope.tracing import choose_measures
@@ -118,12 +118,12 @@ def _about(
                 raise InputError(f"{name} is about a model, and none was named.")
         design = make_spec(spec_fields, setup.seed)
         return Design(design, setup, texts, setup.length or usually.length)
+    place = sources.place(setup.model)
     for name in spec_fields:
         if name != "mask":
             raise InputError(f"{name} describes a random network, but a model was named.")
     if setup.at_init and setup.pickled:
         raise InputError("pickled is about pretrained weights, and at_init draws new ones.")
-    place = sources.place(setup.model)
     contents, spec = sources.contents(place), sources.spec(place)
     if spec is not None and not contents and not setup.at_init:
         raise InputError(
@@ -136,11 +136,11 @@ def _parts_left_out(entry: Entry, setup: Setup, spec_fields: dict[str, Any]) -> 
     if setup.variant is not None and setup.without is not None:
         raise InputError("variant and without both say what is left out; give one of them.")
     if setup.variant is not None:
-        return LEFT_OUT[setup.variant]
+        return in_order(LEFT_OUT[setup.variant])
     if setup.without is not None:
         return setup.without
     usually = usual(entry.id).without
-    parts = tuple(sorted(usually.split(","))) if usually else ()
+    parts = in_order(usually.split(",") if usually else ())
     for part in parts:
         for name in _DESCRIBE[part]:
             if name in spec_fields:

@@ -1,6 +1,6 @@
 """What a question is asked about, as a grid writes it: a design or a model, and what it reads."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache, partial
 from types import SimpleNamespace
@@ -90,7 +90,12 @@ def _without(value: Any) -> tuple[str, ...]:
     for part in parts:
         if part not in ABLATIONS:
             raise InputError(f"without: a network has no part {part!r}; choose {_PARTS}.")
-    return tuple(sorted(set(parts)))
+    return in_order(parts)
+
+
+def in_order(parts: Iterable[str]) -> tuple[str, ...]:
+    """Parts of a network, each once; in which order they go is all the same."""
+    return tuple(sorted(set(parts), key=ABLATIONS.index))
 
 
 _PARTS = ", ".join(ABLATIONS)

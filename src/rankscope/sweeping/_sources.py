@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,6 @@ class Sources:
     _texts: dict[Any, Texts] = field(default_factory=dict)
     _contents: dict[str, str] = field(default_factory=dict)
     _specs: dict[str, Spec | None] = field(default_factory=dict)
-    _tokenizer: Tokenizer = field(default_factory=Tokenizer.bundled)
 
     def texts(self, text: str | Mapping[str, Any] | None, most: int) -> Texts:
         """The first samples of a file, of a table ``{ sentences = [...] }``, or bundled ones."""
@@ -45,7 +45,7 @@ class Sources:
         if key not in self._texts:
             found, origin = self._read(text)
             samples = tuple(found[:most])
-            tokens = tuple(len(self._tokenizer(each)) for each in samples)
+            tokens = tuple(map(_count_tokens, samples))
             self._texts[key] = Texts(samples, origin, fingerprint(samples), tokens)
         return self._texts[key]
 
@@ -87,6 +87,16 @@ class Sources:
         if not found:
             raise InputError(f"text: {path} holds no text; give at least one paragraph.")
         return found, text
+
+
+@lru_cache(maxsize=1024)
+def _count_tokens(text: str) -> int:
+    return len(_tokenizer()(text))
+
+
+@cache
+def _tokenizer() -> Tokenizer:
+    return Tokenizer.bundled()
 
 
 def _sentences(table: Mapping[str, Any]) -> list[str]:
