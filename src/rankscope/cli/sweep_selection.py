@@ -63,7 +63,8 @@ def keep(rows: pl.LazyFrame, only: list[str]) -> pl.LazyFrame:
         wanted = names(written)
         column = pl.col(name)
         if schema[name].is_numeric():
-            kept = rows.filter(column.is_in([_number(each, value) for value in wanted]))
+            numbers = [_number(each, value) for value in wanted]
+            kept = rows.filter(column.cast(pl.Float64).is_in(numbers))
         else:
             words = column.cast(pl.String).fill_null("none")
             kept = rows.filter(words.str.to_lowercase().is_in([value.lower() for value in wanted]))
