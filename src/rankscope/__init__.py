@@ -87,6 +87,7 @@ _ROOMS = (
     "records",
     "report",
     "results",
+    "sweeping",
     "tables",
     "text",
     "theory",
