@@ -129,6 +129,7 @@ LOOP.append(LOOP)
         ({"axes": {"skip": [0.5, float("nan")]}}, "axes.skip[1]: got nan"),
         ({"skip": float("inf")}, "skip: got inf"),
         ({"axes": {"seed": {"from": 0, "to": 10**9}}}, "expected 1,000,000 values at most"),
+        ({"axes": {"seed": range(10**7)}}, "axes.seed: got 10,000,000 items, expected 1,000,000"),
         ({"axes": {"seed": {"from": 0, "to": 10**400}}}, "axes.seed.to: got 1"),
         ({"axes": {"seed": {"from": 5, "to": 1}}}, "expected it upwards"),
         ({"axes": {"seed": {"from": 0}}}, "a range has no to"),

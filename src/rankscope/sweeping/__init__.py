@@ -1,6 +1,7 @@
 """Many runs of experiments over a grid of settings; what is done is kept, whatever happens."""
 
-from rankscope.sweeping._drive import OnOutcome, Progress, drive
+from rankscope.sweeping._drive import OnOutcome as OnOutcome
+from rankscope.sweeping._drive import Progress, drive
 from rankscope.sweeping._engine import Engine, Outcome
 from rankscope.sweeping._estimate import Estimate, estimate
 from rankscope.sweeping._execute import execute
@@ -12,9 +13,13 @@ from rankscope.sweeping._processes import Processes
 from rankscope.sweeping._ray import RayEngine
 from rankscope.sweeping._reading import table
 from rankscope.sweeping._records import Failure
-from rankscope.sweeping._run import Run, Setting, Work
+from rankscope.sweeping._run import Run
+from rankscope.sweeping._run import Setting as Setting
+from rankscope.sweeping._run import Work as Work
 from rankscope.sweeping._status import Status, status
-from rankscope.sweeping._sweep import Sweep, make_engine, sweep, sweep_plan
+from rankscope.sweeping._sweep import Sweep, sweep
+from rankscope.sweeping._sweep import make_engine as make_engine
+from rankscope.sweeping._sweep import sweep_plan as sweep_plan
 
 __all__ = [
     "Engine",
@@ -23,25 +28,20 @@ __all__ = [
     "Grid",
     "Holder",
     "Inline",
-    "OnOutcome",
     "Outcome",
     "Plan",
     "Processes",
     "Progress",
     "RayEngine",
     "Run",
-    "Setting",
     "Status",
     "Sweep",
-    "Work",
     "drive",
     "estimate",
     "execute",
-    "make_engine",
     "plan",
     "read_grid",
     "status",
     "sweep",
-    "sweep_plan",
     "table",
 ]

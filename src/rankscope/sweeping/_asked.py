@@ -44,13 +44,13 @@ def read_fields(
     return {
         name: readers[name](value)
         if isinstance(value, list | Mapping)
-        else _read(readers[name], type(value), value)
+        else _read(readers[name], type(value).__name__, value)
         for name, value in fields.items()
     }
 
 
 @lru_cache(maxsize=4096)
-def _read(reader: Reader, kind: type, value: Any) -> Any:
+def _read(reader: Reader, kind: str, value: Any) -> Any:
     """One value, read once for all runs that have it; 1, 1.0 and True are three."""
     del kind
     return reader(value)

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rankscope.errors import InputError
-from rankscope.sweeping._values import dotted, nearest
+from rankscope.sweeping._values import MOST_RUNS, dotted, nearest
 
-MOST_RUNS = 1_000_000
 _RANGE = ("from", "to", "step", "count", "spacing")
 _DIGITS = 12
 """Of a number that was worked out, so that a hundredth is 0.01."""

@@ -49,6 +49,11 @@ class Grid:
 
     def settings(self, point: Mapping[str, Any]) -> dict[str, Any]:
         """The shared fields at a point, with its settings in their places."""
+        if self._templates and not point.keys() >= set(self.axis_names):
+            given, axes = ", ".join(point), ", ".join(self.axis_names)
+            raise InputError(
+                f"point: got {given or 'nothing'}, expected a value of each of {axes}."
+            )
         filled = {name: fill(value, point) for name, value in self._templates.items()}
         return {**self.fields, **filled}
 

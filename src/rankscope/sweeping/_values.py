@@ -8,6 +8,8 @@ from typing import Any
 
 from rankscope.errors import InputError, KindError
 
+MOST_RUNS = 1_000_000
+"""Of a grid, and hence values of an axis."""
 _DEEPEST = 32
 """Tables and lists inside each other; more is a mistake, or a list that holds itself."""
 
@@ -29,6 +31,8 @@ def as_json(value: Any, key: str, depth: int = 0) -> Any:
     if isinstance(value, Mapping):
         return {_name(k, key): as_json(v, dotted(key, str(k)), depth + 1) for k, v in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+        if len(value) > MOST_RUNS:  # a range says so without holding them
+            raise InputError(f"{key}: got {len(value):,} items, expected {MOST_RUNS:,} at most.")
         return [as_json(each, f"{key}[{i}]", depth + 1) for i, each in enumerate(value)]
     raise KindError(
         f"{key}: got a {type(value).__name__}, expected text, a number, true or false, a list or a "
