@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -103,6 +104,21 @@ def driver():
         if program.poll() is None:
             program.kill()
         program.communicate()
+
+
+@pytest.fixture
+def hear():
+    """``hear(program, 3)``: wait for the keys of so many runs; Ray may print other lines."""
+
+    def read(program, count):
+        heard = []
+        while len(heard) < count:
+            line = program.stdout.readline()
+            assert line, "it has ended"
+            heard += re.findall(r"^[0-9a-f]{12}$", line.strip())
+        return heard
+
+    return read
 
 
 @pytest.fixture

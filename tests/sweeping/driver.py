@@ -8,8 +8,8 @@ import resource
 import sys
 
 import works
-from conftest import make_run
 
+from conftest import make_run
 from rankscope import sweeping
 from rankscope.errors import RankscopeError
 from rankscope.interruption import INTERRUPTED, prompt_interruption

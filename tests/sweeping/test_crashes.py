@@ -110,7 +110,7 @@ def test_many_results_are_packed_while_a_sweep_goes_on(make_runs, monkeypatch, t
     monkeypatch.setattr(_packs, "PACK_OF", 4)
     seen = []
 
-    def read(outcome, progress):
+    def read(_, progress):
         seen.append(table(tmp_path).collect()["run"].n_unique() == progress.done)
 
     drive(make_runs(10), tmp_path, engine=Inline(), work=works.numbers, on_outcome=read)
@@ -151,13 +151,12 @@ def test_a_pack_that_cannot_be_written_costs_nothing(make_runs, monkeypatch, tmp
 
 
 def test_a_killed_driver_started_again_completes_the_rest_once(
-    driver, workers_of, make_runs, digests, begun, until, tmp_path
+    driver, workers_of, make_runs, digests, begun, until, hear, tmp_path
 ):
     log, folder = tmp_path / "log", tmp_path / "sweep"
     fields = {"seconds": 0.03, "log": str(log)}
     program = driver(folder, 40, fields=fields, options={"workers": 2})
-    for _ in range(10):
-        assert program.stdout.readline()
+    hear(program, 10)
     workers = workers_of(program)
     program.kill()
     program.wait()
@@ -177,14 +176,13 @@ def test_a_killed_driver_started_again_completes_the_rest_once(
 
 
 def test_an_interruption_ends_all_processes_and_keeps_what_is_done(
-    driver, workers_of, make_runs, begun, until, tmp_path
+    driver, workers_of, make_runs, until, hear, tmp_path
 ):
     log, folder = tmp_path / "log", tmp_path / "sweep"
     program = driver(
         folder, 4, fields={"log": str(log)}, options={"workers": 2}, actions=["hang", "family"]
     )
-    for _ in range(4):
-        assert program.stdout.readline()
+    hear(program, 4)
     until(log.with_suffix(".child").exists)
     workers = workers_of(program)
     assert len(workers) >= 3

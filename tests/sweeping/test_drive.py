@@ -57,7 +57,7 @@ def test_a_second_start_computes_the_rest_alone(make_runs, begun, tmp_path):
     assert [(each.done, each.left) for _, each in heard] == [(4, 1), (5, 0)]
 
 
-def test_a_failure_is_written_down_and_repeated_only_if_asked(make_runs, make_run, begun, tmp_path):
+def test_a_failure_is_written_down_and_repeated_only_if_asked(make_run, begun, tmp_path):
     log, folder = tmp_path / "log", tmp_path / "sweep"
     bad = make_run(9, action="raise", log=log)
     runs = [make_run(0, log=log), bad, make_run(1, log=log)]

@@ -126,7 +126,7 @@ def _lives(process):
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
-def test_runs_are_taken_as_there_is_room_for_them(make_runs, tmp_path):
+def test_runs_are_taken_as_there_is_room_for_them(make_runs):
     taken = []
 
     def few_at_a_time():
@@ -152,7 +152,7 @@ def test_work_that_no_worker_can_import_is_refused(make_run, tmp_path, monkeypat
 
     monkeypatch.undo()
     with pytest.raises(
-        RankscopeError, match="no worker process can be started.* No module named 'gone'"
+        RankscopeError, match=r"no worker process can be started.* No module named 'gone'"
     ):
         list(Processes(1).outcomes([make_run(0)], work))
 

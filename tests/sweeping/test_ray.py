@@ -62,14 +62,13 @@ def processes(log, at=1):
 
 
 def test_two_nodes_run_a_sweep_and_a_killed_worker_costs_one_run(
-    on_ray, make_runs, digests, begun, until, tmp_path
+    on_ray, make_runs, digests, begun, until, hear, tmp_path
 ):
     log, folder = tmp_path / "log", tmp_path / "sweep"
     fields = {"seconds": 0.15, "log": str(log)}
     program = on_ray(folder, 24, fields=fields)
     until(lambda: log.exists() and len(processes(log, at=2)) == 2)
-    for _ in range(3):
-        program.stdout.readline()
+    hear(program, 3)
     victim = int(log.read_text().splitlines()[-1].split()[1])
     os.kill(victim, signal.SIGKILL)
     _, said = program.communicate(timeout=60)
@@ -81,13 +80,12 @@ def test_two_nodes_run_a_sweep_and_a_killed_worker_costs_one_run(
 
 
 def test_a_killed_driver_started_again_completes_the_rest_once(
-    on_ray, make_runs, digests, begun, tmp_path
+    on_ray, make_runs, digests, begun, hear, tmp_path
 ):
     log, folder = tmp_path / "log", tmp_path / "sweep"
     fields = {"seconds": 0.1, "log": str(log)}
     program = on_ray(folder, 20, fields=fields)
-    for _ in range(6):
-        assert program.stdout.readline()
+    hear(program, 6)
     program.kill()
     program.wait()
     done = {name.removesuffix(".parquet") for name in digests(folder)}
@@ -102,12 +100,13 @@ def test_a_killed_driver_started_again_completes_the_rest_once(
     assert table(folder).collect().height == 60
 
 
-def test_failures_are_outcomes_and_an_interruption_leaves_no_task(on_ray, begun, until, tmp_path):
+def test_failures_are_outcomes_and_an_interruption_leaves_no_task(
+    on_ray, begun, until, hear, tmp_path
+):
     log, folder = tmp_path / "log", tmp_path / "sweep"
     acting = ["raise", "die", "unpicklable", "objects", "family"]
     program = on_ray(folder, 2, fields={"log": str(log)}, actions=acting, options={"retries": 1})
-    for _ in range(6):
-        assert program.stdout.readline()
+    hear(program, 6)
     until(log.with_suffix(".child").exists)
     running = psutil.Process(int(log.read_text().splitlines()[-1].split()[1]))
     program.send_signal(signal.SIGINT)
@@ -139,11 +138,11 @@ def test_a_node_that_dies_costs_its_runs_some_time(
 ):
     log, folder = tmp_path / "log", tmp_path / "sweep"
     fields = {"seconds": 0.2, "log": str(log)}
-    program = on_ray(folder, 16, fields=fields)
+    program = on_ray(folder, 24, fields=fields)
     until(lambda: log.exists() and len(processes(log, at=2)) == 2)
     cluster.stdin.write("kill a node\n")
     cluster.stdin.flush()
     assert cluster.stdout.readline() == "killed\n"
     _, said = program.communicate(timeout=60)
     assert program.returncode == 0, said
-    assert digests(folder) == undisturbed(make_runs(16, **fields), tmp_path / "one", digests)
+    assert digests(folder) == undisturbed(make_runs(24, **fields), tmp_path / "one", digests)
