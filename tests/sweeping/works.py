@@ -13,12 +13,12 @@ from rankscope import tables
 from rankscope.errors import InputError
 
 
-class Unpicklable(Exception):
+class UnpicklableError(Exception):
     def __init__(self, first, second):
         super().__init__(lambda: first + second)
 
 
-class Unprintable(Exception):
+class UnprintableError(Exception):
     def __str__(self):
         raise RuntimeError("no words")
 
@@ -36,7 +36,7 @@ def note(run):
     """A line in the log: this run was begun in this process."""
     log = run.fields.get("log")
     if log:
-        line = f"{run.key} {os.getpid()}\n".encode()
+        line = f"{run.key} {os.getpid()} {os.getppid()}\n".encode()
         descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.write(descriptor, line)
         os.close(descriptor)
@@ -53,9 +53,9 @@ def acts(run):
         case "foreign":
             raise ZeroDivisionError("by nothing")
         case "unpicklable":
-            raise Unpicklable(1, 2)
+            raise UnpicklableError(1, 2)
         case "unprintable":
-            raise Unprintable
+            raise UnprintableError
         case "exit":
             sys.exit(3)
         case "leave":

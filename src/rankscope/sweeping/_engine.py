@@ -1,9 +1,10 @@
 """What carries runs out: one small interface for this process, for many, and for a cluster."""
 
+import pickle
 import time
 import traceback
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol, runtime_checkable
 
 import polars as pl
@@ -53,6 +54,15 @@ def carry_out(run: Run, work: Work, worker: str) -> Outcome:
     except BaseException as raised:  # also an exit, or a panic of polars, which is no Exception
         error, where = in_words(raised), _where(raised)
     return Outcome(run, table, error, where, time.perf_counter() - started, worker)
+
+
+def packed(outcome: Outcome) -> bytes:
+    """An outcome to be sent to another process; one that cannot be is a failure, and says why."""
+    try:
+        return pickle.dumps(outcome)
+    except BaseException as error:  # a panic of polars is no Exception
+        failed = f"the run's result cannot be sent: {in_words(error)}"
+        return pickle.dumps(replace(outcome, table=None, error=failed))
 
 
 def in_words(error: BaseException) -> str:

@@ -95,7 +95,8 @@ class Processes:
         if not worker.is_ready:
             self._failed_starts += 1
             if self._failed_starts >= _START_FAILURES:
-                raise RankscopeError(f"no worker process can be started: it {how}. {said}".strip())
+                why = f": {said.splitlines()[-1]}" if said else "."
+                raise RankscopeError(f"no worker process can be started; the last {how}{why}")
         if job is None:
             return None
         if job.attempts <= self.retries:

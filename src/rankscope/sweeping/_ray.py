@@ -2,6 +2,8 @@
 
 import logging
 import os
+import pickle
+import re
 import socket
 import time
 from collections.abc import Iterable, Iterator
@@ -11,7 +13,7 @@ from typing import Annotated, Any, Final
 
 from rankscope.arguments import Count, Range, checked
 from rankscope.errors import InputError
-from rankscope.sweeping._engine import Outcome, carry_out, in_words
+from rankscope.sweeping._engine import Outcome, carry_out, in_words, packed
 from rankscope.sweeping._run import Run, Work
 from rankscope.version import __version__
 
@@ -21,6 +23,8 @@ _AHEAD: Final = 4
 """Tasks that are outstanding for each that the cluster has room for at once."""
 _COUNT_EVERY: Final = 10.0
 """Seconds after which a cluster is asked again how large it is."""
+
+_ANSWER_WITHIN: Final = 10.0
 
 
 @checked
@@ -94,6 +98,7 @@ class RayEngine:
         if not ray.is_initialized():
             self._is_ours = True
             try:
+                _knock(self.address)
                 ray.init(self.address, log_to_driver=False, logging_level=logging.ERROR)
             except Exception as error:
                 self.close()
@@ -113,7 +118,7 @@ class RayEngine:
     def _outcome(self, ray: Any, reference: Any) -> Outcome:
         run = self._pending.pop(reference)
         try:
-            outcome = ray.get(reference)
+            outcome = pickle.loads(ray.get(reference))
         except Exception as error:  # its workers died too often, or it cannot be sent
             said = " ".join(in_words(error).split())
             crashed = isinstance(error, ray.exceptions.WorkerCrashedError)
@@ -124,12 +129,21 @@ class RayEngine:
         return outcome
 
 
-def _carried_out(run: Run, work: Work, version: str) -> Outcome:
-    """On a node: the run's outcome, made with the version of the code that its key stands for."""
+def _knock(address: str | None) -> None:
+    """See whether anyone answers at ``host:port``: Ray itself would try for some minutes."""
+    named = re.fullmatch(r"(?:ray://)?\[?(.+?)\]?:(\d+)", address or "")
+    if named is not None:
+        with socket.create_connection((named[1], int(named[2])), timeout=_ANSWER_WITHIN):
+            pass
+
+
+def _carried_out(run: Run, work: Work, version: str) -> bytes:
+    """On a node: the run's outcome, packed, of the version that its key stands for."""
     if version != __version__:
-        return Outcome(
+        differs = Outcome(
             run,
             error=f"{socket.gethostname()} has rankscope {__version__}, the sweep was started with "
             f"{version}; install the same version on every node.",
         )
-    return carry_out(run, work, f"{socket.gethostname()}, process {os.getpid()}")
+        return packed(differs)
+    return packed(carry_out(run, work, f"{socket.gethostname()}, process {os.getpid()}"))

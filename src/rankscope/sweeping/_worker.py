@@ -4,11 +4,10 @@ import os
 import pickle
 import sys
 import threading
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from rankscope.sweeping._engine import READY, Outcome, carry_out, in_words
+from rankscope.sweeping._engine import READY, carry_out, packed
 
 
 def main(descriptor: int) -> None:
@@ -20,18 +19,9 @@ def main(descriptor: int) -> None:
         name = f"process {os.getpid()}"
         try:
             while True:
-                pipe.send_bytes(_packed(carry_out(pipe.recv(), work, name)))
+                pipe.send_bytes(packed(carry_out(pipe.recv(), work, name)))
         except (EOFError, OSError):  # the driver has hung up
             return
-
-
-def _packed(outcome: Outcome) -> bytes:
-    """An outcome to be sent; one that cannot be is a failure, and says why."""
-    try:
-        return pickle.dumps(outcome)
-    except BaseException as error:  # a panic of polars is no Exception
-        failed = f"the run's result cannot be sent: {in_words(error)}"
-        return pickle.dumps(replace(outcome, table=None, error=failed))
 
 
 def _end_with_the_driver() -> None:
