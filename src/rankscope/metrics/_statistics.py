@@ -170,6 +170,10 @@ class GatheredStatistics:
         """Center, lengths and sum of unit rows of the last state."""
         return self._sides or self._fused.sides()
 
+    def send(self) -> None:
+        """Let the figures come to the host, while other things are done."""
+        self._fused.send()
+
     def finish(self) -> StateStatistics:
         """All of them, in their order."""
         found = dict(zip(self._fused_at, self._fused.figures(), strict=True))
