@@ -10,8 +10,8 @@ NAMES = {
         count_paths deep deep_trace design_values diagnose enumerate_paths errors experiments
         families figures find_equilibria head_shares load masks metric_catalogue metrics network
         path_lengths path_matrix path_output paths predict prediction records report reproduce
-        residual results sample_paths sweeping tables text theory top_paths trace tracing training
-        truncate verify
+        residual results sample_paths sweep sweeping tables text theory top_paths trace tracing
+        training truncate verify
     """,
     "rankscope.deep": """
         ScaledTensor SplitState add_states apply_activation apply_linear apply_mlp apply_norm
@@ -67,7 +67,8 @@ NAMES = {
         Chart Markup Report Section Table notebook page show to_json write write_html write_overview
     """,
     "rankscope.sweeping": """
-        Estimate Grid Plan Run estimate execute plan read_grid
+        Estimate Grid Inline Plan Processes RayEngine Run Sweep drive estimate execute plan
+        read_grid status sweep table
     """,
     "rankscope.text": """
         InputCheck Tokenizer check_texts embed passages

@@ -29,6 +29,7 @@ EngineName = Literal["processes", "inline", "ray"]
 _MOST_TOLD = 5
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class Sweep:
     """What became of a sweep: how many runs are done, and where their results are."""
