@@ -9,7 +9,7 @@ from typing import Any
 
 from rankscope.arguments import checked
 from rankscope.errors import InputError, RankscopeError
-from rankscope.sweeping import _packs, _records, _results, _runs_file
+from rankscope.sweeping import _manifest, _packs, _records, _results
 from rankscope.sweeping._check import tidied
 from rankscope.sweeping._engine import Engine, Outcome
 from rankscope.sweeping._folder import Folder, is_key, new_or_known
@@ -66,7 +66,7 @@ def drive(
             raise InputError(f"{key!r} cannot be the key of a run; expected hexadecimal digits.")
     with hold(place, wait=wait):
         sweep = _Sweep(place, wanted, retry_failed=retry_failed)
-        _runs_file.write(place, list(wanted.values()), grid or {})
+        _manifest.write(place, list(wanted.values()), grid or {})
         with closing(engine):
             for outcome in engine.outcomes(sweep.left, work):
                 sweep.keep(outcome)

@@ -6,7 +6,7 @@ from typing import Final
 import polars as pl
 
 from rankscope.arguments import checked
-from rankscope.sweeping import _packs, _results, _runs_file
+from rankscope.sweeping import _manifest, _packs, _results
 from rankscope.sweeping._folder import Folder, keys_in, known
 
 _TRIES: Final = 5
@@ -21,7 +21,7 @@ def table(folder: str | Path) -> pl.LazyFrame:
     A sweep may go on meanwhile: what is done at the time of this call is in the table.
     """
     place = known(folder)
-    asked = _runs_file.settings(place)
+    asked = _manifest.settings(place)
     axes = asked.collect_schema().names()[1:]
     results = _results_in(place)
     columns = results.collect_schema().names()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from rankscope.arguments import checked
-from rankscope.sweeping import _records, _runs_file
+from rankscope.sweeping import _manifest, _records
 from rankscope.sweeping._check import counted
 from rankscope.sweeping._folder import known
 from rankscope.sweeping._lock import Holder, holder
@@ -53,7 +53,7 @@ class Status:
 def status(folder: str | Path) -> Status:
     """How far the sweep in a folder is. Nothing is looked into, so that this is quick."""
     place = known(folder)
-    asked, found, running = _runs_file.keys(place), counted(place), holder(place)
+    asked, found, running = _manifest.keys(place), counted(place), holder(place)
     wanted, done, now = set(asked), found.done, time.time()
     failures = (_records.failure(place, key) for key in asked if key in found.failed)
     speed = None
