@@ -12,10 +12,11 @@ from rankscope.metrics import _half_step_kernel as half
 
 HALVES = {"split", "first", "second"}
 WHOLE = {"tokens", "features", "chunk", "chunks", "blocks", "size", "starts"}
-WHOLE |= {"held", "chunk_rows", "groups", "rows", "width", "heads"}
+WHOLE |= {"held", "chunk_rows", "groups", "width", "place"}
 ENDINGS = ("_batch", "_token", "_feature", "_apart", "_b", "_n", "_d", "_h")
+ENDINGS += ("_programs", "_rows", "_heads", "_tokens")
 POINTERS = {"mask": "u8", "first": "i64", "count": "i32", "arrived": "i32", "energies": "fp64"}
-POINTERS |= {"figures": "fp64", "tensors": "i64", "lengths": "i64"}
+POINTERS |= {"figures": "fp64", "tensors": "i64", "lengths": "i64", "peaks": "i32"}
 SIZES = {"FEATURES": 128, "TOKENS": 32}
 
 

@@ -37,10 +37,12 @@ def test_a_kernel_is_compiled_once_for_arguments_of_a_kind(grid, monkeypatch) ->
     monkeypatch.setattr(_kernels, "_compiled", {})
     monkeypatch.setattr(_kernels, "import_module", lambda _: SimpleNamespace(double=kernel))
     for key in ((("double", 1)), (("double", 1)), (("double", 2))):
-        _kernels.start(key, grid, ("x", 5), (True,), warps=2)
+        again = _kernels.start(key, grid, ("x", 5), (True,), warps=2)
+    again(0x5F00, 6, True)
     whole = (*grid, 1, 1)[:3]
     assert kernel.calls == [
         ("first, 2 warps", whole, ("x", 5, True)),
         ("again", whole, ("x", 5, True)),
         ("first, 2 warps", whole, ("x", 5, True)),
+        ("again", whole, (0x5F00, 6, True)),
     ]

@@ -61,7 +61,7 @@ class Cost:
         return _PACE * (self.products / _PRODUCTS + self.touched / _TOUCHED)
 
     def __str__(self) -> str:
-        return f"about {in_words(self.seconds)} and {_gigabytes(self.bytes)} of memory"
+        return f"about {in_words(self.seconds)} and {gigabytes(self.bytes)} of memory"
 
 
 CUBIC_METRICS = {
@@ -96,10 +96,15 @@ def _beyond_memory(cost: Cost) -> str:
     there = available_memory()
     if there is None or cost.bytes <= _SPARED * there:
         return ""
-    return f"this takes about {_gigabytes(cost.bytes)} of memory, and {_gigabytes(there)} are there"
+    return f"this takes about {gigabytes(cost.bytes)} of memory, and {gigabytes(there)} are there"
 
 
-def _gigabytes(size: float) -> str:
+def gigabytes(size: float) -> str:
+    """A number of bytes as one says it.
+
+    >>> gigabytes(3 * 2**29)
+    '1.5 GiB'
+    """
     return f"{short(size / 2**30, digits=2)} GiB"
 
 

@@ -14,12 +14,14 @@ from torch import Tensor
 
 from rankscope.metrics._kernels import (
     FUSED_DTYPES,
+    Again,
     can_fuse,
     interpreted,
     on,
     power_of_two,
     start,
 )
+from rankscope.metrics._transfer import Transfer
 from rankscope.shapes import Hidden
 
 _MOST_FEATURES, _MOST_SAMPLES = 2**16, 2**15
@@ -84,10 +86,22 @@ class _Buffers:
     and after a kernel."""
     counts: list[Tensor | None] = field(default_factory=list)
     closed: int = 0
+    known: dict[tuple[Any, ...], "_Repeated | None"] = field(default_factory=dict)
+    """How kernels that have run on states of a form are started again."""
+    sent: tuple[int, tuple[int, ...], Transfer] | None = None
+    """How many states' figures are on their way, and whose masks' counts."""
 
     def __post_init__(self) -> None:
         self.row_apart = self.row_parts[0].numel()
         self.column_apart = self.column_parts[0].numel()
+        # Addresses, which are asked for once: Triton would ask each tensor in every call.
+        self.of_means = tuple(each.data_ptr() for each in (
+            self.center, self.weights, self.row_parts, self.row_totals, self.mean_parts,
+            self.arrived,
+        ))  # fmt: skip
+        self.of_rests = tuple(
+            each.data_ptr() for each in (self.center, self.weights, self.rest_parts)
+        )
 
     @classmethod
     def like(cls, x: Hidden, layers: int) -> "_Buffers":
@@ -114,9 +128,21 @@ class _Buffers:
             some.new_zeros(samples * (plan.groups + plan.chunks), dtype=torch.int32),
         )
 
+    def send(self) -> None:
+        """Let what was found come to the host, unless it is under way or there already."""
+        if self.sent is None or self.sent[0] != self.used:
+            found = [each[: self.used] for each in (self.rows, self.columns, self.energies)]
+            masked = (each for each in self.counts if each is not None)
+            counts = {id(each): each for each in masked}
+            self.sent = (self.used, tuple(counts), Transfer([*found, *counts.values()]))
+
     @property
     def used(self) -> int:
         return len(self.counts)
+
+    @property
+    def held(self) -> int:
+        return self.used - self.closed
 
     @property
     def is_full(self) -> bool:
@@ -137,33 +163,16 @@ class FusedStatistics:
     ) -> Float[Tensor, "batch feature"]:
         """Start on a state; given back is the mean of its tokens, until the next state comes."""
         buffers = self._buffers(x)
-        plan, held = buffers.plan, buffers.used - buffers.closed
-        bits, first, count = (x, x, x) if mask is None else self._read(mask)
-        strides = (*x.stride(), *((0, 0) if mask is None else bits.stride()))
-        shape = (held, *x.shape[1:], plan.chunks, plan.chunk_rows)
-        every = (mask is None and x.shape[1] % plan.chunk_rows == 0, x.shape[2] % plan.columns == 0)
-        tiles = (mask is not None, *every, plan.rows, plan.columns)
-        grid = (plan.groups, plan.chunks, len(x))
-        apart = (buffers.row_apart, buffers.column_apart)
-        key = (x.shape, x.dtype, x.device, strides, x.data_ptr() % 16, mask is None, *apart)
+        sides = (x, x, x) if mask is None else self._read(mask)
+        form = (x.stride(), x.data_ptr() % 16, None if mask is None else sides[0].stride())
         with on(x.device):
-            start(
-                ("mean_and_rows", *key), grid,
-                (x, bits, first, count, buffers.center, buffers.weights, buffers.row_parts,
-                 buffers.row_totals, buffers.mean_parts, buffers.arrived, *shape,
-                 buffers.row_apart, *strides),
-                (*tiles, _CHUNKS, power_of_two(plan.groups), _STAGES),
-            )  # fmt: skip
-            start(
-                ("rest_and_columns", *key), grid,
-                (x, bits, first, buffers.center, buffers.weights, buffers.rest_parts,
-                 buffers.energies[buffers.closed :], buffers.column_parts, *shape,
-                 buffers.column_apart, *strides),
-                (*tiles, _STAGES),
-            )  # fmt: skip
+            if again := buffers.known.get(form):
+                again.start(buffers, [each.data_ptr() for each in (x, *sides)])
+            else:
+                buffers.known[form] = _start(buffers, x, sides, has_mask=mask is not None)
         self._order.append((buffers, buffers.used))
-        buffers.counts.append(None if mask is None else count)
-        if held + 1 == len(buffers.row_totals) or buffers.is_full:
+        buffers.counts.append(None if mask is None else sides[-1])
+        if buffers.held == len(buffers.row_totals) or buffers.is_full:
             _close(buffers)
         return buffers.center
 
@@ -174,13 +183,20 @@ class FusedStatistics:
         lengths = buffers.row_totals[held, ..., 1]
         return buffers.center, lengths, buffers.column_parts[2, held].sum(1)
 
+    def send(self) -> None:
+        """Let the figures of all states come to the host, while other things are done."""
+        for buffers in self._every():
+            _close(buffers)
+            buffers.send()
+
     def figures(self) -> list[Tensor]:
         """``(figure, batch)`` of all states in their order, on the host: this waits."""
-        every = {id(buffers): buffers for buffers, _ in self._order}
-        for buffers in every.values():
-            _close(buffers)
-        host = {key: _on_host(buffers) for key, buffers in every.items()}
+        self.send()
+        host = {id(buffers): _on_host(buffers) for buffers in self._every()}
         return [host[id(buffers)][slot] for buffers, slot in self._order]
+
+    def _every(self) -> list[_Buffers]:
+        return list({id(buffers): buffers for buffers, _ in self._order}.values())
 
     def _buffers(self, x: Hidden) -> _Buffers:
         key = (x.shape, x.dtype, x.device)
@@ -198,9 +214,62 @@ class FusedStatistics:
         return self._masks[id(mask)][:3]
 
 
+class _Repeated(NamedTuple):
+    """The two kernels on states of one form, and those of their arguments that stay the same."""
+
+    mean_and_rows: Again
+    rest_and_columns: Again
+    rest_of_means: tuple[Any, ...]
+    rest_of_rests: tuple[Any, ...]
+
+    def start(self, buffers: _Buffers, given: list[int]) -> None:
+        """Start them on a state and its mask, which are given by their addresses."""
+        x, bits, first, count = given
+        held, energies = buffers.held, buffers.energies
+        there = energies.data_ptr() + buffers.closed * energies.stride(0) * energies.itemsize
+        self.mean_and_rows(x, bits, first, count, *buffers.of_means, held, *self.rest_of_means)
+        self.rest_and_columns(
+            x, bits, first, *buffers.of_rests, there, buffers.column_parts.data_ptr(), held,
+            *self.rest_of_rests,
+        )  # fmt: skip
+
+
+def _start(
+    buffers: _Buffers, x: Hidden, sides: tuple[Tensor, ...], *, has_mask: bool
+) -> _Repeated | None:
+    """Start both kernels on a state of a new form."""
+    plan, (bits, first, count) = buffers.plan, sides
+    strides = (*x.stride(), *(bits.stride() if has_mask else (0, 0)))
+    shape = (*x.shape[1:], plan.chunks, plan.chunk_rows)
+    every = (not has_mask and x.shape[1] % plan.chunk_rows == 0, x.shape[2] % plan.columns == 0)
+    tiles = (has_mask, *every, plan.rows, plan.columns)
+    grid = (plan.groups, plan.chunks, len(x))
+    apart = (buffers.row_apart, buffers.column_apart)
+    key = (x.shape, x.dtype, x.device, strides, x.data_ptr() % 16, has_mask, *apart)
+    means = (*shape, buffers.row_apart, *strides)
+    of_means = (*tiles, _CHUNKS, power_of_two(plan.groups), _STAGES)
+    rests = (*shape, buffers.column_apart, *strides)
+    of_rests = (*tiles, _STAGES)
+    mean_and_rows = start(
+        ("mean_and_rows", *key), grid,
+        (x, bits, first, count, buffers.center, buffers.weights, buffers.row_parts,
+         buffers.row_totals, buffers.mean_parts, buffers.arrived, buffers.held, *means),
+        of_means,
+    )  # fmt: skip
+    rest_and_columns = start(
+        ("rest_and_columns", *key), grid,
+        (x, bits, first, buffers.center, buffers.weights, buffers.rest_parts,
+         buffers.energies[buffers.closed :], buffers.column_parts, buffers.held, *rests),
+        of_rests,
+    )  # fmt: skip
+    if mean_and_rows is None or rest_and_columns is None:
+        return None
+    return _Repeated(mean_and_rows, rest_and_columns, (*means, *of_means), (*rests, *of_rests))
+
+
 def _close(buffers: _Buffers) -> None:
     """Put together the parts of the states that are held."""
-    plan, held = buffers.plan, buffers.used - buffers.closed
+    plan, held = buffers.plan, buffers.held
     if not held:
         return
     samples, features = buffers.center.shape
@@ -223,15 +292,13 @@ def _close(buffers: _Buffers) -> None:
 
 def _on_host(buffers: _Buffers) -> Float[Tensor, "layer figure batch"]:
     """The figures of ``StateStatistics``, and last whether they are in doubt."""
-    used = buffers.used
-    rows, columns = buffers.rows[:used].cpu(), buffers.columns[:used].cpu()
-    energy, unit = buffers.energies[:used].cpu().sum((-3, -2)).unbind(-1)
-    counts = [
-        torch.full(rows.shape[1:2], float(buffers.tokens), dtype=torch.float64)
-        if count is None
-        else count.cpu().double()
-        for count in buffers.counts
-    ]
+    assert buffers.sent is not None
+    _, masks, transfer = buffers.sent
+    rows, columns, energies, *counted = transfer.wait()
+    energy, unit = energies.sum((-3, -2)).unbind(-1)
+    known = dict(zip(masks, counted, strict=True))
+    every = torch.full(rows.shape[1:2], float(buffers.tokens), dtype=torch.float64)
+    counts = [every if each is None else known[id(each)].double() for each in buffers.counts]
     broken, rest = rows[..., 4].amin(-1), rows[..., 5].amax(-1)
     # Squares that vanish are below float32's least normal number, in units of the scale: of tokens
     # that are nearly all alike, they are doubted only where they would change a float32's digits.

@@ -246,12 +246,11 @@ def close_columns(
 
 
 @triton.jit
-def largest_entries(
-    x, found, rows, width, heads, tokens, x_b, x_h, x_n,
+def _raise_peak(
+    x, peak, program, rows, width, heads, tokens, x_b, x_h, x_n,
     ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """The largest size of an entry in each program's rows of queries or keys; infinity for NaN."""
-    program = tl.program_id(0)
+    """Raise a peak to the largest size of an entry in some rows; to infinity for NaN."""
     row = program * ROWS + tl.arange(0, ROWS)
     token, head, sample = row % tokens, (row // tokens) % heads, row // (tokens * heads)
     start = sample.to(tl.int64) * x_b + head.to(tl.int64) * x_h + token.to(tl.int64) * x_n
@@ -259,7 +258,30 @@ def largest_entries(
     wanted = (row < rows)[:, None] & (column < width)[None, :]
     size = tl.abs(tl.load(x + start[:, None] + column[None, :], mask=wanted, other=0.0))
     size = tl.where(size == size, size.to(tl.float32), float("inf"))
-    tl.store(found + program, tl.max(tl.max(size, 1), 0))
+    # Floats that are not negative are in the order of their bits.
+    tl.atomic_max(peak, tl.max(tl.max(size, 1), 0).to(tl.int32, bitcast=True))
+
+
+@triton.jit(do_not_specialize=["place"])
+def largest_entries(
+    query, key, peaks, place, query_programs, width,
+    query_rows, query_heads, query_tokens, query_b, query_h, query_n,
+    key_rows, key_heads, key_tokens, key_b, key_h, key_n,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """The largest size of an entry of queries, and of keys, as the bits of a float32."""
+    program = tl.program_id(0)
+    peaks += 2 * place
+    if program < query_programs:
+        _raise_peak(
+            query, peaks, program, query_rows, width, query_heads, query_tokens,
+            query_b, query_h, query_n, ROWS, WIDTH,
+        )  # fmt: skip
+    else:
+        _raise_peak(
+            key, peaks + 1, program - query_programs, key_rows, width, key_heads, key_tokens,
+            key_b, key_h, key_n, ROWS, WIDTH,
+        )  # fmt: skip
 
 
 @triton.jit

@@ -77,6 +77,9 @@ class StateStatistics:
 
     def only(self, state: int) -> "StateStatistics":
         """Those of one of several states."""
+        states = self.fro.shape[0] if self.fro.ndim else 0
+        if not -states <= state < states:
+            raise InputError(f"state={state} is not there; there are {states}, counted from 0.")
         return StateStatistics(*(getattr(self, name)[state] for name in _NAMES))
 
     def fault(self, dtype: torch.dtype) -> str:
@@ -166,6 +169,10 @@ class GatheredStatistics:
     def sides(self) -> tuple[Tensor, ...]:
         """Center, lengths and sum of unit rows of the last state."""
         return self._sides or self._fused.sides()
+
+    def send(self) -> None:
+        """Let the figures come to the host, while other things are done."""
+        self._fused.send()
 
     def finish(self) -> StateStatistics:
         """All of them, in their order."""

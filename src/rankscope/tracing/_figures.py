@@ -117,6 +117,10 @@ class Figures:
         for measure in self.of_attention:
             self._keep(layer, measure, _apply(measure.name, layer, measure.compute, scores))
 
+    def send(self) -> None:
+        """Let figures come to the host, now that the model has run, while other things are done."""
+        self._gathered.send()
+
     def finish(self) -> tuple[Columns, Fault | None]:
         """All figures as columns, ``head`` only if attention was measured; and what is wrong."""
         statistics = self._gathered.finish() if self._layers else None
