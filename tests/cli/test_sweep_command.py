@@ -188,9 +188,7 @@ def test_help_answers_without_torch() -> None:
 
 def test_an_interruption_keeps_what_is_done_and_says_so(tmp_path) -> None:
     """With worker processes, interrupted as a terminal does it: all of them at once."""
-    (tmp_path / "grid.toml").write_text(
-        GRID.replace("seed = [0, 1]", "seed = {from = 0, to = 99}")
-    )
+    (tmp_path / "grid.toml").write_text(GRID.replace("seed = [0, 1]", "seed = {from = 0, to = 99}"))
     command = [sys.executable, "-m", "rankscope", "sweep", "grid.toml", "--workers", "1"]
     process = subprocess.Popen(
         command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True

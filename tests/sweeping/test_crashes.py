@@ -183,7 +183,7 @@ def test_an_interruption_ends_all_processes_and_keeps_what_is_done(
         folder, 4, fields={"log": str(log)}, options={"workers": 2}, actions=["hang", "family"]
     )
     hear(program, 4)
-    until(log.with_suffix(".child").exists)
+    until(lambda: log.with_suffix(".child").exists())
     workers = workers_of(program)
     assert len(workers) >= 3
     started = time.monotonic()

@@ -10,7 +10,7 @@ import works
 from rankscope.sweeping import Inline, drive, status
 
 
-def test_a_sweep_that_runs_says_how_fast(make_runs, until, tmp_path):
+def test_a_sweep_that_runs_says_how_fast(make_runs, tmp_path):
     seen = []
 
     def look(*_):

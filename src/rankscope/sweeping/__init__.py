@@ -1,47 +1,82 @@
-"""Many runs of experiments over a grid of settings; what is done is kept, whatever happens."""
+"""Many runs of experiments over a grid of settings; what is done is kept, whatever happens.
 
-from rankscope.sweeping._drive import OnOutcome as OnOutcome
-from rankscope.sweeping._drive import Progress, drive
-from rankscope.sweeping._engine import Engine, Outcome
-from rankscope.sweeping._estimate import Estimate, estimate
-from rankscope.sweeping._execute import execute
-from rankscope.sweeping._grid import Grid, read_grid
-from rankscope.sweeping._inline import Inline
-from rankscope.sweeping._lock import Holder
-from rankscope.sweeping._plan import Plan, plan
-from rankscope.sweeping._processes import Processes
-from rankscope.sweeping._ray import RayEngine
-from rankscope.sweeping._reading import table
-from rankscope.sweeping._records import Failure
-from rankscope.sweeping._run import Run
-from rankscope.sweeping._run import Setting as Setting
-from rankscope.sweeping._run import Work as Work
-from rankscope.sweeping._status import Status, status
-from rankscope.sweeping._sweep import Sweep, sweep
-from rankscope.sweeping._sweep import make_engine as make_engine
-from rankscope.sweeping._sweep import sweep_plan as sweep_plan
+Names are loaded when first used: a status, a table, and the worker of a light run need no torch.
+"""
 
-__all__ = [
-    "Engine",
-    "Estimate",
-    "Failure",
-    "Grid",
-    "Holder",
-    "Inline",
-    "Outcome",
-    "Plan",
-    "Processes",
-    "Progress",
-    "RayEngine",
-    "Run",
-    "Status",
-    "Sweep",
-    "drive",
-    "estimate",
-    "execute",
-    "plan",
-    "read_grid",
-    "status",
-    "sweep",
-    "table",
-]
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rankscope.sweeping._drive import OnOutcome as OnOutcome
+    from rankscope.sweeping._drive import Progress as Progress
+    from rankscope.sweeping._drive import drive as drive
+    from rankscope.sweeping._engine import Engine as Engine
+    from rankscope.sweeping._engine import Outcome as Outcome
+    from rankscope.sweeping._estimate import Estimate as Estimate
+    from rankscope.sweeping._estimate import estimate as estimate
+    from rankscope.sweeping._execute import execute as execute
+    from rankscope.sweeping._grid import Grid as Grid
+    from rankscope.sweeping._grid import read_grid as read_grid
+    from rankscope.sweeping._inline import Inline as Inline
+    from rankscope.sweeping._lock import Holder as Holder
+    from rankscope.sweeping._plan import Plan as Plan
+    from rankscope.sweeping._plan import plan as plan
+    from rankscope.sweeping._processes import Processes as Processes
+    from rankscope.sweeping._ray import RayEngine as RayEngine
+    from rankscope.sweeping._reading import table as table
+    from rankscope.sweeping._records import Failure as Failure
+    from rankscope.sweeping._run import Run as Run
+    from rankscope.sweeping._run import Setting as Setting
+    from rankscope.sweeping._run import Work as Work
+    from rankscope.sweeping._status import Status as Status
+    from rankscope.sweeping._status import status as status
+    from rankscope.sweeping._sweep import Sweep as Sweep
+    from rankscope.sweeping._sweep import make_engine as make_engine
+    from rankscope.sweeping._sweep import sweep as sweep
+    from rankscope.sweeping._sweep import sweep_plan as sweep_plan
+
+_HOMES = {
+    "Engine": "_engine",
+    "Estimate": "_estimate",
+    "Failure": "_records",
+    "Grid": "_grid",
+    "Holder": "_lock",
+    "Inline": "_inline",
+    "Outcome": "_engine",
+    "Plan": "_plan",
+    "Processes": "_processes",
+    "Progress": "_drive",
+    "RayEngine": "_ray",
+    "Run": "_run",
+    "Status": "_status",
+    "Sweep": "_sweep",
+    "drive": "_drive",
+    "estimate": "_estimate",
+    "execute": "_execute",
+    "plan": "_plan",
+    "read_grid": "_grid",
+    "status": "_status",
+    "sweep": "_sweep",
+    "table": "_reading",
+}
+_INSIDE = {  # for the rooms above, not for users
+    "OnOutcome": "_drive",
+    "Setting": "_run",
+    "Work": "_run",
+    "make_engine": "_sweep",
+    "sweep_plan": "_sweep",
+}
+
+__all__ = [*_HOMES]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name) or _INSIDE.get(name)
+    if home is None:
+        raise AttributeError(f"module 'rankscope.sweeping' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"rankscope.sweeping.{home}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
