@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from rankscope.cli.inputs import names
+from rankscope.cli.options import names
 from rankscope.cli.sweep_options import TableOptions
 from rankscope.display import list_words
 from rankscope.errors import InputError

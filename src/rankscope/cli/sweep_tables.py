@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rankscope import figures, sweeping, tables
-from rankscope.cli.inputs import names
+from rankscope.cli.options import names
 from rankscope.cli.printing import print_json, print_list, without_controls
 from rankscope.cli.sweep_options import TableOptions
 from rankscope.cli.sweep_selection import (

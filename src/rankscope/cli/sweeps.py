@@ -14,9 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rankscope import journal, sweeping
 from rankscope.cli.printing import print_error, print_json, print_list, without_controls
 from rankscope.cli.sweep_options import StatusOptions, SweepOptions
-from rankscope.experiments.estimates import gigabytes, in_words
-from rankscope.numerals import plural
-from rankscope.sweeping import Outcome, Plan, Sweep
+from rankscope.numerals import duration, gigabytes, plural
 
 _FIRST: Final = 5
 """Runs, or failures, that are told one by one."""
@@ -100,8 +98,8 @@ def _state(found: sweeping.Status) -> str:
     if found.holder is None:
         return "not running" + ("; start it again for the rest" if found.left else "")
     speed = f", {found.runs_per_minute:.3g} runs a minute" if found.runs_per_minute else ""
-    left = f", about {in_words(found.seconds_left)} left" if found.seconds_left else ""
-    return f"running for {in_words(found.running_seconds or 0)} ({found.holder}){speed}{left}"
+    left = f", about {duration(found.seconds_left)} left" if found.seconds_left else ""
+    return f"running for {duration(found.running_seconds or 0)} ({found.holder}){speed}{left}"
 
 
 def _folder(grid: Path, options: SweepOptions) -> Path:
@@ -109,7 +107,7 @@ def _folder(grid: Path, options: SweepOptions) -> Path:
     return options.output or journal.FOLDER / f"{grid.stem}{quick}"
 
 
-def _runs_in_words(asked: Plan) -> str:
+def _runs_in_words(asked: sweeping.Plan) -> str:
     axes = [f"{', '.join(axis.names)} ({len(axis.points)})" for axis in asked.grid.axes]
     merged = f"; {asked.merged:,} points of the grid are the same as others" * bool(asked.merged)
     return f"{len(asked.runs):,}, over {' × '.join(axes) or 'no axis'}{merged}"
@@ -120,12 +118,12 @@ def _time(cost: sweeping.Estimate, workers: int | None) -> str:
     wall = max(cost.longest, cost.seconds / at_once)
     unknown = f"; nothing is known about {plural(cost.unknown, 'run')}" * bool(cost.unknown)
     return (
-        f"about {in_words(cost.seconds)} of work, {in_words(wall)} with "
+        f"about {duration(cost.seconds)} of work, {duration(wall)} with "
         f"{plural(at_once, 'worker')}; good to a factor of three{unknown}"
     )
 
 
-def _print_end(found: Sweep) -> None:
+def _print_end(found: sweeping.Sweep) -> None:
     lines = {"runs": str(found), "folder": str(found.folder)}
     if found.merged:
         lines["merged"] = f"{found.merged:,} points of the grid are the same as others"
@@ -147,7 +145,7 @@ def _whose(failure: sweeping.Failure) -> str:
     return str(sweeping.Run(failure.key, failure.experiment, failure.axes, {}))
 
 
-def _json(found: Sweep) -> dict[str, Any]:
+def _json(found: sweeping.Sweep) -> dict[str, Any]:
     progress = {**asdict(found.progress), "aside": dict(found.progress.aside)}
     told = [asdict(each) for each in found.failures]
     return {"folder": str(found.folder), **progress, "merged": found.merged, "failures": told}
@@ -171,7 +169,7 @@ def _progress(
     ) as bar:
         task = bar.add_task("starting", total=total)
 
-        def tell(_outcome: Outcome, progress: sweeping.Progress) -> None:
+        def tell(_outcome: sweeping.Outcome, progress: sweeping.Progress) -> None:
             nonlocal last
             on_progress(progress)
             failed = f", {progress.failed:,} failed" if progress.failed else ""
