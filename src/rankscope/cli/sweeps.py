@@ -13,11 +13,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from rankscope import journal, sweeping
 from rankscope.cli.printing import print_error, print_json, print_list, without_controls
-from rankscope.cli.sweep_options import StatusOptions, SweepOptions
+from rankscope.cli.sweep_options import SweepOptions
+from rankscope.cli.sweep_status import FIRST, print_failures
 from rankscope.numerals import duration, gigabytes, plural
 
-_FIRST: Final = 5
-"""Runs, or failures, that are told one by one."""
 _LEAST: Final = 2**28
 """Bytes a process takes before it has done anything."""
 _EVERY: Final = 10.0
@@ -67,7 +66,7 @@ def dry_run(grid: Path, options: SweepOptions) -> None:
     """Say how many runs a grid has and what they will take."""
     asked = sweeping.plan(sweeping.read_grid(grid, quick=options.quick))
     cost = sweeping.estimate(asked.runs)
-    first = [str(each) for each in asked.runs[:_FIRST]]
+    first = [str(each) for each in asked.runs[:FIRST]]
     if options.as_json:
         print_json({**asdict(cost), "merged": asked.merged, "first": first})
         return
@@ -77,29 +76,6 @@ def dry_run(grid: Path, options: SweepOptions) -> None:
     for number, each in enumerate(first):
         lines["first" if number == 0 else " " * number] = each
     print_list({name: without_controls(words) for name, words in lines.items()})
-
-
-def status(folder: Path, options: StatusOptions) -> None:
-    """How far the sweep in a folder is."""
-    found = sweeping.status(folder)
-    if options.as_json:
-        print_json({**asdict(found), "failed": found.failed, "left": found.left})
-        return
-    said = [f"{found.done:,} done", f"{found.failed:,} failed", f"{found.left:,} left"]
-    lines = {"runs": f"{plural(found.total, 'run')}: {', '.join(said)}"}
-    lines["state"] = _state(found)
-    if found.others:
-        lines["kept"] = f"{plural(found.others, 'result')} of runs that are no longer in the grid"
-    print_list({name: without_controls(words) for name, words in lines.items()})
-    _print_failures(found.failures)
-
-
-def _state(found: sweeping.Status) -> str:
-    if found.holder is None:
-        return "not running" + ("; start it again for the rest" if found.left else "")
-    speed = f", {found.runs_per_minute:.3g} runs a minute" if found.runs_per_minute else ""
-    left = f", about {duration(found.seconds_left)} left" if found.seconds_left else ""
-    return f"running for {duration(found.running_seconds or 0)} ({found.holder}){speed}{left}"
 
 
 def _folder(grid: Path, options: SweepOptions) -> Path:
@@ -131,18 +107,7 @@ def _print_end(found: sweeping.Sweep) -> None:
         lines["aside"] = f"{path}: {wrong}"
     lines["next"] = f"rankscope sweep table {found.folder}"
     print_list({name: without_controls(words) for name, words in lines.items()})
-    _print_failures(found.failures)
-
-
-def _print_failures(failures: tuple[sweeping.Failure, ...]) -> None:
-    for each in failures[:_FIRST]:
-        print_error(f"{_whose(each)} failed: {each.error}")
-    if len(failures) > _FIRST:
-        print_error(f"{len(failures) - _FIRST:,} more failed; the folder's failures/ says why.")
-
-
-def _whose(failure: sweeping.Failure) -> str:
-    return str(sweeping.Run(failure.key, failure.experiment, failure.axes, {}))
+    print_failures(found.failures)
 
 
 def _json(found: sweeping.Sweep) -> dict[str, Any]:
