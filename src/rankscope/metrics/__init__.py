@@ -27,8 +27,8 @@ from rankscope.metrics._centers import median_center as median_center
 from rankscope.metrics._centers import optimal_center as optimal_center
 from rankscope.metrics._estimates import Estimate, EstimatedSpectra
 from rankscope.metrics._evidence import Evidence
+from rankscope.metrics._gathering import GatheredPeaks as GatheredPeaks
 from rankscope.metrics._gathering import SampledWords as SampledWords
-from rankscope.metrics._gathering import largest_parts as largest_parts
 from rankscope.metrics._kernels import can_fuse as can_fuse
 from rankscope.metrics._norms import Norm as Norm
 from rankscope.metrics._norms import matrix_norm
@@ -51,6 +51,7 @@ from rankscope.metrics._statistics import (
     GatheredStatistics as GatheredStatistics,
 )
 from rankscope.metrics._statistics import StateStatistics, state_statistics
+from rankscope.metrics._transfer import Transfer as Transfer
 
 __all__ = [
     "AttentionScores",

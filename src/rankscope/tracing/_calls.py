@@ -38,6 +38,10 @@ class Calls:
         """Whether a block is running now."""
         return self._running is not None
 
+    def handed_on(self, args: Sequence[object]) -> Tensor | None:
+        """What the block before made, if the next one takes it first of all, as most do."""
+        return self._last if args and args[0] is self._last else None
+
     def made(self, taken: Sequence[Tensor]) -> Tensor | None:
         """What the block before made, if it is itself among what the next one takes."""
         return next((each for each in taken if each is self._last), None)

@@ -39,10 +39,15 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def evaluating_all(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """``evaluating`` for who has the modules already."""
+def evaluating_all(
+    modules: Sequence[nn.Module], notes: dict[str, str] | None = None
+) -> Iterator[None]:
+    """``evaluating`` for who has the modules already.
+
+    It is noted if what runs in the context draws from the global random states, and from which.
+    """
     held: list[nn.Module] = []
-    with _random_states_kept():
+    with _random_states_kept({} if notes is None else notes):
         try:
             _hold(modules, held)
             yield
@@ -105,19 +110,24 @@ _kept: list[_States] = []
 
 
 @contextmanager
-def _random_states_kept() -> Iterator[None]:
+def _random_states_kept(notes: dict[str, str]) -> Iterator[None]:
     """The global random states, put back as the first context found them when the last leaves."""
     with _lock:
-        _kept.append(_random_states())
+        before = _random_states()
+        _kept.append(before)
     try:
         yield
     finally:
         with _lock:
-            if len(_kept) == 1:
-                _put_back(_kept[0], _random_states())
-                _kept.clear()
-            else:
+            now = _random_states()
+            changed = _changed(before, now)
+            if changed.any:
+                notes["random numbers"] = f"drawn by the model itself, from state {before.name()}"
+            if len(_kept) > 1:
                 _kept.pop()
+            else:
+                _put_back(_kept[0], changed if _kept[0] is before else _changed(_kept[0], now))
+                _kept.clear()
 
 
 def _random_states() -> _States:
@@ -126,32 +136,33 @@ def _random_states() -> _States:
     return _States(random.getstate(), legacy, torch.get_rng_state(), cuda)
 
 
-@contextmanager
-def noting_draws(notes: dict[str, str]) -> Iterator[None]:
-    """Note the global random states' digest, if what runs in the context draws from them."""
-    before = _random_states()
-    yield
-    *plain, cuda = _changed(before, _random_states())
-    if any((*plain, *cuda)):
-        notes["random numbers"] = f"drawn by the model itself, from state {before.name()}"
-
-
-def _changed(before: _States, now: _States) -> tuple[bool, bool, bool, list[bool]]:
+class _Changed(NamedTuple):
     """Which of the states are others now."""
+
+    python: bool
+    numpy: bool
+    cpu: bool
+    cuda: list[bool]
+
+    @property
+    def any(self) -> bool:
+        return self.python or self.numpy or self.cpu or any(self.cuda)
+
+
+def _changed(before: _States, now: _States) -> _Changed:
     legacy = now.numpy[2:] != before.numpy[2:] or bool((now.numpy[1] != before.numpy[1]).any())
     cuda = [not torch.equal(new, old) for new, old in zip(now.cuda, before.cuda, strict=False)]
-    return now.python != before.python, legacy, not torch.equal(now.cpu, before.cpu), cuda
+    return _Changed(now.python != before.python, legacy, not torch.equal(now.cpu, before.cpu), cuda)
 
 
-def _put_back(before: _States, now: _States) -> None:
+def _put_back(before: _States, changed: _Changed) -> None:
     """Only what changed: another thread may be drawing from the others."""
-    python, legacy, cpu, cuda = _changed(before, now)
-    if python:
+    if changed.python:
         random.setstate(before.python)
-    if legacy:
+    if changed.numpy:
         np.random.set_state(before.numpy)  # noqa: NPY002
-    if cpu:
+    if changed.cpu:
         torch.set_rng_state(before.cpu)
-    for device, changed in enumerate(cuda):
-        if changed:
+    for device, other in enumerate(changed.cuda):
+        if other:
             torch.cuda.set_rng_state(before.cuda[device], device)

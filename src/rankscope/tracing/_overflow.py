@@ -1,7 +1,6 @@
 """Queries and keys that overflow while a model runs, found where they would pass for collapse."""
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from inspect import signature
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from torch.nn.functional import (
 from torch.overrides import TorchFunctionMode
 
 from rankscope.errors import InputError
-from rankscope.metrics import largest_parts
+from rankscope.metrics import GatheredPeaks
 from rankscope.tracing._attention_interface import heard_calls
 from rankscope.tracing._attention_reading import Call
 from rankscope.tracing._figures import Fault
@@ -25,15 +24,12 @@ _SIGNATURE = signature(multi_head_attention_forward)
 
 
 class _Seen(NamedTuple):
-    """The largest entries of one attention's queries and keys, still on their device."""
+    """One attention whose queries and keys were looked at."""
 
     layer: int
     dtype: torch.dtype
-    query: Tensor
-    key: Tensor
-    """Numbers of which the largest is meant."""
     factor: float
-    """What a score is at most, in units of the product of the two."""
+    """What a score is at most, in units of the product of their largest entries."""
 
 
 class OverflowWatch(TorchFunctionMode):
@@ -51,6 +47,7 @@ class OverflowWatch(TorchFunctionMode):
         self._layer: int | None = None
         self._entered = False
         self._seen: list[_Seen] = []
+        self._peaks = GatheredPeaks()
         self._all_heard = all_heard
 
     def listening(self) -> AbstractContextManager[None]:
@@ -95,32 +92,22 @@ class OverflowWatch(TorchFunctionMode):
             return
         width = query.shape[-1]
         factor = width * (width**-0.5 if scale is None else abs(float(scale)))
-        axes = (
-            each if each.ndim == 4 else each.flatten()[None, None, None] for each in (query, key)
-        )
-        largest, other = map(largest_parts, axes)
-        self._seen.append(_Seen(self._layer, query.dtype, largest, other, factor))
+        self._peaks.add(query, key)
+        self._seen.append(_Seen(self._layer, query.dtype, factor))
+
+    def send(self) -> None:
+        """Let what was seen come to the host, while other things are done."""
+        self._peaks.send()
 
     def fault(self) -> Fault | None:
         """What is wrong in the first layer whose queries or keys are no numbers, or so large that
         their products may not be; this waits for the device."""
         faults = [
             Fault(one.layer, _error(one, query, key))
-            for one, query, key in self._on_host()
+            for one, (query, key) in zip(self._seen, self._peaks.finish(), strict=True)
             if not _fits(one, query, key)
         ]
         return min(faults, key=lambda fault: fault.layer, default=None)
-
-    def _on_host(self) -> Iterator[tuple[_Seen, float, float]]:
-        """What was seen, and the largest entries, with one copy from each device."""
-        by_device: dict[torch.device, list[_Seen]] = defaultdict(list)
-        for one in self._seen:
-            by_device[one.query.device].append(one)
-        for some in by_device.values():
-            parts = [part.double() for one in some for part in (one.query, one.key)]
-            host = torch.cat(parts).cpu().split([len(part) for part in parts])
-            largest = [float(part.max()) for part in host]
-            yield from zip(some, largest[::2], largest[1::2], strict=True)
 
 
 def _projected(*args: Any, **kwargs: Any) -> list[Tensor]:

@@ -78,6 +78,8 @@ class Recorder:
                 self._watch = leaving.enter_context(unjudged_attention(self._heard, self._model))
             yield
             self._close(None)
+            self._overflow.send()
+            self._figures.send()
             order = self._calls.finish(elsewhere=hooks.elsewhere)
             decided = {"layout": self._layout.words, "tensor": self._output.words, "order": order}
             decided |= {"shape": self._shape_words(), "spectra": self._figures.words}
@@ -98,9 +100,11 @@ class Recorder:
         return columns
 
     def _before(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        taken = real_tensors((*args, kwargs))
-        self._close(taken)
-        hidden = self._calls.made(taken)
+        hidden = self._calls.handed_on(args)
+        if hidden is None or self._open is not None:
+            taken = real_tensors((*args, kwargs))
+            self._close(taken)
+            hidden = self._calls.made(taken)
         if hidden is None:
             hidden = first_tensor((*args, kwargs))
         if self._calls.layer == 0:

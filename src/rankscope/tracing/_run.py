@@ -24,7 +24,7 @@ from rankscope.tracing._layout import Layout, LayoutChoice
 from rankscope.tracing._masks import MaskReading, read_mask
 from rankscope.tracing._measures import DEFAULT_METRICS, Measure, Metrics, choose_measures
 from rankscope.tracing._memory import Memory, memorised, remembered
-from rankscope.tracing._modes import evaluating_all, noting_draws, own_modes
+from rankscope.tracing._modes import evaluating_all, own_modes
 from rankscope.tracing._outputs import OutputChoice
 from rankscope.tracing._provenance import Provenance
 from rankscope.tracing._recorder import Recorder
@@ -107,8 +107,7 @@ def trace(
     drawn: dict[str, str] = {}
     with (
         torch.no_grad(),
-        evaluating_all(memory.modules()),
-        noting_draws(drawn),
+        evaluating_all(memory.modules(), drawn),
         recorder.watching(),
     ):
         model(*args, **kwargs)
@@ -215,8 +214,9 @@ def _origin(
     measured: Tensor | None,
 ) -> Provenance:
     """All that is known before the model runs; weights that are no numbers are refused here."""
-    settings = {"metrics": ", ".join(map(str, measures)), "stack": stack.words}
     blocks = tuple(map(id, stack.blocks))
+    words = memory.once(("words", stack.name, blocks), lambda: stack.words)
+    settings = {"metrics": ", ".join(map(str, measures)), "stack": words}
     settings |= memory.once(
         ("soundness", blocks), lambda: refuse_broken(model, stack.blocks, digests=memory.digests)
     )

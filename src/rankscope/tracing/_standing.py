@@ -1,10 +1,10 @@
 """What stands where in a model: known by identity, and held so that the model can be freed."""
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
-from operator import attrgetter
-from typing import Any, NamedTuple
+from operator import attrgetter, itemgetter
+from typing import Any
 
 from torch import nn
 
@@ -16,18 +16,43 @@ _VALUES = (bool, int, float, complex, str, bytes, type(None))
 _PARTS = tuple(map(attrgetter, ("_parameters", "_buffers", "_modules")))
 
 
-class _Places(NamedTuple):
-    """What stands in all modules, and under which names; loops over it run outside of Python."""
+class _Reader:
+    """Reads what stands in all modules, and under which names; its loops run outside of Python.
 
-    names: list[Any]
-    values: list[Any]
+    Of a module's attributes those are read that it had at first. Another one shows in their number.
+    """
 
-    @classmethod
-    def of(cls, modules: Sequence[nn.Module]) -> "_Places":
-        parts = [*map(_own, modules), *(part for get in _PARTS for part in map(get, modules))]
-        hooks = foreign_hooks(modules)
-        values = chain.from_iterable(map(dict.values, parts))
-        return cls(list(chain.from_iterable(parts)), [*map(type, modules), *values, *hooks])
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
+        # Those of ours find things out while they run, and keep them aside.
+        self._ours = [is_ours(module) for module in modules]
+        self._getters = [_getter(_names(module)) for module in modules]
+
+    def read(self, modules: Sequence[nn.Module]) -> tuple[list[Any], list[Any]]:
+        """Names and numbers of what stands there, and then that itself."""
+        own = [module.__dict__ for module in modules]
+        parts = [part for get in _PARTS for part in map(get, modules)]
+        sizes = [0 if ours else len(each) for ours, each in zip(self._ours, own, strict=True)]
+        attributes_ = (get(each) for get, each in zip(self._getters, own, strict=True))
+        values = [
+            *map(type, modules),
+            *chain.from_iterable(attributes_),
+            *chain.from_iterable(map(dict.values, parts)),
+            *foreign_hooks(modules),
+        ]
+        return [*sizes, *chain.from_iterable(parts)], values
+
+
+def _names(module: nn.Module) -> list[str]:
+    """Attributes that matter: the mode, which a compiled module has elsewhere, and its own."""
+    mode = ["training"] if "training" in vars(module) else []
+    return [*mode, *attributes(module)]
+
+
+def _getter(names: Sequence[str]) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
+    """What gives the values under some names, always as a tuple."""
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda held: tuple(held[name] for name in names)
 
 
 class Standing:
@@ -41,7 +66,8 @@ class Standing:
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         self._gone: list[Any] = []
         self._modules = [weakref.ref(module, self._gone.append) for module in modules]
-        self._names, values = _Places.of(modules)
+        self._reader = _Reader(modules)
+        self._names, values = self._reader.read(modules)
         self._ids = list(map(id, values))
         self._plain = {at: value for at, value in enumerate(values) if type(value) in _VALUES}
         self._kept: list[Any] = []
@@ -71,7 +97,10 @@ class Standing:
         modules = self.modules()
         if self._gone or len(modules) != len(self._modules):
             return False
-        names, values = _Places.of(modules)
+        try:
+            names, values = self._reader.read(modules)
+        except KeyError:  # an attribute is gone
+            return False
         if names != self._names or len(values) != len(self._ids):
             return False
         ids = list(map(id, values))
@@ -105,10 +134,3 @@ class Standing:
                 known[id(value)] = snapshot(value) or ""
             found.append(known[id(value)])
         return found
-
-
-def _own(module: nn.Module) -> dict[str, Any]:
-    own = module.__dict__
-    if is_ours(module):  # which find things out while they run, and keep them aside
-        return {name: each for name, each in own.items() if name[0] != "_"}
-    return own
