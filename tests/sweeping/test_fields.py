@@ -3,16 +3,16 @@
 import json
 import subprocess
 import sys
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 
 import pytest
 
 from rankscope.errors import RankscopeError
-from rankscope.experiments.catalogue import ENTRIES
-from rankscope.experiments.config import plain
+from rankscope.experiments.catalogue import CATALOGUE, ENTRIES
 from rankscope.experiments.variants import LEFT_OUT, four_variants
 from rankscope.network import SCORES, Network, Spec
 from rankscope.sweeping import Run, plan, read_grid
+from rankscope.sweeping._run import run_key
 
 SMALL = {"layers": 2, "heads": 2, "width": 8}
 
@@ -238,12 +238,11 @@ def test_every_field_of_every_claim_and_study_can_be_written(entry):
     assert other.key != run.key
 
 
-def test_a_table_changes_one_field_of_a_record():
-    (run,) = plan(read_grid({"experiment": "D5", "reading": {"mlp": "identity"}})).runs
-    (same,) = plan(read_grid({"experiment": "D5", "reading": {"mlp": "identity", "norms": "keep"}})).runs  # fmt: skip  # noqa: E501
-    (usual,) = plan(read_grid({"experiment": "D5"})).runs
-    assert run.key == same.key != usual.key
-    assert plain(run.fields) == {"reading": {"mlp": "identity"}}
+def test_a_table_changes_one_field_of_a_record_and_keeps_the_others():
+    usual = CATALOGUE["D7"].configuration()
+    wider = CATALOGUE["D7"].configuration(sorting=replace(usual.sorting, width=24))
+    (run,) = plan(read_grid({"experiment": "D7", "sorting": {"width": 24}})).runs
+    assert run.key == run_key("D7", wider.describe()) != run_key("D7", usual.describe())
 
 
 def test_a_variant_lacks_what_the_2021_paper_takes_away():

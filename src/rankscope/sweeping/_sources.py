@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -91,12 +91,7 @@ class Sources:
 
 @lru_cache(maxsize=1024)
 def _count_tokens(text: str) -> int:
-    return len(_tokenizer()(text))
-
-
-@cache
-def _tokenizer() -> Tokenizer:
-    return Tokenizer.bundled()
+    return len(Tokenizer.bundled()(text))
 
 
 def _sentences(table: Mapping[str, Any]) -> list[str]:
