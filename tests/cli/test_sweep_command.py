@@ -129,6 +129,22 @@ def test_medians_are_printed_and_written(rankscope, swept, tmp_path) -> None:
     assert median == pytest.approx(last["value"].median())
 
 
+def test_the_layer_the_threshold_and_what_is_pooled_can_be_chosen(rankscope, swept) -> None:
+    rankscope("sweep", "table", swept, "--output", "all.parquet")
+    whole = pl.read_parquet("all.parquet").filter(metric="mean_cosine")
+    chosen = ("sweep", "table", swept, "--y", "mean_cosine", "--json", "--x", "variant_name")
+
+    def medians(*more: str) -> list[float]:
+        rows = json.loads(rankscope(*chosen, *more).stdout)["rows"]
+        return [row["median"] for row in rows]
+
+    first = whole.filter(layer=0, variant_name="SAN")["value"].median()
+    assert medians("--pool", "seed,layers", "--layer", "0")[0] == pytest.approx(first)
+    every = ("--color", "layers", "--below")
+    assert medians(*every, str(whole["value"].max() + 1)) == [0, 0, 0, 0]
+    assert medians(*every, str(whole["value"].min() - 1)) == [None] * 4
+
+
 def test_only_keeps_some_values(rankscope, refuses, swept) -> None:
     chosen = ("sweep", "table", swept, "--x", "layer", "--y", "mean_cosine", "--json")
     kept = rankscope(*chosen, "--only", "variant_name=san", "--only", "depth=2").stdout

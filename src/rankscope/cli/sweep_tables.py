@@ -16,7 +16,6 @@ from rankscope.cli.sweep_selection import (
     TABLES,
     axes_of,
     check,
-    column_of,
     keep,
     only_metric,
     text,
@@ -43,7 +42,7 @@ def table(folder: Path, options: TableOptions) -> None:
     }
     axes: dict[str, Any] = dict(axes_of(options))
     columns = rows.collect_schema().names()
-    by = [column_of(each, columns) for each in axes.values()]
+    by = [figures.axis_name(each, columns) for each in axes.values()]
     rows = rows.filter(pl.col("metric") == metric).collect().lazy()  # once for numbers and chart
     medians = figures.axis_medians(rows, metric=metric, by=by, **chosen)
     files = _files(options)
@@ -117,7 +116,7 @@ def _print_medians(medians: pl.DataFrame, metric: str, options: TableOptions) ->
     entry = metric_words(metric)
     below = f", first layer below {options.below:g}" if options.below is not None else ""
     columns = medians.columns
-    facet = column_of(options.facet, columns) if options.facet else None
+    facet = figures.axis_name(options.facet, columns) if options.facet else None
     parts = medians.partition_by(facet, maintain_order=True) if facet else [medians]
     console = Console(highlight=False, markup=False)
     for part in parts:
