@@ -122,7 +122,9 @@ def _print_medians(medians: pl.DataFrame, metric: str, options: TableOptions) ->
     for part in parts:
         where = f", {facet} = {text(part[facet][0])}" if facet else ""
         shown = _shown(part, [each for each in columns[: columns.index("metric")] if each != facet])
-        shown.title = without_controls(f"{entry.title}{below}{where}")
+        console.print(
+            without_controls(f"{entry.title}{below}{where}"), style="bold", soft_wrap=True
+        )
         console.print(shown)
 
 
@@ -136,7 +138,7 @@ def _shown(part: pl.DataFrame, axes: list[str]) -> Table:
         written = power_of_ten(value, digits=3) if exponent else _number_text(value)
         cells.setdefault(row[down], {})[row[other[0]] if other else "median"] = written
     across = _ordered(part, other[0]) if other else ["median"]
-    shown = Table(title_justify="left", box=None, pad_edge=False, title_style="bold")
+    shown = Table(box=None, pad_edge=False)
     shown.add_column(without_controls(" \\ ".join(axes)))
     for value in across:
         shown.add_column(without_controls(text(value)), justify="right", overflow="fold")
