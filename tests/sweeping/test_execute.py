@@ -71,6 +71,17 @@ CASES = {
             "depth": 3,
         },
     ),
+    "masks, as usual": (
+        {},
+        {},
+        DepthOptions,
+        {
+            "without": "skip,mlp,norm",
+            "masks": inputs.masks(
+                ["full", "causal", "window:8", "causal-window:8", "strided:8", "bigbird:2:1:2"], 1
+            ),
+        },
+    ),
     "predict": ({"draws": 2}, {}, PredictionOptions, {"draws": 2}),
     "diagnose": (
         {"reading": {"norms": "drop"}},

@@ -159,6 +159,19 @@ def test_a_key_follows_the_words_of_a_text_and_not_its_name(tmp_path, monkeypatc
         key(text="c.txt")
 
 
+def test_a_key_follows_the_files_of_a_tokeniser_and_what_is_said_of_an_unknown_network(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "vocab.txt").write_text(name)
+    folders = [str(tmp_path / name) for name in ("one", "two")]
+    grid = {"model": "someone/something", "axes": {"tokenizer": folders}}
+    assert plan(read_grid(grid)).merged == 0
+    grid = {"model": "someone/something", "experiment": "masks"}
+    keys = {run.key for more in ({}, {"depth": 1}, {"depth": 2}, {"model": "someone/other"})
+            for run in plan(read_grid({**grid, **more})).runs}  # fmt: skip
+    assert len(keys) == 4
+
+
 def test_a_key_follows_the_files_of_a_model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("one/m", "two/m"):
@@ -189,6 +202,7 @@ def test_a_key_follows_the_files_of_a_model(tmp_path, monkeypatch):
         ({"experiment": "bounds", "special_tokens": False}, "bounds is about all of them"),
         ({"metrics": ["dobrushin"], "special_tokens": False}, "dobrushin is about all of them"),
         ({"experiment": "paths", "dtype": "float16"}, "sums over many paths mean nothing"),
+        ({"experiment": "masks", "mask": "causal"}, "here masks names those to compare"),
         ({"experiment": "predict", "draws": 0}, "draws=0 is out of range"),
         ({"experiment": "D2", "heads": [0.5]}, "heads[0]=0.5 is a float"),
         ({"experiment": "D2", "heads": [1], "scale": "tiny"}, "choose quick, paper"),
