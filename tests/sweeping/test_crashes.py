@@ -169,10 +169,23 @@ def test_a_killed_driver_started_again_completes_the_rest_once(
     assert (progress.before, progress.done, progress.aside) == (len(done), 40, {})
     counts = begun(log)
     assert all(counts[key] == 1 for key in done)
-    assert counts.total() <= 42  # two were running, or not written yet
+    assert counts.total() <= 44  # of each worker, one that ran and one that was not written yet
     inline(runs, tmp_path / "undisturbed")
     assert digests(folder) == digests(tmp_path / "undisturbed")
     assert table(folder).collect().height == 120
+
+
+def test_no_worker_outlives_a_killed_driver_in_the_midst_of_a_run(
+    driver, workers_of, until, tmp_path
+):
+    log = tmp_path / "log"
+    program = driver(tmp_path / "sweep", 0, fields={"log": str(log)}, actions=["family"])
+    until(lambda: log.with_suffix(".child").exists())
+    workers = workers_of(program)
+    assert [each.name() for each in workers][-1] == "sleep"
+    program.kill()
+    program.wait()
+    until(lambda: not any(psutil.pid_exists(each.pid) for each in workers), 3)
 
 
 def test_an_interruption_ends_all_processes_and_keeps_what_is_done(

@@ -133,6 +133,15 @@ def test_a_damaged_result_is_set_aside_and_computed_anew(
     assert begun(log).total() == 4
 
 
+def test_an_empty_result_of_another_run_is_damage_too(make_run, tmp_path):
+    runs = [make_run(index, rows=0) for index in range(2)]
+    sweep(runs, tmp_path)
+    (tmp_path / "sweep.jsonl").unlink()
+    shutil.copy(single(tmp_path)[1], single(tmp_path)[0])
+    (wrong,) = sweep(runs, tmp_path).aside.values()
+    assert wrong == f"it is of {single(tmp_path)[1].stem}"
+
+
 def test_one_letter_changed_is_damage(make_runs, digests, tmp_path):
     """Which no reader of Parquet sees: the journal has a digest."""
     sweep(make_runs(2), tmp_path)

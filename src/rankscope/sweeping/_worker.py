@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import signal
 import sys
 import threading
 from multiprocessing.connection import Connection
@@ -36,7 +37,7 @@ def _end_with_the_driver() -> None:
     def wait() -> None:
         while os.read(lifeline, 1):
             pass
-        os._exit(1)
+        os.killpg(os.getpid(), signal.SIGKILL)  # and whatever a run has started
 
     threading.Thread(target=wait, daemon=True).start()
 
