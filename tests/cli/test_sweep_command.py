@@ -173,6 +173,7 @@ def test_charts_are_drawn(rankscope, swept, tmp_path) -> None:
         (["--x", "layers"], "--y names the metric; the sweep has relative_residual, mean_cosine"),
         (["--x", "layers", "--map", "layers,seed"], "give one of them"),
         (["--map", "layers"], "names no two axes"),
+        (["--x", "layers", "--y", "mean_cosine", "--facet", "layers"], "drawn in one place"),
         (["--color", "mask"], "--color is for a chart"),
         (["--map", "layers,variant_name", "--color", "seed"], "a map has no --color"),
         (["--x", "layers", "--boundary", "1"], "--boundary is a line on a map"),

@@ -45,7 +45,12 @@ def axes_of(options: TableOptions) -> dict[str, str]:
         axes = {"x": x, "y": y, "facet": options.facet}
     else:
         axes = {"x": options.x, "color": options.color, "facet": options.facet}
-    return {key: name for key, name in axes.items() if name}
+    found = {key: name for key, name in axes.items() if name}
+    if len(set(found.values())) < len(found):
+        raise InputError(
+            f"{', '.join(found.values())}: an axis is drawn in one place; name others."
+        )
+    return found
 
 
 def keep(rows: pl.LazyFrame, only: list[str]) -> pl.LazyFrame:
