@@ -11,6 +11,7 @@ import graphs
 import paths
 import prediction
 import startup
+import sweeps
 import tracing
 import training
 
@@ -19,7 +20,7 @@ def main() -> int:
     """Print each ratio beside its bar; the exit code says whether all were met."""
     ratios = []
     every = (tracing, families, paths, centers, depths, bounds, prediction, graphs, training)
-    for benchmark in (*every, answers, startup):
+    for benchmark in (*every, answers, startup, sweeps):
         ratios += benchmark.main()
         print()
     for ratio in ratios:

@@ -10,8 +10,8 @@ NAMES = {
         count_paths deep deep_trace design_values diagnose enumerate_paths errors experiments
         families figures find_equilibria head_shares load masks metric_catalogue metrics network
         path_lengths path_matrix path_output paths predict prediction records report reproduce
-        residual results sample_paths tables text theory top_paths trace tracing training truncate
-        verify
+        residual results sample_paths sweep sweeping tables text theory top_paths trace tracing
+        training truncate verify
     """,
     "rankscope.deep": """
         ScaledTensor SplitState add_states apply_activation apply_linear apply_mlp apply_norm
@@ -30,10 +30,10 @@ NAMES = {
         verify
     """,
     "rankscope.figures": """
-        FIGURES Figure FigureKind MetricWords ScriptSafe adaptive by_depth by_layer by_length
-        by_model by_setting dark_variables description draw head_map heading headings labelled
-        layer_map length_distributions metric_words metrics_of phase_map power_text
-        printable reading save steps token_map trajectories
+        FIGURES Figure FigureKind MetricWords ScriptSafe adaptive axis_map axis_medians by_axis
+        by_depth by_layer by_length by_model by_setting dark_variables description draw head_map
+        heading headings labelled layer_map length_distributions metric_words metrics_of phase_map
+        power_text printable reading save steps token_map trajectories
     """,
     "rankscope.masks": """
         BigBird BlockLocal Causal Columns Dilated EdgeList Edges Explicit Fixed Full
@@ -65,6 +65,10 @@ NAMES = {
     """,
     "rankscope.report": """
         Chart Markup Report Section Table notebook page show to_json write write_html write_overview
+    """,
+    "rankscope.sweeping": """
+        Estimate Grid Inline Plan Processes RayEngine Run Sweep drive estimate execute plan
+        read_grid status sweep table
     """,
     "rankscope.text": """
         InputCheck Tokenizer check_texts embed passages

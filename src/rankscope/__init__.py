@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from rankscope.prediction import predict as predict
     from rankscope.reproduction import reproduce as reproduce
     from rankscope.results import Result as Result
+    from rankscope.sweeping import sweep as sweep
     from rankscope.theory import Bounds as Bounds
     from rankscope.theory import bounds as bounds
     from rankscope.theory import design_values as design_values
@@ -67,6 +68,7 @@ _HOMES = {
     "reproduce": "rankscope.reproduction",
     "residual": "rankscope.metrics",
     "sample_paths": "rankscope.paths",
+    "sweep": "rankscope.sweeping",
     "top_paths": "rankscope.paths",
     "trace": "rankscope.tracing",
     "truncate": "rankscope.paths",
@@ -87,6 +89,7 @@ _ROOMS = (
     "records",
     "report",
     "results",
+    "sweeping",
     "tables",
     "text",
     "theory",

@@ -53,7 +53,15 @@ def check_fields(record: object) -> None:
     for name, check in _field_checks(kind).items():  # type: ignore[arg-type]
         wrong = check(getattr(record, name))
         if wrong is not None:
-            raise _error(kind.__name__, name, getattr(record, name), wrong)
+            raise _error(f"{kind.__name__}: ", name, getattr(record, name), wrong)
+
+
+def check_field(kind: type[Any], name: str, value: object) -> None:
+    """Check a value that is to become a field of a dataclass against the field's annotation."""
+    check = _field_checks(kind).get(name)  # type: ignore[arg-type]
+    wrong = None if check is None else check(value)
+    if wrong is not None:
+        raise _error("", name, value, wrong)
 
 
 @functools.cache
@@ -131,11 +139,11 @@ class _Guard:
         """Raise for the first argument that is not of its kind."""
         for (name, check), value in zip(self._places(len(given)), given, strict=False):
             if check is not None and (wrong := check(value)) is not None:
-                raise _error(self._label, name, value, wrong)
+                raise _error(f"{self._label}: ", name, value, wrong)
         for name, value in named.items():
             check = self._by_name.get(name, self._more_by_name)
             if check is not None and (wrong := check(value)) is not None:
-                raise _error(self._label, name, value, wrong)
+                raise _error(f"{self._label}: ", name, value, wrong)
 
     def watch(
         self, given: tuple[Any, ...], named: dict[str, Any]
@@ -157,7 +165,7 @@ class _Guard:
     def _each(self, name: str, values: Iterator[Any], check: Check) -> Iterator[Any]:
         for index, value in enumerate(values):
             if (wrong := check(value)) is not None:
-                raise _error(self._label, f"{name}[{index}]", value, wrong)
+                raise _error(f"{self._label}: ", f"{name}[{index}]", value, wrong)
             yield value
 
     def _places(self, count: int) -> Iterable[tuple[str, Check | None]]:
@@ -176,7 +184,7 @@ def _or_default(check: Check | None, default: object) -> Check | None:
 def _error(label: str, name: str, value: object, wrong: Wrong) -> Exception:
     found = wrong.found if wrong.at else value
     what = wrong.what or f"is a {type(found).__name__}"
-    said = f"{label}: {name}{wrong.at}{short(found)} {what}, expected {wrong.expected}"
+    said = f"{label}{name}{wrong.at}{short(found)} {what}, expected {wrong.expected}"
     return wrong.error(f"{said}{_hint(name, value, wrong)}.")
 
 

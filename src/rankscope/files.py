@@ -35,10 +35,22 @@ def whole_file(path: str | Path) -> Iterator[Path]:
         with unfinished.open("rb") as file:
             os.fsync(file.fileno())
         unfinished.replace(path)
+        settle(path.parent)
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror or error}.") from error
     finally:
         _discard(unfinished)
+
+
+def settle(folder: Path) -> None:
+    """Have a folder's names on the disk, so that no file in it is gone after a loss of power."""
+    if os.name != "posix":  # elsewhere a folder cannot be opened, and need not be
+        return
+    names = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(names)
+    finally:
+        os.close(names)
 
 
 def discard_unfinished() -> None:

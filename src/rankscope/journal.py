@@ -7,7 +7,7 @@ enough to be read before anything heavy is imported.
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -43,9 +43,14 @@ class Run:
 
 def append(folder: Path, run: Run) -> None:
     """Write a run down; a line is written as a whole, also when two programs do so at once."""
-    folder.mkdir(parents=True, exist_ok=True)
-    line = json.dumps(asdict(run), allow_nan=False) + "\n"
-    with (folder / NAME).open("ab+") as file:
+    append_line(folder / NAME, asdict(run))
+
+
+def append_line(path: Path, content: Mapping[str, Any]) -> None:
+    """Add a line of JSON to a file, as a whole and on the disk, after whatever ends there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    line = json.dumps(content, allow_nan=False) + "\n"
+    with path.open("ab+") as file:
         if file.seek(0, os.SEEK_END) and not _ends_a_line(file):
             line = f"\n{line}"  # an interruption has left half a line
         file.write(line.encode())

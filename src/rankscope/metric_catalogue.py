@@ -635,7 +635,8 @@ _MAPPED: Final = (
         "layer",
         "linear",
         "None = not within these layers",
-        "The first layer at which the tokens' relative dispersion is below the boundary.",
+        "The first layer at which the tokens' relative dispersion is below the boundary; along the "
+        "axes of a sweep, the metric that was asked for.",
         includes=(0.0,),
     ),
 )

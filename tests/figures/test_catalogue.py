@@ -67,6 +67,8 @@ def test_the_entries_are_the_figures_of_the_room():
         "phase_map",
         "length_distributions",
         "trajectories",
+        "by_axis",
+        "axis_map",
     ]
     for name, kind in FIGURES.items():
         assert kind.function is getattr(figures, name)

@@ -34,6 +34,11 @@ RELATIVE = tables.stack(
     VARIANTS.with_columns(metric=tables.pl.lit(each))
     for each in ("relative_residual", "mean_cosine")
 )
+SWEPT = LAYERS.with_columns(
+    run=tables.pl.Series(["a", "a", "b", "b"]),
+    heads=tables.pl.Series([1, 1, 2, 2]),
+    mask=tables.pl.Series(["full", "full", "causal", "causal"]),
+)
 SUMMARY, BY_VARIANT = tables.summary(LAYERS), tables.summary(VARIANTS)
 DRAWING = results.Drawing("by_depth", metric="residual")
 RESULT = results.Result(

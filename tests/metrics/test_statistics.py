@@ -79,6 +79,8 @@ def test_leading_axes_are_kept(tokens) -> None:
     assert m.state_statistics(x[0, 0]).residual().shape == ()
     assert repr(found) == "StateStatistics of (2, 3) samples"
     assert torch.equal(found.only(1).fro, found.fro[1])
+    with pytest.raises(InputError, match="state=2 is not there"):
+        found.only(2)
 
 
 def test_padding_may_hold_anything_and_strides_do_not_matter(tokens) -> None:

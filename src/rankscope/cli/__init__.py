@@ -1,6 +1,14 @@
 """The command line."""
 
-from rankscope.cli import commands, experiment_commands, lab_command, listing
+from rankscope.cli import commands, experiment_commands, lab_command, listing, sweep_command
 from rankscope.cli.application import app, main
 
-__all__ = ["app", "commands", "experiment_commands", "lab_command", "listing", "main"]
+__all__ = [
+    "app",
+    "commands",
+    "experiment_commands",
+    "lab_command",
+    "listing",
+    "main",
+    "sweep_command",
+]

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from rankscope.checks import usable_device
 from rankscope.cli.options import (
@@ -14,6 +13,7 @@ from rankscope.cli.options import (
     ComparisonOptions,
     ExperimentOptions,
     QuestionOptions,
+    names,
     refuse,
     taken,
     unused,
@@ -26,18 +26,16 @@ from rankscope.experiments.catalogue import Entry
 from rankscope.experiments.estimates import (
     CUBIC_METRICS,
     MOST_TOKENS_CUBED,
-    refuse_impossible,
 )
+from rankscope.experiments.random_subject import random_subject
 from rankscope.experiments.subject import Subject
+from rankscope.experiments.usual import NORM_EPS
 from rankscope.masks import Mask, as_mask
-from rankscope.network import ABLATIONS, Network, Spec
-from rankscope.numerals import plural
-from rankscope.text import check_texts, embed
+from rankscope.network import ABLATIONS, Spec
 
 if TYPE_CHECKING:
     from rankscope.experiments.models import Case
 
-_BERT_EPS = 1e-12
 _OF_RANDOM_NETWORKS = (
     *("layers", "heads", "width", "mlp_ratio"),
     *("norm", "norm_place", "skip", "init"),
@@ -129,11 +127,6 @@ def masks(listed: Sequence[str], seed: int) -> tuple[Mask, ...]:
     if not listed:
         raise InputError("--masks names none; try full,causal,window:8.")
     return tuple(as_mask(name, seed=seed) for name in listed)
-
-
-def names(listed: str) -> list[str]:
-    """The names in a comma-separated list."""
-    return [name.strip() for name in listed.split(",") if name.strip()]
 
 
 def checked_seed(seed: int) -> int:
@@ -228,36 +221,22 @@ def _random(options: QuestionOptions) -> Subject:
         mlp_ratio=options.mlp_ratio,
         norm=options.norm,
         norm_place=options.norm_place,
-        norm_eps=_BERT_EPS,
+        norm_eps=NORM_EPS,
         skip=options.skip,
         mask=as_mask("full" if options.mask is None else options.mask, seed=options.seed),
         init=_number(options.init),
     )
-    dtype: torch.dtype = getattr(torch, options.dtype)
-    refuse_impossible(spec, dtype)
-    net = Network.random(spec, seed=options.seed, dtype=dtype).to(options.device)
-    read = texts(options.text, options.passages)
-    check = check_texts(read, length=options.length)
-    x, token_mask = embed(
-        read,
-        options.width,
+    found = random_subject(
+        spec,
+        texts(options.text, options.passages),
         length=options.length,
         seed=options.seed,
-        dtype=dtype,
+        dtype=getattr(torch, options.dtype),
+        device=options.device,
+        special_tokens=options.special_tokens,
+        read_from=_origin(options),
     )
-    x, token_mask = x.to(options.device), token_mask.to(options.device)
-    shape = f"{plural(spec.layers, 'layer')}, {plural(spec.heads, 'head')}, width {spec.width}"
-    title = f"A random network: {shape}"
-    about = {
-        "norm": "none" if options.norm == "none" else f"{options.norm}, {options.norm_place}",
-        "init": options.init,
-        "mask": str(spec.mask),
-        "input": check.summary(_origin(options)),
-        "special tokens": "counted" if options.special_tokens else "left out of the figures",
-        "dtype": str(x.dtype),
-    }
-    measured = None if options.special_tokens else _between(token_mask)
-    return Subject(net, x, token_mask, measured, title, about, check=check)
+    return replace(found, about={**found.about, "init": options.init})
 
 
 def _real(options: QuestionOptions, name: str, masks: Sequence[str]) -> Subject:
@@ -352,15 +331,6 @@ def _length(tokens: int) -> int:
 def _origin(options: QuestionOptions) -> str:
     given = options.ids or options.text
     return "bundled passages" if given is None else str(given)
-
-
-def _between(token_mask: Tensor) -> Tensor:
-    """The tokens between CLS and SEP, which stand first and last in bundled tokenisation."""
-    position = token_mask.cumsum(-1)
-    inner = token_mask & (position > 1) & (position < token_mask.sum(-1, keepdim=True))
-    if not bool(inner.any(-1).all()):
-        raise InputError("some sample has no token besides CLS and SEP; keep special tokens.")
-    return inner
 
 
 def _number(init: str) -> str | float:

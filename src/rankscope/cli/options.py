@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 import typer
 
 from rankscope.errors import InputError
+from rankscope.experiments import usual
 from rankscope.experiments.catalogue import ENTRIES, Entry
 
 WORDS = "rankscope.words"
@@ -94,14 +95,14 @@ class PlaceOptions(Options):
 class NetworkOptions(PlaceOptions):
     """The shape of a random network; by default that of BERT-base."""
 
-    layers: Annotated[int, _network("Blocks.")] = 12
-    heads: Annotated[int, _network("Attention heads per block.")] = 12
-    width: Annotated[int, _network("Features per token.")] = 768
+    layers: Annotated[int, _network("Blocks.")] = usual.LAYERS
+    heads: Annotated[int, _network("Attention heads per block.")] = usual.HEADS
+    width: Annotated[int, _network("Features per token.")] = usual.WIDTH
     mlp_ratio: Annotated[float, _network("MLP width over token width; 0 for none.")] = 4.0
     norm: Annotated[Literal["layer", "rms", "sphere", "none"], _network("Normalisation.")] = "layer"
     norm_place: Annotated[
         Literal["pre", "post", "both", "output"], _network("Where it stands.")
-    ] = "post"
+    ] = usual.NORM_PLACE
     skip: Annotated[float, _network("Scale of the skips; 0 for none.")] = 1.0
     mask: Annotated[
         str | None,
@@ -120,8 +121,8 @@ class InputOptions(Options):
     text: Annotated[
         Path | None, _input("Your own text, a paragraph per sample; '-' for standard input.")
     ] = None
-    passages: Annotated[int, _input("Samples at most.")] = 32
-    length: Annotated[int, _input("Tokens per sample at most.")] = 128
+    passages: Annotated[int, _input("Samples at most.")] = usual.Usual.passages
+    length: Annotated[int, _input("Tokens per sample at most.")] = usual.Usual.length
 
 
 @dataclass(frozen=True)
@@ -174,18 +175,18 @@ class DiagnosisOptions(ReadingOptions, QuestionOptions):
 class DepthOptions(QuestionOptions):
     """The same with fewer samples unless told otherwise, for questions asked in float64."""
 
-    passages: Annotated[int, _input("Samples at most.")] = 4
+    passages: Annotated[int, _input("Samples at most.")] = usual.DEPTH.passages
     without: Annotated[
         str, _network("Parts to leave out: skip, attention_skip, mlp_skip, mlp, norm; '' for none.")
-    ] = "skip,mlp,norm"
+    ] = usual.DEPTH.without
 
 
 @dataclass(frozen=True)
 class AdviceOptions(QuestionOptions):
     """The same with few tokens unless told otherwise, since gradients are predicted, too."""
 
-    passages: Annotated[int, _input("Samples at most.")] = 1
-    length: Annotated[int, _input("Tokens per sample at most.")] = 32
+    passages: Annotated[int, _input("Samples at most.")] = usual.ADVICE.passages
+    length: Annotated[int, _input("Tokens per sample at most.")] = usual.ADVICE.length
     without: Annotated[
         str, _network("Parts to leave out: skip, attention_skip, mlp_skip, mlp, norm.")
     ] = ""
@@ -195,7 +196,7 @@ class AdviceOptions(QuestionOptions):
 class PredictionOptions(QuestionOptions):
     """The same with one sample unless told otherwise: every draw reads every sample."""
 
-    passages: Annotated[int, _input("Samples at most.")] = 1
+    passages: Annotated[int, _input("Samples at most.")] = usual.PREDICTION.passages
 
 
 FIELDS = {
@@ -213,6 +214,11 @@ def written(parameter: str) -> str:
     """A parameter as it is written on a command line."""
     negative = {"special_tokens": "--no-special-tokens"}
     return negative.get(parameter, f"--{parameter.replace('_', '-')}")
+
+
+def names(listed: str) -> list[str]:
+    """The names in a comma-separated list."""
+    return [name.strip() for name in listed.split(",") if name.strip()]
 
 
 def refuse(command: str, unused: Iterable[str], options: Options, takes: str) -> None:

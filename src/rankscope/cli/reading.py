@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from rankscope.errors import InputError
-from rankscope.text import passages
+from rankscope.text import paragraphs, passages
 
 
 def checked_count(count: int) -> int:
@@ -53,8 +53,7 @@ def token_ids(path: Path, most: int) -> list[list[int]]:
 
 def _paragraphs(path: Path) -> list[str]:
     """The paragraphs of a text file, told apart by blank lines; '-' is standard input."""
-    found = [" ".join(part.split()) for part in re.split(r"\n\s*\n", _text(path))]
-    found = [part for part in found if part]
+    found = paragraphs(_text(path))
     if not found:
         raise InputError(f"--text {path} holds no text; give at least one paragraph.")
     return found

@@ -7,6 +7,8 @@ from rankscope.arguments import checked
 from rankscope.network import Network
 
 SAN, SAN_MLP, SAN_SKIP, TRANSFORMER = "SAN", "SAN+MLP", "SAN+skip", "transformer"
+LEFT_OUT = {SAN: ("mlp", "skip"), SAN_MLP: ("skip",), SAN_SKIP: ("mlp",), TRANSFORMER: ()}
+"""The parts that each variant lacks, its norms kept."""
 
 
 @checked

@@ -1,6 +1,10 @@
 """Charts, drawn from summary tables; nothing here measures anything."""
 
 from rankscope.figures._axes import power_text
+from rankscope.figures._axis_lines import by_axis
+from rankscope.figures._axis_map import axis_map
+from rankscope.figures._axis_medians import axis_medians
+from rankscope.figures._axis_medians import axis_name as axis_name
 from rankscope.figures._catalogue import (
     FIGURES,
     FigureKind,
@@ -42,6 +46,9 @@ __all__ = [
     "MetricWords",
     "ScriptSafe",
     "adaptive",
+    "axis_map",
+    "axis_medians",
+    "by_axis",
     "by_depth",
     "by_layer",
     "by_length",

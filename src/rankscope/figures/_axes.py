@@ -32,13 +32,17 @@ class Tick:
 
 @dataclass(frozen=True)
 class Horizontal:
-    """An x axis: the field it lays out, its ends, and what else Vega-Lite is told about it."""
+    """An x axis: the field it lays out, its ends, and what else Vega-Lite is told about it.
+
+    ``named`` says that places are words side by side; rows hold them as ``place_name``.
+    """
 
     field: str
     kind: Kind
     domain: tuple[float, float]
     axis: Mapping[str, Any]
     padding: int = 10
+    named: bool = False
 
     def encode(self) -> alt.X:
         """The encoding that lays the field out on this axis."""

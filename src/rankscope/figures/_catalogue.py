@@ -13,6 +13,8 @@ import polars as pl
 from rankscope import metric_catalogue
 from rankscope.arguments import checked
 from rankscope.errors import InputError
+from rankscope.figures._axis_lines import by_axis
+from rankscope.figures._axis_map import axis_map
 from rankscope.figures._descriptions import describe
 from rankscope.figures._distributions import length_distributions
 from rankscope.figures._heads import head_map
@@ -39,7 +41,8 @@ class FigureKind:
 
     ``reading`` says in a sentence how to read it, ``against`` ends a heading: "against depth".
     ``metric`` is what it draws unless it is told otherwise, if it does. ``places`` are the columns
-    along which it lays values out: one for curves, several for maps.
+    along which it lays values out: one for curves, several for maps, none if its options say, and
+    then the chart tells itself what it shows.
     """
 
     function: Callable[..., Figure]
@@ -133,6 +136,21 @@ FIGURES: Final[dict[str, FigureKind]] = {
             "the light line behind is where they should go.",
             "steps in the plane",
         ),
+        FigureKind(
+            by_axis,
+            "table",
+            "Lines are medians over seeds and samples, bars (or bands) their 10th to 90th "
+            "percentile.",
+            "along an axis of a sweep",
+            places=(),
+        ),
+        FigureKind(
+            axis_map,
+            "table",
+            "Shades are medians over seeds and samples, on one scale for all panels.",
+            "over two axes of a sweep",
+            places=(),
+        ),
     )
 }
 
@@ -178,6 +196,8 @@ def description(drawing: Drawing, result: Result) -> str:
     'Rank against depth. Rank: 4 at layer 0, 2 at layer 1.'
     """
     kind = _kind_of(drawing)
+    if not kind.places:
+        return str(draw(drawing, result).description)
     rows = _keep(result.table, drawing)
     said = describe(rows, metrics_of(drawing, result), kind.places)
     return " ".join([f"{heading(drawing)}.", *said])

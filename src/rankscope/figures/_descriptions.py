@@ -15,10 +15,21 @@ _MOST: Final = 8
 """Curves that are told one by one."""
 
 
-def describe(rows: pl.DataFrame, metrics: Sequence[str], places: Sequence[str]) -> list[str]:
-    """Of each curve or map of the metrics, in a sentence: its ends, its least and its most."""
+def describe(
+    rows: pl.DataFrame,
+    metrics: Sequence[str],
+    places: Sequence[str],
+    *,
+    labels: Sequence[str] = _LABELS,
+    entry: Metric | None = None,
+) -> list[str]:
+    """Of each curve or map of the metrics, in a sentence: its ends, its least and its most.
+
+    ``labels`` are the columns that tell curves apart; ``entry`` has words other than the
+    catalogue's.
+    """
     present = [place for place in places if place in rows.columns]
-    labels = [name for name in _LABELS if _varies(rows, name)]
+    labels = [name for name in labels if _varies(rows, name)]
     parts = []
     for name in metrics:
         own = rows.filter(pl.col("metric") == name).drop_nulls([*present, "value"])
@@ -28,8 +39,9 @@ def describe(rows: pl.DataFrame, metrics: Sequence[str], places: Sequence[str]) 
             pl.col("value").median()
         )
         split = medians.partition_by(labels, maintain_order=True) if labels else [medians]
-        parts += [(metric_catalogue.metric(name), part) for part in split if part.height]
-    told = [_sentence(entry, part, labels, present) for entry, part in parts[:_MOST]]
+        words = entry or metric_catalogue.metric(name)
+        parts += [(words, part) for part in split if part.height]
+    told = [_sentence(words, part, labels, present) for words, part in parts[:_MOST]]
     left = len(parts) - _MOST
     return [*told, f"{left} more curves are in the table's file."] if left > 0 else told
 
@@ -59,8 +71,12 @@ def _told(entry: Metric, row: dict[str, Any], places: Sequence[str]) -> str:
     """A value and where it is."""
     value = row["value"]
     number = power_of_ten(value, digits=3) if entry.scale == "exponent" else short(value)
-    where = ", ".join(f"{_WORDS.get(place, place)} {short(row[place])}" for place in places)
+    where = ", ".join(f"{_WORDS.get(place, place)} {_place(row[place])}" for place in places)
     return f"{number} at {where}" if where else number
+
+
+def _place(value: object) -> str:
+    return short(value) if isinstance(value, int | float) else str(value)
 
 
 def _varies(rows: pl.DataFrame, column: str) -> bool:

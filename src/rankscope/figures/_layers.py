@@ -101,7 +101,7 @@ def by_depth(
             raise InputError("there is no layer above 0, and log_depth has no place for layer 0.")
     entry = metric_catalogue.metric(metric)
     look = Look.of(labels_in(rows, "variant"), roles)
-    x = _doubling_axis(rows) if log_depth else _layer_axis(rows)
+    x = _doubling_axis(rows) if log_depth else layer_axis(rows["layer"].to_list())
     models = labels_in(rows, "model")
     several = len(models) > 1
     panels = []
@@ -127,7 +127,7 @@ def _select(
 
 def _draw(parts: dict[str, pl.DataFrame], rows: pl.DataFrame, title: str | None) -> alt.ConcatChart:
     """A panel for each part, under its name or that of its metric."""
-    x, look = _layer_axis(rows), Look.of(labels_in(rows, "variant"), kinds=2)
+    x, look = layer_axis(rows["layer"].to_list()), Look.of(labels_in(rows, "variant"), kinds=2)
     panels = []
     for number, (name, part) in enumerate(parts.items()):
         own = part.to_dicts()
@@ -146,9 +146,8 @@ def _draw(parts: dict[str, pl.DataFrame], rows: pl.DataFrame, title: str | None)
     return lay_out(panels, title=title, names=look.names)
 
 
-def _layer_axis(rows: pl.DataFrame) -> Horizontal:
+def layer_axis(layers: Sequence[int]) -> Horizontal:
     """The layer, in whole numbers, with the same ends in every panel."""
-    layers = rows["layer"].to_list()
     first, last = min(layers), max(layers)
     axis = {"title": "layer", "format": "d", "tickMinStep": 1, "tickCount": 8}
     return Horizontal("layer", "linear", (first, max(last, first + 1)), axis)

@@ -60,6 +60,8 @@ class Panel:
         curve = [alt.Tooltip("variant:N", title="curve")] if self.look.names else []
         title = self.x.axis["title"] if self.settings else "layer"
         place = alt.Tooltip(f"{self.x.field}:Q", title=title, format=",.6~g")
+        if self.x.named:
+            place = alt.Tooltip("place_name:N", title=title)
         return [*curve, place, *tell_values()]
 
     def chart_row(self, row: Row) -> dict[str, Any]:

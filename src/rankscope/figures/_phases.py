@@ -1,8 +1,7 @@
 """A metric as a map: layers to the right, what was varied upwards, and the line it crosses."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any, Final
 
 import altair as alt
@@ -10,15 +9,21 @@ import polars as pl
 
 from rankscope import metric_catalogue
 from rankscope.arguments import Finite, checked
-from rankscope.errors import InputError
 from rankscope.figures import _theme as theme
-from rankscope.figures._axes import AXES, Vertical
-from rankscope.figures._heatmap import SCHEME, whole_numbers
+from rankscope.figures._axes import Vertical
+from rankscope.figures._cells import (
+    LIGHT,
+    Along,
+    Cells,
+    Marks,
+    find_edges,
+    shade_row,
+    shade_scale,
+)
+from rankscope.figures._heatmap import whole_numbers
 from rankscope.figures._layout import WORDS_AS_TITLE, lay_out
 from rankscope.figures._panel import NEEDED, Row
 from rankscope.figures._validation import (
-    exact_text,
-    finite_or_none,
     labels_in,
     refuse_duplicates,
     require_values,
@@ -27,22 +32,9 @@ from rankscope.figures._validation import (
 from rankscope.metric_catalogue import Metric
 from rankscope.numerals import sentence_case, short
 
-Along = Callable[[str], Any]
-"""The encoding of a field along an axis."""
-Marks = list[alt.Chart]
-
 _PLACES: Final = ("model", "parameter", "variant", "setting", "layer")
 _MOST_LABELS: Final = 10
-# Drawn on cells, not on paper, so pages must not exchange them: they are in no ``theme.DARK``.
-_LIGHT, _DARK = "#fdfdfd", "#12161c"
 _RING: Final = 62.0
-# A little over the edge to the next cell, so that no seams show.
-_CORNERS: Final = {
-    "left": "datum.layer - 0.5",
-    "right": "datum.layer + 0.56",
-    "low": "datum.at - 0.5",
-    "high": "datum.at + 0.56",
-}
 
 
 @checked
@@ -73,36 +65,13 @@ def phase_map(
     require_values(rows, ["layer", "setting"])
     refuse_duplicates(rows, _PLACES, drawer="phase_map")
     entry = metric_catalogue.metric(metric)
-    scale = _scale(entry, rows["median"].to_list(), lowest, highest)
+    scale = shade_scale(entry, rows["median"].to_list(), lowest, highest)
     divided = [name for name in ("model", "parameter") if labels_in(rows, name)]
     parts = rows.partition_by(divided, maintain_order=True) if divided else [rows]
     panels = [_panel(part, entry, scale, boundary, marks) for part in parts]
     figure = lay_out(panels, title=title)
     figure.resolve = alt.Resolve(scale={"color": "shared"})  # one bar of shades for all panels
     return figure
-
-
-def _scale(
-    entry: Metric, medians: Sequence[float | None], lowest: float | None, highest: float | None
-) -> Vertical:
-    """Where the shades begin and end, and which of them are named."""
-    low = -math.inf if lowest is None else lowest
-    high = math.inf if highest is None else highest
-    if not low < high or (entry.scale == "log" and low <= 0 and lowest is not None):
-        raise InputError(
-            f"lowest={lowest} and highest={highest} are no ends of a {entry.scale} scale; lowest "
-            "must be below highest, and above 0 where shades go by the order of magnitude."
-        )
-    found = [value for each in medians if (value := finite_or_none(each)) is not None]
-    inside = [min(max(value, low), high) for value in found]
-    axis = AXES[entry.scale](entry.symbol, inside)
-    start = axis.domain[0] if lowest is None else lowest
-    end = axis.domain[1] if highest is None else highest
-    if not start < end:
-        raise InputError(f"the shades go from {start:g} to {end:g}; give lowest and highest both.")
-    ends = AXES[entry.scale](entry.symbol, [start, end])
-    ticks = tuple(tick for tick in ends.ticks if start <= tick.value <= end)
-    return replace(axis, domain=(start, end), ticks=ticks)
 
 
 def _panel(
@@ -116,14 +85,15 @@ def _panel(
     settings = sorted({row["setting"] for row in own})
     at = {setting: index for index, setting in enumerate(settings)}
     rings = [_row(row, at[row["setting"]], scale) for row in own if row.get("variant") == marks]
-    cells = [_row(row, at[row["setting"]], scale) for row in own if row.get("variant") != marks]
+    beneath = [row for row in own if row.get("variant") != marks]
     x, y = _axes(own[0], [row["layer"] for row in own], settings)
-    edges = [] if boundary is None else _edges(own, at, marks, boundary)
+    cells = Cells(entry, scale, x, y, _tooltip(entry, "median of"))
+    values = {(row["layer"], at[row["setting"]]): row["median"] for row in beneath}
     return alt.LayerChart(
         layer=[
-            *_shaded(cells, x, y, entry, scale),
-            *(_line(edges, x, y) if edges else ()),
-            *(_rings(rings, x, y, entry, scale, marks) if rings else ()),
+            *cells.shaded([_row(row, at[row["setting"]], scale) for row in beneath]),
+            *cells.line([] if boundary is None else find_edges(values, boundary)),
+            *(_rings(rings, cells, marks) if rings else ()),
         ],
         title=alt.Title(_heading(own[0], entry)),
         width=theme.PANEL[0],
@@ -131,78 +101,19 @@ def _panel(
     )
 
 
-def _shaded(cells: Sequence[Row], x: Along, y: Along, entry: Metric, scale: Vertical) -> Marks:
-    """The cells; grey if they are there and have no value."""
-    base = (
-        alt.Chart(alt.InlineData(values=cells))
-        .transform_calculate(**_CORNERS)
-        .encode(
-            x=x("left"), x2="right", y=y("low"), y2="high", tooltip=_tooltip(entry, "median of")
-        )
-    )
-    shaded = base.mark_rect(clip=True, aria=False).encode(color=_colour(entry, scale))
-    grey = base.mark_rect(clip=True, aria=False, fill=theme.INK["grid"])
-    return [
-        shaded.transform_filter("datum.shade !== null"),
-        grey.transform_filter("datum.shade === null"),
-    ]
-
-
-def _line(edges: Sequence[Row], x: Along, y: Along) -> Marks:
-    """The boundary, light between dark edges, so that it is seen on every shade."""
-    line = alt.Chart(alt.InlineData(values=edges)).encode(
-        x=x("left"), x2="right", y=y("low"), y2="high"
-    )
-    return [
-        line.mark_rule(color=colour, strokeWidth=width, strokeCap="square", clip=True)
-        for colour, width in ((_DARK, 3.5), (_LIGHT, 1.6))
-    ]
-
-
-def _rings(
-    rings: Sequence[Row], x: Along, y: Along, entry: Metric, scale: Vertical, marks: str
-) -> Marks:
+def _rings(rings: Sequence[Row], cells: Cells, marks: str) -> Marks:
     point = alt.Chart(alt.InlineData(values=rings)).mark_point(
-        filled=True, opacity=1, size=_RING, stroke=_LIGHT, strokeWidth=1.8
+        filled=True, opacity=1, size=_RING, stroke=LIGHT, strokeWidth=1.8
     )
-    shade = alt.Fill("shade:Q", scale=_shades(scale), legend=None)
-    return [point.encode(x=x("layer"), y=y("at"), fill=shade, tooltip=_tooltip(entry, marks))]
+    shade = alt.Fill("shade:Q", scale=cells.shades(), legend=None)
+    tooltip = _tooltip(cells.entry, marks)
+    return [point.encode(x=cells.x("layer"), y=cells.y("at"), fill=shade, tooltip=tooltip)]
 
 
 def _row(row: Row, index: int, scale: Vertical) -> dict[str, Any]:
     """A row as a chart needs it: its place, its shade, and its text."""
-    low, high = scale.domain
-    value = row["median"]  # which may be infinite, and has a shade then, too
-    known = value is not None and not math.isnan(value)
-    shade = float(f"{min(max(value, low), high):.4g}") if known else None
-    return {
-        "layer": row["layer"],
-        "setting": row["setting"],
-        "at": index,
-        "shade": shade,
-        "exact": exact_text(row["median"]),
-    }
-
-
-def _edges(
-    rows: Sequence[Row], at: Mapping[float, int], marks: str, boundary: float
-) -> list[dict[str, float]]:
-    """Between every two neighbours on different sides of the boundary, the edge they share."""
-    below = {
-        (row["layer"], at[row["setting"]]): row["median"] < boundary
-        for row in rows
-        if row.get("variant") != marks
-        and row["median"] is not None
-        and not math.isnan(row["median"])
-    }
-    found = []
-    for (layer, index), side in below.items():
-        left, right, low, high = layer - 0.5, layer + 0.5, index - 0.5, index + 0.5
-        if below.get((layer + 1, index), side) != side:
-            found.append({"left": right, "right": right, "low": low, "high": high})
-        if below.get((layer, index + 1), side) != side:
-            found.append({"left": left, "right": right, "low": high, "high": high})
-    return found
+    place = {"layer": row["layer"], "setting": row["setting"], "at": index}
+    return {**place, **shade_row(row["median"], scale)}
 
 
 def _axes(first: Row, layers: Sequence[int], settings: Sequence[float]) -> tuple[Along, Along]:
@@ -225,31 +136,6 @@ def _axes(first: Row, layers: Sequence[int], settings: Sequence[float]) -> tuple
         lambda field: alt.X(f"{field}:Q", scale=across_scale, axis=across),
         lambda field: alt.Y(f"{field}:Q", scale=upwards_scale, axis=upwards),
     )
-
-
-def _colour(entry: Metric, scale: Vertical) -> alt.Color:
-    legend = alt.Legend(
-        orient="top",
-        direction="horizontal",
-        title=entry.title,
-        titleOrient="left",
-        titlePadding=12,
-        titleColor=theme.INK["text"],
-        titleFontSize=11.5,
-        titleFontWeight="normal",
-        gradientLength=200,
-        gradientThickness=9,
-        labelFontSize=theme.LABEL_SIZE,
-        format=",~g" if entry.scale == "log" else "",
-        values=[tick.value for tick in scale.ticks] or alt.Undefined,
-        tickCount=5,
-        offset=18,
-    )
-    return alt.Color("shade:Q", scale=_shades(scale), legend=legend)
-
-
-def _shades(scale: Vertical) -> alt.Scale:
-    return alt.Scale(type=scale.kind, domain=list(scale.domain), scheme=SCHEME, clamp=True)
 
 
 def _tooltip(entry: Metric, what: str) -> list[alt.Tooltip]:

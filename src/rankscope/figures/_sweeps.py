@@ -57,20 +57,23 @@ def by_setting(
         heading = f"{entry.title} by {parameter}"
         if len(labels_in(rows, "model")) > 1:
             heading = f"{own[0]['model']}: {heading[:1].lower()}{heading[1:]}"
-        x = _setting_axis(parameter, sorted({row["setting"] for row in own}))
+        x = setting_axis(parameter, sorted({row["setting"] for row in own}))
         panel = Panel(entry, x, build_axis(entry, own), look, size=size, settings=True)
         panels.append(draw_panel(panel, own, number=number, heading=heading))
     return lay_out(panels, title=title, names=look.names)
 
 
-def _setting_axis(parameter: str, settings: Sequence[float]) -> Horizontal:
+def setting_axis(
+    parameter: str, settings: Sequence[float], *, field: str = "setting"
+) -> Horizontal:
+    """Where settings are laid out, and which of them are named."""
     first, last = settings[0], settings[-1]
     logarithmic = first > 0 and last >= _WIDE_SPAN * first
     named: dict[str, object] = {"values": settings[:: math.ceil(len(settings) / _MOST_NAMED)]}
     if len(settings) > _MOST_NAMED and any(float(f"{each:.3g}") != each for each in settings):
         named = {"tickCount": 6}  # measured, not chosen: round numbers say more
     return Horizontal(
-        "setting",
+        field,
         "log" if logarithmic else "linear",
         (first, last) if first < last else (first - 1, first + 1),
         {"title": parameter, **named, "format": "~g"},

@@ -75,6 +75,9 @@ class StateStatistics:
 
     def only(self, state: int) -> "StateStatistics":
         """Those of one of several states."""
+        states = self.fro.shape[0] if self.fro.ndim else 0
+        if not -states <= state < states:
+            raise InputError(f"state={state} is not there; there are {states}, counted from 0.")
         return StateStatistics(*(getattr(self, name)[state] for name in _NAMES))
 
     def fault(self, dtype: torch.dtype) -> str:

@@ -13,6 +13,7 @@ from things import (
     RESULT,
     RUN,
     SUMMARY,
+    SWEPT,
     TABLE,
     VARIANTS,
     WRITTEN,
@@ -217,6 +218,38 @@ add(
     lowest=0.1,
     highest=2.0,
     marks="measured",
+    title="a",
+)
+SELECTION = {"layer": 1, "below": None, "pool": ("seed",)}
+add(
+    "figures.axis_medians",
+    figures.axis_medians,
+    table=SWEPT,
+    metric="residual",
+    by=["heads"],
+    **SELECTION,
+)
+add(
+    "figures.by_axis",
+    figures.by_axis,
+    table=SWEPT,
+    metric="residual",
+    x="heads",
+    color="mask",
+    facet=None,
+    **SELECTION,
+    title="a",
+)
+add(
+    "figures.axis_map",
+    figures.axis_map,
+    table=SWEPT,
+    metric="residual",
+    x="heads",
+    y="mask",
+    facet=None,
+    **SELECTION,
+    boundary=0.5,
     title="a",
 )
 add(

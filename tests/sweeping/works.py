@@ -1,0 +1,89 @@
+"""What runs do in the tests; importable in every worker, and quick to import."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import polars as pl
+
+from rankscope import tables
+from rankscope.errors import InputError
+
+
+class UnpicklableError(Exception):
+    def __init__(self, first, second):
+        super().__init__(lambda: first + second)
+
+
+class UnprintableError(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+def numbers(run):
+    """A few rows that depend on the run alone; noted in a log, if one is named."""
+    note(run)
+    time.sleep(run.fields.get("seconds", 0))
+    index = run.fields["index"]
+    rows = [(layer, "residual", index + layer / 7) for layer in range(run.fields.get("rows", 3))]
+    return tables.from_rows(("layer", "metric", "value"), rows)
+
+
+def note(run):
+    """A line in the log: this run was begun in this process."""
+    log = run.fields.get("log")
+    if log:
+        line = f"{run.key} {os.getpid()} {os.getppid()}\n".encode()
+        descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(descriptor, line)
+        os.close(descriptor)
+
+
+def acts(run):
+    """Whatever the run is said to do, and else ``numbers``."""
+    action = run.fields.get("action", "")
+    if action:
+        note(run)
+    match action:
+        case "raise":
+            raise InputError("too wide.")
+        case "foreign":
+            raise ZeroDivisionError("by nothing")
+        case "unpicklable":
+            raise UnpicklableError(1, 2)
+        case "unprintable":
+            raise UnprintableError
+        case "exit":
+            sys.exit(3)
+        case "leave":
+            print("last words", file=sys.stderr, flush=True)
+            os._exit(7)
+        case "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "none":
+            return None
+        case "objects":
+            return pl.DataFrame({"metric": ["a"], "value": [object()]})
+        case "columns":
+            return pl.DataFrame({"metric": ["a"], "value": [1.0], "weather": ["fair"]})
+        case "kinds":
+            return pl.DataFrame({"metric": ["a"], "value": ["much"]})
+        case "hang":
+            for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                signal.signal(each, signal.SIG_IGN)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case "family":
+            child = subprocess.Popen(["sleep", "600"])
+            Path(run.fields["log"]).with_suffix(".child").write_text(str(child.pid))
+            time.sleep(600)
+        case "threads":
+            import torch
+
+            return tables.frame({"metric": ["threads"], "value": [torch.get_num_threads()]})
+        case "flaky":  # dies the first time, and not the second
+            if Path(run.fields["log"]).read_text().count(run.key) == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+    return numbers(run)
