@@ -17,21 +17,23 @@ from rankscope.metrics import (
     GatheredStatistics,
     StateStatistics,
     _fused,
+    _fused_buffers,
     _gathering,
     state_statistics,
 )
 
-SMALL = {"_LINE_BYTES": 16, "_ROWS": 2, "_LONGEST_CHUNK": 4, "_PROGRAMS": 1, "_CHUNKS": 2}
-SMALL |= {"_BLOCK": 4, "_SHORTEST_CHUNK": 2}
-REAL = {name: getattr(_fused, name) for name in SMALL} | {"_PROGRAMS": 1}
+SMALL = {"_LINE_BYTES": 16, "_ROWS": 2, "_LONGEST_CHUNK": 4, "_PROGRAMS": 1, "CHUNKS_AT_ONCE": 2}
+SMALL |= {"_SHORTEST_CHUNK": 2}
+REAL = {name: getattr(_fused_buffers, name) for name in SMALL} | {"_PROGRAMS": 1}
 GENERATOR = torch.Generator().manual_seed(0)
 NAMES = list(StateStatistics.__dataclass_fields__)[:-3]  # those of samples
 
 
 def share_out(sizes: dict[str, int]) -> None:
     """Have programs work on parts of these sizes."""
-    vars(_fused).update(sizes)
-    _fused.plan_for.cache_clear()
+    vars(_fused_buffers).update(sizes)
+    vars(_fused)["CHUNKS_AT_ONCE"] = sizes["CHUNKS_AT_ONCE"]
+    _fused_buffers.plan_for.cache_clear()
 
 
 def draw(*shape: int) -> torch.Tensor:
@@ -196,13 +198,12 @@ def doubts() -> dict[str, str]:
 
 
 def several() -> list[float]:
-    """More states than expected, of several shapes, dtypes and masks, two held at a time."""
+    """More states than expected, of several shapes, dtypes and masks."""
     shapes = [(2, 3, 6), (2, 3, 6), (2, 7, 3), (2, 3, 6), (2, 3, 6), (2, 3, 6), (2, 7, 3)]
     states = [(draw(*shape), None) for shape in shapes]
     states[1] = (states[1][0], padding("011", "001"))
     states[3] = (states[3][0], padding("101", "111"))
     states[4] = (states[4][0].bfloat16(), states[1][1])
-    vars(_fused)["_HELD_BYTES"] = 600
     together = gather(*states, expected=3)
     return [apart(together.only(n), x, mask) for n, (x, mask) in enumerate(states)]
 

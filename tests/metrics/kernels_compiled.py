@@ -12,11 +12,11 @@ from rankscope.metrics import _half_step_kernel as half
 
 HALVES = {"split", "first", "second"}
 WHOLE = {"tokens", "features", "chunk", "chunks", "blocks", "size", "starts"}
-WHOLE |= {"held", "chunk_rows", "groups", "width", "place"}
+WHOLE |= {"layer", "chunk_rows", "groups", "width", "place"}
 ENDINGS = ("_batch", "_token", "_feature", "_apart", "_b", "_n", "_d", "_h")
 ENDINGS += ("_programs", "_rows", "_heads", "_tokens")
-POINTERS = {"mask": "u8", "first": "i64", "count": "i32", "arrived": "i32", "energies": "fp64"}
-POINTERS |= {"figures": "fp64", "tensors": "i64", "lengths": "i64", "peaks": "i32"}
+POINTERS = {"mask": "u8", "first": "i64", "count": "i32", "arrived": "i32"}
+POINTERS |= {"figures": "fp64", "tensors": "i64", "words": "i64", "peaks": "i32"}
 SIZES = {"FEATURES": 128, "TOKENS": 32}
 
 
@@ -43,9 +43,7 @@ def main():
         tile = {"HAS_MASK": not whole, "ALL_ROWS": whole, "ALL_COLUMNS": whole, "STAGES": 3}
         tile |= {"ROWS": 8, "COLUMNS": 256, **({"x_d": 1} if whole else {})}
         build(fused.mean_and_rows, CHUNKS=8, GROUPS=16, **tile)
-        build(fused.rest_and_columns, "fp32", **tile)
-    build(fused.close_rows, ROWS=128, GROUPS=16)
-    build(fused.close_columns, CHUNKS=8, COLUMNS=256)
+        build(fused.rest_and_columns, "fp32", CHUNKS=8, GROUPS=16, **tile)
     build(fused.largest_entries, ROWS=32, WIDTH=128)
     build(fused.sampled_words, WORDS=1024)
     build(half._kernel, FIRST=True, TO_TOKENS=False, WHOLE=True, BLOCK=256)

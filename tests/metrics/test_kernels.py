@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from rankscope.metrics import _kernels
 
@@ -31,18 +32,40 @@ class Kernel:
         return call
 
 
-@pytest.mark.parametrize("grid", [(4,), (4, 2), (4, 2, 3)])
-def test_a_kernel_is_compiled_once_for_arguments_of_a_kind(grid, monkeypatch) -> None:
-    kernel = Kernel()
+@pytest.fixture
+def kernel(monkeypatch):
+    kernel, loaded = Kernel(), []
     monkeypatch.setattr(_kernels, "_compiled", {})
-    monkeypatch.setattr(_kernels, "import_module", lambda _: SimpleNamespace(double=kernel))
-    for key in ((("double", 1)), (("double", 1)), (("double", 2))):
-        again = _kernels.start(key, grid, ("x", 5), (True,), warps=2)
-    again(0x5F00, 6, True)
+    monkeypatch.setattr(
+        _kernels, "import_module", lambda name: loaded.append(name) or SimpleNamespace(own=kernel)
+    )
+    yield kernel
+    assert set(loaded) == {"rankscope.metrics.file"}
+
+
+@pytest.mark.parametrize("grid", [(4,), (4, 2), (4, 2, 3)])
+def test_a_kernel_is_compiled_once_and_then_started_by_address(grid, kernel) -> None:
+    x, y = torch.zeros(2, 64)
+    for free, tensor in enumerate((x, y)):
+        again = _kernels.start("file.own", grid, (tensor,), (5,), (True,), free=(free,), warps=2)
+    again(0x5F00, 2, 5, True)
     whole = (*grid, 1, 1)[:3]
     assert kernel.calls == [
-        ("first, 2 warps", whole, ("x", 5, True)),
-        ("again", whole, ("x", 5, True)),
-        ("first, 2 warps", whole, ("x", 5, True)),
-        ("again", whole, (0x5F00, 6, True)),
+        ("first, 2 warps", whole, (x, 0, 5, True)),
+        ("again", whole, (y.data_ptr(), 1, 5, True)),
+        ("again", whole, (0x5F00, 2, 5, True)),
     ]
+
+
+def test_what_triton_compiles_anew_for_is_compiled_anew(kernel) -> None:
+    x = torch.zeros(64)
+    for tensor, number, option, warps in (
+        (x, 5, 1, 1),
+        (x.half(), 5, 1, 1),
+        (x[1:], 5, 1, 1),  # not at a multiple of 16 bytes
+        (x, 16, 1, 1),
+        (x, 5, 2, 1),
+        (x, 5, 1, 2),
+    ):
+        _kernels.start("file.own", (1,), (tensor,), (number,), (option,), warps=warps)
+    assert [call.split(",")[0] for call, *_ in kernel.calls] == ["first"] * 6

@@ -71,6 +71,17 @@ CASES = {
             "depth": 3,
         },
     ),
+    "masks, as usual": (
+        {},
+        {},
+        DepthOptions,
+        {
+            "without": "skip,mlp,norm",
+            "masks": inputs.masks(
+                ["full", "causal", "window:8", "causal-window:8", "strided:8", "bigbird:2:1:2"], 1
+            ),
+        },
+    ),
     "predict": ({"draws": 2}, {}, PredictionOptions, {"draws": 2}),
     "diagnose": (
         {"reading": {"norms": "drop"}},
@@ -91,8 +102,9 @@ CASES = {
 def test_a_run_of_a_question_is_what_its_command_gives(case):
     said, chosen, group, fields = CASES[case]
     id_ = case.partition(",")[0]
-    content = {"experiment": id_, **SHAPE, **READ, "seed": 1, **said}
-    expected = question(id_, group(**SHAPE, **READ, seed=1, **chosen), **fields)
+    shape = {**SHAPE, "layers": 1, "length": 5} if id_ in ("diagnose", "advise") else SHAPE
+    content = {"experiment": id_, **READ, **shape, "seed": 1, **said}
+    expected = question(id_, group(**{**READ, **shape}, seed=1, **chosen), **fields)
     assert expected.height > 0
     assert_frame_equal(one(content), expected)
 
@@ -115,8 +127,8 @@ def test_what_is_not_said_is_as_on_the_command_line(id_, group):
 
 
 def test_a_claim_is_run_under_its_configuration():
-    sizes = {"layers": 3, "width": 8, "tokens": 6, "samples": 1, "heads": [1, 2], "scales": [1, 2]}
-    expected = experiments.run("D2", **{**sizes, "heads": (1, 2), "scales": (1.0, 2.0)})
+    sizes = {"layers": 2, "width": 8, "tokens": 4, "samples": 1, "heads": [1], "scales": [2]}
+    expected = experiments.run("D2", **{**sizes, "heads": (1,), "scales": (2.0,)})
     assert_frame_equal(one({"experiment": "D2", **sizes}), expected.table)
 
 

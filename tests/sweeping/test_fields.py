@@ -3,16 +3,16 @@
 import json
 import subprocess
 import sys
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 
 import pytest
 
 from rankscope.errors import RankscopeError
-from rankscope.experiments.catalogue import ENTRIES
-from rankscope.experiments.config import plain
+from rankscope.experiments.catalogue import CATALOGUE, ENTRIES
 from rankscope.experiments.variants import LEFT_OUT, four_variants
 from rankscope.network import SCORES, Network, Spec
 from rankscope.sweeping import Run, plan, read_grid
+from rankscope.sweeping._run import run_key
 
 SMALL = {"layers": 2, "heads": 2, "width": 8}
 
@@ -159,6 +159,19 @@ def test_a_key_follows_the_words_of_a_text_and_not_its_name(tmp_path, monkeypatc
         key(text="c.txt")
 
 
+def test_a_key_follows_the_files_of_a_tokeniser_and_what_is_said_of_an_unknown_network(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "vocab.txt").write_text(name)
+    folders = [str(tmp_path / name) for name in ("one", "two")]
+    grid = {"model": "someone/something", "axes": {"tokenizer": folders}}
+    assert plan(read_grid(grid)).merged == 0
+    grid = {"model": "someone/something", "experiment": "masks"}
+    keys = {run.key for more in ({}, {"depth": 1}, {"depth": 2}, {"model": "someone/other"})
+            for run in plan(read_grid({**grid, **more})).runs}  # fmt: skip
+    assert len(keys) == 4
+
+
 def test_a_key_follows_the_files_of_a_model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("one/m", "two/m"):
@@ -189,6 +202,7 @@ def test_a_key_follows_the_files_of_a_model(tmp_path, monkeypatch):
         ({"experiment": "bounds", "special_tokens": False}, "bounds is about all of them"),
         ({"metrics": ["dobrushin"], "special_tokens": False}, "dobrushin is about all of them"),
         ({"experiment": "paths", "dtype": "float16"}, "sums over many paths mean nothing"),
+        ({"experiment": "masks", "mask": "causal"}, "here masks names those to compare"),
         ({"experiment": "predict", "draws": 0}, "draws=0 is out of range"),
         ({"experiment": "D2", "heads": [0.5]}, "heads[0]=0.5 is a float"),
         ({"experiment": "D2", "heads": [1], "scale": "tiny"}, "choose quick, paper"),
@@ -238,12 +252,11 @@ def test_every_field_of_every_claim_and_study_can_be_written(entry):
     assert other.key != run.key
 
 
-def test_a_table_changes_one_field_of_a_record():
-    (run,) = plan(read_grid({"experiment": "D5", "reading": {"mlp": "identity"}})).runs
-    (same,) = plan(read_grid({"experiment": "D5", "reading": {"mlp": "identity", "norms": "keep"}})).runs  # fmt: skip  # noqa: E501
-    (usual,) = plan(read_grid({"experiment": "D5"})).runs
-    assert run.key == same.key != usual.key
-    assert plain(run.fields) == {"reading": {"mlp": "identity"}}
+def test_a_table_changes_one_field_of_a_record_and_keeps_the_others():
+    usual = CATALOGUE["D7"].configuration()
+    wider = CATALOGUE["D7"].configuration(sorting=replace(usual.sorting, width=24))
+    (run,) = plan(read_grid({"experiment": "D7", "sorting": {"width": 24}})).runs
+    assert run.key == run_key("D7", wider.describe()) != run_key("D7", usual.describe())
 
 
 def test_a_variant_lacks_what_the_2021_paper_takes_away():

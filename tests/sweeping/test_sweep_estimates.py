@@ -42,7 +42,17 @@ def test_the_whole_is_the_sum_of_its_runs_and_the_largest_is_the_largest():
     assert whole.seconds == pytest.approx(sum(part.seconds for part in parts))
     assert whole.longest == pytest.approx(max(part.longest for part in parts))
     assert whole.bytes == max(part.bytes for part in parts) > 0
-    assert parts[2].seconds > 1.5 * parts[1].seconds
+    assert parts[2].seconds > parts[1].seconds > parts[0].seconds > 0.01
+
+
+def test_of_many_runs_some_stand_for_the_others():
+    runs = plan(read_grid({**SHAPE, "axes": {"seed": {"from": 1, "to": 1500}}})).runs
+    assert estimate(runs).seconds == pytest.approx(1500 * estimate(runs[:1]).seconds)
+    mixed = [
+        *runs[:1000],
+        *plan(read_grid({"experiment": "D2", "axes": {"seed": range(500)}})).runs,
+    ]
+    assert estimate(mixed).unknown == pytest.approx(500, abs=3)
 
 
 def test_runs_of_which_nothing_is_known_are_counted():
@@ -70,5 +80,5 @@ def test_ten_thousand_runs_are_read_checked_named_and_estimated_in_seconds():
     whole = estimate(found.runs)
     seconds = time.process_time() - start
     assert len({run.key for run in found.runs}) == len(found.runs) == 10_000
-    assert whole.seconds > 1000 * one.seconds
+    assert whole.seconds > 10_000 * one.seconds  # the first is the smallest
     assert seconds < 5

@@ -5,6 +5,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankscope.metrics._kernels import power_of_two, start
+
+_HERE = "_centring_kernel"
 _FEATURES = 128  # of a program
 _TOKENS = 32  # that a program reads at once
 _MOST_CHUNKS = 16  # of tokens, one for each program; their sums are added up afterwards
@@ -30,26 +33,17 @@ def move_mean(
     strides = (*x.stride(), *((0, 0) if mask is None else mask.stride()))
     shape = (tokens, features, chunk, chunks, blocks)
     grid = (batch, blocks, chunks)
-    common = {"MASKED": mask is not None, "FEATURES": _FEATURES, "TOKENS": _TOKENS}
-    _survey[grid](x, seen, *surveyed, *shape, *strides, **common)
-    _write[grid](
-        x,
-        seen,
-        *surveyed,
-        x if center is None else center.float().contiguous(),
-        into[0],
-        into[-1],
-        shift,
-        sums,
-        squares,
-        *shape,
-        *strides,
-        **common,
-        CENTERED=center is not None,
-        EXACT=x.dtype == torch.bfloat16,
-        CHUNKS=triton.next_power_of_2(chunks),
-        SIZES=triton.next_power_of_2(chunks * blocks),
-    )
+    common = (mask is not None, _FEATURES, _TOKENS)
+    numbers = (*shape, *strides)
+    start(f"{_HERE}._survey", grid, (x, seen, *surveyed), numbers, common, warps=4)
+    middle = x if center is None else center.float().contiguous()
+    is_exact = x.dtype == torch.bfloat16
+    sizes = (power_of_two(chunks), power_of_two(chunks * blocks))
+    start(
+        f"{_HERE}._write", grid,
+        (x, seen, *surveyed, middle, into[0], into[-1], shift, sums, squares),
+        numbers, (*common, center is not None, is_exact, *sizes), warps=4,
+    )  # fmt: skip
     valid = room(batch, tokens).fill_(1) if mask is None else mask.float()
     return valid, shift, sums, squares
 
@@ -86,8 +80,8 @@ def _survey(
     mean = tl.zeros([FEATURES], tl.float32)
     size = tl.zeros([FEATURES], tl.float32)
     count = tl.zeros([TOKENS], tl.float32)
-    for start in range(part * chunk, part * chunk + chunk, TOKENS):
-        token = start + tl.arange(0, TOKENS)
+    for begin in range(part * chunk, part * chunk + chunk, TOKENS):
+        token = begin + tl.arange(0, TOKENS)
         there = token < tokens
         if MASKED:
             at = mask + matrix * mask_batch + token * mask_token
@@ -170,8 +164,8 @@ def _write(
     mean *= scale
     total = tl.zeros([FEATURES], tl.float32)
     energy = tl.zeros([FEATURES], tl.float32)
-    for start in range(part * chunk, part * chunk + chunk, TOKENS):
-        token = start + tl.arange(0, TOKENS)
+    for begin in range(part * chunk, part * chunk + chunk, TOKENS):
+        token = begin + tl.arange(0, TOKENS)
         there = token < tokens
         if MASKED:
             seen_at = mask + matrix * mask_batch + token * mask_token

@@ -12,9 +12,8 @@ noted.
 import triton
 import triton.language as tl
 
-ROW_FIGURES = tl.constexpr(8)
-"""Numbers that are left of each block of rows, ``_fused.py`` says what they are; of columns."""
-COLUMN_FIGURES = tl.constexpr(4)
+FIGURES = tl.constexpr(8)
+"""Numbers that are left of each chunk of rows and of each group of columns."""
 _NO_ROW = tl.constexpr(2147483647)
 _LEAST = tl.constexpr(2.0**-100)
 """Sums of squares above this have all their digits."""
@@ -64,10 +63,10 @@ def _is_last(counter, programs):
     return last
 
 
-@triton.jit(do_not_specialize=["held"])
+@triton.jit(do_not_specialize=["layer"])
 def mean_and_rows(
-    x, mask, first, count, center, weights, row_parts, row_totals, mean_parts, arrived,
-    held, tokens, features, chunks, chunk_rows, row_apart,
+    x, mask, first, count, center, weights, lengths, row_parts, mean_parts, arrived, figures,
+    layer, tokens, features, chunks, chunk_rows, row_apart,
     x_b, x_n, x_d, mask_b, mask_n,
     HAS_MASK: tl.constexpr, ALL_ROWS: tl.constexpr, ALL_COLUMNS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHUNKS: tl.constexpr, GROUPS: tl.constexpr,
@@ -122,6 +121,11 @@ def mean_and_rows(
 
     if _is_last(arrived + samples * groups + sample * chunks + chunk, groups):
         every = tl.arange(0, GROUPS)[None, :]
+        largest = tl.zeros([ROWS, 1], tl.float32)
+        least = tl.zeros([ROWS, 1], tl.float32)
+        squares = tl.zeros([ROWS, 1], tl.float64)
+        nonzero = tl.zeros([ROWS, 1], tl.int32)
+        broken = tl.zeros([ROWS, 1], tl.int32) + _NO_ROW
         for step in range(0, chunk_rows, ROWS):
             rows = chunk * chunk_rows + step + tl.arange(0, ROWS)[:, None]
             wanted = (rows < tokens) & (every < groups)
@@ -132,24 +136,36 @@ def mean_and_rows(
             size = tl.sum(size, 1, keep_dims=True)
             weight = tl.where(norm > 0, 1.0 / tl.where(norm > 0, norm, 1.0), 0.0)
             tl.store(weights + sample * tokens + rows, weight, mask=rows < tokens)
+            tl.store(lengths + sample * tokens + rows, norm, mask=rows < tokens)
             # What is no number shows in the sum, and what is not known in the length.
             doubtful = (size < float("inf")) & (
                 (unknown > 1e-4 * norm)
                 | ((norm < float("inf")) == 0)
                 | ((weight < float("inf")) == 0)
             )
-            totals = row_totals + ((held * samples + sample) * tokens + rows) * 2
-            tl.store(totals, size, mask=rows < tokens)
-            tl.store(totals + 1, tl.where(doubtful, -1.0, norm), mask=rows < tokens)
+            wide = norm.to(tl.float64)
+            largest = tl.maximum(largest, size)
+            least = tl.where(doubtful, -1.0, least)
+            squares += wide * wide
+            nonzero += (size > 0).to(tl.int32)
+            # A sum is no number, or infinite, if an entry is.
+            broken = tl.minimum(broken, tl.where(size < float("inf"), _NO_ROW, rows))
+        found = figures + ((layer * samples + sample) * (chunks + groups) + chunk) * FIGURES
+        tl.store(found, tl.max(tl.max(largest, 1), 0).to(tl.float64))
+        tl.store(found + 1, tl.sum(tl.sum(squares, 1), 0))
+        tl.store(found + 2, tl.min(tl.min(least, 1), 0).to(tl.float64))
+        tl.store(found + 3, tl.sum(tl.sum(nonzero, 1), 0).to(tl.float64))
+        tl.store(found + 4, tl.min(tl.min(broken, 1), 0).to(tl.float64))
 
 
-@triton.jit(do_not_specialize=["held"])
+@triton.jit(do_not_specialize=["layer"])
 def rest_and_columns(
-    x, mask, first, center, weights, rest_parts, energies, column_parts,
-    held, tokens, features, chunks, chunk_rows, column_apart,
+    x, mask, first, center, weights, rest_parts, column_parts, energies, arrived, figures,
+    layer, tokens, features, chunks, chunk_rows, column_apart,
     x_b, x_n, x_d, mask_b, mask_n,
     HAS_MASK: tl.constexpr, ALL_ROWS: tl.constexpr, ALL_COLUMNS: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHUNKS: tl.constexpr, GROUPS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """What is left beside the mean, and sums over the rows: of sizes, of what is left, of units.
 
@@ -169,7 +185,7 @@ def rest_and_columns(
     rests = tl.zeros([1, COLUMNS], tl.float32)
     units = tl.zeros([1, COLUMNS], tl.float32)
     energy = tl.zeros([1, COLUMNS], tl.float32)
-    rest_parts += (held * samples + sample) * tokens * groups + group
+    rest_parts += sample * tokens * groups
     weights += sample * tokens
     for step in tl.range(0, chunk_rows, ROWS, num_stages=STAGES):
         rows = chunk * chunk_rows + step + tl.arange(0, ROWS)[:, None]
@@ -185,64 +201,54 @@ def rest_and_columns(
         units += tl.sum(tile * weight, 0, keep_dims=True)
         small = rest * scale
         energy += tl.sum(small * small, 0, keep_dims=True)
-        place = rest_parts + rows.to(tl.int64) * groups
+        place = rest_parts + rows.to(tl.int64) * groups + group
         tl.store(place, tl.sum(tl.abs(rest), 1, keep_dims=True), mask=rows < tokens)
-    place = (held * samples + sample) * chunks + chunk
-    there = column_parts + place * features + columns
+    column_parts += sample * chunks * features + columns
+    there = column_parts + chunk * features
     tl.store(there, sizes, mask=inside)
     tl.store(there + column_apart, rests, mask=inside)
     tl.store(there + 2 * column_apart, units, mask=inside)
-    wide = scale.to(tl.float64)
-    there = energies + (place * groups + group) * 2
-    tl.store(there, tl.sum(tl.sum(energy, 1), 0).to(tl.float64) / (wide * wide))
-    tl.store(there + 1, 1.0 / (wide * wide))
+    energies += (sample * groups + group) * chunks
+    tl.store(energies + chunk, tl.sum(tl.sum(energy, 1), 0))
 
+    found = figures + (layer * samples + sample) * (chunks + groups) * FIGURES
+    if _is_last(arrived + sample * groups + group, chunks):
+        all_sizes = tl.zeros([CHUNKS, COLUMNS], tl.float32)
+        all_rests = tl.zeros([CHUNKS, COLUMNS], tl.float32)
+        all_units = tl.zeros([CHUNKS, COLUMNS], tl.float32)
+        all_energy = tl.zeros([CHUNKS, 1], tl.float64)
+        for step in range(0, chunks, CHUNKS):
+            some = step + tl.arange(0, CHUNKS)[:, None]
+            known, wanted = column_parts + some * features, (some < chunks) & inside
+            all_sizes += tl.load(known, mask=wanted, other=0.0, cache_modifier=".cg")
+            known += column_apart
+            all_rests += tl.load(known, mask=wanted, other=0.0, cache_modifier=".cg")
+            known += column_apart
+            all_units += tl.load(known, mask=wanted, other=0.0, cache_modifier=".cg")
+            part = tl.load(energies + some, mask=some < chunks, other=0.0, cache_modifier=".cg")
+            all_energy += part.to(tl.float64)
+        size = tl.sum(all_sizes, 0, keep_dims=True)
+        left = tl.sum(all_rests, 0, keep_dims=True)
+        unit = tl.sum(all_units, 0, keep_dims=True)
+        wide = scale.to(tl.float64)
+        here = found + (chunks + group) * FIGURES
+        tl.store(here, tl.max(tl.max(size, 1), 0).to(tl.float64))
+        tl.store(here + 1, tl.max(tl.max(left, 1), 0).to(tl.float64))
+        tl.store(here + 2, tl.sum(tl.sum(unit * unit, 1), 0).to(tl.float64))
+        tl.store(here + 3, tl.sum(tl.sum(all_energy, 1), 0) / (wide * wide))
+        tl.store(here + 4, 1.0 / (wide * wide) * chunks)
 
-@triton.jit
-def close_rows(
-    row_totals, rest_parts, figures, tokens, groups, ROWS: tl.constexpr, GROUPS: tl.constexpr
-):
-    """What the rows of all states that are held say, block by block."""
-    block, state = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    rows, every = block * ROWS + tl.arange(0, ROWS), tl.arange(0, GROUPS)[None, :]
-    row = state * tokens + rows
-    size = tl.load(row_totals + row * 2, mask=rows < tokens, other=0.0)
-    norm = tl.load(row_totals + row * 2 + 1, mask=rows < tokens, other=0.0).to(tl.float64)
-    wanted = (rows < tokens)[:, None] & (every < groups)
-    rest = tl.sum(tl.load(rest_parts + row[:, None] * groups + every, mask=wanted, other=0.0), 1)
-    found = figures + (state * tl.num_programs(0) + block) * ROW_FIGURES
-    tl.store(found, tl.max(size, 0).to(tl.float64))
-    tl.store(found + 1, tl.sum(norm * norm, 0))
-    tl.store(found + 2, tl.min(norm, 0))
-    tl.store(found + 3, tl.sum((size > 0).to(tl.int32), 0).to(tl.float64))
-    # A sum is no number, or infinite, if an entry is.
-    tl.store(found + 4, tl.min(tl.where(size < float("inf"), _NO_ROW, rows), 0).to(tl.float64))
-    tl.store(found + 5, tl.max(rest, 0).to(tl.float64))
-
-
-@triton.jit
-def close_columns(
-    column_parts, figures, features, chunks, column_apart,
-    CHUNKS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """What the columns of all states that are held say, group by group."""
-    group, state = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    columns = (group * COLUMNS + tl.arange(0, COLUMNS))[None, :]
-    sizes = tl.zeros([CHUNKS, COLUMNS], tl.float32)
-    rests = tl.zeros([CHUNKS, COLUMNS], tl.float32)
-    units = tl.zeros([CHUNKS, COLUMNS], tl.float32)
-    for step in range(0, chunks, CHUNKS):
-        some = step + tl.arange(0, CHUNKS)[:, None]
-        there = column_parts + (state * chunks + some) * features + columns
-        wanted = (some < chunks) & (columns < features)
-        sizes += tl.load(there, mask=wanted, other=0.0)
-        rests += tl.load(there + column_apart, mask=wanted, other=0.0)
-        units += tl.load(there + 2 * column_apart, mask=wanted, other=0.0)
-    unit = tl.sum(units, 0)
-    found = figures + (state * tl.num_programs(0) + group) * COLUMN_FIGURES
-    tl.store(found, tl.max(tl.sum(sizes, 0), 0).to(tl.float64))
-    tl.store(found + 1, tl.max(tl.sum(rests, 0), 0).to(tl.float64))
-    tl.store(found + 2, tl.sum(unit * unit, 0).to(tl.float64))
+    if _is_last(arrived + samples * groups + sample * chunks + chunk, groups):
+        every = tl.arange(0, GROUPS)[None, :]
+        largest = tl.zeros([ROWS, 1], tl.float32)
+        for step in range(0, chunk_rows, ROWS):
+            rows = chunk * chunk_rows + step + tl.arange(0, ROWS)[:, None]
+            wanted = (rows < tokens) & (every < groups)
+            place = rest_parts + rows.to(tl.int64) * groups + every
+            rest = tl.load(place, mask=wanted, other=0.0, cache_modifier=".cg")
+            largest = tl.maximum(largest, tl.sum(rest, 1, keep_dims=True))
+        here = found + chunk * FIGURES
+        tl.store(here + 5, tl.max(tl.max(largest, 1), 0).to(tl.float64))
 
 
 @triton.jit
@@ -285,11 +291,11 @@ def largest_entries(
 
 
 @triton.jit
-def sampled_words(tensors, lengths, found, WORDS: tl.constexpr):
+def sampled_words(tensors, words, found, WORDS: tl.constexpr):
     """Words from all over each of the tensors whose addresses and lengths are given."""
     tensor = tl.program_id(0)
     start = tl.load(tensors + tensor).to(tl.pointer_type(tl.int32))
-    length = tl.load(lengths + tensor)
+    length = tl.load(words + tensor)
     word = tl.arange(0, WORDS)
     step = (tl.maximum(length - 1, 0) // (WORDS - 1)) | 1  # odd: meets every column
     place = word * step

@@ -81,8 +81,8 @@ class _Room:
             again(query.data_ptr(), key.data_ptr(), self._address, place, *told)
         else:
             self._known[form] = start(
-                ("largest_entries", query.device, *form), (programs,),
-                (query, key, self.peaks, place, *told[:-2]), told[-2:], warps=4,
+                "_fused_kernels.largest_entries", (programs,), (query, key, self.peaks),
+                told[:-2], told[-2:], free=(place,), warps=4,
             )  # fmt: skip
         return place
 
@@ -120,6 +120,6 @@ class SampledWords:
         """The words as they are now, of tensors that are still where they were."""
         found = self._lengths.new_empty((len(self._lengths), _SAMPLED), dtype=torch.int32)
         with on(found.device):
-            key = ("sampled_words", found.device)
-            start(key, (len(found),), (self._addresses, self._lengths, found), (_SAMPLED,))
+            tensors = (self._addresses, self._lengths, found)
+            start("_fused_kernels.sampled_words", (len(found),), tensors, (), (_SAMPLED,))
         return found

@@ -5,8 +5,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankscope.metrics._kernels import power_of_two, start
 from rankscope.metrics._mean_split import Side
 
+_HERE = "_half_step_kernel"
 _BLOCK = 8192  # entries of a vector that a program holds at once
 
 
@@ -25,27 +27,17 @@ def finish_half_step(
     rest = torch.empty(batch, starts, size, dtype=torch.float32, device=found.device)
     split = torch.empty(batch, 2 * starts, size, dtype=torch.bfloat16, device=found.device)
     numbers = torch.empty(2, batch, starts, dtype=torch.float32, device=found.device)
-    block = min(_BLOCK, triton.next_power_of_2(size))
-    _kernel[(batch * starts,)](
-        found,
-        unit.contiguous(),
-        s.contiguous(),
-        along.contiguous(),
-        found if behind is None else behind.rest,
-        along if behind is None else behind.along.contiguous(),
-        along if factor is None else factor.contiguous(),
-        rest,
-        split,
-        numbers[0],
-        numbers[1],
-        size,
-        starts,
-        FIRST=factor is None,
-        TO_TOKENS=to_tokens,
-        WHOLE=size <= block,
-        BLOCK=block,
-        num_warps=max(4, min(16, block // 256)),
-    )
+    block = min(_BLOCK, power_of_two(size))
+    # Of the first half step there is nothing behind; any tensor stands in.
+    other = found if behind is None else behind.rest
+    along_other = along if behind is None else behind.along.contiguous()
+    tensors = (
+        found, unit.contiguous(), s.contiguous(), along.contiguous(), other, along_other,
+        along if factor is None else factor.contiguous(), rest, split, *numbers.unbind(),
+    )  # fmt: skip
+    options = (factor is None, to_tokens, size <= block, block)
+    warps = max(4, min(16, block // 256))
+    start(f"{_HERE}._kernel", (batch * starts,), tensors, (size, starts), options, warps=warps)
     return Side(numbers[0], rest, split), numbers[1]
 
 
@@ -90,15 +82,15 @@ def _kernel(
         total = tl.sum(y * y, 0)
     else:
         dots = tl.zeros([BLOCK], dtype=tl.float32)
-        for start in range(0, size, BLOCK):
-            at = start + lanes
+        for begin in range(0, size, BLOCK):
+            at = begin + lanes
             ok = at < size
             y = tl.load(found + high + at, ok, 0.0) + tl.load(found + low + at, ok, 0.0)
             dots += y * tl.load(unit + matrix * size + at, ok, 0.0)
         dot = tl.sum(dots, 0)
         squares = tl.zeros([BLOCK], dtype=tl.float32)
-        for start in range(0, size, BLOCK):
-            at = start + lanes
+        for begin in range(0, size, BLOCK):
+            at = begin + lanes
             ok = at < size
             y = tl.load(found + high + at, ok, 0.0) + tl.load(found + low + at, ok, 0.0)
             y -= dot * tl.load(unit + matrix * size + at, ok, 0.0)
@@ -128,8 +120,8 @@ def _kernel(
             TO_TOKENS,
         )
     else:
-        for start in range(0, size, BLOCK):
-            at = start + lanes
+        for begin in range(0, size, BLOCK):
+            at = begin + lanes
             ok = at < size
             y = tl.load(rest + row * size + at, ok, 0.0) * scale
             u = tl.load(unit + matrix * size + at, ok, 0.0)

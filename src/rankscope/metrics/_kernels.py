@@ -1,6 +1,6 @@
 """Where Triton kernels may stand in for plain PyTorch, and how they are started."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from importlib import import_module
@@ -14,7 +14,6 @@ from torch import Tensor
 FUSED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 Again = Callable[..., None]
 """Starts a kernel once more, on the same grid: all its arguments, tensors as their addresses."""
-_STATISTICS = "rankscope.metrics._fused_kernels"
 _compiled: dict[tuple[Any, ...], Any] = {}
 
 
@@ -43,27 +42,35 @@ def on(device: torch.device) -> AbstractContextManager[Any]:
 
 
 def start(
-    key: tuple[Any, ...],
+    kernel: str,
     grid: tuple[int, ...],
-    arguments: tuple[Any, ...],
-    options: tuple[Any, ...],
+    tensors: Sequence[Tensor],
+    numbers: tuple[int, ...],
+    options: tuple[bool | int, ...],
     *,
+    free: tuple[int, ...] = (),
     warps: int = 1,
 ) -> Again | None:
-    """Start a kernel of the statistics by its name, which is the first part of the key.
+    """Start a kernel, named by its file and itself: ``_fused_kernels.mean_and_rows``.
 
-    Triton looks at every argument of every call, which takes longer than the kernel; one that was
-    compiled for arguments like these (the key) is started without that. Given back is what starts
-    it again; None where kernels are interpreted, which nothing compiles.
+    It takes tensors, numbers of which it knows nothing when it is compiled (``free``), other
+    numbers, and options. Triton looks at every argument of every call, which takes longer than the
+    kernel; one that was compiled for arguments like these is started without that. Given back is
+    what starts it again; None where kernels are interpreted, which nothing compiles.
     """
     whole = (*grid, 1, 1)[:3]
+    addresses = [each.data_ptr() for each in tensors]
+    kinds = [(each.dtype, place % 16) for each, place in zip(tensors, addresses, strict=True)]
+    key = (kernel, tensors[0].device, *kinds, numbers, options, warps)
     found = _compiled.get(key)
     if found is None:
-        kernel = getattr(import_module(_STATISTICS), key[0])
-        found = _compiled[key] = kernel[whole](*arguments, *options, num_warps=warps)
+        file, _, name = kernel.partition(".")
+        function = getattr(import_module(f"rankscope.metrics.{file}"), name)
+        found = function[whole](*tensors, *free, *numbers, *options, num_warps=warps)
+        _compiled[key] = found
         return None if found is None else cast(Again, found[whole])
     again: Again = found[whole]
-    again(*arguments, *options)
+    again(*addresses, *free, *numbers, *options)
     return again
 
 

@@ -11,13 +11,11 @@ from rankscope.arguments import checked
 from rankscope.checks import measurable, upcast
 from rankscope.errors import InputError
 from rankscope.metrics._centers import mean_center
-from rankscope.metrics._fused import FusedStatistics, has_kernels_for
+from rankscope.metrics._fused import IN_DOUBT, FusedStatistics, has_kernels_for
 from rankscope.metrics._residual import ratio, subtract
 from rankscope.metrics._similarity import cosine_of_pairs, unit_rows
 from rankscope.numerals import short
 from rankscope.shapes import Hidden, PerSample
-
-_IN_DOUBT = -2
 
 
 @checked
@@ -92,7 +90,7 @@ class StateStatistics:
                 f"x is not finite at {[*where, token]} (sample, token), or its entries are too "
                 "large to be added up; find the layer that overflows, or compute in a wider dtype."
             )
-        if bool((self.broken == _IN_DOUBT).any()):
+        if bool((self.broken == IN_DOUBT).any()):
             return (
                 "tokens differ in size by more than 15 orders of magnitude, or by less than that "
                 "part of their size, which is too much for float32 on a GPU; measure in float64."
@@ -177,9 +175,6 @@ class GatheredStatistics:
     def finish(self) -> StateStatistics:
         """All of them, in their order."""
         found = dict(zip(self._fused_at, self._fused.figures(), strict=True))
-        for figures in found.values():
-            figures[-2][figures[-1] > 0] = _IN_DOUBT
-        found = {place: figures[:-1] for place, figures in found.items()}
         found |= {place: figures.cpu() for place, figures in self._plain.items()}
         every = torch.stack([found[place] for place in range(self._count)], dim=1)
         return StateStatistics(*every.unbind())

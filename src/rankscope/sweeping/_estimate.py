@@ -10,6 +10,8 @@ from rankscope.sweeping._plan import ask
 from rankscope.sweeping._run import Run
 from rankscope.sweeping._sources import Sources
 
+_LEAST_SECONDS = 0.01
+"""What the smallest run takes: a network is drawn, a text read, a table made."""
 _MOST = 500
 """Runs that are looked at; of more, so many at even distances."""
 
@@ -45,11 +47,12 @@ def estimate(runs: Sequence[Run]) -> Estimate:
     sources = {folder: Sources(folder) for folder in {run.folder for run in looked_at}}
     costs = [_cost(run, sources[run.folder]) for run in looked_at]
     known = [cost for cost in costs if cost is not None]
+    seconds = [_LEAST_SECONDS + cost.seconds for cost in known]
     share = len(runs) / count
     return Estimate(
         len(runs),
-        share * sum(cost.seconds for cost in known),
-        max((cost.seconds for cost in known), default=0.0),
+        share * sum(seconds),
+        max(seconds, default=0.0),
         max((cost.bytes for cost in known), default=0.0),
         round(share * (count - len(known))),
     )

@@ -9,11 +9,13 @@ about attention alone.
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 from rankscope.checks import usable_device
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import Entry
+from rankscope.experiments.config import plain
 from rankscope.experiments.estimates import Cost
 from rankscope.experiments.outline import outline
 from rankscope.experiments.subject import Subject
@@ -73,6 +75,8 @@ def ask_question(entry: Entry, given: Mapping[str, Any], sources: Sources) -> As
     options = _options(entry, read, setup)
     about = _about(entry, setup, spec_fields, sources)
     _refuse_unsuited(entry, setup, options)
+    if entry.id == "masks" and "mask" in spec_fields:
+        raise InputError("mask names one mask; here masks names those to compare.")
     known = about.outline()
     config = entry.configuration(subject=known or outline(_SMALL, samples=1, tokens=2), **options)
     return Asked(
@@ -84,7 +88,8 @@ def ask_question(entry: Entry, given: Mapping[str, Any], sources: Sources) -> As
             "special_tokens": setup.special_tokens,
             "dtype": setup.dtype,
             "device": setup.device or "cpu",
-            "options": config.describe(),
+            # How deep an unknown network is, its stand-in does not know.
+            "options": config.describe() if known else plain(options),
         },
         lambda: replace(config, subject=_subject(entry, about, parts)),
         lambda: None if known is None else _cost(entry, config, about),
@@ -102,8 +107,9 @@ def _options(entry: Entry, read: Mapping[str, Any], setup: Setup) -> dict[str, A
     found = {name: read[called.get(name, name)] for name in names if called.get(name, name) in read}
     if entry.id == "advise":
         found.setdefault("seed", setup.seed)
-    if "masks" in found:
-        found["masks"] = tuple(as_mask(each, seed=setup.seed) for each in found["masks"])
+    if "masks" in names:
+        masks = found.get("masks", entry.module().MASKS)
+        found["masks"] = tuple(as_mask(each, seed=setup.seed) for each in masks)
     return found
 
 
@@ -124,8 +130,10 @@ def _about(
             raise InputError(f"{name} describes a random network, but a model was named.")
     if setup.at_init and setup.pickled:
         raise InputError("pickled is about pretrained weights, and at_init draws new ones.")
-    contents, spec = sources.contents(place), sources.spec(place)
-    if spec is not None and not contents and not setup.at_init:
+    if setup.tokenizer is not None:
+        setup = replace(setup, tokenizer=sources.place(setup.tokenizer))
+    contents, spec = sources.contents(place, setup.tokenizer), sources.spec(place)
+    if spec is not None and not Path(place).is_dir() and not setup.at_init:
         raise InputError(
             f"model={setup.model!r} is built in and has no weights of its own; add at_init = true."
         )

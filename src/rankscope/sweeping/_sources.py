@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +58,9 @@ class Sources:
             raise InputError(f"model: there is no folder {folder}; give one that holds a model.")
         return model
 
-    def contents(self, place: str) -> str:
-        """What names the files in a model's folder; nothing for a name."""
-        if place not in self._contents:
-            folder = Path(place)
-            self._contents[place] = folder_fingerprint(folder) if folder.is_dir() else ""
-        return self._contents[place]
+    def contents(self, *places: str | None) -> list[str]:
+        """Names of what models and tokenisers are: of the files in a folder, or its own name."""
+        return [self._content(place) for place in places if place is not None]
 
     def spec(self, place: str) -> Spec | None:
         """A model's structure as far as it is known without loading it."""
@@ -73,6 +70,13 @@ class Sources:
             except (RankscopeError, OSError, ValueError):
                 self._specs[place] = None
         return self._specs[place]
+
+    def _content(self, place: str) -> str:
+        if place not in self._contents:
+            folder = Path(place)
+            there = folder.is_dir()
+            self._contents[place] = f"files {folder_fingerprint(folder)}" if there else place
+        return self._contents[place]
 
     def _read(self, text: str | Mapping[str, Any] | None) -> tuple[Sequence[str], str]:
         if text is None:
@@ -91,12 +95,7 @@ class Sources:
 
 @lru_cache(maxsize=1024)
 def _count_tokens(text: str) -> int:
-    return len(_tokenizer()(text))
-
-
-@cache
-def _tokenizer() -> Tokenizer:
-    return Tokenizer.bundled()
+    return len(Tokenizer.bundled()(text))
 
 
 def _sentences(table: Mapping[str, Any]) -> list[str]:

@@ -55,8 +55,8 @@ class Model:
     """A model that is somewhere else, and the texts it reads; a vision model sees noise."""
 
     place: str
-    contents: str
-    """What names the files of a folder, so that other weights in it are another run."""
+    contents: list[str]
+    """What names the model and a tokeniser that it is given: other files are another run."""
     spec: Spec | None
     """Its structure, as far as that is known before it is loaded."""
     mask: str | None
@@ -71,10 +71,10 @@ class Model:
     def describe(self) -> dict[str, Any]:
         """What its numbers depend on; a folder may be moved."""
         setup = self.setup
-        said = {name: getattr(setup, name) for name in ("at_init", "pickled", "tokenizer", "seed")}
+        said = {name: getattr(setup, name) for name in ("at_init", "pickled", "seed")}
         mask = None if self.mask is None else str(as_mask(self.mask, seed=setup.seed))
-        name = Path(self.place).name if self.contents else self.place
-        named = {"model": name, "contents": self.contents, "mask": mask}
+        called = Path(self.place).name
+        named = {"model": called, "contents": self.contents, "mask": mask}
         return {**named, **said, "length": self.length}
 
     def outline(self) -> Subject | None:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.resources import files
 
 from rankscope.arguments import checked
@@ -33,6 +33,7 @@ class Tokenizer:
     words: tuple[str, ...]
 
     @classmethod
+    @cache
     def bundled(cls) -> "Tokenizer":
         """The vocabulary of the bundled passages."""
         return cls.of(passages())

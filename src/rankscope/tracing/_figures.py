@@ -133,8 +133,7 @@ class Figures:
         }
         estimates = self._probe.finish() if self._probed else []
         kept = iter(_on_host([row.values for row in self._rows if row.values is not None]))
-        names = ("layer", "head", "sample", "metric", "value", "error")
-        columns: Columns = {name: [] for name in names}
+        columns = self._no_rows()
         for row in self._rows:
             if row.is_estimate:
                 found: Estimate = getattr(estimates[row.state], row.measure.name)()
@@ -149,11 +148,13 @@ class Figures:
             if row.measure.of == "attention" and not all(map(math.isfinite, values)):
                 return {}, _no_attention(row)
             _fill(columns, row, values)
-        if not self.of_attention:
-            del columns["head"]
-        if not self._probed:
-            del columns["error"]
         return columns, None
+
+    def _no_rows(self) -> Columns:
+        """The columns of the table; one that no figure needs is left out."""
+        names = ["layer", "head", "sample", "metric", "value", "error"]
+        left_out = {"head": not self.of_attention, "error": not self._probed}
+        return {name: [] for name in names if not left_out.get(name)}
 
     def _fault(self, statistics: StateStatistics) -> Fault | None:
         """What is wrong with the first state with which anything is."""
@@ -186,11 +187,13 @@ def _fill(
     heads = row.values.shape[1] if row.measure.of == "attention" and row.values is not None else 1
     is_attention = row.measure.of == "attention"
     columns["layer"] += [row.layer] * count
-    columns["head"] += [place % heads if is_attention else None for place in range(count)]
     columns["sample"] += [place // heads for place in range(count)]
     columns["metric"] += [row.measure.name] * count
     columns["value"] += values
-    columns["error"] += errors or [None] * count
+    if "head" in columns:
+        columns["head"] += [place % heads if is_attention else None for place in range(count)]
+    if "error" in columns:
+        columns["error"] += errors or [None] * count
 
 
 def _no_spectrum(row: _Row) -> Fault:

@@ -30,6 +30,7 @@ class ThreadHooks:
         self.elsewhere = 0
         self._undo = ExitStack()
         self._eager = False
+        self._wrapped: dict[Hook, Hook] = {}
 
     def before(self, module: nn.Module, hook: Hook) -> None:
         """Call ``hook(module, args, kwargs)`` before the module runs."""
@@ -48,6 +49,7 @@ class ThreadHooks:
         """Take every hook away again."""
         with _lock:
             self._undo.close()
+        self._wrapped.clear()  # which would keep a model alive until Python looks for cycles
 
     def _run_as_written(self, module: nn.Module) -> None:
         if not self._eager and not has_no_other_form(module):
@@ -55,6 +57,12 @@ class ThreadHooks:
             self._undo.enter_context(as_written())
 
     def _here(self, hook: Hook) -> Hook:
+        """A hook that listens to this thread alone; one for all modules it is registered on."""
+        if hook not in self._wrapped:
+            self._wrapped[hook] = self._listening(hook)
+        return self._wrapped[hook]
+
+    def _listening(self, hook: Hook) -> Hook:
         @wraps(hook)
         def only_here(*call: Any) -> Any:
             # First of all the thread: while a hook is being registered, another thread may call it

@@ -49,7 +49,7 @@ class TokenChoice:
                 "token_mask= with one entry for each, or leave metrics of attention out."
             )
         if device not in self._keys:  # layers may be spread over devices
-            self._keys[device] = mask.to(device)
+            self._keys[device] = mask.to(device, non_blocking=True)
         return self._keys[device]
 
     def measured(self, hidden: Tensor) -> Tensor | None:
@@ -60,7 +60,7 @@ class TokenChoice:
         key = (hidden.shape[0], hidden.shape[1], hidden.device)
         if key not in self._found:
             found = self._find((hidden.shape[0], hidden.shape[1]))
-            self._found[key] = None if found is None else found.to(hidden.device)
+            self._found[key] = None if found is None else found.to(hidden.device, non_blocking=True)
         return self._found[key]
 
     def _find(self, shape: tuple[int, int]) -> Tensor | None:
