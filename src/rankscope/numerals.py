@@ -107,6 +107,30 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
+def duration(seconds: float) -> str:
+    """A time as one says it.
+
+    >>> duration(8), duration(100), duration(5000), duration(1e6)
+    ('8 seconds', '2 minutes', '83 minutes', '12 days')
+    """
+    if seconds < 60:
+        return plural(max(1, round(seconds)), "second")
+    if seconds < 7200:
+        return plural(round(seconds / 60), "minute")
+    if seconds < 2 * 86400:
+        return plural(round(seconds / 3600), "hour")
+    return f"{short(round(seconds / 86400))} days"
+
+
+def gigabytes(size: float) -> str:
+    """A number of bytes as one says it.
+
+    >>> gigabytes(3 * 2**29)
+    '1.5 GiB'
+    """
+    return f"{short(size / 2**30, digits=2)} GiB"
+
+
 def exponent_text(exponent: float, *, decimals: int = 0) -> str:
     """An exponent of ten.
 

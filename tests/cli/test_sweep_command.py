@@ -129,6 +129,22 @@ def test_medians_are_printed_and_written(rankscope, swept, tmp_path) -> None:
     assert median == pytest.approx(last["value"].median())
 
 
+def test_the_layer_the_threshold_and_what_is_pooled_can_be_chosen(rankscope, swept) -> None:
+    rankscope("sweep", "table", swept, "--output", "all.parquet")
+    whole = pl.read_parquet("all.parquet").filter(metric="mean_cosine")
+    chosen = ("sweep", "table", swept, "--y", "mean_cosine", "--json", "--x", "variant_name")
+
+    def medians(*more: str) -> list[float]:
+        rows = json.loads(rankscope(*chosen, *more).stdout)["rows"]
+        return [row["median"] for row in rows]
+
+    first = whole.filter(layer=0, variant_name="SAN")["value"].median()
+    assert medians("--pool", "seed,layers", "--layer", "0")[0] == pytest.approx(first)
+    every = ("--color", "layers", "--below")
+    assert medians(*every, str(whole["value"].max() + 1)) == [0, 0, 0, 0]
+    assert medians(*every, str(whole["value"].min() - 1)) == [None] * 4
+
+
 def test_only_keeps_some_values(rankscope, refuses, swept) -> None:
     chosen = ("sweep", "table", swept, "--x", "layer", "--y", "mean_cosine", "--json")
     kept = rankscope(*chosen, "--only", "variant_name=san", "--only", "depth=2").stdout
@@ -175,21 +191,23 @@ def test_folders_that_are_no_sweeps_are_refused(refuses, tmp_path) -> None:
         assert "empty" in refuses("sweep", command, "empty")
 
 
-def test_help_answers_without_torch() -> None:
+def test_help_and_status_answer_without_torch(swept) -> None:
     code = (
-        "import sys; sys.argv = ['rankscope', 'sweep', '--help']\n"
-        "from rankscope.cli import main\n"
-        "main(); assert not {'torch', 'polars', 'ray'} & set(sys.modules), 'too much'"
+        "import sys; from rankscope.cli import main\n"
+        "for words in (['--help'], ['status', sys.argv[1]]):\n"
+        "    sys.argv = ['rankscope', 'sweep', *words]\n"
+        "    main()\n"
+        "    heavy = {'torch', 'ray', 'altair'} & set(sys.modules)\n"
+        "    assert not heavy, heavy"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code, swept], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "status" in done.stdout
+    assert "8 done" in done.stdout
 
 
 def test_an_interruption_keeps_what_is_done_and_says_so(tmp_path) -> None:
-    """With worker processes, interrupted as a terminal does it: all of them at once."""
     (tmp_path / "grid.toml").write_text(GRID.replace("seed = [0, 1]", "seed = {from = 0, to = 99}"))
-    command = [sys.executable, "-m", "rankscope", "sweep", "grid.toml", "--workers", "1"]
+    command = [sys.executable, "-m", "rankscope", "sweep", "grid.toml", "--engine", "inline"]
     process = subprocess.Popen(
         command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
     )

@@ -15,6 +15,7 @@ from rankscope.cli.options import (
     DiagnosisOptions,
     PredictionOptions,
     QuestionOptions,
+    names,
     takes,
 )
 from rankscope.errors import InputError
@@ -57,7 +58,7 @@ def trace(
     from rankscope.cli import inputs, outputs
     from rankscope.tracing import MEASURES, chosen
 
-    asked = list(MEASURES) if metrics == "all" else inputs.names(metrics)
+    asked = list(MEASURES) if metrics == "all" else names(metrics)
     of_attention = [one.name for one in chosen(asked) if one.of == "attention"]
     if of_attention:
         asking = f"trace --metrics {','.join(of_attention)}"
@@ -167,7 +168,7 @@ def masks(
     if options.mask is not None:
         raise InputError("--mask names one mask; here --masks names those to compare.")
     inputs.count_all_tokens("masks", options, "graphs of masks are about all tokens")
-    listed = inputs.names(masks)
+    listed = names(masks)
     chosen = inputs.masks(listed, options.seed)
     subject = inputs.subject(options, without=options.without, masks=listed)
     outputs.run(CATALOGUE["masks"], options, subject=subject, masks=chosen, depth=depth)

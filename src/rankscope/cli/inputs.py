@@ -13,6 +13,7 @@ from rankscope.cli.options import (
     ComparisonOptions,
     ExperimentOptions,
     QuestionOptions,
+    names,
     refuse,
     taken,
     unused,
@@ -126,11 +127,6 @@ def masks(listed: Sequence[str], seed: int) -> tuple[Mask, ...]:
     if not listed:
         raise InputError("--masks names none; try full,causal,window:8.")
     return tuple(as_mask(name, seed=seed) for name in listed)
-
-
-def names(listed: str) -> list[str]:
-    """The names in a comma-separated list."""
-    return [name.strip() for name in listed.split(",") if name.strip()]
 
 
 def checked_seed(seed: int) -> int:

@@ -216,6 +216,11 @@ def written(parameter: str) -> str:
     return negative.get(parameter, f"--{parameter.replace('_', '-')}")
 
 
+def names(listed: str) -> list[str]:
+    """The names in a comma-separated list."""
+    return [name.strip() for name in listed.split(",") if name.strip()]
+
+
 def refuse(command: str, unused: Iterable[str], options: Options, takes: str) -> None:
     """Raise if an option was written that a command has no use for."""
     for name in unused:

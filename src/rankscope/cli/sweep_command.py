@@ -61,9 +61,9 @@ def run(
 @takes(StatusOptions)
 def status(options: StatusOptions, *, folder: _Folder) -> None:
     """How far a sweep is, what failed, and how fast it goes; also while it is running."""
-    from rankscope.cli import sweeps as doing
+    from rankscope.cli import sweep_status
 
-    doing.status(folder, options)
+    sweep_status.status(folder, options)
 
 
 @sweeps.command()

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
-
 from rankscope.cli.options import Options, _option
 
 _run = functools.partial(_option, panel="Run")
@@ -15,7 +13,6 @@ _ray = functools.partial(_option, panel="Ray")
 _output = functools.partial(_option, panel="Output")
 _chart = functools.partial(_option, panel="Chart")
 _JSON = _output("The answer as JSON on standard output.", "--json")
-_Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a sweep.")]
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,11 @@ from typing import Any, Final
 
 import polars as pl
 
-from rankscope.cli.inputs import names
+from rankscope.cli.options import names
 from rankscope.cli.sweep_options import TableOptions
 from rankscope.display import list_words
 from rankscope.errors import InputError
+from rankscope.figures import axis_name
 from rankscope.numerals import short
 
 CHARTS: Final = (".html", ".svg", ".png")
@@ -47,17 +48,12 @@ def axes_of(options: TableOptions) -> dict[str, str]:
     return {key: name for key, name in axes.items() if name}
 
 
-def column_of(name: str, columns: list[str]) -> str:
-    """The column of an axis; ``depth`` is another word for ``layers``."""
-    return "layers" if name == "depth" and "depth" not in columns else name
-
-
 def keep(rows: pl.LazyFrame, only: list[str]) -> pl.LazyFrame:
     """The rows with the values that were asked for."""
     schema = rows.collect_schema()
     for each in only:
         axis, equals, written = each.partition("=")
-        name = column_of(axis.strip(), schema.names())
+        name = axis_name(axis.strip(), schema.names())
         if not equals or name not in schema:
             raise InputError(f"--only {each}: write AXIS=VALUE; there is {', '.join(schema)}.")
         wanted = names(written)

@@ -9,14 +9,13 @@ from rich.console import Console
 from rich.table import Table
 
 from rankscope import figures, sweeping, tables
-from rankscope.cli.inputs import names
+from rankscope.cli.options import names
 from rankscope.cli.printing import print_json, print_list, without_controls
 from rankscope.cli.sweep_options import TableOptions
 from rankscope.cli.sweep_selection import (
     TABLES,
     axes_of,
     check,
-    column_of,
     keep,
     only_metric,
     text,
@@ -43,7 +42,7 @@ def table(folder: Path, options: TableOptions) -> None:
     }
     axes: dict[str, Any] = dict(axes_of(options))
     columns = rows.collect_schema().names()
-    by = [column_of(each, columns) for each in axes.values()]
+    by = [figures.axis_name(each, columns) for each in axes.values()]
     rows = rows.filter(pl.col("metric") == metric).collect().lazy()  # once for numbers and chart
     medians = figures.axis_medians(rows, metric=metric, by=by, **chosen)
     files = _files(options)
@@ -117,13 +116,15 @@ def _print_medians(medians: pl.DataFrame, metric: str, options: TableOptions) ->
     entry = metric_words(metric)
     below = f", first layer below {options.below:g}" if options.below is not None else ""
     columns = medians.columns
-    facet = column_of(options.facet, columns) if options.facet else None
+    facet = figures.axis_name(options.facet, columns) if options.facet else None
     parts = medians.partition_by(facet, maintain_order=True) if facet else [medians]
     console = Console(highlight=False, markup=False)
     for part in parts:
         where = f", {facet} = {text(part[facet][0])}" if facet else ""
         shown = _shown(part, [each for each in columns[: columns.index("metric")] if each != facet])
-        shown.title = without_controls(f"{entry.title}{below}{where}")
+        console.print(
+            without_controls(f"{entry.title}{below}{where}"), style="bold", soft_wrap=True
+        )
         console.print(shown)
 
 
@@ -137,7 +138,7 @@ def _shown(part: pl.DataFrame, axes: list[str]) -> Table:
         written = power_of_ten(value, digits=3) if exponent else _number_text(value)
         cells.setdefault(row[down], {})[row[other[0]] if other else "median"] = written
     across = _ordered(part, other[0]) if other else ["median"]
-    shown = Table(title_justify="left", box=None, pad_edge=False, title_style="bold")
+    shown = Table(box=None, pad_edge=False)
     shown.add_column(without_controls(" \\ ".join(axes)))
     for value in across:
         shown.add_column(without_controls(text(value)), justify="right", overflow="fold")

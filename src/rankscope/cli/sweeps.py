@@ -13,13 +13,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from rankscope import journal, sweeping
 from rankscope.cli.printing import print_error, print_json, print_list, without_controls
-from rankscope.cli.sweep_options import StatusOptions, SweepOptions
-from rankscope.experiments.estimates import gigabytes, in_words
-from rankscope.numerals import plural
-from rankscope.sweeping import Outcome, Plan, Sweep
+from rankscope.cli.sweep_options import SweepOptions
+from rankscope.cli.sweep_status import FIRST, print_failures
+from rankscope.numerals import duration, gigabytes, plural
 
-_FIRST: Final = 5
-"""Runs, or failures, that are told one by one."""
 _LEAST: Final = 2**28
 """Bytes a process takes before it has done anything."""
 _EVERY: Final = 10.0
@@ -69,7 +66,7 @@ def dry_run(grid: Path, options: SweepOptions) -> None:
     """Say how many runs a grid has and what they will take."""
     asked = sweeping.plan(sweeping.read_grid(grid, quick=options.quick))
     cost = sweeping.estimate(asked.runs)
-    first = [str(each) for each in asked.runs[:_FIRST]]
+    first = [str(each) for each in asked.runs[:FIRST]]
     if options.as_json:
         print_json({**asdict(cost), "merged": asked.merged, "first": first})
         return
@@ -81,35 +78,12 @@ def dry_run(grid: Path, options: SweepOptions) -> None:
     print_list({name: without_controls(words) for name, words in lines.items()})
 
 
-def status(folder: Path, options: StatusOptions) -> None:
-    """How far the sweep in a folder is."""
-    found = sweeping.status(folder)
-    if options.as_json:
-        print_json({**asdict(found), "failed": found.failed, "left": found.left})
-        return
-    said = [f"{found.done:,} done", f"{found.failed:,} failed", f"{found.left:,} left"]
-    lines = {"runs": f"{plural(found.total, 'run')}: {', '.join(said)}"}
-    lines["state"] = _state(found)
-    if found.others:
-        lines["kept"] = f"{plural(found.others, 'result')} of runs that are no longer in the grid"
-    print_list({name: without_controls(words) for name, words in lines.items()})
-    _print_failures(found.failures)
-
-
-def _state(found: sweeping.Status) -> str:
-    if found.holder is None:
-        return "not running" + ("; start it again for the rest" if found.left else "")
-    speed = f", {found.runs_per_minute:.3g} runs a minute" if found.runs_per_minute else ""
-    left = f", about {in_words(found.seconds_left)} left" if found.seconds_left else ""
-    return f"running for {in_words(found.running_seconds or 0)} ({found.holder}){speed}{left}"
-
-
 def _folder(grid: Path, options: SweepOptions) -> Path:
     quick = "-quick" if options.quick else ""
     return options.output or journal.FOLDER / f"{grid.stem}{quick}"
 
 
-def _runs_in_words(asked: Plan) -> str:
+def _runs_in_words(asked: sweeping.Plan) -> str:
     axes = [f"{', '.join(axis.names)} ({len(axis.points)})" for axis in asked.grid.axes]
     merged = f"; {asked.merged:,} points of the grid are the same as others" * bool(asked.merged)
     return f"{len(asked.runs):,}, over {' × '.join(axes) or 'no axis'}{merged}"
@@ -120,12 +94,12 @@ def _time(cost: sweeping.Estimate, workers: int | None) -> str:
     wall = max(cost.longest, cost.seconds / at_once)
     unknown = f"; nothing is known about {plural(cost.unknown, 'run')}" * bool(cost.unknown)
     return (
-        f"about {in_words(cost.seconds)} of work, {in_words(wall)} with "
+        f"about {duration(cost.seconds)} of work, {duration(wall)} with "
         f"{plural(at_once, 'worker')}; good to a factor of three{unknown}"
     )
 
 
-def _print_end(found: Sweep) -> None:
+def _print_end(found: sweeping.Sweep) -> None:
     lines = {"runs": str(found), "folder": str(found.folder)}
     if found.merged:
         lines["merged"] = f"{found.merged:,} points of the grid are the same as others"
@@ -133,21 +107,10 @@ def _print_end(found: Sweep) -> None:
         lines["aside"] = f"{path}: {wrong}"
     lines["next"] = f"rankscope sweep table {found.folder}"
     print_list({name: without_controls(words) for name, words in lines.items()})
-    _print_failures(found.failures)
+    print_failures(found.failures)
 
 
-def _print_failures(failures: tuple[sweeping.Failure, ...]) -> None:
-    for each in failures[:_FIRST]:
-        print_error(f"{_whose(each)} failed: {each.error}")
-    if len(failures) > _FIRST:
-        print_error(f"{len(failures) - _FIRST:,} more failed; the folder's failures/ says why.")
-
-
-def _whose(failure: sweeping.Failure) -> str:
-    return str(sweeping.Run(failure.key, failure.experiment, failure.axes, {}))
-
-
-def _json(found: Sweep) -> dict[str, Any]:
+def _json(found: sweeping.Sweep) -> dict[str, Any]:
     progress = {**asdict(found.progress), "aside": dict(found.progress.aside)}
     told = [asdict(each) for each in found.failures]
     return {"folder": str(found.folder), **progress, "merged": found.merged, "failures": told}
@@ -171,7 +134,7 @@ def _progress(
     ) as bar:
         task = bar.add_task("starting", total=total)
 
-        def tell(_outcome: Outcome, progress: sweeping.Progress) -> None:
+        def tell(_outcome: sweeping.Outcome, progress: sweeping.Progress) -> None:
             nonlocal last
             on_progress(progress)
             failed = f", {progress.failed:,} failed" if progress.failed else ""

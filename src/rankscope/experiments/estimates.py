@@ -17,7 +17,7 @@ import torch
 from rankscope.errors import InputError
 from rankscope.experiments.subject import Subject
 from rankscope.network import Spec
-from rankscope.numerals import plural, short
+from rankscope.numerals import duration, gigabytes
 from rankscope.tracing import choose_measures
 
 _LONG = 300.0
@@ -61,7 +61,7 @@ class Cost:
         return _PACE * (self.products / _PRODUCTS + self.touched / _TOUCHED)
 
     def __str__(self) -> str:
-        return f"about {in_words(self.seconds)} and {gigabytes(self.bytes)} of memory"
+        return f"about {duration(self.seconds)} and {gigabytes(self.bytes)} of memory"
 
 
 CUBIC_METRICS = {
@@ -97,15 +97,6 @@ def _beyond_memory(cost: Cost) -> str:
     if there is None or cost.bytes <= _SPARED * there:
         return ""
     return f"this takes about {gigabytes(cost.bytes)} of memory, and {gigabytes(there)} are there"
-
-
-def gigabytes(size: float) -> str:
-    """A number of bytes as one says it.
-
-    >>> gigabytes(3 * 2**29)
-    '1.5 GiB'
-    """
-    return f"{short(size / 2**30, digits=2)} GiB"
 
 
 def weights(spec: Spec, number: int = 4) -> Cost:
@@ -214,18 +205,3 @@ def available_memory() -> int | None:
         with suppress(OSError, ValueError, AttributeError):
             known.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     return min(known, default=None)
-
-
-def in_words(seconds: float) -> str:
-    """A time as one says it.
-
-    >>> in_words(8), in_words(100), in_words(5000), in_words(1e6)
-    ('8 seconds', '2 minutes', '83 minutes', '12 days')
-    """
-    if seconds < 60:
-        return plural(max(1, round(seconds)), "second")
-    if seconds < 7200:
-        return plural(round(seconds / 60), "minute")
-    if seconds < 2 * 86400:
-        return plural(round(seconds / 3600), "hour")
-    return f"{short(round(seconds / 86400))} days"

@@ -4,6 +4,7 @@ from rankscope.figures._axes import power_text
 from rankscope.figures._axis_lines import by_axis
 from rankscope.figures._axis_map import axis_map
 from rankscope.figures._axis_medians import axis_medians
+from rankscope.figures._axis_medians import axis_name as axis_name
 from rankscope.figures._catalogue import (
     FIGURES,
     FigureKind,

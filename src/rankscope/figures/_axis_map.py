@@ -11,7 +11,7 @@ from rankscope.arguments import Finite, checked
 from rankscope.errors import InputError
 from rankscope.figures import _theme as theme
 from rankscope.figures._axes import Vertical
-from rankscope.figures._axis_medians import POOLED, Layer, axis_medians, axis_name
+from rankscope.figures._axis_medians import BELOW, POOLED, Layer, axis_medians, axis_name
 from rankscope.figures._axis_values import AxisValues, named_ticks
 from rankscope.figures._axis_words import alternative, entry_of, split
 from rankscope.figures._cells import Along, Cells, find_edges, shade_row, shade_scale
@@ -95,10 +95,14 @@ def _panel(
     edges = [] if boundary is None else find_edges(values, boundary)
     return alt.LayerChart(
         layer=[*cells.shaded(rows), *cells.line(edges)],
-        title=alt.Title(heading or entry.title, subtitle=entry.meaning or " "),
+        title=alt.Title(heading or entry.title, subtitle=_subtitle(entry)),
         width=theme.PANEL[0],
         height=theme.PANEL[1],
     )
+
+
+def _subtitle(entry: Metric) -> str:
+    return "Grey = not within these layers" if entry.name == BELOW else entry.meaning or " "
 
 
 def _along(values: AxisValues, channel: Any, **look: Any) -> Along:

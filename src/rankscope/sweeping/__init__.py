@@ -36,19 +36,13 @@ if TYPE_CHECKING:
     from rankscope.sweeping._sweep import sweep_plan as sweep_plan
 
 _HOMES = {
-    "Engine": "_engine",
     "Estimate": "_estimate",
-    "Failure": "_records",
     "Grid": "_grid",
-    "Holder": "_lock",
     "Inline": "_inline",
-    "Outcome": "_engine",
     "Plan": "_plan",
     "Processes": "_processes",
-    "Progress": "_drive",
     "RayEngine": "_ray",
     "Run": "_run",
-    "Status": "_status",
     "Sweep": "_sweep",
     "drive": "_drive",
     "estimate": "_estimate",
@@ -59,9 +53,15 @@ _HOMES = {
     "sweep": "_sweep",
     "table": "_reading",
 }
-_INSIDE = {  # for the rooms above, not for users
+_INSIDE = {  # what others return or are given; users need not make them
+    "Engine": "_engine",
+    "Failure": "_records",
+    "Holder": "_lock",
     "OnOutcome": "_drive",
+    "Outcome": "_engine",
+    "Progress": "_drive",
     "Setting": "_run",
+    "Status": "_status",
     "Work": "_run",
     "make_engine": "_sweep",
     "sweep_plan": "_sweep",

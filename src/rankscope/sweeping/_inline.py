@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable, Iterator
 
+from rankscope.arguments import checked
 from rankscope.sweeping._engine import Outcome, carry_out
 from rankscope.sweeping._run import Run, Work
 
 
+@checked
 class Inline:
     """The simplest engine: good for a few runs, for a debugger, and where processes are not."""
 

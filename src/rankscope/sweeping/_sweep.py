@@ -112,11 +112,14 @@ def sweep(
     ``ray``, or an engine of ``rankscope.sweeping``. ``quick`` runs the grid's quick form. A run
     that fails is kept as a failure, and repeated only with ``retry_failed``.
     """
-    asked = plan(read_grid(grid, quick=quick))
+    if isinstance(engine, str):
+        engine = make_engine(engine, workers=workers)
+    elif workers is not None:
+        raise InputError("workers is for an engine named by a word; give it to the engine itself.")
     return sweep_plan(
-        asked,
+        plan(read_grid(grid, quick=quick)),
         Path(folder),
-        engine=make_engine(engine, workers=workers) if isinstance(engine, str) else engine,
+        engine=engine,
         retry_failed=retry_failed,
         wait=wait,
         on_outcome=on_outcome,

@@ -8,10 +8,10 @@ import polars as pl
 
 from rankscope import tables
 from rankscope.errors import RankscopeError
-from rankscope.experiments import estimates, kit
+from rankscope.experiments import kit
 from rankscope.experiments.diagnosis._measure import counted_tokens
 from rankscope.experiments.questions import advise, bounds, deep, paths
-from rankscope.numerals import power_of_ten
+from rankscope.numerals import duration, power_of_ten
 from rankscope.results import Drawing, Listing, Part
 
 SAMPLES: Final = 4
@@ -104,7 +104,7 @@ def _ask(
             config = configure(first_samples(subject, count))
             seconds = module.cost(config).usual_seconds
             if seconds > LONGEST:
-                why = f"it would take about {estimates.in_words(seconds)}"
+                why = f"it would take about {duration(seconds)}"
                 continue
             return _embed(title, opening, module.run(config, on_step), drawn)
         except RankscopeError as error:
