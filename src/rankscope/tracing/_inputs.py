@@ -158,3 +158,12 @@ def _model_type(names: Mapping[str, nn.Module], parts: Sequence[str]) -> str | N
         if isinstance(kind, str):
             return kind
     return None
+
+
+def writes_to(value: Any) -> int:
+    """How often PyTorch has seen tensors inputs hold written to."""
+    if isinstance(value, Tensor):
+        return 0 if value.is_inference() else value._version
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return sum(map(writes_to, value)) if isinstance(value, list | tuple) else 0

@@ -41,6 +41,8 @@ class Memory:
     """Tensors that are neither parameters nor buffers."""
     _are_hidden: bool
     """Whether weights lie where no module has them, as those that wait in main memory do."""
+    _is_settled: bool | None = None
+    """Whether a run leaves the model as it was, so far as is known."""
     _counts: list[tuple[Any, ...]] = field(default_factory=list)
     _facts: dict[Any, Any] = field(default_factory=dict)
 
@@ -78,6 +80,17 @@ class Memory:
             and not (self._are_hidden and _ids(named_tensors(model)) != _ids(self.tensors))
         )
 
+    def settle(self, model: nn.Module) -> None:
+        """See, after the first run, whether it has left the model as it was."""
+        if self._is_settled is None and not self.samples.are_at_hand:
+            self._is_settled = self.fits(model)
+
+    @property
+    def can_wait(self) -> bool:
+        """Whether it may be asked after a run if it fits: a device works meanwhile, no run has
+        changed the model, and PyTorch has counted no write to a weight."""
+        return self._is_settled is True and self._counted() == self._counts
+
     def once(self, name: Any, find: Callable[[], Found]) -> Found:
         """What is found out about the model alone: it is found once."""
         if name not in self._facts:
@@ -112,16 +125,33 @@ def remembered(model: nn.Module) -> Memory:
     return memorised(model)
 
 
+def at_hand(model: nn.Module) -> Memory | None:
+    """What is known of a model, if that may be made sure of after it has run: it must be asked
+    then whether it ``fits`` and its ``samples.agree``."""
+    with _lock:
+        memory = _memories.get(model)
+    if memory is None or not memory.can_wait:
+        return None
+    memory.samples.compare()
+    return memory
+
+
 def memorised(model: nn.Module) -> Memory:
     """A model looked at in full, and remembered where it will be recognised."""
     memory = Memory.of(model)
     with _lock:
-        _memories.pop(model, None)
+        forget(model)
         if memory.can_be_kept:
             while len(_memories) >= _MOST:
                 del _memories[next(iter(_memories))]
             _memories[model] = memory
     return memory
+
+
+def forget(model: nn.Module) -> None:
+    """Read a model in full the next time."""
+    with _lock:
+        _memories.pop(model, None)
 
 
 def _ids(tensors: Mapping[str, Tensor]) -> dict[str, int]:

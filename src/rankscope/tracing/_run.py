@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +19,12 @@ from rankscope.tracing._inputs import (
     Place,
     given_to,
     ids_among,
+    writes_to,
 )
 from rankscope.tracing._layout import Layout, LayoutChoice
 from rankscope.tracing._masks import MaskReading, read_mask
 from rankscope.tracing._measures import DEFAULT_METRICS, Measure, Metrics, choose_measures
-from rankscope.tracing._memory import Memory, memorised, remembered
+from rankscope.tracing._memory import Memory, at_hand, forget, memorised, remembered
 from rankscope.tracing._modes import evaluating_all, own_modes
 from rankscope.tracing._outputs import OutputChoice
 from rankscope.tracing._provenance import Provenance
@@ -76,10 +77,63 @@ def trace(
     No host waits for a device while the model runs, unless exact spectra, σ₂ or a function of one's
     own are asked for, and nothing is kept of a layer but its figures.
     The model runs in evaluation mode and without gradients and is left as it was found; only what
-    this thread runs is recorded.
+    this thread runs is recorded. On a GPU it is run again if it turns out, after it has run, that
+    something beside its weights has changed since it was last traced.
     """
     measures = _checked(model, metrics, measured, layout, output, spectra)
-    memory = remembered(model)
+    asked = _Asked(inputs, measures, token_mask, measured, blocks, layout, output, spectra)
+    found = _with_what_is_known(model, asked)
+    if found is None:
+        found = _traced(model, asked, remembered(model))
+    assert found is not None  # what was just made sure of is certain
+    return found
+
+
+class _Asked(NamedTuple):
+    """The arguments of ``trace``, which says what they are."""
+
+    inputs: Any
+    measures: tuple[Measure, ...]
+    token_mask: Tensor | None
+    measured: Tensor | None
+    blocks: Named | None
+    layout: Layout | None
+    output: Output | None
+    spectra: SpectraBy
+
+
+def _with_what_is_known(model: nn.Module, asked: _Asked) -> Trace | None:
+    """A trace for which a model is only recognised while the device works; None if it has changed.
+
+    What was decided about the model, as where its blocks are, is then to be decided anew, and the
+    model to be run again.
+    """
+    memory = at_hand(model)
+    if memory is None:
+        return None
+    writes = writes_to(asked.inputs)
+    try:
+        found = _traced(model, asked, memory, is_certain=False)
+    except Exception:
+        if memory.fits(model):
+            raise
+        found = None
+    if found is not None:
+        return found
+    forget(model)
+    if writes_to(asked.inputs) != writes:
+        raise InputError(
+            f"{type(model).__name__} has changed since it was last traced, which showed only once "
+            "it had run, and it writes into its inputs; trace it again, with inputs as they were."
+        )
+    return None
+
+
+def _traced(
+    model: nn.Module, asked: _Asked, memory: Memory, *, is_certain: bool = True
+) -> Trace | None:
+    """A trace with what is remembered of a model; unless that is certain, None if it is wrong."""
+    inputs, measures, token_mask, measured, blocks, layout, output, spectra = asked
     named = None if blocks is None else find_stack(model, blocks)
     stack = named or _found_stack(model, memory)
     given = given_to(model, inputs)
@@ -111,6 +165,9 @@ def trace(
         recorder.watching(),
     ):
         model(*args, **kwargs)
+    if not is_certain and not memory.fits(model):
+        return None
+    memory.settle(model)
     columns = recorder.columns()
     if not memory.samples.agree():  # weights changed past PyTorch's count
         origin = _origin(model, memorised(model), *known)
