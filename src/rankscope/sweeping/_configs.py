@@ -8,9 +8,7 @@ from typing import Any, get_args
 from rankscope.arguments import check_field, short
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import Entry, Scale
-from rankscope.experiments.contenders import contenders
 from rankscope.experiments.estimates import Cost
-from rankscope.experiments.models import Case, at_initialisation
 from rankscope.sweeping._asked import Asked, Reader, read_fields
 from rankscope.sweeping._convert import convert, hints
 from rankscope.sweeping._sources import Sources
@@ -59,6 +57,8 @@ def _models(entry: Entry, value: Any) -> Any:
         if not all(isinstance(each, str) for each in listed):
             raise InputError("models: a comparison takes names, folders and files.")
         return listed
+    from rankscope.experiments.models import Case, at_initialisation  # needs Transformers: seconds
+
     return tuple(
         at_initialisation(each)[0] if isinstance(each, str) else convert(Case, each)
         for each in listed
@@ -69,6 +69,8 @@ def _placed(entry: Entry, models: Any, sources: Sources) -> Any:
     """The same models, with folders where they really are."""
     if entry.id != "compare":
         return tuple(replace(each, source=sources.place(each.source)) for each in models)
+    from rankscope.experiments.contenders import contenders  # needs Transformers: seconds
+
     names = [each.removesuffix("@init") for each in models]
     return contenders(
         [sources.place(name) + each[len(name) :] for name, each in zip(names, models, strict=True)]
