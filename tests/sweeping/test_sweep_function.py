@@ -46,6 +46,24 @@ def test_points_that_are_the_same_run_are_merged(tmp_path):
     del grid["quick"]
     found = rankscope.sweep(grid, tmp_path / "out", engine="inline")
     assert (found.total, found.merged) == (1, 1)
+    once = rankscope.sweep(
+        {**grid, "axes": {"mask_a": ["full"]}}, tmp_path / "one", engine="inline"
+    )
+    assert found.table.collect().equals(once.table.collect())
+
+
+def test_a_run_at_several_points_is_in_the_table_with_the_settings_of_each(tmp_path):
+    axes = {"mask": ["full", "window:{radius}"], "radius": [1, 2]}
+    grid = {**GRID, "layers": 1, "axes": axes}
+    del grid["quick"]
+    found = rankscope.sweep(grid, tmp_path / "out", engine="inline")
+    assert (found.total, found.merged, rankscope.sweeping.status(found.folder).total) == (3, 1, 3)
+    rows = found.table.collect()
+    points = rows.select("mask", "radius").unique(maintain_order=True).rows()
+    assert points == [("full", 1), ("full", 2), ("window:1", 1), ("window:2", 2)]
+    full = [rows.filter(mask="full", radius=radius).drop("radius") for radius in (1, 2)]
+    assert full[0].height
+    assert full[0].equals(full[1])
 
 
 def test_what_failed_is_shown(tmp_path, monkeypatch):

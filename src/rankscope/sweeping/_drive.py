@@ -60,13 +60,16 @@ def drive(
     in a folder; a second is refused, or waits until the first has ended if it is to ``wait``.
     """
     place = new_or_known(folder)
-    wanted = {run.key: run for run in runs}
-    for key in wanted:
-        if not is_key(key):
-            raise InputError(f"{key!r} cannot be the key of a run; expected hexadecimal digits.")
+    wanted: dict[str, Run] = {}
+    for run in runs:
+        if not is_key(run.key):
+            raise InputError(
+                f"{run.key!r} cannot be the key of a run; expected hexadecimal digits."
+            )
+        wanted.setdefault(run.key, run)
     with hold(place, wait=wait):
         sweep = _Sweep(place, wanted, retry_failed=retry_failed)
-        _manifest.write(place, list(wanted.values()), grid or {})
+        _manifest.write(place, runs, grid or {})
         with closing(engine):
             for outcome in engine.outcomes(sweep.left, work):
                 sweep.keep(outcome)

@@ -17,7 +17,11 @@ _AXIS: Final = "axes."
 
 
 def write(folder: Folder, runs: Sequence[Run], grid: Mapping[str, Any]) -> None:
-    """Write down what is asked for, in the place of what was asked for before."""
+    """Write down what is asked for, in the place of what was asked for before.
+
+    A run that stands at several points of the grid has a row for each, so that a table has it with
+    the settings of all of them.
+    """
     names = dict.fromkeys(name for run in runs for name in run.axes)
     if _results.RUN in names:
         raise InputError("an axis cannot be called 'run', which is the column of the runs' keys.")
@@ -31,11 +35,13 @@ def write(folder: Folder, runs: Sequence[Run], grid: Mapping[str, Any]) -> None:
     with whole_file(folder.grid) as unfinished:
         unfinished.write_text(json.dumps(asked, indent=1, default=str), encoding="utf-8")
     with whole_file(folder.runs) as unfinished:
-        pl.DataFrame(columns).write_parquet(unfinished)
+        rows = pl.DataFrame(columns)
+        points = ["run", *(_AXIS + name for name in names)]
+        rows.unique(points, keep="first", maintain_order=True).write_parquet(unfinished)
 
 
 def settings(folder: Folder) -> pl.LazyFrame:
-    """The runs that were asked for last: key, then the settings along the axes."""
+    """The points that were asked for last: the run's key, then the settings along the axes."""
     if not folder.runs.is_file():
         raise InputError(f"{folder.path} has no runs yet; start its sweep, or start it again.")
     try:
@@ -52,7 +58,7 @@ def settings(folder: Folder) -> pl.LazyFrame:
 
 def keys(folder: Folder) -> list[str]:
     """The runs that were asked for last, in the grid's order."""
-    return settings(folder).select("run").collect()["run"].to_list()
+    return settings(folder).select("run").unique(maintain_order=True).collect()["run"].to_list()
 
 
 def column(values: Sequence[Setting]) -> pl.Series:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 from rankscope.arguments import checked
@@ -24,11 +25,23 @@ _EXPERIMENT, _USUAL = "experiment", "trace"
 @checked
 @dataclass(frozen=True)
 class Plan:
-    """The runs of a grid, each once, and how many points of the grid came to the same as others."""
+    """A grid and, at each of its points, the run there; several may come to the same run."""
 
     grid: Grid
-    runs: tuple[Run, ...]
-    merged: int = 0
+    points: tuple[Run, ...]
+
+    @cached_property
+    def runs(self) -> tuple[Run, ...]:
+        """The runs to carry out, each once, as at the first of its points."""
+        found: dict[str, Run] = {}
+        for run in self.points:
+            found.setdefault(run.key, run)
+        return tuple(found.values())
+
+    @property
+    def merged(self) -> int:
+        """How many points came to the same run as another."""
+        return len(self.points) - len(self.runs)
 
 
 @checked
@@ -45,7 +58,7 @@ def plan(grid: Grid) -> Plan:
     except RankscopeError as error:
         raise type(error)(f"{grid.name}: {error}") from None
     sources = Sources(grid.folder)
-    runs: dict[str, Run] = {}
+    points = []
     for number, point in enumerate(grid.points(), start=1):
         axes = {name: _setting(value) for name, value in point.items()}
         try:
@@ -58,8 +71,8 @@ def plan(grid: Grid) -> Plan:
             settings = ", ".join(f"{name}={value}" for name, value in axes.items())
             where = f"run {number} of {len(grid)} ({settings}): " if settings else ""
             raise type(error)(f"{grid.name}: {where}{error}") from error
-        runs.setdefault(key, Run(key, entry.id, axes, said, grid.folder))
-    return Plan(grid, tuple(runs.values()), len(grid) - len(runs))
+        points.append(Run(key, entry.id, axes, said, grid.folder))
+    return Plan(grid, tuple(points))
 
 
 def ask(entry: Entry, said: Mapping[str, Any], sources: Sources) -> Asked:

@@ -137,7 +137,7 @@ def sweep_plan(
 ) -> Sweep:
     """The same for a plan that is there already."""
     progress = drive(
-        asked.runs,
+        asked.points,
         folder,
         engine=engine,
         work=execute,

@@ -19,7 +19,7 @@ add(
 )
 add("sweeping.Grid.settings", GRID.settings, point={"radius": 2})
 add("sweeping.plan", sweeping.plan, grid=GRID)
-add("sweeping.Plan", sweeping.Plan, grid=GRID, runs=RUNS, merged=0)
+add("sweeping.Plan", sweeping.Plan, grid=GRID, points=RUNS)
 add(
     "sweeping.Run",
     sweeping.Run,
