@@ -12,7 +12,8 @@ import psutil
 import pytest
 import works
 
-from rankscope.sweeping import Inline, drive, status, table
+from rankscope.errors import InputError
+from rankscope.sweeping import Inline, RayEngine, drive, status, table
 
 pytestmark = pytest.mark.xdist_group("ray")  # one cluster for all of them
 
@@ -132,6 +133,24 @@ def test_no_cluster_is_said_soon(on_ray, tmp_path):
     assert program.returncode == 2
     assert "no Ray cluster can be had at 127.0.0.1:1: ConnectionRefusedError" in said
     assert time.monotonic() - started < 15
+
+
+@pytest.mark.parametrize(
+    ("given", "set_", "expected"),
+    [(None, "", "local"), (None, "localhost", "localhost"), ("auto", "localhost", "auto")],
+)
+def test_a_cluster_that_was_not_asked_for_is_not_joined(given, set_, expected, monkeypatch):
+    asked = []
+
+    def init(address, **_):
+        asked.append(address)
+        raise ConnectionError("nobody")
+
+    monkeypatch.setattr("ray.init", init)
+    monkeypatch.setenv("RAY_ADDRESS", set_)
+    with pytest.raises(InputError, match=f"can be had at {expected}: ConnectionError: nobody"):
+        list(RayEngine(given).outcomes([], works.acts))
+    assert asked == [expected]
 
 
 def test_a_node_that_dies_costs_its_runs_some_time(

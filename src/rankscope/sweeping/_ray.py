@@ -29,7 +29,7 @@ _ANSWER_WITHIN: Final = 10.0
 
 @checked
 class RayEngine:
-    """Runs as tasks of the Ray cluster at ``address``, or else of one that Ray finds or starts.
+    """Runs as tasks of the Ray cluster at ``address``, or else of a new one on this machine.
 
     Each asks for ``cpus``, ``gpus`` and ``memory`` (in bytes), and is repeated up to ``retries``
     times if its worker or node dies. At most ``outstanding`` tasks wait or run at once. Needs
@@ -97,13 +97,16 @@ class RayEngine:
             ) from None
         if not ray.is_initialized():
             self._is_ours = True
+            # Ray itself would take the cluster that was started here last: another's, or long gone.
+            address = self.address or os.environ.get("RAY_ADDRESS") or "local"
             try:
-                _knock(self.address)
-                ray.init(self.address, log_to_driver=False, logging_level=logging.ERROR)
+                _knock(address)
+                ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
             except Exception as error:
                 self.close()
-                where = "" if self.address is None else f" at {self.address}"
-                raise InputError(f"no Ray cluster can be had{where}: {in_words(error)}") from error
+                raise InputError(
+                    f"no Ray cluster can be had at {address}: {in_words(error)}"
+                ) from error
         return ray
 
     def _room_in(self, ray: Any) -> int:
@@ -129,9 +132,9 @@ class RayEngine:
         return outcome
 
 
-def _knock(address: str | None) -> None:
+def _knock(address: str) -> None:
     """See whether anyone answers at ``host:port``: Ray itself would try for some minutes."""
-    named = re.fullmatch(r"(?:ray://)?\[?(.+?)\]?:(\d+)", address or "")
+    named = re.fullmatch(r"(?:ray://)?\[?(.+?)\]?:(\d+)", address)
     if named is not None:
         with socket.create_connection((named[1], int(named[2])), timeout=_ANSWER_WITHIN):
             pass
