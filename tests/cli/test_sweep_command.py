@@ -180,10 +180,32 @@ def test_charts_are_drawn(rankscope, swept, tmp_path) -> None:
         (["--output", "x.pdf"], "ends in none of .html, .svg, .png, .parquet, .csv"),
         (["--output", "x.png"], "say of what with --x or --map"),
         (["--x", "width", "--y", "mean_cosine"], "no column 'width'"),
+        (["--x", "layers", "--y", "cosine"], "no cosine; it has relative_residual, mean_cosine."),
+        (["--y", "cosine"], "no cosine; it has relative_residual, mean_cosine."),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(refuses, swept, arguments, words) -> None:
     assert words in refuses("sweep", "table", swept, *arguments)
+
+
+def test_runs_that_no_chart_shows_are_told(rankscope, tmp_path) -> None:
+    metrics = """metrics = "{name}"\n[axes]\nname = ["relative_residual", "mean_cosine"]\n"""
+    (tmp_path / "grid.toml").write_text("layers = 1\nheads = 1\nwidth = 8\nlength = 4\n" + metrics)
+    rankscope("sweep", "grid.toml", "--engine", "inline", "--output", "out")
+    got = rankscope("sweep", "table", "out", "--x", "name", "--y", "mean_cosine")
+    assert "1 of 2 runs have no mean_cosine and are left out." in got.stderr
+    assert "left out" not in rankscope("sweep", "table", "out").stderr
+
+
+def test_every_file_that_was_set_aside_is_told(rankscope, grid, tmp_path) -> None:
+    arguments = ("sweep", grid, "--quick", "--engine", "inline", "--output", "out")
+    rankscope(*arguments)
+    damaged = sorted((tmp_path / "out/results").iterdir())[:2]
+    for path in damaged:
+        path.write_bytes(path.read_bytes()[:-8])
+    told = rankscope(*arguments).stdout
+    assert "4 done (2 of them before)" in told
+    assert all(path.name in told for path in damaged)
 
 
 def test_folders_that_are_no_sweeps_are_refused(refuses, tmp_path) -> None:

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from rankscope import figures, sweeping, tables
 from rankscope.cli.options import names
-from rankscope.cli.printing import print_json, print_list, without_controls
+from rankscope.cli.printing import print_error, print_json, print_list, without_controls
 from rankscope.cli.sweep_options import TableOptions
 from rankscope.cli.sweep_selection import (
     TABLES,
@@ -22,6 +22,7 @@ from rankscope.cli.sweep_selection import (
     texts,
 )
 from rankscope.display import list_words
+from rankscope.errors import InputError
 from rankscope.files import whole_file
 from rankscope.metric_catalogue import metric as metric_words
 from rankscope.numerals import plural, power_of_ten, short
@@ -43,7 +44,7 @@ def table(folder: Path, options: TableOptions) -> None:
     axes: dict[str, Any] = dict(axes_of(options))
     columns = rows.collect_schema().names()
     by = [figures.axis_name(each, columns) for each in axes.values()]
-    rows = rows.filter(pl.col("metric") == metric).collect().lazy()  # once for numbers and chart
+    rows = _of_metric(rows, metric).lazy()  # read once for numbers and chart
     medians = figures.axis_medians(rows, metric=metric, by=by, **chosen)
     files = _files(options)
     if options.as_json:
@@ -63,9 +64,7 @@ def table(folder: Path, options: TableOptions) -> None:
 def _whole(rows: pl.LazyFrame, options: TableOptions) -> None:
     """The table as it is: what is in it, and all of it as a file."""
     names_ = rows.collect_schema().names()
-    if options.y:
-        rows = rows.filter(pl.col("metric") == options.y)
-    whole = rows.collect()
+    whole = _of_metric(rows, options.y) if options.y else rows.collect()
     axes = names_[1 : names_.index("metric")]
     varied = {name: whole[name].unique(maintain_order=True).to_list() for name in axes}
     files = _files(options)
@@ -81,6 +80,18 @@ def _whole(rows: pl.LazyFrame, options: TableOptions) -> None:
         print_list({name: without_controls(words) for name, words in {**lines, **files}.items()})
     if options.output is not None:
         _write_table(whole, options.output)
+
+
+def _of_metric(rows: pl.LazyFrame, metric: str) -> pl.DataFrame:
+    """The rows of one metric; runs that have none of it are told, since no chart shows them."""
+    found = rows.filter(pl.col("metric") == metric).collect()
+    if not found.height:
+        known = rows.select(pl.col("metric").unique(maintain_order=True)).collect()["metric"]
+        raise InputError(f"the sweep has no {metric}; it has {list_words(known.to_list(), 12)}.")
+    runs = rows.select(pl.col("run").n_unique()).collect().item()
+    if without := runs - found["run"].n_unique():
+        print_error(f"{without:,} of {plural(runs, 'run')} have no {metric} and are left out.")
+    return found
 
 
 def _files(options: TableOptions) -> dict[str, str]:

@@ -15,6 +15,7 @@ from rankscope import journal, sweeping
 from rankscope.cli.printing import print_error, print_json, print_list, without_controls
 from rankscope.cli.sweep_options import SweepOptions
 from rankscope.cli.sweep_status import FIRST, print_failures
+from rankscope.display import list_words
 from rankscope.numerals import duration, gigabytes, plural
 
 _LEAST: Final = 2**28
@@ -103,8 +104,8 @@ def _print_end(found: sweeping.Sweep) -> None:
     lines = {"runs": str(found), "folder": str(found.folder)}
     if found.merged:
         lines["merged"] = f"{found.merged:,} points of the grid are the same as others"
-    for path, wrong in found.progress.aside.items():
-        lines["aside"] = f"{path}: {wrong}"
+    if found.progress.aside:
+        lines["aside"] = list_words([f"{p} ({wrong})" for p, wrong in found.progress.aside.items()])
     lines["next"] = f"rankscope sweep table {found.folder}"
     print_list({name: without_controls(words) for name, words in lines.items()})
     print_failures(found.failures)
