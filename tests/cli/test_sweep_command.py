@@ -58,6 +58,14 @@ def test_a_dry_run_says_what_would_be_run_and_runs_nothing(rankscope, grid, tmp_
     assert not (tmp_path / "rankscope-output").exists()
 
 
+def test_a_dry_run_makes_no_figure_up_where_nothing_is_known(rankscope, tmp_path) -> None:
+    (tmp_path / "claim.toml").write_text('experiment = "D2"\n[axes]\nseed = [0, 1]\n')
+    told = rankscope("sweep", "claim.toml", "--dry-run").stdout
+    assert "nothing is known about 2 runs" in told
+    assert "second" not in told
+    assert "memory" not in told
+
+
 def test_a_second_start_runs_only_what_is_missing(rankscope, grid) -> None:
     quick = rankscope("sweep", grid, "--quick", "--engine", "inline", "--output", "out")
     assert "4 runs: 4 done, in" in quick.stdout
@@ -90,6 +98,7 @@ def test_what_fails_is_told_and_does_not_stop_the_others(rankscope, grid) -> Non
     assert got.returncode == 2
     assert "4 runs: 2 done, 2 failed" in got.stdout
     assert "layers=2, seed=0) failed: RuntimeError: out of luck." in got.stderr
+    assert "with --retry-failed, the same command" in got.stdout
     assert "2 failed" in rankscope("sweep", "status", "out").stdout
     assert rankscope(*arguments).returncode == 2  # they are not tried again unless asked for
     assert "4 done (2 of them before)" in rankscope(*arguments, "--retry-failed").stdout
@@ -174,6 +183,7 @@ def test_charts_are_drawn(rankscope, swept, tmp_path) -> None:
         (["--x", "layers", "--map", "layers,seed"], "give one of them"),
         (["--map", "layers"], "names no two axes"),
         (["--x", "layers", "--y", "mean_cosine", "--facet", "layers"], "drawn in one place"),
+        (["--x", "depth", "--y", "mean_cosine", "--color", "layers"], "drawn in one place"),
         (["--color", "mask"], "--color is for a chart"),
         (["--map", "layers,variant_name", "--color", "seed"], "a map has no --color"),
         (["--x", "layers", "--boundary", "1"], "--boundary is a line on a map"),

@@ -38,14 +38,14 @@ def check(options: TableOptions) -> None:
         raise InputError(f"--output {options.output} is a chart; say of what with --x or --map.")
 
 
-def axes_of(options: TableOptions) -> dict[str, str]:
-    """What is laid out along what: keywords of the figures."""
+def axes_of(options: TableOptions, columns: list[str]) -> dict[str, str]:
+    """Which column is laid out along what: keywords of the figures."""
     if options.heatmap is not None:
         x, y = names(options.heatmap)
         axes = {"x": x, "y": y, "facet": options.facet}
     else:
         axes = {"x": options.x, "color": options.color, "facet": options.facet}
-    found = {key: name for key, name in axes.items() if name}
+    found = {key: axis_name(name, columns) for key, name in axes.items() if name}
     if len(set(found.values())) < len(found):
         raise InputError(
             f"{', '.join(found.values())}: an axis is drawn in one place; name others."

@@ -41,11 +41,9 @@ def table(folder: Path, options: TableOptions) -> None:
         "below": options.below,
         "pool": names(options.pool),
     }
-    axes: dict[str, Any] = dict(axes_of(options))
-    columns = rows.collect_schema().names()
-    by = [figures.axis_name(each, columns) for each in axes.values()]
+    axes: dict[str, Any] = dict(axes_of(options, rows.collect_schema().names()))
     rows = _of_metric(rows, metric).lazy()  # read once for numbers and chart
-    medians = figures.axis_medians(rows, metric=metric, by=by, **chosen)
+    medians = figures.axis_medians(rows, metric=metric, by=[*axes.values()], **chosen)
     files = _files(options)
     if options.as_json:
         told = [{name: _plain(value) for name, value in row.items()} for row in medians.to_dicts()]

@@ -72,7 +72,8 @@ def dry_run(grid: Path, options: SweepOptions) -> None:
         print_json({**asdict(cost), "merged": asked.merged, "first": first})
         return
     lines = {"runs": _runs_in_words(asked), "time": _time(cost, options.workers)}
-    lines["memory"] = f"about {gigabytes(max(cost.bytes, _LEAST))} for the largest run"
+    if cost.unknown < cost.runs:
+        lines["memory"] = f"about {gigabytes(max(cost.bytes, _LEAST))} for the largest run"
     lines["folder"] = str(_folder(grid, options))
     for number, each in enumerate(first):
         lines["first" if number == 0 else " " * number] = each
@@ -91,12 +92,16 @@ def _runs_in_words(asked: sweeping.Plan) -> str:
 
 
 def _time(cost: sweeping.Estimate, workers: int | None) -> str:
+    unknown = f"nothing is known about {plural(cost.unknown, 'run')}"
+    if cost.unknown == cost.runs:
+        return unknown
     at_once = workers or sweeping.Processes().workers
     wall = max(cost.longest, cost.seconds / at_once)
-    unknown = f"; nothing is known about {plural(cost.unknown, 'run')}" * bool(cost.unknown)
     return (
         f"about {duration(cost.seconds)} of work, {duration(wall)} with "
-        f"{plural(at_once, 'worker')}; good to a factor of three{unknown}"
+        f"{plural(at_once, 'worker')}; good to a factor of three"
+        + f"; {unknown}"
+        * bool(cost.unknown)
     )
 
 
@@ -106,6 +111,8 @@ def _print_end(found: sweeping.Sweep) -> None:
         lines["merged"] = f"{found.merged:,} points of the grid are the same as others"
     if found.progress.aside:
         lines["aside"] = list_words([f"{p} ({wrong})" for p, wrong in found.progress.aside.items()])
+    if found.failed:
+        lines["again"] = "with --retry-failed, the same command repeats what failed"
     lines["next"] = f"rankscope sweep table {found.folder}"
     print_list({name: without_controls(words) for name, words in lines.items()})
     print_failures(found.failures)
