@@ -51,6 +51,19 @@ def x_of(spec, panel=0):
     return line["encoding"]["x"]
 
 
+def test_a_run_at_several_points_counts_once_where_they_are_one():
+    at = [("a", "full", 1), ("a", "full", 2), ("b", "window", 1), ("c", "window", 2)]
+    rows = [(*point, None, METRIC, {"a": 0.5, "b": 0.2, "c": 0.4}[point[0]]) for point in at] * 2
+    names = ["run", "mask", "radius", "other", "metric", "value"]
+    swept = pl.DataFrame(rows, schema=names, orient="row")
+    apart = axis_medians(swept, metric=METRIC, by=["radius", "mask"])
+    assert apart["median"].to_list() == [0.5, 0.5, 0.2, 0.4]
+    full = axis_medians(swept.filter(mask="full"), metric=METRIC, by=["mask"])
+    assert full.select("count", "median").rows() == [(2, 0.5)]
+    with pytest.raises(InputError, match="radius varies, too"):
+        axis_medians(swept, metric=METRIC, by=["mask"])
+
+
 def test_each_run_counts_with_its_own_last_layer():
     found = axis_medians(sweep(norms=("none",)), metric=METRIC, by=["layers"])
     assert found["layers"].to_list() == [2, 4, 8]

@@ -87,6 +87,7 @@ def axis_rows(
     elif _LAYER in columns:
         rows = _at_layer(rows, along, layer)
     grouped = list(dict.fromkeys([*along, *([_LAYER] if below is not None else [])]))
+    rows = _each_run_once(rows, grouped)
     _refuse_mixed(rows, grouped, pool)
     return rows.select([*grouped, "metric", "value"])
 
@@ -108,6 +109,18 @@ def _at_layer(rows: pl.DataFrame, along: Sequence[str], layer: int | None) -> pl
         first, last = rows.select(place.min(), place.max().alias("last")).row(0)
         raise InputError(f"no run has a layer {layer}; layers go from {first} to {last}.")
     return kept
+
+
+def _each_run_once(rows: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+    """A run that stands at several points of the grid counts once where they are drawn as one."""
+    place = list(dict.fromkeys(["run", *by]))
+    axes = [name for name in rows.columns if name not in {*place, *tables.COLUMNS}]
+    axes = [name for name in axes if not name.endswith("_in_run")]
+    points = rows.select(*place, *axes).unique(maintain_order=True)
+    first = points.unique(place, keep="first", maintain_order=True)
+    if first.height == points.height:
+        return rows
+    return rows.join(first, on=[*place, *axes], how="semi", nulls_equal=True)
 
 
 def _first_below(name: str, below: float) -> pl.Expr:
