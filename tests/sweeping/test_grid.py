@@ -180,7 +180,7 @@ def test_what_is_wrong_is_refused_with_where_it_stands(content, said):
         ("layers = [1,\nwidth = 3\n", "is no TOML: "),
         ("layers = [1,\nwidth = 3\n", "line 2"),
         ("when = 2024-01-01\n", "when: got a date, expected"),
-        (b"mask = '\xff'", "cannot be read as UTF-8 text"),
+        (b"mask = '\xff'", "is no UTF-8 text"),
         ("skip = nan\n", "skip: got nan"),
         ("[axes]\nnorm = ['batch']\n", "axes.norm[0]: norm='batch'"),
         ("a = " + "[" * 5000, "no TOML"),

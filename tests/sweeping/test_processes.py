@@ -34,7 +34,7 @@ def test_processes_find_what_one_process_finds(make_runs, digests, begun, tmp_pa
     log = tmp_path / "log"
     drive(make_runs(30, log=log), tmp_path / "one", engine=Inline(), work=works.numbers)
     log.unlink()
-    drive(make_runs(30, log=log), tmp_path / "two", engine=Processes(2), work=works.numbers)
+    drive(make_runs(30, log=log), tmp_path / "two", engine=Processes(2), work=works.numbers_of_two)
     assert digests(tmp_path / "one") == digests(tmp_path / "two")
     assert set(begun(log).values()) == {1}
     pids = {line.split()[1] for line in log.read_text().splitlines()}

@@ -32,6 +32,16 @@ def numbers(run):
     return tables.from_rows(("layer", "metric", "value"), rows)
 
 
+def numbers_of_two(run):
+    """The same, once two processes are at work: the first is not to do everything alone."""
+    found, until = numbers(run), time.monotonic() + 60
+    while time.monotonic() < until:
+        if len({line.split()[1] for line in Path(run.fields["log"]).read_text().splitlines()}) > 1:
+            break
+        time.sleep(0.01)
+    return found
+
+
 def note(run):
     """A line in the log: this run was begun in this process."""
     log = run.fields.get("log")

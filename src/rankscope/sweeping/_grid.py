@@ -99,8 +99,10 @@ def _toml(name: str, path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except IsADirectoryError:
         raise InputError(f"{name} is a folder, expected a TOML file with a grid.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{name} cannot be read as UTF-8 text: {error}.") from None
+    except OSError as error:
+        raise InputError(f"{name} cannot be read: {error.strerror or error}.") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name} is no UTF-8 text: {error}.") from None
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
         raise InputError(f"{name} is no TOML: {error}.") from None
 
