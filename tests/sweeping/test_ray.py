@@ -7,12 +7,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 import works
 
-from rankscope.sweeping import Inline, drive, status, table
+from rankscope.errors import InputError
+from rankscope.sweeping import Inline, RayEngine, drive, status, table
 
 pytestmark = pytest.mark.xdist_group("ray")  # one cluster for all of them
 
@@ -147,3 +149,17 @@ def test_a_node_that_dies_costs_its_runs_some_time(
     _, said = program.communicate(timeout=60)
     assert program.returncode == 0, said
     assert digests(folder) == undisturbed(make_runs(24, **fields), tmp_path / "one", digests)
+
+
+def test_what_fits_on_no_node_is_refused(make_runs, tmp_path, monkeypatch):
+    """Ray's own answers would need a second Ray, which takes seconds to start."""
+    ray = SimpleNamespace(
+        remote=lambda **_: lambda work: work,
+        nodes=lambda: [{"Alive": True, "Resources": {"CPU": 2.0, "memory": 9.0}}],
+    )
+    engine = RayEngine(gpus=1)
+    monkeypatch.setattr(engine, "_connected", lambda: ray)
+    with pytest.raises(
+        InputError, match="no run would fit on this machine, each asks for CPU 1 of"
+    ):
+        drive(make_runs(1), tmp_path, engine=engine, work=works.numbers)

@@ -61,6 +61,7 @@ class RayEngine:
         )(_carried_out)
         rest = iter(runs)
         try:
+            self._refuse_what_fits_nowhere(ray)
             while True:
                 room = self._room_in(ray) - len(self._pending)
                 for run in islice(rest, max(0, room)):
@@ -105,6 +106,18 @@ class RayEngine:
                 where = "" if self.address is None else f" at {self.address}"
                 raise InputError(f"no Ray cluster can be had{where}: {in_words(error)}") from error
         return ray
+
+    def _refuse_what_fits_nowhere(self, ray: Any) -> None:
+        """Ray would wait for ever and say nothing; a cluster that was named may grow, though."""
+        asked = {"CPU": self.cpus, "GPU": self.gpus, "memory": self.memory or 0}
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        if self.address is not None or any(
+            all(node.get(kind, 0) >= much for kind, much in asked.items()) for node in nodes
+        ):
+            return
+        most = {kind: max((node.get(kind, 0) for node in nodes), default=0) for kind in asked}
+        words = [f"{kind} {much:g} of {most[kind]:g}" for kind, much in asked.items() if much]
+        raise InputError(f"no run would fit on this machine, each asks for {', '.join(words)}.")
 
     def _room_in(self, ray: Any) -> int:
         """How many tasks may be outstanding; a cluster can grow, so it is asked now and then."""
