@@ -103,8 +103,10 @@ def _print_end(found: sweeping.Sweep) -> None:
     lines = {"runs": str(found), "folder": str(found.folder)}
     if found.merged:
         lines["merged"] = f"{found.merged:,} points of the grid are the same as others"
-    for path, wrong in found.progress.aside.items():
-        lines["aside"] = f"{path}: {wrong}"
+    aside = list(found.progress.aside.items())
+    if aside:
+        more = f" (and {len(aside) - 1:,} more)" if len(aside) > 1 else ""
+        lines["aside"] = f"{aside[0][0]}: {aside[0][1].rstrip('.')}{more}"
     lines["next"] = f"rankscope sweep table {found.folder}"
     print_list({name: without_controls(words) for name, words in lines.items()})
     print_failures(found.failures)
