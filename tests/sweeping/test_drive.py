@@ -1,7 +1,9 @@
 """A sweep in this process: what is kept, skipped, repeated, refused and set aside."""
 
 import json
+import os
 import shutil
+import signal
 import threading
 import time
 from dataclasses import replace
@@ -293,3 +295,30 @@ def test_a_failure_of_other_kinds_is_damage(make_run, tmp_path):
     path = tmp_path / "failures" / f"{run.key}.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "axes": [1]}))
     assert list(sweep([run], tmp_path).aside) == [f"aside/1-{run.key}.json"]
+
+
+def test_a_program_that_goes_elsewhere_finds_its_results_where_it_said(
+    make_runs, tmp_path, monkeypatch
+):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    sweep(make_runs(3), "swept", on_outcome=lambda *_: os.chdir(tmp_path / "elsewhere"))
+    assert len(single(tmp_path / "swept")) == 3
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_process_that_a_run_has_left_behind_does_not_hold_the_folder(make_runs, tmp_path):
+    left = []
+
+    def fork(*_):
+        left.append(os.fork())
+        if not left[0]:
+            signal.pause()
+
+    try:
+        sweep(make_runs(1), tmp_path, on_outcome=fork)
+        assert status(tmp_path).holder is None
+        assert sweep(make_runs(1), tmp_path).before == 1
+    finally:
+        os.kill(left[0], signal.SIGKILL)
+        os.waitpid(left[0], 0)

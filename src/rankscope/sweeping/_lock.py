@@ -47,7 +47,10 @@ def hold(folder: Folder, *, wait: bool = False) -> Iterator[None]:
                 )
             fcntl.flock(file, fcntl.LOCK_EX)
         _write(file, Holder(os.getpid(), socket.gethostname(), time.time()))
-        yield
+        try:
+            yield
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # closing leaves it to whatever a run has forked
 
 
 def holder(folder: Folder) -> Holder | None:
