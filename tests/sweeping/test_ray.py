@@ -163,3 +163,18 @@ def test_what_fits_on_no_node_is_refused(make_runs, tmp_path, monkeypatch):
         InputError, match="no run would fit on this machine, each asks for CPU 1 of"
     ):
         drive(make_runs(1), tmp_path, engine=engine, work=works.numbers)
+
+
+@pytest.mark.parametrize(("is_ours", "expected"), [(True, ["shutdown"]), (False, ["cancel"])])
+def test_tasks_of_our_own_connection_end_with_it(is_ours, expected, make_run, monkeypatch):
+    """Cancelling hundreds of tasks as they end can bring Ray down, and the driver with it."""
+    done = []
+    ray = SimpleNamespace(
+        cancel=lambda *_, **__: done.append("cancel"), shutdown=lambda: done.append("shutdown")
+    )
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    engine = RayEngine()
+    engine._pending, engine._is_ours = {"a task": make_run(0)}, is_ours
+    engine.close()
+    engine.close()
+    assert done == expected

@@ -81,12 +81,13 @@ class RayEngine:
         import ray
 
         pending, self._pending = self._pending, {}
+        if self._is_ours:  # our tasks end with us; cancelling them as well can bring Ray down
+            self._is_ours = False
+            ray.shutdown()
+            return
         for reference in pending:
             with suppress(Exception):  # it may have ended just now, or the cluster may have
                 ray.cancel(reference, force=True)
-        if self._is_ours:
-            self._is_ours = False
-            ray.shutdown()
 
     def _connected(self) -> Any:
         """Ray, with a cluster; one that the program has already is used, and left alone."""
