@@ -205,3 +205,16 @@ def test_attention_padding_changes_nothing(name: str) -> None:
 def test_bad_attention(name: str, p, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         ATTENTION[name](p)
+
+
+@pytest.mark.parametrize("shape", [(40, 60), (60, 40), (40, 40)])
+@pytest.mark.parametrize("size", [1e-30, 1.0, 1e30])
+def test_a_second_value_of_float32_far_below_the_first_has_digits(shape, size) -> None:
+    """A decomposition in float32 is off by as much as this value."""
+    tokens, features = shape
+    draw = torch.Generator().manual_seed(3)
+    x = torch.ones(tokens, 1) @ torch.randn(1, features, generator=draw)
+    x = size * (x + 1e-6 * torch.randn(shape, generator=draw))
+    exact = torch.linalg.svdvals(x.double())
+    assert exact[1] < 1e-6 * exact[0]
+    assert float(m.spectral_ratio(x)) == pytest.approx(float(exact[1] / exact[0]), rel=2e-3)
