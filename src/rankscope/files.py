@@ -1,6 +1,7 @@
 """Files that are whole or not there, whatever happens while they are written."""
 
 import os
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -40,6 +41,11 @@ def whole_file(path: str | Path) -> Iterator[Path]:
         raise InputError(f"{path} cannot be written: {error.strerror or error}.") from error
     finally:
         _discard(unfinished)
+
+
+def is_unfinished(path: Path) -> bool:
+    """Whether a file is one that ``whole_file`` was writing when its program was killed."""
+    return re.fullmatch(r"\..+-\d+-\d{1,6}", path.stem) is not None and path.is_file()
 
 
 def settle(folder: Path) -> None:

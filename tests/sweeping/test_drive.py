@@ -1,7 +1,9 @@
 """A sweep in this process: what is kept, skipped, repeated, refused and set aside."""
 
 import json
+import os
 import shutil
+import signal
 import threading
 import time
 from dataclasses import replace
@@ -240,3 +242,83 @@ def test_a_sweep_without_results_has_an_empty_table(make_run, tmp_path):
     sweep([make_run(0, action="raise")], tmp_path)
     assert table(tmp_path).collect().height == 0
     assert table(tmp_path).collect_schema()["value"] == pl.Float64
+
+
+def test_hidden_files_that_are_not_ours_are_left_alone(make_runs, tmp_path):
+    ours, other = tmp_path / ".grid-123-456789.json", tmp_path / ".settings.json"
+    ours.write_text("{")
+    other.write_text("{}")
+    (tmp_path / ".more.json").mkdir()
+    sweep(make_runs(1), tmp_path)
+    assert not ours.exists()
+    assert other.read_text() == "{}"
+
+
+def test_one_engine_does_not_carry_out_two_sweeps_at_once(make_runs, tmp_path):
+    engine, said = Inline(), []
+
+    def again(*_):
+        with pytest.raises(InputError, match="this engine carries out another sweep") as found:
+            drive(make_runs(1), tmp_path / "two", engine=engine, work=works.numbers)
+        said.append(found)
+
+    for _ in range(2):  # and afterwards it is free again
+        drive(make_runs(2), tmp_path / "one", engine=engine, work=works.numbers, on_outcome=again)
+    assert len(said) == 2
+    assert drive(make_runs(1), tmp_path / "two", engine=engine, work=works.numbers).done == 1
+
+
+def test_what_is_in_the_way_is_said(make_runs, tmp_path):
+    sweep(make_runs(2), tmp_path)
+    next((tmp_path / "results").iterdir()).write_bytes(b"")
+    (tmp_path / "aside").write_text("in the way")
+    with pytest.raises(InputError, match="cannot be put in order: FileExistsError"):
+        sweep(make_runs(2), tmp_path)
+    with pytest.raises(InputError, match="is no Unicode text"):
+        sweep(make_runs(2), tmp_path / "\udcff")
+
+
+def test_damage_inside_a_file_is_said_by_whoever_reads_it(make_runs, tmp_path):
+    sweep(make_runs(2), tmp_path)
+    for path in (next((tmp_path / "results").iterdir()), tmp_path / "runs.parquet"):
+        whole = path.read_bytes()
+        path.write_bytes(whole[:4] + bytes(60) + whole[64:])
+        with pytest.raises(InputError, match=r"is damaged .*; start the sweep again"):
+            table(tmp_path)
+        path.write_bytes(whole)
+    assert table(tmp_path).collect().height == 6
+
+
+def test_a_failure_of_other_kinds_is_damage(make_run, tmp_path):
+    run = make_run(0, action="raise")
+    sweep([run], tmp_path)
+    path = tmp_path / "failures" / f"{run.key}.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "axes": [1]}))
+    assert list(sweep([run], tmp_path).aside) == [f"aside/1-{run.key}.json"]
+
+
+def test_a_program_that_goes_elsewhere_finds_its_results_where_it_said(
+    make_runs, tmp_path, monkeypatch
+):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    sweep(make_runs(3), "swept", on_outcome=lambda *_: os.chdir(tmp_path / "elsewhere"))
+    assert len(single(tmp_path / "swept")) == 3
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_process_that_a_run_has_left_behind_does_not_hold_the_folder(make_runs, tmp_path):
+    left = []
+
+    def fork(*_):
+        left.append(os.fork())
+        if not left[0]:
+            signal.pause()
+
+    try:
+        sweep(make_runs(1), tmp_path, on_outcome=fork)
+        assert status(tmp_path).holder is None
+        assert sweep(make_runs(1), tmp_path).before == 1
+    finally:
+        os.kill(left[0], signal.SIGKILL)
+        os.waitpid(left[0], 0)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -166,3 +167,32 @@ def test_a_node_that_dies_costs_its_runs_some_time(
     _, said = program.communicate(timeout=60)
     assert program.returncode == 0, said
     assert digests(folder) == undisturbed(make_runs(24, **fields), tmp_path / "one", digests)
+
+
+def test_what_fits_on_no_node_is_refused(make_runs, tmp_path, monkeypatch):
+    """Ray's own answers would need a second Ray, which takes seconds to start."""
+    ray = SimpleNamespace(
+        remote=lambda **_: lambda work: work,
+        nodes=lambda: [{"Alive": True, "Resources": {"CPU": 2.0, "memory": 9.0}}],
+    )
+    engine = RayEngine(gpus=1)
+    monkeypatch.setattr(engine, "_connected", lambda: ray)
+    with pytest.raises(
+        InputError, match="no run would fit on this machine, each asks for CPU 1 of"
+    ):
+        drive(make_runs(1), tmp_path, engine=engine, work=works.numbers)
+
+
+@pytest.mark.parametrize(("is_ours", "expected"), [(True, ["shutdown"]), (False, ["cancel"])])
+def test_tasks_of_our_own_connection_end_with_it(is_ours, expected, make_run, monkeypatch):
+    """Cancelling hundreds of tasks as they end can bring Ray down, and the driver with it."""
+    done = []
+    ray = SimpleNamespace(
+        cancel=lambda *_, **__: done.append("cancel"), shutdown=lambda: done.append("shutdown")
+    )
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    engine = RayEngine()
+    engine._pending, engine._is_ours = {"a task": make_run(0)}, is_ours
+    engine.close()
+    engine.close()
+    assert done == expected

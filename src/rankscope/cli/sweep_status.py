@@ -12,6 +12,8 @@ from rankscope.numerals import duration, plural
 
 FIRST: Final = 5
 """Runs, or failures, that are told one by one."""
+_LONGEST: Final = 1000
+"""Characters of an error; all of it is in the folder."""
 
 
 def status(folder: Path, options: StatusOptions) -> None:
@@ -40,10 +42,14 @@ def _state(found: sweeping.Status) -> str:
 def print_failures(failures: Sequence[sweeping.Failure]) -> None:
     """The first few, a sentence each, on standard error."""
     for each in failures[:FIRST]:
-        print_error(f"{_whose(each)} failed: {each.error}")
+        print_error(f"{_whose(each)} failed: {_short(each.error)}")
     if len(failures) > FIRST:
         print_error(f"{len(failures) - FIRST:,} more failed; the folder's failures/ says why.")
 
 
 def _whose(failure: sweeping.Failure) -> str:
     return str(sweeping.Run(failure.key, failure.experiment, failure.axes, {}))
+
+
+def _short(error: str) -> str:
+    return error if len(error) <= _LONGEST else f"{error[:_LONGEST]}…"

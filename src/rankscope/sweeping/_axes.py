@@ -1,7 +1,7 @@
 """The axes of a grid: names, one or several that vary together, and their values."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,11 @@ from rankscope.errors import InputError
 from rankscope.sweeping._values import MOST_RUNS, dotted, nearest
 
 _RANGE = ("from", "to", "step", "count", "spacing")
+_RESERVED = (
+    *("run", "layer", "head", "parameter", "setting", "sample", "metric", "value"),
+    *("error", "doubt", "mean", "low", "median", "high"),
+)
+"""Columns of results, and of their medians, that are no field of any experiment."""
 _DIGITS = 12
 """Of a number that was worked out, so that a hundredth is 0.01."""
 
@@ -59,6 +64,9 @@ def _axis(key: str, written: str, values: Any) -> Axis:
     wrong = [name for name in names if not name.isidentifier()]
     if wrong:
         raise InputError(f"{key}: got the name {wrong[0]!r}, expected letters, digits and _.")
+    for name in names:
+        if name in _RESERVED or name.endswith("_in_run"):
+            raise InputError(f"{key}: {name} is a column of every table; name the axis otherwise.")
     points = _range(key, values) if isinstance(values, Mapping) else values
     if not isinstance(points, list):
         raise InputError(
@@ -98,7 +106,7 @@ def _range(key: str, table: Mapping[str, Any]) -> list[Any]:
         inner = (math.exp((1 - s) * math.log(first) + s * math.log(last)) for s in shares)
     else:
         inner = ((1 - s) * first + s * last for s in shares)
-    return _tidy([first, *list(inner)[1:-1], last])
+    return _tidy(key, [first, *list(inner)[1:-1], last])
 
 
 def _steps(key: str, first: float, last: float, table: Mapping[str, Any]) -> list[Any]:
@@ -123,9 +131,14 @@ def _number(key: str, table: Mapping[str, Any], name: str) -> float:
     return value
 
 
-def _tidy(values: Iterable[float]) -> list[Any]:
+def _tidy(key: str, values: Sequence[float]) -> list[Any]:
     """Whole numbers if all of them are, else so many digits, without rounding's dust."""
     found = [float(f"{value:.{_DIGITS}g}") for value in values]
+    if (found[0], found[-1]) != (values[0], values[-1]) or len({*found}) < len({*values}):
+        raise InputError(
+            f"{key}: got {values[0]} to {values[-1]}, whose values need more than {_DIGITS} digits;"
+            " write them out as a list."
+        )
     return [int(value) for value in found] if all(map(float.is_integer, found)) else found
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rankscope.files import settle
+from rankscope.files import is_unfinished, settle
 from rankscope.sweeping import _packs, _records, _results
 from rankscope.sweeping._folder import Folder, keys_in
 
@@ -82,5 +82,5 @@ def _remove_unfinished(place: Path) -> None:
     """Files that were being written when an earlier sweep was killed: see ``whole_file``."""
     if place.is_dir():
         for path in place.iterdir():
-            if path.name.startswith(".") and path.suffix in (".parquet", ".json"):
+            if path.suffix in (".parquet", ".json") and is_unfinished(path):
                 path.unlink()

@@ -1,21 +1,25 @@
 """A sweep: the runs that are not done yet, carried out by an engine, each kept as it comes."""
 
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rankscope.arguments import checked
 from rankscope.errors import InputError, RankscopeError
 from rankscope.sweeping import _manifest, _packs, _records, _results
 from rankscope.sweeping._check import tidied
-from rankscope.sweeping._engine import Engine, Outcome
+from rankscope.sweeping._engine import Engine, Outcome, in_words
 from rankscope.sweeping._folder import Folder, is_key, new_or_known
 from rankscope.sweeping._lock import hold
 from rankscope.sweeping._records import Failure, Finished
 from rankscope.sweeping._run import Run, Work
+
+_AT_WORK: Final[set[int]] = set()
+_CHOOSING: Final = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -70,12 +74,25 @@ def drive(
     with hold(place, wait=wait):
         sweep = _Sweep(place, wanted, retry_failed=retry_failed)
         _manifest.write(place, runs, grid or {})
-        with closing(engine):
+        with _alone(engine), closing(engine):
             for outcome in engine.outcomes(sweep.left, work):
                 sweep.keep(outcome)
                 if on_outcome is not None:
                     on_outcome(outcome, sweep.progress())
         return sweep.progress()
+
+
+@contextmanager
+def _alone(engine: Engine) -> Iterator[None]:
+    """Refuse an engine that carries out another sweep: it would mix up whose outcome is whose."""
+    with _CHOOSING:
+        if id(engine) in _AT_WORK:
+            raise InputError("this engine carries out another sweep; give each sweep its own.")
+        _AT_WORK.add(id(engine))
+    try:
+        yield
+    finally:
+        _AT_WORK.discard(id(engine))
 
 
 class _Sweep:
@@ -84,7 +101,10 @@ class _Sweep:
     def __init__(self, folder: Folder, wanted: Mapping[str, Run], *, retry_failed: bool) -> None:
         self.started = time.monotonic()
         self.folder = folder
-        found = tidied(folder)
+        try:
+            found = tidied(folder)
+        except OSError as error:
+            raise InputError(f"{folder.path} cannot be put in order: {in_words(error)}") from error
         skipped = found.done if retry_failed else found.done | found.failed
         self.left = [run for key, run in wanted.items() if key not in skipped]
         self.total = len(wanted)
@@ -110,10 +130,10 @@ class _Sweep:
         """Write down what became of a run; an error if the disk does not take it."""
         try:
             self._keep(outcome)
-        except InputError as error:
+        except (InputError, OSError) as error:
             raise InputError(
-                f"{str(error).rstrip('.')}. {self.done} of {self.total} results are kept; once "
-                "that is mended, start the sweep again: it goes on from there."
+                f"{in_words(error).rstrip('.')}. {self.done} of {self.total} results are kept; "
+                "once that is mended, start the sweep again: it goes on from there."
             ) from error
         self._pack()
 
@@ -155,5 +175,7 @@ class _Sweep:
         while len(self.small) >= _packs.PACK_OF:
             together = self.small[: _packs.PACK_OF]
             del self.small[: _packs.PACK_OF]
-            with suppress(RankscopeError, OSError):  # they are kept as they are, and count
+            with suppress(
+                RankscopeError, OSError, *_results.FAILING
+            ):  # they are kept as they are, and count
                 _packs.pack(self.folder, together)

@@ -67,8 +67,12 @@ class Folder:
 
 def new_or_known(path: str | Path) -> Folder:
     """The folder of a sweep to run: one that is new, empty, or a sweep's already."""
-    folder = Folder(Path(path))
     try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{str(path)!r} is no Unicode text; name another folder.") from None
+    try:
+        folder = Folder(Path(path).absolute())  # a program may go elsewhere in the midst of a sweep
         is_new = not folder.path.exists()
         folder.path.mkdir(parents=True, exist_ok=True)
         if is_new:

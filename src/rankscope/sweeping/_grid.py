@@ -13,7 +13,7 @@ from rankscope.arguments import checked
 from rankscope.errors import InputError, RankscopeError
 from rankscope.sweeping._axes import Axis, read_axes, shown, split_names
 from rankscope.sweeping._templates import check_names, fill, has_braces, names_in
-from rankscope.sweeping._values import as_json, dotted, nearest
+from rankscope.sweeping._values import as_json, dotted, nearest, placed
 
 _AXES, _QUICK = "axes", "quick"
 
@@ -86,7 +86,8 @@ def read_grid(source: str | Path | Mapping[str, Any], *, quick: bool = False) ->
     if isinstance(source, Mapping):
         name, folder, content = "grid", Path.cwd(), source
     else:
-        name, path = str(source), Path(source).expanduser()
+        name = str(source)
+        path = placed("", name, "grid")
         folder, content = path.resolve().parent, _toml(name, path)
     try:
         return _grid(name, str(folder), as_json(content, ""), quick=quick)

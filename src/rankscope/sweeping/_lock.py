@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import IO, Final
 
@@ -47,7 +47,10 @@ def hold(folder: Folder, *, wait: bool = False) -> Iterator[None]:
                 )
             fcntl.flock(file, fcntl.LOCK_EX)
         _write(file, Holder(os.getpid(), socket.gethostname(), time.time()))
-        yield
+        try:
+            yield
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # closing leaves it to whatever a run has forked
 
 
 def holder(folder: Folder) -> Holder | None:
@@ -79,9 +82,9 @@ def _taken(file: IO[str], patience: float) -> bool:
 
 
 def _write(file: IO[str], held_by: Holder) -> None:
-    file.truncate(0)
-    file.write(json.dumps(asdict(held_by)))
-    file.flush()
+    with suppress(OSError):  # of a full disk, the files that matter will tell
+        file.truncate(0)
+        os.write(file.fileno(), json.dumps(asdict(held_by)).encode())
 
 
 def _read(file: IO[str]) -> Holder | None:

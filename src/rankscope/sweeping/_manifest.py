@@ -47,9 +47,9 @@ def settings(folder: Folder) -> pl.LazyFrame:
     try:
         names = pl.read_parquet_schema(folder.runs)
         axes = [name for name in names if name.startswith(_AXIS)]
-        return pl.scan_parquet(folder.runs, glob=False).select(
-            "run", *(pl.col(name).alias(name.removeprefix(_AXIS)) for name in axes)
-        )
+        named = (pl.col(name).alias(name.removeprefix(_AXIS)) for name in axes)
+        found = pl.scan_parquet(folder.runs, glob=False).select("run", *named)
+        return found.collect().lazy()  # whether it is whole, reading alone tells
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise InputError(
             f"{folder.runs} is damaged ({error}); start the sweep again, which writes it anew."

@@ -4,7 +4,8 @@ A pack is written whole before its single files go, and is named by its content.
 packing, every result is then in the pack, or by itself, or in both; both count once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -58,8 +59,15 @@ def scan(paths: list[Path]) -> pl.LazyFrame:
 
 
 def _columns(path: Path) -> list[str]:
-    try:
+    with told_if_damaged(path):
         return list(pl.read_parquet_schema(path))
+
+
+@contextmanager
+def told_if_damaged(path: Path) -> Iterator[None]:
+    """What cannot be read is an error that says what to do; a file that is gone is one as it is."""
+    try:
+        yield
     except FileNotFoundError:
         raise
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:

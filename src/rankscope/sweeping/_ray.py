@@ -61,6 +61,7 @@ class RayEngine:
         )(_carried_out)
         rest = iter(runs)
         try:
+            self._refuse_what_fits_nowhere(ray)
             while True:
                 room = self._room_in(ray) - len(self._pending)
                 for run in islice(rest, max(0, room)):
@@ -80,12 +81,13 @@ class RayEngine:
         import ray
 
         pending, self._pending = self._pending, {}
+        if self._is_ours:  # our tasks end with us; cancelling them as well can bring Ray down
+            self._is_ours = False
+            ray.shutdown()
+            return
         for reference in pending:
             with suppress(Exception):  # it may have ended just now, or the cluster may have
                 ray.cancel(reference, force=True)
-        if self._is_ours:
-            self._is_ours = False
-            ray.shutdown()
 
     def _connected(self) -> Any:
         """Ray, with a cluster; one that the program has already is used, and left alone."""
@@ -108,6 +110,18 @@ class RayEngine:
                     f"no Ray cluster can be had at {address}: {in_words(error)}"
                 ) from error
         return ray
+
+    def _refuse_what_fits_nowhere(self, ray: Any) -> None:
+        """Ray would wait for ever and say nothing; a cluster that was named may grow, though."""
+        asked = {"CPU": self.cpus, "GPU": self.gpus, "memory": self.memory or 0}
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        if self.address is not None or any(
+            all(node.get(kind, 0) >= much for kind, much in asked.items()) for node in nodes
+        ):
+            return
+        most = {kind: max((node.get(kind, 0) for node in nodes), default=0) for kind in asked}
+        words = [f"{kind} {much:g} of {most[kind]:g}" for kind, much in asked.items() if much]
+        raise InputError(f"no run would fit on this machine, each asks for {', '.join(words)}.")
 
     def _room_in(self, ray: Any) -> int:
         """How many tasks may be outstanding; a cluster can grow, so it is asked now and then."""

@@ -54,7 +54,8 @@ def _listed(folder: Folder) -> pl.LazyFrame:
     small = [folder.result(key) for key in single if _packs.is_small(folder, key)]
     large = [folder.result(key) for key in single if not _packs.is_small(folder, key)]
     if small:  # read at once, because a sweep that goes on may pack them away
-        frames.append(_packs.scan(small).collect().lazy())
+        with _packs.told_if_damaged(folder.results):
+            frames.append(_packs.scan(small).collect().lazy())
     if large:
         frames.append(_packs.scan(large))
     empty = pl.LazyFrame(

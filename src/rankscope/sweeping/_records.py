@@ -81,7 +81,9 @@ def failure(folder: Folder, key: str) -> Failure | None:
         read = Failure(**json.loads(_place(folder, key).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, RecursionError):
         return None
-    return read if read.key == key and isinstance(read.attempts, int) else None
+    words = (read.experiment, read.error, read.traceback, read.finished)
+    sound = all(isinstance(each, str) for each in words) and isinstance(read.axes, dict)
+    return read if sound and read.key == key and isinstance(read.attempts, int) else None
 
 
 def failures(folder: Folder) -> dict[str, Failure]:

@@ -30,7 +30,7 @@ SCHEMA: Final[dict[str, type[pl.DataType]]] = {
 """Every column that a result can have."""
 _NOTE: Final = "rankscope.sweep"
 # A panic of polars, which some damaged files and some columns cause, is no Exception.
-_FAILING = (pl.exceptions.PolarsError, pl.exceptions.PanicException, TypeError, ValueError)
+FAILING = (pl.exceptions.PolarsError, pl.exceptions.PanicException, TypeError, ValueError)
 
 
 def to_bytes(run: Run, table: object) -> bytes:
@@ -55,7 +55,7 @@ def to_bytes(run: Run, table: object) -> bytes:
             {RUN: pl.repeat(run.key, len(table), dtype=pl.String, eager=True), **own}
         )
         return parquet(whole, {run.key: note})
-    except _FAILING as error:
+    except FAILING as error:
         raise InputError(f"the run's table cannot be written: {in_words(error)}") from error
 
 
@@ -102,7 +102,7 @@ def problem(path: Path, key: str, written: str | None) -> str:
         if set(held) != {key}:
             return f"it is of {', '.join(held) or 'no run'}"
         table = pl.read_parquet(io.BytesIO(content))
-    except (*_FAILING, OSError) as error:
+    except (*FAILING, OSError) as error:
         return in_words(error)
     ours = all(SCHEMA.get(name) == kind for name, kind in table.schema.items())
     ours = ours and {RUN, "metric", "value"} <= set(table.columns)

@@ -77,9 +77,9 @@ def _read_setup(name: str, value: Any) -> Any:
 
 
 def _variant(value: Any) -> str:
-    if value not in LEFT_OUT:
+    if not isinstance(value, str) or value not in LEFT_OUT:
         raise InputError(f"variant{short(value)} is unknown; choose one of {', '.join(LEFT_OUT)}.")
-    return str(value)
+    return value
 
 
 def _without(value: Any) -> tuple[str, ...]:

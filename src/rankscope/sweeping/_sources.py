@@ -10,7 +10,7 @@ from rankscope.errors import InputError, RankscopeError
 from rankscope.fingerprints import fingerprint, folder_fingerprint
 from rankscope.network import Spec
 from rankscope.sweeping._axes import shown
-from rankscope.sweeping._values import nearest
+from rankscope.sweeping._values import nearest, placed
 from rankscope.text import Tokenizer, paragraphs, passages
 
 BUNDLED = "bundled passages"
@@ -51,7 +51,7 @@ class Sources:
 
     def place(self, model: str) -> str:
         """A model's folder if there is one of that name, else the name itself."""
-        folder = Path(self.folder, Path(model).expanduser())
+        folder = placed(self.folder, model, "model")
         if folder.is_dir():
             return str(folder)
         if model.startswith((".", "/", "~")) or model.count("/") > 1:
@@ -83,10 +83,10 @@ class Sources:
             return passages(), BUNDLED
         if isinstance(text, Mapping):
             return _sentences(text), "given texts"
-        path = Path(self.folder, Path(text).expanduser())
+        path = placed(self.folder, text, "text")
         try:
             found = paragraphs(path.read_bytes().decode("utf-8-sig"))
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:  # also a path that cannot be one
             raise InputError(f"text: {path} cannot be read as UTF-8 text: {error}.") from None
         if not found:
             raise InputError(f"text: {path} holds no text; give at least one paragraph.")

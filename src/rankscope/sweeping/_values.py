@@ -3,13 +3,15 @@
 import math
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from rankscope.errors import InputError, KindError
 
 MOST_RUNS = 1_000_000
 """Of a grid, and hence values of an axis."""
+_MOST = 2**63
+"""Beyond the whole numbers that a table can hold."""
 _DEEPEST = 32
 """Tables and lists inside each other; more is a mistake, or a list that holds itself."""
 
@@ -20,12 +22,16 @@ def as_json(value: Any, key: str, depth: int = 0) -> Any:
         raise InputError(f"{key}: tables and lists lie more than {_DEEPEST} deep in each other.")
     if hasattr(value, "tolist"):  # numbers of NumPy and torch
         value = value.tolist()
-    if value is None or isinstance(value, bool | int):
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, int):
+        if not -_MOST <= value < _MOST:
+            raise InputError(f"{key}: got a whole number beyond 64 bits, expected a smaller one.")
+        return int(value)  # a member of an enumeration could not be sent to another process
     if isinstance(value, float):
         if not math.isfinite(value):
             raise InputError(f"{key}: got {value}, expected a finite number.")
-        return value
+        return float(value)
     if isinstance(value, str | PurePath):
         return _text(str(value), key)
     if isinstance(value, Mapping):
@@ -38,6 +44,14 @@ def as_json(value: Any, key: str, depth: int = 0) -> Any:
         f"{key}: got a {type(value).__name__}, expected text, a number, true or false, a list or a "
         "table."
     )
+
+
+def placed(folder: str | Path, path: str, key: str) -> Path:
+    """Where a path that stands in a grid leads, from a folder; ``~`` is somebody's home."""
+    try:
+        return Path(folder, Path(path).expanduser())
+    except RuntimeError:
+        raise InputError(f"{key}: there is no user as in {path!r}; write the path out.") from None
 
 
 def dotted(key: str, name: str) -> str:
