@@ -22,6 +22,9 @@ with prompt_interruption(), whole_file("half.txt") as unfinished:
     print("ready", flush=True)
     np.linalg.svd(large)
 """
+SPEAKING = BUSY.replace("with prompt", "with last_words(lambda: '3 are kept.'), prompt").replace(
+    "import prompt_interruption", "import last_words, prompt_interruption"
+)
 IMPORTING = """
 import sys, time
 class Slow:
@@ -35,8 +38,12 @@ main()
 """
 
 
-@pytest.mark.parametrize("program", [BUSY, IMPORTING], ids=["one long computation", "importing"])
-def test_an_interruption_is_one_line_and_soon(program, tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [(BUSY, ""), (SPEAKING, "rankscope: 3 are kept.\n"), (IMPORTING, "")],
+    ids=["one long computation", "with last words", "importing"],
+)
+def test_an_interruption_is_told_and_soon(program, words, tmp_path) -> None:
     ran = subprocess.Popen(
         [sys.executable, "-c", program],
         cwd=tmp_path,
@@ -51,7 +58,7 @@ def test_an_interruption_is_one_line_and_soon(program, tmp_path) -> None:
     _, printed = ran.communicate(timeout=60)
     assert time.perf_counter() - asked < 5  # two seconds, on a machine that is busy otherwise
     assert ran.returncode == 130
-    assert printed == "rankscope: interrupted.\n"
+    assert printed == f"{words}rankscope: interrupted.\n"
     assert {path.name for path in tmp_path.iterdir()} <= {"kept.txt"}
 
 

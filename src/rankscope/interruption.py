@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
@@ -14,6 +14,7 @@ INTERRUPTED = 130
 """The exit code of a program that was interrupted."""
 _PATIENCE = 1.5
 """Seconds for the command to end by itself and say what is kept."""
+_last_words: list[Callable[[], str]] = []
 
 
 @contextmanager
@@ -48,7 +49,18 @@ def _wait(receiving: int) -> None:
     os.close(receiving)
 
 
+@contextmanager
+def last_words(words: Callable[[], str]) -> Iterator[None]:
+    """While this lasts, what is said if the program has to be ended before it could say it."""
+    _last_words.append(words)
+    try:
+        yield
+    finally:
+        _last_words.remove(words)
+
+
 def stop(_signal: int = signal.SIGINT, _frame: FrameType | None = None) -> None:
-    """End at once, with one line."""
-    os.write(2, b"rankscope: interrupted.\n")
+    """End at once, with one line, and what there is to say before it."""
+    lines = [*(words() for words in _last_words), "interrupted."]
+    os.write(2, "".join(f"rankscope: {line}\n" for line in lines).encode())
     os._exit(INTERRUPTED)

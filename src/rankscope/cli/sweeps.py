@@ -16,6 +16,7 @@ from rankscope.cli.printing import print_error, print_json, print_list, without_
 from rankscope.cli.sweep_options import SweepOptions
 from rankscope.cli.sweep_status import FIRST, print_failures
 from rankscope.display import list_words
+from rankscope.interruption import last_words
 from rankscope.numerals import duration, gigabytes, plural
 
 _LEAST: Final = 2**28
@@ -42,8 +43,14 @@ def run(grid: Path, options: SweepOptions) -> bool:
         nonlocal kept
         kept = progress.done
 
+    def words() -> str:
+        done = f"{kept:,} of {plural(total, 'run')} are done and" if kept else "what was done is"
+        return f"{done} kept in {folder}; the same command goes on from there."
+
+    if options.wait:
+        _say_who_is_waited_for(folder)
     try:
-        with _progress(total, keep_count) as tell:
+        with last_words(words), _progress(total, keep_count) as tell:  # Ray is slow to end
             found = sweeping.sweep_plan(
                 asked,
                 folder,
@@ -53,14 +60,19 @@ def run(grid: Path, options: SweepOptions) -> bool:
                 on_outcome=tell,
             )
     except KeyboardInterrupt:
-        done = f"{kept:,} of {plural(total, 'run')} are done and" if kept else "what was done is"
-        print_error(f"{done} kept in {folder}; the same command goes on from there.")
+        print_error(words())
         raise
     if options.as_json:
         print_json(_json(found))
     else:
         _print_end(found)
     return not found.failed
+
+
+def _say_who_is_waited_for(folder: Path) -> None:
+    running = sweeping.running_in(folder)
+    if running is not None:
+        print_error(f"waiting until the sweep in {folder} has ended ({running}).")
 
 
 def dry_run(grid: Path, options: SweepOptions) -> None:

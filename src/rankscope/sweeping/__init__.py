@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rankscope.sweeping._grid import read_grid as read_grid
     from rankscope.sweeping._inline import Inline as Inline
     from rankscope.sweeping._lock import Holder as Holder
+    from rankscope.sweeping._lock import running_in as running_in
     from rankscope.sweeping._plan import Plan as Plan
     from rankscope.sweeping._plan import plan as plan
     from rankscope.sweeping._processes import Processes as Processes
@@ -64,6 +65,7 @@ _INSIDE = {  # what others return or are given; users need not make them
     "Status": "_status",
     "Work": "_run",
     "make_engine": "_sweep",
+    "running_in": "_lock",
     "sweep_plan": "_sweep",
 }
 

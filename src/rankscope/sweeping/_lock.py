@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import IO, Final
 
 from rankscope.errors import InputError
@@ -51,6 +52,11 @@ def hold(folder: Folder, *, wait: bool = False) -> Iterator[None]:
             yield
         finally:
             fcntl.flock(file, fcntl.LOCK_UN)  # closing leaves it to whatever a run has forked
+
+
+def running_in(folder: str | Path) -> Holder | None:
+    """Who sweeps in a folder, which need not be there yet."""
+    return holder(Folder(Path(folder)))
 
 
 def holder(folder: Folder) -> Holder | None:

@@ -1,5 +1,6 @@
 """What a design will do, beside one network that has weights."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -62,6 +63,14 @@ def test_inside_and_outside_of_the_band(tokens) -> None:
     assert "whose weights are no such draw" in outside[-2]
     fresh = replace(strange, about={"origin": "random"})
     assert "as its library initialises it" in run(Config(fresh), lambda _: None).sentences[-2]
+
+
+def test_the_logarithm_is_always_in_the_table(tokens) -> None:
+    found, _ = steps_of(run, Config(subject(tokens), draws=4))
+    for name in ("predicted", "this network"):
+        plain = values(found, "relative_dispersion", name)
+        logarithms = values(found, "log10_relative_dispersion", name)
+        assert logarithms == pytest.approx([math.log10(each) for each in plain], abs=1e-6)
 
 
 def test_exponents_are_told_where_floats_end(tokens) -> None:

@@ -80,8 +80,9 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     on_measured(1.0)
     shown = [EXPONENT if exponents else DISPERSION, *OF_TOKENS]
     shown += [each for each in GRADIENTS if each in found.metrics]
-    parts = {PREDICTED: found.table} | ({} if measured is None else {name: measured})
-    table = tables.joined(parts).filter(pl.col("metric").is_in(shown))
+    parts = {PREDICTED: found.table} | ({} if measured is None else {name: _in_both(measured)})
+    # The logarithm always, so that tables of designs that collapse and of such that do not fit.
+    table = tables.joined(parts).filter(pl.col("metric").is_in([*shown, EXPONENT]))
     told = [str(each) for each in found.verdict] + [_side(config, spec)]
     if measured is not None:
         told += _comparison(config, name, found, measured, shown)
@@ -96,6 +97,13 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         drawings=_drawings(name, shown, config.draws),
         shown=tuple(each for each in shown if each in _TOLD),
     )
+
+
+def _in_both(measured: pl.DataFrame) -> pl.DataFrame:
+    """The dispersion also by its logarithm, unless it was told so."""
+    plain = measured.filter(pl.col("metric") == DISPERSION)
+    exponent = plain.with_columns(pl.lit(EXPONENT).alias("metric"), pl.col("value").log10())
+    return tables.stack([measured, exponent])
 
 
 def _drawable(subject: kit.Subject) -> Spec:
