@@ -81,8 +81,15 @@ def every_figure():
     counted = {"layer": [1, 1, 2, 2], "length": [0, 1, 0, 1]}
     swept = {"parameter": ["width"] * 4, "setting": [1.0, 10.0, 100.0, 1000.0]}
     moved = {"layer": [0, 1, 0, 1], "parameter": ["first"] * 4, "variant": ["a"] * 4}
+    grid = table(metric="relative_residual", layer=[1, 1, 2, 2]).with_columns(
+        run=pl.Series(["a", "b", "c", "d"]),
+        depth=pl.Series([1, 1, 2, 2]),
+        skip=pl.Series([0, 1] * 2),
+    )
     summary = tables.summary
     drawn = {
+        "by_axis": figures.by_axis(grid, metric="relative_residual", x="depth", color="skip"),
+        "axis_map": figures.axis_map(grid, metric="relative_residual", x="depth", y="skip"),
         "by_depth": figures.by_depth(summary(deep), metric="log10_residual"),
         "log depth": figures.by_depth(summary(deep), metric="log10_residual", log_depth=True),
         "by_layer": figures.by_layer(summary(table(metric="rank", **layers))),

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -25,7 +26,9 @@ def using(task, scenario, **options):
         finally:
             workers.stop()
 
-    return asyncio.run(run())
+    # In a thread of its own: tests with a browser may have left a loop running in this one.
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: asyncio.run(run())).result()
 
 
 async def begun(workers, session, *arguments):
