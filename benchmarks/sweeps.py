@@ -49,18 +49,16 @@ def speed() -> list[Ratio]:
 
         return job
 
-    jobs = {
-        "one": timed(lambda: Processes(1, threads=1)),
-        "two": timed(lambda: Processes(2, threads=1)),
-        "ray": timed(RayEngine),
-    }
-    with two_cpus_of_ray():
-        found = interleaved(jobs, rounds=2)
-    for name in jobs:
-        print(f"200 runs, {name:<4} {found[name]:6.1f} s, {found.ratio('one', name):.2f} × as fast")
+    one, two = timed(lambda: Processes(1, threads=1)), timed(lambda: Processes(2, threads=1))
+    local = interleaved({"one": one, "two": two}, rounds=3)
+    with two_cpus_of_ray():  # whose own processes take some of the cores
+        on_ray = interleaved({"one": one, "ray": timed(RayEngine)}, rounds=2)
+    for name, found in (("two", local), ("ray", on_ray)):
+        print(f"200 runs, one {found['one']:6.1f} s, {name} {found[name]:6.1f} s, "
+              f"{found.ratio('one', name):.2f} × as fast")  # fmt: skip
     return [
-        Ratio("200 runs: two workers / one", found.ratio("two", "one"), 1 / LOCAL),
-        Ratio("200 runs: Ray on two CPUs / one worker", found.ratio("ray", "one"), 1 / ON_RAY),
+        Ratio("200 runs: two workers / one", local.ratio("two", "one"), 1 / LOCAL),
+        Ratio("200 runs: Ray on two CPUs / one worker", on_ray.ratio("ray", "one"), 1 / ON_RAY),
     ]
 
 

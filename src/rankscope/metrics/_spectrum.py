@@ -70,13 +70,16 @@ def spectra(x: Tensor, *, token_mask: Tensor | None = None) -> Spectra:
     tensor(3.)
     """
     checked, token_mask = measurable(x, token_mask)
-    scaled, scale = unit_scale(checked)
-    sigma = svdvals(scaled)
+    if _can_square(checked):
+        sigma, scale = _by_squares(checked), checked.new_ones(())
+    else:
+        scaled, scale = unit_scale(checked)
+        sigma, scale = svdvals(scaled), scale.unsqueeze(-1)
     first = sigma[..., :1]
     longest = valid_counts(checked, token_mask).clamp(min=checked.shape[-1])
     return Spectra(
-        sigma * scale.unsqueeze(-1),
-        sigma / torch.where(first > 0, first, 1.0),
+        (sigma * scale).to(checked.dtype),
+        (sigma / torch.where(first > 0, first, 1.0)).to(checked.dtype),
         longest * torch.finfo(x.dtype).eps,  # of the dtype the values came in, not of the upcast
     )
 
@@ -168,25 +171,33 @@ def svdvals(x: Tokens) -> Spectrum:
     With gradients by the plain decomposition: those of the ways below break down at deficient rank,
     exactly where this project looks.
     """
-    with_gradients = x.requires_grad and torch.is_grad_enabled()
-    if x.dtype == torch.float32 and x.device.type == "cpu" and not with_gradients:
-        return _by_squares(x)
-    if x.shape[-2] != x.shape[-1] and not with_gradients:
+    if _can_square(x):
+        return _by_squares(x).to(x.dtype)
+    if x.shape[-2] != x.shape[-1] and not _has_gradient(x):
         # Several times faster for the wide matrices of transformers.
         x = torch.linalg.qr(x if x.shape[-2] > x.shape[-1] else x.mT, mode="r").R
     sigma: Spectrum = torch.linalg.svdvals(x)
     return sigma
 
 
+def _has_gradient(x: Tensor) -> bool:
+    return x.requires_grad and torch.is_grad_enabled()
+
+
+def _can_square(x: Tensor) -> bool:
+    """Whether float64 has the square of every number, to all its digits."""
+    return x.dtype == torch.float32 and x.device.type == "cpu" and not _has_gradient(x)
+
+
 def _by_squares(x: Tokens) -> Spectrum:
-    """Roots of the eigenvalues of ``XXᵀ``, whose entries float64 has to twice float32's digits.
+    """Roots of the eigenvalues of ``XXᵀ``, in float64.
 
     A decomposition in float32 takes half as long again, and what it says of values below 10^−7 of
-    the largest is noise; here that begins at 10^−8.
+    the largest is noise; here that begins at 10^−8. Nothing overflows, so nothing is scaled.
     """
     few = (x if x.shape[-2] <= x.shape[-1] else x.mT).double()
     squares: Spectrum = torch.linalg.eigvalsh(few @ few.mT).flip(-1)
-    return squares.clamp(min=0).sqrt().to(x.dtype)
+    return squares.clamp(min=0).sqrt()
 
 
 def svdvals_or_nan(x: Tokens) -> Spectrum:

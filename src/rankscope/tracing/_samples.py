@@ -9,7 +9,7 @@ from torch.nn.parameter import is_lazy
 
 from rankscope.metrics import SampledWords, can_fuse
 
-_BYTES = 4096
+_BYTES = 1024
 """How many single bytes are looked at of each tensor that no kernel reads."""
 
 
