@@ -58,6 +58,17 @@ def test_a_dry_run_says_what_would_be_run_and_runs_nothing(rankscope, grid, tmp_
     assert not (tmp_path / "rankscope-output").exists()
 
 
+def test_a_dry_run_is_about_what_is_left(rankscope, grid) -> None:
+    rankscope("sweep", grid, "--quick", "--engine", "inline", "--output", "out")
+    told = rankscope("sweep", grid, "--dry-run", "--output", "out").stdout
+    assert "4 of them; the rest is told of below" in told
+    assert "trace (variant_name=SAN, layers=1, seed=0)" not in told
+    found = json.loads(
+        rankscope("sweep", grid, "--quick", "--dry-run", "--output", "out", "--json").stdout
+    )
+    assert (found["runs"], found["done"], found["first"], found["seconds"]) == (4, 4, [], 0)
+
+
 def test_a_dry_run_makes_no_figure_up_where_nothing_is_known(rankscope, tmp_path) -> None:
     (tmp_path / "claim.toml").write_text('experiment = "D2"\n[axes]\nseed = [0, 1]\n')
     told = rankscope("sweep", "claim.toml", "--dry-run").stdout

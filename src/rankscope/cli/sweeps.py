@@ -78,15 +78,23 @@ def _say_who_is_waited_for(folder: Path) -> None:
 def dry_run(grid: Path, options: SweepOptions) -> None:
     """Say how many runs a grid has and what they will take."""
     asked = sweeping.plan(sweeping.read_grid(grid, quick=options.quick))
-    cost = sweeping.estimate(asked.runs)
-    first = [str(each) for each in asked.runs[:FIRST]]
+    folder = _folder(grid, options)
+    done = sweeping.done_in(folder)
+    left = [each for each in asked.runs if each.key not in done]
+    cost = sweeping.estimate(left)
+    first = [str(each) for each in left[:FIRST]]
     if options.as_json:
-        print_json({**asdict(cost), "merged": asked.merged, "first": first})
+        counts = {"runs": len(asked.runs), "done": len(asked.runs) - len(left)}
+        print_json({**asdict(cost), **counts, "merged": asked.merged, "first": first})
         return
-    lines = {"runs": _runs_in_words(asked), "time": _time(cost, options.workers)}
+    lines = {"runs": _runs_in_words(asked)}
+    if len(left) < len(asked.runs):
+        lines["done"] = f"{len(asked.runs) - len(left):,} of them; the rest is told of below"
+    if left:
+        lines["time"] = _time(cost, options.workers)
     if cost.unknown < cost.runs:
         lines["memory"] = f"about {gigabytes(max(cost.bytes, _LEAST))} for the largest run"
-    lines["folder"] = str(_folder(grid, options))
+    lines["folder"] = str(folder)
     for number, each in enumerate(first):
         lines["first" if number == 0 else " " * number] = each
     print_list({name: without_controls(words) for name, words in lines.items()})

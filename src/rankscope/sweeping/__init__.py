@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rankscope.sweeping._check import done_in as done_in
     from rankscope.sweeping._drive import OnOutcome as OnOutcome
     from rankscope.sweeping._drive import Progress as Progress
     from rankscope.sweeping._drive import drive as drive
@@ -64,6 +65,7 @@ _INSIDE = {  # what others return or are given; users need not make them
     "Setting": "_run",
     "Status": "_status",
     "Work": "_run",
+    "done_in": "_check",
     "make_engine": "_sweep",
     "running_in": "_lock",
     "sweep_plan": "_sweep",

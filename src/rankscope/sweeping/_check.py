@@ -32,6 +32,12 @@ def counted(folder: Folder) -> Found:
     return Found(packed, single, failed)
 
 
+def done_in(folder: str | Path) -> set[str]:
+    """Keys of the runs that a folder, which need not be there yet, has results of."""
+    place = Folder(Path(folder))
+    return counted(place).done if place.grid.is_file() else set()
+
+
 def tidied(folder: Folder) -> Found:
     """What is whole; for the holder of the lock alone, since the rest is set aside or removed."""
     found = Found()
