@@ -70,7 +70,12 @@ def test_a_dry_run_is_about_what_is_left(rankscope, grid) -> None:
 
 
 def test_a_dry_run_makes_no_figure_up_where_nothing_is_known(rankscope, tmp_path) -> None:
+    """A claim has taken so long at its usual sizes; of other sizes nothing is known."""
     (tmp_path / "claim.toml").write_text('experiment = "D2"\n[axes]\nseed = [0, 1]\n')
+    told = rankscope("sweep", "claim.toml", "--dry-run").stdout
+    assert "of work, " in told
+    assert "memory" not in told
+    (tmp_path / "claim.toml").write_text('experiment = "D2"\nlayers = 3\n[axes]\nseed = [0, 1]\n')
     told = rankscope("sweep", "claim.toml", "--dry-run").stdout
     assert "nothing is known about 2 runs" in told
     assert "second" not in told

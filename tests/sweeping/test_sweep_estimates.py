@@ -5,6 +5,7 @@ import time
 import pytest
 
 from rankscope.experiments.catalogue import CATALOGUE, entries
+from rankscope.experiments.durations import SECONDS
 from rankscope.experiments.estimates import Cost
 from rankscope.network import Network
 from rankscope.sweeping import _plan, _sources, estimate, plan, read_grid
@@ -30,7 +31,6 @@ def test_the_estimate_of_a_model_at_initialisation_needs_none_of_its_weights(mon
     monkeypatch.setattr(Network, "__init__", None)
     found = asked({"model": "bert-base", "at_init": True, "passages": 1, "length": 16}).cost()
     assert 1.2e9 < found.products < 1.6e9  # 85 million weights, 16 tokens
-    assert asked({"experiment": "D2"}).cost() is None
     assert asked({"model": "someone/something", "passages": 1}).cost() is None
 
 
@@ -50,15 +50,26 @@ def test_of_many_runs_some_stand_for_the_others():
     assert estimate(runs).seconds == pytest.approx(1500 * estimate(runs[:1]).seconds)
     mixed = [
         *runs[:1000],
-        *plan(read_grid({"experiment": "D2", "axes": {"seed": range(500)}})).runs,
+        *plan(read_grid({"experiment": "D2", "layers": 3, "axes": {"seed": range(500)}})).runs,
     ]
     assert estimate(mixed).unknown == pytest.approx(500, abs=3)
 
 
+def test_claims_and_studies_take_what_they_took_at_their_usual_sizes():
+    known = {id_ for id_, each in CATALOGUE.items() if each.kind != "question"}
+    assert set(SECONDS) == known
+    for id_ in known:
+        for seed in (0, 7):
+            found = asked({"experiment": id_, "seed": seed}).cost()
+            assert found.usual_seconds == pytest.approx(SECONDS[id_]) != 0
+    assert asked({"experiment": "D2", "layers": 3}).cost() is None
+    assert asked({"experiment": "W2", "scale": "paper"}).cost() is None
+
+
 def test_runs_of_which_nothing_is_known_are_counted():
-    axes = {"experiment": ["D2", "D4", "trace"], "seed": [0, 1]}
+    axes = {"experiment": ["D2", "trace"], "layers": [3], "seed": [0, 1]}
     found = estimate(plan(read_grid({"axes": axes})).runs)
-    assert (found.runs, found.unknown) == (6, 4)
+    assert (found.runs, found.unknown) == (4, 2)
     assert estimate([]).runs == 0
 
 

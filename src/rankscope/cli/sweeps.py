@@ -92,7 +92,7 @@ def dry_run(grid: Path, options: SweepOptions) -> None:
         lines["done"] = f"{len(asked.runs) - len(left):,} of them; the rest is told of below"
     if left:
         lines["time"] = _time(cost, options.workers)
-    if cost.unknown < cost.runs:
+    if cost.bytes:
         lines["memory"] = f"about {gigabytes(max(cost.bytes, _LEAST))} for the largest run"
     lines["folder"] = str(folder)
     for number, each in enumerate(first):

@@ -151,6 +151,11 @@ def predicting(subject: Subject, draws: int, *, gradients: bool = False) -> Cost
     return Cost(products, touched, 48.0 * min(draws * samples, 2) * widest)
 
 
+def lasting(seconds: float) -> Cost:
+    """Work of which no more is known than how long it took on a common machine."""
+    return Cost(touched=seconds * _TOUCHED / _PACE)
+
+
 def centering(subject: Subject) -> Cost:
     """The best centers of every layer, which are searched for."""
     samples, tokens, width = subject.x.shape

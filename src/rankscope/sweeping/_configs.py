@@ -8,7 +8,8 @@ from typing import Any, get_args
 from rankscope.arguments import check_field, short
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import Entry, Scale
-from rankscope.experiments.estimates import Cost
+from rankscope.experiments.durations import SECONDS
+from rankscope.experiments.estimates import Cost, lasting
 from rankscope.sweeping._asked import Asked, Reader, read_fields
 from rankscope.sweeping._convert import convert, hints
 from rankscope.sweeping._sources import Sources
@@ -42,10 +43,16 @@ def ask_config(entry: Entry, given: Mapping[str, Any], sources: Sources) -> Aske
 
 
 def _cost(entry: Entry, config: Any) -> Cost | None:
-    """A cost of nothing is that of models which are not at hand."""
+    """What it will take, or took at its usual sizes: more is not known of other sizes.
+
+    A cost of nothing is that of models which are not at hand.
+    """
     module = entry.module()
-    found = module.cost(config) if hasattr(module, "cost") else Cost()
-    return None if found == Cost() else found
+    if hasattr(module, "cost"):
+        found: Cost = module.cost(config)
+        return None if found == Cost() else found
+    is_usual = config == entry.configuration(seed=config.seed)
+    return lasting(SECONDS[entry.id]) if is_usual else None
 
 
 def _models(entry: Entry, value: Any) -> Any:
