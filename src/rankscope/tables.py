@@ -33,6 +33,8 @@ COLUMNS: dict[str, type[pl.DataType]] = {
 }
 """``error`` is there if any number is an estimate, and says how far off it may be; ``doubt`` if any
 is in doubt: scaled arithmetic has lost its digits."""
+IN_RUN = "_in_run"
+"""What a sweep adds to the name of a column of its runs' tables where it has one of that name."""
 _PROVENANCE_KEY = "rankscope"
 # A panic of polars, which some damaged files cause, is no Exception.
 _UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)

@@ -1,6 +1,7 @@
 """Estimates before there are weights: the same as with them; and how fast a large grid is read."""
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -64,6 +65,15 @@ def test_claims_and_studies_take_what_they_took_at_their_usual_sizes():
             assert found.usual_seconds == pytest.approx(SECONDS[id_]) != 0
     assert asked({"experiment": "D2", "layers": 3}).cost() is None
     assert asked({"experiment": "W2", "scale": "paper"}).cost() is None
+
+
+def test_claims_took_about_what_the_documentation_says_they_took():
+    written = Path(__file__).parents[2] / "docs" / "reproduced.md"
+    rows = [line.split("|") for line in written.read_text().splitlines() if line.startswith("| ")]
+    told = {row[1].strip(): row[-2].strip() for row in rows}
+    claims = [id_ for id_, each in CATALOGUE.items() if each.kind == "claim"]
+    for id_ in claims:  # an estimate is good to a factor of three
+        assert 1 / 3 <= SECONDS[id_] / max(1, int(told[id_])) <= 3
 
 
 def test_runs_of_which_nothing_is_known_are_counted():

@@ -115,7 +115,7 @@ def _each_run_once(rows: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     """A run that stands at several points of the grid counts once where they are drawn as one."""
     place = list(dict.fromkeys(["run", *by]))
     axes = [name for name in rows.columns if name not in {*place, *tables.COLUMNS}]
-    axes = [name for name in axes if not name.endswith("_in_run")]
+    axes = [name for name in axes if not name.endswith(tables.IN_RUN)]
     points = rows.select(*place, *axes).unique(maintain_order=True)
     first = points.unique(place, keep="first", maintain_order=True)
     if first.height == points.height:

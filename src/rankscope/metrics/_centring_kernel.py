@@ -49,6 +49,16 @@ def move_mean(
 
 
 @triton.jit
+def _seen(mask, matrix, token, tokens, mask_batch, mask_token, MASKED: tl.constexpr):
+    """Which of some tokens are there, and no padding."""
+    there = token < tokens
+    if MASKED:
+        at = mask + matrix * mask_batch + token * mask_token
+        there = there & (tl.load(at, there, 0) != 0)
+    return there
+
+
+@triton.jit
 def _survey(
     x,
     mask,
@@ -82,10 +92,7 @@ def _survey(
     count = tl.zeros([TOKENS], tl.float32)
     for begin in range(part * chunk, part * chunk + chunk, TOKENS):
         token = begin + tl.arange(0, TOKENS)
-        there = token < tokens
-        if MASKED:
-            at = mask + matrix * mask_batch + token * mask_token
-            there = there & (tl.load(at, there, 0) != 0)
+        there = _seen(mask, matrix, token, tokens, mask_batch, mask_token, MASKED)
         ok = there[:, None] & inside[None, :]
         at = x + matrix * x_batch + token.to(tl.int64)[:, None] * x_token
         y = tl.load(at + feature.to(tl.int64)[None, :] * x_feature, ok, 0.0).to(tl.float32)
@@ -166,19 +173,14 @@ def _write(
     energy = tl.zeros([FEATURES], tl.float32)
     for begin in range(part * chunk, part * chunk + chunk, TOKENS):
         token = begin + tl.arange(0, TOKENS)
-        there = token < tokens
-        if MASKED:
-            seen_at = mask + matrix * mask_batch + token * mask_token
-            seen = there & (tl.load(seen_at, there, 0) != 0)
-        else:
-            seen = there
+        seen = _seen(mask, matrix, token, tokens, mask_batch, mask_token, MASKED)
         ok = seen[:, None] & inside[None, :]
         row = token.to(tl.int64)[:, None]
         at = x + matrix * x_batch + row * x_token + feature.to(tl.int64)[None, :] * x_feature
         y = tl.load(at, ok, 0.0).to(tl.float32) * scale - mean[None, :]
         y = tl.where(ok, y, 0.0)
         into = (matrix * tokens + row) * features + feature[None, :]
-        bounds = there[:, None] & inside[None, :]
+        bounds = (token < tokens)[:, None] & inside[None, :]
         rounded = y.to(tl.bfloat16)
         tl.store(first + into, rounded, bounds)
         if not EXACT:

@@ -7,6 +7,7 @@ from typing import Any
 
 from rankscope.errors import InputError
 from rankscope.sweeping._values import MOST_RUNS, dotted, nearest
+from rankscope.tables import IN_RUN
 
 _RANGE = ("from", "to", "step", "count", "spacing")
 _RESERVED = (
@@ -65,7 +66,7 @@ def _axis(key: str, written: str, values: Any) -> Axis:
     if wrong:
         raise InputError(f"{key}: got the name {wrong[0]!r}, expected letters, digits and _.")
     for name in names:
-        if name in _RESERVED or name.endswith("_in_run"):
+        if name in _RESERVED or name.endswith(IN_RUN):
             raise InputError(f"{key}: {name} is a column of every table; name the axis otherwise.")
     points = _range(key, values) if isinstance(values, Mapping) else values
     if not isinstance(points, list):

@@ -5,6 +5,7 @@ from typing import Final
 
 import polars as pl
 
+from rankscope import tables
 from rankscope.arguments import checked
 from rankscope.sweeping import _manifest, _packs, _results
 from rankscope.sweeping._folder import Folder, keys_in, known
@@ -25,7 +26,7 @@ def table(folder: str | Path) -> pl.LazyFrame:
     axes = asked.collect_schema().names()[1:]
     results = _results_in(place)
     columns = results.collect_schema().names()
-    own = {name: name + _results.IN_RUN for name in columns if name in axes}
+    own = {name: name + tables.IN_RUN for name in columns if name in axes}
     return asked.join(results.rename(own), on="run", how="inner", maintain_order="left_right")
 
 

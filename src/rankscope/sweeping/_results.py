@@ -21,11 +21,9 @@ from rankscope.sweeping._run import Run
 
 RUN: Final = "run"
 """The column that says which run a row is of."""
-IN_RUN: Final = "_in_run"
-"""What is added to a table's own column where the sweep has one of that name."""
 SCHEMA: Final[dict[str, type[pl.DataType]]] = {
     RUN: pl.String,
-    **{name + IN_RUN * (name == RUN): kind for name, kind in tables.COLUMNS.items()},
+    **{name + tables.IN_RUN * (name == RUN): kind for name, kind in tables.COLUMNS.items()},
 }
 """Every column that a result can have."""
 _NOTE: Final = "rankscope.sweep"
@@ -47,7 +45,7 @@ def to_bytes(run: Run, table: object) -> bytes:
     try:
         columns = {name: table[name].cast(tables.COLUMNS[name]) for name in table.columns}
         own = {
-            name + IN_RUN * (name == RUN): columns[name]
+            name + tables.IN_RUN * (name == RUN): columns[name]
             for name in tables.COLUMNS
             if name in columns
         }
