@@ -38,7 +38,7 @@ bench-gpu: $(INSTALLED)
 	$(BIN)/python benchmarks/gpu.py
 
 campaign: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python tests/deep/campaign.py
+	OMP_NUM_THREADS=1 $(BIN)/python tests/core/deep/campaign.py
 
 screenshots: $(INSTALLED)
 	$(BIN)/python tools/browser.py

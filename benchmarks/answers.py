@@ -42,7 +42,7 @@ def _seconds(*arguments: str) -> float:
 
 def _imports() -> float:
     start = time.perf_counter()
-    subprocess.run([sys.executable, "-c", "import rankscope.lab, torch, uvicorn"], check=True)
+    subprocess.run([sys.executable, "-c", "import rankscope.show.lab, torch, uvicorn"], check=True)
     return time.perf_counter() - start
 
 

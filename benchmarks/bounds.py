@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from measuring import Ratio
-from rankscope.metrics import matrix_norm, mean_center, median_center
-from rankscope.network import MLP, Network, Spec
-from rankscope.theory.residual_bounds import (
+from rankscope.core.metrics import matrix_norm, mean_center, median_center
+from rankscope.core.network import MLP, Network, Spec
+from rankscope.core.theory.residual_bounds import (
     SCORE_LIMIT,
     Bounds,
     CenteredTokens,

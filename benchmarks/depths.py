@@ -10,7 +10,7 @@ import torch
 from measuring import Ratio, interleaved
 from rankscope import Network, Spec, deep_trace
 from rankscope.experiments import Subject, run
-from rankscope.text import embed, passages
+from rankscope.models.text import embed, passages
 
 PLAIN, DEEP = "plain float64 forward pass", "deep_trace"
 MASKS = ("full", "causal", "window:8", "causal-window:8", "strided:8", "bigbird:2:1:2")

@@ -4,7 +4,7 @@ import torch
 
 from measuring import Job, Ratio, interleaved, peak_bytes
 from rankscope import load
-from rankscope.text import passages
+from rankscope.models.text import passages
 
 OURS, THEIRS = "our network", "the original"
 

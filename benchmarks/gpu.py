@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import rankscope
 from measuring import Ratio
 from rankscope import Network, Spec, path_lengths, trace
-from rankscope.deep import deep_trace
-from rankscope.metrics import GatheredStatistics
+from rankscope.core.deep import deep_trace
+from rankscope.core.metrics import GatheredStatistics
 
 Job = Callable[[], object]
 

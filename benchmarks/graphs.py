@@ -3,7 +3,7 @@
 import time
 
 from measuring import Ratio
-from rankscope.theory import graph_facts
+from rankscope.core.theory import graph_facts
 
 _TOKENS = 32_768
 _BAR = 5.0

@@ -6,8 +6,8 @@ import torch
 
 from measuring import Job, Ratio, interleaved, peak_bytes
 from rankscope import Network, Spec, load, path_lengths
-from rankscope.paths import count_paths, enumerate_paths, path_outputs
-from rankscope.text import embed, passages
+from rankscope.core.paths import count_paths, enumerate_paths, path_outputs
+from rankscope.models.text import embed, passages
 
 PLAIN, LENGTHS = "plain forward pass", "path_lengths"
 _MOST = 3000

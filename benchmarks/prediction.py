@@ -6,7 +6,7 @@ import torch
 
 from measuring import Ratio
 from rankscope import Network, Spec, predict, trace
-from rankscope.text import embed, passages
+from rankscope.models.text import embed, passages
 
 BERT = Spec(12, 12, 768, norm_place="post")
 KINDS = {

@@ -12,11 +12,12 @@ from pathlib import Path
 import polars as pl
 
 from measuring import Ratio, interleaved
-from rankscope import sweeping, tables
-from rankscope.sweeping import Inline, Processes, RayEngine, Run, _manifest
-from rankscope.sweeping._folder import Folder
-from rankscope.sweeping._packs import PACK_OF, pack
-from rankscope.sweeping._results import to_bytes
+from rankscope import run as sweeping
+from rankscope import tables
+from rankscope.run import Inline, Processes, RayEngine, Run, _manifest
+from rankscope.run._folder import Folder
+from rankscope.run._packs import PACK_OF, pack
+from rankscope.run._results import to_bytes
 
 GRID = {
     "layers": 8, "heads": 4, "width": 64, "length": 32, "passages": 4,

@@ -4,8 +4,8 @@ import torch
 
 from measuring import Job, Ratio, interleaved, peak_bytes
 from rankscope import Network, Spec, trace
-from rankscope.text import embed, passages
-from rankscope.tracing import MEASURES
+from rankscope.core.tracing import MEASURES
+from rankscope.models.text import embed, passages
 
 BATCH, TOKENS = 8, 128
 SPECTRAL = tuple(name for name, each in MEASURES.items() if each.of == "spectrum")

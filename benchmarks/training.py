@@ -6,7 +6,7 @@ from torch.nn.functional import cross_entropy
 
 from measuring import Job, Ratio, interleaved
 from rankscope import Spec
-from rankscope.training import Classify, Recipe, SequenceModel, Sorting, train
+from rankscope.models.training import Classify, Recipe, SequenceModel, Sorting, train
 
 PLAIN, ONE, FIVE = "plain PyTorch, one seed", "one seed", "five seeds at once"
 BARE_ONE, BARE_FIVE = "one seed, no MLPs", "five seeds at once, no MLPs"

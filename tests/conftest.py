@@ -64,7 +64,7 @@ install_import_hook("rankscope", "rankscope_axes_checker.check")
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
-from rankscope.network import Network, Spec  # noqa: E402
+from rankscope.core.network import Network, Spec  # noqa: E402
 
 torch.set_num_threads(1)  # for tensors as small as ours, waking a second thread is the whole cost
 

@@ -18,12 +18,12 @@ from rankscope import (
     top_paths,
     trace,
 )
-from rankscope.deep import SplitState
-from rankscope.masks import Causal, Explicit, Full, as_mask, from_edges, window
-from rankscope.metrics import deviations, spectra
-from rankscope.network import Described
+from rankscope.core.deep import SplitState
+from rankscope.core.masks import Causal, Explicit, Full, as_mask, from_edges, window
+from rankscope.core.metrics import deviations, spectra
+from rankscope.core.network import Described
+from rankscope.core.tracing import Provenance, Trace
 from rankscope.numerals import short
-from rankscope.tracing import Provenance, Trace
 
 NET = Network.random(Spec(3, 2, 8, init="lecun"), seed=4)
 X = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))

@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from rankscope import deep_trace, metric_catalogue, trace
-from rankscope.figures import metric_words
+from rankscope.core.metrics import spectra, state_statistics
+from rankscope.core.network import Network, Spec
+from rankscope.core.paths import head_shares, path_lengths
+from rankscope.core.theory import bounds
+from rankscope.core.tracing import MEASURES
 from rankscope.metric_catalogue import METRICS, Metric, metric
-from rankscope.metrics import spectra, state_statistics
-from rankscope.network import Network, Spec
-from rankscope.paths import head_shares, path_lengths
-from rankscope.theory import bounds
-from rankscope.tracing import MEASURES
+from rankscope.show.figures import metric_words
 
 from .metric_reader import metrics_in, metrics_named
 
@@ -33,7 +33,7 @@ def test_the_reader_reads_every_way_to_name_a_metric():
     """If this one fails, those that use it say nothing."""
     source = '''
 """log10_docstring"""
-from rankscope.theory.residual_bounds._result import MEASURED
+from rankscope.core.theory.residual_bounds._result import MEASURED
 _A, _B = "a1", "b1"
 ALL = (*MEASURED, "all_of_them")
 frame({"metric": ["c1"] * 3 + [_A], "value": [1.0], "variant": ["no"]})

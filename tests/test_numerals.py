@@ -4,7 +4,6 @@ import math
 
 import pytest
 
-from rankscope.figures import power_text
 from rankscope.numerals import (
     exponent_text,
     power_of_ten,
@@ -12,6 +11,7 @@ from rankscope.numerals import (
     short,
     short_html,
 )
+from rankscope.show.figures import power_text
 
 INF = math.inf
 POWERS = {

@@ -10,15 +10,15 @@ import torch
 from transformers import BertConfig, BertModel, ViTConfig, ViTModel
 
 import rankscope
-from rankscope import theory
+from rankscope.core import theory
+from rankscope.core.masks import Random
+from rankscope.core.network import Network, RelativeBias, Spec
 from rankscope.errors import RankscopeError
 from rankscope.experiments.claims import w3
 from rankscope.experiments.claims.d1 import _draw as d1_draw
 from rankscope.experiments.studies._layernorm_cases import Setting, random_network
-from rankscope.masks import Random
-from rankscope.network import Network, RelativeBias, Spec
+from rankscope.models.text import embed, passages
 from rankscope.streams import global_stream, stream, stream_seed
-from rankscope.text import embed, passages
 
 WIDTH = 64
 

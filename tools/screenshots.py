@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from playwright.sync_api import Browser, sync_playwright
-
 from browser import MISSING, find
+from playwright.sync_api import Browser, sync_playwright
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 DRAWN = """() => [...document.querySelectorAll("figure")].every(

@@ -4,9 +4,9 @@ import re
 import sys
 from pathlib import Path
 
-from rankscope import journal
 from rankscope.experiments.catalogue import entries
 from rankscope.numerals import short
+from rankscope.run import _journal as journal
 from rankscope.version import __version__
 
 TARGET = Path(__file__).parents[1] / "docs" / "reproduced.md"

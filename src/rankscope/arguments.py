@@ -2,7 +2,7 @@
 
 ``@checked`` above a function, a dataclass or a class with public methods is all that is written.
 What the annotations cannot say (finite, at most so many) is in ``Annotated`` with a ``Range``, or
-stays with the functions, in ``rankscope.checks``.
+stays with the functions, in ``rankscope.core.checks``.
 """
 
 import functools

@@ -88,7 +88,7 @@ _TRACED: Final = (
         "down",
         includes=(1.0,),
         of="statistics",
-        compute="rankscope.metrics:StateStatistics.relative_residual",
+        compute="rankscope.core.metrics:StateStatistics.relative_residual",
     ),
     Metric(
         "residual",
@@ -100,7 +100,7 @@ _TRACED: Final = (
         "2021.",
         "down",
         of="statistics",
-        compute="rankscope.metrics:StateStatistics.residual",
+        compute="rankscope.core.metrics:StateStatistics.residual",
     ),
     Metric(
         "dispersion",
@@ -111,7 +111,7 @@ _TRACED: Final = (
         "μ(X) = ‖X − 1x̄ᵀ‖ in the Frobenius norm, the measure of Wu et al. 2024.",
         "down",
         of="statistics",
-        compute="rankscope.metrics:StateStatistics.dispersion",
+        compute="rankscope.core.metrics:StateStatistics.dispersion",
     ),
     Metric(
         "relative_dispersion",
@@ -124,7 +124,7 @@ _TRACED: Final = (
         "down",
         includes=(1.0,),
         of="statistics",
-        compute="rankscope.metrics:StateStatistics.relative_dispersion",
+        compute="rankscope.core.metrics:StateStatistics.relative_dispersion",
     ),
     Metric(
         "token_norm",
@@ -134,7 +134,7 @@ _TRACED: Final = (
         "The length of a token",
         "The root mean square of the tokens' lengths.",
         of="statistics",
-        compute="rankscope.metrics:StateStatistics.token_norm",
+        compute="rankscope.core.metrics:StateStatistics.token_norm",
     ),
     Metric(
         "mean_cosine",
@@ -146,7 +146,7 @@ _TRACED: Final = (
         "up",
         includes=(0.0, 1.0),
         of="statistics",
-        compute="rankscope.metrics:StateStatistics.mean_cosine",
+        compute="rankscope.core.metrics:StateStatistics.mean_cosine",
     ),
     Metric(
         "effective_rank",
@@ -159,7 +159,7 @@ _TRACED: Final = (
         "down",
         includes=(0.0,),
         of="spectrum",
-        compute="rankscope.metrics:Spectra.effective_rank",
+        compute="rankscope.core.metrics:Spectra.effective_rank",
     ),
     Metric(
         "stable_rank",
@@ -171,7 +171,7 @@ _TRACED: Final = (
         "down",
         includes=(0.0,),
         of="spectrum",
-        compute="rankscope.metrics:Spectra.stable_rank",
+        compute="rankscope.core.metrics:Spectra.stable_rank",
     ),
     Metric(
         "numerical_rank",
@@ -183,7 +183,7 @@ _TRACED: Final = (
         "down",
         includes=(0.0,),
         of="spectrum",
-        compute="rankscope.metrics:Spectra.numerical_rank",
+        compute="rankscope.core.metrics:Spectra.numerical_rank",
     ),
     Metric(
         "participation_ratio",
@@ -195,7 +195,7 @@ _TRACED: Final = (
         "down",
         includes=(0.0,),
         of="spectrum",
-        compute="rankscope.metrics:Spectra.participation_ratio",
+        compute="rankscope.core.metrics:Spectra.participation_ratio",
     ),
     Metric(
         "spectral_ratio",
@@ -207,7 +207,7 @@ _TRACED: Final = (
         "down",
         includes=(1.0,),
         of="spectrum",
-        compute="rankscope.metrics:Spectra.spectral_ratio",
+        compute="rankscope.core.metrics:Spectra.spectral_ratio",
     ),
     Metric(
         "attention_entropy",
@@ -218,7 +218,7 @@ _TRACED: Final = (
         "The mean entropy of the rows of P, in nats.",
         includes=(0.0,),
         of="attention",
-        compute="rankscope.metrics:attention_entropy",
+        compute="rankscope.core.metrics:attention_entropy",
     ),
     Metric(
         "dobrushin",
@@ -231,7 +231,7 @@ _TRACED: Final = (
         "down",
         includes=(0.0, 1.0),
         of="attention",
-        compute="rankscope.metrics:dobrushin",
+        compute="rankscope.core.metrics:dobrushin",
     ),
     Metric(
         "second_singular_value",
@@ -243,7 +243,7 @@ _TRACED: Final = (
         "down",
         includes=(0.0, 1.0),
         of="attention",
-        compute="rankscope.metrics:second_singular_value",
+        compute="rankscope.core.metrics:second_singular_value",
     ),
     Metric(
         "high_pass_ratio",
@@ -256,7 +256,7 @@ _TRACED: Final = (
         "down",
         includes=(0.0,),
         of="attention",
-        compute="rankscope.metrics:high_pass_ratio",
+        compute="rankscope.core.metrics:high_pass_ratio",
     ),
     Metric(
         "renyi_entropy",
@@ -267,7 +267,7 @@ _TRACED: Final = (
         "The mean over the queries of −log Σ_j P_ij², the Rényi entropy of order 2, in nats.",
         includes=(0.0,),
         of="attention",
-        compute="rankscope.metrics:renyi_entropy",
+        compute="rankscope.core.metrics:renyi_entropy",
     ),
     Metric(
         "largest_weight",
@@ -278,7 +278,7 @@ _TRACED: Final = (
         "The mean over the queries of the largest weight any key gets, max_j P_ij.",
         includes=(0.0, 1.0),
         of="attention",
-        compute="rankscope.metrics:largest_weight",
+        compute="rankscope.core.metrics:largest_weight",
     ),
     Metric(
         "sink_mass",
@@ -290,7 +290,7 @@ _TRACED: Final = (
         "model has one, together.",
         includes=(0.0, 1.0),
         of="attention",
-        compute="rankscope.metrics:sink_mass",
+        compute="rankscope.core.metrics:sink_mass",
     ),
     Metric(
         "score_gamma",
@@ -302,7 +302,7 @@ _TRACED: Final = (
         "sees, less those of the mean query (Dong et al. 2021).",
         includes=(1.0,),
         of="attention",
-        compute="rankscope.metrics:score_gamma",
+        compute="rankscope.core.metrics:score_gamma",
     ),
     Metric(
         "dobrushin_lower",
@@ -315,7 +315,7 @@ _TRACED: Final = (
         "down",
         includes=(0.0, 1.0),
         of="attention",
-        compute="rankscope.metrics:dobrushin_lower",
+        compute="rankscope.core.metrics:dobrushin_lower",
     ),
     Metric(
         "dobrushin_upper",
@@ -328,7 +328,7 @@ _TRACED: Final = (
         "down",
         includes=(0.0, 1.0),
         of="attention",
-        compute="rankscope.metrics:dobrushin_upper",
+        compute="rankscope.core.metrics:dobrushin_upper",
     ),
     Metric(
         "second_singular_lower",
@@ -340,7 +340,7 @@ _TRACED: Final = (
         "down",
         includes=(0.0, 1.0),
         of="attention",
-        compute="rankscope.metrics:second_singular_lower",
+        compute="rankscope.core.metrics:second_singular_lower",
     ),
     Metric(
         "second_singular_upper",
@@ -353,7 +353,7 @@ _TRACED: Final = (
         "down",
         includes=(0.0, 1.0),
         of="attention",
-        compute="rankscope.metrics:second_singular_upper",
+        compute="rankscope.core.metrics:second_singular_upper",
     ),
 )
 

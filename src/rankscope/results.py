@@ -14,7 +14,7 @@ import polars as pl
 from rankscope import tables
 from rankscope.arguments import Exact, checked
 from rankscope.errors import InputError
-from rankscope.fingerprints import stem
+from rankscope.process.fingerprints import stem
 
 Verdict = Literal["holds", "fails", "depends", "not tried"]
 """Of a claim: borne out by every case tried, by none, by some; or there was nothing to try."""
@@ -23,7 +23,7 @@ Fate = Literal["collapse", "slow", "noted", "holds", "unknown"]
 not be told."""
 Tone = Literal["collapse", "slow", "holds", "neutral"]
 """Of what is said: bad news, half of it, good news, neither."""
-_SHOWN_BY: Final = "rankscope.report"
+_SHOWN_BY: Final = "rankscope.show.report"
 """By name: what shows results knows them, and is only needed where one is shown."""
 Role = Literal["measured", "bound", "floor"]
 """What a curve is: something measured, a bound on it, or where a number format ends."""

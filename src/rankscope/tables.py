@@ -14,7 +14,7 @@ import polars as pl
 
 from rankscope.arguments import checked
 from rankscope.errors import InputError, KindError
-from rankscope.files import whole_file
+from rankscope.process.files import whole_file
 
 COLUMNS: dict[str, type[pl.DataType]] = {
     "run": pl.String,

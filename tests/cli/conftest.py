@@ -10,7 +10,7 @@ import pytest
 import transformers as hf
 
 from rankscope.cli import main
-from rankscope.text import Tokenizer
+from rankscope.models.text import Tokenizer
 
 
 @dataclass(frozen=True)

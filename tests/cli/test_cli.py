@@ -54,7 +54,7 @@ def unpictured(monkeypatch: pytest.MonkeyPatch) -> None:
     def save(_chart: object, path: str) -> None:
         Path(path).write_bytes(bytes(2000))
 
-    monkeypatch.setattr("rankscope.report._files.save", save)
+    monkeypatch.setattr("rankscope.show.report._files.save", save)
 
 
 @pytest.mark.usefixtures("unpictured")
@@ -217,7 +217,7 @@ def test_binary_text_is_one_sentence(refuses, tmp_path: Path) -> None:
 
 def test_every_metric_fits_eighty_columns(rankscope, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr("rankscope.report.write", lambda *_, **__: {})  # its charts take long
+    monkeypatch.setattr("rankscope.show.report.write", lambda *_, **__: {})  # its charts take long
     got = rankscope("trace", *SMALL, "--metrics=all")
     assert "…" not in got.stdout
     assert "Second singular" in got.stdout

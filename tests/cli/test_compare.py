@@ -8,7 +8,8 @@ import pytest
 import torch
 import transformers as hf
 
-from rankscope import Result, records, report
+from rankscope import Result, records
+from rankscope.show import report
 
 LITTLE = ["--passages=2", "--length=12"]
 

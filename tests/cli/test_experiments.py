@@ -13,9 +13,9 @@ from rankscope.experiments.catalogue import ENTRIES, Entry, entries
 from rankscope.experiments.config import Config as _Config
 from rankscope.experiments.models import Case, at_initialisation
 from rankscope.experiments.variants import Reading
-from rankscope.families import BUILTIN
+from rankscope.models.families import BUILTIN
+from rankscope.models.text import passages
 from rankscope.results import Drawing, Judgement, Result
-from rankscope.text import passages
 
 from .test_cli import KEYS
 

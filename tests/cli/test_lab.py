@@ -16,7 +16,7 @@ def test_a_missing_extra_is_named(refuses, monkeypatch, missing):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return real(name, *rest, **more)
 
-    for name in [n for n in sys.modules if n.startswith(("rankscope.lab", missing))]:
+    for name in [n for n in sys.modules if n.startswith(("rankscope.show.lab", missing))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(builtins, "__import__", without)
     assert "pip install 'rankscope[lab]'" in refuses("lab", "--no-browser")

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
+from rankscope.core.masks import NAMES, as_mask
+from rankscope.core.network import NORMS, SCORES
+from rankscope.core.tracing import MEASURES
 from rankscope.experiments.catalogue import entries
-from rankscope.families import BUILTIN
-from rankscope.figures import FIGURES
-from rankscope.masks import NAMES, as_mask
-from rankscope.network import NORMS, SCORES
-from rankscope.tracing import MEASURES
+from rankscope.models.families import BUILTIN
+from rankscope.show.figures import FIGURES
 
 KNOWN = {
     "models": list(BUILTIN),

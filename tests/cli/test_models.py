@@ -7,7 +7,7 @@ import pytest
 import transformers as hf
 
 from rankscope import load
-from rankscope.tracing import Provenance
+from rankscope.core.tracing import Provenance
 
 RESIDUAL = "relative_residual"
 LITTLE = ["--passages=2", "--length=12", "--json"]

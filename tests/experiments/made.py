@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from rankscope.experiments import Case
-from rankscope.families import Loaded, load
+from rankscope.models.families import Loaded, load
 
 from .tiny import Words
 

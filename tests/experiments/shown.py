@@ -1,7 +1,7 @@
 """What every result owes those who show it."""
 
-from rankscope import figures
 from rankscope.results import Result
+from rankscope.show import figures
 
 
 def can_be_shown(result: Result) -> None:

@@ -16,8 +16,8 @@ from rankscope.experiments.circle import (
     next_places,
     trajectory,
 )
+from rankscope.models.training import SequenceModel
 from rankscope.streams import stream
-from rankscope.training import SequenceModel
 
 KINDS = {
     "pure": ({"mlp_ratio": 0.0}, False),

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from rankscope.core.network import ALiBi, Sink
 from rankscope.errors import InputError, KindError
 from rankscope.experiments.config import Config, plain
-from rankscope.network import ALiBi, Sink
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,9 @@ import polars as pl
 import torch
 
 from rankscope import tables
-from rankscope.deep import deep_trace
+from rankscope.core.deep import deep_trace
+from rankscope.core.network import Network, Spec
+from rankscope.core.tracing import Provenance, Trace
 from rankscope.experiments import depths
 from rankscope.experiments.depths import (
     DISPERSION,
@@ -20,8 +22,6 @@ from rankscope.experiments.depths import (
     laws,
 )
 from rankscope.experiments.laws import UNEVEN, Law
-from rankscope.network import Network, Spec
-from rankscope.tracing import Provenance, Trace
 
 PURE = Network.random(Spec.pure_attention(6, 2, 8, init="lecun"), seed=3)
 ONE_HEAD = Network.random(Spec.pure_attention(3, 1, 8))

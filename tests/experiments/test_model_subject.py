@@ -7,9 +7,9 @@ import transformers as hf
 from rankscope import load
 from rankscope.errors import InputError
 from rankscope.experiments.model_subject import model_subject
-from rankscope.families import BUILTIN
+from rankscope.models.families import BUILTIN
 
-from ..families.conftest import TINY
+from ..models.families.conftest import TINY
 
 LITTLE = {"vocab_size": 2700, "hidden_size": 24, "num_hidden_layers": 2}
 MORE = {"num_attention_heads": 4, "intermediate_size": 40}

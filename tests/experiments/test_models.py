@@ -7,7 +7,7 @@ import pytest
 from rankscope.errors import InputError
 from rankscope.experiments.models import Case, at_initialisation, by_name, inputs
 
-from ..families.conftest import minilm
+from ..models.families.conftest import minilm
 from .tiny import Tiny
 
 __all__ = ["minilm"]

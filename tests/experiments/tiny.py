@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from rankscope.experiments.models import Case
-from rankscope.families import Loaded, load
+from rankscope.models.families import Loaded, load
 
-from ..families.conftest import TINY, lively
+from ..models.families.conftest import TINY, lively
 
 
 class Words:

@@ -10,7 +10,8 @@ import polars as pl
 import torch
 from torch import nn
 
-from rankscope import Network, Spec, masks
+from rankscope import Network, Spec
+from rankscope.core import masks
 
 
 class Unfriendly:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rankscope import network
+from rankscope.core import network
 
 from ..test_public_names import NAMES
 

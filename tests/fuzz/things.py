@@ -5,8 +5,10 @@ from pathlib import Path as FilePath
 import torch
 
 import rankscope as rs
-from rankscope import figures, paths, records, report, results, tables
-from rankscope.journal import Run
+from rankscope import records, results, tables
+from rankscope.core import paths
+from rankscope.run._journal import Run
+from rankscope.show import figures, report
 
 X = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(1))
 MASK = torch.tensor([[True, True, True], [True, True, False]])

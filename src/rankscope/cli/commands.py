@@ -56,7 +56,7 @@ def trace(
 ) -> None:
     """Measure every layer of one network or model."""
     from rankscope.cli import inputs, outputs
-    from rankscope.tracing import MEASURES, chosen
+    from rankscope.core.tracing import MEASURES, chosen
 
     asked = list(MEASURES) if metrics == "all" else names(metrics)
     of_attention = [one.name for one in chosen(asked) if one.of == "attention"]

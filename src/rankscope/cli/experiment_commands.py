@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-from rankscope import journal
 from rankscope.cli.application import app
 from rankscope.cli.options import (
     FIELDS,
@@ -19,6 +18,7 @@ from rankscope.cli.options import (
 from rankscope.cli.printing import print_json, print_list
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import Entry, Kind, entries, entry
+from rankscope.run import _journal as journal
 
 _LISTED = "Without an ID, all of them are listed."
 _Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", show_default=False)]

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rankscope.checks import usable_device
 from rankscope.cli.options import (
     FIELDS,
     ComparisonOptions,
@@ -21,6 +20,9 @@ from rankscope.cli.options import (
 )
 from rankscope.cli.printing import print_error
 from rankscope.cli.reading import checked_count, sentences, texts, token_ids
+from rankscope.core.checks import usable_device
+from rankscope.core.masks import Mask, as_mask
+from rankscope.core.network import ABLATIONS, Spec
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import Entry
 from rankscope.experiments.estimates import (
@@ -30,8 +32,6 @@ from rankscope.experiments.estimates import (
 from rankscope.experiments.random_subject import random_subject
 from rankscope.experiments.subject import Subject
 from rankscope.experiments.usual import NORM_EPS
-from rankscope.masks import Mask, as_mask
-from rankscope.network import ABLATIONS, Spec
 
 if TYPE_CHECKING:
     from rankscope.experiments.models import Case
@@ -241,7 +241,7 @@ def _random(options: QuestionOptions) -> Subject:
 
 def _real(options: QuestionOptions, name: str, masks: Sequence[str]) -> Subject:
     from rankscope.experiments.model_subject import model_subject
-    from rankscope.families import load
+    from rankscope.models.families import load
 
     for option in _OF_RANDOM_NETWORKS:
         if option in options.given:

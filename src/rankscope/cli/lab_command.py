@@ -28,7 +28,7 @@ def lab(
     Nothing is loaded from elsewhere and nothing is sent anywhere. Ctrl-C ends it.
     """
     try:
-        from rankscope.lab import serve
+        from rankscope.show.lab import serve
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
             raise

@@ -18,7 +18,7 @@ _Json = Annotated[bool, typer.Option("--json", help="As JSON on standard output.
 
 
 def _models() -> list[Named]:
-    from rankscope.families import BUILTIN
+    from rankscope.models.families import BUILTIN
 
     shapes = [
         {
@@ -50,7 +50,7 @@ def _metrics() -> list[Named]:
 
 
 def _masks() -> list[Named]:
-    from rankscope.masks import NAMES, as_mask
+    from rankscope.core.masks import NAMES, as_mask
 
     examples = {name: form.usage.split(" ")[0] for name, form in NAMES.items()}
     return [
@@ -64,7 +64,7 @@ def _masks() -> list[Named]:
 
 
 def _scores() -> list[Named]:
-    from rankscope.network import SCORES
+    from rankscope.core.network import SCORES
 
     return [
         {
@@ -79,7 +79,7 @@ def _scores() -> list[Named]:
 
 
 def _norms() -> list[Named]:
-    from rankscope.network import NORMS
+    from rankscope.core.network import NORMS
 
     kinds = {name: each.module for name, each in NORMS.items()}
     ours = {kind for kind in kinds.values() if kind.__module__.startswith("rankscope")}
@@ -93,7 +93,7 @@ def _norms() -> list[Named]:
 
 
 def _figures() -> list[Named]:
-    from rankscope.figures import FIGURES
+    from rankscope.show.figures import FIGURES
 
     return [
         {"name": name, "words": _first_line(each.function), "options": each.options}

@@ -11,15 +11,17 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from rankscope import journal, report, tables
+from rankscope import tables
 from rankscope.cli.options import OutputOptions, QuestionOptions, ReproduceOptions
 from rankscope.cli.printing import print_error, print_json, without_controls
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import Entry
 from rankscope.experiments.estimates import refuse_unasked
 from rankscope.experiments.progress import OnStep
-from rankscope.reproduction import SUMMARY, Outcome, outcomes
 from rankscope.results import Result
+from rankscope.run import _journal as journal
+from rankscope.run._reproduction import SUMMARY, Outcome, outcomes
+from rankscope.show import report
 
 
 def run(entry: Entry, options: OutputOptions, *, with_table: bool = False, **fields: Any) -> None:

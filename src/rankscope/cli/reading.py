@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from rankscope.errors import InputError
-from rankscope.text import paragraphs, passages
+from rankscope.models.text import paragraphs, passages
 
 
 def checked_count(count: int) -> int:
@@ -23,7 +23,7 @@ def texts(path: Path | None, most: int) -> list[str]:
 
 def sentences(path: Path | None) -> tuple[str, ...]:
     """Sentences from a table or a text; standard input is a text, a sentence a line."""
-    from rankscope.training import read_sentences
+    from rankscope.models.training import read_sentences
 
     assert path is not None  # it was written on the command line
     if str(path) != "-":

@@ -8,8 +8,8 @@ from rankscope.cli.options import names
 from rankscope.cli.sweep_options import TableOptions
 from rankscope.display import list_words
 from rankscope.errors import InputError
-from rankscope.figures import axis_name
 from rankscope.numerals import short
+from rankscope.show.figures import axis_name
 
 CHARTS: Final = (".html", ".svg", ".png")
 TABLES: Final = (".parquet", ".csv")

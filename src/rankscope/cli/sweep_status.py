@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from rankscope import sweeping
+from rankscope import run as sweeping
 from rankscope.cli.printing import print_error, print_json, print_list, without_controls
 from rankscope.cli.sweep_options import StatusOptions
 from rankscope.numerals import duration, plural

@@ -8,7 +8,8 @@ import polars as pl
 from rich.console import Console
 from rich.table import Table
 
-from rankscope import figures, sweeping, tables
+from rankscope import run as sweeping
+from rankscope import tables
 from rankscope.cli.options import names
 from rankscope.cli.printing import print_error, print_json, print_list, without_controls
 from rankscope.cli.sweep_options import TableOptions
@@ -23,9 +24,10 @@ from rankscope.cli.sweep_selection import (
 )
 from rankscope.display import list_words
 from rankscope.errors import InputError
-from rankscope.files import whole_file
 from rankscope.metric_catalogue import metric as metric_words
 from rankscope.numerals import plural, power_of_ten, short
+from rankscope.process.files import whole_file
+from rankscope.show import figures
 
 
 def table(folder: Path, options: TableOptions) -> None:

@@ -11,13 +11,14 @@ from typing import Any, Final
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from rankscope import journal, sweeping
+from rankscope import run as sweeping
 from rankscope.cli.printing import print_error, print_json, print_list, without_controls
 from rankscope.cli.sweep_options import SweepOptions
 from rankscope.cli.sweep_status import FIRST, print_failures
 from rankscope.display import list_words
-from rankscope.interruption import last_words
 from rankscope.numerals import duration, gigabytes, plural
+from rankscope.process.interruption import last_words
+from rankscope.run import _journal as journal
 
 _LEAST: Final = 2**28
 """Bytes a process takes before it has done anything."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args, runti
 from rankscope.arguments import checked
 from rankscope.errors import InputError
 from rankscope.experiments.progress import OnStep, silent
-from rankscope.fingerprints import stem
+from rankscope.process.fingerprints import stem
 
 if TYPE_CHECKING:
     import polars as pl
@@ -89,7 +89,7 @@ class Entry:
 
     def run(self, config: Traceable, on_step: OnStep = silent) -> "Result":
         """Run it under a configuration of its own."""
-        from rankscope.threads import one_thread
+        from rankscope.process.threads import one_thread
 
         with one_thread() if self.small else nullcontext():
             result: Result = self.module().run(config, on_step)

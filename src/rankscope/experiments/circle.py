@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from rankscope.deep import deep_trace
-from rankscope.network import Block, Network
-from rankscope.tracing import Trace
-from rankscope.training import Examples, SequenceModel
+from rankscope.core.deep import deep_trace
+from rankscope.core.network import Block, Network
+from rankscope.core.tracing import Trace
+from rankscope.models.training import Examples, SequenceModel
 
 RADIUS = 0.3
 

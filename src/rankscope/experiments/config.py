@@ -6,10 +6,10 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from rankscope.arguments import check_fields
-from rankscope.checks import number, whole
-from rankscope.fingerprints import fingerprint
+from rankscope.core.checks import number, whole
+from rankscope.process.fingerprints import fingerprint
+from rankscope.process.versions import versions
 from rankscope.version import __version__
-from rankscope.versions import versions
 
 _MOST = 1_000_000
 _LONG = 200

@@ -10,13 +10,13 @@ from torch import nn
 
 from rankscope import records
 from rankscope.arguments import checked
+from rankscope.core.tracing import Provenance
 from rankscope.errors import InputError
 from rankscope.experiments.models import Case, free_name
 from rankscope.experiments.subject import Subject
-from rankscope.families import Loaded
-from rankscope.fingerprints import fingerprint
+from rankscope.models.families import Loaded
+from rankscope.process.fingerprints import fingerprint
 from rankscope.results import Result
-from rankscope.tracing import Provenance
 
 Source = str | Path | nn.Module | Loaded | Subject | Result
 """A folder or Hub id (with ``@init`` its architecture at initialisation), or what is at hand."""

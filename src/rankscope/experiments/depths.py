@@ -10,16 +10,16 @@ from torch import Tensor
 
 from rankscope import tables
 from rankscope.arguments import checked
-from rankscope.deep import deep_trace
+from rankscope.core.deep import deep_trace
+from rankscope.core.metrics import Center, Norm
+from rankscope.core.network import Network, Spec
+from rankscope.core.tracing import Trace
 from rankscope.experiments.config import Config
 from rankscope.experiments.laws import SMOOTH, Evidence, Law, law_of_medians
 from rankscope.experiments.progress import OnStep, silent, tracked
-from rankscope.metrics import Center, Norm
-from rankscope.network import Network, Spec
+from rankscope.models.text import embed, passages
 from rankscope.numerals import power_of_ten
 from rankscope.results import Role
-from rankscope.text import embed, passages
-from rankscope.tracing import Trace
 
 RELATIVE = "log10_relative_residual"
 DISPERSION, RELATIVE_DISPERSION = "log10_dispersion", "log10_relative_dispersion"

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import torch
 
+from rankscope.core.network import Spec
+from rankscope.core.tracing import choose_measures
 from rankscope.errors import InputError
 from rankscope.experiments.subject import Subject
-from rankscope.network import Spec
 from rankscope.numerals import duration, gigabytes
-from rankscope.tracing import choose_measures
 
 _LONG = 300.0
 """Seconds that may pass without anyone having been asked."""

@@ -10,12 +10,12 @@ from rankscope.experiments.progress import silent as silent
 from rankscope.experiments.progress import tracked as tracked
 from rankscope.experiments.subject import Question as Question
 from rankscope.experiments.subject import Subject as Subject
+from rankscope.models.text import InputCheck as InputCheck
 from rankscope.results import Drawing as Drawing
 from rankscope.results import Judgement as Judgement
 from rankscope.results import Listing as Listing
 from rankscope.results import Part as Part
 from rankscope.results import Result as Result
-from rankscope.text import InputCheck as InputCheck
 
 _FEW = 3
 """Cases that a verdict names one by one."""

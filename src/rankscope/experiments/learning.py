@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from rankscope.arguments import checked
+from rankscope.core.network import Spec
 from rankscope.experiments.progress import OnStep
-from rankscope.network import Spec
-from rankscope.training import (
+from rankscope.models.training import (
     IGNORED,
     Classify,
     Examples,

@@ -10,11 +10,11 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
 from rankscope.arguments import checked
-from rankscope.checks import whole
+from rankscope.core.checks import whole
 from rankscope.errors import InputError
 from rankscope.experiments.subject import Subject
-from rankscope.families import BlockInput, Loaded, load
-from rankscope.text import InputCheck, passages
+from rankscope.models.families import BlockInput, Loaded, load
+from rankscope.models.text import InputCheck, passages
 
 _USUAL = 128
 """Tokens of a text at most, unless told otherwise."""

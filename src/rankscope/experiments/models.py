@@ -10,10 +10,10 @@ from torch import Tensor
 from rankscope.arguments import checked
 from rankscope.errors import InputError
 from rankscope.experiments import kit
-from rankscope.families import BUILTIN, Loaded, cached_folder, load
-from rankscope.fingerprints import folder_fingerprint
-from rankscope.text import passages
-from rankscope.training import small_language_model
+from rankscope.models.families import BUILTIN, Loaded, cached_folder, load
+from rankscope.models.text import passages
+from rankscope.models.training import small_language_model
+from rankscope.process.fingerprints import folder_fingerprint
 
 
 @checked

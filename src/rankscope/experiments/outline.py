@@ -5,8 +5,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
+from rankscope.core.network import Network, Spec
 from rankscope.experiments.subject import Subject
-from rankscope.network import Network, Spec
 
 
 class _Design(Network):

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from rankscope.arguments import checked
+from rankscope.core.network import Network, Spec
 from rankscope.errors import InputError
 from rankscope.experiments.estimates import refuse_impossible
 from rankscope.experiments.subject import Subject
-from rankscope.network import Network, Spec
+from rankscope.models.text import check_texts, embed
 from rankscope.numerals import plural
-from rankscope.text import check_texts, embed
 
 
 @checked
@@ -28,7 +28,7 @@ def random_subject(
 ) -> Subject:
     """A random network and what it reads; ``seed`` draws the weights and the embedding.
 
-    >>> from rankscope.network import Spec
+    >>> from rankscope.core.network import Spec
     >>> random_subject(Spec(2, 2, 8), ["A rose is a rose."]).name
     'A random network: 2 layers, 2 heads, width 8'
 

@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 from rankscope.arguments import check_fields, checked
-from rankscope.batches import Batch, batches
-from rankscope.checks import real
-from rankscope.deep import deep_trace, describe_doubts
+from rankscope.core.batches import Batch, batches
+from rankscope.core.checks import real
+from rankscope.core.deep import deep_trace, describe_doubts
+from rankscope.core.metrics import Center, Norm
+from rankscope.core.network import Network
+from rankscope.core.tracing import Metrics, Provenance, Trace, digest, trace
 from rankscope.errors import InputError, ShapeError
 from rankscope.experiments.config import plain
 from rankscope.experiments.progress import OnStep, silent, tracked
-from rankscope.fingerprints import fingerprint
-from rankscope.metrics import Center, Norm
-from rankscope.network import Network
-from rankscope.text import InputCheck
-from rankscope.tracing import Metrics, Provenance, Trace, digest, trace
+from rankscope.models.text import InputCheck
+from rankscope.process.fingerprints import fingerprint
+from rankscope.process.versions import versions
 from rankscope.version import __version__
-from rankscope.versions import versions
 
 _DIGESTS = ("spec", "seed", "weights", "input digest", "token mask digest", "measured digest")
 _SAN = {"skip", "mlp", "norm"}

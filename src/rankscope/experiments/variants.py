@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rankscope.arguments import checked
-from rankscope.network import Network
+from rankscope.core.network import Network
 
 SAN, SAN_MLP, SAN_SKIP, TRANSFORMER = "SAN", "SAN+MLP", "SAN+skip", "transformer"
 LEFT_OUT = {SAN: ("mlp", "skip"), SAN_MLP: ("skip",), SAN_SKIP: ("mlp",), TRANSFORMER: ()}

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from rankscope.core.masks import causal_window, window
+from rankscope.core.network import ALiBi, Init, Network, RelativeBias, Rotary, Spec
 from rankscope.experiments.advice import changes
-from rankscope.masks import causal_window, window
-from rankscope.network import ALiBi, Init, Network, RelativeBias, Rotary, Spec
 
 PLAIN = Spec(6, 4, 16, init="lecun")
 POST = replace(PLAIN, norm_place="post")

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from rankscope.core.network import Network, RelativeBias, Spec
 from rankscope.experiments.advice import Price, context_share, parameter_count
-from rankscope.network import Network, RelativeBias, Spec
 
 SPECS = [
     Spec(3, 2, 8),

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
+from rankscope.core.metrics import attention_entropy
+from rankscope.core.network import Spec
+from rankscope.core.prediction import even_entropy
 from rankscope.experiments.advice import CRITERIA, Standing
-from rankscope.metrics import attention_entropy
-from rankscope.network import Spec
-from rankscope.prediction import even_entropy
 
 UNIFORM = torch.full((2, 1), math.log(8), dtype=torch.float64)
 

@@ -6,6 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from rankscope.core.network import Network, Spec
+from rankscope.core.prediction import predict
 from rankscope.experiments.advice import (
     Change,
     Price,
@@ -19,8 +21,6 @@ from rankscope.experiments.advice import (
     ranked,
 )
 from rankscope.experiments.subject import Subject
-from rankscope.network import Network, Spec
-from rankscope.prediction import predict
 
 SPEC = Spec(2, 2, 8)
 FREE, CHEAP, DEAR = (Price(0.0, 1.0, 1.0, only_initial=each) for each in (True, False, False))

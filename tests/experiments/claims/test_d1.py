@@ -5,10 +5,10 @@ from dataclasses import replace
 import polars as pl
 import torch
 
+from rankscope.core.network import Network
+from rankscope.core.paths import enumerate_paths
 from rankscope.experiments.claims import d1
 from rankscope.experiments.progress import silent
-from rankscope.network import Network
-from rankscope.paths import enumerate_paths
 
 from .small import TINY, tiny
 

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from rankscope import tables
-from rankscope.deep import deep_trace
+from rankscope.core.deep import deep_trace
+from rankscope.core.network import Network
+from rankscope.core.tracing import Trace
 from rankscope.experiments import depths
 from rankscope.experiments.claims import _norm_starts, d10
 from rankscope.experiments.claims._norm_dynamics import Dynamics
@@ -18,8 +20,6 @@ from rankscope.experiments.claims._norm_starts import ABOVE
 from rankscope.experiments.laws import law
 from rankscope.experiments.progress import silent
 from rankscope.experiments.studies._layernorm_cases import Setting, random_network
-from rankscope.network import Network
-from rankscope.tracing import Trace
 
 from ..shown import can_be_shown, steps_of
 

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from rankscope.core.network import Network, Spec
+from rankscope.core.theory import bounds
+from rankscope.core.tracing import Provenance, Trace
 from rankscope.experiments.claims import d2
 from rankscope.experiments.claims.d2 import Checked
 from rankscope.experiments.laws import Law
 from rankscope.experiments.progress import silent
-from rankscope.network import Network, Spec
-from rankscope.theory import bounds
-from rankscope.tracing import Provenance, Trace
 
 from .small import TINY
 

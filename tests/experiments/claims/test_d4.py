@@ -6,11 +6,11 @@ import polars as pl
 import pytest
 
 from rankscope import tables
+from rankscope.core.metrics import residual
+from rankscope.core.theory.residual_bounds import expanding_network
 from rankscope.experiments.claims import d4
 from rankscope.experiments.laws import law
 from rankscope.experiments.progress import silent
-from rankscope.metrics import residual
-from rankscope.theory.residual_bounds import expanding_network
 
 from .small import TINY, tiny
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from rankscope import Spec, figures, tables
+from rankscope import Spec, tables
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import CATALOGUE
 from rankscope.experiments.circle import deep_distances
@@ -20,7 +20,8 @@ from rankscope.experiments.claims._circle_verdict import (
     endings,
 )
 from rankscope.experiments.progress import silent
-from rankscope.training import Recipe, SequenceModel, Trained
+from rankscope.models.training import Recipe, SequenceModel, Trained
+from rankscope.show import figures
 
 CONFIG = d6.Config(widths=(1, 2), seeds=3, applied=20)
 SHORT = Recipe(6, 10, 3e-3, weight_decay=0.0, warmup=2)

@@ -8,15 +8,16 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from rankscope import Spec, figures, tables
+from rankscope import Spec, tables
+from rankscope.core.paths import enumerate_paths, path_outputs
 from rankscope.errors import InputError
 from rankscope.experiments.claims import _path_accuracy, d7
 from rankscope.experiments.claims._path_accuracy import ALL, CHANCE, RESCALED, UNTRAINED, WHOLE
 from rankscope.experiments.learning import HULL, MEMORISATION, SORTING, Plan, learn, lesson
 from rankscope.experiments.progress import silent
-from rankscope.paths import enumerate_paths, path_outputs
+from rankscope.models.training import IGNORED, Recipe
+from rankscope.show import figures
 from rankscope.streams import stream
-from rankscope.training import IGNORED, Recipe
 
 SHORT = Recipe(8, 4, warmup=2)
 TINY = d7.Config(

@@ -6,9 +6,9 @@ from math import comb
 import pytest
 import transformers as hf
 
+from rankscope.core.paths import PathCounts
 from rankscope.experiments.claims import d8
 from rankscope.experiments.progress import silent
-from rankscope.paths import PathCounts
 
 
 def test_the_papers_architectures_are_counted() -> None:

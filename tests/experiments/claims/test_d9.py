@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from rankscope.core.metrics import residual
+from rankscope.core.paths import Path, chained_matrices
 from rankscope.experiments.claims import d9
 from rankscope.experiments.laws import Law
 from rankscope.experiments.progress import silent
-from rankscope.metrics import residual
-from rankscope.paths import Path, chained_matrices
 
 from ..made import Made
 from .small import DEEP, TINY, _deep_bert, tiny

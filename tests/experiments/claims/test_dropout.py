@@ -7,8 +7,8 @@ import torch
 import transformers as hf
 
 import rankscope
+from rankscope.core.network import Network, Spec
 from rankscope.experiments.claims._dropout import Dropout, drop, states_with_dropout
-from rankscope.network import Network, Spec
 from rankscope.streams import stream
 
 NONE = Dropout(attention=0.0, hidden=0.0)

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from rankscope import figures, records
-from rankscope.deep import deep_trace
+from rankscope import records
+from rankscope.core.deep import deep_trace
+from rankscope.core.network import Network
+from rankscope.core.tracing import Trace
 from rankscope.errors import InputError
 from rankscope.experiments import depths
 from rankscope.experiments.models import Case
 from rankscope.experiments.progress import silent
-from rankscope.network import Network
-from rankscope.tracing import Trace
+from rankscope.show import figures
 
 from ..tiny import Fresh, Tiny
 from .small import TINY, tiny

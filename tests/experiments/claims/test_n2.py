@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from rankscope import tables
+from rankscope.core.metrics import residual
+from rankscope.core.network import Network
+from rankscope.core.theory import bounds
+from rankscope.core.theory.residual_bounds import TwoHeadLayer
 from rankscope.experiments.claims import _n2_search, n2
 from rankscope.experiments.progress import silent
-from rankscope.metrics import residual
-from rankscope.network import Network
-from rankscope.theory import bounds
-from rankscope.theory.residual_bounds import TwoHeadLayer
 
 from .small import TINY, tiny
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from rankscope import tables
+from rankscope.core.network import Network
 from rankscope.errors import InputError
 from rankscope.experiments.claims import p3
 from rankscope.experiments.claims._overlapping import overlapping_tokens
 from rankscope.experiments.progress import silent
-from rankscope.network import Network
 
 from ..shown import can_be_shown, steps_of
 

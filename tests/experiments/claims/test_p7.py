@@ -8,7 +8,8 @@ import pytest
 import torch
 from scipy.stats import binom, entropy, rankdata, spearmanr
 
-from rankscope import Spec, figures, predict, tables
+from rankscope import Spec, predict, tables
+from rankscope.core.network import Init
 from rankscope.errors import InputError
 from rankscope.experiments.claims import _p7_figures, _p7_forecast, _p7_table, _p7_training, p7
 from rankscope.experiments.claims._p7_figures import ALIKE, ANGLE, DISTANCE, GRADIENT, OWN, STARTS
@@ -16,8 +17,8 @@ from rankscope.experiments.claims._p7_table import EXPLAINABLE, EXPLAINED, value
 from rankscope.experiments.claims._p7_words import distance_correlation
 from rankscope.experiments.learning import SORTING, Plan, learn, lesson
 from rankscope.experiments.progress import silent
-from rankscope.network import Init
-from rankscope.training import Classify, Recipe, Sorting
+from rankscope.models.training import Classify, Recipe, Sorting
+from rankscope.show import figures
 
 TINY = p7.Config(
     depths=(2,),

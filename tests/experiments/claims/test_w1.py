@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from rankscope import tables
+from rankscope.core.masks import as_mask
+from rankscope.core.network import Visibility
+from rankscope.core.theory import a_priori_rate, graph_facts, second_modulus
 from rankscope.experiments.claims import _mask_curves as curves
 from rankscope.experiments.claims._mask_theorem import PROMISED, SMALLEST, full_columns, promise
 from rankscope.experiments.claims._mask_verdict import Judged, judge
 from rankscope.experiments.claims.w1 import PAPER, Config, Values, run
 from rankscope.experiments.depths import DISPERSION, RELATIVE_DISPERSION
 from rankscope.experiments.progress import silent
-from rankscope.masks import as_mask
-from rankscope.network import Visibility
-from rankscope.theory import a_priori_rate, graph_facts, second_modulus
 
 from ..shown import can_be_shown
 from .small import TINY, tiny
@@ -82,7 +82,7 @@ def test_changing_masks_have_the_rate_of_their_product() -> None:
     averages = [mask.matrix(48).double() for mask in masks]
     first, second = (each / each.sum(-1, keepdim=True) for each in averages)
     expected = math.log10(float(second_modulus(second @ first))) / 2
-    from rankscope.deep import deep_trace
+    from rankscope.core.deep import deep_trace
 
     traced = deep_trace(network, config.texts()[0][:1], norm="fro").table
     curve = traced.filter(metric="log10_residual").sort("layer")["value"].to_list()

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from rankscope.core.theory import every_rank
+from rankscope.core.theory.equilibria import Stability
 from rankscope.experiments.claims.w4 import Config, judge, judge_stability, run
-from rankscope.theory import every_rank
-from rankscope.theory.equilibria import Stability
 
 from ..shown import can_be_shown, steps_of
 

@@ -21,7 +21,7 @@ from rankscope.experiments.claims.w5 import (
 )
 from rankscope.experiments.models import TrainedHere
 
-from ...families.conftest import TINY, lively, minilm
+from ...models.families.conftest import TINY, lively, minilm
 from ..made import TEXTS, Made
 from ..shown import can_be_shown, steps_of
 from ..tiny import Tiny

@@ -2,12 +2,12 @@
 
 import torch
 
+from rankscope.core.network import Network, Spec
 from rankscope.experiments import Subject
 from rankscope.experiments.diagnosis import _kinds
 from rankscope.experiments.diagnosis._blame import Loss
 from rankscope.experiments.diagnosis._diagnose import judge
 from rankscope.experiments.diagnosis._measure import Measured, measure
-from rankscope.network import Network, Spec
 from rankscope.results import Finding
 
 TOKENS, LAYERS = 40, 8

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
+from rankscope.core.network import Network, Spec
 from rankscope.experiments.diagnosis._measure import turn
-from rankscope.network import Network, Spec
 
 from .built import LAYERS, TOKENS, judged, network_of, tokens_of
 

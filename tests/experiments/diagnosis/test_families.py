@@ -8,9 +8,9 @@ from rankscope.experiments.diagnosis._measure import measure
 from rankscope.experiments.model_subject import model_subject
 from rankscope.experiments.questions.diagnose import Config, run
 from rankscope.experiments.subject import Subject
-from rankscope.families import load
+from rankscope.models.families import load
 
-from ...families.conftest import TINY, lively
+from ...models.families.conftest import TINY, lively
 
 
 def subject_of(name: str) -> Subject:

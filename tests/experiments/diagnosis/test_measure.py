@@ -5,6 +5,9 @@ import math
 import pytest
 import torch
 
+from rankscope.core.masks import as_mask
+from rankscope.core.network import Network, Spec, Visibility
+from rankscope.core.tracing import trace
 from rankscope.experiments import Subject
 from rankscope.experiments.diagnosis._heads import head_figures
 from rankscope.experiments.diagnosis._measure import measure, turn
@@ -15,9 +18,6 @@ from rankscope.experiments.diagnosis._tokens import (
     nearest_to_last,
     token_distances,
 )
-from rankscope.masks import as_mask
-from rankscope.network import Network, Spec, Visibility
-from rankscope.tracing import trace
 
 SPEC = Spec(3, 2, 8, norm_place="post", init="lecun")
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from rankscope.core.network import Network, Spec
 from rankscope.errors import InputError
 from rankscope.experiments.diagnosis._walk import walk
-from rankscope.network import Network, Spec
 
 SPECS = {
     "pre": Spec(3, 2, 8, norm_place="pre", init="lecun"),

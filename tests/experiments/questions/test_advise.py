@@ -6,14 +6,14 @@ import pytest
 import torch
 
 import rankscope
+from rankscope.core.network import Network, Spec
+from rankscope.core.prediction import even_entropy, predict
 from rankscope.errors import InputError, KindError, ShapeError
 from rankscope.experiments import Subject
 from rankscope.experiments.advice import Standing, changes, measured_values
 from rankscope.experiments.questions.advise import AS_IS, Config, advise, cost, run
-from rankscope.network import Network, Spec
-from rankscope.prediction import even_entropy, predict
 
-from ...families.conftest import lively as lively_model
+from ...models.families.conftest import lively as lively_model
 from ..shown import can_be_shown, steps_of
 
 FEW = {"draws": 4, "candidates": 2, "confirmed": 1, "networks": 2}

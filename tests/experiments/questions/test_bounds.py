@@ -5,6 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from rankscope.core.network import Network, Spec
+from rankscope.core.theory import bounds
+from rankscope.core.tracing import Provenance, Trace
 from rankscope.errors import InputError
 from rankscope.experiments import Subject
 from rankscope.experiments.questions.bounds import (
@@ -15,9 +18,6 @@ from rankscope.experiments.questions.bounds import (
     _slack,
     run,
 )
-from rankscope.network import Network, Spec
-from rankscope.theory import bounds
-from rankscope.tracing import Provenance, Trace
 
 from ..shown import can_be_shown, steps_of
 

@@ -8,12 +8,13 @@ import pytest
 import torch
 import transformers as hf
 
-from rankscope import Network, Result, Spec, compare, figures, records, tables, trace
+from rankscope import Network, Result, Spec, compare, records, tables, trace
 from rankscope.errors import InputError
 from rankscope.experiments import CATALOGUE, Subject
 from rankscope.experiments.contenders import Contender
 from rankscope.experiments.questions import _comparison as words
-from rankscope.text import embed, passages
+from rankscope.models.text import embed, passages
+from rankscope.show import figures
 
 PURE = Spec(4, 2, 16, mlp_ratio=0, norm="none", skip=0.0)
 

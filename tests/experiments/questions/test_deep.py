@@ -5,13 +5,13 @@ import math
 import pytest
 import torch
 
+from rankscope.core.metrics import residual
+from rankscope.core.network import Network, Spec
 from rankscope.experiments import Subject
 from rankscope.experiments.laws import medians
 from rankscope.experiments.questions.deep import Config, run
-from rankscope.figures import draw
-from rankscope.metrics import residual
-from rankscope.network import Network, Spec
 from rankscope.numerals import plural, power_of_ten
+from rankscope.show.figures import draw
 
 from ..shown import can_be_shown, steps_of
 

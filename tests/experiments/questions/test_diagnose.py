@@ -6,15 +6,16 @@ import polars as pl
 import pytest
 import torch
 
-from rankscope import records, report, tables
+from rankscope import records, tables
+from rankscope.core.network import Network, Spec
+from rankscope.core.tracing import trace
 from rankscope.errors import InputError
 from rankscope.experiments import Reading, Subject, diagnose, four_variants
 from rankscope.experiments.diagnosis import KINDS
 from rankscope.experiments.diagnosis._layers import trace_ablations
 from rankscope.experiments.questions.diagnose import Config, run
-from rankscope.network import Network, Spec
-from rankscope.text import InputCheck, embed, passages
-from rankscope.tracing import trace
+from rankscope.models.text import InputCheck, embed, passages
+from rankscope.show import report
 
 from ..shown import can_be_shown, steps_of
 

@@ -6,12 +6,12 @@ import polars as pl
 import pytest
 import torch
 
+from rankscope.core.metrics import residual
+from rankscope.core.network import Network, Spec
+from rankscope.core.paths import head_shares, path_lengths
 from rankscope.experiments import Subject, path_study
 from rankscope.experiments.questions.paths import Config, _exactness, run
-from rankscope.metrics import residual
-from rankscope.network import Network, Spec
 from rankscope.numerals import short
-from rankscope.paths import head_shares, path_lengths
 
 from ..shown import can_be_shown, steps_of
 

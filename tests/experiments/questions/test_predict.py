@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from rankscope import Network, Spec, predict
+from rankscope.core.network import Described, Init
+from rankscope.core.prediction import measured_gradients
 from rankscope.errors import InputError
 from rankscope.experiments import Subject
 from rankscope.experiments.questions.predict import Config, run
-from rankscope.network import Described, Init
-from rankscope.prediction import measured_gradients
 
 from ..shown import can_be_shown, steps_of
 

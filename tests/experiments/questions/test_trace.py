@@ -3,12 +3,12 @@
 import pytest
 import torch
 
+from rankscope.core.network import Network, Spec
+from rankscope.core.tracing import trace
 from rankscope.errors import InputError
 from rankscope.experiments import Subject
 from rankscope.experiments.questions.trace import Config, run
-from rankscope.network import Network, Spec
 from rankscope.numerals import course
-from rankscope.tracing import trace
 
 from ..shown import can_be_shown, steps_of
 

@@ -15,8 +15,8 @@ from rankscope.experiments.studies._layernorm_cases import FACTORS, Setting, ran
 from rankscope.experiments.studies._layernorm_outcomes import Searched
 from rankscope.experiments.studies.layernorm import Config, _parts, run, sentences
 from rankscope.numerals import power_of_ten
-from rankscope.report import show
 from rankscope.results import Result
+from rankscope.show.report import show
 
 from ..shown import can_be_shown, steps_of
 from .curves import FALLING, LEVEL, curves

@@ -6,10 +6,10 @@ import polars as pl
 import pytest
 import torch
 
+from rankscope.core.metrics import dispersion
 from rankscope.errors import InputError
 from rankscope.experiments.depths import DISPERSION, RELATIVE_DISPERSION
 from rankscope.experiments.studies.wu import Config, random_subject, run
-from rankscope.metrics import dispersion
 from rankscope.numerals import power_of_ten
 
 from ..made import TEXTS

@@ -4,8 +4,8 @@ import torch
 from table import add
 from things import MASK, NET, X
 
-from rankscope import deep
-from rankscope.network import Visibility
+from rankscope.core import deep
+from rankscope.core.network import Visibility
 
 TENSOR = deep.ScaledTensor.of(X.double(), torch.zeros(2, dtype=torch.float64))
 STATE = deep.SplitState.of(X.double(), MASK)

@@ -7,7 +7,9 @@ import transformers
 from table import add
 from things import LAYERS, MASK, NET, TEXTS, X
 
-from rankscope import experiments, families, reproduction
+from rankscope import experiments
+from rankscope.models import families
+from rankscope.run import _reproduction as reproduction
 
 BERT = families.BUILTIN["bert-base"]()
 SIZES = {

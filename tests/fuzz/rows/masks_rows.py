@@ -4,7 +4,7 @@ import torch
 from table import add
 from things import QUERY
 
-from rankscope import masks
+from rankscope.core import masks
 
 add("masks.BigBird", masks.BigBird, window=1, hubs=1, random=1, seed=0)
 add("masks.BlockLocal", masks.BlockLocal, size=2)

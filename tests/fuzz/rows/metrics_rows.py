@@ -3,7 +3,7 @@
 from table import add
 from things import MASK, P, X
 
-from rankscope import metrics
+from rankscope.core import metrics
 
 for one in (
     "deviations",

@@ -6,7 +6,7 @@ from things import BLOCK, MASK, NET, SPEC, X
 from torch import nn
 
 import rankscope as rs
-from rankscope import masks, network
+from rankscope.core import masks, network
 
 add(
     "network.Spec",

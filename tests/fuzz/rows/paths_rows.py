@@ -5,7 +5,7 @@ from table import add, fresh
 from things import MASK, NET, PATH, PURE, X
 
 import rankscope as rs
-from rankscope import paths
+from rankscope.core import paths
 
 for one in ("head_shares", "path_lengths"):
     add(f"paths.{one}", getattr(paths, one), network=NET, x=X, token_mask=MASK, measured=MASK)

@@ -4,7 +4,8 @@ import torch
 from table import add
 from things import MASK, NET, X
 
-from rankscope import Spec, prediction
+from rankscope import Spec
+from rankscope.core import prediction
 
 SMALL = Spec(1, 1, 4)
 add(

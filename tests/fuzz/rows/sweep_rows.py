@@ -2,7 +2,7 @@
 
 from table import SLOW, add
 
-from rankscope import sweeping
+from rankscope import run as sweeping
 
 ASKED = {"layers": 1, "heads": 1, "width": 4, "passages": 1, "length": 4, "axes": {"seed": [0]}}
 RUNS = sweeping.plan(sweeping.read_grid(ASKED)).runs

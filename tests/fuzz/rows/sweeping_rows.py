@@ -2,7 +2,7 @@
 
 from table import add
 
-from rankscope import sweeping
+from rankscope import run as sweeping
 
 SHAPE = {"layers": 1, "heads": 1, "width": 4, "passages": 1, "length": 4}
 CONTENT = {**SHAPE, "mask": "window:{radius}", "axes": {"radius": [1, 2]}}

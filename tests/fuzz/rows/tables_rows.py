@@ -20,15 +20,8 @@ from things import (
     table_of,
 )
 
-from rankscope import (
-    experiments,
-    figures,
-    metric_catalogue,
-    records,
-    report,
-    results,
-    tables,
-)
+from rankscope import experiments, metric_catalogue, records, results, tables
+from rankscope.show import figures, report
 
 add("tables.frame", tables.frame, columns={"metric": ["a"], "value": [1.0], "layer": [0]})
 add("tables.from_rows", tables.from_rows, names=("metric", "value"), rows=[("a", 1.0)])
@@ -68,9 +61,6 @@ for one in ("figures.MetricWords", "metric_catalogue.Metric"):
     )
 for one in (
     "results.Result",
-    "experiments.Claim",
-    "experiments.Diagnosis",
-    "experiments.PathStudy",
     "rankscope.Result",
 ):
     add(

@@ -5,7 +5,7 @@ from table import add
 from things import MASK, NET, PURE, SPHERE, P, X
 from torch import nn
 
-from rankscope import theory
+from rankscope.core import theory
 
 add("theory.bounds", theory.bounds, network=PURE, x=X, token_mask=MASK)
 add("theory.a_priori_log_decay", theory.a_priori_log_decay, epsilon=0.1, radius=2.0)

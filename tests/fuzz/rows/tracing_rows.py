@@ -4,7 +4,7 @@ import torch
 from table import add
 from things import MASK, NET, X
 
-from rankscope import tracing
+from rankscope.core import tracing
 
 TRACE = tracing.trace(NET, X)
 BLOCKS = list(NET.blocks)

@@ -6,7 +6,7 @@ from things import NET, SENTENCES, TEXTS, X
 from torch import nn
 
 import rankscope as rs
-from rankscope import text, training
+from rankscope.models import text, training
 
 add("text.embed", text.embed, texts=list(TEXTS), width=4, length=6, seed=0, dtype=torch.float32)
 add(

@@ -7,6 +7,7 @@ To add an alternative, write one generator that yields ``Change``s of a spec, an
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from rankscope.core.network import Spec
 from rankscope.experiments.advice._attention import centering, heads, masks, positions
 from rankscope.experiments.advice._blocks import mlps, parallel_blocks
 from rankscope.experiments.advice._change import Change as Change
@@ -27,7 +28,6 @@ from rankscope.experiments.advice._trial import ranked as ranked
 from rankscope.experiments.advice._weights import weights
 from rankscope.experiments.advice._words import sentences as sentences
 from rankscope.experiments.advice._words import tried as tried
-from rankscope.network import Spec
 
 ALTERNATIVES: tuple[Callable[[Spec, int], Iterator[Change]], ...] = (
     skips,

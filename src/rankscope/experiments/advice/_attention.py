@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from rankscope.core.masks import Causal, Full, causal_window, window
+from rankscope.core.network import ALiBi, Lent, RelativeBias, Rotary, ScoreKind, Spec
 from rankscope.experiments.advice._change import Change
-from rankscope.masks import Causal, Full, causal_window, window
-from rankscope.network import ALiBi, Lent, RelativeBias, Rotary, ScoreKind, Spec
 from rankscope.numerals import plural
 
 _PARTS: Final = (4, 16)

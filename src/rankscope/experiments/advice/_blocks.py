@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from rankscope.core.network import Spec
 from rankscope.experiments.advice._change import Change
-from rankscope.network import Spec
 
 
 def mlps(spec: Spec, tokens: int) -> Iterator[Change]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rankscope.network import Spec
+from rankscope.core.network import Spec
 
 
 @dataclass(frozen=True)

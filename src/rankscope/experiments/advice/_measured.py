@@ -5,11 +5,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rankscope.deep import deep_trace
-from rankscope.network import Network, Spec
-from rankscope.prediction import measured_gradients
+from rankscope.core.deep import deep_trace
+from rankscope.core.network import Network, Spec
+from rankscope.core.prediction import measured_gradients
+from rankscope.core.tracing import trace
 from rankscope.streams import stream_seed
-from rankscope.tracing import trace
 
 _BLURRED = 1e-4
 """Relative dispersions below which float32 may tell its own rounding."""

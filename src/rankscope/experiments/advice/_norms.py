@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from rankscope.core.network import NormPlace, Spec
 from rankscope.experiments.advice._change import Change
-from rankscope.network import NormPlace, Spec
 
 _PLACES: Final[dict[NormPlace, str]] = {
     "pre": "norms before each part",

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import Final
 
-from rankscope.network import RelativeBias, Spec
+from rankscope.core.network import RelativeBias, Spec
 from rankscope.numerals import short
 
 _NOTICED: Final = 0.01

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from rankscope.core.network import Spec
 from rankscope.experiments.advice._change import Change
-from rankscope.network import Spec
 from rankscope.numerals import short
 
 

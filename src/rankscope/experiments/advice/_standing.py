@@ -94,7 +94,7 @@ class Standing:
         """From metrics by layer, and the entropies of uniform attention (see ``even_entropy``).
 
         >>> from rankscope import Spec, predict
-        >>> from rankscope.prediction import even_entropy
+        >>> from rankscope.core.prediction import even_entropy
         >>> spec, x = Spec(2, 2, 8), torch.eye(5, 8)
         >>> found = predict(spec, x, draws=2, gradients=True)
         >>> Standing.of(found.values, even_entropy(spec, 5, None)[1:]).shortfall.shape

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from rankscope.core.network import Init, Spec
 from rankscope.experiments.advice._change import Change
 from rankscope.experiments.advice._skips import sums
-from rankscope.network import Init, Spec
 from rankscope.numerals import short
 
 

@@ -12,16 +12,16 @@ from torch import Tensor
 
 from rankscope import tables
 from rankscope.arguments import checked
-from rankscope.deep import deep_trace
+from rankscope.core.deep import deep_trace
+from rankscope.core.metrics import residual
+from rankscope.core.network import Network
+from rankscope.core.tracing import Trace
 from rankscope.experiments import depths, kit
 from rankscope.experiments.claims._dropout import Dropout, states_with_dropout
 from rankscope.experiments.studies import _layernorm_outcomes as outcomes
 from rankscope.experiments.studies._layernorm_cases import Setting, random_network
 from rankscope.experiments.studies.layernorm import PLAIN
-from rankscope.metrics import residual
-from rankscope.network import Network
 from rankscope.streams import stream
-from rankscope.tracing import Trace
 
 DROPOUT: Final = "dropout"
 """The variant with all of it, as BERT is trained."""

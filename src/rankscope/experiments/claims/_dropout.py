@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from rankscope.network import Attention, Block, Branch, Network, Step, Visibility
+from rankscope.core.network import Attention, Block, Branch, Network, Step, Visibility
 
 
 @dataclass(frozen=True)

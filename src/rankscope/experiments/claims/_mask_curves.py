@@ -8,11 +8,11 @@ from itertools import combinations
 import polars as pl
 
 from rankscope import tables
+from rankscope.core.masks import Mask
+from rankscope.core.theory import graph_facts
 from rankscope.experiments import depths
 from rankscope.experiments.claims._mask_theorem import PROMISED, SMALLEST, full_columns
 from rankscope.experiments.laws import SMOOTH, UNEVEN, Law
-from rankscope.masks import Mask
-from rankscope.theory import graph_facts
 
 WINDOWS, OTHERS, NO_CENTER = "two-sided windows", "other masks", "masks without a center"
 FEW = "few tokens, weak scores"

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from rankscope import tables
-from rankscope.network import Block, Network
-from rankscope.paths import attention_patterns
-from rankscope.theory import smallest_allowed_weight
+from rankscope.core.network import Block, Network
+from rankscope.core.paths import attention_patterns
+from rankscope.core.theory import smallest_allowed_weight
 
 PROMISED, SMALLEST = "log10_promised_dispersion", "smallest_weight"
 
@@ -57,7 +57,7 @@ def promise(network: Network, x: Tensor) -> Promise:
 def full_columns(allowed: Sequence[Tensor]) -> Iterator[int]:
     """The layers by which every token has heard of some one token, each time anew.
 
-    >>> from rankscope.masks import Causal
+    >>> from rankscope.core.masks import Causal
     >>> list(full_columns([Causal().matrix(4)] * 3))
     [1, 2, 3]
     """

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from rankscope.core.theory import a_priori_log_loss
 from rankscope.experiments import depths, kit
 from rankscope.experiments.claims._mask_curves import (
     CHANGING,
@@ -24,7 +25,6 @@ from rankscope.experiments.claims._mask_curves import (
 )
 from rankscope.experiments.laws import Law, as_stated
 from rankscope.numerals import power_of_ten
-from rankscope.theory import a_priori_log_loss
 
 _CENTERED = "all masks with a center"
 _FAMILIES = "radius across families"

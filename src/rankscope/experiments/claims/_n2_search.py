@@ -12,10 +12,8 @@ import torch
 from torch import Tensor
 
 from rankscope.arguments import checked
-from rankscope.experiments import kit
-from rankscope.metrics import matrix_norm
-from rankscope.streams import stream
-from rankscope.theory.residual_bounds import (
+from rankscope.core.metrics import matrix_norm
+from rankscope.core.theory.residual_bounds import (
     CenteredTokens,
     HeadWeights,
     TwoHeadLayer,
@@ -25,6 +23,8 @@ from rankscope.theory.residual_bounds import (
     log_differences,
     log_paper_beta,
 )
+from rankscope.experiments import kit
+from rankscope.streams import stream
 
 
 @checked

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from rankscope.arguments import checked
-from rankscope.masks import as_mask
-from rankscope.network import Network, NormKind
+from rankscope.core.masks import as_mask
+from rankscope.core.network import Network, NormKind
 from rankscope.streams import stream
 
 Values = Literal["diagonal", "skewed", "orthogonal", "random"]

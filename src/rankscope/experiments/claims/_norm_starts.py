@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import polars as pl
 import torch
 
-from rankscope.deep import deep_trace
+from rankscope.core.deep import deep_trace
+from rankscope.core.metrics import spectra
+from rankscope.core.network import Network
+from rankscope.core.theory import equilibrium_at
+from rankscope.core.tracing import Trace
 from rankscope.experiments import depths, kit
 from rankscope.experiments.claims._norm_dynamics import Dynamics, build, starts
 from rankscope.experiments.studies._layernorm_outcomes import DIFFERENT
-from rankscope.metrics import spectra
-from rankscope.network import Network
-from rankscope.theory import equilibrium_at
-from rankscope.tracing import Trace
 
 APART, ABOVE, RADIUS, STABLE = (
     "share_still_apart",

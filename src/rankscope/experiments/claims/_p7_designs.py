@@ -8,7 +8,7 @@ attention under a weak skip brings tokens together, MLPs under a weak skip drive
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from rankscope.network import Init, Spec
+from rankscope.core.network import Init, Spec
 from rankscope.numerals import plural
 
 _Place = Literal["pre", "post", "both"]

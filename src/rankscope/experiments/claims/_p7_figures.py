@@ -7,9 +7,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from rankscope.network import Spec
-from rankscope.prediction import Prediction, predict
-from rankscope.shapes import Hidden
+from rankscope.core.network import Spec
+from rankscope.core.prediction import Prediction, predict
+from rankscope.core.shapes import Hidden
 
 ALIKE, OWN = "nearly alike", "own tokens"
 """Where exponents are taken: at tokens that hardly differ, where the paper takes them, or at the

@@ -8,10 +8,10 @@ from typing import cast
 
 import torch
 
+from rankscope.core.network import Block, Init, Network, Spec
 from rankscope.experiments.kit import OnStep, tracked
 from rankscope.experiments.learning import SORTING, Lesson, Plan, learn, lesson
-from rankscope.network import Block, Init, Network, Spec
-from rankscope.training import Classify, SequenceModel
+from rankscope.models.training import Classify, SequenceModel
 
 Losses = list[list[float]]
 """By rate and by network."""

@@ -6,10 +6,10 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
+from rankscope.core.paths import count_paths, path_lengths, path_outputs, sample_paths
 from rankscope.experiments.learning import Lesson
-from rankscope.paths import count_paths, path_lengths, path_outputs, sample_paths
+from rankscope.models.training import SequenceModel
 from rankscope.streams import stream
-from rankscope.training import SequenceModel
 
 ALL, RESCALED, UNTRAINED = "all paths", "all paths, rescaled", "untrained network"
 WHOLE, CHANCE = "whole network", "best constant guess"

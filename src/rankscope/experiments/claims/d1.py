@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from rankscope import tables
+from rankscope.core.network import Network, Spec, Window
+from rankscope.core.paths import Path, enumerate_paths, path_lengths, path_outputs
 from rankscope.errors import InputError
 from rankscope.experiments import kit
-from rankscope.network import Network, Spec, Window
 from rankscope.numerals import short
-from rankscope.paths import Path, enumerate_paths, path_lengths, path_outputs
 from rankscope.streams import stream
 
 ENTRY = kit.entry("D1")

@@ -9,12 +9,12 @@ import polars as pl
 from torch import Tensor
 
 from rankscope import tables
+from rankscope.core.network import Init
 from rankscope.experiments import depths, kit
 from rankscope.experiments.claims._norm_dynamics import Dynamics
 from rankscope.experiments.claims._norm_starts import ABOVE, Plan, follow
 from rankscope.experiments.laws import UNEVEN, Law, law, medians
 from rankscope.experiments.studies._layernorm_cases import Setting, Settings, random_network
-from rankscope.network import Init
 from rankscope.numerals import plural, power_of_ten, sentence_case
 
 ENTRY = kit.entry("D10")

@@ -13,19 +13,19 @@ from torch import Tensor
 
 from rankscope import tables
 from rankscope.arguments import Range
-from rankscope.errors import InputError
-from rankscope.experiments import kit
-from rankscope.masks import as_mask
-from rankscope.network import Attention, Block, Network, Spec, Visibility
-from rankscope.numerals import plural, short
-from rankscope.streams import stream
-from rankscope.theory.residual_bounds import (
+from rankscope.core.masks import as_mask
+from rankscope.core.network import Attention, Block, Network, Spec, Visibility
+from rankscope.core.theory.residual_bounds import (
     SCORE_LIMIT,
     Departure,
     departure,
     head_weights,
     worst_departure_layer,
 )
+from rankscope.errors import InputError
+from rankscope.experiments import kit
+from rankscope.numerals import plural, short
+from rankscope.streams import stream
 
 ENTRY = kit.entry("D11")
 _METRIC, _SHARP, _ERROR = "lemma_ratio", "sharp_lemma_ratio", "relative_error"

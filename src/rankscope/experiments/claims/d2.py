@@ -7,13 +7,13 @@ from typing import Final, NamedTuple
 import polars as pl
 
 from rankscope import tables
+from rankscope.core.network import Init, Network
+from rankscope.core.theory import Bounds, bounds
+from rankscope.core.theory.residual_bounds import SCORE_LIMIT
 from rankscope.errors import InputError
 from rankscope.experiments import depths, kit
 from rankscope.experiments.laws import Law
-from rankscope.network import Init, Network
 from rankscope.numerals import plural, power_of_ten
-from rankscope.theory import Bounds, bounds
-from rankscope.theory.residual_bounds import SCORE_LIMIT
 
 ENTRY = kit.entry("D2")
 _BEYOND = "the same networks where the weights are too large for the theorems"

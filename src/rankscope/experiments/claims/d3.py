@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from rankscope import tables
+from rankscope.core.metrics import matrix_norm
+from rankscope.core.network import MLP, Attention, Network, Spec
+from rankscope.core.theory.residual_bounds import row_gain
 from rankscope.errors import InputError
 from rankscope.experiments import depths, kit
 from rankscope.experiments.laws import Law
-from rankscope.metrics import matrix_norm
-from rankscope.network import MLP, Attention, Network, Spec
-from rankscope.theory.residual_bounds import row_gain
 
 ENTRY = kit.entry("D3")
 _BEYOND = "the same MLPs with tokens kept at the size they have without: what is not weight scale"
@@ -253,7 +253,7 @@ def _size_kept(plain: Network, network: Network, x: Tensor, token_mask: Tensor) 
 
 
 def _lipschitz(network: Network) -> float:
-    """The largest λ of the layers, in the composite sense of ``rankscope.theory``."""
+    """The largest λ of the layers, in the composite sense of ``rankscope.core.theory``."""
     gains = [row_gain(mlp, width=network.spec.width) for mlp in _mlps(network)]
     return max(float(matrix_norm(gain, "composite")) for gain in gains if gain is not None)
 

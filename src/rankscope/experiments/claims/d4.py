@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import polars as pl
 
 from rankscope import tables
+from rankscope.core.network import Init, Network, Spec
+from rankscope.core.theory.residual_bounds import expanding_network
 from rankscope.experiments import depths, kit
 from rankscope.experiments.laws import Law, medians
-from rankscope.network import Init, Network, Spec
 from rankscope.numerals import plural, power_of_ten, short
-from rankscope.theory.residual_bounds import expanding_network
 
 ENTRY = kit.entry("D4")
 _METRIC = "log10_residual"

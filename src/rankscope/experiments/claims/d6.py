@@ -16,6 +16,7 @@ import polars as pl
 from torch import Tensor
 
 from rankscope import tables
+from rankscope.core.network import Spec
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.circle import (
@@ -39,8 +40,7 @@ from rankscope.experiments.claims._circle_verdict import (
     try_parts,
 )
 from rankscope.experiments.depths import Measured, doubts
-from rankscope.network import Spec
-from rankscope.training import Approach, Recipe, SequenceModel, Trained, train
+from rankscope.models.training import Approach, Recipe, SequenceModel, Trained, train
 
 ENTRY = kit.entry("D6")
 X, Y = "x_coordinate", "y_coordinate"

@@ -34,8 +34,8 @@ from rankscope.experiments.learning import (
     lesson,
     resolve_device,
 )
-from rankscope.text import passages
-from rankscope.training import Recipe, split_sentences
+from rankscope.models.text import passages
+from rankscope.models.training import Recipe, split_sentences
 
 ENTRY = kit.entry("D7")
 WHOLE_ACCURACY, TRAINING_ACCURACY = "whole_accuracy", "train_accuracy"

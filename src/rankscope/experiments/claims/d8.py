@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from math import isclose
 
 from rankscope import tables
+from rankscope.core.paths import PathCounts, count_paths
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.numerals import short
-from rankscope.paths import PathCounts, count_paths
 
 ENTRY = kit.entry("D8")
 _BEYOND = "the lengths alone, with the layers and heads that were published"

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from rankscope import tables
+from rankscope.core.metrics import dobrushin, matrix_norm
+from rankscope.core.paths import FrozenAttention, Path, frozen_steps, sample_paths
 from rankscope.experiments import depths, kit, models
 from rankscope.experiments.laws import Law, as_stated, law, medians
-from rankscope.metrics import dobrushin, matrix_norm
 from rankscope.numerals import power_of_ten
-from rankscope.paths import FrozenAttention, Path, frozen_steps, sample_paths
 from rankscope.streams import stream
 
 ENTRY = kit.entry("D9")

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from rankscope import tables
+from rankscope.core.theory.residual_bounds import TwoHeadLayer
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.claims._n2_search import Search, climb
 from rankscope.numerals import short
-from rankscope.theory.residual_bounds import TwoHeadLayer
 
 ENTRY = kit.entry("N2")
 _METRIC = "bound_ratio"

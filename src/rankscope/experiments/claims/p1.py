@@ -13,6 +13,9 @@ from torch import Tensor
 
 from rankscope import tables
 from rankscope.arguments import Range
+from rankscope.core.metrics import attention_entropy
+from rankscope.core.network import Block, Network, Spec, Visibility
+from rankscope.core.prediction import predict
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.claims._overlapping import overlap_kernel, overlapping_tokens
@@ -22,10 +25,7 @@ from rankscope.experiments.claims._random_energies import (
     mean_participation,
     sampled_participation,
 )
-from rankscope.metrics import attention_entropy
-from rankscope.network import Block, Network, Spec, Visibility
 from rankscope.numerals import short
-from rankscope.prediction import predict
 
 ENTRY = kit.entry("P1")
 PAPER = {"tokens": (64, 512, 2048), "networks": 8}

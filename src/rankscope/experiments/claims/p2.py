@@ -12,6 +12,9 @@ from torch import Tensor
 
 from rankscope import tables
 from rankscope.arguments import Range
+from rankscope.core.network import Init, Network, Spec
+from rankscope.core.prediction import measured_gradients, predict
+from rankscope.core.tracing import trace
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.claims._overlapping import (
@@ -19,10 +22,7 @@ from rankscope.experiments.claims._overlapping import (
     overlap_kernel,
     overlapping_tokens,
 )
-from rankscope.network import Init, Network, Spec
 from rankscope.numerals import short
-from rankscope.prediction import measured_gradients, predict
-from rankscope.tracing import trace
 
 ENTRY = kit.entry("P2")
 PAPER = {"depths": (8, 16, 32, 64, 128), "tokens": 64, "width": 256, "heads": 8}

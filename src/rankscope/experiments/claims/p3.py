@@ -12,6 +12,8 @@ from torch import Tensor
 
 from rankscope import tables
 from rankscope.arguments import Range
+from rankscope.core.network import Block, Init, Network, Spec
+from rankscope.core.prediction import predict
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.claims._overlapping import (
@@ -19,9 +21,7 @@ from rankscope.experiments.claims._overlapping import (
     overlapping_tokens,
     slope,
 )
-from rankscope.network import Block, Init, Network, Spec
 from rankscope.numerals import short
-from rankscope.prediction import predict
 
 ENTRY = kit.entry("P3")
 PAPER = {"layers": 128, "tokens": 64, "width": 256, "heads": 8}

@@ -11,7 +11,10 @@ from torch import Tensor
 
 from rankscope import tables
 from rankscope.arguments import Range
-from rankscope.deep import deep_trace
+from rankscope.core.deep import deep_trace
+from rankscope.core.metrics import deviations
+from rankscope.core.network import Init, Network, Spec
+from rankscope.core.prediction import predict
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.claims._overlapping import (
@@ -19,10 +22,7 @@ from rankscope.experiments.claims._overlapping import (
     overlap_kernel,
     overlapping_tokens,
 )
-from rankscope.metrics import deviations
-from rankscope.network import Init, Network, Spec
 from rankscope.numerals import power_of_ten, short
-from rankscope.prediction import predict
 
 ENTRY = kit.entry("P4")
 PAPER = {"layers": 96, "tokens": 64, "width": 256, "heads": 8}

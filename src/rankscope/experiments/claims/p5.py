@@ -11,6 +11,8 @@ from torch import Tensor
 
 from rankscope import tables
 from rankscope.arguments import Range
+from rankscope.core.network import Block, Init, Network, Spec, Visibility
+from rankscope.core.prediction import predict
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.claims._entropy_bound import (
@@ -20,9 +22,7 @@ from rankscope.experiments.claims._entropy_bound import (
     least_entropy_found,
 )
 from rankscope.experiments.claims._overlapping import Mean, overlap_kernel, overlapping_tokens
-from rankscope.network import Block, Init, Network, Spec, Visibility
 from rankscope.numerals import short
-from rankscope.prediction import predict
 
 ENTRY = kit.entry("P5")
 PAPER = {"tokens": (16, 64, 256, 1024), "networks": 8}

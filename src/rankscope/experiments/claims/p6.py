@@ -11,6 +11,9 @@ from torch import Tensor
 
 from rankscope import tables
 from rankscope.arguments import Range, checked
+from rankscope.core.metrics import deviations
+from rankscope.core.network import Block, Network, Spec, Visibility
+from rankscope.core.prediction import predict
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.claims._overlapping import (
@@ -19,10 +22,7 @@ from rankscope.experiments.claims._overlapping import (
     overlapping_tokens,
     slope,
 )
-from rankscope.metrics import deviations
-from rankscope.network import Block, Network, Spec, Visibility
 from rankscope.numerals import sentence_case, short
-from rankscope.prediction import predict
 
 ENTRY = kit.entry("P6")
 PAPER = {"tokens": (64, 128, 256, 512, 1024), "networks": 8}

@@ -27,6 +27,8 @@ from typing import Any, Final
 import polars as pl
 
 from rankscope import tables
+from rankscope.core.network import Spec
+from rankscope.core.shapes import Hidden
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.claims._p7_designs import Design
@@ -55,10 +57,8 @@ from rankscope.experiments.claims._p7_table import (
 from rankscope.experiments.claims._p7_training import guess_loss, reached_losses
 from rankscope.experiments.claims._p7_words import best_figure, group_in_words, zero_in_words
 from rankscope.experiments.learning import Plan
-from rankscope.network import Spec
+from rankscope.models.training import Recipe, SequenceModel, Sorting
 from rankscope.numerals import plural
-from rankscope.shapes import Hidden
-from rankscope.training import Recipe, SequenceModel, Sorting
 
 ENTRY = kit.entry("P7")
 _SYMBOLS = Sorting().symbols

@@ -10,12 +10,12 @@ import torch
 
 from rankscope import tables
 from rankscope.arguments import checked
+from rankscope.core.masks import Mask, as_mask
+from rankscope.core.network import Block, Network, Spec
 from rankscope.experiments import depths, kit
 from rankscope.experiments.claims import _mask_curves as curves
 from rankscope.experiments.claims._mask_theorem import promise_table
 from rankscope.experiments.claims._mask_verdict import judge
-from rankscope.masks import Mask, as_mask
-from rankscope.network import Block, Network, Spec
 from rankscope.numerals import plural
 
 ENTRY = kit.entry("W1")

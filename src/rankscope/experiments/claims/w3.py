@@ -10,15 +10,15 @@ from torch import Tensor
 
 from rankscope import tables
 from rankscope.arguments import checked
-from rankscope.deep import deep_trace
+from rankscope.core.deep import deep_trace
+from rankscope.core.masks import Explicit, Mask, as_mask
+from rankscope.core.network import NormKind
+from rankscope.core.theory import second_eigenvalue
+from rankscope.core.tracing import Trace
 from rankscope.experiments import depths, kit
 from rankscope.experiments.laws import UNEVEN, Law, as_stated, law_of_medians
 from rankscope.experiments.studies._layernorm_cases import Setting, random_network
-from rankscope.masks import Explicit, Mask, as_mask
-from rankscope.network import NormKind
 from rankscope.streams import stream
-from rankscope.theory import second_eigenvalue
-from rankscope.tracing import Trace
 
 ENTRY = kit.entry("W3")
 _BEYOND = "tokens that no half-space holds, and values that are not orthogonal"

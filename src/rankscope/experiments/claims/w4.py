@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rankscope import tables
+from rankscope.core.theory import Designs, Equilibrium, every_rank, find_equilibria, stable_search
 from rankscope.experiments import kit
 from rankscope.numerals import short, span_of
-from rankscope.theory import Designs, Equilibrium, every_rank, find_equilibria, stable_search
 
 ENTRY = kit.entry("W4")
 _METRIC = "spectral_radius"

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from rankscope import tables
+from rankscope.core.metrics import effective_rank, mean_cosine, numerical_rank
 from rankscope.experiments import kit, models
 from rankscope.experiments.laws import medians
 from rankscope.experiments.models import Case, trained_models
 from rankscope.experiments.thresholds import NARROW
-from rankscope.metrics import effective_rank, mean_cosine, numerical_rank
 from rankscope.numerals import short
 from rankscope.streams import stream
 

@@ -7,6 +7,7 @@ import polars as pl
 import torch
 
 from rankscope import tables
+from rankscope.core.tracing import refuse_broken
 from rankscope.errors import RankscopeError
 from rankscope.experiments import kit, variants
 from rankscope.experiments.diagnosis import _answer, _kinds, _probes
@@ -29,7 +30,6 @@ from rankscope.experiments.diagnosis._rows import STATES, rows
 from rankscope.experiments.diagnosis._spectrum import spectrum_part
 from rankscope.experiments.diagnosis._usable import present, usable
 from rankscope.results import Finding, Headline, Part
-from rankscope.tracing import refuse_broken
 
 _FEW = 8
 """Samples on which other networks and other inputs are tried beside the model itself."""

@@ -5,9 +5,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from rankscope.core.metrics import attention_entropy, dobrushin
+from rankscope.core.network import Visibility
 from rankscope.experiments.estimates import MOST_TOKENS_CUBED
-from rankscope.metrics import attention_entropy, dobrushin
-from rankscope.network import Visibility
 
 HEADS: Final = ("entropy_share", "dobrushin", "sink_share")
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import polars as pl
 
 from rankscope import tables
+from rankscope.core.network import Network
 from rankscope.experiments import kit, variants
 from rankscope.experiments.diagnosis._blame import Loss, signed
 from rankscope.experiments.diagnosis._measure import Measured
@@ -12,7 +13,6 @@ from rankscope.experiments.diagnosis._references import References
 from rankscope.experiments.diagnosis._rows import STATES, STEPS
 from rankscope.experiments.diagnosis._walk import PARTS
 from rankscope.experiments.thresholds import COLLAPSED, SHRUNK, fate_of
-from rankscope.network import Network
 from rankscope.numerals import plural, short
 from rankscope.results import Drawing, Listing, Part
 

@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from rankscope.batches import Batch
-from rankscope.checks import valid_mask
+from rankscope.core.batches import Batch
+from rankscope.core.checks import valid_mask
+from rankscope.core.metrics import deviations
+from rankscope.core.network import Network
 from rankscope.experiments import kit
 from rankscope.experiments.diagnosis._heads import HEADS, head_figures
 from rankscope.experiments.diagnosis._states import STATES, state_figures
 from rankscope.experiments.diagnosis._tokens import nearest, nearest_to_last, token_distances, unit
 from rankscope.experiments.diagnosis._walk import PARTS, Stage, walk
-from rankscope.metrics import deviations
-from rankscope.network import Network
 
 MOST_VALUES = 64
 """Singular values and tokens of a layer that are kept, the first ones."""

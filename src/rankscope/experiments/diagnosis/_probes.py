@@ -5,11 +5,11 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from rankscope.core.metrics import deviations
 from rankscope.errors import RankscopeError
 from rankscope.experiments import kit
 from rankscope.experiments.diagnosis._measure import counted_tokens, real_tokens
 from rankscope.experiments.diagnosis._tokens import last_token
-from rankscope.metrics import deviations
 
 CONTEXTS: Final = (0.125, 0.25, 0.5, 1.0)
 """Parts of each text, from its start, that are read."""

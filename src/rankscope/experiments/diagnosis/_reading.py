@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from rankscope.models.text import InputCheck
 from rankscope.numerals import plural
 from rankscope.results import Listing, Part, literal
-from rankscope.text import InputCheck
 
 _MOST_SAMPLES = 4
 _MOST_TOKENS = 24

@@ -7,12 +7,12 @@ from typing import Final
 import polars as pl
 
 from rankscope import tables
+from rankscope.core.network import Network, drawable
+from rankscope.core.prediction import predict
 from rankscope.errors import RankscopeError
 from rankscope.experiments import kit
 from rankscope.experiments.thresholds import COLLAPSED
-from rankscope.network import Network, drawable
 from rankscope.numerals import power_of_ten, sentence_case, short
-from rankscope.prediction import predict
 
 THIS, INITIAL, PREDICTED = "this model", "random weights", "predicted"
 _CURVES: Final = ("relative_residual", "relative_dispersion")

@@ -4,10 +4,10 @@ from dataclasses import replace
 from typing import Final
 
 from rankscope import tables
+from rankscope.core.network import Network, drawable
 from rankscope.errors import RankscopeError
 from rankscope.experiments import advice, kit
 from rankscope.experiments.thresholds import REMEDY
-from rankscope.network import Network, drawable
 from rankscope.results import Listing
 
 _METRIC: Final = "relative_residual"

@@ -4,8 +4,8 @@ from typing import Final
 
 from torch import Tensor
 
+from rankscope.core.metrics import deviations, mean_cosine, spectra, token_norm
 from rankscope.experiments.diagnosis._tokens import without_giants
-from rankscope.metrics import deviations, mean_cosine, spectra, token_norm
 
 STATES: Final = (
     "relative_dispersion",

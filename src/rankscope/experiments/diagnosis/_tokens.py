@@ -5,8 +5,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from rankscope.core.metrics import mean_center
 from rankscope.experiments.thresholds import GIANT
-from rankscope.metrics import mean_center
 
 _TINY: Final = 1e-300
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import polars as pl
 import torch
 
-from rankscope.batches import Batch
+from rankscope.core.batches import Batch
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.diagnosis._measure import counted_tokens, real_tokens

@@ -11,8 +11,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from rankscope.core.network import Attention, Network, Step, Visibility
 from rankscope.errors import InputError
-from rankscope.network import Attention, Network, Step, Visibility
 
 PartName = Literal["attention", "MLP", "norm"]
 PARTS: tuple[PartName, ...] = ("attention", "MLP", "norm")

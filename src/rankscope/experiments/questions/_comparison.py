@@ -10,9 +10,9 @@ import polars as pl
 
 from rankscope import metric_catalogue, tables
 from rankscope.experiments.contenders import Contender
+from rankscope.models.text import InputCheck
 from rankscope.numerals import short, span_of
 from rankscope.results import Drawing, Entry, Headline, Listing
-from rankscope.text import InputCheck
 
 RESIDUAL: Final = "relative_residual"
 OF_TOKENS: Final = (RESIDUAL, "mean_cosine", "effective_rank", "token_norm")

@@ -9,16 +9,17 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from rankscope import tables, theory
+from rankscope import tables
+from rankscope.core import theory
+from rankscope.core.masks import Mask
+from rankscope.core.metrics import dobrushin
+from rankscope.core.paths import attention_patterns
+from rankscope.core.tracing import Trace
 from rankscope.experiments.depths import RELATIVE_DISPERSION, dispersions
 from rankscope.experiments.estimates import MOST_TOKENS_CUBED
 from rankscope.experiments.laws import Law, different_laws, law_of_medians
 from rankscope.experiments.progress import OnStep, silent
 from rankscope.experiments.subject import Subject
-from rankscope.masks import Mask
-from rankscope.metrics import dobrushin
-from rankscope.paths import attention_patterns
-from rankscope.tracing import Trace
 
 PRODUCTS = "log10_product_ergodicity"
 BY_MASK = (

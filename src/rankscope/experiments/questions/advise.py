@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 from rankscope import tables
 from rankscope.arguments import Count, Seed, checked
+from rankscope.core.metrics import dispersion
+from rankscope.core.network import Network, Spec, drawable
 from rankscope.errors import InputError
 from rankscope.experiments import advice, estimates, kit
 from rankscope.experiments.advice import Change, Trial
 from rankscope.experiments.models import inputs
-from rankscope.families import Loaded, load
-from rankscope.metrics import dispersion
-from rankscope.network import Network, Spec, drawable
-from rankscope.text import embed, passages
+from rankscope.models.families import Loaded, load
+from rankscope.models.text import embed, passages
 
 ENTRY = kit.entry("advise")
 AS_IS = "as it is"

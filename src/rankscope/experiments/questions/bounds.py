@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from rankscope import tables
+from rankscope.core.theory import Bounds, LayerBounds, bounds
 from rankscope.experiments import estimates, kit
 from rankscope.experiments.subject import join_deep
 from rankscope.results import Role
-from rankscope.theory import Bounds, LayerBounds, bounds
 
 ENTRY = kit.entry("bounds")
 MEASURED = "measured"

@@ -15,7 +15,7 @@ from rankscope.experiments.contenders import Contender, Source, contenders
 from rankscope.experiments.model_subject import model_subject
 from rankscope.experiments.questions import _comparison as words
 from rankscope.experiments.variants import TRANSFORMER
-from rankscope.families import Loaded
+from rankscope.models.families import Loaded
 from rankscope.results import Result
 
 ENTRY = kit.entry("compare")

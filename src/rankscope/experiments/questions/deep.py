@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from rankscope import tables
+from rankscope.core.metrics import Center, Norm, residual
+from rankscope.core.tracing import Trace
 from rankscope.experiments import estimates, kit
 from rankscope.experiments.depths import FLOORS, FORMATS, RELATIVE, SCALED, doubts
 from rankscope.experiments.laws import disagreement, law_of_medians, medians, sure_medians
-from rankscope.metrics import Center, Norm, residual
 from rankscope.numerals import plural, power_of_ten
-from rankscope.tracing import Trace
 
 ENTRY = kit.entry("deep")
 _LARGEST = "log10_largest"

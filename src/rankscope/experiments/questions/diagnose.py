@@ -7,14 +7,14 @@ from typing import Any
 from torch import Tensor, nn
 
 from rankscope.arguments import Seed, checked
-from rankscope.checks import whole
+from rankscope.core.checks import whole
+from rankscope.core.network import Network
 from rankscope.errors import InputError
 from rankscope.experiments import diagnosis, estimates, kit, variants
 from rankscope.experiments.model_subject import model_subject
-from rankscope.families import Loaded
-from rankscope.network import Network
+from rankscope.models.families import Loaded
+from rankscope.models.text import check_texts, embed, passages
 from rankscope.numerals import plural
-from rankscope.text import check_texts, embed, passages
 
 ENTRY = kit.entry("diagnose")
 

@@ -9,6 +9,9 @@ import polars as pl
 import torch
 
 from rankscope import tables
+from rankscope.core.masks import Mask, as_mask
+from rankscope.core.network import Network
+from rankscope.core.theory import GraphFacts
 from rankscope.errors import InputError
 from rankscope.experiments import estimates, kit
 from rankscope.experiments.depths import (
@@ -27,10 +30,7 @@ from rankscope.experiments.questions._masked import (
     left_out,
     measure_mask,
 )
-from rankscope.masks import Mask, as_mask
-from rankscope.network import Network
 from rankscope.numerals import plural, power_of_ten, short
-from rankscope.theory import GraphFacts
 
 ENTRY = kit.entry("masks")
 MASKS = ("full", "causal", "window:8", "causal-window:8", "strided:8", "bigbird:2:1:2")

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from rankscope import tables
 from rankscope.arguments import checked
+from rankscope.core.network import Network
+from rankscope.core.paths import Count, count_paths, head_shares, path_lengths
 from rankscope.experiments import estimates, kit
-from rankscope.network import Network
 from rankscope.numerals import power_of_ten, short
-from rankscope.paths import Count, count_paths, head_shares, path_lengths
 
 ENTRY = kit.entry("paths")
 _SHARE, _PROJECTION = "residual_share", "projection"

@@ -8,13 +8,13 @@ import polars as pl
 
 from rankscope import metric_catalogue, tables
 from rankscope.arguments import Count, Seed
+from rankscope.core.metrics import mean_center
+from rankscope.core.network import Spec, drawable
+from rankscope.core.prediction import GRADIENTS, Prediction, predict
 from rankscope.errors import RankscopeError
 from rankscope.experiments import estimates, kit
 from rankscope.experiments.counterparts import DISPERSION, EXPONENT, OF_TOKENS, counterpart
-from rankscope.metrics import mean_center
-from rankscope.network import Spec, drawable
 from rankscope.numerals import plural, power_of_ten, sentence_case, short
-from rankscope.prediction import GRADIENTS, Prediction, predict
 
 ENTRY = kit.entry("predict")
 PREDICTED, NETWORK, MODEL = "predicted", "this network", "this model"

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from rankscope.core.tracing import DEFAULT_METRICS, choose_measures
 from rankscope.experiments import estimates, kit
 from rankscope.numerals import course, plural
-from rankscope.tracing import DEFAULT_METRICS, choose_measures
 
 ENTRY = kit.entry("trace")
 _RESIDUAL = "relative_residual"
@@ -14,7 +14,7 @@ _RESIDUAL = "relative_residual"
 
 @dataclass(frozen=True)
 class Config(kit.Question):
-    """``metrics`` are names from ``rankscope.tracing.MEASURES``."""
+    """``metrics`` are names from ``rankscope.core.tracing.MEASURES``."""
 
     metrics: tuple[str, ...] = DEFAULT_METRICS
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.arguments import checked
-from rankscope.masks import Mask
-from rankscope.network import Init, Network, NormKind, Spec
+from rankscope.core.masks import Mask
+from rankscope.core.network import Init, Network, NormKind, Spec
 from rankscope.numerals import plural
 from rankscope.streams import stream
 

@@ -18,7 +18,10 @@ import torch
 from torch import Tensor
 
 from rankscope import tables
-from rankscope.deep import deep_trace
+from rankscope.core.deep import deep_trace
+from rankscope.core.metrics import residual, stable_rank
+from rankscope.core.network import Network
+from rankscope.core.tracing import Trace, trace
 from rankscope.experiments import depths, kit
 from rankscope.experiments.studies import _layernorm_outcomes as outcomes
 from rankscope.experiments.studies._layernorm_cases import (
@@ -29,9 +32,6 @@ from rankscope.experiments.studies._layernorm_cases import (
     random_network,
 )
 from rankscope.experiments.studies._layernorm_listing import NOTE, list_cases
-from rankscope.metrics import residual, stable_rank
-from rankscope.network import Network
-from rankscope.tracing import Trace, trace
 
 ENTRY = kit.entry("layernorm")
 LOWEST = -24.0

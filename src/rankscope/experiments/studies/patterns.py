@@ -6,8 +6,9 @@ from typing import Literal
 
 import polars as pl
 
-from rankscope import network, tables
+from rankscope import tables
 from rankscope.arguments import checked
+from rankscope.core import network
 from rankscope.experiments import depths, kit
 from rankscope.experiments.laws import Law, law_of_medians
 

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from rankscope import tables
+from rankscope.core.network import Init, Network, Spec
+from rankscope.core.prediction import Prediction, predict
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.counterparts import counterpart
@@ -19,11 +21,9 @@ from rankscope.experiments.studies._phase_words import (
     agreement,
     boundary,
 )
-from rankscope.network import Init, Network, Spec
+from rankscope.models.text import embed, passages
 from rankscope.numerals import plural
-from rankscope.prediction import Prediction, predict
 from rankscope.streams import stream_seed
-from rankscope.text import embed, passages
 
 ENTRY = kit.entry("phases")
 BOUNDARY = 0.1

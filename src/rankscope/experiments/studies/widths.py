@@ -9,14 +9,14 @@ import polars as pl
 import torch
 
 from rankscope import tables
-from rankscope.deep import deep_trace
+from rankscope.core.deep import deep_trace
+from rankscope.core.network import Init, Network, Spec
+from rankscope.core.tracing import Trace
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.depths import doubts
-from rankscope.network import Init, Network, Spec
+from rankscope.models.text import embed, passages
 from rankscope.numerals import MINUS, power_of_ten
-from rankscope.text import embed, passages
-from rankscope.tracing import Trace
 
 ENTRY = kit.entry("widths")
 SCALE = "init_scale"

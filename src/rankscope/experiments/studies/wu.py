@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from rankscope import tables
+from rankscope.core.network import Network, Spec
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.depths import (
@@ -19,9 +20,8 @@ from rankscope.experiments.depths import (
 from rankscope.experiments.laws import UNEVEN, Law, law_of_medians, medians
 from rankscope.experiments.models import Case, by_name, inputs
 from rankscope.experiments.thresholds import COLLAPSED
-from rankscope.network import Network, Spec
+from rankscope.models.text import embed, passages
 from rankscope.numerals import plural, power_of_ten, short
-from rankscope.text import embed, passages
 
 ENTRY = kit.entry("wu")
 _BERT_WIDTH, _BERT_STD = 768, 0.02

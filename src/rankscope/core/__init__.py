@@ -1,0 +1,8 @@
+"""What is measured and proved: torch, NumPy and jaxtyping alone."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submodules=("deep", "masks", "metrics", "network", "paths", "prediction", "theory", "tracing"),
+)

@@ -1,0 +1,54 @@
+"""One way to run through more samples than fit at once."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from torch import Tensor
+
+from rankscope.core.checks import whole
+from rankscope.errors import InputError, ShapeError
+
+
+class Batch(NamedTuple):
+    """Some samples, their masks, and the number of the first among all."""
+
+    start: int
+    x: Tensor
+    token_mask: Tensor | None
+    measured: Tensor | None
+
+
+def batches(
+    x: Tensor,
+    token_mask: Tensor | None = None,
+    measured: Tensor | None = None,
+    *,
+    size: int,
+) -> Iterator[Batch]:
+    """Samples, ``size`` at a time; a mask ``(token,)`` belongs to all of them.
+
+    >>> from rankscope.core.batches import batches
+    >>> import torch
+    >>> [batch.start for batch in batches(torch.zeros(5, 3, 2), size=2)]
+    [0, 2, 4]
+    """
+    whole("batch_size", size, least=1)
+    if not x.ndim:
+        raise ShapeError("x has no axis, expected (batch, token, feature).")
+    if not len(x):
+        raise InputError("there is no sample to run; x has no rows.")
+    _check_rows(x, token_mask=token_mask, measured=measured)
+    for start in range(0, len(x), size):
+        chunk = slice(start, start + size)
+        yield Batch(start, x[chunk], _part(token_mask, chunk), _part(measured, chunk))
+
+
+def _part(mask: Tensor | None, chunk: slice) -> Tensor | None:
+    """The rows of a mask that belong to a batch; a mask of one row belongs to all of them."""
+    return mask if mask is None or mask.ndim < 2 or len(mask) == 1 else mask[chunk]
+
+
+def _check_rows(x: Tensor, **masks: Tensor | None) -> None:
+    for name, mask in masks.items():
+        if mask is not None and mask.ndim > 1 and len(mask) not in (1, len(x)):
+            raise ShapeError(f"{name} has {len(mask)} rows for {len(x)} samples; give one each.")

@@ -1,0 +1,40 @@
+"""Hidden states as ``1xᵀ + eˢR``, and how each part of a block acts on them.
+
+Earlier names still work: ``Lifted`` is ``ScaledTensor``, ``Scaled`` is ``SplitState``, and
+``activated``, ``added``, ``attended``, ``fed_forward``, ``mapped``, ``normalised`` are
+``apply_activation``, ``add_states``, ``attend``, ``apply_mlp``, ``apply_linear``, ``apply_norm``.
+"""
+
+from rankscope.core.deep._attention import attend
+from rankscope.core.deep._attention import mix_heads as mix_heads
+from rankscope.core.deep._mlp import apply_activation, apply_mlp
+from rankscope.core.deep._mlp import multiply as multiply
+from rankscope.core.deep._norms import apply_norm
+from rankscope.core.deep._run import deep_states
+from rankscope.core.deep._scaled_tensor import ScaledTensor
+from rankscope.core.deep._scores import split_attention as split_attention
+from rankscope.core.deep._split_state import SplitState, add_states, apply_linear
+from rankscope.core.deep._trace import deep_trace, describe_doubts
+
+__all__ = [
+    "ScaledTensor",
+    "SplitState",
+    "add_states",
+    "apply_activation",
+    "apply_linear",
+    "apply_mlp",
+    "apply_norm",
+    "attend",
+    "deep_states",
+    "deep_trace",
+    "describe_doubts",
+]
+
+Lifted = ScaledTensor
+Scaled = SplitState
+activated = apply_activation
+added = add_states
+attended = attend
+fed_forward = apply_mlp
+mapped = apply_linear
+normalised = apply_norm

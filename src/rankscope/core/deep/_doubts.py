@@ -1,0 +1,238 @@
+"""From which layer on a residual is in doubt: rounding is made random, and what moves was lost.
+
+Two steps, because measuring takes as long as computing. While a network runs, every sum notes how
+many digits it may have lost (``ScaledTensor.lost``): a few in ordinary networks, and then nothing
+more is done. Samples in which it is more are run again under random rounding
+(``_random_rounding.py``), and what their logarithms then differ by is what rounding makes of them.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from rankscope.core.deep._random_rounding import RandomRounding
+from rankscope.core.deep._run import later_states
+from rankscope.core.deep._scaled_tensor import cancelled
+from rankscope.core.deep._split_state import SplitState
+from rankscope.core.metrics import Center, Norm
+from rankscope.core.network import Network, Sparsemax
+from rankscope.core.shapes import Hidden, PerSample
+from rankscope.errors import RankscopeError
+from rankscope.streams import stream
+
+Logarithms = Float[Tensor, "2 batch"]
+PerLayer = Float[Tensor, "layer batch"]
+
+SUSPICIOUS = 4 * math.log(10)
+"""Ordinary networks lose one digit in a sum; a logarithm good to 1e-6 may lose nine."""
+MOVED = 1e-7
+"""How far random rounding may move a logarithm, relative where it is above 1."""
+_RUNS = 2
+_DEEP = 16
+"""In more layers than this errors may grow without any sum that cancels; one sample shows it."""
+_STEP = 1e-10
+_GROWN = 1e-4
+"""A step so long becomes so long where the last digit becomes about the tenth."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """How residuals are taken: the norm, what is subtracted before, the tokens that count."""
+
+    norm: Norm = "composite"
+    center: Center = "mean"
+    measured: Bool[Tensor, "batch token"] | None = None
+
+    def logarithms(self, state: SplitState) -> Logarithms:
+        """``log ‖res(X)‖`` and ``log ‖X‖``."""
+        if self.measured is not None:
+            state = replace(state, token_mask=self.measured.to(state.device))
+        whole = state.log_norm(norm=self.norm)
+        return torch.stack([state.log_residual(norm=self.norm, center=self.center), whole])
+
+    def of(self, samples: Tensor) -> "Measurement":
+        """The same for some of the samples."""
+        return self if self.measured is None else replace(self, measured=self.measured[samples])
+
+    def with_one_more(self, of: Int[Tensor, "1"]) -> "Measurement":
+        """The same for all samples and once more for one of them."""
+        if self.measured is None:
+            return self
+        return replace(self, measured=torch.cat([self.measured, self.measured[of]]))
+
+
+class Beside(NamedTuple):
+    """A step away from one of the samples, run beside all of them."""
+
+    of: Int[Tensor, "1"]
+    """Which sample it is a step away from."""
+    state: SplitState
+
+
+def step_away(network: Network, start: SplitState, found: Logarithms) -> Beside | None:
+    """A small step away from one sample, if a network is so deep that errors may grow unseen."""
+    if network.spec.layers <= _DEEP:
+        return None
+    one = found[0].argmax().reshape(1)  # equal tokens, whose residual is least, stay equal
+    state = start.select(one)
+    away = torch.randn(state.mantissa.shape, generator=stream(0, "a step away")).to(state.mantissa)
+    away = state.mantissa * (1 + _STEP * away)
+    return Beside(one, replace(state, deviation=replace(state.deviation, mantissa=away)).recenter())
+
+
+class Notes:
+    """What the states of a run say, kept where they are computed until all of it is asked for."""
+
+    def __init__(self) -> None:
+        self._rows: list[Float[Tensor, "6 batch"]] = []
+        self._beside: list[Float[Tensor, "2 1"]] = []
+
+    def add(self, state: SplitState, found: Logarithms) -> None:
+        """Note a layer's logarithms and what its state says of them; ``found`` may have one more
+        sample, that of a ``Beside``.
+        """
+        batch = len(state.mantissa)
+        lost = [
+            torch.as_tensor(part.lost, dtype=found.dtype, device=found.device).expand(batch)
+            for part in (state.common, state.deviation)
+        ]
+        beyond = is_beyond(state).to(found.dtype)
+        self._rows.append(torch.stack([*found[:, :batch], state.log_scale, *lost, beyond]))
+        if found.shape[1] > batch:
+            self._beside.append(found[:, batch:])
+
+    def read(self) -> "Read":
+        """All of it, in one transfer if it is all in one place."""
+        rows = _on_host(self._rows)
+        scale, common_lost, lost, beyond = rows[:, 2:].unbind(1)
+        beside = _on_host(self._beside) if self._beside else None
+        return Read(rows[:, :2], scale, common_lost, lost, beyond, beside)
+
+
+def _on_host(each: list[Tensor]) -> Tensor:
+    if len({row.device for row in each}) > 1:  # a model may be spread over several
+        each = [row.cpu() for row in each]
+    return torch.stack(each).cpu()
+
+
+class Read(NamedTuple):
+    """What was noted of every layer, that of the input first."""
+
+    clean: Float[Tensor, "layer 2 batch"]
+    """The logarithms, without random rounding."""
+    scale: PerLayer
+    common_lost: PerLayer
+    lost: PerLayer
+    beyond: PerLayer
+    beside: Float[Tensor, "later 2 1"] | None
+    """Those of a step away from one sample, from layer 1 on."""
+
+    def may_be_lost(self) -> Bool[Tensor, "batch"]:
+        """Whether a residual may have too few digits, as far as the sums tell."""
+        # The tokens that count may agree to more digits than all of them do.
+        fewer = cancelled(self.scale, self.clean[:, 0])
+        lost = torch.maximum(torch.maximum(self.common_lost, self.lost), fewer)
+        return (lost > SUSPICIOUS).any(0)
+
+    def first_vanished(self, network: Network) -> PerSample:
+        """From which layer on tokens are equal by underflow: before it they were not.
+
+        A softmax gives every key some weight, so that queries that differ leave tokens that do, if
+        only by e^−1000. Sparsemax gives all its weight to one key and means it.
+        """
+        equal = self.scale.isneginf() & (self.beyond == 0)
+        if isinstance(network.spec.scores, Sparsemax):
+            equal = equal & (self.lost == math.inf)
+        equal[1:] &= ~self.clean[:-1, 0].isneginf()
+        equal[0] = False
+        return _first(equal)
+
+    def grew(self, of: Int[Tensor, "1"]) -> bool:
+        """Whether a small step away from one sample grew by more than a million."""
+        assert self.beside is not None
+        return bool((_apart(self.beside, self.clean[1:, :, of.cpu()], dim=1) > _GROWN).any())
+
+
+def is_beyond(state: SplitState) -> Bool[Tensor, "batch"]:
+    """Whether a residual is not zero and yet has no logarithm in float64."""
+    return state.log_scale.isneginf() & state.mantissa.flatten(1).any(1)
+
+
+def first_layers_in_doubt(
+    network: Network,
+    x: Hidden,
+    start: SplitState,
+    measurement: Measurement,
+    read: Read,
+    beside: Beside | None,
+) -> PerSample:
+    """For each sample the first layer in doubt; infinite if there is none.
+
+    ``x`` is the input, which is exact, and ``start`` is it as a state.
+    """
+    suspects = read.may_be_lost()
+    if beside is not None and read.grew(beside.of):
+        suspects = torch.ones_like(suspects)
+    moved = _first_moved_layers(network, x, start, measurement, read.clean, suspects)
+    # Tokens that are equal from first to last are so by symmetry, which random rounding breaks.
+    equal = read.scale[0].isneginf() & read.clean[:, 0].isneginf().all(0)
+    return torch.minimum(torch.where(equal, math.inf, moved), read.first_vanished(network))
+
+
+def _first_moved_layers(
+    network: Network,
+    x: Hidden,
+    start: SplitState,
+    measurement: Measurement,
+    clean: Float[Tensor, "layer 2 batch"],
+    suspects: Bool[Tensor, "batch"],
+) -> PerSample:
+    """For each sample the first layer whose logarithms rounding moves; infinite if none."""
+    first = torch.full((clean.shape[-1],), math.inf, dtype=torch.float64)
+    chosen = suspects.nonzero().flatten()
+    if len(chosen):
+        again = measurement.of(chosen.repeat(_RUNS))
+        several = chosen.repeat(_RUNS)
+        mask = None if start.token_mask is None else start.token_mask[several]
+        moved = _moved(network, x[several], mask, again, clean[..., chosen])
+        first[chosen] = _first(moved > MOVED)
+    return first
+
+
+def _moved(
+    network: Network,
+    x: Float[Tensor, "run_of_sample token feature"],
+    token_mask: Bool[Tensor, "run_of_sample token"] | None,
+    measurement: Measurement,
+    clean: Float[Tensor, "layer 2 batch"],
+) -> Float[Tensor, "layer batch"]:
+    """By how much random rounding moves each layer's logarithms, the most of some runs."""
+    moved = torch.zeros(len(clean), clean.shape[-1], dtype=torch.float64)
+    layer = 0
+    try:
+        with RandomRounding(stream(0, "rounding of scaled arithmetic")):
+            # Already the tokens' mean is rounded, beside which small features have few digits.
+            start = SplitState.of(x, token_mask)
+            for layer, state in chain([(0, start)], later_states(network, start)):
+                now = measurement.logarithms(state).cpu().unflatten(1, (_RUNS, -1))
+                moved[layer] = _apart(now, clean[layer].unsqueeze(1)).amax(0)
+    except RankscopeError:  # at the edge of what can be computed at all
+        moved[layer + 1 :] = math.inf
+    return moved
+
+
+def _apart(one: Tensor, other: Tensor, *, dim: int = 0) -> Tensor:
+    """The larger of the two differences along an axis, relative where a logarithm is above 1."""
+    apart = (one - other).abs() / other.abs().clamp(min=1)
+    return torch.where(one == other, 0.0, apart.nan_to_num(math.inf)).amax(dim)
+
+
+def _first(layers: Bool[Tensor, "layer batch"]) -> PerSample:
+    """For each sample the first layer of which it is true; infinite if there is none."""
+    first = layers.to(torch.uint8).argmax(0).double()
+    return torch.where(layers.any(0), first, math.inf)

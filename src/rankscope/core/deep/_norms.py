@@ -1,0 +1,199 @@
+"""Norms on ``1xᵀ + eˢR`` (derived).
+
+Let ``v`` be the square a norm divides by (the variance, the mean square, the squared length) of the
+common row x, after centering where the norm centers, and split each deviation into its part along x
+and the rest: ``eˢR_i = p_i x + N_i``. Then row i becomes
+
+    ``x(1 + c_i)/σ + N_i/σ_i``,  ``σ² = v + ε``,  ``σ_i² = (1+p_i)² v + n_i + ε``,
+
+    ``(1 + c_i)² = 1 + (ε p_i(2+p_i) − n_i)/σ_i²``  with  ``n_i`` the square of ``N_i``.
+
+The identity ``(1+p)²(v+ε) − ((1+p)²v + n + ε) = ε p(2+p) − n`` takes away the terms that would
+cancel: a norm removes a deviation along x to first order, and what is left of it is exact.
+"""
+
+import math
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from rankscope.arguments import checked
+from rankscope.core.deep._scaled_tensor import (
+    ScaledTensor,
+    bounded_exp,
+    cancelled,
+    expand_like,
+    in_units,
+    rescale,
+    scaled_sum,
+    unchecked,
+    worst,
+)
+from rankscope.core.deep._split_state import SplitState, same_for_all
+from rankscope.core.network import NormRule, norm_rule
+from rankscope.core.shapes import Hidden, PerSample
+
+_CLEAR = 1e-2
+"""The common row must be at least this part of the largest row for the expansion around it."""
+_FARTHEST_EPS = 500.0
+_ROUNDING = 1e-14
+
+
+@checked
+def apply_norm(norm: nn.Module, state: SplitState) -> SplitState:
+    """A norm applied to a state."""
+    rule = norm_rule(norm, state.mantissa.dtype)
+    if rule is None:
+        return state
+    common, own = state.common, state.deviation
+    if rule.centers:
+        common, own = (
+            rescale(_without_mean(part.mantissa), part.log, terms=part.log, lost=part.lost)
+            for part in (common, own)
+        )
+    out = _rescale(SplitState(common, own, state.token_mask), rule)
+    return _affine(out, rule.gain, rule.bias).recenter()
+
+
+def _without_mean(rows: Float[Tensor, "*row feature"]) -> Float[Tensor, "*row feature"]:
+    """Taken of differences from one feature, so that a constant row becomes exactly zero."""
+    rows = rows - rows[..., :1]
+    return rows - rows.mean(-1, keepdim=True)
+
+
+def _rescale(state: SplitState, rule: NormRule) -> SplitState:
+    """Every row divided by its σ, in units in which the larger of x and eˢR is about 1."""
+    unit = state.unit()
+    x, s = in_units(state.common, unit).unsqueeze(1), state.deviation.log - unit
+    exponent = torch.full_like(unit, math.log(rule.eps) if rule.eps else -math.inf) - 2 * unit
+    # A state far smaller than ε is divided by √ε; the exponent takes what no float can hold.
+    beyond = (exponent - _FARTHEST_EPS).clamp(min=0.0)
+    small_eps = expand_like((exponent - beyond).exp(), x)
+    count = x.shape[-1] if rule.square == "mean" else 1
+    v = _square(x, x, count)
+    rest = state.mantissa
+    rows = x + rest * expand_like(bounded_exp(s), rest)
+    squares = _square(rows, rows, count)
+    # A row in which both parts cancel is zero as far as its digits tell, and stays zero.
+    gone = squares <= _ROUNDING**2 * (
+        v + _square(rest, rest, count) * expand_like(bounded_exp(2 * s), rest)
+    )
+    rows, squares = torch.where(gone, 0.0, rows), torch.where(gone, 0.0, squares)
+    clear = ((v > _CLEAR**2 * squares.amax(1, keepdim=True)) & ~_any_token(gone, state)).flatten()
+    # Rescaled rows are e^unit times smaller than they were: the logarithm starts at zero again.
+    unsure = torch.as_tensor(state.common.lost, device=unit.device).expand_as(unit) == math.inf
+    common, own = _expand_around_common(x, rest, s, v, small_eps, count, unsure)
+    if not bool(clear.all()):
+        common, own = _choose(clear, (common, own), _plain(rows, squares, small_eps))
+    lost = _lost(state, s, own, squares + small_eps)
+    common, own = (unchecked(part.mantissa, part.log - beyond / 2, lost) for part in (common, own))
+    return SplitState(common, own, state.token_mask)
+
+
+def _lost(
+    state: SplitState,
+    s: PerSample,
+    own: ScaledTensor,
+    squares: Float[Tensor, "batch token 1"],
+) -> PerSample | float:
+    """Digits that are lost in short rows, which are sums of larger ones, and along the common row.
+
+    ``squares`` are in units in which the larger of both parts is about 1.
+    """
+    if state.token_mask is not None:
+        squares = torch.where(state.token_mask.unsqueeze(-1), squares, 1.0)
+    shortest, longest = (0.5 * end.flatten().log() for end in (squares.amin(1), squares.amax(1)))
+    before = worst(state.common.lost, state.deviation.lost)
+    return worst(before, (-shortest).clamp(min=0.0), cancelled(s - longest, own.log))
+
+
+def _any_token(gone: Bool[Tensor, "batch token 1"], state: SplitState) -> Bool[Tensor, "batch 1 1"]:
+    """Whether it is so for any token that is not padding."""
+    if state.token_mask is not None:
+        gone = gone & state.token_mask.unsqueeze(-1)
+    return gone.any(1, keepdim=True)
+
+
+def _expand_around_common(
+    x: Float[Tensor, "batch 1 feature"],
+    rest: Hidden,
+    s: Float[Tensor, "batch"],
+    v: Float[Tensor, "batch 1 1"],
+    eps: Float[Tensor, "batch 1 1"],
+    count: int,
+    unsure: Bool[Tensor, "batch"],
+) -> tuple[ScaledTensor, ScaledTensor]:
+    """Common row and deviations after the norm, around the common row before it.
+
+    ``unsure`` are samples whose common row lacks something that was added to it.
+    """
+    size = expand_like(bounded_exp(s), rest)
+    safe = torch.where(v > 0, v, 1.0)
+    along_x = _square(x, rest, count) / safe
+    beside = rest - along_x * x
+    more = _square(x, beside, count) / safe  # rounding leaves a little along x; once more
+    along_x, beside = along_x + more, beside - more * x
+    # Deviations along x itself, as when values have rank one, leave nothing beside it but rounding,
+    # which must not hide what ε leaves of them.
+    size_of = [part.abs().flatten(1).amax(1) for part in (beside, rest)]
+    # Where the common row is not what it should be, neither is what stands beside it: that is kept,
+    # and moves under random rounding.
+    told = (size_of[0] > _ROUNDING * size_of[1]) | unsure
+    beside = torch.where(expand_like(told, rest) | (eps == 0), beside, 0.0)
+    n = _square(beside, beside, count)
+    p = along_x * size
+    grows = 1 + p
+    row_square = grows.square() * v + n * size.square() + eps
+    sigma = (v + eps).sqrt()
+    # y = e^s times what stands below, so that nothing is lost when e^s is beyond all floats.
+    y = (eps * along_x * (2 + p) - n * size) / row_square
+    change = y * size
+    grown = torch.expm1(0.5 * torch.log1p(change))
+    tiny = change.abs() < 1e-8
+    c = torch.where(tiny, y * (0.5 - 0.125 * change), grown / torch.where(size > 0, size, 1.0))
+    c = torch.where(grows < 0, (-(1 + change).clamp(min=0).sqrt() - 1) / size, c)
+    deviation = x * (c / sigma) + beside / row_square.sqrt()
+    return rescale((x / sigma).squeeze(1)), rescale(deviation, s)
+
+
+def _plain(
+    rows: Hidden, squares: Float[Tensor, "batch token 1"], eps: Float[Tensor, "batch 1 1"]
+) -> tuple[ScaledTensor, ScaledTensor]:
+    """Rows with little in common, each by itself: nothing there is small enough to be lost."""
+    divisor = (squares + eps).sqrt()
+    out = rescale(rows / torch.where(divisor > 0, divisor, 1.0))
+    nothing = ScaledTensor(torch.zeros_like(rows[:, 0]), torch.full_like(out.log, -math.inf))
+    return nothing, out
+
+
+def _choose(
+    first: Tensor, one: tuple[ScaledTensor, ScaledTensor], other: tuple[ScaledTensor, ScaledTensor]
+) -> tuple[ScaledTensor, ScaledTensor]:
+    """Sample by sample, one or the other."""
+
+    def either(a: ScaledTensor, b: ScaledTensor) -> ScaledTensor:
+        mantissa = torch.where(expand_like(first, a.mantissa), a.mantissa, b.mantissa)
+        return ScaledTensor(mantissa, torch.where(first, a.log, b.log))
+
+    return either(one[0], other[0]), either(one[1], other[1])
+
+
+def _affine(state: SplitState, gain: Tensor | None, bias: Tensor | None) -> SplitState:
+    common, own = state.common, state.deviation
+    if gain is not None:
+        common, own = (
+            rescale(part.mantissa * gain, part.log, lost=part.lost) for part in (common, own)
+        )
+    if bias is not None:
+        common = scaled_sum(common, same_for_all(bias, common))
+    return SplitState(common, own, state.token_mask)
+
+
+def _square(
+    one: Float[Tensor, "batch #token feature"],
+    other: Float[Tensor, "batch #token feature"],
+    count: int,
+) -> Float[Tensor, "batch #token 1"]:
+    """The inner product a norm's square is made of: a sum, or a mean over ``count`` features."""
+    return (one * other).sum(-1, keepdim=True) / count

@@ -1,0 +1,244 @@
+"""Numbers with an exponent of their own: ``e^log · mantissa``, far beyond what a float can hold.
+
+One logarithm per sample, kept in float64 like everything here, so that sizes from ``e^(−10^308)``
+to ``e^(10^308)`` have a name. A logarithm of minus infinity is the number zero.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+from torch.nn.functional import threshold
+
+from rankscope.arguments import checked
+from rankscope.core.checks import real
+from rankscope.core.shapes import PerSample
+from rankscope.errors import ShapeError
+from rankscope.numerals import power_of_ten
+
+Mantissa = Float[Tensor, "batch *rest"]
+
+FARTHEST = 690.0
+"""``e^690`` is as far as plain numbers are let go, where functions are saturated anyway."""
+_NEGLIGIBLE = math.nextafter(-340.0, -math.inf)
+_LEAST = torch.finfo(torch.float64).min
+_TINIEST = math.nextafter(0.0, 1.0)
+
+
+@checked
+@dataclass(frozen=True, repr=False)
+class ScaledTensor:
+    """``e^log · mantissa`` with the largest entry of each sample's mantissa at ±1, or all zero.
+
+    ``lost`` is how much smaller than its terms a sum on the way here has been at most, as a
+    logarithm: of sixteen digits, so many may be rounding. It is an estimate to be followed up
+    (``_doubts.py``), with errors taken as independent.
+    """
+
+    mantissa: Mantissa
+    log: PerSample
+    lost: PerSample | float = 0.0
+
+    @classmethod
+    def of(
+        cls,
+        values: Mantissa,
+        log: PerSample | float = 0.0,
+        *,
+        terms: PerSample | None = None,
+        lost: PerSample | float = 0.0,
+    ) -> "ScaledTensor":
+        """``e^log · values``, with the size of the values moved into the logarithm.
+
+        >>> import torch
+        >>> from rankscope.core.deep import ScaledTensor
+        >>> ScaledTensor.of(torch.tensor([[0.0, -20.0]])).mantissa
+        tensor([[ 0., -1.]])
+
+        ``terms`` is the logarithm of the size of the terms the values are sums of.
+        """
+        values = real(values, name="values", axes="(batch, ...)", least=max(1, values.ndim))
+        _per_sample("log", log, values)
+        return rescale(values, log, terms=terms, lost=lost)
+
+    def __repr__(self) -> str:
+        return f"ScaledTensor {tuple(self.mantissa.shape)}, {self.sizes()}"
+
+    def sizes(self) -> str:
+        """The largest entries of the samples, in words."""
+        logs = (self.log / math.log(10)).tolist()
+        least, most = (power_of_ten(end) for end in (min(logs), max(logs)))
+        return f"largest entries {least}" if least == most else f"largest entries {least} to {most}"
+
+    def times_exp(self, log: PerSample | float) -> "ScaledTensor":
+        """The same, times ``e^log``."""
+        return ScaledTensor(self.mantissa, self.log + log, self.lost)
+
+    def select(self, chosen: Shaped[Tensor, "chosen"]) -> "ScaledTensor":
+        """Some of the samples, by a mask or by their numbers."""
+        lost = self.lost[chosen] if isinstance(self.lost, Tensor) else self.lost
+        return ScaledTensor(self.mantissa[chosen], self.log[chosen], lost)
+
+    def join(self, other: "ScaledTensor") -> "ScaledTensor":
+        """The samples of both."""
+        lost = [
+            torch.as_tensor(each.lost, dtype=each.log.dtype, device=each.log.device)
+            for each in (self, other)
+        ]
+        return ScaledTensor(
+            torch.cat([self.mantissa, other.mantissa]),
+            torch.cat([self.log, other.log]),
+            torch.cat([lost[0].expand_as(self.log), lost[1].expand_as(other.log)]),
+        )
+
+    def at(self, unit: PerSample | float) -> Mantissa:
+        """The plain numbers in units of ``e^unit``, as far as floats hold them."""
+        _per_sample("unit", unit, self.mantissa)
+        return in_units(self, unit)
+
+
+def _per_sample(name: str, value: PerSample | float, values: Mantissa) -> None:
+    """Raise unless there is one number, or one for each sample."""
+    if isinstance(value, Tensor) and value.ndim and value.shape != values.shape[:1]:
+        raise ShapeError(
+            f"{name} has shape {tuple(value.shape)}, expected one number for each of "
+            f"{len(values)} samples."
+        )
+
+
+# What follows is called a hundred times a layer, on a few numbers for each sample: on a GPU a call
+# costs what it takes to ask for it. So nothing is checked, and each step is one call if it can be.
+
+
+def rescale(
+    values: Mantissa,
+    log: PerSample | float = 0.0,
+    *,
+    terms: PerSample | None = None,
+    lost: PerSample | float = 0.0,
+) -> ScaledTensor:
+    """``ScaledTensor.of``, of numbers that need no check."""
+    size: Tensor = torch.linalg.vector_norm(values, math.inf, dim=tuple(range(1, values.ndim)))
+    whole = size.log() + log if isinstance(log, Tensor) or log else size.log()
+    if terms is not None:
+        lost = _more_lost(lost, terms, whole)
+    return unchecked(values / expand_like(size.clamp(min=_TINIEST), values), whole, lost)
+
+
+def unchecked(mantissa: Mantissa, log: PerSample, lost: PerSample | float) -> ScaledTensor:
+    """A ``ScaledTensor`` of parts that are known to fit: looking at them costs more than making it.
+
+    For this room alone.
+    """
+    made = object.__new__(ScaledTensor)
+    made.__dict__.update(mantissa=mantissa, log=log, lost=lost)
+    return made
+
+
+def _more_lost(lost: PerSample | float, terms: PerSample, result: PerSample) -> PerSample | float:
+    """``worst(lost, cancelled(terms, result))``: what is no number, ``fmax`` passes over."""
+    if isinstance(lost, Tensor):
+        return torch.fmax(lost, terms - result)
+    return worst(lost, cancelled(terms, result))
+
+
+def in_units(scaled: ScaledTensor, unit: PerSample | float) -> Mantissa:
+    """``ScaledTensor.at``, of a unit that needs no check."""
+    return scaled.mantissa * expand_like(bounded_exp(scaled.log - unit), scaled.mantissa)
+
+
+def scaled_sum(*terms: ScaledTensor) -> ScaledTensor:
+    """The sum of numbers of the same shape, whatever their exponents."""
+    logs = torch.stack([term.log for term in terms])
+    unit = logs.amax(0).clamp(min=_LEAST)  # where all are zero, any unit will do
+    sizes = threshold(logs - unit, _NEGLIGIBLE, -math.inf).exp()  # none is above zero
+    summed = terms[0].mantissa * expand_like(sizes[0], terms[0].mantissa)
+    for term, size in zip(terms[1:], sizes[1:], strict=True):
+        summed = summed + term.mantissa * expand_like(size, summed)
+    out = rescale(summed, unit)
+    lost = unit - out.log
+    before = _lost_before(terms, logs, out.log)
+    if before is not None:
+        lost = torch.fmax(lost, before)
+    return unchecked(out.mantissa, out.log, lost.clamp(min=0.0))
+
+
+def _lost_before(
+    terms: Sequence[ScaledTensor], logs: Float[Tensor, "term batch"], log: PerSample
+) -> PerSample | None:
+    """What was lost in the terms of a sum; None if nothing was in any of them.
+
+    A term's lost digits count as far as it counts itself. Of a term that came out as zero nobody
+    knows how far it should have counted.
+    """
+    some = [n for n, term in enumerate(terms) if isinstance(term.lost, Tensor) or term.lost]
+    if not some:
+        return None
+    if len(some) == 1:
+        logs = logs[some[0]]
+    elif len(some) < len(terms):
+        logs = torch.stack([terms[n].log for n in some])
+    shares = (threshold(logs, -math.inf, math.inf) - log).clamp(max=0.0)
+    if len(some) == 1:
+        return shares + terms[some[0]].lost
+    before = [torch.as_tensor(terms[n].lost, device=log.device).expand_as(log) for n in some]
+    return (torch.stack(before) + shares).amax(0)
+
+
+def cancelled(terms: PerSample, result: PerSample) -> PerSample:
+    """The logarithm of how much smaller than its terms a sum is; infinite if nothing is left.
+
+    Of no terms at all, whose logarithm is minus infinity, nothing can be lost.
+    """
+    return (terms - result).nan_to_num(0.0, posinf=math.inf).clamp(min=0.0)
+
+
+def worst(*lost: PerSample | float) -> PerSample | float:
+    """The largest of some losses, sample by sample."""
+    out = lost[0]
+    for other in lost[1:]:
+        if isinstance(out, Tensor):
+            out = torch.maximum(out, other) if isinstance(other, Tensor) else _at_least(out, other)
+        elif isinstance(other, Tensor):
+            out = _at_least(other, out)
+        else:
+            out = max(out, other)
+    return out
+
+
+def _at_least(lost: PerSample, least: float) -> PerSample:
+    return lost.clamp(min=least) if least > 0 else lost  # none is below zero
+
+
+def log_of_largest(values: Mantissa) -> PerSample:
+    """The logarithm of each sample's largest entry."""
+    size: Tensor = torch.linalg.vector_norm(values, math.inf, dim=tuple(range(1, values.ndim)))
+    return size.log()
+
+
+def log_of_longest(rows: Mantissa) -> PerSample:
+    """The logarithm of each sample's largest root of a sum of squares along the last axis.
+
+    As large as a sum of independent errors is when weighted with such a row.
+    """
+    lengths: Tensor = torch.linalg.vector_norm(rows, 2, dim=-1)
+    return lengths.flatten(1).amax(1).log()
+
+
+def bounded_exp(log: PerSample) -> PerSample:
+    """``e^log``, never too large for a float, and zero where even its square would be too small.
+
+    So small a number never counts beside what it is added to, and processors take a hundred times
+    as long for numbers at the end of their range.
+    """
+    return threshold(log.clamp(max=FARTHEST), _NEGLIGIBLE, -math.inf).exp()
+
+
+def expand_like(
+    per_sample: Shaped[Tensor, "batch"], like: Mantissa
+) -> Shaped[Tensor, "batch *ones"]:
+    """One number per sample, shaped to multiply a tensor with further axes."""
+    return per_sample.view(-1, *(1,) * (like.ndim - 1))

@@ -1,0 +1,185 @@
+"""``deep_trace``: residuals of every layer as logarithms, however small."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rankscope.arguments import checked
+from rankscope.core.checks import measured_tokens
+from rankscope.core.deep._doubts import (
+    Beside,
+    Measurement,
+    Notes,
+    Read,
+    first_layers_in_doubt,
+    step_away,
+)
+from rankscope.core.deep._run import later_states, prepare
+from rankscope.core.deep._split_state import SplitState
+from rankscope.core.metrics import Center, Norm
+from rankscope.core.network import Network
+from rankscope.core.shapes import PerSample
+from rankscope.core.tracing import Columns, Provenance, Trace
+from rankscope.display import list_words
+from rankscope.errors import InputError
+
+_LOG_10 = math.log(10)
+
+
+@checked
+def deep_trace(
+    network: Network,
+    x: Tensor,
+    *,
+    norm: Norm = "composite",
+    center: Center = "mean",
+    token_mask: Tensor | None = None,
+    measured: Tensor | None = None,
+    on_layer: Callable[[], None] | None = None,
+    on_state: Callable[[SplitState], None] | None = None,
+) -> Trace:
+    """Run a network in scaled arithmetic and take every layer's residual, to 10^−100000 and below.
+
+    >>> import torch
+    >>> from rankscope import Network, Spec, deep_trace
+    >>> san = Network.random(Spec.pure_attention(9, 2, 8), seed=0)
+    >>> deep = deep_trace(san, torch.randn(1, 5, 8))
+    >>> max(deep.columns["layer"])
+    9
+
+    By layer (0 is the input) and sample: ``log10_residual``, ``log10_relative_residual``; and from
+    layer 1 on what the layer made of the residual r before it: ``local_exponent``, the ratio of the
+    two log-residuals (3 for pure full attention, 1 for linear decay, undefined where r is 1);
+    ``log10_contraction``, of ``r'/r``, level where collapse is exponential; and
+    ``log10_cubic_constant``, of ``r'/r³``, level where it is doubly exponential. Tokens that are
+    all equal have ``log10_residual`` minus infinity.
+    ``measured`` says which tokens count, as in ``trace``. ``on_layer`` is called after each layer,
+    ``on_state`` with the hidden state of each, that of the input first.
+
+    Logarithms are good to ten digits or so, relative where they are large, as long as tokens differ
+    by what is left of them beside one common row. Differences *inside* a group of tokens that agree
+    to sixteen digits while others do not are lost (saturated attention, deviations that a norm or a
+    projection takes away). Every sum measures how many digits it loses, and samples in which that
+    is more than usual are run again with every result rounded at random: where that moves a
+    logarithm by more than 1e-7, the residual is in doubt from that layer on, and so it is where
+    tokens have become equal by underflow. Then the table has a column ``doubt``, and the provenance
+    notes the layers and samples.
+    """
+    given = network
+    network, x, token_mask = prepare(network, x, token_mask)
+    if measured is not None:
+        measured = measured_tokens(measured, token_mask, tuple(x.shape[:-1]))
+    measurement = Measurement(norm, center, measured)
+    notes = {"arithmetic": "scaled, float64", "norm": norm, "center": center}
+    start = SplitState.of(x.detach(), token_mask)
+    read, beside = _run(network, start, measurement, on_layer, on_state)
+    beyond = read.beyond[1:].any(1)
+    if bool(beyond.any()):
+        layer = 1 + int(beyond.to(torch.uint8).argmax())
+        notes["beyond"] = f"from layer {layer} on the logarithm itself is below −1.8e308"
+    doubts = first_layers_in_doubt(network, x.detach(), start, measurement, read, beside)
+    columns = _columns(read.clean / _LOG_10, doubts)
+    if "doubt" in columns:
+        notes["doubt"] = describe_doubts(columns)
+    origin = Provenance.of(given, {"x": x}, token_mask=token_mask, measured=measured)
+    return Trace(columns, replace(origin, notes=notes))
+
+
+def _run(
+    network: Network,
+    start: SplitState,
+    measurement: Measurement,
+    on_layer: Callable[[], None] | None,
+    on_state: Callable[[SplitState], None] | None,
+) -> tuple[Read, Beside | None]:
+    """Every layer's logarithms, and what speaks against them; nothing waits for the numbers."""
+    count, together, noted = len(start.mantissa), start, Notes()
+    found = measurement.logarithms(start)
+    noted.add(start, found)
+    if on_state is not None:
+        on_state(start)
+    beside = step_away(network, start, found)
+    if beside is not None:
+        together, measurement = start.join(beside.state), measurement.with_one_more(beside.of)
+    for _, state in later_states(network, together):
+        own = state if beside is None else state.first(count)
+        noted.add(own, measurement.logarithms(state))
+        if on_layer is not None:
+            on_layer()
+        if on_state is not None:
+            on_state(own)
+    return noted.read(), beside
+
+
+@checked
+def describe_doubts(columns: Columns) -> str:
+    """Which samples of a trace are in doubt from which layer on, in a clause; empty if none is."""
+    if not {"sample", "layer"} <= set(columns):
+        raise InputError("columns of a trace are sample and layer, and doubt where there is any.")
+    found = zip(columns["sample"], columns["layer"], columns.get("doubt", ()), strict=False)
+    first: dict[int, int] = {}
+    for sample, layer, doubt in found:
+        if doubt:
+            first[sample] = min(layer, first.get(sample, layer))
+    if not first:
+        return ""
+    count = len(set(columns["sample"]))
+    whose = f"{len(first)} of {count} samples ({list_words([str(n) for n in sorted(first)])})"
+    if len(first) == count:
+        whose = "all samples" if count > 1 else "the sample"
+    start, end = min(first.values()), max(first.values())
+    where = f"layer {start}" if start == end else f"layers {start} to {end}"
+    return (
+        f"from {where} on the residuals of {whose} are in doubt: what tells the tokens apart there "
+        "is less than the rounding of float64, and another rounding gives other figures"
+    )
+
+
+def _metrics(
+    clean: Float[Tensor, "layer 2 batch"],
+) -> Iterator[tuple[int, str, PerSample]]:
+    """Layer by layer, what is told of the two logarithms to base ten."""
+    for layer, (log, whole) in enumerate(clean):
+        yield layer, "log10_residual", log
+        yield layer, "log10_relative_residual", _relative(log, whole)
+        if layer:
+            for name, values in _made_of(clean[layer - 1, 0], log).items():
+                yield layer, name, values
+
+
+def _relative(log: PerSample, whole: PerSample) -> PerSample:
+    """A residual as a part of the whole; as everywhere, zero divided by zero is zero."""
+    return torch.where(log.isneginf(), log, log - whole)
+
+
+def _made_of(before: PerSample, after: PerSample) -> dict[str, PerSample]:
+    """What a layer made of a residual, three ways."""
+    return {
+        "local_exponent": torch.where(before == 0, math.nan, after / before),
+        "log10_contraction": _less(after, before),
+        "log10_cubic_constant": _less(after, 3 * before),
+    }
+
+
+def _less(after: PerSample, before: PerSample) -> PerSample:
+    """A difference of logarithms; where both are minus infinity there is nothing to compare."""
+    return torch.where(
+        before.isneginf(), torch.where(after.isneginf(), math.nan, math.inf), after - before
+    )
+
+
+def _columns(clean: Float[Tensor, "layer 2 batch"], first: PerSample) -> Columns:
+    """The long table; where anything is in doubt, with a column that says for each number if so."""
+    columns: Columns = {"layer": [], "sample": [], "metric": [], "value": []}
+    doubts: list[object] = []
+    for layer, metric, values in _metrics(clean):
+        columns["layer"] += [layer] * len(values)
+        columns["sample"] += list(range(len(values)))
+        columns["metric"] += [metric] * len(values)
+        columns["value"] += values.tolist()
+        doubts += (first <= layer).tolist()
+    return {**columns, "doubt": doubts} if any(doubts) else columns

@@ -1,0 +1,157 @@
+"""Any graph as a mask: from a boolean matrix or from a list of edges, for one length."""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from rankscope.arguments import checked
+from rankscope.core.masks._codes import Codes
+from rankscope.core.masks._mask import LengthMask, count, refuse_blind
+from rankscope.errors import KindError, ShapeError, SpecError
+
+
+@checked
+@dataclass(frozen=True, repr=False)
+class Explicit(LengthMask):
+    """Any mask, for sequences of one length, as a boolean matrix: ``Explicit.of(matrix)``.
+
+    In a batch of sequences whose longest has that length, shorter ones take the upper left corner.
+    """
+
+    tokens: int
+    bits: bytes
+
+    @classmethod
+    def of(cls, matrix: Tensor) -> "Explicit":
+        """Take a boolean ``(query, key)`` matrix; True where the query may attend to the key."""
+        check_matrix(matrix)
+        return cls(matrix.shape[0], np.packbits(matrix.cpu().numpy()).tobytes())
+
+    def allows_in(
+        self, query: Int[Tensor, "..."], key: Int[Tensor, "..."], tokens: Int[Tensor, "..."]
+    ) -> Bool[Tensor, "..."]:
+        _refuse_length(self.tokens, tokens)
+        flat = np.unpackbits(np.frombuffer(self.bits, dtype=np.uint8), count=self.tokens**2)
+        matrix = torch.from_numpy(flat.view(np.bool_)).view(self.tokens, self.tokens)
+        return matrix.to(query.device)[query.clamp(min=0), key.clamp(min=0)]
+
+    def codes(self, tokens: int) -> Codes:
+        """All bits at once: taking them apart row by row would unpack all of them each time."""
+        _refuse_length(self.tokens, torch.tensor(tokens))
+        flat = np.unpackbits(np.frombuffer(self.bits, dtype=np.uint8), count=self.tokens**2)
+        self.refuse_many(int(np.count_nonzero(flat)), tokens)
+        return np.flatnonzero(flat)
+
+    def __repr__(self) -> str:
+        """Short, and different for different matrices: digests of specs are made of it."""
+        return f"Explicit({self.tokens} tokens, {_fingerprint(self.bits)})"
+
+    def __str__(self) -> str:
+        return f"explicit({self.tokens} tokens)"
+
+
+@checked
+@dataclass(frozen=True, repr=False)
+class EdgeList(LengthMask):
+    """Any mask, for sequences of one length, by its edges alone: ``from_edges(tokens, edges)``."""
+
+    tokens: int
+    packed: bytes
+
+    def allows_in(
+        self, query: Int[Tensor, "..."], key: Int[Tensor, "..."], tokens: Int[Tensor, "..."]
+    ) -> Bool[Tensor, "..."]:
+        _refuse_length(self.tokens, tokens)
+        listed = torch.from_numpy(self.codes(self.tokens)).to(query.device)
+        asked = query.clamp(min=0) * self.tokens + key.clamp(min=0)
+        place = torch.searchsorted(listed, asked).clamp(max=len(listed) - 1)
+        return listed[place] == asked
+
+    def most_edges(self, tokens: int) -> int:
+        return len(self.codes(tokens))
+
+    def codes(self, tokens: int) -> Codes:
+        _refuse_length(self.tokens, torch.tensor(tokens))
+        return np.frombuffer(self.packed, dtype=np.int64).copy()
+
+    def __repr__(self) -> str:
+        """Short, and different for different edges: digests of specs are made of it."""
+        edges = len(self.packed) // 8
+        return f"EdgeList({self.tokens} tokens, {edges} edges, {_fingerprint(self.packed)})"
+
+    def __str__(self) -> str:
+        return f"edges({self.tokens} tokens, {len(self.packed) // 8} edges)"
+
+
+@checked
+def from_edges(tokens: int, edges: Iterable[tuple[int, int]] | Tensor) -> EdgeList:
+    """The mask with the given edges ``(key, query)``: information goes from key to query.
+
+    >>> from rankscope.core.masks import from_edges
+    >>> print(from_edges(3, [(0, 0), (0, 1), (1, 2)]).picture(3))
+    ■ · ·
+    ■ · ·
+    · ■ ·
+
+    ``(j, i)`` is the theory's ``j → i``: token i may attend to token j. Self-loops are edges like
+    any other; list them. A tensor of edges has shape ``(edge, 2)``.
+    """
+    count("tokens", tokens, least=1)
+    pairs = _pairs(edges)
+    outside = (pairs < 0) | (pairs >= tokens)
+    if outside.any():
+        bad = tuple(pairs[outside.any(-1)][0].tolist())
+        raise SpecError(f"edge {bad} leaves the graph; its tokens are 0 to {tokens - 1}.")
+    packed = np.unique(pairs[:, 1] * tokens + pairs[:, 0])
+    mask = EdgeList(tokens, packed.tobytes())
+    sees = torch.zeros(tokens, dtype=torch.bool)
+    sees[torch.from_numpy(packed // tokens)] = True
+    refuse_blind(sees, str(mask))
+    return mask
+
+
+def check_matrix(matrix: Tensor) -> Bool[Tensor, "query key"]:
+    """A boolean, square matrix in which every query has a key, or an error."""
+    if not isinstance(matrix, Tensor) or matrix.dtype != torch.bool:
+        got = f"dtype {matrix.dtype}" if isinstance(matrix, Tensor) else type(matrix).__name__
+        raise KindError(
+            f"a mask is a boolean matrix, got {got}; convert: torch.as_tensor(mask).bool()."
+        )
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
+        raise ShapeError(f"a mask is (query, key) and square, got shape {tuple(matrix.shape)}.")
+    refuse_blind(matrix.any(-1), "that was given")
+    return matrix
+
+
+def _fingerprint(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _pairs(edges: Iterable[tuple[int, int]] | Tensor) -> Codes:
+    try:
+        listed = edges.cpu().numpy() if isinstance(edges, Tensor) else np.asarray(list(edges))
+    except (TypeError, ValueError, RuntimeError):
+        raise KindError("edges are no list of pairs; write [(key, query), …].") from None
+    if listed.ndim != 2 or listed.shape[1] != 2:
+        raise ShapeError(
+            f"edges have shape {listed.shape}, expected (edge, 2): [(key, query), …], at least one."
+        )
+    if not np.issubdtype(listed.dtype, np.integer):
+        raise KindError(
+            f"edges are {listed.dtype}, expected whole numbers: (key, query) positions."
+        )
+    return listed.astype(np.int64)
+
+
+def _refuse_length(made_for: int, tokens: Int[Tensor, "..."]) -> None:
+    longest = int(tokens.max())
+    if longest != made_for:
+        raise ShapeError(
+            f"the mask is for {made_for} tokens, the sequence has {longest}; "
+            "cut the sequence or make the mask for its length."
+        )

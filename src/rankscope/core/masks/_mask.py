@@ -1,0 +1,327 @@
+"""What a mask is: who may attend to whom, as a function of positions; and masks put together.
+
+A mask is asked with positions, not with tensor indices, and positions count real tokens only. So a
+sequence is masked in the same way whatever padding surrounds it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import reduce, wraps
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from rankscope.arguments import checked
+from rankscope.core.checks import whole
+from rankscope.core.masks._codes import Codes, find_codes, merge, span_codes
+from rankscope.display import card, cut, grid, paragraph
+from rankscope.errors import InputError, ShapeError, SpecError
+from rankscope.numerals import short
+
+MOST_EDGES = 2**26
+"""More edges than this are not listed: sixty-seven million are a gigabyte already."""
+
+
+class Edges(NamedTuple):
+    """Every allowed pair once, ordered by query, then by key."""
+
+    query: Int[Tensor, "edge"]
+    key: Int[Tensor, "edge"]
+
+
+class Spans(NamedTuple):
+    """For every query the first and the last key of the one interval it attends to."""
+
+    first: Int[Tensor, "query"]
+    last: Int[Tensor, "query"]
+
+
+def _broadcasting(allows: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The same, for whole numbers whose shapes go together."""
+
+    @wraps(allows)
+    def checked_allows(self: "Mask", *given: Tensor, **named: Tensor) -> Tensor:
+        shapes = [tuple(each.shape) for each in (*given, *named.values())]
+        try:
+            torch.broadcast_shapes(*shapes)
+        except RuntimeError:
+            told = " and ".join(map(str, shapes))
+            raise ShapeError(f"positions of shapes {told} do not go together.") from None
+        return allows(self, *given, **named)
+
+    return checked(checked_allows)
+
+
+@checked
+class Mask(ABC):
+    """Which keys each query may attend to; frozen, hashable, independent of any network.
+
+    A mask of one's own needs ``allows`` alone. ``a | b`` allows what either allows, ``a & b`` what
+    both do.
+    """
+
+    def __init_subclass__(cls) -> None:
+        for name in ("allows", "allows_in", "allows_offset"):
+            if name in vars(cls):
+                setattr(cls, name, _broadcasting(vars(cls)[name]))
+
+    @abstractmethod
+    def allows(self, query: Int[Tensor, "..."], key: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
+        """True where the token at position ``query`` may attend to the one at ``key``.
+
+        The last two axes are query and key, what comes before them are sequences. Padding on the
+        left has position -1; the caller drops its rows and columns, whatever they hold.
+        """
+
+    def allows_in(
+        self, query: Int[Tensor, "..."], key: Int[Tensor, "..."], tokens: Int[Tensor, "..."]
+    ) -> Bool[Tensor, "..."]:
+        """The same in sequences of ``tokens`` tokens, for masks that depend on the length."""
+        del tokens
+        return self.allows(query, key)
+
+    def spans(self, tokens: int) -> Spans | None:
+        """The keys of each query as one interval that holds the query itself; None if they are not.
+
+        Where there are spans, nothing needs a list of edges.
+        """
+        del tokens
+        return None
+
+    def matrix(self, tokens: int) -> Bool[Tensor, "query key"]:
+        """The mask of a sequence without padding.
+
+        >>> from rankscope.core.masks import Causal
+        >>> Causal().matrix(2)
+        tensor([[ True, False],
+                [ True,  True]])
+        """
+        position = torch.arange(count("tokens", tokens, least=1))
+        matrix = self.allows_in(position[:, None], position[None, :], torch.tensor(tokens))
+        refuse_blind(matrix.any(-1), str(self))
+        return matrix
+
+    def edges(self, tokens: int) -> Edges:
+        """The allowed pairs of a sequence without padding, listed without a dense matrix.
+
+        >>> from rankscope.core.masks import Causal
+        >>> Causal().edges(2)
+        Edges(query=tensor([0, 1, 1]), key=tensor([0, 0, 1]))
+        """
+        count("tokens", tokens, least=1)
+        codes = self.codes(tokens)
+        query, key = np.divmod(codes, tokens)
+        seen = torch.zeros(tokens, dtype=torch.bool)
+        seen[torch.from_numpy(query)] = True
+        refuse_blind(seen, str(self))
+        return Edges(torch.from_numpy(query), torch.from_numpy(key))
+
+    def missing_self_loops(self, tokens: int) -> tuple[int, ...]:
+        """The tokens that may not attend to themselves; the theory of masks assumes none.
+
+        >>> from rankscope.core.masks import Causal
+        >>> Causal().missing_self_loops(2)
+        ()
+        """
+        position = torch.arange(count("tokens", tokens, least=1))
+        loops = self.allows_in(position[:, None], position[:, None], torch.tensor(tokens))
+        return tuple(position[~loops.squeeze(-1)].tolist())
+
+    def picture(self, tokens: int = 16) -> str:
+        """A row of squares for each query, one for each key, filled where it may attend.
+
+        >>> from rankscope.core.masks import Causal
+        >>> print(Causal().picture(3))
+        ■ · ·
+        ■ ■ ·
+        ■ ■ ■
+        """
+        rows = self.matrix(tokens).tolist()
+        return "\n".join(" ".join("■" if allowed else "·" for allowed in row) for row in rows)
+
+    def _repr_html_(self) -> str:
+        """A picture of 16 tokens, or of the first 32 at most of the length a mask is for."""
+        made_for = getattr(self, "tokens", None)
+        tokens = made_for if isinstance(made_for, int) else 16
+        shown = torch.arange(min(tokens, 32))
+        try:
+            allowed = self.allows_in(shown[:, None], shown[None, :], torch.tensor(tokens))
+        except InputError:  # a part of it is for another length
+            return card(cut(f"{self} mask"))
+        rows = allowed.expand(len(shown), len(shown)).tolist()
+        label = f"mask {self}: the keys (columns) that each query (row) may attend to"
+        words = f"{len(shown)} of {tokens} tokens; rows are queries, columns keys"
+        return card(cut(f"{self} mask"), paragraph(words), grid(rows, cut(label)))
+
+    def most_edges(self, tokens: int) -> int:
+        """No fewer than the edges there are; what ``edges`` goes by before it lists any."""
+        spans = self.spans(tokens)
+        return tokens**2 if spans is None else int((spans.last - spans.first + 1).sum())
+
+    def codes(self, tokens: int) -> Codes:
+        """The edges as sorted numbers ``query · tokens + key``, which is how they are merged."""
+        spans = self.spans(tokens)
+        if spans is not None:
+            self.refuse_many(self.most_edges(tokens), tokens)
+            return span_codes(spans.first.numpy(), spans.last.numpy(), tokens)
+        found = []
+        for one in find_codes(self.allows_in, tokens):
+            found.append(one)
+            self.refuse_many(sum(map(len, found)), tokens)
+        return np.concatenate(found)
+
+    def refuse_many(self, edges: int, tokens: int) -> None:
+        """Raise before a list of edges fills the memory."""
+        if edges > MOST_EDGES:
+            raise InputError(
+                f"the mask {self} of {tokens} tokens has {short(float(edges))} edges or more, of "
+                f"which at most {short(float(MOST_EDGES))} are listed; ask for fewer tokens or a "
+                "sparser mask."
+            )
+
+    def __or__(self, other: object) -> "Mask":
+        return union(self, other) if isinstance(other, Mask) else NotImplemented
+
+    def __and__(self, other: object) -> "Mask":
+        return intersection(self, other) if isinstance(other, Mask) else NotImplemented
+
+
+@checked
+class LengthMask(Mask):
+    """A mask that depends on how many tokens there are: it defines ``allows_in``."""
+
+    def allows(self, query: Int[Tensor, "..."], key: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
+        return self.allows_in(query, key, lengths(query, key))
+
+    @abstractmethod
+    def allows_in(
+        self, query: Int[Tensor, "..."], key: Int[Tensor, "..."], tokens: Int[Tensor, "..."]
+    ) -> Bool[Tensor, "..."]: ...
+
+
+@checked
+@dataclass(frozen=True)
+class Union(LengthMask):
+    """What any of its parts allows; written ``a | b``."""
+
+    parts: tuple[Mask, ...]
+
+    def allows_in(
+        self, query: Int[Tensor, "..."], key: Int[Tensor, "..."], tokens: Int[Tensor, "..."]
+    ) -> Bool[Tensor, "..."]:
+        return reduce(torch.logical_or, (p.allows_in(query, key, tokens) for p in self.parts))
+
+    def spans(self, tokens: int) -> Spans | None:
+        """Intervals that share a token (the query) join to one."""
+        spans = _all_spans(self.parts, tokens)
+        if spans is None:
+            return None
+        return Spans(
+            torch.stack([each.first for each in spans]).amin(0),
+            torch.stack([each.last for each in spans]).amax(0),
+        )
+
+    def most_edges(self, tokens: int) -> int:
+        return min(tokens**2, sum(part.most_edges(tokens) for part in self.parts))
+
+    def codes(self, tokens: int) -> Codes:
+        if self.spans(tokens) is not None:
+            return super().codes(tokens)
+        return merge([part.codes(tokens) for part in self.parts])
+
+    def __str__(self) -> str:
+        return " | ".join(map(str, self.parts))
+
+
+@checked
+@dataclass(frozen=True)
+class Intersection(LengthMask):
+    """What all of its parts allow; written ``a & b``."""
+
+    parts: tuple[Mask, ...]
+
+    def allows_in(
+        self, query: Int[Tensor, "..."], key: Int[Tensor, "..."], tokens: Int[Tensor, "..."]
+    ) -> Bool[Tensor, "..."]:
+        return reduce(torch.logical_and, (p.allows_in(query, key, tokens) for p in self.parts))
+
+    def spans(self, tokens: int) -> Spans | None:
+        spans = _all_spans(self.parts, tokens)
+        if spans is None:
+            return None
+        return Spans(
+            torch.stack([each.first for each in spans]).amax(0),
+            torch.stack([each.last for each in spans]).amin(0),
+        )
+
+    def most_edges(self, tokens: int) -> int:
+        return min(part.most_edges(tokens) for part in self.parts)
+
+    def codes(self, tokens: int) -> Codes:
+        """The edges of the sparsest part, less those that another part forbids."""
+        if self.spans(tokens) is not None:
+            return super().codes(tokens)
+        sparsest = min(self.parts, key=lambda part: part.most_edges(tokens))
+        codes = sparsest.codes(tokens)
+        query, key = (torch.from_numpy(each) for each in np.divmod(codes, tokens))
+        kept = self.allows_in(query[:, None], key[:, None], torch.tensor(tokens))
+        return np.asarray(codes[kept.squeeze(-1).numpy()])
+
+    def __str__(self) -> str:
+        return " & ".join(f"({p})" if isinstance(p, Union) else str(p) for p in self.parts)
+
+
+@checked
+def union(*masks: Mask) -> Mask:
+    """What any of the masks allows; the order and repetitions make no difference.
+
+    >>> from rankscope.core.masks import Causal, Window, union
+    >>> str(union(Causal(), Window(before=0, after=1)))
+    'causal | window(-0, +1)'
+    """
+    parts = _parts(Union, masks)
+    return parts[0] if len(parts) == 1 else Union(parts)
+
+
+@checked
+def intersection(*masks: Mask) -> Mask:
+    """What all of the masks allow; the order and repetitions make no difference."""
+    parts = _parts(Intersection, masks)
+    return parts[0] if len(parts) == 1 else Intersection(parts)
+
+
+def _parts(kind: type[Union] | type[Intersection], masks: Iterable[Mask]) -> tuple[Mask, ...]:
+    flat = [part for mask in masks for part in (mask.parts if isinstance(mask, kind) else (mask,))]
+    if not flat:
+        raise SpecError("there is no mask to put together; give one or more.")
+    return tuple(sorted(dict.fromkeys(flat), key=lambda part: (str(part), repr(part))))
+
+
+def _all_spans(parts: tuple[Mask, ...], tokens: int) -> list[Spans] | None:
+    found = [part.spans(tokens) for part in parts]
+    spans = [each for each in found if each is not None]
+    return spans if len(spans) == len(found) else None
+
+
+def lengths(query: Int[Tensor, "..."], key: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
+    """Real tokens of each sequence, read off the largest position that is asked about."""
+    found = [each.amax(tuple(range(each.ndim))[-2:], keepdim=True) for each in (query, key)]
+    return torch.maximum(*found) + 1
+
+
+def count(name: str, value: object, *, least: int) -> int:
+    """A whole number that positions can be counted with, or an error that names it."""
+    return whole(name, value, least=least, most=2**31 - 1, error=SpecError)
+
+
+def refuse_blind(sees: Bool[Tensor, "query"], name: str) -> None:
+    """Raise where a token attends to nothing: its attention weights would be 0/0."""
+    if not bool(sees.all()):
+        raise SpecError(
+            f"under the mask {name} token {int((~sees).nonzero()[0])} may attend to nothing; "
+            "give every token at least one key (usually itself)."
+        )

@@ -1,0 +1,111 @@
+"""Masks by name, as the command line writes them: ``"window:8 | star:1"``."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from rankscope.arguments import checked
+from rankscope.core.checks import whole
+from rankscope.core.masks._explicit import Explicit
+from rankscope.core.masks._intervals import BlockLocal, Causal, Full, Prefix, Window, causal_window
+from rankscope.core.masks._mask import Mask, intersection, union
+from rankscope.core.masks._random import Random
+from rankscope.core.masks._sparse import Dilated, Star, Strided
+from rankscope.core.masks._unions import BigBird, Fixed
+from rankscope.errors import SpecError
+
+
+@dataclass(frozen=True)
+class _Name:
+    """How a mask is made from the numbers after its name, how many, and what they mean.
+
+    The last number of a mask that is ``drawn`` is a seed, which may be left out.
+    """
+
+    make: Callable[..., Mask]
+    least: int
+    most: int
+    usage: str
+    drawn: bool = False
+
+
+def _window(before: int, after: int | None = None) -> Window:
+    return Window(before, before if after is None else after)
+
+
+NAMES = {
+    "full": _Name(Full, 0, 0, "full"),
+    "causal": _Name(Causal, 0, 0, "causal"),
+    "window": _Name(_window, 1, 2, "window:8 (both ways) or window:8:2 (before, after)"),
+    "causal-window": _Name(causal_window, 1, 1, "causal-window:8"),
+    "dilated": _Name(Dilated, 2, 2, "dilated:8:2 (reach, step)"),
+    "causal-dilated": _Name(
+        lambda reach, step: Dilated(reach, step, causal=True), 2, 2, "causal-dilated:8:2"
+    ),
+    "strided": _Name(Strided, 1, 1, "strided:8"),
+    "causal-strided": _Name(lambda stride: Strided(stride, causal=True), 1, 1, "causal-strided:8"),
+    "fixed": _Name(Fixed, 1, 1, "fixed:8"),
+    "block": _Name(BlockLocal, 1, 1, "block:16"),
+    "star": _Name(Star, 1, 1, "star:1"),
+    "random": _Name(Random, 1, 2, "random:2 or random:2:7 (keys, seed)", drawn=True),
+    "bigbird": _Name(
+        BigBird,
+        3,
+        4,
+        "bigbird:3:1:2 (window, hubs, random keys; a seed may follow)",
+        drawn=True,
+    ),
+    "prefix": _Name(Prefix, 1, 1, "prefix:4"),
+}
+
+
+@checked
+def as_mask(mask: "str | Mask | Tensor", *, seed: int = 0) -> Mask:
+    """A mask from its name, a boolean matrix, or itself.
+
+    >>> from rankscope.core.masks import as_mask
+    >>> str(as_mask("causal & window:8 | star:1"))
+    'causal & window(-8, +8) | star(1)'
+    >>> str(as_mask("random:2", seed=5)), str(as_mask("random:2:7", seed=5))
+    ('random(2, seed 5)', 'random(2, seed 7)')
+
+    Names are put together with ``|`` and ``&``, of which ``&`` binds tighter. ``seed`` is that of
+    random masks whose name says none.
+    """
+    whole("seed", seed, least=0, error=SpecError)
+    if isinstance(mask, Mask):
+        return mask
+    if isinstance(mask, Tensor):
+        return Explicit.of(mask)
+    return union(
+        *(
+            intersection(*(_read_name(name.strip(), mask, seed) for name in both.split("&")))
+            for both in mask.split("|")
+        )
+    )
+
+
+def _read_name(written: str, text: str, seed: int) -> Mask:
+    """One name of the whole ``text``, which errors show."""
+    name, *numbers = written.split(":")
+    if name not in NAMES:
+        where = "" if written == text else f": {written!r}"
+        known = ", ".join(each.usage.split(" ")[0] for each in NAMES.values())
+        raise SpecError(
+            f"mask={text!r}{where} is unknown; expected {known}, several of them joined by | or &, "
+            "a Mask such as Window(before=2, after=2), or a boolean (query, key) matrix."
+        )
+    form = NAMES[name]
+    fits = form.least <= len(numbers) <= form.most
+    if not fits or not all(
+        each.isascii() and each.isdigit() and len(each) < 19 for each in numbers
+    ):
+        raise SpecError(f"mask={text!r}: {written!r} cannot be read; write {form.usage}.")
+    given = [int(each) for each in numbers]
+    if form.drawn and len(given) < form.most:
+        given.append(seed)
+    try:
+        return form.make(*given)
+    except SpecError as error:
+        raise SpecError(f"mask={text!r}: {error}") from error

@@ -1,0 +1,297 @@
+"""One layer's attention without its matrix: queries, keys, and what else the weights are made of.
+
+The weights are softmax over keys of ``cap(scale · qᵢ·kⱼ) + biasᵢⱼ``, minus infinity where i may not
+look. They are made for some queries at a time, so that memory grows with the number of keys and not
+with its square, in float32 at least. What is found of each chunk goes into a tensor made before the
+first: small tensors kept between large ones leave holes that a CPU's memory grows around.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rankscope.arguments import Count, Finite, Positive, checked
+from rankscope.core.metrics._attention_summary import AttentionSummary, Weights, summarise
+from rankscope.errors import InputError, KindError, ShapeError
+
+_CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 256 << 20}
+"""How large the weights of one chunk may be: in cache on a CPU, enough to fill a GPU."""
+
+
+@checked
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class AttentionScores:
+    """Attention of one layer as what its weights are made of.
+
+    >>> import torch
+    >>> from rankscope.core.metrics import AttentionScores, attention_entropy
+    >>> q, k = torch.zeros(1, 2, 4, 8), torch.zeros(1, 1, 4, 8)
+    >>> attention_entropy(AttentionScores(query=q, key=k, scale=0.5))
+    tensor([[1.3863, 1.3863]])
+
+    ``query`` is ``(batch, head, query, width)``, ``key`` ``(batch, group, key, width)`` with
+    as many groups as heads or a divisor: consecutive heads share a group. The queries are the last
+    of the keys, as they are where earlier keys come from a cache.
+
+    ``bias`` is added to the scores, ``mask`` is true where a query may look; both are broadcast to
+    ``(batch, head, query, key)``. A bias of minus infinity, or in the lower half of what its number
+    format holds, hides a key. ``causal`` hides later keys, ``window`` those at this distance or
+    farther, and ``softcap`` bends scores to ``c·tanh(s/c)`` before the bias. ``sinks`` are one more
+    logit for each head, which takes weight and has no value. ``token_mask``, ``(batch, key)``, says
+    which keys are real tokens: padding asks nothing, and a sample whose real queries give padding
+    more than 2 % of their weight has the wrong one, and NaN in every figure. A query that sees no
+    key counts as padding.
+    """
+
+    query: Tensor
+    key: Tensor
+    scale: Finite
+    bias: Tensor | None = None
+    mask: Tensor | None = None
+    causal: bool = False
+    window: Count | None = None
+    softcap: Positive | None = None
+    sinks: Tensor | None = None
+    token_mask: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        q, k = self.query, self.key
+        fits = q.ndim == k.ndim == 4 and q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3]
+        if not fits or 0 in (*q.shape[:3], *k.shape[:3]) or q.shape[1] % k.shape[1]:
+            raise ShapeError(
+                f"query has shape {tuple(q.shape)} and key {tuple(k.shape)}, expected (batch, "
+                "head, query, width) and (batch, group, key, width) with a number of groups that "
+                "divides the number of heads, and nothing empty."
+            )
+        if q.shape[2] > k.shape[2]:
+            raise ShapeError(
+                f"there are {q.shape[2]} queries for {k.shape[2]} keys; in self-attention every "
+                "query is one of the keys."
+            )
+        self._check_parts()
+
+    def _check_parts(self) -> None:
+        shape = self.shape
+        for name in ("query", "key", "bias", "sinks"):  # figures keep no graph alive
+            part = getattr(self, name)
+            if part is not None and (not part.is_floating_point() or part.dtype.itemsize == 1):
+                raise KindError(
+                    f"{name} is {part.dtype}, expected real numbers of 16 bits or more; cast them: "
+                    f"{name}.float()."
+                )
+            object.__setattr__(self, name, None if part is None else part.detach())
+        for name, part, dtype in (
+            ("bias", self.bias, None),
+            ("mask", self.mask, torch.bool),
+            ("token_mask", self.token_mask, torch.bool),
+        ):
+            if part is None:
+                continue
+            if dtype is not None and part.dtype != dtype:
+                raise KindError(f"{name} is {part.dtype}, expected {dtype}.")
+            whole = (shape[0], shape[3]) if name == "token_mask" else shape
+            axes = zip(part.shape, whole, strict=False)
+            fits = part.ndim == len(whole) and all(have in (1, want) for have, want in axes)
+            if not fits or (name == "token_mask" and part.shape[1] != shape[3]):
+                raise ShapeError(
+                    f"{name} has shape {tuple(part.shape)}, which does not go with {whole}."
+                )
+        if self.sinks is not None and self.sinks.shape != shape[1:2]:
+            raise ShapeError(
+                f"sinks have shape {tuple(self.sinks.shape)}, expected one for each of "
+                f"{shape[1]} heads."
+            )
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Of the matrices there would be: ``(batch, head, query, key)``."""
+        return *self.query.shape[:3], self.key.shape[2]
+
+    @cached_property
+    def summary(self) -> AttentionSummary:
+        """What one pass over the weights tells, found once for all figures that read it."""
+        return summarise(self)
+
+    @cached_property
+    def found(self) -> dict[str, Any]:
+        """What takes several passes, by name, found once."""
+        return {}
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the figures are computed in."""
+        return torch.promote_types(self.query.dtype, torch.float32)
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether there are no products, only the logarithms of weights, as a bias."""
+        return self.query.shape[3] == 0
+
+    def __repr__(self) -> str:
+        batch, heads, queries, keys = self.shape
+        return f"AttentionScores: {heads} heads, {queries} queries of {keys} keys, batch {batch}"
+
+    def matrix(self, *, sink: bool = False) -> Tensor:
+        """The matrices, zero in rows of queries that do not count; ``sink`` as the last column."""
+        batch, heads, queries, keys = self.shape
+        wide = sink and self.sinks is not None
+        p = self.zeros(batch, heads, queries, keys + wide)
+        for part in self.chunks():
+            p[:, :, part.queries, part.keys] = part.p * part.counted.unsqueeze(-1)
+            if wide and part.sink is not None:
+                p[:, :, part.queries, -1] = part.sink * part.counted
+        return p
+
+    def counted(self) -> Tensor:
+        """The queries that are real and see a key; ``(batch, head, query)``."""
+        counted = torch.empty(self.shape[:3], dtype=torch.bool, device=self.query.device)
+        for part in self.chunks():
+            counted[..., part.queries] = part.counted
+            del part
+        return counted
+
+    def sound(self, values: Tensor) -> Tensor:
+        """NaN where the token mask is not the one attention was computed with."""
+        if self.token_mask is None:
+            return values
+        return torch.where(self.summary.entropy.isnan(), torch.nan, values)
+
+    def zeros(self, *shape: int) -> Tensor:
+        """Zeros in what the figures are computed in, where they are computed."""
+        return torch.zeros(shape, dtype=self.dtype, device=self.query.device)
+
+    def chunks(self) -> Iterator[Weights]:
+        """The weights of all queries, some at a time."""
+        batch, heads, queries, keys = self.shape
+        most = _CHUNK_BYTES.get(self.query.device.type, _CHUNK_BYTES["cpu"])
+        size = max(1, most // (batch * heads * keys * self.dtype.itemsize))
+        for start in range(0, queries, size):
+            yield self.weights(slice(start, min(start + size, queries)))
+
+    def weights(self, queries: slice) -> Weights:
+        """The weights of some queries, a slice of all."""
+        keys = self.span(queries)
+        scores = self.product(self.query[:, :, queries], keys)
+        bias = self.bias_of(queries, keys)
+        if bias is not None:
+            scores = scores + bias
+        seen = self.seen(queries, keys)
+        if seen is not None:
+            scores = scores.masked_fill(~seen, -math.inf)
+        top = scores.amax(-1, keepdim=True)
+        blind = top.isneginf()
+        sink = None
+        if self.sinks is not None:
+            sink = self.sinks.to(scores.dtype)[None, :, None, None]
+            top = torch.maximum(top, sink)
+        top = top.masked_fill(top.isneginf(), 0.0)  # where nothing is seen
+        scores, sink = scores - top, None if sink is None else (sink - top).squeeze(-1)
+        total = scores.logsumexp(-1)
+        if sink is not None:
+            total = torch.logaddexp(total, sink)
+        total = total.masked_fill(total.isneginf(), 0.0)
+        p = (scores - total.unsqueeze(-1)).exp()
+        taken = None if sink is None else (sink - total).exp()
+        counted = ~blind.squeeze(-1)
+        if self.token_mask is not None:
+            counted = counted & self.real_queries()[:, None, queries]
+        return Weights(queries, keys, p, taken, scores, total, sink, counted)
+
+    def product(self, query: Tensor, keys: slice) -> Tensor:
+        """``cap(scale · q·k)`` of some queries; heads that share keys are multiplied together."""
+        key = self.key[:, :, keys].to(self.dtype)
+        batch, heads, rows, width = query.shape
+        groups = key.shape[1]
+        asking = query.to(self.dtype) * self.scale
+        grouped = asking.reshape(batch, groups, heads // groups * rows, width)
+        scores = (grouped @ key.mT).view(batch, heads, rows, key.shape[2])
+        return scores if self.softcap is None else self.softcap * torch.tanh(scores / self.softcap)
+
+    def bias_of(self, queries: slice, keys: slice) -> Tensor | None:
+        """The additive bias there, minus infinity where it hides a key."""
+        if self.bias is None:
+            return None
+        bias = _part(self.bias, queries, keys)
+        hidden = bias < torch.finfo(bias.dtype).min / 2
+        return bias.to(self.dtype).masked_fill(hidden, -math.inf)
+
+    def seen(self, queries: slice, keys: slice) -> Tensor | None:
+        """Where a query may look, the bias apart; None for everywhere."""
+        seen = None if self.mask is None else _part(self.mask, queries, keys)
+        if self.causal or self.window is not None:
+            device, first = self.query.device, self.shape[3] - self.shape[2]
+            asking = first + torch.arange(
+                queries.start, queries.stop, queries.step or 1, device=device
+            )
+            ahead = torch.arange(keys.start, keys.stop, device=device) - asking.unsqueeze(-1)
+            near = ahead <= 0 if self.causal else torch.ones_like(ahead, dtype=torch.bool)
+            if self.window is not None:
+                near &= ahead.abs() < self.window
+            seen = near if seen is None else seen & near
+        return seen
+
+    def span(self, queries: slice) -> slice:
+        """The keys outside of which these queries see nothing, whatever mask there is."""
+        first, keys = self.shape[3] - self.shape[2], self.shape[3]
+        start, stop = 0, keys
+        if self.window is not None:
+            start = max(0, queries.start + first - self.window + 1)
+            stop = min(keys, queries.stop + first + self.window - 1)
+        return slice(start, min(stop, queries.stop + first) if self.causal else stop)
+
+    def first_keys(self, count: int) -> Tensor:
+        """True for the first real keys, as many as ``count``; ``(batch or 1, key)``."""
+        mask = self.token_mask
+        if mask is None:
+            return torch.arange(self.shape[3], device=self.query.device).unsqueeze(0) < count
+        return mask & (mask.cumsum(-1) <= count)
+
+    def padding_keys(self) -> Tensor | None:
+        """True for keys that are padding; None if there are none."""
+        return None if self.token_mask is None else ~self.token_mask
+
+    def real_queries(self) -> Tensor:
+        """True for the queries that are real tokens; ``(batch or 1, query)``."""
+        _, _, queries, keys = self.shape
+        if self.token_mask is None:
+            return torch.ones(1, queries, dtype=torch.bool, device=self.query.device)
+        return self.token_mask[:, keys - queries :]
+
+    def mean_query(self) -> Tensor:
+        """The mean of the real queries, as one query of each head."""
+        query = self.query.to(self.dtype)
+        if self.token_mask is None:
+            return query.mean(2, keepdim=True)
+        real = self.real_queries()[:, None, :, None].to(query.dtype)
+        return (query * real).sum(2, keepdim=True) / real.sum(2, keepdim=True).clamp(min=1)
+
+
+def from_matrix(p: Tensor, token_mask: Tensor | None = None) -> AttentionScores:
+    """Attention of which the matrices are known, ``(batch, head, query, key)``: a bias of log P."""
+    nothing = p.new_zeros(*p.shape[:2], p.shape[2], 0)
+    key = p.new_zeros(p.shape[0], 1, p.shape[3], 0)
+    return AttentionScores(query=nothing, key=key, scale=1.0, bias=p.log(), token_mask=token_mask)
+
+
+def refuse_long(attention: AttentionScores, name: str, instead: str) -> None:
+    """An error where the matrices are too large to be held for a figure that needs them."""
+    size = math.prod(attention.shape) * attention.dtype.itemsize
+    if size > MATRIX_BYTES:
+        raise InputError(
+            f"{name} needs the attention matrices, here {size / 2**30:.1f} GiB for "
+            f"{attention.shape[3]} keys and {attention.shape[1]} heads; use {instead}."
+        )
+
+
+MATRIX_BYTES = 2 << 30
+"""How large the matrices of a layer may be, where a figure cannot do without them."""
+
+
+def _part(whole: Tensor, queries: slice, keys: slice) -> Tensor:
+    rows = queries if whole.shape[-2] > 1 else slice(None)
+    return whole[..., rows, keys if whole.shape[-1] > 1 else slice(None)]

@@ -1,0 +1,224 @@
+"""Singular values of the token matrix, and the ranks read off them."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from rankscope.arguments import checked
+from rankscope.core.checks import measurable, number, valid_counts
+from rankscope.core.shapes import PerSample, Spectrum, Tokens
+from rankscope.display import span
+from rankscope.errors import InputError
+
+
+@checked
+@dataclass(frozen=True, repr=False)
+class Spectra:
+    """The singular values of a batch, decomposed once, for as many ranks as are asked for.
+
+    ``scaled`` is ``σ/σ₁``, so that powers neither overflow nor vanish (zeros for a zero matrix);
+    ``noise`` is the part of ``σ₁`` under which a value is the number format's, not the tokens'.
+    """
+
+    sigma: Spectrum
+    scaled: Spectrum
+    noise: PerSample
+
+    def __repr__(self) -> str:
+        sizes = span(self.sigma[..., 0].detach().flatten().tolist())
+        return f"Spectra: singular values {tuple(self.sigma.shape)}, the largest {sizes}"
+
+    def numerical_rank(self, rtol: float | None = None) -> Int[Tensor, "*batch"]:
+        """How many values exceed ``rtol`` (by default the noise) times the largest."""
+        most = torch.finfo(self.noise.dtype).max
+        given = None if rtol is None else min(number("rtol", rtol, least=0), most)
+        threshold = self.noise if given is None else torch.full_like(self.noise, given)
+        return (self.scaled > threshold.unsqueeze(-1)).sum(-1)
+
+    def stable_rank(self) -> PerSample:
+        """``Σσ² / σ₁²``."""
+        return self.scaled.square().sum(-1)
+
+    def effective_rank(self) -> PerSample:
+        """``exp H(σ/Σσ)``."""
+        total = self.scaled.sum(-1, keepdim=True)
+        p = self.scaled / torch.where(total > 0, total, 1.0)
+        # p log p → 0 as p → 0; the inner where keeps the logarithm's gradient finite there.
+        entropy = -(p * torch.where(p > 0, p, 1.0).log()).sum(-1)
+        return torch.where(total[..., 0] > 0, entropy.exp(), 0.0)
+
+    def participation_ratio(self) -> PerSample:
+        """``(Σσ²)² / Σσ⁴``."""
+        energy = self.scaled.square()
+        fourth = energy.square().sum(-1)
+        return energy.sum(-1).square() / torch.where(fourth > 0, fourth, 1.0)
+
+    def spectral_ratio(self) -> PerSample:
+        """``σ₂/σ₁``."""
+        return second(self.scaled)
+
+
+@checked
+def spectra(x: Tensor, *, token_mask: Tensor | None = None) -> Spectra:
+    """Decompose each sample's token matrix once; the ranks are methods of the result.
+
+    >>> import torch
+    >>> from rankscope.core.metrics import spectra
+    >>> spectra(torch.eye(3)).stable_rank()
+    tensor(3.)
+    """
+    checked, token_mask = measurable(x, token_mask)
+    if _can_square(checked):
+        sigma, scale = _by_squares(checked), checked.new_ones(())
+    else:
+        scaled, scale = unit_scale(checked)
+        sigma, scale = svdvals(scaled), scale.unsqueeze(-1)
+    first = sigma[..., :1]
+    longest = valid_counts(checked, token_mask).clamp(min=checked.shape[-1])
+    return Spectra(
+        (sigma * scale).to(checked.dtype),
+        (sigma / torch.where(first > 0, first, 1.0)).to(checked.dtype),
+        longest * torch.finfo(x.dtype).eps,  # of the dtype the values came in, not of the upcast
+    )
+
+
+@checked
+def singular_values(x: Tensor, *, token_mask: Tensor | None = None) -> Spectrum:
+    """Singular values of each sample's token matrix, largest first.
+
+    >>> import torch
+    >>> from rankscope.core.metrics import singular_values
+    >>> singular_values(torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
+    tensor([4., 3.])
+
+    There are ``min(token, feature)`` of them; padding adds zeros at the end and changes no other.
+    """
+    return spectra(x, token_mask=token_mask).sigma
+
+
+@checked
+def numerical_rank(
+    x: Tensor, *, rtol: float | None = None, token_mask: Tensor | None = None
+) -> Int[Tensor, "*batch"]:
+    """How many singular values exceed ``rtol`` times the largest; a zero matrix has rank 0.
+
+    >>> import torch
+    >>> from rankscope.core.metrics import numerical_rank
+    >>> numerical_rank(torch.tensor([[1.0, 2.0], [2.0, 4.0]]))
+    tensor(1)
+
+    The default ``rtol`` is NumPy's, ``max(tokens, features)`` times the machine epsilon of the
+    dtype the values came in: what lies below is the number format's noise, not rank.
+    """
+    if rtol is not None and not 0 <= rtol < 1:
+        raise InputError(f"rtol={rtol} is out of range; expected 0 <= rtol < 1.")
+    return spectra(x, token_mask=token_mask).numerical_rank(rtol)
+
+
+@checked
+def stable_rank(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
+    """``‖X‖_F² / ‖X‖₂²``: between 1 and the rank; 0 for a zero matrix.
+
+    >>> import torch
+    >>> from rankscope.core.metrics import stable_rank
+    >>> stable_rank(torch.eye(3))
+    tensor(3.)
+    """
+    return spectra(x, token_mask=token_mask).stable_rank()
+
+
+@checked
+def effective_rank(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
+    """``exp`` of the entropy of ``σ/Σσ`` (Roy and Vetterli 2007); 0 for a zero matrix.
+
+    >>> import torch
+    >>> from rankscope.core.metrics import effective_rank
+    >>> effective_rank(torch.eye(3))
+    tensor(3.)
+    """
+    return spectra(x, token_mask=token_mask).effective_rank()
+
+
+@checked
+def participation_ratio(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
+    """``(Σσ²)² / Σσ⁴``: how many directions share the energy; 0 for a zero matrix.
+
+    >>> import torch
+    >>> from rankscope.core.metrics import participation_ratio
+    >>> participation_ratio(torch.eye(3))
+    tensor(3.)
+    """
+    return spectra(x, token_mask=token_mask).participation_ratio()
+
+
+@checked
+def spectral_ratio(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
+    """``σ₂/σ₁``: 0 exactly at rank one, and for a zero matrix.
+
+    >>> import torch
+    >>> from rankscope.core.metrics import spectral_ratio
+    >>> spectral_ratio(torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
+    tensor(0.7500)
+    """
+    return spectra(x, token_mask=token_mask).spectral_ratio()
+
+
+def svdvals(x: Tokens) -> Spectrum:
+    """Singular values of checked matrices.
+
+    With gradients by the plain decomposition: those of the ways below break down at deficient rank,
+    exactly where this project looks.
+    """
+    if _can_square(x):
+        return _by_squares(x).to(x.dtype)
+    if x.shape[-2] != x.shape[-1] and not _has_gradient(x):
+        # Several times faster for the wide matrices of transformers.
+        x = torch.linalg.qr(x if x.shape[-2] > x.shape[-1] else x.mT, mode="r").R
+    sigma: Spectrum = torch.linalg.svdvals(x)
+    return sigma
+
+
+def _has_gradient(x: Tensor) -> bool:
+    return x.requires_grad and torch.is_grad_enabled()
+
+
+def _can_square(x: Tensor) -> bool:
+    """Whether float64 has the square of every number, to all its digits."""
+    return x.dtype == torch.float32 and x.device.type == "cpu" and not _has_gradient(x)
+
+
+def _by_squares(x: Tokens) -> Spectrum:
+    """Roots of the eigenvalues of ``XXᵀ``, in float64.
+
+    A decomposition in float32 takes half as long again, and what it says of values below 10^−7 of
+    the largest is noise; here that begins at 10^−8. Nothing overflows, so nothing is scaled.
+    """
+    few = (x if x.shape[-2] <= x.shape[-1] else x.mT).double()
+    squares: Spectrum = torch.linalg.eigvalsh(few @ few.mT).flip(-1)
+    return squares.clamp(min=0).sqrt()
+
+
+def svdvals_or_nan(x: Tokens) -> Spectrum:
+    """Singular values of any matrices, NaN for those that are not finite.
+
+    Nothing is waited for; a decomposition would refuse such matrices in the middle of a pass.
+    """
+    broken = ~x.isfinite().flatten(-2).all(-1)
+    sigma = svdvals(x.masked_fill(broken[..., None, None], 0.0))
+    return sigma.masked_fill(broken.unsqueeze(-1), torch.nan)
+
+
+def unit_scale(m: Tensor) -> tuple[Tensor, Tensor]:
+    """``m`` divided so that squares neither overflow nor vanish: by the power of two below its
+    largest entry, which changes no digit."""
+    largest = m.detach().abs().flatten(-2).amax(-1)  # flat: over two axes it is far slower
+    power = torch.ldexp(torch.ones_like(largest), torch.frexp(largest).exponent - 1)
+    scale = torch.where(largest > 0, power, torch.ones_like(largest))
+    return m / scale[..., None, None], scale
+
+
+def second(sigma: Spectrum) -> PerSample:
+    """The second value of a spectrum; zero where there is only one."""
+    return sigma[..., 1] if sigma.shape[-1] > 1 else torch.zeros_like(sigma[..., 0])

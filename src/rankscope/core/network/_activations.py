@@ -1,0 +1,210 @@
+"""Activations: one record each, with all that the rooms need to know about it.
+
+A new activation is a record and its entry in ``ACTIVATIONS``. What a record leaves out, a room
+refuses: paths need ``limit_at_zero``, bounds ``slopes``, scaled arithmetic a ``scaled`` form.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn.functional import gelu, relu, silu
+
+from rankscope.arguments import checked, short
+from rankscope.core.network._series import (
+    Series,
+    logistic_series,
+    normal_cdf,
+    normal_cdf_series,
+    times_argument,
+)
+from rankscope.errors import SpecError, UnsupportedModelError
+
+_GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+@dataclass(frozen=True)
+class SelfGated:
+    """``φ(z) = z g(z)`` with a smooth gate, ``g(z) + g(−z) = 1``: GELU, SiLU and the like.
+
+    Then ``φ(z) = relu(z) + φ(−|z|)``, and far from 1 φ is homogeneous to all digits. ``series`` is
+    that of the gate at a point; ``exact`` is φ by its formula, to the last digit also where tiny.
+
+    >>> from rankscope.core.network import activation
+    >>> import torch
+    >>> gelu = activation("gelu").scaled
+    >>> print(f"{float(gelu.exact(torch.tensor(-9.0, dtype=torch.float64))):.5e}")
+    -1.01573e-18
+    """
+
+    series: Callable[[Tensor], Series]
+    exact: Callable[[Tensor], Tensor]
+
+    def coefficients(self, a: Tensor) -> Series:
+        """The first Taylor coefficients of φ at ``a``.
+
+        >>> from rankscope.core.network import activation
+        >>> import torch
+        >>> silu = activation("silu").scaled
+        >>> [float(c) for c in silu.coefficients(torch.tensor(0.0, dtype=torch.float64))[:3]]
+        [0.0, 0.5, 0.25]
+        """
+        return times_argument(self.series(a), a)
+
+
+@dataclass(frozen=True)
+class PiecewiseLinear:
+    """Slope ``left`` below zero and ``right`` above: ReLU, and leaky ones."""
+
+    left: float
+    right: float
+
+    def exact(self, z: Tensor) -> Tensor:
+        """φ itself."""
+        return self.left * z + (self.right - self.left) * relu(z)
+
+
+@checked
+@dataclass(frozen=True)
+class Activation:
+    """A function of single entries, and what the rooms need to know about it.
+
+    ``function`` is what a network runs, ``derivative`` its slope at a point. ``limit_at_zero`` is
+    the limit of φ(z)/z, the gate with which paths freeze an MLP; None where φ(0) is not zero.
+    ``slopes`` are the least and the greatest derivative: no secant is flatter or steeper.
+    ``scaled`` says how it acts on ``1xᵀ + eˢR``.
+    """
+
+    function: Callable[[Tensor], Tensor]
+    derivative: Callable[[float], float]
+    limit_at_zero: float | None = None
+    slopes: tuple[float, float] | None = None
+    scaled: SelfGated | PiecewiseLinear | None = None
+
+    def __call__(self, z: Tensor) -> Tensor:
+        return self.function(z)
+
+    @property
+    def lipschitz(self) -> float | None:
+        """The Lipschitz constant; None where no slopes are known."""
+        return None if self.slopes is None else max(map(abs, self.slopes))
+
+
+def activation(name: str) -> Activation:
+    """The record of an activation; one that is not known is refused in every room alike.
+
+    >>> from rankscope.core.network import activation
+    >>> activation("relu").lipschitz
+    1.0
+    """
+    if not isinstance(name, str) or name not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise SpecError(f"activation{short(name)} is unknown; choose one of {known}.")
+    return ACTIVATIONS[name]
+
+
+def scaled_form(name: str) -> SelfGated | PiecewiseLinear:
+    """How an activation acts on ``1xᵀ + eˢR``, or an error where nobody has worked that out."""
+    form = activation(name).scaled
+    if form is None:
+        raise UnsupportedModelError(
+            f"the activation {name!r} has no form for scaled arithmetic; use rankscope.trace, "
+            "which measures in plain numbers."
+        )
+    return form
+
+
+def _self_gated_slopes(derivative: Callable[[float], float]) -> tuple[float, float]:
+    """Derived: ``φ'(z) + φ'(−z) = 1``, and φ' has one maximum on the positive axis."""
+    greatest = _greatest(derivative)
+    return 1 - greatest, greatest
+
+
+def _greatest(slope: Callable[[float], float]) -> float:
+    """The maximum on [0, 8] by golden section.
+
+    Comparing values finds the place to eight digits only, and the value, which is flat there, to
+    all sixteen.
+    """
+    low, high = 0.0, 8.0
+    while high - low > 1e-9:
+        left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+        if slope(left) < slope(right):
+            low = left
+        else:
+            high = right
+    return slope((low + high) / 2)
+
+
+def _gelu_slope(z: float) -> float:
+    """``Φ(z) + z Φ'(z)``."""
+    bell = z * math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    return 0.5 * (1 + math.erf(z / math.sqrt(2))) + bell
+
+
+def _gelu_tanh_slope(z: float) -> float:
+    """Of ``½z(1 + tanh u)``, ``u = √(2/π)(z + 0.044715 z³)``."""
+    root = math.sqrt(2 / math.pi)
+    t = math.tanh(root * (z + 0.044715 * z**3))
+    return 0.5 * (1 + t) + 0.5 * z * (1 - t * t) * root * (1 + 3 * 0.044715 * z * z)
+
+
+def _silu_slope(z: float) -> float:
+    """``σ(1 + z(1 − σ))``."""
+    s = 1 / (1 + math.exp(-z))
+    return s * (1 + z * (1 - s))
+
+
+def _relu_slope(z: float) -> float:
+    """At the kink PyTorch's choice, zero."""
+    return 1.0 if z > 0 else 0.0
+
+
+def _gelu_tanh_argument(a: Tensor) -> Series:
+    """``√(2/π) (z + 0.044715 z³)`` at ``z = a + h``."""
+    scale, cubic = math.sqrt(2 / math.pi), 0.044715
+    return [
+        scale * (a + cubic * a**3),
+        scale * (1 + 3 * cubic * a**2),
+        scale * 3 * cubic * a,
+        torch.full_like(a, scale * cubic),
+    ]
+
+
+def _self_gated(
+    function: Callable[[Tensor], Tensor], derivative: Callable[[float], float], form: SelfGated
+) -> Activation:
+    return Activation(
+        function,
+        derivative,
+        limit_at_zero=derivative(0.0),
+        slopes=_self_gated_slopes(derivative),
+        scaled=form,
+    )
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": _self_gated(
+        gelu, _gelu_slope, SelfGated(normal_cdf_series, lambda z: z * normal_cdf(z))
+    ),
+    "gelu_tanh": _self_gated(
+        partial(gelu, approximate="tanh"),
+        _gelu_tanh_slope,
+        SelfGated(
+            lambda a: logistic_series(_gelu_tanh_argument(a)),
+            lambda z: z * torch.sigmoid(2 * _gelu_tanh_argument(z)[0]),
+        ),
+    ),
+    "relu": Activation(relu, _relu_slope, 0.0, (0.0, 1.0), PiecewiseLinear(0.0, 1.0)),
+    "silu": _self_gated(
+        silu,
+        _silu_slope,
+        SelfGated(
+            lambda a: logistic_series([a / 2, torch.full_like(a, 0.5)]),
+            lambda z: z * torch.sigmoid(z),
+        ),
+    ),
+}

@@ -1,0 +1,120 @@
+"""Multi-head attention: ``SA(X) = Σ_h P_h X W_h + 1bᵀ`` with ``W_h = W_V,h W_O,h``.
+
+Centred attention (Ali et al. 2023) has ``P_h − U`` in place of ``P_h``, with U uniform over the
+keys that a query sees: what all queries would take of all values alike is left out.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from rankscope.arguments import checked
+from rankscope.core.network._linear import Projection
+from rankscope.core.network._scores.base import Heads, Pairs, Scores, hide
+from rankscope.core.network._scores.table import require_score
+from rankscope.core.network._visibility import Visibility
+from rankscope.core.shapes import Hidden
+
+
+class Attention(nn.Module):
+    """One layer of attention, with as many key and value heads as query heads or a divisor."""
+
+    @checked
+    def __init__(
+        self,
+        *,
+        query: Projection,
+        key: Projection,
+        value: Projection,
+        output: Projection,
+        scores: Scores,
+        heads: int,
+        kv_heads: int,
+        scale: float,
+        removed: frozenset[int] = frozenset(),
+        centered: bool = False,
+    ) -> None:
+        super().__init__()
+        require_score(scores, "forward")
+        self.query, self.key, self.value, self.output = query, key, value, output
+        self.scores = scores
+        self.heads, self.kv_heads, self.scale = heads, kv_heads, scale
+        self.removed, self.centered = removed, centered
+
+    @checked
+    def without_heads(self, removed: frozenset[int]) -> "Attention":
+        """The same attention, on the same weights, with exactly these heads silent."""
+        return Attention(
+            query=self.query,
+            key=self.key,
+            value=self.value,
+            output=self.output,
+            scores=self.scores,
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            scale=self.scale,
+            removed=removed,
+            centered=self.centered,
+        )
+
+    def forward(self, x: Hidden, visibility: Visibility) -> Hidden:
+        """Attend, without ever holding the matrices of a layer unless the score asks for it."""
+        values = self.split(self.value(x), self.kv_heads)
+        if self.scores.fused:
+            mixed = self._fused(x, values, visibility)
+            if self.centered:
+                mixed = mixed - visibility.uniform(values.dtype) @ values
+        else:
+            mixed = self.mixing(x, visibility) @ values
+        out: Hidden = self.output(self.join(mixed))
+        return out
+
+    def pattern(self, x: Hidden, visibility: Visibility) -> Pairs:
+        """The attention matrices ``P_h`` themselves; each row sums to one."""
+        return self.scores.weights(self.logits(x, visibility), visibility)
+
+    def mixing(self, x: Hidden, visibility: Visibility) -> Pairs:
+        """What multiplies the values: the attention matrices, centred if the attention is."""
+        return self.center(self.pattern(x, visibility), visibility)
+
+    def center(self, pattern: Pairs, visibility: Visibility) -> Pairs:
+        """Attention matrices less the uniform ones, if the attention is centred."""
+        return pattern - visibility.uniform(pattern.dtype) if self.centered else pattern
+
+    def logits(self, x: Hidden, visibility: Visibility) -> Pairs:
+        """What the weights are made of, nothing hidden yet."""
+        query, key = self.query_key(x, visibility)
+        logits = (query @ key.mT) * self.scale
+        bias = self.scores.bias(query, key, visibility.positions)
+        return logits if bias is None else logits + bias
+
+    def _fused(self, x: Hidden, values: Heads, visibility: Visibility) -> Heads:
+        """``P_h V_h`` by the kernel that never holds ``P_h``."""
+        query, key = self.query_key(x, visibility)
+        bias = self.scores.bias(query, key, visibility.positions)
+        return scaled_dot_product_attention(
+            query,
+            key,
+            values,
+            attn_mask=visibility.allowed if bias is None else hide(bias, visibility),
+            scale=self.scale,
+        )
+
+    def query_key(self, x: Hidden, visibility: Visibility) -> tuple[Heads, Heads]:
+        """Queries and keys as they enter the product, a key for every head."""
+        query = self.split(self.query(x), self.heads)
+        key = self.split(self.key(x), self.kv_heads)
+        return self.scores.prepare(query, key, visibility.positions)
+
+    def split(self, x: Hidden, heads: int) -> Heads:
+        """Features → heads; grouped heads are repeated so that every query head has its own."""
+        split: Heads = x.unflatten(-1, (heads, -1)).transpose(1, 2)
+        return split if heads == self.heads else split.repeat_interleave(self.heads // heads, 1)
+
+    def join(self, mixed: Heads) -> Float[Tensor, "batch token inner"]:
+        """Heads → features, side by side; the silent ones are zero."""
+        if self.removed:
+            silent = torch.tensor(sorted(self.removed), device=mixed.device)
+            mixed = mixed.index_fill(1, silent, 0.0)
+        return mixed.transpose(1, 2).flatten(2)

@@ -1,0 +1,137 @@
+"""One block, as the equations write it: steps ``x ↦ after(α x + Σ inside(part(before(x))))``.
+
+A sequential block is two steps, attention then MLP; a parallel block is one step with two branches.
+Where the normalisation stands (before, inside, after) is all that tells pre-norm, sandwich and
+post-norm blocks apart, so nothing below asks which of them it is in.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from operator import is_not
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from rankscope.arguments import checked
+from rankscope.core.network._attention import Attention
+from rankscope.core.network._fields import NormPlace
+from rankscope.core.network._mlp import MLP, IdentityMLP
+from rankscope.core.network._spec import Spec
+from rankscope.core.network._visibility import Visibility
+from rankscope.core.shapes import Hidden
+
+Part = Attention | MLP | IdentityMLP
+
+
+@checked
+@dataclass(frozen=True)
+class Branch:
+    """A part of a block between two norms, either of which may be the identity."""
+
+    before: nn.Module
+    part: Part
+    inside: nn.Module
+
+    def __call__(self, x: Hidden, visibility: Visibility) -> Hidden:
+        out: Hidden = self.inside(self.part(self.before(x), visibility))
+        return out
+
+
+@checked
+@dataclass(frozen=True)
+class Step:
+    """Branches side by side, a skip of scale α around them, and a norm after the sum."""
+
+    branches: tuple[Branch, ...]
+    skip: float
+    after: nn.Module
+
+    def __call__(self, x: Hidden, visibility: Visibility) -> Hidden:
+        total = self.branches[0](x, visibility)
+        for branch in self.branches[1:]:
+            total = total + branch(x, visibility)
+        if self.skip == 1.0:
+            total = x + total
+        elif self.skip != 0.0:
+            total = self.skip * x + total
+        out: Hidden = self.after(total)
+        return out
+
+
+class _Plan(NamedTuple):
+    """What of a spec says how a block's parts are put together."""
+
+    norm_place: NormPlace
+    skips: tuple[float, float]
+    parallel: bool
+
+
+class Block(nn.Module):
+    """One layer: its parts, which hold the weights, and the steps the spec makes of them.
+
+    Several blocks may share parts; that is how a variant of a network shares its weights.
+    """
+
+    @checked
+    def __init__(
+        self,
+        spec: Spec,
+        *,
+        attention: Attention,
+        mlp: MLP | IdentityMLP | None,
+        norms: Mapping[str, nn.Module],
+    ) -> None:
+        super().__init__()
+        self.attention = attention
+        self.mlp = mlp
+        self.norms = nn.ModuleDict(dict(norms))
+        self._plan = _Plan(spec.norm_place, spec.skips, spec.parallel)
+        self._made_of: tuple[nn.Module | None, ...] = ()
+        self._steps: tuple[Step, ...] = ()
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """What the block does, made of the parts it has now."""
+        norms = self.norms._modules
+        parts = (self.attention, self.mlp, *norms.values())
+        if len(parts) != len(self._made_of) or any(map(is_not, parts, self._made_of)):
+            present = {name: norm for name, norm in norms.items() if norm is not None}
+            self._steps = _steps(self._plan, self.attention, self.mlp, present)
+            self._made_of = parts
+        return self._steps
+
+    @property
+    def device(self) -> torch.device:
+        """Where this block's weights live; a model may be spread over several devices."""
+        return self.attention.query.weight.device
+
+    def forward(self, x: Hidden, visibility: Visibility) -> Hidden:
+        for step in self.steps:
+            x = step(x, visibility)
+        return x
+
+
+def _steps(
+    plan: _Plan, attention: Attention, mlp: MLP | IdentityMLP | None, norms: Mapping[str, nn.Module]
+) -> tuple[Step, ...]:
+    """Put each norm where the spec wants it; the norm named like a part is its main one."""
+    nothing = nn.Identity()
+    parts: list[tuple[str, Part, float]] = [("attention", attention, plan.skips[0])]
+    if mlp is not None:
+        parts.append(("mlp", mlp, plan.skips[1]))
+    branches = {
+        name: Branch(
+            before=norms.get(name, nothing) if plan.norm_place in ("pre", "both") else nothing,
+            part=part,
+            inside=norms.get(f"{name}_inside", nothing),
+        )
+        for name, part, _ in parts
+    }
+
+    def after(name: str) -> nn.Module:
+        return norms.get(name, nothing) if plan.norm_place == "post" else nothing
+
+    if plan.parallel:
+        return (Step(tuple(branches.values()), plan.skips[0], after("attention")),)
+    return tuple(Step((branches[name],), skip, after(name)) for name, _, skip in parts)

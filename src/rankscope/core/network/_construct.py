@@ -1,0 +1,193 @@
+"""Blocks from nothing, from the theory's matrices, or from the parts of another block."""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.utils import skip_init
+
+from rankscope.core.checks import finite, real
+from rankscope.core.masks import Mask
+from rankscope.core.network._attention import Attention
+from rankscope.core.network._block import Block
+from rankscope.core.network._mlp import MLP, IdentityMLP
+from rankscope.core.network._norms import NormKind, build_norm, share_gain
+from rankscope.core.network._scores.base import Scores
+from rankscope.core.network._spec import Spec
+from rankscope.errors import ShapeError
+from rankscope.streams import stream
+
+Draw = Callable[[str, int, int], nn.Linear]
+
+
+def random_blocks(spec: Spec, seed: int, dtype: torch.dtype) -> list[Block]:
+    """All blocks of a random network.
+
+    Every matrix has a stream of its own, so that it does not depend on what other layers and parts
+    there are. All are drawn in float64: a seed means one network, rounded to each dtype.
+    """
+
+    def block(layer: int) -> Block:
+        def draw(name: str, inputs: int, outputs: int) -> nn.Linear:
+            # skip_init: PyTorch's own initialisation would spend the global random state.
+            linear: nn.Linear = skip_init(nn.Linear, inputs, outputs, bias=spec.bias, dtype=dtype)
+            drawn = torch.empty(outputs, inputs, dtype=torch.float64)
+            generator = stream(seed, "weights", layer, name)
+            with torch.no_grad():
+                spec.init.fill(drawn, value=name in ("value", "output"), generator=generator)
+                linear.weight.copy_(drawn)
+                if linear.bias is not None:
+                    linear.bias.zero_()
+            return linear
+
+        return _random_block(spec, draw, dtype)
+
+    if spec.shared_layers:
+        return [block(0)] * spec.layers
+    return [block(layer) for layer in range(spec.layers)]
+
+
+def _random_block(spec: Spec, draw: Draw, dtype: torch.dtype) -> Block:
+    inner, kv_inner = spec.heads * spec.head_width, spec.kv_heads * spec.head_width
+    attention = Attention(
+        query=draw("query", spec.width, inner),
+        key=draw("key", spec.width, kv_inner),
+        value=draw("value", spec.width, kv_inner),
+        output=draw("output", inner, spec.width),
+        scores=build_scores(spec, dtype),
+        heads=spec.heads,
+        kv_heads=spec.kv_heads,
+        scale=spec.score_scale,
+        centered=spec.centered,
+    )
+    mlp = None
+    if spec.mlp_width:
+        mlp = MLP(
+            up=draw("up", spec.width, spec.mlp_width),
+            gate=draw("gate", spec.width, spec.mlp_width) if spec.gated else None,
+            down=draw("down", spec.mlp_width, spec.width),
+            activation=spec.activation,
+        )
+    return Block(spec, attention=attention, mlp=mlp, norms=_norms(spec, dtype))
+
+
+def matrix_spec(
+    query_key: Tensor,
+    values: Tensor,
+    *,
+    head_width: int,
+    skip: bool | float,
+    norm: NormKind,
+    mask: str | Mask | Tensor,
+) -> Spec:
+    """The spec of a network given by ``(layer, head, width, width)`` matrices, checked."""
+    for name, given in {"query_key": query_key, "values": values}.items():
+        real(given, name=name, axes="(layer, head, width, width)", least=4)
+        finite(given, name=name)
+        if given.ndim != 4 or given.shape[-1] != given.shape[-2]:
+            raise ShapeError(
+                f"{name} has shape {tuple(given.shape)}, expected (layer, head, width, width); "
+                "a single matrix needs both leading axes: w[None, None]."
+            )
+    if query_key.shape != values.shape or query_key.dtype != values.dtype:
+        raise ShapeError(
+            f"query_key {tuple(query_key.shape)} {query_key.dtype} and values "
+            f"{tuple(values.shape)} {values.dtype} must agree in shape and dtype."
+        )
+    layers, heads, width, _ = values.shape
+    natural = Spec(1, 1, 1, head_width=head_width).score_scale
+    return Spec(
+        layers,
+        heads,
+        width,
+        head_width=width,
+        score_scale=natural,
+        mlp_ratio=0.0,
+        norm=norm,
+        norm_place="post",
+        skip=skip,
+        mask=mask,
+        bias=False,
+    )
+
+
+def matrix_blocks(spec: Spec, query_key: Tensor, values: Tensor) -> list[Block]:
+    """Blocks whose heads have ``W_Q = W_QK, W_K = I`` and ``W_V = W_h, W_O = I``."""
+    identity = torch.eye(spec.width, dtype=values.dtype, device=values.device)
+    every_head = identity.repeat(1, spec.heads)
+
+    def block(layer: int) -> Block:
+        attention = Attention(
+            query=_linear(_side_by_side(query_key[layer])),
+            key=_linear(every_head),
+            value=_linear(_side_by_side(values[layer])),
+            output=_linear(every_head.T),
+            scores=build_scores(spec, values.dtype, values.device),
+            heads=spec.heads,
+            kv_heads=spec.heads,
+            scale=spec.score_scale,
+        )
+        norms = _norms(spec, values.dtype, values.device)
+        return Block(spec, attention=attention, mlp=None, norms=norms)
+
+    return [block(layer) for layer in range(spec.layers)]
+
+
+def rebuild(spec: Spec, block: Block, *, removed: frozenset[int], same_norm: bool) -> Block:
+    """A block of another structure on the same parts, hence with the same weights."""
+    weight = block.attention.query.weight
+    old = dict(block.norms.items())
+    norms = {
+        name: old[name] if same_norm and name in old else share_gain(fresh, old.get(name))
+        for name, fresh in _norms(spec, weight.dtype, weight.device).items()
+    }
+    attention = block.attention
+    if removed != attention.removed:
+        attention = attention.without_heads(removed)
+    mlp = block.mlp if spec.mlp_width else None
+    if mlp is not None and spec.mlp_identity:
+        mlp = IdentityMLP()
+    return Block(spec, attention=attention, mlp=mlp, norms=norms)
+
+
+def _norms(
+    spec: Spec, dtype: torch.dtype, device: torch.device | None = None
+) -> dict[str, nn.Module]:
+    """A fresh norm for every place that has one under this spec."""
+    if spec.norm == "none":
+        return {}
+    names = ["attention", "mlp"] if spec.mlp_width else ["attention"]
+    inside = [f"{name}_inside" for name in names]
+    names = {"both": [*names, *inside], "output": inside}.get(spec.norm_place, names)
+    if spec.norm_place == "post" and spec.parallel:
+        names = ["attention"]  # one sum, so one norm after it
+    return {
+        name: build_norm(spec.norm, spec.width, eps=spec.norm_eps, bias=spec.bias).to(device, dtype)
+        for name in names
+    }
+
+
+def build_scores(spec: Spec, dtype: torch.dtype, device: torch.device | None = None) -> Scores:
+    """A score's module; weights of its own, if it has any, are of the network's dtype."""
+    if spec.scores == "dot":
+        return Scores()
+    return spec.scores.build(spec.heads, spec.head_width).to(device, dtype)
+
+
+def _side_by_side(
+    matrices: Float[Tensor, "head width width"],
+) -> Float[Tensor, "width inner"]:
+    """One matrix per head → their columns next to each other, as one projection."""
+    return matrices.transpose(0, 1).flatten(1)
+
+
+def _linear(matrix: Float[Tensor, "inputs outputs"]) -> nn.Linear:
+    """``x ↦ x M`` as a module; PyTorch stores the transpose."""
+    inputs, outputs = matrix.shape
+    linear: nn.Linear = skip_init(
+        nn.Linear, inputs, outputs, bias=False, dtype=matrix.dtype, device=matrix.device
+    )
+    with torch.no_grad():
+        linear.weight.copy_(matrix.T)
+    return linear

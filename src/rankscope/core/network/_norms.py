@@ -1,0 +1,144 @@
+"""Normalisations of single tokens: LayerNorm, RMSNorm and the unit sphere, one entry each.
+
+A new norm is a module, the ``NormRule`` it follows, and its entry in ``NORMS``. Rooms that look
+inside a norm (paths, deep) work from the rule alone, found by the exact class: a subclass may
+compute anything else, so it is refused.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from rankscope.arguments import checked, short
+from rankscope.core.shapes import Hidden
+from rankscope.errors import SpecError, UnsupportedModelError
+
+NormKind = str
+"""A name from ``NORMS``."""
+
+
+class Sphere(nn.Module):
+    """``x / ‖x‖₂`` for each token, the simplified LayerNorm of Wu et al. 2024; zero stays zero."""
+
+    def forward(self, x: Hidden) -> Hidden:
+        # Large and small tokens are brought to about 1 first, or their squares would not fit.
+        size = x.detach().abs().amax(-1, keepdim=True)
+        x = x / torch.where(size > 0, size, 1.0)
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        return x / torch.where(length > 0, length, 1.0)
+
+
+@checked
+@dataclass(frozen=True)
+class NormRule:
+    """What a norm does to a token: ``gain ∘ z/√(q + eps) + bias``.
+
+    ``z`` is the token, less the mean of its features if the norm ``centers``; ``q`` is the mean of
+    the squares of z, or their sum. ``keeps_zero`` says that a token with ``q + eps = 0`` stays zero
+    instead of becoming 0/0.
+    """
+
+    centers: bool
+    square: Literal["mean", "sum"]
+    eps: float
+    gain: Tensor | None = None
+    bias: Tensor | None = None
+    keeps_zero: bool = False
+
+    def factor(self, x: Tensor) -> Tensor:
+        """``gain/√(q + eps)`` of each token: all that depends on the input but the mean."""
+        if self.centers:
+            square = x.var(-1, unbiased=False, keepdim=True)
+        else:
+            square = x.square().mean(-1, keepdim=True)
+        if self.square == "sum":
+            square = square * x.shape[-1]
+        scale = torch.rsqrt(square + self.eps)
+        if self.keeps_zero:
+            scale = torch.where(square + self.eps > 0, scale, 1.0)
+        return scale if self.gain is None else scale * self.gain
+
+
+@dataclass(frozen=True)
+class NormEntry:
+    """One kind of norm: its class, how to build it, and the rule of a module of that class."""
+
+    module: type[nn.Module]
+    build: Callable[[int, float, bool], nn.Module]
+    """From the width, eps, and whether there is a bias."""
+    rule: Callable[[Any, torch.dtype], NormRule | None]
+    """None for the identity."""
+
+
+def build_norm(kind: NormKind, width: int, *, eps: float, bias: bool) -> nn.Module:
+    """A norm with unit gain and zero bias; ``none`` is the identity."""
+    if kind not in NORMS:
+        raise SpecError(f"norm{short(kind)} is unknown; choose one of {', '.join(NORMS)}.")
+    return NORMS[kind].build(width, eps, bias)
+
+
+def norm_rule(norm: nn.Module, dtype: torch.dtype) -> NormRule | None:
+    """The rule a norm follows on tokens of this dtype; None for the identity.
+
+    >>> from torch import nn
+    >>> import torch
+    >>> from rankscope.core.network import norm_rule
+    >>> norm_rule(nn.LayerNorm(4, eps=0.1), torch.float64).centers
+    True
+    """
+    for entry in NORMS.values():
+        if type(norm) is entry.module:
+            return entry.rule(norm, dtype)
+    known = ", ".join(e.module.__name__ for e in NORMS.values() if e.module is not nn.Identity)
+    raise UnsupportedModelError(
+        f"a {type(norm).__name__} is a norm whose rule is not known (known: {known}), so only a "
+        "forward pass can tell what it does; rankscope.trace works on the model as it is."
+    )
+
+
+def share_gain(norm: nn.Module, other: nn.Module | None) -> nn.Module:
+    """``norm`` with the gain, and the bias if both have one, of ``other``, shared."""
+    for name in ("weight", "bias"):
+        mine, theirs = getattr(norm, name, None), getattr(other, name, None)
+        if mine is not None and theirs is not None:
+            setattr(norm, name, cast(nn.Parameter, theirs))
+    return norm
+
+
+def _layer_rule(norm: nn.LayerNorm, dtype: torch.dtype) -> NormRule:
+    del dtype
+    _refuse_several_axes(norm)
+    return NormRule(True, "mean", norm.eps, norm.weight, norm.bias)
+
+
+def _rms_rule(norm: nn.RMSNorm, dtype: torch.dtype) -> NormRule:
+    _refuse_several_axes(norm)
+    eps = torch.finfo(dtype).eps if norm.eps is None else norm.eps
+    return NormRule(False, "mean", eps, norm.weight)
+
+
+def _refuse_several_axes(norm: nn.LayerNorm | nn.RMSNorm) -> None:
+    if len(norm.normalized_shape) != 1:
+        raise UnsupportedModelError(
+            f"a {type(norm).__name__} over {len(norm.normalized_shape)} axes does not look at "
+            "single tokens; use one over the features alone."
+        )
+
+
+NORMS: dict[str, NormEntry] = {
+    "layer": NormEntry(
+        nn.LayerNorm, lambda width, eps, bias: nn.LayerNorm(width, eps=eps, bias=bias), _layer_rule
+    ),
+    "rms": NormEntry(nn.RMSNorm, lambda width, eps, _bias: nn.RMSNorm(width, eps=eps), _rms_rule),
+    "sphere": NormEntry(
+        Sphere,
+        lambda _width, _eps, _bias: Sphere(),
+        lambda _norm, _dtype: NormRule(False, "sum", 0.0, keeps_zero=True),
+    ),
+    "none": NormEntry(
+        nn.Identity, lambda _width, _eps, _bias: nn.Identity(), lambda _norm, _dtype: None
+    ),
+}

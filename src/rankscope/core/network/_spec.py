@@ -1,0 +1,236 @@
+"""The description of a network: a frozen value, validated, hashable, with a stable digest."""
+
+import math
+import reprlib
+from collections.abc import Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import Any, Literal, Self
+
+from torch import Tensor
+
+from rankscope.arguments import checked, short
+from rankscope.core.checks import flag
+from rankscope.core.masks import Mask
+from rankscope.core.network._describe import in_words
+from rankscope.core.network._fields import (
+    Field,
+    NormPlace,
+    count,
+    derived,
+    in_place,
+    initialisation,
+    known_activation,
+    known_norm,
+    mask_of_each_layer,
+    one_mask,
+    optional,
+    pairs,
+    scale,
+    score_kind,
+)
+from rankscope.core.network._initialisation import Init
+from rankscope.core.network._norms import NormKind
+from rankscope.core.network._scores.base import ScoreKind
+from rankscope.display import card, paragraph
+from rankscope.errors import SpecError
+from rankscope.process.fingerprints import fingerprint
+from rankscope.version import __version__
+
+AnyMask = str | Mask | Tensor
+AnyScores = ScoreKind | Literal["dot"]
+
+
+@dataclass(frozen=True, repr=False)
+class Spec:
+    """What a network is made of, without its weights.
+
+    >>> from rankscope import Spec
+    >>> Spec(12, 12, 768, norm_place="post").head_width
+    64
+
+    ``skip`` is True (1), False (0) or a scale for both skips; ``attention_skip`` and ``mlp_skip``
+    override it for one of them (None: as ``skip``; the two in force are ``skips``). ``mlp_ratio``
+    0 means no MLP, ``mlp_identity`` the identity in its place. ``norm_place="both"`` is the
+    sandwich ``x + N(f(N(x)))``, ``"output"`` is ``x + N(f(x))``. ``layer_masks`` gives each layer a
+    mask of its own; ``removed_heads`` are (layer, head) pairs, counted from 0, that stay silent.
+    ``centered`` attention has ``P − U`` in place of P, U uniform over the keys a query sees.
+    ``score_scale`` multiplies the logits; None is ``1/√head_width``. ``init`` is a name, a standard
+    deviation or an ``Init``. Skips, masks and initialisations that come to the same make equal
+    specs.
+    """
+
+    # Each field once: what may be given, what is then held, its check, its default.
+    layers: Field[int, int] = Field(count)
+    heads: Field[int, int] = Field(count)
+    width: Field[int, int] = Field(count)
+    _: KW_ONLY
+    head_width: Field[int | None, int] = Field(derived(count), None)
+    kv_heads: Field[int | None, int] = Field(derived(count), None)
+    mlp_ratio: Field[float, float] = Field(scale, 4.0)
+    activation: Field[str, str] = Field(known_activation, "gelu")
+    gated: Field[bool, bool] = Field(flag, False)
+    mlp_identity: Field[bool, bool] = Field(flag, False)
+    removed_heads: Field[Iterable[tuple[int, int]], tuple[tuple[int, int], ...]] = Field(pairs, ())
+    norm: Field[NormKind, NormKind] = Field(known_norm, "layer")
+    norm_place: Field[NormPlace, NormPlace] = Field(in_place, "pre")
+    norm_eps: Field[float, float] = Field(scale, 1e-5)
+    parallel: Field[bool, bool] = Field(flag, False)
+    skip: Field[float, float] = Field(scale, True)
+    attention_skip: Field[float | None, float | None] = Field(optional(scale), None)
+    mlp_skip: Field[float | None, float | None] = Field(optional(scale), None)
+    mask: Field[AnyMask, Mask] = Field(one_mask, "full")
+    layer_masks: Field[Sequence[AnyMask] | None, tuple[Mask, ...] | None] = Field(
+        optional(mask_of_each_layer), None
+    )
+    bias: Field[bool, bool] = Field(flag, True)
+    shared_layers: Field[bool, bool] = Field(flag, False)
+    centered: Field[bool, bool] = Field(flag, False)
+    scores: Field[AnyScores, AnyScores] = Field(score_kind, "dot")
+    score_scale: Field[float | None, float] = Field(derived(scale), None)
+    init: Field[str | float | Init, Init] = Field(initialisation, "bert")
+
+    def __post_init__(self) -> None:
+        """What one field says about another."""
+        self._settle_heads()
+        self._settle_mlp()
+        self._settle_skips()
+        self._settle_masks()
+
+    @classmethod
+    @checked
+    def pure_attention(cls, layers: int, heads: int, width: int, **more: Any) -> Self:
+        """Attention and nothing else, the network of the theorems: no MLPs, norms or skips.
+
+        >>> from rankscope import Spec
+        >>> Spec.pure_attention(6, 1, 64) == Spec(6, 1, 64, mlp_ratio=0, norm="none", skip=False)
+        True
+
+        ``more`` are any other fields, such as ``mask`` or ``init``.
+        """
+        twice = {"mlp_ratio", "norm", "skip", "attention_skip", "mlp_skip"} & more.keys()
+        if twice:
+            raise SpecError(
+                f"pure attention has no MLP, norm or skip, but {min(twice)}"
+                f"{short(more[min(twice)])} was given; write Spec({layers}, {heads}, {width}, ...) "
+                "instead."
+            )
+        return cls(layers, heads, width, mlp_ratio=0.0, norm="none", skip=False, **more)
+
+    @property
+    def skips(self) -> tuple[float, float]:
+        """The scales of the attention's and the MLP's skip; 0 means none."""
+        return (self.skip if self.attention_skip is None else self.attention_skip, self.skip)
+
+    @property
+    def masks(self) -> tuple[Mask, ...]:
+        """The mask of each layer."""
+        return (self.mask,) * self.layers if self.layer_masks is None else self.layer_masks
+
+    @property
+    def mlp_width(self) -> int:
+        """Hidden units of the MLP; 0 means there is none."""
+        return round(self.mlp_ratio * self.width)
+
+    @checked
+    def digest(self, *, seed: int | None = None) -> str:
+        """Twelve hex digits that name this spec, a seed and this version of the code."""
+        content = {f.name: repr(getattr(self, f.name)) for f in fields(self)}
+        content |= {"seed": str(seed), "version": __version__}
+        return fingerprint(content)
+
+    def describe(self) -> str:
+        """The whole spec in words, on one line.
+
+        >>> from rankscope import Spec
+        >>> print(Spec(2, 2, 8, norm_place="post", mask="causal").describe())
+        2 layers, width 8, 2 heads of width 4, causal mask, layer norm after each sum, skips, \
+MLPs of 32 gelu units, biases, init normal(0.02)
+        """
+        return ", ".join(in_words(self))
+
+    def __repr__(self) -> str:
+        """The call that makes it: the shape, and what differs from the defaults."""
+        plain = Spec(self.layers, self.heads, self.width, head_width=self.head_width)
+        named = [f.name for f in fields(self)[3:]]
+        changed = {n: getattr(self, n) for n in named if getattr(self, n) != getattr(plain, n)}
+        if self.head_width * self.heads != self.width:
+            changed = {"head_width": self.head_width, **changed}
+        shape = f"{self.layers}, {self.heads}, {self.width}"
+        return f"Spec({', '.join([shape, *(f'{n}={_short(v)}' for n, v in changed.items())])})"
+
+    def _repr_html_(self) -> str:
+        return card("Spec", paragraph(self.describe()))
+
+    def _settle(self, **values: object) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def _settle_heads(self) -> None:
+        if self.head_width is None:
+            if self.width % self.heads:
+                raise SpecError(
+                    f"width={self.width} does not divide into {self.heads} heads; choose a "
+                    "multiple, or say head_width yourself."
+                )
+            self._settle(head_width=self.width // self.heads)
+        if self.kv_heads is None:
+            self._settle(kv_heads=self.heads)
+        if self.heads % self.kv_heads:
+            raise SpecError(
+                f"heads={self.heads} is no multiple of kv_heads={self.kv_heads}; use a divisor."
+            )
+        if self.score_scale is None:
+            self._settle(score_scale=1 / math.sqrt(self.head_width))
+        for layer, head in self.removed_heads:
+            if not (0 <= layer < self.layers and 0 <= head < self.heads):
+                raise SpecError(
+                    f"removed_heads: there is no head {head} in layer {layer}; "
+                    f"layers are 0 to {self.layers - 1}, heads 0 to {self.heads - 1}."
+                )
+
+    def _settle_mlp(self) -> None:
+        ratio, width = self.mlp_ratio, self.width
+        if not ratio * width < 2**31:
+            raise SpecError(f"mlp_ratio={ratio} of width {width} is more than can be built.")
+        if ratio and round(ratio * width) < 1:
+            raise SpecError(f"mlp_ratio={ratio} of width {width} leaves no hidden unit.")
+        if self.mlp_identity and self.parallel and ratio:
+            raise SpecError(
+                "mlp_identity in a parallel block would be a second skip; leave the MLP out "
+                "instead: without('mlp')."
+            )
+        self._settle(mlp_identity=self.mlp_identity and ratio > 0)
+
+    def _settle_skips(self) -> None:
+        """``attention_skip`` is None unless the two skips differ; ``skip`` is then the MLP's."""
+        attention = self.skip if self.attention_skip is None else self.attention_skip
+        mlp = self.skip if self.mlp_skip is None else self.mlp_skip
+        if not self.mlp_ratio:
+            mlp = attention
+        if self.parallel and attention != mlp:
+            raise SpecError(
+                f"attention_skip={attention:g} and mlp_skip={mlp:g} differ, but a parallel block "
+                "has one skip around both parts; set skip alone."
+            )
+        differ = None if attention == mlp else attention
+        self._settle(skip=mlp, attention_skip=differ, mlp_skip=None)
+
+    def _settle_masks(self) -> None:
+        """One mask for all layers, or the first layer's and, where they differ, one for each."""
+        own = self.layer_masks
+        if own is None:
+            return
+        if len(own) != self.layers:
+            raise SpecError(
+                f"layer_masks has {len(own)} masks for {self.layers} layers; give one each."
+            )
+        self._settle(mask=own[0], layer_masks=None if len(set(own)) == 1 else own)
+
+
+def _short(value: object) -> str:
+    """A value as it is written; of many masks or heads only the first."""
+    if not isinstance(value, tuple):
+        return repr(value)
+    few = reprlib.Repr()
+    few.maxtuple, few.maxother = 8, 60
+    return few.repr(value)

@@ -1,0 +1,111 @@
+"""What flows through each head: all paths through it, everything else frozen."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rankscope.arguments import checked
+from rankscope.core.checks import measured_tokens
+from rankscope.core.network import Network
+from rankscope.core.paths._freezing import check_layer, frozen_steps
+from rankscope.core.paths._frozen import FrozenAttention, FrozenStep, Streams
+from rankscope.core.paths._shares import Columns, Shares, mean_shares
+from rankscope.core.shapes import Hidden
+from rankscope.display import card, some, table
+from rankscope.numerals import short
+
+if TYPE_CHECKING:
+    import polars
+
+    from rankscope.show import figures
+
+
+@checked
+@dataclass(frozen=True, repr=False)
+class HeadShares:
+    """The part of the output carried by all paths through each head.
+
+    ``contributions`` are ``(layer, head, batch, token, feature)``. Parts of heads in different
+    layers overlap, because a path goes through several; those of one layer do not.
+    """
+
+    contributions: Float[Tensor, "layer head batch token feature"]
+    output: Hidden
+    columns: Columns
+
+    def __repr__(self) -> str:
+        layers, heads, samples, tokens, _ = self.contributions.shape
+        shares = mean_shares(self.columns, "layer", "head")
+        layer, head = max(shares, key=lambda place: shares[place])
+        return (
+            f"HeadShares of {layers} layers, {heads} heads, {samples} samples of {tokens} tokens; "
+            f"largest mean residual share {short(shares[layer, head])}, of head {head} in layer "
+            f"{layer}"
+        )
+
+    def _repr_html_(self) -> str:
+        """Mean residual shares: a row for each layer, a column for each head."""
+        layers, heads = self.contributions.shape[:2]
+        shares = mean_shares(self.columns, "layer", "head")
+        columns, rows = some(range(heads)), some(range(1, layers + 1))
+        cells = [
+            [layer, *(short(shares[layer, head], digits=2) for head in columns)] for layer in rows
+        ]
+        header = ["layer", *(f"head {head}" for head in columns)]
+        return card("Mean residual shares of all paths through each head", table(header, cells))
+
+    @property
+    def table(self) -> "polars.DataFrame":
+        """Residual share, norm share and projection by layer, head and sample."""
+        from rankscope import tables
+
+        return tables.frame(self.columns)
+
+    def plot(self) -> "figures.Figure":
+        """Residual shares, layers against heads."""
+        from rankscope.show import figures
+
+        return figures.head_map(self.table)
+
+
+@checked
+def head_shares(
+    network: Network,
+    x: Tensor,
+    *,
+    token_mask: Tensor | None = None,
+    measured: Tensor | None = None,
+) -> HeadShares:
+    """For every head, what all paths through it carry to the output.
+
+    A head's own output at this input is followed through the rest of the network, every later part
+    frozen. That is about ``H L / 2`` forward passes in all. ``measured`` says which tokens count in
+    the shares (default: all).
+    """
+    x, token_mask = network.prepare(x, token_mask)
+    heads = network.spec.heads
+    streams = x.new_zeros((0, *x.shape))
+    state = x
+    with torch.no_grad():
+        for step in frozen_steps(network, x, token_mask):
+            streams = step.linear(streams.to(step.state.device)) if len(streams) else streams
+            opened = _open_heads(step, state)
+            streams = torch.cat((streams.to(step.state.device), opened)) if len(opened) else streams
+            check_layer(network, step.layer, streams, token_mask)
+            state = step.state
+    shares = Shares(measured_tokens(measured, token_mask, tuple(x.shape[:-1])))
+    shares.record_heads(streams.unflatten(0, (network.spec.layers, heads)), state)
+    return HeadShares(streams.unflatten(0, (network.spec.layers, heads)), state, shares.columns())
+
+
+def _open_heads(step: FrozenStep, state: Hidden) -> Streams:
+    """The output of each head of this step, through the norms behind it; none for an MLP's step."""
+    for branch in step.branches:
+        if isinstance(branch.part, FrozenAttention):
+            normed = branch.before.affine(state.to(step.state.device))
+            own = branch.part.heads(normed, biased=True)
+            return step.after.linear(branch.inside.linear(own))
+    return state.new_zeros((0, *state.shape))

@@ -1,0 +1,233 @@
+"""The exact contribution of all paths of each length, in polynomial time.
+
+Derived (docs/theory.md, section 3): with everything frozen at this input, the sum ``X_k`` over all
+paths of length k obeys one recursion per step:
+
+    ``X_k ← skip · X_k + uncounted(X_k) + counted(X_{k−1})``.
+
+That is L(L+1)/2 applications of a layer instead of ``(H+1)^L`` paths, and exact.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rankscope.arguments import checked
+from rankscope.core.checks import finite, measured_tokens, whole
+from rankscope.core.network import Network
+from rankscope.core.paths._advance import Advance
+from rankscope.core.paths._freezing import Check, Watch, check_layer, frozen_steps
+from rankscope.core.paths._frozen import Kind
+from rankscope.core.paths._shares import Columns, Shares, mean_shares
+from rankscope.core.shapes import Hidden
+from rankscope.display import card, some, table
+from rankscope.errors import InputError, RankscopeError
+from rankscope.numerals import short
+
+if TYPE_CHECKING:
+    import polars
+
+    from rankscope.show import figures
+
+Count = Literal["attention", "mlp", "both"]
+
+
+@checked
+@dataclass(frozen=True, repr=False)
+class PathLengths:
+    """What paths of each length contribute to the last layer, and their shares in every layer.
+
+    ``contributions`` are ``(length, batch, token, feature)``; with ``bias``, what flows from the
+    biases, they sum to ``output``, the network's own. ``sums`` are the sums over all lengths at
+    every layer, without the biases. If long paths were left out they are not ``complete``.
+    """
+
+    contributions: Float[Tensor, "length batch token feature"]
+    bias: Hidden
+    output: Hidden
+    sums: tuple[Hidden, ...]
+    complete: bool
+    columns: Columns
+    _question: "_Question" = field(repr=False)
+
+    def __repr__(self) -> str:
+        lengths, samples, tokens, _ = self.contributions.shape
+        shares = self._last_shares("residual_share")
+        longest = max(
+            (length for length in shares if length is not None), key=lambda length: shares[length]
+        )
+        return (
+            f"PathLengths 0 to {lengths - 1}{'' if self.complete else ' (longer ones left out)'}, "
+            f"{len(self.sums)} layers, {samples} samples of {tokens} tokens; largest mean residual "
+            f"share in the last layer {short(shares[longest])}, of length {longest}"
+        )
+
+    def _repr_html_(self) -> str:
+        """The mean shares in the last layer, length by length."""
+        names = ("residual_share", "norm_share", "projection")
+        shares = {name: self._last_shares(name) for name in names}
+        shown: list[int | None] = [*some(range(len(self.contributions))), None]
+        rows = [
+            ["biases" if length is None else str(length)]
+            + [short(shares[name][length]) for name in names]
+            for length in shown
+        ]
+        header = ["length", *(name.replace("_", " ") for name in names)]
+        return card("Paths by length, last layer", table(header, rows))
+
+    def _last_shares(self, name: str) -> dict[int | None, float]:
+        """Mean shares by length, None being the biases, in the last layer."""
+        last = len(self.sums)
+        return {
+            length: share
+            for (layer, length), share in mean_shares(
+                self.columns, "layer", "length", metric=name
+            ).items()
+            if layer == last
+        }
+
+    @cached_property
+    def errors(self) -> tuple[float, ...]:
+        """How far lengths and biases are from summing to each layer's state, relative.
+
+        The biases are followed through the network on their own for this, not taken as what is
+        missing, and the states are those of a plain forward pass.
+        """
+        if not self.complete:
+            return (float("nan"),) * len(self.sums)
+        ask = self._question
+        with torch.no_grad():
+            return tuple(
+                _error(total + bias, state, ask.token_mask)
+                for total, bias, state in zip(
+                    self.sums,
+                    _biases(ask.network, ask.x, ask.token_mask),
+                    ask.network.states(ask.x, ask.token_mask),
+                    strict=True,
+                )
+            )
+
+    @property
+    def reconstruction_error(self) -> float:
+        """The largest relative error of any layer's sum; NaN if long paths were left out."""
+        return max(self.errors)
+
+    @property
+    def table(self) -> "polars.DataFrame":
+        """Shares by layer, length and sample; the bias stream has no length.
+
+        ``residual_share`` is ``‖res(X_k)‖/‖res(X)‖`` in the composite norm at the mean,
+        ``norm_share`` the ratio of Frobenius norms, ``projection`` is ``⟨X_k, X⟩/⟨X, X⟩``, which
+        sums to one over the lengths and the biases.
+        """
+        from rankscope import tables
+
+        return tables.frame(self.columns)
+
+    def plot(self) -> "figures.Figure":
+        """The shares at the last layer against the length."""
+        from rankscope import tables
+        from rankscope.show import figures
+
+        return figures.by_length(tables.summary(self.table))
+
+
+@checked
+def path_lengths(
+    network: Network,
+    x: Tensor,
+    *,
+    count: Count = "attention",
+    max_length: int | None = None,
+    token_mask: Tensor | None = None,
+    measured: Tensor | None = None,
+) -> PathLengths:
+    """Split every layer's hidden state into what paths of each length contribute, exactly.
+
+    >>> import torch
+    >>> from rankscope import Network, Spec, path_lengths
+    >>> net = Network.random(Spec(2, 2, 8), seed=0).double()
+    >>> path_lengths(net, torch.randn(1, 5, 8).double()).reconstruction_error < 1e-12
+    True
+
+    ``count`` says what makes a path longer: an attention head, an MLP, or both. ``max_length``
+    leaves longer paths out. ``measured`` says which tokens count in the shares (default: all), so
+    that CLS and the like can be left out of them while the network still sees them. With all paths
+    at hand the bias stream is what is left of the state, so in float32 it contains the rounding,
+    too, about 1e-6. Works for every network: all norms, masks, blocks, families, ablations.
+    """
+    if count not in get_args(Count):
+        raise InputError(f"count={count!r} is unknown; choose one of {', '.join(get_args(Count))}.")
+    if max_length is not None:
+        whole("max_length", max_length, least=0)
+    x, token_mask = network.prepare(x, token_mask)
+    finite(x, name="x")
+    counted: tuple[Kind, ...] = ("attention", "mlp") if count == "both" else (count,)
+    measured = measured_tokens(measured, token_mask, tuple(x.shape[:-1]))
+    question = _Question(network, x, token_mask, counted, max_length, measured)
+    watch = Watch()
+    with torch.no_grad():
+        try:
+            found = _answer(question, watch.note)
+        except RankscopeError:  # perhaps of numbers that are none: then that is what is wrong
+            found = None
+        if found is None or not watch.saw_only_numbers():
+            found = _answer(question, check_layer)
+    return found
+
+
+@dataclass(frozen=True)
+class _Question:
+    """What was asked, kept so that the answer can be checked."""
+
+    network: Network
+    x: Hidden
+    token_mask: Tensor | None
+    counted: tuple[Kind, ...]
+    max_length: int | None
+    measured: Tensor | None
+
+
+def _answer(ask: _Question, check: Check) -> PathLengths:
+    """Follow all lengths through the network; ``check`` sees every layer's numbers."""
+    shares, sums = Shares(ask.measured), []
+    biases = _biases(ask.network, ask.x, ask.token_mask, check)
+    state, bias = ask.x, torch.zeros_like(ask.x)
+    lengths = Advance(ask.network, ask.x, ask.counted, ask.max_length)
+    shares.record(0, lengths.streams, bias, state)
+    for step in frozen_steps(ask.network, ask.x, ask.token_mask, check=check):
+        lengths.through(step)
+        if step.closes:
+            state = step.state
+            check(ask.network, step.layer, lengths.streams, ask.token_mask)
+            sums.append(lengths.streams.sum(0))
+            # With all paths at hand, the biases are what is left; else they are followed.
+            bias = state - sums[-1] if ask.max_length is None else next(biases)
+            shares.record(step.layer, lengths.streams, bias, state)
+            if check is check_layer:
+                shares.columns()  # raises where a share overflows, before a later layer does
+    complete = not lengths.cut
+    return PathLengths(lengths.streams, bias, state, tuple(sums), complete, shares.columns(), ask)
+
+
+def _biases(
+    network: Network, x: Hidden, token_mask: Tensor | None, check: Check = check_layer
+) -> Iterator[Hidden]:
+    """What the biases alone contribute to each layer, everything else frozen at this input."""
+    bias = torch.zeros_like(x)
+    for step in frozen_steps(network, x, token_mask, check=check):
+        bias = step.affine(bias.to(step.state.device).unsqueeze(0)).squeeze(0)
+        if step.closes:
+            yield bias
+
+
+def _error(summed: Hidden, state: Hidden, token_mask: Tensor | None) -> float:
+    """How far a sum of paths is from the state it should be, relative, on real tokens."""
+    kept = slice(None) if token_mask is None else token_mask.to(state.device)
+    whole, rest = state[kept].double(), (summed - state)[kept].double()
+    return float(torch.linalg.vector_norm(rest) / torch.linalg.vector_norm(whole).clamp(min=1e-300))

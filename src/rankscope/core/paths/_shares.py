@@ -1,0 +1,127 @@
+"""What part of a hidden state each stream carries: three answers, one row each."""
+
+import math
+from collections import defaultdict
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rankscope.core.metrics import matrix_norm, mean_center
+from rankscope.core.paths._chunks import in_chunks
+from rankscope.core.paths._frozen import Streams
+from rankscope.core.shapes import Hidden
+from rankscope.display import mean
+from rankscope.errors import InputError
+
+Columns = dict[str, list[Any]]
+Sizes = Float[Tensor, "metric stream batch"]
+Whole = Float[Tensor, "metric 1 batch"]
+
+METRICS = ("residual_share", "norm_share", "projection")
+
+
+def mean_shares(
+    columns: Columns, *by: str, metric: str = "residual_share"
+) -> dict[tuple[Any, ...], float]:
+    """Shares averaged over the samples, for each value of some columns."""
+    found: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+    places = zip(*(columns[name] for name in by), strict=True)
+    for place, name, value in zip(places, columns["metric"], columns["value"], strict=True):
+        if name == metric:
+            found[place].append(value)
+    return {place: mean(values) for place, values in found.items()}
+
+
+class _Group(NamedTuple):
+    """Shares of some streams in one layer, still where they were computed."""
+
+    layer: int
+    column: str
+    """What tells the streams apart, and which is which."""
+    names: list[int | None]
+    values: Sizes
+
+
+class Shares:
+    """Collects shares of the tokens that are measured, and keeps only numbers.
+
+    The numbers stay on their device until ``columns`` asks for all of them at once: every single
+    question would wait for what the device is still at.
+    """
+
+    def __init__(self, measured: Tensor | None) -> None:
+        some = measured is not None and not bool(measured.all())
+        self._measured = measured if some else None
+        self._groups: list[_Group] = []
+
+    def record(self, layer: int, streams: Streams, bias: Hidden, state: Hidden) -> None:
+        """The shares of every length and of the biases in one layer's state."""
+        mask = None if self._measured is None else self._measured.to(state.device)
+        whole = _sizes(state.unsqueeze(0), state, mask)
+        lengths: list[int | None] = list(range(len(streams)))
+        self._keep(layer, "length", lengths, _sizes(streams, state, mask), whole)
+        self._keep(layer, "length", [None], _sizes(bias.unsqueeze(0), state, mask), whole)
+
+    def record_heads(
+        self, streams: Float[Tensor, "layer head batch token feature"], state: Hidden
+    ) -> None:
+        """The shares of what flows through each head in the last layer's state."""
+        mask = None if self._measured is None else self._measured.to(state.device)
+        whole = _sizes(state.unsqueeze(0), state, mask)
+        for layer, heads in enumerate(streams, start=1):
+            self._keep(layer, "head", list(range(len(heads))), _sizes(heads, state, mask), whole)
+
+    def _keep(
+        self, layer: int, column: str, names: list[int | None], sizes: Sizes, whole: Whole
+    ) -> None:
+        ratios = sizes / torch.where(whole == 0, torch.ones_like(whole), whole)
+        self._groups.append(_Group(layer, column, names, ratios))
+
+    def columns(self) -> Columns:
+        """All shares so far as a table, or an error that names the first one that overflows."""
+        columns: Columns = defaultdict(list)
+        for group, numbers in zip(self._groups, _on_host(self._groups), strict=True):
+            for metric, by_stream in zip(METRICS, numbers, strict=True):
+                for name, values in zip(group.names, by_stream, strict=True):
+                    if not all(map(math.isfinite, values)):
+                        raise InputError(
+                            f"layer {group.layer}: the {metric.replace('_', ' ')} of some paths "
+                            f"overflows {group.values.dtype}; scale the input down, or use "
+                            "network.double() and x.double()."
+                        )
+                    columns["layer"] += [group.layer] * len(values)
+                    columns[group.column] += [name] * len(values)
+                    columns["sample"] += range(len(values))
+                    columns["metric"] += [metric] * len(values)
+                    columns["value"] += values
+        return dict(columns)
+
+
+def _on_host(groups: list[_Group]) -> list[list[list[list[float]]]]:
+    """The numbers of each group by metric, stream and sample, all in one transfer."""
+    device = groups[-1].values.device
+    together = torch.cat([group.values.flatten().to(device) for group in groups]).double().cpu()
+    parts = together.split([group.values.numel() for group in groups])
+    return [
+        part.view(group.values.shape).tolist() for part, group in zip(parts, groups, strict=True)
+    ]
+
+
+def _sizes(streams: Streams, state: Hidden, mask: Tensor | None) -> Sizes:
+    """Residual, norm and projection on the state, by stream and sample, of measured tokens."""
+    return torch.cat([_sizes_of_few(few, state, mask) for few in in_chunks(streams)], dim=1)
+
+
+def _sizes_of_few(streams: Streams, state: Hidden, mask: Tensor | None) -> Sizes:
+    if mask is not None:
+        streams = torch.where(mask.unsqueeze(-1), streams, 0.0)
+        mask = mask.expand(streams.shape[:-1])
+    left = streams - mean_center(streams, mask).unsqueeze(-2)
+    if mask is not None:
+        left = torch.where(mask.unsqueeze(-1), left, 0.0)
+    flat = streams.flatten(2).transpose(0, 1)
+    along = (flat @ state.flatten(1).unsqueeze(-1)).squeeze(-1).T
+    length = torch.linalg.vector_norm(streams, dim=(-2, -1))
+    return torch.stack([matrix_norm(left, "composite"), length, along])

@@ -1,0 +1,277 @@
+"""The paths that carry most: exact when there are few, else a search that knows what it missed."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rankscope.arguments import checked
+from rankscope.core.checks import whole
+from rankscope.core.metrics import dispersion
+from rankscope.core.network import Network
+from rankscope.core.paths._freezing import frozen_steps
+from rankscope.core.paths._frozen import (
+    FrozenAttention,
+    FrozenBranch,
+    FrozenMLP,
+    FrozenNorm,
+    FrozenStep,
+    Longer,
+    Streams,
+)
+from rankscope.core.paths._path import Path
+from rankscope.display import MOST_ROWS, card, cut, paragraph, table
+from rankscope.errors import InputError
+from rankscope.numerals import short
+
+_MOST_BYTES = 2**30
+"""What all continued prefixes of a layer would take together."""
+_AT_ONCE = 2**28
+"""Bytes of what is in work at one time: some prefixes, continued through one layer."""
+
+Choices = tuple[int | None, ...]
+"""The first layers of a path."""
+
+
+@checked
+@dataclass(frozen=True, repr=False)
+class TopPaths:
+    """Paths by their residual contribution, largest first.
+
+    ``values`` are ``‖res(P_path X W_path)‖_F`` over the whole batch. If ``proven``, no path left
+    out carries more than these; else ``missed_at_most`` bounds what one of them could carry, and
+    the values are lower bounds on the true ones.
+    """
+
+    paths: tuple[Path, ...]
+    values: tuple[float, ...]
+    proven: bool
+    missed_at_most: float
+
+    def __repr__(self) -> str:
+        verdict = "proven" if self.proven else f"up to {short(self.missed_at_most)} missed"
+        first = cut(f"{short(self.values[0], digits=4)}: {self.paths[0]}", 400)
+        return f"TopPaths, {len(self.paths)} of them, {verdict}; the largest {first}"
+
+    def __str__(self) -> str:
+        rows = [
+            f"{short(value, digits=4):>10}  {path}"
+            for path, value in zip(self.paths, self.values, strict=True)
+        ]
+        return "\n".join([*rows, self._verdict()])
+
+    def _repr_html_(self) -> str:
+        """The largest ones, and what is known about those left out."""
+        pairs = list(zip(self.paths, self.values, strict=True))[:MOST_ROWS]
+        rows = [(cut(str(path)), short(value, digits=4)) for path, value in pairs]
+        more = f"the largest {len(rows)} of {len(self.paths)}; " * (len(rows) < len(self.paths))
+        return card(
+            "Paths by residual contribution",
+            table(["path", "residual contribution"], rows),
+            paragraph(f"{more}{self._verdict()}"),
+        )
+
+    def _verdict(self) -> str:
+        if self.proven:
+            return "proven"
+        return f"not proven: up to {short(self.missed_at_most)} missed"
+
+
+@checked
+def top_paths(
+    network: Network,
+    x: Tensor,
+    *,
+    count: int = 10,
+    budget: int = 4096,
+    token_mask: Tensor | None = None,
+) -> TopPaths:
+    """The paths with the largest residual contribution.
+
+    >>> import torch
+    >>> from rankscope import Network, Spec, top_paths
+    >>> net = Network.random(Spec(2, 2, 8), seed=0)
+    >>> top_paths(net, torch.randn(1, 5, 8), count=1).proven
+    True
+
+    At most ``budget`` prefixes are kept after each layer, the largest first, and fewer where their
+    continuations through every head would take more than a gigabyte; what is dropped is bounded by
+    operator norms of the layers still to come. With no more than ``budget`` paths in all, nothing
+    is dropped and the answer is exact.
+    """
+    whole("count", count, least=1)
+    whole("budget", budget, least=1)
+    if budget < count:
+        raise InputError(f"count={count}, budget={budget}: expected 1 <= count <= budget.")
+    x, token_mask = network.prepare(x, token_mask)
+    every_choice = x.numel() * x.element_size() * (network.spec.heads + 1)
+    budget = min(budget, max(count, _MOST_BYTES // every_choice))
+    with torch.no_grad():
+        steps = list(frozen_steps(network, x, token_mask))
+        to_come = _norms_to_come(steps)
+        kept, missed = _Largest(1, token_mask), 0.0
+        kept.add(x.unsqueeze(0), [()])
+        for layer, group in groupby(steps, key=lambda step: step.layer):
+            block = list(group)
+            longer = _Largest(budget, token_mask)
+            for streams, prefixes in kept.parts(_at_once(network, x)):
+                longer.add(*_continue(block, streams, prefixes))
+            missed = max(missed, longer.lost * to_come[layer])
+            kept = longer
+        values = _residuals(kept.streams, token_mask)
+        prefixes = kept.prefixes
+    order = values.argsort(descending=True)[:count].tolist()
+    found = tuple(float(values[index]) for index in order)
+    proven = missed == 0.0 or (len(found) == count and missed <= found[-1])
+    return TopPaths(tuple(Path(prefixes[index]) for index in order), found, proven, missed)
+
+
+def _at_once(network: Network, x: Tensor) -> int:
+    """How many prefixes are continued at a time: all of them in small networks."""
+    spec = network.spec
+    widest = 4 * spec.width + 2 * spec.mlp_width  # what a step makes of one token on the way
+    one = (spec.heads + 1) * x.shape[0] * x.shape[1] * widest * x.element_size()
+    return max(1, _AT_ONCE // one)
+
+
+@dataclass
+class _Largest:
+    """The largest of many streams, which are never all there at once."""
+
+    budget: int
+    token_mask: Tensor | None
+    prefixes: list[Choices] = field(default_factory=list)
+    lost: float = 0.0
+    """The norm of the largest one that was dropped."""
+    streams: Tensor = field(init=False)
+    sizes: Tensor = field(init=False)
+
+    def add(self, streams: Longer, prefixes: list[Choices]) -> None:
+        """Keep those that are among the largest so far."""
+        sizes = self._sizes(streams)
+        if self.prefixes:
+            streams = torch.cat([self.streams, streams.to(self.streams.device)])
+            sizes = torch.cat([self.sizes, sizes.to(self.sizes.device)])
+        every = [*self.prefixes, *prefixes]
+        if len(every) <= self.budget:
+            self.streams, self.sizes, self.prefixes = streams, sizes, every
+            return
+        order = sizes.argsort(descending=True).tolist()
+        chosen = order[: self.budget]
+        self.lost = max(self.lost, float(sizes[order[self.budget]]))
+        self.streams, self.sizes = streams[chosen], sizes[chosen]
+        self.prefixes = [every[index] for index in chosen]
+
+    def parts(self, size: int) -> Iterator[tuple[Streams, list[Choices]]]:
+        """What was kept, some at a time."""
+        for first in range(0, len(self.prefixes), size):
+            yield self.streams[first : first + size], self.prefixes[first : first + size]
+
+    def _sizes(self, streams: Longer) -> Float[Tensor, "longer"]:
+        if self.token_mask is not None:
+            real = self.token_mask.to(streams.device)[..., None]
+            streams = torch.where(real, streams, 0.0)
+        sizes: Tensor = torch.linalg.vector_norm(streams.flatten(1), dim=1)
+        return sizes
+
+
+def _continue(
+    block: Iterable[FrozenStep], streams: Streams, prefixes: list[Choices]
+) -> tuple[Longer, list[Choices]]:
+    """Every prefix continued through all steps of a layer."""
+    for step in block:
+        streams = streams.to(step.state.device)
+        if _attention(step) is None:
+            streams = step.linear(streams)
+        else:
+            streams, prefixes = _expand(step, streams, prefixes)
+    return streams, prefixes
+
+
+def _expand(
+    step: FrozenStep, streams: Streams, prefixes: list[Choices]
+) -> tuple[Longer, list[Choices]]:
+    """Every prefix continued through the skip and through every head."""
+    branch = _attention(step)
+    assert branch is not None
+    assert isinstance(branch.part, FrozenAttention)
+    around = step.skip * streams
+    for other in step.branches:
+        if other is not branch:
+            around = around + other.linear(streams)
+    normed = branch.before.linear(streams)
+    silent = branch.part.attention.removed
+    heads = [head for head in range(branch.part.attention.heads) if head not in silent]
+    every = torch.stack([branch.part.heads(stream)[heads] for stream in normed], dim=1)
+    through = branch.inside.linear(every.flatten(0, 1))
+    longer = [(*prefix, choice) for choice in (None, *heads) for prefix in prefixes]
+    return step.after.linear(torch.cat([around, through])), longer
+
+
+def _residuals(streams: Streams, token_mask: Tensor | None) -> Float[Tensor, "stream"]:
+    """``‖res(X)‖_F`` of each stream over the whole batch."""
+    mask = None if token_mask is None else token_mask.to(streams.device).expand(streams.shape[:-1])
+    sizes: Tensor = torch.linalg.vector_norm(dispersion(streams, token_mask=mask), dim=-1)
+    return sizes
+
+
+def _norms_to_come(steps: list[FrozenStep]) -> list[float]:
+    """For each layer, how much the layers after it can enlarge a stream's Frobenius norm."""
+    layers = steps[-1].layer
+    gains = [1.0] * (layers + 1)
+    for step in steps:
+        gains[step.layer] *= _gain(step)
+    after = [1.0] * (layers + 1)
+    for layer in range(layers - 1, -1, -1):
+        after[layer] = after[layer + 1] * gains[layer + 1]
+    return after
+
+
+def _gain(step: FrozenStep) -> float:
+    """The largest operator norm of any choice this step offers."""
+    around = step.skip + sum(
+        _branch_gain(branch) for branch in step.branches if branch.kind == "mlp"
+    )
+    through = [_branch_gain(branch) for branch in step.branches if branch.kind == "attention"]
+    return _norm_gain(step.after) * max([around, *through])
+
+
+def _branch_gain(branch: FrozenBranch) -> float:
+    gain = _norm_gain(branch.before) * _norm_gain(branch.inside)
+    if isinstance(branch.part, FrozenAttention):
+        return gain * _largest_head(branch.part)
+    if isinstance(branch.part, FrozenMLP):
+        up, down = branch.part.mlp.up.weight, branch.part.mlp.down.weight
+        return gain * _spectral(up) * _spectral(down) * float(branch.part.gate.abs().max())
+    return gain
+
+
+def _largest_head(part: FrozenAttention) -> float:
+    """``max_h ‖P_h‖₂ ‖W_V,h‖₂ ‖W_O,h‖₂``; ``‖P‖₂² ≤ ‖P‖₁ ‖P‖∞``, and rows of P sum to one."""
+    module = part.attention
+    mixing = part.pattern.sum(-2).amax((0, -1)).sqrt()
+    value = _spectral_each(module.value.weight.unflatten(0, (module.kv_heads, -1)))
+    value = value.repeat_interleave(module.heads // module.kv_heads)
+    output = _spectral_each(module.output.weight.unflatten(1, (module.heads, -1)).transpose(0, 1))
+    return float((mixing * value * output).max())
+
+
+def _norm_gain(norm: FrozenNorm) -> float:
+    """Centring is a projection, so only the factor can enlarge."""
+    return 1.0 if norm.factor is None else float(norm.factor.abs().max())
+
+
+def _spectral(weight: Tensor) -> float:
+    return float(_spectral_each(weight))
+
+
+def _spectral_each(weights: Tensor) -> Tensor:
+    norms: Tensor = torch.linalg.matrix_norm(weights, ord=2)
+    return norms
+
+
+def _attention(step: FrozenStep) -> FrozenBranch | None:
+    return next((branch for branch in step.branches if branch.kind == "attention"), None)

@@ -1,0 +1,182 @@
+"""Many random networks, followed layer by layer: in floats while those will do, else scaled."""
+
+import math
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from rankscope.core.deep import ScaledTensor, SplitState
+from rankscope.core.metrics import deviations, token_norm
+from rankscope.core.network import Spec, Visibility
+from rankscope.core.prediction._coordinates import Coordinates
+from rankscope.core.prediction._layer import Layer
+from rankscope.core.prediction._measure import Figures, of_state, of_tokens
+from rankscope.core.prediction._plain import Plain
+from rankscope.core.prediction._scaled import Scaled, widen
+from rankscope.core.prediction._streams import Streams
+from rankscope.core.prediction._weights import Weights
+from rankscope.core.shapes import PerSample
+
+_ALIKE = 0.03
+"""Tokens that differ by less than this part are followed in scaled arithmetic."""
+_SIZES = 1e-6, 1e6
+_GAINS = 0.03, 30.0
+"""So are tokens of other sizes, or with weights that change them more: squares leave float32."""
+_HELD = 0.1
+"""So are those of whose tokens skips hold less than this part: one layer may leave them alike."""
+
+
+class Ensemble:
+    """Random networks of one spec in the middle of a run, each on a sample of its own."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        x: Coordinates,
+        token_mask: Tensor | None,
+        streams: Streams,
+        *,
+        limit: bool,
+    ) -> None:
+        self.spec, self.mask = spec, token_mask
+        self.weights = Weights(spec, streams, torch.float64, limit)
+        self.layer = Layer.of(spec)
+        # Scaled arithmetic cannot hold what centred attention has in common without a skip.
+        self.only_floats = spec.centered and not spec.skips[0]
+        self.precision = torch.float64 if self.only_floats else torch.float32
+        scaled = self._leaves_floats(x, token_mask)
+        self._plain, self._scaled = (torch.nonzero(some).flatten() for some in (~scaled, scaled))
+        self.x = x[self._plain].to(self.precision)
+        self.state = SplitState.of(x[scaled], self._of(self._scaled)) if scaled.any() else None
+
+    def advance(self, at: int) -> PerSample:
+        """Run layer ``at``, counted from 0, and tell the entropy of its attention."""
+        mask = self.spec.masks[at]
+        removed = frozenset(head for layer, head in self.spec.removed_heads if layer == at)
+        entropy = torch.empty(len(self.weights.streams), dtype=torch.float64)
+        tokens = self.x.shape[1]
+        if self.state is not None:
+            seen = Visibility.of(mask, tokens, self.state.token_mask, self.x.device)
+            scaled = Scaled(self._weights(self._scaled, torch.float64), seen, removed)
+            state, found = self.layer.apply(scaled, self.state)
+            self.state, entropy[self._scaled] = state, found
+        if len(self._plain):
+            padding = self._of(self._plain)
+            seen = Visibility.of(mask, tokens, padding, self.x.device)
+            plain = Plain(self._weights(self._plain, self.precision), seen, padding, removed)
+            self.x, found = self.layer.apply(plain, self.x)
+            entropy[self._plain] = found.double()
+            self._hand_over()
+        return entropy
+
+    def lost(self) -> PerSample:
+        """By how much, as a logarithm, sums on the way here have been smaller than their terms."""
+        out = torch.zeros(len(self.weights.streams), dtype=torch.float64)
+        if self.state is not None:
+            parts = (self.state.common.lost, self.state.deviation.lost)
+            worst = [torch.as_tensor(part).expand(len(self._scaled)) for part in parts]
+            out[self._scaled] = torch.maximum(*worst).double()
+        return out
+
+    def figures(self) -> Figures:
+        """What is told of the tokens as they are now, in the order of the streams."""
+        parts: list[tuple[Tensor, Figures]] = []
+        if len(self._plain):
+            parts.append((self._plain, of_tokens(self.x, self._of(self._plain))))
+        if self.state is not None:
+            parts.append((self._scaled, of_state(self.state)))
+        out: Figures = {}
+        for index, figures in parts:
+            for name, values in figures.items():
+                whole = out.setdefault(name, values.new_empty(len(self.weights.streams)))
+                whole[index] = values
+        return out
+
+    def _leaves_floats(self, x: Coordinates, token_mask: Tensor | None) -> Bool[Tensor, "network"]:
+        """Whether floats might not do for the next layer, network by network."""
+        if self.only_floats:
+            return torch.zeros(len(x), dtype=torch.bool)
+        held = _share_held(self.weights, token_norm(x, token_mask=token_mask))
+        return need_scaling(x, token_mask) | (held < _HELD) | (not _moderate(self.weights))
+
+    def _of(self, index: Tensor) -> Tensor | None:
+        return None if self.mask is None else self.mask[index]
+
+    def _weights(self, index: Tensor, dtype: torch.dtype) -> Weights:
+        return self.weights.select(index.tolist(), dtype)
+
+    def _hand_over(self) -> None:
+        """Networks that floats can no longer follow go on in scaled arithmetic."""
+        leaving = self._leaves_floats(self.x, self._of(self._plain))
+        if not leaving.any():
+            return
+        index = self._plain[leaving]
+        joining = SplitState.of(self.x[leaving].double(), self._of(index))
+        self.state = joining if self.state is None else _stack(self.state, joining)
+        self._scaled = torch.cat((self._scaled, index))
+        self._plain, self.x = self._plain[~leaving], self.x[~leaving]
+
+
+def need_scaling(x: Coordinates, token_mask: Tensor | None) -> Bool[Tensor, "network"]:
+    """Whether tokens are nearly alike, or their size is one whose squares leave float32."""
+    alike = deviations(x, token_mask=token_mask).relative_dispersion() < _ALIKE
+    size = token_norm(x, token_mask=token_mask)
+    return alike | (size < _SIZES[0]) | (size > _SIZES[1])
+
+
+def _moderate(weights: Weights) -> bool:
+    """Whether no matrix makes tokens so much larger or smaller that one layer leaves float32."""
+    gains = [gain for each in _matrix_gains(weights) for gain in each]
+    return _GAINS[0] <= min(gains) and max(gains) <= _GAINS[1]
+
+
+def _share_held(weights: Weights, size: PerSample) -> PerSample:
+    """About how much of what the branches of a layer add its skips hold, for tokens of a size.
+
+    Where that is little, tokens may become alike in one layer beyond what floats can tell.
+    """
+    spec = weights.spec
+    attention, mlp = _matrix_gains(weights)
+    gains = (attention[1] * attention[2], math.prod(mlp))
+    normed = spec.norm != "none" and spec.norm_place != "post"
+    entering = math.sqrt(spec.width) if normed else size  # or what leaves the branch is normalised
+    held = [skip * size / (entering * gain) for skip, gain in zip(spec.skips, gains, strict=True)]
+    return torch.minimum(*held)
+
+
+def _matrix_gains(weights: Weights) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """By how much the matrices of attention (query and key, value, output) and MLP lengthen rows.
+
+    Without an MLP there is nothing that it lengthens.
+    """
+    spec = weights.spec
+    inner, units = spec.heads * spec.head_width, spec.mlp_width
+
+    def gain(inputs: int, outputs: int, *, value: bool = False) -> float:
+        return weights.deviation(inputs, outputs, value=value) * math.sqrt(outputs)
+
+    attention = (
+        gain(spec.width, inner),
+        gain(spec.width, inner, value=True),
+        gain(inner, spec.width, value=True),
+    )
+    return attention, (gain(spec.width, units), gain(units, spec.width)) if units else (1.0,)
+
+
+def _stack(one: SplitState, other: SplitState) -> SplitState:
+    """Two batches of states as one."""
+    columns = max(state.mantissa.shape[-1] for state in (one, other))
+    first, second = (widen(state, columns) for state in (one, other))
+    mask = None
+    if first.token_mask is not None and second.token_mask is not None:
+        mask = torch.cat((first.token_mask, second.token_mask))
+    common, own = (
+        ScaledTensor(
+            torch.cat((a.mantissa, b.mantissa)),
+            torch.cat((a.log, b.log)),
+            torch.cat([torch.as_tensor(each.lost).expand_as(each.log) for each in (a, b)]),
+        )
+        for a, b in ((first.common, second.common), (first.deviation, second.deviation))
+    )
+    return SplitState(common, own, mask)

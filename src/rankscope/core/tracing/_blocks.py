@@ -1,0 +1,158 @@
+"""Finding the stack of blocks in a model we have never seen."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from torch import nn
+
+from rankscope.arguments import checked
+from rankscope.core.network import Network
+from rankscope.core.tracing._compiled import before_compilation
+from rankscope.errors import BlocksNotFoundError, KindError
+
+Named = str | Sequence[str] | Sequence[nn.Module] | nn.ModuleList | nn.Sequential
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Blocks in the order they are meant to run, and where they are in the model."""
+
+    name: str
+    blocks: list[nn.Module]
+
+    @cached_property
+    def words(self) -> str:
+        """What was chosen: its place, and how many blocks of which kind it has."""
+        kinds = ", ".join(dict.fromkeys(type(block).__name__ for block in self.blocks))
+        words = f"{self.name or 'the model itself'}: {len(self.blocks)} {kinds}"
+        inner = [_inner_stack(block) for block in self.blocks]
+        if max(inner) > 1:
+            words += (
+                f", with {min(inner)} to {max(inner)} blocks inside each; a layer is one of the "
+                "outer ones"
+            )
+        return words
+
+
+@checked
+def find_blocks(model: nn.Module, named: Named | None = None) -> list[nn.Module]:
+    """The blocks of a model in order: its own if it is ours, as named, or found.
+
+    The stack is the ``ModuleList`` or ``Sequential`` of modules of one class that holds the most
+    parameters. Two separate stacks of similar size (an encoder and a decoder) are not guessed
+    between.
+    """
+    return find_stack(model, named).blocks
+
+
+def find_stack(model: nn.Module, named: Named | None = None) -> Stack:
+    """``find_blocks``, and where they are; of compiled blocks, those that were compiled."""
+    name, blocks = _stack(model, named)
+    return Stack(name, [before_compilation(block) for block in blocks])
+
+
+def _stack(model: nn.Module, named: Named | None) -> tuple[str, list[nn.Module]]:
+    if named is not None:
+        return _words(model, named), _by_name(model, named)
+    if isinstance(model, Network):
+        return "blocks", list(model.blocks)
+    sizes = {
+        name: sum(p.numel() for p in stack.parameters())
+        for name, stack in model.named_modules()
+        if _is_stack(stack)
+    }
+    sizes = {name: size for name, size in sizes.items() if size}
+    if not sizes:
+        raise BlocksNotFoundError(
+            f"no stack of blocks was found in {type(model).__name__}; name it: "
+            "trace(model, inputs, blocks='encoder.layers'), or give the modules in a list."
+        )
+    best = max(sizes, key=lambda name: sizes[name])  # the outermost of equals: it comes first
+    rivals = [
+        name
+        for name, size in sizes.items()
+        if 2 * size > sizes[best] and not _nested(name, best) and not _nested(best, name)
+    ]
+    if rivals:
+        choices = ", ".join(repr(name) for name in (best, *rivals))
+        raise BlocksNotFoundError(
+            f"{type(model).__name__} has several stacks of blocks: {choices}; "
+            f"name one: trace(model, inputs, blocks={best!r})."
+        )
+    return best, _members(model.get_submodule(best))
+
+
+def _members(stack: nn.Module) -> list[nn.Module]:
+    """What a stack holds, a module that is there twice twice; ``children`` would give it once."""
+    return [module for module in stack._modules.values() if module is not None]
+
+
+def _inner_stack(block: nn.Module) -> int:
+    """How many blocks the largest stack inside a block has."""
+    inside = (module for module in block.modules() if module is not block)
+    return max((len(_members(module)) for module in inside if _is_stack(module)), default=0)
+
+
+def _words(model: nn.Module, named: Named) -> str:
+    """What the user named, with the places of modules that were given as such."""
+    if isinstance(named, str):
+        return named
+    places = {id(module): name for name, module in model.named_modules()}
+    modules = _members(named) if isinstance(named, nn.ModuleList | nn.Sequential) else named
+    if not isinstance(modules, Sequence):
+        return ""
+    names = [one if isinstance(one, str) else places.get(id(one), "?") for one in modules]
+    return ", ".join(names)
+
+
+def _is_stack(module: nn.Module) -> bool:
+    children = [before_compilation(child) for child in _members(module)]
+    one_class = len({type(child) for child in children}) == 1
+    # A leaf such as a Linear is no block: a block has parts.
+    return (
+        isinstance(module, nn.ModuleList | nn.Sequential)
+        and one_class
+        and any(True for _ in children[0].children())
+    )
+
+
+def _nested(inner: str, outer: str) -> bool:
+    return inner == outer or inner.startswith(f"{outer}.") or outer == ""
+
+
+def _by_name(model: nn.Module, named: Named) -> list[nn.Module]:
+    if isinstance(named, str):
+        stack = _submodule(model, named)
+        blocks = _members(stack) if isinstance(stack, nn.ModuleList | nn.Sequential) else []
+        return blocks or [stack]
+    if isinstance(named, nn.ModuleList | nn.Sequential):
+        named = _members(named)
+    if not isinstance(named, Sequence):
+        raise _wrong_kind(named)
+    blocks = [_submodule(model, one) if isinstance(one, str) else one for one in named]
+    for block in blocks:
+        if not isinstance(block, nn.Module):
+            raise _wrong_kind(block)
+    if not blocks:
+        raise BlocksNotFoundError("blocks=[] names no block; leave it out to have them found.")
+    return blocks
+
+
+def _wrong_kind(got: object) -> KindError:
+    return KindError(
+        f"blocks holds a {type(got).__name__}; give a name such as 'encoder.layers', "
+        "a list of names, or a list of modules."
+    )
+
+
+def _submodule(model: nn.Module, name: str) -> nn.Module:
+    try:
+        return model.get_submodule(name)
+    except AttributeError:
+        near = [path for path, module in model.named_modules() if _is_stack(module)]
+        names = ", ".join(path or "the model itself" for path in near)
+        hint = f"its stacks are {names}" if near else "it has no ModuleList of blocks"
+        raise BlocksNotFoundError(
+            f"{type(model).__name__} has no submodule {name!r}; {hint}."
+        ) from None

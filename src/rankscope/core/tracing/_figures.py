@@ -1,0 +1,236 @@
+"""Figures of the layers as they come by: what is asked for, and where it stays until the end."""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from itertools import islice
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from rankscope.core.checks import upcast
+from rankscope.core.metrics import (
+    AttentionScores,
+    Estimate,
+    GatheredStatistics,
+    SpectrumProbe,
+    StateStatistics,
+    spectra,
+)
+from rankscope.core.shapes import Hidden, TokenMask
+from rankscope.core.tracing._measures import Measure
+from rankscope.errors import InputError, RankscopeError, ShapeError
+
+Columns = dict[str, list[Any]]
+
+
+class Fault(NamedTuple):
+    """An error that was found after the model ran, and the layer it is about."""
+
+    layer: int
+    error: RankscopeError
+
+
+SpectraBy = Literal["auto", "exact", "estimated"]
+ESTIMATED = ("effective_rank", "stable_rank", "participation_ratio")
+"""Spectral metrics that can be estimated by products alone."""
+
+
+class _Row(NamedTuple):
+    """One metric of one layer: its values, or which of the gathered or probed states it is of."""
+
+    layer: int
+    measure: Measure
+    values: Tensor | None = None
+    state: int = 0
+    is_estimate: bool = False
+
+
+class Figures:
+    """Measures states and attention while a model runs, and waits for no device before ``finish``.
+
+    Functions of the user's own, and exact spectra, may wait: that is their own affair.
+    """
+
+    def __init__(
+        self, measures: Sequence[Measure], expected: int, *, spectra_by: SpectraBy = "auto"
+    ) -> None:
+        self.of_states = [measure for measure in measures if measure.of != "attention"]
+        self.of_attention = [measure for measure in measures if measure.of == "attention"]
+        self._gathered = GatheredStatistics(expected)
+        self._layers: list[tuple[int, torch.dtype]] = []  # of the gathered states
+        self._probe = SpectrumProbe(
+            fourth_powers=any(each.name == "participation_ratio" for each in measures)
+        )
+        self._probed = 0
+        self._spectra_by = spectra_by
+        self._rows: list[_Row] = []
+        self._samples = 0
+
+    def measure(self, hidden: Hidden, layer: int, mask: TokenMask | None) -> None:
+        """Every metric of a layer's hidden states."""
+        self._samples = len(hidden)
+        spectrum, center = None, None
+        if any(measure.of == "statistics" for measure in self.of_states):
+            with own_precision(hidden.device):
+                center = self._gathered.add(hidden, mask)
+            self._layers.append((layer, upcast(hidden[:0]).dtype))
+        if any(self._is_estimated(measure, hidden) for measure in self.of_states):
+            with own_precision(hidden.device):
+                self._probe.feed(hidden, token_mask=mask, center=center)
+            self._probed += 1
+        for measure in self.of_states:
+            match measure.of:
+                case "statistics":
+                    self._rows.append(_Row(layer, measure, state=len(self._layers) - 1))
+                case "spectrum" if self._is_estimated(measure, hidden):
+                    state = self._probed - 1
+                    self._rows.append(_Row(layer, measure, state=state, is_estimate=True))
+                case "spectrum":
+                    if spectrum is None:
+                        find = partial(spectra, token_mask=mask)
+                        spectrum = _apply(measure.name, layer, find, hidden)
+                    self._keep(layer, measure, measure.compute(spectrum))
+                case _:
+                    compute = partial(measure.compute, token_mask=mask)
+                    self._keep(layer, measure, _apply(measure.name, layer, compute, hidden))
+
+    def _is_estimated(self, measure: Measure, hidden: Hidden) -> bool:
+        """Whether a spectral metric is: on a GPU, where a decomposition takes many layers' time."""
+        wanted = self._spectra_by == "estimated" or (self._spectra_by == "auto" and hidden.is_cuda)
+        return wanted and measure.of == "spectrum" and measure.name in ESTIMATED
+
+    @property
+    def words(self) -> str:
+        """How spectra were found, if by estimates."""
+        if not self._probed:
+            return ""
+        names = ", ".join(each.name for each in self.of_states if each.name in ESTIMATED)
+        return f"{names} estimated from products with random probes, seed 0, with an error each"
+
+    def attend(self, scores: AttentionScores, layer: int) -> None:
+        """Every metric of a layer's attention."""
+        self._samples = scores.shape[0]
+        for measure in self.of_attention:
+            self._keep(layer, measure, _apply(measure.name, layer, measure.compute, scores))
+
+    def send(self) -> None:
+        """Let figures come to the host, now that the model has run, while other things are done."""
+        self._gathered.send()
+
+    def finish(self) -> tuple[Columns, Fault | None]:
+        """All figures as columns, ``head`` only if attention was measured; and what is wrong."""
+        statistics = self._gathered.finish() if self._layers else None
+        if statistics is not None and (fault := self._fault(statistics)) is not None:
+            return {}, fault
+        gathered = {
+            measure.name: measure.compute(statistics).tolist()
+            for measure in self.of_states
+            if measure.of == "statistics"
+        }
+        estimates = self._probe.finish() if self._probed else []
+        kept = iter(_on_host([row.values for row in self._rows if row.values is not None]))
+        columns = self._no_rows()
+        for row in self._rows:
+            if row.is_estimate:
+                found: Estimate = getattr(estimates[row.state], row.measure.name)()
+                if not bool(found.value.isfinite().all()):
+                    return {}, _no_spectrum(row)
+                _fill(columns, row, found.value.tolist(), found.error.tolist())
+                continue
+            if row.values is None:
+                _fill(columns, row, gathered[row.measure.name][row.state])
+                continue
+            values = next(kept)
+            if row.measure.of == "attention" and not all(map(math.isfinite, values)):
+                return {}, _no_attention(row)
+            _fill(columns, row, values)
+        return columns, None
+
+    def _no_rows(self) -> Columns:
+        """The columns of the table; one that no figure needs is left out."""
+        names = ["layer", "head", "sample", "metric", "value", "error"]
+        left_out = {"head": not self.of_attention, "error": not self._probed}
+        return {name: [] for name in names if not left_out.get(name)}
+
+    def _fault(self, statistics: StateStatistics) -> Fault | None:
+        """What is wrong with the first state with which anything is."""
+        if not any(statistics.fault(dtype) for dtype in {dtype for _, dtype in self._layers}):
+            return None
+        name = next(measure.name for measure in self.of_states if measure.of == "statistics")
+        for state, (layer, dtype) in enumerate(self._layers):
+            if words := statistics.only(state).fault(dtype):
+                return Fault(layer, InputError(f"layer {layer}, {name}: {words}"))
+        return None
+
+    def _keep(self, layer: int, measure: Measure, values: Any) -> None:
+        axes = 2 if measure.of == "attention" else 1
+        is_fit = isinstance(values, Tensor) and values.ndim == axes
+        if not is_fit or values.shape[0] != self._samples:
+            got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+            raise ShapeError(
+                f"metric {measure.name!r} gave {got} for {self._samples} samples; "
+                "it must give a tensor with one number for each."
+            )
+        # A copy: a view would keep a whole layer alive.
+        self._rows.append(_Row(layer, measure, values.detach().clone()))
+
+
+def _fill(
+    columns: Columns, row: _Row, values: Sequence[float], errors: Sequence[float] = ()
+) -> None:
+    """One row of the table for each sample and head."""
+    count = len(values)
+    heads = row.values.shape[1] if row.measure.of == "attention" and row.values is not None else 1
+    is_attention = row.measure.of == "attention"
+    columns["layer"] += [row.layer] * count
+    columns["sample"] += [place // heads for place in range(count)]
+    columns["metric"] += [row.measure.name] * count
+    columns["value"] += values
+    if "head" in columns:
+        columns["head"] += [place % heads if is_attention else None for place in range(count)]
+    if "error" in columns:
+        columns["error"] += errors or [None] * count
+
+
+def _no_spectrum(row: _Row) -> Fault:
+    words = "x is not finite; find the layer that overflows, or compute in a wider dtype."
+    return Fault(row.layer, InputError(f"layer {row.layer}, {row.measure.name}: {words}"))
+
+
+def _no_attention(row: _Row) -> Fault:
+    return Fault(
+        row.layer,
+        InputError(
+            f"layer {row.layer}, {row.measure.name}: attention is no distribution over the tokens "
+            "that are no padding; its scores are not finite, or the token mask is not the one the "
+            "model had."
+        ),
+    )
+
+
+def _on_host(tensors: Sequence[Tensor]) -> list[list[float]]:
+    """Numbers of all tensors, with one copy from each device: a copy waits for all before it."""
+    by_device: dict[torch.device, list[Tensor]] = defaultdict(list)
+    for tensor in tensors:
+        by_device[tensor.device].append(tensor.flatten().double())
+    taken = {device: iter(torch.cat(some).tolist()) for device, some in by_device.items()}
+    return [list(islice(taken[tensor.device], tensor.numel())) for tensor in tensors]
+
+
+def own_precision(device: torch.device) -> AbstractContextManager[Any]:
+    """What a model computes in under autocast is its own affair; figures keep their digits."""
+    if torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()
+
+
+def _apply(name: str, layer: int, compute: Callable[[Any], Any], tensor: Any) -> Any:
+    try:
+        with own_precision(torch.device("cpu")), own_precision(torch.device("cuda")):
+            return compute(tensor)
+    except RankscopeError as error:
+        raise type(error)(f"layer {layer}, {name}: {error}") from error

@@ -1,0 +1,169 @@
+"""What a model is given, by name, and what that says about batch and tokens."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from rankscope.core.network import Network
+from rankscope.core.tracing._caches import cached_tokens, copy_caches, is_cache
+from rankscope.errors import InputError, KindError
+
+UNNAMED = "argument"
+"""What an argument is called whose name is not known; its place comes after."""
+PADS_ON_THE_RIGHT = ("longformer", "led", "big_bird", "bigbird_pegasus", "reformer")
+"""Models that fill up their input to a whole number of windows or chunks on their own."""
+
+
+class Given(NamedTuple):
+    """The arguments of a forward pass, and the same by name as far as names can be known."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    by_name: Mapping[str, Any]
+
+
+def given_to(model: nn.Module, inputs: Any) -> Given:
+    """What ``trace`` was given as a model's arguments; caches among them are not written to."""
+    args, kwargs = _arguments(inputs)
+    args = tuple(copy_caches(each) if is_cache(each) else each for each in args)
+    kwargs = {name: copy_caches(each) if is_cache(each) else each for name, each in kwargs.items()}
+    if isinstance(model, Network):
+        try:
+            bound = dict(inspect.signature(model.forward).bind(*args, **kwargs).arguments)
+        except TypeError as error:
+            raise InputError(f"a network takes x and token_mask: {error}.") from None
+        return Given((), bound, bound)
+    try:
+        found = inspect.signature(_unwrapped(model).forward).bind_partial(*args, **kwargs)
+        names, kinds = dict(found.arguments), dict(found.signature.parameters)
+    except (TypeError, ValueError):
+        names, kinds = dict(kwargs), {}
+    for name, value in list(names.items()):
+        if isinstance(value, Mapping):  # what ``**kwargs`` took
+            names |= {key: one for key, one in value.items() if isinstance(key, str)}
+            del names[name]
+        elif name in kinds and kinds[name].kind is inspect.Parameter.VAR_POSITIONAL:
+            names |= {f"{UNNAMED} {place}": one for place, one in enumerate(value, start=1)}
+            del names[name]
+    return Given(args, kwargs, names)
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside DataParallel, torch.compile and the like, which take anything."""
+    for name in ("_orig_mod", "module"):
+        inner = getattr(model, name, None)
+        if isinstance(inner, nn.Module):
+            return _unwrapped(inner)
+    return model
+
+
+def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    if isinstance(inputs, Tensor):
+        return (inputs,), {}
+    if isinstance(inputs, Sequence) and not isinstance(inputs, str):
+        return tuple(inputs), {}
+    raise KindError(
+        f"inputs is a {type(inputs).__name__}, expected a tensor, a mapping of keyword arguments "
+        "or a sequence of positional ones; turn text into token ids first."
+    )
+
+
+class Ids(NamedTuple):
+    """The argument that says how many samples and tokens there are, if one does."""
+
+    name: str
+    batch: int
+    tokens: int
+    are_ids: bool = True
+    """Real numbers may be anything, so their axes prove less."""
+    past: int | None = None
+    """How many tokens come before these in a cache; None without one."""
+
+
+def ids_among(given: Mapping[str, Any], *, decoder: bool) -> Ids | None:
+    """Token ids ``(batch, token)`` among a model's arguments, or embeddings in their place."""
+    found = _ids(given, decoder=decoder)
+    of_encoder = not decoder and any(name.startswith("decoder_") for name in given)
+    if found is None or of_encoder:  # a cache beside an encoder is the decoder's
+        return found
+    return found._replace(past=cached_tokens(given))
+
+
+def _ids(given: Mapping[str, Any], *, decoder: bool) -> Ids | None:
+    prefix = "decoder_" if decoder else ""
+    usual = (f"{prefix}input_ids", f"{prefix}inputs_embeds")
+    integers = [name for name, value in given.items() if _is_ids(name, value)]
+    reals = [name for name, value in given.items() if _is_real(name, value) and name not in usual]
+    if reals and not decoder:  # images or sounds beside the text: whose the blocks are is not known
+        value = given[reals[0]]
+        lone = value.ndim == 3 and not integers and len(reals) == 1
+        return Ids(reals[0], value.shape[0], value.shape[1], are_ids=False) if lone else None
+    for name in (*usual, *([] if decoder else integers)):
+        value = given.get(name)
+        if isinstance(value, Tensor) and value.ndim >= 2:
+            return Ids(name, value.shape[0], value.shape[1])
+    return None
+
+
+def _is_ids(name: str, value: Any) -> bool:
+    integers = isinstance(value, Tensor) and value.dtype in (torch.int64, torch.int32)
+    return integers and value.ndim == 2 and "mask" not in name
+
+
+def _is_real(name: str, value: Any) -> bool:
+    real = isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 2
+    return real and "mask" not in name
+
+
+class Place(NamedTuple):
+    """Where a block is in its model: its path, and what transformers calls the model it is of."""
+
+    path: str
+    model_type: str | None
+    is_decoder: bool
+    """Whether it belongs to a decoder that has an encoder beside it."""
+
+    @classmethod
+    def of(cls, model: nn.Module, block: nn.Module) -> "Place":
+        """The place of a block, however deep the model is wrapped."""
+        names = dict(model.named_modules())
+        path = next((name for name, module in names.items() if module is block), "")
+        parts = path.split(".")
+        beside = any(
+            ".".join([*parts[:place], "encoder"]) in names
+            for place, part in enumerate(parts)
+            if part == "decoder"
+        )
+        return cls(path, _model_type(names, parts), beside)
+
+    def sees_other_input(self, given: Mapping[str, Any]) -> bool:
+        """Whether the block looks at images or sounds; the mask of a text beside them is not
+        theirs."""
+        others = any(_is_real(name, value) for name, value in given.items())
+        texts = any(_is_ids(name, value) for name, value in given.items())
+        named = any(word in self.path.lower() for word in ("vision", "visual", "image", "audio"))
+        return others and texts and named
+
+
+def _model_type(names: Mapping[str, nn.Module], parts: Sequence[str]) -> str | None:
+    """What the innermost module with a configuration is called, on the way to a block."""
+    for length in range(len(parts), -1, -1):
+        config = getattr(names.get(".".join(parts[:length])), "config", None)
+        kind = getattr(config, "model_type", None)
+        if isinstance(kind, str):
+            return kind
+    return None
+
+
+def writes_to(value: Any) -> int:
+    """How often PyTorch has seen tensors inputs hold written to."""
+    if isinstance(value, Tensor):
+        return 0 if value.is_inference() else value._version
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return sum(map(writes_to, value)) if isinstance(value, list | tuple) else 0

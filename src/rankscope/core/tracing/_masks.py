@@ -1,0 +1,159 @@
+"""Which tokens are padding, read from the masks a model is given."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from rankscope.core.tracing._inputs import UNNAMED, ids_among
+from rankscope.errors import InputError
+
+_FAR_BELOW = -1e3
+"""Added to logits, this or less hides a token for good."""
+_EITHER_WAY = ("padding_mask", "pad_mask", "input_mask", "encoder_padding_mask")
+"""Names that mark the padding in some models and the tokens in others."""
+
+
+_OF_SOMETHING_ELSE = ("global", "head", "masked_pos", "special", "loss", "label", "decoder")
+"""Parts of the names of masks that do not say which tokens are padding."""
+
+
+class MaskReading(NamedTuple):
+    """The tokens that are no padding (None: all), and how that was read."""
+
+    mask: Tensor | None
+    words: str
+    whole: Tensor | None = None
+    """With a cache, the same of all keys: those in the cache first, then the tokens above."""
+
+
+def read_mask(given: Mapping[str, Any], *, decoder: bool, model_type: str | None) -> MaskReading:
+    """The mask among a model's inputs that speaks of the tokens these blocks see."""
+    own = given.get("token_mask")
+    if isinstance(own, Tensor) and own.dtype == torch.bool:
+        return MaskReading(own, "token_mask among the inputs: True is a token")
+    name = "decoder_attention_mask" if decoder else "attention_mask"
+    _refuse_several(name, given)
+    attention = given.get(name)
+    if isinstance(attention, Tensor):
+        if attention.ndim > 2:
+            return _of_pairs(name, attention)
+        return _of_new_tokens(_of_tokens(name, attention), given, decoder=decoder)
+    for name in ("tgt_key_padding_mask" if decoder else "src_key_padding_mask", "key_padding_mask"):
+        padding = given.get(name)
+        if isinstance(padding, Tensor):
+            return _of_padding(name, padding)
+    for name in _EITHER_WAY:
+        if not decoder and isinstance(padding := given.get(name), Tensor):
+            return _of_either(name, padding, model_type)
+    if not decoder:  # other masks are about the encoder's tokens
+        _refuse_unread(given)
+    return MaskReading(None, "none: every position is a token")
+
+
+def _refuse_several(name: str, given: Mapping[str, Any]) -> None:
+    """Two texts, as of questions and passages: whose tokens the blocks see is not said."""
+    alike = [
+        each
+        for each, value in given.items()
+        if each.endswith(name) and isinstance(value, Tensor) and value.ndim == 2
+        if not (name == "attention_mask" and each.startswith(("decoder_", "cross_", "encoder_")))
+    ]
+    if len(alike) > 1:
+        raise InputError(
+            f"the model is given {' and '.join(alike)}, and which of them is about the tokens "
+            "these blocks see is not known; say so: trace(..., token_mask=...), True for a token."
+        )
+
+
+def _refuse_unread(given: Mapping[str, Any]) -> None:
+    """A mask under a name that says nothing about which way it is meant."""
+    for name, value in given.items():
+        if not isinstance(value, Tensor) or value.ndim != 2 or value.dtype == torch.float64:
+            continue
+        if any(word in name for word in _OF_SOMETHING_ELSE):
+            continue
+        named = "mask" in name or name.startswith(UNNAMED)
+        marks = value.dtype == torch.bool or (named and bool(((value == 0) | (value == 1)).all()))
+        if marks and not bool(value.all()) and bool(value.any()):
+            raise InputError(
+                f"{name} may be a mask that marks tokens or padding; say which tokens are no "
+                "padding: trace(..., token_mask=...), True for a token."
+            )
+
+
+def _of_tokens(name: str, mask: Tensor) -> MaskReading:
+    """A mask that marks the tokens with one, or that is added to logits and is zero there."""
+    if mask.dtype == torch.bool:
+        return MaskReading(mask, f"{name}: True is a token")
+    counts = bool(((mask == 0) | (mask == 1)).all())
+    # Zeros alone would leave no token; added to logits, they leave all of them.
+    if counts and not (mask.is_floating_point() and not bool(mask.any())):
+        return MaskReading(mask.bool(), f"{name}: 1 is a token")
+    if not mask.is_floating_point() and bool((mask >= 0).all()):
+        return MaskReading(mask > 0, f"{name}: more than 0 is a token")  # 2: a global one
+    return _added(name, mask)
+
+
+def _of_new_tokens(reading: MaskReading, given: Mapping[str, Any], *, decoder: bool) -> MaskReading:
+    """Beside a cache, a mask begins with the tokens in it, and may go on to places still empty."""
+    ids = ids_among(given, decoder=decoder)
+    if reading.mask is None or ids is None or ids.past is None:
+        return reading
+    past, width, end = ids.past, reading.mask.shape[-1], ids.past + ids.tokens
+    if width == ids.tokens and not past:
+        return reading
+    if width < end:
+        raise InputError(
+            f"the mask has {width} entries a sample for {past} tokens in the cache and "
+            f"{ids.tokens} new ones; give the model one entry for each, those in the cache first."
+        )
+    words = f"{reading.words}; its entries {past} to {end - 1}, the others are about the cache"
+    return MaskReading(reading.mask[..., past:end], words, reading.mask[..., :end])
+
+
+def _of_padding(name: str, mask: Tensor) -> MaskReading:
+    """PyTorch's own padding masks mark the padding, or are added to the logits."""
+    if mask.dtype == torch.bool:
+        return MaskReading(~mask, f"{name}: True is padding")
+    return _added(name, mask)
+
+
+def _added(name: str, mask: Tensor) -> MaskReading:
+    is_token = mask == 0
+    if bool((is_token | (mask <= _FAR_BELOW)).all()):
+        return MaskReading(is_token, f"{name}: added to logits, 0 is a token")
+    raise InputError(
+        f"{name} is {mask.dtype} with values from {float(mask.min()):g} to {float(mask.max()):g}, "
+        "neither a mask of 0 and 1 nor one of 0 and minus infinity that is added to logits; say "
+        "which tokens are no padding: trace(..., token_mask=...), True for a token."
+    )
+
+
+def _of_pairs(name: str, mask: Tensor) -> MaskReading:
+    """A mask of queries and keys says who sees whom; a key nobody sees looks like padding."""
+    seen = mask if mask.dtype == torch.bool else _seen(mask)
+    if seen is not None and bool(seen.flatten(1, -2).any(1).all()):
+        return MaskReading(None, f"{name}: of pairs, every token is seen by some other")
+    raise InputError(
+        f"{name} of shape {tuple(mask.shape)} is about pairs of tokens and hides some from all "
+        "others, which may be padding or not; say which tokens are no padding: "
+        "trace(..., token_mask=...), True for a token."
+    )
+
+
+def _seen(mask: Tensor) -> Tensor | None:
+    """Where a mask of numbers lets a query see a key; None if it can be read in no way."""
+    if bool(((mask == 0) | (mask <= _FAR_BELOW)).all()):
+        return mask == 0
+    return mask > 0 if bool(((mask == 0) | (mask == 1)).all()) else None
+
+
+def _of_either(name: str, mask: Tensor, model_type: str | None) -> MaskReading:
+    if name == "input_mask" and model_type == "xlnet":
+        return MaskReading(mask == 0, f"{name}: 1 is padding, as XLNet has it")
+    raise InputError(
+        f"{name} marks padding in some models and tokens in others; say which tokens are no "
+        "padding: trace(..., token_mask=...), True for a token."
+    )

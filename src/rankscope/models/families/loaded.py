@@ -1,0 +1,282 @@
+"""A loaded model: the original, our network on its weights, and the way from text to blocks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from rankscope.arguments import checked
+from rankscope.core.checks import valid_mask, whole
+from rankscope.core.network import Network
+from rankscope.core.tracing import captured_input, evaluating, with_replaced_state
+from rankscope.display import card, cut, paragraph
+from rankscope.errors import InputError, KindError, ShapeError, SourceError
+from rankscope.models.families.family import Family, Original
+from rankscope.models.families.probe import image_shape, sees_images
+from rankscope.models.families.tokenization import encode, input_check, special_tokens
+from rankscope.models.families.verification import Verification
+from rankscope.models.text import InputCheck
+from rankscope.numerals import short
+from rankscope.streams import global_stream, stream
+
+
+class BlockInput(NamedTuple):
+    """What the blocks are given: states, which tokens are real, which are special (CLS, BOS, …)."""
+
+    x: Tensor
+    token_mask: Tensor
+    special_mask: Tensor
+
+
+@checked
+@dataclass(frozen=True, repr=False)
+class Loaded:
+    """A model in two forms that were proven equal when it was loaded."""
+
+    network: Network
+    original: nn.Module
+    family: Family
+    verification: Verification
+    name: str
+    tokenizer: Any = None
+    processor: Any = None
+
+    def __repr__(self) -> str:
+        return f"Loaded {cut(self.name)} ({self._about}): {cut(self.network.spec.describe(), 300)}"
+
+    def _repr_html_(self) -> str:
+        network = cut(self.network.spec.describe(), 2000)
+        return card(f"Loaded {cut(self.name)}", paragraph(self._about), paragraph(network))
+
+    @property
+    def _about(self) -> str:
+        reads = "images" if self.sees_images else "token ids"
+        if self.tokenizer is not None:
+            reads = "text"
+        error = short(self.verification.worst, digits=2)
+        return f"{self.family.name}, reads {reads}; equal to the original to {error}"
+
+    @property
+    def body(self) -> Original:
+        """The part of the original that our network stands for, with its embeddings."""
+        return self.family.body(self.original)
+
+    @property
+    def sees_images(self) -> bool:
+        """Whether its input is images, not text."""
+        return sees_images(self.body)
+
+    def inputs(
+        self,
+        source: Sequence[str] | Tensor | Sequence[Any],
+        *,
+        token_mask: Tensor | None = None,
+        length: int | None = None,
+    ) -> BlockInput:
+        """Texts, token ids, images or embeddings → the blocks' input.
+
+        Texts are tokenised (cut to ``length`` tokens, special ones among them) and padded; integers
+        are token ids ``(batch, token)``; reals of three axes are embeddings in place of the
+        original's word embeddings, of four axes images. The rest of the embedding is the
+        original's own.
+        """
+        read, check = self.read(source, token_mask=token_mask, length=length)
+        self._refuse_unfit(check)
+        return read
+
+    def read(
+        self,
+        source: Sequence[str] | Tensor | Sequence[Any],
+        *,
+        token_mask: Tensor | None = None,
+        length: int | None = None,
+    ) -> tuple[BlockInput, InputCheck]:
+        """The same with what was read, token by token; text that does not fit is not refused."""
+        arguments, lost = self._arguments(source, token_mask, length)
+        body = self.body
+        with evaluating(body):
+            captured = captured_input(self.family.layers(body), lambda: body(**arguments))
+        x = self.family.batch_first(captured)
+        mask = arguments.get("attention_mask")
+        real = torch.ones(x.shape[:2], dtype=torch.long) if mask is None else mask
+        real = real.bool().to(x.device)
+        check = input_check(arguments, real, self.tokenizer, lost)
+        return BlockInput(x, real, self._special(arguments, real)), check
+
+    def arguments(
+        self,
+        source: Sequence[str] | Tensor | Sequence[Any],
+        *,
+        token_mask: Tensor | None = None,
+        length: int | None = None,
+    ) -> dict[str, Any]:
+        """Keyword arguments with which the original's body runs on the same input."""
+        arguments, lost = self._arguments(source, token_mask, length)
+        if lost is not None:
+            mask = arguments["attention_mask"].bool()
+            self._refuse_unfit(input_check(arguments, mask, self.tokenizer, lost))
+        return arguments
+
+    def _arguments(
+        self,
+        source: Sequence[str] | Tensor | Sequence[Any],
+        token_mask: Tensor | None,
+        length: int | None,
+    ) -> tuple[dict[str, Any], tuple[int, ...] | None]:
+        """The arguments, and of texts how many tokens of each were cut off."""
+        if not isinstance(source, Tensor):
+            if not source:
+                raise InputError("there is nothing to read; give at least one text or image.")
+            if isinstance(source, str):
+                raise KindError("give texts in a list: loaded.inputs(['...']).")
+            if all(isinstance(one, str) for one in source):
+                if token_mask is not None:
+                    raise InputError("texts are padded and masked here: give no token_mask.")
+                if length is not None:
+                    whole("length", length, least=1)
+                return self._text(source, length)
+            if self.processor is None:
+                raise KindError(
+                    "expected texts, a tensor of token ids, embeddings or images; images that are "
+                    "not tensors need an image processor, and this model came without one."
+                )
+            source = self.processor(images=list(source), return_tensors="pt")["pixel_values"]
+        if length is not None:
+            raise InputError(
+                f"length={length} cuts texts, which are tokenised here; token ids and embeddings "
+                "are cut by whoever gives them: ids[:, :length]. Images have one length."
+            )
+        assert isinstance(source, Tensor)
+        return self._of_tensor(source, token_mask), None
+
+    def _of_tensor(self, source: Tensor, token_mask: Tensor | None) -> dict[str, Any]:
+        tensor = source.to(next(self.body.parameters()).device)
+        self._check(tensor)
+        if tensor.ndim == 4:
+            return {"pixel_values": tensor}
+        if token_mask is None:
+            token_mask = torch.ones(tensor.shape[:2], dtype=torch.bool)
+        token_mask = valid_mask(token_mask, tuple(tensor.shape[:2])).to(tensor.device)
+        name = "inputs_embeds" if tensor.is_floating_point() else "input_ids"
+        return self._padded({name: tensor}, token_mask)
+
+    def _check(self, tensor: Tensor) -> None:
+        """Images for a model that sees; else ids of the vocabulary or embeddings, not too long."""
+        sees = self.sees_images
+        if sees and not (tensor.ndim == 4 and tensor.is_floating_point()):
+            raise ShapeError(
+                f"{self.name} sees images (batch, channel, height, width), got {tensor.dtype} of "
+                f"shape {tuple(tensor.shape)}."
+            )
+        if sees:
+            return
+        if tensor.is_floating_point() != (tensor.ndim == 3) or tensor.ndim not in (2, 3):
+            raise ShapeError(
+                f"got {tensor.dtype} of shape {tuple(tensor.shape)}; expected token ids "
+                "(batch, token) or embeddings (batch, token, feature)."
+            )
+        most = self.family.most_tokens(self.body.config)
+        if most is not None and tensor.shape[1] > most:
+            raise InputError(
+                f"{tensor.shape[1]} tokens are more than the {most} positions {self.name} has; "
+                "cut them: loaded.inputs(texts, length=...), --length."
+            )
+        table = self.body.get_input_embeddings().weight
+        fits = tensor.shape[-1] == table.shape[1] and tensor.dtype == table.dtype
+        if tensor.ndim == 3 and not fits:
+            raise ShapeError(
+                f"embeddings are {tensor.dtype} of width {tensor.shape[-1]}, expected "
+                f"{table.dtype} of width {table.shape[1]}."
+            )
+        if tensor.ndim == 2:
+            size = self.body.config.vocab_size
+            if not 0 <= int(tensor.min()) <= int(tensor.max()) < size:
+                raise InputError(
+                    f"token ids run from {int(tensor.min())} to {int(tensor.max())}, but the "
+                    f"vocabulary of {self.name} has {size}; use the model's own tokeniser."
+                )
+
+    def _padded(self, arguments: dict[str, Any], token_mask: Tensor) -> dict[str, Any]:
+        arguments["attention_mask"] = token_mask.long()
+        if "input_ids" in arguments:  # some originals read the padding off the ids
+            padding = getattr(self.body.config, "pad_token_id", None) or 0
+            arguments["input_ids"] = torch.where(token_mask, arguments["input_ids"], padding)
+        if self.family.takes_positions:
+            arguments["position_ids"] = self.family.positions(token_mask, self.body.config)
+        return arguments
+
+    def _text(
+        self, texts: Sequence[str], length: int | None
+    ) -> tuple[dict[str, Any], tuple[int, ...]]:
+        if self.sees_images:
+            raise KindError(f"{self.name} sees images and reads no text.")
+        if self.tokenizer is None:
+            raise SourceError(
+                f"{self.name} came without a tokeniser, or with one that knows no word, so it "
+                "cannot read text; name another (--tokenizer, or tokenizer= in Python), or give "
+                "token ids (--ids, or a tensor of them)."
+            )
+        encoded = encode(self.tokenizer, texts, length)
+        return self._of_tensor(encoded.ids, encoded.token_mask), encoded.lost
+
+    def _refuse_unfit(self, check: InputCheck) -> None:
+        """Raise if most of a text is unknown to the tokeniser."""
+        if check.origin == "text" and not check.fits:
+            raise InputError(
+                f"{check.unknown_count} of {check.counted} tokens are unknown to the tokeniser of "
+                f"{self.name}: this text is not what the model reads, and figures on it would mean "
+                "nothing; give text that is (--text), or token ids (--ids)."
+            )
+
+    def _special(self, arguments: dict[str, Any], token_mask: Tensor) -> Tensor:
+        ids = arguments.get("input_ids")
+        special = torch.zeros_like(token_mask)
+        if "pixel_values" in arguments:
+            special[:, 0] = True  # the class token
+        elif ids is not None and self.tokenizer is not None:
+            special = special_tokens(self.tokenizer, ids) & token_mask
+        return special
+
+    def finish(self, hidden: Tensor, arguments: dict[str, Any]) -> Any:
+        """What the original makes of other hidden states: its final norm, pooling and head.
+
+        ``hidden`` takes the place of the last block's output while the original runs on
+        ``arguments`` (``loaded.arguments(texts)``); the answer is the original's own output.
+        """
+        state = self.family.batch_first(hidden)  # its own inverse where the axes differ
+        layers = self.family.layers(self.body)
+        with evaluating(self.original):
+            return with_replaced_state(layers, state, lambda: self.original(**arguments))
+
+    def noise_images(self, count: int, *, seed: int = 0) -> Tensor:
+        """Images of noise in the size the model sees, for when there are no real ones."""
+        whole("count", count, least=1, most=1_000_000)
+        if not self.sees_images:
+            raise InputError(f"{self.name} reads text; give it texts or token ids.")
+        first = next(self.body.parameters())
+        generator = stream(seed, "noise images")
+        return torch.randn(count, *image_shape(self.body), generator=generator).to(first)
+
+    def reinitialised(self, *, seed: int = 0) -> "Loaded":
+        """The same architecture with fresh random weights, drawn as the original draws them."""
+        from rankscope.models.families.loading import build
+
+        return build(
+            fresh(self.original, seed),
+            name=f"{self.name} at initialisation",
+            seed=seed,
+            tokenizer=self.tokenizer,
+            processor=self.processor,
+        )
+
+
+def fresh(original: nn.Module, seed: int) -> nn.Module:
+    """Another instance of the same class and configuration; no global random state is touched."""
+    if not hasattr(original, "config"):
+        raise InputError("only a transformers model knows how to be initialised again.")
+    first = next(original.parameters())
+    with global_stream(seed, "original"):
+        drawn: nn.Module = type(original)(original.config)
+    return drawn.to(device=first.device, dtype=first.dtype).eval()

@@ -1,0 +1,128 @@
+"""Proof that our network computes what the original does: same input, every layer compared."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from rankscope.arguments import checked
+from rankscope.core.network import Network
+from rankscope.core.tracing import captured_states
+from rankscope.errors import VerificationError
+from rankscope.models.families.family import Family, Original
+from rankscope.numerals import short
+
+if TYPE_CHECKING:
+    import polars
+
+TOLERANCES = {
+    torch.float64: 1e-8,
+    torch.float32: 1e-4,
+    torch.float16: 2e-2,
+    torch.bfloat16: 1e-1,
+}
+"""Largest relative error allowed per dtype. Halves differ by their rounding, layer after layer; in
+float64 rotary tables, which are float32 everywhere, differ by a rounding from device to device."""
+
+
+@checked
+@dataclass(frozen=True)
+class Verification:
+    """The relative error of each layer's output."""
+
+    family: str
+    errors: tuple[float, ...]
+    tolerance: float
+
+    @property
+    def worst(self) -> float:
+        """The largest error of any layer."""
+        return max(self.errors)
+
+    @property
+    def table(self) -> "polars.DataFrame":
+        """One row per layer: layer, metric ``relative_error``, value."""
+        from rankscope import tables
+
+        layers = range(1, len(self.errors) + 1)
+        names = ["relative_error"] * len(self.errors)
+        return tables.frame({"layer": list(layers), "metric": names, "value": list(self.errors)})
+
+    def check(self) -> None:
+        """Raise if a layer differs too much, naming the first."""
+        for layer, error in enumerate(self.errors, start=1):
+            if not error <= self.tolerance:
+                raise VerificationError(
+                    f"{self.family}: our layer {layer} differs from the original by "
+                    f"{short(error)} (relative, {short(self.tolerance, digits=1)} allowed); the "
+                    "conversion does not fit this model. rankscope.trace works on it without "
+                    "conversion."
+                )
+
+    def __str__(self) -> str:
+        rows = [f"  layer {k:>3}   {short(error)}" for k, error in enumerate(self.errors, start=1)]
+        allowed = short(self.tolerance, digits=1)
+        head = f"{self.family}: relative error of each layer (tolerance {allowed})"
+        return "\n".join([head, *rows])
+
+
+def compare(
+    family: Family, body: nn.Module, network: Network, arguments: Mapping[str, Any]
+) -> Verification:
+    """Run both on the same input and compare every layer's output."""
+    with true_precision(body):
+        x, *theirs = states(family, body, arguments)
+    token_mask = arguments.get("attention_mask")
+    token_mask = None if token_mask is None else token_mask.bool()
+    valid = slice(None) if token_mask is None else token_mask.cpu()
+    with torch.no_grad():
+        errors = tuple(
+            _relative_error(mine.cpu()[valid], other.cpu()[valid])
+            for mine, other in zip(network.states(x, token_mask), theirs, strict=True)
+        )
+    return Verification(family.name, errors, TOLERANCES[x.dtype])
+
+
+def states(family: Family, body: Original, arguments: Mapping[str, Any]) -> list[Tensor]:
+    """The original's own hidden states: the blocks' input, then every block's output."""
+    captured = captured_states(family.layers(body), lambda: body(**arguments))
+    return [family.batch_first(state) for state in captured]
+
+
+def _relative_error(mine: Tensor, other: Tensor) -> float:
+    size = torch.linalg.vector_norm(other.double())
+    error = torch.linalg.vector_norm(mine.double() - other.double())
+    return float(error / size) if size > 0 else float(error)
+
+
+@contextmanager
+def true_precision(original: nn.Module) -> Iterator[None]:
+    """Let the original's RMSNorms compute in the model's precision while the context lasts.
+
+    They step down to float32 inside, also in a float64 model; ours do not, and in float64 the
+    difference, not the conversion, would be what is compared.
+    """
+    with ExitStack() as undo:
+        for module in original.modules():
+            eps, gain = getattr(module, "variance_epsilon", None), getattr(module, "weight", None)
+            if eps is not None and isinstance(gain, Tensor) and gain.dtype == torch.float64:
+                undo.callback(_put_back, module, module.__dict__.get("forward"))
+                module.forward = _rms_norm(module, eps)
+        yield
+
+
+def _put_back(module: nn.Module, forward: Any) -> None:
+    """The forward a module had of its own (Accelerate gives it one), or its class's."""
+    del module.__dict__["forward"]
+    if forward is not None:
+        module.__dict__["forward"] = forward
+
+
+def _rms_norm(module: Original, eps: float) -> Any:
+    def forward(hidden: Tensor) -> Tensor:
+        return nn.functional.rms_norm(hidden, hidden.shape[-1:], module.weight, eps)
+
+    return forward

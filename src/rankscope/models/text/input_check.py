@@ -1,0 +1,192 @@
+"""What a model really read: its tokens, those it did not know, those that were cut off."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rankscope.arguments import checked
+from rankscope.errors import InputError
+from rankscope.models.text.tokenizer import Tokenizer
+from rankscope.numerals import plural
+
+Origin = Literal["text", "ids", "embeddings", "noise images", "images"]
+"""Where the tokens of an input came from."""
+
+UNFIT_SHARE = 0.5
+"""Above this share of unknown tokens an input does not fit the model: no verdict rests on it."""
+WARNED_SHARE = 0.1
+"""From this share of unknown tokens on a reader is warned."""
+
+
+@checked
+@dataclass(frozen=True)
+class InputCheck:
+    """The tokens of every sample as the model saw them, padding apart, and what to know of them.
+
+    >>> read = (("[CLS]", "[UNK]", "rose", "[SEP]"),)
+    >>> seen = InputCheck("text", read, ((0, 3),), unknown=((1,),), lost=(2,))
+    >>> seen.unknown_count, seen.counted, seen.unknown_share, seen.fits
+    (1, 2, 0.5, True)
+
+    ``special`` and ``unknown`` hold, for each sample, the positions of such tokens among its own;
+    ``lost`` how many tokens of each sample were cut off. Special tokens (CLS, BOS, SEP) are not
+    counted in shares, unknown ones always are.
+    """
+
+    origin: Origin
+    tokens: tuple[tuple[str, ...], ...]
+    special: tuple[tuple[int, ...], ...] = ()
+    unknown: tuple[tuple[int, ...], ...] = ()
+    lost: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.tokens:
+            raise InputError("there is no sample to check; give the tokens of at least one.")
+        nothing = {"special": (), "unknown": (), "lost": 0}
+        for name, none in nothing.items():
+            found = getattr(self, name) or (none,) * self.samples
+            object.__setattr__(self, name, found)
+            if len(found) != self.samples:
+                raise InputError(
+                    f"{name} is about {plural(len(found), 'sample')}, tokens about {self.samples}; "
+                    "give an entry for each sample."
+                )
+        for tokens, marked in zip(self.tokens * 2, self.special + self.unknown, strict=True):
+            if any(not 0 <= place < len(tokens) for place in marked):
+                raise InputError(f"{marked} are no positions among {plural(len(tokens), 'token')}.")
+
+    @property
+    def samples(self) -> int:
+        """How many were read."""
+        return len(self.tokens)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Tokens of each sample, special ones among them."""
+        return tuple(len(each) for each in self.tokens)
+
+    @property
+    def cut(self) -> int:
+        """How many samples were cut."""
+        return sum(lost > 0 for lost in self.lost)
+
+    @property
+    def lost_count(self) -> int:
+        """How many tokens were cut off in all."""
+        return sum(self.lost)
+
+    @property
+    def unknown_count(self) -> int:
+        """How many tokens the tokeniser did not know."""
+        return sum(map(len, self.unknown))
+
+    @property
+    def counted(self) -> int:
+        """How many tokens there are, special ones apart unless they are unknown."""
+        return sum(self._counted)
+
+    @property
+    def _counted(self) -> tuple[int, ...]:
+        parts = zip(self.tokens, self.special, self.unknown, strict=True)
+        return tuple(
+            len(tokens) - len(set(special) - set(unknown)) for tokens, special, unknown in parts
+        )
+
+    @property
+    def unknown_share(self) -> float:
+        """Of all tokens that count, those that are unknown."""
+        return self.unknown_count / max(self.counted, 1)
+
+    @property
+    def unknown_shares(self) -> tuple[float, ...]:
+        """The same for every sample."""
+        return tuple(
+            len(unknown) / max(counted, 1)
+            for unknown, counted in zip(self.unknown, self._counted, strict=True)
+        )
+
+    @property
+    def fits(self) -> bool:
+        """Whether the model knows at least half of the tokens, so that figures mean something."""
+        return self.unknown_share <= UNFIT_SHARE
+
+    def of_samples(self, numbers: Sequence[int]) -> "InputCheck":
+        """The same of some of the samples."""
+        names = ("tokens", "special", "unknown", "lost")
+        return InputCheck(
+            self.origin, *(tuple(getattr(self, name)[k] for k in numbers) for name in names)
+        )
+
+    def warnings(self) -> tuple[str, ...]:
+        """What a reader must know before believing a figure, in sentences; mostly nothing."""
+        return tuple(each for each in (self._unknown(), self._few()) if each)
+
+    def summary(self, read_from: str) -> str:
+        """How much was read, and where from, in a few words."""
+        return f"{self.samples} samples of up to {max(self.lengths)} tokens, {read_from}"
+
+    def describe(self) -> str:
+        """The check in one sentence.
+
+        >>> InputCheck("text", (("a", "rose"),)).describe()
+        '1 sample of 2 tokens, from text; no token is unknown, nothing was cut off.'
+        """
+        least, most = min(self.lengths), max(self.lengths)
+        long = plural(most, "token") if least == most else f"{least:,} to {plural(most, 'token')}"
+        known = f"{self._share()} are unknown" if self.unknown_count else "no token is unknown"
+        lost = f"{self.cut:,} of {plural(self.samples, 'sample')} were cut, by "
+        lost += f"{plural(self.lost_count, 'token')} in all"
+        lost = lost if self.cut else "nothing was cut off"
+        origin = f"from {self.origin}" if self.origin != "noise images" else "images of noise"
+        return f"{plural(self.samples, 'sample')} of {long}, {origin}; {known}, {lost}."
+
+    def _share(self) -> str:
+        return f"{self.unknown_count:,} of {plural(self.counted, 'token')}"
+
+    def _unknown(self) -> str:
+        if not self.fits:
+            return (
+                f"{self._share()} are unknown to the tokeniser: this text is not what the model "
+                "reads, and figures on it mean nothing."
+            )
+        if self.unknown_share >= WARNED_SHARE:
+            return (
+                f"{self._share()} ({self.unknown_share:.0%}) are unknown to the tokeniser; all of "
+                "them look the same to the model, which makes tokens more alike than the text is."
+            )
+        unfit = sum(share > UNFIT_SHARE for share in self.unknown_shares)
+        if unfit:
+            samples = plural(self.samples, "sample")
+            return f"In {unfit:,} of {samples} most tokens are unknown to the tokeniser."
+        return ""
+
+    def _few(self) -> str:
+        if self.origin == "noise images":
+            return (
+                "The model saw images of noise, since there were no others; what it does to real "
+                "ones may differ."
+            )
+        alone = sum(length < 2 for length in self.lengths)
+        if not alone:
+            return ""
+        has = "has a single token" if alone == 1 else "have a single token each"
+        return (
+            f"{alone:,} of {plural(self.samples, 'sample')} {has}, which has nothing to differ "
+            "from."
+        )
+
+
+@checked
+def check_texts(texts: Sequence[str], *, length: int = 128) -> InputCheck:
+    """What a network reads of texts that ``embed`` cuts to ``length`` tokens.
+
+    >>> check_texts(["A rose is a rose."], length=5).tokens
+    (('[CLS]', 'a', 'rose', 'is', '[SEP]'),)
+
+    Nothing is unknown: a word outside the bundled vocabulary is spelled in bytes.
+    """
+    tokenizer = Tokenizer.bundled()
+    whole = [tokenizer.pieces(text) for text in texts]
+    tokens = tuple((*row[: min(length, len(row)) - 1], row[-1]) for row in whole)
+    lost = tuple(len(row) - len(kept) for row, kept in zip(whole, tokens, strict=True))
+    return InputCheck("text", tokens, tuple((0, len(row) - 1) for row in tokens), lost=lost)

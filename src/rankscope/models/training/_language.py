@@ -1,0 +1,138 @@
+"""A small BERT-like model, trained here on the bundled passages by filling in masked words."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Final
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from rankscope.arguments import Count, Range, Share, checked
+from rankscope.core.network import Network, Spec
+from rankscope.errors import InputError
+from rankscope.models.text import Tokenizer, passages
+from rankscope.models.training._model import SequenceModel
+from rankscope.models.training._task import IGNORED, Classify, Examples
+from rankscope.models.training._train import OnStep, Recipe, train
+from rankscope.streams import stream
+
+
+@checked
+@dataclass(frozen=True)
+class LanguageConfig:
+    """Shape and training of the small language model; the defaults take about a minute."""
+
+    layers: Count = 6
+    heads: Count = 4
+    width: Count = 64
+    length: Annotated[int, Range(3, 1_000_000)] = 64
+    """Tokens of a text at most: the model has no positions beyond."""
+    masked: Share = 0.15
+    """Which part of the tokens is to be filled in, as in BERT."""
+    copies: Count = 16
+    """How often each stretch of text is shown with other tokens masked."""
+    recipe: Recipe = field(default_factory=lambda: Recipe(1000, 8))
+
+    @property
+    def spec(self) -> Spec:
+        """BERT's block: post-norm, GELU, four times as many hidden units."""
+        return Spec(
+            self.layers, self.heads, self.width, norm_place="post", norm_eps=1e-12, init="xavier"
+        )
+
+
+@checked
+@dataclass(frozen=True)
+class LanguageModel:
+    """A trained model, and how often it fills in a masked token rightly.
+
+    ``chance`` is the share that the commonest token would get right.
+    """
+
+    model: SequenceModel
+    length: int
+    accuracy: float
+    chance: float
+    untrained: SequenceModel
+    """The model as it was before."""
+
+    def twin(self) -> "LanguageModel":
+        """The same with the weights it had before it was trained, which knows nothing."""
+        return replace(self, model=self.untrained, accuracy=math.nan)
+
+    @property
+    def network(self) -> Network:
+        """Its blocks, as a network of ours."""
+        return self.model.network
+
+    def read(
+        self, texts: Sequence[str], *, length: int | None = None
+    ) -> tuple[Network, Float[Tensor, "batch token feature"], Bool[Tensor, "batch token"]]:
+        """The network, what it reads for these texts, and their token mask.
+
+        Each text is cut to ``length`` tokens, no more than the model has positions for.
+        """
+        if not texts:
+            raise InputError("read takes a list of one or more texts.")
+        room = self.length if length is None else min(length, self.length)
+        ids = _pad([Tokenizer.bundled()(text, length=room) for text in texts])
+        return self.network, self.model.embed(ids), ids != 0
+
+
+_DEFAULT: Final = LanguageConfig()
+_TRAINED: Final[dict[tuple[int, LanguageConfig], LanguageModel]] = {}
+"""Those trained in this process: several claims read the same one."""
+
+
+@checked
+def small_language_model(
+    seed: int = 0, *, config: LanguageConfig = _DEFAULT, on_step: OnStep | None = None
+) -> LanguageModel:
+    """A BERT-like model trained on the bundled passages; the same one every time for a seed.
+
+    For what is said of trained models, where none is at hand. It has learnt some English at best:
+    about five thousand words are all it has read.
+    """
+    if (seed, config) not in _TRAINED:
+        _TRAINED[seed, config] = _train_model(seed, config, on_step)
+    elif on_step is not None:
+        on_step(1.0)
+    return _TRAINED[seed, config]
+
+
+def _train_model(seed: int, config: LanguageConfig, on_step: OnStep | None) -> LanguageModel:
+    mask_id = len(Tokenizer.bundled().vocabulary)
+    examples = _masked(seed, config, mask_id)
+    model = SequenceModel.random(
+        config.spec, outputs=mask_id, symbols=mask_id + 1, positions=config.length, seed=seed
+    )
+    (found,) = train([model], Classify(), [examples], config.recipe, seeds=[seed], on_step=on_step)
+    asked = examples.targets[examples.targets != IGNORED]
+    chance = float(asked.bincount().max() / len(asked))
+    return LanguageModel(found.model.eval(), config.length, found.score, chance, model)
+
+
+def _masked(seed: int, config: LanguageConfig, mask_id: int) -> Examples:
+    """Stretches of the passages with some tokens masked; a label only where one is."""
+    tokenizer = Tokenizer.bundled()
+    room = config.length - 2
+    stretches = []
+    for text in passages():
+        first, *inner, last = tokenizer(text)
+        starts = range(0, len(inner), room)
+        stretches += [[first, *inner[at : at + room], last] for at in starts]
+    ids = _pad(stretches).repeat(config.copies, 1)
+    drawn = torch.rand(ids.shape, generator=stream(seed, "masked tokens"))
+    hidden = (drawn < config.masked) & (ids > 2)  # never CLS, SEP or padding
+    hidden[:, 1] |= ~hidden.any(1)  # at least one
+    return Examples(
+        torch.where(hidden, mask_id, ids), torch.where(hidden, ids, IGNORED), token_mask=ids != 0
+    )
+
+
+def _pad(rows: Sequence[Sequence[int]]) -> Tensor:
+    ids: Tensor = pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+    return ids

@@ -1,0 +1,183 @@
+"""Training: several seeds at once, each exactly as if it were trained alone."""
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from rankscope.arguments import Count, Finite, Positive, Range, checked
+from rankscope.core.checks import usable_device
+from rankscope.errors import InputError
+from rankscope.models.training._model import SequenceModel
+from rankscope.models.training._stacked import put_parameter, stack
+from rankscope.models.training._task import Examples, Task
+from rankscope.streams import stream
+
+OnStep = Callable[[float], None]
+_REPORT_EVERY = 10
+"""Steps between two reports of progress."""
+
+
+@checked
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is trained: AdamW, a linear warm-up, then a cosine down to a tenth.
+
+    Training ends when the score on the first ``scored`` training examples reaches ``goal``, looked
+    at every ``check_every`` steps, and after ``steps`` steps at the latest.
+    """
+
+    steps: Count
+    batch: Count
+    learning_rate: Positive = 1e-3
+    warmup: Annotated[int, Range(0, 1_000_000)] = 100
+    weight_decay: Annotated[float, Range(0)] = 0.01
+    clip: Positive = 1.0
+    """The largest norm of a seed's gradient."""
+    goal: Finite | None = None
+    check_every: Count = 100
+    scored: Count = 1000
+
+    def reached(self, score: float) -> bool:
+        """Whether a score is as good as it should become."""
+        return self.goal is not None and score >= self.goal
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step, counted from 0."""
+        if step < self.warmup:
+            return self.learning_rate * (step + 1) / self.warmup
+        done = (step - self.warmup) / max(1, self.steps - self.warmup)
+        return self.learning_rate * (0.55 + 0.45 * math.cos(math.pi * done))
+
+
+@checked
+@dataclass(frozen=True)
+class Trained:
+    """A trained model, its seed, after how many steps it stopped, and its score by then."""
+
+    model: SequenceModel
+    seed: int
+    steps: int
+    score: float
+
+
+@checked
+def train(
+    models: Sequence[SequenceModel],
+    task: Task,
+    examples: Sequence[Examples],
+    recipe: Recipe,
+    *,
+    seeds: Sequence[int],
+    device: str = "cpu",
+    on_step: OnStep | None = None,
+) -> list[Trained]:
+    """Train a model for every seed, all in one batched model; the models given are not changed.
+
+    Each seed has its model, its examples and its own order of batches (a stream of the seed). A
+    seed that has reached the goal keeps the weights it had then, while others go on, so that it
+    ends where it would have ended alone, but for rounding.
+    """
+    if not len(models) == len(examples) == len(seeds) or not seeds:
+        raise InputError(
+            f"train takes a model and examples for each seed, got {len(models)} models and "
+            f"{len(examples)} sets of examples for {len(seeds)} seeds."
+        )
+    usable_device("device", device)
+    run = _Run(models, task, Examples.stack(examples).to(device), recipe)
+    batches = _batches(seeds, run.examples.count, recipe.batch, torch.device(device))
+    found: dict[int, Trained] = {}
+    for step in range(recipe.steps):
+        run.step(next(batches), recipe.rate(step))
+        last = step + 1 == recipe.steps
+        if on_step is not None and step % _REPORT_EVERY == 0:
+            on_step(step / recipe.steps)
+        if last or (recipe.goal is not None and (step + 1) % recipe.check_every == 0):
+            scores = run.scores()
+            for at, seed in enumerate(seeds):
+                if seed not in found and (last or recipe.reached(scores[at])):
+                    found[seed] = Trained(run.unstack(at, models[at]), seed, step + 1, scores[at])
+            if len(found) == len(seeds):
+                break
+    if on_step is not None:
+        on_step(1.0)
+    return [found[seed] for seed in seeds]
+
+
+class _Run:
+    """Models with all their weights in one tensor, one row a seed.
+
+    The optimiser then works on one tensor instead of some hundred, and a seed's gradient is a row.
+    """
+
+    def __init__(
+        self, models: Sequence[SequenceModel], task: Task, examples: Examples, recipe: Recipe
+    ) -> None:
+        self.task, self.examples, self.recipe = task, examples, recipe
+        self.seeds = len(models)
+        # A single model runs as it is: a stack of one would only be slower.
+        self.model = stack(models) if len(models) > 1 else copy.deepcopy(models[0])
+        named = dict(self.model.named_parameters())
+        rows = [each.detach().reshape(self.seeds, -1) for each in named.values()]
+        self.weights = torch.cat(rows, 1).to(examples.inputs.device)
+        self.sizes = [row.shape[1] for row in rows]
+        for (name, each), part in zip(
+            named.items(), self.weights.split(self.sizes, 1), strict=True
+        ):
+            put_parameter(self.model, name, part.view(each.shape))
+        self.parts = list(self.model.parameters())
+        self.optimiser = torch.optim.AdamW(
+            [self.weights], weight_decay=recipe.weight_decay, fused=True
+        )
+
+    def step(self, rows: Tensor, rate: float) -> None:
+        """One step of every seed, on the examples of its row."""
+        inputs, targets, token_mask = self.examples.pick(rows)
+        outputs = self.model(inputs, token_mask).unflatten(0, (self.seeds, -1))
+        # A sum over seeds: none of them feels the others.
+        gradients = torch.autograd.grad(self.task.loss(outputs, targets).sum(), self.parts)
+        gradient = torch.cat([each.reshape(self.seeds, -1) for each in gradients], 1)
+        norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
+        self.weights.grad = gradient.mul_((self.recipe.clip / norm).clamp(max=1.0))
+        self.optimiser.param_groups[0]["lr"] = rate
+        self.optimiser.step()
+
+    @torch.no_grad()
+    def scores(self) -> list[float]:
+        """Of each seed on the first of its training examples."""
+        scored = min(self.recipe.scored, self.examples.count)
+        every = torch.arange(scored, device=self.weights.device)
+        right = torch.zeros(self.seeds, device=self.weights.device)
+        total = torch.zeros_like(right)
+        for some in every.split(256):
+            inputs, targets, token_mask = self.examples.pick(some.expand(self.seeds, -1))
+            outputs = self.model(inputs, token_mask).unflatten(0, (self.seeds, -1))
+            hits, counted = self.task.score(outputs, targets)
+            right, total = right + hits, total + counted
+        scores: list[float] = (right / total).tolist()
+        return scores
+
+    def unstack(self, at: int, like: SequenceModel) -> SequenceModel:
+        """One seed's model by itself, on the CPU."""
+        alone = copy.deepcopy(like)
+        parts = self.weights[at].cpu().split(self.sizes)
+        for (name, each), part in zip(like.named_parameters(), parts, strict=True):
+            put_parameter(alone, name, part.view(each.shape).clone())
+        return alone.requires_grad_(False)
+
+
+def _batches(seeds: Sequence[int], count: int, size: int, device: torch.device) -> Iterator[Tensor]:
+    """Rows of examples ``(seed, batch)``: every epoch a new order for each seed.
+
+    The rows an epoch has beyond whole batches are left out of it.
+    """
+    if not 0 < size <= count:
+        raise InputError(f"batch={size} for {count} examples; use 1 to {count}.")
+    generators = [stream(seed, "batches") for seed in seeds]
+    while True:
+        orders = [torch.randperm(count, generator=generator) for generator in generators]
+        yield from torch.stack(orders)[:, : count // size * size].to(device).split(size, 1)

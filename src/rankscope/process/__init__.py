@@ -1,0 +1,1 @@
+"""Files, interruptions, threads and versions: what any program needs, whatever it computes."""

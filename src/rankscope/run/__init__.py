@@ -1,0 +1,8 @@
+"""Many runs of experiments over a grid of settings; what is done is kept, whatever happens.
+
+Names are loaded when first used; ``__init__.pyi`` lists them.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,181 @@
+"""A sweep: the runs that are not done yet, carried out by an engine, each kept as it comes."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from rankscope.arguments import checked
+from rankscope.errors import InputError, RankscopeError
+from rankscope.run import _manifest, _packs, _records, _results
+from rankscope.run._check import tidied
+from rankscope.run._engine import Engine, Outcome, in_words
+from rankscope.run._folder import Folder, is_key, new_or_known
+from rankscope.run._lock import hold
+from rankscope.run._records import Failure, Finished
+from rankscope.run._run import Run, Work
+
+_AT_WORK: Final[set[int]] = set()
+_CHOOSING: Final = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a sweep is that was started ``seconds`` ago."""
+
+    total: int
+    """Different runs that were asked for."""
+    before: int
+    """How many of them were done when it was started."""
+    done: int
+    """How many are done by now."""
+    failed: int
+    """How many failed, now or before, and have no result."""
+    left: int
+    """How many are still to be carried out."""
+    seconds: float
+    aside: Mapping[str, str] = field(default_factory=dict)
+    """Damaged files that were set aside when it was started, and what was wrong with each."""
+
+
+OnOutcome = Callable[[Outcome, Progress], None]
+"""Called after each run, once its result is on the disk."""
+
+
+@checked
+def drive(
+    runs: Sequence[Run],
+    folder: str | Path,
+    *,
+    engine: Engine,
+    work: Work,
+    grid: Mapping[str, Any] | None = None,
+    retry_failed: bool = False,
+    wait: bool = False,
+    on_outcome: OnOutcome | None = None,
+) -> Progress:
+    """Carry out the runs that ``folder`` has no result of, and keep each result as it comes.
+
+    Whatever ends it, what is done stays done: start it again, and only the rest is computed. A run
+    that fails is written down and not repeated, unless ``retry_failed``. One sweep at a time works
+    in a folder; a second is refused, or waits until the first has ended if it is to ``wait``.
+    """
+    place = new_or_known(folder)
+    wanted: dict[str, Run] = {}
+    for run in runs:
+        if not is_key(run.key):
+            raise InputError(
+                f"{run.key!r} cannot be the key of a run; expected hexadecimal digits."
+            )
+        wanted.setdefault(run.key, run)
+    with hold(place, wait=wait):
+        sweep = _Sweep(place, wanted, retry_failed=retry_failed)
+        _manifest.write(place, runs, grid or {})
+        with _alone(engine), closing(engine):
+            for outcome in engine.outcomes(sweep.left, work):
+                sweep.keep(outcome)
+                if on_outcome is not None:
+                    on_outcome(outcome, sweep.progress())
+        return sweep.progress()
+
+
+@contextmanager
+def _alone(engine: Engine) -> Iterator[None]:
+    """Refuse an engine that carries out another sweep: it would mix up whose outcome is whose."""
+    with _CHOOSING:
+        if id(engine) in _AT_WORK:
+            raise InputError("this engine carries out another sweep; give each sweep its own.")
+        _AT_WORK.add(id(engine))
+    try:
+        yield
+    finally:
+        _AT_WORK.discard(id(engine))
+
+
+class _Sweep:
+    """The folder's results while a sweep is adding to them."""
+
+    def __init__(self, folder: Folder, wanted: Mapping[str, Run], *, retry_failed: bool) -> None:
+        self.started = time.monotonic()
+        self.folder = folder
+        try:
+            found = tidied(folder)
+        except OSError as error:
+            raise InputError(f"{folder.path} cannot be put in order: {in_words(error)}") from error
+        skipped = found.done if retry_failed else found.done | found.failed
+        self.left = [run for key, run in wanted.items() if key not in skipped]
+        self.total = len(wanted)
+        self.done = self.before = len(found.done & wanted.keys())
+        self.failed = self.total - self.done - len(self.left)
+        self.aside = found.aside
+        self.small = [key for key in sorted(found.single) if _packs.is_small(folder, key)]
+        self._pack()
+
+    def progress(self) -> Progress:
+        """How far it is by now."""
+        return Progress(
+            total=self.total,
+            before=self.before,
+            done=self.done,
+            failed=self.failed,
+            left=self.total - self.done - self.failed,
+            seconds=time.monotonic() - self.started,
+            aside=self.aside,
+        )
+
+    def keep(self, outcome: Outcome) -> None:
+        """Write down what became of a run; an error if the disk does not take it."""
+        try:
+            self._keep(outcome)
+        except (InputError, OSError) as error:
+            raise InputError(
+                f"{in_words(error).rstrip('.')}. {self.done} of {self.total} results are kept; "
+                "once that is mended, start the sweep again: it goes on from there."
+            ) from error
+        self._pack()
+
+    def _keep(self, outcome: Outcome) -> None:
+        key, content, error = outcome.run.key, b"", outcome.error
+        if not error:
+            try:
+                content = _results.to_bytes(outcome.run, outcome.table)
+            except RankscopeError as wrong:
+                error = str(wrong)
+        if error:
+            self._fail(outcome, error)
+            digest = ""
+        else:
+            digest = _results.write(self.folder.result(key), content)
+            _records.forgive(self.folder, key)
+            self.done += 1
+            if len(content) <= _packs.SMALL:
+                self.small.append(key)
+        _records.append(
+            self.folder, Finished(key, outcome.seconds, time.time(), outcome.worker, digest)
+        )
+
+    def _fail(self, outcome: Outcome, error: str) -> None:
+        run = outcome.run
+        earlier = _records.failure(self.folder, run.key)
+        attempts = outcome.attempts + (0 if earlier is None else earlier.attempts)
+        _records.fail(
+            self.folder,
+            Failure(
+                run.key, run.experiment, dict(run.axes), error, outcome.traceback, attempts,
+                _records.now(),
+            ),
+        )  # fmt: skip
+        self.failed += 1
+
+    def _pack(self) -> None:
+        """Put small results together, a thousand at a time."""
+        while len(self.small) >= _packs.PACK_OF:
+            together = self.small[: _packs.PACK_OF]
+            del self.small[: _packs.PACK_OF]
+            with suppress(
+                RankscopeError, OSError, *_results.FAILING
+            ):  # they are kept as they are, and count
+                _packs.pack(self.folder, together)

@@ -1,0 +1,141 @@
+"""From a grid to its runs: every one worked out and named before any is started."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+from rankscope.arguments import checked
+from rankscope.errors import InputError, RankscopeError
+from rankscope.experiments.catalogue import Entry
+from rankscope.experiments.catalogue import entry as catalogue_entry
+from rankscope.run._asked import Asked, Reader
+from rankscope.run._configs import ask_config, config_readers
+from rankscope.run._grid import Grid
+from rankscope.run._questions import ask_question, question_readers
+from rankscope.run._run import Run, Setting
+from rankscope.run._sources import Sources
+from rankscope.run._templates import has_braces
+from rankscope.run._values import dotted, nearest
+
+_EXPERIMENT, _USUAL = "experiment", "trace"
+
+
+@checked
+@dataclass(frozen=True)
+class Plan:
+    """A grid and, at each of its points, the run there; several may come to the same run."""
+
+    grid: Grid
+    points: tuple[Run, ...]
+
+    @cached_property
+    def runs(self) -> tuple[Run, ...]:
+        """The runs to carry out, each once, as at the first of its points."""
+        found: dict[str, Run] = {}
+        for run in self.points:
+            found.setdefault(run.key, run)
+        return tuple(found.values())
+
+    @property
+    def merged(self) -> int:
+        """How many points came to the same run as another."""
+        return len(self.points) - len(self.runs)
+
+
+@checked
+def plan(grid: Grid) -> Plan:
+    """Every run of a grid, checked; the first thing that is wrong is an error that says where.
+
+    >>> from rankscope.run import read_grid
+    >>> grid = read_grid({"heads": 1, "width": 8, "axes": {"layers": [1, 2], "seed": [0, 1, 2]}})
+    >>> [str(run) for run in plan(grid).runs][:2]
+    ['trace (layers=1, seed=0)', 'trace (layers=1, seed=1)']
+    """
+    try:
+        _check_values(grid)
+    except RankscopeError as error:
+        raise type(error)(f"{grid.name}: {error}") from None
+    sources = Sources(grid.folder)
+    points = []
+    for number, point in enumerate(grid.points(), start=1):
+        axes = {name: _setting(value) for name, value in point.items()}
+        try:
+            said = {**grid.settings(point), **point}
+            entry = _entry(said.pop(_EXPERIMENT, _USUAL))
+            readers = _readers(entry)
+            said = {n: v for n, v in said.items() if n in readers or n not in grid.referred}
+            key = ask(entry, said, sources).key
+        except RankscopeError as error:
+            settings = ", ".join(f"{name}={value}" for name, value in axes.items())
+            where = f"run {number} of {len(grid)} ({settings}): " if settings else ""
+            raise type(error)(f"{grid.name}: {where}{error}") from error
+        points.append(Run(key, entry.id, axes, said, grid.folder))
+    return Plan(grid, tuple(points))
+
+
+def ask(entry: Entry, said: Mapping[str, Any], sources: Sources) -> Asked:
+    """What a run with these fields asks."""
+    work_out = ask_question if _is_question(entry) else ask_config
+    return work_out(entry, said, sources)
+
+
+def _is_question(entry: Entry) -> bool:
+    """Whether it is about one network, which a run describes field by field."""
+    return any(each.name == "subject" for each in fields(entry.module().Config))
+
+
+def _readers(entry: Entry) -> dict[str, Reader]:
+    return question_readers(entry) if _is_question(entry) else config_readers(entry)
+
+
+def _entry(id_: Any) -> Entry:
+    return catalogue_entry(id_)
+
+
+def _check_values(grid: Grid) -> None:
+    """Try every value that stands in the grid alone, so that an error can say where it stands."""
+    places = list(_places(grid))
+    experiments = [(key, value) for key, name, value in places if name == _EXPERIMENT]
+    entries = {_at(key, _entry, value) for key, value in experiments if not has_braces(value)}
+    if not experiments:
+        entries = {_entry(_USUAL)}
+    for key, name, value in places:
+        if name != _EXPERIMENT and name not in grid.referred:
+            for entry in sorted(entries, key=lambda each: each.id):
+                _at(key, _try, entry, name, value)
+
+
+def _places(grid: Grid) -> Iterator[tuple[str, str, Any]]:
+    """Every value of the grid, with where it stands and what it is a value of."""
+    for name, value in grid.fields.items():
+        yield dotted("", name), name, value
+    for axis in grid.axes:
+        for place, point in enumerate(axis.points):
+            for name, value in zip(axis.names, point, strict=True):
+                yield axis.place(place, name), name, value
+
+
+def _try(entry: Entry, name: str, value: Any) -> None:
+    readers = _readers(entry)
+    if name not in readers:
+        raise InputError(
+            f'{name} is no field of {entry.id}, and no text refers to it as "{{{name}}}"; '
+            f"{nearest(name, tuple(readers))}"
+        )
+    if not has_braces(value):
+        readers[name](value)
+
+
+def _at(key: str, action: Any, *arguments: Any) -> Any:
+    """Do something; what goes wrong is said with where it stands in the grid."""
+    try:
+        return action(*arguments)
+    except RankscopeError as error:
+        raise type(error)(f"{key}: {error}") from None
+
+
+def _setting(value: Any) -> Setting:
+    """A value along an axis as a column holds it."""
+    return json.dumps(value) if isinstance(value, list | dict) else value

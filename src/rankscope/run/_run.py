@@ -1,0 +1,74 @@
+"""One run of a sweep: a value that can be sent to another process, and written down."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Self
+
+from rankscope.arguments import checked
+from rankscope.errors import InputError
+from rankscope.process.fingerprints import fingerprint
+from rankscope.version import __version__
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Setting = str | int | float | bool | None
+"""A value along an axis, which becomes a column of the table."""
+
+
+@checked
+@dataclass(frozen=True)
+class Run:
+    """What is to be computed, and the key its result is filed under.
+
+    ``axes`` are the settings along the grid's axes, in the grid's order; ``fields`` everything that
+    was said about the experiment, axes included that are fields of it, in what JSON has. Paths in
+    ``fields`` are relative to ``folder``.
+
+    >>> run = Run("0123456789ab", "trace", {"layers": 2}, {"layers": 2, "width": 8})
+    >>> Run.from_json(run.to_json()) == run
+    True
+    """
+
+    key: str
+    experiment: str
+    axes: Mapping[str, Setting]
+    fields: Mapping[str, Any]
+    folder: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The run in what JSON has."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
+        """The run that was written down."""
+        names = [each.name for each in fields(cls)]
+        if sorted(content) != sorted(names):
+            raise InputError(f"got {', '.join(content)}, expected a run: {', '.join(names)}.")
+        return cls(**content)
+
+    def __str__(self) -> str:
+        settings = ", ".join(f"{name}={value}" for name, value in self.axes.items())
+        return f"{self.experiment} ({settings})" if settings else self.experiment
+
+
+Work = Callable[[Run], "pl.DataFrame"]
+"""What a run comes to: the long table of its result."""
+
+
+def run_key(experiment: str, depends_on: Any) -> str:
+    """Sixteen hex digits over an experiment, all it depends on, and this version of the code.
+
+    Of a million runs, two have the same ones with a chance of one in thirty million.
+    """
+    return fingerprint([experiment, __version__, _alike(depends_on)], digits=16)
+
+
+def _alike(value: Any) -> Any:
+    """The same value with 1 where it has 1.0: a field of numbers takes both, and means the same."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, Mapping):
+        return {name: _alike(inner) for name, inner in value.items()}
+    return [_alike(inner) for inner in value] if isinstance(value, list | tuple) else value

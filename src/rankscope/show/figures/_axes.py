@@ -1,0 +1,253 @@
+"""Where an axis begins and ends, and which values it names."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import altair as alt
+
+from rankscope.arguments import checked
+from rankscope.metric_catalogue import Scale
+from rankscope.numerals import MINUS, exponent_text, power_of_ten
+from rankscope.show.figures import _theme as theme
+
+Kind = Literal["log", "linear"]
+
+_MOST_TICKS = 7
+_MARGIN = 0.04  # of an axis, left free at its ends, so that nothing touches the frame
+_TINY = 1e-300  # a decade below it a float64 has lost its digits; smaller counts as zero
+_FARTHEST = 1.7e308  # an end beyond it would be infinite, which no chart can hold
+_AXIS_ROOM = 34.0  # pixels left of a plot for the names of short ticks, as the theme leaves them
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A value an axis names: as ``text``, or as ``text`` with a raised ``exponent``."""
+
+    value: float
+    text: str
+    exponent: str = ""
+
+
+@dataclass(frozen=True)
+class Horizontal:
+    """An x axis: the field it lays out, its ends, and what else Vega-Lite is told about it.
+
+    ``named`` says that places are words side by side; rows hold them as ``place_name``.
+    """
+
+    field: str
+    kind: Kind
+    domain: tuple[float, float]
+    axis: Mapping[str, Any]
+    padding: int = 10
+    named: bool = False
+
+    def encode(self) -> alt.X:
+        """The encoding that lays the field out on this axis."""
+        # Vega warns where a logarithmic scale is told anything about zero.
+        zero = False if self.kind == "linear" else alt.Undefined
+        scale = alt.Scale(
+            type=self.kind, domain=list(self.domain), nice=False, zero=zero, padding=self.padding
+        )
+        return alt.X(f"{self.field}:Q", axis=alt.Axis(grid=False, **self.axis), scale=scale)
+
+    def across(self, value: float) -> float:
+        """How far right a value is drawn, from 0 to 1."""
+        return _part(value, self.domain, self.kind)
+
+
+@dataclass(frozen=True)
+class Vertical:
+    """A y axis: its ends, the values it names, and where it shows what has no place on it.
+
+    ``floor`` is set on a logarithmic axis when there are values that are not positive. Without
+    ``ticks`` the renderer chooses them, whole numbers if it is ``whole``. ``cut`` says that curves
+    may leave it.
+    """
+
+    kind: Kind
+    title: str
+    domain: tuple[float, float]
+    ticks: tuple[Tick, ...] = ()
+    floor: float | None = None
+    cut: bool = False
+    whole: bool = False
+
+    def encode(self, field: str) -> alt.Y:
+        """The encoding that draws a field on this axis."""
+        scale = alt.Scale(type=self.kind, domain=list(self.domain), nice=False)
+        if not self.ticks:
+            named: dict[str, Any] = {"values": self._whole_numbers(), "format": ",d"}
+            chosen = named if self.whole else {"tickCount": 5}
+            return alt.Y(field, scale=scale, axis=alt.Axis(title=self.title, **chosen))
+        values: list[Any] = [tick.value for tick in self.ticks]
+        # The axis does not know of the names drawn beside it, so it is given the room they need.
+        room = max(_AXIS_ROOM, 12.0 - self._edge())
+        return alt.Y(
+            field,
+            scale=scale,
+            axis=alt.Axis(title=self.title, values=values, labels=False, minExtent=room),
+        )
+
+    def _whole_numbers(self) -> list[float]:
+        low, high = self.domain
+        step = max(1.0, round_step((high - low) / 5))
+        return [k * step for k in _multiples(step, low, high)]
+
+    def tick_labels(self) -> list[alt.Chart]:
+        """The names of the ticks as marks."""
+        rows = [{"value": t.value, "text": t.text, "exponent": t.exponent} for t in self.ticks]
+        return write_ticks(rows, alt.value(0), self.encode("value:Q"), self._edge()) if rows else []
+
+    def height(self, value: float) -> float:
+        """How far up the axis a value is drawn, from 0 to 1."""
+        return _part(value, self.domain, self.kind)
+
+    def _edge(self) -> float:
+        """Where the raised exponents begin, in pixels left of the plot."""
+        return -7.0 - max(_length(tick.exponent) for tick in self.ticks)
+
+    def place(self, value: float | None) -> float | None:
+        """Where a value is drawn: at the floor, if the axis has no other place for it."""
+        if value is None or self.floor is None:
+            return value
+        return value if value >= _TINY else self.floor
+
+
+def write_ticks(rows: Sequence[Mapping[str, Any]], x: Any, y: Any, dx: float) -> list[alt.Chart]:
+    """Names of ticks with raised exponents, which are in no way an axis can be asked for.
+
+    Superscript characters would do in a browser, but most fonts lack them, and in a picture they
+    turn up as boxes or in some other font. Where ``dx`` is from ``x``, the exponents begin.
+    """
+    base = alt.Chart(alt.InlineData(values=rows)).encode(x=x, y=y)
+    look: dict[str, Any] = {"color": theme.INK["text"], "baseline": "middle"}
+    text = base.mark_text(align="right", fontSize=theme.LABEL_SIZE, dx=dx, **look)
+    raised = base.mark_text(
+        align="left", fontSize=theme.LABEL_SIZE - 2.5, dx=dx + 0.5, dy=-4.5, **look
+    )
+    return [text.encode(text="text:N"), raised.encode(text="exponent:N")]
+
+
+def linear_axis(title: str, values: Sequence[float], *, includes: Sequence[float] = ()) -> Vertical:
+    """An axis that holds all values, and those it has to include."""
+    inside = [*values, *includes] or [0.0, 1.0]
+    low, high = min(inside), max(inside)
+    span = high - low or abs(low) or 1.0
+    return Vertical(
+        "linear",
+        title,
+        (low if low in includes else low - _MARGIN * span, high + _MARGIN * span),
+        whole=max(values, default=0) > 1 and all(float(each).is_integer() for each in values),
+    )
+
+
+def log_axis(title: str, values: Sequence[float], *, includes: Sequence[float] = ()) -> Vertical:
+    """A logarithmic axis, with what is not positive a decade below the smallest that is.
+
+    It spans a factor of three at least, so that what stays level looks level.
+    """
+    kept = select_positive(values)
+    smallest = min(kept, default=1.0)
+    floor = smallest / 10 if len(kept) < len(values) else None
+    inside = [*kept, *includes] or [1.0]
+    low, high = min(inside), max(inside)
+    low = min(low, high / 3, floor or low)
+    ticks = _decade_ticks(low, high)
+    if floor is not None:
+        ticks = [Tick(floor, "0"), *(tick for tick in ticks if tick.value >= 3 * floor)]
+    margin = 10 ** (_MARGIN * (math.log10(high) - math.log10(low)))
+    domain = (max(low / margin, 1e-307), min(high * margin, 1e307))
+    return Vertical("log", title, domain, tuple(ticks), floor)
+
+
+def exponent_axis(
+    title: str, values: Sequence[float], *, includes: Sequence[float] = ()
+) -> Vertical:
+    """An even axis over exponents of ten that names the powers: for values that are logarithms.
+
+    It spans a decade at least, so that what stays level looks level.
+    """
+    inside = [min(max(v, -_FARTHEST), _FARTHEST) for v in (*values, *includes)] or [0.0]
+    low, high = min(inside), max(inside)
+    low = min(low, high - max(1.0, 1e-9 * abs(high)))  # the second where floats are further apart
+    margin = _MARGIN * (high / 2 - low / 2) * 2
+    domain = (max(low - margin, -_FARTHEST), min(high + margin, _FARTHEST))
+    return Vertical("linear", title, domain, tuple(_power_ticks(*domain)))
+
+
+AXES: Final[Mapping[Scale, Callable[..., Vertical]]] = {
+    "log": log_axis,
+    "linear": linear_axis,
+    "exponent": exponent_axis,
+}
+"""How the axis of a metric is made, by its scale."""
+
+
+@checked
+def power_text(exponent: float | None) -> str:
+    """The number whose base-10 logarithm this is, as a tooltip shows it.
+
+    >>> power_text(-47003.12), power_text(-0.0458)
+    ('10^−47,003.1', '0.9')
+    """
+    return power_of_ten(exponent, digits=3)
+
+
+def select_positive(values: Sequence[float]) -> list[float]:
+    """Those a logarithmic axis has a place for."""
+    return [value for value in values if value >= _TINY]
+
+
+def _part(value: float, domain: tuple[float, float], kind: Kind) -> float:
+    """Which part of the way from one end to the other a value is."""
+    low, high = domain
+    if kind == "log":
+        low, high, value = math.log(low), math.log(high), math.log(value)
+    # Halved, or the ends of the float range would be too far apart.
+    return (value / 2 - low / 2) / (high / 2 - low / 2)
+
+
+def _decade_ticks(low: float, high: float) -> list[Tick]:
+    """Powers of ten within the range, thinned; 1, 2 and 5 times them if it is short."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    if math.log10(high) - math.log10(low) < 2:
+        steps = [float(f"{m}e{e}") for e in range(first, last + 1) for m in (1, 2, 5)]
+        return [Tick(step, f"{step:g}") for step in steps if low <= step <= high]
+    powers = [e for e in range(last, first - 1, -1) if low <= float(f"1e{e}") <= high]
+    thinned = powers[:: math.ceil(len(powers) / _MOST_TICKS)]
+    return [Tick(float(f"1e{e}"), "10", f"{e}".replace("-", MINUS)) for e in reversed(thinned)]
+
+
+def _power_ticks(low: float, high: float) -> list[Tick]:
+    """Round exponents within the range; the numbers themselves if it is short and near one."""
+    span = high / 2 - low / 2  # halved, or the ends of the float range would be too far apart
+    if 2 * span < 2 and low >= -4 and high <= 5:
+        near = _decade_ticks(10**low, 10**high)
+        return [Tick(math.log10(tick.value), tick.text, tick.exponent) for tick in near]
+    step = round_step(span / (_MOST_TICKS + 1) * 2)
+    if 2 * span >= 2:
+        step = max(step, 1.0)
+    numbers = _multiples(step, low, high)
+    while len(numbers) > _MOST_TICKS:
+        step = round_step(1.5 * step)
+        numbers = _multiples(step, low, high)
+    decimals = max(0, -math.floor(math.log10(step)))
+    return [Tick(k * step, "10", exponent_text(k * step, decimals=decimals)) for k in numbers]
+
+
+def _multiples(step: float, low: float, high: float) -> range:
+    return range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
+
+
+def round_step(least: float) -> float:
+    """The next of 1, 2, 5, 10 … times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(float(m * power) for m in (1, 2, 5, 10) if m * power >= least * (1 - 1e-9))
+
+
+def _length(exponent: str) -> float:
+    """How long a raised exponent is drawn, in pixels: commas and points are half as wide."""
+    return sum(2.5 if character in ",." else 5.0 for character in exponent)

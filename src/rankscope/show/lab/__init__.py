@@ -1,0 +1,20 @@
+"""The lab: a page on this machine where one plays with a network and sees it collapse, live.
+
+Needs the extra ``rankscope[lab]``: Starlette and uvicorn. ``serve`` is loaded when first used: the
+processes that compute import this room, too, and need neither a server nor charts.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rankscope.show.lab._serve import serve as serve
+
+__all__ = ["serve"]
+
+
+def __getattr__(name: str) -> object:
+    if name != "serve":
+        raise AttributeError(f"module 'rankscope.show.lab' has no attribute {name!r}")
+    from rankscope.show.lab._serve import serve
+
+    return serve

@@ -1,0 +1,96 @@
+"""From a state to what rankscope works with: a spec, a network, tokens."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rankscope.core.masks import Mask, as_mask
+from rankscope.core.network import (
+    ALiBi,
+    GaussianKernel,
+    Init,
+    LinearKernel,
+    Linformer,
+    Network,
+    RelativeBias,
+    Rotary,
+    ScoreKind,
+    Sink,
+    Sparsemax,
+    Spec,
+)
+from rankscope.show.lab._state import State
+from rankscope.streams import stream
+
+_SCORES: dict[str, ScoreKind] = {
+    "rotary": Rotary(),
+    "alibi": ALiBi(),
+    "relative": RelativeBias(),
+    "sink": Sink(),
+    "gaussian": GaussianKernel(),
+    "linear": LinearKernel(),
+    "linformer": Linformer(segments=4),
+    "sparsemax": Sparsemax(),
+}
+DTYPES = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+def spec_fields(state: State) -> dict[str, Any]:
+    """The arguments of ``Spec`` that are not at their defaults there; the mask as it was given."""
+    head_width = state.width // state.heads
+    fields: dict[str, Any] = {"init": Init(state.init, state.scale)}  # type: ignore[arg-type]
+    fields["mlp_ratio"] = state.mlp
+    fields["norm"] = state.norm
+    fields["skip"] = state.skip
+    if state.norm != "none":
+        fields["norm_place"] = state.place
+    if state.mask != "full":
+        fields["mask"] = state.mask
+    if state.shared == "yes":
+        fields["shared_layers"] = True
+    if state.scores != "dot":
+        fields["scores"] = _SCORES[state.scores]
+    if state.sharpness != 1:
+        fields["score_scale"] = state.sharpness / math.sqrt(head_width)
+    return fields
+
+
+def spec_of(state: State) -> Spec:
+    """The network that is described, or an error that says why there is none."""
+    fields = spec_fields(state)
+    return Spec(state.layers, state.heads, state.width, **(fields | {"mask": mask_of(state)}))
+
+
+def mask_of(state: State) -> Mask:
+    """The mask by name, or of its bits."""
+    kind, _, digits = state.mask.partition(":")
+    return as_mask(matrix_of(digits, state.tokens) if kind == "bits" else state.mask)
+
+
+def matrix_of(digits: str, tokens: int) -> Tensor:
+    """The boolean matrix that hex digits hold, row by row."""
+    bits = "".join(f"{int(digit, 16):04b}" for digit in digits)[: tokens**2]
+    return torch.tensor([bit == "1" for bit in bits]).view(tokens, tokens)
+
+
+def network_of(state: State) -> Network:
+    """The network, drawn in float64; other formats round its weights."""
+    return Network.random(spec_of(state), seed=state.seed, dtype=torch.float64)
+
+
+def input_of(state: State) -> Tensor:
+    """One sequence of tokens, each about √width long."""
+    if state.input == "arc":
+        turn = torch.linspace(0, math.pi, state.tokens, dtype=torch.float64)
+        places = math.sqrt(state.width) * torch.stack([turn.cos(), turn.sin()], -1)
+        return torch.nn.functional.pad(places, (0, state.width - 2)).unsqueeze(0)
+    generator = stream(state.seed, "lab", "tokens")
+    shape = (1, state.tokens, state.width)
+    return torch.randn(shape, generator=generator, dtype=torch.float64)

@@ -1,0 +1,185 @@
+"""``show``: a result in a terminal."""
+
+import math
+from collections.abc import Iterable, Sequence
+from copy import copy
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rankscope.arguments import checked
+from rankscope.metric_catalogue import metric as entry_of
+from rankscope.numerals import power_of_ten, short
+from rankscope.results import Result
+from rankscope.show.report._compose import titles
+from rankscope.show.report._grids import DOUBT, IN_DOUBT, METRIC, Cell, Grid, grids
+from rankscope.show.report._prose import sentences, without_marks
+from rankscope.show.report._tables import known_figures
+from rankscope.show.report._terminal_tables import STYLE, findings_table, number, show_listings
+
+_SIDE_BY_SIDE: Final = 4
+_COLUMNS: Final = 5
+"""Metrics side by side, where each of many curves has a row."""
+_NARROWEST: Final = 72
+"""Columns without which figures would be cut; a narrower terminal breaks the lines itself."""
+_MOST_ROWS: Final = 16
+_MOST_TABLES: Final = 8
+_TONES: Final = {**STYLE, "neutral": "bold", "holds": "bold green"}
+
+
+@checked
+def show(result: Result, console: Console | None = None) -> None:
+    """Print a result: its title and verdict, what was found in words, and the figures behind it.
+
+    >>> from rankscope.experiments import run
+    >>> show(run("D8"))
+    D8  Most paths of well-known transformers are long: ...
+    """
+    console = copy(console or Console())
+    console.width = max(console.width, _NARROWEST)
+    for warning in result.warnings:
+        _print(console, Text(f"Warning: {without_marks(warning)}", STYLE["slow"]))
+    _top(console, result)
+    if result.findings:
+        console.print()
+        console.print(findings_table(result.findings))
+    known = known_figures(result.key_figures)
+    if known:
+        console.print()
+        quoted = (f"{name} {number(value)}" for name, value in known.items())
+        _print(console, Text("; ".join(quoted)))
+    show_listings(console, result.listings)
+    for part in result.parts:
+        if not part.sentences and not part.listings:
+            continue
+        console.print()
+        _print(console, Text(part.title, style="bold"))
+        if part.sentences:
+            console.print(_list_sentences([(Text("•"), each) for each in part.sentences]))
+        show_listings(console, part.listings)
+    _show_figures(console, result)
+
+
+def _top(console: Console, result: Result) -> None:
+    """The title, the question, the answer."""
+    title, lead = titles(result)
+    _print(console, Text(f"{result.id}  {title}") if result.source else Text(title, "bold"))
+    if lead:
+        _print(console, Text(lead))
+    said = sentences(result)
+    if result.headline is not None:
+        console.print()
+        _print(console, Text(without_marks(result.headline.text), _TONES[result.headline.tone]))
+        _print(console, Text(without_marks(" ".join(result.sentences))))
+        said = []
+    for rows in (_answers(result), [(Text("•"), each) for each in said]):
+        if rows:
+            console.print()
+            console.print(_list_sentences(rows))
+
+
+def _show_figures(console: Console, result: Result) -> None:
+    """The metrics in figures, as far as they do not fill screens."""
+    found = grids(result, apart=("model",))
+    for grid in found[:_MOST_TABLES]:
+        console.print()
+        _print(console, Text(_heading(grid), style="italic"))
+        if grid.place == METRIC and len(grid.curves) > _SIDE_BY_SIDE:
+            for start in range(0, len(grid.places), _COLUMNS):
+                console.print(_rows_of_figures(grid, grid.places[start : start + _COLUMNS]))
+            continue
+        for start in range(0, len(grid.curves), _SIDE_BY_SIDE):
+            curves = grid.curves[start : start + _SIDE_BY_SIDE]
+            few = grid.few(_MOST_ROWS, curves)
+            console.print(_table(few))
+            if few.has_doubts:
+                _print(console, Text(IN_DOUBT))
+    if len(found) > _MOST_TABLES:
+        left = len(found) - _MOST_TABLES
+        _print(console, Text(f"\n{left} more such table{'s' * (left > 1)} on the page."))
+
+
+def tell(cell: Cell | None) -> str:
+    """A number in a few characters, with a question mark if it is in doubt; a dash where it is not
+    known, nothing where there is none."""
+    if cell is None:
+        return ""
+    if cell.value is None or math.isnan(cell.value):
+        return "–"
+    exponent = entry_of(cell.metric).scale == "exponent"
+    told = power_of_ten(cell.value, digits=3) if exponent else short(cell.value)
+    return told + DOUBT * cell.doubt
+
+
+def _answers(result: Result) -> list[tuple[Text, str]]:
+    """The verdicts, each with what it is about."""
+    judged = {"": result.judgement, "beyond: ": result.beyond}
+    return [
+        (Text(f"{where}{one.verdict}", STYLE[one.verdict]), _sentence(one.rest, one.domain))
+        for where, one in judged.items()
+        if one is not None
+    ]
+
+
+def _sentence(rest: str, domain: str) -> str:
+    return f"{rest} ({domain})" if rest else f"({domain})"
+
+
+def _list_sentences(rows: Iterable[tuple[Text, str]]) -> Table:
+    """Sentences below each other, each beside its label and broken between words."""
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(no_wrap=True)
+    for label, sentence in rows:
+        grid.add_row(label, Text(without_marks(sentence)))
+    return grid
+
+
+def _heading(grid: Grid) -> str:
+    """Which metric of what, which statistic, and where."""
+    entry = entry_of(grid.metric)
+    symbol = "" if entry.symbol in entry.title.lower() else entry.symbol
+    title = f"{entry.title} {symbol}".strip() if grid.metric and grid.place != METRIC else ""
+    words = [
+        f"{grid.statistic} over the samples" if grid.statistic else "",
+        "after the last layer" if grid.last_layer else "",
+    ]
+    if not title and not grid.about:
+        words = [(", ".join(filter(None, words)) or "in figures").capitalize()]
+    return ", ".join(filter(None, [title, grid.about, *words]))
+
+
+def _table(grid: Grid) -> Table:
+    table = Table(box=None)
+    if grid.place == METRIC:
+        table.add_column("", no_wrap=True)
+    else:
+        table.add_column(grid.place, justify="right", no_wrap=True)
+    for curve in grid.curves:
+        # Names may be broken into lines, numbers may not.
+        widest = max(len(tell(cell)) for cell in grid.column(curve))
+        name = Text(grid.name(curve) or grid.statistic or "value")
+        table.add_column(name, justify="right", min_width=widest)
+    for place in grid.places:
+        cells = [tell(grid.cells.get((place, curve))) for curve in grid.curves]
+        table.add_row(grid.label(place), *cells)
+    return table
+
+
+def _rows_of_figures(grid: Grid, metrics: Sequence[str]) -> Table:
+    """Single numbers of many curves: a row for each of them, a column for each metric."""
+    table = Table(box=None)
+    table.add_column("")
+    columns = [[tell(grid.cells.get((name, curve))) for curve in grid.curves] for name in metrics]
+    for name, cells in zip(metrics, columns, strict=True):
+        title = grid.label(name)
+        widest = max(len(each) for each in [*cells, *title.split()])
+        table.add_column(Text(title), justify="right", width=widest)
+    for curve, *cells in zip(grid.curves, *columns, strict=True):
+        table.add_row(Text(grid.name(curve)), *cells)
+    return table
+
+
+def _print(console: Console, text: Text) -> None:
+    console.print(text, highlight=False)

@@ -1,0 +1,39 @@
+"""On a GPU every call costs its launch and every look at a number waits: neither may come back."""
+
+import pytest
+import torch
+
+from rankscope.core.deep import _doubts, deep_trace
+from rankscope.core.network import Network, Spec
+
+from ...counting import Calls
+
+BLOCKS = {
+    # what a layer asks for (it was 2341, 2330, 3021, 819), and how often it waits (it was 22)
+    "BERT's": ({"norm_place": "post"}, 1450, 6),
+    "causal, pre-norm": ({"mask": "causal"}, 1450, 8),
+    "gated": ({"gated": True, "activation": "silu", "norm": "rms"}, 1650, 6),
+    "pure attention": ({"mlp_ratio": 0.0, "norm": "none", "skip": False}, 520, 3),
+}
+
+
+def asked(layers, tokens, **fields):
+    net = Network.random(Spec(layers, 2, 8, **fields), seed=0, dtype=torch.float64)
+    with Calls() as seen:
+        deep_trace(net, tokens(2, 4, 8))
+    return seen
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_layer_asks_for_little_and_waits_seldom(name, tokens):
+    fields, most_calls, most_waits = BLOCKS[name]
+    one, two = (asked(layers, tokens, **fields) for layers in (1, 2))
+    assert two.computing.total() - one.computing.total() <= most_calls
+    assert two.waiting.total() - one.waiting.total() <= most_waits
+
+
+def test_a_deep_network_is_run_once(tokens, monkeypatch):
+    """The step away that shows whether errors grow goes with the samples, not after them."""
+    monkeypatch.setattr(_doubts, "_DEEP", 1)
+    one, two = (asked(layers, tokens) for layers in (1, 2))
+    assert two.computing["mm"] == 2 * one.computing["mm"] > 0

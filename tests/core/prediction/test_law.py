@@ -1,0 +1,179 @@
+"""Predicted and measured networks follow one law, whatever they are made of."""
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+
+from rankscope import Spec, predict
+from rankscope.core.network import (
+    ALiBi,
+    GaussianKernel,
+    LinearKernel,
+    Linformer,
+    RelativeBias,
+    Rotary,
+    Sink,
+    Sparsemax,
+)
+
+from .laws import (
+    BEYOND_CHANCE,
+    apart,
+    farthest,
+    measured,
+    measured_logarithms,
+    measured_slopes,
+    tokens,
+)
+
+KINDS = {
+    "pre-norm": Spec(2, 2, 16, init=0.25),
+    "post-norm, ReLU": Spec(2, 2, 16, norm_place="post", activation="relu", init="lecun"),
+    "sandwich, gated, skip 0.7": Spec(
+        2, 2, 16, norm="rms", norm_place="both", gated=True, activation="silu", skip=0.7, init=0.3
+    ),
+    "parallel, uniform weights": Spec(2, 2, 32, parallel=True, init="xavier"),
+    "grouped heads, causal": Spec(2, 4, 16, kv_heads=2, mask="causal", norm="rms", init=0.3),
+    "no norm, no skip": Spec(2, 2, 16, norm="none", skip=False, activation="relu", init="lecun"),
+    "two skips": Spec(2, 2, 16, attention_skip=0.3, mlp_skip=1.0, scores=ALiBi(), init="lecun"),
+    "orthogonal": Spec(2, 2, 16, norm_place="post", mlp_ratio=0, init="orthogonal"),
+    "orthogonal, wide heads, sphere": Spec(
+        2, 2, 16, head_width=12, norm="sphere", norm_place="post", skip=0.5, init="orthogonal"
+    ),
+    "orthogonal, narrow heads": Spec(2, 2, 16, head_width=3, norm="none", init="orthogonal"),
+    "more tokens than features": Spec(2, 2, 4, head_width=3, init="lecun"),
+    "wide": Spec(2, 4, 64, init=0.2),
+    "identity for MLPs": Spec(2, 2, 16, mlp_identity=True, init="lecun", norm_place="both"),
+    "heads removed": Spec(2, 2, 16, removed_heads=[(0, 1), (1, 0)], init="lecun"),
+    "a mask for each layer": Spec(2, 2, 16, layer_masks=["causal", "window:1"], init="lecun"),
+    "output norm": Spec(2, 2, 16, norm_place="output", norm="rms", init="lecun"),
+    "centred": Spec(2, 2, 16, centered=True, init="lecun"),
+    "centred, causal, nothing else": Spec(
+        2, 2, 16, centered=True, mask="causal", norm="none", skip=False, mlp_ratio=0, init="lecun"
+    ),
+    "rotary": Spec(2, 2, 16, scores=Rotary(), norm="none", skip=False, mlp_ratio=0, init="lecun"),
+    "Gaussian kernel": Spec(2, 2, 16, scores=GaussianKernel(), init="lecun"),
+    "linear kernel": Spec(2, 2, 16, scores=LinearKernel(), init="lecun"),
+    "sparsemax": Spec(2, 2, 16, scores=Sparsemax(), init="lecun", mask="window:2"),
+    "Linformer": Spec(2, 2, 16, scores=Linformer(segments=3), init="lecun"),
+    "sink": Spec(2, 2, 16, scores=Sink(), init="lecun", mask="causal"),
+    "relative bias": Spec(2, 2, 16, scores=RelativeBias(), init="lecun"),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_prediction_has_the_law_of_measured_networks(name):
+    spec = KINDS[name]
+    x = tokens(7, spec.width)
+    predicted = predict(spec, x, draws=200, seed=1)
+    assert farthest(predicted.values, measured(spec, x, 60)) < BEYOND_CHANCE
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["pre-norm", "post-norm, ReLU", "sandwich, gated, skip 0.7", "wide", "orthogonal", "centred"],
+)
+def test_gradients_have_the_law_of_measured_ones(name):
+    spec = KINDS[name]
+    x = tokens(7, spec.width)
+    predicted = predict(spec, x, draws=150, seed=1, gradients=True)
+    found = measured_slopes(spec, x, 50)
+    assert set(found) <= set(predicted.metrics)
+    assert farthest(predicted.values, found) < BEYOND_CHANCE
+
+
+def test_the_law_is_told_from_its_neighbours():
+    """The statistic has the power to see a weight scale that is off by a fifth."""
+    spec, x = KINDS["pre-norm"], tokens(7, 16)
+    other = predict(Spec(2, 2, 16, init=0.3), x, draws=300, seed=1)
+    assert farthest(other.values, measured(spec, x, 100)) > 2 * BEYOND_CHANCE
+
+
+SPECS = st.builds(
+    lambda layers, heads, more: Spec(layers, heads, 8 * heads, **more),
+    st.integers(1, 3),
+    st.sampled_from([1, 2, 4]),
+    st.fixed_dictionaries(
+        {
+            "norm": st.sampled_from(["layer", "rms", "sphere", "none"]),
+            "norm_place": st.sampled_from(["pre", "post", "both"]),
+            "skip": st.sampled_from([0.5, 1.0]),
+            "parallel": st.booleans(),
+            "gated": st.booleans(),
+            "activation": st.sampled_from(["relu", "gelu", "silu"]),
+            "mask": st.sampled_from(["full", "causal", "window:2"]),
+            "mlp_ratio": st.sampled_from([0.0, 1.0, 4.0]),
+            "init": st.sampled_from([0.1, 0.3, "lecun", "orthogonal"]),
+        }
+    ),
+)
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(spec=SPECS)
+def test_any_spec_has_the_law_of_measured_networks(spec):
+    x = tokens(6, spec.width, mean=0.2)
+    assert farthest(predict(spec, x, draws=150).values, measured(spec, x, 40)) < 2.5
+
+
+def test_a_wide_network_lies_in_its_band_as_often_as_stated():
+    """Of 120 figures of networks, eight of ten are to lie between the percentiles."""
+    spec = Spec(2, 4, 64, norm="rms", mask="causal", init="lecun")
+    x = tokens(12, 64)
+    predicted, found = predict(spec, x, draws=200), measured(spec, x, 120)
+    for name in ("relative_dispersion", "token_norm"):
+        band = predicted.band(name)
+        inside = (found[name] >= band.low[:, None]) & (found[name] <= band.high[:, None])
+        assert 0.68 < float(inside[2].double().mean()) < 0.91
+
+
+def test_a_very_wide_layer_is_predicted_as_well():
+    spec = Spec(1, 8, 2048, mlp_ratio=0, norm="rms", init="lecun")
+    x = tokens(10, 2048)
+    predicted, found = predict(spec, x, draws=40), measured(spec, x, 3)
+    for name, values in found.items():
+        low, high = (float(predicted.values[name][1].quantile(part)) for part in (0.0, 1.0))
+        slack = 0.5 * (high - low)
+        assert all(low - slack <= float(value) <= high + slack for value in values[1]), name
+
+
+@pytest.mark.parametrize("more", [{}, {"norm": "rms", "norm_place": "post"}])
+def test_collapse_is_followed_to_any_depth(more):
+    spec = Spec(5, 2, 32, **{"mlp_ratio": 0, "norm": "none", "skip": False, "init": 0.1} | more)
+    x = tokens(6, 32)
+    predicted = predict(spec, x, draws=100)
+    found = measured_logarithms(spec, x, 30)
+    values = predicted.values["log10_relative_dispersion"]
+    assert float(values[5].median()) < -60
+    for layer in range(1, 6):
+        assert apart(values[layer].flatten(), found[layer]) < BEYOND_CHANCE
+
+
+def test_collapse_with_mlps_is_followed_as_well():
+    spec = Spec(4, 2, 32, norm="none", skip=False, mlp_ratio=1, gated=True, init=0.1)
+    x = tokens(6, 32)
+    values = predict(spec, x, draws=100).values["log10_relative_dispersion"]
+    found = measured_logarithms(spec, x, 30)
+    assert float(values[4].median()) < -20
+    for layer in range(1, 5):
+        assert apart(values[layer].flatten(), found[layer]) < BEYOND_CHANCE
+
+
+def test_padding_changes_nothing():
+    spec = Spec(2, 2, 16, mask="causal", init="lecun")
+    x, mask = tokens(8, 16), torch.arange(8) < 5
+    predicted = predict(spec, x, draws=150, token_mask=mask, gradients=True)
+    assert farthest(predicted.values, measured(spec, x, 60, token_mask=mask)) < BEYOND_CHANCE
+    assert farthest(predicted.values, measured_slopes(spec, x[:5], 50)) < BEYOND_CHANCE
+
+
+def test_a_kernel_is_as_good_as_the_tokens():
+    spec = Spec(2, 2, 16, init="lecun")
+    x = tokens(7, 16, mean=0.0)
+    x = x - x.mean(-1, keepdim=True)  # a kernel does not tell what LayerNorm would take away
+    by_kernel = predict(spec, kernel=x @ x.T / 16, draws=200)
+    assert by_kernel.band("token_norm").mean[0] == pytest.approx(
+        float(predict(spec, x, draws=1).band("token_norm").mean[0])
+    )
+    assert farthest(by_kernel.values, measured(spec, x, 60)) < BEYOND_CHANCE

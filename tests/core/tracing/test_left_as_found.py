@@ -1,0 +1,160 @@
+"""A model is left as it was: modules, hooks, modes, gradients and random states, come what may."""
+
+import importlib
+import random
+
+import pytest
+import torch
+from torch import nn
+
+from rankscope.core.tracing import (
+    captured_input,
+    captured_states,
+    evaluating,
+    trace,
+    with_replaced_state,
+)
+from rankscope.errors import RankscopeError
+
+legacy = importlib.import_module("numpy.random")  # the global state, as models draw from it
+
+
+class Lora(nn.Module):
+    """A layer that merges its update into its weight for evaluation, as LoRA layers do."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.weight = nn.Parameter(torch.randn(8, 8))
+        self.down, self.up = (nn.Parameter(torch.randn(*shape)) for shape in ((2, 8), (8, 2)))
+        self.merged, self.part = False, nn.Identity()
+
+    def train(self, mode=True):
+        if mode == self.merged:
+            sign = -1 if mode else 1
+            self.weight.data += sign * (self.up @ self.down).detach()
+            self.merged = not mode
+        self.down.requires_grad_(mode)
+        return super().train(mode)
+
+    def forward(self, x):
+        update = 0 if self.merged else x @ (self.up @ self.down).T
+        return torch.tanh(x @ self.weight.T + update)
+
+
+class Drawing(nn.Module):
+    """A block that draws random numbers, whatever the mode, and fails if told to."""
+
+    def __init__(self, error=None):
+        super().__init__()
+        self.linear, self.dropout = nn.Linear(8, 8), nn.Dropout()
+        self.error = error
+
+    def forward(self, x):
+        noise = torch.rand(()) + random.random() + legacy.rand()
+        if self.error is not None:
+            raise self.error
+        return self.linear(self.dropout(x)) * noise
+
+
+def states():
+    return (random.getstate(), legacy.get_state()[1].tolist(), torch.get_rng_state().tolist())
+
+
+def picture(model):
+    """Everything about a model that could have changed."""
+    return (
+        [(module.training, dict(module._forward_hooks)) for module in model.modules()],
+        [dict(module._forward_pre_hooks) for module in model.modules()],
+        [(p.requires_grad, p.grad, p.detach().clone().tolist()) for p in model.parameters()],
+        [getattr(module, "merged", None) for module in model.modules()],
+        torch.is_grad_enabled(),
+        states(),
+    )
+
+
+WAYS = {
+    "trace": lambda model, x: trace(model, x),
+    "captured_input": lambda model, x: captured_input(list(model), lambda: model(x)),
+    "captured_states": lambda model, x: captured_states(list(model), lambda: model(x)),
+    "with_replaced_state": lambda model, x: with_replaced_state(list(model), x, lambda: model(x)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("training", [True, False])
+def test_lora_layers_are_not_merged(way, training, tokens):
+    model = nn.Sequential(Lora(), Lora()).train(training)
+    before = picture(model)
+    with evaluating(model):
+        WAYS[way](model, tokens(2, 5, 8).float())
+    assert picture(model) == before
+    assert model[0].down.requires_grad is training
+
+
+def test_lora_layers_compute_the_same_unmerged(tokens):
+    model, x = nn.Sequential(Lora(), Lora()), tokens(2, 5, 8).float()
+    unmerged = trace(model, x)
+    merged = trace(model.eval(), x)
+    assert unmerged.columns["value"] == pytest.approx(merged.columns["value"], rel=1e-5)
+    assert "without the train() that Lora has" in unmerged.provenance.settings["mode"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "error", [None, RuntimeError("broke"), KeyboardInterrupt(), SystemExit(1)], ids=repr
+)
+def test_whatever_happens(way, error, tokens):
+    model = nn.Sequential(Drawing(), Drawing(error))
+    model[1].linear.eval()
+    model[0].linear.weight.grad = torch.ones(8, 8)
+    model[1].register_forward_hook(lambda *_: None)
+    before = picture(model)
+    x = tokens(2, 5, 8).float()
+    with evaluating(model):
+        if error is None or way == "captured_input":  # which ends before the error
+            WAYS[way](model, x)
+        else:
+            with pytest.raises(type(error)):
+                WAYS[way](model, x)
+    assert str(picture(model)) == str(before)
+
+
+def test_a_trace_draws_nothing_of_the_callers_random_numbers(tokens):
+    """The numbers a caller draws are the same with a trace between."""
+    model, x = nn.Sequential(Drawing(), Drawing()), tokens(2, 5, 8).float()
+    drawn = []
+    for traced in (False, True):
+        torch.manual_seed(1)
+        random.seed(1)
+        legacy.seed(1)
+        if traced:
+            trace(model, x)
+        drawn.append((torch.rand(3).tolist(), random.random(), legacy.rand()))
+    assert drawn[0] == drawn[1]
+
+
+def test_a_refusal_leaves_everything_too(tokens):
+    model = nn.Sequential(Drawing(), Drawing())
+    with torch.no_grad():
+        model[1].linear.weight[0, 0] = float("nan")
+    before = str(picture(model))
+    with pytest.raises(RankscopeError):
+        trace(model, tokens(2, 5, 8).float())
+    assert str(picture(model)) == before
+
+
+def test_the_train_of_transformers_is_no_mode_of_its_own():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=11, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=16, max_position_embeddings=16,
+    )  # fmt: skip
+
+    class Merging(transformers.BertModel):
+        def train(self, mode=True):
+            return super().train(mode)
+
+    x = torch.tensor([[1, 2, 3]])
+    assert "mode" not in trace(transformers.BertModel(config), x).provenance.settings
+    assert "Merging" in trace(Merging(config), x).provenance.settings["mode"]

@@ -1,0 +1,56 @@
+"""Attention of our own network as scores: the matrices it stands for are the network's."""
+
+import pytest
+import torch
+
+from rankscope import Spec
+from rankscope.core import metrics
+from rankscope.core.network import (
+    ALiBi,
+    GaussianKernel,
+    LinearKernel,
+    Linformer,
+    RelativeBias,
+    Rotary,
+    Sink,
+    Sparsemax,
+    Visibility,
+)
+from rankscope.core.tracing._network_attention import network_scores
+from rankscope.errors import InputError
+
+KINDS = {
+    "plain": None,
+    "rotary": Rotary(),
+    "relative": RelativeBias(),
+    "alibi": ALiBi(),
+    "sink": Sink(tokens=1, strength=2.0),
+    "gaussian": GaussianKernel(bandwidth=2.0),
+    "linear": LinearKernel(),
+    "linformer": Linformer(segments=2),
+    "sparsemax": Sparsemax(),
+}
+PADDING = torch.tensor([[True] * 5, [False, False, True, True, True]])
+
+
+@pytest.mark.parametrize("token_mask", [None, PADDING], ids=["whole", "padded"])
+@pytest.mark.parametrize("mask", ["full", "causal"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_stand_for_the_pattern(kind, mask, token_mask, lively, tokens) -> None:
+    if kind == "linformer" and (mask == "causal" or token_mask is not None):
+        mask = "full"
+    options = {} if KINDS[kind] is None else {"scores": KINDS[kind]}
+    net = lively(Spec(1, 4, 8, mask=mask, init="lecun", **options))
+    x, attention = tokens(2, 5, 8), net.blocks[0].attention
+    seen = Visibility.of(net.spec.mask, 5, token_mask, x.device)
+    scores = network_scores(attention, x, seen, token_mask)
+    pattern = attention.pattern(x, seen).detach()
+    real = torch.ones(2, 5).bool() if token_mask is None else token_mask
+    assert scores.is_matrix == (kind in ("linear", "linformer", "sparsemax"))
+    assert torch.allclose(scores.matrix(), pattern * real[:, None, :, None], atol=1e-12)
+    for name in ("attention_entropy", "dobrushin", "second_singular_value", "high_pass_ratio"):
+        expected = getattr(metrics, name)(pattern, token_mask=token_mask)
+        assert torch.allclose(getattr(metrics, name)(scores), expected, atol=1e-12), name
+    if kind == "sparsemax" and mask == "causal":
+        with pytest.raises(InputError, match="leave score_gamma out"):
+            metrics.score_gamma(scores)

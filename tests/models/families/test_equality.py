@@ -1,0 +1,165 @@
+"""Every family computes what its original does, layer by layer, and padding changes nothing."""
+
+import pytest
+import torch
+
+from rankscope import trace
+from rankscope.core.tracing import MEASURES
+from rankscope.errors import UnsupportedModelError, VerificationError
+from rankscope.models.families import load, verify
+from rankscope.models.families.bert import Bert
+from rankscope.models.families.verification import true_precision
+
+from .conftest import TEXTUAL, TINY, lively
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_float64_agrees_to_ten_digits(name: str) -> None:
+    loaded = load(lively(name), dtype=torch.float64)
+    assert len(loaded.verification.errors) == loaded.network.spec.layers
+    assert loaded.verification.worst < 1e-10
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_float32_agrees_to_its_rounding(name: str) -> None:
+    assert load(lively(name)).verification.worst < 1e-5
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "neox", "t5", "vit"])
+def test_bfloat16_agrees_to_its_rounding(name: str) -> None:
+    loaded = load(lively(name), dtype=torch.bfloat16)
+    assert loaded.verification.tolerance == 1e-1
+    assert loaded.network.blocks[0].attention.query.weight.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_weights_are_shared_with_the_original(name: str) -> None:
+    loaded = load(lively(name))
+    theirs = {parameter.data_ptr() for parameter in loaded.original.parameters()}
+    ours = {parameter.data_ptr() for parameter in loaded.network.parameters()}
+    assert ours <= theirs
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "t5"])
+def test_the_originals_norms_are_put_back(name: str) -> None:
+    model = lively(name).double()
+    before = [type(module).forward for module in model.modules()]
+    with true_precision(model):
+        assert any("forward" in vars(module) for module in model.modules())
+    assert not any("forward" in vars(module) for module in model.modules())
+    assert [type(module).forward for module in model.modules()] == before
+
+
+@pytest.mark.parametrize("name", ["bert", "albert", "xlnet", "gpt2", "llama", "neox", "t5", "vit"])
+def test_a_wrong_weight_is_found_and_its_layer_named(name: str) -> None:
+    loaded = load(lively(name).double())
+    wrong = loaded.network.double()
+    if name == "albert":
+        expected = 1  # one block serves all layers
+        block = wrong.blocks[0]
+    else:
+        expected = 2
+        block = wrong.blocks[1]
+    with torch.no_grad():
+        for parameter in block.mlp.parameters():
+            parameter.mul_(1 + 1e-5)
+    spoiled = type(loaded)(wrong, loaded.original, loaded.family, loaded.verification, loaded.name)
+    with pytest.raises(VerificationError, match=rf"{loaded.family.name}: our layer {expected} "):
+        verify(spoiled)
+
+
+def test_a_forward_of_ones_own_is_put_back() -> None:
+    """Accelerate gives modules a forward of their own; verification must not lose it."""
+    model = lively("llama").double()
+    norm = model.model.layers[0].input_layernorm
+    mine = norm.forward
+    norm.forward = lambda hidden: mine(hidden)
+    own = norm.forward
+    verify(model)
+    assert norm.__dict__["forward"] is own
+
+
+def test_a_wrong_conversion_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rankscope.models.families.bert.activation", lambda *_: "relu")
+    with pytest.raises(VerificationError, match="BERT: our layer 1 differs"):
+        load(lively("bert"))
+    monkeypatch.undo()
+    assert isinstance(load(lively("bert")).family, Bert)
+
+
+def test_verify_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    found = verify(lively("bert"))
+    assert capsys.readouterr().out == f"{found}\n"
+    assert str(found).count("layer") == 4
+    assert found.table.columns == ["layer", "metric", "value"]
+    assert found.table["layer"].to_list() == [1, 2, 3]
+
+
+def test_loading_leaves_the_model_in_its_mode_and_without_hooks() -> None:
+    model = lively("gpt2").train()
+    model.h[0].eval()
+    load(model)
+    assert model.training
+    assert not model.h[0].training
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def padded(rows: list[list[int]], left: int, right: int, fill: int) -> tuple:
+    ids = torch.tensor([[fill] * left + row + [fill] * right for row in rows])
+    mask = torch.tensor([[False] * left + [True] * len(row) + [False] * right for row in rows])
+    return ids, mask
+
+
+@pytest.mark.parametrize("name", TEXTUAL)
+def test_padding_changes_no_figure(name: str) -> None:
+    """The same sentence alone, left-padded and right-padded, in every metric."""
+    loaded = load(lively(name), dtype=torch.float64)
+    sentence = [[5, 17, 42, 8, 66, 23, 9]]
+    fill = loaded.body.config.pad_token_id or 0
+    figures = []
+    for left, right in ((0, 0), (3, 0), (0, 4)):
+        ids, mask = padded(sentence, left, right, fill)
+        x, token_mask, _ = loaded.inputs(ids, token_mask=mask)
+        traced = trace(loaded.network, x, metrics=list(MEASURES), token_mask=token_mask)
+        figures.append(torch.tensor(traced.columns["value"], dtype=torch.float64))
+    assert torch.allclose(figures[0], figures[1], rtol=1e-5, atol=1e-9)
+    assert torch.allclose(figures[0], figures[2], rtol=1e-5, atol=1e-9)
+
+
+def test_unknown_architectures_are_told_what_still_works() -> None:
+    import transformers as hf
+
+    stranger = hf.OPTModel(
+        hf.OPTConfig(
+            vocab_size=20,
+            hidden_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            ffn_dim=8,
+            word_embed_proj_dim=8,
+            bos_token_id=1,
+            eos_token_id=2,
+        )
+    )
+    with pytest.raises(UnsupportedModelError, match=r"albert, bert.*rankscope\.trace"):
+        load(stranger)
+    with pytest.raises(UnsupportedModelError, match="no family"):
+        load(torch.nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value"),
+    [("gpt2", "activation_function", "tanh"), ("xlnet", "attn_type", "uni")],
+)
+def test_what_a_family_does_not_convert_is_refused(name: str, option: str, value: str) -> None:
+    model = lively(name)
+    setattr(model.config, option, value)
+    with pytest.raises(UnsupportedModelError, match=f"{option}='{value}'"):
+        load(model)
+
+
+def test_changing_rotary_frequencies_are_refused() -> None:
+    model = lively("llama")
+    model.model.rotary_emb.rope_type = "dynamic"
+    with pytest.raises(UnsupportedModelError, match="'dynamic'"):
+        load(model)

@@ -1,0 +1,67 @@
+"""How far a sweep is, from outside, while it runs and afterwards."""
+
+import json
+import threading
+import time
+
+import pytest
+import works
+
+from rankscope.run import Inline, drive, status
+
+
+def test_a_sweep_that_runs_says_how_fast(make_runs, tmp_path):
+    seen = []
+
+    def look(*_):
+        if len(seen) < 3:
+            seen.append(status(tmp_path))
+
+    runs = make_runs(4, seconds=0.1)
+    drive(runs, tmp_path, engine=Inline(), work=works.numbers, on_outcome=look)
+    last = seen[-1]
+    assert (last.total, last.done, last.failed, last.left) == (4, 3, 0, 1)
+    assert 0.3 <= last.running_seconds < 10
+    assert last.runs_per_minute == pytest.approx(3 / last.running_seconds * 60, rel=0.1)
+    assert last.seconds_left == pytest.approx(60 / last.runs_per_minute)
+    after = status(tmp_path)
+    assert (after.done, after.left, after.holder) == (4, 0, None)
+    assert after.running_seconds is after.runs_per_minute is after.seconds_left is None
+
+
+def test_the_speed_is_that_of_the_last_minutes(make_runs, tmp_path):
+    """Lines from before the sweep was started, or from hours ago, do not count."""
+    release, started = threading.Event(), threading.Event()
+
+    def hold(*_):
+        started.set()
+        release.wait(20)
+
+    thread = threading.Thread(
+        target=lambda: drive(
+            make_runs(2), tmp_path, engine=Inline(), work=works.numbers, on_outcome=hold
+        )
+    )
+    thread.start()
+    assert started.wait(20)
+    now = time.time()
+    long_ago = {"pid": 1, "host": "here", "started": now - 3600}
+    (tmp_path / ".lock").write_text(json.dumps(long_ago))
+    line = {"key": "0" * 12, "seconds": 1.0, "worker": "w", "digest": ""}
+    with (tmp_path / "sweep.jsonl").open("a") as journal:
+        for ago in (1000, 900, 200, 100, 50):
+            journal.write(json.dumps({**line, "finished": now - ago}) + "\n")
+        journal.write('{"key": "half a li')
+    found = status(tmp_path)
+    release.set()
+    thread.join(20)
+    assert found.running_seconds == pytest.approx(3600, abs=5)
+    assert found.runs_per_minute == pytest.approx(4 / 5, rel=0.05)  # three lines and the real one
+
+
+def test_failures_are_listed_in_the_order_of_the_grid(make_run, tmp_path):
+    runs = [make_run(index, action="raise") for index in range(3)]
+    drive(runs, tmp_path, engine=Inline(), work=works.acts)
+    found = status(tmp_path)
+    assert [each.axes["index"] for each in found.failures] == [0, 1, 2]
+    assert (found.failed, found.left, found.done) == (3, 0, 0)
