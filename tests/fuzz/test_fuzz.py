@@ -42,7 +42,7 @@ def _public():
             if inspect.isfunction(thing) or (
                 inspect.isclass(thing) and not issubclass(thing, tuple)
             ):
-                yield f"{room.removeprefix('rankscope.')}.{name}", thing
+                yield f"{room.rpartition('.')[2]}.{name}", thing
 
 
 PUBLIC = dict(_public())

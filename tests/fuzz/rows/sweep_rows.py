@@ -2,15 +2,15 @@
 
 from table import SLOW, add
 
-from rankscope import run as sweeping
+from rankscope import run
 
 ASKED = {"layers": 1, "heads": 1, "width": 4, "passages": 1, "length": 4, "axes": {"seed": [0]}}
-RUNS = sweeping.plan(sweeping.read_grid(ASKED)).runs
-DONE = sweeping.sweep(ASKED, "swept", engine="inline")
-SLOW |= {"sweeping.sweep", "sweeping.drive"}
+RUNS = run.plan(run.read_grid(ASKED)).runs
+DONE = run.sweep(ASKED, "swept", engine="inline")
+SLOW |= {"run.sweep", "run.drive"}
 add(
-    "sweeping.sweep",
-    sweeping.sweep,
+    "run.sweep",
+    run.sweep,
     grid=ASKED,
     folder="swept",
     engine="inline",
@@ -20,25 +20,25 @@ add(
     wait=False,
     on_outcome=None,
 )
-add("sweeping.Sweep", sweeping.Sweep, folder=DONE.folder, progress=DONE.progress, merged=0)
+add("run.Sweep", run.Sweep, folder=DONE.folder, progress=DONE.progress, merged=0)
 add(
-    "sweeping.drive",
-    sweeping.drive,
+    "run.drive",
+    run.drive,
     runs=RUNS,
     folder="swept",
-    engine=sweeping.Inline(),
-    work=sweeping.execute,
+    engine=run.Inline(),
+    work=run.execute,
     grid={"name": "a"},
     retry_failed=False,
     wait=False,
     on_outcome=None,
 )
-add("sweeping.status", sweeping.status, folder="swept")
-add("sweeping.table", sweeping.table, folder="swept")
-add("sweeping.Processes", sweeping.Processes, workers=1, threads=1, retries=2)
+add("run.status", run.status, folder="swept")
+add("run.table", run.table, folder="swept")
+add("run.Processes", run.Processes, workers=1, threads=1, retries=2)
 add(
-    "sweeping.RayEngine",
-    sweeping.RayEngine,
+    "run.RayEngine",
+    run.RayEngine,
     address=None,
     cpus=1.0,
     gpus=0.0,
