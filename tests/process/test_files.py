@@ -1,6 +1,9 @@
 """Files are whole or absent, and the one that was there stays until the new one is whole."""
 
 import errno
+import os
+import socket
+import stat
 
 import pytest
 
@@ -68,3 +71,102 @@ def test_who_reads_the_old_file_reads_all_of_it(tmp_path):
             unfinished.write_text("new")
         assert reader.read() == "old"
     assert path.read_text() == "new"
+
+
+def mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def write(path, text, **options):
+    with whole_file(path, **options) as unfinished:
+        unfinished.write_text(text)
+
+
+def make_socket(path):
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(os.path.relpath(path))
+
+
+def make_device(path):
+    """The same device as /dev/null, under another name; only root may."""
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    except PermissionError:
+        pytest.skip("no device can be made here")
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (os.mkfifo, "a pipe"),
+        (make_socket, "a socket"),
+        (make_device, "a device"),
+        (os.mkdir, "a folder"),
+    ],
+)
+def test_only_a_regular_file_is_replaced(make, kind, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the name of a socket must be short
+    path = tmp_path / "table.csv"
+    make(path)
+    before = path.lstat()
+    (tmp_path / "link.csv").symlink_to(path)
+    table = tables.frame({"metric": ["rank"], "value": [1.0]})
+    for name in (path, tmp_path / "link.csv"):
+        with pytest.raises(InputError, match=f"table.csv is {kind}, not a regular file; choose"):
+            tables.write_csv(table, name)
+    assert (path.lstat().st_mode, path.lstat().st_ino) == (before.st_mode, before.st_ino)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["link.csv", "table.csv"]
+
+
+def test_who_may_read_a_file_stays_as_it_was(tmp_path):
+    path = tmp_path / "secret.txt"
+    path.write_text("old")
+    path.chmod(0o600)
+    with whole_file(path) as unfinished:
+        unfinished.write_text("new")
+        assert mode(unfinished) == 0o600  # nor can others read it while it is written
+    assert (path.read_text(), mode(path)) == ("new", 0o600)
+    path.chmod(0o664)
+    write(path, "newer")
+    assert (path.read_text(), mode(path)) == ("newer", 0o664)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may")
+def test_a_file_stays_its_owner_s(tmp_path):
+    path = tmp_path / "theirs.txt"
+    path.write_text("old")
+    os.chown(path, 12345, 12345)
+    write(path, "new")
+    assert (path.stat().st_uid, path.stat().st_gid, path.read_text()) == (12345, 12345, "new")
+
+
+def test_a_link_stays_and_its_file_is_replaced_unless_it_is_not_to_be_followed(tmp_path):
+    link, file = tmp_path / "link.txt", tmp_path / "elsewhere" / "file.txt"
+    link.symlink_to(file)
+    for text in ("made", "replaced"):
+        write(link, text)
+        assert link.is_symlink()
+        assert file.read_text() == text
+    write(link, "here", follow_link=False)
+    assert not link.is_symlink()
+    assert (link.read_text(), file.read_text()) == ("here", "replaced")
+    assert [each.name for each in file.parent.iterdir()] == ["file.txt"]
+
+
+def test_links_that_lead_nowhere_are_said(tmp_path):
+    for one, other in [("a", "b"), ("b", "a")]:
+        (tmp_path / one).symlink_to(tmp_path / other)
+    with pytest.raises(InputError, match="a cannot be written: "):
+        write(tmp_path / "a", "text")
+    with pytest.raises(InputError, match="cannot be written: embedded null"):
+        write(tmp_path / "a\0b", "text")
+
+
+def test_a_link_in_the_place_of_the_unfinished_file_is_not_followed(tmp_path):
+    victim, path = tmp_path / "victim", tmp_path / "file.txt"
+    victim.write_text("precious")
+    with whole_file(path) as first:
+        pass
+    first.symlink_to(victim)
+    write(path, "new")
+    assert (victim.read_text(), path.read_text()) == ("precious", "new")

@@ -235,3 +235,13 @@ def test_no_room_for_the_journal_is_said(make_runs, tmp_path):
         inline(make_runs(3), tmp_path)
     (tmp_path / "sweep.jsonl").rmdir()
     assert inline(make_runs(3), tmp_path).before == 2
+
+
+def test_no_room_for_what_was_asked_is_said(driver, make_runs, tmp_path):
+    folder = tmp_path / "sweep"
+    full = driver(folder, 200, engine="Inline", most_bytes=1000)
+    _, said = full.communicate(timeout=30)
+    assert full.returncode == 2
+    assert "cannot be written: File too large" in said
+    assert "Traceback" not in said
+    assert inline(make_runs(3), folder).done == 3

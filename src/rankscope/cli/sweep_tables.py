@@ -1,5 +1,6 @@
 """The results of a sweep: printed, as files, as charts."""
 
+import io
 import math
 from pathlib import Path
 from typing import Any
@@ -118,8 +119,10 @@ def _write_table(rows: pl.DataFrame, path: Path) -> None:
     if path.suffix.lower() == ".csv":
         tables.write_csv(rows, path)
         return
+    content = io.BytesIO()
+    rows.write_parquet(content)
     with whole_file(path) as unfinished:
-        rows.write_parquet(unfinished)
+        unfinished.write_bytes(content.getvalue())
 
 
 def _print_medians(medians: pl.DataFrame, metric: str, options: TableOptions) -> None:

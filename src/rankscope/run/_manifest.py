@@ -1,5 +1,6 @@
 """What was asked for: the grid as it was given, and each of its runs with its settings."""
 
+import io
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -34,10 +35,11 @@ def write(folder: Folder, runs: Sequence[Run], grid: Mapping[str, Any]) -> None:
     asked = {"rankscope_sweep": FORMAT, "grid": dict(grid)}
     with whole_file(folder.grid) as unfinished:
         unfinished.write_text(json.dumps(asked, indent=1, default=str), encoding="utf-8")
+    points = ["run", *(_AXIS + name for name in names)]
+    content = io.BytesIO()  # of a full disk, polars would raise an error of its own
+    pl.DataFrame(columns).unique(points, keep="first", maintain_order=True).write_parquet(content)
     with whole_file(folder.runs) as unfinished:
-        rows = pl.DataFrame(columns)
-        points = ["run", *(_AXIS + name for name in names)]
-        rows.unique(points, keep="first", maintain_order=True).write_parquet(unfinished)
+        unfinished.write_bytes(content.getvalue())
 
 
 def settings(folder: Folder) -> pl.LazyFrame:
