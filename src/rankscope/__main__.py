@@ -4,13 +4,12 @@ import os
 import signal
 
 from rankscope.process.interruption import stop
+from rankscope.process.threads import passive_wait
 
 
 def main() -> None:
     """Import the commands, which takes a moment, and run the one that was asked for."""
-    # OpenMP's threads spin between two operations unless told otherwise, and on a machine with
-    # other work that took forty times as long. Set before torch is imported; the user's word wins.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.update(passive_wait())  # before torch is imported
     before = signal.signal(signal.SIGINT, stop)  # nothing is written yet, so nothing can be lost
     from rankscope.cli import main
 

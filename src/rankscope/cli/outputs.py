@@ -17,7 +17,7 @@ from rankscope.cli.printing import print_error, print_json, without_controls
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import Entry
 from rankscope.experiments.estimates import refuse_unasked
-from rankscope.experiments.progress import OnStep
+from rankscope.process.progress import OnStep
 from rankscope.results import Result
 from rankscope.run import _journal as journal
 from rankscope.run._reproduction import SUMMARY, Outcome, outcomes

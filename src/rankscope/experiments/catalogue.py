@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args, runti
 
 from rankscope.arguments import checked
 from rankscope.errors import InputError
-from rankscope.experiments.progress import OnStep, silent
 from rankscope.process.fingerprints import stem
+from rankscope.process.progress import OnStep, silent
 
 if TYPE_CHECKING:
     import polars as pl

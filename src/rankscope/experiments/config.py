@@ -1,19 +1,15 @@
 """What a run depends on, as one frozen value with a name of its own."""
 
-import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from rankscope.arguments import check_fields
 from rankscope.core.checks import number, whole
-from rankscope.process.fingerprints import fingerprint
+from rankscope.process.fingerprints import fingerprint, plain
 from rankscope.process.versions import versions
 from rankscope.version import __version__
 
 _MOST = 1_000_000
-_LONG = 200
-"""Texts longer than this many characters are described by their beginning and their hash."""
 
 
 @dataclass(frozen=True)
@@ -65,29 +61,3 @@ def _check_numbers(name: str, value: object, *, least: int = 1, most: int = _MOS
     elif isinstance(value, list | tuple):
         for each in value:
             _check_numbers(name, each, least=0, most=1000 * _MOST)
-
-
-def plain(value: Any) -> Any:
-    """A value of a configuration in what JSON has; different values give different results.
-
-    >>> plain((1, None, "full"))
-    [1, None, 'full']
-
-    A frozen record also gives its type: two kinds of scores without fields would otherwise look the
-    same. One with a ``describe`` of its own knows what it depends on beside its fields.
-    """
-    if isinstance(value, str):
-        if len(value) <= _LONG:
-            return value
-        return f"{value[:40]}… ({hashlib.sha256(value.encode()).hexdigest()[:16]})"
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
-    if is_dataclass(value):
-        describe = getattr(value, "describe", None)
-        inside = describe() if describe else {f.name: getattr(value, f.name) for f in fields(value)}
-        return {"type": type(value).__name__, **plain(inside)}
-    return str(value)

@@ -16,9 +16,9 @@ from rankscope.core.network import Network, Spec
 from rankscope.core.tracing import Trace
 from rankscope.experiments.config import Config
 from rankscope.experiments.laws import SMOOTH, Evidence, Law, law_of_medians
-from rankscope.experiments.progress import OnStep, silent, tracked
 from rankscope.models.text import embed, passages
 from rankscope.numerals import power_of_ten
+from rankscope.process.progress import OnStep, silent, tracked
 from rankscope.results import Role
 
 RELATIVE = "log10_relative_residual"

@@ -1,15 +1,12 @@
-"""How long a question will take and how much memory, reckoned before it is asked.
+"""Runtime and memory estimates: work is counted, and turned into seconds at a fixed speed.
 
-Good to a factor of about three: enough to tell seconds from hours, and what fits from what does
-not.
+What is refused for its length depends on the work alone, never on how busy this machine is.
 """
 
 import os
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import torch
@@ -51,13 +48,7 @@ class Cost:
 
     @property
     def seconds(self) -> float:
-        """On this machine, as fast as it is now."""
-        product, touch = _speed()
-        return _PACE * (self.products * product + self.touched * touch)
-
-    @property
-    def usual_seconds(self) -> float:
-        """On a common machine: what is decided by it does not change from run to run."""
+        """On two idle cores of a laptop: the same wherever and whenever it is asked."""
         return _PACE * (self.products / _PRODUCTS + self.touched / _TOUCHED)
 
     def __str__(self) -> str:
@@ -175,27 +166,6 @@ def _numbers_in_a_block(spec: Spec) -> int:
     queries, keys = spec.heads * spec.head_width, spec.kv_heads * spec.head_width
     maps = 2 * queries + 2 * keys
     return spec.width * (maps + (3 if spec.gated else 2) * spec.mlp_width)
-
-
-@cache
-def _speed() -> tuple[float, float]:
-    """Seconds for one multiplication in a product, and for one number that is touched."""
-    a = torch.ones(384, 384)
-    x = torch.ones(2**19, dtype=torch.float64)
-    return (
-        _fastest(lambda: a @ a) / 384**3,
-        _fastest(lambda: x.exp()) / 2**19,
-    )
-
-
-def _fastest(work: Callable[[], object]) -> float:
-    """Seconds of the fastest of a few runs."""
-    taken = []
-    for _ in range(5):
-        start = time.perf_counter()
-        work()
-        taken.append(time.perf_counter() - start)
-    return min(taken)
 
 
 def available_memory() -> int | None:

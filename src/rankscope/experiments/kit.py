@@ -4,13 +4,13 @@ from collections.abc import Mapping
 
 from rankscope.experiments.catalogue import entry as entry
 from rankscope.experiments.config import Config as Config
-from rankscope.experiments.progress import OnStep as OnStep
-from rankscope.experiments.progress import parts as parts
-from rankscope.experiments.progress import silent as silent
-from rankscope.experiments.progress import tracked as tracked
 from rankscope.experiments.subject import Question as Question
 from rankscope.experiments.subject import Subject as Subject
 from rankscope.models.text import InputCheck as InputCheck
+from rankscope.process.progress import OnStep as OnStep
+from rankscope.process.progress import parts as parts
+from rankscope.process.progress import silent as silent
+from rankscope.process.progress import tracked as tracked
 from rankscope.results import Drawing as Drawing
 from rankscope.results import Judgement as Judgement
 from rankscope.results import Listing as Listing

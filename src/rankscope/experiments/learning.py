@@ -10,7 +10,6 @@ from torch import Tensor
 
 from rankscope.arguments import checked
 from rankscope.core.network import Spec
-from rankscope.experiments.progress import OnStep
 from rankscope.models.training import (
     IGNORED,
     Classify,
@@ -23,6 +22,7 @@ from rankscope.models.training import (
     Trained,
     train,
 )
+from rankscope.process.progress import OnStep
 
 SORTING, HULL, MEMORISATION = "sorting", "convex hull", "memorisation"
 

@@ -16,10 +16,9 @@ from rankscope.core.metrics import Center, Norm
 from rankscope.core.network import Network
 from rankscope.core.tracing import Metrics, Provenance, Trace, digest, trace
 from rankscope.errors import InputError, ShapeError
-from rankscope.experiments.config import plain
-from rankscope.experiments.progress import OnStep, silent, tracked
 from rankscope.models.text import InputCheck
-from rankscope.process.fingerprints import fingerprint
+from rankscope.process.fingerprints import fingerprint, plain
+from rankscope.process.progress import OnStep, silent, tracked
 from rankscope.process.versions import versions
 from rankscope.version import __version__
 

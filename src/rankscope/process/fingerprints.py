@@ -3,11 +3,15 @@
 import hashlib
 import json
 import re
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 _CHUNK, _PLACES = 2**16, 256
 """Bytes of a file that are read at once, and places of a large one where they are."""
+_LONG = 200
+"""Texts longer than this many characters are described by their beginning and their hash."""
 
 
 def fingerprint(content: Any, *, digits: int = 12) -> str:
@@ -43,3 +47,29 @@ def stem(id_: str, digest: str = "") -> str:
     """
     named = f"{id_.lower()}-{digest[:8]}" if digest else id_.lower()
     return re.sub(r"[^\w-]+", "-", named) or "result"
+
+
+def plain(value: Any) -> Any:
+    """A value of a configuration in what JSON has; different values give different results.
+
+    >>> plain((1, None, "full"))
+    [1, None, 'full']
+
+    A frozen record also gives its type: two kinds of scores without fields would otherwise look the
+    same. One with a ``describe`` of its own knows what it depends on beside its fields.
+    """
+    if isinstance(value, str):
+        if len(value) <= _LONG:
+            return value
+        return f"{value[:40]}… ({hashlib.sha256(value.encode()).hexdigest()[:16]})"
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    if is_dataclass(value):
+        describe = getattr(value, "describe", None)
+        inside = describe() if describe else {f.name: getattr(value, f.name) for f in fields(value)}
+        return {"type": type(value).__name__, **plain(inside)}
+    return str(value)

@@ -1,14 +1,22 @@
-"""How many threads PyTorch takes: one, where tensors are small or many run side by side."""
+"""How many threads PyTorch takes, and how they wait for each other. Imports no torch itself."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
 
-import torch
-
 _lock = Lock()
 _inside = 0
 _before = 1
+
+
+def passive_wait() -> dict[str, str]:
+    """Environment variables for a process we start, to be set before it imports torch.
+
+    OpenMP's threads spin between two operations by default, which takes forty times as long on a
+    machine with other work. The user's own setting wins.
+    """
+    return {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
 
 
 @contextmanager
@@ -19,6 +27,8 @@ def one_thread() -> Iterator[int]:
     where another program wants that core: W6 took 17 s with one and 63 s with two. The number is
     noted by the first of several that are inside at once.
     """
+    import torch
+
     global _inside, _before
     with _lock:
         if not _inside:

@@ -11,6 +11,7 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import Final
 
+from rankscope.process.threads import passive_wait
 from rankscope.run._engine import READY, Outcome
 from rankscope.run._run import Run
 
@@ -132,4 +133,5 @@ class Worker:
 def _environment(threads: int) -> dict[str, str]:
     """The driver's, with its modules to be found and a number of threads for every library."""
     modules = os.pathsep.join(each or str(Path.cwd()) for each in sys.path)
-    return {**os.environ, **dict.fromkeys(_LIMITS, str(threads)), "PYTHONPATH": modules}
+    limits = dict.fromkeys(_LIMITS, str(threads))
+    return {**os.environ, **passive_wait(), **limits, "PYTHONPATH": modules}

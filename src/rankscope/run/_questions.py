@@ -18,12 +18,12 @@ from rankscope.core.network import Spec
 from rankscope.core.tracing import choose_measures
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import Entry
-from rankscope.experiments.config import plain
 from rankscope.experiments.estimates import Cost
 from rankscope.experiments.outline import outline
 from rankscope.experiments.subject import Subject
 from rankscope.experiments.usual import usual
 from rankscope.experiments.variants import LEFT_OUT
+from rankscope.process.fingerprints import plain
 from rankscope.run._asked import Asked, Reader, read_fields
 from rankscope.run._configs import read_field
 from rankscope.run._setup import SPEC_FIELDS, Setup, in_order, make_spec, setup_readers

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 
 from rankscope.arguments import Count, Range, checked
 from rankscope.errors import InputError
+from rankscope.process.threads import passive_wait
 from rankscope.run._engine import Outcome, carry_out, in_words, packed
 from rankscope.run._run import Run, Work
 from rankscope.version import __version__
@@ -103,7 +104,12 @@ class RayEngine:
             address = self.address or os.environ.get("RAY_ADDRESS") or "local"
             try:
                 _knock(address)
-                ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+                ray.init(
+                    address,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    runtime_env={"env_vars": passive_wait()},
+                )
             except Exception as error:
                 self.close()
                 raise InputError(

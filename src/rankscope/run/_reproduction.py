@@ -15,7 +15,7 @@ from rankscope import records
 from rankscope.arguments import checked
 from rankscope.errors import InputError, RankscopeError
 from rankscope.experiments.catalogue import Entry, Scale, entries, entry
-from rankscope.experiments.progress import OnStep, silent
+from rankscope.process.progress import OnStep, silent
 from rankscope.results import Judgement, Result
 from rankscope.run import _journal as journal
 from rankscope.show import report

@@ -8,7 +8,7 @@ import torch
 from rankscope.core.network import Network
 from rankscope.core.paths import enumerate_paths
 from rankscope.experiments.claims import d1
-from rankscope.experiments.progress import silent
+from rankscope.process.progress import silent
 
 from .small import TINY, tiny
 

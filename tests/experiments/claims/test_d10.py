@@ -18,8 +18,8 @@ from rankscope.experiments.claims import _norm_starts, d10
 from rankscope.experiments.claims._norm_dynamics import Dynamics
 from rankscope.experiments.claims._norm_starts import ABOVE
 from rankscope.experiments.laws import law
-from rankscope.experiments.progress import silent
 from rankscope.experiments.studies._layernorm_cases import Setting, random_network
+from rankscope.process.progress import silent
 
 from ..shown import can_be_shown, steps_of
 

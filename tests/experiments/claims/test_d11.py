@@ -10,7 +10,7 @@ from rankscope import tables
 from rankscope.core.theory.residual_bounds import SCORE_LIMIT
 from rankscope.errors import InputError
 from rankscope.experiments.claims import d11
-from rankscope.experiments.progress import silent
+from rankscope.process.progress import silent
 
 from .small import TINY, tiny
 

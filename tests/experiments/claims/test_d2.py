@@ -10,7 +10,7 @@ from rankscope.core.tracing import Provenance, Trace
 from rankscope.experiments.claims import d2
 from rankscope.experiments.claims.d2 import Checked
 from rankscope.experiments.laws import Law
-from rankscope.experiments.progress import silent
+from rankscope.process.progress import silent
 
 from .small import TINY
 

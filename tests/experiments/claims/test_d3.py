@@ -7,7 +7,7 @@ import torch
 
 from rankscope.experiments.claims import d3
 from rankscope.experiments.laws import Law
-from rankscope.experiments.progress import silent
+from rankscope.process.progress import silent
 
 from .small import TINY, tiny
 

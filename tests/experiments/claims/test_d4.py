@@ -10,7 +10,7 @@ from rankscope.core.metrics import residual
 from rankscope.core.theory.residual_bounds import expanding_network
 from rankscope.experiments.claims import d4
 from rankscope.experiments.laws import law
-from rankscope.experiments.progress import silent
+from rankscope.process.progress import silent
 
 from .small import TINY, tiny
 

@@ -7,8 +7,8 @@ import pytest
 from rankscope.experiments.claims import d5
 from rankscope.experiments.claims.d5 import Course
 from rankscope.experiments.models import Case, TrainedHere
-from rankscope.experiments.progress import silent
 from rankscope.experiments.variants import Reading
+from rankscope.process.progress import silent
 
 from ..tiny import Fresh, Tiny
 from .small import DEEP, TINY, tiny

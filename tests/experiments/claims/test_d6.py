@@ -19,8 +19,8 @@ from rankscope.experiments.claims._circle_verdict import (
     ending_listing,
     endings,
 )
-from rankscope.experiments.progress import silent
 from rankscope.models.training import Recipe, SequenceModel, Trained
+from rankscope.process.progress import silent
 from rankscope.show import figures
 
 CONFIG = d6.Config(widths=(1, 2), seeds=3, applied=20)

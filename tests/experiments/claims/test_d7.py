@@ -14,8 +14,8 @@ from rankscope.errors import InputError
 from rankscope.experiments.claims import _path_accuracy, d7
 from rankscope.experiments.claims._path_accuracy import ALL, CHANCE, RESCALED, UNTRAINED, WHOLE
 from rankscope.experiments.learning import HULL, MEMORISATION, SORTING, Plan, learn, lesson
-from rankscope.experiments.progress import silent
 from rankscope.models.training import IGNORED, Recipe
+from rankscope.process.progress import silent
 from rankscope.show import figures
 from rankscope.streams import stream
 

@@ -8,7 +8,7 @@ import transformers as hf
 
 from rankscope.core.paths import PathCounts
 from rankscope.experiments.claims import d8
-from rankscope.experiments.progress import silent
+from rankscope.process.progress import silent
 
 
 def test_the_papers_architectures_are_counted() -> None:

@@ -9,7 +9,7 @@ from rankscope.core.metrics import residual
 from rankscope.core.paths import Path, chained_matrices
 from rankscope.experiments.claims import d9
 from rankscope.experiments.laws import Law
-from rankscope.experiments.progress import silent
+from rankscope.process.progress import silent
 
 from ..made import Made
 from .small import DEEP, TINY, _deep_bert, tiny

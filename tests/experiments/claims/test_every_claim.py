@@ -15,7 +15,7 @@ from rankscope.core.tracing import Trace
 from rankscope.errors import InputError
 from rankscope.experiments import depths
 from rankscope.experiments.models import Case
-from rankscope.experiments.progress import silent
+from rankscope.process.progress import silent
 from rankscope.show import figures
 
 from ..tiny import Fresh, Tiny

@@ -17,8 +17,8 @@ from rankscope.experiments.claims._positions import (
     read,
 )
 from rankscope.experiments.depths import RELATIVE, law_entries
-from rankscope.experiments.progress import silent
 from rankscope.numerals import power_of_ten
+from rankscope.process.progress import silent
 
 from .small import TINY, tiny
 

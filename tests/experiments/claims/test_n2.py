@@ -13,7 +13,7 @@ from rankscope.core.network import Network
 from rankscope.core.theory import bounds
 from rankscope.core.theory.residual_bounds import TwoHeadLayer
 from rankscope.experiments.claims import _n2_search, n2
-from rankscope.experiments.progress import silent
+from rankscope.process.progress import silent
 
 from .small import TINY, tiny
 

@@ -20,7 +20,7 @@ from rankscope.experiments.claims._random_energies import (
     mean_participation,
     sampled_participation,
 )
-from rankscope.experiments.progress import silent
+from rankscope.process.progress import silent
 
 from ..shown import can_be_shown, steps_of
 

@@ -13,7 +13,7 @@ from rankscope.core.network import Network, Visibility
 from rankscope.errors import InputError
 from rankscope.experiments.claims import p2
 from rankscope.experiments.claims._overlapping import Mean, overlapping_tokens, slope
-from rankscope.experiments.progress import silent
+from rankscope.process.progress import silent
 
 from ..shown import can_be_shown, steps_of
 

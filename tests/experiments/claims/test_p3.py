@@ -11,7 +11,7 @@ from rankscope.core.network import Network
 from rankscope.errors import InputError
 from rankscope.experiments.claims import p3
 from rankscope.experiments.claims._overlapping import overlapping_tokens
-from rankscope.experiments.progress import silent
+from rankscope.process.progress import silent
 
 from ..shown import can_be_shown, steps_of
 

@@ -10,8 +10,8 @@ from rankscope import tables
 from rankscope.errors import InputError
 from rankscope.experiments.claims import p4
 from rankscope.experiments.claims._overlapping import Mean
-from rankscope.experiments.progress import silent
 from rankscope.numerals import power_of_ten
+from rankscope.process.progress import silent
 
 from ..shown import can_be_shown, steps_of
 

@@ -17,7 +17,7 @@ from rankscope.experiments.claims._entropy_bound import (
     least_entropy_found,
     level_entropy,
 )
-from rankscope.experiments.progress import silent
+from rankscope.process.progress import silent
 
 from ..shown import can_be_shown, steps_of
 

@@ -13,7 +13,7 @@ from rankscope.core.network import Block, Network, Visibility
 from rankscope.errors import InputError
 from rankscope.experiments.claims import p6
 from rankscope.experiments.claims._overlapping import Mean, overlapping_tokens
-from rankscope.experiments.progress import silent
+from rankscope.process.progress import silent
 
 from ..shown import can_be_shown, steps_of
 

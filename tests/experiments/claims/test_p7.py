@@ -16,8 +16,8 @@ from rankscope.experiments.claims._p7_figures import ALIKE, ANGLE, DISTANCE, GRA
 from rankscope.experiments.claims._p7_table import EXPLAINABLE, EXPLAINED, value_of
 from rankscope.experiments.claims._p7_words import distance_correlation
 from rankscope.experiments.learning import SORTING, Plan, learn, lesson
-from rankscope.experiments.progress import silent
 from rankscope.models.training import Classify, Recipe, Sorting
+from rankscope.process.progress import silent
 from rankscope.show import figures
 
 TINY = p7.Config(

@@ -16,7 +16,7 @@ from rankscope.experiments.claims._mask_theorem import PROMISED, SMALLEST, full_
 from rankscope.experiments.claims._mask_verdict import Judged, judge
 from rankscope.experiments.claims.w1 import PAPER, Config, Values, run
 from rankscope.experiments.depths import DISPERSION, RELATIVE_DISPERSION
-from rankscope.experiments.progress import silent
+from rankscope.process.progress import silent
 
 from ..shown import can_be_shown
 from .small import TINY, tiny

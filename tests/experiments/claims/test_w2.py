@@ -11,10 +11,10 @@ from rankscope.experiments.claims._bert_shape import DROPOUT, Shape, last_disper
 from rankscope.experiments.claims._dropout import Dropout
 from rankscope.experiments.claims.w2 import PAPER, Config, judge, run
 from rankscope.experiments.depths import DISPERSION, RELATIVE_DISPERSION, Measured, Texts
-from rankscope.experiments.progress import silent
 from rankscope.experiments.studies import layernorm
 from rankscope.experiments.studies._layernorm_cases import Setting, random_network
 from rankscope.numerals import power_of_ten
+from rankscope.process.progress import silent
 
 from ..shown import can_be_shown, steps_of
 from ..studies.curves import FALLING, LEVEL, curves

@@ -179,7 +179,7 @@ def test_what_cannot_be_compared_is_refused(subjects) -> None:
         models=(Contender("a", subjects["with"]), Contender("b", subjects["without"])), limited=True
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rankscope.experiments.estimates._speed", lambda: (1.0, 1.0))
+        patch.setattr("rankscope.experiments.estimates._LONG", 1e-9)
         with pytest.raises(InputError, match="--yes"):
             CATALOGUE["compare"].run(limited)
 

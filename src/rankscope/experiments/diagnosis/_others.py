@@ -102,7 +102,7 @@ def _ask(
     for count in dict.fromkeys((min(at_most, len(subject.x)), 1)):
         try:
             config = configure(first_samples(subject, count))
-            seconds = module.cost(config).usual_seconds
+            seconds = module.cost(config).seconds
             if seconds > LONGEST:
                 why = f"it would take about {duration(seconds)}"
                 continue

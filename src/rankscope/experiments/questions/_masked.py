@@ -18,8 +18,8 @@ from rankscope.core.tracing import Trace
 from rankscope.experiments.depths import RELATIVE_DISPERSION, dispersions
 from rankscope.experiments.estimates import MOST_TOKENS_CUBED
 from rankscope.experiments.laws import Law, different_laws, law_of_medians
-from rankscope.experiments.progress import OnStep, silent
 from rankscope.experiments.subject import Subject
+from rankscope.process.progress import OnStep, silent
 
 PRODUCTS = "log10_product_ergodicity"
 BY_MASK = (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rankscope.experiments.progress import parts, silent, tracked
+from rankscope.process.progress import parts, silent, tracked
 
 
 def test_shares_rise_to_one_through_nested_loops():
