@@ -7,7 +7,11 @@ Throughout, X is the matrix of tokens, res(X) what is left of it when its center
 every token, P an attention matrix, and r and r′ the residual before and after a layer.
 """
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from rankscope.arguments import checked
@@ -50,23 +54,62 @@ class Metric:
     compute: str = ""
 
 
+_MORE: ContextVar[Mapping[str, Metric]] = ContextVar("_MORE", default={})  # noqa: B039
+
+
+@contextmanager
+def knowing(metrics: Iterable[Metric]) -> Iterator[None]:
+    """Within it ``metric`` knows these, too: those that a single experiment measures.
+
+    >>> with knowing([Metric("gap", "Gap between layers")]):
+    ...     metric("gap").title, metric("log10_gap").scale
+    ('Gap between layers', 'exponent')
+    >>> metric("gap").title
+    'Gap'
+
+    A result carries them; what shows one opens this, and nothing else has to be passed on.
+    """
+    token = _MORE.set({**_MORE.get(), **{each.name: each for each in metrics}})
+    try:
+        yield
+    finally:
+        _MORE.reset(token)
+
+
 @checked
 def metric(name: str) -> Metric:
-    """The entry of a metric.
+    """The words of a metric.
 
     >>> metric("mean_cosine").title
     'Mean cosine'
     >>> metric("log10_my_score").title, metric("log10_my_score").scale
     ('My score', 'exponent')
 
-    One that has no entry, for instance a function of one's own, keeps its name; it is drawn on a
-    linear axis, or on one over exponents if it begins with ``log10_``.
+    The decimal logarithm of a metric has the words of that metric. One that has no entry, for
+    instance a function of one's own, keeps its name; it is drawn on a linear axis, or on one over
+    exponents if it begins with ``log10_``.
     """
-    if name in METRICS:
-        return METRICS[name]
-    words = name.removeprefix(_LOGARITHM).replace("_", " ").strip() or name
-    scale: Scale = "exponent" if name.startswith(_LOGARITHM) else "linear"
-    return Metric(name, words[:1].upper() + words[1:], scale=scale)
+    known = METRICS.get(name) or _MORE.get().get(name)
+    if known is not None:
+        return known
+    if name.startswith(_LOGARITHM) and name != _LOGARITHM:
+        return _logarithm(name, metric(name.removeprefix(_LOGARITHM)))
+    words = name.replace("_", " ").strip() or name
+    return Metric(name, words[:1].upper() + words[1:])
+
+
+def _logarithm(name: str, of: Metric) -> Metric:
+    """The decimal logarithm of a metric: the same words, the exponents of its axis."""
+    return replace(
+        of,
+        name=name,
+        scale="exponent",
+        definition=of.definition and f"{of.definition} As its base-10 logarithm.",
+        includes=tuple(math.log10(value) for value in of.includes if value > 0),
+        marks=tuple((math.log10(value), mark) for value, mark in of.marks if value > 0),
+        of="",
+        compute="",
+    )
 
 
 _ALIKE: Final = "0 = all tokens alike"

@@ -12,6 +12,7 @@ from typing import Any, Final
 from rankscope import tables
 from rankscope.arguments import checked
 from rankscope.errors import InputError
+from rankscope.metric_catalogue import Metric
 from rankscope.results import Drawing, Finding, Headline, Judgement, Listing, Part, Result
 
 __all__ = ["read", "write"]
@@ -60,6 +61,7 @@ def _typed(kept: dict[str, Any]) -> dict[str, Any]:
     kept["headline"] = None if kept["headline"] is None else Headline(**kept["headline"])
     kept["findings"] = tuple(Finding(**each) for each in kept["findings"])
     kept["parts"] = tuple(Part(**_contents(each)) for each in kept["parts"])
+    kept["metrics"] = tuple(_metric(each) for each in kept["metrics"])
     for name in ("shown", "warnings"):
         kept[name] = tuple(kept[name])
     return _contents(kept)
@@ -81,3 +83,8 @@ def _listing(kept: dict[str, Any]) -> Listing:
 def _drawing(kept: dict[str, Any]) -> Drawing:
     kept["only"] = {column: tuple(labels) for column, labels in kept["only"].items()}
     return Drawing(**kept)
+
+
+def _metric(kept: dict[str, Any]) -> Metric:
+    marks = tuple((value, mark) for value, mark in kept.pop("marks"))
+    return Metric(includes=tuple(kept.pop("includes")), marks=marks, **kept)

@@ -14,6 +14,7 @@ import polars as pl
 from rankscope import tables
 from rankscope.arguments import Exact, checked
 from rankscope.errors import InputError
+from rankscope.metric_catalogue import Metric
 from rankscope.process.fingerprints import stem
 
 Verdict = Literal["holds", "fails", "depends", "not tried"]
@@ -213,6 +214,8 @@ class Result:
     warnings: tuple[str, ...] = ()
     listings: tuple[Listing, ...] = ()
     parts: tuple[Part, ...] = ()
+    metrics: tuple[Metric, ...] = ()
+    """What this experiment alone measures, in words; the others are in ``metric_catalogue``."""
 
     @property
     def all_drawings(self) -> tuple[Drawing, ...]:

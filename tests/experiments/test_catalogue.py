@@ -14,8 +14,17 @@ import torch
 from rankscope import tables
 from rankscope.errors import InputError
 from rankscope.experiments import Case, Reading
-from rankscope.experiments.catalogue import CATALOGUE, ENTRIES, entries, entry, run
+from rankscope.experiments.catalogue import (
+    CATALOGUE,
+    ENTRIES,
+    Entry,
+    entries,
+    entry,
+    read_entry,
+    run,
+)
 from rankscope.experiments.config import Config
+from rankscope.metric_catalogue import Metric
 from rankscope.results import Judgement, Result
 
 NOTHING = tables.frame({"metric": [], "value": []})
@@ -61,6 +70,38 @@ def test_the_catalogue_is_read_without_anything_heavy():
     assert found.stdout.split() == []
 
 
+@pytest.mark.parametrize("id_", CATALOGUE)
+def test_what_is_read_from_a_file_is_what_its_module_holds(id_):
+    assert CATALOGUE[id_] == CATALOGUE[id_].module().ENTRY
+
+
+def test_a_file_is_all_an_experiment_takes():
+    found = read_entry(
+        """import torch
+
+ENTRY = kit.claim(
+    "X1",
+    "A is (B).",
+    metrics=(kit.Metric("gap", "Gap"),),
+)
+OTHER = (
+    1,
+)
+"""
+    )
+    assert found == Entry("X1", "claim", "A is (B).", small=True, metrics=(Metric("gap", "Gap"),))
+    with pytest.raises(InputError, match="an experiment begins with ENTRY"):
+        read_entry("import torch")
+    with pytest.raises(ValueError, match="malformed"):
+        read_entry('ENTRY = kit.claim("X1", TITLE)')
+
+
+def test_experiments_are_ordered_by_letter_and_number():
+    known = [*entries("claim")]
+    assert known.index("D9") + 1 == known.index("D10")
+    assert known == sorted(known, key=lambda id_: (id_[0], int(id_[1:])))
+
+
 def test_papers_are_named_as_people_name_them():
     for each in ENTRIES:
         assert each.title
@@ -76,8 +117,7 @@ def test_every_claim_has_a_frozen_configuration_and_a_run(listed):
     module = listed.module()
     assert issubclass(module.Config, Config)
     assert module.Config.__dataclass_params__.frozen
-    assert callable(module.run)
-    assert module.ENTRY is listed
+    assert callable(getattr(module, "run", None) or module.judge)
     assert set(listed.options) <= {each.name for each in fields(module.Config)}
 
 

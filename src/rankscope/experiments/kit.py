@@ -1,11 +1,72 @@
-"""What every experiment is made with, behind one door."""
+'''What an experiment is written with, behind one import.
 
-from collections.abc import Mapping
+An experiment is one file in ``claims``, ``studies`` or ``questions``, and no list names it. It
+begins with an ``ENTRY`` of literals, which help texts, listings and the README are made from, and
+goes on with what is measured and what that comes to:
 
-from rankscope.experiments.catalogue import entry as entry
+.. code-block:: python
+
+    """Claim X1: wider layers keep tokens apart."""
+
+    ENTRY = kit.claim(
+        "X1",
+        "Wider layers keep tokens apart.",
+        source="Someone et al. 2030, figure 1",
+        question="Does the last layer's residual grow with the width?",
+        domain="random attention without skips",
+        beyond="the same with skips",  # only if it is judged there, too
+        seconds=3,  # how long it takes at its usual sizes
+        metrics=(kit.Metric("gap", "Gap", "g", "log", "0 = none", "The gap of ..."),),
+    )
+    CHARTS = (kit.Drawing("by_setting", "A panel for each depth.", "gap"),)
+
+
+    @dataclass(frozen=True)
+    class Config(kit.Config):  # everything that numbers depend on; it has a seed already
+        widths: tuple[int, ...] = (16, 32, 64)
+
+
+    def measure(config: Config, on_step: kit.OnStep) -> pl.DataFrame:
+        """The one long table (see ``tables``): every number that is shown or judged."""
+        rows = [(float(w), gap(config, w)) for w, _ in kit.tracked(config.widths, on_step)]
+        names = ("setting", "metric", "value")
+        return tables.from_rows(names, [(width, "gap", value) for width, value in rows])
+
+
+    def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
+        """When a width bears the claim out."""
+        gaps = table.sort("setting")["value"].to_list()
+        return kit.Answer(
+            [f"The gap grows from {short(gaps[0])} to {short(gaps[-1])}."],
+            stated={"wider is better": gaps[0] < gaps[-1]},  # each check: its name, and its outcome
+            key_figures={"largest gap": max(gaps)},
+        )
+
+The rest is derived: verdicts, their words, the ``Result`` and its provenance. A check is an entry
+of ``stated`` (on the claim's ``domain``) or ``beyond`` it; the claim holds if all of them do. It is
+a plain expression beside its name, so that it can be read, stepped through and tried on tables made
+by hand. Where verdicts need what is not in the table, ``measure`` returns a ``Measured``, which
+``judge`` is then given. ``PAPER`` has the fields of a ``Config`` on the papers' own scale. A
+question, whose words depend on what it is asked about, has ``run(config, on_step)`` instead and
+makes its result with ``ENTRY.result``.
+'''
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, stdev
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import polars as pl
+
+from rankscope.experiments.catalogue import Entry as Entry
+from rankscope.experiments.catalogue import claim as claim
+from rankscope.experiments.catalogue import question as question
+from rankscope.experiments.catalogue import study as study
 from rankscope.experiments.config import Config as Config
 from rankscope.experiments.subject import Question as Question
 from rankscope.experiments.subject import Subject as Subject
+from rankscope.metric_catalogue import Metric as Metric
 from rankscope.models.text import InputCheck as InputCheck
 from rankscope.process.progress import OnStep as OnStep
 from rankscope.process.progress import parts as parts
@@ -19,6 +80,79 @@ from rankscope.results import Result as Result
 
 _FEW = 3
 """Cases that a verdict names one by one."""
+_ROUNDING = 1e-6
+"""What float32 cannot tell apart, in which predictions are made."""
+
+Facts = TypeVar("Facts")
+
+
+@dataclass(frozen=True)
+class Measured(Generic[Facts]):
+    """A table, and what a verdict needs beside it."""
+
+    table: pl.DataFrame
+    facts: Facts
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """By case, what is in doubt about its figures, if anything is."""
+    about: Mapping[str, str | Mapping[str, str]] = field(default_factory=dict)
+    """What the provenance says beside the configuration."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was measured, in words: the most important sentence first.
+
+    ``stated`` and ``beyond`` are checks by name, on the claim's own domain and beyond it; ``on``
+    and ``on_beyond`` complete their verdicts (see ``judged``). A study has none of them.
+    """
+
+    sentences: Iterable[str]
+    stated: Mapping[str, bool] | None = None
+    beyond: Mapping[str, bool] | None = None
+    on: str = ""
+    on_beyond: str = ""
+    key_figures: Mapping[str, float] = field(default_factory=dict)
+    listings: tuple[Listing, ...] = ()
+    charts: tuple[Drawing, ...] | None = None
+    """Those of the module's ``CHARTS`` unless given."""
+    shown: tuple[str, ...] | None = None
+    """Metrics that are told in figures; those of the charts unless given."""
+    about: Mapping[str, str | Mapping[str, str]] = field(default_factory=dict)
+
+
+def run(entry: Entry, config: Any, on_step: OnStep) -> Result:
+    """Run an experiment: measure, then judge what was measured."""
+    module = entry.module()
+    if hasattr(module, "run"):
+        result: Result = module.run(config, on_step)
+        return result
+    return conclude(entry, config, module.measure(config, on_step))
+
+
+def conclude(entry: Entry, config: Any, measured: Any) -> Result:
+    """The result of an experiment, given what it has measured."""
+    module = entry.module()
+    answer: Answer = module.judge(config, measured)
+    whole = measured if isinstance(measured, Measured) else Measured(measured, None)
+    charts = module.CHARTS if answer.charts is None else answer.charts
+    drawn = tuple(dict.fromkeys(chart.metric for chart in charts if chart.metric))
+    return entry.result(
+        config,
+        sentences=answer.sentences,
+        table=whole.table,
+        about={**whole.about, **answer.about},
+        notes=whole.notes,
+        judgement=_judgement(entry.domain, answer.stated, answer.on),
+        beyond=_judgement(entry.beyond, answer.beyond, answer.on_beyond),
+        key_figures=answer.key_figures,
+        listings=answer.listings,
+        drawings=charts,
+        shown=drawn if answer.shown is None else answer.shown,
+    )
+
+
+def _judgement(domain: str, checks: Mapping[str, bool] | None, on: str) -> Judgement | None:
+    return None if checks is None else judged(domain, checks, on)
 
 
 def judged(domain: str, borne_out: Mapping[str, bool], on: str = "") -> Judgement:
@@ -56,3 +190,66 @@ def _sides(borne_out: Mapping[str, bool]) -> str:
         )
     )
     return f"the case: {some}, {others}"
+
+
+def on_all(sources: Sequence[str], check: Callable[[str], Mapping[str, bool]]) -> dict[str, bool]:
+    """Checks that must hold for every source, such as predictions and networks.
+
+    >>> on_all(["predicted", "networks"], lambda source: {"short": len(source) < 9})
+    {'short': False}
+    """
+    outcomes = [check(source) for source in sources]
+    return {name: all(each[name] for each in outcomes) for name in outcomes[0]}
+
+
+class Mean(NamedTuple):
+    """A mean over draws, its standard error, and their number; one draw alone has no error."""
+
+    value: float
+    error: float
+    draws: int = 1
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Mean":
+        """Of independent draws.
+
+        >>> Mean.of([1.0, 3.0])
+        Mean(value=2.0, error=1.0, draws=2)
+        """
+        error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+        return cls(fmean(values), error, len(values))
+
+    def errors_from(self, other: "Mean") -> float:
+        """How far two means of one law are apart, in standard errors of their difference.
+
+        The deviation is estimated from the draws of both, since a few of them tell little about it.
+        What float32 cannot tell apart, in which predictions are made, counts as equal.
+        """
+        off = abs(self.value - other.value)
+        if off <= _ROUNDING * max(abs(self.value), abs(other.value)):
+            return 0.0
+        free = self.draws + other.draws - 2
+        squares = [(mean.draws - 1) * mean.draws * mean.error**2 for mean in (self, other)]
+        variance = sum(squares) / free if free else 0.0
+        error = math.sqrt(variance * (1 / self.draws + 1 / other.draws))
+        return off / error if error else math.inf
+
+
+Curves = Mapping[tuple[str, str, str], Mapping[float, Mean]]
+"""By model, variant and metric: at each place, the mean over samples."""
+
+
+def curves(table: pl.DataFrame, along: str = "setting") -> Curves:
+    """A table as curves over a column, their places in order; samples are independent draws.
+
+    >>> from rankscope import tables
+    >>> names = ("model", "variant", "layer", "metric", "value")
+    >>> rows = [("a", "b", 1, "rank", 2.0), ("a", "b", 0, "rank", 4.0)]
+    >>> list(curves(tables.from_rows(names, rows), "layer")["a", "b", "rank"])
+    [0, 1]
+    """
+    grouped = table.group_by("model", "variant", "metric", along, maintain_order=True).agg("value")
+    by_key: dict[tuple[str, str, str], dict[float, Mean]] = {}
+    for model, variant, metric, place, values in grouped.iter_rows():
+        by_key.setdefault((model, variant, metric), {})[place] = Mean.of(values)
+    return {key: dict(sorted(curve.items())) for key, curve in by_key.items()}

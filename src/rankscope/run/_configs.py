@@ -8,7 +8,6 @@ from typing import Any, get_args
 from rankscope.arguments import check_field, short
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import Entry, Scale
-from rankscope.experiments.durations import SECONDS
 from rankscope.experiments.estimates import Cost, lasting
 from rankscope.run._asked import Asked, Reader, read_fields
 from rankscope.run._convert import convert, hints
@@ -52,7 +51,7 @@ def _cost(entry: Entry, config: Any) -> Cost | None:
         found: Cost = module.cost(config)
         return None if found == Cost() else found
     is_usual = config == entry.configuration(seed=config.seed)
-    return lasting(SECONDS[entry.id]) if is_usual else None
+    return lasting(entry.seconds) if is_usual and entry.seconds else None
 
 
 def _models(entry: Entry, value: Any) -> Any:

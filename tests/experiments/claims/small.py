@@ -78,4 +78,4 @@ def tiny(name: str) -> tuple[Result, list[float]]:
     """A tiny claim's result and what it reported on its way."""
     module, config = TINY[name]
     seen: list[float] = []
-    return module.run(config, seen.append), seen
+    return module.ENTRY.run(config, seen.append), seen

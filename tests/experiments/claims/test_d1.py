@@ -23,10 +23,10 @@ def test_d1_depends_on_what_counts_as_rounding() -> None:
         for side in (True, False)
     )
     between = replace(config, tolerance=(stated[0] + stated[-1]) / 2)
-    assert d1.run(between, silent).verdict == "depends"
+    assert d1.ENTRY.run(between, silent).verdict == "depends"
     among_others = replace(config, tolerance=(others[0] + others[-1]) / 2)
-    assert d1.run(among_others, silent).beyond.verdict == "depends"
-    none = d1.run(replace(config, tolerance=0.0), silent)
+    assert d1.ENTRY.run(among_others, silent).beyond.verdict == "depends"
+    none = d1.ENTRY.run(replace(config, tolerance=0.0), silent)
     assert (none.verdict, none.beyond.verdict) == ("fails", "fails")
 
 

@@ -98,7 +98,7 @@ def test_speeds_are_compared_by_layers_or_where_they_end() -> None:
 
 
 def test_the_curves_are_those_of_plain_numbers_and_the_weights_the_same() -> None:
-    found = d10.run(replace(TINY, masked=(), designed=()), silent)
+    found = d10.ENTRY.run(replace(TINY, masked=(), designed=()), silent)
     x, token_mask = TINY.texts()
     network = random_network(replace(Setting(), width=16), 6, TINY.seed)
     for variant, one in {d10.BARE: network.without("norm"), d10.NORMED: network}.items():
@@ -126,11 +126,11 @@ def test_designed_values_keep_rank_only_with_the_norm() -> None:
 
 def test_draws_are_numbered_on_and_seeds_matter() -> None:
     config = replace(TINY, draws=2, masked=(), designed=())
-    found = d10.run(config, silent)
+    found = d10.ENTRY.run(config, silent)
     assert sorted(found.table["sample"].unique()) == [0, 1, 2, 3]
     assert found.beyond is None
-    assert found.table.equals(d10.run(config, silent).table)
-    assert not found.table.equals(d10.run(replace(config, seed=7), silent).table)
+    assert found.table.equals(d10.ENTRY.run(config, silent).table)
+    assert not found.table.equals(d10.ENTRY.run(replace(config, seed=7), silent).table)
 
 
 def test_doubts_reach_the_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ def test_doubts_reach_the_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
         return deep_trace(network, *arguments, **options).noted({"doubt": "a digit was lost"})
 
     monkeypatch.setattr(depths, "deep_trace", doubtful)
-    found = d10.run(replace(TINY, masked=(), designed=()), silent)
+    found = d10.ENTRY.run(replace(TINY, masked=(), designed=()), silent)
     for variant in (d10.BARE, d10.NORMED):
         assert f"Note on 4 heads, {variant}, draw 1: a digit was lost." in found.sentences
     assert found.verdict == "not tried"
@@ -155,7 +155,7 @@ def test_doubts_of_every_draw_and_design_reach_the_result(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(depths, "deep_trace", doubtful)
     monkeypatch.setattr(_norm_starts, "deep_trace", doubtful)
-    found = d10.run(replace(TINY, draws=2, masked=(), designed_layers=5), silent)
+    found = d10.ENTRY.run(replace(TINY, draws=2, masked=(), designed_layers=5), silent)
     notes = found.provenance["notes"]
     assert notes == {
         f"4 heads, {d10.BARE}, draw 1": "trace 1",

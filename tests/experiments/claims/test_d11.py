@@ -65,7 +65,7 @@ def test_each_outcome(table: pl.DataFrame, verdict: str, beyond: str) -> None:
 def test_it_is_sharp_at_the_limit_alone() -> None:
     """By hand: the sharp factor is (e^D − 1)/2D, which is 0.526 at 0.1 and 1 at the limit."""
     config = d11.Config(spreads=(0.1, SCORE_LIMIT), wider=(), layers=1, masks=())
-    found = d11.run(config, silent)
+    found = d11.ENTRY.run(config, silent)
     said = str(found.judgement)
     rows = found.listings[0].rows
     assert [row[0] for row in rows] == ["0.1", "1.256"]
@@ -89,7 +89,7 @@ def test_the_default_goes_up_to_the_lemmas_own_limit() -> None:
 
 def test_two_runs_are_equal() -> None:
     module, config = TINY["d11"]
-    assert module.run(config, silent).table.equals(tiny("d11")[0].table)
+    assert module.ENTRY.run(config, silent).table.equals(tiny("d11")[0].table)
 
 
 @pytest.mark.parametrize(
@@ -99,4 +99,4 @@ def test_two_runs_are_equal() -> None:
 )  # fmt: skip
 def test_what_the_lemma_is_not_about_is_refused(fields) -> None:
     with pytest.raises(InputError):
-        d11.run(replace(d11.Config(), **fields), silent)
+        d11.ENTRY.run(replace(d11.Config(), **fields), silent)

@@ -67,13 +67,13 @@ def test_mlps_as_drawn_are_held_against_none() -> None:
 
 
 def test_too_few_layers_decide_nothing() -> None:
-    found = d3.run(replace(TINY["d3"][1], layers=2), silent)
+    found = d3.ENTRY.run(replace(TINY["d3"][1], layers=2), silent)
     assert found.verdict == "not tried"
 
 
 def test_the_order_of_gains_does_not_matter() -> None:
     config = replace(TINY["d3"][1], gains=(2.0, 0.5), activations=("relu",))
-    assert d3.run(config, silent).verdict == "holds"
+    assert d3.ENTRY.run(config, silent).verdict == "holds"
 
 
 def test_a_factor_acts_like_that_of_an_mlp_without_any() -> None:

@@ -103,11 +103,11 @@ def test_the_figures_are_those_of_plain_numbers() -> None:
 
 def test_two_runs_are_equal() -> None:
     module, config = TINY["d4"]
-    assert module.run(config, silent).table.equals(tiny("d4")[0].table)
+    assert module.ENTRY.run(config, silent).table.equals(tiny("d4")[0].table)
 
 
 def test_without_random_networks_nothing_is_said_beyond() -> None:
     module, config = TINY["d4"]
-    found = module.run(replace(config, random_scales=()), silent)
+    found = module.ENTRY.run(replace(config, random_scales=()), silent)
     assert found.beyond is None
     assert found.verdict == "holds"

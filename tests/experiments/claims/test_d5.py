@@ -66,7 +66,7 @@ def test_what_becomes_of_a_residual(residuals: list[float], fate: str) -> None:
 
 def test_every_model_and_variant_is_told() -> None:
     config = replace(TINY["d5"][1], models=(DEEP, Fresh("gpt2")))
-    found = d5.run(config, silent)
+    found = d5.ENTRY.run(config, silent)
     assert found.verdict == "holds"
     assert found.beyond.verdict == "fails"  # behind a causal mask, before the norms
     assert found.table.columns == ["model", "variant", "layer", "sample", "metric", "value"]
@@ -84,13 +84,13 @@ def test_every_model_and_variant_is_told() -> None:
 
 
 def test_it_fails_where_skips_do_not_hold() -> None:
-    found = d5.run(replace(TINY["d5"][1], models=(Tiny("bert"),)), silent)
+    found = d5.ENTRY.run(replace(TINY["d5"][1], models=(Tiny("bert"),)), silent)
     assert found.verdict == "fails"
 
 
 def test_it_takes_away_what_it_is_told_to() -> None:
     kept, _ = tiny("d5")
-    found = d5.run(replace(TINY["d5"][1], reading=Reading(norms="drop")), silent)
+    found = d5.ENTRY.run(replace(TINY["d5"][1], reading=Reading(norms="drop")), silent)
     assert not found.table.equals(kept.table)
     assert "norms dropped" in found.provenance["variants"]
     assert "norms dropped" in found.drawings[0].caption

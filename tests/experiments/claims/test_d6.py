@@ -141,13 +141,13 @@ def test_the_tables_count_seeds_and_steps():
 def test_a_small_run_is_whole_repeatable_and_drawn():
     config = d6.Config(widths=(4,), seeds=2, arc=10, applied=2, recipe=SHORT, early=SHORT)
     seen: list[float] = []
-    found = d6.run(config, seen.append)
+    found = d6.ENTRY.run(config, seen.append)
     assert seen == sorted(seen)
     assert seen[-1] == 1.0
-    assert found.table.equals(d6.run(config, silent).table)
+    assert found.table.equals(d6.ENTRY.run(config, silent).table)
     start = found.table.filter(metric=DISTANCE, layer=0)["value"].to_list()
     assert start == pytest.approx([math.log10(0.6)] * 12)
-    other = d6.run(d6.Config(**{**vars(config), "seed": 1}), silent)
+    other = d6.ENTRY.run(d6.Config(**{**vars(config), "seed": 1}), silent)
     assert not found.table.equals(other.table)
     assert other.beyond.domain == "training stopped as early as in the paper's script"
     for drawing in found.drawings:
@@ -160,7 +160,7 @@ def test_progress_is_reported_while_layers_are_trained():
     long = replace(SHORT, steps=30)
     config = d6.Config(widths=(4,), seeds=1, arc=10, applied=1, recipe=long, early=long)
     seen: list[float] = []
-    d6.run(config, seen.append)
+    d6.ENTRY.run(config, seen.append)
     # Of the first of six layers: three reports in its training, before it is through.
     assert sum(share < 1 / 6 * 3 / 4 for share in seen) == 3
     assert seen == sorted(seen)
@@ -182,7 +182,7 @@ def test_doubts_of_scaled_arithmetic_reach_the_sentences(monkeypatch):
 
     monkeypatch.setattr(d6, "deep_distances", doubtful)
     config = d6.Config(widths=(4,), seeds=1, arc=10, applied=1, recipe=SHORT, early=SHORT)
-    found = d6.run(config, silent)
+    found = d6.ENTRY.run(config, silent)
     assert found.sentences[-2] == (
         "Note on 3 layers, trained: such as pure attention, width 4, seed 0: a digit was lost."
     )
@@ -191,7 +191,7 @@ def test_doubts_of_scaled_arithmetic_reach_the_sentences(monkeypatch):
 
 def test_nothing_to_try_is_refused():
     with pytest.raises(InputError, match="at least one each"):
-        d6.run(d6.Config(widths=()), silent)
+        d6.ENTRY.run(d6.Config(widths=()), silent)
 
 
 def test_the_papers_scale_is_a_configuration():

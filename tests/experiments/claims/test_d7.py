@@ -206,10 +206,10 @@ def test_a_guess_at_random_labels_is_half_right():
 
 def test_a_small_run_is_whole_repeatable_and_drawn():
     seen: list[float] = []
-    found = d7.run(TINY, seen.append)
+    found = d7.ENTRY.run(TINY, seen.append)
     assert seen == sorted(seen)
     assert seen[-1] == pytest.approx(1.0)
-    assert found.table.equals(d7.run(TINY, silent).table)
+    assert found.table.equals(d7.ENTRY.run(TINY, silent).table)
     lengths = found.table.filter(variant=ALL, model=HULL)["setting"].unique().sort().to_list()
     assert lengths == [0.0, 1.0, 2.0]
     assert found.table["value"].is_between(0.0, 1.0).all()
@@ -217,7 +217,7 @@ def test_a_small_run_is_whole_repeatable_and_drawn():
         figures.draw(drawing, found)
     assert all(map(math.isfinite, found.key_figures.values()))
     one_task = replace(TINY, tasks=(MEMORISATION,))
-    other = d7.run(replace(one_task, sentences=("another text to learn",) * 8), silent)
+    other = d7.ENTRY.run(replace(one_task, sentences=("another text to learn",) * 8), silent)
     assert not other.table.equals(found.table.filter(model=MEMORISATION))
 
 
@@ -233,7 +233,7 @@ def test_a_small_run_is_whole_repeatable_and_drawn():
 )
 def test_nothing_to_try_is_refused(change, message):
     with pytest.raises(InputError, match=message):
-        d7.run(replace(TINY, **change), silent)
+        d7.ENTRY.run(replace(TINY, **change), silent)
 
 
 def test_the_device_found_is_part_of_what_names_a_run(monkeypatch):

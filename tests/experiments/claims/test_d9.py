@@ -28,8 +28,8 @@ INWARD = Inward("inward", make=_deep_bert)
 
 def test_it_fails_where_no_token_looks_at_another() -> None:
     config = TINY["d9"][1]
-    assert d9.run(replace(config, models=(INWARD,)), silent).verdict == "fails"
-    both = d9.run(replace(config, models=(DEEP, INWARD)), silent)
+    assert d9.ENTRY.run(replace(config, models=(INWARD,)), silent).verdict == "fails"
+    both = d9.ENTRY.run(replace(config, models=(DEEP, INWARD)), silent)
     assert both.verdict == "depends"
     assert "bert (init) bears it out, inward (init) does not" in both.judgement.on
 
@@ -99,4 +99,4 @@ def test_a_chain_far_below_the_number_format_goes_on_at_its_rate() -> None:
 
 def test_no_path_is_refused() -> None:
     with pytest.raises(Exception, match="paths=0 is out of range"):
-        d9.run(replace(TINY["d9"][1], paths=0), silent)
+        d9.ENTRY.run(replace(TINY["d9"][1], paths=0), silent)

@@ -71,7 +71,7 @@ def test_a_seed_changes_the_figures(name: str) -> None:
     module, config = TINY[name]
     if name == "n1":
         config = replace(config, patterns=config.patterns[:1])
-    found = module.run(replace(config, seed=1), silent)
+    found = module.ENTRY.run(replace(config, seed=1), silent)
     before = tiny(name)[0].table.head(found.table.height)
     assert not found.table.equals(before)
 
@@ -80,8 +80,8 @@ def test_a_seed_changes_the_figures(name: str) -> None:
 def test_the_texts_that_are_given_are_read(name: str) -> None:
     module, config = TINY[name]
     found, _ = tiny(name)
-    other = module.run(replace(config, texts=("quite another text",)), silent)
-    bundled = module.run(replace(config, texts=None, samples=1), silent)
+    other = module.ENTRY.run(replace(config, texts=("quite another text",)), silent)
+    bundled = module.ENTRY.run(replace(config, texts=None, samples=1), silent)
     figures_of = [each.table["value"].to_list() for each in (found, other, bundled)]
     assert figures_of[0] != figures_of[1] != figures_of[2]
 
@@ -89,14 +89,14 @@ def test_the_texts_that_are_given_are_read(name: str) -> None:
 @pytest.mark.parametrize("name", ["d5", "d9"])
 def test_models_called_alike_stay_apart_and_none_is_refused(name: str) -> None:
     module, config = TINY[name]
-    found = module.run(replace(config, models=(Fresh("bert"), Tiny("bert"))), silent)
+    found = module.ENTRY.run(replace(config, models=(Fresh("bert"), Tiny("bert"))), silent)
     assert found.table["model"].unique(maintain_order=True).to_list() == [
         "bert (init)",
         "bert (init) 2",
     ]
     assert [row[0] for row in found.listings[0].rows] == ["bert (init)", "bert (init) 2"]
     with pytest.raises(InputError, match="no model to try"):
-        module.run(replace(config, models=()), silent)
+        module.ENTRY.run(replace(config, models=()), silent)
 
 
 @pytest.mark.parametrize("name", ["d5", "d9"])
@@ -123,7 +123,7 @@ def test_the_papers_models_are_tried_unless_others_are_named(name: str) -> None:
 def test_a_claim_is_not_judged_by_nothing(name: str, nothing: Any, message: str) -> None:
     module, config = TINY[name]
     with pytest.raises(InputError, match=message):
-        module.run(replace(config, **nothing), silent)
+        module.ENTRY.run(replace(config, **nothing), silent)
 
 
 @pytest.mark.parametrize("name", ["d2", "d3", "d4", "n1"])
@@ -144,7 +144,7 @@ def test_doubts_reach_the_sentences_and_the_provenance(
         "d4": {"betas": (0.1,), "random_scales": ()},
         "n1": {"patterns": config.patterns[:1] if name == "n1" else ()},
     }[name]
-    found = module.run(replace(config, seed=5, **fewer), silent)
+    found = module.ENTRY.run(replace(config, seed=5, **fewer), silent)
     # D4 is made of matrices of its own, and some weights of D3 are no longer those that were drawn.
     assert seeds == {"d3": {5, None}, "d4": {None}}.get(name, {5})
     noted = found.provenance["notes"]

@@ -102,7 +102,7 @@ def test_rates_are_those_of_positions_alone() -> None:
     sizes = torch.linalg.eigvals(by_hand).abs().sort(descending=True).values
     rows = position_table(network, x, token_mask).filter(metric=SECOND)["value"]
     assert rows.to_list() == pytest.approx([float(sizes[1])] * 24)
-    table = n1.run(replace(config, patterns=(alibi,)), silent).table
+    table = n1.ENTRY.run(replace(config, patterns=(alibi,)), silent).table
     found = read(table, n1.KEEPING)["ALiBi"]
     assert found.law.kind == "exponential"
     assert found.law.rate == pytest.approx(math.log10(float(sizes[1])), abs=0.05)
@@ -113,7 +113,7 @@ def test_rotary_quickens_where_hidden_states_shrink() -> None:
     config = n1.Config(
         layers=16, width=16, tokens=8, samples=2, patterns=(n1.Config().patterns[2],)
     )
-    found = n1.run(config, silent)
+    found = n1.ENTRY.run(config, silent)
     assert found.verdict == "holds"
     assert str(found.beyond) == "fails"
     rotary = read(found.table, n1.SHRINKING)["rotary"]
@@ -143,4 +143,4 @@ def test_n1_says_which_rates_agree_with_positions() -> None:
     one = read(found.table, n1.KEEPING)["ALiBi"]
     assert alibi[-2:] == (f"layer × {power_of_ten(one.positions.rate, digits=3)}", one.second)
     few = replace(TINY["n1"][1], layers=4, patterns=n1.Config().patterns[2:3])
-    assert n1.run(few, silent).table.equals(n1.run(few, silent).table)
+    assert n1.ENTRY.run(few, silent).table.equals(n1.ENTRY.run(few, silent).table)

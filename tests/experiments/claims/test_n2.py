@@ -106,7 +106,7 @@ def test_scores_that_never_exceed_are_refused() -> None:
 
 def test_two_runs_are_equal() -> None:
     module, config = TINY["n2"]
-    assert module.run(config, silent).table.equals(tiny("n2")[0].table)
+    assert module.ENTRY.run(config, silent).table.equals(tiny("n2")[0].table)
 
 
 def test_the_search_climbs_on_the_theorems_own_ratio() -> None:

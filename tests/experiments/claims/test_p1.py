@@ -102,8 +102,8 @@ def test_it_runs_small_and_networks_are_random_energies() -> None:
     assert found.verdict == "holds", found.sentences
     assert found.beyond is not None
     assert found.beyond.verdict == "fails"
-    assert p1.run(SMALL, silent).table.equals(found.table)
-    assert not p1.run(replace(SMALL, seed=1), silent).table.equals(found.table)
+    assert p1.ENTRY.run(SMALL, silent).table.equals(found.table)
+    assert not p1.ENTRY.run(replace(SMALL, seed=1), silent).table.equals(found.table)
 
 
 def made_up(network: float, far: tuple[float, float, float]) -> pl.DataFrame:
@@ -148,7 +148,7 @@ def test_each_outcome(
 )
 def test_nothing_to_try_is_refused(ratios: tuple[float, ...], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        p1.run(replace(SMALL, ratios=ratios), silent)
+        p1.ENTRY.run(replace(SMALL, ratios=ratios), silent)
 
 
 def test_lengths_nobody_uses_are_no_verdict_on_those_people_use() -> None:

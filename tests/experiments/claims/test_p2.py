@@ -12,7 +12,8 @@ from rankscope import tables
 from rankscope.core.network import Network, Visibility
 from rankscope.errors import InputError
 from rankscope.experiments.claims import p2
-from rankscope.experiments.claims._overlapping import Mean, overlapping_tokens, slope
+from rankscope.experiments.claims._overlapping import overlapping_tokens, slope
+from rankscope.experiments.kit import Mean
 from rankscope.process.progress import silent
 
 from ..shown import can_be_shown, steps_of
@@ -47,7 +48,7 @@ def test_small_networks_bear_it_out() -> None:
 
 def test_a_seed_decides_everything() -> None:
     tiny = replace(SMALL, depths=(1, 2), draws=1, networks=1)
-    one, same, other = (p2.run(replace(tiny, seed=seed), silent).table for seed in (0, 0, 1))
+    one, same, other = (p2.ENTRY.run(replace(tiny, seed=seed), silent).table for seed in (0, 0, 1))
     assert one.equals(same)
     assert not one.equals(other)
     assert set(one["metric"]) == {"mean_cosine", "query_value_gradient"}
@@ -118,6 +119,6 @@ def test_means_and_slopes() -> None:
 
 def test_one_depth_is_refused() -> None:
     with pytest.raises(InputError, match="at least two depths"):
-        p2.run(replace(SMALL, depths=(4,)), silent)
+        p2.ENTRY.run(replace(SMALL, depths=(4,)), silent)
     with pytest.raises(InputError, match="no kind of network 'middle-norm'; choose without norm"):
-        p2.run(replace(SMALL, kinds=("middle-norm",)), silent)
+        p2.ENTRY.run(replace(SMALL, kinds=("middle-norm",)), silent)

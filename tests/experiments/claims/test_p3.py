@@ -62,12 +62,12 @@ def test_it_runs_small_and_can_be_shown() -> None:
     found, _ = steps_of(p3.run, SMALL)
     can_be_shown(found)
     tiny = replace(SMALL, scales=(1.0,), draws=1, networks=1)
-    one, same, other = (p3.run(replace(tiny, seed=seed), silent).table for seed in (0, 0, 1))
+    one, same, other = (p3.ENTRY.run(replace(tiny, seed=seed), silent).table for seed in (0, 0, 1))
     assert one.equals(same)
     assert not one.equals(other)
     for wrong in ({"layers": 7}, {"scales": ()}):
         with pytest.raises(InputError, match="8 layers or more"):
-            p3.run(replace(SMALL, **wrong), silent)
+            p3.ENTRY.run(replace(SMALL, **wrong), silent)
 
 
 def made_up(growth: float, tamed: float, share: float, last: float) -> pl.DataFrame:

@@ -9,7 +9,7 @@ import pytest
 from rankscope import tables
 from rankscope.errors import InputError
 from rankscope.experiments.claims import p4
-from rankscope.experiments.claims._overlapping import Mean
+from rankscope.experiments.kit import Mean
 from rankscope.numerals import power_of_ten
 from rankscope.process.progress import silent
 
@@ -43,9 +43,9 @@ def test_it_runs_small_and_can_be_shown() -> None:
     # Predictions and networks start at the same figure, by hand: cosines are 0.1.
     first = found.table.filter(layer=0, metric="log10_relative_dispersion")["value"].to_list()
     assert [10**each for each in first] == pytest.approx([math.sqrt(0.9 * 3 / 4)] * len(first))
-    other = p4.run(replace(SMALL, seed=1), silent).table
+    other = p4.ENTRY.run(replace(SMALL, seed=1), silent).table
     assert not found.table.equals(other)
-    assert other.equals(p4.run(replace(SMALL, seed=1), silent).table)
+    assert other.equals(p4.ENTRY.run(replace(SMALL, seed=1), silent).table)
 
 
 USUAL = {
@@ -119,4 +119,4 @@ def test_what_depends_on_the_weights_is_compared_across_scales() -> None:
 def test_too_little_is_refused() -> None:
     for wrong in ({"layers": 7}, {"scales": ()}):
         with pytest.raises(InputError, match="8 layers or more"):
-            p4.run(replace(SMALL, **wrong), silent)
+            p4.ENTRY.run(replace(SMALL, **wrong), silent)

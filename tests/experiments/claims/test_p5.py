@@ -77,11 +77,11 @@ def test_it_runs_small_and_can_be_shown() -> None:
     assert found.beyond is not None
     assert str(found.beyond).startswith("depends on the size of the weights: it says something")
     tiny = replace(SMALL, scales=(1.0,))
-    one, same, other = (p5.run(replace(tiny, seed=seed), silent).table for seed in (0, 0, 1))
+    one, same, other = (p5.ENTRY.run(replace(tiny, seed=seed), silent).table for seed in (0, 0, 1))
     assert one.equals(same)
     assert not one.equals(other)
     with pytest.raises(InputError, match="at least one length"):
-        p5.run(replace(SMALL, keys=()), silent)
+        p5.ENTRY.run(replace(SMALL, keys=()), silent)
 
 
 def made_up(**other: float) -> pl.DataFrame:

@@ -12,7 +12,8 @@ from rankscope import tables
 from rankscope.core.network import Block, Network, Visibility
 from rankscope.errors import InputError
 from rankscope.experiments.claims import p6
-from rankscope.experiments.claims._overlapping import Mean, overlapping_tokens
+from rankscope.experiments.claims._overlapping import overlapping_tokens
+from rankscope.experiments.kit import Mean
 from rankscope.process.progress import silent
 
 from ..shown import can_be_shown, steps_of
@@ -60,12 +61,12 @@ def test_it_runs_small_and_can_be_shown() -> None:
     found, _ = steps_of(p6.run, SMALL)
     can_be_shown(found)
     tiny = replace(SMALL, settings=(OWN,), networks=1, draws=1)
-    one, same, other = (p6.run(replace(tiny, seed=seed), silent).table for seed in (0, 0, 1))
+    one, same, other = (p6.ENTRY.run(replace(tiny, seed=seed), silent).table for seed in (0, 0, 1))
     assert one.equals(same)
     assert not one.equals(other)
     for wrong in ({"tokens": (8, 16)}, {"settings": ()}):
         with pytest.raises(InputError, match="3 lengths or more"):
-            p6.run(replace(SMALL, **wrong), silent)
+            p6.ENTRY.run(replace(SMALL, **wrong), silent)
 
 
 def test_exponents_are_of_what_is_above() -> None:

@@ -297,7 +297,7 @@ def test_a_design_has_its_better_rate(monkeypatch):
 @pytest.fixture(scope="module")
 def small():
     seen: list[float] = []
-    return p7.run(TINY, seen.append), seen
+    return p7.ENTRY.run(TINY, seen.append), seen
 
 
 def test_a_small_run_is_whole_and_drawn(small):
@@ -317,7 +317,7 @@ def test_a_small_run_is_whole_and_drawn(small):
 
 def test_a_seed_gives_the_same_numbers_again_and_another_gives_others(small):
     first = small[0]
-    again, other = (p7.run(config, silent) for config in (TINY, replace(TINY, seed=1)))
+    again, other = (p7.ENTRY.run(config, silent) for config in (TINY, replace(TINY, seed=1)))
     assert first.table.equals(again.table)
     assert not first.table.equals(other.table)
     # With one depth, all designs are those of this depth.
@@ -339,7 +339,7 @@ def test_a_seed_gives_the_same_numbers_again_and_another_gives_others(small):
 )
 def test_nothing_to_compare_is_refused(change, message):
     with pytest.raises(InputError, match=message):
-        p7.run(replace(TINY, **change), silent)
+        p7.ENTRY.run(replace(TINY, **change), silent)
 
 
 def test_the_papers_scale_is_a_configuration():

@@ -109,7 +109,9 @@ def test_the_run_holds_can_be_shown_and_repeated(found) -> None:
     assert found.verdict == "holds"
     assert str(found.beyond) == "fails"
     fewer = replace(TINY, layers=1, every=1, controls=(), others=())
-    once, again, other = (w6.run(replace(fewer, seed=seed), silent).table for seed in (0, 0, 1))
+    once, again, other = (
+        w6.ENTRY.run(replace(fewer, seed=seed), silent).table for seed in (0, 0, 1)
+    )
     assert once.equals(again)
     assert not once.equals(other)
 

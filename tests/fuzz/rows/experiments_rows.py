@@ -86,11 +86,14 @@ add(
     id="a",
     kind="claim",
     title="b",
-    where="claims.d1",
-    options=("seed",),
+    question="c",
     source="",
     domain="",
+    beyond="",
+    options=("seed",),
+    seconds=1.0,
     small=True,
+    metrics=(),
 )
 add("experiments.Entry.configuration", D8.configuration, scale="quick", seed=1)
 add("experiments.Entry.stem", D8.stem, config=D8.configuration())

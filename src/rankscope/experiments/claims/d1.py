@@ -17,7 +17,13 @@ from rankscope.experiments import kit
 from rankscope.numerals import short
 from rankscope.streams import stream
 
-ENTRY = kit.entry("D1")
+ENTRY = kit.claim(
+    "D1",
+    "The output of a network is the sum of its paths, of every length, and of its biases.",
+    source="Dong et al. 2021, theorem 2.1",
+    domain="pure attention, with and without skips",
+    seconds=1,
+)
 _ERROR = "relative_error"
 _SINGLE, _LENGTHS = "single paths", "path lengths"
 

@@ -17,7 +17,13 @@ from rankscope.experiments.laws import UNEVEN, Law, law, medians
 from rankscope.experiments.studies._layernorm_cases import Setting, Settings, random_network
 from rankscope.numerals import plural, power_of_ten, sentence_case
 
-ENTRY = kit.entry("D10")
+ENTRY = kit.claim(
+    "D10",
+    "LayerNorm plays no role in the rank collapse of attention.",
+    source="Dong et al. 2021, remark on LayerNorm",
+    domain="random attention under the full mask and LayerNorm, without skips and MLPs",
+    seconds=32,
+)
 BARE, NORMED = "attention", "attention and LayerNorm"
 _QUESTIONS = ("fate", "law", "speed")
 _BEYOND = "masks, and values that keep some sequences above rank one"

@@ -27,7 +27,14 @@ from rankscope.experiments import kit
 from rankscope.numerals import plural, short
 from rankscope.streams import stream
 
-ENTRY = kit.entry("D11")
+ENTRY = kit.claim(
+    "D11",
+    "Where logits spread by at most 1.256, attention differs from rank one by no more than twice "
+    "that spread, entry by entry: |P − 1qᵀ| ≤ 2D·1qᵀ.",
+    source="Dong et al. 2021, appendix",
+    domain="one layer of softmax attention, spread at most 1.256",
+    seconds=3,
+)
 _METRIC, _SHARP, _ERROR = "lemma_ratio", "sharp_lemma_ratio", "relative_error"
 RANDOM, ADVERSE = "random layers", "worst layer"
 LIMIT = "sharp factor"

@@ -16,7 +16,14 @@ from rankscope.errors import InputError
 from rankscope.experiments import depths, kit
 from rankscope.experiments.laws import Law
 
-ENTRY = kit.entry("D3")
+ENTRY = kit.claim(
+    "D3",
+    "MLPs between the layers leave the collapse of pure attention doubly exponential; the larger "
+    "their Lipschitz constant, the slower it is.",
+    source="Dong et al. 2021, corollary 3.2",
+    domain="attention and MLPs, without skips and norms",
+    seconds=4,
+)
 _BEYOND = "the same MLPs with tokens kept at the size they have without: what is not weight scale"
 _NONE, _SCALED = "no MLP", "no MLP, output"
 _DOUBLY: Final = ("doubly exponential", "equal")

@@ -14,7 +14,16 @@ from rankscope.experiments.models import Case
 from rankscope.experiments.thresholds import COLLAPSED
 from rankscope.numerals import short
 
-ENTRY = kit.entry("D5")
+ENTRY = kit.claim(
+    "D5",
+    "BERT, ALBERT and XLNet lose rank with depth as attention alone (SAN) and with MLPs "
+    "(SAN+MLP), and keep it with skip connections.",
+    source="Dong et al. 2021, figure 2",
+    domain="BERT, ALBERT and XLNet, pretrained and at initialisation",
+    options=("seed", "models", "texts", "length", "reading"),
+    seconds=108,
+    small=False,
+)
 _RESIDUAL = "relative_residual"
 _WITHOUT: Final = (variants.SAN, variants.SAN_MLP)
 Fate = Literal["collapsed", "still falling", "level"]

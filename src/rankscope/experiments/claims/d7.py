@@ -37,7 +37,15 @@ from rankscope.experiments.learning import (
 from rankscope.models.text import passages
 from rankscope.models.training import Recipe, split_sentences
 
-ENTRY = kit.entry("D7")
+ENTRY = kit.claim(
+    "D7",
+    "On trained tasks, paths do less of the work the longer they are.",
+    source="Dong et al. 2021, figure 4",
+    domain="memorisation, sorting and convex hull, six layers, after training",
+    options=("seed", "sentences"),
+    seconds=294,
+    small=False,
+)
 WHOLE_ACCURACY, TRAINING_ACCURACY = "whole_accuracy", "train_accuracy"
 _COLUMNS = ("model", "variant", "parameter", "setting", "sample", "metric", "value")
 _RESCALED_DOMAIN = "the same paths, scaled up to the size of the whole output"

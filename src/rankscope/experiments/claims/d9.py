@@ -17,7 +17,15 @@ from rankscope.experiments.laws import Law, as_stated, law, medians
 from rankscope.numerals import power_of_ten
 from rankscope.streams import stream
 
-ENTRY = kit.entry("D9")
+ENTRY = kit.claim(
+    "D9",
+    "Attention matrices chained along a single path tend to rank one with its depth.",
+    source="Dong et al. 2021, section 2 and notebook",
+    domain="BERT, ALBERT and XLNet",
+    options=("seed", "models", "texts", "length"),
+    seconds=5,
+    small=False,
+)
 _RESIDUAL, _PROMISED = depths.RELATIVE, "dobrushin"
 _SLACK: Final = 0.05
 """Decades a layer by which a fall may be slower than promised: coefficients are about sums of

@@ -15,7 +15,15 @@ from rankscope.experiments.claims._positions import Found, position_table, read
 from rankscope.experiments.laws import as_stated
 from rankscope.numerals import power_of_ten
 
-ENTRY = kit.entry("N1")
+ENTRY = kit.claim(
+    "N1",
+    "Pure attention collapses doubly exponentially where its rows agree once the tokens do, and "
+    "only exponentially where scores or a mask depend on the pair of positions, as long as the "
+    "logits of the collapsed state do not vanish.",
+    source="derived for rankscope",
+    domain="pure attention whose hidden states keep their size",
+    seconds=8,
+)
 KEEPING, SHRINKING = "hidden states keep their size", "hidden states shrink"
 """Panels: what the claim is about, and what lies beyond it."""
 _AGREED = 3.0

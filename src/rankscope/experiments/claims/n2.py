@@ -14,7 +14,15 @@ from rankscope.experiments import kit
 from rankscope.experiments.claims._n2_search import Search, climb
 from rankscope.numerals import short
 
-ENTRY = kit.entry("N2")
+ENTRY = kit.claim(
+    "N2",
+    "The constant βH of the 2021 theorem for several heads is too small in general; it is safe up "
+    "to 125 features.",
+    source="derived for rankscope",
+    domain="one layer of two heads that meets the theorem's condition",
+    seconds=22,
+    small=False,
+)
 _METRIC = "bound_ratio"
 PAPER_CONSTANT, PROVED_CONSTANT = "βH of Dong et al. 2021", "the constant proved here"
 CEILING = "proved ceiling for βH"

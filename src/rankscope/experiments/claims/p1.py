@@ -27,7 +27,14 @@ from rankscope.experiments.claims._random_energies import (
 )
 from rankscope.numerals import short
 
-ENTRY = kit.entry("P1")
+ENTRY = kit.claim(
+    "P1",
+    "Softmax attention is spread out for logits of deviation below √(2/(1−p))·√(log T), p the "
+    "tokens' overlap, and condensed on a few tokens above, Σ P² → 1 − β_c/β.",
+    source="Giorlandino and Goldt 2026, random energies",
+    domain="one layer of random attention, tokens of one overlap p, their number T → ∞",
+    seconds=21,
+)
 PAPER = {"tokens": (64, 512, 2048), "networks": 8}
 _METRIC, _ENTROPY = "weight_participation", "attention_entropy"
 LIMIT, MODEL, SAMPLED, NETWORKS, PREDICTED = (

@@ -18,13 +18,20 @@ from rankscope.core.tracing import trace
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.claims._overlapping import (
-    Mean,
     overlap_kernel,
     overlapping_tokens,
 )
+from rankscope.experiments.kit import Mean
 from rankscope.numerals import short
 
-ENTRY = kit.entry("P2")
+ENTRY = kit.claim(
+    "P2",
+    "Branches scaled by 1/√L hold off rank collapse at any depth L; without the scale tokens "
+    "become alike, and the gradients of queries and keys vanish beside those of values.",
+    source="Noci et al. 2022, residual scaling",
+    domain="random networks without norms under uniform attention, and post-norm ones",
+    seconds=17,
+)
 PAPER = {"depths": (8, 16, 32, 64, 128), "tokens": 64, "width": 256, "heads": 8}
 _COSINE, _GRADIENTS = "mean_cosine", "query_value_gradient"
 KINDS: Final = ("without norm", "post-norm", "pre-norm")

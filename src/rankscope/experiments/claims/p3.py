@@ -23,7 +23,14 @@ from rankscope.experiments.claims._overlapping import (
 )
 from rankscope.numerals import short
 
-ENTRY = kit.entry("P3")
+ENTRY = kit.claim(
+    "P3",
+    "The variance of pre-norm networks grows at least linearly with depth, so that deep layers "
+    "tend to the identity; norms scaled by 1/√ℓ tame it and let deep layers change more.",
+    source="Sun et al. 2025, curse of depth",
+    domain="random pre-norm networks with LeCun's weights, at initialisation",
+    seconds=22,
+)
 PAPER = {"layers": 128, "tokens": 64, "width": 256, "heads": 8}
 _VARIANCE, _SHARE = "stream_variance", "layer_share"
 PLAIN, SCALED = "norms × 1", "norms × 1/√ℓ"

@@ -18,13 +18,21 @@ from rankscope.core.prediction import predict
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.claims._overlapping import (
-    Mean,
     overlap_kernel,
     overlapping_tokens,
 )
+from rankscope.experiments.kit import Mean
 from rankscope.numerals import power_of_ten, short
 
-ENTRY = kit.entry("P4")
+ENTRY = kit.claim(
+    "P4",
+    "The stream is bounded with norms after the sum, grows with norms before it, and grows "
+    "linearly with norms on both sides of each branch (sandwich); tokens collapse exponentially "
+    "in the first, polynomially in the others, most slowly in the sandwich.",
+    source="Kim et al. 2025, Peri-LN; Karagodin et al. 2025, speed of collapse",
+    domain="random transformers with RMSNorm and LeCun's weights",
+    seconds=14,
+)
 PAPER = {"layers": 96, "tokens": 64, "width": 256, "heads": 8}
 _VARIANCE, _DISPERSION, _GRADIENT = (
     "stream_variance",

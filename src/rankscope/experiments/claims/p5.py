@@ -21,10 +21,18 @@ from rankscope.experiments.claims._entropy_bound import (
     entropy_bound,
     least_entropy_found,
 )
-from rankscope.experiments.claims._overlapping import Mean, overlap_kernel, overlapping_tokens
+from rankscope.experiments.claims._overlapping import overlap_kernel, overlapping_tokens
+from rankscope.experiments.kit import Mean
 from rankscope.numerals import short
 
-ENTRY = kit.entry("P5")
+ENTRY = kit.claim(
+    "P5",
+    "No row of attention over T tokens has less entropy than the worst logits of norm ‖W_K "
+    "W_Qᵀ‖·‖XXᵀ‖ have, and some layer has as little.",
+    source="Zhai et al. 2023, theorem on entropy",
+    domain="one softmax over any tokens and weights, without mask and biases",
+    seconds=3,
+)
 PAPER = {"tokens": (16, 64, 256, 1024), "networks": 8}
 _METRIC, _LEVELS = "attention_entropy", "upper_level_keys"
 SMALLEST, MEAN, PREDICTED = "networks, smallest row", "networks, mean", "predicted, mean"

@@ -17,14 +17,22 @@ from rankscope.core.prediction import predict
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.claims._overlapping import (
-    Mean,
     overlap_kernel,
     overlapping_tokens,
     slope,
 )
+from rankscope.experiments.kit import Mean
 from rankscope.numerals import sentence_case, short
 
-ENTRY = kit.entry("P6")
+ENTRY = kit.claim(
+    "P6",
+    "At initialisation attention has one singular value near 1 and all others of order 1/√T, so "
+    "that one layer's output tends to rank one as the context T grows, unless the outlier is "
+    "removed.",
+    source="Nait Saada et al. 2025, rank collapse in width",
+    domain="one head as wide as the context, orthogonal tokens",
+    seconds=10,
+)
 PAPER = {"tokens": (64, 128, 256, 512, 1024), "networks": 8}
 _FIRST, _SECOND, _GRAM, _RANK, _DISPERSION = (
     "first_singular_value",

@@ -60,7 +60,14 @@ from rankscope.experiments.learning import Plan
 from rankscope.models.training import Recipe, SequenceModel, Sorting
 from rankscope.numerals import plural
 
-ENTRY = kit.entry("P7")
+ENTRY = kit.claim(
+    "P7",
+    "Two exponents known before training, that of the angles between tokens and that of the "
+    "gradients, forecast the loss a network reaches.",
+    source="Cowsik et al. 2024",
+    domain="networks that learn to sort: depth, norm place, skips and scale of weights varied",
+    seconds=72,
+)
 _SYMBOLS = Sorting().symbols
 _PLAN: Final = Plan(2, 32, Recipe(100, 16, warmup=10), 2000, 200, 0.9, tokens=6)
 

@@ -18,7 +18,14 @@ from rankscope.experiments.claims._mask_theorem import promise_table
 from rankscope.experiments.claims._mask_verdict import judge
 from rankscope.numerals import plural
 
-ENTRY = kit.entry("W1")
+ENTRY = kit.claim(
+    "W1",
+    "Masked attention collapses exponentially if its graph has a center, more slowly the larger "
+    "the radius, and does not collapse to one point without a center.",
+    source="Wu et al. 2024, masked attention",
+    domain="one head, bounded products of values, weights of attention at least ε",
+    seconds=25,
+)
 PAPER = {"tokens": 64, "samples": 4, "layers": 256}
 
 

@@ -13,7 +13,14 @@ from rankscope.experiments.studies import layernorm
 from rankscope.experiments.studies._layernorm_listing import list_cases
 from rankscope.experiments.studies._layernorm_outcomes import Outcome
 
-ENTRY = kit.entry("W2")
+ENTRY = kit.claim(
+    "W2",
+    "LayerNorm alone stops μ → 0 in randomly initialised models.",
+    source="Wu et al. 2024, figure 2",
+    domain="BERT-base's shape with LayerNorm only, under four masks",
+    seconds=297,
+    small=False,
+)
 PAPER = {
     "shape": Shape(layers=160, samples=4),
     "sweep": layernorm.Config(),

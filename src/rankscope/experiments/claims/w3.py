@@ -20,7 +20,14 @@ from rankscope.experiments.laws import UNEVEN, Law, as_stated, law_of_medians
 from rankscope.experiments.studies._layernorm_cases import Setting, random_network
 from rankscope.streams import stream
 
-ENTRY = kit.entry("W3")
+ENTRY = kit.claim(
+    "W3",
+    "Attention with one head, orthogonal values and a norm collapses at least exponentially if "
+    "the tokens start in one open half-space and the mask has a center.",
+    source="Wu et al. 2024, on LayerNorm",
+    domain="one head, orthogonal values, tokens on the sphere in one open half-space",
+    seconds=95,
+)
 _BEYOND = "tokens that no half-space holds, and values that are not orthogonal"
 RING = "ring"
 """A mask beside those that have names everywhere."""

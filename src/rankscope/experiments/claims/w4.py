@@ -8,7 +8,14 @@ from rankscope.core.theory import Designs, Equilibrium, every_rank, find_equilib
 from rankscope.experiments import kit
 from rankscope.numerals import short, span_of
 
-ENTRY = kit.entry("W4")
+ENTRY = kit.claim(
+    "W4",
+    "Attention and normalisation with suitable values have equilibria of every rank from one to "
+    "full.",
+    source="Wu et al. 2024, LayerNorm",
+    domain="one head on the sphere, causal mask",
+    seconds=9,
+)
 _METRIC = "spectral_radius"
 Row = tuple[str, str, float, str, float]
 """Variant, parameter, setting, metric, value."""

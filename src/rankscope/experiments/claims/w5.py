@@ -17,7 +17,16 @@ from rankscope.experiments.thresholds import NARROW
 from rankscope.numerals import short
 from rankscope.streams import stream
 
-ENTRY = kit.entry("W5")
+ENTRY = kit.claim(
+    "W5",
+    "The hidden states of real models keep full rank at every layer, and yet point into a narrow "
+    "cone: full rank, high mean cosine.",
+    source="Wu et al. 2024, experiments",
+    domain="trained models",
+    options=("seed", "models", "texts", "length"),
+    seconds=1,
+    small=False,
+)
 _BEYOND = "the same models with random weights"
 _RANK, _COSINE, _EFFECTIVE = "rank_share", "mean_cosine", "effective_rank"
 _NUMERICAL = "numerical_rank"

@@ -19,7 +19,14 @@ from rankscope.experiments.claims._norm_starts import (
 )
 from rankscope.numerals import plural, sentence_case
 
-ENTRY = kit.entry("W6")
+ENTRY = kit.claim(
+    "W6",
+    "With suitable values a general class of sequences does not converge to rank one under "
+    "attention and LayerNorm.",
+    source="Wu et al. 2024, abstract",
+    domain="one head on the sphere, causal mask, suitable values, tokens in general position",
+    seconds=91,
+)
 _LASTING = 0.9
 """The part of the starts above rank one that must still be there with all layers."""
 _BEYOND = "other masks and norms, and random values"

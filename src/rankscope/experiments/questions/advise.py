@@ -19,7 +19,10 @@ from rankscope.experiments.models import inputs
 from rankscope.models.families import Loaded, load
 from rankscope.models.text import embed, passages
 
-ENTRY = kit.entry("advise")
+ENTRY = kit.question(
+    "advise",
+    "Which change of the design would help?",
+)
 AS_IS = "as it is"
 LENGTH = 32
 """Tokens that are read unless others are given; time goes with their square."""

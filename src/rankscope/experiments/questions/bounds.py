@@ -14,7 +14,10 @@ from rankscope.experiments import estimates, kit
 from rankscope.experiments.subject import join_deep
 from rankscope.results import Role
 
-ENTRY = kit.entry("bounds")
+ENTRY = kit.question(
+    "bounds",
+    "What does theory promise?",
+)
 MEASURED = "measured"
 OF_ONE_LAYER: Mapping[str, str] = {
     "log10_sharp_bound": "sharp bound, layer by layer",

@@ -18,7 +18,10 @@ from rankscope.experiments.variants import TRANSFORMER
 from rankscope.models.families import Loaded
 from rankscope.results import Result
 
-ENTRY = kit.entry("compare")
+ENTRY = kit.question(
+    "compare",
+    "Which of these keeps its tokens apart?",
+)
 Dtype = Literal["float32", "float64", "bfloat16", "float16"]
 
 _WHOLE = ("this model", TRANSFORMER)

@@ -18,7 +18,10 @@ from rankscope.experiments.depths import FLOORS, FORMATS, RELATIVE, SCALED, doub
 from rankscope.experiments.laws import disagreement, law_of_medians, medians, sure_medians
 from rankscope.numerals import plural, power_of_ten
 
-ENTRY = kit.entry("deep")
+ENTRY = kit.question(
+    "deep",
+    "How small does the residual get?",
+)
 _LARGEST = "log10_largest"
 _DIGITS = 8.0
 """Decades above a format's smallest number in which residuals lose their digits."""

@@ -16,7 +16,10 @@ from rankscope.models.families import Loaded
 from rankscope.models.text import check_texts, embed, passages
 from rankscope.numerals import plural
 
-ENTRY = kit.entry("diagnose")
+ENTRY = kit.question(
+    "diagnose",
+    "Is it collapsing, where, why, and what now?",
+)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,10 @@ from rankscope.experiments.questions._masked import (
 )
 from rankscope.numerals import plural, power_of_ten, short
 
-ENTRY = kit.entry("masks")
+ENTRY = kit.question(
+    "masks",
+    "Which mask keeps the tokens apart?",
+)
 MASKS = ("full", "causal", "window:8", "causal-window:8", "strided:8", "bigbird:2:1:2")
 _SEVERAL = 3
 """Radii of depth before a rate is taken for final; earlier, some tokens have not interacted yet."""

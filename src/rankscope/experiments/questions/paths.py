@@ -13,7 +13,10 @@ from rankscope.core.paths import Count, count_paths, head_shares, path_lengths
 from rankscope.experiments import estimates, kit
 from rankscope.numerals import power_of_ten, short
 
-ENTRY = kit.entry("paths")
+ENTRY = kit.question(
+    "paths",
+    "Which paths carry the differences?",
+)
 _SHARE, _PROJECTION = "residual_share", "projection"
 
 

@@ -16,7 +16,10 @@ from rankscope.experiments import estimates, kit
 from rankscope.experiments.counterparts import DISPERSION, EXPONENT, OF_TOKENS, counterpart
 from rankscope.numerals import plural, power_of_ten, sentence_case, short
 
-ENTRY = kit.entry("predict")
+ENTRY = kit.question(
+    "predict",
+    "What will this design do, before it has weights?",
+)
 PREDICTED, NETWORK, MODEL = "predicted", "this network", "this model"
 _TOLD = (EXPONENT, DISPERSION, "mean_cosine", "token_norm", "attention_entropy", "state_gradient")
 """Metrics that are told in figures on a terminal; charts and the table have all."""

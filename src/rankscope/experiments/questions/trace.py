@@ -8,7 +8,10 @@ from rankscope.core.tracing import DEFAULT_METRICS, choose_measures
 from rankscope.experiments import estimates, kit
 from rankscope.numerals import course, plural
 
-ENTRY = kit.entry("trace")
+ENTRY = kit.question(
+    "trace",
+    "Every layer of one network",
+)
 _RESIDUAL = "relative_residual"
 
 

@@ -33,7 +33,11 @@ from rankscope.experiments.studies._layernorm_cases import (
 )
 from rankscope.experiments.studies._layernorm_listing import NOTE, list_cases
 
-ENTRY = kit.entry("layernorm")
+ENTRY = kit.study(
+    "layernorm",
+    "Attention and LayerNorm, without skips and MLPs",
+    seconds=250,
+)
 LOWEST = -24.0
 """Where charts are cut: float64 cannot distinguish tokens this close."""
 

@@ -12,7 +12,11 @@ from rankscope.core import network
 from rankscope.experiments import depths, kit
 from rankscope.experiments.laws import Law, law_of_medians
 
-ENTRY = kit.entry("patterns")
+ENTRY = kit.study(
+    "patterns",
+    "Attention patterns side by side",
+    seconds=16,
+)
 
 
 @checked

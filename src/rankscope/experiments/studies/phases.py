@@ -25,7 +25,12 @@ from rankscope.models.text import embed, passages
 from rankscope.numerals import plural
 from rankscope.streams import stream_seed
 
-ENTRY = kit.entry("phases")
+ENTRY = kit.study(
+    "phases",
+    "Where designs collapse, and where not: maps over depth, predicted and measured",
+    seconds=120,
+    small=True,
+)
 BOUNDARY = 0.1
 """The relative dispersion below which tokens count as collapsed here: a tenth of their size."""
 SCALE, SKIP, WINDOW, HEADS = "init_scale", "skip_scale", "window", "heads"

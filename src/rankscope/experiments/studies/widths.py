@@ -18,7 +18,11 @@ from rankscope.experiments.depths import doubts
 from rankscope.models.text import embed, passages
 from rankscope.numerals import MINUS, power_of_ten
 
-ENTRY = kit.entry("widths")
+ENTRY = kit.study(
+    "widths",
+    "What sets the speed of the collapse",
+    seconds=10,
+)
 SCALE = "init_scale"
 """What multiplies weights of variance 1/fan-in; all other settings are counts."""
 _METRIC = "log10_cubic_constant"

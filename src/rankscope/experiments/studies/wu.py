@@ -23,7 +23,13 @@ from rankscope.experiments.thresholds import COLLAPSED
 from rankscope.models.text import embed, passages
 from rankscope.numerals import plural, power_of_ten, short
 
-ENTRY = kit.entry("wu")
+ENTRY = kit.study(
+    "wu",
+    "Masks and LayerNorm, layer by layer",
+    source="Wu et al. 2024, figure 2",
+    options=("seed", "models", "texts", "length"),
+    seconds=50,
+)
 _BERT_WIDTH, _BERT_STD = 768, 0.02
 _LOWEST = -20.0
 """Where charts are cut: float64 cannot distinguish tokens this close."""

@@ -166,7 +166,8 @@ def draw(drawing: Drawing, result: Result) -> Figure:
     """
     kind = _kind_of(drawing)
     rows = _keep(result.table if kind.draws == "table" else result.summary, drawing)
-    return kind.function(rows, **_keywords(drawing, kind))
+    with metric_catalogue.knowing(result.metrics):
+        return kind.function(rows, **_keywords(drawing, kind))
 
 
 @checked
@@ -199,8 +200,9 @@ def description(drawing: Drawing, result: Result) -> str:
     if not kind.places:
         return str(draw(drawing, result).description)
     rows = _keep(result.table, drawing)
-    said = describe(rows, metrics_of(drawing, result), kind.places)
-    return " ".join([f"{heading(drawing)}.", *said])
+    with metric_catalogue.knowing(result.metrics):
+        said = describe(rows, metrics_of(drawing, result), kind.places)
+        return " ".join([f"{heading(drawing)}.", *said])
 
 
 @checked

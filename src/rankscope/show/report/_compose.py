@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from rankscope.arguments import checked
-from rankscope.metric_catalogue import metric
+from rankscope.metric_catalogue import knowing, metric
 from rankscope.numerals import sentence_case
 from rankscope.results import Drawing, Judgement, Listing, Result
 from rankscope.show.figures import description, draw, headings, metrics_of, reading
@@ -29,10 +29,12 @@ def page(result: Result) -> Report:
     is its own title.
     """
     title, lead = titles(result)
+    with knowing(result.metrics):
+        sections = _sections(result)
     return Report(
         title=title,
         lead=lead,
-        sections=_sections(result),
+        sections=sections,
         provenance=in_words(result.provenance),
         overline=f"{result.id} · {result.source}" if result.source else "",
         warnings=result.warnings,
@@ -41,6 +43,7 @@ def page(result: Result) -> Report:
         judgements=_judgements(result),
         key_figures=result.key_figures,
         about=result.title,
+        words=result.metrics,
     )
 
 
@@ -96,7 +99,8 @@ def _listed(listings: Sequence[Listing]) -> list[Block]:
 def first_chart(result: Result) -> Chart | None:
     """The chart that comes first, if there is any."""
     drawings = result.all_drawings
-    return _chart(result, drawings[0], headings(drawings)[0], "") if drawings else None
+    with knowing(result.metrics):
+        return _chart(result, drawings[0], headings(drawings)[0], "") if drawings else None
 
 
 def _charts(result: Result) -> list[Chart]:

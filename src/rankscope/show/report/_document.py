@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from rankscope.arguments import Exact, checked
+from rankscope.metric_catalogue import Metric
 from rankscope.results import Headline, Judgement, Listing
 from rankscope.show.figures import Figure, printable
 from rankscope.show.report._grids import Grid
@@ -97,6 +98,8 @@ class Report:
     judgements: Mapping[str, Judgement] = field(default_factory=dict)
     key_figures: Mapping[str, Exact] = field(default_factory=dict)
     about: str = ""
+    words: tuple[Metric, ...] = ()
+    """Of metrics that are not in the catalogue (see ``Result.metrics``)."""
 
     @property
     def charts(self) -> list[Chart]:

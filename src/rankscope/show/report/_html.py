@@ -7,6 +7,7 @@ from pathlib import Path
 from string import Template
 
 from rankscope.arguments import checked
+from rankscope.metric_catalogue import knowing
 from rankscope.process.files import whole_file
 from rankscope.show.figures import bundle, content_policy, dark_variables
 from rankscope.show.report._charts import drawing
@@ -33,7 +34,8 @@ def write_html(report: Report, path: str | Path) -> Path:
     Charts are interactive; without JavaScript, pictures of them are shown. Equal reports make
     equal files.
     """
-    page = _page(report)
+    with knowing(report.words):
+        page = _page(report)
     with whole_file(path) as unfinished:
         unfinished.write_text(page, encoding="utf-8")
     return Path(path)

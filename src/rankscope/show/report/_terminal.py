@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rankscope.arguments import checked
+from rankscope.metric_catalogue import knowing
 from rankscope.metric_catalogue import metric as entry_of
 from rankscope.numerals import power_of_ten, short
 from rankscope.results import Result
@@ -59,7 +60,8 @@ def show(result: Result, console: Console | None = None) -> None:
         if part.sentences:
             console.print(_list_sentences([(Text("•"), each) for each in part.sentences]))
         show_listings(console, part.listings)
-    _show_figures(console, result)
+    with knowing(result.metrics):
+        _show_figures(console, result)
 
 
 def _top(console: Console, result: Result) -> None:
