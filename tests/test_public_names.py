@@ -64,7 +64,7 @@ NAMES = {
         Band Outcome Prediction measured_gradients predict
     """,
     "rankscope.show.report": """
-        Chart Markup Report Section Table notebook page show to_json write write_html write_overview
+        Chart Report Section Table notebook page show to_json write write_html write_overview
     """,
     "rankscope.run": """
         Engine Estimate Failure Grid Holder Inline OnOutcome Outcome Plan Processes Progress

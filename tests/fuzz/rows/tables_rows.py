@@ -295,7 +295,6 @@ add(
     metrics=["d"],
 )
 add("report.Table", report.Table, rows=LAYERS, caption="a", note="b")
-add("report.Markup", report.Markup, html="a")
 add("report.Section", report.Section, title="a", text="b", blocks=[TABLE])
 add(
     "report.Report",

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from rankscope import tables
-from rankscope.show.report import _compose, _files, write
+from rankscope.show.report import _files, _page, write
 
 
 def test_a_table_a_picture_for_each_drawing_and_a_page(study, tmp_path):
@@ -36,7 +36,7 @@ def test_every_chart_is_built_once_and_is_the_same_in_picture_and_page(
     study, tmp_path, monkeypatch
 ):
     built, saved = [], []
-    draw, save, write_html = _compose.draw, _files.save, _files.write_html
+    draw, save, write_html = _page.draw, _files.save, _files.write_html
 
     def counting(drawing, result):
         built.append(draw(drawing, result))
@@ -50,7 +50,7 @@ def test_every_chart_is_built_once_and_is_the_same_in_picture_and_page(
         assert [chart.figure for chart in document.charts] == built
         return write_html(document, path)
 
-    monkeypatch.setattr(_compose, "draw", counting)
+    monkeypatch.setattr(_page, "draw", counting)
     monkeypatch.setattr(_files, "save", saving)
     monkeypatch.setattr(_files, "write_html", writing)
     write(study, tmp_path)

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from rankscope.results import Finding
-from rankscope.show.report._findings import findings_table, in_how_many, where
+from rankscope.show.report._html import table_html
+from rankscope.show.report._tables import in_how_many, where
 
 FOUND = Finding("cone", "slow", "Cosine **0.6** < 1.", "above 10^-3", 0.6, 1200, "attention", 2, 3)
 
@@ -20,12 +21,12 @@ FOUND = Finding("cone", "slow", "Cosine **0.6** < 1.", "above 10^-3", 0.6, 1200,
     ],
 )
 def test_fates_are_said_in_words_and_not_by_colour_alone(fate, words):
-    shown = findings_table([replace(FOUND, fate=fate)])
+    shown = table_html([replace(FOUND, fate=fate)])
     assert f'<td><span class="{fate}"><span class="tone">{words}</span></span></td>' in shown
 
 
 def test_a_row_says_what_whether_in_words_where_how_often_and_by_which_rule():
-    shown = findings_table([FOUND])
+    shown = table_html([FOUND])
     cells = [
         '<th scope="row">cone</th>',
         "under way",
@@ -37,14 +38,14 @@ def test_a_row_says_what_whether_in_words_where_how_often_and_by_which_rule():
     places = [shown.index(cell) for cell in cells]
     assert places == sorted(places)
     assert shown.count('<th scope="col"') == 6
-    assert "<caption>What was looked for" in shown
+    assert "<caption>Looked for" in table_html([FOUND], "Looked for")
 
 
 def test_columns_without_anything_are_left_out():
     bare = replace(FOUND, layer=None, part="", samples=0)
-    assert "where" not in findings_table([bare])
-    assert "samples" not in findings_table([bare])
-    assert "where" in findings_table([bare, FOUND])
+    assert "where" not in table_html([bare])
+    assert "samples" not in table_html([bare])
+    assert "where" in table_html([bare, FOUND])
 
 
 def test_where_and_how_often_as_far_as_known():

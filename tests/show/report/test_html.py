@@ -13,8 +13,7 @@ import pytest
 
 from rankscope.errors import InputError
 from rankscope.results import Finding, Headline, Judgement, Listing
-from rankscope.show.report import Chart, Markup, Report, Section, Table, write_html
-from rankscope.show.report._findings import findings_table
+from rankscope.show.report import Chart, Report, Section, Table, write_html
 
 ATTACK = """</script></style></title><script>alert("x")</script><img src=x onerror='a&b'>"""
 
@@ -167,9 +166,7 @@ def test_whatever_is_given_is_escaped(chart, write):
                     blocks=[
                         Table(pl.DataFrame({ATTACK: [ATTACK], "b": [ATTACK]}), ATTACK, ATTACK),
                         Table(Listing(ATTACK, (ATTACK, "b"), ((ATTACK, ATTACK),), ATTACK), ATTACK),
-                        Markup(
-                            findings_table([Finding(ATTACK, "holds", *[ATTACK] * 2, part=ATTACK)])
-                        ),
+                        Table([Finding(ATTACK, "holds", *[ATTACK] * 2, part=ATTACK)], ATTACK),
                     ],
                 )
             ]

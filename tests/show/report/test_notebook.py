@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from rankscope.show.report import _notebook, notebook
+from rankscope.show.report import _html, notebook
 
 from .test_html import ATTACK, Page
 
@@ -41,9 +41,9 @@ def test_a_claim_has_its_verdict_and_no_chart_if_it_draws_none(claim):
 
 def test_one_chart_is_drawn_however_many_there_are(answer, monkeypatch):
     drawn = []
-    first = _notebook.picture
+    first = _html.picture
     monkeypatch.setattr(
-        _notebook, "picture", lambda *given, **named: drawn.append(given) or first(*given, **named)
+        _html, "picture", lambda *given, **named: drawn.append(given) or first(*given, **named)
     )
     notebook(answer)
     assert len(drawn) == 1

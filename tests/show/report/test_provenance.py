@@ -2,7 +2,7 @@
 
 import pytest
 
-from rankscope.show.report._provenance import in_words
+from rankscope.show.report._page import in_words
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,11 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
+from rankscope.metric_catalogue import metric as entry_of
 from rankscope.results import Listing
 from rankscope.show.report._grids import METRIC, Cell, Grid
-from rankscope.show.report._tables import number, table
+from rankscope.show.report._html import table_html as table
+from rankscope.show.report._tables import number
 
 
 def test_whole_numbers_keep_the_digits_that_are_read():
@@ -59,6 +61,7 @@ def grid_of(cells, *, metric="rank", place="layer"):
         list(dict.fromkeys(at for at, _ in cells)),
         list(dict.fromkeys(curve for _, curve in cells)),
         {key: Cell(*cell) for key, cell in cells.items()},
+        {name: entry_of(name) for name in [metric, *(cell[1] for cell in cells.values())]},
     )
 
 
@@ -154,4 +157,4 @@ def test_a_column_of_words_stands_left(entries):
 
 def test_a_keyboard_reaches_a_table_and_a_screen_reader_names_it():
     html = table(pl.DataFrame({"a": [1]}), 'The "last" layer')
-    assert 'tabindex="0" role="region" aria-label="The &quot;last&quot; layer"' in html
+    assert 'tabindex="0" role="region" aria-label="The &#34;last&#34; layer"' in html

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 
 import polars as pl
 
+from rankscope.metric_catalogue import Metric, knowing
 from rankscope.metric_catalogue import metric as entry_of
 from rankscope.numerals import short
 from rankscope.results import Result
@@ -48,6 +49,8 @@ class Grid:
     places: Sequence[Any]
     curves: Sequence[str]
     cells: Mapping[tuple[Any, str], Cell]
+    words: Mapping[str, Metric]
+    """What its metrics are called, and how they are drawn."""
     last_layer: bool = False
     """Whether it leaves out all layers but the last."""
 
@@ -87,14 +90,14 @@ class Grid:
 
     def name(self, curve: str) -> str:
         """What a curve is called; nothing if it is the only one and has no name."""
-        return entry_of(curve).title if self.by_metric else curve
+        return self.words[curve].title if self.by_metric else curve
 
     def label(self, place: Any) -> str:
         """What a place is called; only the biases are of no length."""
         if place is None:
             return BIAS
         if self.place == METRIC:
-            return entry_of(place).title
+            return self.words[place].title
         return short(place) if isinstance(place, float) else str(place)
 
 
@@ -107,7 +110,8 @@ def grids(result: Result, *, apart: Sequence[str] = ()) -> list[Grid]:
     """
     every = [] if result.parts else result.summary["metric"].unique(maintain_order=True).to_list()
     metrics = result.shown or every
-    found = [grid for metric in metrics for grid in _of_metric(result, metric, apart)]
+    with knowing(result.metrics):
+        found = [grid for metric in metrics for grid in _of_metric(result, metric, apart)]
     return [_join(list(alike)) for _, alike in groupby(found, _kind)]
 
 
@@ -167,6 +171,7 @@ def _grid(
         list(dict.fromkeys(at for at, _ in cells)),
         list(dict.fromkeys(curve for _, curve in cells)),
         cells,
+        {metric: entry_of(metric)},
         last_layer,
     )
 
@@ -190,6 +195,7 @@ def _kind(grid: Grid) -> tuple[str, ...]:
 def _join(alike: Sequence[Grid]) -> Grid:
     """Several metrics as one grid: of one curve side by side, of one place below each other."""
     first = alike[0]
+    words = {name: entry for grid in alike for name, entry in grid.words.items()}
     if first.place != METRIC and len(alike) > 1:
         return replace(
             first,
@@ -202,11 +208,13 @@ def _join(alike: Sequence[Grid]) -> Grid:
                 for grid in alike
                 for (place, _), cell in grid.cells.items()
             },
+            words=words,
         )
     return replace(
         first,
         places=[place for grid in alike for place in grid.places],
         cells={key: cell for grid in alike for key, cell in grid.cells.items()},
+        words=words,
     )
 
 

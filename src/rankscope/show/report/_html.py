@@ -1,32 +1,65 @@
-"""``write_html``: a report as one file that needs nothing else."""
+"""Pages and notebook displays: Jinja templates that escape whatever they are given."""
 
-from collections.abc import Mapping, Sequence
-from html import escape
+import base64
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from string import Template
+from typing import Any, Final, Protocol, runtime_checkable
+
+from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
 
 from rankscope.arguments import checked
-from rankscope.metric_catalogue import knowing
+from rankscope.errors import InputError
+from rankscope.metric_catalogue import Metric
+from rankscope.numerals import plural
 from rankscope.process.files import whole_file
-from rankscope.show.figures import bundle, content_policy, dark_variables
-from rankscope.show.report._charts import drawing
-from rankscope.show.report._document import Block, Chart, Report, Section, Table
-from rankscope.show.report._glossary import defined, glossary, known_terms, papers
-from rankscope.show.report._papers import linked
-from rankscope.show.report._prose import inline, paragraphs
-from rankscope.show.report._tables import table
-from rankscope.show.report._top import headline, judgements, key_figures, warning_box
+from rankscope.results import Judgement, Result
+from rankscope.show.figures import (
+    ScriptSafe,
+    adaptive,
+    bundle,
+    content_policy,
+    dark_variables,
+    labelled,
+    png,
+    svg,
+)
+from rankscope.show.report._page import Chart, Report, Section, Table, first_chart, titles
+from rankscope.show.report._prose import inline, linked, named_in, paragraphs, sentences
+from rankscope.show.report._tables import (
+    FATES,
+    Rows,
+    TableCell,
+    TableView,
+    badge,
+    known_figures,
+    number,
+    table_view,
+    term,
+    where,
+)
+from rankscope.version import __version__
 
-_FROM_HERE_ON_A_LIST = 4  # sections, before a list of contents helps
-_LONG = 45  # characters, from which a title is a sentence and set smaller
-_COMMAND = "command"  # the entry of the provenance that says what to type
-_WIDE = 60  # characters, from which an entry of the provenance has a row of its own
+_LARGEST: Final = 300_000
+"""Characters of a picture of lines; a map of many cells has more."""
+_COLOURS: Final = {
+    "collapse": "#d1483f",
+    "slow": "#c07a1c",
+    "noted": "#c07a1c",
+    "holds": "#1b9a80",
+    "unknown": "#7b8794",
+    "neutral": "inherit",
+}
+"""Of words in notebooks, in the middle between light and dark: they are read on both."""
 
 
 @checked
 def write_html(report: Report, path: str | Path) -> Path:
-    """Write the report as one HTML file, which asks nothing of any network.
+    """Write the report as one self-contained HTML file that works offline.
 
     >>> write_html(Report("Collapse", "SAN loses its tokens in 4 layers."), "report.html").name
     'report.html'
@@ -34,93 +67,260 @@ def write_html(report: Report, path: str | Path) -> Path:
     Charts are interactive; without JavaScript, pictures of them are shown. Equal reports make
     equal files.
     """
-    with knowing(report.words):
-        page = _page(report)
+    scripts = [bundle(), _asset("page.js")] if report.charts else []
+    content = (
+        _environment()
+        .get_template("page.html")
+        .render(
+            report=report,
+            policy=content_policy(scripts),
+            style=_asset("style.css").replace("$chart_colours", dark_variables()),
+            figures=known_figures(report.key_figures),
+            papers=named_in(" ".join(_texts(report))),
+            scripts=scripts,
+        )
+    )
     with whole_file(path) as unfinished:
-        unfinished.write_text(page, encoding="utf-8")
+        unfinished.write_text(content, encoding="utf-8")
     return Path(path)
 
 
-def _page(report: Report) -> str:
-    scripts = [bundle(), _asset("page.js")] if report.charts else []
-    terms = known_terms(report.metrics)
-    sections = "\n".join(
-        _section(section, number, report.about or report.title, terms)
-        for number, section in enumerate(report.sections, start=1)
+@checked
+def notebook(result: Result) -> str:
+    """The answer, what was looked for and the first chart, as notebooks show them.
+
+    >>> from rankscope.experiments import run
+    >>> "<script" in notebook(run("D8"))
+    False
+
+    It loads nothing and has no scripts. Colours of words are the notebook's own, so that they can
+    be read on light and on dark; the chart is a picture on white.
+    """
+    title, lead = titles(result)
+    chart = first_chart(result)
+    return (
+        _environment()
+        .get_template("notebook.html")
+        .render(
+            result=result,
+            title=title,
+            lead=lead,
+            sentences=sentences(result),
+            colours=_COLOURS,
+            fates=FATES,
+            picture="" if chart is None else picture(chart, about=result.title),
+            description="" if chart is None else chart.description,
+        )
     )
-    definitions = glossary(terms)
-    return Template(_asset("page.html")).substitute(
-        title=escape(report.title),
-        policy=content_policy(scripts),
-        style=Template(_asset("style.css")).substitute(chart_colours=dark_variables()),
-        warnings=warning_box(report.warnings),
-        overline=_overline(report.overline),
-        length=' class="long"' if len(report.title) > _LONG else "",
-        headline=headline(report.headline, report.answer),
-        judgements=judgements(report.judgements),
-        lead=f'<p class="lead">{inline(report.lead)}</p>' if report.lead else "",
-        key_figures=key_figures(report.key_figures),
-        contents=_contents(report.sections),
-        sections=sections,
-        glossary=definitions,
-        papers=papers(
-            " ".join([report.overline, report.title, report.lead, sections, definitions])
-        ),
-        provenance=_provenance(report.provenance),
-        scripts="\n".join(f"<script>{script}</script>" for script in scripts),
+
+
+@runtime_checkable
+class Claim(Protocol):
+    """What is asked of a claim: its id, what it states, who says so."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def source(self) -> str: ...
+
+
+@runtime_checkable
+class ClaimRun(Protocol):
+    """What is asked of a claim's run: what its files are called, how it ended, how long it took."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def stem(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def scale(self) -> str: ...
+    @property
+    def judgement(self) -> Mapping[str, Any] | None: ...
+    @property
+    def beyond(self) -> Mapping[str, Any] | None: ...
+    @property
+    def key_figure(self) -> tuple[str, float] | None: ...
+    @property
+    def seconds(self) -> float | None: ...
+    @property
+    def failure(self) -> str: ...
+
+
+_HOW: Final = (
+    "**As stated** is the verdict on the domain that a claim was stated for, **Beyond it** that on "
+    "what was tried outside of it. Verdicts are computed from figures measured here; each claim's "
+    "own page shows them and how they were made."
+)
+_ENDED: Final = {
+    "holds": ("holds", "hold"),
+    "depends": ("depends", "depend"),
+    "fails": ("fails", "fail"),
+    "not tried": ("was not tried", "were not tried"),
+}
+"""How one claim ended, and how several did."""
+
+
+@checked
+def write_overview(claims: Iterable[Claim], runs: Sequence[ClaimRun], path: str | Path) -> Path:
+    """Write the page about all runs; a claim that was not run has a line that says so."""
+    listed = list(claims)
+    last = {run.id: run for run in runs}
+    ended = Counter(run.judgement["verdict"] for run in last.values() if run.judgement)
+    counts = [
+        f"{ended[verdict]} {words[ended[verdict] > 1]}"
+        for verdict, words in _ENDED.items()
+        if ended[verdict]
+    ]
+    failed = sum(bool(run.failure) for run in last.values())
+    counts += [f"{failed} could not be run"] if failed else []
+    counted = f"{plural(len(last), 'claim')} of {len(listed)} run"
+    heads = ("Claim", "Source", "As stated", "Beyond it", "Key figure", "Time")
+    table = TableView(
+        [TableCell(name) for name in heads],
+        [row for claim in listed for row in _overview_rows(claim, runs)],
+        "Verdicts by claim",
+        style="table overview",
     )
+    report = Report(
+        "Both papers, claim by claim",
+        f"{counted}: {', '.join(counts)}." if counts else f"{counted}.",
+        sections=[Section("All claims", _HOW, [Table(table, table.caption)])],
+        provenance={"rankscope": __version__},
+    )
+    return write_html(report, path)
 
 
-def _section(section: Section, number: int, about: str, terms: Sequence[str]) -> str:
-    parts = [f"<h2>{escape(section.title)}</h2>", linked(paragraphs(section.text))]
-    several = len(section.charts) > 1
-    for place, block in enumerate(section.blocks, start=1):
-        name = f"figure-{number}-{place}"
-        parts.append(_block(block, name, about, terms, several=several))
-    body = "\n".join(part for part in parts if part)
-    return f'<section id="section-{number}">\n{body}\n</section>'
+def _overview_rows(claim: Claim, runs: Sequence[ClaimRun]) -> list[list[TableCell]]:
+    source = TableCell(linked(inline(claim.source)))
+    name = Markup('<span class="id">{}</span>').format(claim.id)
+    rows = []
+    for run in (run for run in runs if run.id == claim.id):
+        if run.stem:
+            name = Markup('<a class="id" href="{}.html">{}</a>').format(run.stem, claim.id)
+        which = "could not be run" if run.failure else f"seed {run.seed}, {run.scale} scale"
+        title = Markup("{} {}").format(name, inline(claim.title)) + _small(which)
+        verdicts = [_judged(run.judgement), _judged(run.beyond)]
+        if run.failure:
+            verdicts[0] = Markup("{}").format(run.failure)
+        figure = Markup("")
+        if run.key_figure is not None:
+            figure = number(run.key_figure[1]) + _small(run.key_figure[0].replace("_", " "))
+        cells = [TableCell(cell) for cell in (*verdicts, figure, _time(run.seconds))]
+        rows.append([TableCell(title, heading=True), source, *cells])
+    if rows:
+        return rows
+    unrun = Markup('<span class="unrun">{} {}</span>').format(name, inline(claim.title))
+    first = TableCell(unrun + _small(f"rankscope reproduce {claim.id}"), heading=True)
+    return [[first, source, *[TableCell("")] * 4]]
 
 
-def _block(block: Block, name: str, about: str, terms: Sequence[str], *, several: bool) -> str:
-    """A chart or a table; charts that are not alone have headings of their own."""
-    if isinstance(block, Table):
-        return table(block.rows, block.caption, block.note, terms)
-    if not isinstance(block, Chart):
-        return block.html
-    heading = f"<h3>{escape(block.title)}</h3>" if several else ""
-    drawn = drawing(block, name=name, about=about)
-    words = [heading, linked(paragraphs(block.text)), defined(block.metrics, terms)]
-    return "\n".join(filter(None, [*words, drawn]))
+def _judged(kept: Mapping[str, Any] | None) -> Markup:
+    if kept is None:
+        return Markup("")
+    judgement = Judgement(kept["verdict"], kept["domain"], kept["on"])
+    rest = Markup(" {}").format(inline(judgement.rest)) if judgement.rest else ""
+    mark = badge(judgement.verdict, judgement.verdict.replace(" ", "-"))
+    return mark + rest + _small(judgement.domain)
 
 
-def _contents(sections: Sequence[Section]) -> str:
-    if len(sections) < _FROM_HERE_ON_A_LIST:
+def _small(words: str) -> Markup:
+    return Markup('<span class="small">{}</span>').format(inline(words))
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
         return ""
-    entries = "\n".join(
-        f'<li><a href="#section-{number}">{escape(section.title)}</a></li>'
-        for number, section in enumerate(sections, start=1)
+    return f"{seconds:.{int(seconds < 10)}f} s" if seconds < 100 else f"{seconds / 60:.1f} min"
+
+
+def table_html(rows: Rows, caption: str = "", note: str = "") -> str:
+    """A table alone, as on a page."""
+    macros = _environment().get_template("table.html").module
+    return str(vars(macros)["table"](table_view(rows, caption, note)))
+
+
+def picture(chart: Chart, *, about: str) -> str:
+    """A picture's address, which holds it: of lines, or of dots if there are very many lines.
+
+    It says by itself what it shows and what of, because it may be saved and sent on.
+    """
+    spec = labelled(chart.spec, chart.title, about)
+    try:
+        drawn = svg(spec)
+        if len(drawn) <= _LARGEST:
+            return "data:image/svg+xml;base64," + base64.b64encode(drawn.encode()).decode()
+        return "data:image/png;base64," + base64.b64encode(png(spec, scale=1.5)).decode()
+    except ValueError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(
+            f"the chart {chart.title!r} cannot be drawn from what it holds (a report loads "
+            f"nothing from elsewhere): {reason}"
+        ) from error
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("rankscope.show.report"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    return f'<nav aria-label="Contents"><ol>\n{entries}\n</ol></nav>'
+    made.filters |= {
+        "define": _define,
+        "inline": inline,
+        "is_chart": lambda block: isinstance(block, Chart),
+        "linked": linked,
+        "number": number,
+        "paragraphs": paragraphs,
+        "picture": lambda chart, report: picture(chart, about=report.about or report.title),
+        "specification": _specification,
+        "table_view": lambda table, report: _view(table, report.terms),
+        "terms": _links,
+        "where": where,
+        "without_command": lambda entries: {k: v for k, v in entries.items() if k != "command"},
+    }
+    return made
 
 
-def _overline(text: str) -> str:
-    return f'<p class="overline">{linked(inline(text))}</p>' if text else ""
+def _view(table: Table, terms: Mapping[str, Metric]) -> TableView:
+    return table_view(table.rows, table.caption, table.note, terms)
 
 
-def _provenance(provenance: Mapping[str, str]) -> str:
-    if not provenance:
-        return ""
-    others = {name: value for name, value in provenance.items() if name != _COMMAND}
-    entries = "\n".join(_entry(name, value) for name, value in others.items())
-    listed = f"<dl>\n{entries}\n</dl>" if others else ""
-    command = provenance.get(_COMMAND, "")
-    repeat = f"<p>To repeat it: <code>{escape(command)}</code></p>" if command else ""
-    return "\n".join(filter(None, ["<h2>Where this comes from</h2>", repeat, listed]))
+def _define(metric: Metric) -> str:
+    meaning = f"{metric.meaning}." if metric.meaning else ""
+    return " ".join(filter(None, [metric.definition, meaning]))
 
 
-def _entry(name: str, value: str) -> str:
-    wide = ' class="wide"' if len(value) > _WIDE else ""
-    return f"<div{wide}><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
+def _links(metrics: Sequence[Metric], report: Report) -> list[str | Markup]:
+    """Where to read what a chart shows."""
+    known = {metric.name: metric for metric in metrics if metric.name in report.terms}
+    return [term(metric, report.terms) for metric in known.values()]
+
+
+def _specification(chart: Chart) -> Markup:
+    """What Vega draws, safe inside a script element."""
+    spec = {**adaptive(chart.spec), "description": chart.description or chart.title}
+    return Markup(json.dumps(spec, cls=ScriptSafe, ensure_ascii=False, separators=(",", ":")))
+
+
+def _texts(report: Report) -> Iterable[str]:
+    """What may name papers."""
+    yield from (report.overline, report.title, report.lead)
+    for section in report.sections:
+        yield from (section.title, section.text)
+        for block in section.blocks:
+            if isinstance(block, Chart):
+                yield from (block.title, block.text)
+            else:
+                view = _view(block, {})
+                yield from (view.caption, view.note)
+                yield from (str(cell.content) for row in view.rows for cell in row)
+    yield from map(_define, report.terms.values())
 
 
 def _asset(name: str) -> str:

@@ -1,7 +1,10 @@
-"""Plain text → HTML: everything escaped, then paragraphs, lists, bold, code and powers of ten."""
+"""Plain text → HTML: paragraphs, lists, bold, code, powers of ten, and links to papers."""
 
 import re
-from html import escape
+from dataclasses import dataclass
+from typing import Final
+
+from markupsafe import Markup, escape
 
 from rankscope.results import Result
 
@@ -17,30 +20,31 @@ _MANY = 6
 """Points from which a list is set in columns."""
 
 
-def inline(text: str) -> str:
+def inline(text: str) -> Markup:
     """A line of text, with ``**bold**``, code in backticks, and powers of ten raised.
 
-    >>> inline("`x` < **1**, 10^-5, 2e−7")
-    '<code>x</code> &lt; <strong>1</strong>, 10<sup>−5</sup>, 2·10<sup>−7</sup>'
+    >>> print(inline("`x` < **1**, 10^-5, 2e−7"))
+    <code>x</code> &lt; <strong>1</strong>, 10<sup>−5</sup>, 2·10<sup>−7</sup>
     """
     # Split at code first, so that stars inside it stay stars: every other part is code.
     parts = _CODE.split(text)
-    return "".join(
+    marked = "".join(
         f"<code>{escape(part)}</code>" if index % 2 else _mark(part)
         for index, part in enumerate(parts)
     )
+    return Markup(marked)
 
 
-def paragraphs(text: str) -> str:
+def paragraphs(text: str) -> Markup:
     """Paragraphs and lists, separated by empty lines."""
-    found = (part.strip() for part in re.split(r"\n\s*\n", text))
-    return "\n".join(_block(part) for part in found if part)
+    parts = (part.strip() for part in re.split(r"\n\s*\n", text))
+    return Markup("\n").join(_block(part) for part in parts if part)
 
 
 def sentences(result: Result) -> list[str]:
     """What a result says beside its findings, which are shown on their own."""
-    shown = [each.sentence for each in result.findings]
-    return [said for said in result.sentences if not any(each in said for each in shown)]
+    shown = [finding.sentence for finding in result.findings]
+    return [said for said in result.sentences if not any(words in said for words in shown)]
 
 
 def without_marks(text: str) -> str:
@@ -56,22 +60,110 @@ def without_marks(text: str) -> str:
     return _CONTROLS.sub("�", plain)
 
 
-def _block(text: str) -> str:
+def _block(text: str) -> Markup:
     lines = text.split("\n")
     if not all(line.startswith(_POINT) for line in lines):
-        return f"<p>{inline(text)}</p>"
-    points = "\n".join(f"<li>{inline(line.removeprefix(_POINT))}</li>" for line in lines)
-    many = ' class="many"' if len(lines) > _MANY else ""
-    return f"<ul{many}>\n{points}\n</ul>"
+        return Markup("<p>{}</p>").format(inline(text))
+    points = Markup("\n").join(
+        Markup("<li>{}</li>").format(inline(line.removeprefix(_POINT))) for line in lines
+    )
+    many = Markup(' class="many"') if len(lines) > _MANY else ""
+    return Markup("<ul{}>\n{}\n</ul>").format(many, points)
 
 
 def _mark(text: str) -> str:
-    text = _BOLD.sub(r"<strong>\1</strong>", escape(text))
-    return _POWER.sub(_raise, text)
+    return _POWER.sub(_raise, _BOLD.sub(r"<strong>\1</strong>", str(escape(text))))
 
 
-def _raise(found: re.Match[str]) -> str:
-    sign, exponent, mantissa, other_sign, power = found.groups()
+def _raise(match: re.Match[str]) -> str:
+    sign, exponent, mantissa, other_sign, power = match.groups()
     if mantissa is None:
         return f"10<sup>{'−' * bool(sign)}{exponent}</sup>"
     return f"{mantissa}·10<sup>{'−' * bool(other_sign)}{power}</sup>"
+
+
+@dataclass(frozen=True)
+class Paper:
+    """How texts name it, what it is called, and its number on arXiv."""
+
+    name: str
+    title: str
+    arxiv: str
+
+    @property
+    def link(self) -> Markup:
+        """Its name, as a link; a page links to papers and loads nothing."""
+        address = f"https://arxiv.org/abs/{self.arxiv}"
+        return Markup('<a href="{}" rel="noreferrer">{}</a>').format(address, self.name)
+
+
+PAPERS: Final = (
+    Paper(
+        "Dong et al. 2021",
+        "Attention is not all you need: pure attention loses rank doubly exponentially with depth",
+        "2103.03404",
+    ),
+    Paper(
+        "Wu et al. 2024",
+        "On the role of attention masks and LayerNorm in transformers",
+        "2405.18781",
+    ),
+    Paper(
+        "Giorlandino and Goldt 2026",
+        "Two failure modes of deep transformers and how to avoid them: a unified theory of signal "
+        "propagation at initialisation",
+        "2505.24333",
+    ),
+    Paper(
+        "Noci et al. 2022",
+        "Signal propagation in transformers: theoretical perspectives and the role of rank "
+        "collapse",
+        "2206.03126",
+    ),
+    Paper("Sun et al. 2025", "The curse of depth in large language models", "2502.05795"),
+    Paper(
+        "Kim et al. 2025",
+        "Peri-LN: revisiting normalization layer in the transformer architecture",
+        "2502.02732",
+    ),
+    Paper("Karagodin et al. 2025", "Normalization in attention dynamics", "2510.22026"),
+    Paper(
+        "Zhai et al. 2023",
+        "Stabilizing transformer training by preventing attention entropy collapse",
+        "2303.06296",
+    ),
+    Paper(
+        "Nait Saada et al. 2025",
+        "Mind the gap: a spectral analysis of rank collapse and signal propagation in attention "
+        "layers",
+        "2410.07799",
+    ),
+    Paper(
+        "Barbero et al. 2024",
+        "Transformers need glasses! Information over-squashing in language tasks",
+        "2406.04267",
+    ),
+    Paper(
+        "Cowsik et al. 2024",
+        "Geometric dynamics of signal propagation predict trainability of transformers",
+        "2403.02579",
+    ),
+)
+"""Those that sources of claims and definitions name."""
+_BY_NAME: Final = {paper.name: paper for paper in PAPERS}
+_NAMED: Final = re.compile("|".join(re.escape(name) for name in _BY_NAME))
+
+
+def linked(html: Markup) -> Markup:
+    """HTML whose texts name papers, with the names as links.
+
+    >>> print(linked(Markup("Dong et al. 2021, section 2")))
+    <a href="https://arxiv.org/abs/2103.03404" rel="noreferrer">Dong et al. 2021</a>, section 2
+    """
+    return Markup(_NAMED.sub(lambda match: _BY_NAME[match[0]].link, str(html)))
+
+
+def named_in(text: str) -> list[Paper]:
+    """The papers a text names."""
+    names = set(_NAMED.findall(text))
+    return [paper for paper in PAPERS if paper.name in names]

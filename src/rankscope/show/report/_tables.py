@@ -1,49 +1,90 @@
-"""A data frame, a grid or a listing → an HTML table with numbers one can read."""
+"""Rows → what stands in a table's cells, for a page; numbers as one reads them."""
 
 import math
 import re
 from collections.abc import Mapping, Sequence
-from html import escape
+from dataclasses import dataclass
 from typing import Any, Final
 
 import polars as pl
+from markupsafe import Markup
 
-from rankscope.metric_catalogue import metric as entry_of
+from rankscope.metric_catalogue import Metric
 from rankscope.numerals import MINUS, power_of_ten_html, short_html
-from rankscope.results import Entry, Listing
-from rankscope.show.report._glossary import term
+from rankscope.results import Fate, Finding, Listing
 from rankscope.show.report._grids import DOUBT, IN_DOUBT, METRIC, Cell, Grid
 from rankscope.show.report._prose import inline
 
-_NOTHING: Final = "–"
+NOTHING: Final = "–"
 _NUMERAL: Final = re.compile(r"[-−+]?(\d|10\^)")
 _SHORT: Final = 16  # characters of a word that may stand in a column of numbers
-_NUMBER: Final = ' class="number"'
+_NUMBER: Final = "number"
+FATES: Final[dict[Fate, str]] = {
+    "collapse": "found",
+    "slow": "under way",
+    "noted": "found",
+    "holds": "not found",
+    "unknown": "cannot be told",
+}
+"""Whether something was found, in words."""
 
 
-def table(
-    rows: pl.DataFrame | Grid | Listing,
-    caption: str = "",
-    note: str = "",
-    terms: Sequence[str] = (),
-) -> str:
-    """Rows as a table: numbers to the right, words to the left, row labels as headings.
+@dataclass(frozen=True)
+class TableCell:
+    """What stands in a cell: HTML or text that is escaped, its style, and the exact number."""
+
+    content: str | Markup
+    style: str = ""
+    exact: str = ""
+    heading: bool = False
+
+
+@dataclass(frozen=True)
+class TableView:
+    """A table ready to be set; ``definition`` beside its caption leads to that of its metric."""
+
+    heads: Sequence[TableCell]
+    rows: Sequence[Sequence[TableCell]]
+    caption: str = ""
+    note: str = ""
+    style: str = "table"
+    definition: str | Markup = ""
+
+
+Rows = pl.DataFrame | Grid | Listing | Sequence[Finding] | TableView
+"""What can be set as a table."""
+
+
+def table_view(
+    rows: Rows, caption: str = "", note: str = "", terms: Mapping[str, Metric] | None = None
+) -> TableView:
+    """Numbers to the right, words to the left, row labels as headings.
 
     Metrics among the ``terms`` that the page defines are linked to their definitions.
     """
+    if isinstance(rows, TableView):
+        return rows
     if isinstance(rows, Grid):
-        doubts = IN_DOUBT if rows.has_doubts else ""
-        return _of_grid(rows, caption, terms) + _note(" ".join(filter(None, [note, doubts])))
+        return _of_grid(rows, caption, note, terms or {})
     if isinstance(rows, Listing):
-        return _of_listing(rows, caption or rows.title) + _note(note or rows.note)
-    return _of_frame(rows, caption) + _note(note)
+        right = [is_numeric(rows, column) for column in range(len(rows.columns))]
+        body = _body(rows.rows, right)
+        return TableView(
+            _heads(rows.columns, right), body, caption or rows.title, note or rows.note
+        )
+    if isinstance(rows, pl.DataFrame):
+        right = [kind.is_numeric() for kind in rows.dtypes]
+        names = [name.replace("_", " ") for name in rows.columns]
+        escaped = [[_escaped(value) for value in row] for row in rows.iter_rows()]
+        return TableView(_heads(names, right), _body(escaped, right), caption, note)
+    return _of_findings(rows, caption)
 
 
-def number(value: float | int) -> str:
+def number(value: float | int) -> Markup:
     """A number as HTML; a whole one keeps its digits, unless nobody would read them."""
     if not is_huge(value):
-        return short_html(value)
-    return f"{MINUS if value < 0 else ''}{power_of_ten_html(math.log10(abs(value)))}"
+        return Markup(short_html(value))
+    return Markup(f"{MINUS if value < 0 else ''}{power_of_ten_html(math.log10(abs(value)))}")
 
 
 def is_huge(value: float | int) -> bool:
@@ -63,143 +104,130 @@ def known_figures(figures: Mapping[str, float]) -> dict[str, float]:
 def is_numeric(listing: Listing, column: int) -> bool:
     """Whether a column of a listing holds numbers, also as words, or a few short words instead."""
     entries = [row[column] for row in listing.rows if row[column] is not None]
-    numbers = sum(not isinstance(each, str) or bool(_NUMERAL.match(each)) for each in entries)
-    short_words = all(not isinstance(each, str) or len(each) <= _SHORT for each in entries)
+    numbers = sum(not isinstance(entry, str) or bool(_NUMERAL.match(entry)) for entry in entries)
+    short_words = all(not isinstance(entry, str) or len(entry) <= _SHORT for entry in entries)
     return 2 * numbers > len(entries) and short_words
 
 
-def _of_listing(listing: Listing, caption: str) -> str:
-    right = [is_numeric(listing, column) for column in range(len(listing.columns))]
-    heads = [head(name, right=side) for name, side in zip(listing.columns, right, strict=True)]
-    rows = []
-    for row in listing.rows:
-        first, *others = map(_entry, row, right)
-        rows.append("".join([first if right[0] else row_head(_words(row[0])), *others]))
-    return html_table(heads, rows, caption=caption)
-
-
-def _entry(value: Entry, right: bool) -> str:
-    """An entry of a listing: words may carry marks, numbers are as in every other table."""
-    if isinstance(value, str) or value is None:
-        return _data(_NOTHING if value is None else inline(value), right=right)
-    return _cell(value, right)
-
-
-def _note(text: str) -> str:
-    return f'\n<p class="note">{inline(text)}</p>' if text else ""
-
-
-def _of_frame(frame: pl.DataFrame, caption: str) -> str:
-    numeric = [kind.is_numeric() for kind in frame.dtypes]
-    heads = [
-        head(name.replace("_", " "), right=right)
-        for name, right in zip(frame.columns, numeric, strict=True)
-    ]
-    rows = []
-    for values in frame.iter_rows():
-        first, *others = map(_cell, values, numeric)
-        rows.append("".join([first if numeric[0] else row_head(_words(values[0])), *others]))
-    return html_table(heads, rows, caption=caption)
-
-
-def _of_grid(grid: Grid, caption: str, terms: Sequence[str]) -> str:
-    """A row for each curve, a column for each place."""
-    heads = [head("metric" if grid.by_metric else "", right=False)]
-    heads += [
-        f'<th scope="col"{_NUMBER}>{term(place, terms)}</th>'
-        if grid.place == METRIC
-        else head(_place(grid, place), right=True)
-        for place in grid.places
-    ]
-    own = "value" if grid.place == METRIC else entry_of(grid.metric).title
-    whole = {
-        metric: all(_is_whole(cell) for cell in grid.cells.values() if cell.metric == metric)
-        for metric in grid.metrics
-    }
-    rows = [
-        (_linked_head(curve, terms) if grid.by_metric else row_head(grid.name(curve) or own))
-        + "".join(_figure(cell, whole) for cell in grid.column(curve))
-        for curve in grid.curves
-    ]
-    return html_table(heads, rows, caption=caption, after=_definition(grid, terms))
-
-
-def _definition(grid: Grid, terms: Sequence[str]) -> str:
-    """Beside the caption of a table about one metric, the way to its definition."""
-    if grid.by_metric or grid.place == METRIC or grid.metric not in terms:
+def where(finding: Finding) -> str:
+    """The layer and the part to blame, where something was found."""
+    if finding.fate not in ("collapse", "slow", "noted"):
         return ""
-    return f' <span class="defined">{term(grid.metric, terms, "definition")}</span>'
+    layer = "" if finding.layer is None else f"layer {finding.layer:,}"
+    return ", ".join(filter(None, [layer, finding.part]))
 
 
-def _place(grid: Grid, place: Any) -> str:
-    label = grid.label(place)
-    return label if place is None or grid.place == METRIC else f"{grid.place} {label}"
+def in_how_many(finding: Finding) -> str:
+    """In how many of the samples it was found; nothing if they were not counted."""
+    counted = finding.samples and finding.fate != "unknown"
+    return f"{finding.found_in:,} of {finding.samples:,}" if counted else ""
+
+
+def term(entry: Metric, terms: Mapping[str, Metric], words: str = "") -> str | Markup:
+    """What a metric is called, or other words; a link to its definition if the page has one."""
+    title = words or entry.title
+    if entry.name not in terms:
+        return title
+    return Markup('<a class="term" href="#term-{}">{}</a>').format(entry.name, title)
+
+
+def _heads(names: Sequence[str], right: Sequence[bool]) -> list[TableCell]:
+    return [TableCell(name, _NUMBER * side) for name, side in zip(names, right, strict=True)]
+
+
+def _body(rows: Sequence[Sequence[Any]], right: Sequence[bool]) -> list[list[TableCell]]:
+    """Cells of plain values; the first of a row is its heading, unless it is a number."""
+    return [
+        [
+            TableCell(_in_words(value), heading=True)
+            if not column and not side
+            else _plain_cell(value, side)
+            for column, (value, side) in enumerate(zip(row, right, strict=True))
+        ]
+        for row in rows
+    ]
+
+
+def _plain_cell(value: Any, right: bool) -> TableCell:
+    if isinstance(value, float):
+        return TableCell(number(value), _NUMBER, repr(value))
+    if right and isinstance(value, int):
+        return TableCell(number(value), _NUMBER)
+    return TableCell(_in_words(value), _NUMBER * right)
+
+
+def _in_words(value: Any) -> str | Markup:
+    if value is None:
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return value if isinstance(value, Markup) else inline(str(value))
+
+
+def _escaped(value: Any) -> Any:
+    """A value of a data frame, in whose words nothing is a mark."""
+    plain = value is None or isinstance(value, bool | int | float)
+    return value if plain else Markup("{}").format(str(value))
+
+
+def _of_grid(grid: Grid, caption: str, note: str, terms: Mapping[str, Metric]) -> TableView:
+    """A row for each curve, a column for each place."""
+    heads = [TableCell("metric" if grid.by_metric else "")]
+    for place in grid.places:
+        label: str | Markup = grid.label(place)
+        if grid.place == METRIC:
+            label = term(grid.words[place], terms)
+        elif place is not None:
+            label = f"{grid.place} {label}"
+        heads.append(TableCell(label, _NUMBER))
+    single = "value" if grid.place == METRIC or grid.by_metric else grid.words[grid.metric].title
+    whole = {
+        name: all(_is_whole(cell) for cell in grid.cells.values() if cell.metric == name)
+        for name in grid.metrics
+    }
+    rows = []
+    for curve in grid.curves:
+        name = term(grid.words[curve], terms) if grid.by_metric else grid.name(curve) or single
+        label = name if isinstance(name, Markup) else inline(name)
+        cells = [_figure(cell, grid.words, whole) for cell in grid.column(curve)]
+        rows.append([TableCell(label, heading=True), *cells])
+    about_one = not grid.by_metric and grid.place != METRIC and grid.metric in terms
+    definition = term(grid.words[grid.metric], terms, "definition") if about_one else ""
+    notes = " ".join(filter(None, [note, IN_DOUBT * grid.has_doubts]))
+    return TableView(heads, rows, caption, notes, definition=definition)
 
 
 def _is_whole(cell: Cell) -> bool:
     return cell.value is None or not math.isfinite(cell.value) or cell.value.is_integer()
 
 
-def _figure(cell: Cell | None, whole: Mapping[str, bool]) -> str:
+def _figure(cell: Cell | None, words: Mapping[str, Metric], whole: Mapping[str, bool]) -> TableCell:
     """A number of a grid; one of a metric that is whole throughout is shown as such."""
     if cell is None or cell.value is None or math.isnan(cell.value):
-        return _data(_NOTHING)
+        return TableCell(NOTHING, _NUMBER)
     value, mark = cell.value, DOUBT * cell.doubt
-    if entry_of(cell.metric).scale == "exponent":
-        return _data(power_of_ten_html(value, digits=3) + mark)
+    if words[cell.metric].scale == "exponent":
+        return TableCell(Markup(power_of_ten_html(value, digits=3)) + mark, _NUMBER)
     shown = number(int(value) if whole[cell.metric] and math.isfinite(value) else value)
-    return _data(shown + mark, exact=value)
+    return TableCell(shown + mark, _NUMBER, repr(value))
 
 
-def _cell(value: Any, right: bool) -> str:
-    """A value of a data frame."""
-    if isinstance(value, float):
-        return _data(number(value), exact=value)
-    if right and isinstance(value, int):
-        return _data(number(value))
-    return _data(escape(_words(value)), right=right)
+def _of_findings(findings: Sequence[Finding], caption: str) -> TableView:
+    """A row for each; columns that would be empty throughout are left out."""
+    columns = {
+        "looked for": [TableCell(inline(one.kind), heading=True) for one in findings],
+        "found?": [TableCell(badge(FATES[one.fate], one.fate)) for one in findings],
+        "in words": [TableCell(inline(one.sentence), "words") for one in findings],
+        "where": [TableCell(inline(where(one)), "where") for one in findings],
+        "samples": [TableCell(in_how_many(one), _NUMBER) for one in findings],
+        "rule": [TableCell(inline(one.rule), "words rule") for one in findings],
+    }
+    kept = {name: cells for name, cells in columns.items() if any(cell.content for cell in cells)}
+    heads = [TableCell(name, _NUMBER * (name == "samples")) for name in kept]
+    rows = list(zip(*kept.values(), strict=True))
+    return TableView(heads, rows, caption, style="table findings")
 
 
-def _words(value: Any) -> str:
-    if value is None:
-        return _NOTHING
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return str(value)
-
-
-def html_table(
-    heads: Sequence[str],
-    rows: Sequence[str],
-    *,
-    caption: str = "",
-    after: str = "",
-    kind: str = "table",
-) -> str:
-    """A table of cells that are HTML already; a keyboard can scroll one that is too wide."""
-    body = "\n".join(f"<tr>{row}</tr>" for row in rows)
-    region = f' role="region" aria-label="{escape(caption)}"' if caption else ""
-    said = f"<caption>{inline(caption)}{after}</caption>\n" if caption else ""
-    return (
-        f'<div class="{kind}" tabindex="0"{region}><table>\n{said}'
-        f"<thead><tr>{''.join(heads)}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table></div>"
-    )
-
-
-def head(name: str, *, right: bool = False) -> str:
-    """The heading of a column."""
-    return f'<th scope="col"{_NUMBER * right}>{escape(name)}</th>'
-
-
-def _linked_head(metric: str, terms: Sequence[str]) -> str:
-    return f'<th scope="row">{term(metric, terms)}</th>'
-
-
-def row_head(name: str) -> str:
-    """The heading of a row."""
-    return f'<th scope="row">{inline(name)}</th>'
-
-
-def _data(shown: str, *, right: bool = True, exact: float | None = None) -> str:
-    title = "" if exact is None else f' title="{exact!r}"'
-    return f"<td{_NUMBER * right}{title}>{shown}</td>"
+def badge(words: str, kind: str) -> Markup:
+    """A few words in the colour of their kind."""
+    return Markup('<span class="{}"><span class="tone">{}</span></span>').format(kind, words)

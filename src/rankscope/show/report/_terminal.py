@@ -1,7 +1,7 @@
 """``show``: a result in a terminal."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from typing import Final
 
@@ -10,15 +10,98 @@ from rich.table import Table
 from rich.text import Text
 
 from rankscope.arguments import checked
-from rankscope.metric_catalogue import knowing
-from rankscope.metric_catalogue import metric as entry_of
-from rankscope.numerals import power_of_ten, short
-from rankscope.results import Result
-from rankscope.show.report._compose import titles
+from rankscope.metric_catalogue import Metric
+from rankscope.numerals import MINUS, power_of_ten, short
+from rankscope.results import Entry, Finding, Listing, Result
 from rankscope.show.report._grids import DOUBT, IN_DOUBT, METRIC, Cell, Grid, grids
+from rankscope.show.report._page import titles
 from rankscope.show.report._prose import sentences, without_marks
-from rankscope.show.report._tables import known_figures
-from rankscope.show.report._terminal_tables import STYLE, findings_table, number, show_listings
+from rankscope.show.report._tables import (
+    FATES,
+    NOTHING,
+    in_how_many,
+    is_huge,
+    is_numeric,
+    known_figures,
+    where,
+)
+
+STYLE: Final = {
+    "collapse": "bold red",
+    "slow": "yellow",
+    "noted": "yellow",
+    "holds": "green",
+    "fails": "bold red",
+    "depends": "yellow",
+    "not tried": "dim",
+    "unknown": "dim",
+}
+"""By what is said: a verdict, a fate, a tone."""
+_MOST_LISTED: Final = 10
+
+
+def findings_table(findings: Sequence[Finding]) -> Table:
+    """What was looked for, whether and where it was found; rules are left to the page."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("looked for", no_wrap=True)
+    table.add_column("found?", no_wrap=True)
+    table.add_column("in words", ratio=1)
+    placed = any(where(each) for each in findings)
+    counted = any(each.samples for each in findings)
+    if placed:
+        table.add_column("where")
+    if counted:
+        table.add_column("samples", justify="right", no_wrap=True)
+    for each in findings:
+        more = [where(each)] * placed + [in_how_many(each)] * counted
+        table.add_row(
+            Text(each.kind),
+            Text(FATES[each.fate], STYLE[each.fate]),
+            Text(without_marks(each.sentence)),
+            *map(Text, more),
+        )
+    return table
+
+
+def show_listings(console: Console, listings: Sequence[Listing]) -> None:
+    """Each listing under its title; of a long one the first rows, and how many more there are."""
+    for listing in listings:
+        console.print()
+        console.print(Text(without_marks(listing.title), style="italic"), highlight=False)
+        console.print(_listing_table(listing))
+        left = len(listing.rows) - _MOST_LISTED
+        if left > 0:
+            console.print(Text(f"{left:,} more row{'s' * (left > 1)} on the page."))
+        if listing.note:
+            console.print(Text(without_marks(listing.note), style="dim"), highlight=False)
+
+
+def _listing_table(listing: Listing) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column, name in enumerate(listing.columns):
+        if is_numeric(listing, column):
+            # Names may be broken into lines, numbers may not.
+            widest = max(len(_entry(row[column])) for row in listing.rows[:_MOST_LISTED])
+            table.add_column(Text(name), justify="right", min_width=widest)
+        else:
+            table.add_column(Text(name))
+    for row in listing.rows[:_MOST_LISTED]:
+        table.add_row(*(Text(_entry(value)) for value in row))
+    return table
+
+
+def _entry(value: Entry) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return NOTHING
+    return without_marks(value) if isinstance(value, str) else number(value)
+
+
+def number(value: float) -> str:
+    """A number in a few characters; a whole one keeps its digits, unless nobody would read them."""
+    if not is_huge(value):
+        return short(value)
+    return f"{MINUS if value < 0 else ''}{power_of_ten(math.log10(abs(value)))}"
+
 
 _SIDE_BY_SIDE: Final = 4
 _COLUMNS: Final = 5
@@ -60,8 +143,7 @@ def show(result: Result, console: Console | None = None) -> None:
         if part.sentences:
             console.print(_list_sentences([(Text("•"), each) for each in part.sentences]))
         show_listings(console, part.listings)
-    with knowing(result.metrics):
-        _show_figures(console, result)
+    _show_figures(console, result)
 
 
 def _top(console: Console, result: Result) -> None:
@@ -103,14 +185,14 @@ def _show_figures(console: Console, result: Result) -> None:
         _print(console, Text(f"\n{left} more such table{'s' * (left > 1)} on the page."))
 
 
-def tell(cell: Cell | None) -> str:
+def _told(cell: Cell | None, words: Mapping[str, Metric]) -> str:
     """A number in a few characters, with a question mark if it is in doubt; a dash where it is not
     known, nothing where there is none."""
     if cell is None:
         return ""
     if cell.value is None or math.isnan(cell.value):
-        return "–"
-    exponent = entry_of(cell.metric).scale == "exponent"
+        return NOTHING
+    exponent = words[cell.metric].scale == "exponent"
     told = power_of_ten(cell.value, digits=3) if exponent else short(cell.value)
     return told + DOUBT * cell.doubt
 
@@ -140,9 +222,11 @@ def _list_sentences(rows: Iterable[tuple[Text, str]]) -> Table:
 
 def _heading(grid: Grid) -> str:
     """Which metric of what, which statistic, and where."""
-    entry = entry_of(grid.metric)
-    symbol = "" if entry.symbol in entry.title.lower() else entry.symbol
-    title = f"{entry.title} {symbol}".strip() if grid.metric and grid.place != METRIC else ""
+    title = ""
+    if grid.metric and grid.place != METRIC:
+        entry = grid.words[grid.metric]
+        symbol = "" if entry.symbol in entry.title.lower() else entry.symbol
+        title = f"{entry.title} {symbol}".strip()
     words = [
         f"{grid.statistic} over the samples" if grid.statistic else "",
         "after the last layer" if grid.last_layer else "",
@@ -160,11 +244,11 @@ def _table(grid: Grid) -> Table:
         table.add_column(grid.place, justify="right", no_wrap=True)
     for curve in grid.curves:
         # Names may be broken into lines, numbers may not.
-        widest = max(len(tell(cell)) for cell in grid.column(curve))
+        widest = max(len(_told(cell, grid.words)) for cell in grid.column(curve))
         name = Text(grid.name(curve) or grid.statistic or "value")
         table.add_column(name, justify="right", min_width=widest)
     for place in grid.places:
-        cells = [tell(grid.cells.get((place, curve))) for curve in grid.curves]
+        cells = [_told(grid.cells.get((place, curve)), grid.words) for curve in grid.curves]
         table.add_row(grid.label(place), *cells)
     return table
 
@@ -173,7 +257,10 @@ def _rows_of_figures(grid: Grid, metrics: Sequence[str]) -> Table:
     """Single numbers of many curves: a row for each of them, a column for each metric."""
     table = Table(box=None)
     table.add_column("")
-    columns = [[tell(grid.cells.get((name, curve))) for curve in grid.curves] for name in metrics]
+    columns = [
+        [_told(grid.cells.get((name, curve)), grid.words) for curve in grid.curves]
+        for name in metrics
+    ]
     for name, cells in zip(metrics, columns, strict=True):
         title = grid.label(name)
         widest = max(len(each) for each in [*cells, *title.split()])

@@ -1,0 +1,304 @@
+"""``page``: a result → what its page consists of; nothing is computed here."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+from rankscope.arguments import Exact, checked
+from rankscope.metric_catalogue import Metric, knowing, metric
+from rankscope.numerals import sentence_case
+from rankscope.results import Drawing, Headline, Judgement, Listing, Result
+from rankscope.show.figures import (
+    Figure,
+    description,
+    draw,
+    headings,
+    metrics_of,
+    printable,
+    reading,
+)
+from rankscope.show.report._grids import METRIC, Grid, grids
+from rankscope.show.report._prose import sentences
+from rankscope.show.report._tables import Rows
+
+_MOST_COLUMNS: Final = 13
+_MOST_ENTRIES: Final = 16
+"""Entries of a provenance's list above which only the first few are shown."""
+_FIRST_ENTRIES: Final = 3
+_LONGEST_ENTRY: Final = 500
+
+
+@checked
+@dataclass(frozen=True)
+class Chart:
+    """A chart in a section, under a heading of its own if the section has several.
+
+    ``description`` is what somebody who cannot see it is told, ``text`` stands above it. The page
+    defines its ``metrics``.
+    """
+
+    figure: Figure
+    title: str
+    text: str = ""
+    description: str = ""
+    metrics: Sequence[Metric] = ()
+
+    @cached_property
+    def spec(self) -> dict[str, Any]:
+        """Its specification, which takes long to make."""
+        whole: dict[str, Any] = printable(self.figure.to_dict())
+        return whole
+
+
+@checked
+@dataclass(frozen=True)
+class Table:
+    """A table with its caption, and below it a note on how to read it."""
+
+    rows: Rows
+    caption: str
+    note: str = ""
+
+
+@checked
+@dataclass(frozen=True)
+class Section:
+    """A heading with its text, and below it charts and tables.
+
+    In texts an empty line begins a paragraph, ``**stars**`` make bold and backticks make code;
+    lines that begin with ``- `` make a list.
+    """
+
+    title: str
+    text: str = ""
+    blocks: Sequence[Chart | Table] = ()
+
+    @property
+    def charts(self) -> list[Chart]:
+        """Its charts, in their order."""
+        return [block for block in self.blocks if isinstance(block, Chart)]
+
+
+@checked
+@dataclass(frozen=True)
+class Report:
+    """A title, what it is about, what was found, sections, and where it all came from.
+
+    ``warnings`` stand above everything, ``headline`` is the answer in a few words and ``answer``
+    the same in prose. ``judgements`` are what a claim comes to, each under words for what it is
+    about. ``overline`` stands small above the title, and ``key_figures`` are shown large. Pictures
+    of the charts say what they are ``about``: the title unless given.
+    """
+
+    title: str
+    lead: str
+    sections: Sequence[Section] = ()
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    overline: str = ""
+    warnings: Sequence[str] = ()
+    headline: Headline | None = None
+    answer: str = ""
+    judgements: Mapping[str, Judgement] = field(default_factory=dict)
+    key_figures: Mapping[str, Exact] = field(default_factory=dict)
+    about: str = ""
+
+    @property
+    def charts(self) -> list[Chart]:
+        """All its charts, in their order."""
+        return [chart for section in self.sections for chart in section.charts]
+
+    @cached_property
+    def terms(self) -> dict[str, Metric]:
+        """The metrics of its charts and tables that have a definition, by name."""
+        shown: list[Metric] = []
+        for block in (block for section in self.sections for block in section.blocks):
+            if isinstance(block, Chart):
+                shown += block.metrics
+            elif isinstance(block.rows, Grid):
+                shown += block.rows.words.values()
+        return {entry.name: entry for entry in shown if entry.definition or entry.meaning}
+
+
+@checked
+def page(result: Result) -> Report:
+    """The page for a result: the answer, what was found, its charts, their figures, its origin.
+
+    >>> from rankscope.experiments import run
+    >>> page(run("D8")).title
+    'Most paths of well-known transformers are long: about L·H/(H+1) of L layers.'
+
+    Of a question the title is what was asked, and below it stands what it was asked about; a claim
+    is its own title.
+    """
+    title, lead = titles(result)
+    judged = {"Stated for": result.judgement, "Beyond it": result.beyond}
+    with knowing(result.metrics):
+        sections = _sections(result)
+    return Report(
+        title=title,
+        lead=lead,
+        sections=sections,
+        provenance=in_words(result.provenance),
+        overline=f"{result.id} · {result.source}" if result.source else "",
+        warnings=result.warnings,
+        headline=result.headline,
+        answer=" ".join(result.sentences) if result.headline else "",
+        judgements={
+            f"{where}: {judgement.domain}": judgement
+            for where, judgement in judged.items()
+            if judgement is not None
+        },
+        key_figures=result.key_figures,
+        about=result.title,
+    )
+
+
+def titles(result: Result) -> tuple[str, str]:
+    """What stands large above a result, and what stands below that."""
+    title, lead = result.title, result.question
+    if not result.source and result.question:
+        title, lead = lead, title
+    return title, lead if lead != title else ""
+
+
+def _sections(result: Result) -> list[Section]:
+    charts = _charts(result)
+    drawn = len(result.drawings)
+    sections = []
+    if result.findings:
+        table = Table(result.findings, "What was looked for, and whether it was found")
+        sections.append(Section("What was looked for", blocks=[table]))
+    # The sentences, unless they are the answer at the top, and the tables in words.
+    said = [] if result.headline else sentences(result)
+    if said or result.listings:
+        sections.append(Section("What was found", _points(said), _listed(result.listings)))
+    sections += [Section(chart.title, blocks=[chart]) for chart in charts[:drawn]]
+    for part in result.parts:
+        following = drawn + len(part.drawings)
+        blocks = [*_listed(part.listings), *charts[drawn:following]]
+        sections.append(Section(part.title, _points(part.sentences), blocks))
+        drawn = following
+    numbers = [
+        Table(grid.few(_MOST_COLUMNS), caption(grid), _statistic(grid)) for grid in grids(result)
+    ]
+    return [*sections, *([Section("In figures", blocks=numbers)] if numbers else [])]
+
+
+def _points(said: Sequence[str]) -> str:
+    """One sentence is a paragraph, several are a list."""
+    return said[0] if len(said) == 1 else "\n".join(f"- {sentence}" for sentence in said)
+
+
+def _listed(listings: Sequence[Listing]) -> list[Chart | Table]:
+    return [Table(listing, listing.title, listing.note) for listing in listings]
+
+
+def first_chart(result: Result) -> Chart | None:
+    """The chart that comes first, if there is any."""
+    drawings = result.all_drawings
+    with knowing(result.metrics):
+        return _chart(result, drawings[0], headings(drawings)[0], "") if drawings else None
+
+
+def _charts(result: Result) -> list[Chart]:
+    """Its charts; how to read one is said where it is first needed."""
+    drawings = result.all_drawings
+    charts, said = [], set[str]()
+    for title, drawing in zip(headings(drawings), drawings, strict=True):
+        how = reading(drawing)
+        text = drawing.caption if how in said else f"{drawing.caption} {how}".strip()
+        said.add(how)
+        charts.append(_chart(result, drawing, title, text))
+    return charts
+
+
+def _chart(result: Result, drawing: Drawing, title: str, text: str) -> Chart:
+    entries = [metric(name) for name in dict.fromkeys(metrics_of(drawing, result))]
+    return Chart(draw(drawing, result), title, text, description(drawing, result), entries)
+
+
+def caption(grid: Grid) -> str:
+    """Which metric a table is about, and along what."""
+    what = grid.words[grid.metrics[0]].title if len(grid.metrics) == 1 else ""
+    if grid.place == METRIC:
+        return what or "Overall"
+    return f"{what or 'All metrics'} by {grid.place}"
+
+
+def _statistic(grid: Grid) -> str:
+    words = [f"{grid.statistic}s over the samples"] if grid.statistic else []
+    words += ["after the last layer"] if grid.last_layer else []
+    text = ", ".join(words)
+    return f"{sentence_case(text)}." if text else ""
+
+
+def in_words(provenance: Mapping[str, Any]) -> dict[str, str]:
+    """Where a result came from, a line for each entry; what is unknown or said twice is left out.
+
+    >>> in_words({"seed": 0, "spec": None, "config": {"seed": 0, "heads": [1, 2], "width": 8}})
+    {'seed': '0', 'config': 'heads 1, 2; width 8'}
+    """
+    once = {
+        key: {k: v for k, v in value.items() if k not in provenance or provenance[k] != v}
+        if isinstance(value, Mapping)
+        else value
+        for key, value in provenance.items()
+    }
+    return {key: _cut(text) for key, text in _entries(once)}
+
+
+def _cut(text: str) -> str:
+    """What is too long to be read, as its beginning; files and JSON have all of it."""
+    if len(text) <= _LONGEST_ENTRY:
+        return text
+    return f"{text[:_LONGEST_ENTRY].rsplit(' ', 1)[0]} … (in full in the table's file)"
+
+
+def _entries(values: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    for key, value in values.items():
+        text = _words(value)
+        if text:
+            yield key.replace("_", " "), text
+
+
+def _words(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, list | tuple):
+        pairs = _pairs(value)
+        return _join([_inner(item) for item in value]) if pairs is None else _words(pairs)
+    if isinstance(value, Mapping):
+        inner = {key: _inner(item) for key, item in value.items()}
+        return _join([f"{key} {text}" for key, text in _entries(inner)])
+    return str(value)
+
+
+def _inner(value: Any) -> str:
+    """A value inside another: what has names of its own stands in parentheses."""
+    text = _words(value)
+    named = isinstance(value, Mapping) or _pairs(value) is not None
+    return f"({text})" if named and text else text
+
+
+def _pairs(value: Any) -> dict[str, Any] | None:
+    """A list of names and values as what it stands for."""
+    is_list = isinstance(value, list | tuple) and len(value) > 0
+    if is_list and all(
+        isinstance(item, list | tuple) and len(item) == 2 and isinstance(item[0], str)
+        for item in value
+    ):
+        return dict(value)
+    return None
+
+
+def _join(texts: Iterable[str]) -> str:
+    kept = [text for text in texts if text]
+    between = "; " if any(", " in text for text in kept) else ", "
+    if len(kept) > _MOST_ENTRIES:
+        kept = [*kept[:_FIRST_ENTRIES], f"… ({len(kept)} in all)"]
+    return between.join(kept)
