@@ -5,15 +5,12 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import polars as pl
 
 from rankscope.errors import RankscopeError
 from rankscope.run._run import Run, Work
-
-READY: Final = "ready"
-"""What a worker process says once it can be given runs."""
 
 
 @dataclass(frozen=True)

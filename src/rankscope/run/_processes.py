@@ -2,19 +2,23 @@
 
 import os
 import pickle
-from collections import deque
+import threading
 from collections.abc import Iterable, Iterator
-from multiprocessing.connection import wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import replace
+from functools import partial
+from itertools import islice
 from typing import Final
 
 from rankscope.arguments import Count, checked
 from rankscope.errors import InputError, RankscopeError
-from rankscope.run._engine import Outcome
-from rankscope.run._hired import Job, Worker
+from rankscope.process.pool import Answer, Worker
+from rankscope.run._engine import Outcome, carry_out, packed
 from rankscope.run._run import Run, Work
 
-_LOOK_EVERY: Final = 1.0
-"""Seconds between looks at processes whose pipe says nothing."""
+_LOOK_EVERY: Final = 0.2
+"""Seconds between looks for an interruption, by which no wait for threads is ended once polars has
+set a handler of its own."""
 _START_FAILURES: Final = 3
 """Workers in a row that end before they are ready, after which none is started any more."""
 
@@ -33,120 +37,115 @@ class Processes:
         self.workers = workers or cores
         self.threads = threads or max(1, cores // self.workers)
         self.retries = retries
+        self._hiring = threading.Lock()
         self._crew: list[Worker] = []
+        self._idle: list[Worker] = []
         self._failed_starts = 0
+        self._closed = True
 
     def outcomes(self, runs: Iterable[Run], work: Work) -> Iterator[Outcome]:
-        """Each run's outcome as soon as it is there."""
-        jobs = _Jobs(runs)
-        program = _importable(work)
-        try:
-            while self._staff(jobs, program):
-                for worker in self._waited_for():
-                    outcome = self._hear(worker, jobs)
-                    if outcome is not None:
-                        self._occupy(worker, jobs)  # before the outcome is written
-                        yield outcome
-        finally:
-            self.close()
+        """Each run's outcome as soon as it is there.
+
+        A thread waits for each process. One run more than there are processes is handed out, so
+        that none waits while an outcome is written.
+        """
+        answer = _importable(work)
+        rest, pending = iter(runs), set[Future[Outcome]]()
+        self._failed_starts, self._closed = 0, False
+        with ThreadPoolExecutor(self.workers, thread_name_prefix="sweep") as threads:
+            try:
+                while True:
+                    for run in islice(rest, self.workers + 1 - len(pending)):
+                        pending.add(threads.submit(self._outcome, run, answer))
+                    if not pending:
+                        return
+                    done, pending = wait(pending, _LOOK_EVERY, FIRST_COMPLETED)
+                    while done:
+                        yield done.pop().result()
+            finally:
+                for future in pending:
+                    future.cancel()
+                self.close()
 
     def close(self) -> None:
         """End all workers, whatever they are doing."""
-        crew, self._crew = self._crew, []
+        with self._hiring:
+            self._closed = True
+            crew, self._crew, self._idle = self._crew, [], []
         for worker in crew:
-            worker.hang_up()
-        for worker in crew:
-            worker.dismiss()
+            worker.close()
 
-    def _staff(self, jobs: "_Jobs", program: bytes) -> bool:
-        """Give idle workers runs, hire as many as are needed; whether anyone has anything to do."""
-        for worker in self._crew:
-            self._occupy(worker, jobs)
-        starting = sum(not worker.is_ready for worker in self._crew)
-        while len(self._crew) < self.workers and jobs.are_more_than(starting):
-            self._crew.append(Worker(program, self.threads))
-            starting += 1
-        return any(worker.job is not None for worker in self._crew) or jobs.are_more_than(0)
-
-    def _occupy(self, worker: Worker, jobs: "_Jobs") -> None:
-        if worker in self._crew and worker.is_idle and jobs.are_more_than(0):
-            worker.begin(jobs.take())
-
-    def _waited_for(self) -> list[Worker]:
-        """Workers that have something to say, or never will again."""
-        speaking = set(wait([worker.pipe for worker in self._crew], _LOOK_EVERY))
-        return [worker for worker in self._crew if worker.pipe in speaking or worker.is_gone]
-
-    def _hear(self, worker: Worker, jobs: "_Jobs") -> Outcome | None:
-        """An outcome, if that is what a worker has to say."""
-        job = worker.job
-        try:
-            outcome = worker.listen()
-        except EOFError:
-            return self._replace(worker, job, jobs)
-        self._failed_starts = 0
-        return outcome
-
-    def _replace(self, worker: Worker, job: Job | None, jobs: "_Jobs") -> Outcome | None:
-        """A worker has died: its run is repeated, or has failed if that happened too often."""
-        self._crew.remove(worker)
-        how, said = worker.last_words()
-        worker.dismiss()
-        if not worker.is_ready:
-            self._failed_starts += 1
-            if self._failed_starts >= _START_FAILURES:
-                why = f": {said.splitlines()[-1]}" if said else "."
-                raise RankscopeError(f"no worker process can be started; the last {how}{why}")
-        if job is None:
-            return None
-        if job.attempts <= self.retries:
-            jobs.put_back(job)
-            return None
-        times = f", {job.attempts} times" * (job.attempts > 1)
-        return Outcome(
-            job.run,
-            error=f"its worker process {how}{times}.",
-            traceback=said,
-            attempts=job.attempts,
-        )
-
-
-class _Jobs:
-    """Runs that are still to be begun: taken from where they come only as they are needed."""
-
-    def __init__(self, runs: Iterable[Run]) -> None:
-        self._rest = iter(runs)
-        self._next: deque[Job] = deque()
-
-    def are_more_than(self, count: int) -> bool:
-        """Whether there are; so many are looked at."""
-        while len(self._next) <= count:
+    def _outcome(self, run: Run, answer: Answer) -> Outcome:
+        """Have a run carried out; if its worker dies of it, by others, until it has failed."""
+        how, said, attempts = "", "", 0
+        while attempts <= self.retries:
+            worker = self._hire(answer)
+            attempts += 1
             try:
-                self._next.append(Job(next(self._rest)))
-            except StopIteration:
-                return False
-        return True
+                outcome: Outcome = pickle.loads(worker.ask(pickle.dumps(run)))
+            except EOFError:
+                how, said = self._bury(worker)
+            else:
+                with self._hiring:
+                    self._idle.append(worker)
+                return replace(outcome, attempts=attempts)
+        times = f", {attempts} times" * (attempts > 1)
+        error = f"its worker process {how}{times}."
+        return Outcome(run, error=error, traceback=said, attempts=attempts)
 
-    def take(self) -> Job:
-        """The next."""
-        return self._next.popleft()
+    def _hire(self, answer: Answer) -> Worker:
+        """An idle worker, or a new one once it is ready."""
+        while True:
+            with self._hiring:
+                if self._closed:
+                    raise RankscopeError("the engine was closed.")
+                if self._idle:
+                    return self._idle.pop()
+                worker = Worker(answer, threads=self.threads)
+                self._crew.append(worker)
+            try:
+                worker.wait_until_ready()
+            except EOFError:
+                how, said = self._bury(worker)
+                self._failed_starts += 1
+                if self._failed_starts >= _START_FAILURES:
+                    why = f": {said.splitlines()[-1]}" if said else "."
+                    raise RankscopeError(
+                        f"no worker process can be started; the last {how}{why}"
+                    ) from None
+            else:
+                self._failed_starts = 0
+                return worker
 
-    def put_back(self, job: Job) -> None:
-        """One that has to be begun again, before all others."""
-        self._next.appendleft(job)
+    def _bury(self, worker: Worker) -> tuple[str, str]:
+        """How a worker has ended, and its last words."""
+        with self._hiring:
+            if self._closed:
+                raise RankscopeError("the engine was closed.")
+            self._crew.remove(worker)
+        ending = worker.ending()
+        worker.close()
+        return ending
 
 
-def _importable(work: Work) -> bytes:
-    """The name of the work's function, by which a worker imports it."""
+def _answer(work: Work, message: bytes) -> bytes:
+    """What a worker does with a run."""
+    return packed(carry_out(pickle.loads(message), work, f"process {os.getpid()}"))
+
+
+def _importable(work: Work) -> Answer:
+    """What a worker does, if it can import the work's function by its name."""
+    answer = partial(_answer, work)
     try:
         if getattr(work, "__module__", "") == "__main__":
             raise InputError("it is written in the program itself")
-        return pickle.dumps(work)
+        pickle.dumps(answer)
     except Exception as error:
         raise InputError(
             f"work={work!r} cannot be sent to another process ({error}); give a function of a "
             "module, or use the engine Inline()."
         ) from error
+    return answer
 
 
 def _cores() -> int:

@@ -166,4 +166,4 @@ def test_fifty_pages_at_once_are_all_answered_and_memory_stays_flat(lab):
     assert time.monotonic() - began < 60
     assert memory(lab) - before < 24 * 2**20
     every = psutil.Process(lab.process.pid).children(recursive=True)
-    assert len(every) == 4  # a tracker, the one that is forked, and two workers
+    assert len(every) == 3  # the one that is forked, and two workers

@@ -1,9 +1,12 @@
 """The pool of processes: bounded, and rid of work that no one wants any more."""
 
 import asyncio
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import psutil
 import pytest
 
 from rankscope.show.lab._worker import (
@@ -126,8 +129,49 @@ def test_an_unforeseen_error_is_a_sentence_and_the_process_lives():
 def test_stopping_ends_every_process():
     async def scenario(workers):
         await begun(workers, "a", 60)
-        return workers._slots[0].process
+        return [psutil.Process(pid) for pid in workers.processes]
 
-    process = using("time:sleep", scenario, count=1)
-    process.join(5)
-    assert process.exitcode is not None
+    running = using("time:sleep", scenario, count=1)
+    assert running
+    assert psutil.wait_procs(running, timeout=5)[1] == []
+
+
+@pytest.mark.parametrize("preload", ["", "os:getpid"])
+def test_calls_that_are_abandoned_cost_later_ones_nothing(preload):
+    """Nothing is computed for whoever has gone before it was begun."""
+
+    async def scenario(workers):
+        await workers.run("first", 0)
+        began = time.monotonic()
+        for at in range(20):
+            call = asyncio.create_task(workers.run(f"{at}", 60))
+            await asyncio.sleep(0.01)
+            call.cancel()
+        await workers.run("last", 0)
+        return time.monotonic() - began
+
+    assert using("time:sleep", scenario, count=2, preload=preload) < 8
+
+
+def test_workers_end_with_their_driver_however_it_ends():
+    """Also those forked from another process, in the midst of a task."""
+    code = (
+        "import asyncio, os\n"
+        "from rankscope.show.lab._worker import Workers\n"
+        "async def main():\n"
+        "    workers = Workers('time:sleep', preload='os:getpid', count=1)\n"
+        "    workers.start()\n"
+        "    await workers.run('a', 0)\n"
+        "    call = asyncio.create_task(workers.run('a', 60))\n"
+        "    await asyncio.sleep(0.2)\n"
+        "    print(*workers.processes, flush=True)\n"
+        "    os.kill(os.getpid(), 9)\n"
+        "asyncio.run(main())\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ran.returncode == -9, ran.stderr
+    (worker,) = map(int, ran.stdout.split())
+    until = time.monotonic() + 5
+    while psutil.pid_exists(worker) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not psutil.pid_exists(worker)

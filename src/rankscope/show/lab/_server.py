@@ -40,7 +40,7 @@ _CODES: dict[type[RankscopeError], int] = {
 
 def make_workers() -> Workers:
     """The processes that compute what the lab shows."""
-    return Workers("rankscope.show.lab._tasks:run_task", preload="rankscope.show.lab._warm")
+    return Workers("rankscope.show.lab._tasks:run_task", preload="rankscope.show.lab._tasks:warm")
 
 
 def make_app(*, host: str, workers: Workers) -> Starlette:

@@ -1,4 +1,4 @@
-"""A bounded number of processes that compute; a session's newer call ends its older one.
+"""Calls to a bounded number of processes that compute; a session's newer call ends its older one.
 
 A call that is superseded, abandoned or too slow costs its process: the process is killed and
 another takes its place, forked from one that has everything imported, so that nothing waits for
@@ -6,20 +6,14 @@ work no one wants any more.
 """
 
 import asyncio
-import multiprocessing
-import os
-import signal
+import pickle
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing import forkserver
-from multiprocessing.connection import Connection
-from multiprocessing.context import BaseContext
-from multiprocessing.process import BaseProcess
 from pkgutil import resolve_name
-from threading import Lock
 from typing import Any
 
 from rankscope.errors import RankscopeError
+from rankscope.process.pool import CAN_FORK, Template, Worker
 
 
 class BusyError(RankscopeError):
@@ -47,7 +41,7 @@ class Workers:
 
     ``count`` run at once and at most ``waiting`` calls are kept, those that run among them; each
     may run for ``seconds``. ``task`` is a function, as ``module:name``: the processes import it,
-    and this one need not. ``preload`` is a module that the process they are forked from imports.
+    and this one need not. ``preload`` is one that is called in the process they are forked from.
     """
 
     def __init__(
@@ -59,28 +53,38 @@ class Workers:
         waiting: int = 128,
         seconds: float = 30.0,
     ) -> None:
+        self._task, self._preload, self._count = task, preload, count
         self._waiting, self._seconds = waiting, seconds
-        self._slots = [_Slot(task, preload) for _ in range(count)]
-        self._free: asyncio.Queue[_Slot] = asyncio.Queue()
+        self._template: Template | None = None
+        self._crew: set[Worker] = set()
+        self._free: asyncio.Queue[Worker] = asyncio.Queue()
         self._calls: dict[str, asyncio.Task[bytes]] = {}
+        # A thread waits for each process, and for the end of each that was killed.
+        self._threads = ThreadPoolExecutor(2 * waiting, thread_name_prefix="lab")
 
     def start(self) -> None:
         """Start the processes; they import what they need in the background."""
-        for slot in self._slots:
-            slot.begin()
-            self._free.put_nowait(slot)
+        if self._preload and CAN_FORK:
+            self._template = Template(self._preload)
+        for _ in range(self._count):
+            self._hire()
 
     def stop(self) -> None:
         """End every process at once."""
         for call in self._calls.values():
             call.cancel()
-        for slot in self._slots:
-            slot.end()
+        for worker in self._crew:
+            worker.kill()
+        if self._template is not None:
+            self._template.close()
+        for worker in self._crew:
+            worker.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     @property
     def processes(self) -> list[int]:
-        """The ids of the processes that run."""
-        return [slot.process.pid for slot in self._slots if slot.process and slot.process.pid]
+        """The ids of the processes that are ready."""
+        return [worker.pid for worker in self._crew if worker.pid is not None]
 
     async def run(self, session: str, *arguments: Any) -> bytes:
         """What the task makes of the arguments; an older call of the session gives way."""
@@ -103,139 +107,53 @@ class Workers:
                 del self._calls[session]
 
     async def _work(self, arguments: tuple[Any, ...]) -> bytes:
-        slot = await self._free.get()
+        worker, loop = await self._free.get(), asyncio.get_running_loop()
+        message = pickle.dumps((self._task, arguments))
         try:
-            return await slot.run(arguments, self._seconds)
-        finally:
-            self._free.put_nowait(slot)
-
-
-class _Slot:
-    """A process and the one thread that talks to it."""
-
-    def __init__(self, task: str, preload: str) -> None:
-        self._task, self._preload = task, preload
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="lab")
-        self.process: BaseProcess | None = None
-        self._pipe: Connection | None = None
-        self._ended = False
-
-    def begin(self) -> None:
-        """Start a process in the background, unless there is one."""
-        self._thread.submit(self._ready)
-
-    def end(self) -> None:
-        """Kill the process; whoever waits for it is told."""
-        self._ended = True
-        if self.process is not None:
-            self.process.kill()
-        self._thread.shutdown(wait=False, cancel_futures=True)
-
-    async def run(self, arguments: tuple[Any, ...], seconds: float) -> bytes:
-        reply = asyncio.get_running_loop().run_in_executor(self._thread, self._exchange, arguments)
-        try:
-            async with asyncio.timeout(seconds):
-                kind, body = await asyncio.shield(reply)
-        except TimeoutError:
-            self._replace(reply)
-            raise TooSlowError(
-                f"This took more than {seconds:g} seconds; choose fewer layers, tokens or a "
-                "smaller width."
-            ) from None
-        except asyncio.CancelledError:
-            self._replace(reply)
+            async with asyncio.timeout(self._seconds):
+                reply = await loop.run_in_executor(self._threads, worker.ask, message)
+        except BaseException as error:
+            self._crew.discard(worker)
+            worker.kill()
+            loop.run_in_executor(self._threads, worker.close)
+            self._hire()
+            if isinstance(error, TimeoutError):
+                raise TooSlowError(
+                    f"This took more than {self._seconds:g} seconds; choose fewer layers, tokens "
+                    "or a smaller width."
+                ) from None
+            if isinstance(error, EOFError):
+                raise BrokenError("The computation ended before it was done; try again.") from None
             raise
-        except (EOFError, OSError):
-            self._replace(reply)
-            raise BrokenError("The computation ended before it was done; try again.") from None
-        if kind == "refused":
-            raise RefusedError(body.decode())
-        if kind == "broken":
-            raise BrokenError(body.decode())
+        self._free.put_nowait(worker)
+        body: bytes
+        refusal, body = pickle.loads(reply)
+        if refusal is not None:
+            raise refusal(body.decode())
         return body
 
-    def _replace(self, reply: "asyncio.Future[Any]") -> None:
-        """Kill the process; another is there before the next call."""
-        reply.add_done_callback(lambda done: done.cancelled() or done.exception())
-        if self.process is not None:
-            self.process.kill()
-        self._thread.submit(self._forget)
-        self._thread.submit(self._ready)
-
-    def _exchange(self, arguments: tuple[Any, ...]) -> tuple[str, bytes]:
-        pipe = self._ready()
-        pipe.send(arguments)
-        kind, body = pipe.recv()
-        return kind, body
-
-    def _ready(self) -> Connection:
-        if self._pipe is None:
-            ours, theirs = multiprocessing.Pipe()
-            process = _context(self._preload).Process(  # type: ignore[attr-defined]
-                target=work, args=(self._task, theirs), daemon=True
-            )
-            process.start()
-            theirs.close()
-            self.process, self._pipe = process, ours
-            if self._ended:  # while it was starting
-                process.kill()
-        return self._pipe
-
-    def _forget(self) -> None:
-        """Runs after the killed process's reader has ended."""
-        if self.process is not None:
-            self.process.join(5)
-        if self._pipe is not None:
-            self._pipe.close()
-        self.process = self._pipe = None
+    def _hire(self) -> None:
+        worker = Worker(f"{__name__}:answer", template=self._template)
+        self._crew.add(worker)
+        self._free.put_nowait(worker)
 
 
-def work(task: str, pipe: Connection) -> None:
-    """Answer calls until the other end is closed."""
-    function = resolve_name(task)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server ends its processes itself
-    while True:
-        try:
-            arguments = pipe.recv()
-        except (EOFError, OSError):
-            return
-        pipe.send(_answer(function, arguments))
+def answer(message: bytes) -> bytes:
+    """In a worker: what the task makes of its arguments, or why nothing can be made of them."""
+    task, arguments = pickle.loads(message)
+    return pickle.dumps(_reply(resolve_name(task), arguments))
 
 
-def _answer(function: Any, arguments: tuple[Any, ...]) -> tuple[str, bytes]:
+def _reply(function: Any, arguments: tuple[Any, ...]) -> tuple[type[Exception] | None, bytes]:
     try:
-        return "done", function(*arguments)
+        return None, function(*arguments)
     except RankscopeError as error:
-        return "refused", str(error).encode()
+        return RefusedError, str(error).encode()
     except MemoryError:
-        return "refused", b"There is not enough memory for this; make the network smaller."
+        return RefusedError, b"There is not enough memory for this; make the network smaller."
     except Exception as error:  # one broken call must not end the worker
         print(f"rankscope lab: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        return "broken", b"This should not have happened; please report the address of this page."
-
-
-def _context(preload: str) -> BaseContext:
-    """Processes forked from one that has imported everything, where there is such a thing."""
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    with _starting:
-        if preload:
-            context.set_forkserver_preload([preload])
-        before = {name: os.environ.get(name) for name in _ONE_THREAD}
-        os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
-        try:
-            forkserver.ensure_running()
-        finally:
-            for name, value in before.items():
-                if value is None:
-                    del os.environ[name]
-                else:
-                    os.environ[name] = value
-    return context
-
-
-_starting = Lock()
-_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-"""What the process that is forked is told: a fork of one with a pool of threads may wait for ever
-for threads it does not have."""
+        return (
+            BrokenError,
+            b"This should not have happened; please report the address of this page.",
+        )
