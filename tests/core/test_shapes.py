@@ -12,7 +12,7 @@ from jaxtyping import AbstractArray, Float, TypeCheckError
 from torch import Tensor
 
 from rankscope.core import deep, metrics, network, paths, theory, tracing
-from rankscope.core.metrics._norms import matrix_norm
+from rankscope.core.metrics._spectrum import matrix_norm
 
 ROOMS = (deep, metrics, network, paths, theory, tracing)
 watch = jaxtyping.jaxtyped(typechecker=sys.modules["rankscope_axes_checker"].check)
@@ -54,7 +54,7 @@ def test_every_function_that_names_axes_is_watched() -> None:
 def test_wrong_axes_are_an_error_in_our_functions() -> None:
     assert matrix_norm(torch.ones(2, 3, 4), "fro").shape == (2,)
     with pytest.raises(
-        TypeCheckError, match=r"parameters of rankscope\.metrics\._norms\.matrix_norm"
+        TypeCheckError, match=r"parameters of rankscope\.core\.metrics\._spectrum\.matrix_norm"
     ):
         matrix_norm(torch.ones(3), "fro")
 

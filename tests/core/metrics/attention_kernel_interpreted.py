@@ -12,7 +12,7 @@ import torch
 
 from rankscope.core.metrics import AttentionScores
 from rankscope.core.metrics._attention_kernel import row_figures as fused
-from rankscope.core.metrics._attention_summary import row_figures as chunked
+from rankscope.core.metrics._attention_scores import row_figures as chunked
 
 N = 100  # more than a block of queries and of keys, the last of them not full
 GENERATOR = torch.Generator().manual_seed(0)

@@ -17,23 +17,21 @@ from rankscope.core.metrics import (
     GatheredStatistics,
     StateStatistics,
     _fused,
-    _fused_buffers,
-    _gathering,
+    _statistics,
     state_statistics,
 )
 
-SMALL = {"_LINE_BYTES": 16, "_ROWS": 2, "_LONGEST_CHUNK": 4, "_PROGRAMS": 1, "CHUNKS_AT_ONCE": 2}
+SMALL = {"_LINE_BYTES": 16, "_ROWS": 2, "_LONGEST_CHUNK": 4, "_PROGRAMS": 1, "_CHUNKS_AT_ONCE": 2}
 SMALL |= {"_SHORTEST_CHUNK": 2}
-REAL = {name: getattr(_fused_buffers, name) for name in SMALL} | {"_PROGRAMS": 1}
+REAL = {name: getattr(_fused, name) for name in SMALL} | {"_PROGRAMS": 1}
 GENERATOR = torch.Generator().manual_seed(0)
 NAMES = list(StateStatistics.__dataclass_fields__)[:-3]  # those of samples
 
 
 def share_out(sizes: dict[str, int]) -> None:
     """Have programs work on parts of these sizes."""
-    vars(_fused_buffers).update(sizes)
-    vars(_fused)["CHUNKS_AT_ONCE"] = sizes["CHUNKS_AT_ONCE"]
-    _fused_buffers.plan_for.cache_clear()
+    vars(_fused).update(sizes)
+    _fused.plan_for.cache_clear()
 
 
 def draw(*shape: int) -> torch.Tensor:
@@ -78,7 +76,9 @@ def gather(*states: tuple[torch.Tensor, torch.Tensor | None], expected: int = 1)
     gathered = GatheredStatistics(expected)
     for x, mask in states:
         gathered.add(x, mask)
-    assert not gathered._plain, "a state did not go through the kernels"
+    assert not any(plain is not None for plain in gathered._plain), (
+        "a state did not go through the kernels"
+    )
     return gathered.finish()
 
 
@@ -253,21 +253,21 @@ def center() -> float:
 
 def gathered() -> dict[str, bool]:
     """The largest entries of queries, laid out as models lay them out, and words of weights."""
-    vars(_gathering)["can_fuse"] = lambda _: True
+    vars(_statistics)["can_fuse"] = lambda _: True
     x = draw(2, 5, 3, 6).transpose(1, 2)  # batch head token width
     broken = x.clone()
     broken[1, 2, 4, 5] = torch.nan
     few = draw(2, 1, 40, 6)  # keys of fewer heads, and more of them than a program reads
     few[1, 0, 39, 5] = -9.0
     pairs = [(x, few), (broken, x), (x.half(), few.half()), (few, x[..., ::2]), (x, few)]
-    vars(_gathering)["_CALLS"] = 2  # so that several rooms are needed
+    vars(_statistics)["_CALLS"] = 2  # so that several rooms are needed
     peaks = GatheredPeaks()
     for query, key in pairs:
         peaks.add(query, key)
     largest = [[float(each.abs().max()) for each in pair] for pair in pairs]
     largest[1][0] = torch.inf
     weights = [draw(3000).bfloat16(), draw(7), torch.arange(12.0), draw(768, 768)]
-    words = _gathering.SampledWords(weights)
+    words = _statistics.SampledWords(weights)
     before = words.gather().clone()
     weights[0].data[::3] += 1
     after = words.gather()

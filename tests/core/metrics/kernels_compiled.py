@@ -6,9 +6,8 @@ from triton import compile as compile_kernel
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from rankscope.core.metrics import _centring_kernel as centring
 from rankscope.core.metrics import _fused_kernels as fused
-from rankscope.core.metrics import _half_step_kernel as half
+from rankscope.core.metrics import _spectrum_kernels as spectrum
 
 HALVES = {"split", "first", "second"}
 WHOLE = {"tokens", "features", "chunk", "chunks", "blocks", "size", "starts"}
@@ -34,11 +33,11 @@ def build(kernel, state="bf16", **constants):
 
 
 def main():
-    build(centring._survey, MASKED=True, **SIZES)
-    build(centring._survey, MASKED=False, chunks=1, blocks=1, x_feature=1, **SIZES)
+    build(spectrum._survey, MASKED=True, **SIZES)
+    build(spectrum._survey, MASKED=False, chunks=1, blocks=1, x_feature=1, **SIZES)
     shape = {"CHUNKS": 16, "SIZES": 512, **SIZES}
-    build(centring._write, MASKED=True, CENTERED=False, EXACT=True, **shape)
-    build(centring._write, "fp32", MASKED=False, CENTERED=True, EXACT=False, x_feature=1, **shape)
+    build(spectrum._write, MASKED=True, CENTERED=False, EXACT=True, **shape)
+    build(spectrum._write, "fp32", MASKED=False, CENTERED=True, EXACT=False, x_feature=1, **shape)
     for whole in (True, False):
         tile = {"HAS_MASK": not whole, "ALL_ROWS": whole, "ALL_COLUMNS": whole, "STAGES": 3}
         tile |= {"ROWS": 8, "COLUMNS": 256, **({"x_d": 1} if whole else {})}
@@ -46,8 +45,8 @@ def main():
         build(fused.rest_and_columns, "fp32", CHUNKS=8, GROUPS=16, **tile)
     build(fused.largest_entries, ROWS=32, WIDTH=128)
     build(fused.sampled_words, WORDS=1024)
-    build(half._kernel, FIRST=True, TO_TOKENS=False, WHOLE=True, BLOCK=256)
-    build(half._kernel, FIRST=False, TO_TOKENS=True, WHOLE=False, BLOCK=256)
+    build(spectrum._half_step, FIRST=True, TO_TOKENS=False, WHOLE=True, BLOCK=256)
+    build(spectrum._half_step, FIRST=False, TO_TOKENS=True, WHOLE=False, BLOCK=256)
 
 
 if __name__ == "__main__":

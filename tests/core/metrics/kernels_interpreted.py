@@ -6,10 +6,9 @@ os.environ["TRITON_INTERPRET"] = "1"  # before Triton is loaded
 
 import torch
 
-from rankscope.core.metrics import _centring as centring
-from rankscope.core.metrics import _centring_kernel as centring_kernel
-from rankscope.core.metrics import _half_step_kernel as kernel
-from rankscope.core.metrics import _half_steps as half
+from rankscope.core.metrics import _lanczos_quadrature as quadrature
+from rankscope.core.metrics import _mean_split as splitting
+from rankscope.core.metrics import _spectrum_kernels as kernels
 from rankscope.core.metrics._mean_split import Side, room_for
 
 generator = torch.Generator().manual_seed(0)
@@ -31,15 +30,15 @@ def states(tokens, features, dtype):
 
 def plain_split(x, mask):
     terms = room_for(x, 1, pieced=True)
-    return centring.assemble(terms, centring.move_plainly(x, mask, None, terms))
+    return splitting.assemble(terms, splitting.move_plainly(x, mask, None, terms))
 
 
 def compare_centring(x, mask, center):
     """Terms and shift must come to the state itself: the interpreter rounds to bfloat16 its way."""
     wanted, found = room_for(x, 1, pieced=True), room_for(x, 1, pieced=True)
-    plain = centring.move_plainly(x, mask, center, wanted)
-    moved = centring.Moved(*centring_kernel.move_mean(x, mask, center, found))
-    want, got = centring.assemble(wanted, plain), centring.assemble(found, moved)
+    plain = splitting.move_plainly(x, mask, center, wanted)
+    moved = splitting.Moved(*kernels.move_mean(x, mask, center, found))
+    want, got = splitting.assemble(wanted, plain), splitting.assemble(found, moved)
     whole = [
         (sum(each.double() for each in terms) + shift[:, None]) * plain.valid[..., None]
         for terms, shift in ((found, moved.shift), (wanted, plain.shift))
@@ -52,7 +51,7 @@ def compare_centring(x, mask, center):
     report("noise", [got.noise], [want.noise])
 
 
-centring_kernel._FEATURES, centring_kernel._TOKENS, centring_kernel._MOST_CHUNKS = 16, 4, 2
+kernels._FEATURES, kernels._TOKENS, kernels._MOST_CHUNKS = 16, 4, 2
 for dtype in (torch.bfloat16, torch.float16, torch.float32):
     x, mask = states(21, 24, dtype)
     mean = torch.where(mask[..., None], x, 0).float().sum(-2) / mask.sum(-1, keepdim=True)
@@ -65,18 +64,18 @@ for dtype in (torch.bfloat16, torch.float16, torch.float32):
         compare_centring((x[:1].float() * 1e-30).to(dtype), None, None)
 
 for block in (16, 64):  # several blocks for every vector, and one
-    kernel._BLOCK = block
+    kernels._BLOCK = block
     for tokens, features in ((20, 40), (40, 20)):
         matrix = plain_split(*states(tokens, features, torch.bfloat16))
         near = matrix.e if matrix.wide else matrix.c
         rest = torch.randn(2, 3, near.shape[-1], generator=generator) * (near != 0)[:, None]
         rest = rest - (rest * near[:, None]).sum(-1, keepdim=True) * near[:, None]
-        here, _ = half.normalise(Side(torch.tensor([[1.0, 0.0, 0.5]] * 2), rest))
-        forth, back = half.ways(matrix)
+        here, _ = quadrature.normalise(Side(torch.tensor([[1.0, 0.0, 0.5]] * 2), rest))
+        forth, back = not matrix.wide, matrix.wide
         results = []
-        for take in (half.fused_step, half.step):
-            there, alpha = take(matrix, forth, here, None, None)
-            ahead, beta = take(matrix, back, there, here, alpha)
-            last, gamma = take(matrix, forth, ahead, there, beta)
+        for take in (quadrature.fused_step, quadrature.plain_step):
+            there, alpha = take(matrix, here, None, None, to_tokens=forth)
+            ahead, beta = take(matrix, there, here, alpha, to_tokens=back)
+            last, gamma = take(matrix, ahead, there, beta, to_tokens=forth)
             results.append((*there[:2], alpha, *ahead[:2], beta, *last[:2], gamma))
         report("half-step", *results)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rankscope.core.metrics import AttentionScores
-from rankscope.core.metrics._attention_summary import fused_here
+from rankscope.core.metrics._attention_scores import fused_here
 
 from ...scripts import output_of
 

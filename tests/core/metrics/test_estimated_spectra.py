@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from rankscope.core import metrics as m
-from rankscope.core.metrics import _centring, _spectrum_stack, _stieltjes
+from rankscope.core.metrics import _estimated_spectra, _mean_split
+from rankscope.core.metrics import _lanczos_quadrature as quadrature
 from rankscope.errors import RankscopeError, ShapeError
 
 RANKS = ("effective_rank", "stable_rank", "participation_ratio")
@@ -22,7 +23,7 @@ SHAPES = ((120, 90), (64, 160), (70, 70), (20, 30), (2, 50), (1, 9), (50, 1))
 @pytest.fixture
 def in_pieces(monkeypatch):
     """Products in bfloat16 pieces, as on CUDA."""
-    monkeypatch.setattr(_spectrum_stack, "in_pieces", lambda x: x.dtype != torch.float64)
+    monkeypatch.setattr(_estimated_spectra, "in_pieces", lambda x: x.dtype != torch.float64)
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -193,15 +194,16 @@ def test_a_center_that_is_known_changes_nothing(dtype: torch.dtype) -> None:
             assert torch.all((got.value - want.value).abs() <= want.error)
 
 
-def test_a_center_that_is_known_is_not_computed(monkeypatch) -> None:
-    def refuse(*_):
-        raise AssertionError("the mean was computed")
-
-    monkeypatch.setattr(_centring, "_mean", refuse)
+def test_a_center_that_is_known_is_not_computed() -> None:
+    """What is subtracted is what was given, the mean or not; a power of two is taken out."""
     x = drawn(2, 5, 4)
-    m.SpectrumProbe().feed(x, center=x.mean(-2))
-    with pytest.raises(AssertionError, match="the mean"):
-        m.SpectrumProbe().feed(x)
+    for center in (x.mean(-2), x.mean(-2) + 0.25):
+        terms = (torch.empty_like(x),)
+        shift = _mean_split.move_plainly(x, None, center, terms).shift
+        exponents = torch.log2(shift / center)
+        assert torch.equal(exponents, exponents.round()[:, :1].expand(2, 4))
+    computed = _mean_split.move_plainly(x, None, None, terms).shift
+    assert torch.allclose(computed, x.mean(-2) * 2 ** exponents[:, :1], atol=1e-15)
 
 
 def test_a_center_must_be_a_row_for_every_sample() -> None:
@@ -262,8 +264,8 @@ def test_not_finite_is_refused() -> None:
 def test_continued_fractions_are_those_of_the_eigenvalues() -> None:
     """φ by mpmath's eigenvalues of the Jacobi matrix and of the one with a node at zero."""
     alpha, beta = (drawn(2, 4, seed=s).abs().numpy() + 0.1 for s in (0, 1))
-    found = _stieltjes.fractions(alpha, beta)
-    for got, last in ((found.high, float(alpha[1, 3])), (found.low, 0.0)):
+    low, high = quadrature.fractions(alpha, beta)
+    for got, last in ((high, float(alpha[1, 3])), (low, 0.0)):
         b = mpmath.matrix(4, 4)
         for k in range(4):
             b[k, k] = float(alpha[1, k]) if k < 3 else last
@@ -272,31 +274,31 @@ def test_continued_fractions_are_those_of_the_eigenvalues() -> None:
         with mpmath.workdps(60):
             values, vectors = mpmath.eigsy(b.T * b)
         for node in (0, 20, 36, 40, 44, 64):
-            t = mpmath.exp(float(_stieltjes.NODES[node]))
+            t = mpmath.exp(float(quadrature.NODES[node]))
             phi = sum(vectors[0, k] ** 2 * values[k] / (values[k] + t) for k in range(4))
             assert float(got[node, 1]) == pytest.approx(float(phi), rel=2e-6, abs=1e-14)
 
 
 def test_the_trapezoidal_rule_gives_the_entropy() -> None:
     sigma = np.array([0.9, 0.3, 1e-2, 1e-6])
-    phi = (sigma**2 / (sigma**2 + _stieltjes.LEVELS[:, None])).sum(-1)
+    phi = (sigma**2 / (sigma**2 + quadrature.LEVELS[:, None])).sum(-1)
     p = sigma / sigma.sum()
-    total, mixed = _stieltjes.sums(phi)
+    total, mixed = quadrature.sums(phi)
     assert total == pytest.approx(sigma.sum(), rel=2e-6)
-    assert _stieltjes.entropy(total, mixed) == pytest.approx(-(p * np.log(p)).sum(), rel=1e-5)
+    assert quadrature.entropy(total, mixed) == pytest.approx(-(p * np.log(p)).sum(), rel=1e-5)
 
 
 def test_entropy_bounds_are_reached_and_hold() -> None:
     """Between bounds few nodes wide every φ can be tried: at each node the least or the largest."""
     sigma = np.array([0.9, 0.3, 0.1])
-    low = (sigma**2 / (sigma**2 + _stieltjes.LEVELS[:, None])).sum(-1)
+    low = (sigma**2 / (sigma**2 + quadrature.LEVELS[:, None])).sum(-1)
     high = low.copy()
     high[30:40] += 0.2
     corners = np.array([[i >> k & 1 for k in range(10)] for i in range(1024)]).T * 0.2
     every = np.repeat(low[:, None], 1024, 1)
     every[30:40] += corners
-    entropies = _stieltjes.entropy(*_stieltjes.sums(every))
-    least, most = _stieltjes.entropy_bounds(low[:, None], high[:, None])
+    entropies = quadrature.entropy(*quadrature.sums(every))
+    least, most = quadrature.entropy_bounds(low[:, None], high[:, None])
     assert least == pytest.approx(entropies.min(), rel=1e-12)
     assert most == pytest.approx(entropies.max(), rel=1e-12)
 
@@ -317,7 +319,7 @@ def test_kernels_compile_for_a_gpu() -> None:
     """The interpreter takes what the compiler does not: variables that change their type, say."""
     names = [name for name, done in printed("kernels_compiled.py") if done == "True"]
     statistics = ["mean_and_rows", "rest_and_columns"] * 2 + ["largest_entries", "sampled_words"]
-    assert names == ["_survey"] * 2 + ["_write"] * 2 + statistics + ["_kernel"] * 2
+    assert names == ["_survey"] * 2 + ["_write"] * 2 + statistics + ["_half_step"] * 2
 
 
 def test_kernels_do_what_pytorch_does() -> None:

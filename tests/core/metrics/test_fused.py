@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rankscope.core.metrics import _fused, _gathering
+from rankscope.core.metrics import _fused, _statistics
 from rankscope.core.metrics._fused import has_kernels_for
 
 from ...scripts import output_of
@@ -107,9 +107,9 @@ def test_kernels_are_started_again_by_address(monkeypatch) -> None:
 
 def test_queries_are_looked_at_again_by_address(monkeypatch) -> None:
     started, both = Started(), torch.randn(2, 2, 1, 3, 5, 8)
-    monkeypatch.setattr(_gathering, "start", started)
-    monkeypatch.setattr(_gathering, "can_fuse", lambda _: True)
-    peaks = _gathering.GatheredPeaks()
+    monkeypatch.setattr(_statistics, "start", started)
+    monkeypatch.setattr(_statistics, "can_fuse", lambda _: True)
+    peaks = _statistics.GatheredPeaks()
     for query, key in both:
         peaks.add(query, key)
     (name, given), (known, before) = started.again[0], started.addresses(0)

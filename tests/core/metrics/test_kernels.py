@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rankscope.core.metrics import _kernels
+from rankscope.core.metrics import _fused
 
 
 class Compiled:
@@ -35,9 +35,9 @@ class Kernel:
 @pytest.fixture
 def kernel(monkeypatch):
     kernel, loaded = Kernel(), []
-    monkeypatch.setattr(_kernels, "_compiled", {})
+    monkeypatch.setattr(_fused, "_compiled", {})
     monkeypatch.setattr(
-        _kernels, "import_module", lambda name: loaded.append(name) or SimpleNamespace(own=kernel)
+        _fused, "import_module", lambda name: loaded.append(name) or SimpleNamespace(own=kernel)
     )
     yield kernel
     assert set(loaded) == {"rankscope.core.metrics.file"}
@@ -47,7 +47,7 @@ def kernel(monkeypatch):
 def test_a_kernel_is_compiled_once_and_then_started_by_address(grid, kernel) -> None:
     x, y = torch.zeros(2, 64)
     for free, tensor in enumerate((x, y)):
-        again = _kernels.start("file.own", grid, (tensor,), (5,), (True,), free=(free,), warps=2)
+        again = _fused.start("file.own", grid, (tensor,), (5,), (True,), free=(free,), warps=2)
     again(0x5F00, 2, 5, True)
     whole = (*grid, 1, 1)[:3]
     assert kernel.calls == [
@@ -67,5 +67,5 @@ def test_what_triton_compiles_anew_for_is_compiled_anew(kernel) -> None:
         (x, 5, 2, 1),
         (x, 5, 1, 2),
     ):
-        _kernels.start("file.own", (1,), (tensor,), (number,), (option,), warps=warps)
+        _fused.start("file.own", (1,), (tensor,), (number,), (option,), warps=warps)
     assert [call.split(",")[0] for call, *_ in kernel.calls] == ["first"] * 6

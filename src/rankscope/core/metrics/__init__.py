@@ -3,42 +3,50 @@
 from rankscope.core.metrics._attention import (
     attention_entropy,
     dobrushin,
-    high_pass_ratio,
-    second_singular_value,
-)
-from rankscope.core.metrics._attention_bounds import (
     dobrushin_bounds,
     dobrushin_lower,
     dobrushin_upper,
+    high_pass_ratio,
     largest_weight,
     renyi_entropy,
     score_gamma,
     second_singular_bounds,
     second_singular_lower,
     second_singular_upper,
+    second_singular_value,
     sink_mass,
 )
-from rankscope.core.metrics._attention_bounds import gamma as gamma
+from rankscope.core.metrics._attention import gamma as gamma
 from rankscope.core.metrics._attention_scores import AttentionScores
 from rankscope.core.metrics._attention_scores import from_matrix as from_matrix
 from rankscope.core.metrics._attention_sweeps import Bracket
 from rankscope.core.metrics._centers import mean_center as mean_center
 from rankscope.core.metrics._centers import median_center as median_center
 from rankscope.core.metrics._centers import optimal_center as optimal_center
-from rankscope.core.metrics._estimates import Estimate, EstimatedSpectra
-from rankscope.core.metrics._evidence import Evidence
-from rankscope.core.metrics._gathering import GatheredPeaks as GatheredPeaks
-from rankscope.core.metrics._gathering import SampledWords as SampledWords
-from rankscope.core.metrics._kernels import can_fuse as can_fuse
-from rankscope.core.metrics._norms import Norm as Norm
-from rankscope.core.metrics._norms import matrix_norm
+from rankscope.core.metrics._estimated_spectra import (
+    Estimate,
+    EstimatedSpectra,
+    SpectrumProbe,
+    estimated_spectra,
+)
+from rankscope.core.metrics._fused import Transfer as Transfer
+from rankscope.core.metrics._fused import can_fuse as can_fuse
+from rankscope.core.metrics._lanczos_quadrature import Evidence
 from rankscope.core.metrics._residual import Center as Center
-from rankscope.core.metrics._residual import Certified, Deviations, deviations, dispersion, residual
-from rankscope.core.metrics._similarity import mean_cosine
-from rankscope.core.metrics._size import token_norm
+from rankscope.core.metrics._residual import (
+    Certified,
+    Deviations,
+    deviations,
+    dispersion,
+    mean_cosine,
+    residual,
+    token_norm,
+)
+from rankscope.core.metrics._spectrum import Norm as Norm
 from rankscope.core.metrics._spectrum import (
     Spectra,
     effective_rank,
+    matrix_norm,
     numerical_rank,
     participation_ratio,
     singular_values,
@@ -46,12 +54,12 @@ from rankscope.core.metrics._spectrum import (
     spectral_ratio,
     stable_rank,
 )
-from rankscope.core.metrics._spectrum_probe import SpectrumProbe, estimated_spectra
+from rankscope.core.metrics._statistics import GatheredPeaks as GatheredPeaks
 from rankscope.core.metrics._statistics import (
     GatheredStatistics as GatheredStatistics,
 )
+from rankscope.core.metrics._statistics import SampledWords as SampledWords
 from rankscope.core.metrics._statistics import StateStatistics, state_statistics
-from rankscope.core.metrics._transfer import Transfer as Transfer
 
 __all__ = [
     "AttentionScores",

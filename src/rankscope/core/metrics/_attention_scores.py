@@ -7,20 +7,55 @@ first: small tensors kept between large ones leave holes that a CPU's memory gro
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from importlib import import_module
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from rankscope.arguments import Count, Finite, Positive, checked
-from rankscope.core.metrics._attention_summary import AttentionSummary, Weights, summarise
+from rankscope.core.metrics._fused import can_fuse
+from rankscope.core.shapes import PerHead
 from rankscope.errors import InputError, KindError, ShapeError
 
 _CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 256 << 20}
 """How large the weights of one chunk may be: in cache on a CPU, enough to fill a GPU."""
+_MATRIX_BYTES = 2 << 30
+"""How large the matrices of a layer may be, where a figure cannot do without them."""
+_MOST_STRAY = 2e-2
+"""The weight that half precision may leave on padding; more, and the token mask is wrong."""
+Kept = TypeVar("Kept")
+
+
+class Weights(NamedTuple):
+    """The weights of some queries: ``p`` over the keys in ``keys``, all others being zero."""
+
+    queries: slice
+    keys: slice
+    p: Tensor  # batch head query key
+    sink: Tensor | None  # batch head query: what the learned sink takes
+    shifted: Tensor  # the scores less the largest of their row; minus infinity where unseen
+    log_total: Tensor  # batch head query: of the shifted scores, log Σ exp
+    sink_shifted: Tensor | None
+    counted: Tensor  # batch head query: real queries that see a key
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionSummary:
+    """Means over the queries that count, of each head; a learned sink is one more outcome.
+
+    ``first`` is the weight on the first real key, ``sink`` that on the learned sink. Each is NaN
+    where real queries attend to padding.
+    """
+
+    entropy: PerHead
+    renyi: PerHead
+    largest: PerHead
+    first: PerHead
+    sink: PerHead
 
 
 @checked
@@ -73,28 +108,23 @@ class AttentionScores:
                 f"there are {q.shape[2]} queries for {k.shape[2]} keys; in self-attention every "
                 "query is one of the keys."
             )
-        self._check_parts()
-
-    def _check_parts(self) -> None:
         shape = self.shape
-        for name in ("query", "key", "bias", "sinks"):  # figures keep no graph alive
+        for name in ("query", "key", "bias", "sinks"):
             part = getattr(self, name)
             if part is not None and (not part.is_floating_point() or part.dtype.itemsize == 1):
                 raise KindError(
                     f"{name} is {part.dtype}, expected real numbers of 16 bits or more; cast them: "
                     f"{name}.float()."
                 )
+            # Figures keep no graph alive.
             object.__setattr__(self, name, None if part is None else part.detach())
-        for name, part, dtype in (
-            ("bias", self.bias, None),
-            ("mask", self.mask, torch.bool),
-            ("token_mask", self.token_mask, torch.bool),
-        ):
+        wholes = {"bias": shape, "mask": shape, "token_mask": (shape[0], shape[3])}
+        for name, whole in wholes.items():
+            part = getattr(self, name)
             if part is None:
                 continue
-            if dtype is not None and part.dtype != dtype:
-                raise KindError(f"{name} is {part.dtype}, expected {dtype}.")
-            whole = (shape[0], shape[3]) if name == "token_mask" else shape
+            if name != "bias" and part.dtype != torch.bool:
+                raise KindError(f"{name} is {part.dtype}, expected torch.bool.")
             axes = zip(part.shape, whole, strict=False)
             fits = part.ndim == len(whole) and all(have in (1, want) for have, want in axes)
             if not fits or (name == "token_mask" and part.shape[1] != shape[3]):
@@ -115,12 +145,18 @@ class AttentionScores:
     @cached_property
     def summary(self) -> AttentionSummary:
         """What one pass over the weights tells, found once for all figures that read it."""
-        return summarise(self)
+        return _summarise(self)
 
     @cached_property
-    def found(self) -> dict[str, Any]:
-        """What takes several passes, by name, found once."""
+    def _kept(self) -> dict[str, Any]:
         return {}
+
+    def once(self, name: str, compute: Callable[[], Kept]) -> Kept:
+        """A figure that takes passes of its own, computed when it is asked for first."""
+        if name not in self._kept:
+            self._kept[name] = compute()
+        kept: Kept = self._kept[name]
+        return kept
 
     @property
     def dtype(self) -> torch.dtype:
@@ -216,18 +252,17 @@ class AttentionScores:
         """The additive bias there, minus infinity where it hides a key."""
         if self.bias is None:
             return None
-        bias = _part(self.bias, queries, keys)
+        bias = _broadcast_part(self.bias, queries, keys)
         hidden = bias < torch.finfo(bias.dtype).min / 2
         return bias.to(self.dtype).masked_fill(hidden, -math.inf)
 
     def seen(self, queries: slice, keys: slice) -> Tensor | None:
         """Where a query may look, the bias apart; None for everywhere."""
-        seen = None if self.mask is None else _part(self.mask, queries, keys)
+        seen = None if self.mask is None else _broadcast_part(self.mask, queries, keys)
         if self.causal or self.window is not None:
             device, first = self.query.device, self.shape[3] - self.shape[2]
-            asking = first + torch.arange(
-                queries.start, queries.stop, queries.step or 1, device=device
-            )
+            step = queries.step or 1
+            asking = first + torch.arange(queries.start, queries.stop, step, device=device)
             ahead = torch.arange(keys.start, keys.stop, device=device) - asking.unsqueeze(-1)
             near = ahead <= 0 if self.causal else torch.ones_like(ahead, dtype=torch.bool)
             if self.window is not None:
@@ -262,14 +297,6 @@ class AttentionScores:
             return torch.ones(1, queries, dtype=torch.bool, device=self.query.device)
         return self.token_mask[:, keys - queries :]
 
-    def mean_query(self) -> Tensor:
-        """The mean of the real queries, as one query of each head."""
-        query = self.query.to(self.dtype)
-        if self.token_mask is None:
-            return query.mean(2, keepdim=True)
-        real = self.real_queries()[:, None, :, None].to(query.dtype)
-        return (query * real).sum(2, keepdim=True) / real.sum(2, keepdim=True).clamp(min=1)
-
 
 def from_matrix(p: Tensor, token_mask: Tensor | None = None) -> AttentionScores:
     """Attention of which the matrices are known, ``(batch, head, query, key)``: a bias of log P."""
@@ -281,17 +308,62 @@ def from_matrix(p: Tensor, token_mask: Tensor | None = None) -> AttentionScores:
 def refuse_long(attention: AttentionScores, name: str, instead: str) -> None:
     """An error where the matrices are too large to be held for a figure that needs them."""
     size = math.prod(attention.shape) * attention.dtype.itemsize
-    if size > MATRIX_BYTES:
+    if size > _MATRIX_BYTES:
         raise InputError(
             f"{name} needs the attention matrices, here {size / 2**30:.1f} GiB for "
             f"{attention.shape[3]} keys and {attention.shape[1]} heads; use {instead}."
         )
 
 
-MATRIX_BYTES = 2 << 30
-"""How large the matrices of a layer may be, where a figure cannot do without them."""
-
-
-def _part(whole: Tensor, queries: slice, keys: slice) -> Tensor:
+def _broadcast_part(whole: Tensor, queries: slice, keys: slice) -> Tensor:
     rows = queries if whole.shape[-2] > 1 else slice(None)
     return whole[..., rows, keys if whole.shape[-1] > 1 else slice(None)]
+
+
+def _summarise(attention: AttentionScores) -> AttentionSummary:
+    if fused_here(attention):
+        kernel = import_module("rankscope.core.metrics._attention_kernel")
+        rows, sees = kernel.row_figures(attention)
+        counted = sees & attention.real_queries().unsqueeze(1)
+    else:
+        rows, counted = row_figures(attention)
+    rows = torch.where(counted, rows, 0.0)
+    sound = rows[-1].amax(-1) <= _MOST_STRAY
+    means = rows[:-1].sum(-1) / counted.sum(-1)
+    return AttentionSummary(*torch.where(sound, means, torch.nan))
+
+
+def fused_here(attention: AttentionScores) -> bool:
+    """Whether the pass can be one kernel, which computes in float32."""
+    fits = attention.dtype == torch.float32 and attention.query.shape[3] in range(1, 257)
+    return fits and can_fuse(attention.query)
+
+
+def row_figures(attention: AttentionScores) -> tuple[Tensor, Tensor]:
+    """Figures of each query, ``(figure, batch, head, query)``, and which queries count."""
+    # Which keys are first, and which are padding, as two columns to multiply weights by.
+    first, padding = attention.first_keys(1), attention.padding_keys()
+    padding = torch.zeros_like(first) if padding is None else padding
+    looked_for = torch.stack((first, padding), -1).unsqueeze(1)
+    rows = torch.empty(6, *attention.shape[:3], dtype=attention.dtype, device=first.device)
+    counted = torch.empty(attention.shape[:3], dtype=torch.bool, device=first.device)
+    for part in attention.chunks():
+        rows[..., part.queries] = _chunk_figures(part, looked_for[..., part.keys, :])
+        counted[..., part.queries] = part.counted
+        del part  # before the next is made
+    return rows, counted
+
+
+def _chunk_figures(part: Weights, looked_for: Tensor) -> Tensor:
+    """Of each query: entropy, Rényi entropy, largest, first, sink, weight on padding."""
+    p = part.p
+    seen = part.shifted.masked_fill(part.p == 0, 0.0)
+    entropy = part.log_total - (p * seen).sum(-1)
+    squares = p.square().sum(-1)
+    sink = torch.zeros_like(squares)
+    if part.sink is not None and part.sink_shifted is not None:
+        sink = part.sink
+        entropy = entropy - torch.where(sink == 0, 0.0, sink * part.sink_shifted)
+        squares = squares + sink.square()
+    first, stray = (p @ looked_for.to(p.dtype)).unbind(-1)
+    return torch.stack((entropy, -squares.log(), p.amax(-1), first, sink, stray))

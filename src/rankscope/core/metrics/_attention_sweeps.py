@@ -1,4 +1,4 @@
-"""Figures of attention that need more than one pass over the weights."""
+"""Figures of attention that need passes over the weights of their own, one or several."""
 
 import math
 from typing import NamedTuple
@@ -6,8 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rankscope.core.metrics._attention_scores import AttentionScores
-from rankscope.core.metrics._attention_summary import shared_weight
+from rankscope.core.metrics._attention_scores import AttentionScores, Weights
 from rankscope.core.metrics._spectrum import svdvals_or_nan
 from rankscope.core.shapes import PerHead
 from rankscope.streams import stream
@@ -22,12 +21,33 @@ class Bracket(NamedTuple):
     upper: PerHead
 
 
+def first_weight(attention: AttentionScores, count: int) -> PerHead:
+    """The mean over the queries that count of the weight on the first real keys, ``count`` many."""
+    first = attention.first_keys(count)[:, None, :, None]
+    total: Tensor | float = 0.0
+    counted: Tensor | float = 0.0
+    for part in attention.chunks():
+        on_first = (part.p @ first[..., part.keys, :].to(part.p.dtype)).squeeze(-1)
+        total = total + torch.where(part.counted, on_first, 0.0).sum(-1)
+        counted = counted + part.counted.sum(-1)
+        del part
+    return attention.sound(torch.as_tensor(total / counted))
+
+
 def high_pass(attention: AttentionScores) -> PerHead:
     """``‖P − 11ᵀP/n‖_F / ‖11ᵀP/n‖_F`` over the queries that count, in two passes.
 
     One pass, from the sum of squares, would lose the digits of queries that nearly agree.
     """
-    common, count = mean_row(attention)
+    batch, heads, _, keys = attention.shape
+    common = attention.zeros(batch, heads, keys)
+    count = common.new_zeros(batch, heads)
+    for part in attention.chunks():
+        counted = part.counted.to(common.dtype)
+        common[..., part.keys] += (counted.unsqueeze(-2) @ part.p).squeeze(-2)
+        count += counted.sum(-1)
+        del part
+    common = common / count.unsqueeze(-1)
     rest = torch.zeros_like(count)
     for part in attention.chunks():
         away = common.unsqueeze(-2).expand(*part.p.shape[:3], -1).clone()
@@ -35,18 +55,6 @@ def high_pass(attention: AttentionScores) -> PerHead:
         rest += torch.where(part.counted, away.square().sum(-1), 0.0).sum(-1)
     ratio = (rest / count).sqrt() / torch.linalg.vector_norm(common, dim=-1)
     return attention.sound(ratio)
-
-
-def mean_row(attention: AttentionScores) -> tuple[Tensor, Tensor]:
-    """The mean of the rows that count, and how many they are."""
-    batch, heads, _, keys = attention.shape
-    total = attention.zeros(batch, heads, keys)
-    count = total.new_zeros(batch, heads)
-    for part in attention.chunks():
-        counted = part.counted.to(total.dtype)
-        total[..., part.keys] += (counted.unsqueeze(-2) @ part.p).squeeze(-2)
-        count += counted.sum(-1)
-    return total / count.unsqueeze(-1), count
 
 
 def dobrushin_bracket(attention: AttentionScores) -> Bracket:
@@ -58,7 +66,7 @@ def dobrushin_bracket(attention: AttentionScores) -> Bracket:
     added up, by the triangle inequality, which is at most twice the lower bound. A learned sink
     counts as one more key.
     """
-    upper = 1 - shared_weight(attention)
+    upper = 1 - _shared_weight(attention)
     lower = torch.zeros_like(upper)
     row, sink = _last_row(attention)
     for _ in range(3):
@@ -66,6 +74,40 @@ def dobrushin_bracket(attention: AttentionScores) -> Bracket:
         lower = torch.maximum(lower, distances[..., 0])
         upper = torch.minimum(upper, distances.sum(-1))
     return Bracket(attention.sound(lower), attention.sound(upper.clamp(0.0, 1.0)))
+
+
+def _shared_weight(attention: AttentionScores) -> PerHead:
+    """The sum, over keys and sink, of the least weight that each gets from any query."""
+    least = attention.zeros(*attention.shape[:2], attention.shape[3] + 1).fill_(1.0)
+    for part in attention.chunks():
+        p = part.p.masked_fill(~part.counted.unsqueeze(-1), 1.0).amin(-2)
+        unseen = torch.where(part.counted.any(-1), 0.0, 1.0).to(p.dtype).unsqueeze(-1)
+        sink = unseen
+        if part.sink is not None:
+            sink = part.sink.masked_fill(~part.counted, 1.0).amin(-1, True)
+        start, stop = part.keys.start, part.keys.stop
+        for keys, weight in (
+            (slice(start), unseen),
+            (part.keys, p),
+            (slice(stop, -1), unseen),
+            (slice(-1, None), sink),
+        ):
+            least[..., keys] = torch.minimum(least[..., keys], weight)
+    return least.sum(-1)
+
+
+def _last_row(attention: AttentionScores) -> tuple[Tensor, Tensor]:
+    """The weights of the last query that counts, and what the sink takes of them."""
+    row = attention.zeros(*attention.shape[:2], attention.shape[3])
+    sink = row.new_zeros(row.shape[:2])
+    for part in attention.chunks():
+        order = torch.arange(1, part.counted.shape[-1] + 1, device=row.device)
+        last, last_sink = _row_at((part.counted * order).argmax(-1), part, row)
+        any_here = part.counted.any(-1)
+        row = torch.where(any_here.unsqueeze(-1), last, row)
+        if last_sink is not None:
+            sink = torch.where(any_here, last_sink, sink)
+    return row, sink
 
 
 def _sweep(attention: AttentionScores, row: Tensor, sink: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -80,37 +122,25 @@ def _sweep(attention: AttentionScores, row: Tensor, sink: Tensor) -> tuple[Tenso
         apart = torch.where(part.counted, apart / 2, 0.0)
         top, where = apart.max(-1)
         nearer = top <= best[..., 0]
-        here = torch.zeros_like(row)
-        index = where[..., None, None].expand(*where.shape, 1, part.p.shape[-1])
-        here[..., part.keys] = part.p.gather(2, index).squeeze(2)
-        far = torch.where(nearer.unsqueeze(-1), far, here)
-        if part.sink is not None:
-            taken = part.sink.gather(2, where.unsqueeze(-1)).squeeze(-1)
-            far_sink = torch.where(nearer, far_sink, taken)
+        farthest, farthest_sink = _row_at(where, part, row)
+        far = torch.where(nearer.unsqueeze(-1), far, farthest)
+        if farthest_sink is not None:
+            far_sink = torch.where(nearer, far_sink, farthest_sink)
         best = torch.cat((best, apart), -1).topk(2, dim=-1).values
     return best, far, far_sink
 
 
-def _last_row(attention: AttentionScores) -> tuple[Tensor, Tensor]:
-    """The weights of the last query that counts, and what the sink takes of them."""
-    batch, heads, _, keys = attention.shape
-    row = attention.zeros(batch, heads, keys)
-    sink = row.new_zeros(batch, heads)
-    for part in attention.chunks():
-        counted = part.counted
-        order = torch.arange(1, counted.shape[-1] + 1, device=counted.device)
-        where = (counted * order).argmax(-1)
-        any_here = counted.any(-1)
-        here = torch.zeros_like(row)
-        index = where[..., None, None].expand(*where.shape, 1, part.p.shape[-1])
-        here[..., part.keys] = part.p.gather(2, index).squeeze(2)
-        row = torch.where(any_here.unsqueeze(-1), here, row)
-        if part.sink is not None:
-            sink = torch.where(any_here, part.sink.gather(2, where.unsqueeze(-1)).squeeze(-1), sink)
-    return row, sink
+def _row_at(where: Tensor, part: Weights, like: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The weights over all keys of one query of each head, and what the sink takes of them."""
+    row = torch.zeros_like(like)
+    index = where[..., None, None].expand(*where.shape, 1, part.p.shape[-1])
+    row[..., part.keys] = part.p.gather(2, index).squeeze(2)
+    if part.sink is None:
+        return row, None
+    return row, part.sink.gather(2, where.unsqueeze(-1)).squeeze(-1)
 
 
-def singular_bracket(attention: AttentionScores, seed: int = 0) -> Bracket:
+def singular_bracket(attention: AttentionScores, seed: int) -> Bracket:
     """Bounds on ``σ₂(P)`` by powers of PᵀP on a few seeded vectors.
 
     Below: the second singular value of ``PV``, V orthonormal, is never more than that of P. Above,
@@ -130,8 +160,13 @@ def singular_bracket(attention: AttentionScores, seed: int = 0) -> Bracket:
     if count == 1:
         zero = torch.zeros_like(theta[..., 0])
         return Bracket(attention.sound(zero), attention.sound(zero))
+    # ‖P − PVVᵀ‖²_F; the difference of ‖P‖² and ‖PV‖² would lose its digits.
+    missed = attention.zeros(batch, heads)
+    for part in attention.chunks():
+        rest = (part.p @ v[..., part.keys, :]) @ v.mT
+        rest[..., part.keys] -= part.p
+        missed += torch.where(part.counted, rest.square().sum(-1), 0.0).sum(-1)
     lower = theta[..., 1]
-    missed = _missed(attention, v)
     return Bracket(attention.sound(lower), attention.sound((lower.square() + missed).sqrt()))
 
 
@@ -146,16 +181,6 @@ def _times(attention: AttentionScores, v: Tensor) -> tuple[Tensor, Tensor]:
     return image, back
 
 
-def _missed(attention: AttentionScores, v: Tensor) -> PerHead:
-    """``‖P − PVVᵀ‖²_F``; the difference of ``‖P‖²`` and ``‖PV‖²`` would lose its digits."""
-    total = attention.zeros(*attention.shape[:2])
-    for part in attention.chunks():
-        rest = (part.p @ v[..., part.keys, :]) @ v.mT
-        rest[..., part.keys] -= part.p
-        total += torch.where(part.counted, rest.square().sum(-1), 0.0).sum(-1)
-    return total
-
-
 def log_score_ranges(attention: AttentionScores) -> Tensor:
     """``log D_i``: how far the scores of query i differ, what all queries share taken out.
 
@@ -167,22 +192,27 @@ def log_score_ranges(attention: AttentionScores) -> Tensor:
     """
     shared = _mean_capped(attention) if attention.softcap is not None else None
     tilt = _mean_bias(attention)
-    mean = attention.mean_query()
+    mean = attention.query.to(attention.dtype)
+    if attention.token_mask is None:
+        mean = mean.mean(2, keepdim=True)
+    else:
+        real = attention.real_queries()[:, None, :, None].to(mean.dtype)
+        mean = (mean * real).sum(2, keepdim=True) / real.sum(2, keepdim=True).clamp(min=1)
     ranges = attention.zeros(*attention.shape[:3])
     for part in attention.chunks():
         query = attention.query[:, :, part.queries].to(attention.dtype)
         if shared is None:
-            own = attention.product(query - mean, part.keys)
+            apart = attention.product(query - mean, part.keys)
         else:
-            own = attention.product(query, part.keys) - shared[..., None, part.keys]
+            apart = attention.product(query, part.keys) - shared[..., None, part.keys]
         bias = attention.bias_of(part.queries, part.keys)
         if bias is not None and tilt is not None:
-            own = own + bias - (tilt[..., part.keys] if tilt.shape[-1] > 1 else tilt)
+            apart = apart + bias - (tilt[..., part.keys] if tilt.shape[-1] > 1 else tilt)
         seen = ~part.shifted.isneginf()
-        high = torch.where(seen, own, -math.inf).amax(-1)
-        low = torch.where(seen, own, math.inf).amin(-1)
+        high = torch.where(seen, apart, -math.inf).amax(-1)
+        low = torch.where(seen, apart, math.inf).amin(-1)
         ranges[..., part.queries] = torch.where(part.counted, (high - low).log(), -math.inf)
-        del part, own, seen
+        del part, apart, seen
     return ranges
 
 
@@ -205,8 +235,7 @@ def _mean_bias(attention: AttentionScores) -> Tensor | None:
         return None
     total = count = attention.zeros()
     batch, heads, queries, keys = attention.shape
-    every = slice(0, keys)
-    size = max(1, (16 << 20) // (batch * heads * keys))
+    every, size = slice(0, keys), max(1, (16 << 20) // (batch * heads * keys))
     for start in range(0, queries, size):
         rows = slice(start, min(start + size, queries))
         bias = attention.bias_of(rows, every)

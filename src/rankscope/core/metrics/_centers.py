@@ -8,12 +8,13 @@ composite norm need a search, which also gives a lower bound that is valid for e
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankscope.arguments import checked
 from rankscope.core.metrics._minimax import (
     Box,
     Columns,
@@ -26,9 +27,8 @@ from rankscope.core.metrics._minimax import (
     row_bound,
     weighted_median,
 )
-from rankscope.core.metrics._norms import Norm, matrix_norm
+from rankscope.core.metrics._spectrum import Norm, matrix_norm
 from rankscope.core.shapes import Hidden, PerSample, TokenMask, Tokens
-from rankscope.errors import InputError
 
 Center = Float[Tensor, "*batch feature"]
 
@@ -72,6 +72,7 @@ def median_center(x: Tokens, token_mask: TokenMask | None) -> Center:
     return torch.where((low < 0) & (high > 0), (low + high) / 2, low + (high - low) / 2)
 
 
+@checked
 @torch.no_grad()
 def optimal_center(
     x: Tokens, norm: Norm, token_mask: TokenMask | None, *, tolerance: float = 1e-4
@@ -87,27 +88,24 @@ def optimal_center(
     center returned is never worse than the mean, the median or zero. ``lower_bound`` is true
     whatever happens; should the tolerance not be reached, the two simply stay further apart.
     """
-    if norm not in get_args(Norm):
-        raise InputError(f"norm={norm!r} is unknown; choose one of {', '.join(get_args(Norm))}.")
     if token_mask is None:
         token_mask = x.new_ones(x.shape[:-1], dtype=torch.bool)
     samples = math.prod(x.shape[:-2])
     mask = token_mask.expand(x.shape[:-1]).reshape(samples, x.shape[-2])
     flat = x.reshape(samples, *x.shape[-2:])
     flat = torch.where(mask[:, :, None], flat, flat.new_zeros(()))
-    unit = _unit(flat, mask)
-    center, bound = _solve(flat, mask, unit, norm, tolerance)
-    center, value = _best(flat, mask, unit, norm, center)
-    bound = torch.minimum(_round_down(bound, x.dtype), value) * unit
-    bound = bound.clamp(max=torch.finfo(x.dtype).max)
-    return Optimum(center.reshape(*x.shape[:-2], x.shape[-1]), bound.reshape(x.shape[:-2]))
-
-
-def _unit(flat: Hidden, mask: TokenMask) -> Scalars:
-    """A power of two near each sample's spread: dividing by it loses no digit."""
+    # A power of two near each sample's spread: dividing by it loses no digit.
     safe = torch.where(flat.abs().amax((-2, -1)) > 1, 2.0, 1.0).to(flat.dtype)
     spread = _residual(flat, mask, safe, median_center(flat, mask)).abs().amax((-2, -1))
-    return torch.where(spread > 0, spread / (2 * torch.frexp(spread).mantissa), 1.0)
+    unit = torch.where(spread > 0, spread / (2 * torch.frexp(spread).mantissa), 1.0)
+    center, bound = _solve(flat, mask, unit, norm, tolerance)
+    center, value = _best(flat, mask, unit, norm, center)
+    rounded = bound.to(x.dtype)
+    below = torch.nextafter(rounded, torch.zeros_like(rounded))
+    rounded = torch.where(rounded.double() > bound, below, rounded)  # never up
+    bound = torch.minimum(rounded, value) * unit
+    bound = bound.clamp(max=torch.finfo(x.dtype).max)
+    return Optimum(center.reshape(*x.shape[:-2], x.shape[-1]), bound.reshape(x.shape[:-2]))
 
 
 def _residual(flat: Hidden, mask: TokenMask, unit: Scalars, center: PerFeature) -> Hidden:
@@ -116,13 +114,6 @@ def _residual(flat: Hidden, mask: TokenMask, unit: Scalars, center: PerFeature) 
     half = torch.where(unit > 1, 0.5, 1.0).to(flat.dtype)[:, None, None]
     left = (flat * half - center[:, None] * half) / (unit[:, None, None] * half)
     return torch.where(mask[:, :, None], left, left.new_zeros(()))
-
-
-def _round_down(bound: Scalars, dtype: torch.dtype) -> Scalars:
-    """``bound`` in ``dtype``, never above itself."""
-    rounded = bound.to(dtype)
-    below = torch.nextafter(rounded, torch.zeros_like(rounded))
-    return torch.where(rounded.double() > bound, below, rounded)
 
 
 def _best(
@@ -178,8 +169,8 @@ def _least_one(columns: Columns, tolerance: float) -> tuple[PerFeature, Scalars]
 
 
 def _least_inf(columns: Columns, tolerance: float) -> tuple[PerFeature, Scalars]:
-    found = least_row_sum(columns, _range(columns), tolerance=tolerance)
-    return found.center, found.bound
+    optimum = least_row_sum(columns, _range(columns), tolerance=tolerance)
+    return optimum.center, optimum.bound
 
 
 def _least_composite(columns: Columns, tolerance: float) -> tuple[PerFeature, Scalars]:
@@ -201,12 +192,12 @@ def _least_composite(columns: Columns, tolerance: float) -> tuple[PerFeature, Sc
         if len(active) == 0:
             break
         part = pick(columns, active)
-        found = least_row_sum(part, _box_within(part, budget[active]), tolerance=tolerance / 2)
-        better = matrix_norm(part.tokens - found.center[:, None], "composite")
+        optimum = least_row_sum(part, _box_within(part, budget[active]), tolerance=tolerance / 2)
+        better = matrix_norm(part.tokens - optimum.center[:, None], "composite")
         improved = better < value[active]
-        center[active] = torch.where(improved[:, None], found.center, center[active])
+        center[active] = torch.where(improved[:, None], optimum.center, center[active])
         value[active] = torch.where(improved, better, value[active])
-        lines[active, 2 * k : 2 * k + 2] = _lines_below(part, found.weights, budget[active])
+        lines[active, 2 * k : 2 * k + 2] = _lines_below(part, optimum.weights, budget[active])
         product, corner = _lowest_corner(lines[active], least[active])
         bound[active] = torch.maximum(bound[active], product.sqrt())
         budget[active] = corner

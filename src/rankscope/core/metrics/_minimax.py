@@ -109,18 +109,23 @@ def least_row_sum(columns: Columns, box: Box, *, tolerance: float) -> RowOptimum
     A sample is dropped once it is certified, so that none depends on its companions.
     """
     tolerance = max(tolerance, _FINEST)
-    best = _at_the_medians(columns, box)
+    # Every search starts at center 0 and equal weights, which prove the mean row sum.
+    batch, tokens, features = columns.tokens.shape
+    center = columns.tokens.new_zeros(batch, features)
+    weights = columns.tokens.new_full((batch, tokens), 1 / tokens)
+    value = largest_row_sum(columns.tokens, center)
+    best = RowOptimum(center, value, row_bound(columns, weights, box), weights)
     active = (best.value > (1 + tolerance) * best.bound).nonzero().squeeze(-1)
     path = _start(pick(columns, active), pick(box, active), tolerance)
     for _ in range(_MAX_STEPS):
         if len(active) == 0:
             break
         path = _advance(path)
-        found = _judge(path, pick(best, active), tolerance)
-        for whole, part in zip(best, found, strict=True):
+        better = _judge(path, pick(best, active), tolerance)
+        for whole, part in zip(best, better, strict=True):
             whole[active] = part
         # Not finite: the factorisation failed, and what was found until then stands.
-        going = (found.value > (1 + tolerance) * found.bound) & path.center.isfinite().all(-1)
+        going = (better.value > (1 + tolerance) * better.bound) & path.center.isfinite().all(-1)
         if not bool(going.all()):
             active, path = active[going], pick(path, going)
     return best
@@ -153,15 +158,6 @@ class _Equations(NamedTuple):
     drift: PerFeature  # ∂(weighted row sums)/∂x
     inside: Box  # distances to the sides of the room
     target: Float[Tensor, "batch 1"]  # what every product slack × multiplier should be
-
-
-def _at_the_medians(columns: Columns, box: Box) -> RowOptimum:
-    """Where every search starts: center 0 and equal weights, which prove the mean row sum."""
-    b, n, d = columns.tokens.shape
-    center = columns.tokens.new_zeros(b, d)
-    weights = columns.tokens.new_full((b, n), 1 / n)
-    value = largest_row_sum(columns.tokens, center)
-    return RowOptimum(center, value, row_bound(columns, weights, box), weights)
 
 
 def _start(columns: Columns, box: Box, tolerance: float) -> _Path:

@@ -1,17 +1,19 @@
 """How far the tokens are from being all alike: the residual (docs/theory.md, section 2)."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple, get_args, overload
+from typing import Literal, NamedTuple, overload
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from rankscope.arguments import checked
-from rankscope.core.checks import measurable
+from rankscope.core.checks import measurable, valid_counts
 from rankscope.core.metrics._centers import mean_center, median_center, optimal_center
-from rankscope.core.metrics._norms import Norm, matrix_norm
+from rankscope.core.metrics._spectrum import Norm, matrix_norm
 from rankscope.core.shapes import PerSample, TokenMask, Tokens
 from rankscope.errors import InputError
 from rankscope.numerals import short
@@ -78,17 +80,26 @@ def residual(
     Gradients flow through ``x``, except for the optimal center in the ``inf`` and ``composite``
     norms: there several rows tie for the largest sum, and the value comes without a gradient.
     """
-    _known("norm", norm, get_args(Norm))
-    _known("center", center, get_args(Center))
     if not 0 < tolerance < 1:
         raise InputError(f"tolerance={tolerance} is out of range; expected 0 < tolerance < 1.")
     x, token_mask = measurable(x, token_mask)
-    if center == "optimal" and norm in ("inf", "composite"):
+    searched = center == "optimal" and norm in ("inf", "composite")
+    bound = None
+    if searched:
         x = x.detach()
-    c, bound = _center(x, norm, center, token_mask, certified=certified, tolerance=tolerance)
-    value = _fitting(matrix_norm(subtract(x, c, token_mask), norm), x)
+    if searched or certified:
+        optimum = optimal_center(x, norm, token_mask, tolerance=tolerance)
+        bound = optimum.lower_bound if certified else None
+    # Where the optimum is known in closed form, its gradient is exact.
+    if searched:
+        row = optimum.center
+    elif center == "median" or (center == "optimal" and norm == "one"):
+        row = median_center(x, token_mask)
+    else:
+        row = mean_center(x, token_mask)
+    value = _norm(subtract(x, row, token_mask), norm, x)
     if center == "optimal" or relative:
-        whole = _fitting(matrix_norm(x, norm), x)
+        whole = _norm(x, norm, x)
         if center == "optimal":
             value = torch.minimum(value, whole)  # zero is a center too; rounding may hide it
         if relative:
@@ -118,13 +129,12 @@ class Deviations:
     rest: Tokens
 
     def __repr__(self) -> str:
-        return (
-            f"Deviations of tokens {tuple(self.tokens.shape)}, {self.tokens.dtype}, from their mean"
-        )
+        shape, dtype = tuple(self.tokens.shape), self.tokens.dtype
+        return f"Deviations of tokens {shape}, {dtype}, from their mean"
 
     @cached_property
     def _composite(self) -> PerSample:
-        return _fitting(matrix_norm(self.rest, "composite"), self.tokens)
+        return _norm(self.rest, "composite", self.tokens)
 
     def residual(self) -> PerSample:
         """As ``residual(x)``."""
@@ -132,17 +142,15 @@ class Deviations:
 
     def relative_residual(self) -> PerSample:
         """As ``residual(x, relative=True)``."""
-        whole = _fitting(matrix_norm(self.tokens, "composite"), self.tokens)
-        return ratio(self._composite, whole)
+        return ratio(self._composite, _norm(self.tokens, "composite", self.tokens))
 
     def dispersion(self) -> PerSample:
         """As ``dispersion(x)``."""
-        return _fitting(matrix_norm(self.rest, "fro"), self.tokens)
+        return _norm(self.rest, "fro", self.tokens)
 
     def relative_dispersion(self) -> PerSample:
         """As ``residual(x, norm="fro", relative=True)``."""
-        whole = _fitting(matrix_norm(self.tokens, "fro"), self.tokens)
-        return ratio(self.dispersion(), whole)
+        return ratio(self.dispersion(), _norm(self.tokens, "fro", self.tokens))
 
 
 @checked
@@ -158,31 +166,6 @@ def deviations(x: Tensor, *, token_mask: Tensor | None = None) -> Deviations:
     return Deviations(x, subtract(x, mean_center(x, token_mask), token_mask))
 
 
-def _center(
-    x: Tokens,
-    norm: Norm,
-    center: Center,
-    token_mask: TokenMask | None,
-    *,
-    certified: bool,
-    tolerance: float,
-) -> tuple[Float[Tensor, "*batch feature"], PerSample | None]:
-    """The center asked for and, if certified, a lower bound over all centers."""
-    if center == "optimal" or certified:
-        optimum = optimal_center(x, norm, token_mask, tolerance=tolerance)
-        bound = optimum.lower_bound if certified else None
-        if center == "optimal":
-            # Where the optimum is known in closed form, its gradient is exact.
-            if norm in ("fro", "spectral"):
-                return mean_center(x, token_mask), bound
-            if norm == "one":
-                return median_center(x, token_mask), bound
-            return optimum.center, bound
-    else:
-        bound = None
-    return (mean_center if center == "mean" else median_center)(x, token_mask), bound
-
-
 def subtract(
     x: Tokens,
     center: Float[Tensor, "*batch feature"],
@@ -195,8 +178,9 @@ def subtract(
     return r if token_mask is None else torch.where(token_mask.unsqueeze(-1), r, r.new_zeros(()))
 
 
-def _fitting(size: PerSample, x: Tokens) -> PerSample:
-    """A norm that fits into its dtype; sums over many large entries may not."""
+def _norm(m: Tokens, norm: Norm, x: Tokens) -> PerSample:
+    """The norm of what is made of ``x``, if it fits; sums over many large entries may not."""
+    size = matrix_norm(m, norm)
     if not bool(torch.isfinite(size.detach()).all()):
         largest = short(float(x.detach().abs().max()), digits=2)
         raise InputError(
@@ -210,6 +194,89 @@ def ratio(part: Tensor, whole: Tensor) -> Tensor:
     return part / torch.where(whole > 0, whole, torch.ones_like(whole))
 
 
-def _known(what: str, got: str, expected: tuple[str, ...]) -> None:
-    if got not in expected:
-        raise InputError(f"{what}={got!r} is unknown; choose one of {', '.join(expected)}.")
+@checked
+def mean_cosine(
+    x: Tensor, *, exclude: Sequence[int] = (), token_mask: Tensor | None = None
+) -> PerSample:
+    """Mean cosine over all pairs of different tokens; no diagonal, no absolute value.
+
+    >>> import torch
+    >>> from rankscope.core.metrics import mean_cosine
+    >>> mean_cosine(torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]))
+    tensor(0.3333)
+
+    ``exclude`` drops positions (0 the first token, -1 the last; padding is not counted), for
+    instance a CLS or BOS token, which often has a direction of its own. A zero token has cosine 0
+    with every other; a single token has cosine 1, being alike to all there is.
+    """
+    x, token_mask = measurable(x, token_mask)
+    kept = _without(x, exclude, token_mask) if exclude else token_mask
+    units = unit_rows(x, kept)
+    return cosine_of_pairs(units.total.square().sum(-1), units.nonzero, units.tokens)
+
+
+class UnitRows(NamedTuple):
+    """The sum of the tokens' unit vectors, how many tokens there are, how many of them not zero,
+    and the lengths of all of them."""
+
+    total: Float[Tensor, "*batch feature"]
+    nonzero: PerSample
+    tokens: PerSample
+    lengths: Float[Tensor, "*batch token"]
+
+
+def unit_rows(x: Tokens, kept: TokenMask | None, *, work: Tensor | None = None) -> UnitRows:
+    """The tokens that are kept, each divided by its length, added up without being formed.
+
+    ``work`` is room for a tensor like ``x``.
+    """
+    # Scaling by the largest entry first keeps the squares inside the range of the dtype.
+    plain = x.detach()
+    largest = torch.maximum(plain.amax(-1, keepdim=True), -plain.amin(-1, keepdim=True))
+    x = torch.div(x, torch.where(largest > 0, largest, torch.ones_like(largest)), out=work)
+    length = torch.linalg.vector_norm(x, dim=-1)
+    weight = torch.where(length > 0, 1 / torch.where(length > 0, length, 1.0), 0.0)
+    nonzero = length > 0
+    if kept is not None:
+        weight, nonzero = weight * kept, nonzero & kept
+    total = (weight.unsqueeze(-2) @ x).squeeze(-2)
+    counts = nonzero.sum(-1).to(x.dtype), valid_counts(x, kept)
+    return UnitRows(total, *counts, largest.squeeze(-1) * length)
+
+
+def cosine_of_pairs(square: PerSample, nonzero: PerSample, count: PerSample) -> PerSample:
+    """The mean cosine over pairs, given ``‖Σ x/‖x‖‖²``; 1 where there is only one token."""
+    pairs = count * (count - 1)
+    mean = (square - nonzero) / torch.where(pairs > 0, pairs, 1)
+    return torch.where(pairs > 0, mean.clamp(-1, 1), torch.ones_like(mean))
+
+
+def _without(x: Tokens, exclude: Sequence[int], token_mask: TokenMask | None) -> TokenMask:
+    """The valid tokens less the excluded positions, counted among the valid ones."""
+    if token_mask is None:
+        token_mask = torch.ones(x.shape[:-1], dtype=torch.bool, device=x.device)
+    position = token_mask.cumsum(-1) - 1
+    count = token_mask.sum(-1, keepdim=True)
+    kept = token_mask
+    for index in exclude:
+        kept = kept & (position != (index if index >= 0 else count + index))
+    if not bool(kept.any(-1).all()):
+        raise InputError(
+            f"exclude={list(exclude)} leaves no token in some sample; "
+            f"the shortest has {int(count.min())} tokens."
+        )
+    return kept
+
+
+@checked
+def token_norm(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
+    """``‖X‖_F / √n``: the root mean square of the tokens' lengths.
+
+    >>> import torch
+    >>> from rankscope.core.metrics import token_norm
+    >>> token_norm(torch.tensor([[3.0, 4.0], [0.0, 5.0]]))
+    tensor(5.)
+    """
+    x, token_mask = measurable(x, token_mask)
+    count = math.sqrt(x.shape[-2]) if token_mask is None else valid_counts(x, token_mask).sqrt()
+    return matrix_norm(x, "fro") / count

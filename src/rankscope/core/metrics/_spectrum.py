@@ -1,13 +1,14 @@
-"""Singular values of the token matrix, and the ranks read off them."""
+"""Norms and singular values of the token matrix, and the ranks read off them."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from rankscope.arguments import checked
-from rankscope.core.checks import measurable, number, valid_counts
+from rankscope.core.checks import measurable, number, real, valid_counts
 from rankscope.core.shapes import PerSample, Spectrum, Tokens
 from rankscope.display import span
 from rankscope.errors import InputError
@@ -32,9 +33,10 @@ class Spectra:
 
     def numerical_rank(self, rtol: float | None = None) -> Int[Tensor, "*batch"]:
         """How many values exceed ``rtol`` (by default the noise) times the largest."""
-        most = torch.finfo(self.noise.dtype).max
-        given = None if rtol is None else min(number("rtol", rtol, least=0), most)
-        threshold = self.noise if given is None else torch.full_like(self.noise, given)
+        threshold = self.noise
+        if rtol is not None:
+            most = torch.finfo(threshold.dtype).max
+            threshold = torch.full_like(threshold, min(number("rtol", rtol, least=0), most))
         return (self.scaled > threshold.unsqueeze(-1)).sum(-1)
 
     def stable_rank(self) -> PerSample:
@@ -69,17 +71,17 @@ def spectra(x: Tensor, *, token_mask: Tensor | None = None) -> Spectra:
     >>> spectra(torch.eye(3)).stable_rank()
     tensor(3.)
     """
-    checked, token_mask = measurable(x, token_mask)
-    if _can_square(checked):
-        sigma, scale = _by_squares(checked), checked.new_ones(())
+    tokens, token_mask = measurable(x, token_mask)
+    if _can_square(tokens):
+        sigma, scale = _by_squares(tokens), tokens.new_ones(())
     else:
-        scaled, scale = unit_scale(checked)
+        scaled, scale = unit_scale(tokens)
         sigma, scale = svdvals(scaled), scale.unsqueeze(-1)
     first = sigma[..., :1]
-    longest = valid_counts(checked, token_mask).clamp(min=checked.shape[-1])
+    longest = valid_counts(tokens, token_mask).clamp(min=tokens.shape[-1])
     return Spectra(
-        (sigma * scale).to(checked.dtype),
-        (sigma / torch.where(first > 0, first, 1.0)).to(checked.dtype),
+        (sigma * scale).to(tokens.dtype),
+        (sigma / torch.where(first > 0, first, 1.0)).to(tokens.dtype),
         longest * torch.finfo(x.dtype).eps,  # of the dtype the values came in, not of the upcast
     )
 
@@ -222,3 +224,38 @@ def unit_scale(m: Tensor) -> tuple[Tensor, Tensor]:
 def second(sigma: Spectrum) -> PerSample:
     """The second value of a spectrum; zero where there is only one."""
     return sigma[..., 1] if sigma.shape[-1] > 1 else torch.zeros_like(sigma[..., 0])
+
+
+Norm = Literal["composite", "one", "inf", "fro", "spectral"]
+_SMALL, _LARGE = 1e-12, 1e15
+
+
+@checked
+def matrix_norm(m: Float[Tensor, "*batch row column"], norm: Norm) -> PerSample:
+    """The norms of docs/theory.md, section 1; the composite one is ``√(‖m‖₁ ‖m‖∞)``."""
+    real(m, name="m", axes="(..., row, column)", least=2)
+    match norm:
+        case "one":
+            return m.abs().sum(-2).amax(-1)
+        case "inf":
+            return m.abs().sum(-1).amax(-1)
+        case "composite":
+            size = m.abs()  # two roots, so that a product of large sums cannot overflow
+            return _sqrt(size.sum(-2).amax(-1)) * _sqrt(size.sum(-1).amax(-1))
+        case "spectral":  # infinite where an entry is, which no decomposition takes
+            size, scale = unit_scale(m)
+            fits = torch.isfinite(size).flatten(-2).all(-1)
+            size = torch.where(fits[..., None, None], size, size.new_zeros(()))
+            return torch.where(fits, scale * svdvals(size)[..., 0], torch.inf)
+        case "fro":  # scaled only where squares might overflow or vanish: that costs
+            length: PerSample = torch.linalg.vector_norm(m.flatten(-2), dim=-1)
+            if bool(((length > _SMALL) & (length < _LARGE)).all()):
+                return length
+            size, scale = unit_scale(m)
+            return scale * _sqrt(size.square().flatten(-2).sum(-1))
+
+
+def _sqrt(value: Tensor) -> Tensor:
+    """A square root whose gradient at zero is zero instead of NaN."""
+    positive = value > 0
+    return torch.where(positive, torch.where(positive, value, 1.0).sqrt(), value)

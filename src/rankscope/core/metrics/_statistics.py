@@ -1,5 +1,11 @@
-"""What residuals and mean cosine are made of, found together and waited for once."""
+"""Figures of what comes by while a model runs, found together and waited for once.
 
+Of hidden states: what residuals and mean cosine are made of. Of queries and keys: their largest
+entries. Of weights: some of their words.
+"""
+
+import math
+from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
@@ -10,12 +16,26 @@ from torch import Tensor
 from rankscope.arguments import checked
 from rankscope.core.checks import measurable, upcast
 from rankscope.core.metrics._centers import mean_center
-from rankscope.core.metrics._fused import IN_DOUBT, FusedStatistics, has_kernels_for
-from rankscope.core.metrics._residual import ratio, subtract
-from rankscope.core.metrics._similarity import cosine_of_pairs, unit_rows
+from rankscope.core.metrics._fused import (
+    FUSED_DTYPES,
+    IN_DOUBT,
+    Again,
+    FusedStatistics,
+    Transfer,
+    can_fuse,
+    has_kernels_for,
+    on,
+    power_of_two,
+    start,
+)
+from rankscope.core.metrics._residual import cosine_of_pairs, ratio, subtract, unit_rows
 from rankscope.core.shapes import Hidden, PerSample
 from rankscope.errors import InputError
 from rankscope.numerals import short
+
+_QUERIES, _SAMPLED = 32, 1024
+_CALLS = 64
+"""Attentions whose peaks have room in one tensor."""
 
 
 @checked
@@ -118,15 +138,13 @@ def state_statistics(x: Tensor, *, token_mask: Tensor | None = None) -> StateSta
     are in what ``x`` is in, float32 at least. The answer is in float64 whatever ``x`` is in.
     """
     x, mask = measurable(x, token_mask)
-    flat = x.reshape(-1, *x.shape[-2:])
-    rows = None if mask is None else mask.expand(x.shape[:-1]).reshape(-1, x.shape[-2])
+    rows = None if mask is None else mask.reshape(-1, x.shape[-2])
     gathered = GatheredStatistics(1)
-    gathered.add(flat, rows)
-    found = gathered.finish()
-    sides = gathered.sides()
+    gathered.add(x.reshape(-1, *x.shape[-2:]), rows)
+    states = gathered.finish()
     statistics = StateStatistics(
-        *(getattr(found, name)[0].reshape(x.shape[:-2]) for name in _NAMES),
-        *(side.double().reshape(*x.shape[:-2], -1) for side in sides),
+        *(getattr(states, name)[0].reshape(x.shape[:-2]) for name in _NAMES),
+        *(side.double().reshape(*x.shape[:-2], -1) for side in gathered.sides()),
     )
     if fault := statistics.fault(x.dtype):
         raise InputError(fault)
@@ -142,25 +160,23 @@ class GatheredStatistics:
 
     def __init__(self, expected: int) -> None:
         self._fused = FusedStatistics(expected)
-        self._fused_at: list[int] = []
-        self._plain: dict[int, Float[Tensor, "figure batch"]] = {}
-        self._count = 0
+        self._plain: list[Float[Tensor, "figure batch"] | None] = []  # None where kernels did it
         self._sides: tuple[Tensor, ...] = ()
         self._work: dict[tuple[Any, ...], Tensor] = {}
 
     def add(self, x: Hidden, mask: Bool[Tensor, "batch token"] | None) -> Tensor | None:
         """Begin on a state; its mean row, if the kernels find it, until the next state comes."""
         x = x.detach()  # figures have no gradient
-        place, self._count = self._count, self._count + 1
         if has_kernels_for(x):
-            self._fused_at.append(place)
+            self._plain.append(None)
             self._sides = ()
             return self._fused.add(x, mask)
         wide = upcast(x)
         key = (wide.shape, wide.dtype, wide.device)
         if key not in self._work:
             self._work[key] = torch.empty_like(wide, memory_format=torch.contiguous_format)
-        self._plain[place], *sides = _figures(wide, mask, self._work[key])
+        figures, *sides = _figures(wide, mask, self._work[key])
+        self._plain.append(figures)
         self._sides = tuple(sides)
         return None
 
@@ -174,10 +190,9 @@ class GatheredStatistics:
 
     def finish(self) -> StateStatistics:
         """All of them, in their order."""
-        found = dict(zip(self._fused_at, self._fused.figures(), strict=True))
-        found |= {place: figures.cpu() for place, figures in self._plain.items()}
-        every = torch.stack([found[place] for place in range(self._count)], dim=1)
-        return StateStatistics(*every.unbind())
+        fused = iter(self._fused.figures())
+        states = [next(fused) if figures is None else figures.cpu() for figures in self._plain]
+        return StateStatistics(*torch.stack(states, dim=1).unbind())
 
 
 def _figures(
@@ -194,7 +209,7 @@ def _figures(
     rest_size = subtract(x, center, mask, work=work).abs_()
     rest_inf, rest_one = rest_size.sum(-1).amax(-1), rest_size.sum(-2).amax(-1)
     broken = ~rows.isfinite()
-    found = (
+    figures = (
         units.tokens,
         one,
         rows.amax(-1),
@@ -206,8 +221,8 @@ def _figures(
         units.nonzero,
         torch.where(broken.any(-1), broken.to(torch.uint8).argmax(-1), -1),
     )
-    figures = torch.stack([each.double() for each in found])
-    return figures, center, units.lengths, units.total
+    together = torch.stack([figure.double() for figure in figures])
+    return together, center, units.lengths, units.total
 
 
 def _length(numbers: Float[Tensor, "batch entry"], unit: PerSample) -> PerSample:
@@ -220,4 +235,106 @@ def _length(numbers: Float[Tensor, "batch entry"], unit: PerSample) -> PerSample
     return size.double() * unit.double()
 
 
-_NAMES = [each.name for each in fields(StateStatistics) if each.default is MISSING]
+_NAMES = [field.name for field in fields(StateStatistics) if field.default is MISSING]
+
+
+class GatheredPeaks:
+    """The largest sizes of entries of queries and keys, as they come by; NaN counts as infinity.
+
+    Nothing is waited for before ``finish``.
+    """
+
+    def __init__(self) -> None:
+        self._rooms: dict[torch.device, list[_Room]] = {}
+        self._order: list[tuple[_Room, int] | Tensor] = []
+        self._sent: Transfer | None = None
+
+    def add(self, query: Tensor, key: Tensor) -> None:
+        """Look at the queries and the keys of one attention."""
+        if not (_is_fit(query) and _is_fit(key) and query.dtype == key.dtype):
+            self._order.append(torch.stack([_peak(query), _peak(key)]))
+            return
+        rooms = self._rooms.setdefault(query.device, [])
+        if not rooms or rooms[-1].used == _CALLS:
+            rooms.append(_Room(query.new_zeros((_CALLS, 2), dtype=torch.int32)))
+        with on(query.device):
+            self._order.append((rooms[-1], rooms[-1].look(query, key)))
+
+    def send(self) -> None:
+        """Let what was found come to the host, while other things are done."""
+        plain = [peaks for peaks in self._order if isinstance(peaks, Tensor)]
+        self._sent = Transfer([*(room.peaks for room in self._every_room()), *plain])
+
+    def finish(self) -> list[list[float]]:
+        """For each attention the peak of its queries and that of its keys."""
+        if self._sent is None:
+            self.send()
+        assert self._sent is not None
+        host = iter(self._sent.wait())
+        of_rooms = {
+            id(room): next(host).view(torch.float32).tolist() for room in self._every_room()
+        }
+        return [
+            next(host).tolist() if isinstance(peaks, Tensor) else of_rooms[id(peaks[0])][peaks[1]]
+            for peaks in self._order
+        ]
+
+    def _every_room(self) -> list["_Room"]:
+        return [room for rooms in self._rooms.values() for room in rooms]
+
+
+class _Room:
+    """Peaks of so many attentions on one GPU, and how the kernel is started again."""
+
+    def __init__(self, peaks: Tensor) -> None:
+        self.peaks, self.used = peaks, 0
+        self._address = peaks.data_ptr()
+        self._known: dict[tuple[Any, ...], Again | None] = {}
+
+    def look(self, query: Tensor, key: Tensor) -> int:
+        """Start the kernel, and say where it puts what it finds."""
+        place, self.used = self.used, self.used + 1
+        sizes: list[int] = []
+        programs = []
+        for x in (query, key):
+            samples, heads, tokens, _ = x.shape
+            rows = samples * heads * tokens
+            programs.append(math.ceil(rows / _QUERIES))
+            sizes += (rows, heads, tokens, *x.stride()[:3])
+        width = query.shape[-1]
+        numbers = (programs[0], width, *sizes)
+        options = (_QUERIES, power_of_two(width))
+        form = (query.dtype, sum(programs), numbers, query.data_ptr() % 16, key.data_ptr() % 16)
+        if again := self._known.get(form):
+            again(query.data_ptr(), key.data_ptr(), self._address, place, *numbers, *options)
+        else:
+            self._known[form] = start(
+                "_fused_kernels.largest_entries", (sum(programs),), (query, key, self.peaks),
+                numbers, options, free=(place,), warps=4,
+            )  # fmt: skip
+        return place
+
+
+def _is_fit(x: Tensor) -> bool:
+    return can_fuse(x) and x.ndim == 4 and x.stride(3) == 1 and x.dtype in FUSED_DTYPES
+
+
+def _peak(x: Tensor) -> Tensor:
+    least, most = torch.aminmax(x)  # a norm takes PyTorch twenty times as long
+    return torch.maximum(most, -least).double()
+
+
+class SampledWords:
+    """Words from all over some tensors of one GPU, which a single kernel gathers."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        table = [[x.data_ptr() for x in tensors], [x.nbytes // 4 for x in tensors]]
+        self._addresses, self._lengths = torch.tensor(table).to(tensors[0].device).unbind()
+
+    def gather(self) -> Tensor:
+        """The words as they are now, of tensors that are still where they were."""
+        words = self._lengths.new_empty((len(self._lengths), _SAMPLED), dtype=torch.int32)
+        with on(words.device):
+            tensors = (self._addresses, self._lengths, words)
+            start("_fused_kernels.sampled_words", (len(words),), tensors, (), (_SAMPLED,))
+        return words

@@ -1,16 +1,18 @@
-"""Setting the mean of hidden states apart, in two Triton kernels: each reads the state once."""
+"""Triton kernels for spectra that are estimated: setting the mean of hidden states apart, in two
+kernels that read the state once each; and all of half a step but its product, in one."""
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankscope.core.metrics._kernels import power_of_two, start
+from rankscope.core.metrics._fused import power_of_two, start
+from rankscope.core.metrics._mean_split import Side
 
-_HERE = "_centring_kernel"
 _FEATURES = 128  # of a program
 _TOKENS = 32  # that a program reads at once
 _MOST_CHUNKS = 16  # of tokens, one for each program; their sums are added up afterwards
+_BLOCK = 8192  # entries of a vector that a program of half a step holds at once
 
 
 def move_mean(
@@ -35,12 +37,12 @@ def move_mean(
     grid = (batch, blocks, chunks)
     common = (mask is not None, _FEATURES, _TOKENS)
     numbers = (*shape, *strides)
-    start(f"{_HERE}._survey", grid, (x, seen, *surveyed), numbers, common, warps=4)
+    start("_spectrum_kernels._survey", grid, (x, seen, *surveyed), numbers, common, warps=4)
     middle = x if center is None else center.float().contiguous()
     is_exact = x.dtype == torch.bfloat16
     sizes = (power_of_two(chunks), power_of_two(chunks * blocks))
     start(
-        f"{_HERE}._write", grid,
+        "_spectrum_kernels._write", grid,
         (x, seen, *surveyed, middle, into[0], into[-1], shift, sums, squares),
         numbers, (*common, center is not None, is_exact, *sizes), warps=4,
     )  # fmt: skip
@@ -60,27 +62,11 @@ def _seen(mask, matrix, token, tokens, mask_batch, mask_token, MASKED: tl.conste
 
 @triton.jit
 def _survey(
-    x,
-    mask,
-    leasts,
-    mosts,
-    means,
-    sizes,
-    counts,
-    tokens,
-    features,
-    chunk,
-    chunks,
-    blocks,
-    x_batch,
-    x_token,
-    x_feature,
-    mask_batch,
-    mask_token,
-    MASKED: tl.constexpr,
-    FEATURES: tl.constexpr,
-    TOKENS: tl.constexpr,
-):
+    x, mask, leasts, mosts, means, sizes, counts,
+    tokens, features, chunk, chunks, blocks,
+    x_batch, x_token, x_feature, mask_batch, mask_token,
+    MASKED: tl.constexpr, FEATURES: tl.constexpr, TOKENS: tl.constexpr,
+):  # fmt: skip
     """The least, the largest and the mean number of every feature, over a chunk of the tokens."""
     matrix, block, part = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     feature = block * FEATURES + tl.arange(0, FEATURES)
@@ -113,37 +99,12 @@ def _survey(
 
 @triton.jit
 def _write(
-    x,
-    mask,
-    leasts,
-    mosts,
-    means,
-    sizes,
-    counts,
-    center,
-    first,
-    second,
-    shift,
-    sums,
-    squares,
-    tokens,
-    features,
-    chunk,
-    chunks,
-    blocks,
-    x_batch,
-    x_token,
-    x_feature,
-    mask_batch,
-    mask_token,
-    MASKED: tl.constexpr,
-    FEATURES: tl.constexpr,
-    TOKENS: tl.constexpr,
-    CENTERED: tl.constexpr,
-    EXACT: tl.constexpr,
-    CHUNKS: tl.constexpr,
-    SIZES: tl.constexpr,
-):
+    x, mask, leasts, mosts, means, sizes, counts, center, first, second, shift, sums, squares,
+    tokens, features, chunk, chunks, blocks,
+    x_batch, x_token, x_feature, mask_batch, mask_token,
+    MASKED: tl.constexpr, FEATURES: tl.constexpr, TOKENS: tl.constexpr,
+    CENTERED: tl.constexpr, EXACT: tl.constexpr, CHUNKS: tl.constexpr, SIZES: tl.constexpr,
+):  # fmt: skip
     """``(x − shift)/unit`` for a chunk of the tokens, in one bfloat16 term or two, and its sums."""
     matrix, block, part = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     feature = block * FEATURES + tl.arange(0, FEATURES)
@@ -191,3 +152,110 @@ def _write(
     tl.store(squares + matrix * chunks * blocks + part * blocks + block, tl.sum(energy, 0))
     if part == 0:
         tl.store(shift + matrix * features + feature, mean, inside)
+
+
+def finish_half_step(
+    found: Tensor, unit: Tensor, s: Tensor, along: Tensor,
+    behind: Side | None, factor: Tensor | None, *, to_tokens: bool,
+) -> tuple[Side, Tensor]:  # fmt: skip
+    """From the products with both pieces to unit vectors, their lengths and their pieces."""
+    batch, starts, size = found.shape[0], found.shape[1] // 2, found.shape[2]
+    rest = torch.empty(batch, starts, size, dtype=torch.float32, device=found.device)
+    split = torch.empty(batch, 2 * starts, size, dtype=torch.bfloat16, device=found.device)
+    numbers = torch.empty(2, batch, starts, dtype=torch.float32, device=found.device)
+    block = min(_BLOCK, power_of_two(size))
+    # Of the first half step there is nothing behind; any tensor stands in.
+    other = found if behind is None else behind.rest
+    along_other = along if behind is None else behind.along.contiguous()
+    tensors = (
+        found, unit.contiguous(), s.contiguous(), along.contiguous(), other, along_other,
+        along if factor is None else factor.contiguous(), rest, split, *numbers.unbind(),
+    )  # fmt: skip
+    options = (factor is None, to_tokens, size <= block, block)
+    warps = max(4, min(16, block // 256))
+    start(
+        "_spectrum_kernels._half_step",
+        (batch * starts,),
+        tensors,
+        (size, starts),
+        options,
+        warps=warps,
+    )
+    return Side(numbers[0], rest, split), numbers[1]
+
+
+@triton.jit
+def _half_step(
+    found, unit, s, along, behind, behind_along, factor, rest, split, new_along, length,
+    size, starts,
+    FIRST: tl.constexpr, TO_TOKENS: tl.constexpr, WHOLE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    matrix = row // starts
+    high = (matrix * 2 * starts + row % starts) * size
+    low = high + starts * size
+    lanes = tl.arange(0, BLOCK)
+    along_here = tl.load(s + matrix) * tl.load(along + row)
+    less = 0.0
+    if not FIRST:
+        less = tl.load(factor + row)
+        along_here -= less * tl.load(behind_along + row)
+    if WHOLE:  # everything is read once, and stays in registers
+        ok = lanes < size
+        y = tl.load(found + high + lanes, ok, 0.0) + tl.load(found + low + lanes, ok, 0.0)
+        u = tl.load(unit + matrix * size + lanes, ok, 0.0)
+        dot = tl.sum(y * u, 0)
+        y -= dot * u
+        if not FIRST:
+            y -= less * tl.load(behind + row * size + lanes, ok, 0.0)
+        total = tl.sum(y * y, 0)
+    else:
+        dots = tl.zeros([BLOCK], dtype=tl.float32)
+        for begin in range(0, size, BLOCK):
+            at = begin + lanes
+            ok = at < size
+            y = tl.load(found + high + at, ok, 0.0) + tl.load(found + low + at, ok, 0.0)
+            dots += y * tl.load(unit + matrix * size + at, ok, 0.0)
+        dot = tl.sum(dots, 0)
+        squares = tl.zeros([BLOCK], dtype=tl.float32)
+        for begin in range(0, size, BLOCK):
+            at = begin + lanes
+            ok = at < size
+            y = tl.load(found + high + at, ok, 0.0) + tl.load(found + low + at, ok, 0.0)
+            y -= dot * tl.load(unit + matrix * size + at, ok, 0.0)
+            if not FIRST:
+                y -= less * tl.load(behind + row * size + at, ok, 0.0)
+            tl.store(rest + row * size + at, y, ok)
+            squares += y * y
+        total = tl.sum(squares, 0)
+        tl.debug_barrier()
+    if not TO_TOKENS:
+        along_here += dot
+    total = tl.sqrt(total + along_here * along_here)
+    scale = tl.where(total > 0, 1.0 / total, 0.0)
+    along_here *= scale
+    tl.store(length + row, total)
+    tl.store(new_along + row, along_here)
+    if WHOLE:
+        y *= scale
+        _store(y, u, along_here, rest + row * size, split + high, split + low, lanes, ok, TO_TOKENS)
+    else:
+        for begin in range(0, size, BLOCK):
+            at = begin + lanes
+            ok = at < size
+            y = tl.load(rest + row * size + at, ok, 0.0) * scale
+            u = tl.load(unit + matrix * size + at, ok, 0.0)
+            _store(
+                y, u, along_here, rest + row * size, split + high, split + low, at, ok, TO_TOKENS
+            )
+
+
+@triton.jit
+def _store(y, u, along_here, rest, high, low, at, ok, TO_TOKENS: tl.constexpr):
+    """Unit vectors, and the two pieces of what the next product is taken of."""
+    tl.store(rest + at, y, ok)
+    if not TO_TOKENS:  # the next product is with R(v + v_c ĉ)
+        y += along_here * u
+    first = y.to(tl.bfloat16)
+    tl.store(high + at, first, ok)
+    tl.store(low + at, (y - first.to(tl.float32)).to(tl.bfloat16), ok)
