@@ -64,7 +64,9 @@ def test_a_stack_keeps_every_row_and_the_order_of_columns():
     ids=["no-value", "no-metric", "nothing", "unknown"],
 )
 def test_wrong_columns(columns):
-    with pytest.raises(InputError, match="a table has the columns metric, value and any of run"):
+    with pytest.raises(
+        InputError, match="a table has the columns metric, value and any of part, run"
+    ):
         tables.frame(columns)
 
 

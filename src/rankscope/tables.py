@@ -8,21 +8,25 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Final
 
 import polars as pl
 
-from rankscope.arguments import checked
+from rankscope.arguments import Finite, Range, checked
 from rankscope.errors import InputError, KindError
 from rankscope.process.files import whole_file
 
 COLUMNS: dict[str, type[pl.DataType]] = {
+    "part": pl.String,
     "run": pl.String,
     "model": pl.String,
     "variant": pl.String,
     "layer": pl.Int64,
     "head": pl.Int64,
     "length": pl.Int64,
+    "index": pl.Int64,
+    "token": pl.Int64,
+    "other_token": pl.Int64,
     "parameter": pl.String,
     "setting": pl.Float64,
     "sample": pl.Int64,
@@ -31,10 +35,24 @@ COLUMNS: dict[str, type[pl.DataType]] = {
     "error": pl.Float64,
     "doubt": pl.Boolean,
 }
-"""``error`` is there if any number is an estimate, and says how far off it may be; ``doubt`` if any
-is in doubt: scaled arithmetic has lost its digits."""
+"""What each column holds, in this order.
+
+``part`` is the part of a long result that a row belongs to, ``run`` the run of a sweep or of a
+training. ``length`` is the length of a path, ``index`` the number of a singular value from 1 on,
+``token`` a position, and ``other_token`` the one it is compared with. ``parameter`` names what was
+varied and ``setting`` is its value. ``error`` is there if any number is an estimate, and says how
+far off it may be; ``doubt`` if any is in doubt: scaled arithmetic has lost its digits.
+"""
 IN_RUN = "_in_run"
 """What a sweep adds to the name of a column of its runs' tables where it has one of that name."""
+COLLAPSE_LAYER: Final = "collapse_layer"
+"""The metric of ``pooled`` with ``below``."""
+POOLED: Final = ("seed",)
+"""Axes of a sweep over which medians are taken."""
+Layer = Annotated[int, Range(0, 2**31)]
+_LAYER: Final = "layer"
+_NEVER_APART: Final = (_LAYER, "run", "sample", "head", "metric", "value", "error", "doubt")
+_STATISTICS: Final = ("mean", "low", "median", "high")
 _PROVENANCE_KEY = "rankscope"
 # A panic of polars, which some damaged files cause, is no Exception.
 _UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
@@ -153,6 +171,123 @@ def _percentile(part: float) -> pl.Expr:
         .then(-math.inf)
         .otherwise(value.quantile(part, "linear"))
     )
+
+
+@checked
+def pooled(
+    table: pl.DataFrame | pl.LazyFrame,
+    *,
+    metric: str,
+    by: Sequence[str],
+    layer: Layer | None = None,
+    below: Finite | None = None,
+    pool: Sequence[str] = POOLED,
+) -> pl.DataFrame:
+    """A metric of a sweep along some axes: medians and percentiles over seeds and samples.
+
+    >>> swept = pl.DataFrame({"run": ["a", "a", "b"], "heads": [1, 1, 2], "layer": [0, 1, 1]})
+    >>> swept = swept.with_columns(metric=pl.lit("rank"), value=pl.Series([4.0, 2.0, 3.0]))
+    >>> pooled(swept, metric="rank", by=["heads"])["median"].to_list()
+    [2.0, 3.0]
+
+    ``table`` has a column for each axis, as a sweep's has. Each run counts with its last layer, or
+    with the ``layer`` given; with ``"layer"`` among ``by``, with all of them. With ``below``, the
+    figure is the first layer at which the median is below that, NaN if none is (likewise of the
+    percentiles). ``depth`` is another word for the axis ``layers``. Another axis that varies beside
+    those in ``by`` and ``pool`` is refused, since a median over it would mix designs.
+    """
+    lazy = table.lazy()
+    columns = lazy.collect_schema().names()
+    along = [axis_name(name, columns) for name in by]
+    missing = [name for name in ("run", "metric", "value", *along) if name not in columns]
+    if missing:
+        raise InputError(
+            f"the sweep has no column {missing[0]!r}; it has {', '.join(columns) or 'none'}."
+        )
+    rows = lazy.filter(pl.col("metric") == metric).collect()
+    if not rows.height:
+        known = lazy.select(pl.col("metric").unique(maintain_order=True)).collect()["metric"]
+        raise InputError(
+            f"the sweep has no rows for metric {metric!r}; it has {', '.join(known) or 'none'}."
+        )
+    rows = _at_layer(rows, along, layer, every=_LAYER in along or below is not None)
+    grouped = list(dict.fromkeys([*along, *([_LAYER] if below is not None else [])]))
+    rows = _each_run_once(rows, grouped)
+    _refuse_mixed(rows, grouped, pool)
+    rows = rows.select([*grouped, "metric", "value"])
+    medians = summary(rows)
+    if below is None:
+        return medians
+    keys = [name for name in grouped if name != _LAYER]
+    crossed = [_first_below(name, below) for name in _STATISTICS]
+    ordered = medians.sort(_LAYER, maintain_order=True).group_by(keys, maintain_order=True)
+    named = ordered.agg(pl.lit(COLLAPSE_LAYER).alias("metric"), pl.col("count").max(), *crossed)
+    return (
+        rows.select(keys)
+        .unique(maintain_order=True)
+        .join(named, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    )
+
+
+def axis_name(name: str, columns: Sequence[str]) -> str:
+    """An axis as its column is called: ``depth`` is another word for ``layers``."""
+    return "layers" if name == "depth" and name not in columns and "layers" in columns else name
+
+
+def _at_layer(
+    rows: pl.DataFrame, along: Sequence[str], layer: int | None, *, every: bool
+) -> pl.DataFrame:
+    """Each run at its own last layer, at one, or at ``every``; what has no layers is kept."""
+    if every and layer is not None:
+        raise InputError(f"layer={layer} is one layer, and here every layer is looked at.")
+    if every and _LAYER not in rows.columns:
+        listed = ", ".join(rows.columns)
+        raise InputError(f"the sweep has no column {_LAYER!r}; it has {listed}.")
+    if every:
+        return rows.filter(pl.col(_LAYER).is_not_null())
+    if _LAYER not in rows.columns or rows[_LAYER].null_count() == rows.height:
+        return rows
+    place = pl.col(_LAYER)
+    if layer is None:
+        return rows.filter(place == place.max().over(["run", *along]))
+    kept = rows.filter(place == layer)
+    if not kept.height:
+        first, last = rows.select(place.min(), place.max().alias("last")).row(0)
+        raise InputError(f"no run has a layer {layer}; layers go from {first} to {last}.")
+    return kept
+
+
+def _each_run_once(rows: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+    """A run that stands at several points of the grid counts once where they are drawn as one."""
+    place = list(dict.fromkeys(["run", *by]))
+    axes = [name for name in rows.columns if name not in {*place, *COLUMNS}]
+    axes = [name for name in axes if not name.endswith(IN_RUN)]
+    points = rows.select(*place, *axes).unique(maintain_order=True)
+    first = points.unique(place, keep="first", maintain_order=True)
+    if first.height == points.height:
+        return rows
+    return rows.join(first, on=[*place, *axes], how="semi", nulls_equal=True)
+
+
+def _first_below(name: str, below: float) -> pl.Expr:
+    """The first layer at which a figure is below a threshold; NaN if it never is."""
+    first = pl.col(_LAYER).filter(pl.col(name) < below).first()
+    return first.cast(pl.Float64).fill_null(float("nan")).alias(name)
+
+
+def _refuse_mixed(rows: pl.DataFrame, by: Sequence[str], pool: Sequence[str]) -> None:
+    """Raise if something else varies, which a median would mix."""
+    others = [name for name in rows.columns if name not in {*by, *pool, *_NEVER_APART}]
+    counts = [pl.col(name).n_unique().alias(name) for name in others]
+    varied = rows.group_by(by).agg(counts) if by else rows.select(counts)
+    for name in others:
+        if varied[name].max() != 1:
+            values: list[Any] = rows[name].unique(maintain_order=True).to_list()
+            listed = ", ".join(map(str, values[:6])) + (", …" if len(values) > 6 else "")
+            raise InputError(
+                f"{name} varies, too ({listed}), and a median over it would mix different runs; "
+                f"draw it along an axis (x, color, facet), keep one value, or put it in pool."
+            )
 
 
 @checked

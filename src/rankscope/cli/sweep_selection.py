@@ -9,7 +9,7 @@ from rankscope.cli.sweep_options import TableOptions
 from rankscope.display import list_words
 from rankscope.errors import InputError
 from rankscope.numerals import short
-from rankscope.show.figures import axis_name
+from rankscope.tables import axis_name
 
 CHARTS: Final = (".html", ".svg", ".png")
 TABLES: Final = (".parquet", ".csv")

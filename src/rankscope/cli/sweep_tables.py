@@ -46,7 +46,7 @@ def table(folder: Path, options: TableOptions) -> None:
     }
     axes: dict[str, Any] = dict(axes_of(options, rows.collect_schema().names()))
     rows = _of_metric(rows, metric).lazy()  # read once for numbers and chart
-    medians = figures.axis_medians(rows, metric=metric, by=[*axes.values()], **chosen)
+    medians = tables.pooled(rows, metric=metric, by=[*axes.values()], **chosen)
     files = _files(options)
     if options.as_json:
         told = [{name: _plain(value) for name, value in row.items()} for row in medians.to_dicts()]
@@ -130,7 +130,7 @@ def _print_medians(medians: pl.DataFrame, metric: str, options: TableOptions) ->
     entry = metric_words(metric)
     below = f", first layer below {options.below:g}" if options.below is not None else ""
     columns = medians.columns
-    facet = figures.axis_name(options.facet, columns) if options.facet else None
+    facet = tables.axis_name(options.facet, columns) if options.facet else None
     parts = medians.partition_by(facet, maintain_order=True) if facet else [medians]
     console = Console(highlight=False, markup=False)
     for part in parts:

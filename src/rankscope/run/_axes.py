@@ -11,7 +11,8 @@ from rankscope.tables import IN_RUN
 
 _RANGE = ("from", "to", "step", "count", "spacing")
 _RESERVED = (
-    *("run", "layer", "head", "parameter", "setting", "sample", "metric", "value"),
+    *("part", "run", "layer", "head", "index", "token", "other_token"),
+    *("parameter", "setting", "sample", "metric", "value"),
     *("error", "doubt", "mean", "low", "median", "high"),
 )
 """Columns of results, and of their medians, that are no field of any experiment."""

@@ -86,11 +86,11 @@ def test_samples_with_other_bounds_are_not_drawn_together(tokens) -> None:
     x[1] *= 30  # beyond the condition of the theorem
     found, _ = steps_of(run, Config(Subject(NETWORK, x)))
     can_be_shown(found)
-    assert set(found.table["run"]) == {"samples 0, 2", "sample 1"}
-    assert all(each.only["run"] == ("samples 0, 2",) for each in found.drawings)
+    assert set(found.table["part"]) == {"samples 0, 2", "sample 1"}
+    assert all(each.only["part"] == ("samples 0, 2",) for each in found.drawings)
     assert "charts show samples 0, 2 alone" in found.sentences[-1]
     # Medians that are drawn are of the same samples, so that a bound is above what it bounds.
-    drawn = found.summary.filter(run="samples 0, 2", metric="log10_residual")
+    drawn = found.summary.filter(part="samples 0, 2", metric="log10_residual")
     measured = drawn.filter(variant=MEASURED).select("layer", "median", "count")
     for name in ROLES:
         both = measured.join(drawn.filter(variant=name), on="layer")
@@ -101,7 +101,7 @@ def test_samples_with_other_bounds_are_not_drawn_together(tokens) -> None:
 
 def test_samples_alike_are_one_run(tokens) -> None:
     found, _ = steps_of(run, Config(Subject(NETWORK, tokens(3, 5, 8))))
-    assert "run" not in found.table.columns
+    assert "part" not in found.table.columns
     assert not any("charts show" in sentence for sentence in found.sentences)
 
 

@@ -68,7 +68,7 @@ def test_every_kind_is_judged_and_every_chapter_there(found) -> None:
 
 def test_the_answer_has_its_figures(found) -> None:
     assert found.headline.text.startswith("No collapse")
-    residuals = tables.summary(found.table.filter(run="states", variant="this model"))
+    residuals = tables.summary(found.table.filter(part="states", variant="this model"))
     lowest = residuals.filter(metric="relative_residual")["median"].min()
     assert next(iter(found.key_figures.values())) == pytest.approx(lowest)
     assert found.findings[0].figure == pytest.approx(lowest, rel=0.05)

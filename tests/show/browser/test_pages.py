@@ -102,11 +102,11 @@ def every_figure():
         "by_length": figures.by_length(summary(table(metric="residual_share", **counted))),
         "head_map": figures.head_map(cells, metric="attention_entropy"),
         "steps": figures.steps(summary(table(metric="step", **layers)), metric="step"),
-        "layer_map": figures.layer_map(summary(table(metric="share", **counted)), metric="share"),
+        "layer_map": figures.layer_map(
+            summary(table(metric="share", layer=[1, 1, 2, 2], index=[1, 2, 1, 2])), metric="share"
+        ),
         "token_map": figures.token_map(
-            table(
-                metric="cosine", layer=[1] * 4, length=[0, 0, 1, 1], setting=[0.0, 1.0, 0.0, 1.0]
-            ),
+            table(metric="cosine", layer=[1] * 4, token=[0, 0, 1, 1], other_token=[0, 1, 0, 1]),
             metric="cosine",
             labels=["the", "cat"],
         ),

@@ -1,7 +1,6 @@
-"""``axis_medians``, ``by_axis`` and ``axis_map``, against values worked out by hand."""
+"""``by_axis`` and ``axis_map``, against values worked out by hand."""
 
 import json
-import math
 
 import polars as pl
 import pytest
@@ -9,7 +8,7 @@ import vl_convert
 
 from rankscope.errors import InputError
 from rankscope.results import Drawing, Result
-from rankscope.show.figures import FIGURES, axis_map, axis_medians, by_axis, description, draw
+from rankscope.show.figures import FIGURES, axis_map, by_axis, description, draw
 
 METRIC = "relative_residual"
 NAMES = ("run", "norm", "layers", "seed", "layer", "sample", "metric", "value")
@@ -49,77 +48,6 @@ def data_of(spec, panel=0):
 def x_of(spec, panel=0):
     (line,) = (m for m in spec["concat"][panel]["layer"] if m["mark"]["type"] == "line")
     return line["encoding"]["x"]
-
-
-def test_a_run_at_several_points_counts_once_where_they_are_one():
-    at = [("a", "full", 1), ("a", "full", 2), ("b", "window", 1), ("c", "window", 2)]
-    rows = [(*point, None, METRIC, {"a": 0.5, "b": 0.2, "c": 0.4}[point[0]]) for point in at] * 2
-    names = ["run", "mask", "radius", "other", "metric", "value"]
-    swept = pl.DataFrame(rows, schema=names, orient="row")
-    apart = axis_medians(swept, metric=METRIC, by=["radius", "mask"])
-    assert apart["median"].to_list() == [0.5, 0.5, 0.2, 0.4]
-    full = axis_medians(swept.filter(mask="full"), metric=METRIC, by=["mask"])
-    assert full.select("count", "median").rows() == [(2, 0.5)]
-    with pytest.raises(InputError, match="radius varies, too"):
-        axis_medians(swept, metric=METRIC, by=["mask"])
-
-
-def test_each_run_counts_with_its_own_last_layer():
-    found = axis_medians(sweep(norms=("none",)), metric=METRIC, by=["layers"])
-    assert found["layers"].to_list() == [2, 4, 8]
-    assert found["median"].to_list() == pytest.approx([0.25, 0.0625, 0.5**8])
-    assert found["count"].to_list() == [6, 6, 6]
-    # Six numbers, 0.9 0.9 1 1 1.3 1.3 times the median: the tenth percentile is the half-th.
-    assert found["low"][0] == pytest.approx(0.25 * 0.9)
-    assert found["high"][0] == pytest.approx(0.25 * 1.3)
-
-
-def test_a_layer_can_be_named_and_runs_without_it_are_left_out():
-    found = axis_medians(sweep(norms=("none",)), metric=METRIC, by=["depth"], layer=4)
-    assert found.rows() == [(4, METRIC, 6, *found.row(0)[3:]), (8, METRIC, 6, *found.row(1)[3:])]
-    assert found["median"].to_list() == pytest.approx([0.0625] * 2)
-    with pytest.raises(InputError, match="no run has a layer 9; layers go from 0 to 8"):
-        axis_medians(sweep(), metric=METRIC, by=["norm", "layers"], layer=9)
-    with pytest.raises(InputError, match="every layer is looked at"):
-        axis_medians(sweep(), metric=METRIC, by=["norm", "layers"], layer=1, below=0.1)
-
-
-def test_below_is_the_first_layer_of_the_median_curve():
-    found = axis_medians(sweep(), metric=METRIC, by=["norm", "layers"], below=0.3)
-    cells = {(row["norm"], row["layers"]): row for row in found.to_dicts()}
-    assert set(found["metric"]) == {"collapse_layer"}
-    assert cells["none", 8]["median"] == 2  # 1/4 is the first power below 0.3
-    assert cells["layer", 8]["median"] == 6  # 0.8^5 = 0.33, 0.8^6 = 0.26
-    assert (cells["layer", 8]["low"], cells["layer", 8]["high"]) == (5, 7)  # 0.9 × 0.33, 1.3 × 0.26
-    assert math.isnan(cells["layer", 4]["median"])
-    assert len(cells) == 6
-
-
-def test_metrics_without_layers_are_taken_as_they_are():
-    rows = sweep(depths=(2,)).filter(layer=2).with_columns(layer=pl.lit(None, pl.Int64))
-    assert axis_medians(rows, metric=METRIC, by=["norm"]).height == 2
-    assert axis_medians(rows.drop("layer"), metric=METRIC, by=["norm"]).height == 2
-
-
-def test_what_would_mix_designs_is_refused():
-    with pytest.raises(InputError, match=r"layers varies, too \(2, 4, 8\)"):
-        axis_medians(sweep(), metric=METRIC, by=["norm"])
-    pooled = axis_medians(sweep(), metric=METRIC, by=["norm"], pool=["seed", "layers"])
-    assert pooled["count"].to_list() == [18, 18]
-    with pytest.raises(InputError, match="seed varies, too"):
-        axis_medians(sweep(), metric=METRIC, by=["norm", "layers"], pool=())
-    tied = sweep().with_columns(width=1024 // pl.col("layers"))
-    assert axis_medians(tied, metric=METRIC, by=["norm", "layers"]).height == 6
-    with pytest.raises(InputError, match="no rows for metric 'rank'; it has relative_residual"):
-        axis_medians(sweep(), metric="rank", by=["norm"])
-    with pytest.raises(InputError, match="no column 'mask'; it has run, norm, layers"):
-        axis_medians(sweep(), metric=METRIC, by=["mask"])
-
-
-def test_lazy_frames_give_the_same_numbers():
-    whole = axis_medians(sweep(), metric=METRIC, by=["norm", "layers"])
-    lazy = axis_medians(sweep().lazy(), metric=METRIC, by=["norm", "layers"])
-    assert lazy.equals(whole)
 
 
 def test_a_curve_for_each_colour_and_a_panel_for_each_facet_on_the_same_axes():

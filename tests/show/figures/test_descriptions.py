@@ -61,7 +61,19 @@ def test_paths_are_told_by_length_after_the_last_layer():
         for length in (0, 1)
     ]
     found = result(("layer", "length", "metric", "value"), rows)
-    assert "2 at number 0, 2.1 at number 1." in description(Drawing("by_length"), found)
+    assert "2 at path length 0, 2.1 at path length 1." in description(Drawing("by_length"), found)
+
+
+def test_maps_name_what_is_counted():
+    rows = [
+        (layer, index, None, "share", layer + 0.5 * index) for layer in (1, 2) for index in (1, 2)
+    ]
+    rows += [(layer, None, token, "distance", 1.0 * token) for layer in (1, 2) for token in (0, 3)]
+    maps = result(("layer", "index", "token", "metric", "value"), rows)
+    said = description(Drawing("layer_map", metric="share"), maps)
+    assert "from 1.5 at layer 1, singular value 1 to 3 at layer 2, singular value 2." in said
+    said = description(Drawing("layer_map", metric="distance", options={"along": "token"}), maps)
+    assert "to 3 at layer 2, token 3." in said
 
 
 def test_many_curves_are_counted():

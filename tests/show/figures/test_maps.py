@@ -18,17 +18,17 @@ def spectrum(layers=3, values=4, metric="share"):
         for number in range(1, values + 1)
         for sample in range(3)
     ]
-    return tables.summary(tables.from_rows(("layer", "length", "sample", "metric", "value"), rows))
+    return tables.summary(tables.from_rows(("layer", "index", "sample", "metric", "value"), rows))
 
 
 def cosines(tokens=3, layers=(0, 2), sample=0, least=0.1):
     rows = [
-        (layer, one, float(other), sample, "cosine", 1.0 if one == other else least * one)
+        (layer, one, other, sample, "cosine", 1.0 if one == other else least * one)
         for layer in layers
         for one in range(tokens)
         for other in range(tokens)
     ]
-    names = ("layer", "length", "setting", "sample", "metric", "value")
+    names = ("layer", "token", "other_token", "sample", "metric", "value")
     return tables.from_rows(names, rows)
 
 
@@ -57,7 +57,7 @@ def test_cells_of_a_layer_map_are_medians():
     ("metric", "kind"), [("share", "linear"), ("token_norm", "log"), ("log10_mine", "linear")]
 )
 def test_shades_go_by_the_scale_of_the_metric(metric, kind):
-    spec = layer_map(spectrum(metric=metric), metric=metric, along="singular value").to_dict()
+    spec = layer_map(spectrum(metric=metric), metric=metric).to_dict()
     _, encoding = cells_of(spec)
     assert encoding["color"]["scale"]["type"] == kind
     assert encoding["y"]["axis"]["title"] == "singular value"
@@ -108,8 +108,8 @@ def test_of_many_tokens_some_are_drawn_and_it_is_said():
 
 
 def test_tables_that_cannot_be_drawn_are_refused():
-    with pytest.raises(InputError, match="lacks length; layer_map draws"):
-        layer_map(spectrum().drop("length"), metric="share")
+    with pytest.raises(InputError, match="lacks index; layer_map draws"):
+        layer_map(spectrum().drop("index"), metric="share")
     two = pl.concat([spectrum().with_columns(variant=pl.lit(name)) for name in "ab"])
     with pytest.raises(InputError, match="several values of variant"):
         layer_map(two, metric="share")
@@ -120,7 +120,7 @@ def test_tables_that_cannot_be_drawn_are_refused():
 
 
 def test_cells_without_a_value_can_be_drawn():
-    gone = pl.when(pl.col("length") == 1).then(math.nan).otherwise("value")
+    gone = pl.when(pl.col("token") == 1).then(math.nan).otherwise("value")
     spec = token_map(cosines().with_columns(value=gone), metric="cosine").to_dict()
     assert sum(row["shade"] is None for row in cells_of(spec)[0]) == 3
     assert "NaN" not in svg(spec)

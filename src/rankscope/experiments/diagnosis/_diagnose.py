@@ -80,7 +80,7 @@ def diagnose_subject(
     similar = similarity_rows(subject, loss.layer)
     labels = _labels(subject)
     repeated = _probes.repeated_last(few)
-    curves = reference.table.with_columns(pl.lit(STATES).alias("run"))
+    curves = reference.table.with_columns(pl.lit(STATES).alias("part"))
     others = [each.table for each in (paths, core, bounds, advice) if each.table is not None]
     table = tables.stack([rows(measured), curves, ablations, similar, *others])
     parts = (

@@ -23,7 +23,7 @@ _ABLATED = Drawing(
     "The same weights less some parts: SAN is self-attention alone, SAN+MLP adds the MLPs, "
     "SAN+skip the skip connections, and the transformer has everything.",
     options={"metrics": [_METRIC]},
-    only={"run": (ABLATIONS,)},
+    only={"part": (ABLATIONS,)},
     title="What the parts are good for",
 )
 
@@ -51,7 +51,7 @@ def layer_part(
                 "residual (composite norm), and relative dispersion (Frobenius norm), which can be "
                 "predicted.",
                 options={"metrics": ["relative_residual", "relative_dispersion"]},
-                only={"run": (STATES,)},
+                only={"part": (STATES,)},
                 title="What is left after each layer",
             ),
             Drawing(
@@ -59,7 +59,7 @@ def layer_part(
                 "A norm before a branch belongs to the branch; a norm after the sum is a step of "
                 "its own.",
                 "residual_step",
-                only={"run": (STEPS,)},
+                only={"part": (STEPS,)},
                 title="Which part it was",
             ),
             *([_ABLATED] if ablated else []),
@@ -81,7 +81,7 @@ def trace_ablations(
             for (name, network), on_part in kit.tracked(networks.items(), on_step)
         }
     )
-    return table.with_columns(pl.lit(ABLATIONS).alias("run"))
+    return table.with_columns(pl.lit(ABLATIONS).alias("part"))
 
 
 def _totals(measured: Measured, loss: Loss) -> Listing:

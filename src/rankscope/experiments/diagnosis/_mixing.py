@@ -36,7 +36,7 @@ def mixing_part(
     """Heads ranked, token by token similarity, and who survives."""
     shown = labels[:_MOST_TOKENS]
     drawings = [
-        Drawing("head_map", caption, metric, only={"run": (HEADS,)}, title=title)
+        Drawing("head_map", caption, metric, only={"part": (HEADS,)}, title=title)
         for metric, title, caption in (
             (
                 "entropy_share",
@@ -63,7 +63,7 @@ def mixing_part(
             f"Cosines between the first {len(shown)} tokens of the first sample.",
             "token_cosine",
             {"labels": list(shown)},
-            {"run": (SIMILARITY,)},
+            {"part": (SIMILARITY,)},
             title="Which tokens merge",
         ),
         Drawing(
@@ -72,7 +72,7 @@ def mixing_part(
             f"their lengths (medians over the samples; the first {MOST_VALUES}).",
             "token_distance",
             {"along": "token"},
-            {"run": (TOKENS,)},
+            {"part": (TOKENS,)},
             title="Which positions stay apart",
         ),
     ]
@@ -206,8 +206,8 @@ def similarity_rows(subject: kit.Subject, most_lost: int) -> pl.DataFrame:
         frames.append(
             {
                 "layer": [layer] * size**2,
-                "length": [first for first in range(size) for _ in range(size)],
-                "setting": [float(second) for _ in range(size) for second in range(size)],
+                "token": [first for first in range(size) for _ in range(size)],
+                "other_token": [second for _ in range(size) for second in range(size)],
                 "value": found.flatten().tolist(),
             }
         )
@@ -216,7 +216,7 @@ def similarity_rows(subject: kit.Subject, most_lost: int) -> pl.DataFrame:
     return tables.frame(
         {
             **columns,
-            "run": [SIMILARITY] * count,
+            "part": [SIMILARITY] * count,
             "sample": [0] * count,
             "metric": ["token_cosine"] * count,
         }

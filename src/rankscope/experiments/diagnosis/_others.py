@@ -114,12 +114,12 @@ def _ask(
 
 
 def _embed(title: str, opening: str, result: kit.Result, drawn: Sequence[int]) -> Chapter:
-    """A whole result under one heading; its rows are kept apart by the column ``run``."""
+    """A whole result under one heading; its rows are kept apart by the column ``part``."""
     own = pl.lit(result.id)
-    if "run" in result.table.columns:
-        own = pl.concat_str([own, pl.lit(": "), pl.col("run").fill_null("")])
-    table = result.table.with_columns(own.alias("run"))
-    labels = tuple(table["run"].unique(maintain_order=True).to_list())
+    if "part" in result.table.columns:
+        own = pl.concat_str([own, pl.lit(": "), pl.col("part").fill_null("")])
+    table = result.table.with_columns(own.alias("part"))
+    labels = tuple(table["part"].unique(maintain_order=True).to_list())
     drawings = tuple(
         _within(each, result.id, labels)
         for number, each in enumerate(result.drawings)
@@ -131,9 +131,9 @@ def _embed(title: str, opening: str, result: kit.Result, drawn: Sequence[int]) -
 
 
 def _within(drawing: Drawing, name: str, labels: tuple[str, ...]) -> Drawing:
-    given = drawing.only.get("run")
+    given = drawing.only.get("part")
     runs = labels if given is None else tuple(f"{name}: {each}" for each in given)
-    return replace(drawing, only={**drawing.only, "run": runs})
+    return replace(drawing, only={**drawing.only, "part": runs})
 
 
 def _core(subject: kit.Subject) -> kit.Subject:

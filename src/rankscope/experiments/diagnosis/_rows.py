@@ -11,7 +11,7 @@ from rankscope.experiments.diagnosis._measure import Measured
 from rankscope.experiments.diagnosis._references import THIS
 
 STATES, STEPS, HEADS, SPECTRUM, TOKENS = "states", "steps", "heads", "spectrum", "tokens"
-"""Values of the column ``run``: each is drawn on its own."""
+"""Values of the column ``part``: each is drawn on its own."""
 
 
 def rows(measured: Measured) -> pl.DataFrame:
@@ -20,7 +20,7 @@ def rows(measured: Measured) -> pl.DataFrame:
 
 
 def _frames(measured: Measured) -> Iterator[pl.DataFrame]:
-    whole = {"run": STATES, "variant": THIS}
+    whole = {"part": STATES, "variant": THIS}
     for metric, values in measured.states.items():
         if values is not measured.common:
             yield _frame(values, {"layer": 0}, metric=metric, **whole)
@@ -28,15 +28,15 @@ def _frames(measured: Measured) -> Iterator[pl.DataFrame]:
     yield _frame(measured.turned, {"layer": 1}, metric="layer_turn", **whole)
     yield _frame(measured.last_apart, {"layer": 0}, metric="last_token_distance", **whole)
     for part in measured.changes:
-        step = {"run": STEPS, "variant": part}
+        step = {"part": STEPS, "variant": part}
         yield _frame(measured.changes[part], {"layer": 1}, metric="residual_step", **step)
         yield _frame(measured.alone[part], {"layer": 1}, metric="residual_step_alone", **step)
     for metric, values in measured.heads.items():
-        yield _frame(values, {"layer": 1, "head": 0}, metric=metric, run=HEADS)
+        yield _frame(values, {"layer": 1, "head": 0}, metric=metric, part=HEADS)
     yield _frame(
-        measured.values, {"layer": 0, "length": 1}, metric="singular_value_share", run=SPECTRUM
+        measured.values, {"layer": 0, "index": 1}, metric="singular_value_share", part=SPECTRUM
     )
-    yield _frame(measured.distances, {"layer": 0, "length": 0}, metric="token_distance", run=TOKENS)
+    yield _frame(measured.distances, {"layer": 0, "token": 0}, metric="token_distance", part=TOKENS)
 
 
 def _frame(values: Tensor, axes: dict[str, int], **labels: str) -> pl.DataFrame:

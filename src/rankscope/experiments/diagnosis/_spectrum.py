@@ -28,14 +28,14 @@ def spectrum_part(measured: Measured) -> Part:
                 f"Each singular value as a part of their sum, the first {MOST_VALUES}. A layer "
                 "that darkens quickly from the top down has few directions left.",
                 "singular_value_share",
-                {"along": "singular value"},
-                {"run": (SPECTRUM,)},
+                {"along": "index"},
+                {"part": (SPECTRUM,)},
                 title="Singular values",
             ),
             Drawing(
                 "by_layer",
                 options={"metrics": list(_METRICS)},
-                only={"run": (STATES,), "variant": (THIS,)},
+                only={"part": (STATES,), "variant": (THIS,)},
                 title="Rank, angles, sizes, and what each layer turns",
             ),
         ),

@@ -116,12 +116,12 @@ def _alike(
         return table, {}, ()
     labels = {sample: _samples(group) for group in covered.values() for sample in group}
     best = _samples(covered[max(covered, key=len)])
-    named = pl.col("sample").replace_strict(labels, return_dtype=pl.String).alias("run")
+    named = pl.col("sample").replace_strict(labels, return_dtype=pl.String).alias("part")
     told = (
         f"The samples differ in which bounds apply to them, so charts show {best} alone, to which "
         "most do; the table has all of them."
     )
-    return tables.stack([table.with_columns(named)]), {"run": (best,)}, (told,)
+    return tables.stack([table.with_columns(named)]), {"part": (best,)}, (told,)
 
 
 def _samples(numbers: Sequence[int]) -> str:

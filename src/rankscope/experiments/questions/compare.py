@@ -153,7 +153,7 @@ def _from_result(contender: Contender, result: Result) -> words.Measured:
     variants = rows["variant"].unique() if "variant" in rows.columns else ()
     whole = next((name for name in _WHOLE if name in variants), None)
     rows = rows if whole is None else rows.filter(variant=whole)
-    columns = [name for name in ("run", "model", "variant") if name in rows.columns]
+    columns = [name for name in ("part", "run", "model", "variant") if name in rows.columns]
     several = columns and rows.select(columns).n_unique() > 1
     layers = "layer" in rows.columns and words.RESIDUAL in rows["metric"]
     if several or not layers:

@@ -5,8 +5,6 @@ from rankscope.metric_catalogue import metric as metric_words
 from rankscope.show.figures._axes import power_text
 from rankscope.show.figures._axis_lines import by_axis
 from rankscope.show.figures._axis_map import axis_map
-from rankscope.show.figures._axis_medians import axis_medians
-from rankscope.show.figures._axis_medians import axis_name as axis_name
 from rankscope.show.figures._catalogue import (
     FIGURES,
     FigureKind,
@@ -47,7 +45,6 @@ __all__ = [
     "ScriptSafe",
     "adaptive",
     "axis_map",
-    "axis_medians",
     "by_axis",
     "by_depth",
     "by_layer",

@@ -6,9 +6,9 @@ from typing import Any
 import altair as alt
 import polars as pl
 
+from rankscope import tables
 from rankscope.arguments import Finite, checked
 from rankscope.show.figures import _theme as theme
-from rankscope.show.figures._axis_medians import POOLED, Layer, axis_medians, axis_name
 from rankscope.show.figures._axis_values import PLACE, AxisValues
 from rankscope.show.figures._axis_words import alternative, entry_of, split
 from rankscope.show.figures._curves import draw_panel
@@ -26,9 +26,9 @@ def by_axis(
     x: str,
     color: str | None = None,
     facet: str | None = None,
-    layer: Layer | None = None,
+    layer: tables.Layer | None = None,
     below: Finite | None = None,
-    pool: Sequence[str] = POOLED,
+    pool: Sequence[str] = tables.POOLED,
     title: str | None = None,
 ) -> alt.ConcatChart:
     """A metric of a sweep along one axis: medians, with the 10th to the 90th percentile.
@@ -37,19 +37,19 @@ def by_axis(
     >>> chart = by_axis(swept.with_columns(metric=pl.lit("rank")), metric="rank", x="heads")
 
     ``x``, ``color`` and ``facet`` are columns of the table: axes of the sweep, or ``layer``. What
-    the medians are taken of, ``layer``, ``below`` and ``pool`` are as in ``axis_medians``. Numbers
+    the medians are taken of, ``layer``, ``below`` and ``pool`` are as in ``tables.pooled``. Numbers
     are laid out by size, logarithmically if they span a factor of 8; words in the grid's order.
     All panels have the same axes.
     """
     columns = table.collect_schema().names()
-    x, *split_by = [axis_name(each, columns) for each in (x, color, facet) if each]
+    x, *split_by = [tables.axis_name(each, columns) for each in (x, color, facet) if each]
     by = list(dict.fromkeys([x, *split_by]))
-    medians = axis_medians(table, metric=metric, by=by, layer=layer, below=below, pool=pool)
+    medians = tables.pooled(table, metric=metric, by=by, layer=layer, below=below, pool=pool)
     entry = entry_of(metric, below)
     along = AxisValues.of(medians, x)
-    curves = AxisValues.of(medians, axis_name(color, columns)) if color else None
+    curves = AxisValues.of(medians, tables.axis_name(color, columns)) if color else None
     look = Look.of([curves.label(value) for value in curves.values] if curves else [])
-    parts = split(medians, axis_name(facet, columns) if facet else None)
+    parts = split(medians, tables.axis_name(facet, columns) if facet else None)
     size = theme.WIDE if len(parts) == 1 else theme.PANEL
     horizontal = layer_axis(list(along.values)) if x == "layer" else along.across(size[0])
     vertical = build_axis(entry, medians.to_dicts())

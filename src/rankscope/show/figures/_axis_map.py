@@ -7,12 +7,12 @@ from typing import Any, Final
 import altair as alt
 import polars as pl
 
+from rankscope import tables
 from rankscope.arguments import Finite, checked
 from rankscope.errors import InputError
 from rankscope.metric_catalogue import Metric
 from rankscope.show.figures import _theme as theme
 from rankscope.show.figures._axes import Vertical
-from rankscope.show.figures._axis_medians import BELOW, POOLED, Layer, axis_medians, axis_name
 from rankscope.show.figures._axis_values import AxisValues, named_ticks
 from rankscope.show.figures._axis_words import alternative, entry_of, split
 from rankscope.show.figures._cells import Along, Cells, find_edges, shade_row, shade_scale
@@ -30,10 +30,10 @@ def axis_map(
     x: str,
     y: str,
     facet: str | None = None,
-    layer: Layer | None = None,
+    layer: tables.Layer | None = None,
     below: Finite | None = None,
     boundary: Finite | None = None,
-    pool: Sequence[str] = POOLED,
+    pool: Sequence[str] = tables.POOLED,
     title: str | None = None,
 ) -> alt.ConcatChart:
     """A metric of a sweep over two axes, shaded, with the line along which it crosses ``boundary``.
@@ -44,16 +44,16 @@ def axis_map(
 
     ``x``, ``y`` and ``facet`` are columns of the table: axes of the sweep, or ``layer``; cells are
     evenly spaced and all panels have one scale. What the medians are taken of, ``layer``, ``below``
-    and ``pool`` are as in ``axis_medians``: with ``below`` shades say at which layer the metric
+    and ``pool`` are as in ``tables.pooled``: with ``below`` shades say at which layer the metric
     falls below it, and a cell is grey where it does not.
     """
     columns = table.collect_schema().names()
-    x, y = (axis_name(name, columns) for name in (x, y))
+    x, y = (tables.axis_name(name, columns) for name in (x, y))
     if x == y:
         raise InputError(f"a map has two different axes; got {x} twice.")
-    panel = axis_name(facet, columns) if facet else None
+    panel = tables.axis_name(facet, columns) if facet else None
     by = [x, y, *([panel] if panel else [])]
-    medians = axis_medians(table, metric=metric, by=by, layer=layer, below=below, pool=pool)
+    medians = tables.pooled(table, metric=metric, by=by, layer=layer, below=below, pool=pool)
     entry = entry_of(metric, below)
     scale = shade_scale(entry, medians["median"].to_list())
     axes = AxisValues.of(medians, x), AxisValues.of(medians, y)
@@ -102,7 +102,11 @@ def _panel(
 
 
 def _subtitle(entry: Metric) -> str:
-    return "Grey = not within these layers" if entry.name == BELOW else entry.meaning or " "
+    return (
+        "Grey = not within these layers"
+        if entry.name == tables.COLLAPSE_LAYER
+        else entry.meaning or " "
+    )
 
 
 def _along(values: AxisValues, channel: Any, **look: Any) -> Along:

@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import polars as pl
 
-from rankscope import metric_catalogue
+from rankscope import metric_catalogue, tables
 from rankscope.metric_catalogue import Metric
-from rankscope.show.figures._axis_medians import BELOW
 from rankscope.show.figures._axis_values import AxisValues
 from rankscope.show.figures._descriptions import describe
 
@@ -20,7 +19,7 @@ def entry_of(metric: str, below: float | None) -> Metric:
     named = f"{entry.title[:1].lower()}{entry.title[1:]}"
     power = "10^" if entry.scale == "exponent" else ""
     title = f"First layer with {named} below {power}{below:g}"
-    return replace(metric_catalogue.metric(BELOW), title=title)
+    return replace(metric_catalogue.metric(tables.COLLAPSE_LAYER), title=title)
 
 
 def split(medians: pl.DataFrame, facet: str | None) -> dict[str, pl.DataFrame]:

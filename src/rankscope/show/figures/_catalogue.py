@@ -105,14 +105,14 @@ FIGURES: Final[dict[str, FigureKind]] = {
             "summary",
             "Each cell is the median over the samples.",
             "by layer",
-            places=("layer", "length"),
+            places=("layer", "index", "token", "length"),
         ),
         FigureKind(
             token_map,
             "table",
             "Tokens of one sample against each other, in a panel for each of some layers.",
             "in some layers",
-            places=("layer", "length", "setting"),
+            places=("layer", "token", "other_token"),
         ),
         FigureKind(
             phase_map,

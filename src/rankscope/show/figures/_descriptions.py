@@ -10,7 +10,7 @@ from rankscope.metric_catalogue import Metric
 from rankscope.numerals import power_of_ten, short
 
 _LABELS: Final = ("model", "parameter", "variant")
-_WORDS: Final = {"length": "number", "setting": "setting"}
+_WORDS: Final = {"length": "path length", "index": "singular value", "other_token": "token"}
 _MOST: Final = 8
 """Curves that are told one by one."""
 
@@ -28,11 +28,16 @@ def describe(
     ``labels`` are the columns that tell curves apart; ``entry`` has words other than the
     catalogue's.
     """
-    present = [place for place in places if place in rows.columns]
     labels = [name for name in labels if _varies(rows, name)]
     parts = []
     for name in metrics:
-        own = rows.filter(pl.col("metric") == name).drop_nulls([*present, "value"])
+        own = rows.filter(pl.col("metric") == name)
+        present = [
+            place
+            for place in places
+            if place in own.columns and own[place].null_count() < own.height
+        ]
+        own = own.drop_nulls([*present, "value"])
         if places == ("length",) and "layer" in own.columns and own["layer"].drop_nulls().len():
             own = own.filter(pl.col("layer") == pl.col("layer").max())
         medians = own.group_by([*labels, *present], maintain_order=True).agg(
@@ -40,8 +45,8 @@ def describe(
         )
         split = medians.partition_by(labels, maintain_order=True) if labels else [medians]
         words = entry or metric_catalogue.metric(name)
-        parts += [(words, part) for part in split if part.height]
-    told = [_sentence(words, part, labels, present) for words, part in parts[:_MOST]]
+        parts += [(words, part, present) for part in split if part.height]
+    told = [_sentence(words, part, labels, present) for words, part, present in parts[:_MOST]]
     left = len(parts) - _MOST
     return [*told, f"{left} more curves are in the table's file."] if left > 0 else told
 

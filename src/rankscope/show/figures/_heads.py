@@ -44,7 +44,7 @@ def head_map(
     rows = select_metrics(table, [metric], _NEEDED, drawer="head_map", source=source)
     rows = _with_a_head(rows, metric)
     require_values(rows, ["layer"])
-    require_single(rows, ("run", "model", "variant"), drawer="head_map")
+    require_single(rows, ("part", "run", "model", "variant"), drawer="head_map")
     # Under another name, or heads would be pooled with the samples.
     medians = tables.summary(rows.rename({"head": "number"}))
     return lay_out([_map(medians, metric_catalogue.metric(metric))], title=title)

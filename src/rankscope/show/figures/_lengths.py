@@ -49,7 +49,7 @@ def by_length(summary: pl.DataFrame, *, title: str | None = None) -> alt.ConcatC
     needed = ("layer", "length", *NEEDED)
     rows = select_metrics(summary, [_METRIC], needed, drawer="by_length", source=source)
     require_values(rows, ["layer"])
-    require_single(rows, ("run", "model", "variant"), drawer="by_length")
+    require_single(rows, ("part", "run", "model", "variant"), drawer="by_length")
     refuse_duplicates(rows, ("layer", "length"), drawer="by_length")
     ordered = rows.sort("layer", "length", nulls_last=True, maintain_order=True)
     data = [_chart_row(row) for row in ordered.iter_rows(named=True)]

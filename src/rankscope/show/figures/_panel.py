@@ -18,7 +18,14 @@ Row = Mapping[str, Any]
 
 STATISTICS: Final = ("low", "median", "high")
 NEEDED: Final = ("count", *STATISTICS)
-_LEFT_OUT: Final = ("run", "metric", "mean", "heads", *STATISTICS)  # of a row: no mark needs them
+_LEFT_OUT: Final = (
+    "part",
+    "run",
+    "metric",
+    "mean",
+    "heads",
+    *STATISTICS,
+)  # of a row: no mark needs them
 # What centring float32 tokens leaves of them, about, whatever they were.
 NOISE_FLOOR: Final = (3e-8, 3e-7)
 _NEAR_NOISE: Final = 1e-5

@@ -51,7 +51,7 @@ def steps(summary: pl.DataFrame, *, metric: str, title: str | None = None) -> al
     needed = ("layer", "variant", *NEEDED)
     rows = select_metrics(summary, names, needed, drawer="steps", source=source)
     require_values(rows, ["layer", "variant"])
-    require_single(rows, ("run", "model"), drawer="steps")
+    require_single(rows, ("part", "run", "model"), drawer="steps")
     refuse_duplicates(rows, ("metric", "layer", "variant"), drawer="steps")
     look = Look.of(labels_in(rows, "variant"))
     panel = _panel(rows, metric_catalogue.metric(metric), look)

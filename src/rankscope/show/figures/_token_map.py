@@ -41,19 +41,19 @@ def token_map(
     """How alike every two tokens of one sample are: a panel for each layer, shades up to 1.
 
     >>> from rankscope import tables
-    >>> table = {"layer": [0] * 4, "length": [0, 0, 1, 1], "setting": [0.0, 1.0, 0.0, 1.0]}
+    >>> table = {"layer": [0] * 4, "token": [0, 0, 1, 1], "other_token": [0, 1, 0, 1]}
     >>> table = tables.frame({**table, "metric": ["cosine"] * 4, "value": [1.0, 0.2, 0.2, 1.0]})
     >>> chart = token_map(table, metric="cosine", labels=["the", "cat"])
 
-    ``length`` holds the number of the first token, ``setting`` that of the second. ``labels`` are
-    the tokens themselves, as many as there are; without them they are numbered.
+    ``token`` and ``other_token`` are the positions of the two. ``labels`` are the tokens
+    themselves, as many as there are; without them they are numbered.
     """
     source = "cosines by layer and two tokens"
-    needed = ("layer", "length", "setting", "value")
+    needed = ("layer", "token", "other_token", "value")
     rows = select_metrics(table, [metric], needed, drawer="token_map", source=source)
-    require_values(rows, ["layer", "length", "setting"])
-    require_single(rows, ("run", "model", "variant", "sample"), drawer="token_map")
-    refuse_duplicates(rows, ("layer", "length", "setting"), drawer="token_map")
+    require_values(rows, ["layer", "token", "other_token"])
+    require_single(rows, ("part", "run", "model", "variant", "sample"), drawer="token_map")
+    refuse_duplicates(rows, ("layer", "token", "other_token"), drawer="token_map")
     layers = sorted(set(rows["layer"].to_list()))
     names = _names(rows, labels)
     every = _thinning(len(names), len(layers))
@@ -81,7 +81,7 @@ def token_map(
 
 def _names(rows: pl.DataFrame, labels: Sequence[str] | None) -> list[str]:
     """The tokens, numbered, so that equal ones are told apart."""
-    count = int(max(rows["length"].max(), rows["setting"].max())) + 1  # type: ignore[type-var, arg-type]
+    count = int(max(rows["token"].max(), rows["other_token"].max())) + 1  # type: ignore[type-var, arg-type]
     if labels is not None and len(labels) < count:
         raise InputError(f"there are {len(labels)} labels for {count} tokens; give one for each.")
     return [f"{index} {'' if labels is None else labels[index]}".strip() for index in range(count)]
@@ -105,8 +105,8 @@ def _shades(least: Any) -> Shades:
 def _cells(rows: pl.DataFrame, names: Sequence[str], kept: Sequence[str]) -> list[dict[str, Any]]:
     shown = set(kept)
     cells = []
-    for first, second, value in rows.select("length", "setting", "value").iter_rows():
-        one, other = names[first], names[int(second)]
+    for first, second, value in rows.select("token", "other_token", "value").iter_rows():
+        one, other = names[first], names[second]
         if one in shown and other in shown:
             finite = finite_or_none(value)
             shade = None if finite is None else round(finite, 3)

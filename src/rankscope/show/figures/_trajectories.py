@@ -43,7 +43,7 @@ def trajectories(table: pl.DataFrame, *, title: str | None = None) -> alt.Concat
     """
     source = "points in the plane"
     rows = select_metrics(table, [_X, _Y], _COLUMNS, drawer="trajectories", source=source)
-    require_single(rows, ("run",), drawer="trajectories")
+    require_single(rows, ("part", "run"), drawer="trajectories")
     refuse_duplicates(rows, (*_COLUMNS, "metric"), drawer="trajectories")
     places = rows.pivot("metric", index=list(_COLUMNS), values="value").sort("layer")
     behind = places.filter(pl.col("model").is_null())
