@@ -51,9 +51,9 @@ NAMES = {
         state_statistics token_norm
     """,
     "rankscope.core.network": """
-        ALiBi Activation Attention Block Branch Causal Described Explicit Full GaussianKernel
-        Init LinearKernel Linformer MLP Mask Network NormRule RelativeBias Rotary ScoreKind
-        Scores Sink Sparsemax Spec Sphere Step Visibility Window
+        ALiBi Activation Attention Block Branch Described GaussianKernel Init LinearKernel Linformer
+        MLP Network NormRule RelativeBias Rotary ScoreKind Scores Sink Sparsemax Spec Sphere Step
+        Visibility
     """,
     "rankscope.core.paths": """
         HeadShares Path PathCounts PathLengths TopPaths chained_matrices count_paths

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
+from rankscope.core.names import NormName, NormPlace
 from rankscope.errors import InputError
 from rankscope.experiments import usual
 from rankscope.experiments.catalogue import ENTRIES, Entry
@@ -99,10 +100,8 @@ class NetworkOptions(PlaceOptions):
     heads: Annotated[int, _network("Attention heads per block.")] = usual.HEADS
     width: Annotated[int, _network("Features per token.")] = usual.WIDTH
     mlp_ratio: Annotated[float, _network("MLP width over token width; 0 for none.")] = 4.0
-    norm: Annotated[Literal["layer", "rms", "sphere", "none"], _network("Normalisation.")] = "layer"
-    norm_place: Annotated[
-        Literal["pre", "post", "both", "output"], _network("Where it stands.")
-    ] = usual.NORM_PLACE
+    norm: Annotated[NormName, _network("Normalisation.")] = "layer"
+    norm_place: Annotated[NormPlace, _network("Where it stands.")] = usual.NORM_PLACE
     skip: Annotated[float, _network("Scale of the skips; 0 for none.")] = 1.0
     mask: Annotated[
         str | None,

@@ -2,9 +2,9 @@
 
 import torch
 
+from rankscope.core.masks import Explicit, Window
 from rankscope.core.network import (
     ALiBi,
-    Explicit,
     GaussianKernel,
     Init,
     LinearKernel,
@@ -14,7 +14,6 @@ from rankscope.core.network import (
     Sink,
     Sparsemax,
     Spec,
-    Window,
 )
 
 from .kinds import Kind

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rankscope.core.masks import Window
 from rankscope.core.metrics import Center, Norm
 from rankscope.core.network import (
     ALiBi,
@@ -25,7 +26,6 @@ from rankscope.core.network import (
     Sink,
     Sparsemax,
     Spec,
-    Window,
 )
 from rankscope.streams import stream, stream_seed
 

@@ -4,18 +4,19 @@ import torch
 from mpmath import mp, mpf
 
 from rankscope.core.network import (
-    ALiBiScores,
     BucketedBiasScores,
-    GaussianKernelScores,
-    LinearKernelScores,
-    LinformerScores,
     NormedHeads,
     RotaryScores,
     Scores,
-    SinkScores,
     SinusoidKeys,
+)
+from rankscope.core.network._content_scores import (
+    GaussianKernelScores,
+    LinearKernelScores,
+    LinformerScores,
     SparsemaxScores,
 )
+from rankscope.core.network._position_scores import ALiBiScores, SinkScores
 
 from .rows import Rows, Scene, Vector, by_head, exact, linear, normed, plus
 

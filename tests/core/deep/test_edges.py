@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from rankscope.core.deep import _run, deep_states, deep_trace
+from rankscope.core.masks import Window
 from rankscope.core.metrics import residual
-from rankscope.core.network import Init, Network, NormedHeads, Scores, Spec, Window
+from rankscope.core.network import Init, Network, NormedHeads, Scores, Spec
 from rankscope.errors import InputError, UnsupportedModelError
 from rankscope.models.families import load
 

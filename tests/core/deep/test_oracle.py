@@ -8,7 +8,8 @@ from mpmath import mp, mpf
 from torch import nn
 
 from rankscope.core.metrics import residual
-from rankscope.core.network import ColumnSlice, Init, Network, Scores, Spec, View
+from rankscope.core.network import Init, Network, Scores, Spec, View
+from rankscope.models.families.family import ColumnSlice
 
 from .cases import BARE, PADDING, SPECS, spec
 from .equations import PHI

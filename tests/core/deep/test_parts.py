@@ -30,9 +30,9 @@ from rankscope.core.network import (
     Network,
     Sphere,
     Visibility,
-    scaled_form,
+    activation,
 )
-from rankscope.core.network._series import ORDER
+from rankscope.core.network._activations import ORDER
 from rankscope.errors import InputError, ShapeError, UnsupportedModelError
 
 from .cases import SPECS, spec
@@ -399,7 +399,9 @@ def test_products(s, other, tokens):
 @pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "silu"])
 @pytest.mark.parametrize("a", [-6.0, -0.4, 0.0, 1e-8, 0.9, 5.0])
 def test_taylor_coefficients(name, a):
-    got = torch.stack(scaled_form(name).coefficients(torch.tensor(a, dtype=torch.float64))).tolist()
+    got = torch.stack(
+        activation(name).scaled.coefficients(torch.tensor(a, dtype=torch.float64))
+    ).tolist()
     with mp.workdps(60):
         expected = [float(c) for c in mp.taylor(PHI[name], a, ORDER)]
     assert len(got) == ORDER + 1

@@ -21,6 +21,7 @@ import hypothesis
 import torch
 from hypothesis import strategies as st
 
+from rankscope.core.masks import Window
 from rankscope.core.network import (
     ALiBi,
     GaussianKernel,
@@ -30,7 +31,6 @@ from rankscope.core.network import (
     Sink,
     Sparsemax,
     Spec,
-    Window,
 )
 from rankscope.errors import UnsupportedModelError
 

@@ -23,7 +23,7 @@ from rankscope.core.masks import (
     from_edges,
     window,
 )
-from rankscope.core.network import Spec, sight
+from rankscope.core.network import Spec, Visibility
 from rankscope.errors import InputError, KindError, ShapeError, SpecError
 
 MATRICES = {
@@ -105,7 +105,7 @@ def test_padding_changes_no_mask(name):
     """Three lengths in a batch, each padded in another way; every block as if it were alone."""
     rows = [[1, 1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 0, 0], [1, 0, 1, 0, 1, 1, 0]]
     token_mask = torch.tensor(rows).bool()
-    allowed = sight(EVERY[name], 7, token_mask, torch.device("cpu")).allowed
+    allowed = Visibility.of(EVERY[name], 7, token_mask, torch.device("cpu")).allowed
     for sample, real in enumerate(token_mask):
         seen = torch.ones(7, 7).bool() if allowed is None else allowed[sample, 0].expand(7, 7)
         assert torch.equal(seen[real][:, real], EVERY[name].matrix(int(real.sum())))
@@ -114,10 +114,10 @@ def test_padding_changes_no_mask(name):
 def test_a_listed_graph_is_for_the_longest_sequence():
     token_mask = torch.tensor([[1, 1, 1, 1, 1], [0, 1, 1, 1, 1]]).bool()
     loops = from_edges(5, [(i, i) for i in range(5)])
-    allowed = sight(loops, 5, token_mask, torch.device("cpu")).allowed
+    allowed = Visibility.of(loops, 5, token_mask, torch.device("cpu")).allowed
     assert torch.equal(allowed[1, 0], torch.eye(5).bool())
     with pytest.raises(ShapeError, match="for 5 tokens, the sequence has 4"):
-        sight(loops, 5, token_mask[1:], torch.device("cpu"))
+        Visibility.of(loops, 5, token_mask[1:], torch.device("cpu"))
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 3, 40])

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from rankscope.core import masks, network
-from rankscope.core.masks import Causal, Explicit, Full, Mask, Window
+from rankscope.core.masks import Causal, Explicit, Full, Mask, Window, window
 from rankscope.core.network import Spec
 from rankscope.errors import KindError, ShapeError, SpecError
 
@@ -134,11 +133,6 @@ def test_masks_print_short(mask, text):
     assert str(mask) == text
 
 
-@pytest.mark.parametrize("name", ["Causal", "Explicit", "Full", "Mask", "Window"])
-def test_networks_still_hand_out_masks(name):
-    assert getattr(network, name) is getattr(masks, name)
-
-
 def test_a_mask_of_ones_own_has_edges_loops_and_partners():
     class Others(Mask):
         def allows(self, query, key):
@@ -146,7 +140,7 @@ def test_a_mask_of_ones_own_has_edges_loops_and_partners():
 
     assert Others().missing_self_loops(3) == (0, 1, 2)
     assert [each.tolist() for each in Others().edges(2)] == [[0, 1], [1, 0]]
-    both = (Others() & masks.window(1)) | Window(before=0, after=0) & Others()
+    both = (Others() & window(1)) | Window(before=0, after=0) & Others()
     assert torch.equal(both.matrix(3), matrix(["010", "101", "010"]))
 
 
@@ -158,7 +152,7 @@ def test_a_token_that_sees_nothing_is_an_error():
         def __str__(self):
             return "past"
 
-    for ask in (Past().matrix, Past().edges, (Past() & masks.window(9)).edges):
+    for ask in (Past().matrix, Past().edges, (Past() & window(9)).edges):
         with pytest.raises(SpecError, match=r"past.* token 0 may attend to nothing"):
             ask(3)
 

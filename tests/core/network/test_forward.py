@@ -11,7 +11,8 @@ import scipy.special
 import torch
 from torch import nn
 
-from rankscope.core.network import Network, Sparsemax, Spec, Visibility, Window
+from rankscope.core.masks import Window
+from rankscope.core.network import Network, Sparsemax, Spec, Visibility
 
 TOKENS, WIDTH, HEADS, HEAD_WIDTH = 5, 8, 4, 3
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from rankscope.core.network import Network, Spec, Visibility, Window
+from rankscope.core.masks import Window
+from rankscope.core.network import Network, Spec, Visibility
 from rankscope.errors import KindError, ShapeError, SpecError
 
 

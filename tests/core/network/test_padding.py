@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from rankscope.core.network import Causal, Explicit, Full, Scores, Spec, Visibility, Window
+from rankscope.core.masks import Causal, Explicit, Full, Window
+from rankscope.core.network import Scores, Spec, Visibility
 from rankscope.errors import InputError, KindError, ShapeError
 
 N = 4  # real tokens of each sequence

@@ -8,11 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from rankscope.core.masks import Causal, Full
 from rankscope.core.network import (
     Attention,
     BucketedBiasScores,
-    Causal,
-    Full,
     NormedHeads,
     RotaryScores,
     Scores,

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from rankscope.core.network import Causal, ScoreKind, Scores, Spec, Window, sight
+from rankscope.core.masks import Causal, Window
+from rankscope.core.network import ScoreKind, Scores, Spec, Visibility
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def test_own_scores_by_hand_and_forward_is_pattern_times_values(
     net = lively(spec(KINDS[name], mask=MASKS[mask], kv_heads=kv_heads))
     attention = net.blocks[0].attention
     x = tokens(2, 5, 8)
-    seen = sight(net.spec.mask, 5, None, x.device)
+    seen = Visibility.of(net.spec.mask, 5, None, x.device)
     pattern = attention.pattern(x, seen)
 
     allowed = net.spec.mask.matrix(5).numpy()
@@ -196,7 +197,7 @@ def test_own_weights_are_honoured_by_pattern_and_forward(lively, tokens):
     )
     products = torch.einsum("qhf,khf->hqk", q, k).square().tril()
     expected = products / products.sum(-1, keepdim=True)
-    pattern = attention.pattern(x, sight(net.spec.mask, 5, None, x.device))[0]
+    pattern = attention.pattern(x, Visibility.of(net.spec.mask, 5, None, x.device))[0]
     torch.testing.assert_close(pattern, expected, rtol=0, atol=1e-12)
     mixed = torch.einsum("hqk,khf->qhf", expected, v).flatten(1)
     torch.testing.assert_close(net(x)[0], attention.output(mixed), rtol=0, atol=1e-12)

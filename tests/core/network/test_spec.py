@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from rankscope.core.network import Causal, Explicit, Full, Init, Scores, Spec, Window
+from rankscope.core.masks import Causal, Explicit, Full, Window
+from rankscope.core.network import Init, Scores, Spec
 from rankscope.errors import KindError, SpecError
 
 EYE, LOWER = torch.eye(3).bool(), torch.ones(3, 3).tril().bool()

@@ -1,6 +1,7 @@
-"""The tables of norms, activations and scores: complete, true, and consulted by every room."""
+"""The tables of norms, activations and scores: complete, true, and used wherever one is needed."""
 
 import math
+from typing import get_args
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from torch import nn
 from torch.nn.functional import leaky_relu
 
 from rankscope import bounds, deep_trace, head_shares, path_lengths, top_paths
-from rankscope.core import network
+from rankscope.core import names, network
 from rankscope.core.deep import deep_states
 from rankscope.core.deep._scores import RULES
 from rankscope.core.network import (
@@ -31,7 +32,6 @@ from rankscope.core.network import (
     activation,
     build_norm,
     norm_rule,
-    require_score,
     score_entry,
 )
 from rankscope.errors import RankscopeError, SpecError, UnsupportedModelError
@@ -202,11 +202,20 @@ def every_score():
     return {one for one in found if one.__module__.startswith("rankscope.")}
 
 
-def test_every_score_has_an_entry_and_every_entry_its_rooms():
+def test_every_score_has_an_entry_and_every_entry_its_rule():
     assert set(SCORES) == every_score()
-    assert set(RULES) == {module for module, entry in SCORES.items() if entry.deep == "scaled"}
+    assert set(RULES) == {entry.rule for entry in SCORES.values()} - {""}
+    plain = {entry.words for entry in SCORES.values() if entry.deep == "plain"}
+    assert plain == {"normalised heads", "sinusoids of distances"}
     assert {entry.words for entry in SCORES.values() if entry.bounds} == {"dot product"}
-    assert all(entry.forward and entry.paths for entry in SCORES.values())
+
+
+def test_the_names_that_need_no_torch_are_those_of_the_tables():
+    assert list(names.NORMS) == list(get_args(names.NormName)) == list(NORMS)
+    assert set(names.SCORES) == {entry.name for entry in SCORES.values()} - {""}
+    assert list(names.NORM_PLACES) == list(get_args(names.NormPlace))
+    for entry in SCORES.values():  # what a spec can hold has both, what it cannot has neither
+        assert bool(entry.name) == (entry.usual is not None or entry.module is Scores)
 
 
 def test_every_public_kind_of_score_builds_the_module_of_its_entry():
@@ -219,17 +228,16 @@ def test_every_public_kind_of_score_builds_the_module_of_its_entry():
     }
     assert kinds == {entry.kind for entry in SCORES.values() if entry.kind is not None}
     for entry in SCORES.values():
-        if entry.kind is not None:
-            kind = entry.kind(segments=2) if entry.words == "Linformer" else entry.kind()
-            assert type(kind.build(2, 4)) is entry.module
-            assert Spec(1, 2, 8, scores=kind).scores == kind
+        if entry.usual is not None:
+            assert type(entry.usual.build(2, 4)) is entry.module
+            assert Spec(1, 2, 8, scores=entry.usual).scores == entry.usual
 
 
 class Own(Scores):
     """Somebody's own: no softmax makes its weights."""
 
     def weights(self, logits, visibility):
-        squares = network.hide(logits, visibility).softmax(-1).square()
+        squares = visibility.hide(logits).softmax(-1).square()
         return squares / squares.sum(-1, keepdim=True)
 
 
@@ -268,12 +276,13 @@ def test_bounds_name_the_score_in_words(lively, tokens):
     assert "(relative bias)" in bounds(net, tokens(1, 4, 8)).why_not
 
 
-def test_a_room_that_an_entry_leaves_out_is_refused(monkeypatch):
-    entry = network.SCORES[type(Rotary().build(1, 2))]
+def test_a_rule_that_an_entry_leaves_out_is_refused(lively, tokens, monkeypatch):
+    net, x = lively(Spec(1, 2, 8, scores=Sparsemax(), **PURE)), tokens(1, 4, 8)
+    entry = score_entry(net.blocks[0].attention.scores)
     monkeypatch.setitem(SCORES, entry.module, type(entry)(entry.words, entry.module))
-    with pytest.raises(UnsupportedModelError, match=r"rotary .* scaled arithmetic"):
-        require_score(Rotary().build(1, 2), "deep")
-    assert require_score(Rotary().build(1, 2), "paths").words == "rotary"
+    with pytest.raises(UnsupportedModelError, match=r"sparsemax .* scaled arithmetic"):
+        deep_trace(net, x)
+    assert path_lengths(net, x).reconstruction_error < 1e-12
 
 
 def test_normed_heads_go_before_a_softmax_alone():

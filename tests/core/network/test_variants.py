@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from rankscope.core.network import Causal, Full, Network, Spec, Visibility, Window
+from rankscope.core.masks import Causal, Full, Window
+from rankscope.core.network import Network, Spec, Visibility
 from rankscope.errors import KindError, SpecError
 
 LAYERS = 2

@@ -2,7 +2,8 @@
 
 import torch
 
-from rankscope.core.network import Init, Spec, Window
+from rankscope.core.masks import Window
+from rankscope.core.network import Init, Spec
 
 INIT = Init("normal", 0.5)
 KINDS: dict[str, Spec] = {

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from rankscope.core import metrics
-from rankscope.core.network import Network, Spec, Visibility, Window
+from rankscope.core.masks import Window
+from rankscope.core.network import Network, Spec, Visibility
 from rankscope.core.tracing import DEFAULT_METRICS, MEASURES, trace, trace_in_batches
 from rankscope.errors import InputError, KindError, RankscopeError, ShapeError
 

@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 import pytest
+from torch import nn
 
-from rankscope.core.network import Network, RelativeBias, Spec
+from rankscope.core.network import NORMS, Network, RelativeBias, Spec
 from rankscope.experiments.advice import Price, context_share, parameter_count
 
 SPECS = [
@@ -26,6 +27,12 @@ SPECS = [
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 def test_parameters_are_those_of_a_network(spec) -> None:
     assert parameter_count(spec) == sum(p.numel() for p in Network.random(spec).parameters())
+
+
+def test_a_new_norm_is_counted_as_it_is_built(monkeypatch) -> None:
+    grouped = replace(NORMS["layer"], build=lambda width, _eps, _bias: nn.GroupNorm(1, width))
+    monkeypatch.setitem(NORMS, "group", replace(grouped, module=nn.GroupNorm))
+    assert parameter_count(replace(SPEC, norm="group")) == parameter_count(SPEC)
 
 
 def test_the_context_is_the_share_of_pairs_over_the_layers() -> None:

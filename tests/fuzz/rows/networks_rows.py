@@ -50,8 +50,7 @@ for one in (
     network.Sparsemax(),
 ):
     add(f"network.{type(one).__name__}.build", one.build, heads=2, head_width=2)
-add("network.Explicit", network.Explicit.of, matrix=torch.eye(2) > 0)
-add("network.Window", network.Window, before=1, after=1)
+add("network.Spec.build_scores", SPEC.build_scores, dtype=torch.float64, device=None)
 add("network.Network.random", network.Network.random, spec=SPEC, seed=1, dtype=torch.float64)
 add("network.Network", network.Network, spec=rs.Spec(1, 2, 4), blocks=[BLOCK], seed=1, name="mine")
 add(

@@ -1,9 +1,4 @@
-"""Hidden states as ``1xᵀ + eˢR``, and how each part of a block acts on them.
-
-Earlier names still work: ``Lifted`` is ``ScaledTensor``, ``Scaled`` is ``SplitState``, and
-``activated``, ``added``, ``attended``, ``fed_forward``, ``mapped``, ``normalised`` are
-``apply_activation``, ``add_states``, ``attend``, ``apply_mlp``, ``apply_linear``, ``apply_norm``.
-"""
+"""Hidden states as ``1xᵀ + eˢR``, and how each part of a block acts on them."""
 
 from rankscope.core.deep._attention import attend
 from rankscope.core.deep._attention import mix_heads as mix_heads
@@ -29,12 +24,3 @@ __all__ = [
     "deep_trace",
     "describe_doubts",
 ]
-
-Lifted = ScaledTensor
-Scaled = SplitState
-activated = apply_activation
-added = add_states
-attended = attend
-fed_forward = apply_mlp
-mapped = apply_linear
-normalised = apply_norm

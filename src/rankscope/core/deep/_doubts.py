@@ -9,7 +9,7 @@ more is done. Samples in which it is more are run again under random rounding
 import math
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -20,7 +20,7 @@ from rankscope.core.deep._run import later_states
 from rankscope.core.deep._scaled_tensor import cancelled
 from rankscope.core.deep._split_state import SplitState
 from rankscope.core.metrics import Center, Norm
-from rankscope.core.network import Network, Sparsemax
+from rankscope.core.network import Block, Network
 from rankscope.core.shapes import Hidden, PerSample
 from rankscope.errors import RankscopeError
 from rankscope.streams import stream
@@ -143,10 +143,10 @@ class Read(NamedTuple):
         """From which layer on tokens are equal by underflow: before it they were not.
 
         A softmax gives every key some weight, so that queries that differ leave tokens that do, if
-        only by e^−1000. Sparsemax gives all its weight to one key and means it.
+        only by e^−1000. A sparse score gives all its weight to one key and means it.
         """
         equal = self.scale.isneginf() & (self.beyond == 0)
-        if isinstance(network.spec.scores, Sparsemax):
+        if all(cast(Block, block).attention.scores.sparse for block in network.blocks):
             equal = equal & (self.lost == math.inf)
         equal[1:] &= ~self.clean[:-1, 0].isneginf()
         equal[0] = False

@@ -31,9 +31,7 @@ from rankscope.core.network import (
     Attention,
     LinformerScores,
     Visibility,
-    hide,
     log_positive_feature,
-    pooling,
     sparsemax,
 )
 
@@ -51,7 +49,7 @@ def linformer_attention(
     scores = attention.scores
     assert isinstance(scores, LinformerScores)
     scores.refuse_masks(visibility)
-    pool = pooling(visibility, scores.segments, state.mantissa.dtype)
+    pool = scores.pooling(visibility, state.mantissa.dtype)
     filled = (pool.sum(-1) > 0).unsqueeze(-2)  # rows 1 1 segment
     query, key = project(attention, state)
     mean = ScaledTensor.of(
@@ -206,7 +204,7 @@ def sparsemax_attention(
     lost = worst(query.own.lost, key.own.lost)
     visible, several = common_support(visibility, state)
     if several:
-        return _without_shared(sparsemax(hide(logits, visibility))).with_terms(terms, lost)
+        return _without_shared(sparsemax(visibility.hide(logits))).with_terms(terms, lost)
     if visible is not None:
         base = base.masked_fill(~visible, -math.inf)
         logits = logits.masked_fill(~visible, -math.inf)

@@ -24,8 +24,9 @@ from rankscope.core.deep._scaled_tensor import (
     worst,
 )
 from rankscope.core.deep._split_state import SplitState, apply_linear
-from rankscope.core.network import MLP, IdentityMLP, PiecewiseLinear, SelfGated, scaled_form
+from rankscope.core.network import MLP, IdentityMLP, PiecewiseLinear, SelfGated, activation
 from rankscope.core.shapes import PerSample
+from rankscope.errors import UnsupportedModelError
 
 _RANGE = 300.0
 """Beyond ``e^±300`` an activation is homogeneous to the last digit."""
@@ -57,7 +58,12 @@ def apply_activation(name: str, state: SplitState) -> SplitState:
     a = in_units(state.common, beyond)
     s = state.log_scale - beyond
     h = state.mantissa
-    form = scaled_form(name)
+    form = activation(name).scaled
+    if form is None:
+        raise UnsupportedModelError(
+            f"the activation {name!r} has no form for scaled arithmetic; use rankscope.trace, "
+            "which measures in plain numbers."
+        )
     terms = state.log_scale
     if isinstance(form, PiecewiseLinear):
         own = _piecewise_change(form, a, h, s)

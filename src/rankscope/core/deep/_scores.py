@@ -22,20 +22,7 @@ from rankscope.core.deep._logits import (
 from rankscope.core.deep._scaled_tensor import bounded_exp, expand_like, worst
 from rankscope.core.deep._split_attention import SplitAttention, merge
 from rankscope.core.deep._split_state import SplitState
-from rankscope.core.network import (
-    ALiBiScores,
-    Attention,
-    BucketedBiasScores,
-    GaussianKernelScores,
-    LinearKernelScores,
-    LinformerScores,
-    RotaryScores,
-    Scores,
-    SinkScores,
-    SparsemaxScores,
-    Visibility,
-    require_score,
-)
+from rankscope.core.network import Attention, GaussianKernelScores, Visibility, score_entry
 from rankscope.errors import UnsupportedModelError
 
 _TOLD_APART = 1e-7
@@ -46,8 +33,14 @@ def split_attention(
     attention: Attention, state: SplitState, visibility: Visibility
 ) -> SplitAttention:
     """The attention weights of a state."""
-    entry = require_score(attention.scores, "deep")
-    act = RULES[entry.module] if entry.deep == "scaled" else _in_plain_numbers
+    entry = score_entry(attention.scores)
+    if entry.deep is None:
+        raise UnsupportedModelError(
+            f"the score {entry.words} is not one that scaled arithmetic (rankscope.deep_trace) can "
+            "follow; it can be used in a forward pass (rankscope.trace) and paths "
+            "(rankscope.path_lengths)."
+        )
+    act = RULES[entry.rule] if entry.rule else _in_plain_numbers
     if visibility.allowed is None or visibility.allowed.shape[-2] == 1:
         return act(attention, state, visibility)
     alike = have_one_support(visibility, state)
@@ -125,16 +118,13 @@ def _too_close(found: SplitAttention, state: SplitState) -> bool:
     return bool((small & (apart < _TOLD_APART)).any())
 
 
-RULES: Final[
-    dict[type[Scores], Callable[[Attention, SplitState, Visibility], SplitAttention]]
-] = {  # for every score that the table says is done in scaled arithmetic
-    Scores: _plain,
-    RotaryScores: _rotary,
-    BucketedBiasScores: _biased,
-    ALiBiScores: _biased,
-    SinkScores: _biased,
-    GaussianKernelScores: _gaussian,
-    LinearKernelScores: linear_kernel_attention,
-    LinformerScores: linformer_attention,
-    SparsemaxScores: sparsemax_attention,
+RULES: Final[dict[str, Callable[[Attention, SplitState, Visibility], SplitAttention]]] = {
+    "products": _plain,
+    "turn": _rotary,
+    "bias": _biased,
+    "gaussian": _gaussian,
+    "linear kernel": linear_kernel_attention,
+    "linformer": linformer_attention,
+    "sparsemax": sparsemax_attention,
 }
+"""What the entries of scores in ``rankscope.core.network`` name as their rules."""

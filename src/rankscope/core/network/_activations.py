@@ -1,7 +1,8 @@
-"""Activations: one record each, with all that the rooms need to know about it.
+"""Activations: one record each, with all that other packages need to know about it.
 
-A new activation is a record and its entry in ``ACTIVATIONS``. What a record leaves out, a room
-refuses: paths need ``limit_at_zero``, bounds ``slopes``, scaled arithmetic a ``scaled`` form.
+A new activation is a record and its entry in ``ACTIVATIONS``. What a record leaves out is refused
+where it is needed: paths need ``limit_at_zero``, bounds ``slopes``, scaled arithmetic a ``scaled``
+form.
 """
 
 import math
@@ -14,16 +15,12 @@ from torch import Tensor
 from torch.nn.functional import gelu, relu, silu
 
 from rankscope.arguments import checked, short
-from rankscope.core.network._series import (
-    Series,
-    logistic_series,
-    normal_cdf,
-    normal_cdf_series,
-    times_argument,
-)
-from rankscope.errors import SpecError, UnsupportedModelError
+from rankscope.errors import SpecError
 
-_GOLDEN = (math.sqrt(5) - 1) / 2
+Series = list[Tensor]
+
+ORDER = 12
+"""Terms kept: enough for sixteen digits at steps up to 1/32."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +49,7 @@ class SelfGated:
         >>> [float(c) for c in silu.coefficients(torch.tensor(0.0, dtype=torch.float64))[:3]]
         [0.0, 0.5, 0.25]
         """
-        return times_argument(self.series(a), a)
+        return _times_argument(self.series(a), a)
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,7 @@ class PiecewiseLinear:
 @checked
 @dataclass(frozen=True)
 class Activation:
-    """A function of single entries, and what the rooms need to know about it.
+    """A function of single entries, and what other packages need to know.
 
     ``function`` is what a network runs, ``derivative`` its slope at a point. ``limit_at_zero`` is
     the limit of φ(z)/z, the gate with which paths freeze an MLP; None where φ(0) is not zero.
@@ -94,7 +91,7 @@ class Activation:
 
 
 def activation(name: str) -> Activation:
-    """The record of an activation; one that is not known is refused in every room alike.
+    """The record of an activation; one that is not known is refused everywhere alike.
 
     >>> from rankscope.core.network import activation
     >>> activation("relu").lipschitz
@@ -104,39 +101,6 @@ def activation(name: str) -> Activation:
         known = ", ".join(ACTIVATIONS)
         raise SpecError(f"activation{short(name)} is unknown; choose one of {known}.")
     return ACTIVATIONS[name]
-
-
-def scaled_form(name: str) -> SelfGated | PiecewiseLinear:
-    """How an activation acts on ``1xᵀ + eˢR``, or an error where nobody has worked that out."""
-    form = activation(name).scaled
-    if form is None:
-        raise UnsupportedModelError(
-            f"the activation {name!r} has no form for scaled arithmetic; use rankscope.trace, "
-            "which measures in plain numbers."
-        )
-    return form
-
-
-def _self_gated_slopes(derivative: Callable[[float], float]) -> tuple[float, float]:
-    """Derived: ``φ'(z) + φ'(−z) = 1``, and φ' has one maximum on the positive axis."""
-    greatest = _greatest(derivative)
-    return 1 - greatest, greatest
-
-
-def _greatest(slope: Callable[[float], float]) -> float:
-    """The maximum on [0, 8] by golden section.
-
-    Comparing values finds the place to eight digits only, and the value, which is flat there, to
-    all sixteen.
-    """
-    low, high = 0.0, 8.0
-    while high - low > 1e-9:
-        left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-        if slope(left) < slope(right):
-            low = left
-        else:
-            high = right
-    return slope((low + high) / 2)
 
 
 def _gelu_slope(z: float) -> float:
@@ -163,6 +127,82 @@ def _relu_slope(z: float) -> float:
     return 1.0 if z > 0 else 0.0
 
 
+def _self_gated(
+    function: Callable[[Tensor], Tensor], derivative: Callable[[float], float], form: SelfGated
+) -> Activation:
+    """Derived: ``φ'(z) + φ'(−z) = 1``, and φ' has one maximum on the positive axis."""
+    greatest = _greatest(derivative)
+    slopes = 1 - greatest, greatest
+    return Activation(function, derivative, derivative(0.0), slopes, form)
+
+
+def _greatest(slope: Callable[[float], float]) -> float:
+    """The maximum on [0, 8] by golden section.
+
+    Comparing values finds the place to eight digits only, and the value, which is flat there, to
+    all sixteen.
+    """
+    golden = (math.sqrt(5) - 1) / 2
+    low, high = 0.0, 8.0
+    while high - low > 1e-9:
+        left, right = high - golden * (high - low), low + golden * (high - low)
+        if slope(left) < slope(right):
+            low = left
+        else:
+            high = right
+    return slope((low + high) / 2)
+
+
+# Truncated power series: ``f^(k)(a)/k!`` for k = 0 … ``ORDER`` at every entry of a tensor ``a``.
+
+
+def _times_argument(gate: Series, a: Tensor) -> Series:
+    """``z g(z)`` at ``z = a + h``, from the series of g."""
+    every = torch.stack(gate)
+    return [a * gate[0], *(a * every[1:] + every[:-1])]
+
+
+def _normal_cdf(a: Tensor) -> Tensor:
+    """``Φ(a)`` with all digits in its tail, where ``½(1 + erf)`` has none."""
+    return torch.erfc(-a * math.sqrt(0.5)) / 2
+
+
+def _normal_cdf_series(a: Tensor) -> Series:
+    """``Φ(a + h)``: its derivative is ``e^{−(a+h)²/2}/√(2π)``, whose series is an exponential's."""
+    density = [torch.exp(-a * a / 2) / math.sqrt(2 * math.pi)]
+    minus_a = -a
+    for k in range(1, ORDER):  # y' = −(a + h) y
+        grown = minus_a * density[k - 1]
+        density.append((grown - density[k - 2] if k > 1 else grown) / k)
+    count = torch.arange(1, ORDER + 1, dtype=a.dtype, device=a.device)
+    return [_normal_cdf(a), *(torch.stack(density) / count.view(-1, *(1,) * a.ndim))]
+
+
+def _logistic_series(argument: Series) -> Series:
+    """``½(1 + tanh g)`` of a polynomial g, which solves ``y' = 2 y (1 − y) g'``."""
+    zero = torch.zeros_like(argument[0])
+    slope = [k * argument[k] for k in range(1, len(argument))]
+    y = [torch.sigmoid(2 * argument[0])]
+    other = [torch.sigmoid(-2 * argument[0])]  # 1 − y, without cancellation where y is near 1
+    product: Series = []
+    for k in range(1, ORDER + 1):
+        product.append(_product_coefficient(y, other, k - 1))
+        term = zero
+        for j, factor in enumerate(slope[:k]):
+            term = term + factor * product[k - 1 - j]
+        y.append(2 * term / k)
+        other.append(-y[k])
+    return y
+
+
+def _product_coefficient(one: Series, other: Series, k: int) -> Tensor:
+    """The k-th coefficient of a product."""
+    out = one[0] * other[k]
+    for j in range(1, k + 1):
+        out = out + one[j] * other[k - j]
+    return out
+
+
 def _gelu_tanh_argument(a: Tensor) -> Series:
     """``√(2/π) (z + 0.044715 z³)`` at ``z = a + h``."""
     scale, cubic = math.sqrt(2 / math.pi), 0.044715
@@ -174,27 +214,15 @@ def _gelu_tanh_argument(a: Tensor) -> Series:
     ]
 
 
-def _self_gated(
-    function: Callable[[Tensor], Tensor], derivative: Callable[[float], float], form: SelfGated
-) -> Activation:
-    return Activation(
-        function,
-        derivative,
-        limit_at_zero=derivative(0.0),
-        slopes=_self_gated_slopes(derivative),
-        scaled=form,
-    )
-
-
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": _self_gated(
-        gelu, _gelu_slope, SelfGated(normal_cdf_series, lambda z: z * normal_cdf(z))
+        gelu, _gelu_slope, SelfGated(_normal_cdf_series, lambda z: z * _normal_cdf(z))
     ),
     "gelu_tanh": _self_gated(
         partial(gelu, approximate="tanh"),
         _gelu_tanh_slope,
         SelfGated(
-            lambda a: logistic_series(_gelu_tanh_argument(a)),
+            lambda a: _logistic_series(_gelu_tanh_argument(a)),
             lambda z: z * torch.sigmoid(2 * _gelu_tanh_argument(z)[0]),
         ),
     ),
@@ -203,7 +231,7 @@ ACTIVATIONS: dict[str, Activation] = {
         silu,
         _silu_slope,
         SelfGated(
-            lambda a: logistic_series([a / 2, torch.full_like(a, 0.5)]),
+            lambda a: _logistic_series([a / 2, torch.full_like(a, 0.5)]),
             lambda z: z * torch.sigmoid(z),
         ),
     ),

@@ -14,9 +14,8 @@ import torch
 from torch import nn
 
 from rankscope.arguments import checked
-from rankscope.core.network._attention import Attention
-from rankscope.core.network._fields import NormPlace
-from rankscope.core.network._mlp import MLP, IdentityMLP
+from rankscope.core.names import NormPlace
+from rankscope.core.network._parts import MLP, Attention, IdentityMLP
 from rankscope.core.network._spec import Spec
 from rankscope.core.network._visibility import Visibility
 from rankscope.core.shapes import Hidden

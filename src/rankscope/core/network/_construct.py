@@ -9,11 +9,9 @@ from torch.nn.utils import skip_init
 
 from rankscope.core.checks import finite, real
 from rankscope.core.masks import Mask
-from rankscope.core.network._attention import Attention
 from rankscope.core.network._block import Block
-from rankscope.core.network._mlp import MLP, IdentityMLP
 from rankscope.core.network._norms import NormKind, build_norm, share_gain
-from rankscope.core.network._scores.base import Scores
+from rankscope.core.network._parts import MLP, Attention, IdentityMLP
 from rankscope.core.network._spec import Spec
 from rankscope.errors import ShapeError
 from rankscope.streams import stream
@@ -55,7 +53,7 @@ def _random_block(spec: Spec, draw: Draw, dtype: torch.dtype) -> Block:
         key=draw("key", spec.width, kv_inner),
         value=draw("value", spec.width, kv_inner),
         output=draw("output", inner, spec.width),
-        scores=build_scores(spec, dtype),
+        scores=spec.build_scores(dtype),
         heads=spec.heads,
         kv_heads=spec.kv_heads,
         scale=spec.score_scale,
@@ -123,7 +121,7 @@ def matrix_blocks(spec: Spec, query_key: Tensor, values: Tensor) -> list[Block]:
             key=_linear(every_head),
             value=_linear(_side_by_side(values[layer])),
             output=_linear(every_head.T),
-            scores=build_scores(spec, values.dtype, values.device),
+            scores=spec.build_scores(values.dtype, values.device),
             heads=spec.heads,
             kv_heads=spec.heads,
             scale=spec.score_scale,
@@ -166,13 +164,6 @@ def _norms(
         name: build_norm(spec.norm, spec.width, eps=spec.norm_eps, bias=spec.bias).to(device, dtype)
         for name in names
     }
-
-
-def build_scores(spec: Spec, dtype: torch.dtype, device: torch.device | None = None) -> Scores:
-    """A score's module; weights of its own, if it has any, are of the network's dtype."""
-    if spec.scores == "dot":
-        return Scores()
-    return spec.scores.build(spec.heads, spec.head_width).to(device, dtype)
 
 
 def _side_by_side(

@@ -1,21 +1,75 @@
-"""Fields of a spec that are checked when they are set, and the check of each kind."""
+"""Fields of a spec that are checked when they are set, the check of each, and ``Init``."""
 
+import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar, cast, get_args, overload
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from rankscope.arguments import short
+from rankscope.arguments import Count, checked, short
 from rankscope.core.checks import number, whole
 from rankscope.core.masks import Mask, as_mask
-from rankscope.core.network._activations import activation
-from rankscope.core.network._initialisation import Init, as_init
-from rankscope.core.network._norms import NORMS
-from rankscope.core.network._scores.base import ScoreKind
+from rankscope.core.network._scores import ScoreKind
 from rankscope.errors import KindError, SpecError
 
-NormPlace = Literal["pre", "post", "both", "output"]
+InitKind = Literal["normal", "xavier", "lecun", "orthogonal"]
+_EXPECTED = "'bert', 'xavier', 'lecun', 'orthogonal', a standard deviation, or Init(kind, scale)"
+
+
+@dataclass(frozen=True)
+class Init:
+    """A rule and a scale.
+
+    ``normal``: standard deviation ``scale`` (BERT: 0.02). ``xavier``: Glorot's uniform.
+    ``lecun``: normal of variance 1/fan_in. ``orthogonal``: orthogonal value and output matrices,
+    as in Wu et al. 2024, everything else as ``lecun``. For the last three ``scale`` multiplies the
+    weights. Biases start at zero, gains at one, as everywhere in practice.
+    """
+
+    kind: InitKind
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.kind, str) or self.kind not in get_args(InitKind):
+            raise SpecError(f"init{short(self.kind)} is unknown; expected {_EXPECTED}.")
+        scale = number("init scale", self.scale, least=0, error=SpecError)
+        object.__setattr__(self, "scale", scale)  # 1 and 1.0 are one spec
+
+    @checked
+    def fill(self, weight: Tensor, *, value: bool, generator: torch.Generator) -> None:
+        """Draw one weight matrix in place; ``value`` marks value and output projections."""
+        outputs, inputs = weight.shape
+        if self.kind == "xavier":
+            nn.init.xavier_uniform_(weight, gain=self.scale, generator=generator)
+        elif self.is_orthogonal(value=value):
+            nn.init.orthogonal_(weight, gain=self.scale, generator=generator)
+        else:
+            deviation = self.deviation(inputs, outputs)
+            nn.init.normal_(weight, 0.0, deviation, generator=generator)
+
+    @checked
+    def deviation(self, inputs: Count, outputs: Count) -> float:
+        """The standard deviation of a matrix's entries, unless it is orthogonal.
+
+        >>> from rankscope.core.network import Init
+        >>> Init("lecun").deviation(100, 50)
+        0.1
+        """
+        if self.kind == "normal":
+            return self.scale
+        if self.kind == "xavier":
+            return self.scale * math.sqrt(2 / (inputs + outputs))
+        return self.scale / math.sqrt(inputs)
+
+    @checked
+    def is_orthogonal(self, *, value: bool) -> bool:
+        """Whether value and output projections (``value``), or all others, are orthogonal."""
+        return self.kind == "orthogonal" and value
+
+
 Given = TypeVar("Given")
 Kept = TypeVar("Kept")
 
@@ -69,40 +123,27 @@ def scale(name: str, value: float) -> float:
     return number(name, plain, least=0, error=SpecError)
 
 
-def known_activation(name: str, value: str) -> str:
-    """A name from the table of activations."""
-    del name
-    activation(value)
-    return value
+def one_of(choices: Collection[str]) -> Callable[[str, Given], Given]:
+    """One of some names, which may become more after this."""
 
+    def check(name: str, value: Given) -> Given:
+        if not isinstance(value, str) or value not in choices:
+            known = ", ".join(choices)
+            raise SpecError(f"{name}{short(value)} is unknown; choose one of {known}.")
+        return value
 
-def known_norm(name: str, value: str) -> str:
-    """A name from the table of norms."""
-    _refuse_unless(isinstance(value, str) and value in NORMS, name, value, tuple(NORMS))
-    return value
-
-
-def in_place(name: str, value: NormPlace) -> NormPlace:
-    """Where norms stand."""
-    places = get_args(NormPlace)
-    _refuse_unless(isinstance(value, str) and value in places, name, value, places)
-    return value
-
-
-def _refuse_unless(known: bool, name: str, value: object, choices: tuple[str, ...]) -> None:
-    if not known:
-        raise SpecError(f"{name}{short(value)} is unknown; choose one of {', '.join(choices)}.")
+    return check
 
 
 def pairs(name: str, value: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     """Pairs of whole numbers, each once and in order."""
     try:
-        found = {(operator.index(layer), operator.index(head)) for layer, head in value}
+        heads = {(operator.index(layer), operator.index(head)) for layer, head in value}
     except (TypeError, ValueError):
         raise KindError(
             f"{name}{short(value)} are no (layer, head) pairs; write [(0, 3), (1, 7)]."
         ) from None
-    return tuple(sorted(found))
+    return tuple(sorted(heads))
 
 
 def one_mask(name: str, value: str | Mask | Tensor) -> Mask:
@@ -116,7 +157,7 @@ def mask_of_each_layer(name: str, value: Sequence[str | Mask | Tensor]) -> tuple
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise KindError(f"{name} is a {type(value).__name__}, expected a mask for each layer.")
     try:
-        return tuple(as_mask(each) for each in value)
+        return tuple(as_mask(mask) for mask in value)
     except (SpecError, KindError) as error:
         raise type(error)(f"{name}: {error}") from error
 
@@ -131,6 +172,13 @@ def score_kind(name: str, value: ScoreKind | Literal["dot"]) -> ScoreKind | Lite
 
 
 def initialisation(name: str, value: str | float | Init) -> Init:
-    """How weights are drawn."""
-    del name
-    return as_init(value)
+    """An ``Init`` from its name, from a standard deviation, or itself."""
+    if isinstance(value, Init):
+        return value
+    if isinstance(value, str):
+        if value == "bert":
+            return Init("normal", 0.02)
+        if value not in get_args(InitKind) or value == "normal":
+            raise SpecError(f"{name}={value!r} is unknown; expected {_EXPECTED}.")
+        return Init(value)  # type: ignore[arg-type]  # checked on the line above
+    return Init("normal", value)

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from rankscope.arguments import checked
 from rankscope.core.checks import real_dtype, valid_mask, whole
 from rankscope.core.masks import Mask, as_mask
+from rankscope.core.names import ABLATIONS, NormPlace
 from rankscope.core.network import _construct
 from rankscope.core.network._block import Block
-from rankscope.core.network._fields import NormPlace
 from rankscope.core.network._norms import NormKind
-from rankscope.core.network._scores.base import Described, Lent
+from rankscope.core.network._score_table import Described, Lent
 from rankscope.core.network._spec import Spec
 from rankscope.core.network._visibility import Visibility
 from rankscope.core.weights import named_tensors, tensor_digests
@@ -29,7 +29,6 @@ _STRUCTURE = (
     *("mask", "layer_masks"),
 )
 """Fields of a spec that say how weights are put together, not which there are."""
-ABLATIONS = ("skip", "attention_skip", "mlp_skip", "mlp", "norm")
 
 
 @checked

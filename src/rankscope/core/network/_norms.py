@@ -1,8 +1,9 @@
 """Normalisations of single tokens: LayerNorm, RMSNorm and the unit sphere, one entry each.
 
-A new norm is a module, the ``NormRule`` it follows, and its entry in ``NORMS``. Rooms that look
-inside a norm (paths, deep) work from the rule alone, found by the exact class: a subclass may
-compute anything else, so it is refused.
+A new norm is a module, the ``NormRule`` it follows, its entry in ``NORMS``, and its words in
+``rankscope.core.names``. Packages that look inside a norm (paths, deep, theory, prediction) work
+from the rule alone, found by the exact class: a subclass may compute anything else, so it is
+refused.
 """
 
 from collections.abc import Callable
@@ -73,11 +74,13 @@ class NormEntry:
     """None for the identity."""
 
 
-def build_norm(kind: NormKind, width: int, *, eps: float, bias: bool) -> nn.Module:
-    """A norm with unit gain and zero bias; ``none`` is the identity."""
+def build_norm(
+    kind: NormKind, width: int, *, eps: float, bias: bool, like: nn.Module | None = None
+) -> nn.Module:
+    """A norm with gain 1 and bias 0, or those of ``like``, shared; ``none`` is the identity."""
     if kind not in NORMS:
         raise SpecError(f"norm{short(kind)} is unknown; choose one of {', '.join(NORMS)}.")
-    return NORMS[kind].build(width, eps, bias)
+    return share_gain(NORMS[kind].build(width, eps, bias), like)
 
 
 def norm_rule(norm: nn.Module, dtype: torch.dtype) -> NormRule | None:

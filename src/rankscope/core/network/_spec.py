@@ -2,35 +2,23 @@
 
 import math
 import reprlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
+from itertools import groupby
 from typing import Any, Literal, Self
 
+import torch
 from torch import Tensor
 
 from rankscope.arguments import checked, short
 from rankscope.core.checks import flag
 from rankscope.core.masks import Mask
-from rankscope.core.network._describe import in_words
-from rankscope.core.network._fields import (
-    Field,
-    NormPlace,
-    count,
-    derived,
-    in_place,
-    initialisation,
-    known_activation,
-    known_norm,
-    mask_of_each_layer,
-    one_mask,
-    optional,
-    pairs,
-    scale,
-    score_kind,
-)
-from rankscope.core.network._initialisation import Init
-from rankscope.core.network._norms import NormKind
-from rankscope.core.network._scores.base import ScoreKind
+from rankscope.core.names import NORM_PLACES, NormPlace
+from rankscope.core.network import _fields as check
+from rankscope.core.network._activations import ACTIVATIONS
+from rankscope.core.network._fields import Field, Init
+from rankscope.core.network._norms import NORMS, NormKind
+from rankscope.core.network._scores import ScoreKind, Scores
 from rankscope.display import card, paragraph
 from rankscope.errors import SpecError
 from rankscope.process.fingerprints import fingerprint
@@ -60,34 +48,36 @@ class Spec:
     """
 
     # Each field once: what may be given, what is then held, its check, its default.
-    layers: Field[int, int] = Field(count)
-    heads: Field[int, int] = Field(count)
-    width: Field[int, int] = Field(count)
+    layers: Field[int, int] = Field(check.count)
+    heads: Field[int, int] = Field(check.count)
+    width: Field[int, int] = Field(check.count)
     _: KW_ONLY
-    head_width: Field[int | None, int] = Field(derived(count), None)
-    kv_heads: Field[int | None, int] = Field(derived(count), None)
-    mlp_ratio: Field[float, float] = Field(scale, 4.0)
-    activation: Field[str, str] = Field(known_activation, "gelu")
+    head_width: Field[int | None, int] = Field(check.derived(check.count), None)
+    kv_heads: Field[int | None, int] = Field(check.derived(check.count), None)
+    mlp_ratio: Field[float, float] = Field(check.scale, 4.0)
+    activation: Field[str, str] = Field(check.one_of(ACTIVATIONS), "gelu")
     gated: Field[bool, bool] = Field(flag, False)
     mlp_identity: Field[bool, bool] = Field(flag, False)
-    removed_heads: Field[Iterable[tuple[int, int]], tuple[tuple[int, int], ...]] = Field(pairs, ())
-    norm: Field[NormKind, NormKind] = Field(known_norm, "layer")
-    norm_place: Field[NormPlace, NormPlace] = Field(in_place, "pre")
-    norm_eps: Field[float, float] = Field(scale, 1e-5)
+    removed_heads: Field[Iterable[tuple[int, int]], tuple[tuple[int, int], ...]] = Field(
+        check.pairs, ()
+    )
+    norm: Field[NormKind, NormKind] = Field(check.one_of(NORMS), "layer")
+    norm_place: Field[NormPlace, NormPlace] = Field(check.one_of(NORM_PLACES), "pre")
+    norm_eps: Field[float, float] = Field(check.scale, 1e-5)
     parallel: Field[bool, bool] = Field(flag, False)
-    skip: Field[float, float] = Field(scale, True)
-    attention_skip: Field[float | None, float | None] = Field(optional(scale), None)
-    mlp_skip: Field[float | None, float | None] = Field(optional(scale), None)
-    mask: Field[AnyMask, Mask] = Field(one_mask, "full")
+    skip: Field[float, float] = Field(check.scale, True)
+    attention_skip: Field[float | None, float | None] = Field(check.optional(check.scale), None)
+    mlp_skip: Field[float | None, float | None] = Field(check.optional(check.scale), None)
+    mask: Field[AnyMask, Mask] = Field(check.one_mask, "full")
     layer_masks: Field[Sequence[AnyMask] | None, tuple[Mask, ...] | None] = Field(
-        optional(mask_of_each_layer), None
+        check.optional(check.mask_of_each_layer), None
     )
     bias: Field[bool, bool] = Field(flag, True)
     shared_layers: Field[bool, bool] = Field(flag, False)
     centered: Field[bool, bool] = Field(flag, False)
-    scores: Field[AnyScores, AnyScores] = Field(score_kind, "dot")
-    score_scale: Field[float | None, float] = Field(derived(scale), None)
-    init: Field[str | float | Init, Init] = Field(initialisation, "bert")
+    scores: Field[AnyScores, AnyScores] = Field(check.score_kind, "dot")
+    score_scale: Field[float | None, float] = Field(check.derived(check.scale), None)
+    init: Field[str | float | Init, Init] = Field(check.initialisation, "bert")
 
     def __post_init__(self) -> None:
         """What one field says about another."""
@@ -132,6 +122,13 @@ class Spec:
         return round(self.mlp_ratio * self.width)
 
     @checked
+    def build_scores(self, dtype: torch.dtype, device: torch.device | None = None) -> Scores:
+        """A score's module; weights of its own, if it has any, are of the network's dtype."""
+        if self.scores == "dot":
+            return Scores()
+        return self.scores.build(self.heads, self.head_width).to(device, dtype)
+
+    @checked
     def digest(self, *, seed: int | None = None) -> str:
         """Twelve hex digits that name this spec, a seed and this version of the code."""
         content = {f.name: repr(getattr(self, f.name)) for f in fields(self)}
@@ -146,7 +143,7 @@ class Spec:
         2 layers, width 8, 2 heads of width 4, causal mask, layer norm after each sum, skips, \
 MLPs of 32 gelu units, biases, init normal(0.02)
         """
-        return ", ".join(in_words(self))
+        return ", ".join(_in_words(self))
 
     def __repr__(self) -> str:
         """The call that makes it: the shape, and what differs from the defaults."""
@@ -217,14 +214,14 @@ MLPs of 32 gelu units, biases, init normal(0.02)
 
     def _settle_masks(self) -> None:
         """One mask for all layers, or the first layer's and, where they differ, one for each."""
-        own = self.layer_masks
-        if own is None:
+        masks = self.layer_masks
+        if masks is None:
             return
-        if len(own) != self.layers:
+        if len(masks) != self.layers:
             raise SpecError(
-                f"layer_masks has {len(own)} masks for {self.layers} layers; give one each."
+                f"layer_masks has {len(masks)} masks for {self.layers} layers; give one each."
             )
-        self._settle(mask=own[0], layer_masks=None if len(set(own)) == 1 else own)
+        self._settle(mask=masks[0], layer_masks=None if len(set(masks)) == 1 else masks)
 
 
 def _short(value: object) -> str:
@@ -234,3 +231,68 @@ def _short(value: object) -> str:
     few = reprlib.Repr()
     few.maxtuple, few.maxother = 8, 60
     return few.repr(value)
+
+
+def _in_words(spec: Spec) -> Iterator[str]:
+    """One phrase for each thing a spec says."""
+    shared = " that share their weights" if spec.shared_layers else ""
+    yield f"{_counted(spec.layers, 'layer')}{shared}"
+    yield f"width {spec.width}"
+    yield from _attention_words(spec)
+    yield from _norm_words(spec)
+    yield _skip_words(spec)
+    yield _mlp_words(spec)
+    yield "biases" if spec.bias else "no biases"
+    yield f"init {spec.init.kind}({spec.init.scale:g})"
+
+
+def _attention_words(spec: Spec) -> Iterator[str]:
+    groups = "" if spec.kv_heads == spec.heads else f" ({spec.kv_heads} for keys and values)"
+    yield f"{_counted(spec.heads, 'head')} of width {spec.head_width}{groups}"
+    if spec.removed_heads:
+        silent = ", ".join(f"{head} of layer {layer}" for layer, head in spec.removed_heads)
+        yield f"silent heads {silent}"
+    if spec.centered:
+        yield "centred attention"
+    if spec.scores != "dot":
+        yield f"{spec.scores} scores"
+    if spec.score_scale != 1 / math.sqrt(spec.head_width):
+        yield f"logits times {spec.score_scale:g}"
+    if spec.layer_masks is None:
+        yield f"{spec.mask} mask"
+    else:
+        runs = ((mask, len(list(same))) for mask, same in groupby(spec.layer_masks))
+        phrases = (f"{mask} for {_counted(layers, 'layer')}" for mask, layers in runs)
+        yield f"masks {'; '.join(phrases)}"
+
+
+def _norm_words(spec: Spec) -> Iterator[str]:
+    if spec.norm == "none":
+        yield "no norm"
+        return
+    yield f"{spec.norm} norm {NORM_PLACES[spec.norm_place]}"
+    if spec.norm_eps != 1e-5:
+        yield f"eps {spec.norm_eps:g}"
+
+
+def _skip_words(spec: Spec) -> str:
+    attention, mlp = spec.skips
+    if attention != mlp:
+        return f"skips times {attention:g} around attention and {mlp:g} around MLPs"
+    if attention == 1:
+        return "skips"
+    return f"skips times {attention:g}" if attention else "no skips"
+
+
+def _mlp_words(spec: Spec) -> str:
+    if not spec.mlp_width:
+        return "no MLPs"
+    beside = " beside attention" if spec.parallel else ""
+    if spec.mlp_identity:
+        return f"the identity in place of MLPs of {spec.mlp_width} units{beside}"
+    gated = "gated " if spec.gated else ""
+    return f"{gated}MLPs of {spec.mlp_width} {spec.activation} units{beside}"
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

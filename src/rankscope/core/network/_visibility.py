@@ -1,5 +1,6 @@
 """What each token can see in one forward pass: positions and allowed pairs, worked out once."""
 
+import math
 from dataclasses import dataclass
 from typing import Self
 
@@ -10,6 +11,8 @@ from torch import Tensor
 from rankscope.arguments import checked
 from rankscope.core.masks import Full, Mask
 from rankscope.errors import InputError, ShapeError
+
+Bias = Float[Tensor, "#batch #head #query key"]
 
 
 @checked
@@ -70,6 +73,12 @@ class Visibility:
         if allowed is None:
             allowed = torch.ones_like(self.positions, dtype=torch.bool)[:, None, None, :]
         return allowed.to(dtype) / allowed.sum(-1, keepdim=True)
+
+    def hide(self, logits: Bias) -> Bias:
+        """Logits with minus infinity for every pair that may not attend."""
+        if self.allowed is None:
+            return logits
+        return torch.where(self.allowed, logits, logits.new_full((), -math.inf))
 
     def select(self, samples: Bool[Tensor, "batch"]) -> Self:
         """What the tokens of some of the samples can see."""

@@ -17,7 +17,6 @@ from rankscope.core.network import (
     Visibility,
     activation,
     norm_rule,
-    require_score,
 )
 from rankscope.core.paths._frozen import (
     FrozenAttention,
@@ -156,7 +155,6 @@ def _freeze_branch(branch: Branch, x: Hidden, seen: Visibility) -> tuple[FrozenB
 
 
 def _freeze_attention(attention: Attention, y: Hidden, seen: Visibility) -> FrozenAttention:
-    require_score(attention.scores, "paths")
     pattern = attention.mixing(y, seen)
     if attention.removed:
         silent = torch.tensor(sorted(attention.removed), device=y.device)

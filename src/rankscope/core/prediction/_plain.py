@@ -15,7 +15,6 @@ from rankscope.core.network import (
     Visibility,
     activation,
     build_norm,
-    build_scores,
     norm_rule,
 )
 from rankscope.core.prediction._coordinates import Coordinates, compress, triangular
@@ -87,7 +86,7 @@ def random_attention(weights: Weights, known: int, removed: frozenset[int]) -> A
         value=drawn(kv_inner, value=True),
         # What leaves the heads is drawn when it is known.
         output=Stack(torch.empty(len(weights.streams), 0, inner, dtype=weights.dtype)),
-        scores=build_scores(spec, weights.dtype),
+        scores=spec.build_scores(weights.dtype),
         heads=spec.heads,
         kv_heads=spec.kv_heads,
         scale=spec.score_scale,

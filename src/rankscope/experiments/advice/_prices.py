@@ -4,7 +4,10 @@ import math
 from dataclasses import dataclass, fields
 from typing import Final
 
-from rankscope.core.network import RelativeBias, Spec
+import torch
+from torch import nn
+
+from rankscope.core.network import Described, Lent, Spec, build_norm
 from rankscope.numerals import short
 
 _NOTICED: Final = 0.01
@@ -89,10 +92,14 @@ def parameter_count(spec: Spec) -> int:
         parts = 2
     one = spec.parallel and spec.norm_place == "post"  # after the one sum
     norms = 1 if one else parts * (2 if spec.norm_place == "both" else 1)
-    block += norms * {"layer": 1 + spec.bias, "rms": 1}.get(spec.norm, 0) * width
-    if isinstance(spec.scores, RelativeBias):
-        block += spec.scores.buckets * spec.heads
+    block += norms * _trained(build_norm(spec.norm, width, eps=spec.norm_eps, bias=spec.bias))
+    if not isinstance(spec.scores, Described | Lent):  # positions of a model are no weights
+        block += _trained(spec.build_scores(torch.float32))
     return block * (1 if spec.shared_layers else spec.layers)
+
+
+def _trained(module: nn.Module) -> int:
+    return sum(weight.numel() for weight in module.parameters())
 
 
 def context_share(spec: Spec, tokens: int) -> float:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from rankscope import tables
-from rankscope.core.network import Network, Spec, Window
+from rankscope.core.masks import Window
+from rankscope.core.network import Network, Spec
 from rankscope.core.paths import Path, enumerate_paths, path_lengths, path_outputs
 from rankscope.errors import InputError
 from rankscope.experiments import kit

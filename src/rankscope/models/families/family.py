@@ -115,6 +115,49 @@ def mlp(spec: Spec, up: Projection, down: Projection, gate: Projection | None = 
     return MLP(up=up, down=down, gate=gate, activation=spec.activation)
 
 
+@dataclass(frozen=True)
+class ColumnSlice:
+    """Columns ``start:stop`` of a matrix stored as ``(input, output)``, as GPT-2 does."""
+
+    start: int = 0
+    stop: int | None = None
+
+    def weight(self, stored: Tensor) -> Tensor:
+        return stored[:, self.start : self.stop].T
+
+    def bias(self, stored: Tensor) -> Tensor:
+        return stored[self.start : self.stop]
+
+
+@dataclass(frozen=True)
+class Interleaved:
+    """Part ``index`` of ``parts`` that alternate head by head, as in GPT-NeoX's fused matrix."""
+
+    heads: int
+    index: int
+    parts: int = 3
+
+    def weight(self, stored: Tensor) -> Tensor:
+        return self.bias(stored)
+
+    def bias(self, stored: Tensor) -> Tensor:
+        apart = stored.view(self.heads, self.parts, -1, *stored.shape[1:])
+        return apart[:, self.index].flatten(0, 1)
+
+
+@dataclass(frozen=True)
+class HeadAxis:
+    """A tensor ``(feature, head, head_width)`` as a map into heads or out of them, as in XLNet."""
+
+    out_of_heads: bool = False
+
+    def weight(self, stored: Tensor) -> Tensor:
+        return stored.flatten(1) if self.out_of_heads else stored.flatten(1).T
+
+    def bias(self, stored: Tensor) -> Tensor:
+        return stored
+
+
 def activation(config: Any, name: str) -> str:
     """Our name for the activation a configuration asks for."""
     theirs = getattr(config, name)

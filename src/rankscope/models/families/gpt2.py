@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from rankscope.core.network import ColumnSlice, Spec, View
+from rankscope.core.network import Spec, View
 from rankscope.models.families.family import (
+    ColumnSlice,
     Family,
     Original,
     Parts,

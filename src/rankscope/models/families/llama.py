@@ -4,17 +4,14 @@ from typing import Any
 
 from torch import nn
 
+from rankscope.core.masks import Causal, Mask, Window
 from rankscope.core.network import (
-    Causal,
     Described,
-    Mask,
     NormedHeads,
     RotaryScores,
     Scores,
     Spec,
-    Window,
     build_norm,
-    share_gain,
 )
 from rankscope.errors import UnsupportedModelError
 from rankscope.models.families.family import Family, Original, Parts, activation, attention, mlp
@@ -86,7 +83,7 @@ def _rms(original: Original, width: int) -> nn.Module:
     The originals drop to float32 inside, even in a float64 model, which would put a floor of 1e-8
     under every residual.
     """
-    return share_gain(build_norm("rms", width, eps=original.variance_epsilon, bias=False), original)
+    return build_norm("rms", width, eps=original.variance_epsilon, bias=False, like=original)
 
 
 def _masks(config: Any) -> list[Mask]:

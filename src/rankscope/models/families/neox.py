@@ -2,8 +2,16 @@
 
 from typing import Any
 
-from rankscope.core.network import Described, Interleaved, Spec, View
-from rankscope.models.families.family import Family, Original, Parts, activation, attention, mlp
+from rankscope.core.network import Described, Spec, View
+from rankscope.models.families.family import (
+    Family,
+    Interleaved,
+    Original,
+    Parts,
+    activation,
+    attention,
+    mlp,
+)
 from rankscope.models.families.llama import rotary
 
 

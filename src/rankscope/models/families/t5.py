@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import nn
 
-from rankscope.core.network import BucketedBiasScores, Described, Spec, build_norm, share_gain
+from rankscope.core.network import BucketedBiasScores, Described, Spec, build_norm
 from rankscope.models.families.family import Family, Original, Parts, activation, attention, mlp
 
 
@@ -52,5 +52,6 @@ class T5(Family):
     @staticmethod
     def _norm(sublayer: Original, spec: Spec) -> nn.Module:
         """As in ``llama``: the original's gain, without its step down to float32."""
-        fresh = build_norm("rms", spec.width, eps=spec.norm_eps, bias=False)
-        return share_gain(fresh, sublayer.layer_norm)
+        return build_norm(
+            "rms", spec.width, eps=spec.norm_eps, bias=False, like=sublayer.layer_norm
+        )

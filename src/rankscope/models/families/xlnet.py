@@ -4,9 +4,10 @@ from typing import Any
 
 from torch import Tensor
 
-from rankscope.core.network import Described, HeadAxis, SinusoidKeys, Spec, View
+from rankscope.core.network import Described, SinusoidKeys, Spec, View
 from rankscope.models.families.family import (
     Family,
+    HeadAxis,
     Original,
     Parts,
     activation,

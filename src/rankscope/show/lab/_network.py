@@ -7,33 +7,11 @@ import torch
 from torch import Tensor
 
 from rankscope.core.masks import Mask, as_mask
-from rankscope.core.network import (
-    ALiBi,
-    GaussianKernel,
-    Init,
-    LinearKernel,
-    Linformer,
-    Network,
-    RelativeBias,
-    Rotary,
-    ScoreKind,
-    Sink,
-    Sparsemax,
-    Spec,
-)
+from rankscope.core.network import SCORES, Init, Network, Spec
 from rankscope.show.lab._state import State
 from rankscope.streams import stream
 
-_SCORES: dict[str, ScoreKind] = {
-    "rotary": Rotary(),
-    "alibi": ALiBi(),
-    "relative": RelativeBias(),
-    "sink": Sink(),
-    "gaussian": GaussianKernel(),
-    "linear": LinearKernel(),
-    "linformer": Linformer(segments=4),
-    "sparsemax": Sparsemax(),
-}
+_SCORES = {entry.name: entry.usual for entry in SCORES.values()}
 DTYPES = {
     "float64": torch.float64,
     "float32": torch.float32,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlencode
 
+from rankscope.core.names import NORM_PLACES, NORMS, SCORES
 from rankscope.errors import InputError
 from rankscope.show.lab._parameters import Choice, MaskText, Parameter, Real, Whole, shown
 
@@ -28,29 +29,11 @@ FORMATS = {
     "float16": "float16",
     "float64": "float64 alone",
 }
-SCORES = {
-    "dot": "dot product",
-    "rotary": "rotary positions",
-    "alibi": "ALiBi (distance penalty)",
-    "relative": "relative bias (as T5)",
-    "sink": "sink at the first token",
-    "gaussian": "Gaussian kernel",
-    "linear": "linear attention",
-    "linformer": "Linformer, 4 segments",
-    "sparsemax": "sparsemax",
-}
 INITIALISATIONS = {
     "lecun": "LeCun × scale",
     "xavier": "Xavier × scale",
     "orthogonal": "orthogonal values × scale",
     "normal": "normal, deviation = scale",
-}
-NORMS = {"none": "none", "layer": "LayerNorm", "rms": "RMSNorm", "sphere": "unit sphere"}
-PLACES = {
-    "pre": "before each part",
-    "post": "after each sum",
-    "both": "before and after each part",
-    "output": "after each part",
 }
 YES_NO = {"no": "no", "yes": "yes"}
 
@@ -77,8 +60,8 @@ class State:
     mlp: float = Real(
         "MLP width ÷ width", "Block", 0.0, 0.0, 4.0, 0.5, words={"0": "no MLP"}
     ).field()
-    norm: str = Choice("Normalisation", "Block", "none", NORMS).field()
-    place: str = Choice("Its place", "Block", "pre", PLACES).field()
+    norm: str = Choice("Normalisation", "Block", "none", {"none": "none", **NORMS}).field()
+    place: str = Choice("Its place", "Block", "pre", NORM_PLACES).field()
     shared: str = Choice("One layer repeated", "Block", "no", YES_NO).field()
     init: str = Choice("Initialisation", "Weights", "lecun", INITIALISATIONS).field()
     scale: float = Real("Scale", "Weights", 1.0, 0.01, 4.0, logarithmic=True).field()

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from rankscope.core.network import Causal, Explicit, Network, Spec, Sphere
+from rankscope.core.masks import Causal, Explicit
+from rankscope.core.network import Network, Spec, Sphere
 from rankscope.core.theory import design_values, norm_preimage, step_jacobian
 from rankscope.errors import InputError, KindError, ShapeError, SpecError, UnsupportedModelError
 

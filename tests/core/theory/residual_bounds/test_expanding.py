@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from rankscope.core.masks import Full
 from rankscope.core.metrics import residual
-from rankscope.core.network import Full, Visibility
+from rankscope.core.network import Visibility
 from rankscope.core.theory.residual_bounds import expanding_network, head_weights, log_paper_beta
 from rankscope.errors import InputError
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from rankscope.core.deep import Scaled
-from rankscope.core.network import Network, Scores, Spec, Window
+from rankscope.core.deep import SplitState
+from rankscope.core.masks import Window
+from rankscope.core.network import Network, Scores, Spec
 from rankscope.core.theory import bounds
 from rankscope.core.theory.residual_bounds import (
     BOUNDS,
@@ -171,7 +172,7 @@ def test_scores_other_than_products_are_out_of_reach(lively, tokens, monkeypatch
 
 def plain_trace(network, x, *, token_mask, on_state):
     for state in [x, *network.states(x, token_mask)]:
-        on_state(Scaled.of(state.detach(), token_mask))
+        on_state(SplitState.of(state.detach(), token_mask))
     return Trace({"layer": [], "sample": [], "metric": [], "value": []}, Provenance("plain"))
 
 
@@ -254,7 +255,7 @@ def test_one_token_and_equal_tokens_have_nothing_left(lively, tokens):
 
 def test_sharp_bounds_are_reported_as_computed(lively, tokens):
     net, x = lively(Spec(1, 2, 4, mlp_ratio=0.0, **PURE)), tokens(1, 5, 4)
-    state = Scaled.of(x)
+    state = SplitState.of(x)
     at = find_best_center(state.x, state.mantissa, state.log_scale).tokens
     want = sharp_bound(head_weights(net.blocks[0].attention), at).composite / TEN
     torch.testing.assert_close(bounds(net, x).layers[0].log10_sharp_bound, want)

@@ -9,17 +9,16 @@ from torch.nn.utils import skip_init
 
 from rankscope.arguments import checked
 from rankscope.core.checks import finite, real
+from rankscope.core.masks import Mask
 from rankscope.core.metrics import numerical_rank
 from rankscope.core.network import (
     Attention,
     Block,
-    Mask,
     Network,
     NormRule,
-    Sight,
     Step,
+    Visibility,
     norm_rule,
-    sight,
 )
 from rankscope.core.shapes import Hidden
 from rankscope.errors import InputError, KindError, ShapeError, SpecError
@@ -56,7 +55,7 @@ def design_values(x: Tensor, network: Network, *, c: float | Tensor | None = Non
         assert isinstance(block, Block)
         if id(block) not in done:
             with torch.no_grad():
-                _design(block, rows, sight(mask, len(rows), None, rows.device), c, layer)
+                _design(block, rows, Visibility.of(mask, len(rows), None, rows.device), c, layer)
         elif done[id(block)] != mask:
             raise SpecError(
                 f"layer {layer} shares its weights with one under another mask ({mask} and "
@@ -136,7 +135,7 @@ def _check_range(norm: nn.Module, x: Rows, before: Rows, *, chosen: bool) -> Non
     )
 
 
-def _design(block: Block, x: Rows, seen: Sight, c: float | Tensor | None, layer: int) -> None:
+def _design(block: Block, x: Rows, seen: Visibility, c: float | Tensor | None, layer: int) -> None:
     """Set the values and outputs of a block in place."""
     if len(block.steps) != 1:
         raise SpecError(
@@ -154,7 +153,9 @@ def _design(block: Block, x: Rows, seen: Sight, c: float | Tensor | None, layer:
     _set_values(block.attention, own.before(batch), target, seen, layer)
 
 
-def _set_values(attention: Attention, z: Hidden, target: Rows, seen: Sight, layer: int) -> None:
+def _set_values(
+    attention: Attention, z: Hidden, target: Rows, seen: Visibility, layer: int
+) -> None:
     features = z.shape[-1]
     width = attention.output.weight.shape[1] // attention.heads
     if width >= features:
@@ -173,7 +174,7 @@ def _set_values(attention: Attention, z: Hidden, target: Rows, seen: Sight, laye
     attention.output = _make_linear(output.T, bias)
 
 
-def _mix_values(attention: Attention, z: Hidden, seen: Sight) -> Float[Tensor, "token inner"]:
+def _mix_values(attention: Attention, z: Hidden, seen: Visibility) -> Float[Tensor, "token inner"]:
     """The input of the output projection: the mixed values of all heads, side by side."""
     values = attention.value(z)[0].unflatten(-1, (attention.kv_heads, -1)).transpose(0, 1)
     values = values.repeat_interleave(attention.heads // attention.kv_heads, 0)

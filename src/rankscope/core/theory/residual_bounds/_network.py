@@ -10,7 +10,8 @@ from torch import Tensor
 
 from rankscope.arguments import checked
 from rankscope.core.deep import SplitState, deep_trace
-from rankscope.core.network import MLP, Block, Full, Network, score_entry
+from rankscope.core.masks import Full
+from rankscope.core.network import MLP, Block, Network, score_entry
 from rankscope.core.shapes import PerSample
 from rankscope.core.theory.residual_bounds._depth import (
     CubicBound,

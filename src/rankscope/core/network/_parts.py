@@ -1,24 +1,81 @@
-"""Multi-head attention: ``SA(X) = Σ_h P_h X W_h + 1bᵀ`` with ``W_h = W_V,h W_O,h``.
+"""What blocks are made of: projections, attention and MLPs.
 
-Centred attention (Ali et al. 2023) has ``P_h − U`` in place of ``P_h``, with U uniform over the
-keys that a query sees: what all queries would take of all values alike is left out.
+Attention is ``SA(X) = Σ_h P_h X W_h + 1bᵀ`` with ``W_h = W_V,h W_O,h``; an MLP, token by token,
+``W₂ φ(W₁ h + b₁) + b₂``, plain or gated.
 """
+
+from typing import Protocol
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import linear, scaled_dot_product_attention
 
 from rankscope.arguments import checked
-from rankscope.core.network._linear import Projection
-from rankscope.core.network._scores.base import Heads, Pairs, Scores, hide
-from rankscope.core.network._scores.table import require_score
+from rankscope.core.network._activations import activation as activation_record
+from rankscope.core.network._scores import Heads, Pairs, Scores
 from rankscope.core.network._visibility import Visibility
 from rankscope.core.shapes import Hidden
 
 
+class Pick(Protocol):
+    """How to read an ``(output, input)`` matrix and its bias out of stored parameters."""
+
+    def weight(self, stored: Tensor) -> Tensor: ...
+    def bias(self, stored: Tensor) -> Tensor: ...
+
+
+class View(nn.Module):
+    """``x ↦ x Wᵀ + b`` with W and b read out of somebody else's parameters by a ``Pick``.
+
+    Checkpoints store projections in many ways: queries, keys and values in one matrix, transposed,
+    or as tensors with a head axis. A view reads its matrix out of the original parameter each time
+    it runs, so that weights are shared with the original and nothing is copied or folded.
+    """
+
+    def __init__(self, source: nn.Module, pick: Pick, *, weight: str = "weight") -> None:
+        super().__init__()
+        self.source = source
+        self.pick = pick
+        self.name = weight
+
+    @property
+    def weight(self) -> Tensor:
+        """The matrix, as ``nn.Linear`` would store it."""
+        return self.pick.weight(getattr(self.source, self.name))
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The bias; None where the original has none."""
+        stored = getattr(self.source, "bias", None)
+        return None if stored is None else self.pick.bias(stored)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias)
+
+
+class Stack(nn.Module):
+    """A matrix of its own for every sample of a batch: many networks run as one."""
+
+    bias: None = None
+
+    def __init__(self, weight: Float[Tensor, "batch output input"]) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, x: Float[Tensor, "batch token input"]) -> Float[Tensor, "batch token output"]:
+        return x @ self.weight.mT
+
+
+Projection = nn.Linear | View | Stack
+
+
 class Attention(nn.Module):
-    """One layer of attention, with as many key and value heads as query heads or a divisor."""
+    """One layer of attention, with as many key and value heads as query heads or a divisor.
+
+    ``centered`` (Ali et al. 2023) has ``P_h − U`` in place of ``P_h``, with U uniform over the keys
+    that a query sees: what all queries would take of all values alike is left out.
+    """
 
     @checked
     def __init__(
@@ -36,7 +93,6 @@ class Attention(nn.Module):
         centered: bool = False,
     ) -> None:
         super().__init__()
-        require_score(scores, "forward")
         self.query, self.key, self.value, self.output = query, key, value, output
         self.scores = scores
         self.heads, self.kv_heads, self.scale = heads, kv_heads, scale
@@ -97,7 +153,7 @@ class Attention(nn.Module):
             query,
             key,
             values,
-            attn_mask=visibility.allowed if bias is None else hide(bias, visibility),
+            attn_mask=visibility.allowed if bias is None else visibility.hide(bias),
             scale=self.scale,
         )
 
@@ -118,3 +174,30 @@ class Attention(nn.Module):
             silent = torch.tensor(sorted(self.removed), device=mixed.device)
             mixed = mixed.index_fill(1, silent, 0.0)
         return mixed.transpose(1, 2).flatten(2)
+
+
+class MLP(nn.Module):
+    """Each token on its own; ``gate`` makes it ``W₂ (φ(W_g h) ∘ W₁h)``."""
+
+    @checked
+    def __init__(
+        self, *, up: Projection, down: Projection, gate: Projection | None, activation: str
+    ) -> None:
+        super().__init__()
+        activation_record(activation)  # an unknown one is refused here, not in the forward pass
+        self.up, self.down, self.gate = up, down, gate
+        self.activation = activation
+
+    def forward(self, x: Hidden, _visibility: Visibility | None = None) -> Hidden:
+        """Same signature as attention, so that a block treats its parts alike."""
+        phi = activation_record(self.activation).function
+        hidden = phi(self.up(x)) if self.gate is None else phi(self.gate(x)) * self.up(x)
+        out: Hidden = self.down(hidden)
+        return out
+
+
+class IdentityMLP(nn.Module):
+    """The identity where an MLP was: how the code of Dong et al. 2021 takes MLPs away."""
+
+    def forward(self, x: Hidden, _visibility: Visibility | None = None) -> Hidden:
+        return x

@@ -1,0 +1,34 @@
+"""Names that a ``Spec`` takes, each with its words: the one list for the command line and the lab.
+
+This module imports no torch, so that ``rankscope --help`` and the lab's server start at once. What
+the names stand for is in the tables of ``rankscope.core.network``; a test compares the two.
+"""
+
+from typing import Final, Literal
+
+NormName = Literal["layer", "rms", "sphere", "none"]
+NormPlace = Literal["pre", "post", "both", "output"]
+
+NORMS: Final = {"layer": "LayerNorm", "rms": "RMSNorm", "sphere": "unit sphere", "none": "none"}
+
+NORM_PLACES: Final = {
+    "pre": "before each part",
+    "post": "after each sum",
+    "both": "before and after each part",
+    "output": "after each part",
+}
+
+SCORES: Final = {
+    "dot": "dot product",
+    "rotary": "rotary positions",
+    "alibi": "ALiBi (distance penalty)",
+    "relative": "relative bias (as T5)",
+    "sink": "sink at the first token",
+    "gaussian": "Gaussian kernel",
+    "linear": "linear attention",
+    "linformer": "Linformer, 4 segments",
+    "sparsemax": "sparsemax",
+}
+
+ABLATIONS: Final = ("skip", "attention_skip", "mlp_skip", "mlp", "norm")
+"""What ``Network.without`` can leave out."""
