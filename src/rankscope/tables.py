@@ -229,8 +229,13 @@ def pooled(
     )
 
 
+@checked
 def axis_name(name: str, columns: Sequence[str]) -> str:
-    """An axis as its column is called: ``depth`` is another word for ``layers``."""
+    """An axis as its column is called: ``depth`` is another word for ``layers``.
+
+    >>> axis_name("depth", ["run", "layers"])
+    'layers'
+    """
     return "layers" if name == "depth" and name not in columns and "layers" in columns else name
 
 

@@ -28,6 +28,7 @@ add("tables.from_rows", tables.from_rows, names=("metric", "value"), rows=[("a",
 add("tables.stack", tables.stack, tables=[LAYERS, VARIANTS])
 add("tables.joined", tables.joined, tables={"a": LAYERS}, column="variant")
 add("tables.summary", tables.summary, table=VARIANTS)
+add("tables.axis_name", tables.axis_name, name="depth", columns=["layers"])
 add("tables.write_csv", tables.write_csv, table=LAYERS, path="layers.csv")
 add(
     "tables.write",
@@ -181,15 +182,15 @@ add("figures.steps", figures.steps, summary=BY_VARIANT, metric="residual", title
 add(
     "figures.layer_map",
     figures.layer_map,
-    summary=tables.summary(table_of(layer=[1, 1, 2, 2], length=[1, 2, 1, 2])),
+    summary=tables.summary(table_of(layer=[1, 1, 2, 2], index=[1, 2, 1, 2])),
     metric="residual",
-    along="a",
+    along="index",
     title="a",
 )
 add(
     "figures.token_map",
     figures.token_map,
-    table=table_of(layer=[1] * 4, length=[0, 0, 1, 1], setting=[0.0, 1.0, 0.0, 1.0]),
+    table=table_of(layer=[1] * 4, token=[0, 0, 1, 1], other_token=[0, 1, 0, 1]),
     metric="residual",
     labels=["a", "b"],
     title="a",
@@ -212,8 +213,8 @@ add(
 )
 SELECTION = {"layer": 1, "below": None, "pool": ("seed",)}
 add(
-    "figures.axis_medians",
-    figures.axis_medians,
+    "tables.pooled",
+    tables.pooled,
     table=SWEPT,
     metric="residual",
     by=["heads"],
