@@ -16,14 +16,13 @@ from torch import Tensor
 from measuring import Ratio
 from rankscope.core.metrics import matrix_norm, mean_center, median_center
 from rankscope.core.network import MLP, Network, Spec
-from rankscope.core.theory.residual_bounds import (
+from rankscope.core.theory import Bounds, bounds
+from rankscope.core.theory._layer_bounds import (
     SCORE_LIMIT,
-    Bounds,
     CenteredTokens,
     HeadWeights,
     LogParts,
     a_priori_bound,
-    bounds,
     data_bound,
     head_weights,
     log_differences,

@@ -33,7 +33,7 @@ def test_the_reader_reads_every_way_to_name_a_metric():
     """If this one fails, those that use it say nothing."""
     source = '''
 """log10_docstring"""
-from rankscope.core.theory.residual_bounds._result import MEASURED
+from rankscope.core.theory._bounds import MEASURED
 _A, _B = "a1", "b1"
 ALL = (*MEASURED, "all_of_them")
 frame({"metric": ["c1"] * 3 + [_A], "value": [1.0], "variant": ["no"]})

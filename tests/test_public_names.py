@@ -78,9 +78,9 @@ NAMES = {
         Bounds Designs Equilibria Equilibrium Ergodicity EveryRank GraphFacts LayerBounds
         Stability StableSearch a_priori_log_decay a_priori_log_loss a_priori_rate bounds
         class_weights design_values equilibrium_at ergodicity every_rank find_equilibria
-        graph_facts keeping_network limit_weights norm_preimage perron_weights
+        graph_facts limit_weights norm_preimage perron_weights
         residual_preserving_network second_eigenvalue second_modulus smallest_allowed_weight
-        stability_of stable_search step_jacobian
+        stability_of stable_search step_jacobian thresholds
     """,
     "rankscope.core.tracing": """
         DEFAULT_METRICS MEASURES Provenance Trace captured_input captured_states choose_measures

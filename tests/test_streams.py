@@ -52,12 +52,12 @@ def drawn_from(seed):
     eyes = rankscope.load(ViTModel(vit), init=True, seed=seed)
     found |= matrices("vision", eyes.original)
     found |= {"noise images": eyes.noise_images(4, seed=seed)}
-    kept = theory.keeping_network(2, 16, kept=4, heads=2, seed=seed)
+    kept = theory.residual_preserving_network(2, 16, kept=4, heads=2, seed=seed)
     for layer, block in enumerate(kept.blocks):
         found[f"kept {layer}: query"] = block.attention.query.weight
         found[f"kept {layer}: value"] = block.attention.value.weight
     net = Network.random(Spec(1, 1, 8, mlp_ratio=0, norm="sphere", norm_place="post"), seed=seed)
-    found |= {"starts": theory.equilibria._find._draw_starts(net, 16, 8, seed)}
+    found |= {"starts": theory._find_equilibria._draw_starts(net, 16, 8, seed)}
     w3_kinds = ("half-space", "opposite pairs")
     found |= {f"tokens, {kind}": w3.start(w3.Config(), kind, 32, seed) for kind in w3_kinds}
     found |= {"random mask": torch.from_numpy(Random(24, seed=seed).keys(64)).double()}
@@ -135,7 +135,7 @@ def test_a_layer_does_not_depend_on_the_others_or_on_the_mlp():
 
 
 def test_a_layer_of_a_residual_preserving_network_does_not_depend_on_the_others():
-    few, many = (theory.keeping_network(layers, 5, kept=2, seed=3) for layers in (2, 4))
+    few, many = (theory.residual_preserving_network(layers, 5, kept=2, seed=3) for layers in (2, 4))
     for mine, theirs in zip(few.blocks, many.blocks, strict=False):
         assert torch.equal(mine.attention.query.weight, theirs.attention.query.weight)
         assert torch.equal(mine.attention.value.weight, theirs.attention.value.weight)

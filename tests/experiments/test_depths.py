@@ -8,6 +8,7 @@ import torch
 from rankscope import tables
 from rankscope.core.deep import deep_trace
 from rankscope.core.network import Network, Spec
+from rankscope.core.theory import UNEVEN, Law
 from rankscope.core.tracing import Provenance, Trace
 from rankscope.experiments import depths
 from rankscope.experiments.depths import (
@@ -21,7 +22,6 @@ from rankscope.experiments.depths import (
     ending,
     laws,
 )
-from rankscope.experiments.laws import UNEVEN, Law
 
 PURE = Network.random(Spec.pure_attention(6, 2, 8, init="lecun"), seed=3)
 ONE_HEAD = Network.random(Spec.pure_attention(3, 1, 8))

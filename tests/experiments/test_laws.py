@@ -7,17 +7,8 @@ import polars as pl
 import pytest
 
 from rankscope import tables
-from rankscope.experiments.laws import (
-    SMOOTH,
-    UNEVEN,
-    as_stated,
-    disagreement,
-    law,
-    law_of_medians,
-    levels_off,
-    medians,
-    sure_medians,
-)
+from rankscope.core.theory import SMOOTH, UNEVEN, as_stated, law, levels_off
+from rankscope.experiments.laws import disagreement, law_of_medians, medians, sure_medians
 
 
 def cubic(start, constant, layers):

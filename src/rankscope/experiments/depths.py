@@ -13,9 +13,10 @@ from rankscope.arguments import checked
 from rankscope.core.deep import deep_trace
 from rankscope.core.metrics import Center, Norm
 from rankscope.core.network import Network, Spec
+from rankscope.core.theory import SMOOTH, Evidence, Law
 from rankscope.core.tracing import Trace
 from rankscope.experiments.config import Config
-from rankscope.experiments.laws import SMOOTH, Evidence, Law, law_of_medians
+from rankscope.experiments.laws import law_of_medians
 from rankscope.models.text import embed, passages
 from rankscope.numerals import power_of_ten
 from rankscope.process.progress import OnStep, silent, tracked

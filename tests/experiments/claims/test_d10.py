@@ -12,12 +12,12 @@ import torch
 from rankscope import tables
 from rankscope.core.deep import deep_trace
 from rankscope.core.network import Network
+from rankscope.core.theory import law
 from rankscope.core.tracing import Trace
 from rankscope.experiments import depths
 from rankscope.experiments.claims import _norm_starts, d10
 from rankscope.experiments.claims._norm_dynamics import Dynamics
 from rankscope.experiments.claims._norm_starts import ABOVE
-from rankscope.experiments.laws import law
 from rankscope.experiments.studies._layernorm_cases import Setting, random_network
 from rankscope.process.progress import silent
 

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from rankscope import tables
-from rankscope.core.theory.residual_bounds import SCORE_LIMIT
+from rankscope.core.theory import SCORE_LIMIT
 from rankscope.errors import InputError
 from rankscope.experiments.claims import d11
 from rankscope.process.progress import silent

@@ -6,12 +6,11 @@ import pytest
 
 from rankscope import tables
 from rankscope.core.network import Network, Spec
-from rankscope.core.theory import bounds
+from rankscope.core.theory import Law, bounds
 from rankscope.core.tracing import Provenance, Trace
 from rankscope.experiments import kit
 from rankscope.experiments.claims import d2
 from rankscope.experiments.claims.d2 import Checked
-from rankscope.experiments.laws import Law
 from rankscope.process.progress import silent
 
 from .small import TINY

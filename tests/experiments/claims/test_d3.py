@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from rankscope.core.theory import Law
 from rankscope.experiments.claims import d3
-from rankscope.experiments.laws import Law
 from rankscope.process.progress import silent
 
 from .small import TINY, tiny

@@ -7,9 +7,8 @@ import pytest
 
 from rankscope import tables
 from rankscope.core.metrics import residual
-from rankscope.core.theory.residual_bounds import expanding_network
+from rankscope.core.theory import expanding_network, law
 from rankscope.experiments.claims import d4
-from rankscope.experiments.laws import law
 from rankscope.process.progress import silent
 
 from .small import TINY, tiny

@@ -7,8 +7,8 @@ import torch
 
 from rankscope.core.metrics import residual
 from rankscope.core.paths import Path, chained_matrices
+from rankscope.core.theory import Law
 from rankscope.experiments.claims import d9
-from rankscope.experiments.laws import Law
 from rankscope.process.progress import silent
 
 from ..made import Made

@@ -10,8 +10,7 @@ import torch
 from rankscope import tables
 from rankscope.core.metrics import residual
 from rankscope.core.network import Network
-from rankscope.core.theory import bounds
-from rankscope.core.theory.residual_bounds import TwoHeadLayer
+from rankscope.core.theory import TwoHeadLayer, bounds
 from rankscope.experiments.claims import _n2_search, n2
 from rankscope.process.progress import silent
 

@@ -10,9 +10,10 @@ import torch
 
 from rankscope import tables
 from rankscope.core.network import Network, Visibility
+from rankscope.core.theory import power_exponent
 from rankscope.errors import InputError
 from rankscope.experiments.claims import p2
-from rankscope.experiments.claims._overlapping import overlapping_tokens, slope
+from rankscope.experiments.claims._overlapping import overlapping_tokens
 from rankscope.experiments.kit import Mean
 from rankscope.process.progress import silent
 
@@ -114,7 +115,7 @@ def test_means_and_slopes() -> None:
     assert few.errors_from(many) == pytest.approx(2 / math.sqrt(3.6 * 0.6))
     assert Mean(1.0, 0.0).errors_from(Mean(1.0, 0.0)) == 0.0
     assert Mean(1.0, 0.0).errors_from(Mean(2.0, 0.0)) == math.inf
-    assert slope([1, 2, 8], [5, 2.5, 0.625]) == pytest.approx(-1)
+    assert power_exponent([1, 2, 8], [5, 2.5, 0.625]) == pytest.approx(-1)
 
 
 def test_one_depth_is_refused() -> None:

@@ -9,10 +9,10 @@ import torch
 from rankscope import tables
 from rankscope.core.masks import as_mask
 from rankscope.core.network import Network, Spec
+from rankscope.core.theory import law
 from rankscope.experiments.claims import w3
 from rankscope.experiments.claims.w3 import Config, Run, judge, laws, run
 from rankscope.experiments.depths import RELATIVE_DISPERSION
-from rankscope.experiments.laws import law
 
 from ..shown import can_be_shown, steps_of
 

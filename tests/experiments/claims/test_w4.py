@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rankscope.core.theory import every_rank
-from rankscope.core.theory.equilibria import Stability
+from rankscope.core.theory import Stability, every_rank
 from rankscope.experiments.claims.w4 import Config, judge, judge_stability, run
 
 from ..shown import can_be_shown, steps_of

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.experiments import thresholds
+from rankscope.core.theory import thresholds
 from rankscope.experiments.diagnosis import KINDS
 
 ROOT = Path(__file__).parents[3]
@@ -19,13 +19,11 @@ def test_rules_are_documented_as_they_are_printed(kind) -> None:
 
 def test_no_threshold_is_left_over() -> None:
     names = [name for name in vars(thresholds) if name.isupper()]
-    sources = (ROOT / "src" / "rankscope" / "experiments").rglob("*.py")
     used = {
-        node.id
-        for path in sources
-        if path.name != "thresholds.py"
+        node.attr
+        for path in (ROOT / "src" / "rankscope").rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Name)
+        if isinstance(node, ast.Attribute)
     }
     assert names
     assert [name for name in names if name not in used] == []

@@ -64,18 +64,17 @@ add(
 add("theory.stability_of", theory.stability_of, jacobian=torch.eye(4, dtype=torch.float64) / 2)
 add("theory.every_rank", theory.every_rank, tokens=2, growth=4.0)
 add("theory.stable_search", theory.stable_search, tokens=(2,), draws=2, descents=1, steps=2, seed=0)
-for one in ("keeping_network", "residual_preserving_network"):
-    add(
-        f"theory.{one}",
-        getattr(theory, one),
-        layers=2,
-        width=4,
-        kept=1,
-        heads=1,
-        strength=1.0,
-        values=0.5,
-        seed=0,
-    )
+add(
+    "theory.residual_preserving_network",
+    theory.residual_preserving_network,
+    layers=2,
+    width=4,
+    kept=1,
+    heads=1,
+    strength=1.0,
+    values=0.5,
+    seed=0,
+)
 EVERY = theory.every_rank(2)
 STABILITY = theory.Stability(0.5, 0.4, 0.6)
 EQUILIBRIUM = EVERY.equilibria[0]

@@ -3,8 +3,8 @@
 from rankscope.core.prediction._backward import GRADIENTS as GRADIENTS
 from rankscope.core.prediction._backward import measured_gradients
 from rankscope.core.prediction._even import even_entropy as even_entropy
+from rankscope.core.prediction._outcomes import Outcome
 from rankscope.core.prediction._predict import predict
 from rankscope.core.prediction._prediction import Band, Prediction
-from rankscope.core.prediction._verdict import Outcome
 
 __all__ = ["Band", "Outcome", "Prediction", "measured_gradients", "predict"]

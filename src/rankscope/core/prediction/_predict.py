@@ -97,18 +97,7 @@ def _predict(
         for name in parts[0]
     }
     even = even_entropy(spec, tokens.shape[1], mask, repeat=repeat).expand(-1, samples)
-    notes = {}
-    if spec.centered and not spec.skips[0]:
-        notes["doubt"] = (
-            "centred attention without a skip is followed in float64 alone: once tokens are "
-            "smaller by sixteen digits than they were, figures are rounding"
-        )
-    if doubtful:
-        notes["doubt"] = (
-            f"in {doubtful} of {draws * samples} networks scaled arithmetic may have lost ten "
-            "digits or more, so that their smallest dispersions are not sure"
-        )
-    return Prediction(spec, seed, values, width_error(spec), notes, even)
+    return Prediction(spec, seed, values, width_error(spec), even, doubtful)
 
 
 def width_error(spec: Spec) -> float:

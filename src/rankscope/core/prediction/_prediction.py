@@ -1,7 +1,7 @@
 """What was predicted: figures by layer, draw and sample, and the band they make."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -10,10 +10,10 @@ from torch import Tensor
 
 from rankscope.arguments import checked
 from rankscope.core.network import Spec
-from rankscope.core.prediction._verdict import Outcome, read_prediction
-from rankscope.display import card, list_words, paragraph, some, table
+from rankscope.core.prediction._outcomes import Outcome, read_prediction
+from rankscope.display import list_words
 from rankscope.errors import InputError
-from rankscope.numerals import plural, short
+from rankscope.numerals import plural
 
 if TYPE_CHECKING:
     import altair
@@ -44,9 +44,10 @@ class Prediction:
     values: Mapping[str, Float[Tensor, "layer draw sample"]]
     width_error: float
     """The relative error left by the width; zero where the law is exact at every width."""
-    notes: Mapping[str, str] = field(default_factory=dict)
     even_entropy: Float[Tensor, "layer sample"] | None = None
     """The entropy of attention that is even over the keys each query may see; NaN at layer 0."""
+    doubtful: int = 0
+    """Networks of which scaled arithmetic may have lost ten digits or more."""
 
     @property
     def verdict(self) -> tuple[Outcome, ...]:
@@ -61,6 +62,19 @@ class Prediction:
         return read_prediction(self)
 
     @property
+    def notes(self) -> dict[str, str]:
+        """What the arithmetic leaves uncertain, under ``doubt``; nothing if all is sure."""
+        from rankscope.show import words
+
+        doubt = words.prediction_doubt(self)
+        return {"doubt": doubt} if doubt else {}
+
+    @property
+    def only_floats(self) -> bool:
+        """Whether scaled arithmetic cannot follow: it cannot hold what centred attention shares."""
+        return self.spec.centered and not self.spec.skips[0]
+
+    @property
     def metrics(self) -> tuple[str, ...]:
         """What is predicted."""
         return tuple(self.values)
@@ -69,6 +83,11 @@ class Prediction:
     def draws(self) -> int:
         """How many networks were drawn."""
         return next(iter(self.values.values())).shape[1]
+
+    @property
+    def samples(self) -> int:
+        """How many inputs each of them was given."""
+        return next(iter(self.values.values())).shape[2]
 
     @property
     def layers(self) -> int:
@@ -118,18 +137,9 @@ class Prediction:
         )
 
     def _repr_html_(self) -> str:
-        bands = {name: self.band(name) for name in self.metrics}
-        rows = [
-            [str(layer), *(_cell(band, layer) for band in bands.values())]
-            for layer in some(range(self.layers + 1))
-        ]
-        about = paragraph(f"{self.spec.describe()}; {plural(self.draws, 'draw')}.")
-        return card("Prediction", about, table(["layer", *self.metrics], rows))
+        from rankscope.show import words
 
-
-def _cell(band: Band, layer: int) -> str:
-    mean, low, high = (float(part[layer]) for part in band)
-    return "" if mean != mean else f"{short(mean)} ({short(low)} to {short(high)})"
+        return words.prediction_html(self)
 
 
 def _percentile(rows: Float[Tensor, "layer draw"], part: float) -> Float[Tensor, "layer"]:

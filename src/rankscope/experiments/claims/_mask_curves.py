@@ -9,10 +9,9 @@ import polars as pl
 
 from rankscope import tables
 from rankscope.core.masks import Mask
-from rankscope.core.theory import graph_facts
+from rankscope.core.theory import SMOOTH, UNEVEN, Law, graph_facts
 from rankscope.experiments import depths
 from rankscope.experiments.claims._mask_theorem import PROMISED, SMALLEST, full_columns
-from rankscope.experiments.laws import SMOOTH, UNEVEN, Law
 
 WINDOWS, OTHERS, NO_CENTER = "two-sided windows", "other masks", "masks without a center"
 FEW = "few tokens, weak scores"

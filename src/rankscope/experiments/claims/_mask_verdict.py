@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from rankscope.core.theory import a_priori_log_loss
+from rankscope.core.theory import Law, a_priori_log_loss, as_stated
 from rankscope.experiments import depths, kit
 from rankscope.experiments.claims._mask_curves import (
     CHANGING,
@@ -23,7 +23,6 @@ from rankscope.experiments.claims._mask_curves import (
     read_curves,
     reversals,
 )
-from rankscope.experiments.laws import Law, as_stated
 from rankscope.numerals import power_of_ten
 
 _CENTERED = "all masks with a center"

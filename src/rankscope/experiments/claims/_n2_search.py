@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rankscope.arguments import checked
 from rankscope.core.metrics import matrix_norm
-from rankscope.core.theory.residual_bounds import (
+from rankscope.core.theory import (
     CenteredTokens,
     HeadWeights,
     TwoHeadLayer,

@@ -1,7 +1,6 @@
 """Tokens that all have the same overlap, and the exponent of a curve."""
 
 import math
-from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
@@ -37,15 +36,3 @@ def overlapping_tokens(
     overlap_kernel(1, overlap)  # refuses what is no overlap
     x: Tensor = math.sqrt(1 - overlap) * own + math.sqrt(overlap) * common
     return math.sqrt(width) * x
-
-
-def slope(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """The exponent k of y ∝ xᵏ, by least squares in logarithms.
-
-    >>> round(slope([1, 2, 4], [3, 12, 48]), 6)
-    2.0
-    """
-    a = torch.tensor(xs, dtype=torch.float64).log()
-    b = torch.tensor(ys, dtype=torch.float64).log()
-    a = a - a.mean()
-    return float((a * b).sum() / (a * a).sum())

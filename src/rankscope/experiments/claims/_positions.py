@@ -13,9 +13,9 @@ from torch import Tensor
 from rankscope import tables
 from rankscope.core.deep import deep_states
 from rankscope.core.network import Block, Network, Visibility
-from rankscope.core.theory import ergodicity, second_modulus
+from rankscope.core.theory import Law, LawKind, ergodicity, law, second_modulus
 from rankscope.experiments.depths import RELATIVE
-from rankscope.experiments.laws import Law, LawKind, law, law_of_medians, medians
+from rankscope.experiments.laws import law_of_medians, medians
 
 TAU, PRODUCT, SECOND = "dobrushin", "log10_product_ergodicity", "second_eigenvalue"
 ROUNDING = 1e-12

@@ -15,7 +15,7 @@ from rankscope import tables
 from rankscope.arguments import Range
 from rankscope.core.masks import as_mask
 from rankscope.core.network import Attention, Block, Network, Spec, Visibility
-from rankscope.core.theory.residual_bounds import (
+from rankscope.core.theory import (
     SCORE_LIMIT,
     Departure,
     departure,

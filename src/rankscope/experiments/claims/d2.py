@@ -8,11 +8,9 @@ import polars as pl
 
 from rankscope import tables
 from rankscope.core.network import Init, Network
-from rankscope.core.theory import Bounds, bounds
-from rankscope.core.theory.residual_bounds import SCORE_LIMIT
+from rankscope.core.theory import SCORE_LIMIT, Bounds, Law, bounds
 from rankscope.errors import InputError
 from rankscope.experiments import depths, kit
-from rankscope.experiments.laws import Law
 from rankscope.numerals import plural, power_of_ten
 
 ENTRY = kit.claim(

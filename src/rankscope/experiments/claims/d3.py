@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from rankscope import tables
 from rankscope.core.metrics import matrix_norm
 from rankscope.core.network import MLP, Attention, Network, Spec
-from rankscope.core.theory.residual_bounds import row_gain
+from rankscope.core.theory import Law, row_gain
 from rankscope.errors import InputError
 from rankscope.experiments import depths, kit
-from rankscope.experiments.laws import Law
 
 ENTRY = kit.claim(
     "D3",

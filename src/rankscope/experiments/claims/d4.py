@@ -8,9 +8,9 @@ import polars as pl
 
 from rankscope import tables
 from rankscope.core.network import Init, Network, Spec
-from rankscope.core.theory.residual_bounds import expanding_network
+from rankscope.core.theory import Law, expanding_network
 from rankscope.experiments import depths, kit
-from rankscope.experiments.laws import Law, medians
+from rankscope.experiments.laws import medians
 from rankscope.numerals import plural, power_of_ten, short
 
 ENTRY = kit.claim(

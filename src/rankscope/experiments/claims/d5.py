@@ -8,10 +8,9 @@ from typing import Final, Literal, NamedTuple
 import polars as pl
 
 from rankscope import tables
+from rankscope.core.theory import levels_off, thresholds
 from rankscope.experiments import kit, models, variants
-from rankscope.experiments.laws import levels_off
 from rankscope.experiments.models import Case
-from rankscope.experiments.thresholds import COLLAPSED
 from rankscope.numerals import short
 
 ENTRY = kit.claim(
@@ -121,7 +120,7 @@ def _listing(courses: Mapping[str, Mapping[str, Course]]) -> kit.Listing:
             (name, *(str(each[variant]) if variant in each else None for variant in known))
             for name, each in courses.items()
         ),
-        f"Means over the samples. Collapsed is below {COLLAPSED:g} in the end.",
+        f"Means over the samples. Collapsed is below {thresholds.COLLAPSED_RESIDUAL:g} in the end.",
     )
 
 
@@ -156,7 +155,7 @@ def course(residuals: Sequence[float]) -> Course:
     """
     last = residuals[-1]
     logs = [math.log10(value) if value > 0 else -math.inf for value in residuals]
-    if last < COLLAPSED:
+    if last < thresholds.COLLAPSED_RESIDUAL:
         fate: Fate = "collapsed"
     else:
         fate = "level" if levels_off(logs) else "still falling"

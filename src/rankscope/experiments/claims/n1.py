@@ -10,9 +10,9 @@ import polars as pl
 from rankscope import tables
 from rankscope.arguments import checked
 from rankscope.core.network import ALiBi, Network, RelativeBias, Rotary, ScoreKind, Sink
+from rankscope.core.theory import as_stated
 from rankscope.experiments import depths, kit
 from rankscope.experiments.claims._positions import Found, position_table, read
-from rankscope.experiments.laws import as_stated
 from rankscope.numerals import power_of_ten
 
 ENTRY = kit.claim(

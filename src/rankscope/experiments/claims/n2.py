@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from rankscope import tables
-from rankscope.core.theory.residual_bounds import TwoHeadLayer
+from rankscope.core.theory import TwoHeadLayer
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.claims._n2_search import Search, climb

@@ -14,12 +14,12 @@ from rankscope import tables
 from rankscope.arguments import Range
 from rankscope.core.network import Block, Init, Network, Spec
 from rankscope.core.prediction import predict
+from rankscope.core.theory import late_exponent
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.claims._overlapping import (
     overlap_kernel,
     overlapping_tokens,
-    slope,
 )
 from rankscope.numerals import short
 
@@ -218,15 +218,9 @@ def _means(table: pl.DataFrame) -> Curves:
     return {(m, v, k): values for m, v, k, values in grouped.agg("value").iter_rows()}
 
 
-def exponent(values: Sequence[float]) -> float:
-    """Of a curve from layer 1 on, over its second half."""
-    half = len(values) // 2
-    return slope(range(half + 1, len(values) + 1), values[half:])
-
-
 def _growth(curves: Curves, model: str, name: str, source: str) -> float:
     sizes = curves[model, f"{name}, {source}", _VARIANCE]
-    return exponent([size - sizes[0] for size in sizes[1:]])
+    return late_exponent([size - sizes[0] for size in sizes[1:]])
 
 
 def _answers(curves: Curves, model: str) -> dict[str, bool]:
@@ -236,7 +230,7 @@ def _answers(curves: Curves, model: str) -> dict[str, bool]:
         plain, scaled = (curves[model, f"{n}, {source}", _SHARE] for n in (PLAIN, SCALED))
         asked = (
             growth >= _LINEAR[0],
-            _INVERSE[0] <= exponent(plain) <= _INVERSE[1],
+            _INVERSE[0] <= late_exponent(plain) <= _INVERSE[1],
             tamed < _TAMED,
             scaled[-1] > plain[-1],
         )
@@ -278,6 +272,6 @@ def _key_figures(table: pl.DataFrame) -> dict[str, float]:
     for name in (PLAIN, SCALED):
         figures[f"exponent of the growth, {name}"] = _growth(curves, model, name, CHAINED)
         share = curves[model, f"{name}, {CHAINED}", _SHARE]
-        figures[f"exponent of a layer's share, {name}"] = exponent(share)
+        figures[f"exponent of a layer's share, {name}"] = late_exponent(share)
         figures[f"share the last layer changes, {name}"] = share[-1]
     return figures

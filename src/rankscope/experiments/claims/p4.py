@@ -15,6 +15,7 @@ from rankscope.core.deep import deep_trace
 from rankscope.core.metrics import deviations
 from rankscope.core.network import Init, Network, Spec
 from rankscope.core.prediction import predict
+from rankscope.core.theory import growth_exponent, steadiness
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.claims._overlapping import (
@@ -199,25 +200,7 @@ def _values(curves: Curves, scale: str, place: str, source: str, metric: str) ->
 
 
 def growth(sizes: Sequence[Mean]) -> Mean:
-    """The exponent of what a curve has gained, from the middle layer to the last, and its error.
-
-    >>> growth([Mean(1 + layer, 0.0) for layer in range(9)])
-    Mean(value=1.0, error=0.0, draws=1)
-    """
-    half, last = (len(sizes) - 1) // 2, len(sizes) - 1
-    ends = [sizes[half], sizes[last]]
-    gained = [end.value - sizes[0].value for end in ends]
-    if min(gained) <= 0:
-        return Mean(0.0, 0.0)
-    steps = math.log(last / half)
-    error = math.hypot(*(end.error / gain for end, gain in zip(ends, gained, strict=True)))
-    return Mean(math.log(gained[1] / gained[0]) / steps, error / steps)
-
-
-def steadiness(logs: list[float]) -> float:
-    """What a curve falls by in its later half over what it falls by in the earlier."""
-    half = len(logs) // 2
-    return (logs[half] - logs[-1]) / (logs[0] - logs[half])
+    return Mean(*growth_exponent([m.value for m in sizes], [m.error for m in sizes]))
 
 
 def _answers(curves: Curves, scale: str) -> dict[str, bool]:

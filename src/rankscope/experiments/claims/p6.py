@@ -14,12 +14,12 @@ from rankscope.arguments import Range, checked
 from rankscope.core.metrics import deviations
 from rankscope.core.network import Block, Network, Spec, Visibility
 from rankscope.core.prediction import predict
+from rankscope.core.theory import power_exponent
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.claims._overlapping import (
     overlap_kernel,
     overlapping_tokens,
-    slope,
 )
 from rankscope.experiments.kit import Mean
 from rankscope.numerals import sentence_case, short
@@ -235,7 +235,7 @@ def exponent(curve: Mapping[float, Mean], above: float = 0.0) -> float:
     """Of T in what a curve is above a value, over the longest contexts."""
     lengths: Sequence[float] = sorted(curve)[-_FEWEST:]
     gained = [curve[length].value - above for length in lengths]
-    return slope(lengths, gained) if min(gained) > 0 else -math.inf
+    return power_exponent(lengths, gained) if min(gained) > 0 else -math.inf
 
 
 def _answers(curves: Curves, setting: str) -> dict[str, bool]:

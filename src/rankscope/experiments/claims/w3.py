@@ -13,10 +13,10 @@ from rankscope.arguments import checked
 from rankscope.core.deep import deep_trace
 from rankscope.core.masks import Explicit, Mask, as_mask
 from rankscope.core.network import NormKind
-from rankscope.core.theory import second_eigenvalue
+from rankscope.core.theory import UNEVEN, Law, as_stated, second_eigenvalue
 from rankscope.core.tracing import Trace
 from rankscope.experiments import depths, kit
-from rankscope.experiments.laws import UNEVEN, Law, as_stated, law_of_medians
+from rankscope.experiments.laws import law_of_medians
 from rankscope.experiments.studies._layernorm_cases import Setting, random_network
 from rankscope.streams import stream
 

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from rankscope import tables
 from rankscope.core.metrics import effective_rank, mean_cosine, numerical_rank
+from rankscope.core.theory import thresholds
 from rankscope.experiments import kit, models
 from rankscope.experiments.laws import medians
 from rankscope.experiments.models import Case, trained_models
-from rankscope.experiments.thresholds import NARROW
 from rankscope.numerals import short
 from rankscope.streams import stream
 
@@ -46,7 +46,7 @@ class Config(models.ModelsConfig):
     models: tuple[Case, ...] = field(default_factory=trained_models)
     samples: int = 8
     length: int = 48
-    cone: float = NARROW
+    cone: float = thresholds.CONE_COSINE
     other_cones: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9)
     """Thresholds at which the verdict is asked for once more."""
 

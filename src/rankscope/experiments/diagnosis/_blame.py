@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rankscope.core.theory import thresholds
 from rankscope.experiments.diagnosis._measure import Measured
 from rankscope.experiments.diagnosis._walk import PARTS
-from rankscope.experiments.thresholds import COLLAPSED, WORTH_TELLING
 from rankscope.numerals import power_of_ten, short
 
 _NOTHING_LEFT = -200.0
@@ -39,7 +39,7 @@ class Loss:
         parts = [
             f"{part} {signed(self.by_part[part])}"
             for part in worst_first
-            if part == self.part or abs(self.by_part[part]) >= WORTH_TELLING
+            if part == self.part or abs(self.by_part[part]) >= thresholds.BLAMED_DECADES
         ]
         share = ""
         if 2 * self.agreeing < self.samples:
@@ -56,7 +56,8 @@ def find_loss(measured: Measured) -> Loss:
     """By medians over the samples, up to the layer where tokens are alike."""
     logs = measured.residual.clamp_min(1e-300).log10()
     falls = logs.diff(dim=0)
-    before = measured.residual[:-1] >= COLLAPSED  # there was still something to lose
+    # Where there was still something to lose.
+    before = measured.residual[:-1] >= thresholds.COLLAPSED_RESIDUAL
     falls = torch.where(before, falls, 0.0)
     typical = _median(falls)
     layer = int(typical.argmin()) + 1
@@ -69,7 +70,7 @@ def find_loss(measured: Measured) -> Loss:
         for part in PARTS
     }
     agreeing = int((falls.argmin(0) + 1 == layer).sum())
-    if decades > -WORTH_TELLING:
+    if decades > -thresholds.BLAMED_DECADES:
         layer, decades = 0, 0.0
     worst = min(by_part, key=by_part.__getitem__) if layer else ""
     return Loss(layer, decades, worst, by_part, totals, agreeing, measured.samples)

@@ -6,63 +6,50 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from rankscope.core.theory import thresholds
 from rankscope.experiments.diagnosis._blame import Loss, find_loss
 from rankscope.experiments.diagnosis._measure import Measured
 from rankscope.experiments.diagnosis._sightings import Kind, Sighting
-from rankscope.experiments.thresholds import (
-    COLLAPSED,
-    FEW_TOKENS,
-    FULL_RANK,
-    GIANT,
-    GROWN,
-    HALVED,
-    IDLE,
-    IDLE_LAYERS,
-    MERGED,
-    NARROW,
-    NOISE_FACTOR,
-    ONE_HOT,
-    SHARP,
-    SHRUNK,
-    WIDTH_EXPONENT,
-    WIDTH_HINT,
-)
 from rankscope.numerals import power_of_ten, short
 from rankscope.results import Finding
 
 DEPTH = Kind(
     "depth collapse",
-    f"the relative residual (without tokens more than {GIANT:g} times as long as the median one) "
-    f"falls below {COLLAPSED:g}, and below {SHRUNK:g} of its largest value "
-    f"in an earlier layer; under way from {SHRUNK:g} of that value down, or if a single layer "
-    f"leaves less than {HALVED:g} of it",
+    f"the relative residual (without tokens more than {thresholds.GIANT_NORM:g} times as long as "
+    f"the median one) falls below {thresholds.COLLAPSED_RESIDUAL:g}, and below "
+    f"{thresholds.SHRUNK_RESIDUAL:g} of its largest value in an earlier layer; under way from "
+    f"{thresholds.SHRUNK_RESIDUAL:g} of that value down, or if a single layer leaves less than "
+    f"{thresholds.HALVED_RESIDUAL:g} of it",
 )
 WIDTH = Kind(
     "width collapse",
     "the relative dispersion after the last layer falls with the number T of tokens as T to the "
-    f"power −{-WIDTH_EXPONENT:g} or faster, over the first eighth, quarter, half and all of each "
-    f"text (theory: −0.5); under way from −{-WIDTH_HINT:g}",
+    f"power −{-thresholds.WIDTH_EXPONENT:g} or faster, over the first eighth, quarter, half and "
+    f"all of each text (theory: −0.5); under way from −{-thresholds.WIDTH_HINT_EXPONENT:g}",
 )
 ENTROPY = Kind(
     "entropy collapse",
-    f"in some layer the entropy of attention, over all heads, is below {ONE_HOT:g} of what even "
-    f"attention has under the same mask; under way from {SHARP:g} down",
+    "in some layer the entropy of attention, over all heads, is below "
+    f"{thresholds.ONE_HOT_ENTROPY:g} of what even attention has under the same mask; under way "
+    f"from {thresholds.SHARP_ENTROPY:g} down",
 )
 LAYER = Kind(
     "layer collapse",
-    f"at least {IDLE_LAYERS:g} of the layers turn the median token by less than {IDLE:g} radians, "
-    "so that they are close to the identity; under way if any does",
+    f"at least {thresholds.IDLE_LAYERS:g} of the layers turn the median token by less than "
+    f"{thresholds.IDLE_TURN:g} radians, so that they are close to the identity; under way if any "
+    "does",
 )
 LAST = Kind(
     "last-token collapse",
-    f"after the last layer the last token is nearer to another token than {MERGED:g} of its "
-    f"length, while the tokens as a whole keep {SHRUNK:g} or more of their relative residual",
+    "after the last layer the last token is nearer to another token than "
+    f"{thresholds.MERGED_DISTANCE:g} of its length, while the tokens as a whole keep "
+    f"{thresholds.SHRUNK_RESIDUAL:g} or more of their relative residual",
 )
 CONE = Kind(
     "cone",
-    f"in some layer the mean cosine between tokens is {NARROW:g} or more, the rank {FULL_RANK:g} "
-    f"or more of the largest possible, and the tokens keep {SHRUNK:g} or more of their relative "
-    "residual; it is no loss of rank",
+    f"in some layer the mean cosine between tokens is {thresholds.CONE_COSINE:g} or more, the "
+    f"rank {thresholds.FULL_RANK_SHARE:g} or more of the largest possible, and the tokens keep "
+    f"{thresholds.SHRUNK_RESIDUAL:g} or more of their relative residual; it is no loss of rank",
     worst="noted",
 )
 _MORE: Final = "all tokens become alike"
@@ -85,15 +72,15 @@ def depth(measured: Measured, epsilon: float) -> tuple[Finding, Loss]:
             return (
                 f"Depth collapse under way: the relative residual, {short(start, digits=2)} at the "
                 f"input, is {short(figure, digits=2)} at its lowest"
-                f"{alone if 10**loss.decades < HALVED else ''}."
+                f"{alone if 10**loss.decades < thresholds.HALVED_RESIDUAL else ''}."
             )
         words = (
             f"Depth collapse: at layer {layer} tokens differ by less than a thousandth of their "
             f"size (relative residual {short(figure, digits=2)})."
         )
-        if end > SHRUNK:
+        if end > thresholds.SHRUNK_RESIDUAL:
             words += f" After the last layer it is {short(end, digits=2)} again."
-        if figure < NOISE_FACTOR * epsilon:
+        if figure < thresholds.NOISE_EPSILONS * epsilon:
             words += " So small a figure is the number format's rounding."
         return words
 
@@ -113,12 +100,16 @@ def depth(measured: Measured, epsilon: float) -> tuple[Finding, Loss]:
 def depth_sighting(measured: Measured) -> Sighting:
     """Sample by sample, over all layers."""
     residual = measured.common
-    if bool((residual[0] < COLLAPSED).all()) and not bool((residual >= COLLAPSED).any()):
+    if bool((residual[0] < thresholds.COLLAPSED_RESIDUAL).all()) and not bool(
+        (residual >= thresholds.COLLAPSED_RESIDUAL).any()
+    ):
         return Sighting.none(measured.samples, "the tokens are alike before the first layer")
-    shrunk = kept(residual) < SHRUNK
-    alike = (residual < COLLAPSED) & shrunk
+    shrunk = kept(residual) < thresholds.SHRUNK_RESIDUAL
+    alike = (residual < thresholds.COLLAPSED_RESIDUAL) & shrunk
     before = residual[:-1]
-    sudden = (residual[1:] < HALVED * before) & (before >= COLLAPSED)
+    sudden = (residual[1:] < thresholds.HALVED_RESIDUAL * before) & (
+        before >= thresholds.COLLAPSED_RESIDUAL
+    )
     lowest = residual.argmin(0)
     layer = _first(alike, _first(shrunk, lowest))
     figure = residual.gather(0, torch.where(alike.any(0), layer, lowest).unsqueeze(0)).squeeze(0)
@@ -137,7 +128,7 @@ def width(exponents: Tensor, why_not: str) -> Finding:
     ``exponents`` are NaN for samples that cannot tell.
     """
     told = exponents[~exponents.isnan()]
-    seen = Sighting(told <= WIDTH_EXPONENT, told <= WIDTH_HINT, told)
+    seen = Sighting(told <= thresholds.WIDTH_EXPONENT, told <= thresholds.WIDTH_HINT_EXPONENT, told)
 
     def words(name: str, figure: float) -> str:
         power = short(figure, digits=2)
@@ -160,7 +151,9 @@ def entropy(measured: Measured) -> Finding:
             when_not=_nothing,
         )
     lowest, at = shares.nan_to_num(nan=math.inf).min(0)
-    seen = Sighting(lowest < ONE_HOT, lowest < SHARP, lowest, at + 1)
+    seen = Sighting(
+        lowest < thresholds.ONE_HOT_ENTROPY, lowest < thresholds.SHARP_ENTROPY, lowest, at + 1
+    )
     return ENTROPY.finding(
         seen,
         when_found=lambda figure, layer: (
@@ -178,10 +171,10 @@ def entropy(measured: Measured) -> Finding:
 
 def layers(measured: Measured) -> Finding:
     """Whether layers become the identity."""
-    idle = measured.turned < IDLE
+    idle = measured.turned < thresholds.IDLE_TURN
     share = idle.double().mean(0)
     quietest = measured.turned.argmin(0) + 1
-    seen = Sighting(share >= IDLE_LAYERS, idle.any(0), measured.turned.amin(0), quietest)
+    seen = Sighting(share >= thresholds.IDLE_LAYERS, idle.any(0), measured.turned.amin(0), quietest)
     usual = (idle.double().mean(1) >= 0.5).tolist()
     named = runs_of(usual)
     cause, growth = _growth(measured, usual)
@@ -211,7 +204,7 @@ def _growth(measured: Measured, idle: list[bool]) -> tuple[int, str]:
     sizes = measured.states["token_norm"].quantile(0.5, dim=-1)
     growth = sizes[1:] / sizes[:-1].clamp_min(1e-300)
     largest = int(growth.argmax())
-    if float(growth[largest]) < GROWN or not any(idle[largest + 1 :]):
+    if float(growth[largest]) < thresholds.GROWN_NORM or not any(idle[largest + 1 :]):
         return 0, ""
     times = short(float(growth[largest]), digits=2)
     words = (
@@ -223,12 +216,12 @@ def _growth(measured: Measured, idle: list[bool]) -> tuple[int, str]:
 
 def last_token(measured: Measured) -> Finding:
     """Whether the last token cannot be told from another."""
-    apart, lost = measured.last_apart, (kept(measured.common) < SHRUNK).any(0)
+    apart, lost = measured.last_apart, (kept(measured.common) < thresholds.SHRUNK_RESIDUAL).any(0)
     if bool(lost.all()):
         untold = Sighting.none(measured.samples, _MORE)
         return LAST.finding(untold, when_found=_nothing, when_not=_nothing)
-    merged = (apart[-1] < MERGED) & ~lost
-    together = apart < MERGED
+    merged = (apart[-1] < thresholds.MERGED_DISTANCE) & ~lost
+    together = apart < thresholds.MERGED_DISTANCE
     since = together.flip(0).int().cumprod(0).sum(0)  # layers in a row, up to the last
     layer = (len(apart) - since).clamp(max=len(apart) - 1)
     seen = Sighting(merged, torch.zeros_like(merged), apart[-1], layer)
@@ -254,16 +247,16 @@ def last_token(measured: Measured) -> Finding:
 def cone(measured: Measured) -> Finding:
     """Whether tokens point the same way, and yet differ."""
     cosine = measured.states["mean_cosine"]
-    lost = (kept(measured.common) < SHRUNK).any(0)
-    enough = measured.tokens >= FEW_TOKENS
-    wide = ~lost & enough & (measured.states["rank_share"] >= FULL_RANK)
+    lost = (kept(measured.common) < thresholds.SHRUNK_RESIDUAL).any(0)
+    enough = measured.tokens >= thresholds.CONE_TOKENS
+    wide = ~lost & enough & (measured.states["rank_share"] >= thresholds.FULL_RANK_SHARE)
     highest, at = torch.where(wide, cosine, -math.inf).max(0)
     if not bool(wide.any()):
         why = "the tokens are too few, or have no full rank in any layer"
         why = _MORE if bool(lost.all()) else why
         untold = Sighting.none(measured.samples, why)
         return CONE.finding(untold, when_found=_nothing, when_not=_nothing)
-    seen = Sighting(highest >= NARROW, torch.zeros_like(highest) > 0, highest, at)
+    seen = Sighting(highest >= thresholds.CONE_COSINE, torch.zeros_like(highest) > 0, highest, at)
 
     def told(figure: float, layer: int) -> str:
         angle = math.degrees(math.acos(max(-1.0, min(1.0, figure))))

@@ -6,13 +6,13 @@ import polars as pl
 
 from rankscope import tables
 from rankscope.core.network import Network
+from rankscope.core.theory import thresholds
 from rankscope.experiments import kit, variants
 from rankscope.experiments.diagnosis._blame import Loss, signed
 from rankscope.experiments.diagnosis._measure import Measured
 from rankscope.experiments.diagnosis._references import References
 from rankscope.experiments.diagnosis._rows import STATES, STEPS
 from rankscope.experiments.diagnosis._walk import PARTS
-from rankscope.experiments.thresholds import COLLAPSED, SHRUNK, fate_of
 from rankscope.numerals import plural, short
 from rankscope.results import Drawing, Listing, Part
 
@@ -125,8 +125,9 @@ def _ablations(table: pl.DataFrame) -> Listing:
         "The same weights less some parts: relative residual (medians over the samples)",
         ("network", "input", "lowest", "at layer", "last layer", "fate"),
         tuple(rows),
-        f"Collapses: below {COLLAPSED:g}; shrinks: below {SHRUNK:g} of its largest value so far. "
-        f"On the first {plural(samples, 'sample')}.",
+        f"Collapses: below {thresholds.COLLAPSED_RESIDUAL:g}; shrinks: below "
+        f"{thresholds.SHRUNK_RESIDUAL:g} of its largest value so far. On the first "
+        f"{plural(samples, 'sample')}.",
     )
 
 
@@ -135,7 +136,7 @@ def _course(values: Mapping[int, float], lowest: int) -> tuple[float, float, int
 
 
 def _verdict(values: Mapping[int, float]) -> str:
-    fate, layer = fate_of([values[layer] for layer in sorted(values)])
+    fate, layer = thresholds.fate_of([values[layer] for layer in sorted(values)])
     figure = short(values[layer], digits=1)
     if fate == "collapse":
         return f"collapses at layer {layer} ({figure})"

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rankscope import tables
+from rankscope.core.theory import thresholds
 from rankscope.experiments import kit
 from rankscope.experiments.diagnosis._measure import (
     MOST_VALUES,
@@ -17,7 +18,6 @@ from rankscope.experiments.diagnosis._measure import (
 )
 from rankscope.experiments.diagnosis._rows import HEADS, TOKENS
 from rankscope.experiments.diagnosis._tokens import cosines
-from rankscope.experiments.thresholds import MERGED, ONE_HOT, SINK
 from rankscope.numerals import plural, short
 from rankscope.results import Drawing, Listing, Part, literal
 
@@ -131,10 +131,14 @@ def _extremes(measured: Measured) -> list[str]:
     said = []
     for flags, words in (
         (
-            entropy < ONE_HOT,
-            f"look at hardly more than one token (entropy share below {ONE_HOT:g})",
+            entropy < thresholds.ONE_HOT_ENTROPY,
+            "look at hardly more than one token (entropy share below "
+            f"{thresholds.ONE_HOT_ENTROPY:g})",
         ),
-        (sink > SINK, f"put more than {SINK:g} of their attention on the first token"),
+        (
+            sink > thresholds.SINK_WEIGHT,
+            f"put more than {thresholds.SINK_WEIGHT:g} of their attention on the first token",
+        ),
     ):
         found = flags.nonzero().tolist()
         if found:
@@ -171,13 +175,18 @@ def _survivors(measured: Measured, labels: Sequence[str]) -> list[str]:
 def _merged(measured: Measured) -> list[str]:
     """How many tokens have a twin, before the first layer and after the last."""
     before, after = (
-        float((each < MERGED).sum(0).double().quantile(0.5)) for each in measured.twins
+        float((each < thresholds.MERGED_DISTANCE).sum(0).double().quantile(0.5))
+        for each in measured.twins
     )
     if not before and not after:
-        return [f"No two tokens of a sample become one (within {MERGED:g} of their length)."]
+        return [
+            f"No two tokens of a sample become one (within {thresholds.MERGED_DISTANCE:g} of their "
+            "length)."
+        ]
     return [
-        f"Tokens that have a twin (within {MERGED:g} of their length), in the median over the "
-        f"samples: {short(before)} at the input, {short(after)} after the last layer."
+        f"Tokens that have a twin (within {thresholds.MERGED_DISTANCE:g} of their length), in the "
+        f"median over the samples: {short(before)} at the input, {short(after)} after the last "
+        "layer."
     ]
 
 

@@ -9,9 +9,9 @@ import polars as pl
 from rankscope import tables
 from rankscope.core.network import Network, drawable
 from rankscope.core.prediction import predict
+from rankscope.core.theory import thresholds
 from rankscope.errors import RankscopeError
 from rankscope.experiments import kit
-from rankscope.experiments.thresholds import COLLAPSED
 from rankscope.numerals import power_of_ten, sentence_case, short
 
 THIS, INITIAL, PREDICTED = "this model", "random weights", "predicted"
@@ -51,7 +51,7 @@ class References:
         if initial is None:
             return ""
         same = "with random weights in its blocks the same architecture"
-        if max(initial, end) < COLLAPSED:
+        if max(initial, end) < thresholds.COLLAPSED_RESIDUAL:
             return f"{same} collapses as well"
         beside = "about as much as" if 0.9 <= end / initial <= 1.1 else "more than"
         beside = "less than" if end < 0.9 * initial else beside
@@ -66,7 +66,7 @@ class References:
             return ""
         band = " to ".join(dict.fromkeys(power_of_ten(each) for each in (low, high)))
         found = "a relative dispersion of " + band
-        if end < COLLAPSED and high < math.log10(COLLAPSED):
+        if end < thresholds.COLLAPSED_RESIDUAL and high < math.log10(thresholds.COLLAPSED_RESIDUAL):
             return f"random networks of this design are predicted to do so, too, to {found}"
         within = low - 1e-3 <= math.log10(max(dispersion, 1e-300)) <= high + 1e-3
         side = "within that" if within else "outside of it"

@@ -5,9 +5,9 @@ from typing import Final
 
 from rankscope import tables
 from rankscope.core.network import Network, drawable
+from rankscope.core.theory import thresholds
 from rankscope.errors import RankscopeError
 from rankscope.experiments import advice, kit
-from rankscope.experiments.thresholds import REMEDY
 from rankscope.results import Listing
 
 _METRIC: Final = "relative_residual"
@@ -29,7 +29,7 @@ def remedies(subject: kit.Subject, on_step: kit.OnStep) -> Listing:
             after = _lowest(subject, network.with_structure(spec))
         except RankscopeError:  # it needs other weights, or does not fit this input
             continue
-        if after[0] >= REMEDY * before[0]:
+        if after[0] >= thresholds.REMEDY_FACTOR * before[0]:
             tried.append((change.words, *after))
     best = sorted(tried, key=lambda row: -row[1])[:_MOST]
     note = "" if best else "Nothing that was tried on these weights helps."

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rankscope.experiments.thresholds import HALF
+from rankscope.core.theory import thresholds
 from rankscope.numerals import plural, sentence_case, span_of
 from rankscope.results import Fate, Finding
 
@@ -43,7 +43,7 @@ class Sighting:
         """Half of the samples decide; fewer are still something."""
         if self.untold:
             return "unknown"
-        half = HALF * len(self.found)
+        half = thresholds.DECIDING_SAMPLES * len(self.found)
         if float(self.found.sum()) >= half:
             return "collapse"
         either = self.found | self.under_way

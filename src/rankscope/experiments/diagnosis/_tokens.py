@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from rankscope.core.metrics import mean_center
-from rankscope.experiments.thresholds import GIANT
+from rankscope.core.theory import thresholds
 
 _TINY: Final = 1e-300
 
@@ -46,7 +46,7 @@ def without_giants(x: Tensor, counted: Tensor) -> Tensor:
     """
     lengths = torch.where(counted, x.double().norm(dim=-1), torch.nan)
     typical = lengths.nanquantile(0.5, dim=-1, keepdim=True)
-    return counted & ~(lengths > GIANT * typical)
+    return counted & ~(lengths > thresholds.GIANT_NORM * typical)
 
 
 def nearest(x: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:

@@ -94,8 +94,8 @@ def _join_layer(parts: Sequence[LayerBounds]) -> LayerBounds:
         for each in fields(first)
         if isinstance(getattr(first, each.name), Tensor)
     }
-    for name in ("why_not", "why_not_a_priori"):
-        joined[name] = next((getattr(part, name) for part in parts if getattr(part, name)), "")
+    for name in ("obstacle", "obstacle_a_priori"):
+        joined[name] = next((getattr(part, name) for part in parts if getattr(part, name)), None)
     return replace(first, **joined)
 
 

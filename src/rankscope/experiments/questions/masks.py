@@ -11,7 +11,7 @@ import torch
 from rankscope import tables
 from rankscope.core.masks import Mask, as_mask
 from rankscope.core.network import Network
-from rankscope.core.theory import GraphFacts
+from rankscope.core.theory import GraphFacts, Law
 from rankscope.errors import InputError
 from rankscope.experiments import estimates, kit
 from rankscope.experiments.depths import (
@@ -22,7 +22,7 @@ from rankscope.experiments.depths import (
     doubts,
     law_entries,
 )
-from rankscope.experiments.laws import Law, sure_medians
+from rankscope.experiments.laws import sure_medians
 from rankscope.experiments.questions._masked import (
     BY_MASK,
     PRODUCTS,

@@ -8,8 +8,8 @@ from typing import Any
 
 import polars as pl
 
+from rankscope.core.theory import UNEVEN, Law, law, levels_off
 from rankscope.experiments.depths import FORMATS, RELATIVE, RELATIVE_DISPERSION, SCALED
-from rankscope.experiments.laws import UNEVEN, Law, law, levels_off
 from rankscope.experiments.studies._layernorm_cases import Setting
 from rankscope.numerals import plural
 

@@ -9,8 +9,9 @@ import polars as pl
 from rankscope import tables
 from rankscope.arguments import checked
 from rankscope.core import network
+from rankscope.core.theory import Law
 from rankscope.experiments import depths, kit
-from rankscope.experiments.laws import Law, law_of_medians
+from rankscope.experiments.laws import law_of_medians
 
 ENTRY = kit.study(
     "patterns",

@@ -8,6 +8,7 @@ import polars as pl
 
 from rankscope import tables
 from rankscope.core.network import Network, Spec
+from rankscope.core.theory import UNEVEN, Law, thresholds
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.depths import (
@@ -17,9 +18,8 @@ from rankscope.experiments.depths import (
     compare,
     dispersions,
 )
-from rankscope.experiments.laws import UNEVEN, Law, law_of_medians, medians
+from rankscope.experiments.laws import law_of_medians, medians
 from rankscope.experiments.models import Case, by_name, inputs
-from rankscope.experiments.thresholds import COLLAPSED
 from rankscope.models.text import embed, passages
 from rankscope.numerals import plural, power_of_ten, short
 
@@ -179,7 +179,9 @@ def _sentences(found: Mapping[tuple[str, str], End]) -> Iterator[str]:
     """For each set of parts, how many masks leave less than a thousandth, and which most."""
     for model in dict.fromkeys(model for model, _ in found):
         own = {mask: one for (name, mask), one in found.items() if name == model}
-        alike = sum(one.relative < math.log10(COLLAPSED) for one in own.values())
+        alike = sum(
+            one.relative < math.log10(thresholds.COLLAPSED_RESIDUAL) for one in own.values()
+        )
         most = max(own, key=lambda mask: own[mask].relative)
         yield (
             f"{model}: after {plural(own[most].layers, 'layer')} tokens differ by less than a "

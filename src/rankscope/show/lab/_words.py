@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rankscope.experiments.thresholds import fate_of
+from rankscope.core.theory import thresholds
 from rankscope.numerals import plural, power_of_ten, short
 from rankscope.show.lab._state import State
 
@@ -45,7 +45,7 @@ def _curve(rows: Rows, arithmetic: str) -> list[float | None]:
 def _headline(course: Sequence[float | None]) -> tuple[str, str]:
     logs = [-math.inf if value is None else value for value in course]
     start, end, layers = logs[0], logs[-1], plural(len(logs) - 1, "layer")
-    fate, at = fate_of([10.0 ** max(log, -300.0) for log in logs])
+    fate, at = thresholds.fate_of([10.0 ** max(log, -300.0) for log in logs])
     if fate == "collapse":
         sentence = (
             f"Collapsed: at layer {at} the tokens differ by less than a thousandth of their size; "

@@ -1,0 +1,225 @@
+"""What a prediction comes to: what will become of tokens, attention, sizes and gradients."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from rankscope.arguments import checked
+from rankscope.core.theory import LEVEL, Trend, later_factors, thresholds, trend
+
+if TYPE_CHECKING:
+    from rankscope.core.prediction._prediction import Prediction
+
+About = Literal["tokens", "attention", "size", "gradients", "queries"]
+_KINDS: Final[Mapping[About, tuple[str, ...]]] = {
+    "tokens": ("depth collapse", "collapse under way", "tokens kept apart", "chaos"),
+    "attention": ("entropy collapse", "even attention", "selective attention"),
+    "size": ("bounded size", "growing size", "shrinking size"),
+    "gradients": ("vanishing gradients", "exploding gradients", "level gradients"),
+    "queries": ("starved queries", "learning queries"),
+}
+"""What can become of each; networks are counted by their places here."""
+_ENTROPY: Final = "attention_entropy"
+_LOG_10: Final = math.log(10)
+Curves = Float[Tensor, "layer curve"]
+
+
+@checked
+@dataclass(frozen=True)
+class Outcome:
+    """One thing that will happen, by how many of the networks drawn, and the figures behind it.
+
+    ``layer`` is the one from which it holds, None if it is about the whole depth. ``share`` is the
+    part of the networks drawn that show this ``kind``, and no other of what it is ``about``;
+    ``shares`` has every kind that was seen, the most common first.
+    """
+
+    about: About
+    kind: str
+    share: float
+    layers: int
+    """How many there are."""
+    layer: int | None = None
+    figures: Mapping[str, float] = field(default_factory=dict)
+    shares: Mapping[str, float] = field(default_factory=dict)
+    trend: Trend | None = None
+    """Of tokens and sizes, how they go on over the second half of the layers."""
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether nine in ten networks agree, so that their band does not straddle a threshold."""
+        return self.share >= thresholds.SURE_NETWORKS
+
+    @property
+    def law(self) -> str:
+        """The law of the trend; empty where there is none."""
+        return "" if self.trend is None else self.trend.kind
+
+    @property
+    def sentence(self) -> str:
+        """The same in words, with its figures."""
+        from rankscope.show import words
+
+        return words.describe_outcome(self)
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+def read_prediction(prediction: "Prediction") -> tuple[Outcome, ...]:
+    """What will happen to tokens, attention and sizes, and to gradients if they are there."""
+    curves = {name: _curves(values) for name, values in prediction.values.items()}
+    outcomes = [_tokens(curves["log10_relative_dispersion"])]
+    if prediction.even_entropy is not None:
+        even = prediction.even_entropy.unsqueeze(1).expand_as(prediction.values[_ENTROPY])
+        outcomes.append(_attention(curves[_ENTROPY][1:], _curves(even)[1:]))
+    outcomes.append(_size(curves["token_norm"]))
+    if "state_gradient" in curves:
+        outcomes.append(_gradients(curves["state_gradient"]))
+        reaching = torch.maximum(curves["query_gradient"], curves["key_gradient"])
+        outcomes.append(_queries(_ratio(reaching[1:], curves["value_gradient"][1:])))
+    return tuple(outcomes)
+
+
+def _curves(values: Float[Tensor, "layer draw sample"]) -> Curves:
+    """A curve for each draw and sample; contiguous, or torch takes wrong medians of what is
+    expanded."""
+    return values.flatten(1).double().contiguous()
+
+
+def _tokens(log10: Curves) -> Outcome:
+    first, last = log10[0], log10[-1]
+    change = torch.where(last == first, 0.0, last - first)  # both may be minus infinity
+    codes = torch.full(first.shape, 2)
+    codes[change > math.log10(thresholds.RISEN_RESIDUAL)] = 3
+    codes[change < math.log10(thresholds.SHRUNK_RESIDUAL)] = 1
+    codes[last < math.log10(thresholds.COLLAPSED_RESIDUAL)] = 0
+    middle = log10.median(1).values
+    fall = trend(_LOG_10 * _center(log10))
+    figures = {
+        "first": float(middle[0]),
+        "last": float(middle[-1]),
+        "rate": fall.rate / _LOG_10,
+    }
+    alike = middle < math.log10(thresholds.COLLAPSED_RESIDUAL)
+    return _outcome("tokens", codes, len(log10) - 1, figures, where=alike, law=fall)
+
+
+def _attention(entropy: Curves, even: Curves) -> Outcome:
+    parts = torch.where(even > 0, entropy / even, 1.0)
+    codes = torch.full((parts.shape[1],), 2)
+    codes[(parts > thresholds.EVEN_ENTROPY).all(0)] = 1
+    codes[(parts < thresholds.SHARP_ENTROPY).any(0)] = 0
+    chosen = parts[:, codes == _common(codes)].contiguous()
+    middle = chosen.median(1).values
+    sharp = middle < thresholds.SHARP_ENTROPY
+    least = int(middle.argmin())
+    figures = {
+        "least": float(middle.min()),
+        "least_at": least + 1,
+        "highest": float(middle.max()),
+        "entropy": float(entropy[least].median()),
+        "even_entropy": float(even[least].median()),
+        "sharp_layers": _layers_below(chosen, thresholds.SHARP_ENTROPY),
+    }
+    return _outcome("attention", codes, len(parts), figures, where=sharp, first=1)
+
+
+def _size(sizes: Curves) -> Outcome:
+    change = later_factors(sizes)
+    codes = torch.zeros(change.shape, dtype=torch.long)
+    codes[change > LEVEL] = 1
+    codes[change < 1 / LEVEL] = 2
+    middle, way = sizes.median(1).values, trend(_center(sizes.log()))
+    figures = {
+        "first": float(middle[0]),
+        "last": float(middle[-1]),
+        "factor": way.factor,
+        "power": way.power,
+    }
+    return _outcome("size", codes, len(sizes) - 1, figures, law=way)
+
+
+def _gradients(states: Curves) -> Outcome:
+    ratios = _ratio(states[0], states[-1])
+    codes = torch.full(ratios.shape, 2)
+    codes[ratios < thresholds.VANISHED_GRADIENT] = 0
+    codes[ratios > thresholds.EXPLODED_GRADIENT] = 1
+    ratio, layers = float(ratios.median()), len(states) - 1
+    figures = {"ratio": ratio, "factor": ratio ** (1 / layers)}
+    return _outcome("gradients", codes, layers, figures)
+
+
+def _queries(parts: Curves) -> Outcome:
+    """``parts``: the gradients of queries and keys beside those of values, from layer 1 on."""
+    codes = torch.where((parts < thresholds.STARVED_GRADIENT).any(0), 0, 1)
+    middle = parts.median(1).values
+    starved = middle < thresholds.STARVED_GRADIENT
+    least = int(middle.argmin())
+    figures = {
+        "least": float(middle[least]),
+        "least_at": least + 1,
+        "starved_layers": _layers_below(parts, thresholds.STARVED_GRADIENT),
+    }
+    return _outcome("queries", codes, len(parts), figures, where=starved, first=1)
+
+
+def _ratio(part: Tensor, whole: Tensor) -> Tensor:
+    """Of gradients: 0 / x is 0, and NaN means that one of them overflowed."""
+    ratio = torch.where(part == 0, 0.0, part / whole)
+    return torch.where(ratio.isnan(), math.inf, ratio)
+
+
+def _layers_below(parts: Curves, threshold: float) -> int:
+    """At how many layers a curve is below a threshold, in the median, at one at least."""
+    return max(1, int((parts < threshold).sum(0).median()))
+
+
+def _outcome(
+    about: About,
+    codes: Int[Tensor, "curve"],
+    layers: int,
+    figures: Mapping[str, float],
+    *,
+    where: Tensor | None = None,
+    first: int = 0,
+    law: Trend | None = None,
+) -> Outcome:
+    """The kind that most networks show, and how many show another.
+
+    ``where`` says of each layer, from ``first`` on, whether it has collapsed in the median; it is
+    told of networks that collapse alone, which is the first of all kinds.
+    """
+    kinds: Sequence[str] = _KINDS[about]
+    counts = torch.bincount(codes, minlength=len(kinds))
+    shares = {
+        kinds[at]: float(counts[at] / counts.sum())
+        for at in counts.argsort(descending=True, stable=True).tolist()
+        if counts[at]
+    }
+    collapsed = [] if where is None or counts.argmax() else torch.nonzero(where).flatten().tolist()
+    return Outcome(
+        about,
+        kinds[int(counts.argmax())],
+        float(counts.max()) / len(codes),
+        layers,
+        first + collapsed[0] if collapsed else None,
+        figures,
+        shares,
+        law,
+    )
+
+
+def _center(logs: Curves) -> Float[Tensor, "layer"]:
+    """One curve for all: means, or medians where some have no logarithm."""
+    means = logs.mean(1)
+    return means if bool(means.isfinite().all()) else logs.median(1).values
+
+
+def _common(codes: Int[Tensor, "curve"]) -> int:
+    return int(torch.bincount(codes).argmax())

@@ -1,0 +1,415 @@
+"""Every bound of docs/theory.md, section 4, for a network and an input, beside its residuals."""
+
+import math
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from rankscope.arguments import checked
+from rankscope.core.deep import SplitState, deep_trace
+from rankscope.core.masks import Full
+from rankscope.core.network import MLP, Block, Network, activation, score_entry
+from rankscope.core.shapes import PerSample
+from rankscope.core.theory._layer_bounds import (
+    SCORE_LIMIT,
+    BestCenter,
+    CubicBound,
+    HeadWeights,
+    LogParts,
+    a_priori_bound,
+    chain_cubic_bounds,
+    chain_data_bounds,
+    chain_norm_bounds,
+    data_bound,
+    find_best_center,
+    gamma,
+    gated_gain,
+    head_weights,
+    log_beta,
+    log_differences,
+    log_paper_beta,
+    output_center,
+    row_gain,
+    sharp_bound,
+)
+from rankscope.core.tracing import Trace
+
+if TYPE_CHECKING:
+    import polars
+
+MEASURED = (
+    "log10_input_residual",
+    "log10_residual",
+    "log10_score_difference",
+    "gamma",
+    "beta",
+    "paper_beta",
+    "lipschitz",
+)
+BOUNDS = (
+    "log10_a_priori_bound",
+    "log10_data_bound",
+    "log10_sharp_bound",
+    "log10_depth_bound",
+    "log10_depth_data_bound",
+    "log10_depth_input_bound",
+)
+_SURE = ("beta", "paper_beta", "log10_depth_input_bound")
+"""What follows from the weights and the network's input alone."""
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Why no bound covers a layer: a kind, and the norm, mask, score or activation it is about."""
+
+    kind: Literal[
+        "skip", "norm", "parallel", "mask", "centered", "scores", "activation", "range", "gated"
+    ]
+    detail: str = ""
+
+    def __str__(self) -> str:
+        from rankscope.show import words
+
+        return words.describe_obstacle(self)
+
+
+@checked
+@dataclass(frozen=True, repr=False)
+class LayerBounds:
+    """One layer: what was measured, and the bounds that follow; NaN where a bound does not apply.
+
+    Residuals are in the composite norm at the best center, the only one these bounds are about
+    (at the mean a residual may be ``2 − 2/n`` times as large). ``log10_a_priori_bound`` and
+    ``log10_data_bound`` are those of Dong et al. 2021 for this layer's true input. They need the
+    ``condition`` that all scores of a query differ by at most ``SCORE_LIMIT``.
+    ``log10_sharp_bound`` is derived and needs no condition. The ``depth`` bounds are about all
+    layers from the input to this one: the theorem of Dong et al. 2021, the chain of data bounds,
+    and what follows from the norm of the input alone. ``beta`` takes the place of their βH, which
+    is reported as ``paper_beta`` and false in general for several heads; ``lipschitz`` is λ.
+    ``obstacle`` is why no bound applies, ``obstacle_a_priori`` why the bounds that need a λ for all
+    inputs do not; both are None if they do.
+    """
+
+    layer: int
+    obstacle: Obstacle | None
+    obstacle_a_priori: Obstacle | None
+    condition: Bool[Tensor, "batch"]
+    log10_input_residual: PerSample
+    log10_residual: PerSample
+    log10_score_difference: PerSample
+    gamma: PerSample
+    beta: PerSample
+    paper_beta: PerSample
+    lipschitz: PerSample
+    log10_a_priori_bound: PerSample
+    log10_data_bound: PerSample
+    log10_sharp_bound: PerSample
+    log10_depth_bound: PerSample
+    log10_depth_data_bound: PerSample
+    log10_depth_input_bound: PerSample
+
+    @property
+    def why_not(self) -> str:
+        """The obstacle in words; empty if there is none."""
+        return "" if self.obstacle is None else str(self.obstacle)
+
+    @property
+    def why_not_a_priori(self) -> str:
+        """The same for the bounds that need a λ for all inputs."""
+        return "" if self.obstacle_a_priori is None else str(self.obstacle_a_priori)
+
+    @property
+    def applies(self) -> bool:
+        """Whether the theory covers this kind of layer; ``condition`` is a separate question."""
+        return self.obstacle is None
+
+    @property
+    def informative(self) -> Bool[Tensor, "batch"]:
+        """Whether the a-priori bound guarantees a smaller residual: ``4γβλ·scale·‖res‖² < 1``."""
+        return self.log10_a_priori_bound < self.log10_input_residual
+
+    def __repr__(self) -> str:
+        from rankscope.show import words
+
+        return words.layer_bounds_line(self)
+
+
+@checked
+@dataclass(frozen=True, repr=False)
+class Bounds:
+    """Bounds on the residual after each layer and over all layers, beside what was measured.
+
+    ``applies`` is about the theorem of Dong et al. 2021 for all layers and every sample; if it does
+    not apply, ``why_not`` says why. ``traced`` is the run in scaled arithmetic the residuals are
+    from, which says where they are in doubt.
+    """
+
+    layers: tuple[LayerBounds, ...]
+    traced: Trace | None = None
+
+    @property
+    def applies(self) -> bool:
+        """Whether the theorem of Dong et al. 2021 covers every layer and sample."""
+        return all(
+            layer.obstacle_a_priori is None and bool(layer.condition.all()) for layer in self.layers
+        )
+
+    @property
+    def why_not(self) -> str:
+        """The first reason why the theorem does not cover the last layer; empty if it does."""
+        from rankscope.show import words
+
+        return words.why_not(self, SCORE_LIMIT)
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """What scaled arithmetic leaves uncertain, in clauses; nothing if all is sure."""
+        notes = {} if self.traced is None else self.traced.provenance.notes
+        return tuple(notes[kind] for kind in ("doubt", "beyond") if kind in notes)
+
+    @property
+    def doubtful(self) -> set[tuple[int, int]]:
+        """The layers and samples whose residuals are in doubt."""
+        known = {} if self.traced is None else self.traced.columns
+        doubts = known.get("doubt", ())
+        rows = zip(known["layer"], known["sample"], doubts, strict=True) if doubts else ()
+        return {(layer, sample) for layer, sample, doubt in rows if doubt}
+
+    @property
+    def log10_depth_bound(self) -> PerSample:
+        """The theorem of Dong et al. 2021 for the last layer; NaN where it does not apply."""
+        return self.layers[-1].log10_depth_bound
+
+    @property
+    def table(self) -> "polars.DataFrame":
+        """By layer, sample and metric; null where a bound does not apply.
+
+        Where anything is in doubt there is a column that says so. What follows from a layer's input
+        is in doubt where that is.
+        """
+        from rankscope import tables
+
+        doubtful = self.doubtful
+        doubts: list[bool] = []
+        columns: dict[str, list[Any]] = {"layer": [], "sample": [], "metric": [], "value": []}
+        for layer in self.layers:
+            for metric in (*MEASURED, *BOUNDS, "condition"):
+                values = getattr(layer, metric).double()
+                if metric == "condition" and not layer.applies:
+                    values = values * math.nan
+                for sample, value in enumerate(values.tolist()):
+                    row = (layer.layer, sample, metric, None if math.isnan(value) else value)
+                    for column, entry in zip(columns.values(), row, strict=True):
+                        column.append(entry)
+                    source = layer.layer - (metric != "log10_residual")
+                    doubts.append(metric not in _SURE and (source, sample) in doubtful)
+        return tables.frame({**columns, "doubt": doubts} if doubtful else columns)
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The same in plain words, for the sample each bound is worst for."""
+        from rankscope.show import words
+
+        return words.bounds_sentences(self, SCORE_LIMIT)
+
+    def __repr__(self) -> str:
+        from rankscope.show import words
+
+        return words.bounds_line(self)
+
+    def _repr_html_(self) -> str:
+        from rankscope.show import words
+
+        return words.bounds_html(self)
+
+
+@checked
+def bounds(network: Network, x: Tensor, *, token_mask: Tensor | None = None) -> Bounds:
+    """Bounds on the residual of every layer: those of Dong et al. 2021, and sharper ones.
+
+    >>> from rankscope.core.network import Spec
+    >>> net = Network.random(Spec(3, 1, 8, mlp_ratio=0, skip=False, norm="none", init=0.1))
+    >>> bounds(net, torch.randn(1, 5, 8)).applies
+    True
+
+    Works for every network that ``deep_trace`` can follow; where skips, norms, masks or other
+    scores take a layer out of the theory's scope, the result says so and gives no number. Residuals
+    are those of ``deep_trace``, which may be in doubt; then the result says where.
+    """
+    centers: list[BestCenter] = []
+    traced = deep_trace(
+        network, x, token_mask=token_mask, on_state=lambda state: centers.append(_centered(state))
+    )
+    with torch.no_grad():
+        layers = [
+            _analyze_layer(network, layer, before, after)
+            for layer, (before, after) in enumerate(pairwise(centers), start=1)
+        ]
+    return Bounds(_chain_layers(layers, centers[0]), traced)
+
+
+def _centered(state: SplitState) -> BestCenter:
+    """A layer's tokens about the best center, on the CPU."""
+    valid = None if state.token_mask is None else state.token_mask.cpu()
+    return find_best_center(state.x.cpu(), state.mantissa.cpu(), state.log_scale.cpu(), valid)
+
+
+@dataclass(frozen=True)
+class _LayerAnalysis:
+    """One layer's own bounds, in natural logarithms, before the layers are chained."""
+
+    layer: int
+    obstacle: Obstacle | None
+    before: BestCenter
+    after: BestCenter
+    slack: PerSample
+    weights: HeadWeights | None = None
+    gain: Tensor | None = None  # of the MLP: one matrix, or, if it is gated, one per sample
+    gated: bool = False
+    logs: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def obstacle_a_priori(self) -> Obstacle | None:
+        return Obstacle("gated") if self.gated else self.obstacle
+
+    @property
+    def input_residual(self) -> PerSample:
+        return self.before.tokens.norms.composite
+
+    def log(self, name: str) -> PerSample:
+        """One of the logarithms for each sample; NaN if no bound applies."""
+        absent = torch.full_like(self.input_residual, math.nan)
+        return self.logs[name].expand_as(absent) if name in self.logs else absent
+
+    @property
+    def condition(self) -> Bool[Tensor, "batch"]:
+        return self.log("difference") <= math.log(SCORE_LIMIT)
+
+    @property
+    def cubic(self) -> CubicBound:
+        """This layer as a factor on the cube of the residual, the center's slack included."""
+        factor = self.log("gamma") + self.log("beta") + self.log("lipschitz") + math.log(4)
+        if self.weights is not None:
+            scale = self.weights.scale
+            factor = factor + (math.log(scale) if scale > 0 else -math.inf) + 3 * self.slack
+        return CubicBound(factor, self.condition & (self.obstacle_a_priori is None))
+
+    @property
+    def data_gain(self) -> PerSample:
+        residual = self.input_residual
+        gain = torch.where(residual.isneginf(), -math.inf, self.log("data") - residual)
+        return torch.where(self.condition, gain, math.nan)
+
+
+def _analyze_layer(
+    network: Network, layer: int, before: BestCenter, after: BestCenter
+) -> _LayerAnalysis:
+    """Every bound on this layer's output, given its true input."""
+    block = network.blocks[layer - 1]
+    assert isinstance(block, Block)
+    slack = torch.zeros_like(before.slack) if layer == 1 else before.slack
+    obstacle = _obstacle(network, layer, block)
+    if obstacle is not None:
+        return _LayerAnalysis(layer, obstacle, before, after, slack)
+    weights, tokens, skip = head_weights(block.attention), before.tokens, network.spec.skips[1]
+    differences = log_differences(weights, tokens)
+    sharp = sharp_bound(weights, tokens, differences=differences)
+    gain = row_gain(block.mlp, width=network.spec.width, skip=skip)
+    gated = gain is None
+    if gain is None:
+        assert isinstance(block.mlp, MLP), "only a gated MLP has no gain for all inputs"
+        center = output_center(weights, tokens)
+        gain = gated_gain(block.mlp, center, sharp.inf.exp(), skip=skip)
+    lipschitz = LogParts(torch.zeros(()), torch.zeros(())).times(gain).composite
+    logs = {
+        "difference": differences.amax((-2, -1)),
+        "gamma": gamma(differences).amax(-1).log(),
+        "beta": log_beta(weights),
+        "paper_beta": log_paper_beta(weights),
+        "lipschitz": lipschitz,
+        "a_priori": a_priori_bound(weights, tokens, differences=differences) + lipschitz,
+        "data": data_bound(weights, tokens, differences=differences).times(gain).composite,
+        "sharp": sharp.times(gain).composite,
+    }
+    for name in ("a_priori", "data", "sharp"):
+        bound = logs[name].expand_as(after.tokens.log_scale)
+        lost = (bound.isneginf() & ~after.tokens.norms.composite.isneginf()) | bound.isnan()
+        if bool((lost | bound.isposinf()).any()):
+            return _LayerAnalysis(layer, Obstacle("range"), before, after, slack)
+    return _LayerAnalysis(layer, None, before, after, slack, weights, gain, gated, logs)
+
+
+def _obstacle(network: Network, layer: int, block: Block) -> Obstacle | None:
+    """Why no bound of section 4 covers this kind of layer; None if they do."""
+    spec, mask = network.spec, network.spec.masks[layer - 1]
+    if spec.skips[0]:
+        return Obstacle("skip")
+    if spec.norm != "none":
+        return Obstacle("norm", spec.norm)
+    if spec.parallel and block.mlp is not None:
+        return Obstacle("parallel")
+    if not isinstance(mask, Full):
+        return Obstacle("mask", str(mask))
+    if block.attention.centered:
+        return Obstacle("centered")
+    score = score_entry(block.attention.scores)
+    if not score.bounds:
+        return Obstacle("scores", score.words)
+    if isinstance(block.mlp, MLP) and activation(block.mlp.activation).slopes is None:
+        return Obstacle("activation", block.mlp.activation)
+    return None
+
+
+def _chain_layers(layers: list[_LayerAnalysis], first: BestCenter) -> tuple[LayerBounds, ...]:
+    """The layers' bounds, chained from the input on."""
+    start, absent = first.tokens.norms, torch.full_like(first.slack, math.nan)
+    theorem = chain_cubic_bounds([layer.cubic for layer in layers], start.composite)
+    slacks = [layer.slack for layer in layers]
+    data = chain_data_bounds([layer.data_gain for layer in layers], slacks, start.composite)
+    covered = []
+    for layer in layers:
+        if layer.weights is None or layer.gain is None or layer.gated:
+            break
+        covered.append((layer.weights, layer.gain))
+    by_norm = chain_norm_bounds(covered, start, first.tokens.counts)
+    by_norm += [absent] * (len(layers) - len(by_norm))
+    return tuple(
+        _to_layer_bounds(layer, *depth)
+        for layer, *depth in zip(layers, theorem, data, by_norm, strict=True)
+    )
+
+
+def _to_layer_bounds(
+    layer: _LayerAnalysis, theorem: PerSample, data: PerSample, by_norm: PerSample
+) -> LayerBounds:
+    """One layer in decimal logarithms; no number where its condition is not met."""
+    ten = math.log(10)
+
+    def under_condition(log: PerSample) -> PerSample:
+        return torch.where(layer.condition, log, math.nan) / ten
+
+    residual = layer.input_residual
+    a_priori = torch.full_like(residual, math.nan) if layer.gated else layer.log("a_priori")
+    return LayerBounds(
+        layer=layer.layer,
+        obstacle=layer.obstacle,
+        obstacle_a_priori=layer.obstacle_a_priori,
+        condition=layer.condition,
+        log10_input_residual=residual / ten,
+        log10_residual=layer.after.tokens.norms.composite / ten,
+        log10_score_difference=layer.log("difference") / ten,
+        gamma=layer.log("gamma").exp(),
+        beta=layer.log("beta").exp(),
+        paper_beta=layer.log("paper_beta").exp(),
+        lipschitz=layer.log("lipschitz").exp(),
+        log10_a_priori_bound=under_condition(a_priori),
+        log10_data_bound=under_condition(layer.log("data")),
+        log10_sharp_bound=layer.log("sharp") / ten,
+        log10_depth_bound=theorem / ten,
+        log10_depth_data_bound=data / ten,
+        log10_depth_input_bound=by_norm / ten,
+    )

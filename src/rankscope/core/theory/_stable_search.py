@@ -1,0 +1,377 @@
+"""Are there stable equilibria of rank above one? A search over designed value matrices.
+
+There are (derived; one head, causal mask, unit sphere, no skip). Let attention be independent of
+the tokens, x₁ the eigenvector of the value matrix W with eigenvalue λ₁, and let token 2 add a
+direction of eigenvalue λ₂, so that ``x₂(λ₂ − W) = r x₁W`` with ``r = A₂₁/A₂₂``. The tangent t ⟂ x₂
+in the span of both tokens has the multiplier ``t W tᵀ/λ₂``. The trace of W there is λ₁ + λ₂, and
+``x₂ W x₂ᵀ = λ₂ − r λ₁ x₁x₂ᵀ``, so it equals ``(λ₁/λ₂)(1 + r cos∠(x₁, x₂))``; the multiplier of
+token 1 is λ₂/λ₁. Both are below one for 0 < λ₂ < λ₁ and an angle obtuse enough: rank two, and
+stable. At an acute angle it never is, in agreement with Wu et al. 2024, where tokens within one
+half-space collapse. W must also be non-normal: with orthogonal eigenvectors the multiplier is
+``a² + (1 − a²) λ₁/λ₂ > 1``, where a is the component along x₁.
+
+For more tokens there is no such proof here, only the search: it finds stable equilibria of full
+rank, though rarely at random, and closer and closer to instability the more tokens there are.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from rankscope.arguments import Count, Range, checked
+from rankscope.core.checks import whole
+from rankscope.core.masks import as_mask
+from rankscope.core.network import Network
+from rankscope.core.theory._equilibrium import Equilibrium, equilibrium_at, measure
+from rankscope.errors import InputError
+from rankscope.numerals import plural, short, span_of
+from rankscope.streams import stream
+
+AttentionKind = Literal["uniform", "content"]
+
+# Uniform attention under a full mask makes all tokens equal in one step, so it is left out.
+_FAMILIES: tuple[tuple[str, AttentionKind], ...] = (
+    ("causal", "uniform"),
+    ("causal", "content"),
+    ("full", "content"),
+)
+_SQUARINGS = 7
+
+
+@checked
+@dataclass(frozen=True, repr=False)
+class Designs:
+    """Designed equilibria of full rank for one mask, kind of attention and number of tokens.
+
+    Of ``drawn`` random ones ``drawn_stable`` were stable; ``descended`` of them (those with the
+    smallest spectral radius) were improved by gradient descent on it, ``descended_stable`` of
+    which became stable; ``radius`` is the smallest of all, and ``best`` its equilibrium, which is
+    one of ``network``.
+    """
+
+    mask: str
+    attention: AttentionKind
+    tokens: int
+    drawn: int
+    drawn_stable: int
+    descended: int
+    descended_stable: int
+    radius: float
+    network: Network
+    best: Equilibrium
+
+    def __repr__(self) -> str:
+        return (
+            f"Designs({self.tokens} tokens, {self.mask} mask, {self.attention} attention; stable: "
+            f"{self.drawn_stable} of {self.drawn} drawn, {self.descended_stable} of "
+            f"{self.descended} after descent; best has rank {self.best.rank} and spectral radius "
+            f"{short(self.radius, digits=4)}, {'stable' if self.best.stable else 'not stable'})"
+        )
+
+
+@checked
+@dataclass(frozen=True, repr=False)
+class StableSearch:
+    """The result of a search for stable equilibria of rank above one."""
+
+    designs: tuple[Designs, ...]
+
+    @property
+    def best(self) -> Designs | None:
+        """The stable design of largest rank and, among those, smallest radius; None if none is."""
+        stable = [each for each in self.designs if each.best.stable]
+        return max(stable, key=lambda each: (each.best.rank, -each.radius), default=None)
+
+    def __repr__(self) -> str:
+        count = len(self.designs)
+        stable = sum(each.best.stable for each in self.designs)
+        tokens = sorted({each.tokens for each in self.designs})
+        radii = [each.radius for each in self.designs]
+        best = f"best: {self.best}" if self.best is not None else "none stable"
+        return (
+            f"StableSearch({count} designs for {tokens[0]} to {tokens[-1]} tokens, {stable} "
+            f"stable, spectral radius {span_of(min(radii), max(radii))}; {best})"
+        )
+
+
+@dataclass(frozen=True)
+class _Candidates:
+    """Tokens, scales and query-key matrices of a batch of designs."""
+
+    x: Float[Tensor, "batch token token"]
+    log_c: Float[Tensor, "batch token"]
+    query_key: Float[Tensor, "batch token token"]
+
+
+@checked
+def stable_search(
+    *,
+    tokens: tuple[int, ...] = (2, 3, 4, 5, 6),
+    draws: Count = 200,
+    descents: Count = 4,
+    steps: Annotated[int, Range(0, 1_000_000)] = 300,
+    seed: int = 0,
+) -> StableSearch:
+    """Look for stable equilibria of full rank among steps ``X ↦ normalise(A X W)``.
+
+    >>> stable_search(tokens=(2,), draws=20, descents=1, steps=5).best.best.rank
+    2
+
+    For each mask and kind of attention: random tokens, scales c and query-key matrices, the value
+    matrix designed for them (``W = X⁻¹A⁻¹diag(c)X``, as many features as tokens), then gradient
+    descent from the best few. Each result is built as a ``Network`` and measured there. Finding
+    none proves nothing.
+    """
+    if not tokens or min(tokens) < 2 or max(tokens) > _MOST_TOKENS:
+        raise InputError(f"tokens={tokens} is out of range; expected some of 2 to {_MOST_TOKENS}.")
+    return StableSearch(
+        tuple(
+            _search(
+                mask,
+                attention,
+                count,
+                draws,
+                min(descents, draws),
+                steps,
+                stream(seed, "designs", mask, attention, count),
+            )
+            for mask, attention in _FAMILIES
+            for count in tokens
+        )
+    )
+
+
+def design_step(
+    x: Float[Tensor, "batch token token"],
+    c: Float[Tensor, "batch token"],
+    query_key: Float[Tensor, "batch token token"],
+    allowed: Bool[Tensor, "token token"],
+) -> tuple[Tensor, Tensor]:
+    """The designed W and the Jacobian of its step at ``x``, differentiable in everything (derived).
+
+    With ``v = XW``, ``y = Av = diag(c)X`` and logits ``ℓ_ij = x_i W_QK x_jᵀ``:
+    ``δy_i = Σ_j A_ij (δx_j W + δℓ_ij (v_j − y_i))``, then ``δx_i' = δy_i (I − x_iᵀx_i)/c_i``.
+    """
+    identity = torch.eye(x.shape[-1], dtype=x.dtype)
+    logits = (x @ query_key @ x.mT).masked_fill(~allowed, -torch.inf)
+    attention = logits.softmax(-1)
+    y = c.unsqueeze(-1) * x
+    v = torch.linalg.solve_ex(attention, y).result
+    w = torch.linalg.solve_ex(x, v).result
+    # Indices: z sample, i output token, j input token, a input feature, b feature of y.
+    lever = attention.unsqueeze(-1) * (v.unsqueeze(1) - y.unsqueeze(2))
+    by_key = torch.einsum("zijb,zia->zibja", lever, x @ query_key)
+    by_query = torch.einsum("zijb,zja,ik->zibka", lever, x @ query_key.mT, identity)
+    by_value = torch.einsum("zij,zab->zibja", attention, w)
+    tangent = (identity - x.unsqueeze(-1) * x.unsqueeze(-2)) / c[..., None, None]
+    jacobian = torch.einsum("zibc,zibja->zicja", tangent, by_key + by_query + by_value)
+    return w, jacobian.flatten(3).flatten(1, 2)
+
+
+def _search(
+    mask: str,
+    attention: AttentionKind,
+    tokens: int,
+    draws: int,
+    descents: int,
+    steps: int,
+    generator: torch.Generator,
+) -> Designs:
+    allowed = as_mask(mask).matrix(tokens)
+    drawn = _draw(tokens, draws, attention, generator)
+    radii = _spectral_radii(design_step(drawn.x, drawn.log_c.exp(), drawn.query_key, allowed)[1])
+    chosen = radii.argsort()[:descents]
+    start = _Candidates(drawn.x[chosen], drawn.log_c[chosen], drawn.query_key[chosen])
+    end, reached = _descend(start, allowed, steps, learn_attention=attention == "content")
+    first = int(reached.argmin())
+    network, best = _build_network(end, first, allowed, mask)
+    return Designs(
+        mask=mask,
+        attention=attention,
+        tokens=tokens,
+        drawn=draws,
+        drawn_stable=int((radii < 1).sum()),
+        descended=descents,
+        descended_stable=int((reached < 1).sum()),
+        radius=best.stability.radius,
+        network=network,
+        best=best,
+    )
+
+
+def _draw(
+    tokens: int, draws: int, attention: AttentionKind, generator: torch.Generator
+) -> _Candidates:
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(draws, *shape, generator=generator, dtype=torch.float64)
+
+    x = normal(tokens, tokens)
+    # The scale that gives eigenvalues of about one under uniform causal attention.
+    usual = torch.arange(1, tokens + 1, dtype=torch.float64).log()
+    return _Candidates(
+        x / x.norm(dim=-1, keepdim=True),
+        0.5 * normal(tokens) - usual,
+        normal(tokens, tokens) * (attention == "content"),
+    )
+
+
+def _descend(
+    start: _Candidates, allowed: Bool[Tensor, "token token"], steps: int, *, learn_attention: bool
+) -> tuple[_Candidates, Float[Tensor, "batch"]]:
+    """Adam on ``log ‖Jᵏ‖^(1/k)``, a smooth bound on the radius; the best point of each run."""
+    x, log_c, query_key = (part.clone() for part in (start.x, start.log_c, start.query_key))
+    learned = [x, log_c, query_key] if learn_attention else [x, log_c]
+    for part in learned:
+        part.requires_grad_()
+    optimiser = torch.optim.Adam(learned, lr=0.03)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(steps, 1))
+    best = [part.detach().clone() for part in (x, log_c, query_key)]
+    least = x.new_full((len(x),), torch.inf)
+    for step in range(steps + 1):
+        unit = x / x.norm(dim=-1, keepdim=True)
+        _, jacobian = design_step(unit, log_c.exp(), query_key, allowed)
+        if step % 5 == 0 or step == steps:
+            radii = _spectral_radii(jacobian.detach())
+            better = radii < least
+            least = torch.where(better, radii, least)
+            for kept, part in zip(best, (unit, log_c, query_key), strict=True):
+                kept[better] = part.detach()[better]
+        optimiser.zero_grad()
+        _log_power_norm(jacobian).sum().backward()
+        optimiser.step()
+        schedule.step()
+    return _Candidates(*best), least
+
+
+def _log_power_norm(jacobian: Float[Tensor, "batch size size"]) -> Float[Tensor, "batch"]:
+    """``log ‖Jᵏ‖^(1/k)`` for ``k = 2^squarings``, at least the logarithm of the radius."""
+    power, total = jacobian, jacobian.new_zeros(len(jacobian))
+    for _ in range(_SQUARINGS):
+        norm = torch.linalg.matrix_norm(power)
+        total = 2 * (total + norm.log())
+        power = power / norm[:, None, None]
+        power = power @ power
+    last: Tensor = torch.linalg.matrix_norm(power)
+    mean: Tensor = (total + last.log()) / 2**_SQUARINGS
+    return mean
+
+
+def _spectral_radii(jacobian: Float[Tensor, "batch size size"]) -> Float[Tensor, "batch"]:
+    """Spectral radii; infinite where a design broke down (tokens or attention singular)."""
+    broken = ~torch.isfinite(jacobian).flatten(1).all(-1)
+    safe = torch.where(broken[:, None, None], torch.zeros_like(jacobian), jacobian)
+    radii = torch.linalg.eigvals(safe).abs().amax(-1)
+    return torch.where(broken, torch.full_like(radii, torch.inf), radii)
+
+
+def _build_network(
+    candidates: _Candidates, index: int, allowed: Bool[Tensor, "token token"], mask: str
+) -> tuple[Network, Equilibrium]:
+    """A design as a network, and its equilibrium measured there."""
+    x, query_key = candidates.x[[index]], candidates.query_key[[index]]
+    c = candidates.log_c[[index]].exp()
+    values, _ = design_step(x, c, query_key, allowed)
+    network = Network.from_matrices(
+        query_key.unsqueeze(0), values.unsqueeze(0), head_width=1, norm="sphere", mask=mask
+    )
+    return network, equilibrium_at(network, x[0])
+
+
+_MOST_TOKENS = 24  # the Jacobian has n⁴ entries, and there is one for each rank
+
+
+@checked
+@dataclass(frozen=True, repr=False)
+class EveryRank:
+    """A network of one layer and, for k = 1 … n, an equilibrium of it of rank k."""
+
+    network: Network
+    equilibria: tuple[Equilibrium, ...]
+
+    def __repr__(self) -> str:
+        radii = [each.stability.radius for each in self.equilibria]
+        stable = sum(each.stable for each in self.equilibria)
+        return (
+            f"EveryRank({plural(len(radii), 'token')}; equilibria of rank 1 to {len(radii)}, "
+            f"{stable} stable, spectral radius {span_of(min(radii), max(radii))})"
+        )
+
+
+@checked
+def every_rank(tokens: int, *, growth: float = 4.0) -> EveryRank:
+    """Equilibria of rank 1, 2, … n of one step ``X ↦ normalise(A X W)`` on n tokens.
+
+    >>> [e.rank for e in every_rank(3).equilibria]
+    [1, 2, 3]
+
+    Causal mask, uniform attention, ``W = diag(λ₁ < λ₂ < …)`` with ``λ_k ∝ growth^k``. They answer
+    whether equilibria of every rank exist, not whether they are reached: token 1 is the eigenvector
+    of the smallest eigenvalue, so a perturbation of it towards the largest grows by
+    ``growth^(n − 1)`` in each step, and all of them are unstable (derived). For stable ones see
+    ``stable_search``.
+    """
+    whole("tokens", tokens, least=1, most=_MOST_TOKENS)
+    if not 4.0 <= growth <= 16.0:
+        raise InputError(
+            f"growth={growth} is out of range; expected 4 to 16: from 4 on, every token provably "
+            "has room for a direction of its own."
+        )
+    # The sphere ignores the scale of W; the largest eigenvalue is set to one.
+    eigenvalues = growth ** torch.arange(1 - tokens, 1, dtype=torch.float64)
+    values = torch.diag(eigenvalues)[None, None]
+    network = Network.from_matrices(
+        torch.zeros_like(values), values, head_width=tokens, norm="sphere", mask="causal"
+    )
+    configurations = (_configuration_of_rank(rank, eigenvalues) for rank in range(1, tokens + 1))
+    return EveryRank(network, tuple(measure(network, x) for x in configurations))
+
+
+def _configuration_of_rank(
+    rank: int, eigenvalues: Float[Tensor, "feature"]
+) -> Float[Tensor, "token feature"]:
+    """The first ``rank`` tokens add a direction each, the others stay in their span.
+
+    Token i is fixed when ``x_i (i c_i − W) = s W`` with s the sum of the tokens before it. With
+    ``i c_i = λ_i`` the part along older directions is ``s_j λ_j/(λ_i − λ_j)``, shorter than one
+    (its j-th entry is below 1.5 · 4^(j − i)), and entry i, which the equation leaves free, is set
+    so that the length is one. With any larger value the length falls from infinity to zero as the
+    value grows, so exactly one value gives length one.
+    """
+    tokens = len(eigenvalues)
+    x = torch.zeros(tokens, tokens, dtype=torch.float64)
+    for token in range(tokens):
+        pull = x[:token].sum(0) * eigenvalues
+        if token < rank:
+            used = slice(0, token)
+            x[token, used] = pull[used] / (eigenvalues[token] - eigenvalues[used])
+            x[token, token] = (1 - x[token, used].square().sum()).sqrt()
+        else:
+            used = slice(0, rank)
+            x[token, used] = _solve_for_unit_length(pull[used], eigenvalues[used])
+    return x
+
+
+def _solve_for_unit_length(
+    pull: Float[Tensor, "feature"], eigenvalues: Float[Tensor, "feature"]
+) -> Float[Tensor, "feature"]:
+    """``pull/(t − λ)`` for the one t above all λ that gives it length one, by bisection.
+
+    The search is for ``t − λ_max``, in which nothing cancels: no entry is off by more than
+    rounding. At ``t − λ_max = pull_max`` the length is at least one, at ``‖pull‖`` at most one.
+    """
+    gaps = eigenvalues[-1] - eigenvalues
+    low, high = pull[-1], torch.linalg.vector_norm(pull)
+    for _ in range(200):
+        middle = (low + high) / 2
+        if not low < middle < high:
+            break
+        if torch.linalg.vector_norm(pull / (middle + gaps)) > 1:
+            low = middle
+        else:
+            high = middle
+    x: Tensor = pull / (high + gaps)
+    length: Tensor = torch.linalg.vector_norm(x)
+    return x / length

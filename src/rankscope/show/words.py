@@ -1,0 +1,477 @@
+"""What values of the core say in words, and how they look in a notebook.
+
+The core holds numbers and codes. Its objects that people print (``print(*prediction.verdict)``,
+``bounds.sentences``, ``str(law)``) ask for the functions here by name when text is wanted, as
+``.table`` asks ``rankscope.tables``: so words can change without touching what was computed, and
+nothing is loaded for them before they are read.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby, pairwise
+from textwrap import shorten
+from typing import TYPE_CHECKING, Final
+
+from rankscope.display import card, paragraph, some, table
+from rankscope.numerals import plural, power_of_ten, short, span_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rankscope.core.prediction import Band, Outcome, Prediction
+    from rankscope.core.theory import Bounds, GraphFacts, Law, LayerBounds, Obstacle
+
+# ---------------------------------------------------------------------------------------- laws
+
+LAW_NAMES: Final[Mapping[str, str]] = {"none": "no collapse", "equal": "all tokens equal"}
+_CERTAIN: Final = 2.0
+"""Standard errors to either side of a fitted constant that are written beside it."""
+
+
+def law_name(law: "Law") -> str:
+    """A law in a word or two, and up to which layer, where figures beyond are in doubt."""
+    named = LAW_NAMES.get(law.kind, law.kind)
+    return named if law.sure_to is None else f"{named} (to layer {law.sure_to})"
+
+
+def law_pace(law: "Law") -> str:
+    """Its constant in a few characters: of steps of the logarithm, or of layers."""
+    if law.kind == "doubly exponential":
+        return f"step × {_with_error(law.growth, law.growth_error)}"
+    if law.kind == "between":
+        return f"step + {_with_error(-law.bend, law.bend_error)}"
+    return "" if law.kind == "equal" else f"layer × {_law_factor(law)}"
+
+
+def describe_law(law: "Law") -> str:
+    """A law with its constant, in a clause."""
+    if law.sure_to == 0:
+        return "figures are in doubt from layer 1 on"
+    factor = _law_factor(law)
+    clause = {
+        "doubly exponential": "doubly exponential: each step is "
+        f"{_with_error(law.growth, law.growth_error)} times the one before",
+        "between": "between exponential and doubly exponential: each step is "
+        f"{_with_error(-law.bend, law.bend_error)} decades larger than the one before",
+        "exponential": f"exponential: each layer multiplies the residual by {factor}",
+        "equal": "all tokens are equal, or agree beyond what logarithms resolve",
+        "undecided": "too few layers, or too uneven, to see a law; "
+        f"the last ones multiply the residual by {factor}",
+        "none": f"no collapse: each layer multiplies the residual by {factor}",
+    }[law.kind]
+    if law.sure_to is None:
+        return clause
+    return f"{clause}, to layer {law.sure_to}, beyond which figures are in doubt"
+
+
+def _law_factor(law: "Law") -> str:
+    """What a layer leaves of the residual, and within which bounds where they differ."""
+    off = _CERTAIN * law.rate_error
+    at, low, high = (
+        power_of_ten(rate, digits=3) for rate in (law.rate, law.rate - off, law.rate + off)
+    )
+    return at if low == high else f"{at} ({low} to {high})"
+
+
+def _with_error(value: float, error: float) -> str:
+    """Two digits after the point, and the error where it shows in them."""
+    return f"{value:.2f}" if error < 0.005 else f"{value:.2f} ± {error:.2f}"
+
+
+# ---------------------------------------------------------------------------------- predictions
+
+
+def describe_outcome(outcome: "Outcome") -> str:
+    """One thing that will happen, in a sentence, and a second one where networks disagree."""
+    sentence = _OUTCOMES[outcome.about](outcome)
+    if outcome.is_sure:
+        return sentence
+    shares = ", ".join(f"{share:.0%} show {kind}" for kind, share in outcome.shares.items())
+    return f"{sentence} Not sure: of the networks drawn {shares}."
+
+
+def _describe_tokens(outcome: "Outcome") -> str:
+    start, end = (power_of_ten(outcome.figures[at]) for at in ("first", "last"))
+    layers = plural(outcome.layers, "layer")
+    if outcome.kind == "depth collapse":
+        since = f"from layer {outcome.layer} on" if outcome.layer is not None else "in the end"
+        return (
+            f"Depth collapse: {since} tokens differ by less than a thousandth of their size, "
+            f"after {layers} by {end} of it{_fall(outcome)}."
+        )
+    opening = {
+        "collapse under way": "Depth collapse under way",
+        "tokens kept apart": "No depth collapse",
+        "chaos": "Chaos, tokens move apart",
+    }[outcome.kind]
+    way = f"goes from {start} to {end}" if start != end else f"stays near {start}"
+    fall = _fall(outcome) if outcome.kind == "collapse under way" else ""
+    return f"{opening}: the tokens' relative dispersion {way} over {layers}{fall}."
+
+
+def _fall(outcome: "Outcome") -> str:
+    """How a fall goes on, in a clause."""
+    trend = outcome.trend
+    if trend is None or trend.rate > 0 or not math.isfinite(trend.rate):
+        return ""
+    factor = short(trend.factor, digits=2)
+    return {
+        "level": "",
+        "exponential": f"; the fall is exponential, each layer leaves {factor} of it",
+        "faster than exponential": "; the fall is faster than exponential",
+        "polynomial": f"; it falls like the power {short(trend.power, digits=2)} of the layer",
+        "unclear": f"; in the second half a layer leaves {factor} of it",
+    }[trend.kind]
+
+
+def _describe_attention(outcome: "Outcome") -> str:
+    figures = outcome.figures
+    most = figures["even_entropy"]
+    entropies = f"{short(figures['entropy'], digits=2)} of {short(most, digits=2)} nats"
+    seen = f"{entropies} at layer {figures['least_at']:.0f}"
+    # Rounded down, so that what is not all does not look like it.
+    least = f"{math.floor(1000 * figures['least']) / 10:g}%"
+    if outcome.kind == "entropy collapse":
+        layers = f"{figures['sharp_layers']:.0f} of {plural(outcome.layers, 'layer')}"
+        return (
+            f"Entropy collapse: at {layers} attention has less than a quarter of the entropy "
+            f"it could have ({seen}); queries see few keys."
+        )
+    if outcome.kind == "even attention" and most == 0:
+        return "Every query sees one key alone."
+    if outcome.kind == "even attention":
+        return (
+            f"Attention is nearly even at every layer, at least {least} of the "
+            "entropy it could have: it hardly tells keys apart."
+        )
+    return f"Attention has {least} or more of the entropy it could have ({seen})."
+
+
+def _describe_size(outcome: "Outcome") -> str:
+    trend, figures = outcome.trend, outcome.figures
+    assert trend is not None  # every size has one
+    law = {
+        "exponential": f" exponentially, by a factor of {short(trend.factor)} a layer",
+        "faster than exponential": " faster than exponentially",
+        "polynomial": f" polynomially, like the power {short(trend.power, digits=2)} of the layer",
+    }.get(trend.kind, "")
+    verb = {  # few networks may grow while most do not: then there is no law of growth
+        "bounded size": "stay bounded",
+        "growing size": f"grow{law if trend.rate > 0 else ''}",
+        "shrinking size": f"shrink{law if trend.rate < 0 else ''}",
+    }[outcome.kind]
+    return (
+        f"Token norms {verb}: {short(figures['first'])} at the input, "
+        f"{short(figures['last'])} in the end."
+    )
+
+
+def _describe_gradients(outcome: "Outcome") -> str:
+    opening = {
+        "vanishing gradients": "Gradients vanish",
+        "exploding gradients": "Gradients explode",
+        "level gradients": "Gradients stay",
+    }[outcome.kind]
+    return (
+        f"{opening}: what reaches the input is {short(outcome.figures['ratio'])} times what leaves "
+        f"the last layer, a factor of {short(outcome.figures['factor'])} a layer."
+    )
+
+
+def _describe_queries(outcome: "Outcome") -> str:
+    figures = outcome.figures
+    least = short(figures["least"], digits=2)
+    seen = f"{least} of those of values at layer {figures['least_at']:.0f}"
+    if outcome.kind == "learning queries":
+        return f"Gradients of queries and keys are at least {seen}."
+    return (
+        f"Queries and keys hardly learn at {figures['starved_layers']:.0f} of "
+        f"{plural(outcome.layers, 'layer')}: their gradients go down to {seen}."
+    )
+
+
+_OUTCOMES: Final[Mapping[str, Callable[["Outcome"], str]]] = {
+    "tokens": _describe_tokens,
+    "attention": _describe_attention,
+    "size": _describe_size,
+    "gradients": _describe_gradients,
+    "queries": _describe_queries,
+}
+
+
+def prediction_doubt(prediction: "Prediction") -> str:
+    """What the arithmetic of a prediction leaves uncertain; nothing if all is sure."""
+    if prediction.doubtful:
+        networks = prediction.draws * prediction.samples
+        return (
+            f"in {prediction.doubtful} of {networks} networks scaled arithmetic may have lost ten "
+            "digits or more, so that their smallest dispersions are not sure"
+        )
+    if prediction.only_floats:
+        return (
+            "centred attention without a skip is followed in float64 alone: once tokens are "
+            "smaller by sixteen digits than they were, figures are rounding"
+        )
+    return ""
+
+
+def prediction_html(prediction: "Prediction") -> str:
+    """The bands of every metric, layer by layer."""
+    bands = {name: prediction.band(name) for name in prediction.metrics}
+    rows = [
+        [str(layer), *(_band_cell(band, layer) for band in bands.values())]
+        for layer in some(range(prediction.layers + 1))
+    ]
+    about = paragraph(f"{prediction.spec.describe()}; {plural(prediction.draws, 'draw')}.")
+    return card("Prediction", about, table(["layer", *prediction.metrics], rows))
+
+
+def _band_cell(band: "Band", layer: int) -> str:
+    mean, low, high = (float(part[layer]) for part in band)
+    return "" if mean != mean else f"{short(mean)} ({short(low)} to {short(high)})"
+
+
+# --------------------------------------------------------------------------------------- bounds
+
+_OBSTACLES: Final[Mapping[str, str]] = {
+    "skip": "a skip carries the tokens past the attention",
+    "norm": "a norm ({}) rescales each token by its own size",
+    "parallel": "an MLP beside the attention carries the tokens past it",
+    "mask": "under the mask {} not all tokens attend to the same tokens",
+    "centered": "centred attention takes away what the tokens have in common",
+    "scores": "its scores ({}) are not plain products of queries and keys",
+    "activation": "no slopes of the activation {!r} are known",
+    "range": "products of its weights are too large or too small for float64",
+    "gated": "a gated MLP has no Lipschitz constant for all inputs; the data-dependent bounds use "
+    "one for this input",
+}
+_BOUND_COLUMNS: Final[Mapping[str, str]] = {
+    "log10_residual": "residual",
+    "log10_sharp_bound": "sharp",
+    "log10_data_bound": "data",
+    "log10_a_priori_bound": "a priori",
+    "log10_depth_data_bound": "data, all layers",
+    "log10_depth_bound": "Dong et al. 2021, all layers",
+    "log10_depth_input_bound": "input norm, all layers",
+}
+_LAYERS_SHOWN: Final = 12
+
+
+def describe_obstacle(obstacle: "Obstacle") -> str:
+    """Why no bound covers a layer, in a clause."""
+    return _OBSTACLES[obstacle.kind].format(obstacle.detail)
+
+
+def why_not(bounds: "Bounds", limit: float) -> str:
+    """The first reason why the theorem does not cover the last layer; empty if it does."""
+    for layer in bounds.layers:
+        if layer.obstacle_a_priori is not None:
+            return f"layer {layer.layer}: {layer.obstacle_a_priori}"
+    for layer in bounds.layers:
+        failing = int((~layer.condition).sum())
+        if failing:
+            return (
+                f"layer {layer.layer}: the scores of a query differ by up to "
+                f"{_largest(layer.log10_score_difference)}, more than {limit:.4f}, in {failing} of "
+                f"{len(layer.condition)} samples"
+            )
+    return ""
+
+
+def layer_bounds_line(layer: "LayerBounds") -> str:
+    """A layer's residual and the bounds on it."""
+    residual = (
+        f"layer {layer.layer}; residual {_largest(layer.log10_residual)} from "
+        f"{_largest(layer.log10_input_residual)}"
+    )
+    if layer.obstacle is not None:
+        return f"LayerBounds({residual}; no bound: {_shorten(layer.why_not)})"
+    bounds = ", ".join(
+        f"{name.replace('_', ' ')} {_largest(getattr(layer, f'log10_{name}_bound'))}"
+        for name in ("sharp", "data", "a_priori")
+    )
+    return f"LayerBounds({residual}; bounds: {bounds})"
+
+
+def bounds_line(bounds: "Bounds") -> str:
+    """The residual at both ends and the best bounds on it."""
+    last, first = bounds.layers[-1], bounds.layers[0]
+    sharp = f", at most {_largest(last.log10_sharp_bound)} by the last layer's sharp bound"
+    theorem = (
+        f"at most {_largest(last.log10_depth_bound)} by Dong et al. 2021"
+        if bounds.applies
+        else f"Dong et al. 2021 does not apply ({_shorten(bounds.why_not)})"
+    )
+    return (
+        f"Bounds({plural(len(bounds.layers), 'layer')}, "
+        f"{plural(len(last.log10_residual), 'sample')}; residual "
+        f"{_largest(first.log10_input_residual)} at the input, {_largest(last.log10_residual)} "
+        f"after the last layer{sharp if last.applies else ''}; {theorem}"
+        f"{'; residuals in doubt' if bounds.doubtful else ''})"
+    )
+
+
+def bounds_sentences(bounds: "Bounds", limit: float) -> tuple[str, ...]:
+    """What bounds come to, for the sample each of them is worst for."""
+    doubts = (f"Note: {doubt}." for doubt in bounds.doubts)
+    return (*_coverage(bounds, limit), *_constants(bounds), *_all_layers(bounds), *doubts)
+
+
+def _coverage(bounds: "Bounds", limit: float) -> Iterator[str]:
+    """Which layers no bound covers, and why; neighbours with one reason share a sentence."""
+    for reason, group in groupby(bounds.layers, key=lambda layer: layer.why_not_a_priori):
+        layers = [layer.layer for layer in group]
+        if reason:
+            which = f"Layer {layers[0]}" if len(layers) == 1 else f"Layers {layers[0]}–{layers[-1]}"
+            yield f"{which}: the theorem of Dong et al. 2021 does not apply: {reason}."
+    failing = [
+        layer for layer in bounds.layers if layer.applies and not bool(layer.condition.all())
+    ]
+    if failing:
+        which = ", ".join(str(layer.layer) for layer in failing)
+        worst = max(
+            (layer.log10_score_difference for layer in failing), key=lambda d: float(d.max())
+        )
+        samples = max(int((~layer.condition).sum()) for layer in failing)
+        yield (
+            f"Layer{'s' * (len(failing) > 1)} {which}: the bounds of Dong et al. 2021 need the "
+            f"scores of each query to differ by at most {limit:.4f}; here they differ by up "
+            f"to {_largest(worst)}, too much in up to {samples} of "
+            f"{len(failing[0].condition)} samples."
+        )
+
+
+def _constants(bounds: "Bounds") -> Iterator[str]:
+    """The constants in the bounds, over the layers they cover."""
+    covered = [layer for layer in bounds.layers if layer.applies]
+    if not covered:
+        return
+    ranges = []
+    symbols = {"gamma": "γ", "beta": "β", "paper_beta": "their βH", "lipschitz": "λ"}
+    for name, symbol in symbols.items():
+        values = [float(value) for layer in covered for value in getattr(layer, name)]
+        ranges.append(f"{symbol} {span_of(min(values), max(values))}")
+    useful = [str(layer.layer) for layer in covered if bool(layer.informative.all())]
+    where = f"in layers {', '.join(useful)}" if useful else "in no layer"
+    yield (
+        f"{', '.join(ranges)}; the a-priori bound of Dong et al. 2021 guarantees that the residual "
+        f"shrinks {where}."
+    )
+
+
+def _all_layers(bounds: "Bounds") -> Iterator[str]:
+    """All layers together: what each chain of bounds gives, beside the measured residual."""
+    last, start = bounds.layers[-1], bounds.layers[0].log10_input_residual
+    chains = {
+        "the theorem of Dong et al. 2021": (last.log10_depth_bound, start),
+        "the chain of data-dependent bounds": (last.log10_depth_data_bound, start),
+        "the norm of the input alone": (last.log10_depth_input_bound, start),
+        "the sharp bound of the last layer, given its true input,": (
+            last.log10_sharp_bound,
+            last.log10_input_residual,
+        ),
+    }
+    known = {name: pair for name, pair in chains.items() if not bool(pair[0].isnan().any())}
+    measured = _largest(last.log10_residual)
+    if not known:
+        yield f"No bound covers the last layer; its residual is {measured}."
+        return
+    yield (
+        f"After layer {last.layer} the residual is {measured}, from {_largest(start)} at "
+        "the input (the largest of the samples, composite norm, best center)."
+    )
+    for name, (bound, before) in known.items():
+        above = int(((bound >= before) & ~before.isneginf()).sum())
+        empty = f", which says nothing in {above} of {len(start)} samples" if above else ""
+        yield f"By {name} it is at most {_largest(bound)}{empty}."
+
+
+def bounds_html(bounds: "Bounds") -> str:
+    """A row for each layer, the middle ones of a deep network left out."""
+    samples = plural(len(bounds.layers[-1].log10_residual), "sample")
+    notes = any(layer.why_not_a_priori for layer in bounds.layers)
+    half, rows = _LAYERS_SHOWN // 2, []
+    for place, layer in enumerate(bounds.layers):
+        if half <= place < len(bounds.layers) - half:
+            rows += [["…"]] * (place == half)
+            continue
+        values = (getattr(layer, name) for name in _BOUND_COLUMNS)
+        cells = ("–" if bool(value.isnan().any()) else _largest(value) for value in values)
+        rows.append([str(layer.layer), *cells, *([layer.why_not_a_priori] if notes else [])])
+    return card(
+        f"Residual and its bounds (largest of {samples}, composite norm, best center)",
+        table(("layer", *_BOUND_COLUMNS.values(), *(["does not apply"] if notes else [])), rows),
+        *(paragraph(f"Note: {doubt}.") for doubt in bounds.doubts),
+    )
+
+
+def _shorten(reason: str) -> str:
+    return shorten(reason, 200, placeholder=" …")
+
+
+def _largest(log10: "Tensor") -> str:
+    """The largest of some numbers, given by their logarithms."""
+    return power_of_ten(float(log10.max()), digits=3)
+
+
+# ---------------------------------------------------------------------------------------- masks
+
+_RUNS_SHOWN: Final = 6
+
+
+def describe_graph(facts: "GraphFacts") -> str:
+    """The graph of a mask in a line."""
+    size = f"{facts.tokens} tokens, {facts.edges} edges"
+    if not facts.quasi_strongly_connected:
+        count = len(facts.closed_classes)
+        return f"{size}; no center: {count} closed classes that stay independent"
+    centers = f"{len(facts.centers)} tokens are centers"
+    if facts.strongly_connected:
+        centers = "every token is a center"
+    elif len(facts.centers) == 1:
+        centers = f"token {facts.centers[0]} is the only center"
+    clock = "" if facts.collapses else f"; period {facts.periods[0]}"
+    loops = len(facts.missing_self_loops)
+    missing = f"; {loops} without self-loop" if loops else ""
+    return (
+        f"{size}; {centers}, radius {_layers(facts.radius)}, "
+        f"diameter {_layers(facts.diameter)}{clock}{missing}"
+    )
+
+
+def graph_html(facts: "GraphFacts") -> str:
+    """Every fact in a row of its own."""
+    classes = facts.closed_classes[:_RUNS_SHOWN]
+    more = len(facts.closed_classes) - len(classes)
+    rows = (
+        ("tokens", f"{facts.tokens:,}"),
+        ("edges", f"{facts.edges:,}"),
+        ("centers", _positions(facts.centers)),
+        ("radius", _layers(facts.radius)),
+        ("diameter", _layers(facts.diameter)),
+        ("contracts after (layers)", _layers(facts.contracts_after)),
+        (
+            "closed classes",
+            "; ".join(map(_positions, classes)) + (f"; {more} more" if more else ""),
+        ),
+        ("periods", ", ".join(map(str, sorted(set(facts.periods))))),
+        ("without self-loop", _positions(facts.missing_self_loops)),
+        ("powers tend to rank one", "yes" if facts.collapses else "no"),
+    )
+    return card("Graph of a mask", table(("", ""), rows))
+
+
+def _layers(layers: float) -> str:
+    return "infinite" if math.isinf(layers) else f"{layers:g}"
+
+
+def _positions(positions: Sequence[int]) -> str:
+    """Positions in order as runs, ``0–3, 7``, the first few of them."""
+    if not positions:
+        return "none"
+    ends = [before for before, after in pairwise(positions) if after - before > 1]
+    starts = [after for before, after in pairwise(positions) if after - before > 1]
+    runs = list(zip([positions[0], *starts], [*ends, positions[-1]], strict=True))
+    shown = [str(a) if a == b else f"{a}–{b}" for a, b in runs[:_RUNS_SHOWN]]
+    more = f", … ({len(positions):,} tokens)" if len(runs) > _RUNS_SHOWN else ""
+    return ", ".join(shown) + more
