@@ -4,9 +4,9 @@ import torch
 
 from rankscope.core.network import Network, Spec
 from rankscope.experiments import Subject
-from rankscope.experiments.diagnosis import _kinds
-from rankscope.experiments.diagnosis._blame import Loss
+from rankscope.experiments.diagnosis import RULES
 from rankscope.experiments.diagnosis._diagnose import judge
+from rankscope.experiments.diagnosis._evidence import Loss
 from rankscope.experiments.diagnosis._measure import Measured, measure
 from rankscope.results import Finding
 
@@ -28,7 +28,7 @@ def judged(
     subject = Subject(network, x, token_mask)
     measured = measure(subject, lambda _: None)
     found, loss = judge(subject, measured, lambda _: None)
-    assert [each.kind for each in found] == [kind.name for kind in _kinds.KINDS]
+    assert [each.kind for each in found] == [rule.name for rule in RULES]
     return {each.kind: each for each in found}, loss
 
 

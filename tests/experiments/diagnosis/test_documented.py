@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from rankscope.core.theory import thresholds
-from rankscope.experiments.diagnosis import KINDS
+from rankscope.experiments.diagnosis import RULES
 
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_rules_are_documented_as_they_are_printed(kind) -> None:
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_rules_are_documented_as_they_are_printed(rule) -> None:
     documented = (ROOT / "docs" / "diagnose.md").read_text(encoding="utf-8")
-    assert f"| {kind.name} | {kind.rule} |" in documented
+    assert f"| {rule.name} | {rule.text} |" in documented
 
 
 def test_no_threshold_is_left_over() -> None:

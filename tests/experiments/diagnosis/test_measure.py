@@ -9,15 +9,16 @@ from rankscope.core.masks import as_mask
 from rankscope.core.network import Network, Spec, Visibility
 from rankscope.core.tracing import trace
 from rankscope.experiments import Subject
-from rankscope.experiments.diagnosis._heads import head_figures
-from rankscope.experiments.diagnosis._measure import measure, turn
-from rankscope.experiments.diagnosis._tokens import (
+from rankscope.experiments.diagnosis._measure import (
     cosines,
     last_token,
+    measure,
     nearest,
     nearest_to_last,
     token_distances,
+    turn,
 )
+from rankscope.experiments.diagnosis._stages import head_figures
 
 SPEC = Spec(3, 2, 8, norm_place="post", init="lecun")
 

@@ -11,8 +11,8 @@ from rankscope.core.network import Network, Spec
 from rankscope.core.tracing import trace
 from rankscope.errors import InputError
 from rankscope.experiments import Reading, Subject, diagnose, four_variants
-from rankscope.experiments.diagnosis import KINDS
-from rankscope.experiments.diagnosis._layers import trace_ablations
+from rankscope.experiments.diagnosis import RULES
+from rankscope.experiments.diagnosis._chapters import trace_ablations
 from rankscope.experiments.questions.diagnose import Config, run
 from rankscope.models.text import InputCheck, embed, passages
 from rankscope.show import report
@@ -60,8 +60,8 @@ def test_variants_are_those_of_the_paper() -> None:
 
 
 def test_every_kind_is_judged_and_every_chapter_there(found) -> None:
-    assert [each.kind for each in found.findings] == [kind.name for kind in KINDS]
-    assert [each.rule for each in found.findings] == [kind.rule for kind in KINDS]
+    assert [each.kind for each in found.findings] == [rule.name for rule in RULES]
+    assert [each.rule for each in found.findings] == [rule.text for rule in RULES]
     assert [part.title for part in found.parts] == CHAPTERS
     assert all(each.sentence.endswith(".") for each in found.findings)
 
@@ -81,7 +81,7 @@ def test_it_can_be_shown_written_and_read_back(found, tmp_path) -> None:
     assert records.read(records.write(found, tmp_path / "d.parquet")).parts == found.parts
     written = json.loads(json.dumps(report.to_json(found)))
     assert written["headline"] == {"text": found.headline.text, "tone": found.headline.tone}
-    assert [each["kind"] for each in written["findings"]] == [kind.name for kind in KINDS]
+    assert [each["kind"] for each in written["findings"]] == [rule.name for rule in RULES]
 
 
 def test_figures_equal_a_plain_trace(found) -> None:

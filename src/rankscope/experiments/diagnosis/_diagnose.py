@@ -10,26 +10,89 @@ from rankscope import tables
 from rankscope.core.tracing import refuse_broken
 from rankscope.errors import RankscopeError
 from rankscope.experiments import kit, variants
-from rankscope.experiments.diagnosis import _answer, _kinds, _probes
-from rankscope.experiments.diagnosis._blame import Loss
-from rankscope.experiments.diagnosis._layers import layer_part, trace_ablations
-from rankscope.experiments.diagnosis._measure import Measured, counted_tokens, measure, real_tokens
-from rankscope.experiments.diagnosis._mixing import mixing_part, similarity_rows
-from rankscope.experiments.diagnosis._others import (
+from rankscope.experiments.diagnosis import _samples
+from rankscope.experiments.diagnosis._chapters import (
+    layer_part,
+    mixing_part,
+    reading_part,
+    similarity_rows,
+    spectrum_part,
+    trace_ablations,
+)
+from rankscope.experiments.diagnosis._evidence import Evidence, Loss
+from rankscope.experiments.diagnosis._measure import (
+    STATES,
+    Measured,
+    counted_tokens,
+    measure,
+    real_tokens,
+    rows,
+)
+from rankscope.experiments.diagnosis._other_questions import (
     SAMPLES,
     advice_chapter,
     bound_chapter,
     core_chapter,
-    first_samples,
     path_chapter,
 )
-from rankscope.experiments.diagnosis._reading import reading_part
-from rankscope.experiments.diagnosis._references import References, references
-from rankscope.experiments.diagnosis._remedies import remedies
-from rankscope.experiments.diagnosis._rows import STATES, rows
-from rankscope.experiments.diagnosis._spectrum import spectrum_part
-from rankscope.experiments.diagnosis._usable import present, usable
-from rankscope.results import Finding, Headline, Part
+from rankscope.experiments.diagnosis._references import References, references, remedies
+from rankscope.experiments.diagnosis._rules import RULES
+from rankscope.experiments.diagnosis._samples import first_samples, usable
+from rankscope.numerals import plural, sentence_case
+from rankscope.results import Drawing, Finding, Headline, Part, Tone
+
+UNFIT = Headline("No verdict: the text does not fit the model")
+_MOST_TOLD = 3
+
+
+def headline(findings: Sequence[Finding]) -> Headline:
+    """What was found, in a few words; the worst first."""
+    found = told(findings)
+    if not found:
+        return Headline("No collapse", "holds")
+    words = [_in_a_few_words(each) for each in found[:_MOST_TOLD]]
+    if all(each.fate == "noted" for each in found):
+        return Headline(f"No collapse, but {words[0]}", "holds")
+    worst: Tone = "collapse" if any(each.fate == "collapse" for each in found) else "slow"
+    return Headline(sentence_case("; ".join(words)), worst)
+
+
+def told(findings: Sequence[Finding]) -> list[Finding]:
+    """Findings that are news, what is there before what is under way or no loss."""
+    order = {"collapse": 0, "slow": 1, "noted": 2}
+    bad = [each for each in findings if each.fate in order]
+    return sorted(bad, key=lambda each: order[each.fate])  # stable: the kinds' own order otherwise
+
+
+def sentences(findings: Sequence[Finding], loss: Loss, beside: str) -> tuple[str, ...]:
+    """What was found, where most is lost and to what, and what to hold it against."""
+    bad = told(findings)
+    shown = [each.sentence for each in bad[:_MOST_TOLD]] or [_all_well(findings)]
+    return tuple(filter(None, [*shown, loss.sentence, beside]))
+
+
+def _all_well(findings: Sequence[Finding]) -> str:
+    """None of them was found: the first, on depth, has the figures."""
+    samples = findings[0].samples
+    agree = f" All {plural(samples, 'sample')} agree." if samples > 1 else ""
+    near = [each for each in findings if each.found_in]
+    if near:
+        agree = " Not all samples agree: " + " ".join(each.sentence for each in near)
+    return findings[0].sentence + agree
+
+
+def _in_a_few_words(finding: Finding) -> str:
+    rule = next(rule for rule in RULES if rule.name == finding.kind)
+    name = rule.headline or finding.kind
+    if not rule.headline and finding.fate == "slow":
+        name = f"{name} under way"
+    partly = ""
+    if finding.found_in < finding.samples:
+        partly = f" in {finding.found_in} of {plural(finding.samples, 'sample')}"
+    where = f", layer {finding.layer}" if finding.layer and not rule.headline else ""
+    part = f" ({finding.part})" if finding.part and where else ""
+    return f"{name}{where}{part}{partly}"
+
 
 _FEW = 8
 """Samples on which other networks and other inputs are tried beside the model itself."""
@@ -64,7 +127,7 @@ def diagnose_subject(
         said = (
             "Most tokens are unknown to the tokeniser, so whatever was measured is not about text."
         )
-        return Diagnosis(_answer.UNFIT, (said,), (), (read,), rows(measured), {}, warnings)
+        return Diagnosis(UNFIT, (said,), (), (read,), rows(measured), {}, warnings)
     few = first_samples(subject, _FEW)
     found, loss = judge(few, measured, on_context)
     reference = references(few, seed, on_reference)
@@ -79,7 +142,7 @@ def diagnose_subject(
         advice = replace(advice, part=replace(advice.part, listings=listings))
     similar = similarity_rows(subject, loss.layer)
     labels = _labels(subject)
-    repeated = _probes.repeated_last(few)
+    repeated = _samples.repeated_last(few)
     curves = reference.table.with_columns(pl.lit(STATES).alias("part"))
     others = [each.table for each in (paths, core, bounds, advice) if each.table is not None]
     table = tables.stack([rows(measured), curves, ablations, similar, *others])
@@ -91,8 +154,8 @@ def diagnose_subject(
         read,
     )
     return Diagnosis(
-        _answer.headline(found),
-        _answer.sentences(found, loss, _beside(measured, reference)),
+        headline(found),
+        sentences(found, loss, _beside(measured, reference)),
         found,
         tuple(present(part, table) for part in parts),
         table,
@@ -108,22 +171,14 @@ def judge(
 
     ``few`` are the samples of which less is read, too.
     """
-    why_not = f"the texts have fewer than {_probes.LEAST_TOKENS} tokens, or their tokens are alike"
+    why_not = f"the texts have fewer than {_samples.LEAST_TOKENS} tokens, or their tokens are alike"
     try:
-        exponents = _probes.width_exponents(*_probes.dispersion_by_context(few, on_step))
+        exponents = _samples.width_exponents(*_samples.dispersion_by_context(few, on_step))
     except RankscopeError as error:  # a mask may be for one length alone
         exponents = torch.full((len(few.x),), torch.nan)
         why_not = str(error).rstrip(".")
-    depth, loss = _kinds.depth(measured, torch.finfo(few.x.dtype).eps)
-    found = (
-        depth,
-        _kinds.width(exponents, why_not),
-        _kinds.entropy(measured),
-        _kinds.layers(measured),
-        _kinds.last_token(measured),
-        _kinds.cone(measured),
-    )
-    return found, loss
+    evidence = Evidence(measured, exponents, why_not, torch.finfo(few.x.dtype).eps)
+    return tuple(rule.finding(evidence) for rule in RULES), evidence.loss
 
 
 def _beside(measured: Measured, reference: References) -> str:
@@ -152,3 +207,15 @@ def _labels(subject: kit.Subject) -> Sequence[str]:
     if subject.check is not None:
         words = list(subject.check.tokens[0])
     return [word for word, counts in zip(words, counted, strict=True) if counts]
+
+
+def present(part: Part, table: pl.DataFrame) -> Part:
+    """A part without drawings for which there are no rows, as of attention to one token only."""
+    return replace(part, drawings=tuple(each for each in part.drawings if _drawable(each, table)))
+
+
+def _drawable(drawing: Drawing, table: pl.DataFrame) -> bool:
+    for column, labels in drawing.only.items():
+        table = table.filter(pl.col(column).is_in(labels))
+    wanted = [drawing.metric] if drawing.metric else drawing.options.get("metrics", [])
+    return set(wanted) <= set(table["metric"])

@@ -1,7 +1,7 @@
 """What to hold a model against: its architecture at initialisation, measured and predicted."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import polars as pl
@@ -11,10 +11,11 @@ from rankscope.core.network import Network, drawable
 from rankscope.core.prediction import predict
 from rankscope.core.theory import thresholds
 from rankscope.errors import RankscopeError
-from rankscope.experiments import kit
+from rankscope.experiments import advice, kit
 from rankscope.numerals import power_of_ten, sentence_case, short
+from rankscope.results import Listing
 
-THIS, INITIAL, PREDICTED = "this model", "random weights", "predicted"
+INITIAL, PREDICTED = "random weights", "predicted"
 _CURVES: Final = ("relative_residual", "relative_dispersion")
 _EXPONENT: Final = "log10_relative_dispersion"
 _DRAWS: Final = 8
@@ -121,3 +122,41 @@ def _predicted(subject: kit.Subject, seed: int) -> pl.DataFrame:
 
 def _empty() -> pl.DataFrame:
     return tables.frame({"variant": [], "layer": [], "sample": [], "metric": [], "value": []})
+
+
+_METRIC: Final = "relative_residual"
+_MOST: Final = 8
+
+
+def remedies(subject: kit.Subject, on_step: kit.OnStep) -> Listing:
+    """What other skips, norms and masks would do to the residual, best first; none if none helps.
+
+    Nothing is trained anew: the figures say what the structure does to these weights' tokens, not
+    how well such a model would work.
+    """
+    network, tokens = subject.network, subject.x.shape[1]
+    before = _lowest(subject, network)
+    tried = []
+    for change, _ in kit.tracked(advice.changes(drawable(network), tokens), on_step):
+        spec = replace(change.spec, scores=network.spec.scores)
+        try:
+            after = _lowest(subject, network.with_structure(spec))
+        except RankscopeError:  # it needs other weights, or does not fit this input
+            continue
+        if after[0] >= thresholds.REMEDY_FACTOR * before[0]:
+            tried.append((change.words, *after))
+    best = sorted(tried, key=lambda row: -row[1])[:_MOST]
+    note = "" if best else "Nothing that was tried on these weights helps."
+    return Listing(
+        "On this very model, with its own weights: relative residual (medians over the samples)",
+        ("change", "lowest", "after the last layer"),
+        (("as it is", *before), *best),
+        note or "Nothing was trained anew: a model that works needs training with the change.",
+    )
+
+
+def _lowest(subject: kit.Subject, network: Network) -> tuple[float, float]:
+    """The lowest residual of all layers, and that after the last."""
+    found = tables.summary(subject.with_network(network).trace([_METRIC]).table).sort("layer")
+    by_layer = found["median"].to_list()
+    return min(by_layer), by_layer[-1]

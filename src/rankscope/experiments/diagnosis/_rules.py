@@ -1,19 +1,30 @@
-"""The six things called collapse (docs/theory.md, section 8), each with its rule and its words."""
+"""The six things called collapse (docs/theory.md, section 8), each with its rule and its words.
+
+To add one, write a function of the ``Evidence`` under ``@rule``, and enter its threshold among the
+others.
+"""
 
 import math
 from typing import Final
 
 import torch
-from torch import Tensor
 
 from rankscope.core.theory import thresholds
-from rankscope.experiments.diagnosis._blame import Loss, find_loss
+from rankscope.experiments.diagnosis._evidence import (
+    Evidence,
+    Sighting,
+    Words,
+    depth_sighting,
+    kept,
+    rule,
+)
 from rankscope.experiments.diagnosis._measure import Measured
-from rankscope.experiments.diagnosis._sightings import Kind, Sighting
 from rankscope.numerals import power_of_ten, short
-from rankscope.results import Finding
 
-DEPTH = Kind(
+_MORE: Final = "all tokens become alike"
+
+
+@rule(
     "depth collapse",
     f"the relative residual (without tokens more than {thresholds.GIANT_NORM:g} times as long as "
     f"the median one) falls below {thresholds.COLLAPSED_RESIDUAL:g}, and below "
@@ -21,49 +32,11 @@ DEPTH = Kind(
     f"{thresholds.SHRUNK_RESIDUAL:g} of that value down, or if a single layer leaves less than "
     f"{thresholds.HALVED_RESIDUAL:g} of it",
 )
-WIDTH = Kind(
-    "width collapse",
-    "the relative dispersion after the last layer falls with the number T of tokens as T to the "
-    f"power −{-thresholds.WIDTH_EXPONENT:g} or faster, over the first eighth, quarter, half and "
-    f"all of each text (theory: −0.5); under way from −{-thresholds.WIDTH_HINT_EXPONENT:g}",
-)
-ENTROPY = Kind(
-    "entropy collapse",
-    "in some layer the entropy of attention, over all heads, is below "
-    f"{thresholds.ONE_HOT_ENTROPY:g} of what even attention has under the same mask; under way "
-    f"from {thresholds.SHARP_ENTROPY:g} down",
-)
-LAYER = Kind(
-    "layer collapse",
-    f"at least {thresholds.IDLE_LAYERS:g} of the layers turn the median token by less than "
-    f"{thresholds.IDLE_TURN:g} radians, so that they are close to the identity; under way if any "
-    "does",
-)
-LAST = Kind(
-    "last-token collapse",
-    "after the last layer the last token is nearer to another token than "
-    f"{thresholds.MERGED_DISTANCE:g} of its length, while the tokens as a whole keep "
-    f"{thresholds.SHRUNK_RESIDUAL:g} or more of their relative residual",
-)
-CONE = Kind(
-    "cone",
-    f"in some layer the mean cosine between tokens is {thresholds.CONE_COSINE:g} or more, the "
-    f"rank {thresholds.FULL_RANK_SHARE:g} or more of the largest possible, and the tokens keep "
-    f"{thresholds.SHRUNK_RESIDUAL:g} or more of their relative residual; it is no loss of rank",
-    worst="noted",
-)
-_MORE: Final = "all tokens become alike"
-KINDS: Final = (DEPTH, WIDTH, ENTROPY, LAYER, LAST, CONE)
-
-
-def depth(measured: Measured, epsilon: float) -> tuple[Finding, Loss]:
-    """Whether the residual goes to zero with the layers, and where most of it is lost.
-
-    Both are about the samples in which it does, if there are any.
-    """
+def depth(evidence: Evidence) -> Words:
+    """Whether the residual goes to zero with the layers."""
+    measured, loss = evidence.measured, evidence.loss
     seen = depth_sighting(measured)
     concerned = measured.of_samples(seen.concerned)
-    loss = find_loss(concerned)
     start, end = (float(concerned.common[at].quantile(0.5)) for at in (0, -1))
 
     def when_found(figure: float, layer: int) -> str:
@@ -80,7 +53,7 @@ def depth(measured: Measured, epsilon: float) -> tuple[Finding, Loss]:
         )
         if end > thresholds.SHRUNK_RESIDUAL:
             words += f" After the last layer it is {short(end, digits=2)} again."
-        if figure < thresholds.NOISE_EPSILONS * epsilon:
+        if figure < thresholds.NOISE_EPSILONS * evidence.epsilon:
             words += " So small a figure is the number format's rounding."
         return words
 
@@ -91,70 +64,53 @@ def depth(measured: Measured, epsilon: float) -> tuple[Finding, Loss]:
             "after the last layer."
         )
 
-    found = DEPTH.finding(
-        seen, when_found=when_found, when_not=when_not, part=loss.part, layer=loss.layer
+    return Words(seen, when_found, when_not, loss.part, loss.layer)
+
+
+@rule(
+    "width collapse",
+    "the relative dispersion after the last layer falls with the number T of tokens as T to the "
+    f"power −{-thresholds.WIDTH_EXPONENT:g} or faster, over the first eighth, quarter, half and "
+    f"all of each text (theory: −0.5); under way from −{-thresholds.WIDTH_HINT_EXPONENT:g}",
+)
+def width(evidence: Evidence) -> Words:
+    """Whether tokens become more alike the more of them there are."""
+    exponents = evidence.exponents
+    known = exponents[~exponents.isnan()]
+    if not len(known):
+        return Words(Sighting.none(len(exponents), evidence.why_no_exponents))
+    seen = Sighting(
+        known <= thresholds.WIDTH_EXPONENT, known <= thresholds.WIDTH_HINT_EXPONENT, known
     )
-    return found, loss
-
-
-def depth_sighting(measured: Measured) -> Sighting:
-    """Sample by sample, over all layers."""
-    residual = measured.common
-    if bool((residual[0] < thresholds.COLLAPSED_RESIDUAL).all()) and not bool(
-        (residual >= thresholds.COLLAPSED_RESIDUAL).any()
-    ):
-        return Sighting.none(measured.samples, "the tokens are alike before the first layer")
-    shrunk = kept(residual) < thresholds.SHRUNK_RESIDUAL
-    alike = (residual < thresholds.COLLAPSED_RESIDUAL) & shrunk
-    before = residual[:-1]
-    sudden = (residual[1:] < thresholds.HALVED_RESIDUAL * before) & (
-        before >= thresholds.COLLAPSED_RESIDUAL
-    )
-    lowest = residual.argmin(0)
-    layer = _first(alike, _first(shrunk, lowest))
-    figure = residual.gather(0, torch.where(alike.any(0), layer, lowest).unsqueeze(0)).squeeze(0)
-    return Sighting(alike.any(0), shrunk.any(0) | sudden.any(0), figure, layer)
-
-
-def kept(residual: Tensor) -> Tensor:
-    """What each layer has of the largest residual so far; all of it where there never was any."""
-    largest = residual.cummax(0).values
-    return torch.where(largest > 0, residual / largest, 1.0)
-
-
-def width(exponents: Tensor, why_not: str) -> Finding:
-    """Whether tokens become more alike the more of them there are.
-
-    ``exponents`` are NaN for samples that cannot tell.
-    """
-    told = exponents[~exponents.isnan()]
-    seen = Sighting(told <= thresholds.WIDTH_EXPONENT, told <= thresholds.WIDTH_HINT_EXPONENT, told)
 
     def words(name: str, figure: float) -> str:
         power = short(figure, digits=2)
         return f"{name}: the relative dispersion goes as the number of tokens to the power {power}."
 
-    return WIDTH.finding(
-        seen if len(told) else Sighting.none(len(exponents), why_not),
+    return Words(
+        seen,
         when_found=lambda figure, _: words("Width collapse", figure),
         when_not=lambda figure, _: words("No width collapse", figure),
     )
 
 
-def entropy(measured: Measured) -> Finding:
+@rule(
+    "entropy collapse",
+    "in some layer the entropy of attention, over all heads, is below "
+    f"{thresholds.ONE_HOT_ENTROPY:g} of what even attention has under the same mask; under way "
+    f"from {thresholds.SHARP_ENTROPY:g} down",
+)
+def entropy(evidence: Evidence) -> Words:
     """Whether attention becomes one-hot."""
+    measured = evidence.measured
     shares = measured.heads["entropy_share"].nanmean(1)  # layer, sample
     if bool(shares.isnan().all()):
-        return ENTROPY.finding(
-            Sighting.none(measured.samples, "every query sees one token only"),
-            when_found=_nothing,
-            when_not=_nothing,
-        )
+        return Words(Sighting.none(measured.samples, "every query sees one token only"))
     lowest, at = shares.nan_to_num(nan=math.inf).min(0)
     seen = Sighting(
         lowest < thresholds.ONE_HOT_ENTROPY, lowest < thresholds.SHARP_ENTROPY, lowest, at + 1
     )
-    return ENTROPY.finding(
+    return Words(
         seen,
         when_found=lambda figure, layer: (
             f"Entropy collapse{'' if bool(seen.found.any()) else ' under way'}: in layer {layer} "
@@ -169,8 +125,15 @@ def entropy(measured: Measured) -> Finding:
     )
 
 
-def layers(measured: Measured) -> Finding:
+@rule(
+    "layer collapse",
+    f"at least {thresholds.IDLE_LAYERS:g} of the layers turn the median token by less than "
+    f"{thresholds.IDLE_TURN:g} radians, so that they are close to the identity; under way if any "
+    "does",
+)
+def layers(evidence: Evidence) -> Words:
     """Whether layers become the identity."""
+    measured = evidence.measured
     idle = measured.turned < thresholds.IDLE_TURN
     share = idle.double().mean(0)
     quietest = measured.turned.argmin(0) + 1
@@ -188,7 +151,7 @@ def layers(measured: Measured) -> Finding:
             f"{short(figure, digits=2)} radians at the least){growth}."
         )
 
-    return LAYER.finding(
+    return Words(
         seen,
         when_found=when_found,
         when_not=lambda figure, layer: (
@@ -214,12 +177,18 @@ def _growth(measured: Measured, idle: list[bool]) -> tuple[int, str]:
     return largest + 1, words
 
 
-def last_token(measured: Measured) -> Finding:
+@rule(
+    "last-token collapse",
+    "after the last layer the last token is nearer to another token than "
+    f"{thresholds.MERGED_DISTANCE:g} of its length, while the tokens as a whole keep "
+    f"{thresholds.SHRUNK_RESIDUAL:g} or more of their relative residual",
+)
+def last_token(evidence: Evidence) -> Words:
     """Whether the last token cannot be told from another."""
+    measured = evidence.measured
     apart, lost = measured.last_apart, (kept(measured.common) < thresholds.SHRUNK_RESIDUAL).any(0)
     if bool(lost.all()):
-        untold = Sighting.none(measured.samples, _MORE)
-        return LAST.finding(untold, when_found=_nothing, when_not=_nothing)
+        return Words(Sighting.none(measured.samples, _MORE))
     merged = (apart[-1] < thresholds.MERGED_DISTANCE) & ~lost
     together = apart < thresholds.MERGED_DISTANCE
     since = together.flip(0).int().cumprod(0).sum(0)  # layers in a row, up to the last
@@ -234,7 +203,7 @@ def last_token(measured: Measured) -> Finding:
             f"its text (counted from 0; distance {short(figure, digits=2)} of its length)."
         )
 
-    return LAST.finding(
+    return Words(
         seen,
         when_found=when_found,
         when_not=lambda figure, _: (
@@ -244,8 +213,17 @@ def last_token(measured: Measured) -> Finding:
     )
 
 
-def cone(measured: Measured) -> Finding:
+@rule(
+    "cone",
+    f"in some layer the mean cosine between tokens is {thresholds.CONE_COSINE:g} or more, the "
+    f"rank {thresholds.FULL_RANK_SHARE:g} or more of the largest possible, and the tokens keep "
+    f"{thresholds.SHRUNK_RESIDUAL:g} or more of their relative residual; it is no loss of rank",
+    worst="noted",
+    headline="the tokens lie in a cone",
+)
+def cone(evidence: Evidence) -> Words:
     """Whether tokens point the same way, and yet differ."""
+    measured = evidence.measured
     cosine = measured.states["mean_cosine"]
     lost = (kept(measured.common) < thresholds.SHRUNK_RESIDUAL).any(0)
     enough = measured.tokens >= thresholds.CONE_TOKENS
@@ -254,8 +232,7 @@ def cone(measured: Measured) -> Finding:
     if not bool(wide.any()):
         why = "the tokens are too few, or have no full rank in any layer"
         why = _MORE if bool(lost.all()) else why
-        untold = Sighting.none(measured.samples, why)
-        return CONE.finding(untold, when_found=_nothing, when_not=_nothing)
+        return Words(Sighting.none(measured.samples, why))
     seen = Sighting(highest >= thresholds.CONE_COSINE, torch.zeros_like(highest) > 0, highest, at)
 
     def told(figure: float, layer: int) -> str:
@@ -267,7 +244,7 @@ def cone(measured: Measured) -> Finding:
         rank = float(measured.states["numerical_rank"][layer].quantile(0.5))
         return f"Cone: {told(figure, layer)}, yet the rank is {short(rank)}."
 
-    return CONE.finding(
+    return Words(
         seen,
         when_found=when_found,
         when_not=lambda figure, layer: f"No cone: at its narrowest, {told(figure, layer)}.",
@@ -291,10 +268,5 @@ def runs_of(flags: list[bool]) -> str:
     return f"layer{'s' * (len(numbers) > 1)} {listed}"
 
 
-def _first(flags: Tensor, otherwise: Tensor) -> Tensor:
-    """The first layer with a flag, by sample."""
-    return torch.where(flags.any(0), flags.int().argmax(0), otherwise)
-
-
-def _nothing(_: float, __: int) -> str:
-    return ""
+RULES: Final = (depth, width, entropy, layers, last_token, cone)
+"""In the order in which findings are listed."""

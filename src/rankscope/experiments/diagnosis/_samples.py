@@ -1,15 +1,57 @@
-"""The same network on other inputs: less of every text, and the last token twice."""
+"""Which samples can be judged, and the same network on other inputs."""
 
+from dataclasses import replace
 from typing import Final
 
 import torch
 from torch import Tensor
 
+from rankscope.core.batches import Batch
 from rankscope.core.metrics import deviations
-from rankscope.errors import RankscopeError
+from rankscope.errors import InputError, RankscopeError
 from rankscope.experiments import kit
-from rankscope.experiments.diagnosis._measure import counted_tokens, real_tokens
-from rankscope.experiments.diagnosis._tokens import last_token
+from rankscope.experiments.diagnosis._measure import counted_tokens, last_token, real_tokens
+from rankscope.numerals import plural
+
+
+def first_samples(subject: kit.Subject, count: int) -> kit.Subject:
+    """The same question on a few samples."""
+    batch = replace(subject, batch_size=count, check=None).batches()[0]
+    return replace(
+        subject,
+        x=batch.x,
+        token_mask=batch.token_mask,
+        measured=batch.measured,
+        check=None,
+    )
+
+
+def usable(subject: kit.Subject) -> tuple[kit.Subject, tuple[str, ...]]:
+    """The samples with two tokens or more that count, and a warning about the others."""
+    batch = Batch(0, subject.x, subject.token_mask, subject.measured)
+    real, counted = real_tokens(batch), counted_tokens(batch)
+    kept = counted.sum(-1) >= 2
+    if bool(kept.all()):
+        return subject, ()
+    if not bool(kept.any()):
+        raise InputError(
+            "no sample has two tokens that count, so that there is nothing to tell apart; give "
+            "longer texts (or count special tokens)."
+        )
+    check = subject.check
+    some = replace(
+        subject,
+        x=subject.x[kept],
+        token_mask=real[kept],
+        measured=None if subject.measured is None else counted[kept],
+        check=None if check is None else check.of_samples(torch.nonzero(kept).flatten().tolist()),
+    )
+    left = int((~kept).sum())
+    return some, (
+        f"Left out: {left:,} of {plural(len(kept), 'sample')}, with fewer than two tokens that "
+        "count.",
+    )
+
 
 CONTEXTS: Final = (0.125, 0.25, 0.5, 1.0)
 """Parts of each text, from its start, that are read."""

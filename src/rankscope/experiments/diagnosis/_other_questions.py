@@ -10,6 +10,7 @@ from rankscope import tables
 from rankscope.errors import RankscopeError
 from rankscope.experiments import kit
 from rankscope.experiments.diagnosis._measure import counted_tokens
+from rankscope.experiments.diagnosis._samples import first_samples
 from rankscope.experiments.questions import advise, bounds, deep, paths
 from rankscope.numerals import duration, power_of_ten
 from rankscope.results import Drawing, Listing, Part
@@ -138,18 +139,6 @@ def _within(drawing: Drawing, name: str, labels: tuple[str, ...]) -> Drawing:
 
 def _core(subject: kit.Subject) -> kit.Subject:
     return replace(subject, network=subject.network.without("skip", "mlp", "norm"))
-
-
-def first_samples(subject: kit.Subject, count: int) -> kit.Subject:
-    """The same question on a few samples."""
-    batch = replace(subject, batch_size=count, check=None).batches()[0]
-    return replace(
-        subject,
-        x=batch.x,
-        token_mask=batch.token_mask,
-        measured=batch.measured,
-        check=None,
-    )
 
 
 def _short(subject: kit.Subject) -> kit.Subject:

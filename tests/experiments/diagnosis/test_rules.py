@@ -5,16 +5,25 @@ import math
 import pytest
 import torch
 
-from rankscope.experiments.diagnosis import _kinds as kinds
-from rankscope.experiments.diagnosis._blame import find_loss
+from rankscope.experiments.diagnosis import _rules as rules
+from rankscope.experiments.diagnosis._evidence import Evidence, find_loss
+from rankscope.experiments.diagnosis._measure import Measured
 
 from .built import made_up
 
 EPS = 1e-7
 
 
+def evidence(measured: Measured, exponents: tuple[float, ...] = (), why_not: str = "") -> Evidence:
+    return Evidence(measured, torch.tensor(exponents), why_not, EPS)
+
+
+def width(*exponents: float, why_not: str = ""):
+    return rules.width.finding(evidence(made_up([[1.0]] * 2), exponents, why_not))
+
+
 def depth(residual: list[list[float]]):
-    return kinds.depth(made_up(residual), EPS)[0]
+    return rules.depth.finding(evidence(made_up(residual)))
 
 
 @pytest.mark.parametrize(
@@ -63,18 +72,18 @@ def test_samples_that_disagree_are_counted(collapsed: int, fate: str) -> None:
     ("exponent", "fate"), [(-0.5, "collapse"), (-0.2, "slow"), (-0.1, "holds"), (0.1, "holds")]
 )
 def test_width(exponent: float, fate: str) -> None:
-    found = kinds.width(torch.tensor([exponent, exponent]), "")
+    found = width(exponent, exponent)
     assert found.fate == fate
     assert f"{abs(exponent)}" in found.sentence
 
 
 def test_samples_that_cannot_tell_the_width_are_not_counted() -> None:
-    found = kinds.width(torch.tensor([-0.5, math.nan, -0.6]), "")
+    found = width(-0.5, math.nan, -0.6)
     assert (found.fate, found.found_in, found.samples) == ("collapse", 2, 2)
 
 
 def test_what_cannot_be_told_says_why() -> None:
-    found = kinds.width(torch.full((3,), math.nan), "a text has 5 tokens")
+    found = width(*[math.nan] * 3, why_not="a text has 5 tokens")
     assert found.fate == "unknown"
     assert found.sentence == "Width collapse cannot be told: a text has 5 tokens."
 
@@ -82,12 +91,10 @@ def test_what_cannot_be_told_says_why() -> None:
 def test_layer_and_part_are_those_of_the_samples_that_collapse() -> None:
     """One of four collapses, in layer 3; all of them lose a little in layer 1."""
     others = [1.0] * 3
-    found, loss = kinds.depth(
-        made_up(
-            [[1.0, *others], [0.7, 0.7, 0.7, 0.7], [0.7, 0.7, 0.7, 0.7], [1e-4, 0.7, 0.7, 0.7]]
-        ),
-        EPS,
+    given = evidence(
+        made_up([[1.0, *others], [0.7, 0.7, 0.7, 0.7], [0.7, 0.7, 0.7, 0.7], [1e-4, 0.7, 0.7, 0.7]])
     )
+    found, loss = rules.depth.finding(given), given.loss
     assert (found.fate, found.layer, found.found_in, loss.layer) == ("slow", 3, 1, 3)
     assert "again" not in found.sentence  # the sample that collapses stays collapsed
 
@@ -101,7 +108,7 @@ def test_layer_and_part_are_those_of_the_samples_that_collapse() -> None:
     ],
 )
 def test_entropy(shares: list[float], fate: str, layer: int) -> None:
-    found = kinds.entropy(made_up([[1.0]] * 4, entropy=shares))
+    found = rules.entropy.finding(evidence(made_up([[1.0]] * 4, entropy=shares)))
     assert (found.fate, found.layer) == (fate, layer)
 
 
@@ -114,13 +121,16 @@ def test_entropy(shares: list[float], fate: str, layer: int) -> None:
     ],
 )
 def test_layers(turned: list[float], fate: str, layer: int) -> None:
-    found = kinds.layers(made_up([[1.0]] * (len(turned) + 1), turned=turned))
+    found = rules.layers.finding(evidence(made_up([[1.0]] * (len(turned) + 1), turned=turned)))
     assert (found.fate, found.layer) == (fate, layer)
 
 
 def test_idle_layers_are_named_as_runs() -> None:
     measured = made_up([[1.0]] * 7, turned=[0.01, 0.5, 0.01, 0.01, 0.01, 0.5])
-    assert "layers 1 and 3 to 5 hardly turn the tokens" in kinds.layers(measured).sentence
+    assert (
+        "layers 1 and 3 to 5 hardly turn the tokens"
+        in rules.layers.finding(evidence(measured)).sentence
+    )
 
 
 @pytest.mark.parametrize(
@@ -133,29 +143,29 @@ def test_idle_layers_are_named_as_runs() -> None:
     ],
 )
 def test_last_token(last: list[float], fate: str, layer: int) -> None:
-    found = kinds.last_token(made_up([[1.0]] * 3, last=last))
+    found = rules.last_token.finding(evidence(made_up([[1.0]] * 3, last=last)))
     assert (found.fate, found.layer) == (fate, layer)
     assert ("token 3" in found.sentence) == (fate == "collapse")
 
 
 def test_last_token_of_tokens_that_are_all_alike_is_depth_collapse() -> None:
     collapsed = made_up([[1.0], [1e-6]], last=[0.5, 1e-6])
-    assert kinds.last_token(collapsed).fate == "unknown"
+    assert rules.last_token.finding(evidence(collapsed)).fate == "unknown"
 
 
 @pytest.mark.parametrize(("cosine", "fate"), [(0.49, "holds"), (0.5, "noted"), (0.99, "noted")])
 def test_cone_is_no_loss_but_told(cosine: float, fate: str) -> None:
-    assert kinds.cone(made_up([[1.0]] * 3, cosine=cosine)).fate == fate
+    assert rules.cone.finding(evidence(made_up([[1.0]] * 3, cosine=cosine))).fate == fate
 
 
 def test_tokens_without_full_rank_are_no_cone() -> None:
-    found = kinds.cone(made_up([[1.0]] * 3, cosine=0.9, rank=0.5))
+    found = rules.cone.finding(evidence(made_up([[1.0]] * 3, cosine=0.9, rank=0.5)))
     assert found.fate == "unknown"
     assert "no full rank" in found.sentence
 
 
 def test_cone_of_collapsed_tokens_cannot_be_told() -> None:
-    assert kinds.cone(made_up([[1.0], [1e-6]], cosine=1.0)).fate == "unknown"
+    assert rules.cone.finding(evidence(made_up([[1.0], [1e-6]], cosine=1.0))).fate == "unknown"
 
 
 def test_most_is_lost_where_the_median_falls_most_before_tokens_are_alike() -> None:
