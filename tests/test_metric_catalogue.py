@@ -3,18 +3,24 @@
 import pytest
 import torch
 
-from rankscope import deep_trace, metric_catalogue, trace
+from rankscope import deep_trace, metric_catalogue, tables, trace
 from rankscope.core.metrics import spectra, state_statistics
 from rankscope.core.network import Network, Spec
 from rankscope.core.paths import head_shares, path_lengths
 from rankscope.core.theory import bounds
 from rankscope.core.tracing import MEASURES
-from rankscope.metric_catalogue import METRICS, Metric, metric
+from rankscope.experiments import CATALOGUE
+from rankscope.metric_catalogue import METRICS, Metric, knowing, metric
+from rankscope.results import Drawing, Result
+from rankscope.show import figures
 from rankscope.show.figures import metric_words
 
 from .metric_reader import metrics_in, metrics_named
 
 TRACED = [name for name, each in METRICS.items() if each.compute]
+OWN = [each for entry in CATALOGUE.values() for each in entry.metrics]
+"""What a single experiment measures, and keeps the words of."""
+EVERY = {**METRICS, **{each.name: each for each in OWN}}
 # What fonts have that pictures fall back on; superscripts and subscripts come out as boxes.
 DRAWABLE = {chr(code) for code in range(0x20, 0x180)} | set("ΣστμΠαβγλ‖′−")
 
@@ -74,19 +80,52 @@ name.startswith("log10_")
     assert metrics_named(source) == {*ours.split(), *theirs, "paper_beta", "lipschitz"}
 
 
-def test_every_metric_the_source_names_is_in_the_catalogue():
+def test_every_metric_the_source_names_has_words():
     named = metrics_in("metric_catalogue")
-    assert {name: where for name, where in named.items() if name not in METRICS} == {}
+    with knowing(OWN):
+        assert {name: where for name, where in named.items() if not metric(name).definition} == {}
 
 
-def test_every_metric_that_is_measured_is_in_the_catalogue(produced):
-    assert produced - set(METRICS) == set()
+def test_every_metric_that_is_measured_has_words_in_the_catalogue(produced):
+    assert [name for name in produced if not metric(name).definition] == []
 
 
-def test_nothing_in_the_catalogue_is_unused(produced):
-    """Rooms that only show what others measured do not count."""
-    named = metrics_in("metric_catalogue", "figures", "report", "cli")
-    assert set(METRICS) - set(named) - produced == set()
+def test_no_metric_has_words_for_nothing(produced):
+    """Packages that only show what others measured do not count."""
+    named = {*metrics_in("metric_catalogue", "show", "cli"), *produced}
+    assert set(EVERY) - named - {name.removeprefix("log10_") for name in named} == set()
+
+
+def test_a_metric_has_words_in_one_place():
+    assert len(metric_catalogue._EVERY) == len(METRICS)
+    assert len(EVERY) == len(METRICS) + len(OWN)
+
+
+def test_what_one_experiment_measures_no_other_does():
+    """Else its words belong into the catalogue: a result has those of its experiment alone."""
+    named = metrics_in("metric_catalogue", "show", "cli")
+    for entry in CATALOGUE.values():
+        others = {f"/{other.lower()}.py" for other in CATALOGUE if other != entry.id}
+        for each in entry.metrics:
+            used = named.get(each.name, set()) | named.get(f"log10_{each.name}", set())
+            assert not [where for where in used if where.endswith(tuple(others))], each.name
+
+
+def test_a_logarithm_has_the_words_of_its_metric():
+    base, logarithm = metric("relative_residual"), metric("log10_relative_residual")
+    assert (logarithm.title, logarithm.symbol) == (base.title, base.symbol)
+    assert (logarithm.scale, logarithm.includes, logarithm.of) == ("exponent", (0.0,), "")
+    with knowing([Metric("gap", "Gap", scale="log", marks=((10.0, "ten"), (0.0, "none")))]):
+        assert metric("log10_gap").marks == ((1.0, "ten"),)
+
+
+def test_what_a_result_knows_is_known_where_it_is_shown_alone():
+    own = Metric("gap", "Gap between layers", "g", "log", "0 = none at all", "The gap of two.")
+    table = tables.from_rows(("layer", "metric", "value"), [(0, "gap", 1.0), (1, "gap", 2.0)])
+    result = Result("r", "Gaps", "Do they grow?", (), table, {}, metrics=(own,))
+    told = figures.description(Drawing("by_depth", metric="gap"), result)
+    assert told.startswith("Gap between layers against depth.")
+    assert metric("gap") == Metric("gap", "Gap")
 
 
 def test_a_trace_knows_those_it_can_compute():
@@ -113,10 +152,11 @@ def test_collapse_is_where_the_catalogue_says(name):
     assert (after < before).all() == (METRICS[name].collapse == "down")
 
 
-@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("name", EVERY)
 def test_words_say_something_in_characters_every_font_has(name):
-    entry = metric(name)
-    assert entry is METRICS[name]
+    with knowing(OWN):
+        entry = metric(name)
+    assert entry is EVERY[name]
     assert entry.name == name
     assert entry.title
     assert entry.symbol
@@ -141,7 +181,3 @@ def test_an_unknown_metric_keeps_its_name():
     assert (entry.title, entry.scale, entry.symbol) == ("My own score", "linear", "")
     assert metric("_").title == "_"
     assert metric("log10_my_score") == Metric("log10_my_score", "My score", scale="exponent")
-
-
-def test_no_metric_has_two_entries():
-    assert len(metric_catalogue._EVERY) == len(metric_catalogue.METRICS)

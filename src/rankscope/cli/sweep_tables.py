@@ -25,6 +25,8 @@ from rankscope.cli.sweep_selection import (
 )
 from rankscope.display import list_words
 from rankscope.errors import InputError
+from rankscope.experiments.catalogue import ENTRIES
+from rankscope.metric_catalogue import knowing
 from rankscope.metric_catalogue import metric as metric_words
 from rankscope.numerals import plural, power_of_ten, short
 from rankscope.process.files import whole_file
@@ -33,6 +35,11 @@ from rankscope.show import figures
 
 def table(folder: Path, options: TableOptions) -> None:
     """Print, write or draw the results of a sweep."""
+    with knowing(metric for entry in ENTRIES for metric in entry.metrics):
+        _table(folder, options)
+
+
+def _table(folder: Path, options: TableOptions) -> None:
     check(options)
     rows = keep(sweeping.table(folder), options.only or [])
     if options.x is None and options.heatmap is None:

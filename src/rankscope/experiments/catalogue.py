@@ -135,7 +135,7 @@ class Entry:
             self.provenance(config, **(about or {}), notes=noted),
             self.source,
             warnings=tuple(warnings),
-            metrics=self.metrics,
+            metrics=(*self.metrics, *others.pop("metrics", ())),
             **others,
         )
 

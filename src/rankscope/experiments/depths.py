@@ -15,6 +15,7 @@ from rankscope.core.metrics import Center, Norm
 from rankscope.core.network import Network, Spec
 from rankscope.core.theory import SMOOTH, Evidence, Law
 from rankscope.core.tracing import Trace
+from rankscope.experiments import kit
 from rankscope.experiments.config import Config
 from rankscope.experiments.laws import law_of_medians
 from rankscope.models.text import embed, passages
@@ -22,6 +23,7 @@ from rankscope.numerals import power_of_ten
 from rankscope.process.progress import OnStep, silent, tracked
 from rankscope.results import Role
 
+Measured = kit.Measured[Any]
 RELATIVE = "log10_relative_residual"
 DISPERSION, RELATIVE_DISPERSION = "log10_dispersion", "log10_relative_dispersion"
 """What residuals and relative residuals in the Frobenius norm are called: μ and μ / ‖X‖."""
@@ -80,14 +82,6 @@ class DeepConfig(Config):
     def provenance(self, experiment: str) -> dict[str, Any]:
         """That of every configuration, and the input in words."""
         return super().provenance(experiment) | {"input": str(self.texts)}
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Every number, and by case what is in doubt about its figures, where something is."""
-
-    table: pl.DataFrame
-    notes: Mapping[str, str]
 
 
 def compare(

@@ -91,9 +91,9 @@ class Measured(Generic[Facts]):
     """A table, and what a verdict needs beside it."""
 
     table: pl.DataFrame
-    facts: Facts
     notes: Mapping[str, str] = field(default_factory=dict)
     """By case, what is in doubt about its figures, if anything is."""
+    facts: Facts = None  # type: ignore[assignment]
     about: Mapping[str, str | Mapping[str, str]] = field(default_factory=dict)
     """What the provenance says beside the configuration."""
 
@@ -133,7 +133,7 @@ def conclude(entry: Entry, config: Any, measured: Any) -> Result:
     """The result of an experiment, given what it has measured."""
     module = entry.module()
     answer: Answer = module.judge(config, measured)
-    whole = measured if isinstance(measured, Measured) else Measured(measured, None)
+    whole = measured if isinstance(measured, Measured) else Measured(measured)
     charts = module.CHARTS if answer.charts is None else answer.charts
     drawn = tuple(dict.fromkeys(chart.metric for chart in charts if chart.metric))
     return entry.result(

@@ -202,21 +202,25 @@ class ModelsConfig(kit.Config):
     """Tokens of a text at most."""
 
 
-def judged_by_family(
-    domain: str, borne_out: Mapping[str, bool], families: Mapping[str, str]
-) -> tuple[kit.Judgement, kit.Judgement | None]:
-    """A judgement on the models of the 2021 paper's families, and one on others, if there are any.
+def by_family(
+    borne_out: Mapping[str, bool], families: Mapping[str, str], *, depends: str = ""
+) -> dict[str, Any]:
+    """Checks of an ``Answer``: models of the 2021 paper's families as stated, others beyond it.
 
-    ``families`` are those of the models by name. A verdict says which models were tried.
+    ``families`` are those of the models by name. A verdict says which models were tried, or on what
+    it ``depends``.
     """
     stated = {name: held for name, held in borne_out.items() if families[name] in FAMILIES}
     others = {name: held for name, held in borne_out.items() if name not in stated}
-    beyond = kit.judged("other models", others, _tried(others)) if others else None
-    return kit.judged(domain, stated, _tried(stated)), beyond
 
+    def on(checks: Mapping[str, bool]) -> str:
+        if not checks:
+            return "name some with --models or --pretrained"
+        return depends if len(set(checks.values())) > 1 else f"tried on {', '.join(checks)}"
 
-def _tried(borne_out: Mapping[str, bool]) -> str:
-    if not borne_out:
-        return "name some with --models or --pretrained"
-    both = any(borne_out.values()) and not all(borne_out.values())
-    return "" if both else f"tried on {', '.join(borne_out)}"
+    return {
+        "stated": stated,
+        "on": on(stated),
+        "beyond": others or None,
+        "on_beyond": on(others),
+    }

@@ -33,7 +33,7 @@ def checked(scale: float, law: Law, *, met: bool, above: int = 0, compared: int 
 def judged(inside: Checked, *outside: Checked, layers: int = 10) -> kit.Result:
     cases = {"inside": inside, **{f"outside {i}": each for i, each in enumerate(outside)}}
     config = replace(CONFIG, layers=layers)
-    return kit.conclude(d2.ENTRY, config, kit.Measured(PANEL, cases))
+    return kit.conclude(d2.ENTRY, config, kit.Measured(PANEL, facts=cases))
 
 
 def test_under_a_causal_mask_the_theorems_apply_to_nothing_and_nothing_is_cubic() -> None:

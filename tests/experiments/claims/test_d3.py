@@ -5,12 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 
+from rankscope import tables
 from rankscope.core.theory import Law
+from rankscope.experiments import kit
 from rankscope.experiments.claims import d3
 from rankscope.process.progress import silent
 
 from .small import TINY, tiny
 
+NOTHING = tables.frame({"metric": [], "value": []})
 CONFIG = d3.Config(activations=("relu",), gains=(0.5, 2.0), draws=2)
 
 
@@ -26,32 +29,35 @@ def ends(relu: tuple[float, float], plain: tuple[float, float], kept: tuple[floa
     return {name: Law("doubly exponential", 3.0, -9.0, value) for name, value in last.items()}
 
 
+def judged(laws: dict[str, Law], config: d3.Config = CONFIG) -> kit.Result:
+    return kit.conclude(d3.ENTRY, config, kit.Measured(NOTHING, facts=d3.Facts(laws, {})))
+
+
 def test_rising_ends_bear_it_out_and_the_control_is_named() -> None:
-    judgement, beyond, _ = d3.judge(
-        CONFIG, ends((-200.0, -100.0), (-190.0, -110.0), (-90.0, -90.0))
-    )
-    assert judgement.verdict == "holds"
-    assert "without any MLP where attention's own weights are scaled alike" in judgement.on
-    assert "by 0.8 to 0.8 times as much" in judgement.on  # 80 decades of 100
-    assert beyond.verdict == "holds"
+    found = judged(ends((-200.0, -100.0), (-190.0, -110.0), (-90.0, -90.0)))
+    assert found.verdict == "holds"
+    assert "without any MLP where attention's own weights are scaled alike" in found.judgement.on
+    assert "by 0.8 to 0.8 times as much" in found.judgement.on  # 80 decades of 100
+    assert found.beyond.verdict == "holds"
 
 
 def test_every_other_verdict_can_be_reached() -> None:
     falling = ends((-100.0, -200.0), (-190.0, -110.0), (-120.0, -90.0))
-    judgement, beyond, _ = d3.judge(CONFIG, falling)
-    assert judgement.verdict == "depends"  # doubly exponential, but not slower the steeper
-    assert judgement.on == (
+    found = judged(falling)
+    assert found.verdict == "depends"  # doubly exponential, but not slower the steeper
+    assert found.judgement.on == (
         "the case: relu stays doubly exponential bears it out, relu is slower the steeper does not"
     )
     level = ends((-100.0, -100.0), (-100.0, -100.0), (-120.0, -90.0))
-    assert d3.judge(CONFIG, level)[0].on == ""  # nothing is slowed, with MLPs or without
-    assert beyond.on == "the weights drawn: slower in 1 of 2 draws with relu"
+    assert judged(level).judgement.on == ""  # nothing is slowed, with MLPs or without
+    assert found.beyond.on == "the weights drawn: slower in 1 of 2 draws with relu"
     slow = {name: replace(law, kind="exponential") for name, law in falling.items()}
-    assert d3.judge(CONFIG, slow)[0].verdict == "fails"
+    assert judged(slow).verdict == "fails"
     faster = ends((-200.0, -100.0), (-190.0, -110.0), (-110.0, -120.0))
-    assert d3.judge(CONFIG, faster)[1].verdict == "fails"
+    assert judged(faster).beyond.verdict == "fails"
     unseen = {name: replace(law, kind="undecided") for name, law in falling.items()}
-    assert [each.verdict for each in d3.judge(CONFIG, unseen)[:2]] == ["not tried"] * 2
+    nothing = judged(unseen)
+    assert (nothing.verdict, nothing.beyond.verdict) == ("not tried", "not tried")
 
 
 def test_mlps_as_drawn_are_held_against_none() -> None:
@@ -59,11 +65,11 @@ def test_mlps_as_drawn_are_held_against_none() -> None:
     laws = ends((-200.0, -100.0), (-190.0, -110.0), (-90.0, -90.0))
     laws["no MLP, output × 1"] = laws["no MLP"]
     laws["relu × 1"] = replace(laws["no MLP"], last=-150.0)
-    *_, sentences = d3.judge(config, laws)
-    assert "As drawn, MLPs make the fall faster than none does: relu." in sentences
+    faster = "As drawn, MLPs make the fall faster than none does: relu."
+    assert faster in judged(laws, config).sentences
     laws["relu × 1"] = replace(laws["no MLP"], last=-50.0)
-    *_, sentences = d3.judge(config, laws)
-    assert "As drawn, MLPs make the fall slower than none does: relu." in sentences
+    slower = "As drawn, MLPs make the fall slower than none does: relu."
+    assert slower in judged(laws, config).sentences
 
 
 def test_too_few_layers_decide_nothing() -> None:

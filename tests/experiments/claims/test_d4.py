@@ -8,6 +8,7 @@ import pytest
 from rankscope import tables
 from rankscope.core.metrics import residual
 from rankscope.core.theory import expanding_network, law
+from rankscope.experiments import kit
 from rankscope.experiments.claims import d4
 from rankscope.process.progress import silent
 
@@ -51,11 +52,11 @@ def made_up(
     ],
 )
 def test_each_outcome(table: pl.DataFrame, verdict: str, beyond: str) -> None:
-    judgement, further, sentences = d4.judge(CONFIG, table)
-    assert str(judgement).startswith(verdict)
-    assert further is not None
-    assert str(further).startswith(beyond)
-    assert all(sentence.endswith(".") for sentence in sentences)
+    found = kit.conclude(d4.ENTRY, CONFIG, kit.Measured(table))
+    assert str(found.judgement).startswith(verdict)
+    assert found.beyond is not None
+    assert str(found.beyond).startswith(beyond)
+    assert all(sentence.endswith(".") for sentence in found.sentences)
 
 
 def test_a_fall_whose_steps_grow_linearly_is_between_and_a_collapse() -> None:

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from rankscope import tables
+from rankscope.experiments import kit
 from rankscope.experiments.claims import d5
-from rankscope.experiments.claims.d5 import Course
 from rankscope.experiments.models import Case, TrainedHere
 from rankscope.experiments.variants import Reading
 from rankscope.process.progress import silent
@@ -24,29 +25,46 @@ CASES = [
 ]
 
 
-def courses(fates):
-    return {name: Course(0.6, 0.1, fate) for name, fate in zip(NAMES, fates, strict=True)}
+RESIDUALS = {
+    "collapsed": [0.6, 1e-2, 1e-4, 1e-6, 1e-6],
+    "still falling": [0.6, 0.4, 0.25, 0.16, 0.1],
+    "level": [0.6, 0.1, 0.1, 0.1, 0.1],
+}
+
+
+def judged(**models: tuple[str, tuple[str, ...]]) -> kit.Result:
+    """By model, its family and the fates of its variants."""
+    rows = [
+        (f"{model} (init)", name, layer, 0, "relative_residual", value)
+        for model, (_, fates) in models.items()
+        for name, fate in zip(NAMES, fates, strict=True)
+        for layer, value in enumerate(RESIDUALS[fate])
+    ]
+    table = tables.from_rows(("model", "variant", "layer", "sample", "metric", "value"), rows)
+    facts = d5.Facts({f"{model} (init)": family for model, (family, _) in models.items()}, {})
+    config = d5.Config(models=tuple(Case(model) for model in models))
+    return kit.conclude(d5.ENTRY, config, kit.Measured(table, facts=facts))
 
 
 @pytest.mark.parametrize(("fates", "borne_out"), CASES)
 def test_a_model_is_judged_by_all_four_variants(fates: tuple[str, ...], borne_out: bool) -> None:
-    judgement, beyond = d5.judge({"bert": courses(fates)}, {"bert": "BERT"})
-    assert judgement.verdict == ("holds" if borne_out else "fails")
-    assert judgement.on == "tried on bert"
-    assert beyond is None
+    found = judged(bert=("BERT", fates))
+    assert found.verdict == ("holds" if borne_out else "fails")
+    assert found.judgement.on == "tried on bert (init)"
+    assert found.beyond is None
 
 
 def test_where_models_differ_the_verdict_says_which_and_how() -> None:
-    found = {"bert": courses(STATED), "albert": courses(CASES[3][0])}
-    judgement, _ = d5.judge(found, {"bert": "BERT", "albert": "ALBERT"})
-    assert str(judgement) == ("depends on the model (albert: SAN+skip 0.6 → 0.1, still falling)")
+    found = judged(bert=("BERT", STATED), albert=("ALBERT", CASES[3][0]))
+    told = "depends on the model (albert (init): SAN+skip 0.6 → 0.1, still falling)"
+    assert str(found.judgement) == told
 
 
 def test_other_families_are_beyond_the_papers_domain() -> None:
-    judgement, beyond = d5.judge({"gpt": courses(STATED)}, {"gpt": "GPT-2"})
-    assert judgement.verdict == "not tried"
-    assert "--pretrained" in judgement.on
-    assert str(beyond) == "holds, tried on gpt"
+    found = judged(gpt=("GPT-2", STATED))
+    assert found.verdict == "not tried"
+    assert "--pretrained" in found.judgement.on
+    assert str(found.beyond) == "holds, tried on gpt (init)"
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from rankscope import tables
 from rankscope.core.metrics import residual
 from rankscope.core.paths import Path, chained_matrices
 from rankscope.core.theory import Law
+from rankscope.experiments import kit
 from rankscope.experiments.claims import d9
 from rankscope.process.progress import silent
 
@@ -41,6 +43,14 @@ def test_every_path_text_and_depth_is_in_the_table() -> None:
     assert rate < -0.5
 
 
+def judged(law: Law, promised: float, family: str, monkeypatch) -> kit.Result:
+    """What a model comes to whose figures follow a law, and whose coefficients promise another."""
+    monkeypatch.setattr(d9, "law", lambda _: law)
+    rows = [("a", layer, 0, "dobrushin", 10**promised) for layer in (1, 2)]
+    table = tables.from_rows(("model", "layer", "sample", "metric", "value"), rows)
+    return kit.conclude(d9.ENTRY, TINY["d9"][1], kit.Measured(table, facts={"a": family}))
+
+
 @pytest.mark.parametrize(
     ("kind", "verdict"),
     [
@@ -52,17 +62,19 @@ def test_every_path_text_and_depth_is_in_the_table() -> None:
         ("undecided", "not tried"),
     ],
 )
-def test_the_law_decides(kind, verdict: str) -> None:
-    judgement, beyond = d9.judge({"a": Law(kind, 1.0, -1.0, -9.0)}, {"a": -0.5}, {"a": "BERT"})
-    assert (judgement.verdict, beyond) == (verdict, None)
-    judgement, beyond = d9.judge({"a": Law("none", 1.0, 0.0, 0.0)}, {"a": 0.0}, {"a": "Llama"})
-    assert (judgement.verdict, beyond.verdict) == ("not tried", "fails")
+def test_the_law_decides(kind, verdict: str, monkeypatch) -> None:
+    found = judged(Law(kind, 1.0, -1.0, -9.0), -0.5, "BERT", monkeypatch)
+    assert (found.verdict, found.beyond) == (verdict, None)
+    found = judged(Law("none", 1.0, 0.0, 0.0), 0.0, "Llama", monkeypatch)
+    assert (found.verdict, found.beyond.verdict) == ("not tried", "fails")
 
 
 @pytest.mark.parametrize(("promised", "verdict"), [(-0.9, "holds"), (-1.2, "fails")])
-def test_a_fall_that_is_slower_than_promised_does_not_bear_it_out(promised, verdict) -> None:
-    found = {"a": Law("exponential", 1.0, -1.0, -9.0)}
-    assert d9.judge(found, {"a": promised}, {"a": "BERT"})[0].verdict == verdict
+def test_a_fall_that_is_slower_than_promised_does_not_bear_it_out(
+    promised: float, verdict: str, monkeypatch
+) -> None:
+    law = Law("exponential", 1.0, -1.0, -9.0)
+    assert judged(law, promised, "BERT", monkeypatch).verdict == verdict
 
 
 def test_what_is_chained_is_the_product_as_far_as_that_can_be_seen() -> None:

@@ -58,7 +58,6 @@ for one in ("figures.MetricWords", "metric_catalogue.Metric"):
         includes=(0.0,),
         marks=((1.0, "one"),),
         of="",
-        compute="",
     )
 for one in (
     "results.Result",

@@ -16,19 +16,22 @@ from .test_html import Page
 
 
 def test_a_page_defines_each_metric_of_its_charts_and_tables_once(chart, tmp_path):
-    named = [metric("rank"), metric("my_score"), metric("rank")]
+    named = [metric("stable_rank"), metric("my_score"), metric("stable_rank")]
     report = Report("t", "", [Section("s", blocks=[Chart(chart, "c", metrics=named)] * 2)])
-    assert list(report.terms) == ["rank"]
+    assert list(report.terms) == ["stable_rank"]
     text = write_html(report, tmp_path / "page.html").read_text("utf-8")
-    assert text.count('<a class="term" href="#term-rank">Rank</a>') == 2
-    assert text.count('<div id="term-rank"><dt>Rank') == 1
+    assert text.count('<a class="term" href="#term-stable_rank">Stable rank</a>') == 2
+    assert text.count('<div id="term-stable_rank"><dt>Stable rank') == 1
     assert "my_score" not in text
 
 
 def test_a_term_is_a_link_if_the_page_has_its_line():
-    rank = metric("rank")
-    assert term(rank, {"rank": rank}) == '<a class="term" href="#term-rank">Rank</a>'
-    assert term(rank, {}) == "Rank"
+    rank = metric("stable_rank")
+    assert (
+        term(rank, {"stable_rank": rank})
+        == '<a class="term" href="#term-stable_rank">Stable rank</a>'
+    )
+    assert term(rank, {}) == "Stable rank"
 
 
 def test_a_definition_has_title_symbol_and_links_to_its_paper(chart, tmp_path):

@@ -184,11 +184,11 @@ def test_what_would_fill_screens_is_left_to_the_page(study):
 
 def test_the_one_curve_there_is_needs_no_name(study):
     table = table_of(
-        *((0, sample, "rank", 1.0) for sample in (0, 1)),
+        *((0, sample, "projection", 1.0) for sample in (0, 1)),
         names=("layer", "sample", "metric", "value"),
     )
     text = printed(replace(study, table=table))
-    assert "Rank rank(X), median over the samples" in text
+    assert "Projection part·X / ‖X‖², median over the samples" in text
     assert ["layer", "median"] in [line.split() for line in text.splitlines()]
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from rankscope import tables
 from rankscope.core.masks import Window
 from rankscope.core.network import Network, Spec
-from rankscope.core.paths import Path, enumerate_paths, path_lengths, path_outputs
+from rankscope.core.paths import Path, count_paths, enumerate_paths, path_lengths, path_outputs
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.numerals import short
@@ -22,10 +22,12 @@ ENTRY = kit.claim(
     "D1",
     "The output of a network is the sum of its paths, of every length, and of its biases.",
     source="Dong et al. 2021, theorem 2.1",
+    question="Do all paths together give what a plain forward pass gives?",
     domain="pure attention, with and without skips",
+    beyond="transformers with MLPs and norms, whose gates and scales are held at this input",
     seconds=1,
 )
-_ERROR = "relative_error"
+CHARTS = (kit.Drawing("by_model", "A panel for each network.", "relative_error"),)
 _SINGLE, _LENGTHS = "single paths", "path lengths"
 
 KINDS: Final[dict[str, Callable[..., Spec]]] = {
@@ -41,7 +43,6 @@ KINDS: Final[dict[str, Callable[..., Spec]]] = {
 """One network of each kind, given its layers, heads, width and initialisation."""
 STATED: Final = ("pure attention", "attention and skips")
 """The kinds that the theorem is about."""
-_BEYOND = "transformers with MLPs and norms, whose gates and scales are held at this input"
 
 
 @dataclass(frozen=True)
@@ -59,39 +60,35 @@ class Config(kit.Config):
     """Relative errors under this are rounding."""
 
 
-def run(config: Config, on_step: kit.OnStep) -> kit.Result:
+def measure(config: Config, on_step: kit.OnStep) -> pl.DataFrame:
     """Add up all single paths, and all lengths, and hold both against the plain forward pass."""
     x = _draw(config.seed, "inputs", config.samples, config.tokens, config.width)
     paths = list(enumerate_paths(config.layers, config.heads))
-    found = {
+    by_kind = {
         kind: errors(_network(config, kind), x, paths)
         for kind, _ in kit.tracked(config.kinds, on_step)
     }
-    table = tables.joined(found, column="model")
-    worst = {
-        (kind, variant): value
-        for kind, variant, value in table.group_by("model", "variant").agg(pl.max("value")).rows()
+    return tables.joined(by_kind, column="model")
+
+
+def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
+    """A kind of network bears the theorem out if all its errors are rounding."""
+    largest = table.group_by("model", "variant").agg(pl.max("value")).rows()
+    worst = {(kind, variant): value for kind, variant, value in largest}
+    exact = {
+        kind: bool((rows["value"] < config.tolerance).all())
+        for (kind,), rows in table.group_by("model", maintain_order=True)
     }
-    exact = {kind: bool((each["value"] < config.tolerance).all()) for kind, each in found.items()}
-    return ENTRY.result(
-        config,
-        question="Do all paths together give what a plain forward pass gives?",
-        sentences=tuple(
-            f"{kind}: the {len(paths):,} single paths and the biases miss the output by "
-            f"{short(worst[kind, _SINGLE], digits=1)}, the lengths miss no layer by more than "
-            f"{short(worst[kind, _LENGTHS], digits=1)} (relative, float64)."
-            for kind in found
-        ),
-        table=table,
-        judgement=kit.judged(
-            ENTRY.domain, {kind: held for kind, held in exact.items() if kind in STATED}
-        ),
-        beyond=kit.judged(
-            _BEYOND, {kind: held for kind, held in exact.items() if kind not in STATED}
-        ),
+    return kit.Answer(
+        [
+            f"{kind}: the {count_paths(config.layers, config.heads).total:,} single paths and the "
+            f"biases miss the output by {short(worst[kind, _SINGLE], digits=1)}, the lengths miss "
+            f"no layer by more than {short(worst[kind, _LENGTHS], digits=1)} (relative, float64)."
+            for kind in exact
+        ],
+        stated={kind: held for kind, held in exact.items() if kind in STATED},
+        beyond={kind: held for kind, held in exact.items() if kind not in STATED},
         key_figures={"largest relative error": max(worst.values())},
-        drawings=(kit.Drawing("by_model", "A panel for each network.", _ERROR),),
-        shown=(_ERROR,),
     )
 
 
@@ -109,7 +106,7 @@ def errors(network: Network, x: Tensor, paths: Sequence[Path]) -> pl.DataFrame:
     ]
     return tables.from_rows(
         ("variant", "layer", "sample", "metric", "value"),
-        [(variant, layer, 0, _ERROR, value) for variant, layer, value in rows],
+        [(variant, layer, 0, "relative_error", value) for variant, layer, value in rows],
     )
 
 

@@ -34,6 +34,28 @@ ENTRY = kit.claim(
     source="Dong et al. 2021, appendix",
     domain="one layer of softmax attention, spread at most 1.256",
     seconds=3,
+    metrics=(
+        kit.Metric(
+            "lemma_ratio",
+            "Departure over twice the spread",
+            "|P − 1q| / 2Dq",
+            "log",
+            "Above 1 = the lemma is false",
+            "The largest entry of |P − 1qᵀ| / (2D·1qᵀ), with q the weights that all queries share "
+            "and D_i the spread of a query's own scores.",
+            includes=(1.0,),
+            marks=((1.0, "exceeded above"),),
+        ),
+        kit.Metric(
+            "sharp_lemma_ratio",
+            "Departure over the sharp factor",
+            "|P − 1q| / (exp D − 1)q",
+            "log",
+            "1 = nothing smaller would do",
+            "The largest entry of |P − 1qᵀ| / ((e^D − 1)·1qᵀ), which is at most 1 at every spread.",
+            includes=(1.0,),
+        ),
+    ),
 )
 _METRIC, _SHARP, _ERROR = "lemma_ratio", "sharp_lemma_ratio", "relative_error"
 RANDOM, ADVERSE = "random layers", "worst layer"

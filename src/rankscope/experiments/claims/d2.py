@@ -15,8 +15,8 @@ from rankscope.numerals import plural, power_of_ten
 
 ENTRY = kit.claim(
     "D2",
-    "Pure attention with one or many heads contracts the residual like its cube in every layer, so "
-    "doubly exponentially with depth, and never above the theorem's bounds.",
+    "Pure attention with one or many heads contracts the residual like its cube in every layer, "
+    "so doubly exponentially with depth, and never above the theorem's bounds.",
     source="Dong et al. 2021, theorems 2.2 and 2.3",
     question="Is every layer below its bounds, and do the last steps grow threefold?",
     domain="pure attention that meets the theorems' own condition",
@@ -112,7 +112,7 @@ def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[Networks]:
         pl.col("metric").replace(_DRAWN).alias("variant"),
         pl.lit("log10_residual").alias("metric"),
     ).drop_nulls("value")
-    return kit.Measured(tables.stack([by_scale, beside]), checked, compared.notes)
+    return kit.Measured(tables.stack([by_scale, beside]), compared.notes, checked)
 
 
 def check(scale: float, promised: Bounds, law: Law) -> Checked:

@@ -1,9 +1,9 @@
 """Claim D3: MLPs slow the collapse by their Lipschitz constant and do not stop it."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +20,11 @@ ENTRY = kit.claim(
     "MLPs between the layers leave the collapse of pure attention doubly exponential; the larger "
     "their Lipschitz constant, the slower it is.",
     source="Dong et al. 2021, corollary 3.2",
+    question="Is the fall doubly exponential with MLPs, and slower the steeper they are?",
     domain="attention and MLPs, without skips and norms",
+    beyond="the same MLPs with tokens kept at the size they have without: what is not weight scale",
     seconds=4,
 )
-_BEYOND = "the same MLPs with tokens kept at the size they have without: what is not weight scale"
 _NONE, _SCALED = "no MLP", "no MLP, output"
 _DOUBLY: Final = ("doubly exponential", "equal")
 
@@ -44,7 +45,14 @@ class Config(depths.DeepConfig):
     """Of weights, for the comparison of MLPs that keep the tokens' size with none."""
 
 
-def run(config: Config, on_step: kit.OnStep) -> kit.Result:
+class Facts(NamedTuple):
+    """By network: the law it follows, and the largest Lipschitz constant of its MLPs."""
+
+    laws: Mapping[str, Law]
+    slopes: Mapping[str, float]
+
+
+def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[Facts]:
     """Pure attention with MLPs of growing slope, without skips, beside two controls.
 
     A larger last weight makes an MLP steeper and the tokens larger, and larger tokens alone slow
@@ -55,105 +63,91 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     if not config.gains or not config.activations:
         raise InputError("D3 needs at least one activation and one gain to try.")
     x, token_mask = config.texts()
-    networks = _networks(config, x, token_mask)
+    steep = {
+        _name(kind, gain): _network(config, kind, gain)
+        for kind in config.activations
+        for gain in config.gains
+    }
+    networks = {
+        _NONE: _network(config, None),
+        **{_name(_SCALED, gain): _network(config, None, gain) for gain in config.gains},
+        **steep,
+    }
+    for draw in range(config.draws):
+        networks[f"{_NONE}, draw {draw}"] = plain = _network(config, None, draw=draw)
+        for kind in config.activations:
+            network = _network(config, kind, draw=draw)
+            networks[_kept(kind, draw)] = _size_kept(plain, network, x, token_mask)
     compared = depths.compare(networks, x, token_mask, on_step=on_step)
     laws = depths.laws(tables.summary(compared.table))
-    judgement, beyond, sentences = judge(config, laws)
-    slopes = {name: _lipschitz(networks[name]) for name in _steepened(config)}
-    return ENTRY.result(
-        config,
-        question="Is the fall doubly exponential with MLPs, and slower the steeper they are?",
-        sentences=sentences,
-        table=compared.table,
-        listings=(_listing(config, laws, slopes),),
-        notes=compared.notes,
-        judgement=judgement,
-        beyond=beyond,
-        key_figures=trends(config, laws),
-        drawings=(
+    slopes = {name: _lipschitz(network) for name, network in steep.items()}
+    return replace(compared, facts=Facts(laws, slopes))
+
+
+def judge(config: Config, measured: kit.Measured[Facts]) -> kit.Answer:
+    """As stated: still doubly exponential, and slower the steeper; beyond: than without any MLP.
+
+    Networks in which no law can be seen are left out.
+    """
+    laws, slopes = measured.facts
+    stated: dict[str, bool] = {}
+    rising: dict[str, bool] = {}
+    for kind in config.activations:
+        by_gain = [laws[_name(kind, gain)] for gain in sorted(config.gains)]
+        decided = [law for law in by_gain if law.decided]
+        if decided:
+            stated[f"{kind} stays doubly exponential"] = all(law.kind in _DOUBLY for law in decided)
+        if len(decided) > 1:
+            rising[f"{kind} is slower the steeper"] = all(
+                flat.last <= steep.last for flat, steep in pairwise(decided)
+            )
+    stated |= rising
+    # Whether MLPs that leave the tokens' size alone slow the collapse, draw by draw.
+    slower = {
+        (kind, draw): laws[_kept(kind, draw)].last > laws[f"{_NONE}, draw {draw}"].last
+        for kind in config.activations
+        for draw in range(config.draws)
+        if laws[_kept(kind, draw)].decided
+    }
+    counted = " and ".join(
+        f"{sum(held for (other, _), held in slower.items() if other == kind)} of {config.draws} "
+        f"draws with {kind}"
+        for kind in config.activations
+    )
+    mixed = 0 < sum(slower.values()) < len(slower)
+    scaled = [_name(_SCALED, gain) for gain in config.gains]
+    first_draw = tuple(name for name in laws if ", draw " not in name)
+    return kit.Answer(
+        _sentences(config, laws),
+        stated=stated,
+        on=_same_trend(config, laws) if all(stated.values()) else "",
+        beyond={str(case): held for case, held in slower.items()},
+        on_beyond=f"the weights drawn: slower in {counted}" if mixed else "",
+        key_figures={
+            f"{kind}, decades by doubling": rise for kind, rise in trends(config, laws).items()
+        },
+        listings=(
+            kit.Listing(
+                f"Relative residual after {config.layers} layers",
+                ("network", "Lipschitz", *depths.LAW_COLUMNS),
+                tuple(
+                    (name, slopes.get(name), *depths.law_entries(laws[name]))
+                    for name in (_NONE, *scaled, *slopes)
+                ),
+                "Lipschitz: at most this, the largest of the layers' MLPs. Medians over the "
+                f"samples. {depths.LAW_NOTE}",
+            ),
+        ),
+        charts=(
             kit.Drawing(
                 "by_depth",
                 "A curve for each network of the first draw.",
                 depths.RELATIVE,
                 {"lowest": -200.0},
-                {"variant": tuple(name for name in networks if ", draw " not in name)},
+                {"variant": first_draw},
             ),
         ),
-        shown=(depths.RELATIVE,),
     )
-
-
-def judge(
-    config: Config, laws: Mapping[str, Law]
-) -> tuple[kit.Judgement, kit.Judgement, tuple[str, ...]]:
-    """As stated: still doubly exponential, and slower the steeper; beyond: than without any MLP.
-
-    Networks in which no law can be seen are left out.
-    """
-    stated = {
-        f"{kind} stays doubly exponential": all(law.kind in _DOUBLY for law in each)
-        for kind in config.activations
-        if (each := _decided(laws, (_name(kind, gain) for gain in sorted(config.gains))))
-    } | {
-        f"{kind} is slower the steeper": rising(each)
-        for kind in config.activations
-        if len(each := _decided(laws, (_name(kind, gain) for gain in sorted(config.gains)))) > 1
-    }
-    found = trends(config, laws)
-    rises = ", ".join(f"{name.partition(',')[0]} {value:,.0f}" for name, value in found.items())
-    return (
-        kit.judged(
-            ENTRY.domain, stated, _same_trend(config, found) if all(stated.values()) else ""
-        ),
-        _judge_kept(config, laws),
-        (
-            f"When the factor doubles, the exponent after {config.layers} layers rises by {rises}.",
-            *_beside_none(config, laws),
-        ),
-    )
-
-
-def _beside_none(config: Config, laws: Mapping[str, Law]) -> list[str]:
-    """Which MLPs as they are drawn, of gain 1, are faster and slower than none at all."""
-    plain = laws[_NONE].last
-    drawn = {
-        kind: laws[_name(kind, 1.0)].last for kind in config.activations if 1.0 in config.gains
-    }
-    return [
-        f"As drawn, MLPs make the fall {words} than none does: {', '.join(kinds)}."
-        for words, kinds in (
-            ("faster", [kind for kind, last in drawn.items() if last < plain]),
-            ("slower", [kind for kind, last in drawn.items() if last > plain]),
-        )
-        if kinds
-    ]
-
-
-def _judge_kept(config: Config, laws: Mapping[str, Law]) -> kit.Judgement:
-    """Whether MLPs that leave the tokens' size alone slow the collapse, draw by draw."""
-    slower = {
-        (kind, draw): laws[_kept(kind, draw)].last > laws[_kept(None, draw)].last
-        for kind in config.activations
-        for draw in range(config.draws)
-        if laws[_kept(kind, draw)].decided
-    }
-    counted = [
-        f"{sum(held for (other, _), held in slower.items() if other == kind)} of {config.draws} "
-        f"draws with {kind}"
-        for kind in config.activations
-    ]
-    mixed = 0 < sum(slower.values()) < len(slower)
-    on = f"the weights drawn: slower in {' and '.join(counted)}" if mixed else ""
-    return kit.judged(_BEYOND, {str(case): held for case, held in slower.items()}, on)
-
-
-def rising(found: Sequence[Law]) -> bool:
-    """Whether none ends lower than the one before.
-
-    >>> rising([Law("doubly exponential", 3.0, -9.0, last) for last in (-50.0, -20.0)])
-    True
-    """
-    return all(flat.last <= steep.last for flat, steep in pairwise(found))
 
 
 def trends(config: Config, laws: Mapping[str, Law]) -> dict[str, float]:
@@ -163,67 +157,42 @@ def trends(config: Config, laws: Mapping[str, Law]) -> dict[str, float]:
         return {}
     octaves = float(torch.tensor(high / low).log2())
     return {
-        f"{kind}, decades by doubling": (laws[_name(kind, high)].last - laws[_name(kind, low)].last)
-        / octaves
+        kind: (laws[_name(kind, high)].last - laws[_name(kind, low)].last) / octaves
         for kind in (*config.activations, _SCALED)
     }
 
 
-def _same_trend(config: Config, found: Mapping[str, float]) -> str:
+def _same_trend(config: Config, laws: Mapping[str, Law]) -> str:
     """What the control says about the trend, to complete the verdict."""
-    control = found.get(f"{_SCALED}, decades by doubling", 0.0)
+    rises = trends(config, laws)
+    control = rises.pop(_SCALED, 0.0)
     if control <= 0:
         return ""
-    slowed = [found[f"{kind}, decades by doubling"] for kind in config.activations]
     return (
         f"but so it is without any MLP where attention's own weights are scaled alike, by "
-        f"{control / max(slowed):.2g} to {control / min(slowed):.2g} times as much"
+        f"{control / max(rises.values()):.2g} to {control / min(rises.values()):.2g} times as much"
     )
 
 
-def _listing(config: Config, laws: Mapping[str, Law], slopes: Mapping[str, float]) -> kit.Listing:
-    """Every network of the first draw: how steep its MLPs are, and how it ends."""
-    scaled = [_name(_SCALED, gain) for gain in config.gains]
-    return kit.Listing(
-        f"Relative residual after {config.layers} layers",
-        ("network", "Lipschitz", *depths.LAW_COLUMNS),
-        tuple(
-            (name, slopes.get(name), *depths.law_entries(laws[name]))
-            for name in (_NONE, *scaled, *slopes)
-        ),
-        "Lipschitz: at most this, the largest of the layers' MLPs. Medians over the samples. "
-        f"{depths.LAW_NOTE}",
-    )
-
-
-def _decided(laws: Mapping[str, Law], names: Iterator[str]) -> list[Law]:
-    return [laws[name] for name in names if laws[name].decided]
-
-
-def _steepened(config: Config) -> list[str]:
-    return [_name(kind, gain) for kind in config.activations for gain in config.gains]
+def _sentences(config: Config, laws: Mapping[str, Law]) -> Iterator[str]:
+    """The trends, and which MLPs as they are drawn are faster and slower than none at all."""
+    rises = {kind.partition(",")[0]: rise for kind, rise in trends(config, laws).items()}
+    told = ", ".join(f"{kind} {rise:,.0f}" for kind, rise in rises.items())
+    yield f"When the factor doubles, the exponent after {config.layers} layers rises by {told}."
+    kinds = config.activations if 1.0 in config.gains else ()
+    drawn = {kind: laws[_name(kind, 1.0)].last - laws[_NONE].last for kind in kinds}
+    for words, sign in (("faster", -1), ("slower", 1)):
+        such = [kind for kind, difference in drawn.items() if sign * difference > 0]
+        if such:
+            yield f"As drawn, MLPs make the fall {words} than none does: {', '.join(such)}."
 
 
 def _name(kind: str, gain: float) -> str:
     return f"{kind} × {gain:g}"
 
 
-def _kept(kind: str | None, draw: int) -> str:
-    return f"{kind}, size kept, draw {draw}" if kind else f"{_NONE}, draw {draw}"
-
-
-def _networks(config: Config, x: Tensor, token_mask: Tensor) -> dict[str, Network]:
-    """By name: MLPs of every gain, the same gains without any, and draws that keep the size."""
-    networks = {_NONE: _network(config, None)}
-    networks |= {_name(_SCALED, gain): _network(config, None, gain) for gain in config.gains}
-    for kind in config.activations:
-        networks |= {_name(kind, gain): _network(config, kind, gain) for gain in config.gains}
-    for draw in range(config.draws):
-        networks[_kept(None, draw)] = plain = _network(config, None, draw=draw)
-        for kind in config.activations:
-            steep = _network(config, kind, draw=draw)
-            networks[_kept(kind, draw)] = _size_kept(plain, steep, x, token_mask)
-    return networks
+def _kept(kind: str, draw: int) -> str:
+    return f"{kind}, size kept, draw {draw}"
 
 
 def _network(config: Config, kind: str | None, gain: float = 1.0, *, draw: int = 0) -> Network:

@@ -1,14 +1,13 @@
 """Claim D4: with skips there are infinitely many networks whose residual does not shrink."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import polars as pl
 
 from rankscope import tables
 from rankscope.core.network import Init, Network, Spec
-from rankscope.core.theory import Law, expanding_network
+from rankscope.core.theory import expanding_network
 from rankscope.experiments import depths, kit
 from rankscope.experiments.laws import medians
 from rankscope.numerals import plural, power_of_ten, short
@@ -18,14 +17,17 @@ ENTRY = kit.claim(
     "Skips stop the collapse: there are infinitely many parameterisations whose residual does not "
     "shrink at any depth, however small the weights.",
     source="Dong et al. 2021, claim 3.1",
+    question="Does some network with skips keep its input's residual however small β is, and is it "
+    "lost without the skips?",
     domain="attention and skips, without MLPs and norms",
+    beyond="random weights with skips, no construction",
     seconds=19,
 )
 _METRIC = "log10_residual"
+CHARTS = (kit.Drawing("by_depth", "A curve for each network.", _METRIC, {"lowest": -30.0}),)
 _ROUNDING = 1e-9
 """Decades."""
 EXPANDING, BARE, RANDOM = "every head expands a feature", "the same without skips", "random weights"
-_BEYOND = "random weights with skips, no construction"
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,23 @@ class Config(depths.DeepConfig):
     random_scales: tuple[float, ...] = (0.1, 0.3, 1.0, 2.0)
     """LeCun's weights times these, beyond the claim."""
 
+    def random(self, scale: float) -> Network:
+        """A network with skips and nothing constructed."""
+        return Network.random(
+            Spec(
+                self.layers,
+                self.random_heads,
+                self.width,
+                mlp_ratio=0.0,
+                norm="none",
+                skip=True,
+                init=Init("lecun", scale),
+            ),
+            seed=self.seed,
+        )
 
-def run(config: Config, on_step: kit.OnStep) -> kit.Result:
+
+def measure(config: Config, on_step: kit.OnStep) -> depths.Measured:
     """Members of a family with β from large to tiny, each without its skips, and random networks.
 
     Residuals are about the medians. The construction lowers them in no layer, nor those about the
@@ -64,63 +81,65 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     networks = {
         **{_name(EXPANDING, beta): made[beta] for beta in config.betas},
         **{_name(BARE, beta): made[beta].without("skip") for beta in config.controls},
-        **{f"{RANDOM}, {_scale(scale)}": _random(config, scale) for scale in config.random_scales},
+        **{_scaled(scale): config.random(scale) for scale in config.random_scales},
     }
-    compared = depths.compare(networks, x, token_mask, center="median", on_step=on_step)
-    judgement, beyond, sentences = judge(config, compared.table)
-    kept = [least_kept(compared.table, _name(EXPANDING, beta)) for beta in config.betas]
-    return ENTRY.result(
-        config,
-        question="Does some network with skips keep its input's residual however small β is, and "
-        "is it lost without the skips?",
-        sentences=sentences,
-        table=compared.table,
-        listings=(_listing(config, compared.table),),
-        about={"residuals": "composite norm, about the medians"},
-        notes=compared.notes,
-        judgement=judgement,
-        beyond=beyond,
-        key_figures={"residual over the input's, smallest of all layers": 10 ** min(kept)},
-        drawings=(
-            kit.Drawing("by_depth", "A curve for each network.", _METRIC, {"lowest": -30.0}),
-        ),
-        shown=(_METRIC, depths.RELATIVE),
-    )
+    return depths.compare(networks, x, token_mask, center="median", on_step=on_step)
 
 
-def judge(
-    config: Config, table: pl.DataFrame
-) -> tuple[kit.Judgement, kit.Judgement | None, tuple[str, ...]]:
+def judge(config: Config, measured: depths.Measured) -> kit.Answer:
     """Claim 3.1's own inequality in every layer and sample, for each β; the same for random ones.
 
     The claim is borne out by a β whose residual is never below the input's, and by controls that
     collapse: the same weights without skips.
     """
-    found = depths.laws(tables.summary(table), _METRIC)
-    kept = {name: least_kept(table, name) for name in found}
-    cases = {_name(EXPANDING, beta): kept[_name(EXPANDING, beta)] for beta in config.betas}
-    borne_out = {name: value >= -_ROUNDING for name, value in cases.items()} | {
-        _name(BARE, beta): found[_name(BARE, beta)].collapses for beta in config.controls
-    }
-    scales = {f"{RANDOM}, {_scale(scale)}": scale for scale in config.random_scales}
-    on = f"for β down to {short(min(config.betas))}" if all(borne_out.values()) else ""
-    return (
-        kit.judged(ENTRY.domain, borne_out, on),
-        _beyond(table, {name: kept[name] for name in scales}) if scales else None,
-        _sentences(config, kept, found),
+    table = measured.table
+    summary = tables.summary(table)
+    laws = depths.laws(summary, _METRIC)
+    kept = {name: least_kept(table, name) for name in laws}
+    relative = {name: medians(summary, depths.RELATIVE, variant=name)[-1] for name in laws}
+    betas = [_name(EXPANDING, beta) for beta in config.betas]
+    never = {name: kept[name] >= -_ROUNDING for name in betas}
+    lost = {name: laws[name].collapses for name in (_name(BARE, beta) for beta in config.controls)}
+    random = {name: kept[name] >= -_ROUNDING for name in map(_scaled, config.random_scales)}
+    words = random and (
+        f"residuals stay above {power_of_ten(min(kept[name] for name in random))} of the input's, "
+        f"but relative ones end as low as {power_of_ten(min(relative[name] for name in random))}"
     )
-
-
-def _beyond(table: pl.DataFrame, kept: Mapping[str, float]) -> kit.Judgement:
-    """Whether random networks keep their input's residual too; relative ones are another matter."""
-    lowest = min(_ends(table, name)[1] for name in kept)
-    borne_out = {name: value >= -_ROUNDING for name, value in kept.items()}
-    words = (
-        f"residuals stay above {power_of_ten(min(kept.values()))} of the input's, but relative "
-        f"ones end as low as {power_of_ten(lowest)}"
+    return kit.Answer(
+        (
+            "With skips and every head expanding one feature no layer of any sample has a residual "
+            f"below its input's for {sum(never.values())} of {len(never)} β.",
+            f"Without the skips {sum(lost.values())} of {len(lost)} such networks collapse.",
+        ),
+        stated=never | lost,
+        on=f"for β down to {short(min(config.betas))}" if all((never | lost).values()) else "",
+        beyond=random or None,
+        on_beyond=f"the weights: {words}" if len(set(random.values())) > 1 else words or "",
+        key_figures={
+            "residual over the input's, smallest of all layers": 10 ** min(kept[n] for n in betas)
+        },
+        listings=(
+            kit.Listing(
+                f"Residuals over {plural(config.layers, 'layer')}",
+                ("network", "least change", "residual in the end", "relative residual", "law"),
+                tuple(
+                    (
+                        name,
+                        math.expm1(kept[name] * math.log(10)),
+                        power_of_ten(law.last),
+                        power_of_ten(relative[name]),
+                        law.name,
+                    )
+                    for name, law in laws.items()
+                ),
+                "The least change is by which part of the input's residual the lowest of any layer "
+                "and sample is above it (below it where negative); the others are medians over the "
+                "samples.",
+            ),
+        ),
+        shown=(_METRIC, depths.RELATIVE),
+        about={"residuals": "composite norm, about the medians"},
     )
-    mixed = len(set(borne_out.values())) > 1
-    return kit.judged(_BEYOND, borne_out, f"the weights: {words}" if mixed else words)
 
 
 def least_kept(table: pl.DataFrame, variant: str) -> float:
@@ -132,63 +151,9 @@ def least_kept(table: pl.DataFrame, variant: str) -> float:
     return least
 
 
-def _random(config: Config, scale: float) -> Network:
-    spec = Spec(
-        config.layers,
-        config.random_heads,
-        config.width,
-        mlp_ratio=0.0,
-        norm="none",
-        skip=True,
-        init=Init("lecun", scale),
-    )
-    return Network.random(spec, seed=config.seed)
-
-
 def _name(kind: str, beta: float) -> str:
     return f"{kind}, β = {short(beta)}"
 
 
-def _scale(scale: float) -> str:
-    return f"LeCun × {scale:g}"
-
-
-def _ends(table: pl.DataFrame, name: str) -> tuple[float, float]:
-    """The relative residual at the input and in the end, by the medians over the samples."""
-    curve = medians(tables.summary(table), depths.RELATIVE, variant=name)
-    return curve[0], curve[-1]
-
-
-def _sentences(
-    config: Config, kept: Mapping[str, float], found: Mapping[str, Law]
-) -> tuple[str, ...]:
-    never = sum(kept[_name(EXPANDING, beta)] >= -_ROUNDING for beta in config.betas)
-    bare = [found[_name(BARE, beta)] for beta in config.controls]
-    gone = sum(each.collapses for each in bare)
-    return (
-        "With skips and every head expanding one feature no layer of any sample has a residual "
-        f"below its input's for {never} of {len(config.betas)} β.",
-        f"Without the skips {gone} of {len(bare)} such networks collapse.",
-    )
-
-
-def _listing(config: Config, table: pl.DataFrame) -> kit.Listing:
-    """How each network ends: its residual beside the input's, and relative to the tokens."""
-    found = depths.laws(tables.summary(table), _METRIC)
-    rows = []
-    for name, law in found.items():
-        least = least_kept(table, name)
-        last = _ends(table, name)[1]
-        rows.append((name, _signed(least), power_of_ten(law.last), power_of_ten(last), law.name))
-    return kit.Listing(
-        f"Residuals over {plural(config.layers, 'layer')}",
-        ("network", "least change", "residual in the end", "relative residual", "law"),
-        tuple(rows),
-        "The least change is by which part of the input's residual the lowest of any layer and "
-        "sample is above it (below it where negative); the others are medians over the samples.",
-    )
-
-
-def _signed(log10: float) -> float:
-    """By which part of one a power of ten is above it."""
-    return math.expm1(log10 * math.log(10))
+def _scaled(scale: float) -> str:
+    return f"{RANDOM}, LeCun × {scale:g}"

@@ -49,6 +49,42 @@ ENTRY = kit.claim(
     source="Dong et al. 2021, figure 3",
     domain="two heads trained on two arcs of a circle, widths 32, 64 and 128",
     seconds=244,
+    metrics=(
+        kit.Metric(
+            "distance",
+            "Distance of the two points",
+            "‖x − y‖",
+            "log",
+            "Falling = the points move together",
+            "The Euclidean distance of two points in the plane.",
+            "down",
+        ),
+        kit.Metric(
+            "step_error",
+            "Error of a step",
+            "error / length of a step",
+            "log",
+            "Below 1 = less than the way itself",
+            "By how much a trained step misses the next place on its arc, root mean square, over "
+            "the length of a step.",
+        ),
+        kit.Metric(
+            "x_coordinate",
+            "Position across",
+            "x",
+            "linear",
+            "Where a point is",
+            "The first coordinate of a point in the plane.",
+        ),
+        kit.Metric(
+            "y_coordinate",
+            "Position upwards",
+            "y",
+            "linear",
+            "Where a point is",
+            "The second coordinate of a point in the plane.",
+        ),
+    ),
 )
 X, Y = "x_coordinate", "y_coordinate"
 TARGET: Final = "arc"

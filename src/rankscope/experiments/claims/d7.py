@@ -45,6 +45,38 @@ ENTRY = kit.claim(
     options=("seed", "sentences"),
     seconds=294,
     small=False,
+    metrics=(
+        kit.Metric(
+            "token_accuracy",
+            "Token accuracy",
+            "right tokens / all tokens",
+            "linear",
+            "What paths of one length know alone",
+            "The share of tokens labelled rightly when only paths of one length, and the biases, "
+            "reach the readout.",
+            includes=(0.0, 1.0),
+        ),
+        kit.Metric(
+            "whole_accuracy",
+            "Accuracy of the whole network",
+            "right tokens / all tokens",
+            "linear",
+            "1 = every token labelled rightly",
+            "The share of tokens a trained network labels rightly, on new examples or, where "
+            "random labels are memorised, on those.",
+            includes=(0.0, 1.0),
+        ),
+        kit.Metric(
+            "train_accuracy",
+            "Accuracy in training",
+            "right tokens / all tokens",
+            "linear",
+            "1 = every token labelled rightly",
+            "The share of tokens a network labels rightly of what it was trained on, when it "
+            "stopped.",
+            includes=(0.0, 1.0),
+        ),
+    ),
 )
 WHOLE_ACCURACY, TRAINING_ACCURACY = "whole_accuracy", "train_accuracy"
 _COLUMNS = ("model", "variant", "parameter", "setting", "sample", "metric", "value")

@@ -12,7 +12,7 @@ from torch import Tensor
 from rankscope import tables
 from rankscope.core.metrics import dobrushin, matrix_norm
 from rankscope.core.paths import FrozenAttention, Path, frozen_steps, sample_paths
-from rankscope.core.theory import Law, as_stated, law
+from rankscope.core.theory import as_stated, law
 from rankscope.experiments import depths, kit, models
 from rankscope.experiments.laws import medians
 from rankscope.numerals import power_of_ten
@@ -22,12 +22,16 @@ ENTRY = kit.claim(
     "D9",
     "Attention matrices chained along a single path tend to rank one with its depth.",
     source="Dong et al. 2021, section 2 and notebook",
+    question="At which rate do the rows of chained attention become alike?",
     domain="BERT, ALBERT and XLNet",
+    beyond="other models",
     options=("seed", "models", "texts", "length"),
     seconds=5,
     small=False,
 )
 _RESIDUAL, _PROMISED = depths.RELATIVE, "dobrushin"
+CHARTS = (kit.Drawing("by_depth", "A panel for each model.", _RESIDUAL),)
+PAPER: Final = {"samples": 8}
 _SLACK: Final = 0.05
 """Decades a layer by which a fall may be slower than promised: coefficients are about sums of
 absolute differences, the residual about another norm."""
@@ -41,93 +45,85 @@ class Config(models.ModelsConfig):
     """As many as the paper averages over."""
 
 
-PAPER: Final = {"samples": 8}
-
-
-def run(config: Config, on_step: kit.OnStep) -> kit.Result:
+def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[Mapping[str, str]]:
     """Chain the attention of sampled paths, one head per layer, and measure how it nears rank one.
 
     Exact at any depth: rows of attention add up to one, so that ``P(1mᵀ + R) = 1mᵀ + PR``, and what
-    differs between the rows can be carried alone and scaled up in every layer.
+    differs between the rows can be carried alone and scaled up in every layer. The families of the
+    models are what a verdict needs beside.
     """
     measured, families = {}, {}
     for (name, case), on_case in kit.tracked(models.by_name(config.models).items(), on_step):
         subject = case.subject(config).to(torch.float64)
         families[name] = subject.about["family"]
-        measured[name] = _measure(config, subject, on_case)
-    table = tables.joined(measured, column="model")
-    laws = {name: law(medians(tables.summary(each), _RESIDUAL)) for name, each in measured.items()}
-    promised = {name: _promise(each) for name, each in measured.items()}
-    judgement, beyond = judge(laws, promised, families)
-    return ENTRY.result(
-        config,
-        question="At which rate do the rows of chained attention become alike?",
-        sentences=_sentences(laws, promised),
-        table=table,
-        listings=(_listing(laws, promised),),
-        judgement=judgement,
-        beyond=beyond,
-        key_figures={f"{name}, decades a layer": found.rate for name, found in laws.items()},
-        drawings=(kit.Drawing("by_depth", "A panel for each model.", _RESIDUAL),),
-        shown=(_RESIDUAL,),
-    )
+        spec, patterns = subject.network.spec, _patterns(subject)
+        paths = sample_paths(
+            spec.layers,
+            spec.heads,
+            length=spec.layers,
+            count=config.paths,
+            generator=stream(config.seed, "paths"),
+        )
+        rows = [
+            (depth, number * len(subject.x) + sample, metric, value)
+            for number, (path, _) in enumerate(kit.tracked(paths, on_case))
+            for depth, metric, values in chain(patterns, path, subject.token_mask)
+            for sample, value in enumerate(values.tolist())
+        ]
+        measured[name] = tables.from_rows(("layer", "sample", "metric", "value"), rows)
+    return kit.Measured(tables.joined(measured, column="model"), facts=families)
 
 
-def _sentences(laws: Mapping[str, Law], promised: Mapping[str, float]) -> Iterator[str]:
-    slowest = max(laws, key=lambda name: laws[name].rate)
-    yield (
-        f"The rows of the chained matrices become alike most slowly in {slowest}: a layer leaves "
-        f"{power_of_ten(laws[slowest].rate, digits=3)} of their relative residual, where its "
-        f"ergodicity coefficients promise {power_of_ten(promised[slowest], digits=3)} or less."
-    )
-
-
-def _listing(laws: Mapping[str, Law], promised: Mapping[str, float]) -> kit.Listing:
-    rows = (
-        (name, *depths.law_entries(found), f"layer × {power_of_ten(promised[name], digits=3)}")
-        for name, found in laws.items()
-    )
-    return kit.Listing(
-        "Relative residual of the chained matrices, at full depth",
-        ("model", *depths.LAW_COLUMNS, "promised"),
-        tuple(rows),
-        "Medians over paths and samples; the pace is that of the second half of the layers. What "
-        "is promised is the product of the layers' ergodicity coefficients there.",
-    )
-
-
-def judge(
-    laws: Mapping[str, Law], promised: Mapping[str, float], families: Mapping[str, str]
-) -> tuple[kit.Judgement, kit.Judgement | None]:
+def judge(_: Config, measured: kit.Measured[Mapping[str, str]]) -> kit.Answer:
     """On the paper's models and on others: whether the fall goes on, as fast as is promised.
 
     An ergodicity coefficient is the largest part of a difference between rows that a layer can
     leave, so that a product falls by the coefficients' product at least.
     """
-    borne_out = as_stated(
-        laws, lambda name, found: found.collapses and found.rate <= promised[name] + _SLACK
+    families, summary = measured.facts, tables.summary(measured.table)
+    laws = {name: law(medians(summary, _RESIDUAL, model=name)) for name in families}
+    promised = {name: _promise(measured.table.filter(model=name)) for name in families}
+    slowest = max(laws, key=lambda name: laws[name].rate)
+    rate, least = (power_of_ten(of, digits=3) for of in (laws[slowest].rate, promised[slowest]))
+    return kit.Answer(
+        [
+            f"The rows of the chained matrices become alike most slowly in {slowest}: a layer "
+            f"leaves {rate} of their relative residual, where its ergodicity coefficients promise "
+            f"{least} or less."
+        ],
+        **models.by_family(
+            as_stated(
+                laws, lambda name, found: found.collapses and found.rate <= promised[name] + _SLACK
+            ),
+            families,
+        ),
+        key_figures={f"{name}, decades a layer": found.rate for name, found in laws.items()},
+        listings=(
+            kit.Listing(
+                "Relative residual of the chained matrices, at full depth",
+                ("model", *depths.LAW_COLUMNS, "promised"),
+                tuple(
+                    (
+                        name,
+                        *depths.law_entries(found),
+                        f"layer × {power_of_ten(promised[name], digits=3)}",
+                    )
+                    for name, found in laws.items()
+                ),
+                "Medians over paths and samples; the pace is that of the second half of the "
+                "layers. What is promised is the product of the layers' ergodicity coefficients "
+                "there.",
+            ),
+        ),
     )
-    return models.judged_by_family(ENTRY.domain, borne_out, families)
 
 
-def _measure(config: Config, subject: kit.Subject, on_step: kit.OnStep) -> pl.DataFrame:
-    """The products along sampled paths of one model, at every depth."""
-    patterns = _patterns(subject)
-    spec = subject.network.spec
-    paths = sample_paths(
-        spec.layers,
-        spec.heads,
-        length=spec.layers,
-        count=config.paths,
-        generator=stream(config.seed, "paths"),
-    )
-    rows = [
-        (depth, number * len(subject.x) + sample, metric, value)
-        for number, (path, _) in enumerate(kit.tracked(paths, on_step))
-        for depth, metric, values in chain(patterns, path, subject.token_mask)
-        for sample, value in enumerate(values.tolist())
-    ]
-    return tables.from_rows(("layer", "sample", "metric", "value"), rows)
+def _promise(table: pl.DataFrame) -> float:
+    """The mean change a layer, in decades, that coefficients promise over the second half."""
+    later = pl.col("layer") > pl.col("layer").max() // 2
+    found = table.filter(later, metric=_PROMISED)["value"].log10().mean()
+    assert isinstance(found, float)
+    return found
 
 
 def _patterns(subject: kit.Subject) -> list[Tensor]:
@@ -157,7 +153,9 @@ def chain(
         assert head is not None  # these paths skip no layer
         step = pattern[:, head]
         product = step @ product
-        rest = _centered(step @ rest, valid)
+        rest = step @ rest
+        mean = (rest * valid).sum(1, keepdim=True) / valid.sum(1, keepdim=True)
+        rest = (rest - mean) * valid
         largest = rest.abs().amax((1, 2))
         rest = rest / largest.clamp(min=1e-300)[:, None, None]
         log10 = log10 + largest.log10()
@@ -165,18 +163,3 @@ def chain(
         size = matrix_norm(rest, "composite").log10() - whole.log10()
         yield depth, _RESIDUAL, torch.where(log10.isneginf(), -math.inf, log10 + size)
         yield depth, _PROMISED, dobrushin(step.unsqueeze(1), token_mask=token_mask)[:, 0]
-
-
-def _centered(matrix: Tensor, valid: Tensor) -> Tensor:
-    mean = (matrix * valid).sum(1, keepdim=True) / valid.sum(1, keepdim=True)
-    return (matrix - mean) * valid
-
-
-def _promise(table: pl.DataFrame) -> float:
-    """The mean change a layer, in decades, that coefficients promise over the second half."""
-    depth = table["layer"].max()
-    assert isinstance(depth, int)
-    later = table.filter((pl.col("metric") == _PROMISED) & (pl.col("layer") > depth // 2))
-    found = later["value"].log10().mean()
-    assert isinstance(found, float)
-    return found

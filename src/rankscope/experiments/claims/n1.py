@@ -23,6 +23,19 @@ ENTRY = kit.claim(
     source="derived for rankscope",
     domain="pure attention whose hidden states keep their size",
     seconds=8,
+    metrics=(
+        kit.Metric(
+            "second_eigenvalue",
+            "Second eigenvalue",
+            "|λ2(P)|",
+            "log",
+            "What a layer leaves of differences in the long run",
+            "The second largest modulus among the eigenvalues of the attention matrix that all "
+            "tokens would have if they were equal to their mean.",
+            "down",
+            includes=(1.0,),
+        ),
+    ),
 )
 KEEPING, SHRINKING = "hidden states keep their size", "hidden states shrink"
 """Panels: what the claim is about, and what lies beyond it."""

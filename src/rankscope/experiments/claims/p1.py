@@ -34,6 +34,18 @@ ENTRY = kit.claim(
     source="Giorlandino and Goldt 2026, random energies",
     domain="one layer of random attention, tokens of one overlap p, their number T → ∞",
     seconds=21,
+    metrics=(
+        kit.Metric(
+            "weight_participation",
+            "Participation of weights",
+            "Σ P²",
+            "linear",
+            "1 = one key per query; 1 / n = all alike",
+            "Σ_j P_ij², the mean over the queries: one over the number of keys that share a "
+            "query's attention.",
+            includes=(0.0, 1.0),
+        ),
+    ),
 )
 PAPER = {"tokens": (64, 512, 2048), "networks": 8}
 _METRIC, _ENTROPY = "weight_participation", "attention_entropy"

@@ -31,6 +31,18 @@ ENTRY = kit.claim(
     source="Noci et al. 2022, residual scaling",
     domain="random networks without norms under uniform attention, and post-norm ones",
     seconds=17,
+    metrics=(
+        kit.Metric(
+            "query_value_gradient",
+            "Gradients of queries and keys over values",
+            "‖query‖ / ‖value‖, last to first layer",
+            "log",
+            "0 = queries and keys of the last layer learn nothing",
+            "The larger of the gradients of the query and key weights over that of the value "
+            "weights, in the last layer, over the same in the first.",
+            includes=(1.0,),
+        ),
+    ),
 )
 PAPER = {"depths": (8, 16, 32, 64, 128), "tokens": 64, "width": 256, "heads": 8}
 _COSINE, _GRADIENTS = "mean_cosine", "query_value_gradient"

@@ -30,6 +30,16 @@ ENTRY = kit.claim(
     source="Sun et al. 2025, curse of depth",
     domain="random pre-norm networks with LeCun's weights, at initialisation",
     seconds=22,
+    metrics=(
+        kit.Metric(
+            "layer_share",
+            "Share of the stream a layer changes",
+            "‖step‖² / ‖X‖²",
+            "log",
+            "0 = the layer is the identity",
+            "The mean square of what a layer adds over that of the hidden states after it.",
+        ),
+    ),
 )
 PAPER = {"layers": 128, "tokens": 64, "width": 256, "heads": 8}
 _VARIANCE, _SHARE = "stream_variance", "layer_share"

@@ -33,6 +33,18 @@ ENTRY = kit.claim(
     source="Kim et al. 2025, Peri-LN; Karagodin et al. 2025, speed of collapse",
     domain="random transformers with RMSNorm and LeCun's weights",
     seconds=14,
+    metrics=(
+        kit.Metric(
+            "first_last_gradient",
+            "Gradient of the input over the output's",
+            "‖input‖ / ‖output‖ of gradients",
+            "log",
+            "1 = level; below = vanishes, above = explodes",
+            "The norm of the gradient with respect to the input over that with respect to the "
+            "last hidden state.",
+            includes=(1.0,),
+        ),
+    ),
 )
 PAPER = {"layers": 96, "tokens": 64, "width": 256, "heads": 8}
 _VARIANCE, _DISPERSION, _GRADIENT = (

@@ -32,6 +32,18 @@ ENTRY = kit.claim(
     source="Zhai et al. 2023, theorem on entropy",
     domain="one softmax over any tokens and weights, without mask and biases",
     seconds=3,
+    metrics=(
+        kit.Metric(
+            "upper_level_keys",
+            "Keys that stand out",
+            "keys",
+            "linear",
+            "How many keys share the upper logit at least entropy",
+            "Of all logits of one norm that take two values, how many keys have the larger where "
+            "the entropy is least.",
+            includes=(1.0,),
+        ),
+    ),
 )
 PAPER = {"tokens": (16, 64, 256, 1024), "networks": 8}
 _METRIC, _LEVELS = "attention_entropy", "upper_level_keys"

@@ -32,6 +32,27 @@ ENTRY = kit.claim(
     source="Nait Saada et al. 2025, rank collapse in width",
     domain="one head as wide as the context, orthogonal tokens",
     seconds=10,
+    metrics=(
+        kit.Metric(
+            "first_singular_value",
+            "First singular value",
+            "σ1(P)",
+            "linear",
+            "1 = what all tokens share keeps its size",
+            "σ₁(P), the largest singular value of the attention matrix.",
+            includes=(1.0,),
+        ),
+        kit.Metric(
+            "gram_stable_rank",
+            "Stable rank of the Gram matrix",
+            "Σ(σ²)² / max (σ²)²",
+            "linear",
+            "1 = one direction dominates",
+            "Σσ⁴ / σ₁⁴ of the singular values of X: the stable rank of XXᵀ.",
+            "down",
+            includes=(0.0,),
+        ),
+    ),
 )
 PAPER = {"tokens": (64, 128, 256, 512, 1024), "networks": 8}
 _FIRST, _SECOND, _GRAM, _RANK, _DISPERSION = (

@@ -67,6 +67,57 @@ ENTRY = kit.claim(
     source="Cowsik et al. 2024",
     domain="networks that learn to sort: depth, norm place, skips and scale of weights varied",
     seconds=72,
+    metrics=(
+        kit.Metric(
+            "reached_loss",
+            "Loss reached",
+            "cross-entropy",
+            "linear",
+            "0 = every token certain and right",
+            "The cross-entropy of a trained network on new examples, in nats a token, and at most "
+            "that of a guess that does not look.",
+            includes=(0.0,),
+        ),
+        kit.Metric(
+            "explainable_share",
+            "Explainable share",
+            "1 − s²/n / var",
+            "linear",
+            "1 = seeds agree, so that all is the designs'",
+            "The share of the differences in loss between designs that is not the chance of n "
+            "seeds, whose variance is s².",
+            includes=(0.0, 1.0),
+        ),
+        kit.Metric(
+            "explained_share",
+            "Explained share",
+            "1 − errors² / differences²",
+            "linear",
+            "0 = no better than no forecast",
+            "The share of the differences in loss that is forecast for designs left out, each by "
+            "a smooth function of some figures that was fitted to the others.",
+            includes=(0.0, 1.0),
+        ),
+        kit.Metric(
+            "neighbour_share",
+            "Explained share, by neighbours",
+            "1 − errors² / differences²",
+            "linear",
+            "0 = no better than no forecast",
+            "As the explained share, each design forecast by the mean loss of the designs nearest "
+            "to it in the ranks of the figures.",
+            includes=(0.0, 1.0),
+        ),
+        kit.Metric(
+            "rank_correlation",
+            "Rank correlation",
+            "Spearman's r",
+            "linear",
+            "1 = forecasts have the order of what is reached",
+            "The correlation of the ranks of forecast and reached losses, over designs left out.",
+            includes=(0.0, 1.0),
+        ),
+    ),
 )
 _SYMBOLS = Sorting().symbols
 _PLAN: Final = Plan(2, 32, Recipe(100, 16, warmup=10), 2000, 200, 0.9, tokens=6)

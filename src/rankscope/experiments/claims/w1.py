@@ -25,6 +25,18 @@ ENTRY = kit.claim(
     source="Wu et al. 2024, masked attention",
     domain="one head, bounded products of values, weights of attention at least ε",
     seconds=25,
+    metrics=(
+        kit.Metric(
+            "promised_dispersion",
+            "Promised dispersion",
+            "bound on μ(X)",
+            "log",
+            "The dispersion stays below it",
+            "The bound on μ(X) that the graph of the masks, the smallest weight and the norms of "
+            "the values promise (Wu et al. 2024).",
+            "down",
+        ),
+    ),
 )
 PAPER = {"tokens": 64, "samples": 4, "layers": 256}
 

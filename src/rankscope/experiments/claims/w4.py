@@ -15,6 +15,27 @@ ENTRY = kit.claim(
     source="Wu et al. 2024, LayerNorm",
     domain="one head on the sphere, causal mask",
     seconds=9,
+    metrics=(
+        kit.Metric(
+            "rank",
+            "Rank",
+            "rank(X)",
+            "linear",
+            "1 = one direction; higher = more in use",
+            "The numerical rank of an equilibrium.",
+            "down",
+            includes=(0.0,),
+        ),
+        kit.Metric(
+            "fixed_point_residual",
+            "Error of the fixed point",
+            "‖F(X) − X‖",
+            "log",
+            "Rounding, if X is an equilibrium",
+            "‖F(X) − X‖ in the Frobenius norm: how far one step moves a point that it should "
+            "leave.",
+        ),
+    ),
 )
 _METRIC = "spectral_radius"
 Row = tuple[str, str, float, str, float]

@@ -22,6 +22,105 @@ from rankscope.models.text import embed, passages
 ENTRY = kit.question(
     "advise",
     "Which change of the design would help?",
+    metrics=(
+        kit.Metric(
+            "predicted_shortfall",
+            "Shortfall, predicted",
+            "decades",
+            "linear",
+            "0 = within every limit",
+            "By how many decades random networks of a design break the limits of tokens kept "
+            "apart, their size, gradients across depth, queries' gradients and entropy, added up; "
+            "predicted.",
+            includes=(0.0,),
+        ),
+        kit.Metric(
+            "measured_shortfall",
+            "Shortfall, measured",
+            "decades",
+            "linear",
+            "0 = within every limit",
+            "The same, measured on random networks.",
+            includes=(0.0,),
+        ),
+        kit.Metric(
+            "dispersion_kept",
+            "Kept apart",
+            "last / first",
+            "log",
+            "1 = tokens as different as at first",
+            "The relative dispersion after the last layer over the input's, at most 1; predicted.",
+            "down",
+            includes=(1.0,),
+        ),
+        kit.Metric(
+            "measured_dispersion_kept",
+            "Kept apart, measured",
+            "last / first",
+            "log",
+            "1 = tokens as different as at first",
+            "The relative dispersion after the last layer over the input's, at most 1; measured.",
+            "down",
+            includes=(1.0,),
+        ),
+        kit.Metric(
+            "size_growth",
+            "Growth",
+            "last / first",
+            "log",
+            "1 = tokens keep their size",
+            "The token norm after the last layer over that of the input.",
+            includes=(1.0,),
+        ),
+        kit.Metric(
+            "gradient_ratio",
+            "Gradient",
+            "first / last",
+            "log",
+            "1 = the same at every depth",
+            "The norm of the gradient with respect to the input over that with respect to the "
+            "last layer's state.",
+            includes=(1.0,),
+        ),
+        kit.Metric(
+            "query_share",
+            "Queries / values",
+            "least of all layers",
+            "log",
+            "0 = queries do not learn",
+            "The norm of the gradient of query weights over that of value weights, in the layer "
+            "where it is least.",
+            includes=(1.0,),
+        ),
+        kit.Metric(
+            "log10_entropy_share",
+            "Entropy / uniform",
+            "least of all layers",
+            "exponent",
+            "1 = uniform; 0 = one key per query",
+            "The entropy of attention over that of uniform attention under the same mask, in the "
+            "layer where it is least.",
+            includes=(0.0,),
+        ),
+        kit.Metric(
+            "parameters_added",
+            "Parameters added",
+            "more / before",
+            "linear",
+            "0 = as many as before",
+            "How many parameters a change adds, as a part of those there were.",
+            includes=(0.0,),
+        ),
+        kit.Metric(
+            "context_share",
+            "Context",
+            "pairs seen / all",
+            "linear",
+            "1 = every token sees every token",
+            "The part of all pairs of tokens that the masks allow, over the layers.",
+            includes=(0.0, 1.0),
+        ),
+    ),
 )
 AS_IS = "as it is"
 LENGTH = 32

@@ -12,6 +12,7 @@ from rankscope.core.network import Network
 from rankscope.errors import InputError
 from rankscope.experiments import diagnosis, estimates, kit, variants
 from rankscope.experiments.model_subject import model_subject
+from rankscope.experiments.questions import advise
 from rankscope.models.families import Loaded
 from rankscope.models.text import check_texts, embed, passages
 from rankscope.numerals import plural
@@ -19,6 +20,95 @@ from rankscope.numerals import plural
 ENTRY = kit.question(
     "diagnose",
     "Is it collapsing, where, why, and what now?",
+    metrics=(
+        kit.Metric(
+            "residual_step",
+            "Change of the residual",
+            "decades",
+            "linear",
+            "0 = no change; -1 = a tenth is left",
+            "log10 of the relative residual after a part of a block, less that before it; the "
+            "changes of all parts add up to the change over the network.",
+            includes=(0.0,),
+        ),
+        kit.Metric(
+            "residual_step_alone",
+            "Change without the skip",
+            "decades",
+            "linear",
+            "0 = no change; -1 = a tenth is left",
+            "log10 of the relative residual of a part's own output, without the skip around it, "
+            "less that of its input.",
+            includes=(0.0,),
+        ),
+        kit.Metric(
+            "common_residual",
+            "Residual without giants",
+            "less the longest tokens",
+            "log",
+            "0 = all tokens but a few alike",
+            "The relative residual of the tokens that are no more than ten times as long as the "
+            "median one.",
+            "down",
+        ),
+        kit.Metric(
+            "sink_share",
+            "Weight on the first token",
+            "mean over queries",
+            "linear",
+            "1 = all attention goes to the first token",
+            "The mean attention weight of the first token, over the queries after it.",
+            includes=(0.0, 1.0),
+        ),
+        kit.Metric(
+            "layer_turn",
+            "Turn of the tokens",
+            "radians",
+            "linear",
+            "0 = the layer is the identity",
+            "The angle by which a layer turns a token, in radians: the median over the tokens.",
+            includes=(0.0,),
+        ),
+        kit.Metric(
+            "last_token_distance",
+            "Last token to its nearest fellow",
+            "parts of its length",
+            "log",
+            "0 = the last token equals another",
+            "The distance from the last token to the token nearest to it, over the longer of the "
+            "two.",
+            "down",
+        ),
+        kit.Metric(
+            "singular_value_share",
+            "Singular value",
+            "part of their sum",
+            "log",
+            "One large and no others = rank one",
+            "Each singular value of the matrix of tokens over the sum of all, the largest first.",
+        ),
+        kit.Metric(
+            "token_distance",
+            "Distance from the center",
+            "|x - mean| / rms length",
+            "linear",
+            "0 = all tokens alike",
+            "The distance of a token from the mean of all, over the root mean square of all "
+            "tokens' lengths.",
+            "down",
+            includes=(0.0,),
+        ),
+        kit.Metric(
+            "token_cosine",
+            "Cosine between two tokens",
+            "cos",
+            "linear",
+            "1 = they point the same way",
+            "The cosine of the angle between two tokens of one sample.",
+            "up",
+            includes=(-1.0, 1.0),
+        ),
+    ),
 )
 
 
@@ -56,6 +146,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         parts=found.parts,
         key_figures=found.key_figures,
         warnings=found.warnings,
+        metrics=advise.ENTRY.metrics,  # its advice is a chapter
         shown=("relative_residual",),
     )
 

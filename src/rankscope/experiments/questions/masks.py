@@ -35,6 +35,78 @@ from rankscope.numerals import plural, power_of_ten, short
 ENTRY = kit.question(
     "masks",
     "Which mask keeps the tokens apart?",
+    metrics=(
+        kit.Metric(
+            "radius",
+            "Radius of the graph",
+            "radius",
+            "linear",
+            "Layers until one token reaches all; infinite = never",
+            "The fewest steps in which some token reaches all others in the graph of the mask.",
+            includes=(0.0,),
+        ),
+        kit.Metric(
+            "mean_ergodicity",
+            "Mean ergodicity coefficient",
+            "mean τ(P)",
+            "linear",
+            "0 = one step makes all tokens alike; 1 = need not mix",
+            "The mean of Dobrushin's coefficient τ(P) over all layers and heads of the first "
+            "sample.",
+            "down",
+            includes=(0.0, 1.0),
+        ),
+        kit.Metric(
+            "product_ergodicity_rate",
+            "Ergodicity coefficient of all layers, by layer",
+            "τ of all layers, L-th root",
+            "linear",
+            "What a layer can leave of any difference on average",
+            "The L-th root of τ of the product of the heads' average attention in all L layers, "
+            "for the first sample.",
+            "down",
+            includes=(0.0, 1.0),
+        ),
+        kit.Metric(
+            "promised_loss",
+            "Promised loss",
+            "loss in a layer",
+            "log",
+            "The part of the differences a layer loses at least",
+            "The part of all differences that the graph and the smallest weight promise to be "
+            "lost in each layer; 0 where they promise nothing.",
+            includes=(1.0,),
+        ),
+        kit.Metric(
+            "largest_limit_weight",
+            "Largest weight in the end",
+            "largest weight",
+            "linear",
+            "1 = all is left of one position; 1 / n = of all alike",
+            "The largest of the weights that the final tokens give to each position's input.",
+            includes=(0.0, 1.0),
+        ),
+        kit.Metric(
+            "perron_weight",
+            "Perron weight",
+            "weight of a token",
+            "linear",
+            "What each token adds to the limit",
+            "π with π = πP: the weight of each position in the state that repeating the last "
+            "layer's attention tends to.",
+            includes=(0.0,),
+        ),
+        kit.Metric(
+            "limit_weight",
+            "Weight in the end",
+            "weight",
+            "linear",
+            "What is left of each position's input",
+            "The mean row of the product of all layers' attention matrices: how much of the final "
+            "tokens comes from each position.",
+            includes=(0.0,),
+        ),
+    ),
 )
 MASKS = ("full", "causal", "window:8", "causal-window:8", "strided:8", "bigbird:2:1:2")
 _SEVERAL = 3
