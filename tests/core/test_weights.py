@@ -1,6 +1,7 @@
 """Digests that any changed number changes, and tensors that are not finite."""
 
 import math
+import weakref
 
 import pytest
 import torch
@@ -9,12 +10,15 @@ from torch import nn
 from rankscope.core import weights
 from rankscope.core.weights import (
     _KEYS,
+    Stamp,
     _all_finite,
     _copied,
     _mixed,
     _mixed_by_torch,
+    begin_digests,
     named_tensors,
     not_finite,
+    sampled_bytes,
     tensor_digests,
     weights_digest,
 )
@@ -202,30 +206,112 @@ def test_several_threads_find_the_same(monkeypatch):
     assert tensor_digests(tensors) == alone
 
 
-def test_what_was_found_finite_is_not_read_again(monkeypatch):
-    """By digest, so that a number changed in any way, past PyTorch's notice too, is looked at."""
-    read = []
+@pytest.fixture
+def read(monkeypatch):
+    """How many tensors were read, each time some were."""
+    counts = []
     sums = weights._sums_are_finite
     monkeypatch.setattr(
-        weights, "_sums_are_finite", lambda some: read.append(len(some)) or sums(some)
+        weights, "_sums_are_finite", lambda some: counts.append(len(some)) or sums(some)
     )
-    monkeypatch.setattr(weights, "_FOUND_FINITE", set())
+    monkeypatch.setattr(weights, "_FINITE", {})
+    return counts
+
+
+def test_what_was_found_finite_is_not_read_again(read):
+    """Unless PyTorch has seen a write to it, or it is another tensor in the same place."""
     tensors = {"weight": numbers(*LARGE), "mask": torch.tensor([0.0, -math.inf])}
 
     def broken(*, infinity=True):
-        return not_finite(tensors, infinity=infinity, digests=tensor_digests(tensors))
+        return not_finite(tensors, infinity=infinity)
 
     assert [broken(), broken()] == [[], []]
     assert read == [2, 1]  # the mask is infinite, which is allowed of buffers and not of weights
     assert broken(infinity=False) == ["mask"]
-    tensors["weight"].numpy()[3, 4] = math.nan
+    tensors["weight"][3, 4] = math.nan
     assert [broken(), broken()] == [["weight"], ["weight"]]
+    tensors["weight"] = numbers(*LARGE)
+    assert broken() == []
+    tensors["weight"] = torch.full(LARGE, math.nan)
+    assert broken() == ["weight"]
 
 
+def test_what_pytorch_does_not_count_is_read_each_time(read):
+    with torch.inference_mode():
+        tensors = {"weight": numbers(3)}
+        assert [not_finite(tensors), not_finite(tensors)] == [[], []]
+        assert read == [1, 1]
+        tensors["weight"][1] = math.nan
+    assert not_finite(tensors) == ["weight"]
+
+
+@pytest.mark.usefixtures("read")
 def test_what_is_remembered_has_a_limit(monkeypatch):
-    monkeypatch.setattr(weights, "_FOUND_FINITE", set())
     monkeypatch.setattr(weights, "_MOST_REMEMBERED", 3)
-    for seed in range(9):
-        tensors = {"weight": numbers(3, seed=seed)}
-        assert not_finite(tensors, digests=tensor_digests(tensors)) == []
-        assert 1 <= len(weights._FOUND_FINITE) <= 4
+    kept = [{"weight": numbers(3, seed=seed)} for seed in range(9)]
+    for tensors in kept:
+        assert not_finite(tensors) == []
+        assert 1 <= len(weights._FINITE) <= 4
+
+
+# Digests in two steps, and stamps.
+
+
+@pytest.mark.parametrize("shape", [(3,), LARGE], ids=str)
+def test_a_digest_is_of_what_was_there_when_it_was_begun(shape):
+    tensor = numbers(*shape)
+    before = name(tensor)
+    finish = begin_digests({"it": tensor})
+    tensor.add_(1)
+    assert finish()["it"] == before != name(tensor)
+    kept = weakref.ref(tensor)
+    del tensor
+    assert kept() is None
+    assert finish()["it"] == before
+
+
+COUNTED = {
+    "written to": lambda tensor: tensor.mul_(2),
+    "one entry": lambda tensor: tensor[0, 0].add_(1),
+    "through a view": lambda tensor: tensor.view(-1)[:3].zero_(),
+    "in inference": lambda tensor: torch.inference_mode()(tensor.mul_)(2),
+    "other numbers": lambda tensor: tensor.set_(numbers(64, 300, seed=1)),
+    "turned": lambda tensor: tensor.t_(),
+}
+UNCOUNTED = {
+    "data": lambda tensor: tensor.data.mul_(2),
+    "numpy": lambda tensor: tensor.detach().numpy().fill(3),
+    "a fused optimiser": lambda tensor: fused_step(tensor),
+}
+
+
+def fused_step(tensor):
+    tensor.grad = torch.ones_like(tensor)
+    torch.optim.Adam([tensor], lr=1e-6, fused=True).step()
+
+
+@pytest.mark.parametrize("way", COUNTED)
+def test_a_stamp_follows_what_pytorch_counts(way):
+    tensor = numbers(*LARGE)
+    before = Stamp.of(tensor)
+    assert Stamp.of(tensor) == before
+    COUNTED[way](tensor)
+    assert Stamp.of(tensor) != before
+
+
+@pytest.mark.parametrize("way", UNCOUNTED)
+def test_sampled_bytes_show_most_of_what_it_does_not(way):
+    """If PyTorch counts them one day, fewer need to be sampled."""
+    tensor = nn.Parameter(numbers(*LARGE))
+    stamp, (before,) = Stamp.of(tensor), sampled_bytes([tensor])
+    UNCOUNTED[way](tensor)
+    assert Stamp.of(tensor) == stamp
+    assert not torch.equal(*sampled_bytes([tensor]), before)
+
+
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.filterwarnings("ignore")
+def test_what_has_no_plain_numbers_has_a_stamp_too(kind):
+    tensor = ODD[kind]()
+    assert Stamp.of(tensor) == Stamp.of(tensor)
+    assert len(sampled_bytes([tensor, tensor])) <= 1

@@ -56,10 +56,10 @@ def trace(
 ) -> None:
     """Measure every layer of one network or model."""
     from rankscope.cli import inputs, outputs
-    from rankscope.core.tracing import MEASURES, chosen
+    from rankscope.core.tracing import MEASURES, choose_measures
 
     asked = list(MEASURES) if metrics == "all" else names(metrics)
-    of_attention = [one.name for one in chosen(asked) if one.of == "attention"]
+    of_attention = [one.name for one in choose_measures(asked) if one.of == "attention"]
     if of_attention:
         asking = f"trace --metrics {','.join(of_attention)}"
         inputs.count_all_tokens(asking, options, "attention is between all tokens")

@@ -1,22 +1,22 @@
-"""What a model's tensors are: a digest that any changed number changes, and which are not finite.
-
-Both read every number, close to the speed of memory, so that neither is felt much beside a forward
-pass.
+"""What a model's tensors are: digests that any changed number changes, stamps that cost no reading,
+and which numbers are not finite.
 """
 
 import cmath
 import hashlib
+import weakref
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from rankscope.core._hidden_weights import offloaded, packed
+from rankscope.errors import InputError
 
 _WORDS = 1024
 """Words of eight bytes in a row of the table that a large tensor is laid out as."""
@@ -27,10 +27,11 @@ _KEY_ROWS = np.tile(_KEYS, (_ROWS_AT_ONCE, 1))
 """The keys once for each row: NumPy takes half as long to add tables of one shape."""
 _MANY_BYTES = 2**24
 """From here on, starting threads costs less than it saves."""
-_FOUND_FINITE: set[str] = set()
-"""Digests of tensors that were read and found finite: equal ones are not read again."""
-_MOST_REMEMBERED = 2**16
+_SAMPLED_BYTES = 256
 _SUMMED_AS_THEY_ARE = (torch.float32, torch.float64, torch.complex64, torch.complex128)
+
+
+# A model's tensors.
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -39,14 +40,47 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
     Of one that is offloaded, what waits for it in main memory, if it does; and what quantised
     layers have in the place of parameters.
     """
-    parameters = model.named_parameters(remove_duplicate=False)
-    buffers = model.named_buffers(remove_duplicate=False)
-    return {**dict(parameters), **dict(buffers), **offloaded(model), **packed(model)}
+    tensors: dict[str, Tensor] = {}
+    hidden: dict[str, Any] = {}
+    for place, module in model.named_modules(remove_duplicate=False):
+        prefix = f"{place}." if place else ""
+        for kept in (module._parameters, module._buffers):
+            for name, tensor in kept.items():
+                if tensor is not None:
+                    tensors[prefix + name] = tensor
+        if "_hf_hook" in vars(module):
+            hidden |= _offloaded(prefix, module, module._hf_hook)
+        if hasattr(vars(module).get("_packed_params"), "unpack"):
+            hidden |= {
+                f"{place}[{n}]": each for n, each in enumerate(module._packed_params.unpack())
+            }
+    return tensors | {name: each for name, each in hidden.items() if isinstance(each, Tensor)}
 
 
-def unread(tensors: Mapping[str, Tensor]) -> list[str]:
-    """The names of those that are somewhere else, so that nothing can be said of their numbers."""
-    return [name for name, tensor in tensors.items() if tensor.is_meta]
+def _offloaded(prefix: str, module: nn.Module, hook: Any) -> dict[str, Any]:
+    """What the empty tensors of a module are filled with before each call, from main memory.
+
+    Accelerate is not imported: its hooks are known by what they carry.
+    """
+    waiting: dict[str, Any] = {}
+    for each in (hook, *getattr(hook, "hooks", ())):
+        weights = getattr(each, "weights_map", None)
+        kept = getattr(weights, "dataset", weights)
+        kept = getattr(kept, "state_dict", kept)  # what is on disk is in its index
+        if isinstance(kept, dict):
+            start = getattr(weights, "prefix", "")
+            for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+                if tensor.is_meta:
+                    waiting[prefix + name] = kept.get(f"{start}{name}")
+    return waiting
+
+
+def size_in_bytes(tensors: Iterable[Tensor]) -> int:
+    """What all tensors take that have numbers to read."""
+    return sum(tensor.nbytes for tensor in tensors if _is_readable(tensor))
+
+
+# Digests, which read every number close to the speed of memory.
 
 
 def weights_digest(digests: Mapping[str, str]) -> str:
@@ -70,49 +104,270 @@ def tensor_digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     probability of about 2⁻³².
     What has no numbers to read (on disk, sparse) is known by its shape and dtype.
     """
+    return begin_digests(tensors)()
+
+
+def begin_digests(tensors: Mapping[str, Tensor]) -> Callable[[], dict[str, str]]:
+    """``tensor_digests`` of what the tensors hold now, whatever is written to them later.
+
+    No device is waited for until what is returned is called.
+    """
     distinct = {id(tensor): tensor for tensor in tensors.values()}
-    pieces = _on_host(_each_apart(list(distinct.values())))
-    digests = {
-        key: hashlib.sha256(_kind(tensor) + b"".join(some)).hexdigest()[:16]
-        for (key, tensor), some in zip(distinct.items(), pieces, strict=True)
-    }
-    return {name: digests[id(tensor)] for name, tensor in tensors.items()}
+    kinds = {key: _kind(tensor) for key, tensor in distinct.items()}
+    pieces = _each_apart(list(distinct.values()))
+    keys = {name: id(tensor) for name, tensor in tensors.items()}
+
+    def finish() -> dict[str, str]:
+        digests = {
+            key: hashlib.sha256(kind + b"".join(some)).hexdigest()[:16]
+            for (key, kind), some in zip(kinds.items(), _on_host(pieces), strict=True)
+        }
+        return {name: digests[key] for name, key in keys.items()}
+
+    return finish
 
 
-def not_finite(
-    named: Mapping[str, Tensor],
-    *,
-    infinity: bool = False,
-    digests: Mapping[str, str] | None = None,
-) -> list[str]:
+def _kind(tensor: Tensor) -> bytes:
+    shape = None if is_lazy(tensor) or tensor.is_nested else tuple(tensor.shape)
+    return repr((shape, tensor.dtype)).encode()
+
+
+def _is_readable(tensor: Tensor) -> bool:
+    strange = tensor.is_nested or tensor.is_quantized or tensor.layout != torch.strided
+    lazy = is_lazy(tensor)
+    return not (strange or lazy or tensor.is_meta or hasattr(tensor, "__tensor_flatten__"))
+
+
+def _inner(tensor: Tensor) -> list[Tensor]:
+    """What a tensor is made of, if it is made of others, as quantisation leaves them behind."""
+    if not hasattr(tensor, "__tensor_flatten__"):
+        return []
+    names, _ = tensor.__tensor_flatten__()
+    return [getattr(tensor, name) for name in names]
+
+
+def _pieces(tensor: Tensor) -> list[Tensor]:
+    """What is hashed of a tensor, as bytes on its own device."""
+    if inner := _inner(tensor):
+        return [piece for part in inner for piece in _pieces(part)]
+    if tensor.is_quantized:
+        return _pieces(tensor.dequantize())
+    if not _is_readable(tensor) or not tensor.numel():
+        return []
+    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().flatten().view(torch.uint8)
+    rows = len(flat) // (8 * _WORDS)
+    table, rest = flat[: rows * 8 * _WORDS], flat[rows * 8 * _WORDS :].clone()
+    return [_mixed(table, rows).view(torch.uint8), rest] if rows else [rest]
+
+
+def _each_apart(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    """The pieces of each tensor; large models in as many threads as PyTorch itself would take."""
+    threads = torch.get_num_threads()
+    if (
+        threads == 1
+        or size_in_bytes(tensors) < _MANY_BYTES
+        or any(tensor.is_cuda for tensor in tensors)
+    ):
+        return [_pieces(tensor) for tensor in tensors]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(_pieces, tensors))
+
+
+def _mixed(table: Tensor, rows: int) -> Tensor:
+    """A number for each row of a table of words, which follows what stands in which place.
+
+    Each word is added to its column's key and the sum is multiplied by its own upper half (as in
+    the hash family NH): signs, powers of two and numbers that change places would leave plain sums
+    as they are. Integers wrap in the same way on every device.
+    """
+    if table.device.type == "cpu":  # NumPy is several times as fast with integers there
+        return torch.from_numpy(_mixed_by_numpy(table.numpy().view(np.uint64).reshape(rows, -1)))
+    aligned = table if table.storage_offset() % 8 == 0 else table.clone()
+    return _mixed_by_torch(aligned.view(torch.int64).view(rows, _WORDS))
+
+
+def _mixed_by_numpy(words: "np.ndarray[Any, np.dtype[np.uint64]]") -> Any:
+    """Some rows at a time, which fit into the processor's cache."""
+    mixed = np.empty(len(words), np.uint64)
+    keyed = np.empty((_ROWS_AT_ONCE, _WORDS), np.uint64)
+    upper = np.empty_like(keyed)
+    for first in range(0, len(words), _ROWS_AT_ONCE):
+        some = words[first : first + _ROWS_AT_ONCE]
+        t, high = keyed[: len(some)], upper[: len(some)]
+        np.add(some, _KEY_ROWS[: len(some)], out=t)
+        np.right_shift(t, np.uint64(32), out=high)
+        np.multiply(t, high, out=t)  # and a sum: together quicker than einsum with integers
+        np.add.reduce(t, axis=1, out=mixed[first : first + len(some)])
+    return mixed.view(np.int64)
+
+
+def _mixed_by_torch(words: Tensor) -> Tensor:
+    """The same where integers have a sign, which a shift would spread."""
+    mixed = []
+    for some in words.split(64 * _ROWS_AT_ONCE):
+        keyed = some + _keys_on(words.device)
+        mixed.append((keyed * ((keyed >> 32) & 0xFFFFFFFF)).sum(1))
+    return torch.cat(mixed)
+
+
+@cache
+def _keys_on(device: torch.device) -> Tensor:
+    """Once for a device, and without waiting for it."""
+    return torch.from_numpy(_KEYS.view(np.int64).copy()).to(device, non_blocking=True)
+
+
+def _on_host(pieces: Sequence[Sequence[Tensor]]) -> list[list[bytes]]:
+    """All pieces as bytes, with one copy from each device: a copy waits for everything before."""
+    by_device: dict[torch.device, list[Tensor]] = defaultdict(list)
+    for some in pieces:
+        for piece in some:
+            by_device[piece.device].append(piece)
+    taken = {device: iter(_copied(some, device)) for device, some in by_device.items()}
+    return [[next(taken[piece.device]) for piece in some] for some in pieces]
+
+
+def _copied(pieces: Sequence[Tensor], device: torch.device) -> Iterator[bytes]:
+    if device.type == "cpu":
+        yield from (piece.numpy().tobytes() for piece in pieces)
+        return
+    whole, start = torch.cat(list(pieces)).cpu().numpy(), 0
+    for piece in pieces:
+        yield whole[start : start + len(piece)].tobytes()
+        start += len(piece)
+
+
+# Stamps, which read none.
+
+
+class Stamp(NamedTuple):
+    """Where a tensor's numbers lie, and how often PyTorch has seen them written to.
+
+    Equal stamps are no proof: PyTorch does not count what is written through ``.data`` or NumPy,
+    or by its own fused optimisers.
+    """
+
+    kind: bytes
+    device: torch.device
+    place: tuple[int, ...] = ()
+    writes: int | None = None
+    """None where PyTorch does not count."""
+    inner: tuple["Stamp", ...] = ()
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> "Stamp":
+        """As the tensor is now."""
+        if not _is_readable(tensor):
+            inner = tuple(map(cls.of, _inner(tensor)))
+            return cls(_kind(tensor), tensor.device, inner=inner)
+        place = (tensor.data_ptr(), *tensor.stride())
+        writes = None if tensor.is_inference() else tensor._version
+        return cls(_kind(tensor), tensor.device, place, writes)
+
+
+def sampled_bytes(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Some bytes from all over the tensors, joined on each device, none of which is waited for.
+
+    They show that numbers were written that no stamp shows, if there were many of them.
+    """
+    by_device: dict[torch.device, list[Tensor]] = defaultdict(list)
+    for tensor in tensors:
+        if _is_readable(tensor) and tensor.numel():
+            flat = tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
+            bytes_ = flat.view(torch.uint8)
+            # An odd step comes to every byte of a number.
+            by_device[tensor.device].append(bytes_[:: (len(bytes_) // _SAMPLED_BYTES) | 1])
+    return [torch.cat(some) for some in by_device.values()]
+
+
+# Numbers that are none.
+
+
+def refuse_broken(model: nn.Module, blocks: Sequence[nn.Module]) -> dict[str, str]:
+    """Raise if a weight of the blocks is NaN or infinite; say which others are, and what is unread.
+
+    PyTorch's fused attention gives zeros for rows of NaN, so that broken weights would read as
+    tokens that are all alike. Buffers may hold infinity: masks are kept in them.
+    """
+    tensors = named_tensors(model)
+    broken = not_finite(tensors)
+    if broken:
+        buffers = {name for name, _ in model.named_buffers(remove_duplicate=False)} & {*broken}
+        fine = buffers.difference(
+            not_finite({name: tensors[name] for name in buffers}, infinity=True)
+        )
+        broken = [name for name in broken if name not in fine]
+    layers = _layers(model, blocks) if broken else {}
+    for name in broken:
+        if name in layers:
+            raise InputError(_sentence(name, tensors[name], layers[name]))
+    settings = {"not finite": ", ".join(broken)} if broken else {}
+    elsewhere = sum(tensor.is_meta for tensor in tensors.values())
+    if elsewhere:
+        settings["unread weights"] = (
+            f"{elsewhere} of {len(tensors)} are offloaded to disk; the digest knows their "
+            "shapes alone, and whether they are finite was not looked at"
+        )
+    return settings
+
+
+def _layers(model: nn.Module, blocks: Sequence[nn.Module]) -> dict[str, int]:
+    """The first layer each tensor of the blocks belongs to, by its name in the model."""
+    first: dict[int, int] = {}
+    for layer, block in enumerate(blocks, start=1):
+        for each in (*block.parameters(), *block.buffers()):
+            first.setdefault(id(each), layer)
+    named = (
+        *model.named_parameters(remove_duplicate=False),
+        *model.named_buffers(remove_duplicate=False),
+    )
+    return {name: first[id(each)] for name, each in named if id(each) in first}
+
+
+def _sentence(name: str, tensor: Tensor, layer: int) -> str:
+    bad = ~tensor.detach().float().isfinite()
+    first = bad.nonzero()[0].tolist()
+    return (
+        f"layer {layer}, {name} is {tensor[tuple(first)].item()} at {first} ({int(bad.sum())} of "
+        f"{tensor.numel()} entries are not finite), so nothing after it can be measured; load the "
+        "weights again, or look where training broke down."
+    )
+
+
+_FINITE: dict[int, tuple["weakref.ref[Tensor]", Stamp]] = {}
+"""Tensors by identity, with the stamps they had when they were read and found finite."""
+_MOST_REMEMBERED = 2**16
+
+
+def not_finite(named: Mapping[str, Tensor], *, infinity: bool = False) -> list[str]:
     """The names of tensors that hold NaN, or infinity unless that is allowed.
 
-    With their ``digests``, tensors that were found finite before are not read again.
+    One that was found finite, and that PyTorch has seen no write to, is not read again.
     """
-    digests = digests or {}
-    real = {
-        name: tensor
+    stamps = {
+        name: Stamp.of(tensor)
         for name, tensor in named.items()
-        if digests.get(name) not in _FOUND_FINITE
-        and _is_readable(tensor)
-        and (tensor.is_floating_point() or tensor.is_complex())
+        if (tensor.is_floating_point() or tensor.is_complex()) and _is_readable(tensor)
     }
+    unknown = {name: named[name] for name in stamps if not _is_known(named[name], stamps[name])}
     by_device: dict[torch.device, list[str]] = defaultdict(list)
-    for name, tensor in real.items():
+    for name, tensor in unknown.items():
         by_device[tensor.device].append(name)
     suspects = []
     for device, names in by_device.items():
-        tensors = [_wide(real[name]) for name in names]
+        tensors = [_wide(unknown[name]) for name in names]
         fine = _sums_are_finite(tensors) if device.type == "cpu" else _all_finite(tensors)
         suspects += [name for name, is_fine in zip(names, fine, strict=True) if not is_fine]
-    _remember(digests[name] for name in digests.keys() & real.keys() - set(suspects))
-    return [name for name in suspects if _is_broken(_wide(real[name]), infinity=infinity)]
+    if len(_FINITE) > _MOST_REMEMBERED:
+        _FINITE.clear()
+    for name in unknown.keys() - set(suspects):
+        _FINITE[id(named[name])] = (weakref.ref(named[name]), stamps[name])
+    return [name for name in suspects if _is_broken(_wide(unknown[name]), infinity=infinity)]
 
 
-def _remember(digests: Iterable[str]) -> None:
-    if len(_FOUND_FINITE) > _MOST_REMEMBERED:
-        _FOUND_FINITE.clear()
-    _FOUND_FINITE.update(digests)
+def _is_known(tensor: Tensor, stamp: Stamp) -> bool:
+    """Whether a tensor was found finite, and PyTorch has seen no write to it since."""
+    known, before = _FINITE.get(id(tensor), (None, None))
+    return known is not None and known() is tensor and before == stamp and stamp.writes is not None
 
 
 def _sums_are_finite(tensors: Sequence[Tensor]) -> list[bool]:
@@ -134,101 +389,3 @@ def _wide(tensor: Tensor) -> Tensor:
     """Halves and quarters in single precision: their own sums overflow, or do not exist."""
     plain = tensor.detach()
     return plain if plain.dtype in _SUMMED_AS_THEY_ARE else plain.float()
-
-
-def _is_readable(tensor: Tensor) -> bool:
-    lazy = is_lazy(tensor)
-    strange = tensor.is_nested or tensor.is_quantized or tensor.layout != torch.strided
-    return not (lazy or strange or tensor.is_meta or hasattr(tensor, "__tensor_flatten__"))
-
-
-def _kind(tensor: Tensor) -> bytes:
-    lazy = is_lazy(tensor)
-    return repr((None if lazy or tensor.is_nested else tuple(tensor.shape), tensor.dtype)).encode()
-
-
-def _pieces(tensor: Tensor) -> list[Tensor]:
-    """What is hashed of a tensor, as bytes on its own device."""
-    if hasattr(tensor, "__tensor_flatten__"):  # made of others: what quantisation leaves behind
-        inner, _ = tensor.__tensor_flatten__()
-        return [piece for name in inner for piece in _pieces(getattr(tensor, name))]
-    if tensor.is_quantized:
-        return _pieces(tensor.dequantize())
-    if not _is_readable(tensor) or not tensor.numel():
-        return []
-    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().flatten().view(torch.uint8)
-    rows = len(flat) // (8 * _WORDS)
-    table, rest = flat[: rows * 8 * _WORDS], flat[rows * 8 * _WORDS :]
-    return [_mixed(table, rows).view(torch.uint8), rest] if rows else [rest]
-
-
-def _each_apart(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    """The pieces of each tensor; large models in as many threads as PyTorch itself would take."""
-    threads = torch.get_num_threads()
-    size = sum(tensor.nbytes for tensor in tensors if _is_readable(tensor))
-    if threads == 1 or size < _MANY_BYTES or any(tensor.is_cuda for tensor in tensors):
-        return [_pieces(tensor) for tensor in tensors]
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(_pieces, tensors))
-
-
-def _mixed(table: Tensor, rows: int) -> Tensor:
-    """A number for each row of a table of words, which follows what stands in which place.
-
-    Each word is added to its column's key and the sum is multiplied by its own upper half (as in
-    the hash family NH): signs, powers of two and numbers that change places would leave plain sums
-    as they are. Integers wrap in the same way on every device.
-    """
-    if table.device.type == "cpu":  # NumPy is several times as fast with integers there
-        return torch.from_numpy(_mixed_by_numpy(table.numpy().view(np.uint64).reshape(rows, -1)))
-    aligned = table if table.storage_offset() % 8 == 0 else table.clone()
-    return _mixed_by_torch(aligned.view(torch.int64).view(rows, _WORDS))
-
-
-def _mixed_by_numpy(words: "np.ndarray[Any, np.dtype[np.uint64]]") -> Any:
-    """Some rows at a time, which fit into the processor's cache."""
-    found = np.empty(len(words), np.uint64)
-    keyed = np.empty((_ROWS_AT_ONCE, _WORDS), np.uint64)
-    upper = np.empty_like(keyed)
-    for first in range(0, len(words), _ROWS_AT_ONCE):
-        some = words[first : first + _ROWS_AT_ONCE]
-        t, high = keyed[: len(some)], upper[: len(some)]
-        np.add(some, _KEY_ROWS[: len(some)], out=t)
-        np.right_shift(t, np.uint64(32), out=high)
-        np.multiply(t, high, out=t)  # and a sum: together quicker than einsum with integers
-        np.add.reduce(t, axis=1, out=found[first : first + len(some)])
-    return found.view(np.int64)
-
-
-def _mixed_by_torch(words: Tensor) -> Tensor:
-    """The same where integers have a sign, which a shift would spread."""
-    keys = torch.from_numpy(_KEYS.view(np.int64).copy()).to(words.device)
-    found = []
-    for some in words.split(64 * _ROWS_AT_ONCE):
-        keyed = some + keys
-        found.append((keyed * ((keyed >> 32) & 0xFFFFFFFF)).sum(1))
-    return torch.cat(found)
-
-
-def _on_host(pieces: Sequence[Sequence[Tensor]]) -> list[list[bytes]]:
-    """All pieces as bytes, with one copy from each device: a copy waits for everything before."""
-    by_device: dict[torch.device, list[Tensor]] = defaultdict(list)
-    for piece in _flat(pieces):
-        by_device[piece.device].append(piece)
-    taken = {device: iter(_copied(some, device)) for device, some in by_device.items()}
-    return [[next(taken[piece.device]) for piece in some] for some in pieces]
-
-
-def _copied(pieces: Sequence[Tensor], device: torch.device) -> Iterator[bytes]:
-    if device.type == "cpu":
-        yield from (piece.numpy().tobytes() for piece in pieces)
-        return
-    whole, start = torch.cat(list(pieces)).cpu().numpy(), 0
-    for piece in pieces:
-        yield whole[start : start + len(piece)].tobytes()
-        start += len(piece)
-
-
-def _flat(pieces: Iterable[Sequence[Tensor]]) -> Iterator[Tensor]:
-    for some in pieces:
-        yield from some

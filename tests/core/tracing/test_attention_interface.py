@@ -11,11 +11,12 @@ from transformers.modeling_utils import AttentionInterface
 
 from rankscope.core import metrics
 from rankscope.core.metrics import AttentionScores
-from rankscope.core.tracing._attention_interface import unseen, watched_attention
+from rankscope.core.tracing._attention import AttentionWatch
 from rankscope.core.tracing._attention_reading import Call, mismatch, read
 from rankscope.errors import ModelError
 
 from .architectures import OWN_CODE, PICTURES, SEQUENCES, TEXT, build
+from .watching import watched_attention
 
 hf.utils.logging.set_verbosity_error()
 IDS = torch.randint(3, 40, (2, 9), generator=torch.Generator().manual_seed(0))
@@ -134,7 +135,7 @@ def test_graphs_and_autocast_change_no_figure() -> None:
 def test_models_with_code_of_their_own_are_not_heard(name) -> None:
     model = build(OWN_CODE[name])
     assert watch(model, input_ids=IDS)[1] == []
-    assert f"{type(model).__name__} is neither" in str(unseen(model))
+    assert f"{type(model).__name__} is neither" in str(AttentionWatch(print, model).unheard())
 
 
 # What is left behind: nothing.

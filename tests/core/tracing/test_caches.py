@@ -6,7 +6,7 @@ import transformers as hf
 
 from rankscope.core.metrics import residual
 from rankscope.core.tracing import captured_states, trace
-from rankscope.core.tracing._caches import copy_caches
+from rankscope.core.tracing._inputs import copy_caches
 from rankscope.errors import InputError, KindError
 
 IDS = torch.arange(14).reshape(2, 7)

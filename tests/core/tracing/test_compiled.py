@@ -11,7 +11,7 @@ from torch import nn
 
 from rankscope.core.network import Network, Spec
 from rankscope.core.tracing import captured_input, captured_states, find_blocks, trace
-from rankscope.core.tracing._compiled import as_written
+from rankscope.core.tracing._left_as_found import LeftAsFound
 from rankscope.errors import InputError
 
 WAIT = 10.0
@@ -209,7 +209,9 @@ def test_flex_attention_stays_compiled_and_what_is_lost_with_it_is_refused(token
 
 def test_what_was_chosen_before_is_chosen_again():
     with torch.compiler.set_stance("fail_on_recompile"):
-        with as_written(), as_written():
+        with LeftAsFound() as one, LeftAsFound() as other:
+            one.run_as_written()
+            other.run_as_written()
             assert torch._dynamo.eval_frame._stance.stance == "force_eager"
         assert torch._dynamo.eval_frame._stance.stance == "fail_on_recompile"
 
@@ -217,5 +219,6 @@ def test_what_was_chosen_before_is_chosen_again():
 def test_nothing_is_imported_where_nothing_was_compiled(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch._dynamo.eval_frame")
     monkeypatch.setattr(torch.compiler, "set_stance", pytest.fail)
-    with as_written():
+    with LeftAsFound() as found:
+        found.run_as_written()
         assert "torch._dynamo.eval_frame" not in sys.modules

@@ -2,18 +2,21 @@
 
 import importlib
 import random
+import sys
 
 import pytest
 import torch
 from torch import nn
 
 from rankscope.core.tracing import (
+    _left_as_found,
     captured_input,
     captured_states,
     evaluating,
     trace,
     with_replaced_state,
 )
+from rankscope.core.tracing._left_as_found import LeftAsFound
 from rankscope.errors import RankscopeError
 
 legacy = importlib.import_module("numpy.random")  # the global state, as models draw from it
@@ -158,3 +161,51 @@ def test_the_train_of_transformers_is_no_mode_of_its_own():
     x = torch.tensor([[1, 2, 3]])
     assert "mode" not in trace(transformers.BertModel(config), x).provenance.settings
     assert "Merging" in trace(Merging(config), x).provenance.settings["mode"]
+
+
+class Ending:
+    """Ends what runs at the n-th call or return of a function, as Ctrl-C may."""
+
+    def __init__(self, at):
+        self.at, self.events = at, 0
+
+    def __call__(self, frame, event, _argument):
+        leaving = frame.f_code is LeftAsFound.__exit__.__code__ and event == "call"
+        self.events += not leaving  # the one place where nothing can be undone yet
+        if self.events == self.at and not leaving:
+            raise KeyboardInterrupt
+
+
+def run_until(at, model, x):
+    ending = Ending(at)
+    sys.setprofile(ending)
+    try:
+        trace(model, x, metrics=["residual", "attention_entropy"])
+    except KeyboardInterrupt:
+        return None
+    finally:
+        sys.setprofile(None)
+    return ending.events
+
+
+def test_an_interrupt_at_any_moment():
+    """Hooks, modes, gradients and random states, and what is shared by all traces."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=11, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=16, max_position_embeddings=16,
+    )  # fmt: skip
+    model, x = transformers.BertModel(config), torch.tensor([[1, 2, 3]])
+    model.register_forward_hook(lambda *_: torch.rand(1))
+    function = transformers.modeling_utils.AttentionInterface.get_interface
+    run_until(-1, model, x)
+    events, before = run_until(-1, model, x), str(picture(model))
+    assert events > 1000
+    for at in range(1, events, events // 97):
+        assert run_until(at, model, x) is None
+        assert str(picture(model)) == before, at
+        assert torch.overrides._get_current_function_mode() is None
+        assert transformers.modeling_utils.AttentionInterface.get_interface is function
+    assert all(module.training for module in model.modules())
+    assert not _left_as_found._modes
+    assert not _left_as_found._random

@@ -16,7 +16,7 @@ from rankscope.core.network import (
     Sparsemax,
     Visibility,
 )
-from rankscope.core.tracing._network_attention import network_scores
+from rankscope.core.tracing._attention_reading import network_scores
 from rankscope.errors import InputError
 
 KINDS = {

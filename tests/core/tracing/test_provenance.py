@@ -363,6 +363,22 @@ def test_switches_that_change_every_number():
     assert rough.settings["float32 products"] == "medium"
 
 
+def test_the_newer_switches_for_products():
+    """PyTorch's own question how precise products are fails once one of these was turned."""
+    matmul = torch.backends.cuda.matmul
+    if not hasattr(matmul, "fp32_precision"):
+        pytest.skip("PyTorch has them from 2.9 on")
+    net, before = Network.random(Spec(2, 2, 8)), matmul.fp32_precision
+    plain = trace(net, X)
+    matmul.fp32_precision = "tf32"
+    try:
+        rough = trace(net, X)
+        assert rough.columns == plain.columns
+        assert rough.provenance.settings["float32 products"].startswith("tf32 on cuda")
+    finally:
+        matmul.fp32_precision = before
+
+
 def test_a_network_with_a_part_of_another_class():
     class Doubled(nn.LayerNorm):
         def forward(self, x):

@@ -218,3 +218,51 @@ def test_blocks_that_give_no_hidden_states(given, tokens):
     with pytest.raises(InputError, match="with no real tensor in it"):
         trace(model, tokens(2, 3, 4).float())
     assert not any(m._forward_pre_hooks for m in model.modules())
+
+
+class Mapped(nn.Module):
+    """Attention written for one sequence."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.linear(torch.vmap(self.attend)(x))
+
+    def attend(self, sequence):
+        heads = sequence.unsqueeze(0)
+        return nn.functional.scaled_dot_product_attention(heads, heads, heads).squeeze(0)
+
+
+class Plain(Mapped):
+    def forward(self, x):
+        heads = x.unsqueeze(1)
+        attended = nn.functional.scaled_dot_product_attention(heads, heads, heads)
+        return self.linear(attended.squeeze(1))
+
+
+def test_attention_inside_vmap(tokens):
+    x = tokens(2, 5, 8).float()
+    mapped = nn.Sequential(Mapped(), Mapped())
+    plain = nn.Sequential(Plain(), Plain())
+    plain.load_state_dict(mapped.state_dict())
+    expected = trace(plain, x).columns["value"]
+    assert trace(mapped, x).columns["value"] == pytest.approx(expected, rel=1e-5)
+    with torch.no_grad():
+        mapped[0].linear.weight.fill_(1e30)
+    with pytest.raises(InputError, match="layer 2: products of queries and keys overflow"):
+        trace(mapped, x, metrics={"count": lambda h, **_: h.new_ones(len(h))})
+
+
+def test_blocks_inside_vmap_are_refused(tokens):
+    class Outside(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.Sequential(Plain(), Plain())
+
+        def forward(self, x):
+            return torch.vmap(lambda sequence: self.layers(sequence.unsqueeze(0)))(x)
+
+    with pytest.raises(InputError, match=r"inside torch\.vmap"):
+        trace(Outside(), tokens(2, 5, 8).float())

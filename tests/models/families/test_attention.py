@@ -5,8 +5,8 @@ import torch
 
 from rankscope import load, trace
 from rankscope.core import metrics
-from rankscope.core.tracing._attention_interface import watched_attention
 
+from ...core.tracing.watching import watched_attention
 from .conftest import TINY, lively
 
 NAMES = ["attention_entropy", "renyi_entropy", "sink_mass", "high_pass_ratio"]

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rankscope.core.metrics import AttentionScores
+from rankscope.core.metrics import AttentionScores, from_matrix
+from rankscope.core.network import Attention, Visibility
 from rankscope.errors import ModelError, RankscopeError
 
 _NAMES = ("module", "query", "key", "value", "attention_mask")
@@ -225,3 +226,24 @@ def _rounding(output: Tensor, ours: torch.dtype) -> float:
     eps = max(torch.finfo(output.dtype).eps, 8 * torch.finfo(ours).eps)
     tf32 = output.is_cuda and output.dtype == torch.float32
     return max(eps, 2.0**-10) if tf32 and torch.backends.cuda.matmul.allow_tf32 else eps
+
+
+def network_scores(
+    attention: Attention, x: Tensor, visibility: Visibility, token_mask: Tensor | None = None
+) -> AttentionScores:
+    """What a layer's weights are made of for this input.
+
+    Weights that no softmax makes (sparsemax, linear kernels, Linformer) are taken as the matrices
+    that they are.
+    """
+    if not attention.scores.fused:
+        return from_matrix(attention.pattern(x, visibility), token_mask)
+    query, key = attention.query_key(x, visibility)
+    return AttentionScores(
+        query=query,
+        key=key,
+        scale=attention.scale,
+        bias=attention.scores.bias(query, key, visibility.positions),
+        mask=visibility.allowed,
+        token_mask=token_mask,
+    )

@@ -1,5 +1,6 @@
-"""What a model is given, by name, and what that says about batch and tokens."""
+"""What a model is given, by name, and what that says about batch, tokens and caches."""
 
+import copy
 import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -8,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.core.network import Network
-from rankscope.core.tracing._caches import cached_tokens, copy_caches, is_cache
 from rankscope.errors import InputError, KindError
 
 UNNAMED = "argument"
@@ -120,6 +120,45 @@ def _is_real(name: str, value: Any) -> bool:
     return real and "mask" not in name
 
 
+def is_cache(value: Any) -> bool:
+    """Whether this is a cache of transformers', or the part of one that belongs to a layer."""
+    return hasattr(value, "get_seq_length") and hasattr(value, "__dict__")
+
+
+def copy_caches(given: Any) -> Any:
+    """The same arguments with caches of their own.
+
+    A forward pass adds its tokens to the cache it is given: traced twice, it would be another pass.
+    """
+    if is_cache(given):
+        twin = copy.copy(given)
+        vars(twin).update({name: copy_caches(each) for name, each in vars(given).items()})
+        return twin
+    if isinstance(given, Tensor):
+        return given.detach().clone()
+    if isinstance(given, dict):
+        twin = copy.copy(given)  # of its own kind, as an OrderedDict
+        twin.update({name: copy_caches(each) for name, each in given.items()})
+        return twin
+    if isinstance(given, list | tuple):
+        parts = [copy_caches(each) for each in given]
+        if isinstance(given, list):
+            return parts
+        return type(given)(*parts) if hasattr(given, "_fields") else type(given)(parts)
+    return given
+
+
+def cached_tokens(given: Mapping[str, Any]) -> int | None:
+    """How many tokens a cache among a model's arguments holds already; None without one."""
+    for value in given.values():
+        if is_cache(value):
+            return int(value.get_seq_length())
+    past = given.get("past_key_values")
+    while isinstance(past, tuple | list) and past:  # keys and values by layer, as they once were
+        past = past[0]
+    return past.shape[-2] if isinstance(past, Tensor) and past.ndim == 4 else None
+
+
 class Place(NamedTuple):
     """Where a block is in its model: its path, and what transformers calls the model it is of."""
 
@@ -153,17 +192,15 @@ class Place(NamedTuple):
 def _model_type(names: Mapping[str, nn.Module], parts: Sequence[str]) -> str | None:
     """What the innermost module with a configuration is called, on the way to a block."""
     for length in range(len(parts), -1, -1):
-        config = getattr(names.get(".".join(parts[:length])), "config", None)
-        kind = getattr(config, "model_type", None)
+        kind = from_config(names.get(".".join(parts[:length])), "model_type")
         if isinstance(kind, str):
             return kind
     return None
 
 
-def writes_to(value: Any) -> int:
-    """How often PyTorch has seen tensors inputs hold written to."""
-    if isinstance(value, Tensor):
-        return 0 if value.is_inference() else value._version
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    return sum(map(writes_to, value)) if isinstance(value, list | tuple) else 0
+def from_config(module: nn.Module | None, name: str) -> Any:
+    """What a module's configuration says of itself; None without one, or if it refuses to."""
+    try:
+        return getattr(getattr(module, "config", None), name, None)
+    except Exception:  # Gemma 4's raises an error of its own for what differs between layers
+        return None

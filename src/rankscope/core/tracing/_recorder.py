@@ -1,29 +1,135 @@
-"""Forward hooks that have each layer measured as it comes by, and keep nothing of it."""
+"""Hooks that have each layer measured as it comes by, in the order in which the blocks run."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from rankscope.core.metrics import AttentionScores
 from rankscope.core.network import Attention, Block
-from rankscope.core.tracing._attention_interface import AttentionWatch, unjudged_attention, unseen
-from rankscope.core.tracing._calls import Calls
-from rankscope.core.tracing._figures import Columns as Columns
-from rankscope.core.tracing._figures import Figures, SpectraBy
-from rankscope.core.tracing._hooks import each_once, thread_hooks
-from rankscope.core.tracing._layout import LayoutChoice
-from rankscope.core.tracing._measures import Measure
-from rankscope.core.tracing._network_attention import network_scores
-from rankscope.core.tracing._outputs import OpenChoice, OutputChoice
-from rankscope.core.tracing._overflow import OverflowWatch
-from rankscope.core.tracing._tensors import first_tensor, real_tensors
-from rankscope.core.tracing._tokens import TokenChoice
+from rankscope.core.tracing._attention import AttentionWatch, OverflowWatch
+from rankscope.core.tracing._attention_reading import network_scores
+from rankscope.core.tracing._blocks import NONE_RAN
+from rankscope.core.tracing._figures import Columns, Figures
+from rankscope.core.tracing._hidden_states import (
+    LayoutChoice,
+    OpenChoice,
+    OutputChoice,
+    first_tensor,
+    is_same,
+    real_tensors,
+)
+from rankscope.core.tracing._left_as_found import LeftAsFound
+from rankscope.core.tracing._masks import TokenChoice
 from rankscope.errors import InputError, ShapeError
+
+_ONE_PASS = "trace one plain forward pass (no generate(), no micro-batches)"
+
+
+class Calls:
+    """Counts the calls of the blocks and asks of each whether it is the next layer.
+
+    A block may run as often as it is in the stack. Where it runs more often, as ALBERT's one block
+    does, each run must start from what the run before made: then they are layers of one pass.
+    """
+
+    def __init__(self, blocks: Sequence[nn.Module]) -> None:
+        self._blocks = list(blocks)
+        self._meant = Counter(map(id, blocks))
+        self._ran: list[nn.Module] = []
+        self._runs: Counter[int] = Counter()
+        self._running: nn.Module | None = None
+        self._last: Tensor | None = None
+        self._samples: int | None = None
+
+    @property
+    def layer(self) -> int:
+        """The number of the block that runs, or ran last; 0 before the first."""
+        return len(self._ran)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a block is running now."""
+        return self._running is not None
+
+    def handed_on(self, args: Sequence[object]) -> Tensor | None:
+        """What the block before made, if the next one takes it first of all, as most do."""
+        return self._last if args and args[0] is self._last else None
+
+    def made(self, taken: Sequence[Tensor]) -> Tensor | None:
+        """What the block before made, if it is itself among what the next one takes."""
+        return next((each for each in taken if each is self._last), None)
+
+    def enter(self, block: nn.Module, hidden: Tensor) -> None:
+        """A block starts on these hidden states."""
+        if self._running is not None:
+            raise InputError(
+                f"{self._name(block)} runs inside {self._name(self._running)}, so they are not one "
+                "layer after another; name blocks that are: blocks=[...]."
+            )
+        again = self._runs[id(block)] >= self._meant[id(block)]
+        if again and (self._last is None or not is_same(self._last, hidden)):
+            raise InputError(
+                f"{self._name(block)} ran again, on something else than what the blocks had made: "
+                f"{_ONE_PASS}; or, if those are the model's layers, name every run: "
+                "blocks=[first, second, first, second]."
+            )
+        self._last = None
+        self._running = block
+        self._ran.append(block)
+        self._runs[id(block)] += 1
+
+    def leave(self, hidden: Tensor) -> None:
+        """The running block made these hidden states."""
+        self._running, self._last = None, hidden
+
+    def check_samples(self, samples: int) -> None:
+        """Every layer must be about the same samples."""
+        if self._samples is None:
+            self._samples = samples
+        if samples != self._samples:
+            raise InputError(
+                f"layer {self.layer} has {samples} samples, the layers before {self._samples}; "
+                f"{_ONE_PASS}."
+            )
+
+    def finish(self, *, elsewhere: int) -> str:
+        """Raise unless every block ran; else how often and in what order, where that is unusual."""
+        self._last = None
+        if not self._ran:
+            if elsewhere:
+                raise InputError(
+                    "the blocks ran in other threads, as DataParallel's do on several devices; "
+                    "trace the model inside: trace(model.module, ...)."
+                )
+            raise InputError(NONE_RAN)
+        for block in self._blocks:
+            if self._runs[id(block)] < self._meant[id(block)]:
+                raise InputError(self._missing(block, self._runs[id(block)]))
+        if len(self._ran) > len(self._blocks):
+            return f"{len(self._blocks)} blocks ran {len(self._ran)} times, one after another"
+        if [id(block) for block in self._ran] != [id(block) for block in self._blocks]:
+            order = ", ".join(str(self._number(block)) for block in self._ran)
+            return f"in the order they ran: {order}"
+        return ""
+
+    def _missing(self, block: nn.Module, runs: int) -> str:
+        often = "did not run" if not runs else f"ran {runs} times, not {self._meant[id(block)]}"
+        return (
+            f"{self._name(block)} {often} in this forward pass: it is skipped, or another took its "
+            "place, and the layers after it would be misnumbered; name those that run: "
+            "blocks=[...]."
+        )
+
+    def _name(self, block: nn.Module) -> str:
+        return f"block {self._number(block)} ({type(block).__name__}) of {len(self._blocks)}"
+
+    def _number(self, block: nn.Module) -> int:
+        return 1 + next(k for k, each in enumerate(self._blocks) if each is block)
 
 
 class Recorder:
@@ -36,56 +142,55 @@ class Recorder:
     def __init__(
         self,
         model: nn.Module,
-        measures: Sequence[Measure],
         blocks: Sequence[nn.Module],
+        figures: Figures,
         *,
         layout: LayoutChoice,
         output: OutputChoice,
         tokens: TokenChoice,
-        all_heard: bool,
-        spectra_by: SpectraBy = "auto",
     ) -> None:
-        self._model, self._blocks = model, list(blocks)
-        self._is_ours = all(isinstance(block, Block) for block in blocks)
-        self._figures = Figures(measures, len(blocks) + 1, spectra_by=spectra_by)
-        self._heard_in: Counter[int] = Counter()  # attentions of each layer
-        self._watch: AttentionWatch | None = None
-        self._calls = Calls(blocks)
+        self._blocks, self._figures = list(blocks), figures
         self._layout, self._output, self._tokens = layout, output, tokens
+        self._is_ours = all(isinstance(block, Block) for block in blocks)
+        self._attention: AttentionWatch | None = None
+        if figures.of_attention and not self._is_ours:
+            self._attention = AttentionWatch(self._heard, model)
+        self._heard_in: Counter[int] = Counter()  # attentions of each layer
+        self._overflow = OverflowWatch(blocks)
+        self._calls = Calls(blocks)
         self._input_shape = torch.Size()  # of what the running block was given
         self._first_shape = torch.Size()  # of layer 0
         self._shapes: dict[torch.Size, int] = {}  # tokens and features, and the layer from which
         self._first: Tensor | None = None  # layer 0, while its layout is not known
         self._open: OpenChoice | None = None  # an output of several tensors, while undecided
-        self._overflow = OverflowWatch(all_heard=all_heard)
-        self.words: dict[str, str] = {}
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Hooks on all blocks while the context lasts; none is left behind, whatever happens."""
-        with thread_hooks() as hooks, ExitStack() as leaving:
-            leaving.callback(self._overflow.end)
-            leaving.enter_context(self._overflow.listening())
-            for block in each_once(self._blocks):
-                hooks.before(block, self._before)
-                hooks.after(block, self._after)
-            for attention in self._layout.attentions:
-                hooks.before(attention, self._look_at_query)
+    def listen(self, found: LeftAsFound) -> None:
+        """Hooks on all blocks."""
+        self._overflow.listen(found)
+        for block in dict.fromkeys(self._blocks):
+            found.before(block, self._before)
+            found.after(block, self._after)
             if self._figures.of_attention and self._is_ours:
-                for block in each_once(self._blocks):
-                    hooks.before(cast(Block, block).attention, self._attend)
-            elif self._figures.of_attention:
-                self._watch = leaving.enter_context(unjudged_attention(self._heard, self._model))
-            yield
-            self._close(None)
-            self._overflow.send()
-            self._figures.send()
-            order = self._calls.finish(elsewhere=hooks.elsewhere)
-            decided = {"layout": self._layout.words, "tensor": self._output.words, "order": order}
-            decided |= {"shape": self._shape_words(), "spectra": self._figures.words}
-            self.words = {**decided, **self._tokens.words}
-            if self._figures.of_attention and not self._is_ours:
-                self._check_heard()
+                found.before(cast(Block, block).attention, self._attend)
+        for attention in self._layout.attentions:
+            found.before(attention, self._look_at_query)
+        if self._attention is not None:
+            self._attention.listen(found)
+
+    def finish(self, *, elsewhere: int) -> dict[str, str]:
+        """What was decided, once the model has run; raises if not every block did, or if they ran
+        ``elsewhere``, in other threads."""
+        self._close(None)
+        self._overflow.send()
+        self._figures.send()
+        decided = {"layout": self._layout.words, "tensor": self._output.words}
+        decided["order"] = self._calls.finish(elsewhere=elsewhere)
+        decided |= {"shape": self._shape_words(), "spectra": self._figures.words}
+        if self._attention is not None:
+            if not self._heard_in:
+                raise self._attention.unheard()
+            self._check_heard()
+        return {name: words for name, words in (decided | self._tokens.words).items() if words}
 
     def columns(self) -> Columns:
         """Everything recorded; this waits for the device, and raises for the first layer in which
@@ -95,8 +200,8 @@ class Recorder:
         faults = [each for each in (overflow, fault) if each is not None]
         if faults:
             raise min(faults, key=lambda each: each.layer).error
-        if self._watch is not None:
-            self._watch.judge()
+        if self._attention is not None:
+            self._attention.judge()
         return columns
 
     def _before(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -178,8 +283,6 @@ class Recorder:
         self._figures.attend(replace(scores, token_mask=mask), self._calls.layer)
 
     def _check_heard(self) -> None:
-        if not self._heard_in:
-            raise unseen(self._model)
         for layer in range(1, self._calls.layer + 1):
             if self._heard_in[layer] != 1:
                 raise InputError(
@@ -189,6 +292,11 @@ class Recorder:
                 )
 
     def _measure(self, hidden: Tensor, layer: int) -> None:
+        if is_functorch_wrapped_tensor(hidden):
+            raise InputError(
+                f"layer {layer} runs inside torch.vmap, where a state is one of many; trace the "
+                "model on the whole batch, without vmap around its blocks."
+            )
         if self._layout.token_first and hidden.ndim == 3:
             hidden = hidden.transpose(0, 1)
         if hidden.ndim == 2:

@@ -1,16 +1,35 @@
-"""What a trace found: numbers by layer, sample and metric, and where they came from."""
+"""``trace``: one forward pass, measured layer by layer while it runs, and what comes of it."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor, nn
 
 from rankscope.arguments import checked
-from rankscope.core.tracing._provenance import Provenance
-from rankscope.core.tracing._recorder import Columns
+from rankscope.core.batches import batches
+from rankscope.core.network import Network
+from rankscope.core.tracing._blocks import Named, find_stack
+from rankscope.core.tracing._figures import (
+    DEFAULT_METRICS,
+    Columns,
+    Figures,
+    Metrics,
+    SpectraBy,
+    choose_measures,
+)
+from rankscope.core.tracing._hidden_states import Layout, LayoutChoice, Output, OutputChoice
+from rankscope.core.tracing._inputs import Place, given_to, ids_among
+from rankscope.core.tracing._left_as_found import LeftAsFound, own_modes
+from rankscope.core.tracing._masks import TokenChoice, choose_mask
+from rankscope.core.tracing._provenance import Origin, Provenance
+from rankscope.core.tracing._recorder import Recorder
+from rankscope.core.weights import refuse_broken
 from rankscope.display import card, cut, list_words, mean, paragraph, some, span, table
-from rankscope.errors import InputError
+from rankscope.errors import InputError, KindError
 from rankscope.numerals import short
 
 if TYPE_CHECKING:
@@ -21,12 +40,146 @@ if TYPE_CHECKING:
 
 
 @checked
+def trace(
+    model: nn.Module,
+    inputs: Tensor | Mapping[str, Any] | Sequence[Any],
+    *,
+    metrics: Metrics = DEFAULT_METRICS,
+    token_mask: Tensor | None = None,
+    measured: Tensor | None = None,
+    blocks: Named | None = None,
+    layout: Layout | None = None,
+    output: Output | None = None,
+    spectra: SpectraBy = "auto",
+) -> "Trace":
+    """Run a model once and measure every layer's hidden states while it runs.
+
+    >>> import torch
+    >>> from rankscope import Network, Spec, trace
+    >>> net = Network.random(Spec(2, 2, 8), seed=0)
+    >>> trace(net, torch.randn(1, 5, 8)).table.columns
+    ['layer', 'sample', 'metric', 'value']
+
+    ``model`` is a ``Network`` or any module with a stack of blocks, which is found, or named with
+    ``blocks`` (``"encoder.layers"``, or the modules; one that runs twice may be named twice).
+    ``inputs`` goes to the model as it is: a tensor, keyword arguments in a mapping, or positional
+    ones in a sequence. ``token_mask`` says which tokens are not padding; without it an
+    ``attention_mask`` (or PyTorch's ``src_key_padding_mask``) among the inputs is used.
+    ``measured`` says which of them count in the metrics of hidden states (default: all), so that
+    CLS and the like can be left out of the figures while the model still sees them.
+    ``metrics`` are names from ``MEASURES`` or ``{name: function(x, token_mask=...)}``. Attention
+    metrics need a ``Network``, or a model that goes through the attention interface of
+    Transformers. ``spectra`` says whether effective rank, stable rank and participation ratio come
+    from an ``exact`` decomposition or are ``estimated`` from products, with an ``error`` in the
+    table; ``auto`` estimates on a GPU. Other spectral metrics are always exact. Layer 0 is the
+    input of the first block.
+
+    Unspecified options are inferred from the model, and the provenance says what was chosen and
+    why: the stack, the mask, the ``layout`` (whether batch or tokens come first), and which tensor
+    a block's ``output`` is (its number or key, or a function of the output). Where two readings are
+    possible, an error names the option that settles it.
+    Tracing does not synchronise with a GPU during the forward pass, unless exact spectra, σ₂ or a
+    function of one's own are asked for, and nothing is kept of a layer but its figures.
+    The model runs in evaluation mode and without gradients and is left as it was found; only what
+    this thread runs is recorded.
+    """
+    if isinstance(model, torch.jit.ScriptModule):
+        raise KindError(
+            "a TorchScript model runs outside Python, where its blocks cannot be watched; trace "
+            "the model it was made from."
+        )
+    measures = choose_measures(metrics)
+    if measured is not None and all(measure.of == "attention" for measure in measures):
+        raise InputError(
+            "measured is for metrics of hidden states, and none was asked for: those of attention "
+            "matrices are about all tokens; leave it out."
+        )
+    stack = find_stack(model, blocks)
+    given, is_ours = given_to(model, inputs), isinstance(model, Network)
+    place = None if is_ours else Place.of(model, stack.blocks[0])
+    kind = None if place is None else place.model_type
+    mask = choose_mask(token_mask, given.by_name, place)
+    ids = ids_among(given.by_name, decoder=place is not None and place.is_decoder)
+    recorder = Recorder(
+        model,
+        stack.blocks,
+        Figures(measures, len(stack.blocks) + 1, spectra_by=spectra),
+        layout=LayoutChoice(model, stack.blocks, said=layout, model_type=kind, ids=ids),
+        output=OutputChoice(output),
+        tokens=TokenChoice(mask, measured, ids=ids, model_type=kind),
+    )
+    settings = {"metrics": ", ".join(map(str, measures)), "stack": stack.words}
+    settings |= refuse_broken(model, stack.blocks)
+    modules = list(model.modules())
+    if kinds := own_modes(modules):
+        settings["mode"] = f"evaluation, set without the train() that {', '.join(kinds)} has"
+    kwargs = {**given.kwargs, "token_mask": mask.mask} if is_ours else given.kwargs
+    masks = {"token_mask": mask.mask, "measured": measured}
+    origin = Origin.of(model, given.by_name, masks, settings)
+    with LeftAsFound() as found:
+        found.without_gradients()
+        found.evaluate(modules)
+        recorder.listen(found)
+        model(*given.args, **kwargs)
+        settings |= recorder.finish(elsewhere=found.elsewhere)
+    if found.drawn:
+        settings["random numbers"] = found.drawn
+    return Trace._of(recorder.columns(), origin)
+
+
+@checked
+def trace_in_batches(
+    model: nn.Module,
+    x: Tensor,
+    *,
+    batch_size: int,
+    metrics: Metrics = DEFAULT_METRICS,
+    token_mask: Tensor | None = None,
+    measured: Tensor | None = None,
+    spectra: SpectraBy = "auto",
+    on_batch: Callable[[], None] | None = None,
+) -> "Trace":
+    """``trace`` for more samples than fit at once; ``on_batch`` is called after each batch."""
+    parts: list[Trace] = []
+    for batch in batches(x, token_mask, measured, size=batch_size):
+        _, samples, mask, counted = batch
+        part = trace(
+            model, samples, metrics=metrics, token_mask=mask, measured=counted, spectra=spectra
+        )
+        parts.append(part)
+        if on_batch is not None:
+            on_batch()
+    return Trace.joined(parts)
+
+
+@checked
 @dataclass(frozen=True, repr=False)
 class Trace:
-    """Numbers by layer, sample and metric, and where they came from."""
+    """Numbers by layer, sample and metric, and where they came from.
+
+    ``provenance`` is worked out when it is first read; see ``Provenance``.
+    """
 
     columns: Columns
     provenance: Provenance
+
+    @classmethod
+    def _of(cls, columns: Columns, origin: Origin) -> Self:
+        """A trace whose provenance has not been read."""
+        made = object.__new__(cls)
+        vars(made).update(columns=columns, _origin=origin)
+        return made
+
+    def __getattr__(self, name: str) -> Any:
+        origin: Origin | None = vars(self).get("_origin")
+        if name != "provenance" or origin is None:
+            raise AttributeError(f"a Trace has no {name!r}")
+        vars(self)["provenance"] = provenance = origin.tell(origin.state.facts)
+        del vars(self)["_origin"]  # and the model with it
+        return provenance
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.columns, self.provenance)
 
     @property
     def table(self) -> "polars.DataFrame":
@@ -143,6 +296,9 @@ class Trace:
             for name, values in each.items():
                 columns[name] += [first + s for s in values] if name == "sample" else values
             first = max(columns["sample"]) + 1
+        origin = Origin.joined([vars(one).get("_origin") for one in traces])
+        if origin is not None and not of_draws:
+            return cls._of(columns, origin)
         return cls(
             columns, Provenance.joined([one.provenance for one in traces], of_draws=of_draws)
         )

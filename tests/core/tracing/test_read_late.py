@@ -1,0 +1,439 @@
+"""Provenance is worked out when it is read: whatever changed until then shows, or is said."""
+
+import copy
+import gc
+import pickle
+import types
+import weakref
+from collections import UserDict, deque
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+from transformers import BertConfig, BertModel
+
+from rankscope.core.network import Network, Spec
+from rankscope.core.tracing import Trace, _provenance, trace, trace_in_batches
+from rankscope.errors import InputError
+from rankscope.streams import stream
+
+from .architectures import TEXT, build
+
+X = torch.randn(2, 5, 8, generator=stream(0, "test"))
+IDS = {"input_ids": torch.arange(12).reshape(2, 6)}
+
+
+class Scaling:
+    """A function with a setting of its own, equal to everything, as a mock is."""
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __call__(self, x):
+        return x * self.factor
+
+    def __eq__(self, other):
+        return True
+
+    __hash__ = object.__hash__
+
+
+class Incomparable:
+    """Raises what nobody expects when it is compared, and has no attributes to look at."""
+
+    __slots__ = ()
+
+    def __eq__(self, other):
+        raise KeyError(other)
+
+    def to_dict(self):
+        return {}
+
+    __hash__ = object.__hash__
+
+
+class Unwilling:
+    """Says of nothing that it is not there."""
+
+    def __getattr__(self, name):
+        raise KeyError(name)
+
+
+@dataclass
+class Open:
+    factor: float = 1.0
+
+    def scale(self, x):
+        return x * self.factor
+
+
+@dataclass(frozen=True)
+class Frozen:
+    factors: list
+    apart: float = field(default=1.0, compare=False)
+
+
+def scaling_by(factors):
+    return lambda x: x * factors[0]
+
+
+def scaled(x, factors):
+    return x * factors[0]
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.other = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.gate = nn.Parameter(torch.tensor(1.0))
+        self.register_buffer("shift", torch.zeros(8), persistent=False)
+        self.loose, self.number = torch.ones(8), 2
+        self.array = np.ones((8, 2), dtype=np.float32)[:, 0]
+        self.factors, self.deque, self.user = [1.0], deque([1.0]), UserDict(f=1.0)
+        self.frozen = Frozen([1.0])
+        self.act, self.leaky = Scaling(1.0), partial(nn.functional.leaky_relu, negative_slope=0.1)
+        self.method, self.closed = Open().scale, scaling_by([1.0])
+        self.default = types.FunctionType(scaled.__code__, {}, "default", ([1.0],))
+        self.strange, self.unwilling = Incomparable(), Unwilling()
+
+    def forward(self, x):
+        y = self.leaky(self.other(self.linear(x))) * self.gate * self.loose * self.number
+        for function in (self.act, self.method, self.closed, self.default):
+            y = function(y)
+        y = y * self.factors[0] * self.deque[0] * self.user["f"] * torch.tensor(self.array)
+        return x + y * self.frozen.factors[0] * self.frozen.apart + self.shift
+
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(*(Block() for _ in range(3)))
+
+
+def bert():
+    torch.manual_seed(0)
+    config = BertConfig(
+        hidden_size=16, num_attention_heads=2, num_hidden_layers=2, intermediate_size=32,
+        vocab_size=50,
+    )  # fmt: skip
+    return BertModel(config).eval()
+
+
+def put(name, value):
+    return lambda block: setattr(block, name, value)
+
+
+def doubled(_block, x):
+    return 2 * x
+
+
+def fused_step(block):
+    block.linear.weight.grad = torch.ones_like(block.linear.weight)
+    torch.optim.Adam([block.linear.weight], lr=1e-6, fused=True).step()
+
+
+CHANGES = {
+    "data": lambda block: block.linear.weight.data.mul_(2),
+    "one entry": lambda block: block.linear.weight.data[3].__setitem__(4, 9.0),
+    "through NumPy": lambda block: np.multiply(
+        view := block.linear.weight.detach().numpy(), 2, out=view
+    ),
+    "a fused optimiser": fused_step,
+    "transposed where it lies": lambda block: setattr(
+        block.linear.weight, "data", block.linear.weight.data.T
+    ),
+    "in place": lambda block: block.linear.weight.mul_(2),
+    "another precision": put("gate", nn.Parameter(torch.tensor(1.0, dtype=torch.bfloat16))),
+    "another kind of number": put("number", 2.0),
+    "another number": put("number", 3),
+    "a callable's setting": lambda block: setattr(block.act, "factor", 3.0),
+    "a callable that says it is equal": put("act", Scaling(3.0)),
+    "a partial's keyword": lambda block: block.leaky.keywords.update(negative_slope=0.9),
+    "an array": lambda block: block.array.__imul__(2),
+    "a list": lambda block: block.factors.append(block.factors.pop() * 2),
+    "a deque": lambda block: block.deque.append(block.deque.pop() * 2),
+    "a mapping": lambda block: block.user.update(f=2.0),
+    "a list in a frozen dataclass": lambda block: block.frozen.factors.insert(0, 2.0),
+    "a field that does not count as different": put("frozen", Frozen([1.0], 2.0)),
+    "what a method is bound to": lambda block: setattr(block.method.__self__, "factor", 2.0),
+    "what a function closes over": lambda block: block.closed.__closure__[0].cell_contents.insert(
+        0, 2.0
+    ),
+    "a default": lambda block: block.default.__defaults__[0].insert(0, 2.0),
+    "a plain tensor": lambda block: block.loose.mul_(2),
+    "a plain tensor's data": lambda block: block.loose.data.mul_(2),
+    "a buffer": lambda block: block.shift.add_(1),
+    "a new buffer": put("shift", torch.ones(8)),
+    "a new module": put("linear", nn.Linear(8, 8)),
+    "tied weights": lambda block: setattr(block.other, "weight", block.linear.weight),
+    "loaded": lambda block: block.load_state_dict(
+        {name: 2 * each for name, each in block.state_dict().items()}, assign=True
+    ),
+    "another class": lambda block: setattr(block.linear, "__class__", nn.Identity),
+    "another forward": lambda block: setattr(block, "forward", types.MethodType(doubled, block)),
+    "a parametrization": lambda block: parametrize.register_parametrization(
+        block.linear, "weight", nn.Tanh()
+    ),
+    "a hook": lambda block: block.register_forward_hook(lambda _m, _a, output: 2 * output),
+    "a hook before": lambda block: block.register_forward_pre_hook(lambda _m, a: (2 * a[0],)),
+    "something that cannot be compared": put("strange", Scaling(1.0)),
+}
+BERT_CHANGES = {
+    "another parameter": lambda model: setattr(
+        model.encoder.layer[0].output.dense, "weight", nn.Parameter(torch.zeros(16, 32))
+    ),
+    "another module": lambda model: model.encoder.layer.__setitem__(0, model.encoder.layer[1]),
+    "a buffer": lambda model: model.embeddings.position_ids.add_(1),
+    "an attribute": lambda model: setattr(model.encoder.layer[0].attention.self, "scaling", 0.1),
+    "the configuration": lambda model: setattr(model.config, "layer_norm_eps", 0.5),
+    "its dtype": lambda model: model.double(),
+}
+EVERY_CHANGE = {
+    **{name: (model, X, change, True) for name, change in CHANGES.items()},
+    **{f"bert: {name}": (bert, IDS, change, False) for name, change in BERT_CHANGES.items()},
+}
+
+
+@pytest.mark.parametrize("name", EVERY_CHANGE)
+def test_whatever_changes_shows_at_once_and_is_said_later(name):
+    make, inputs, change, is_of_a_block = EVERY_CHANGE[name]
+    net = make()
+    before, late, later = (trace(net, inputs) for _ in range(3))
+    assert before == trace(net, inputs)
+    with torch.no_grad():
+        change(net[1] if is_of_a_block else net)
+    after = trace(net, inputs)
+    assert after.provenance != before.provenance
+    assert after == trace(net, inputs)
+    for origin in (late.provenance, later.provenance):
+        assert origin.weights.startswith("not digested: the model was changed when this was read (")
+        assert origin.structure == origin.weights
+        known = (origin.model, origin.dtype, origin.device, origin.inputs, origin.settings)
+        whole = before.provenance
+        assert known == (whole.model, whole.dtype, whole.device, whole.inputs, whole.settings)
+    assert late.provenance != later.provenance  # what is not known is not equal
+
+
+def test_one_entry_of_many_is_the_limit_that_is_documented():
+    """Read at once, any single number counts; later, one that PyTorch did not count may not."""
+    net = nn.Sequential(*(nn.Sequential(nn.Linear(300, 300)) for _ in range(2)))
+    x, weight = torch.randn(1, 3, 300), net[0][0].weight
+    before, late = trace(net, x).provenance, trace(net, x)
+    weight.data[:, 7] = 0
+    assert trace(net, x).provenance != before
+    assert late.provenance != before
+
+
+def test_inputs_and_masks_are_those_of_the_run():
+    net, x, mask = model(), X.clone(), torch.tensor([[True] * 5, [True] * 4 + [False]])
+    late, known = trace(net, x, token_mask=mask), trace(net, x, token_mask=mask).provenance
+    x.add_(1)
+    mask.fill_(True)
+    assert late.provenance == known != trace(net, x, token_mask=mask).provenance
+
+
+def test_a_model_that_works_in_its_input():
+    class Greedy(nn.Sequential):
+        def forward(self, input):
+            return super().forward(input.mul_(2))
+
+    net, x = Greedy(Block(), Block()), X.clone()
+    assert trace(net, x).provenance.inputs == trace(nn.Sequential(*net), X).provenance.inputs
+    assert not torch.equal(x, X)
+
+
+def test_a_network_keeps_what_is_known_of_its_design():
+    net = Network.random(Spec(2, 2, 8), seed=3)
+    late = trace(net, X)
+    with torch.no_grad():
+        net.blocks[0].mlp.up.weight.mul_(2)
+    assert (late.provenance.seed, late.provenance.network) == (None, net.spec.describe())
+    assert late.provenance.spec == net.spec.digest(seed=None)
+
+
+# What a trace does not do.
+
+
+def test_a_trace_reads_no_weight_and_runs_once(monkeypatch):
+    monkeypatch.setattr(_provenance, "_read_model", pytest.fail)
+    net, runs = model(), []
+    net.register_forward_hook(lambda *_: runs.append(1))
+    traces = [trace(net, X) for _ in range(3)]
+    Trace.joined(traces)
+    assert len(runs) == 3
+
+
+def test_batches_are_read_once(monkeypatch):
+    read, models = _provenance._read_model, []
+    monkeypatch.setattr(_provenance, "_read_model", lambda net: models.append(net) or read(net))
+    net = Network.random(Spec(2, 2, 8), seed=0)
+    parts = trace_in_batches(net, X, batch_size=1)
+    assert models == []
+    assert len({part.provenance.weights for part in (parts, parts)}) == 1
+    assert models == [net]
+    assert parts.provenance == Trace.joined([trace(net, X[:1]), trace(net, X[1:])]).provenance
+
+
+def test_batches_of_a_model_that_changes_are_refused():
+    net = Network.random(Spec(2, 2, 8), seed=0)
+
+    def train():
+        with torch.no_grad():
+            net.blocks[0].mlp.up.weight.mul_(2)
+
+    with pytest.raises(InputError, match="cannot be joined"):
+        trace_in_batches(net, X, batch_size=1, on_batch=train)
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, lambda t: pickle.loads(pickle.dumps(t))])
+def test_a_trace_that_has_not_been_read_can_be_copied(way):
+    net = Network.random(Spec(2, 2, 8), seed=3)
+    late = trace(net, X)
+    again = way(late)
+    net.double()
+    assert again == late
+    assert again.provenance.seed == 3
+    with pytest.raises(AttributeError, match="'colour'"):
+        print(again.colour)
+
+
+# How long a model lives.
+
+
+def pointing_back(net):
+    net[0].__dict__["parent"] = net
+
+
+def bound(net):
+    net.forward = types.MethodType(nn.Sequential.forward, net)
+
+
+def listed(net):
+    net[0].parents = [net]
+
+
+@pytest.mark.parametrize(
+    ("point", "is_large"), [(id, False), (pointing_back, False), (bound, True), (listed, True)]
+)
+def test_a_model_is_freed_with_its_trace_or_when_that_has_been_read(point, is_large, monkeypatch):
+    if is_large:
+        monkeypatch.setattr(_provenance, "_LARGE", 0)
+    net = model()
+    point(net)
+    known, late, read = trace(net, X).provenance, trace(net, X), trace(net, X)
+    assert read.provenance == known
+    gone = weakref.ref(net)
+    del net
+    if is_large:
+        gc.collect()
+        assert gone() is None
+        assert "the model was gone when this was read" in late.provenance.weights
+    else:
+        assert late.provenance == known
+        gc.collect()
+        assert gone() is None
+
+
+def test_equal_models_are_not_one():
+    class Same(nn.Sequential):
+        def __eq__(self, other):
+            return isinstance(other, Same)
+
+        def __hash__(self):
+            return 1
+
+    one, other = (Same(Block(), Block()).train() for _ in range(2))
+    assert trace(one, X).provenance.weights != trace(other, X).provenance.weights
+    assert one.training
+    assert other.training
+
+
+# Models that change while they run, or refuse to be looked at.
+
+
+def test_a_model_that_changes_while_it_runs_is_not_digested():
+    class Restless(nn.Sequential):
+        runs = 0
+
+        def forward(self, x):
+            self.runs += 1
+            return super().forward(x) + self.runs
+
+    net = Restless(Block(), Block())
+    origins = [trace(net, X).provenance for _ in range(3)]
+    assert net.runs == 3
+    assert len({origin.weights for origin in origins}) == 3
+    assert all("changed" in origin.weights for origin in origins)
+
+
+@pytest.mark.parametrize("name", TEXT)
+def test_models_of_transformers_stay_what_they_are(name):
+    net = build(TEXT[name])
+    one, other = (trace(net, {"input_ids": torch.arange(8).reshape(2, 4)}) for _ in range(2))
+    assert one == other
+    assert len(one.provenance.weights) == len(one.provenance.structure) == 12
+
+
+class RefusingError(RuntimeError):
+    """As Gemma 4's AmbiguousGlobalPerLayerAttributeError."""
+
+
+@dataclass
+class Refusing:
+    """A configuration that answers no question."""
+
+    width: int = 8
+    heads: int = 2
+
+    def __getattribute__(self, name):
+        if name in ("heads", "model_type", "_attn_implementation", "to_dict"):
+            raise RefusingError(name)
+        return super().__getattribute__(name)
+
+    def to_dict(self):
+        return {}
+
+
+def test_a_configuration_that_refuses_attribute_access():
+    net = model()
+    expected = trace(net, X)
+    for module in net.modules():
+        module.config = Refusing()
+    traced = trace(net, X)
+    assert traced.columns == expected.columns
+    assert traced == trace(net, X)
+    net[0].config.width = 9
+    assert trace(net, X).provenance != traced.provenance
+
+
+def test_gemma_4_with_heads_of_several_widths():
+    hf = pytest.importorskip("transformers")
+    if not hasattr(hf, "Gemma4TextConfig"):
+        pytest.skip("Transformers without Gemma 4")
+    config = hf.Gemma4TextConfig(
+        vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, head_dim=8,
+        num_key_value_heads=1, intermediate_size=16, max_position_embeddings=32, pad_token_id=0,
+        global_head_dim=16, layer_types=["sliding_attention", "full_attention"], sliding_window=4,
+        vocab_size_per_layer_input=40, hidden_size_per_layer_input=4,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    net = hf.Gemma4TextModel(config).eval()
+    metrics = ["residual", "attention_entropy"]
+    one, other = (trace(net, IDS, metrics=metrics) for _ in range(2))
+    assert sorted(set(one.columns["layer"])) == [0, 1, 2]
+    assert one == other
+    assert len(one.provenance.structure) == 12
+
+
+@pytest.mark.filterwarnings("ignore")  # TorchScript is going away
+def test_a_scripted_part():
+    net = model()
+    expected = trace(net, X).columns
+    for block in net:
+        block.other = torch.jit.script(block.other)
+    traced = trace(net, X)
+    assert traced.columns == expected
+    assert traced == trace(net, X)
