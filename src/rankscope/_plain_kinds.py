@@ -45,7 +45,8 @@ class Range:
 
     def __str__(self) -> str:
         if self.most == math.inf:
-            return "finite" if self.least == -math.inf else f"{self.least:g} or more"
+            open_end = {-math.inf: "finite", 5e-324: "above 0"}
+            return open_end.get(self.least, f"{self.least:g} or more")
         return f"{self.least:g} to {self.most:g}"
 
     def __contains__(self, value: Any) -> bool:

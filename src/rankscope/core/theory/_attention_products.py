@@ -1,4 +1,9 @@
-"""Attention matrices as they come, made stochastic to the last place."""
+"""How fast attention forgets, by what its graph guarantees and as it is, and what remains.
+
+Attention matrices are ``(..., query, key)`` and row-stochastic; layers multiply from the left,
+``P⁽ᵗ⁾ … P⁽¹⁾``. Every layer multiplies the differences between tokens by at most its ergodicity
+coefficient τ, and ``τ(PQ) ≤ τ(P) τ(Q)``.
+"""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -9,8 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rankscope.arguments import checked
-from rankscope.core.checks import real, stochastic, valid_mask, whole
+from rankscope.arguments import Count, checked
+from rankscope.core.checks import real, stochastic, valid_mask
 from rankscope.core.masks import Mask, as_mask
 from rankscope.core.metrics import dobrushin
 from rankscope.core.theory._graph_search import Digraph, closed_classes
@@ -22,8 +27,8 @@ def normalize_rows(
     attention: Tensor, token_mask: Tensor | None, *, name: str
 ) -> Float[Tensor, "*batch query key"]:
     """A checked matrix in float64 whose rows sum to one, and to zero at padding."""
-    if not isinstance(attention, Tensor) or attention.ndim < 2:
-        got = tuple(attention.shape) if isinstance(attention, Tensor) else type(attention).__name__
+    if attention.ndim < 2:
+        got = tuple(attention.shape)
         raise ShapeError(f"{name} is {got}, expected a tensor (..., query, key).")
     p, _ = stochastic(attention.unsqueeze(-3), token_mask)
     p = p.squeeze(-3).double()
@@ -199,8 +204,8 @@ def smallest_allowed_weight(attention: Tensor, allowed: Tensor) -> Tensor:
     tensor(0.2000, dtype=torch.float64)
     """
     p = normalize_rows(attention, None, name="attention")
-    if not isinstance(allowed, Tensor) or allowed.dtype != torch.bool:
-        got = allowed.dtype if isinstance(allowed, Tensor) else type(allowed).__name__
+    if allowed.dtype != torch.bool:
+        got = allowed.dtype
         raise KindError(f"allowed is {got}, expected a boolean matrix such as mask.matrix(tokens).")
     try:
         allowed = allowed.to(p.device).expand_as(p)
@@ -213,7 +218,7 @@ def smallest_allowed_weight(attention: Tensor, allowed: Tensor) -> Tensor:
 
 
 @checked
-def second_eigenvalue(mask: "str | Mask", tokens: int) -> float:
+def second_eigenvalue(mask: "str | Mask", tokens: Count) -> float:
     """The factor per layer by which uniform attention under a mask forgets differences (derived).
 
     >>> second_eigenvalue("causal", 4)
@@ -223,7 +228,7 @@ def second_eigenvalue(mask: "str | Mask", tokens: int) -> float:
     tokens each token may attend to: in the long run, every layer multiplies the differences
     between tokens by it. A single token has no differences: 0.
     """
-    allowed = as_mask(mask).matrix(whole("tokens", tokens, least=1)).double()
+    allowed = as_mask(mask).matrix(tokens).double()
     return float(second_modulus(allowed / allowed.sum(-1, keepdim=True)))
 
 
@@ -283,7 +288,7 @@ def class_weights(attention: Tensor) -> tuple[Tensor, ...]:
     By elimination without a subtraction (Grassmann, Taksar and Heyman 1985), so that small weights
     have as many digits as large ones, unless they are too small for a float next to the largest.
     """
-    if isinstance(attention, Tensor) and attention.ndim != 2:
+    if attention.ndim != 2:
         raise ShapeError(
             f"attention has shape {tuple(attention.shape)}, expected one (query, key) matrix; "
             "take one of the batch."

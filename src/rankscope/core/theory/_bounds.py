@@ -1,7 +1,7 @@
 """Every bound of docs/theory.md, section 4, for a network and an input, beside its residuals."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -41,23 +41,6 @@ from rankscope.core.tracing import Trace
 if TYPE_CHECKING:
     import polars
 
-MEASURED = (
-    "log10_input_residual",
-    "log10_residual",
-    "log10_score_difference",
-    "gamma",
-    "beta",
-    "paper_beta",
-    "lipschitz",
-)
-BOUNDS = (
-    "log10_a_priori_bound",
-    "log10_data_bound",
-    "log10_sharp_bound",
-    "log10_depth_bound",
-    "log10_depth_data_bound",
-    "log10_depth_input_bound",
-)
 _SURE = ("beta", "paper_beta", "log10_depth_input_bound")
 """What follows from the weights and the network's input alone."""
 
@@ -136,6 +119,13 @@ class LayerBounds:
         from rankscope.show import words
 
         return words.layer_bounds_line(self)
+
+
+_NAMES = [each.name for each in fields(LayerBounds)]
+MEASURED = tuple(
+    _NAMES[_NAMES.index("log10_input_residual") : _NAMES.index("log10_a_priori_bound")]
+)
+BOUNDS = tuple(_NAMES[_NAMES.index("log10_a_priori_bound") :])
 
 
 @checked

@@ -1,48 +1,22 @@
-"""Networks with skips whose tokens provably never collapse (Dong et al. 2021, claim 3.1).
+"""Networks built by hand, each to show one thing (docs/theory.md, section 4).
 
-The construction is derived here. Let ``X ↦ X + Σ_h P_h X W_h`` and let no ``W_h`` write to the
-first k features: their columns in it are zero. Then those columns of X are the same in every layer,
-whatever the attention matrices are, and for every center c
-
-    ``‖X⁽ᴸ⁾ − 1cᵀ‖ ≥ ‖(X⁽ᴸ⁾ − 1cᵀ)_{1..k}‖ = ‖(X⁽⁰⁾ − 1cᵀ)_{1..k}‖``
-
-in every norm that cannot grow when columns are left out: ``‖·‖₁``, ``‖·‖∞``, their composite,
-Frobenius, spectral. So the residual of X⁽ᴸ⁾, at its mean or at its best center, is at no depth
-below that of the first k features of the input; nor below that of the whole input if its other
-features, those that are written to, are the same for all tokens. All ``W_QK``, and all of each
-``W_h`` except those columns, are free.
-
-With ``W_QK = 0`` more is true: all queries attend alike, each layer adds the same row to all
-tokens, and the residual of all features, for every input, stays exactly what it was, whatever the
-``W_h``.
-
-A third family keeps the residual of *every* input with attention that depends on the tokens. Let
-each head h look at one feature f and write to it alone: ``W_QK = κ e_f e_fᵀ`` and
-``W_h = w e_f e_fᵀ`` with κ, w ≥ 0. Column f of X becomes ``t ↦ t + w m(t)``, entry by entry, where
-``m(t) = Σ_j x_j e^{κ't x_j} / Σ_j e^{κ't x_j}`` is the derivative of a convex function, so that it
-does not fall with t. Hence the column keeps its order and no two of its entries come closer: an
-expansion. For every center c' of the new column there is a center c of the old one with
-``|x_i − c| ≤ |x'_i − c'|`` for all i. (Let ``g = x' − x``, which does not fall along the order, let
-a be the last entry with ``a' ≤ c'`` and b the next. Then ``c' − g(b) ≤ b`` and ``c' − g(a) ≥ a``,
-so the interval from ``c' − g(b)`` to ``c' − g(a)`` meets that from a to b; any c in both will do.)
-So no layer lowers the residual at the best center, in any norm that grows with the absolute
-entries: ‖·‖₁, ‖·‖∞, composite, Frobenius. Nor at the medians, which stay those of the same tokens.
-
-All families have continuous parameters: the "infinitely many parameterisations" of the claim. In
-each, ``‖W_QK‖₁‖W_h‖`` may be as small as one likes.
+``residual_preserving_network`` and ``expanding_network`` have skips and provably never collapse
+(Dong et al. 2021, claim 3.1; the proofs are in section 4, Skips). ``TwoHeadLayer`` exceeds the 2021
+theorem's constant for two heads (claim N2), ``worst_departure_layer`` attains the factor of its
+lemma (claim D11).
 """
 
 import math
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rankscope.arguments import checked
+from rankscope.arguments import Finite, Positive, Range, Seed, checked
 from rankscope.core.checks import whole
 from rankscope.core.network import Network
 from rankscope.core.theory._layer_bounds import HeadWeights
@@ -50,18 +24,19 @@ from rankscope.errors import InputError
 from rankscope.streams import stream
 
 _MOST_NUMBERS = 10**9
+_Size = Annotated[int, Range(1, 2**31)]
 
 
 @checked
 def residual_preserving_network(
-    layers: int,
-    width: int,
+    layers: _Size,
+    width: _Size,
     *,
     kept: int,
-    heads: int = 1,
-    strength: float = 1.0,
-    values: float = 1.0,
-    seed: int = 0,
+    heads: _Size = 1,
+    strength: Finite = 1.0,
+    values: Finite = 1.0,
+    seed: Seed = 0,
 ) -> Network:
     """A random network with skips that never writes to its first ``kept`` features.
 
@@ -74,20 +49,21 @@ def residual_preserving_network(
     ``strength`` multiplies the logits (0: uniform attention, and no residual changes at all),
     ``values`` what is written; the guarantee is independent of both and of the seed.
     """
-    for name, count in {"layers": layers, "width": width, "heads": heads}.items():
-        whole(name, count, least=1, most=2**31)
     if layers * heads * width**2 > _MOST_NUMBERS:
         raise InputError(
             f"{layers} layers of {heads} heads and {width} features have more than "
             f"{_MOST_NUMBERS:,} weights; ask for fewer."
         )
     whole("kept", kept, least=0, most=width)
-    whole("seed", seed, least=0, most=2**63 - 1)
-    for name, size in {"strength": strength, "values": values}.items():
-        if not isinstance(size, int | float) or not math.isfinite(size):
-            raise InputError(f"{name}={size} is out of range; expected a finite number.")
+
+    def draw(name: str, layer: int) -> Tensor:
+        # The stream keeps its first name, so that a seed keeps its network.
+        generator = stream(seed, "keeping", layer, name)
+        drawn = torch.randn(heads, width, width, generator=generator, dtype=torch.float64)
+        return drawn / math.sqrt(width)
+
     query_key, written = (
-        torch.stack([_draw_matrices(seed, layer, name, heads, width) for layer in range(layers)])
+        torch.stack([draw(name, layer) for layer in range(layers)])
         for name in ("query-key", "value")
     )
     written[..., :kept] = 0.0
@@ -96,8 +72,9 @@ def residual_preserving_network(
     )
 
 
+@checked
 def expanding_network(
-    layers: int, width: int, *, beta: float, strength: float = 1.0, seed: int = 0
+    layers: _Size, width: _Size, *, beta: Positive, strength: Positive = 1.0, seed: Seed = 0
 ) -> Network:
     """A random network with skips in which every head expands one feature, for every input.
 
@@ -110,11 +87,6 @@ def expanding_network(
     As many heads as features, d_qk = 1. ``strength`` is the largest ``‖W_QK‖₁``, ``beta`` the
     largest ``‖W_QK‖₁‖W_h‖₁,∞``; each head has its own, at least half of that.
     """
-    for name, count in {"layers": layers, "width": width}.items():
-        whole(name, count, least=1, most=2**31)
-    for name, size in {"beta": beta, "strength": strength}.items():
-        if not isinstance(size, int | float) or not 0 < size < math.inf:
-            raise InputError(f"{name}={size} is out of range; expected a finite number above 0.")
     shape = (2, layers, width)
     drawn = torch.rand(shape, generator=stream(seed, "expanding"), dtype=torch.float64)
     parts = (0.5 + 0.5 * drawn) * torch.tensor([strength, beta / strength])[:, None, None]
@@ -122,16 +94,8 @@ def expanding_network(
     return Network.from_matrices(query_key, values, head_width=1, skip=True)
 
 
-def _draw_matrices(seed: int, layer: int, name: str, heads: int, width: int) -> Tensor:
-    # The stream keeps its first name, so that a seed keeps its network.
-    generator = stream(seed, "keeping", layer, name)
-    shape = (heads, width, width)
-    return torch.randn(shape, generator=generator, dtype=torch.float64) / math.sqrt(width)
-
-
 _HEADS, _HEAD_WIDTH = 2, 2
 _SCALE = 1 / math.sqrt(_HEAD_WIDTH)
-_FEWEST_TOKENS, _FEWEST_FEATURES = 5, 5
 _TINY = 1e-9
 """The feature C of tokens 1 and 2."""
 _PREFERENCE = 60.0
@@ -174,22 +138,43 @@ class Grouped(NamedTuple):
         return self.entries.repeat_interleave(rows, 0).repeat_interleave(columns, 1)
 
 
+@checked
 @dataclass(frozen=True)
 class TwoHeadLayer:
-    """The layer for so many features and tokens, with ``score_difference`` D its only spread.
+    """Two heads whose residual exceeds the 2021 theorem's constant βH (claim N2, derived).
 
     >>> small, large = TwoHeadLayer(125, 1500), TwoHeadLayer(20_000, 1500)
     >>> small.residual < small.paper_bound, large.residual > large.paper_bound
     (True, True)
+
+    One layer, two heads, d_qk = 2. Of d features one is called F, one C, one A, and the other b = d
+    − 3 are B. Every token has the same large F; token 1 has A = 2 and B = +1, token 2 has B = −1,
+    both have a tiny C, and everything else is zero. With κ a number,
+
+        ``W_QK = κ(e_A 1_Bᵀ + e_F e_Cᵀ)`` for both heads, ``W₁ = 1_B e_oᵀ``, ``W₂ = 1_B 1ᵀ/√d``,
+
+    where o is one of B. Tokens 1 and 2 share all weight that the common query gives, and only token
+    1's own scores differ: γ = 1. The first head writes one tall column, the second flat rows, and
+    the composite norm of their sum is larger than the sum of their composite norms.
+
+    **Only groups matter.** Tokens 3 … n are alike, so are the features of B without o. A matrix
+    that is constant on groups of rows and of columns has norms that are weighted sums over groups,
+    and the product of two such matrices is one, so a layer of any size is computed from a few
+    numbers. The best center, too, may be taken constant on groups of columns: exchanging two equal
+    columns of X exchanges two entries of the center and changes neither norm; both norms are convex
+    in the center, so the mean of a center over all such exchanges has norms no larger.
+
+    **The input's best center** has the common F and zeros elsewhere if n > 4 (up to the tiny C):
+    there ``f₁ = 2`` and ``f∞ = b + 2``. No center has f₁ < 2 (B has a +1 and a −1) or f∞ < b + 1
+    (tokens 1 and 2 are 2b + 2 apart). Lowering f∞ by ε needs ``c_A + Σ_B c_k ≥ ε``, hence an entry
+    of at least ``ε/(b + 1)``, which raises the sum of its column by n − 2 times as much. So the
+    product is at least ``(2 + (n − 2)ε/(b + 1))(b + 2 − ε)``, a concave function of ε that on [0,
+    1] is least at an end: ``2b + 4`` or ``2b + n``.
     """
 
-    width: int
-    tokens: int
+    width: Annotated[int, Range(5, 2**31)]
+    tokens: Annotated[int, Range(5, 2**31)]
     score_difference: float = 0.05
-
-    def __post_init__(self) -> None:
-        whole("width", self.width, least=_FEWEST_FEATURES, most=2**31)
-        whole("tokens", self.tokens, least=_FEWEST_TOKENS, most=2**31)
 
     @property
     def block(self) -> int:

@@ -207,8 +207,6 @@ def _check_solvable(
 
 
 def _check_single(x: Tensor, network: Network) -> Rows:
-    if not isinstance(network, Network):
-        raise KindError(f"network is a {type(network).__name__}, expected a Network.")
     real(x, name="x", axes="(token, feature)", least=2)
     batch = x.unsqueeze(0) if x.ndim == 2 else x
     if batch.ndim != 3 or len(batch) != 1:

@@ -1,4 +1,4 @@
-"""Does a small perturbation of an equilibrium die out? The step's Jacobian and its radius."""
+"""One equilibrium of a step: how accurate it is, its rank, and whether it is stable."""
 
 import math
 from dataclasses import dataclass

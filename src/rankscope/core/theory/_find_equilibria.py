@@ -4,17 +4,18 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from rankscope.arguments import checked
-from rankscope.core.checks import finite, real, whole
+from rankscope.arguments import Count, Range, Seed, checked
+from rankscope.core.checks import finite, real
 from rankscope.core.network import Block, Network
 from rankscope.core.shapes import Hidden
 from rankscope.core.theory._equilibrium import Equilibrium, measure, refine
-from rankscope.errors import InputError, KindError, ShapeError
+from rankscope.errors import InputError, ShapeError
 from rankscope.numerals import short
 from rankscope.streams import stream
 
@@ -76,12 +77,12 @@ class Equilibria:
 def find_equilibria(
     network: Network,
     *,
-    tokens: int,
-    starts: int = 64,
+    tokens: Count,
+    starts: Count = 64,
     extra_starts: Tensor | None = None,
-    seed: int = 0,
-    steps: int = 1000,
-    tolerance: float = 1e-10,
+    seed: Seed = 0,
+    steps: Count = 1000,
+    tolerance: Annotated[float, Range(5e-324, 1e-2)] = 1e-10,
 ) -> Equilibria:
     """The equilibria of one pass through a network on sequences of ``tokens`` tokens.
 
@@ -99,12 +100,6 @@ def find_equilibria(
     equilibrium may be missed, and of a continuum as many members are returned as starts led to it.
     Computed in float64 whatever the network's dtype.
     """
-    for name, count in {"tokens": tokens, "starts": starts, "steps": steps}.items():
-        whole(name, count, least=1, most=1_000_000)
-    if not 0 < tolerance < 1e-2:
-        raise InputError(f"tolerance={tolerance} is out of range; expected 0 to 0.01.")
-    if not isinstance(network, Network):
-        raise KindError(f"network is a {type(network).__name__}, expected a rankscope Network.")
     if tokens * network.spec.width > _MOST_ENTRIES:
         raise InputError(
             f"{tokens} tokens of {network.spec.width} features have a Jacobian of "

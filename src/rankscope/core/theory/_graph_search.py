@@ -1,11 +1,18 @@
-"""Graphs in which each token attends to one interval of tokens that contains itself.
+"""Classes, radius and diameter of graphs: by intervals where these will do, else by few searches.
 
-**Derived.** After t layers token i has received information from a set ``R_t(i)``, where ``R_1(i)``
-is the interval it attends to. If ``R_s(i)`` is an interval, then so is
-``R_{s+t}(i) = ∪_{j ∈ R_s(i)} R_t(j)``, because each ``R_t(j)`` contains j and the j are neighbours;
-its ends are the smallest first and the largest last position among them. So a whole layer is two
-arrays, layers compose by range minima, and the number of layers after which a property is true is
-found by doubling, in ``O(n log² n)`` for all tokens at once, without listing edges.
+**Intervals** (derived): each token attends to one interval of tokens that contains itself. After t
+layers token i has received information from a set ``R_t(i)``, where ``R_1(i)`` is the interval it
+attends to. If ``R_s(i)`` is an interval, then so is ``R_{s+t}(i) = ∪_{j ∈ R_s(i)} R_t(j)``, because
+each ``R_t(j)`` contains j and the j are neighbours; its ends are the smallest first and the largest
+last position among them. So a whole layer is two arrays, layers compose by range minima, and the
+number of layers after which a property is true is found by doubling, in ``O(n log² n)`` for all
+tokens at once, without listing edges.
+
+**Searches.** A search from v and one to v bound every other eccentricity (Takes and Kosters 2011,
+for directed graphs): ``d(w, v) ≤ ecc(w) ≤ d(w, v) + ecc(v)`` and ``ecc(w) ≥ ecc(v) − d(v, w)``. So
+does a search to any node u at all: ``ecc(w) ≥ d(w, u)``. Searches go on until the bounds meet.
+Where all eccentricities are small and similar, the bounds never meet; there, many sources advance
+together, one bit each.
 """
 
 import itertools

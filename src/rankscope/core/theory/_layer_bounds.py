@@ -1,6 +1,6 @@
-"""Upper bounds on the residual after one layer of full attention.
+"""Upper bounds on the residual after a layer of full attention, an MLP, and many layers.
 
-Dong et al. 2021, theorem 2.2; docs/theory.md, section 4.
+Dong et al. 2021, theorems 2.2 and 2.3, corollary 3.2; docs/theory.md, section 4.
 
 Write the tokens as ``X = 1cᵀ + eˢR`` with any center c. Up to terms that are constant along a row,
 the logits are ``1aᵀ + E`` with ``E = e²ˢ R W_QK Rᵀ · scale``, so that ``P_ij ∝ q_j exp(E_ij)`` with
@@ -15,6 +15,17 @@ Several heads: the composite is not a norm, ``√(Σa_h Σb_h) ≤ Σ√(a_h b_h
 and the ∞-norm of the sum of the heads are bounded separately, by the triangle inequality, and the
 root is taken last. Everything is in natural logarithms, because these theorems are about residuals
 of ``e^−100000`` and below.
+
+**MLPs** (derived; section 4, MLPs). With the secant slopes of an activation in ``[m − w, m + w]``
+and a skip of scale α, ``|f(X) − 1f(c)ᵀ| ≤ |X − 1cᵀ| M`` entry by entry for
+``M = |αI + m W₁W₂| + w |W₁||W₂|``. So the 1-norm grows by ``‖M‖₁`` at most, the ∞-norm by ``‖M‖∞``
+and the composite by ``‖M‖₁,∞``, the λ of the corollary.
+
+**Many layers.** All chains are about the residual at the best center. A layer's bound is about its
+output at a center of its own, which is no better than the best one; the next layer starts from the
+best center that was found, which is worse than the true best by a known factor at most: the
+``slack``. It is a logarithm, about 1e-4 or less, and zero for the first layer, where any center can
+be used.
 """
 
 import math

@@ -1,17 +1,9 @@
-"""Are there stable equilibria of rank above one? A search over designed value matrices.
+"""Equilibria of every rank, and a search for stable ones of rank above one.
 
-There are (derived; one head, causal mask, unit sphere, no skip). Let attention be independent of
-the tokens, x₁ the eigenvector of the value matrix W with eigenvalue λ₁, and let token 2 add a
-direction of eigenvalue λ₂, so that ``x₂(λ₂ − W) = r x₁W`` with ``r = A₂₁/A₂₂``. The tangent t ⟂ x₂
-in the span of both tokens has the multiplier ``t W tᵀ/λ₂``. The trace of W there is λ₁ + λ₂, and
-``x₂ W x₂ᵀ = λ₂ − r λ₁ x₁x₂ᵀ``, so it equals ``(λ₁/λ₂)(1 + r cos∠(x₁, x₂))``; the multiplier of
-token 1 is λ₂/λ₁. Both are below one for 0 < λ₂ < λ₁ and an angle obtuse enough: rank two, and
-stable. At an acute angle it never is, in agreement with Wu et al. 2024, where tokens within one
-half-space collapse. W must also be non-normal: with orthogonal eigenvectors the multiplier is
-``a² + (1 − a²) λ₁/λ₂ > 1``, where a is the component along x₁.
-
-For more tokens there is no such proof here, only the search: it finds stable equilibria of full
-rank, though rarely at random, and closer and closer to instability the more tokens there are.
+Both are designed: ``W = X⁻¹A⁻¹diag(c)X`` makes any X an equilibrium. That stable ones of rank two
+exist is proved for two tokens (docs/theory.md, section 7, Stability). For more there is only the
+search: it finds stable equilibria of full rank, though rarely at random, and closer and closer to
+instability the more tokens there are.
 """
 
 from dataclasses import dataclass
@@ -22,7 +14,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rankscope.arguments import Count, Range, checked
-from rankscope.core.checks import whole
 from rankscope.core.masks import as_mask
 from rankscope.core.network import Network
 from rankscope.core.theory._equilibrium import Equilibrium, equilibrium_at, measure
@@ -39,6 +30,7 @@ _FAMILIES: tuple[tuple[str, AttentionKind], ...] = (
     ("full", "content"),
 )
 _SQUARINGS = 7
+_MOST_TOKENS = 24  # the Jacobian has n⁴ entries, and there is one for each rank
 
 
 @checked
@@ -280,9 +272,6 @@ def _build_network(
     return network, equilibrium_at(network, x[0])
 
 
-_MOST_TOKENS = 24  # the Jacobian has n⁴ entries, and there is one for each rank
-
-
 @checked
 @dataclass(frozen=True, repr=False)
 class EveryRank:
@@ -301,24 +290,21 @@ class EveryRank:
 
 
 @checked
-def every_rank(tokens: int, *, growth: float = 4.0) -> EveryRank:
+def every_rank(
+    tokens: Annotated[int, Range(1, _MOST_TOKENS)], *, growth: Annotated[float, Range(4, 16)] = 4.0
+) -> EveryRank:
     """Equilibria of rank 1, 2, … n of one step ``X ↦ normalise(A X W)`` on n tokens.
 
     >>> [e.rank for e in every_rank(3).equilibria]
     [1, 2, 3]
 
-    Causal mask, uniform attention, ``W = diag(λ₁ < λ₂ < …)`` with ``λ_k ∝ growth^k``. They answer
+    Causal mask, uniform attention, ``W = diag(λ₁ < λ₂ < …)`` with ``λ_k ∝ growth^k``; from 4 on,
+    every token provably has room for a direction of its own. They answer
     whether equilibria of every rank exist, not whether they are reached: token 1 is the eigenvector
     of the smallest eigenvalue, so a perturbation of it towards the largest grows by
     ``growth^(n − 1)`` in each step, and all of them are unstable (derived). For stable ones see
     ``stable_search``.
     """
-    whole("tokens", tokens, least=1, most=_MOST_TOKENS)
-    if not 4.0 <= growth <= 16.0:
-        raise InputError(
-            f"growth={growth} is out of range; expected 4 to 16: from 4 on, every token provably "
-            "has room for a direction of its own."
-        )
     # The sphere ignores the scale of W; the largest eigenvalue is set to one.
     eigenvalues = growth ** torch.arange(1 - tokens, 1, dtype=torch.float64)
     values = torch.diag(eigenvalues)[None, None]
