@@ -22,7 +22,7 @@ NAMES = {
         SourceError SpecError UnsupportedModelError VerificationError
     """,
     "rankscope.experiments": """
-        CATALOGUE Case Entry Reading Subject advise compare
+        CATALOGUE Entry Reading advise compare
         diagnose four_variants path_study run
     """,
     "rankscope.models.families": """

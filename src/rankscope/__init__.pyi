@@ -1,3 +1,4 @@
+from . import ask as ask
 from . import errors as errors
 from . import experiments as experiments
 from . import metric_catalogue as metric_catalogue

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from rankscope import tables
+from rankscope.ask import Model, built_in
 from rankscope.cli.options import FIELDS
 from rankscope.experiments.catalogue import ENTRIES, Entry, entries
 from rankscope.experiments.config import Config as _Config
-from rankscope.experiments.models import Case, at_initialisation
 from rankscope.experiments.variants import Reading
 from rankscope.models.families import BUILTIN
 from rankscope.models.text import passages
@@ -38,7 +38,7 @@ OPTIONS = {
 class Config(_Config):
     """Every field there can be, with defaults unlike those of the command line."""
 
-    models: tuple[Case, ...] = at_initialisation("gpt2")
+    models: tuple[Model, ...] = built_in("gpt2")
     texts: tuple[str, ...] | None = None
     sentences: tuple[str, ...] | None = None
     length: int = 17
@@ -209,7 +209,7 @@ def test_pretrained_models_join_the_usual_ones(rankscope, ran, tmp_path) -> None
     named = ["some/mini", "mine=some/mini", "mini", "deep=er"]
     rankscope("reproduce", "D9", *(f"--pretrained={each}" for each in named), "--pickled", "--json")
     usual, *trained = ran[0].models
-    assert usual == Case("gpt2")
+    assert usual == Model("gpt2", at_init=True)
     assert [case.name for case in trained] == [
         "mini (pretrained)",
         "mine (pretrained)",
@@ -217,12 +217,12 @@ def test_pretrained_models_join_the_usual_ones(rankscope, ran, tmp_path) -> None
         "deep=er (pretrained)",
     ]
     assert [case.source for case in trained] == ["some/mini", "some/mini", "mini", "deep=er"]
-    assert all(case.trained and case.pickled for case in trained)
+    assert all(case.pickled and not case.at_init for case in trained)
 
 
 def test_named_models_replace_the_usual_ones(rankscope, ran) -> None:
     rankscope("reproduce", "W5", "--models=bert-base, t5-base", "--json")
-    assert ran[0].models == at_initialisation("bert-base", "t5-base")
+    assert ran[0].models == built_in("bert-base", "t5-base")
     rankscope("reproduce", "W5", "--models=", "--pretrained=a", "--json")
     assert [case.source for case in ran[1].models] == ["a"]
 

@@ -113,7 +113,7 @@ def test_the_answer_comes_before_files_that_cannot_be_written(rankscope, monkeyp
 
 
 def test_long_work_is_begun_only_when_asked_for(rankscope, refuses, monkeypatch) -> None:
-    monkeypatch.setattr("rankscope.experiments.estimates._LONG", 1e-9)
+    monkeypatch.setattr("rankscope.ask._estimates._LONG", 1e-9)
     small = ("--layers", "2", "--heads", "2", "--width", "8", "--passages", "1", "--length", "9")
     for command in ("trace", "deep", "masks", "bounds", "paths", "diagnose", "predict"):
         said = refuses(command, *small, "--json")

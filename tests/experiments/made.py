@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import nn
 
-from rankscope.experiments import Case
+from rankscope.ask import Model
 from rankscope.models.families import Loaded, load
 
 from .tiny import Words
@@ -15,8 +15,10 @@ TEXTS = ("five seventeen two eight sixty three", "one two three four five six")
 
 
 @dataclass(frozen=True)
-class Made(Case):
+class Made(Model):
     """A model in float64 from a function, with a tokeniser of words."""
+
+    at_init: bool = True
 
     make: Callable[[], nn.Module] | None = field(default=None, repr=False)
 

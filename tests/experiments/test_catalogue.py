@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from rankscope import tables
+from rankscope.ask import Model
 from rankscope.errors import InputError
-from rankscope.experiments import Case, Reading
+from rankscope.experiments import Reading
 from rankscope.experiments.catalogue import (
     CATALOGUE,
     ENTRIES,
@@ -149,7 +150,7 @@ def another(value: Any) -> Any:
     if isinstance(value, str):
         return f"{value}, too"
     if isinstance(value, tuple):
-        return (*value[:-1], another(value[-1])) if value else (Case("bert-base"),)
+        return (*value[:-1], another(value[-1])) if value else (Model("bert-base", at_init=True),)
     if isinstance(value, Reading):
         return Reading("drop")
     assert is_dataclass(value), value
@@ -193,8 +194,7 @@ def test_doubts_follow_the_sentences_and_stand_in_the_provenance():
 def test_two_sources_of_one_name_have_two_digests():
     d5 = CATALOGUE["D5"].module()
     one, other = (
-        d5.Config(models=(Case(f"{folder}/mini", trained=True),)).digest("D5")
-        for folder in ("a", "b")
+        d5.Config(models=(Model(f"{folder}/mini"),)).digest("D5") for folder in ("a", "b")
     )
     assert one != other
 

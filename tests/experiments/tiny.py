@@ -8,7 +8,7 @@ import transformers as hf
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from rankscope.experiments.models import Case
+from rankscope.ask import Model
 from rankscope.models.families import Loaded, load
 
 from ..models.families.conftest import TINY, lively
@@ -29,8 +29,10 @@ class Words:
 
 
 @dataclass(frozen=True)
-class Tiny(Case):
+class Tiny(Model):
     """A tiny model in float64 in which no weight is trivial."""
+
+    at_init: bool = True
 
     def load(self, *, seed: int = 0) -> Loaded:
         del seed
@@ -38,8 +40,10 @@ class Tiny(Case):
 
 
 @dataclass(frozen=True)
-class Fresh(Case):
+class Fresh(Model):
     """A tiny model in float64 as transformers initialises it."""
+
+    at_init: bool = True
 
     def load(self, *, seed: int = 0) -> Loaded:
         hf.utils.logging.set_verbosity_error()

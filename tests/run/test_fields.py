@@ -237,7 +237,7 @@ def as_written(value):
 def test_every_field_of_every_claim_and_study_can_be_written(entry):
     config = entry.configuration()
     said = {each.name: getattr(config, each.name) for each in fields(config)}
-    trained = any(type(case).__name__ == "TrainedHere" for case in said.get("models", ()))
+    trained = any(case.trained_here for case in said.get("models", ()))
     written = {
         name: as_written(value)
         for name, value in said.items()

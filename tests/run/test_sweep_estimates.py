@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from rankscope.ask import Cost
 from rankscope.core.network import Network
 from rankscope.experiments.catalogue import CATALOGUE, entries
-from rankscope.experiments.estimates import Cost
 from rankscope.run import _plan, _sources, estimate, plan, read_grid
 
 SHAPE = {"layers": 2, "heads": 2, "width": 8, "passages": 3, "length": 11}

@@ -7,6 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rankscope.ask import (
+    CUBIC_METRICS,
+    MOST_TOKENS_CUBED,
+    Subject,
+    random_subject,
+)
 from rankscope.cli.options import (
     FIELDS,
     ComparisonOptions,
@@ -25,16 +31,10 @@ from rankscope.core.masks import Mask, as_mask
 from rankscope.core.network import ABLATIONS, Spec
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import Entry
-from rankscope.experiments.estimates import (
-    CUBIC_METRICS,
-    MOST_TOKENS_CUBED,
-)
-from rankscope.experiments.random_subject import random_subject
-from rankscope.experiments.subject import Subject
 from rankscope.experiments.usual import NORM_EPS
 
 if TYPE_CHECKING:
-    from rankscope.experiments.models import Case
+    from rankscope.ask import Model
 
 _OF_RANDOM_NETWORKS = (
     *("layers", "heads", "width", "mlp_ratio"),
@@ -77,11 +77,11 @@ def _refuse_unfit(found: Subject) -> None:
 def compared(options: ComparisonOptions, models: Sequence[str]) -> dict[str, Any]:
     """The fields of a comparison: those that are compared, and what all of them read."""
     _check_common(options)
-    from rankscope.experiments.contenders import contenders
+    from rankscope.ask import compared_models
 
-    found = contenders(list(models))
+    found = compared_models(list(models))
     _refuse_two_inputs(options)
-    drawn = [each for each in found if each.init]
+    drawn = [each for each in found if each.at_init]
     if "seed" in options.given and not drawn:
         raise InputError(f"--seed {options.seed} changes nothing: no model has @init behind it.")
     if options.pickled and len(drawn) == len(found):
@@ -189,22 +189,22 @@ def _fields(entry: Entry, options: ExperimentOptions) -> dict[str, Any]:
     }
 
 
-def _cases(options: ExperimentOptions, usual: Sequence["Case"]) -> tuple["Case", ...]:
+def _cases(options: ExperimentOptions, usual: Sequence["Model"]) -> tuple["Model", ...]:
     """Models to try: built-in ones at initialisation, and real ones with their weights."""
-    from rankscope.experiments.models import Case, TrainedHere, at_initialisation
+    from rankscope.ask import Model, built_in
 
     if options.pickled and not options.pretrained:
         raise InputError("--pickled is about --pretrained models, and none was named.")
-    fresh = at_initialisation(*names(options.models)) if "models" in options.given else tuple(usual)
+    fresh = built_in(*names(options.models)) if "models" in options.given else tuple(usual)
     if options.pretrained:  # nothing has to stand in for a trained model then
-        fresh = tuple(case for case in fresh if not isinstance(case, TrainedHere))
-    trained: dict[str, Case] = {}
+        fresh = tuple(case for case in fresh if not case.trained_here)
+    trained: dict[str, Model] = {}
     for one in options.pretrained or []:
         label, _, source = ("", "", one) if Path(one).is_dir() else one.rpartition("=")
         label = label or Path(source).name
         taken = sum(known == label or known.startswith(f"{label} ") for known in trained)
         label = f"{label} {taken + 1}" if taken else label
-        trained[label] = Case(source, trained=True, label=label, pickled=options.pickled)
+        trained[label] = Model(source, label=label, pickled=options.pickled)
     if not fresh and not trained:
         raise InputError("there is no model to try; name some with --models or --pretrained.")
     return (*fresh, *trained.values())
@@ -240,7 +240,7 @@ def _random(options: QuestionOptions) -> Subject:
 
 
 def _real(options: QuestionOptions, name: str, masks: Sequence[str]) -> Subject:
-    from rankscope.experiments.model_subject import model_subject
+    from rankscope.ask import model_subject
     from rankscope.models.families import load
 
     for option in _OF_RANDOM_NETWORKS:

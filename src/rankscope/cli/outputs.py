@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from rankscope import tables
+from rankscope.ask import refuse_unasked
 from rankscope.cli.options import OutputOptions, QuestionOptions, ReproduceOptions
 from rankscope.cli.printing import print_error, print_json, without_controls
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import Entry
-from rankscope.experiments.estimates import refuse_unasked
 from rankscope.process.progress import OnStep
 from rankscope.results import Result
 from rankscope.run import _journal as journal

@@ -1,11 +1,9 @@
 from .catalogue import CATALOGUE as CATALOGUE
 from .catalogue import Entry as Entry
 from .catalogue import run as run
-from .models import Case as Case
 from .questions.advise import advise as advise
 from .questions.compare import compare as compare
 from .questions.diagnose import diagnose as diagnose
 from .questions.paths import path_study as path_study
-from .subject import Subject as Subject
 from .variants import Reading as Reading
 from .variants import four_variants as four_variants

@@ -6,9 +6,9 @@ import polars as pl
 import torch
 
 from rankscope import tables
+from rankscope.ask import Subject
 from rankscope.core.prediction import measured_gradients
 from rankscope.experiments.depths import RELATIVE
-from rankscope.experiments.subject import Subject
 
 DISPERSION: Final = "relative_dispersion"
 EXPONENT: Final = "log10_relative_dispersion"

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from rankscope.ask import Cost
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import Entry
-from rankscope.experiments.estimates import Cost
 from rankscope.run._run import run_key
 from rankscope.run._values import nearest
 

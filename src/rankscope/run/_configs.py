@@ -6,9 +6,9 @@ from functools import cache, partial
 from typing import Any, get_args
 
 from rankscope.arguments import check_field, short
+from rankscope.ask import Cost
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import Entry, Scale
-from rankscope.experiments.estimates import Cost, lasting
 from rankscope.run._asked import Asked, Reader, read_fields
 from rankscope.run._convert import convert, hints
 from rankscope.run._sources import Sources
@@ -51,11 +51,11 @@ def _cost(entry: Entry, config: Any) -> Cost | None:
         found: Cost = module.cost(config)
         return None if found == Cost() else found
     is_usual = config == entry.configuration(seed=config.seed)
-    return lasting(entry.seconds) if is_usual and entry.seconds else None
+    return Cost.lasting(entry.seconds) if is_usual and entry.seconds else None
 
 
 def _models(entry: Entry, value: Any) -> Any:
-    """Models by name, or tables of a ``Case``; a comparison takes names alone."""
+    """Models by name, or tables of a ``Model``; a comparison takes names alone."""
     listed = [value] if isinstance(value, str) else value
     if not isinstance(listed, list):
         raise InputError(f"models{short(value)} is no list of models.")
@@ -63,22 +63,21 @@ def _models(entry: Entry, value: Any) -> Any:
         if not all(isinstance(each, str) for each in listed):
             raise InputError("models: a comparison takes names, folders and files.")
         return listed
-    from rankscope.experiments.models import Case, at_initialisation  # needs Transformers: seconds
+    from rankscope.ask import Model, built_in  # needs Transformers: seconds
 
     return tuple(
-        at_initialisation(each)[0] if isinstance(each, str) else convert(Case, each)
-        for each in listed
+        built_in(each)[0] if isinstance(each, str) else convert(Model, each) for each in listed
     )
 
 
 def _placed(entry: Entry, models: Any, sources: Sources) -> Any:
     """The same models, with folders where they really are."""
     if entry.id != "compare":
-        return tuple(replace(each, source=sources.place(each.source)) for each in models)
-    from rankscope.experiments.contenders import contenders  # needs Transformers: seconds
+        return tuple(replace(each, source=sources.place(str(each.source))) for each in models)
+    from rankscope.ask import compared_models  # needs Transformers: seconds
 
     names = [each.removesuffix("@init") for each in models]
-    return contenders(
+    return compared_models(
         [sources.place(name) + each[len(name) :] for name, each in zip(names, models, strict=True)]
     )
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rankscope.arguments import checked
+from rankscope.ask import Cost
 from rankscope.experiments.catalogue import entry
-from rankscope.experiments.estimates import Cost
 from rankscope.run._plan import ask
 from rankscope.run._run import Run
 from rankscope.run._sources import Sources

@@ -12,15 +12,13 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from rankscope.ask import Cost, Subject, outline
 from rankscope.core.checks import usable_device
 from rankscope.core.masks import as_mask
 from rankscope.core.network import Spec
 from rankscope.core.tracing import choose_measures
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import Entry
-from rankscope.experiments.estimates import Cost
-from rankscope.experiments.outline import outline
-from rankscope.experiments.subject import Subject
 from rankscope.experiments.usual import usual
 from rankscope.experiments.variants import LEFT_OUT
 from rankscope.process.fingerprints import plain

@@ -6,12 +6,10 @@ from typing import Any
 
 import torch
 
+from rankscope.ask import Subject, outline, random_subject
 from rankscope.core.checks import usable_device
 from rankscope.core.masks import as_mask
 from rankscope.core.network import Spec
-from rankscope.experiments.outline import outline
-from rankscope.experiments.random_subject import random_subject
-from rankscope.experiments.subject import Subject
 from rankscope.experiments.usual import Usual
 from rankscope.run._setup import Setup
 from rankscope.run._sources import BUNDLED, Texts
@@ -85,7 +83,7 @@ class Model:
 
     def subject(self) -> Subject:
         """The model, loaded now, and what it reads."""
-        from rankscope.experiments.model_subject import model_subject  # imports transformers
+        from rankscope.ask import model_subject  # imports transformers
 
         setup, bundled = self.setup, self.texts.origin == BUNDLED
         found = model_subject(

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from rankscope.ask import Subject
 from rankscope.core.network import Network, Spec
 from rankscope.core.prediction import predict
 from rankscope.experiments.advice import (
@@ -20,7 +21,6 @@ from rankscope.experiments.advice import (
     measured_values,
     ranked,
 )
-from rankscope.experiments.subject import Subject
 
 SPEC = Spec(2, 2, 8)
 FREE, CHEAP, DEAR = (Price(0.0, 1.0, 1.0, only_initial=each) for each in (True, False, False))

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from rankscope import tables
+from rankscope.ask import SMALL, Model
 from rankscope.experiments import kit
 from rankscope.experiments.claims import d5
-from rankscope.experiments.models import Case, TrainedHere
 from rankscope.experiments.variants import Reading
 from rankscope.process.progress import silent
 
@@ -116,8 +116,12 @@ def test_it_takes_away_what_it_is_told_to() -> None:
 
 def test_without_trained_weights_at_hand_one_is_trained(monkeypatch, tmp_path) -> None:
     known = d5.Config().models
-    assert known[:3] == (Case("bert-base"), Case("albert-base-v2"), Case("xlnet-base"))
-    assert known[3:] == (TrainedHere(),)
+    assert known[:3] == (
+        Model("bert-base", at_init=True),
+        Model("albert-base-v2", at_init=True),
+        Model("xlnet-base", at_init=True),
+    )
+    assert known[3:] == (SMALL,)
     monkeypatch.setattr("rankscope.experiments.models.cached_folder", lambda _: tmp_path)
-    assert [case.trained for case in d5.Config().models] == [False] * 3 + [True] * 3
-    assert not any(isinstance(case, TrainedHere) for case in d5.Config().models)
+    assert [case.at_init for case in d5.Config().models] == [True] * 3 + [False] * 3
+    assert not any(case.trained_here for case in d5.Config().models)

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from rankscope import records
+from rankscope.ask import Model
 from rankscope.core.deep import deep_trace
 from rankscope.core.network import Network
 from rankscope.core.tracing import Trace
 from rankscope.errors import InputError
 from rankscope.experiments import depths
-from rankscope.experiments.models import Case
 from rankscope.process.progress import silent
 from rankscope.show import figures
 
@@ -102,7 +102,11 @@ def test_models_called_alike_stay_apart_and_none_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", ["d5", "d9"])
 def test_the_papers_models_are_tried_unless_others_are_named(name: str) -> None:
     config = TINY[name][0].Config()
-    assert config.models[:3] == (Case("bert-base"), Case("albert-base-v2"), Case("xlnet-base"))
+    assert config.models[:3] == (
+        Model("bert-base", at_init=True),
+        Model("albert-base-v2", at_init=True),
+        Model("xlnet-base", at_init=True),
+    )
     assert config.texts is None
     assert config.samples == {"d5": 8, "d9": 1}[name]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rankscope import tables
-from rankscope.experiments import Case
+from rankscope.ask import SMALL, Model
 from rankscope.experiments.claims.w5 import (
     LARGEST,
     NULL,
@@ -19,7 +19,6 @@ from rankscope.experiments.claims.w5 import (
     rank_share,
     run,
 )
-from rankscope.experiments.models import TrainedHere
 
 from ...models.families.conftest import TINY, lively, minilm
 from ..made import TEXTS, Made
@@ -49,17 +48,17 @@ def flattened(scale: float, common: float) -> torch.nn.Module:
 class WithTwin(Made):
     """A model whose untrained twin is the one transformers initialises."""
 
-    def twin(self) -> Case:
+    def twin(self) -> Model:
         return Made("bert", label=self.label, make=untrained)
 
 
-CONE = WithTwin("bert", trained=True, label="cone", make=partial(flattened, 1.0, 2.0))
-NO_RANK = WithTwin("bert", trained=True, label="no rank", make=partial(flattened, 1e-20, 2.0))
-NO_CONE = WithTwin("bert", trained=True, label="no cone", make=untrained)
+CONE = WithTwin("bert", at_init=False, label="cone", make=partial(flattened, 1.0, 2.0))
+NO_RANK = WithTwin("bert", at_init=False, label="no rank", make=partial(flattened, 1e-20, 2.0))
+NO_CONE = WithTwin("bert", at_init=False, label="no cone", make=untrained)
 FRESH = Made("bert", make=untrained)
 
 
-def found(*models: Case):
+def found(*models: Model):
     return steps_of(run, Config(models=models, texts=TEXTS, length=6))[0]
 
 
@@ -164,11 +163,11 @@ def test_images_of_noise_are_read_where_a_model_sees() -> None:
 
 
 def test_without_a_trained_model_at_hand_one_is_trained_here() -> None:
-    assert Config().models == (TrainedHere(),)
+    assert Config().models == (SMALL,)
 
 
 def test_pretrained_minilm_keeps_full_rank_in_a_wide_cone(minilm: Path) -> None:
-    case = Case(str(minilm), trained=True, label="MiniLM")
+    case = Model(str(minilm), label="MiniLM")
     result = steps_of(run, Config(models=(case,), length=32))[0]
     trained = result.table.filter(variant=TRAINED)
     assert trained.filter(metric="rank_share")["value"].min() == 1.0

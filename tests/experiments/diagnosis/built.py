@@ -2,8 +2,8 @@
 
 import torch
 
+from rankscope.ask import Subject
 from rankscope.core.network import Network, Spec
-from rankscope.experiments import Subject
 from rankscope.experiments.diagnosis import RULES
 from rankscope.experiments.diagnosis._diagnose import judge
 from rankscope.experiments.diagnosis._evidence import Loss

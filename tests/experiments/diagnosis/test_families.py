@@ -3,11 +3,10 @@
 import pytest
 import torch
 
+from rankscope.ask import Subject, model_subject
 from rankscope.experiments.diagnosis._diagnose import judge
 from rankscope.experiments.diagnosis._measure import measure
-from rankscope.experiments.model_subject import model_subject
 from rankscope.experiments.questions.diagnose import Config, run
-from rankscope.experiments.subject import Subject
 from rankscope.models.families import load
 
 from ...models.families.conftest import TINY, lively

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
+from rankscope.ask import Subject
 from rankscope.core.masks import as_mask
 from rankscope.core.network import Network, Spec, Visibility
 from rankscope.core.tracing import trace
-from rankscope.experiments import Subject
 from rankscope.experiments.diagnosis._measure import (
     cosines,
     last_token,

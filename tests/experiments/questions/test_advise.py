@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import rankscope
+from rankscope.ask import Subject
 from rankscope.core.network import Network, Spec
 from rankscope.core.prediction import even_entropy, predict
 from rankscope.errors import InputError, KindError, ShapeError
-from rankscope.experiments import Subject
 from rankscope.experiments.advice import Standing, changes, measured_values
 from rankscope.experiments.questions.advise import AS_IS, Config, advise, cost, run
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from rankscope.ask import Subject
 from rankscope.core.network import Network, Spec
 from rankscope.core.theory import bounds
 from rankscope.core.tracing import Provenance, Trace
 from rankscope.errors import InputError
-from rankscope.experiments import Subject
 from rankscope.experiments.questions.bounds import (
     MEASURED,
     ROLES,

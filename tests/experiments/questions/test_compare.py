@@ -9,9 +9,9 @@ import torch
 import transformers as hf
 
 from rankscope import Network, Result, Spec, compare, records, tables, trace
+from rankscope.ask import Model, Subject
 from rankscope.errors import InputError
-from rankscope.experiments import CATALOGUE, Subject
-from rankscope.experiments.contenders import Contender
+from rankscope.experiments import CATALOGUE
 from rankscope.experiments.questions import _comparison as words
 from rankscope.models.text import embed, passages
 from rankscope.show import figures
@@ -83,7 +83,7 @@ def measured(name: str, *layers: tuple[float, ...], **more: object) -> words.Mea
         for sample, value in enumerate(values)
     ]
     table = tables.from_rows(("layer", "sample", "metric", "value"), rows)
-    return words.Measured(Contender(name, name, **more), table)
+    return words.Measured(Model(name, label=name, **more), table)
 
 
 def test_loss_is_a_share_of_what_there_was() -> None:
@@ -176,10 +176,11 @@ def test_what_cannot_be_compared_is_refused(subjects) -> None:
     with pytest.raises(InputError, match="two models or more"):
         CATALOGUE["compare"].configuration(models=())
     limited = CATALOGUE["compare"].configuration(
-        models=(Contender("a", subjects["with"]), Contender("b", subjects["without"])), limited=True
+        models=(Model(subjects["with"], label="a"), Model(subjects["without"], label="b")),
+        limited=True,
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rankscope.experiments.estimates._LONG", 1e-9)
+        patch.setattr("rankscope.ask._estimates._LONG", 1e-9)
         with pytest.raises(InputError, match="--yes"):
             CATALOGUE["compare"].run(limited)
 

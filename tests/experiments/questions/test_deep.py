@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
+from rankscope.ask import Subject
 from rankscope.core.metrics import residual
 from rankscope.core.network import Network, Spec
-from rankscope.experiments import Subject
 from rankscope.experiments.laws import medians
 from rankscope.experiments.questions.deep import Config, run
 from rankscope.numerals import plural, power_of_ten

@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from rankscope import records, tables
+from rankscope.ask import Subject
 from rankscope.core.network import Network, Spec
 from rankscope.core.tracing import trace
 from rankscope.errors import InputError
-from rankscope.experiments import Reading, Subject, diagnose, four_variants
+from rankscope.experiments import Reading, diagnose, four_variants
 from rankscope.experiments.diagnosis import RULES
 from rankscope.experiments.diagnosis._chapters import trace_ablations
 from rankscope.experiments.questions.diagnose import Config, run

@@ -7,11 +7,11 @@ import polars as pl
 import pytest
 import torch
 
+from rankscope.ask import Subject
 from rankscope.core.masks import from_edges
 from rankscope.core.network import Network, Spec
 from rankscope.core.theory import Law, a_priori_rate
 from rankscope.errors import InputError
-from rankscope.experiments import Subject
 from rankscope.experiments.laws import medians
 from rankscope.experiments.questions._masked import BY_MASK
 from rankscope.experiments.questions.masks import Config, layers_to, run

@@ -6,10 +6,11 @@ import polars as pl
 import pytest
 import torch
 
+from rankscope.ask import Subject
 from rankscope.core.metrics import residual
 from rankscope.core.network import Network, Spec
 from rankscope.core.paths import head_shares, path_lengths
-from rankscope.experiments import Subject, path_study
+from rankscope.experiments import path_study
 from rankscope.experiments.questions.paths import Config, _exactness, run
 from rankscope.numerals import short
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from rankscope import Network, Spec, predict
+from rankscope.ask import Subject
 from rankscope.core.network import Described, Init
 from rankscope.core.prediction import measured_gradients
 from rankscope.errors import InputError
-from rankscope.experiments import Subject
 from rankscope.experiments.questions.predict import Config, run
 
 from ..shown import can_be_shown, steps_of

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from rankscope.ask import Subject
 from rankscope.core.network import Network, Spec
 from rankscope.core.tracing import trace
 from rankscope.errors import InputError
-from rankscope.experiments import Subject
 from rankscope.experiments.questions.trace import Config, run
 from rankscope.numerals import course
 

@@ -7,7 +7,7 @@ import transformers
 from table import add
 from things import LAYERS, MASK, NET, TEXTS, X
 
-from rankscope import experiments
+from rankscope import ask, experiments
 from rankscope.models import families
 from rankscope.run import _reproduction as reproduction
 
@@ -73,13 +73,20 @@ add("families.Loaded.arguments", LOADED.arguments, source=ROW_IDS, token_mask=RO
 add("families.Loaded.noise_images", IMAGES.noise_images, count=1, seed=0)
 add("families.Loaded.reinitialised", LOADED.reinitialised, seed=1)
 add("families.Family.batch_first", FAMILY.batch_first, hidden=X)
-CASE = experiments.Case("missing", label="Mini")
-SUBJECT = experiments.Subject(NET, X, MASK)
+SUBJECT = ask.Subject(NET, X, MASK)
 D8 = experiments.CATALOGUE["D8"]
 add(
-    "experiments.Case", experiments.Case, source="bert-base", trained=False, label="", pickled=False
+    "ask.Model",
+    ask.Model,
+    source="bert-base",
+    at_init=False,
+    label="",
+    pickled=False,
+    trained_here=False,
+    step=None,
+    training="",
 )
-add("experiments.Case.load", experiments.Case("checkpoint", trained=True).load, seed=0)
+add("ask.Model.load", ask.Model("checkpoint").load, seed=0)
 add(
     "experiments.Entry",
     experiments.Entry,
@@ -111,8 +118,8 @@ add(
 )
 add("experiments.Reading", experiments.Reading, norms="keep", mlp="remove")
 add(
-    "experiments.Subject",
-    experiments.Subject,
+    "ask.Subject",
+    ask.Subject,
     network=NET,
     x=X,
     token_mask=MASK,
@@ -122,10 +129,10 @@ add(
     batch_size=1,
     check=None,
 )
-add("experiments.Subject.without", SUBJECT.without, **{"*0": "skip"})
-add("experiments.Subject.to", SUBJECT.to, dtype=torch.float64)
-add("experiments.Subject.with_network", SUBJECT.with_network, network=NET)
-add("experiments.Subject.trace", SUBJECT.trace, metrics=("residual",))
+add("ask.Subject.without", SUBJECT.without, **{"*0": "skip"})
+add("ask.Subject.to", SUBJECT.to, dtype=torch.float64)
+add("ask.Subject.with_network", SUBJECT.with_network, network=NET)
+add("ask.Subject.trace", SUBJECT.trace, metrics=("residual",))
 add(
     "experiments.diagnose",
     experiments.diagnose,

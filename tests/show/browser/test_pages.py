@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from rankscope import tables, trace
+from rankscope.ask import Subject
 from rankscope.core.network import Network, Spec
-from rankscope.experiments import CATALOGUE, Subject, run
+from rankscope.experiments import CATALOGUE, run
 from rankscope.results import Finding, Headline, Listing, Part
 from rankscope.run import _journal as journal
 from rankscope.show import figures, report

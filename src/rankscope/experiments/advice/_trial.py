@@ -7,13 +7,13 @@ from typing import Final
 
 import torch
 
+from rankscope.ask import Subject
 from rankscope.core.prediction import even_entropy, predict
 from rankscope.errors import RankscopeError
 from rankscope.experiments.advice._change import Change
 from rankscope.experiments.advice._measured import measured_values
 from rankscope.experiments.advice._prices import Price
 from rankscope.experiments.advice._standing import Spread, Standing, Values
-from rankscope.experiments.subject import Subject
 
 LEAST_GAIN: Final = 0.1
 """Decades of shortfall that a change must take away to be worth telling: a factor of 1.26."""

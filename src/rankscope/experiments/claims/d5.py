@@ -8,10 +8,10 @@ from typing import Final, Literal, NamedTuple
 import polars as pl
 
 from rankscope import tables
+from rankscope.ask import SMALL, Model, by_name
 from rankscope.core.theory import levels_off, thresholds
 from rankscope.experiments import kit, models, variants
 from rankscope.experiments.laws import medians
-from rankscope.experiments.models import Case
 from rankscope.numerals import short
 
 ENTRY = kit.claim(
@@ -32,16 +32,16 @@ _WITHOUT: Final = (variants.SAN, variants.SAN_MLP)
 Fate = Literal["collapsed", "still falling", "level"]
 
 
-def _models() -> tuple[Case, ...]:
+def _models() -> tuple[Model, ...]:
     known = models.papers_models()
-    return known if any(case.trained for case in known) else (*known, models.TrainedHere())
+    return known if any(not model.at_init for model in known) else (*known, SMALL)
 
 
 @dataclass(frozen=True)
 class Config(models.ModelsConfig):
     """The models, what they read (as much as in the paper), and what is taken away from them."""
 
-    models: tuple[Case, ...] = field(default_factory=_models)
+    models: tuple[Model, ...] = field(default_factory=_models)
     samples: int = 8
     reading: variants.Reading = field(default_factory=variants.Reading)
 
@@ -58,7 +58,7 @@ def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[Facts]:
     measured: dict[str, pl.DataFrame] = {}
     families: dict[str, str] = {}
     skills: dict[str, str] = {}
-    for (name, case), on_case in kit.tracked(models.by_name(config.models).items(), on_step):
+    for (name, case), on_case in kit.tracked(by_name(config.models).items(), on_step):
         on_load, on_trace = kit.parts(on_case, 1, 3)
         subject = case.subject(config, on_load)
         families[name] = subject.about["family"]
@@ -129,7 +129,7 @@ def judge(config: Config, measured: kit.Measured[Facts]) -> kit.Answer:
     skipping = [name for name in known if name not in _WITHOUT]
     level = [by_variant[name].fate for by_variant in courses.values() for name in skipping]
     reasons = "; ".join(f"{model}: {', '.join(told)}" for model, told in against.items() if told)
-    named = models.by_name(config.models)
+    named = by_name(config.models)
     trained = any(families[name] in models.FAMILIES for name in named if named[name].trained)
     untried = "None of the paper's models was tried with trained weights (--pretrained)."
     return kit.Answer(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rankscope import tables
+from rankscope.ask import by_name
 from rankscope.core.metrics import dobrushin, matrix_norm
 from rankscope.core.paths import FrozenAttention, Path, frozen_steps, sample_paths
 from rankscope.core.theory import as_stated, law
@@ -53,7 +54,7 @@ def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[Mapping[str, st
     models are what a verdict needs beside.
     """
     measured, families = {}, {}
-    for (name, case), on_case in kit.tracked(models.by_name(config.models).items(), on_step):
+    for (name, case), on_case in kit.tracked(by_name(config.models).items(), on_step):
         subject = case.subject(config).to(torch.float64)
         families[name] = subject.about["family"]
         spec, patterns = subject.network.spec, _patterns(subject)

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from rankscope import tables
+from rankscope.ask import Model, by_name
 from rankscope.core.metrics import effective_rank, mean_cosine, numerical_rank
 from rankscope.core.theory import thresholds
 from rankscope.experiments import kit, models
 from rankscope.experiments.laws import medians
-from rankscope.experiments.models import Case, trained_models
+from rankscope.experiments.models import trained_models
 from rankscope.numerals import short
 from rankscope.streams import stream
 
@@ -55,7 +56,7 @@ class Config(models.ModelsConfig):
     themselves; independent directions have 0.
     """
 
-    models: tuple[Case, ...] = field(default_factory=trained_models)
+    models: tuple[Model, ...] = field(default_factory=trained_models)
     samples: int = 8
     length: int = 48
     cone: float = thresholds.CONE_COSINE
@@ -83,7 +84,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     The null are tokens that point anywhere: as many standard normal ones, drawn anew for every
     layer. One model is in memory at a time.
     """
-    cases = models.by_name(config.models)
+    cases = by_name(config.models)
     parts, largest, skills = {}, {}, {}
     for (name, case), on_part in kit.tracked(cases.items(), on_step):
         parts[name], largest[name], skills[name] = _measure(config, case, on_part)
@@ -192,7 +193,7 @@ def _sensitivity(config: Config, trained: Mapping[str, Seen]) -> Iterator[str]:
 
 
 def _measure(
-    config: Config, case: Case, on_step: kit.OnStep
+    config: Config, case: Model, on_step: kit.OnStep
 ) -> tuple[pl.DataFrame, pl.DataFrame, str]:
     """A model, its twin if it is trained, tokens that point anywhere; the largest ranks there can
     be; and what it has learnt."""
@@ -202,7 +203,7 @@ def _measure(
     own = subject.trace(_MEASURES, on_own).table
     layers = own["layer"].unique().to_list()
     null, largest = _isotropic(config, subject, layers), _largest(subject, layers)
-    if not case.trained:
+    if case.at_init:
         return tables.joined({TWIN: own, NULL: null}), largest, skill
     twin = case.twin().subject(config).trace(_MEASURES, on_twin).table
     return tables.joined({TRAINED: own, TWIN: twin, NULL: null}), largest, skill

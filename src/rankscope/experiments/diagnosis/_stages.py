@@ -11,10 +11,10 @@ from typing import Final, Literal
 import torch
 from torch import Tensor, nn
 
+from rankscope.ask import MOST_TOKENS_CUBED
 from rankscope.core.metrics import attention_entropy, dobrushin
 from rankscope.core.network import Attention, Network, Step, Visibility
 from rankscope.errors import InputError
-from rankscope.experiments.estimates import MOST_TOKENS_CUBED
 
 PartName = Literal["attention", "MLP", "norm"]
 PARTS: tuple[PartName, ...] = ("attention", "MLP", "norm")

@@ -9,7 +9,7 @@ from typing import Final
 import polars as pl
 
 from rankscope import metric_catalogue, tables
-from rankscope.experiments.contenders import Contender
+from rankscope.ask import Model
 from rankscope.models.text import InputCheck
 from rankscope.numerals import short, span_of
 from rankscope.results import Drawing, Entry, Headline, Listing
@@ -44,13 +44,13 @@ class At:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """One contender and what was measured of it, one number a row.
+    """One model and what was measured of it, one number a row.
 
     ``read`` says what it read, ``weights`` which ones they are; ``own`` whether it was measured
     here, not read from a file.
     """
 
-    contender: Contender
+    model: Model
     table: pl.DataFrame
     check: InputCheck | None = None
     read: str = ""
@@ -60,7 +60,7 @@ class Measured:
     @property
     def name(self) -> str:
         """What it is called."""
-        return self.contender.name
+        return self.model.label
 
     @cached_property
     def _summary(self) -> pl.DataFrame:
@@ -196,8 +196,8 @@ def _difference(one: Measured, other: Measured) -> str:
 
 def _training(found: Sequence[Measured]) -> str:
     """What moved from the first checkpoint of a training to its last, if these are some."""
-    steps = [each for each in found if each.contender.training]
-    trainings = {each.contender.training for each in steps}
+    steps = [each for each in found if each.model.training]
+    trainings = {each.model.training for each in steps}
     if len(steps) < 2 or len(trainings) > 1:
         return ""
     course = [each.lowest.median for each in steps]

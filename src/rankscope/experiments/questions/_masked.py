@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rankscope import tables
+from rankscope.ask import MOST_TOKENS_CUBED, Subject
 from rankscope.core import theory
 from rankscope.core.masks import Mask
 from rankscope.core.metrics import dobrushin
@@ -17,9 +18,7 @@ from rankscope.core.paths import attention_patterns
 from rankscope.core.theory import Law
 from rankscope.core.tracing import Trace
 from rankscope.experiments.depths import RELATIVE_DISPERSION, dispersions
-from rankscope.experiments.estimates import MOST_TOKENS_CUBED
 from rankscope.experiments.laws import different_laws, law_of_medians
-from rankscope.experiments.subject import Subject
 from rankscope.process.progress import OnStep, silent
 
 PRODUCTS = "log10_product_ergodicity"

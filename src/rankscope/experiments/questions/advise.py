@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from rankscope import tables
 from rankscope.arguments import Count, Seed, checked
+from rankscope.ask import Cost, read_model, refuse_unfit
 from rankscope.core.metrics import dispersion
 from rankscope.core.network import Network, Spec, drawable
 from rankscope.errors import InputError
-from rankscope.experiments import advice, estimates, kit
+from rankscope.experiments import advice, kit
 from rankscope.experiments.advice import Change, Trial
-from rankscope.experiments.models import inputs
 from rankscope.models.families import Loaded, load
 from rankscope.models.text import embed, passages
 
@@ -168,7 +168,7 @@ class Config(kit.Question):
             )
 
 
-def cost(config: Config) -> estimates.Cost:
+def cost(config: Config) -> Cost:
     """What it will take: every change predicted, some again, a few networks measured."""
     subject = config.subject
     tried = len(advice.changes(drawable(subject.network), subject.x.shape[1])) + 1
@@ -176,9 +176,9 @@ def cost(config: Config) -> estimates.Cost:
     drawn = (1 + config.confirmed) * config.networks
     weights = float(advice.parameter_count(subject.network.spec))
     return (
-        estimates.predicting(subject, draws, gradients=True)
-        + estimates.Cost(touched=15.0 * weights, bytes=32.0 * weights).times(drawn)
-        + estimates.forward(subject).times(3 * drawn)
+        Cost.of_prediction(subject, draws, gradients=True)
+        + Cost(touched=15.0 * weights, bytes=32.0 * weights).times(drawn)
+        + Cost.of_forward(subject).times(3 * drawn)
     )
 
 
@@ -335,7 +335,9 @@ def _subject(design: Any, x: Tensor | None, token_mask: Tensor | None, seed: int
     if x is None and token_mask is not None:
         raise InputError("token_mask says which tokens of x count; give x, too.")
     if isinstance(design, Loaded) and x is None:
-        x, token_mask = inputs(design, None, LENGTH, seed=seed)
+        read, check = read_model(design, length=LENGTH, seed=seed)
+        refuse_unfit(design.name, check)
+        x, token_mask = read.x, read.token_mask
     network = design.network if isinstance(design, Loaded) else design
     if isinstance(network, Spec):
         network = Network.random(network, seed=seed)

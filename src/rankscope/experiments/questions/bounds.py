@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from rankscope import tables
+from rankscope.ask import Cost, join_deep
 from rankscope.core.theory import Bounds, LayerBounds, bounds
-from rankscope.experiments import estimates, kit
-from rankscope.experiments.subject import join_deep
+from rankscope.experiments import kit
 from rankscope.results import Role
 
 ENTRY = kit.question(
@@ -43,9 +43,9 @@ class Config(kit.Question):
     """Nothing is to be chosen but the subject, all of whose tokens count."""
 
 
-def cost(config: Config) -> estimates.Cost:
+def cost(config: Config) -> Cost:
     """What it will take: every layer's scores twice, and best centers."""
-    return estimates.scaled(config.subject).times(2) + estimates.centering(config.subject)
+    return Cost.of_deep_trace(config.subject).times(2) + Cost.of_centers(config.subject)
 
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:

@@ -9,10 +9,9 @@ import torch
 
 from rankscope import tables
 from rankscope.arguments import checked
+from rankscope.ask import Cost, Model, Source, compared_models, model_subject, refuse_unasked
 from rankscope.errors import InputError
-from rankscope.experiments import estimates, kit
-from rankscope.experiments.contenders import Contender, Source, contenders
-from rankscope.experiments.model_subject import model_subject
+from rankscope.experiments import kit
 from rankscope.experiments.questions import _comparison as words
 from rankscope.experiments.variants import TRANSFORMER
 from rankscope.models.families import Loaded
@@ -30,9 +29,9 @@ _WHOLE = ("this model", TRANSFORMER)
 
 @dataclass(frozen=True)
 class Config(kit.Config):
-    """Contenders, and what all of them read; the seed is that of random weights."""
+    """Models, and what all of them read; the seed is that of random weights."""
 
-    models: tuple[Contender, ...] = ()
+    models: tuple[Model, ...] = ()
     texts: tuple[str, ...] | None = None
     """What they read; the first bundled passages unless given."""
     ids: tuple[tuple[int, ...], ...] | None = None
@@ -67,12 +66,12 @@ class Config(kit.Config):
         return words.METRICS if self.special_tokens else words.OF_TOKENS
 
 
-def cost(config: Config) -> estimates.Cost:
+def cost(config: Config) -> Cost:
     """What it will take, as far as the models are at hand; others are looked at once loaded."""
-    found = estimates.Cost()
+    found = Cost()
     for each in config.models:
         if isinstance(each.source, kit.Subject):
-            found += estimates.measuring(each.source, config.metrics)
+            found += Cost.of_trace(each.source, config.metrics)
     return found
 
 
@@ -101,32 +100,30 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     )
 
 
-def _measured(contender: Contender, config: Config, on_step: kit.OnStep) -> words.Measured:
-    if isinstance(contender.source, Result):
+def _measured(model: Model, config: Config, on_step: kit.OnStep) -> words.Measured:
+    if isinstance(model.source, Result):
         on_step(1.0)
-        return _from_result(contender, contender.source)
-    subject = _subject(contender, config)
+        return _from_result(model, model.source)
+    subject = _subject(model, config)
     if subject.check is not None and not subject.check.fits:
         raise InputError(
-            f"{contender.name}: {subject.check.warnings()[0].rstrip('.')}; compare it on text that "
+            f"{model.label}: {subject.check.warnings()[0].rstrip('.')}; compare it on text that "
             "all models know (--text), or on token ids (--ids)."
         )
     if config.limited:
-        work = estimates.measuring(subject, config.metrics).times(len(config.models))
-        estimates.refuse_unasked(work, "--length, --passages")
+        work = Cost.of_trace(subject, config.metrics).times(len(config.models))
+        refuse_unasked(work, "--length, --passages")
     try:
         table = subject.trace(config.metrics, on_step).table
     except InputError as error:
-        raise InputError(f"{contender.name}: {error}") from error
+        raise InputError(f"{model.label}: {error}") from error
     known = subject.provenance()
     read, weights = known["input"], known["weights"]
-    return words.Measured(
-        contender, table, check=subject.check, read=read, weights=weights, own=True
-    )
+    return words.Measured(model, table, check=subject.check, read=read, weights=weights, own=True)
 
 
-def _subject(contender: Contender, config: Config) -> kit.Subject:
-    source = contender.source
+def _subject(model: Model, config: Config) -> kit.Subject:
+    source = model.source
     assert not isinstance(source, Result)
     if isinstance(source, kit.Subject):
         return source
@@ -134,7 +131,7 @@ def _subject(contender: Contender, config: Config) -> kit.Subject:
     if not isinstance(source, Loaded):
         dtype = None if config.dtype is None else getattr(torch, config.dtype)
         loading = {"device": config.device, "dtype": dtype, "tokenizer": config.tokenizer}
-        loading |= {"pickled": config.pickled and not contender.init, "init": contender.init}
+        loading |= {"pickled": config.pickled and not model.at_init, "init": model.at_init}
     return model_subject(
         source,
         config.texts,
@@ -147,7 +144,7 @@ def _subject(contender: Contender, config: Config) -> kit.Subject:
     )
 
 
-def _from_result(contender: Contender, result: Result) -> words.Measured:
+def _from_result(model: Model, result: Result) -> words.Measured:
     """What a result measured of one network: the whole one, where it has ablations beside it."""
     rows = result.table.filter(pl.col("metric").is_in(words.METRICS))
     variants = rows["variant"].unique() if "variant" in rows.columns else ()
@@ -159,12 +156,12 @@ def _from_result(contender: Contender, result: Result) -> words.Measured:
     if several or not layers:
         why = "is about several networks" if several else f"has no {words.RESIDUAL} of any layer"
         raise InputError(
-            f"{contender.name} {why}, so it cannot be compared; give a result of trace or diagnose."
+            f"{model.label} {why}, so it cannot be compared; give a result of trace or diagnose."
         )
     rows = rows.drop(columns)
     read = str(result.provenance.get("input", ""))
     weights = str(result.provenance.get("weights", ""))
-    return words.Measured(contender, rows, read=read, weights=weights)
+    return words.Measured(model, rows, read=read, weights=weights)
 
 
 @checked
@@ -199,7 +196,7 @@ def compare(
     """
     config = Config(
         seed,
-        contenders(models),
+        compared_models(models),
         None if texts is None else tuple(texts),
         None if ids is None else tuple(tuple(row) for row in ids),
         samples,

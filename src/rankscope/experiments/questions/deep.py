@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from rankscope import tables
+from rankscope.ask import Cost
 from rankscope.core.metrics import Center, Norm, residual
 from rankscope.core.tracing import Trace
-from rankscope.experiments import estimates, kit
+from rankscope.experiments import kit
 from rankscope.experiments.depths import FLOORS, FORMATS, RELATIVE, SCALED, doubts
 from rankscope.experiments.laws import disagreement, law_of_medians, medians, sure_medians
 from rankscope.numerals import plural, power_of_ten
@@ -44,13 +45,13 @@ class Config(kit.Question):
     center: Center = "mean"
 
 
-def cost(config: Config) -> estimates.Cost:
+def cost(config: Config) -> Cost:
     """What it will take: scaled arithmetic, and a plain pass in either format."""
     searched = config.center == "optimal"
     return (
-        estimates.scaled(config.subject)
-        + estimates.forward(config.subject).times(3)
-        + estimates.centering(config.subject).times(3 * searched)
+        Cost.of_deep_trace(config.subject)
+        + Cost.of_forward(config.subject).times(3)
+        + Cost.of_centers(config.subject).times(3 * searched)
     )
 
 

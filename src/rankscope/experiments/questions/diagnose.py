@@ -7,15 +7,14 @@ from typing import Any
 from torch import Tensor, nn
 
 from rankscope.arguments import Seed, checked
+from rankscope.ask import Cost, model_subject, network_subject, title_of
 from rankscope.core.checks import whole
 from rankscope.core.network import Network
 from rankscope.errors import InputError
-from rankscope.experiments import diagnosis, estimates, kit, variants
-from rankscope.experiments.model_subject import model_subject
+from rankscope.experiments import diagnosis, kit, variants
 from rankscope.experiments.questions import advise
 from rankscope.models.families import Loaded
-from rankscope.models.text import check_texts, embed, passages
-from rankscope.numerals import plural
+from rankscope.models.text import passages
 
 ENTRY = kit.question(
     "diagnose",
@@ -124,10 +123,10 @@ class Config(kit.Question):
         return {"ablations": str(self.reading), "seed of the references": self.seed}
 
 
-def cost(config: Config) -> estimates.Cost:
+def cost(config: Config) -> Cost:
     """What it will take at least: slower chapters are left out where they would take long."""
     metrics = ("relative_residual", "effective_rank", "attention_entropy", "dobrushin")
-    return estimates.measuring(config.subject, metrics).times(3)
+    return Cost.of_trace(config.subject, metrics).times(3)
 
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
@@ -206,18 +205,8 @@ def _network_subject(
     if x is not None:
         if texts is not None:
             raise InputError("x and texts are two inputs; give one of them.")
-        return kit.Subject(network, x, token_mask, measured, _title(network))
+        return kit.Subject(network, x, token_mask, measured, title_of(network))
     if token_mask is not None or measured is not None:
         raise InputError("token_mask and measured are about x, and none was given.")
-    read = passages() if texts is None else list(texts)
-    dtype = next(network.parameters()).dtype
-    length = 128 if length is None else length
-    x, mask = embed(read, network.spec.width, length=length, seed=seed, dtype=dtype)
-    check = check_texts(read, length=length)
-    return kit.Subject(network, x, mask, title=_title(network), check=check)
-
-
-def _title(network: Network) -> str:
-    spec = network.spec
-    shape = f"{plural(spec.layers, 'layer')}, {plural(spec.heads, 'head')}, width {spec.width}"
-    return f"{network.name}: {shape}"
+    read = passages() if texts is None else texts
+    return network_subject(network, read, length=128 if length is None else length, seed=seed)

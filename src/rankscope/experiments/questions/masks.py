@@ -9,11 +9,12 @@ import polars as pl
 import torch
 
 from rankscope import tables
+from rankscope.ask import Cost
 from rankscope.core.masks import Mask, as_mask
 from rankscope.core.network import Network
 from rankscope.core.theory import GraphFacts, Law
 from rankscope.errors import InputError
-from rankscope.experiments import estimates, kit
+from rankscope.experiments import kit
 from rankscope.experiments.depths import (
     DISPERSION,
     LAW_COLUMNS,
@@ -132,9 +133,9 @@ class Config(kit.Question):
         return {"masks": list(_masks_by_name(self.masks)), "depth": self.layers}
 
 
-def cost(config: Config) -> estimates.Cost:
+def cost(config: Config) -> Cost:
     """What it will take: the whole depth, mask by mask."""
-    one = estimates.scaled(config.subject).times(2)
+    one = Cost.of_deep_trace(config.subject).times(2)
     return one.times(len(config.masks) * config.layers / config.subject.network.spec.layers)
 
 

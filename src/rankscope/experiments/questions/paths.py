@@ -8,9 +8,10 @@ from torch import Tensor
 
 from rankscope import tables
 from rankscope.arguments import checked
+from rankscope.ask import Cost
 from rankscope.core.network import Network
 from rankscope.core.paths import Count, count_paths, head_shares, path_lengths
-from rankscope.experiments import estimates, kit
+from rankscope.experiments import kit
 from rankscope.numerals import power_of_ten, short
 
 ENTRY = kit.question(
@@ -29,15 +30,15 @@ class Config(kit.Question):
     heads: bool = False
 
 
-def cost(config: Config) -> estimates.Cost:
+def cost(config: Config) -> Cost:
     """What it will take: in each layer a stream for every length so far, or for every head."""
     spec = config.subject.network.spec
     lengths = spec.layers if config.max_length is None else min(config.max_length, spec.layers)
     streams = (lengths + 3) / 2 + config.heads * spec.layers * spec.heads / 2
     samples, tokens, _ = config.subject.x.shape
     at_once = 4.0 * min(samples, config.subject.batch_size) * tokens * (lengths + 1)
-    held = estimates.Cost(bytes=at_once * (4 * spec.width + 2 * spec.mlp_width))
-    return estimates.forward(config.subject).times(streams) + held
+    held = Cost(bytes=at_once * (4 * spec.width + 2 * spec.mlp_width))
+    return Cost.of_forward(config.subject).times(streams) + held
 
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:

@@ -8,11 +8,12 @@ import polars as pl
 
 from rankscope import metric_catalogue, tables
 from rankscope.arguments import Count, Seed
+from rankscope.ask import Cost
 from rankscope.core.metrics import mean_center
 from rankscope.core.network import Spec, drawable
 from rankscope.core.prediction import GRADIENTS, Prediction, predict
 from rankscope.errors import RankscopeError
-from rankscope.experiments import estimates, kit
+from rankscope.experiments import kit
 from rankscope.experiments.counterparts import DISPERSION, EXPONENT, OF_TOKENS, counterpart
 from rankscope.numerals import plural, power_of_ten, sentence_case, short
 
@@ -48,11 +49,11 @@ class Config(kit.Question):
     seed: Seed = 0
 
 
-def cost(config: Config) -> estimates.Cost:
+def cost(config: Config) -> Cost:
     """What it will take: the draws, and one network in float64."""
     subject = config.subject
-    drawn = estimates.predicting(subject, config.draws, gradients=config.gradients)
-    return drawn + estimates.measuring(subject, (DISPERSION, *OF_TOKENS)).times(2)
+    drawn = Cost.of_prediction(subject, config.draws, gradients=config.gradients)
+    return drawn + Cost.of_trace(subject, (DISPERSION, *OF_TOKENS)).times(2)
 
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:

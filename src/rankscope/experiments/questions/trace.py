@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from rankscope.ask import Cost
 from rankscope.core.tracing import DEFAULT_METRICS, choose_measures
-from rankscope.experiments import estimates, kit
+from rankscope.experiments import kit
 from rankscope.numerals import course, plural
 
 ENTRY = kit.question(
@@ -22,9 +23,9 @@ class Config(kit.Question):
     metrics: tuple[str, ...] = DEFAULT_METRICS
 
 
-def cost(config: Config) -> estimates.Cost:
+def cost(config: Config) -> Cost:
     """What it will take."""
-    return estimates.measuring(config.subject, config.metrics)
+    return Cost.of_trace(config.subject, config.metrics)
 
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:

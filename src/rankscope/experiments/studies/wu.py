@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from rankscope import tables
+from rankscope.ask import Model, by_name, read_model, refuse_unfit
 from rankscope.core.network import Network, Spec
 from rankscope.core.theory import UNEVEN, Law, thresholds
 from rankscope.errors import InputError
@@ -19,7 +20,6 @@ from rankscope.experiments.depths import (
     dispersions,
 )
 from rankscope.experiments.laws import law_of_medians, medians
-from rankscope.experiments.models import Case, by_name, inputs
 from rankscope.models.text import embed, passages
 from rankscope.numerals import plural, power_of_ten, short
 
@@ -62,7 +62,7 @@ class Config(kit.Config):
         ("+ LayerNorm + skip", ("mlp",)),
         ("everything", ()),
     )
-    models: tuple[Case, ...] = ()
+    models: tuple[Model, ...] = ()
     texts: tuple[str, ...] | None = None
     length: int = 32
 
@@ -143,12 +143,13 @@ def _describe(config: Config) -> str:
     )
 
 
-def _loaded_subject(config: Config, name: str, case: Case) -> kit.Subject:
+def _loaded_subject(config: Config, name: str, case: Model) -> kit.Subject:
     loaded = case.load(seed=config.seed)
-    x, token_mask = inputs(loaded, config.texts, config.length, seed=config.seed)
+    read, check = read_model(loaded, config.texts, length=config.length, seed=config.seed)
+    refuse_unfit(name, check)
     network = loaded.network
     repeated = network.repeat(max(1, config.depth // network.spec.layers))
-    return kit.Subject(repeated, x, token_mask, title=name)
+    return kit.Subject(repeated, read.x, read.token_mask, title=name)
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,10 @@ import pytest
 import torch
 
 from rankscope import Network, Spec
+from rankscope.ask import Cost, Model, Subject
+from rankscope.ask import _estimates as estimates
 from rankscope.errors import InputError
-from rankscope.experiments import estimates
 from rankscope.experiments.catalogue import entries
-from rankscope.experiments.contenders import Contender
-from rankscope.experiments.estimates import Cost
-from rankscope.experiments.subject import Subject
 
 SPEC = Spec(3, 2, 8, mlp_ratio=4.0)
 SUBJECT = Subject(Network.random(SPEC), torch.zeros(5, 7, 8))
@@ -25,13 +23,13 @@ def test_the_numbers_of_a_network_are_counted() -> None:
         Spec.pure_attention(2, 2, 8),
     ):
         matrices = [each for each in Network.random(spec).parameters() if each.ndim == 2]
-        assert estimates.weights(spec, 1).bytes == sum(each.numel() for each in matrices)
+        assert Cost.of_weights(spec, 1).bytes == sum(each.numel() for each in matrices)
 
 
 def test_a_pass_is_its_matrix_products() -> None:
     maps = 5 * 3 * 7 * (4 * 8 * 8 + 2 * 8 * 32)
     mixing = 5 * 3 * 2 * 7**2 * 2 * 4  # q·k and P·v, four features a head
-    assert estimates.forward(SUBJECT).products == maps + mixing
+    assert Cost.of_forward(SUBJECT).products == maps + mixing
 
 
 def test_costs_add_up_in_the_memory_of_the_largest() -> None:
@@ -45,7 +43,7 @@ def test_every_question_says_what_it_costs_and_more_for_more(entry) -> None:
         subject = Subject(Network.random(SPEC), torch.randn(samples, tokens, 8))
         fields: dict[str, Any] = {"subject": subject}
         if entry.id == "compare":
-            fields = {"models": (Contender("a", subject), Contender("b", subject))}
+            fields = {"models": (Model(subject, label="a"), Model(subject, label="b"))}
         found: Cost = entry.module().cost(entry.configuration(**fields))
         return found
 
@@ -58,9 +56,9 @@ def test_every_question_says_what_it_costs_and_more_for_more(entry) -> None:
 
 def test_what_is_long_or_large_is_not_run_unasked(monkeypatch) -> None:
     monkeypatch.setattr(estimates, "available_memory", lambda: 2**30)
-    estimates.refuse_unasked(estimates.lasting(299) + Cost(bytes=2**29), "--length")
+    estimates.refuse_unasked(Cost.lasting(299) + Cost(bytes=2**29), "--length")
     with pytest.raises(InputError, match="about 57 minutes and 0 GiB of memory; say --yes"):
-        estimates.refuse_unasked(estimates.lasting(3400), "--length")
+        estimates.refuse_unasked(Cost.lasting(3400), "--length")
     with pytest.raises(InputError, match=r"about 4 GiB of memory, and 1 GiB are there; .*--length"):
         estimates.refuse_unasked(Cost(bytes=2**32), "--length")
     monkeypatch.setattr(estimates, "available_memory", lambda: None)

@@ -2,8 +2,8 @@
 
 import torch
 
+from rankscope.ask import Subject
 from rankscope.core.network import Network, Spec
-from rankscope.experiments import Subject
 
 NETWORK = Network.random(Spec(2, 2, 8, init="lecun"))
 

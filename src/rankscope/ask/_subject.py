@@ -2,18 +2,18 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rankscope.arguments import check_fields, checked
 from rankscope.core.batches import Batch, batches
 from rankscope.core.checks import real
 from rankscope.core.deep import deep_trace, describe_doubts
 from rankscope.core.metrics import Center, Norm
-from rankscope.core.network import Network
+from rankscope.core.network import Network, Spec
 from rankscope.core.tracing import Metrics, Provenance, Trace, digest, trace
 from rankscope.errors import InputError, ShapeError
 from rankscope.models.text import InputCheck
@@ -220,3 +220,28 @@ class Question:
         config = {"config": described} if described else {}
         digest = self.digest(experiment)
         return {"experiment": experiment, "digest": digest, **self.subject.provenance(), **config}
+
+
+class _Design(Network):
+    """A network of which there is the description alone."""
+
+    def __init__(self, spec: Spec) -> None:
+        nn.Module.__init__(self)
+        self.name, self.spec, self.blocks = "Network", spec, nn.ModuleList()
+        self._seed = None
+
+
+def outline(spec: Spec, *, samples: int, tokens: int) -> Subject:
+    """What estimates and configurations ask of a subject, at no cost.
+
+    >>> subject = outline(Spec(96, 96, 12288), samples=32, tokens=2048)
+    >>> subject.x.shape, sum(weight.numel() for weight in subject.network.parameters())
+    (torch.Size([32, 2048, 12288]), 0)
+    """
+    return Subject(_Design(spec), _numbers(samples, tokens, spec.width))
+
+
+@lru_cache(maxsize=64)
+def _numbers(samples: int, tokens: int, width: int) -> Tensor:
+    """One number for each token, seen from everywhere: tokens that differ, in no memory."""
+    return torch.arange(float(tokens))[None, :, None].expand(samples, tokens, width)

@@ -5,8 +5,8 @@ import torch
 import transformers as hf
 
 from rankscope import load
+from rankscope.ask import model_subject
 from rankscope.errors import InputError
-from rankscope.experiments.model_subject import model_subject
 from rankscope.models.families import BUILTIN
 
 from ..models.families.conftest import TINY

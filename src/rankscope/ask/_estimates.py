@@ -1,0 +1,190 @@
+"""Runtime and memory estimates: work is counted, and turned into seconds at a fixed speed.
+
+What is refused for its length depends on the work alone, never on how busy this machine is. The
+speeds are those of two idle cores of a laptop; ``tests/ask/test_estimates.py`` has the commands
+they were measured with, and holds the estimates to a factor of two.
+"""
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from rankscope.ask._subject import Subject
+from rankscope.core.network import Spec
+from rankscope.core.tracing import choose_measures
+from rankscope.errors import InputError
+from rankscope.numerals import duration, gigabytes
+
+MOST_TOKENS_CUBED: Final = 512
+"""Tokens up to which figures that are cubic in them are given without having been asked for."""
+_LONG: Final = 300.0
+"""Seconds that may pass without anyone having been asked."""
+_PRODUCTS, _TOUCHED, _LAYERS = 7.5e10, 5e8, 200.0
+"""What is done in a second: multiplications in products, numbers touched, layers begun."""
+_SPARED: Final = 0.9
+"""Of the memory there is, what a question may take."""
+_CGROUP = Path("/sys/fs/cgroup/memory.max")
+_MEMINFO = Path("/proc/meminfo")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Multiplications in matrix products, numbers touched one by one, bytes at one time, and
+    layers that are run through, each of which takes some time however small it is."""
+
+    products: float = 0.0
+    touched: float = 0.0
+    bytes: float = 0.0
+    layers: float = 0.0
+
+    def __add__(self, other: "Cost") -> "Cost":
+        """One after the other."""
+        return Cost(
+            self.products + other.products,
+            self.touched + other.touched,
+            max(self.bytes, other.bytes),
+            self.layers + other.layers,
+        )
+
+    def times(self, factor: float) -> "Cost":
+        """The same work several times, in the same memory."""
+        work = (self.products * factor, self.touched * factor)
+        return Cost(*work, self.bytes, self.layers * factor)
+
+    @property
+    def seconds(self) -> float:
+        """On two idle cores of a laptop: the same wherever and whenever it is asked."""
+        return self.products / _PRODUCTS + self.touched / _TOUCHED + self.layers / _LAYERS
+
+    def __str__(self) -> str:
+        return f"about {duration(self.seconds)} and {gigabytes(self.bytes)} of memory"
+
+    @classmethod
+    def of_weights(cls, spec: Spec, number: int = 4) -> "Cost":
+        """What the weights of a network take, at so many bytes each, before there are any."""
+        return cls(bytes=float(_numbers_in_a_block(spec) * spec.layers * number))
+
+    @classmethod
+    def of_forward(cls, subject: Subject) -> "Cost":
+        """One pass of every sample through the network."""
+        spec, (samples, tokens, _) = subject.network.spec, subject.x.shape
+        pairs = float(samples * spec.layers * spec.heads) * tokens**2
+        products = float(samples * spec.layers * tokens * _numbers_in_a_block(spec))
+        widest = samples * tokens * max(spec.mlp_width, 4 * spec.width)
+        held = cls.of_weights(spec).bytes + 4.0 * widest
+        return cls(products + 2 * pairs * spec.head_width, 2 * pairs, held, spec.layers)
+
+    @classmethod
+    def of_trace(cls, subject: Subject, metrics: Sequence[str]) -> "Cost":
+        """A traced pass: singular values and attention matrices cost more than the pass itself."""
+        spec, (samples, tokens, width) = subject.network.spec, subject.x.shape
+        kinds = {measure.of for measure in choose_measures(metrics)}
+        matrices = float(samples * spec.layers * spec.heads)
+        cost = cls.of_forward(subject)
+        if "spectrum" in kinds:
+            few, many = sorted((tokens, width))
+            cost += cls(products=12.0 * samples * (spec.layers + 1) * many * few**2)
+        if "attention" in kinds:
+            cost += _matrices(subject, copies=6)
+        for name in CUBIC_METRICS.keys() & set(metrics):
+            cost += CUBIC_METRICS[name].times(matrices * tokens**3)
+        return cost
+
+    @classmethod
+    def of_deep_trace(cls, subject: Subject) -> "Cost":
+        """A pass in scaled arithmetic: float64, and several copies of every attention matrix."""
+        double = cls(bytes=cls.of_weights(subject.network.spec, 12).bytes)
+        return cls.of_forward(subject).times(3) + double + _matrices(subject, copies=12)
+
+    @classmethod
+    def of_prediction(cls, subject: Subject, draws: int, *, gradients: bool = False) -> "Cost":
+        """So many random networks drawn where the tokens are, each on every sample."""
+        spec, (samples, tokens, width) = subject.network.spec, subject.x.shape
+        inner, units = spec.heads * spec.head_width, (1 + spec.gated) * spec.mlp_width
+        layers = float(draws * samples * spec.layers)
+        products = layers * tokens**2 * (7 * inner + 4 * units)
+        touched = layers * tokens * (8 * (inner + units) + 6 * spec.heads * tokens)
+        widest = tokens * max(inner, units, spec.heads * tokens)
+        if gradients:  # in all of the width, and every layer is kept
+            products += 4 * layers * tokens * width * (inner + units + tokens)
+            touched *= 4
+            widest *= spec.layers
+        return cls(products, touched, 48.0 * min(draws * samples, 2) * widest)
+
+    @classmethod
+    def of_centers(cls, subject: Subject) -> "Cost":
+        """The best centers of every layer, which are searched for."""
+        samples, tokens, width = subject.x.shape
+        return cls(touched=1800.0 * samples * subject.network.spec.layers * tokens * width)
+
+    @classmethod
+    def lasting(cls, seconds: float) -> "Cost":
+        """Work of which no more is known than how long it took."""
+        return cls(touched=seconds * _TOUCHED)
+
+
+CUBIC_METRICS: Final = {
+    "second_singular_value": Cost(products=12.0),
+    "dobrushin": Cost(touched=0.25),
+}
+"""Metrics of every attention matrix that are cubic in its tokens: what one costs, by their cube."""
+
+
+def refuse_unasked(cost: Cost, smaller: str) -> None:
+    """Raise if this is more than a few minutes, or more memory than there is.
+
+    ``smaller`` names the options that would make it less.
+    """
+    too_much = _beyond_memory(cost)
+    if too_much:
+        raise InputError(f"{too_much}; make it smaller ({smaller}), or say --yes to try.")
+    if cost.seconds > _LONG:
+        raise InputError(f"this takes {cost}; say --yes to run it, or make it smaller ({smaller}).")
+
+
+def refuse_impossible(spec: Spec, dtype: torch.dtype) -> None:
+    """Raise if the weights of a network alone are more than the memory there is."""
+    too_much = _beyond_memory(Cost.of_weights(spec, dtype.itemsize))
+    if too_much:
+        raise InputError(f"{too_much}; make the network smaller (--layers, --width).")
+
+
+def _beyond_memory(cost: Cost) -> str:
+    there = available_memory()
+    if there is None or cost.bytes <= _SPARED * there:
+        return ""
+    return f"this takes about {gigabytes(cost.bytes)} of memory, and {gigabytes(there)} are there"
+
+
+def available_memory() -> int | None:
+    """Bytes that this process can still have; None where that is not known."""
+    known = []
+    with suppress(OSError, ValueError, IndexError):
+        line = next(row for row in _MEMINFO.read_text().splitlines() if "MemAvailable" in row)
+        known.append(int(line.split()[1]) * 1024)
+    with suppress(OSError, ValueError):
+        known.append(int(_CGROUP.read_text()))
+    if not known:
+        with suppress(OSError, ValueError, AttributeError):
+            known.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return min(known, default=None)
+
+
+def _matrices(subject: Subject, *, copies: int) -> Cost:
+    """Attention matrices that are looked at, so many times, in float64."""
+    spec, (samples, tokens, _) = subject.network.spec, subject.x.shape
+    at_once = max(batch.x.shape[0] for batch in subject.batches())
+    matrix = float(spec.heads) * tokens**2
+    touched = copies * matrix * spec.layers * samples
+    return Cost(touched=touched, bytes=8 * copies * matrix * at_once)
+
+
+def _numbers_in_a_block(spec: Spec) -> int:
+    queries, keys = spec.heads * spec.head_width, spec.kv_heads * spec.head_width
+    maps = 2 * queries + 2 * keys
+    return spec.width * (maps + (3 if spec.gated else 2) * spec.mlp_width)

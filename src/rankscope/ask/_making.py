@@ -1,0 +1,226 @@
+"""From a network or a model to what a question is asked about: the weights and what they read."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from rankscope.arguments import checked
+from rankscope.ask._estimates import refuse_impossible
+from rankscope.ask._subject import Subject
+from rankscope.core.checks import whole
+from rankscope.core.network import Network, Spec
+from rankscope.errors import InputError
+from rankscope.models.families import BlockInput, Loaded, load
+from rankscope.models.text import InputCheck, check_texts, embed, passages
+from rankscope.numerals import plural
+
+_LENGTH: Final = 128
+"""Tokens of a text at most, unless told otherwise."""
+_READ_FROM: Final = {"ids": "given ids", "noise images": "images of noise"}
+
+
+@checked
+def random_subject(
+    spec: Spec,
+    texts: Sequence[str],
+    *,
+    length: int = _LENGTH,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    device: str | None = None,
+    special_tokens: bool = True,
+    read_from: str = "given texts",
+) -> Subject:
+    """A random network and what it reads; ``seed`` draws the weights and the embedding.
+
+    >>> from rankscope.core.network import Spec
+    >>> random_subject(Spec(2, 2, 8), ["A rose is a rose."]).name
+    'A random network: 2 layers, 2 heads, width 8'
+
+    ``special_tokens=False`` leaves CLS and SEP out of the figures; the network still sees them.
+    ``read_from`` names the source of the texts in the provenance.
+    """
+    refuse_impossible(spec, dtype)
+    network = Network.random(spec, seed=seed, dtype=dtype).to(device)
+    about = {
+        "norm": "none" if spec.norm == "none" else f"{spec.norm}, {spec.norm_place}",
+        "init": str(spec.init),
+        "mask": str(spec.mask),
+        "input": check_texts(texts, length=length).summary(read_from),
+        "special tokens": "counted" if special_tokens else "left out of the figures",
+        "dtype": str(dtype),
+    }
+    return network_subject(
+        network,
+        texts,
+        length=length,
+        seed=seed,
+        special_tokens=special_tokens,
+        called="A random network",
+        about=about,
+    )
+
+
+def network_subject(
+    network: Network,
+    texts: Sequence[str],
+    *,
+    length: int = _LENGTH,
+    seed: int = 0,
+    special_tokens: bool = True,
+    called: str = "",
+    about: Mapping[str, str] | None = None,
+) -> Subject:
+    """A network and texts in random embeddings, which ``seed`` draws."""
+    first, width = next(network.parameters()), network.spec.width
+    x, token_mask = embed(texts, width, length=length, seed=seed, dtype=first.dtype)
+    x, token_mask = x.to(first.device), token_mask.to(first.device)
+    return Subject(
+        network,
+        x,
+        token_mask,
+        None if special_tokens else _between(token_mask),
+        title_of(network, called),
+        about or {},
+        check=check_texts(texts, length=length),
+    )
+
+
+def title_of(network: Network, called: str = "") -> str:
+    """A network's name and shape."""
+    spec = network.spec
+    shape = f"{plural(spec.layers, 'layer')}, {plural(spec.heads, 'head')}, width {spec.width}"
+    return f"{called or network.name}: {shape}"
+
+
+def _between(token_mask: Tensor) -> Tensor:
+    """The tokens between CLS and SEP, which stand first and last in bundled tokenisation."""
+    position = token_mask.cumsum(-1)
+    inner = token_mask & (position > 1) & (position < token_mask.sum(-1, keepdim=True))
+    if not bool(inner.any(-1).all()):
+        raise InputError("some sample has no token besides CLS and SEP; keep special tokens.")
+    return inner
+
+
+@checked
+def model_subject(
+    source: str | Path | nn.Module | Loaded,
+    texts: Sequence[str] | None = None,
+    *,
+    ids: Sequence[Sequence[int]] | None = None,
+    length: int | None = None,
+    samples: int = 32,
+    special_tokens: bool = True,
+    seed: int = 0,
+    batch_size: int = 8,
+    read_from: str = "",
+    pretrained: bool = False,
+    **loading: Any,
+) -> Subject:
+    """A model, verified, and what it reads, checked token by token (``Subject.check``).
+
+    >>> subject = model_subject("bert-base", init=True, samples=1, length=8)
+    >>> subject.check.tokens[0][:3]
+    ('[CLS]', 'mary', 'anning')
+
+    ``source`` is whatever ``rankscope.load`` takes, or what it returns; ``loading`` are its
+    options. Without ``texts`` or token ``ids`` the first ``samples`` bundled passages are read; a
+    vision model sees as many images of noise. Texts and ids are cut to ``length`` tokens: 128, or
+    as many as the model has positions, unless given.
+    ``special_tokens=False`` leaves CLS and the like out of the figures; the model still sees them.
+    A text that does not fit the model is read all the same: ``check.fits`` says so. ``read_from``
+    names the source of the texts or ids in the provenance; ``pretrained`` says of a loaded model
+    what is known of one that is named.
+    """
+    if length is not None:
+        whole("length", length, least=1)
+    whole("samples", samples, least=1)
+    loaded = _loaded(source, seed, loading)
+    if not special_tokens and ids is not None and loaded.tokenizer is None:
+        raise InputError(
+            "without a tokeniser it is not known which ids are special, so they cannot be left "
+            "out (special_tokens=False, --no-special-tokens); give one (tokenizer, --tokenizer)."
+        )
+    read, check = read_model(loaded, texts, ids, length=length, samples=samples, seed=seed)
+    drawn, named = loaded.network.seed is not None, isinstance(source, str | Path)
+    origin = "random" if drawn else "pretrained" if named or pretrained else ""
+    bundled = "bundled passages" if texts is None else "given texts"
+    about = {"origin": origin} if origin else {}
+    about["input"] = check.summary(read_from or _READ_FROM.get(check.origin, bundled))
+    about["special tokens"] = "counted" if special_tokens else "left out of the figures"
+    if check.unknown_count:
+        about["unknown tokens"] = f"{check.unknown_count:,} of {check.counted:,}"
+    return Subject(
+        loaded.network,
+        read.x,
+        read.token_mask,
+        None if special_tokens else read.token_mask & ~read.special_mask,
+        title=_title(loaded, "at initialisation" if drawn else origin),
+        about=about,
+        batch_size=batch_size,
+        check=check,
+        twin=lambda seed: loaded.reinitialised(seed=seed).network,
+    )
+
+
+def _loaded(source: str | Path | nn.Module | Loaded, seed: int, loading: dict[str, Any]) -> Loaded:
+    if not isinstance(source, Loaded):
+        return load(source, seed=seed, **loading)
+    given = [name for name, value in loading.items() if value not in (None, False)]
+    if given:
+        raise InputError(f"{given[0]} is about loading; {source.name} is loaded already.")
+    return source
+
+
+def read_model(
+    loaded: Loaded,
+    texts: Sequence[str] | None = None,
+    ids: Sequence[Sequence[int]] | None = None,
+    *,
+    length: int | None = None,
+    samples: int = 1,
+    seed: int = 0,
+) -> tuple[BlockInput, InputCheck]:
+    """What a model's blocks are given, and what was read, token by token.
+
+    Without ``texts`` or ``ids`` these are the first ``samples`` bundled passages, or as many images
+    of noise for a vision model, which takes nothing else.
+    """
+    if texts is not None and ids is not None:
+        raise InputError("texts and ids are two inputs; give one of them.")
+    if loaded.sees_images:
+        if texts is not None or ids is not None:
+            raise InputError(f"{loaded.name} sees images; leave the texts or ids out.")
+        read, check = loaded.read(loaded.noise_images(samples, seed=seed))
+        return read, replace(check, origin="noise images")
+    if length is None:
+        length = min(_LENGTH, loaded.family.most_tokens(loaded.body.config) or _LENGTH)
+    if ids is None:
+        return loaded.read(passages()[:samples] if texts is None else texts, length=length)
+    if not ids or not all(ids):
+        raise InputError("ids: give at least one row, and at least one id in each.")
+    rows = [torch.tensor(row[:length]) for row in ids]
+    padded = pad_sequence(rows, batch_first=True)
+    real = torch.arange(padded.shape[1]) < torch.tensor([len(row) for row in rows])[:, None]
+    read, check = loaded.read(padded, token_mask=real)
+    return read, replace(check, lost=tuple(max(len(row) - length, 0) for row in ids))
+
+
+def refuse_unfit(name: str, check: InputCheck | None) -> None:
+    """Raise if a model knows hardly a word of what it is to read."""
+    if check is not None and not check.fits:
+        raise InputError(
+            f"{name}: {check.warnings()[0].rstrip('.')}; give text that fits (text, --text), or "
+            "token ids (ids, --ids)."
+        )
+
+
+def _title(loaded: Loaded, state: str) -> str:
+    spec, name = loaded.network.spec, loaded.name.removesuffix(" at initialisation")
+    shape = f"{loaded.family.name}, {spec.layers} layers, {spec.heads} heads"
+    return f"{name}, {state}: {shape}" if state else f"{name}: {shape}"
