@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from rankscope.ask import SMALL, Model, built_in
 from rankscope.experiments import kit

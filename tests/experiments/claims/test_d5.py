@@ -42,7 +42,7 @@ def judged(**models: tuple[str, tuple[str, ...]]) -> kit.Result:
     ]
     table = tables.from_rows(("model", "variant", "layer", "sample", "metric", "value"), rows)
     facts = d5.Facts({f"{model} (init)": family for model, (family, _) in models.items()}, {})
-    config = d5.Config(models=tuple(Case(model) for model in models))
+    config = d5.Config(models=tuple(Model(model, at_init=True) for model in models))
     return kit.conclude(d5.ENTRY, config, kit.Measured(table, facts=facts))
 
 
