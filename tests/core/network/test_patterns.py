@@ -219,7 +219,7 @@ def test_rows_sum_to_one_and_forward_is_pattern_times_values(kind, mask, lively,
     values = attention.value(x).unflatten(-1, (2, 3)).repeat_interleave(2, 2)
     mixed = torch.einsum("bhqk,bkhf->bqhf", p, values).flatten(2)
     torch.testing.assert_close(attention(x, seen), attention.output(mixed), rtol=0, atol=1e-13)
-    silent = attention.without_heads(frozenset({1}))
+    silent = attention.replaced(removed=frozenset({1}))
     mixed[..., 3:6] = 0
     torch.testing.assert_close(silent(x, seen), attention.output(mixed), rtol=0, atol=1e-13)
 

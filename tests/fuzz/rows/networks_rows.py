@@ -96,7 +96,7 @@ add(
     scale=0.5,
     removed=frozenset({1}),
 )
-add("network.Attention.without_heads", BLOCK.attention.without_heads, removed=frozenset({0}))
+add("network.Attention.replaced", BLOCK.attention.replaced, removed=frozenset({0}))
 add(
     "network.Block",
     network.Block,

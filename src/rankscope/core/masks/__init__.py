@@ -1,16 +1,7 @@
 """Attention masks as values: who may attend to whom, from a name, a rule, a matrix or edges."""
 
-from rankscope.core.masks._explicit import EdgeList, Explicit, from_edges
+from rankscope.core.masks._explicit import EdgeList, Explicit, Random, from_edges
 from rankscope.core.masks._explicit import check_matrix as check_matrix
-from rankscope.core.masks._intervals import (
-    BlockLocal,
-    Causal,
-    Full,
-    Prefix,
-    Window,
-    causal_window,
-    window,
-)
 from rankscope.core.masks._mask import (
     Edges,
     Intersection,
@@ -23,9 +14,22 @@ from rankscope.core.masks._mask import (
 )
 from rankscope.core.masks._naming import NAMES as NAMES
 from rankscope.core.masks._naming import as_mask
-from rankscope.core.masks._random import Random
-from rankscope.core.masks._sparse import Columns, Dilated, OffsetMask, Star, Strided
-from rankscope.core.masks._unions import BigBird, Fixed
+from rankscope.core.masks._rules import (
+    BigBird,
+    BlockLocal,
+    Causal,
+    Columns,
+    Dilated,
+    Fixed,
+    Full,
+    OffsetMask,
+    Prefix,
+    Star,
+    Strided,
+    Window,
+    causal_window,
+    window,
+)
 
 __all__ = [
     "BigBird",

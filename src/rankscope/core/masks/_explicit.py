@@ -1,4 +1,4 @@
-"""Any graph as a mask: from a boolean matrix or from a list of edges, for one length."""
+"""Any graph as a mask: from a boolean matrix or a list of edges, for one length, or at random."""
 
 import hashlib
 from collections.abc import Iterable
@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool
 from torch import Tensor
 
 from rankscope.arguments import checked
-from rankscope.core.masks._codes import Codes
-from rankscope.core.masks._mask import LengthMask, count, refuse_blind
+from rankscope.core.checks import whole
+from rankscope.core.masks._mask import Allowed, Codes, LengthMask, Positions, count, refuse_blind
 from rankscope.errors import KindError, ShapeError, SpecError
+from rankscope.streams import stream_seed
 
 
 @checked
@@ -32,9 +33,7 @@ class Explicit(LengthMask):
         check_matrix(matrix)
         return cls(matrix.shape[0], np.packbits(matrix.cpu().numpy()).tobytes())
 
-    def allows_in(
-        self, query: Int[Tensor, "..."], key: Int[Tensor, "..."], tokens: Int[Tensor, "..."]
-    ) -> Bool[Tensor, "..."]:
+    def allows_in(self, query: Positions, key: Positions, tokens: Positions) -> Allowed:
         _refuse_length(self.tokens, tokens)
         flat = np.unpackbits(np.frombuffer(self.bits, dtype=np.uint8), count=self.tokens**2)
         matrix = torch.from_numpy(flat.view(np.bool_)).view(self.tokens, self.tokens)
@@ -63,9 +62,7 @@ class EdgeList(LengthMask):
     tokens: int
     packed: bytes
 
-    def allows_in(
-        self, query: Int[Tensor, "..."], key: Int[Tensor, "..."], tokens: Int[Tensor, "..."]
-    ) -> Bool[Tensor, "..."]:
+    def allows_in(self, query: Positions, key: Positions, tokens: Positions) -> Allowed:
         _refuse_length(self.tokens, tokens)
         listed = torch.from_numpy(self.codes(self.tokens)).to(query.device)
         asked = query.clamp(min=0) * self.tokens + key.clamp(min=0)
@@ -86,6 +83,65 @@ class EdgeList(LengthMask):
 
     def __str__(self) -> str:
         return f"edges({self.tokens} tokens, {len(self.packed) // 8} edges)"
+
+
+@checked
+@dataclass(frozen=True)
+class Random(LengthMask):
+    """Every token attends to ``count`` different tokens, drawn evenly from all of them.
+
+    The draw depends on the seed and the number of tokens alone. A token need not draw itself:
+    ``Random(2) | window(0)`` adds the self-loops.
+    """
+
+    count: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        count("Random count", self.count, least=1)
+        whole("Random seed", self.seed, least=0, error=SpecError)
+
+    def keys(self, tokens: int) -> Codes:
+        """The keys each query draws, shape (query, draw); all tokens if there are no more.
+
+        Floyd's way to draw a subset: the k-th draw is from the first k, and k itself if taken.
+        The raw numbers of PCG64 are the same in every version of NumPy; its distributions are not.
+        """
+        count = min(self.count, tokens)
+        if count == tokens:
+            return np.broadcast_to(np.arange(tokens), (tokens, tokens))
+        raw = np.random.PCG64(stream_seed(self.seed, "mask", tokens))
+        numbers = raw.random_raw(tokens * count).reshape(tokens, count)
+        drawn = np.full((tokens, count), -1, dtype=np.int64)
+        for place, top in enumerate(range(tokens - count, tokens)):
+            one = (numbers[:, place] % np.uint64(top + 1)).astype(np.int64)
+            taken = (drawn == one[:, None]).any(-1)
+            drawn[:, place] = np.where(taken, top, one)
+        return drawn
+
+    def allows_in(self, query: Positions, key: Positions, tokens: Positions) -> Allowed:
+        allowed = torch.zeros_like(query + key + tokens, dtype=torch.bool)
+        for length in tokens.unique().tolist():
+            if self.count >= length:
+                allowed |= tokens == length
+                continue
+            drawn = torch.from_numpy(self.keys(length)).to(query.device)
+            inside = query.clamp(min=0, max=length - 1)
+            hit = torch.zeros_like(allowed)
+            for column in drawn.unbind(-1):
+                hit |= column[inside] == key
+            allowed |= hit & (tokens == length)
+        return allowed
+
+    def most_edges(self, tokens: int) -> int:
+        return tokens * min(self.count, tokens)
+
+    def codes(self, tokens: int) -> Codes:
+        self.refuse_many(self.most_edges(tokens), tokens)
+        return np.asarray(np.unique(np.arange(tokens)[:, None] * tokens + self.keys(tokens)))
+
+    def __str__(self) -> str:
+        return f"random({self.count}, seed {self.seed})"
 
 
 @checked
@@ -148,7 +204,7 @@ def _pairs(edges: Iterable[tuple[int, int]] | Tensor) -> Codes:
     return listed.astype(np.int64)
 
 
-def _refuse_length(made_for: int, tokens: Int[Tensor, "..."]) -> None:
+def _refuse_length(made_for: int, tokens: Positions) -> None:
     longest = int(tokens.max())
     if longest != made_for:
         raise ShapeError(

@@ -1,11 +1,12 @@
 """What a mask is: who may attend to whom, as a function of positions; and masks put together.
 
 A mask is asked with positions, not with tensor indices, and positions count real tokens only. So a
-sequence is masked in the same way whatever padding surrounds it.
+sequence is masked in the same way whatever padding surrounds it. Edges are listed as sorted numbers
+``query · tokens + key``, made from a mask's structure and merged, never from a dense matrix.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce, wraps
 from typing import NamedTuple
@@ -13,17 +14,23 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Bool, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rankscope.arguments import checked
 from rankscope.core.checks import whole
-from rankscope.core.masks._codes import Codes, find_codes, merge, span_codes
 from rankscope.display import card, cut, grid, paragraph
 from rankscope.errors import InputError, ShapeError, SpecError
 from rankscope.numerals import short
 
+Codes = NDArray[np.int64]
+Positions = Int[Tensor, "..."]
+Allowed = Bool[Tensor, "..."]
+
 MOST_EDGES = 2**26
 """More edges than this are not listed: sixty-seven million are a gigabyte already."""
+_PAIRS_AT_ONCE = 2**22
+"""Pairs asked about at a time where a mask has no structure: 32 MiB of positions."""
 
 
 class Edges(NamedTuple):
@@ -45,12 +52,12 @@ def _broadcasting(allows: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @wraps(allows)
     def checked_allows(self: "Mask", *given: Tensor, **named: Tensor) -> Tensor:
-        shapes = [tuple(each.shape) for each in (*given, *named.values())]
+        shapes = [tuple(positions.shape) for positions in (*given, *named.values())]
         try:
             torch.broadcast_shapes(*shapes)
         except RuntimeError:
-            told = " and ".join(map(str, shapes))
-            raise ShapeError(f"positions of shapes {told} do not go together.") from None
+            listed = " and ".join(map(str, shapes))
+            raise ShapeError(f"positions of shapes {listed} do not go together.") from None
         return allows(self, *given, **named)
 
     return checked(checked_allows)
@@ -70,16 +77,14 @@ class Mask(ABC):
                 setattr(cls, name, _broadcasting(vars(cls)[name]))
 
     @abstractmethod
-    def allows(self, query: Int[Tensor, "..."], key: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
+    def allows(self, query: Positions, key: Positions) -> Allowed:
         """True where the token at position ``query`` may attend to the one at ``key``.
 
         The last two axes are query and key, what comes before them are sequences. Padding on the
         left has position -1; the caller drops its rows and columns, whatever they hold.
         """
 
-    def allows_in(
-        self, query: Int[Tensor, "..."], key: Int[Tensor, "..."], tokens: Int[Tensor, "..."]
-    ) -> Bool[Tensor, "..."]:
+    def allows_in(self, query: Positions, key: Positions, tokens: Positions) -> Allowed:
         """The same in sequences of ``tokens`` tokens, for masks that depend on the length."""
         del tokens
         return self.allows(query, key)
@@ -167,12 +172,19 @@ class Mask(ABC):
         spans = self.spans(tokens)
         if spans is not None:
             self.refuse_many(self.most_edges(tokens), tokens)
-            return span_codes(spans.first.numpy(), spans.last.numpy(), tokens)
-        found = []
-        for one in find_codes(self.allows_in, tokens):
-            found.append(one)
-            self.refuse_many(sum(map(len, found)), tokens)
-        return np.concatenate(found)
+            first, last = spans.first.numpy(), spans.last.numpy()
+            widths = last - first + 1
+            starts = np.arange(tokens) * tokens + first
+            before = np.cumsum(widths) - widths
+            return np.repeat(starts - before, widths) + np.arange(widths.sum())
+        listed: list[Codes] = []
+        position = torch.arange(tokens)
+        for query in position.split(max(1, _PAIRS_AT_ONCE // tokens)):
+            allowed = self.allows_in(query[:, None], position[None, :], torch.tensor(tokens))
+            rows = allowed.expand(len(query), tokens).numpy()
+            listed.append(np.flatnonzero(rows) + int(query[0]) * tokens)
+            self.refuse_many(sum(map(len, listed)), tokens)
+        return np.concatenate(listed)
 
     def refuse_many(self, edges: int, tokens: int) -> None:
         """Raise before a list of edges fills the memory."""
@@ -194,13 +206,11 @@ class Mask(ABC):
 class LengthMask(Mask):
     """A mask that depends on how many tokens there are: it defines ``allows_in``."""
 
-    def allows(self, query: Int[Tensor, "..."], key: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
+    def allows(self, query: Positions, key: Positions) -> Allowed:
         return self.allows_in(query, key, lengths(query, key))
 
     @abstractmethod
-    def allows_in(
-        self, query: Int[Tensor, "..."], key: Int[Tensor, "..."], tokens: Int[Tensor, "..."]
-    ) -> Bool[Tensor, "..."]: ...
+    def allows_in(self, query: Positions, key: Positions, tokens: Positions) -> Allowed: ...
 
 
 @checked
@@ -210,20 +220,13 @@ class Union(LengthMask):
 
     parts: tuple[Mask, ...]
 
-    def allows_in(
-        self, query: Int[Tensor, "..."], key: Int[Tensor, "..."], tokens: Int[Tensor, "..."]
-    ) -> Bool[Tensor, "..."]:
+    def allows_in(self, query: Positions, key: Positions, tokens: Positions) -> Allowed:
         return reduce(torch.logical_or, (p.allows_in(query, key, tokens) for p in self.parts))
 
     def spans(self, tokens: int) -> Spans | None:
         """Intervals that share a token (the query) join to one."""
-        spans = _all_spans(self.parts, tokens)
-        if spans is None:
-            return None
-        return Spans(
-            torch.stack([each.first for each in spans]).amin(0),
-            torch.stack([each.last for each in spans]).amax(0),
-        )
+        ends = _all_spans(self.parts, tokens)
+        return None if ends is None else Spans(ends[0].amin(0), ends[1].amax(0))
 
     def most_edges(self, tokens: int) -> int:
         return min(tokens**2, sum(part.most_edges(tokens) for part in self.parts))
@@ -231,7 +234,7 @@ class Union(LengthMask):
     def codes(self, tokens: int) -> Codes:
         if self.spans(tokens) is not None:
             return super().codes(tokens)
-        return merge([part.codes(tokens) for part in self.parts])
+        return merge_codes([part.codes(tokens) for part in self.parts])
 
     def __str__(self) -> str:
         return " | ".join(map(str, self.parts))
@@ -244,19 +247,12 @@ class Intersection(LengthMask):
 
     parts: tuple[Mask, ...]
 
-    def allows_in(
-        self, query: Int[Tensor, "..."], key: Int[Tensor, "..."], tokens: Int[Tensor, "..."]
-    ) -> Bool[Tensor, "..."]:
+    def allows_in(self, query: Positions, key: Positions, tokens: Positions) -> Allowed:
         return reduce(torch.logical_and, (p.allows_in(query, key, tokens) for p in self.parts))
 
     def spans(self, tokens: int) -> Spans | None:
-        spans = _all_spans(self.parts, tokens)
-        if spans is None:
-            return None
-        return Spans(
-            torch.stack([each.first for each in spans]).amax(0),
-            torch.stack([each.last for each in spans]).amin(0),
-        )
+        ends = _all_spans(self.parts, tokens)
+        return None if ends is None else Spans(ends[0].amax(0), ends[1].amin(0))
 
     def most_edges(self, tokens: int) -> int:
         return min(part.most_edges(tokens) for part in self.parts)
@@ -267,7 +263,7 @@ class Intersection(LengthMask):
             return super().codes(tokens)
         sparsest = min(self.parts, key=lambda part: part.most_edges(tokens))
         codes = sparsest.codes(tokens)
-        query, key = (torch.from_numpy(each) for each in np.divmod(codes, tokens))
+        query, key = map(torch.from_numpy, np.divmod(codes, tokens))
         kept = self.allows_in(query[:, None], key[:, None], torch.tensor(tokens))
         return np.asarray(codes[kept.squeeze(-1).numpy()])
 
@@ -301,16 +297,26 @@ def _parts(kind: type[Union] | type[Intersection], masks: Iterable[Mask]) -> tup
     return tuple(sorted(dict.fromkeys(flat), key=lambda part: (str(part), repr(part))))
 
 
-def _all_spans(parts: tuple[Mask, ...], tokens: int) -> list[Spans] | None:
-    found = [part.spans(tokens) for part in parts]
-    spans = [each for each in found if each is not None]
-    return spans if len(spans) == len(found) else None
+def _all_spans(
+    parts: tuple[Mask, ...], tokens: int
+) -> tuple[Int[Tensor, "part query"], Int[Tensor, "part query"]] | None:
+    """The first and the last keys under each of the parts; None unless all have spans."""
+    spans = [span for part in parts if (span := part.spans(tokens)) is not None]
+    if len(spans) < len(parts):
+        return None
+    return torch.stack([span.first for span in spans]), torch.stack([span.last for span in spans])
 
 
-def lengths(query: Int[Tensor, "..."], key: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
+def merge_codes(parts: Sequence[Codes]) -> Codes:
+    """The union of sorted codes; a stable sort merges sorted runs in linear time."""
+    every = np.sort(np.concatenate(parts), kind="stable")
+    return np.asarray(every[np.diff(every, prepend=-1) > 0])
+
+
+def lengths(query: Positions, key: Positions) -> Positions:
     """Real tokens of each sequence, read off the largest position that is asked about."""
-    found = [each.amax(tuple(range(each.ndim))[-2:], keepdim=True) for each in (query, key)]
-    return torch.maximum(*found) + 1
+    last = [at.amax(tuple(range(at.ndim))[-2:], keepdim=True) for at in (query, key)]
+    return torch.maximum(*last) + 1
 
 
 def count(name: str, value: object, *, least: int) -> int:

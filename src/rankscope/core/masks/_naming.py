@@ -7,12 +7,21 @@ from torch import Tensor
 
 from rankscope.arguments import checked
 from rankscope.core.checks import whole
-from rankscope.core.masks._explicit import Explicit
-from rankscope.core.masks._intervals import BlockLocal, Causal, Full, Prefix, Window, causal_window
+from rankscope.core.masks._explicit import Explicit, Random
 from rankscope.core.masks._mask import Mask, intersection, union
-from rankscope.core.masks._random import Random
-from rankscope.core.masks._sparse import Dilated, Star, Strided
-from rankscope.core.masks._unions import BigBird, Fixed
+from rankscope.core.masks._rules import (
+    BigBird,
+    BlockLocal,
+    Causal,
+    Dilated,
+    Fixed,
+    Full,
+    Prefix,
+    Star,
+    Strided,
+    Window,
+    causal_window,
+)
 from rankscope.errors import SpecError
 
 

@@ -1,6 +1,6 @@
 """Blocks from nothing, from the theory's matrices, or from the parts of another block."""
 
-from collections.abc import Callable
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -8,15 +8,12 @@ from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
 from rankscope.core.checks import finite, real
-from rankscope.core.masks import Mask
 from rankscope.core.network._block import Block
-from rankscope.core.network._norms import NormKind, build_norm, share_gain
+from rankscope.core.network._norms import build_norm, share_gain
 from rankscope.core.network._parts import MLP, Attention, IdentityMLP
 from rankscope.core.network._spec import Spec
 from rankscope.errors import ShapeError
 from rankscope.streams import stream
-
-Draw = Callable[[str, int, int], nn.Linear]
 
 
 def random_blocks(spec: Spec, seed: int, dtype: torch.dtype) -> list[Block]:
@@ -25,28 +22,24 @@ def random_blocks(spec: Spec, seed: int, dtype: torch.dtype) -> list[Block]:
     Every matrix has a stream of its own, so that it does not depend on what other layers and parts
     there are. All are drawn in float64: a seed means one network, rounded to each dtype.
     """
-
-    def block(layer: int) -> Block:
-        def draw(name: str, inputs: int, outputs: int) -> nn.Linear:
-            # skip_init: PyTorch's own initialisation would spend the global random state.
-            linear: nn.Linear = skip_init(nn.Linear, inputs, outputs, bias=spec.bias, dtype=dtype)
-            drawn = torch.empty(outputs, inputs, dtype=torch.float64)
-            generator = stream(seed, "weights", layer, name)
-            with torch.no_grad():
-                spec.init.fill(drawn, value=name in ("value", "output"), generator=generator)
-                linear.weight.copy_(drawn)
-                if linear.bias is not None:
-                    linear.bias.zero_()
-            return linear
-
-        return _random_block(spec, draw, dtype)
-
     if spec.shared_layers:
-        return [block(0)] * spec.layers
-    return [block(layer) for layer in range(spec.layers)]
+        return [_random_block(spec, 0, seed, dtype)] * spec.layers
+    return [_random_block(spec, layer, seed, dtype) for layer in range(spec.layers)]
 
 
-def _random_block(spec: Spec, draw: Draw, dtype: torch.dtype) -> Block:
+def _random_block(spec: Spec, layer: int, seed: int, dtype: torch.dtype) -> Block:
+    def draw(name: str, inputs: int, outputs: int) -> nn.Linear:
+        # skip_init: PyTorch's own initialisation would spend the global random state.
+        linear: nn.Linear = skip_init(nn.Linear, inputs, outputs, bias=spec.bias, dtype=dtype)
+        drawn = torch.empty(outputs, inputs, dtype=torch.float64)
+        generator = stream(seed, "weights", layer, name)
+        with torch.no_grad():
+            spec.init.fill(drawn, value=name in ("value", "output"), generator=generator)
+            linear.weight.copy_(drawn)
+            if linear.bias is not None:
+                linear.bias.zero_()
+        return linear
+
     inner, kv_inner = spec.heads * spec.head_width, spec.kv_heads * spec.head_width
     attention = Attention(
         query=draw("query", spec.width, inner),
@@ -70,15 +63,7 @@ def _random_block(spec: Spec, draw: Draw, dtype: torch.dtype) -> Block:
     return Block(spec, attention=attention, mlp=mlp, norms=_norms(spec, dtype))
 
 
-def matrix_spec(
-    query_key: Tensor,
-    values: Tensor,
-    *,
-    head_width: int,
-    skip: bool | float,
-    norm: NormKind,
-    mask: str | Mask | Tensor,
-) -> Spec:
+def matrix_spec(query_key: Tensor, values: Tensor, head_width: int, **structure: Any) -> Spec:
     """The spec of a network given by ``(layer, head, width, width)`` matrices, checked."""
     for name, given in {"query_key": query_key, "values": values}.items():
         real(given, name=name, axes="(layer, head, width, width)", least=4)
@@ -94,20 +79,9 @@ def matrix_spec(
             f"{tuple(values.shape)} {values.dtype} must agree in shape and dtype."
         )
     layers, heads, width, _ = values.shape
-    natural = Spec(1, 1, 1, head_width=head_width).score_scale
-    return Spec(
-        layers,
-        heads,
-        width,
-        head_width=width,
-        score_scale=natural,
-        mlp_ratio=0.0,
-        norm=norm,
-        norm_place="post",
-        skip=skip,
-        mask=mask,
-        bias=False,
-    )
+    scale = Spec(1, 1, 1, head_width=head_width).score_scale
+    fields = {"head_width": width, "score_scale": scale, "mlp_ratio": 0.0, "bias": False}
+    return Spec(layers, heads, width, norm_place="post", **fields, **structure)
 
 
 def matrix_blocks(spec: Spec, query_key: Tensor, values: Tensor) -> list[Block]:
@@ -142,7 +116,7 @@ def rebuild(spec: Spec, block: Block, *, removed: frozenset[int], same_norm: boo
     }
     attention = block.attention
     if removed != attention.removed:
-        attention = attention.without_heads(removed)
+        attention = attention.replaced(removed=removed)
     mlp = block.mlp if spec.mlp_width else None
     if mlp is not None and spec.mlp_identity:
         mlp = IdentityMLP()
@@ -166,9 +140,7 @@ def _norms(
     }
 
 
-def _side_by_side(
-    matrices: Float[Tensor, "head width width"],
-) -> Float[Tensor, "width inner"]:
+def _side_by_side(matrices: Float[Tensor, "head width width"]) -> Float[Tensor, "width inner"]:
     """One matrix per head → their columns next to each other, as one projection."""
     return matrices.transpose(0, 1).flatten(1)
 

@@ -100,9 +100,8 @@ class Network(nn.Module):
 
         Both are ``(layer, head, width, width)``; logits are ``X W_QK Xᵀ / √head_width``.
         """
-        spec = _construct.matrix_spec(
-            query_key, values, head_width=head_width, skip=skip, norm=norm, mask=mask
-        )
+        structure = {"skip": skip, "norm": norm, "mask": mask}
+        spec = _construct.matrix_spec(query_key, values, head_width, **structure)
         return cls(spec, _construct.matrix_blocks(spec, query_key, values))
 
     def forward(self, x: Tensor, token_mask: Tensor | None = None) -> Tensor:
@@ -194,11 +193,10 @@ class Network(nn.Module):
 
         What would need other weights (another width, more heads) is refused.
         """
-        for each in fields(spec):
-            differs = getattr(spec, each.name) != getattr(self.spec, each.name)
-            if differs and each.name not in _STRUCTURE:
+        for name in (field.name for field in fields(spec) if field.name not in _STRUCTURE):
+            if getattr(spec, name) != getattr(self.spec, name):
                 raise SpecError(
-                    f"{each.name}={getattr(spec, each.name)!r} needs other weights than those of "
+                    f"{name}={getattr(spec, name)!r} needs other weights than those of "
                     f"{self.name}; only {', '.join(_STRUCTURE)} can be changed on them."
                 )
         return self._variant(spec)
@@ -227,11 +225,11 @@ class Network(nn.Module):
 
     def double(self) -> Self:
         """A float64 copy; unlike most modules' ``double`` it leaves this network as it is."""
-        return self._copy().to(torch.float64)
+        return copy.deepcopy(self).to(torch.float64)
 
     def float(self) -> Self:
         """A float32 copy; it leaves this network as it is."""
-        return self._copy().to(torch.float32)
+        return copy.deepcopy(self).to(torch.float32)
 
     def __repr__(self) -> str:
         return f"{self._title()}: {cut(self.spec.describe(), 500)}"
@@ -247,9 +245,6 @@ class Network(nn.Module):
 
     def _layers(self) -> list[Block]:
         return cast(list[Block], list(self.blocks))
-
-    def _copy(self) -> Self:
-        return copy.deepcopy(self)
 
     def _variant(self, spec: Spec) -> Self:
         """A network of another structure on the same parts; blocks shared here stay shared."""
@@ -273,11 +268,11 @@ class Network(nn.Module):
         for name, tensor in self._places().items():
             mine[id(tensor)].add(self._drawn.get(name, ""))
         theirs = variant._places()
-        own = {name: each for name, each in theirs.items() if id(each) not in mine}
-        shared = {name: mine[id(each)] for name, each in theirs.items() if name not in own}
+        fresh = {name: tensor for name, tensor in theirs.items() if id(tensor) not in mine}
+        shared = {name: mine[id(tensor)] for name, tensor in theirs.items() if name not in fresh}
         # One tensor in two places that were drawn apart is not what was drawn: no digest fits it.
         drawn = {name: min(some) if len(some) == 1 else "" for name, some in shared.items()}
-        variant._drawn = {**drawn, **tensor_digests(own)}
+        variant._drawn = {**drawn, **tensor_digests(fresh)}
         return variant
 
     def _places(self) -> dict[str, Tensor]:

@@ -4,7 +4,7 @@ Attention is ``SA(X) = Σ_h P_h X W_h + 1bᵀ`` with ``W_h = W_V,h W_O,h``; an M
 ``W₂ φ(W₁ h + b₁) + b₂``, plain or gated.
 """
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from jaxtyping import Float
@@ -98,21 +98,11 @@ class Attention(nn.Module):
         self.heads, self.kv_heads, self.scale = heads, kv_heads, scale
         self.removed, self.centered = removed, centered
 
-    @checked
-    def without_heads(self, removed: frozenset[int]) -> "Attention":
-        """The same attention, on the same weights, with exactly these heads silent."""
-        return Attention(
-            query=self.query,
-            key=self.key,
-            value=self.value,
-            output=self.output,
-            scores=self.scores,
-            heads=self.heads,
-            kv_heads=self.kv_heads,
-            scale=self.scale,
-            removed=removed,
-            centered=self.centered,
-        )
+    def replaced(self, **parts: Any) -> "Attention":
+        """The same attention with some of what it was made of replaced; weights are shared."""
+        modules = ("query", "key", "value", "output", "scores")
+        numbers = ("heads", "kv_heads", "scale", "removed", "centered")
+        return Attention(**{name: getattr(self, name) for name in modules + numbers} | parts)
 
     def forward(self, x: Hidden, visibility: Visibility) -> Hidden:
         """Attend, without ever holding the matrices of a layer unless the score asks for it."""

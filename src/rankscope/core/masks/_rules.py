@@ -1,0 +1,378 @@
+"""Masks by a rule: one interval around each token, few tokens near and far, and named unions."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rankscope.arguments import checked
+from rankscope.core.checks import flag, whole
+from rankscope.core.masks._explicit import Random
+from rankscope.core.masks._mask import (
+    Allowed,
+    Codes,
+    LengthMask,
+    Mask,
+    Positions,
+    Spans,
+    Union,
+    count,
+    merge_codes,
+)
+from rankscope.errors import SpecError
+
+
+@checked
+@dataclass(frozen=True)
+class Full(Mask):
+    """Every token attends to every token."""
+
+    def allows(self, query: Positions, key: Positions) -> Allowed:
+        return torch.ones_like(query + key, dtype=torch.bool)
+
+    def spans(self, tokens: int) -> Spans:
+        first = torch.zeros(tokens, dtype=torch.long)
+        return _inside(first, torch.full((tokens,), tokens - 1), tokens)
+
+    def __str__(self) -> str:
+        return "full"
+
+
+@checked
+@dataclass(frozen=True)
+class Causal(Mask):
+    """Every token attends to itself and to what came before."""
+
+    def allows(self, query: Positions, key: Positions) -> Allowed:
+        return key <= query
+
+    def spans(self, tokens: int) -> Spans:
+        return _inside(torch.zeros(tokens, dtype=torch.long), torch.arange(tokens), tokens)
+
+    def __str__(self) -> str:
+        return "causal"
+
+
+@checked
+@dataclass(frozen=True)
+class Window(Mask):
+    """Every token attends to ``before`` tokens on its left, itself, and ``after`` on its right."""
+
+    before: int
+    after: int
+
+    def __post_init__(self) -> None:
+        count("Window before", self.before, least=0)
+        count("Window after", self.after, least=0)
+
+    def allows(self, query: Positions, key: Positions) -> Allowed:
+        return (key >= query - self.before) & (key <= query + self.after)
+
+    def spans(self, tokens: int) -> Spans:
+        position = torch.arange(tokens)
+        return _inside(position - self.before, position + self.after, tokens)
+
+    def __str__(self) -> str:
+        return f"window(-{self.before}, +{self.after})"
+
+
+@checked
+@dataclass(frozen=True)
+class BlockLocal(Mask):
+    """Blocks of ``size`` tokens, counted from the first; every token attends to its own block."""
+
+    size: int
+
+    def __post_init__(self) -> None:
+        count("BlockLocal size", self.size, least=1)
+
+    def allows(self, query: Positions, key: Positions) -> Allowed:
+        return query // self.size == key // self.size
+
+    def spans(self, tokens: int) -> Spans:
+        first = torch.arange(tokens) // self.size * self.size
+        return _inside(first, first + self.size - 1, tokens)
+
+    def __str__(self) -> str:
+        return f"block({self.size})"
+
+
+@checked
+@dataclass(frozen=True)
+class Prefix(Mask):
+    """Prefix language model: the first ``length`` tokens are seen by all, the rest is causal."""
+
+    length: int
+
+    def __post_init__(self) -> None:
+        count("Prefix length", self.length, least=1)
+
+    def allows(self, query: Positions, key: Positions) -> Allowed:
+        return (key < self.length) | (key <= query)
+
+    def spans(self, tokens: int) -> Spans:
+        last = torch.arange(tokens).clamp(min=min(self.length, tokens) - 1)
+        return _inside(torch.zeros(tokens, dtype=torch.long), last, tokens)
+
+    def __str__(self) -> str:
+        return f"prefix({self.length})"
+
+
+@checked
+def window(reach: int) -> Window:
+    """A sliding window of ``reach`` tokens to either side.
+
+    >>> from rankscope.core.masks import window
+    >>> print(window(1).picture(3))
+    ■ ■ ·
+    ■ ■ ■
+    · ■ ■
+    """
+    return Window(before=reach, after=reach)
+
+
+@checked
+def causal_window(reach: int) -> Window:
+    """A sliding window of ``reach`` tokens to the left: ``window(reach) & Causal()``."""
+    return Window(before=reach, after=0)
+
+
+def _inside(first: Tensor, last: Tensor, tokens: int) -> Spans:
+    return Spans(first.clamp(min=0), last.clamp(max=tokens - 1))
+
+
+@checked
+class OffsetMask(Mask):
+    """A mask that depends on ``key − query`` alone: it defines ``allows_offset``."""
+
+    @abstractmethod
+    def allows_offset(self, offset: Positions) -> Allowed:
+        """True where a token may attend to the one ``offset`` places to its right."""
+
+    def allows(self, query: Positions, key: Positions) -> Allowed:
+        return self.allows_offset(key - query)
+
+    def most_edges(self, tokens: int) -> int:
+        return int((tokens - np.abs(self._offsets(tokens))).sum())
+
+    def codes(self, tokens: int) -> Codes:
+        self.refuse_many(self.most_edges(tokens), tokens)
+        query = np.arange(tokens)[:, None]
+        key = query + self._offsets(tokens)
+        inside = (key >= 0) & (key < tokens)
+        return np.asarray((query * tokens + key)[inside])
+
+    def _offsets(self, tokens: int) -> Codes:
+        every = torch.arange(1 - tokens, tokens)
+        return np.asarray(every[self.allows_offset(every)].numpy())
+
+
+@checked
+@dataclass(frozen=True)
+class Dilated(OffsetMask):
+    """Every ``step``-th token up to ``reach`` tokens away, to both sides or to the left alone.
+
+    >>> from rankscope.core.masks import Dilated
+    >>> print(Dilated(reach=2, step=2).picture(4))
+    ■ · ■ ·
+    · ■ · ■
+    ■ · ■ ·
+    · ■ · ■
+    """
+
+    reach: int
+    step: int
+    causal: bool = False
+
+    def __post_init__(self) -> None:
+        count("Dilated reach", self.reach, least=0)
+        count("Dilated step", self.step, least=1)
+        flag("Dilated causal", self.causal)
+
+    def allows_offset(self, offset: Positions) -> Allowed:
+        last = 0 if self.causal else self.reach
+        return (offset >= -self.reach) & (offset <= last) & (offset % self.step == 0)
+
+    def __str__(self) -> str:
+        return f"{'causal-' * self.causal}dilated({self.reach}, every {self.step})"
+
+
+@checked
+@dataclass(frozen=True)
+class Strided(OffsetMask):
+    """The ``stride`` nearest tokens to either side, and every ``stride``-th token from there on.
+
+    The strided pattern of the Sparse Transformer (Child et al. 2019) with its two heads in one;
+    theirs is ``causal``.
+    """
+
+    stride: int
+    causal: bool = False
+
+    def __post_init__(self) -> None:
+        count("Strided stride", self.stride, least=1)
+        flag("Strided causal", self.causal)
+
+    def allows_offset(self, offset: Positions) -> Allowed:
+        near = (offset.abs() <= self.stride) | (offset % self.stride == 0)
+        return near & (offset <= 0) if self.causal else near
+
+    def __str__(self) -> str:
+        return f"{'causal-' * self.causal}strided({self.stride})"
+
+
+@checked
+@dataclass(frozen=True)
+class Columns(Mask):
+    """Every token attends to itself and to the last of each ``stride`` tokens."""
+
+    stride: int
+
+    def __post_init__(self) -> None:
+        count("Columns stride", self.stride, least=1)
+
+    def allows(self, query: Positions, key: Positions) -> Allowed:
+        return (query == key) | (key % self.stride == self.stride - 1)
+
+    def most_edges(self, tokens: int) -> int:
+        return tokens * (tokens // self.stride + 1)
+
+    def codes(self, tokens: int) -> Codes:
+        self.refuse_many(self.most_edges(tokens), tokens)
+        columns = np.arange(self.stride - 1, tokens, self.stride)
+        every = np.arange(tokens)[:, None] * tokens + columns
+        return merge_codes([every.ravel(), _itself(tokens)])
+
+    def __str__(self) -> str:
+        return f"columns({self.stride})"
+
+
+@checked
+@dataclass(frozen=True)
+class Star(Mask):
+    """Global tokens: hubs see all tokens and are seen by all; the others see hubs and themselves.
+
+    >>> from rankscope.core.masks import Star
+    >>> print(Star(hubs=1).picture(3))
+    ■ ■ ■
+    ■ ■ ·
+    ■ · ■
+
+    ``hubs`` is how many tokens from the first on, or their positions. A sequence too short to
+    have a hub goes without it.
+    """
+
+    hubs: int | tuple[int, ...] = 1
+
+    def __post_init__(self) -> None:
+        hubs = self.hubs
+        if isinstance(hubs, tuple):
+            places = {count("Star hub", place, least=0) for place in hubs}
+        else:
+            count("Star hubs", hubs, least=1)
+            return
+        if not places:
+            raise SpecError("Star's hubs are (); name one or more positions.")
+        # One spelling for each star, so that equal ones are equal.
+        is_start = places == set(range(len(places)))
+        object.__setattr__(self, "hubs", len(places) if is_start else tuple(sorted(places)))
+
+    def allows(self, query: Positions, key: Positions) -> Allowed:
+        return (query == key) | self._is_hub(query) | self._is_hub(key)
+
+    def most_edges(self, tokens: int) -> int:
+        hubs = self.hubs if isinstance(self.hubs, int) else len(self.hubs)
+        return min(tokens * (2 * hubs + 1), tokens**2)
+
+    def codes(self, tokens: int) -> Codes:
+        self.refuse_many(self.most_edges(tokens), tokens)
+        places = range(min(self.hubs, tokens)) if isinstance(self.hubs, int) else self.hubs
+        hubs = np.array([place for place in places if place < tokens], dtype=np.int64)
+        seen = np.arange(tokens)[:, None] * tokens + hubs
+        seeing = hubs[:, None] * tokens + np.arange(tokens)
+        return merge_codes([seen.ravel(), seeing.ravel(), _itself(tokens)])
+
+    def _is_hub(self, position: Positions) -> Allowed:
+        if isinstance(self.hubs, int):
+            return position < self.hubs
+        return torch.isin(position, torch.tensor(self.hubs, device=position.device))
+
+    def __str__(self) -> str:
+        return f"star({self.hubs})" if isinstance(self.hubs, int) else f"star(at {self.hubs})"
+
+
+def _itself(tokens: int) -> Codes:
+    return np.arange(tokens) * (tokens + 1)
+
+
+class _Together(LengthMask):
+    """A named union."""
+
+    @property
+    @abstractmethod
+    def parts(self) -> tuple[Mask, ...]: ...
+
+    def allows_in(self, query: Positions, key: Positions, tokens: Positions) -> Allowed:
+        return Union(self.parts).allows_in(query, key, tokens)
+
+    def most_edges(self, tokens: int) -> int:
+        return Union(self.parts).most_edges(tokens)
+
+    def codes(self, tokens: int) -> Codes:
+        return Union(self.parts).codes(tokens)
+
+
+@checked
+@dataclass(frozen=True)
+class Fixed(_Together):
+    """A token's own block of ``stride`` tokens, and the last token of every block.
+
+    The fixed pattern of the Sparse Transformer (Child et al. 2019) with its two heads in one;
+    theirs is ``Fixed(stride) & Causal()``.
+    """
+
+    stride: int
+
+    def __post_init__(self) -> None:
+        count("Fixed stride", self.stride, least=1)
+
+    @property
+    def parts(self) -> tuple[Mask, ...]:
+        return (BlockLocal(self.stride), Columns(self.stride))
+
+    def __str__(self) -> str:
+        return f"fixed({self.stride})"
+
+
+@checked
+@dataclass(frozen=True)
+class BigBird(_Together):
+    """Window, global tokens and random keys (Zaheer et al. 2020), all by tokens, not by blocks.
+
+    Every token sees ``window`` tokens to either side and ``random`` keys drawn as ``Random`` draws
+    them; the first ``hubs`` tokens see all and are seen by all. 0 leaves hubs or draws out.
+    """
+
+    window: int
+    hubs: int
+    random: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        whole("BigBird seed", self.seed, least=0, error=SpecError)
+        for name in ("window", "hubs", "random"):
+            count(f"BigBird {name}", getattr(self, name), least=0)
+
+    @property
+    def parts(self) -> tuple[Mask, ...]:
+        hubs = (Star(self.hubs),) if self.hubs else ()
+        draws = (Random(self.random, self.seed),) if self.random else ()
+        return (window(self.window), *hubs, *draws)
+
+    def __str__(self) -> str:
+        return (
+            f"bigbird(window {self.window}, hubs {self.hubs}, "
+            f"random {self.random}, seed {self.seed})"
+        )
