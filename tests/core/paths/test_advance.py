@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rankscope.core.network import Network, Spec
-from rankscope.core.paths import _chunks, _freezing, path_lengths
+from rankscope.core.paths import _frozen, _shares, path_lengths
 
 from ...counting import Calls
 from .conftest import KINDS, batch
@@ -19,7 +19,7 @@ def test_chunks_of_any_size_give_the_same(kind, max_length, count, lively, monke
     net, x = lively(KINDS[kind]), batch()
     before = x.clone()
     at_once = path_lengths(net, x, max_length=max_length, count=count)
-    monkeypatch.setattr(_chunks, "_CPU_CHUNK", 1)
+    monkeypatch.setattr(_shares, "_CPU_CHUNK", 1)
     one_by_one = path_lengths(net, x, max_length=max_length, count=count)
     assert torch.equal(x, before)
     torch.testing.assert_close(
@@ -44,7 +44,7 @@ def test_sums_that_overflow_are_no_broken_numbers(monkeypatch, lively):
     """A watch that saw something does no more than have every layer looked at in its turn."""
     net, x = lively(KINDS["pre-norm"]), batch()
     expected = path_lengths(net, x)
-    monkeypatch.setattr(_freezing.Watch, "saw_only_numbers", lambda _: False)
+    monkeypatch.setattr(_frozen.Watch, "saw_only_numbers", lambda _: False)
     found = path_lengths(net, x)
     assert found.columns == expected.columns
     assert torch.equal(found.contributions, expected.contributions)
@@ -56,7 +56,7 @@ def test_a_watch_sees_what_is_no_number_but_not_in_padding():
     mask[1, 4] = False
     x[1, 4, 2] = torch.nan
     for token_mask, fine in ((mask, True), (None, False)):
-        watch = _freezing.Watch()
+        watch = _frozen.Watch()
         watch.note(net, 1, batch())
         watch.note(net, 2, x, token_mask)
         assert watch.saw_only_numbers() == fine

@@ -80,8 +80,8 @@ def matrix_spec(query_key: Tensor, values: Tensor, head_width: int, **structure:
         )
     layers, heads, width, _ = values.shape
     scale = Spec(1, 1, 1, head_width=head_width).score_scale
-    fields = {"head_width": width, "score_scale": scale, "mlp_ratio": 0.0, "bias": False}
-    return Spec(layers, heads, width, norm_place="post", **fields, **structure)
+    structure |= {"head_width": width, "score_scale": scale, "norm_place": "post"}
+    return Spec(layers, heads, width, mlp_ratio=0.0, bias=False, **structure)
 
 
 def matrix_blocks(spec: Spec, query_key: Tensor, values: Tensor) -> list[Block]:

@@ -1,15 +1,23 @@
 """The path decomposition: paths, single and by length, exactly, for toy and real transformers."""
 
-from rankscope.core.paths._freezing import attention_patterns as attention_patterns
-from rankscope.core.paths._freezing import frozen_steps as frozen_steps
 from rankscope.core.paths._frozen import FrozenAttention as FrozenAttention
+from rankscope.core.paths._frozen import attention_patterns as attention_patterns
+from rankscope.core.paths._frozen import frozen_steps as frozen_steps
 from rankscope.core.paths._heads import HeadShares, head_shares
 from rankscope.core.paths._lengths import Count as Count
-from rankscope.core.paths._lengths import PathLengths, path_lengths
-from rankscope.core.paths._path import Path, PathCounts, count_paths, enumerate_paths, sample_paths
-from rankscope.core.paths._single import chained_matrices, path_matrix, path_output, path_outputs
+from rankscope.core.paths._lengths import PathLengths, path_lengths, truncate, truncations
+from rankscope.core.paths._path import (
+    Path,
+    PathCounts,
+    chained_matrices,
+    count_paths,
+    enumerate_paths,
+    path_matrix,
+    path_output,
+    path_outputs,
+    sample_paths,
+)
 from rankscope.core.paths._top import TopPaths, top_paths
-from rankscope.core.paths._truncation import truncate, truncations
 
 __all__ = [
     "HeadShares",

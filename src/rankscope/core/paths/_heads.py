@@ -10,8 +10,12 @@ from torch import Tensor
 from rankscope.arguments import checked
 from rankscope.core.checks import measured_tokens
 from rankscope.core.network import Network
-from rankscope.core.paths._freezing import check_layer, frozen_steps
-from rankscope.core.paths._frozen import FrozenAttention, FrozenStep, Streams
+from rankscope.core.paths._frozen import (
+    FrozenStep,
+    Streams,
+    check_layer,
+    frozen_steps,
+)
 from rankscope.core.paths._shares import Columns, Shares, mean_shares
 from rankscope.core.shapes import Hidden
 from rankscope.display import card, some, table
@@ -103,9 +107,8 @@ def head_shares(
 
 def _open_heads(step: FrozenStep, state: Hidden) -> Streams:
     """The output of each head of this step, through the norms behind it; none for an MLP's step."""
-    for branch in step.branches:
-        if isinstance(branch.part, FrozenAttention):
-            normed = branch.before.affine(state.to(step.state.device))
-            own = branch.part.heads(normed, biased=True)
-            return step.after.linear(branch.inside.linear(own))
-    return state.new_zeros((0, *state.shape))
+    if step.attention is None:
+        return state.new_zeros((0, *state.shape))
+    branch, part = step.attention
+    normed = branch.before.affine(state.to(step.state.device))
+    return step.after.linear(branch.inside.linear(part.heads(normed, biased=True)))

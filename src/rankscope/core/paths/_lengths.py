@@ -8,10 +8,10 @@ paths of length k obeys one recursion per step:
 That is L(L+1)/2 applications of a layer instead of ``(H+1)^L`` paths, and exact.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import torch
 from jaxtyping import Float
@@ -19,11 +19,17 @@ from torch import Tensor
 
 from rankscope.arguments import checked
 from rankscope.core.checks import finite, measured_tokens, whole
-from rankscope.core.network import Network
-from rankscope.core.paths._advance import Advance
-from rankscope.core.paths._freezing import Check, Watch, check_layer, frozen_steps
-from rankscope.core.paths._frozen import Kind
-from rankscope.core.paths._shares import Columns, Shares, mean_shares
+from rankscope.core.network import Attention, Block, Network
+from rankscope.core.paths._frozen import (
+    Check,
+    FrozenStep,
+    Kind,
+    Streams,
+    Watch,
+    check_layer,
+    frozen_steps,
+)
+from rankscope.core.paths._shares import Columns, Shares, chunk_size, mean_shares
 from rankscope.core.shapes import Hidden
 from rankscope.display import card, some, table
 from rankscope.errors import InputError, RankscopeError
@@ -33,6 +39,7 @@ if TYPE_CHECKING:
     import polars
 
     from rankscope.show import figures
+
 
 Count = Literal["attention", "mlp", "both"]
 
@@ -173,12 +180,49 @@ def path_lengths(
     watch = Watch()
     with torch.no_grad():
         try:
-            found = _answer(question, watch.note)
+            answer = _answer(question, watch.note)
         except RankscopeError:  # perhaps of numbers that are none: then that is what is wrong
-            found = None
-        if found is None or not watch.saw_only_numbers():
-            found = _answer(question, check_layer)
-    return found
+            answer = None
+        if answer is None or not watch.saw_only_numbers():
+            answer = _answer(question, check_layer)
+    return answer
+
+
+@checked
+def truncate(
+    network: Network,
+    x: Tensor,
+    *,
+    max_length: int,
+    count: Count = "attention",
+    token_mask: Tensor | None = None,
+) -> Hidden:
+    """The last hidden state made of paths up to ``max_length``, and of the biases.
+
+    At full length it is the network's own output. Through a model's own head it shows what short
+    paths alone can do: ``loaded.finish(truncate(loaded.network, x, max_length=2), arguments)``.
+    """
+    return truncations(network, x, [max_length], count=count, token_mask=token_mask)[max_length]
+
+
+@checked
+def truncations(
+    network: Network,
+    x: Tensor,
+    lengths: "list[int] | range",
+    *,
+    count: Count = "attention",
+    token_mask: Tensor | None = None,
+) -> Mapping[int, Hidden]:
+    """``truncate`` at several lengths, for the price of the longest."""
+    if not lengths:
+        raise InputError("no max_length was given; name at least one.")
+    for length in lengths:
+        whole("max_length", length, least=0)
+    most = max(lengths)
+    parts = path_lengths(network, x, count=count, max_length=most, token_mask=token_mask)
+    sums: Any = parts.contributions.cumsum(0) + parts.bias
+    return {length: sums[min(length, len(sums) - 1)] for length in lengths}
 
 
 @dataclass(frozen=True)
@@ -231,3 +275,70 @@ def _error(summed: Hidden, state: Hidden, token_mask: Tensor | None) -> float:
     kept = slice(None) if token_mask is None else token_mask.to(state.device)
     whole, rest = state[kept].double(), (summed - state)[kept].double()
     return float(torch.linalg.vector_norm(rest) / torch.linalg.vector_norm(whole).clamp(min=1e-300))
+
+
+class Advance:
+    """The sums over paths of each length, step by step; counted branches lead to the next length.
+
+    One buffer holds every length there will be. Lengths are taken from the longest to the shortest,
+    so that each is read before what comes from the one below it is added to it.
+    """
+
+    def __init__(
+        self, network: Network, x: Hidden, counted: tuple[Kind, ...], max_length: int | None
+    ) -> None:
+        longest = _longest(network, counted)
+        most = longest if max_length is None else min(longest, max_length)
+        self._buffer: Tensor = x.new_empty((most + 1, *x.shape))
+        self._buffer[0] = x
+        self._count, self._counted = 1, counted
+        self.cut = False
+        """Whether paths were left out because they are too long."""
+
+    @property
+    def streams(self) -> Streams:
+        """What there is now, by length; the next step overwrites it."""
+        return self._buffer[: self._count]
+
+    def through(self, step: FrozenStep) -> None:
+        """One step for all lengths."""
+        self._buffer = self._buffer.to(step.state.device)
+        before = self._count
+        grows = any(branch.kind in self._counted for branch in step.branches)
+        if grows and before == len(self._buffer):
+            self.cut = True
+        elif grows:
+            self._buffer[before].zero_()
+            self._count += 1
+        size = chunk_size(self.streams)
+        done = self._count
+        for first in reversed(range(0, before, size)):
+            self._add_some(step, first, min(first + size, before))
+            # What comes from the length below is still missing in the first of these.
+            step.after.linear_(self._buffer[first + grows : done])
+            done = first + grows
+        step.after.linear_(self._buffer[:done])
+
+    def _add_some(self, step: FrozenStep, first: int, end: int) -> None:
+        """What a step makes of the lengths from ``first`` to before ``end``, norm apart."""
+        here = self._buffer[first:end]
+        begun = []
+        for branch in step.branches:
+            on = branch.kind in self._counted
+            into = self._buffer[first + on : end + on]
+            if len(into):
+                begun.append((branch, branch.begin(here[: len(into)]), into))
+        if step.skip != 1.0:
+            here.mul_(step.skip)
+        for branch, rows, into in begun:
+            branch.finish(rows, into)
+
+
+def _longest(network: Network, counted: tuple[Kind, ...]) -> int:
+    """The length of the longest paths: how many steps have a branch that counts."""
+    parts = [
+        ["attention" if isinstance(branch.part, Attention) else "mlp" for branch in step.branches]
+        for block in network.blocks
+        for step in cast(Block, block).steps
+    ]
+    return sum(any(kind in counted for kind in kinds) for kinds in parts)

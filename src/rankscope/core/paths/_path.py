@@ -6,10 +6,15 @@ from itertools import combinations, product
 from math import comb, exp, lgamma, log
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from rankscope.arguments import checked
 from rankscope.core.checks import whole
-from rankscope.errors import InputError, KindError
+from rankscope.core.network import Network
+from rankscope.core.paths._frozen import FrozenStep, Streams, check_layer, frozen_steps
+from rankscope.core.shapes import Hidden
+from rankscope.errors import InputError
 from rankscope.streams import stream
 
 _MOST = 10_000
@@ -131,10 +136,11 @@ class PathCounts:
     @property
     def proportions(self) -> tuple[float, ...]:
         """Each length's part of all paths, by logarithms, so that no size overflows."""
-        whole = self.layers * log(self.heads + 1)
+        n = self.layers
+        whole = n * log(self.heads + 1)
         return tuple(
-            exp(_log_comb(self.layers, k) + k * log(self.heads) - whole)
-            for k in range(self.layers + 1)
+            exp(lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1) + k * log(self.heads) - whole)
+            for k in range(n + 1)
         )
 
 
@@ -149,16 +155,79 @@ def count_paths(layers: int, heads: int) -> PathCounts:
     return PathCounts(layers, heads)
 
 
-def check_all(paths: Sequence[Path], layers: int, heads: int) -> None:
-    """Raise unless every path fits a network of this shape."""
+@checked
+def path_output(
+    network: Network, x: Tensor, path: Path, *, token_mask: Tensor | None = None
+) -> Hidden:
+    """What one path contributes to the output: ``P_path X W_path`` (Dong et al. 2021,
+    theorem 2.1).
+
+    Norms and MLPs on the way are frozen at this input, as in ``path_lengths``; an MLP's step is
+    part of every path. Where a network has no skip, a path that wants one contributes nothing.
+    """
+    return path_outputs(network, x, [path], token_mask=token_mask)[0]
+
+
+@checked
+def path_outputs(
+    network: Network, x: Tensor, paths: Sequence[Path], *, token_mask: Tensor | None = None
+) -> Streams:
+    """``path_output`` of several paths, in one pass through the network."""
     for path in paths:
-        if not isinstance(path, Path):
-            raise KindError(f"got {path!r} for a path; write Path.of(2, None, 0).")
-        path.check(layers, heads)
+        path.check(network.spec.layers, network.spec.heads)
+    x, token_mask = network.prepare(x, token_mask)
+    streams = x.unsqueeze(0).expand(len(paths), *x.shape)
+    with torch.no_grad():
+        for step in frozen_steps(network, x, token_mask):
+            choices = [path.choices[step.layer - 1] for path in paths]
+            streams = _follow_choices(step, streams.to(step.state.device), choices)
+            check_layer(network, step.layer, streams, token_mask)
+    return streams
 
 
-def _log_comb(n: int, k: int) -> float:
-    return lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
+@checked
+def path_matrix(
+    network: Network, x: Tensor, path: Path, *, token_mask: Tensor | None = None
+) -> Float[Tensor, "batch query key"]:
+    """``P_path = P^L_{h_L} … P^1_{h_1}`` alone: which input token reaches which output token."""
+    *_, last = chained_matrices(network, x, path, token_mask=token_mask)
+    return last
+
+
+@checked
+def chained_matrices(
+    network: Network, x: Tensor, path: Path, *, token_mask: Tensor | None = None
+) -> Iterator[Float[Tensor, "batch query key"]]:
+    """The product of attention matrices along a path, after each layer."""
+    path.check(network.spec.layers, network.spec.heads)
+    x, token_mask = network.prepare(x, token_mask)
+    tokens = x.shape[1]
+    product = torch.eye(tokens, dtype=x.dtype, device=x.device).expand(len(x), tokens, tokens)
+    with torch.no_grad():
+        for step in frozen_steps(network, x, token_mask):
+            choice = path.choices[step.layer - 1]
+            if step.attention is not None and choice is not None:
+                pattern = step.attention[1].pattern
+                product = pattern[:, choice] @ product.to(pattern.device)
+            if step.closes:
+                yield product
+
+
+def _follow_choices(step: FrozenStep, streams: Streams, choices: Sequence[int | None]) -> Streams:
+    """A step in which every stream takes its own way past or through the heads."""
+    total = step.skip * streams
+    for branch in step.branches:
+        if branch.kind == "mlp":
+            total = total + branch.linear(streams)
+    if step.attention is not None:
+        branch, part = step.attention
+        normed = branch.before.linear(streams)
+        total = total.clone()
+        for number, head in enumerate(choices):
+            if head is not None:
+                through = part.heads(normed[number])[head]
+                total[number] = branch.inside.linear(through.unsqueeze(0)).squeeze(0)
+    return step.after.linear(total)
 
 
 def _shape(layers: int, heads: int) -> None:

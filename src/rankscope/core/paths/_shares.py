@@ -9,7 +9,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rankscope.core.metrics import matrix_norm, mean_center
-from rankscope.core.paths._chunks import in_chunks
 from rankscope.core.paths._frozen import Streams
 from rankscope.core.shapes import Hidden
 from rankscope.display import mean
@@ -20,18 +19,29 @@ Sizes = Float[Tensor, "metric stream batch"]
 Whole = Float[Tensor, "metric 1 batch"]
 
 METRICS = ("residual_share", "norm_share", "projection")
+_CPU_CHUNK = 2**20
+_LARGE_CHUNK = 2**26
+"""Numbers of streams that are worked on at once. On a CPU, what an MLP makes of more would leave
+the cache; elsewhere larger products pay. Either way memory does not grow with the lengths times
+the MLP's width."""
+
+
+def chunk_size(streams: Streams) -> int:
+    """How many of these streams to work on at once, at least one."""
+    most = _CPU_CHUNK if streams.device.type == "cpu" else _LARGE_CHUNK
+    return max(1, most // streams[0].numel())
 
 
 def mean_shares(
     columns: Columns, *by: str, metric: str = "residual_share"
 ) -> dict[tuple[Any, ...], float]:
     """Shares averaged over the samples, for each value of some columns."""
-    found: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+    shares: dict[tuple[Any, ...], list[float]] = defaultdict(list)
     places = zip(*(columns[name] for name in by), strict=True)
     for place, name, value in zip(places, columns["metric"], columns["value"], strict=True):
         if name == metric:
-            found[place].append(value)
-    return {place: mean(values) for place, values in found.items()}
+            shares[place].append(value)
+    return {place: mean(values) for place, values in shares.items()}
 
 
 class _Group(NamedTuple):
@@ -111,7 +121,8 @@ def _on_host(groups: list[_Group]) -> list[list[list[list[float]]]]:
 
 def _sizes(streams: Streams, state: Hidden, mask: Tensor | None) -> Sizes:
     """Residual, norm and projection on the state, by stream and sample, of measured tokens."""
-    return torch.cat([_sizes_of_few(few, state, mask) for few in in_chunks(streams)], dim=1)
+    few_at_once = streams.split(chunk_size(streams))
+    return torch.cat([_sizes_of_few(few, state, mask) for few in few_at_once], dim=1)
 
 
 def _sizes_of_few(streams: Streams, state: Hidden, mask: Tensor | None) -> Sizes:

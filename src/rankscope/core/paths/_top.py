@@ -12,7 +12,6 @@ from rankscope.arguments import checked
 from rankscope.core.checks import whole
 from rankscope.core.metrics import dispersion
 from rankscope.core.network import Network
-from rankscope.core.paths._freezing import frozen_steps
 from rankscope.core.paths._frozen import (
     FrozenAttention,
     FrozenBranch,
@@ -21,6 +20,7 @@ from rankscope.core.paths._frozen import (
     FrozenStep,
     Longer,
     Streams,
+    frozen_steps,
 )
 from rankscope.core.paths._path import Path
 from rankscope.display import MOST_ROWS, card, cut, paragraph, table
@@ -124,9 +124,9 @@ def top_paths(
         values = _residuals(kept.streams, token_mask)
         prefixes = kept.prefixes
     order = values.argsort(descending=True)[:count].tolist()
-    found = tuple(float(values[index]) for index in order)
-    proven = missed == 0.0 or (len(found) == count and missed <= found[-1])
-    return TopPaths(tuple(Path(prefixes[index]) for index in order), found, proven, missed)
+    largest = tuple(float(values[index]) for index in order)
+    proven = missed == 0.0 or (len(largest) == count and missed <= largest[-1])
+    return TopPaths(tuple(Path(prefixes[index]) for index in order), largest, proven, missed)
 
 
 def _at_once(network: Network, x: Tensor) -> int:
@@ -184,28 +184,29 @@ def _continue(
     """Every prefix continued through all steps of a layer."""
     for step in block:
         streams = streams.to(step.state.device)
-        if _attention(step) is None:
+        if step.attention is None:
             streams = step.linear(streams)
         else:
-            streams, prefixes = _expand(step, streams, prefixes)
+            streams, prefixes = _expand(step, *step.attention, streams, prefixes)
     return streams, prefixes
 
 
 def _expand(
-    step: FrozenStep, streams: Streams, prefixes: list[Choices]
+    step: FrozenStep,
+    branch: FrozenBranch,
+    part: FrozenAttention,
+    streams: Streams,
+    prefixes: list[Choices],
 ) -> tuple[Longer, list[Choices]]:
     """Every prefix continued through the skip and through every head."""
-    branch = _attention(step)
-    assert branch is not None
-    assert isinstance(branch.part, FrozenAttention)
     around = step.skip * streams
     for other in step.branches:
         if other is not branch:
             around = around + other.linear(streams)
     normed = branch.before.linear(streams)
-    silent = branch.part.attention.removed
-    heads = [head for head in range(branch.part.attention.heads) if head not in silent]
-    every = torch.stack([branch.part.heads(stream)[heads] for stream in normed], dim=1)
+    silent = part.attention.removed
+    heads = [head for head in range(part.attention.heads) if head not in silent]
+    every = torch.stack([part.heads(stream)[heads] for stream in normed], dim=1)
     through = branch.inside.linear(every.flatten(0, 1))
     longer = [(*prefix, choice) for choice in (None, *heads) for prefix in prefixes]
     return step.after.linear(torch.cat([around, through])), longer
@@ -245,7 +246,8 @@ def _branch_gain(branch: FrozenBranch) -> float:
         return gain * _largest_head(branch.part)
     if isinstance(branch.part, FrozenMLP):
         up, down = branch.part.mlp.up.weight, branch.part.mlp.down.weight
-        return gain * _spectral(up) * _spectral(down) * float(branch.part.gate.abs().max())
+        largest = float(branch.part.gate.abs().max())
+        return gain * float(_spectral(up)) * float(_spectral(down)) * largest
     return gain
 
 
@@ -253,9 +255,9 @@ def _largest_head(part: FrozenAttention) -> float:
     """``max_h ‖P_h‖₂ ‖W_V,h‖₂ ‖W_O,h‖₂``; ``‖P‖₂² ≤ ‖P‖₁ ‖P‖∞``, and rows of P sum to one."""
     module = part.attention
     mixing = part.pattern.sum(-2).amax((0, -1)).sqrt()
-    value = _spectral_each(module.value.weight.unflatten(0, (module.kv_heads, -1)))
+    value = _spectral(module.value.weight.unflatten(0, (module.kv_heads, -1)))
     value = value.repeat_interleave(module.heads // module.kv_heads)
-    output = _spectral_each(module.output.weight.unflatten(1, (module.heads, -1)).transpose(0, 1))
+    output = _spectral(module.output.weight.unflatten(1, (module.heads, -1)).transpose(0, 1))
     return float((mixing * value * output).max())
 
 
@@ -264,14 +266,6 @@ def _norm_gain(norm: FrozenNorm) -> float:
     return 1.0 if norm.factor is None else float(norm.factor.abs().max())
 
 
-def _spectral(weight: Tensor) -> float:
-    return float(_spectral_each(weight))
-
-
-def _spectral_each(weights: Tensor) -> Tensor:
+def _spectral(weights: Float[Tensor, "*matrix rows columns"]) -> Float[Tensor, "*matrix"]:
     norms: Tensor = torch.linalg.matrix_norm(weights, ord=2)
     return norms
-
-
-def _attention(step: FrozenStep) -> FrozenBranch | None:
-    return next((branch for branch in step.branches if branch.kind == "attention"), None)
