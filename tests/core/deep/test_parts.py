@@ -20,7 +20,7 @@ from rankscope.core.deep import (
     apply_norm,
     attend,
 )
-from rankscope.core.deep._mlp import REACH, multiply
+from rankscope.core.deep._run import REACH, multiply
 from rankscope.core.deep._scaled_tensor import bounded_exp, expand_like, scaled_sum
 from rankscope.core.metrics import residual
 from rankscope.core.network import (

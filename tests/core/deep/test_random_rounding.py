@@ -2,7 +2,7 @@
 
 import torch
 
-from rankscope.core.deep._random_rounding import RandomRounding
+from rankscope.core.deep._doubts import RandomRounding
 from rankscope.streams import stream
 
 ULP = 2.0**-52

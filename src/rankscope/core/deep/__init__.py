@@ -1,11 +1,9 @@
 """Hidden states as ``1xᵀ + eˢR``, and how each part of a block acts on them."""
 
-from rankscope.core.deep._attention import attend
-from rankscope.core.deep._attention import mix_heads as mix_heads
-from rankscope.core.deep._mlp import apply_activation, apply_mlp
-from rankscope.core.deep._mlp import multiply as multiply
 from rankscope.core.deep._norms import apply_norm
-from rankscope.core.deep._run import deep_states
+from rankscope.core.deep._run import apply_activation, apply_mlp, attend, deep_states
+from rankscope.core.deep._run import mix_heads as mix_heads
+from rankscope.core.deep._run import multiply as multiply
 from rankscope.core.deep._scaled_tensor import ScaledTensor
 from rankscope.core.deep._scores import split_attention as split_attention
 from rankscope.core.deep._split_state import SplitState, add_states, apply_linear

@@ -2,20 +2,21 @@
 
 Two steps, because measuring takes as long as computing. While a network runs, every sum notes how
 many digits it may have lost (``ScaledTensor.lost``): a few in ordinary networks, and then nothing
-more is done. Samples in which it is more are run again under random rounding
-(``_random_rounding.py``), and what their logarithms then differ by is what rounding makes of them.
+more is done. Samples in which it is more are run again under ``RandomRounding``, and what their
+logarithms then differ by is what rounding makes of them.
 """
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from rankscope.core.deep._random_rounding import RandomRounding
 from rankscope.core.deep._run import later_states
 from rankscope.core.deep._scaled_tensor import cancelled
 from rankscope.core.deep._split_state import SplitState
@@ -38,6 +39,25 @@ _DEEP = 16
 _STEP = 1e-10
 _GROWN = 1e-4
 """A step so long becomes so long where the last digit becomes about the tenth."""
+_ULP = 2.0**-52
+_SUMMED = {
+    "mm": 0,
+    "bmm": 0,
+    "addmm": 1,
+    "baddbmm": 1,
+    "sum": 0,
+    "mean": 0,
+    "cumsum": 0,
+    "addcmul": 1,
+}
+"""A sum is off by the rounding of its terms, which may be far larger than it: the argument that
+holds them."""
+_ROUNDED = {
+    *_SUMMED,
+    *("add", "sub", "rsub", "mul", "div", "reciprocal", "square", "pow", "sqrt", "rsqrt"),
+    *("exp", "expm1", "_softmax", "log", "log1p", "logaddexp", "_log_softmax"),
+    *("erfc", "sigmoid", "tanh", "linalg_vector_norm"),
+}
 
 
 @dataclass(frozen=True)
@@ -101,8 +121,11 @@ class Notes:
             torch.as_tensor(part.lost, dtype=found.dtype, device=found.device).expand(batch)
             for part in (state.common, state.deviation)
         ]
-        beyond = is_beyond(state).to(found.dtype)
-        self._rows.append(torch.stack([*found[:, :batch], state.log_scale, *lost, beyond]))
+        # Beyond: a residual that is not zero and yet has no logarithm in float64.
+        beyond = state.log_scale.isneginf() & state.mantissa.flatten(1).any(1)
+        self._rows.append(
+            torch.stack([*found[:, :batch], state.log_scale, *lost, beyond.to(found.dtype)])
+        )
         if found.shape[1] > batch:
             self._beside.append(found[:, batch:])
 
@@ -114,10 +137,10 @@ class Notes:
         return Read(rows[:, :2], scale, common_lost, lost, beyond, beside)
 
 
-def _on_host(each: list[Tensor]) -> Tensor:
-    if len({row.device for row in each}) > 1:  # a model may be spread over several
-        each = [row.cpu() for row in each]
-    return torch.stack(each).cpu()
+def _on_host(rows: list[Tensor]) -> Tensor:
+    if len({row.device for row in rows}) > 1:  # a model may be spread over several
+        rows = [row.cpu() for row in rows]
+    return torch.stack(rows).cpu()
 
 
 class Read(NamedTuple):
@@ -158,11 +181,6 @@ class Read(NamedTuple):
         return bool((_apart(self.beside, self.clean[1:, :, of.cpu()], dim=1) > _GROWN).any())
 
 
-def is_beyond(state: SplitState) -> Bool[Tensor, "batch"]:
-    """Whether a residual is not zero and yet has no logarithm in float64."""
-    return state.log_scale.isneginf() & state.mantissa.flatten(1).any(1)
-
-
 def first_layers_in_doubt(
     network: Network,
     x: Hidden,
@@ -178,30 +196,17 @@ def first_layers_in_doubt(
     suspects = read.may_be_lost()
     if beside is not None and read.grew(beside.of):
         suspects = torch.ones_like(suspects)
-    moved = _first_moved_layers(network, x, start, measurement, read.clean, suspects)
-    # Tokens that are equal from first to last are so by symmetry, which random rounding breaks.
-    equal = read.scale[0].isneginf() & read.clean[:, 0].isneginf().all(0)
-    return torch.minimum(torch.where(equal, math.inf, moved), read.first_vanished(network))
-
-
-def _first_moved_layers(
-    network: Network,
-    x: Hidden,
-    start: SplitState,
-    measurement: Measurement,
-    clean: Float[Tensor, "layer 2 batch"],
-    suspects: Bool[Tensor, "batch"],
-) -> PerSample:
-    """For each sample the first layer whose logarithms rounding moves; infinite if none."""
-    first = torch.full((clean.shape[-1],), math.inf, dtype=torch.float64)
+    first = torch.full((len(suspects),), math.inf, dtype=torch.float64)
     chosen = suspects.nonzero().flatten()
     if len(chosen):
-        again = measurement.of(chosen.repeat(_RUNS))
         several = chosen.repeat(_RUNS)
         mask = None if start.token_mask is None else start.token_mask[several]
-        moved = _moved(network, x[several], mask, again, clean[..., chosen])
+        again = measurement.of(several)
+        moved = _moved(network, x[several], mask, again, read.clean[..., chosen])
         first[chosen] = _first(moved > MOVED)
-    return first
+    # Tokens that are equal from first to last are so by symmetry, which random rounding breaks.
+    equal = read.scale[0].isneginf() & read.clean[:, 0].isneginf().all(0)
+    return torch.minimum(torch.where(equal, math.inf, first), read.first_vanished(network))
 
 
 def _moved(
@@ -236,3 +241,68 @@ def _first(layers: Bool[Tensor, "layer batch"]) -> PerSample:
     """For each sample the first layer of which it is true; infinite if there is none."""
     first = layers.to(torch.uint8).argmax(0).double()
     return torch.where(layers.any(0), first, math.inf)
+
+
+class RandomRounding(TorchDispatchMode):
+    """Inside this context float64 results are off by up to one unit of their last digit.
+
+    >>> from rankscope.core.deep._doubts import RandomRounding
+    >>> from rankscope.streams import stream
+    >>> one = torch.ones(3, dtype=torch.float64)
+    >>> with RandomRounding(stream(0, "rounding")):
+    ...     third = one / 3
+    >>> bool((third != 1 / 3).any()), bool(torch.allclose(third, one / 3, rtol=1e-15))
+    (True, True)
+
+    Discrete stochastic arithmetic (Vignes 1993: CESTAC): digits of an outcome that move are made of
+    rounding, wherever they were lost. Selections, comparisons and copies round nothing.
+    """
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._generator = generator
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        spelled: str = func.overloadpacket.__name__  # type: ignore[attr-defined]
+        name = spelled.removesuffix("_")
+        if name in _SUMMED:
+            args = [*args]
+            args[_SUMMED[name]] = self._round(args[_SUMMED[name]])
+        terms = [args[0].clone(), *args[1:]] if spelled != name else args
+        out = func(*args, **(kwargs or {}))
+        if name not in _ROUNDED or not isinstance(out, Tensor) or out.dtype != torch.float64:
+            return out
+        rounded = torch.where(_is_exact(name, terms, out), out, self._round(out))
+        return out.copy_(rounded) if spelled != name else rounded
+
+    def _round(self, value: Tensor) -> Tensor:
+        if value.dtype != torch.float64:
+            return value
+        return value * (1 + _ULP * self._noise(value))
+
+    def _noise(self, like: Tensor) -> Tensor:
+        noise = torch.rand(like.shape, generator=self._generator, dtype=torch.float64)
+        return (2 * noise - 1).to(like.device)
+
+
+def _is_exact(name: str, terms: Sequence[Any], out: Tensor) -> Tensor:
+    """Where an operation rounds nothing, as the difference of equal numbers or a product with 1."""
+    if name in ("add", "sub"):
+        one, other = (torch.as_tensor(term, dtype=out.dtype) for term in terms[:2])
+        other = other if name == "add" else -other
+        part = out - one  # Knuth's TwoSum: what the sum has lost
+        return (one - (out - part)) + (other - part) == 0
+    if name in ("mul", "div"):
+        exact = _is_power_of_two(terms[1], out)
+        return exact | _is_power_of_two(terms[0], out) if name == "mul" else exact
+    return torch.zeros_like(out, dtype=torch.bool)
+
+
+def _is_power_of_two(value: Any, like: Tensor) -> Tensor:
+    return torch.frexp(torch.as_tensor(value, dtype=like.dtype)).mantissa.abs() == 0.5

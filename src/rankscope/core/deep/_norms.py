@@ -80,7 +80,10 @@ def _rescale(state: SplitState, rule: NormRule) -> SplitState:
         v + _square(rest, rest, count) * expand_like(bounded_exp(2 * s), rest)
     )
     rows, squares = torch.where(gone, 0.0, rows), torch.where(gone, 0.0, squares)
-    clear = ((v > _CLEAR**2 * squares.amax(1, keepdim=True)) & ~_any_token(gone, state)).flatten()
+    if state.token_mask is not None:
+        gone = gone & state.token_mask.unsqueeze(-1)
+    none_gone = ~gone.any(1, keepdim=True)
+    clear = ((v > _CLEAR**2 * squares.amax(1, keepdim=True)) & none_gone).flatten()
     # Rescaled rows are e^unit times smaller than they were: the logarithm starts at zero again.
     unsure = torch.as_tensor(state.common.lost, device=unit.device).expand_as(unit) == math.inf
     common, own = _expand_around_common(x, rest, s, v, small_eps, count, unsure)
@@ -106,13 +109,6 @@ def _lost(
     shortest, longest = (0.5 * end.flatten().log() for end in (squares.amin(1), squares.amax(1)))
     before = worst(state.common.lost, state.deviation.lost)
     return worst(before, (-shortest).clamp(min=0.0), cancelled(s - longest, own.log))
-
-
-def _any_token(gone: Bool[Tensor, "batch token 1"], state: SplitState) -> Bool[Tensor, "batch 1 1"]:
-    """Whether it is so for any token that is not padding."""
-    if state.token_mask is not None:
-        gone = gone & state.token_mask.unsqueeze(-1)
-    return gone.any(1, keepdim=True)
 
 
 def _expand_around_common(

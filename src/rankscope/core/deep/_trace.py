@@ -139,30 +139,17 @@ def describe_doubts(columns: Columns) -> str:
     )
 
 
-def _metrics(
-    clean: Float[Tensor, "layer 2 batch"],
-) -> Iterator[tuple[int, str, PerSample]]:
-    """Layer by layer, what is told of the two logarithms to base ten."""
+def _metrics(clean: Float[Tensor, "layer 2 batch"]) -> Iterator[tuple[int, str, PerSample]]:
+    """Layer by layer, what follows from the two logarithms to base ten."""
     for layer, (log, whole) in enumerate(clean):
         yield layer, "log10_residual", log
-        yield layer, "log10_relative_residual", _relative(log, whole)
+        # As everywhere, zero divided by zero is zero.
+        yield layer, "log10_relative_residual", torch.where(log.isneginf(), log, log - whole)
         if layer:
-            for name, values in _made_of(clean[layer - 1, 0], log).items():
-                yield layer, name, values
-
-
-def _relative(log: PerSample, whole: PerSample) -> PerSample:
-    """A residual as a part of the whole; as everywhere, zero divided by zero is zero."""
-    return torch.where(log.isneginf(), log, log - whole)
-
-
-def _made_of(before: PerSample, after: PerSample) -> dict[str, PerSample]:
-    """What a layer made of a residual, three ways."""
-    return {
-        "local_exponent": torch.where(before == 0, math.nan, after / before),
-        "log10_contraction": _less(after, before),
-        "log10_cubic_constant": _less(after, 3 * before),
-    }
+            before = clean[layer - 1, 0]
+            yield layer, "local_exponent", torch.where(before == 0, math.nan, log / before)
+            yield layer, "log10_contraction", _less(log, before)
+            yield layer, "log10_cubic_constant", _less(log, 3 * before)
 
 
 def _less(after: PerSample, before: PerSample) -> PerSample:
