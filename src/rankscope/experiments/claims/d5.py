@@ -130,7 +130,7 @@ def judge(config: Config, measured: kit.Measured[Facts]) -> kit.Answer:
     level = [by_variant[name].fate for by_variant in courses.values() for name in skipping]
     reasons = "; ".join(f"{model}: {', '.join(told)}" for model, told in against.items() if told)
     named = by_name(config.models)
-    trained = any(families[name] in models.FAMILIES for name in named if named[name].trained)
+    trained = any(families[name] in models.FAMILIES for name in named if not named[name].at_init)
     untried = "None of the paper's models was tried with trained weights (--pretrained)."
     return kit.Answer(
         (
