@@ -8,10 +8,15 @@ import torch
 
 from rankscope import Spec, predict
 from rankscope.core.network import ACTIVATIONS, Visibility, activation
-from rankscope.core.prediction._coordinates import compress, coordinates, from_kernel, triangular
-from rankscope.core.prediction._plain import Plain
-from rankscope.core.prediction._streams import Streams
-from rankscope.core.prediction._weights import Weights
+from rankscope.core.prediction._arithmetic import Plain
+from rankscope.core.prediction._draws import (
+    Streams,
+    Weights,
+    compress,
+    coordinates,
+    from_kernel,
+    triangular,
+)
 
 from .laws import tokens
 

@@ -11,8 +11,8 @@ from transformers import GPT2Config, GPT2Model, LlamaConfig, LlamaModel
 from rankscope import Network, Spec, load, predict, trace
 from rankscope.core.network import Described, Init, drawable
 from rankscope.core.prediction import measured_gradients
+from rankscope.core.prediction._predict import network_seed
 from rankscope.core.prediction._prediction import _percentile
-from rankscope.core.prediction._tied import network_seed
 from rankscope.errors import InputError, KindError, RankscopeError, ShapeError, SpecError
 from rankscope.metric_catalogue import metric
 
@@ -81,7 +81,7 @@ def test_no_generator_is_touched():
 def test_many_draws_are_taken_in_groups(monkeypatch):
     x = tokens(5, 16)
     whole = predict(SPEC, x, draws=5, gradients=True)
-    monkeypatch.setattr("rankscope.core.prediction._run._AT_ONCE", 1)
+    monkeypatch.setattr("rankscope.core.prediction._ensemble._AT_ONCE", 1)
     parts = predict(SPEC, x, draws=5, gradients=True)
     for name in whole.metrics:
         one, other = whole.values[name], parts.values[name]

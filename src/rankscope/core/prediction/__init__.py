@@ -1,9 +1,9 @@
 """The law of random networks: what they do to tokens, predicted from the tokens' inner products."""
 
-from rankscope.core.prediction._backward import GRADIENTS as GRADIENTS
-from rankscope.core.prediction._backward import measured_gradients
-from rankscope.core.prediction._even import even_entropy as even_entropy
+from rankscope.core.prediction._gradients import GRADIENTS as GRADIENTS
+from rankscope.core.prediction._gradients import measured_gradients
 from rankscope.core.prediction._outcomes import Outcome
+from rankscope.core.prediction._predict import even_entropy as even_entropy
 from rankscope.core.prediction._predict import predict
 from rankscope.core.prediction._prediction import Band, Prediction
 

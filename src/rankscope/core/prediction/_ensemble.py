@@ -1,22 +1,54 @@
 """Many random networks, followed layer by layer: in floats while those will do, else scaled."""
 
 import math
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
 from rankscope.core.deep import ScaledTensor, SplitState
-from rankscope.core.metrics import deviations, token_norm
+from rankscope.core.metrics import deviations, effective_rank, mean_cosine, token_norm
 from rankscope.core.network import Spec, Visibility
-from rankscope.core.prediction._coordinates import Coordinates
-from rankscope.core.prediction._layer import Layer
-from rankscope.core.prediction._measure import Figures, of_state, of_tokens
-from rankscope.core.prediction._plain import Plain
-from rankscope.core.prediction._scaled import Scaled, widen
-from rankscope.core.prediction._streams import Streams
-from rankscope.core.prediction._weights import Weights
+from rankscope.core.prediction._arithmetic import Layer, Plain, Scaled, widen
+from rankscope.core.prediction._draws import Coordinates, Course, Figures, Streams, Weights
+from rankscope.core.prediction._gradients import predicted_gradients
 from rankscope.core.shapes import PerSample
+from rankscope.process.threads import one_thread
+
+
+def of_tokens(x: Coordinates, token_mask: Tensor | None) -> Figures:
+    """Figures of tokens in plain coordinates; none of them changes when tokens are rotated."""
+    relative = deviations(x, token_mask=token_mask).relative_dispersion()
+    found = {
+        "relative_dispersion": relative,
+        "log10_relative_dispersion": relative.log10(),
+        "mean_cosine": mean_cosine(x, token_mask=token_mask),
+        "effective_rank": effective_rank(x, token_mask=token_mask),
+        "token_norm": token_norm(x, token_mask=token_mask),
+    }
+    return {name: values.double() for name, values in found.items()}
+
+
+def of_state(state: SplitState) -> Figures:
+    """The same of split states, whose residuals and sizes no float need hold."""
+    size = state.log_norm(norm="fro")
+    relative = state.log_residual(norm="fro") - torch.where(size.isneginf(), 0.0, size)
+    unit = state.unit()
+    plain = state.common.at(unit).unsqueeze(1) + state.deviation.at(unit)
+    mask = state.token_mask
+    count = torch.tensor(float(plain.shape[1])) if mask is None else mask.sum(-1)
+    return {
+        "relative_dispersion": relative.exp(),
+        "log10_relative_dispersion": relative / math.log(10),
+        "mean_cosine": mean_cosine(plain, token_mask=mask),
+        "effective_rank": effective_rank(plain, token_mask=mask),
+        "token_norm": (size - 0.5 * count.double().log()).exp(),
+    }
+
 
 _ALIKE = 0.03
 """Tokens that differ by less than this part are followed in scaled arithmetic."""
@@ -180,3 +212,85 @@ def _stack(one: SplitState, other: SplitState) -> SplitState:
         for a, b in ((first.common, second.common), (first.deviation, second.deviation))
     )
     return SplitState(common, own, mask)
+
+
+Networks = Sequence[tuple[int, int]]
+"""(draw, sample) pairs: a random network each."""
+
+_AT_ONCE = 2**25
+"""Numbers of the largest tensor of a group."""
+_SMALL = 2**21
+"""Numbers that all layers of all networks make, below which threads are not worth their start."""
+
+
+_DIGITS = 10 * math.log(10)
+"""Of sixteen digits of scaled arithmetic, how many may be lost before a figure is in doubt."""
+
+
+class Found(NamedTuple):
+    """Figures by layer and network, and how many of the networks are in doubt."""
+
+    course: Course
+    doubtful: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be found out of every network."""
+
+    spec: Spec
+    tokens: Coordinates
+    token_mask: Tensor | None
+    seed: int
+    gradients: bool
+    limit: bool
+
+    @torch.no_grad()  # which each thread says for itself
+    def run(self, networks: Networks) -> "Found":
+        """Every figure by layer and network."""
+        index = torch.tensor([sample for _, sample in networks])
+        x = self.tokens[index]
+        mask = None if self.token_mask is None else self.token_mask[index]
+        streams = Streams.of(self.seed, networks)
+        ensemble = Ensemble(self.spec, x, mask, streams, limit=self.limit)
+        found = [ensemble.figures()]
+        entropies = [torch.full_like(next(iter(found[0].values())), math.nan)]
+        for layer in range(self.spec.layers):
+            entropies.append(ensemble.advance(layer))
+            found.append(ensemble.figures())
+        doubtful = ensemble.lost() > _DIGITS
+        by_layer = {name: torch.stack([each[name] for each in found]) for name in found[0]}
+        by_layer["attention_entropy"] = torch.stack(entropies)
+        if self.gradients:
+            again = Streams.of(self.seed, networks, "gradients")
+            by_layer |= predicted_gradients(self.spec, x, mask, again)
+        return Found(by_layer, int(doubtful.sum()))
+
+    @property
+    def numbers(self) -> int:
+        """About how many numbers the widest part of a layer has, for one network."""
+        spec, tokens = self.spec, self.tokens.shape[1]
+        heads = spec.heads * max(tokens, spec.head_width)
+        return (tokens + 1) * max((1 + spec.gated) * spec.mlp_width, heads, 2 * tokens)
+
+
+def side_by_side(task: Task, networks: Networks) -> list["Found"]:
+    """All networks, in groups that fit into memory, one thread each.
+
+    Half of the work are decompositions and random numbers, in which PyTorch takes one thread.
+    """
+    with one_thread() as threads, ThreadPoolExecutor(threads) as pool:
+        groups = _groups(task, networks, threads)
+        return list(pool.map(task.run, groups))
+
+
+def _groups(task: Task, networks: Networks, threads: int) -> list[Networks]:
+    """As many networks at once as memory is meant for; gradients keep what all layers made."""
+    spec, tokens = task.spec, task.tokens.shape[1]
+    kept = task.numbers
+    if task.gradients:
+        kept = 4 * spec.layers * (kept + (tokens + 1) * spec.width)
+    size = max(1, _AT_ONCE // kept)
+    if task.numbers * len(networks) * spec.layers > _SMALL:
+        size = min(size, math.ceil(len(networks) / threads))
+    return [networks[at : at + size] for at in range(0, len(networks), size)]

@@ -115,7 +115,7 @@ def _attention(entropy: Curves, even: Curves) -> Outcome:
     codes = torch.full((parts.shape[1],), 2)
     codes[(parts > thresholds.EVEN_ENTROPY).all(0)] = 1
     codes[(parts < thresholds.SHARP_ENTROPY).any(0)] = 0
-    chosen = parts[:, codes == _common(codes)].contiguous()
+    chosen = parts[:, codes == torch.bincount(codes).argmax()].contiguous()
     middle = chosen.median(1).values
     sharp = middle < thresholds.SHARP_ENTROPY
     least = int(middle.argmin())
@@ -219,7 +219,3 @@ def _center(logs: Curves) -> Float[Tensor, "layer"]:
     """One curve for all: means, or medians where some have no logarithm."""
     means = logs.mean(1)
     return means if bool(means.isfinite().all()) else logs.median(1).values
-
-
-def _common(codes: Int[Tensor, "curve"]) -> int:
-    return int(torch.bincount(codes).argmax())

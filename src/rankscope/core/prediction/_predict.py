@@ -1,20 +1,38 @@
 """``predict``: what a network will do to its tokens, before it has weights."""
 
+import math
+
 import torch
+from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import pad
 
 from rankscope.arguments import Count, Seed, checked
-from rankscope.core.network import Spec
-from rankscope.core.prediction._coordinates import compress
-from rankscope.core.prediction._even import even_entropy
-from rankscope.core.prediction._inputs import as_tokens
+from rankscope.core.checks import finite, real, valid_mask
+from rankscope.core.deep import deep_states
+from rankscope.core.masks import Mask
+from rankscope.core.network import Network, Spec, Visibility
+from rankscope.core.prediction._draws import Coordinates, Course, compress, coordinates, from_kernel
+from rankscope.core.prediction._ensemble import (
+    Task,
+    need_scaling,
+    of_state,
+    of_tokens,
+    side_by_side,
+)
+from rankscope.core.prediction._gradients import measured_gradients
 from rankscope.core.prediction._prediction import Prediction
-from rankscope.core.prediction._run import Task, side_by_side
-from rankscope.core.prediction._tied import network_seed, tied_figures
-from rankscope.errors import InputError
+from rankscope.core.tracing import trace
+from rankscope.errors import InputError, ShapeError
+from rankscope.streams import stream_seed
+
+_NEGLIGIBLE = 1e-6
+"""Parts of a Gram matrix that may be rounding."""
 
 
 @checked
+@torch.inference_mode(False)
+@torch.no_grad()
 def predict(
     spec: Spec,
     x: Tensor | None = None,
@@ -56,34 +74,12 @@ def predict(
         raise InputError(
             "layers that share weights are drawn at their own width; leave out infinite_width."
         )
-    with torch.inference_mode(False), torch.no_grad():
-        return _predict(spec, x, kernel, draws, seed, token_mask, gradients, repeat, infinite_width)
-
-
-def _predict(
-    spec: Spec,
-    x: Tensor | None,
-    kernel: Tensor | None,
-    draws: int,
-    seed: int,
-    token_mask: Tensor | None,
-    gradients: bool,
-    repeat: int,
-    infinite_width: bool,
-) -> Prediction:
-    tokens, mask = as_tokens(spec, x, kernel, token_mask)
+    tokens, mask = _as_tokens(spec, x, kernel, token_mask)
     samples = len(tokens)
     doubtful = 0
     if spec.shared_layers or repeat > 1:
         parts = [
-            tied_figures(
-                spec,
-                tokens,
-                mask,
-                seed=network_seed(seed, draw),
-                repeat=repeat,
-                gradients=gradients,
-            )
+            _tied_figures(spec, tokens, mask, network_seed(seed, draw), repeat, gradients)
             for draw in range(draws)
         ]
     else:
@@ -97,9 +93,126 @@ def _predict(
         for name in parts[0]
     }
     even = even_entropy(spec, tokens.shape[1], mask, repeat=repeat).expand(-1, samples)
-    return Prediction(spec, seed, values, width_error(spec), even, doubtful)
+    # Uniform entries are normal in the limit of large widths alone.
+    width_error = 1 / spec.width if spec.init.kind == "xavier" else 0.0
+    return Prediction(spec, seed, values, width_error, even, doubtful)
 
 
-def width_error(spec: Spec) -> float:
-    """What is left of the width, in parts of a figure: uniform entries are normal in the limit."""
-    return 1 / spec.width if spec.init.kind == "xavier" else 0.0
+def _as_tokens(
+    spec: Spec, x: Tensor | None, kernel: Tensor | None, token_mask: Tensor | None
+) -> tuple[Coordinates, Tensor | None]:
+    """The tokens in coordinates, by sample, and their mask."""
+    if (x is None) == (kernel is None):
+        raise InputError("give the tokens x, or kernel=, their Gram matrix, and not both.")
+    given, name = (x, "x") if kernel is None else (kernel, "kernel")
+    assert given is not None  # one of them is
+    given = _as_batch(given, name)
+    batch, count, last = given.shape
+    expected = spec.width if kernel is None else count
+    if last != expected:
+        raise ShapeError(f"{name} has shape {tuple(given.shape)}, expected (..., {expected}) last.")
+    if token_mask is not None:
+        by_sample = token_mask if token_mask.ndim > 1 else token_mask.unsqueeze(0)
+        token_mask = valid_mask(by_sample.cpu(), (batch, count))
+        given = torch.where(token_mask.unsqueeze(-1), given, 0.0)
+    if kernel is None:
+        return coordinates(given), token_mask
+    if token_mask is not None:
+        given = torch.where(token_mask.unsqueeze(-2), given, 0.0)
+    return from_kernel(_gram(given, spec.width), spec.width), token_mask
+
+
+def _as_batch(given: Tensor, name: str) -> Tensor:
+    """One sample or a batch of them, in float64 on the CPU, where networks are drawn."""
+    given = real(given, name=name, axes="(batch, token, feature)", least=2)
+    given = given.to("cpu", torch.float64)
+    finite(given, name=name)
+    if given.ndim not in (2, 3) or 0 in given.shape:
+        raise ShapeError(
+            f"{name} has shape {tuple(given.shape)}, expected (token, ·) or (batch, token, ·)."
+        )
+    return given if given.ndim == 3 else given.unsqueeze(0)
+
+
+def _gram(kernel: Tensor, width: int) -> Tensor:
+    """A Gram matrix, which is symmetric and has no negative eigenvalue, or an error."""
+    size = kernel.abs().amax((-2, -1), keepdim=True).clamp(min=torch.finfo(kernel.dtype).tiny)
+    kernel = kernel / size
+    if not torch.allclose(kernel, kernel.mT, rtol=0.0, atol=_NEGLIGIBLE):
+        raise InputError("kernel is not symmetric; it is the Gram matrix XXᵀ/width of the tokens.")
+    kernel = (kernel + kernel.mT) / 2
+    values = torch.linalg.eigvalsh(kernel)
+    if bool((values[:, :-width] > _NEGLIGIBLE).any()):
+        raise InputError(
+            f"kernel has more than {width} eigenvalues above zero, but tokens of {width} features "
+            "have no more directions than that."
+        )
+    if bool((values < -_NEGLIGIBLE).any()):
+        least = float((values * size.squeeze(-1)).amin())
+        raise InputError(
+            f"kernel has an eigenvalue of {least:.3g}; a Gram matrix has none below zero."
+        )
+    return kernel * size
+
+
+def even_entropy(
+    spec: Spec, tokens: int, token_mask: Tensor | None, *, repeat: int = 1
+) -> Float[Tensor, "layer sample"]:
+    """By layer and sample, the mean over the queries of the logarithm of how many keys they see.
+
+    Without padding there is one sample for all; the input, layer 0, has no attention.
+    """
+    real = torch.ones(1, tokens, dtype=torch.bool) if token_mask is None else token_mask
+    by_mask: dict[Mask, Tensor] = {}
+    for mask in set(spec.masks):
+        allowed = Visibility.of(mask, tokens, real, real.device).allowed
+        assert allowed is not None  # it is None without a token mask alone
+        seen = allowed.expand(len(real), 1, tokens, tokens).sum(-1).squeeze(1)
+        logs = torch.where(real, seen.double().log(), 0.0)
+        by_mask[mask] = logs.sum(-1) / real.sum(-1)
+    rows = [by_mask[mask] for mask in spec.masks] * repeat
+    return torch.stack([torch.full_like(rows[0], math.nan), *rows])
+
+
+def _tied_figures(
+    spec: Spec,
+    tokens: Coordinates,
+    token_mask: Tensor | None,
+    seed: int,
+    repeat: int,
+    gradients: bool,
+) -> Course:
+    """Every figure of one random network whose layers share weights, by layer and sample.
+
+    What a matrix did to the tokens it does again to what it made of them, so that layers are no
+    independent draws: here whole networks are drawn and run.
+    """
+    # The reflection that made the row of ones a coordinate undoes itself.
+    x = coordinates(pad(tokens, (0, spec.width - tokens.shape[-1])))
+    network = Network.random(spec, seed=seed).repeat(repeat)
+    states = [x.float(), *network.states(x.float(), token_mask)]
+    floats_do = [s.isfinite().all() and not need_scaling(s, token_mask).any() for s in states]
+    if all(floats_do):
+        figures = [of_tokens(state, token_mask) for state in states]
+    else:  # a plain pass cannot hold what it would see
+        figures = [of_state(state) for _, state in deep_states(network, x, token_mask)]
+    by_layer = {name: torch.stack([each[name] for each in figures]) for name in figures[0]}
+    by_layer["attention_entropy"] = _entropies(network.double(), x, token_mask)
+    if gradients:
+        by_layer |= measured_gradients(network, x, token_mask=token_mask, seed=seed)
+    return by_layer
+
+
+def network_seed(seed: int, draw: int) -> int:
+    """The seed of the network of one draw."""
+    return stream_seed(seed, "prediction", "network", draw)
+
+
+def _entropies(network: Network, x: Coordinates, token_mask: Tensor | None) -> Tensor:
+    """The mean entropy of all heads, by layer and sample; the input has none."""
+    columns = trace(network, x, metrics=["attention_entropy"], token_mask=token_mask).columns
+    out = torch.zeros(network.spec.layers + 1, len(x), dtype=torch.float64)
+    out[0] = math.nan
+    at = [torch.tensor(columns[name]) for name in ("layer", "sample")]
+    values = torch.tensor(columns["value"], dtype=torch.float64)
+    return out.index_put((at[0], at[1]), values / network.spec.heads, accumulate=True)
