@@ -9,6 +9,7 @@ import pytest
 from rankscope import tables
 from rankscope.core.theory import SCORE_LIMIT
 from rankscope.errors import InputError
+from rankscope.experiments import kit
 from rankscope.experiments.claims import d11
 from rankscope.process.progress import silent
 
@@ -46,6 +47,10 @@ def made_up(own: float, masked: float, wide: float) -> pl.DataFrame:
     )
 
 
+def judged(table: pl.DataFrame) -> kit.Result:
+    return kit.conclude(d11.ENTRY, d11.Config(), table)
+
+
 @pytest.mark.parametrize(
     ("table", "verdict", "beyond"),
     [
@@ -55,11 +60,11 @@ def made_up(own: float, masked: float, wide: float) -> pl.DataFrame:
     ],
 )
 def test_each_outcome(table: pl.DataFrame, verdict: str, beyond: str) -> None:
-    judgement, further, sentences = d11.judge(table)
-    assert str(judgement).startswith(verdict)
-    assert further is not None
-    assert str(further).startswith(beyond)
-    assert all(sentence.endswith(".") for sentence in sentences)
+    found = judged(table)
+    assert str(found.judgement).startswith(verdict)
+    assert found.beyond is not None
+    assert str(found.beyond).startswith(beyond)
+    assert all(sentence.endswith(".") for sentence in found.sentences)
 
 
 def test_it_is_sharp_at_the_limit_alone() -> None:
@@ -72,12 +77,12 @@ def test_it_is_sharp_at_the_limit_alone() -> None:
     assert [row[1] for row in rows] == pytest.approx([math.expm1(0.1) / 0.2, 1.0], rel=1e-3)
     assert said == "holds, sharp at D = 1.2564 only (at D = 0.1 no entry is above 0.526 of it)"
     masked = made_up(0.9, 0.9995, 0.6)  # a mask lies beyond the lemma
-    assert str(d11.judge(masked)[0]) == "holds"
+    assert str(judged(masked).judgement) == "holds"
 
 
 def test_it_fails_where_no_kind_of_layer_bears_it_out() -> None:
     table = made_up(1.5, 0.9, 0.9).filter(pl.col("variant") != d11.ADVERSE)
-    assert d11.judge(table)[0].verdict == "fails"
+    assert judged(table).verdict == "fails"
 
 
 def test_the_default_goes_up_to_the_lemmas_own_limit() -> None:

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from rankscope import tables
+from rankscope.experiments import kit
 from rankscope.experiments.claims import n1
-from rankscope.experiments.claims._positions import (
+from rankscope.experiments.claims.n1 import (
     PRODUCT,
     SECOND,
     TAU,
@@ -60,12 +61,13 @@ def table(**curves: tuple[float, list[float]]):
     ],
 )
 def test_every_verdict_can_be_reached(curves, verdict) -> None:
-    assert str(n1.judged("somewhere", read(table(**curves), n1.KEEPING))) == verdict
+    found = kit.conclude(n1.ENTRY, n1.Config(), kit.Measured(table(**curves)))
+    assert str(found.judgement) == verdict
 
 
 def test_what_shows_no_law_is_named() -> None:
-    found = read(table(sink=(0.0, CUBIC), ALiBi=(0.5, SHORT)), n1.KEEPING)
-    said = list(n1.sentences({n1.KEEPING: found, n1.SHRINKING: {}}))
+    measured = kit.Measured(table(sink=(0.0, CUBIC), ALiBi=(0.5, SHORT)))
+    said = kit.conclude(n1.ENTRY, n1.Config(), measured).sentences
     assert said[-1].startswith("Left out of the verdict")
     assert said[-1].endswith("show a law: ALiBi.")
 

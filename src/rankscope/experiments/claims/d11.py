@@ -1,10 +1,9 @@
 """Claim D11: where scores spread little, attention is close to rank one entry by entry."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
-from typing import Annotated
+from typing import Annotated, Any
 
 import polars as pl
 import torch
@@ -32,7 +31,9 @@ ENTRY = kit.claim(
     "Where logits spread by at most 1.256, attention differs from rank one by no more than twice "
     "that spread, entry by entry: |P − 1qᵀ| ≤ 2D·1qᵀ.",
     source="Dong et al. 2021, appendix",
+    question="Is any weight of attention further from the shared one than twice the spread?",
     domain="one layer of softmax attention, spread at most 1.256",
+    beyond="masks, compared among queries that see the same; spreads above 1.256",
     seconds=3,
     metrics=(
         kit.Metric(
@@ -60,11 +61,17 @@ ENTRY = kit.claim(
 _METRIC, _SHARP, _ERROR = "lemma_ratio", "sharp_lemma_ratio", "relative_error"
 RANDOM, ADVERSE = "random layers", "worst layer"
 LIMIT = "sharp factor"
+CHARTS = (
+    kit.Drawing(
+        "by_setting",
+        "The largest entry in each layer; the lemma says that it is at most 1.",
+        _METRIC,
+        roles={LIMIT: "bound"},
+    ),
+)
 _ROUNDING = 1e-9
 _NEARLY = 1e-3
 """What comes as close as this to a bound shows that it is sharp."""
-
-_BEYOND = "masks, compared among queries that see the same; spreads above 1.256"
 
 Row = tuple[str, str, float, int, str, float]
 
@@ -89,39 +96,14 @@ class Config(kit.Config):
     """In the worst layer the key that stands out has a weight of ``e`` to minus this."""
 
 
-def run(config: Config, on_step: kit.OnStep) -> kit.Result:
-    """Measure ``|P − 1qᵀ|/(2D·1qᵀ)``, its largest entry in each layer, at each spread."""
-    _check(config)
-    table = _measure(config, on_step)
-    judgement, beyond, sentences = judge(table)
-    within = table.filter((pl.col("setting") <= SCORE_LIMIT) & (pl.col("metric") == _METRIC))
-    return ENTRY.result(
-        config,
-        question="Is any weight of attention further from the shared one than twice the spread?",
-        sentences=sentences,
-        table=table,
-        listings=(_listing(table),),
-        judgement=judgement,
-        beyond=beyond,
-        key_figures={
-            "largest |P − 1qᵀ| over 2D·1qᵀ": max(
-                within.filter(pl.col("variant") != LIMIT)["value"].to_list()
-            )
-        },
-        drawings=(
-            kit.Drawing(
-                "by_setting",
-                "The largest entry in each layer; the lemma says that it is at most 1.",
-                _METRIC,
-                roles={LIMIT: "bound"},
-            ),
-        ),
-        shown=(_METRIC,),
-    )
-
-
-def _measure(config: Config, on_step: kit.OnStep) -> pl.DataFrame:
-    """The largest entries of random layers and of the worst one, at each spread."""
+def measure(config: Config, on_step: kit.OnStep) -> pl.DataFrame:
+    """The largest entry of ``|P − 1qᵀ|/(2D·1qᵀ)`` in each layer, at each spread."""
+    if not config.spreads or not all(0 < spread <= SCORE_LIMIT for spread in config.spreads):
+        raise InputError(f"spreads={config.spreads}: the lemma is about 0 to {SCORE_LIMIT:.4f}.")
+    if not all(spread > SCORE_LIMIT for spread in config.wider):
+        raise InputError(f"wider={config.wider} is for spreads beyond {SCORE_LIMIT:.4f}.")
+    if config.layers < 1 or not (config.tokens and config.heads and config.tails):
+        raise InputError("D11 needs at least one layer, number of tokens, of heads and of tails.")
     rows: list[Row] = []
     for spread, on_part in kit.tracked((*config.spreads, *config.wider), on_step):
         worst = departure(*worst_departure_layer(spread, config.preference))
@@ -138,95 +120,72 @@ def _measure(config: Config, on_step: kit.OnStep) -> pl.DataFrame:
     return tables.from_rows(names, rows)
 
 
-def _check(config: Config) -> None:
-    if not config.spreads or not all(0 < each <= SCORE_LIMIT for each in config.spreads):
-        raise InputError(f"spreads={config.spreads}: the lemma is about 0 to {SCORE_LIMIT:.4f}.")
-    if not all(each > SCORE_LIMIT for each in config.wider):
-        raise InputError(f"wider={config.wider} is for spreads beyond {SCORE_LIMIT:.4f}.")
-    if config.layers < 1 or not (config.tokens and config.heads and config.tails):
-        raise InputError("D11 needs at least one layer, number of tokens, of heads and of tails.")
-
-
-def judge(table: pl.DataFrame) -> tuple[kit.Judgement, kit.Judgement | None, tuple[str, ...]]:
+def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
     """On the lemma's own domain every layer, by kind; beyond it masks, and each wider spread."""
-    ratios = {key: value for key, value in _largest(table, _METRIC).items() if key[0] != LIMIT}
-    within = {key: value for key, value in ratios.items() if key[1] <= SCORE_LIMIT}
-    by_kind: dict[str, bool] = {}
-    for (name, _), value in within.items():
-        by_kind[name] = by_kind.get(name, True) and value <= 1 + _ROUNDING
-    own = {name: holds for name, holds in by_kind.items() if name in (RANDOM, ADVERSE)}
-    wider: dict[float, float] = {}
-    for (_, spread), value in ratios.items():
-        if spread > SCORE_LIMIT:
-            wider[spread] = max(value, wider.get(spread, 0.0))
-    exceeded = [spread for spread, value in wider.items() if value > 1 + _ROUNDING]
-    others = {name: holds for name, holds in by_kind.items() if name not in own} | {
-        f"spread {short(spread)}": spread not in exceeded for spread in wider
+    ratios = table.filter(pl.col("variant") != LIMIT, metric=_METRIC)
+    within, wider = (ratios.filter((pl.col("setting") <= SCORE_LIMIT) == side) for side in (1, 0))
+    by_kind = {name: value <= 1 + _ROUNDING for name, value in _largest(within, "variant").items()}
+    stated = {name: held for name, held in by_kind.items() if name in (RANDOM, ADVERSE)}
+    by_spread = _largest(wider, "setting")
+    exceeded = [spread for spread, value in by_spread.items() if value > 1 + _ROUNDING]
+    beyond = {name: held for name, held in by_kind.items() if name not in stated} | {
+        f"spread {short(spread)}": spread not in exceeded for spread in by_spread
     }
-    on = f"the spread: exceeded from D = {short(min(exceeded))} on" if exceeded else ""
-    return (
-        kit.judged(ENTRY.domain, own, _sharp(within) if all(own.values()) else ""),
-        kit.judged(_BEYOND, others, on) if others else None,
-        (*_closing(table),),
+    sharp, error = (
+        max(table.filter(metric=metric)["value"].to_list(), default=0.0)
+        for metric in (_SHARP, _ERROR)
+    )
+    random = within.filter(variant=RANDOM)["value"].to_list()
+    kinds = ratios["variant"].unique(maintain_order=True).to_list()
+    entries = {
+        spread: _largest(rows, "variant")
+        for (spread,), rows in ratios.group_by("setting", maintain_order=True)
+    }
+    return kit.Answer(
+        (
+            f"Over (e^D − 1)·1qᵀ it is at most {short(sharp, digits=4)}, at every spread.",
+            f"{plural(len(random), 'random layer')} within the lemma, half of them below "
+            f"{short(median(random or [0.0]))} times 2D·1qᵀ; the weights computed here differ from "
+            f"those of the networks by {short(error, digits=1)} at most.",
+        ),
+        stated=stated,
+        on=_sharp(within) if all(stated.values()) else "",
+        beyond=beyond or None,
+        on_beyond=f"the spread: exceeded from D = {short(min(exceeded))} on" if exceeded else "",
+        key_figures={"largest |P − 1qᵀ| over 2D·1qᵀ": max(within["value"].to_list())},
+        listings=(
+            kit.Listing(
+                "Largest |P − 1qᵀ| over 2D·1qᵀ",
+                ("D", *kinds),
+                tuple(
+                    (short(spread, digits=4), *(largest.get(name) for name in kinds))
+                    for spread, largest in entries.items()
+                ),
+                f"The lemma says that it is at most 1 up to a spread of D = {SCORE_LIMIT:.4f}.",
+            ),
+        ),
     )
 
 
-def _sharp(within: Mapping[tuple[str, float], float]) -> str:
+def _sharp(within: pl.DataFrame) -> str:
     """At which spreads of the lemma's own layers its bound is attained, and what it is elsewhere.
 
     Its factor of 2 is that of the largest spread; a smaller one leaves room.
     """
-    by_spread: dict[float, float] = {}
-    for (name, spread), value in within.items():
-        if name in (RANDOM, ADVERSE):
-            by_spread[spread] = max(value, by_spread.get(spread, 0.0))
-    attained = [spread for spread, value in by_spread.items() if value > 1 - _NEARLY]
+    largest = _largest(within.filter(pl.col("variant").is_in([RANDOM, ADVERSE])), "setting")
+    attained = [spread for spread, value in largest.items() if value > 1 - _NEARLY]
     if not attained:
         return ""
-    words = f"sharp at D = {', '.join(short(each, digits=5) for each in sorted(attained))}"
-    others = {spread: value for spread, value in by_spread.items() if spread not in attained}
-    if not others:
+    words = f"sharp at D = {', '.join(short(spread, digits=5) for spread in sorted(attained))}"
+    low = min((spread for spread in largest if spread not in attained), default=None)
+    if low is None:
         return words
-    low = min(others)
-    return f"{words} only (at D = {short(low)} no entry is above {short(others[low])} of it)"
+    return f"{words} only (at D = {short(low)} no entry is above {short(largest[low])} of it)"
 
 
-def _largest(table: pl.DataFrame, metric: str) -> dict[tuple[str, float], float]:
-    """By kind of layer and spread, over the layers."""
-    grouped = table.filter(metric=metric).group_by("variant", "setting", maintain_order=True)
-    return {
-        (name, spread): value for name, spread, value in grouped.agg(pl.max("value")).iter_rows()
-    }
-
-
-def _listing(table: pl.DataFrame) -> kit.Listing:
-    """The largest entry of all layers, at each spread."""
-    largest = _largest(table.filter(pl.col("variant") != LIMIT), _METRIC)
-    kinds = list(dict.fromkeys(name for name, _ in largest))
-    rows = tuple(
-        (short(spread, digits=4), *(largest.get((name, spread)) for name in kinds))
-        for spread in dict.fromkeys(spread for _, spread in largest)
-    )
-    return kit.Listing(
-        "Largest |P − 1qᵀ| over 2D·1qᵀ",
-        ("D", *kinds),
-        rows,
-        f"The lemma says that it is at most 1 up to a spread of D = {SCORE_LIMIT:.4f}.",
-    )
-
-
-def _closing(table: pl.DataFrame) -> tuple[str, str]:
-    """What is true at every spread, and how exact and how typical the figures are."""
-    sharp = max(_largest(table, _SHARP).values())
-    error = max(_largest(table, _ERROR).values(), default=0.0)
-    every = table.filter(metric=_METRIC, variant=RANDOM).filter(pl.col("setting") <= SCORE_LIMIT)
-    half = median(every["value"].to_list() or [0.0])
-    return (
-        f"Over (e^D − 1)·1qᵀ it is at most {short(sharp, digits=4)}, at every spread.",
-        f"{plural(every.height, 'random layer')} within the lemma, half of them below "
-        f"{short(half)} times 2D·1qᵀ; the weights computed here differ from those of the networks "
-        f"by {short(error, digits=1)} at most.",
-    )
+def _largest(rows: pl.DataFrame, column: str) -> dict[Any, float]:
+    """By the values of a column, over all layers."""
+    return dict(rows.group_by(column, maintain_order=True).agg(pl.max("value")).iter_rows())
 
 
 def _random_layer(

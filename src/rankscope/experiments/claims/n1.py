@@ -3,16 +3,29 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from statistics import mean
+from typing import Literal, cast
 
 import polars as pl
+import torch
+from torch import Tensor
 
 from rankscope import tables
 from rankscope.arguments import checked
-from rankscope.core.network import ALiBi, Network, RelativeBias, Rotary, ScoreKind, Sink
-from rankscope.core.theory import as_stated
+from rankscope.core.deep import deep_states
+from rankscope.core.network import (
+    ALiBi,
+    Block,
+    Network,
+    RelativeBias,
+    Rotary,
+    ScoreKind,
+    Sink,
+    Visibility,
+)
+from rankscope.core.theory import Law, LawKind, as_stated, ergodicity, law, second_modulus
 from rankscope.experiments import depths, kit
-from rankscope.experiments.claims._positions import Found, position_table, read
+from rankscope.experiments.laws import law_of_medians, medians
 from rankscope.numerals import power_of_ten
 
 ENTRY = kit.claim(
@@ -21,7 +34,9 @@ ENTRY = kit.claim(
     "only exponentially where scores or a mask depend on the pair of positions, as long as the "
     "logits of the collapsed state do not vanish.",
     source="derived for rankscope",
+    question="Is the collapse doubly exponential exactly where all rows of attention agree?",
     domain="pure attention whose hidden states keep their size",
+    beyond="pure attention whose hidden states shrink with depth",
     seconds=8,
     metrics=(
         kit.Metric(
@@ -37,10 +52,21 @@ ENTRY = kit.claim(
         ),
     ),
 )
+CHARTS = (
+    kit.Drawing(
+        "by_depth",
+        "A curve for each network. Straight ones are exponential.",
+        depths.RELATIVE,
+        {"lowest": -60.0},
+    ),
+)
 KEEPING, SHRINKING = "hidden states keep their size", "hidden states shrink"
 """Panels: what the claim is about, and what lies beyond it."""
+TAU, PRODUCT, SECOND = "dobrushin", "log10_product_ergodicity", "second_eigenvalue"
 _AGREED = 3.0
 """Standard errors within which a measured rate and that of positions alone agree."""
+_ROUNDING = 1e-12
+"""An ergodicity coefficient below this is that of rows which agree."""
 
 
 @checked
@@ -81,110 +107,189 @@ class Config(depths.DeepConfig):
         return self.pure_attention(1, init=init, mask=pattern.mask, scores=scores)
 
 
-def run(config: Config, on_step: kit.OnStep) -> kit.Result:
+def measure(config: Config, on_step: kit.OnStep) -> depths.Measured:
     """Follow each network in scaled arithmetic, and the attention of its collapsed state."""
     x, token_mask = config.texts()
     parts: dict[str, pl.DataFrame] = {}
     notes: dict[str, str] = {}
     panels = {KEEPING: config.init, SHRINKING: config.shrinking}
     for (panel, init), on_panel in kit.tracked(panels.items(), on_step):
-        networks = {each.name: config.network(each, init) for each in config.patterns}
+        networks = {pattern.name: config.network(pattern, init) for pattern in config.patterns}
         compared = depths.compare(networks, x, token_mask, on_step=on_panel)
         positions = {name: position_table(net, x, token_mask) for name, net in networks.items()}
         parts[panel] = tables.stack([compared.table, tables.joined(positions)])
         notes |= {f"{name}, {panel}": note for name, note in compared.notes.items()}
-    table = tables.joined(parts, column="model")
-    found = {panel: read(table, panel) for panel in panels}
-    gaps = [one.gap for one in found[KEEPING].values() if math.isfinite(one.gap)]
-    return ENTRY.result(
-        config,
-        question="Is the collapse doubly exponential exactly where all rows of attention agree?",
-        sentences=sentences(found),
-        table=table,
-        listings=tuple(_listing(config, panel, each) for panel, each in found.items()),
-        notes=notes,
-        judgement=judged(ENTRY.domain, found[KEEPING]),
-        beyond=judged("pure attention whose hidden states shrink with depth", found[SHRINKING]),
-        key_figures={
-            "patterns whose law is as stated": float(
-                sum(one.law.kind == one.expected for one in found[KEEPING].values())
-            ),
-            **({"rates off those of positions, in standard errors": max(gaps)} if gaps else {}),
-        },
-        drawings=(
-            kit.Drawing(
-                "by_depth",
-                "A curve for each network. Straight ones are exponential.",
-                depths.RELATIVE,
-                {"lowest": -60.0},
-            ),
-        ),
-        shown=(depths.RELATIVE,),
-    )
+    return depths.Measured(tables.joined(parts, column="model"), notes)
 
 
-def judged(domain: str, found: Mapping[str, Found]) -> kit.Judgement:
+@torch.no_grad()
+def collapsed_patterns(network: Network, x: Tensor, token_mask: Tensor) -> Iterator[Tensor]:
+    """In each layer the first head's ``(sample, query, key)`` matrix if all tokens were their mean.
+
+    Once tokens agree, attention depends on positions and on the row they have in common. What is in
+    doubt about these states is what is noted about a deep trace of the same network and input.
+    """
+    network = network.double()
+    states = deep_states(network, x, token_mask)
+    for mask, block, (_, state) in zip(network.spec.masks, network.blocks, states, strict=False):
+        seen = Visibility.of(mask, x.shape[1], token_mask, x.device)
+        common = state.common.at(0.0).unsqueeze(1).expand(x.shape)
+        yield cast(Block, block).attention.pattern(common, seen)[:, 0]
+
+
+def position_table(network: Network, x: Tensor, token_mask: Tensor) -> pl.DataFrame:
+    """By layer and sample, of the collapsed state's attention: by how much its rows differ, τ, and
+    unless they agree somewhere, τ of all layers so far and its second eigenvalue.
+    """
+    matrices = list(collapsed_patterns(network, x, token_mask))
+    found = ergodicity(matrices, token_mask=token_mask)
+    differ = bool((found.each > _ROUNDING).all())
+    columns = {
+        TAU: found.each,
+        PRODUCT: found.log_products / math.log(10),
+        SECOND: second_modulus(torch.stack(matrices)),
+    }
+    rows = [
+        (layer, sample, metric, value)
+        for metric, by_layer in columns.items()
+        if differ or metric == TAU
+        for layer, values in enumerate(by_layer.tolist(), start=1)
+        for sample, value in enumerate(values)
+    ]
+    return tables.from_rows(("layer", "sample", "metric", "value"), rows)
+
+
+@dataclass(frozen=True)
+class Found:
+    """One pattern: its law, and what its collapsed state says about it, by medians over samples."""
+
+    law: Law
+    positions: Law | None
+    """The law of the products of the collapsed state's attention; none where its rows agree."""
+    second: float
+    """|λ₂| of that attention, its geometric mean over the later layers; NaN where rows agree."""
+    rows_agree: bool
+    shrinks: float
+    """log₁₀ of the factor by which a layer multiplies the hidden states."""
+
+    @property
+    def expected(self) -> LawKind:
+        """The law of the claim."""
+        return "doubly exponential" if self.rows_agree else "exponential"
+
+    @property
+    def gap(self) -> float:
+        """How many standard errors the measured rate is off that of positions alone."""
+        if self.positions is None or self.law.kind != "exponential":
+            return math.nan
+        error = math.hypot(self.law.rate_error, self.positions.rate_error)
+        return abs(self.law.rate - self.positions.rate) / error if error else math.inf
+
+    def alone(self) -> tuple[str | None, float | None]:
+        """What positions alone would make of the rate, for a listing."""
+        if self.positions is None or math.isnan(self.gap):
+            return None, None
+        return f"layer × {power_of_ten(self.positions.rate, digits=3)}", self.second
+
+
+def judge(config: Config, measured: depths.Measured) -> kit.Answer:
     """A pattern bears the claim out if its law is that of the claim; without a law it is left out.
 
     Whether the rows of attention agree once tokens do is read off the collapsed state.
     """
-    laws = {name: one.law for name, one in found.items()}
-    borne_out = as_stated(laws, lambda name, law: law.kind == found[name].expected)
-    if not borne_out:
-        return kit.judged(domain, {}, "the layers are too few to show a law")
-    against = [name for name, holds in borne_out.items() if not holds]
-    if not against or len(against) == len(borne_out):
-        return kit.judged(domain, borne_out)
-    words = ", ".join(f"{name}: {laws[name].kind}" for name in against)
-    others = len(borne_out) - len(against)
-    return kit.judged(domain, borne_out, f"the scores ({words}; {others} as stated)")
-
-
-def sentences(found: Mapping[str, Mapping[str, Found]]) -> Iterator[str]:
-    """The rates beside those of positions alone, and what becomes of them beyond."""
-    keeping, shrinking = found[KEEPING], found[SHRINKING]
-    rated = {name: one for name, one in keeping.items() if not math.isnan(one.gap)}
-    if rated:
-        worst = max(rated, key=lambda name: rated[name].gap)
-        near = sum(one.gap <= _AGREED for one in rated.values())
-        yield (
-            f"{near} of {len(rated)} exponential rates agree within {_AGREED:g} standard errors "
-            "with what positions alone make of the collapsed state's attention; farthest off is "
-            f"{worst}, {_beside(rated[worst])}."
-        )
-    yield from depths.left_out({name: one.law for name, one in keeping.items()})
-    for name, one in shrinking.items():
-        if one.law.kind == "between":
-            yield (
-                f"Beyond: where a layer multiplies hidden states by {power_of_ten(one.shrinks)}, "
-                f"the steps of {name} grow by {-one.law.bend:.2f} decades each; twice the states' "
-                f"own decades a layer are {-2 * one.shrinks:.2f} (derived: the logits of the "
-                "collapsed state shrink like its square)."
+    keeping, shrinking = (read(measured.table, panel) for panel in (KEEPING, SHRINKING))
+    gaps = [pattern.gap for pattern in keeping.values() if math.isfinite(pattern.gap)]
+    as_claimed = sum(pattern.law.kind == pattern.expected for pattern in keeping.values())
+    stated, on = _checks(keeping)
+    beyond, on_beyond = _checks(shrinking)
+    return kit.Answer(
+        _sentences(keeping, shrinking),
+        stated=stated,
+        on=on,
+        beyond=beyond,
+        on_beyond=on_beyond,
+        key_figures={
+            "patterns whose law is as stated": float(as_claimed),
+            **({"rates off those of positions, in standard errors": max(gaps)} if gaps else {}),
+        },
+        listings=tuple(
+            kit.Listing(
+                f"Relative residual after {config.layers} layers: {panel}",
+                ("scores or mask", *depths.LAW_COLUMNS, "positions alone", "|λ₂|"),
+                tuple(
+                    (name, *depths.law_entries(pattern.law), *pattern.alone())
+                    for name, pattern in patterns.items()
+                ),
+                "Medians over the samples. Positions alone: the pace of products of the collapsed "
+                "state's attention, and the second eigenvalue of the last of them. "
+                f"{depths.LAW_NOTE}",
             )
-    steady = [name for name, one in shrinking.items() if one.law.kind == "exponential"]
-    if steady:
-        yield f"Beyond: {', '.join(steady)} stay exponential there: they need no hidden states."
-
-
-def _listing(config: Config, panel: str, found: Mapping[str, Found]) -> kit.Listing:
-    """The law of every pattern, and what positions alone would make of its rate."""
-    rows = []
-    for name, one in found.items():
-        alone, second = None, None
-        if one.positions is not None and not math.isnan(one.gap):
-            alone = f"layer × {power_of_ten(one.positions.rate, digits=3)}"
-            second = one.second
-        rows.append((name, *depths.law_entries(one.law), alone, second))
-    return kit.Listing(
-        f"Relative residual after {config.layers} layers: {panel}",
-        ("scores or mask", *depths.LAW_COLUMNS, "positions alone", "|λ₂|"),
-        tuple(rows),
-        "Medians over the samples. Positions alone: the pace of products of the collapsed state's "
-        f"attention, and the second eigenvalue of the last of them. {depths.LAW_NOTE}",
+            for panel, patterns in ((KEEPING, keeping), (SHRINKING, shrinking))
+        ),
     )
 
 
-def _beside(one: Found) -> str:
-    assert one.positions is not None  # a gap has two rates
-    measured, derived = (power_of_ten(each.rate, digits=3) for each in (one.law, one.positions))
-    return f"× {measured} a layer beside {derived}, {one.gap:.1f} standard errors"
+def read(table: pl.DataFrame, panel: str) -> dict[str, Found]:
+    """What the table says about every pattern of a panel."""
+    summary = tables.summary(table.filter(model=panel))
+    return {
+        name: _found(summary.filter(variant=name))
+        for name in summary["variant"].unique(maintain_order=True).to_list()
+    }
+
+
+def _found(summary: pl.DataFrame) -> Found:
+    taus, seconds = medians(summary, TAU), medians(summary, SECOND)
+    whole = medians(summary, "log10_residual")
+    sizes = [a - b for a, b in zip(whole, medians(summary, depths.RELATIVE), strict=True)]
+    products = medians(summary, PRODUCT)
+    later = [math.log10(value) for value in seconds[len(seconds) // 2 :]]
+    return Found(
+        law_of_medians(summary, depths.RELATIVE),
+        law([0.0, *products]) if products else None,
+        10 ** mean(later) if later else math.nan,
+        rows_agree=taus[0] < _ROUNDING,
+        shrinks=(sizes[-1] - sizes[len(sizes) // 2]) / max(1, len(sizes) - 1 - len(sizes) // 2),
+    )
+
+
+def _checks(patterns: Mapping[str, Found]) -> tuple[dict[str, bool], str]:
+    """Which patterns bear the claim out, and what completes the verdict."""
+    laws = {name: pattern.law for name, pattern in patterns.items()}
+    checks = as_stated(laws, lambda name, law: law.kind == patterns[name].expected)
+    if not checks:
+        return {}, "the layers are too few to show a law"
+    against = [name for name, held in checks.items() if not held]
+    if not against or len(against) == len(checks):
+        return checks, ""
+    words = ", ".join(f"{name}: {laws[name].kind}" for name in against)
+    return checks, f"the scores ({words}; {len(checks) - len(against)} as stated)"
+
+
+def _sentences(keeping: Mapping[str, Found], shrinking: Mapping[str, Found]) -> Iterator[str]:
+    """The rates beside those of positions alone, and what becomes of them beyond."""
+    rated = {name: pattern for name, pattern in keeping.items() if not math.isnan(pattern.gap)}
+    if rated:
+        name = max(rated, key=lambda name: rated[name].gap)
+        worst = rated[name]
+        assert worst.positions is not None  # a gap has two rates
+        near = sum(pattern.gap <= _AGREED for pattern in rated.values())
+        yield (
+            f"{near} of {len(rated)} exponential rates agree within {_AGREED:g} standard errors "
+            "with what positions alone make of the collapsed state's attention; farthest off is "
+            f"{name}, × {power_of_ten(worst.law.rate, digits=3)} a layer beside "
+            f"{power_of_ten(worst.positions.rate, digits=3)}, {worst.gap:.1f} standard errors."
+        )
+    yield from depths.left_out({name: pattern.law for name, pattern in keeping.items()})
+    for name, pattern in shrinking.items():
+        if pattern.law.kind == "between":
+            yield (
+                f"Beyond: where a layer multiplies hidden states by "
+                f"{power_of_ten(pattern.shrinks)}, the steps of {name} grow by "
+                f"{-pattern.law.bend:.2f} decades each; twice the states' own decades a layer are "
+                f"{-2 * pattern.shrinks:.2f} (derived: the logits of the collapsed state shrink "
+                "like its square)."
+            )
+    steady = [name for name, pattern in shrinking.items() if pattern.law.kind == "exponential"]
+    if steady:
+        yield f"Beyond: {', '.join(steady)} stay exponential there: they need no hidden states."
