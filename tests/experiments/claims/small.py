@@ -7,7 +7,6 @@ import torch
 import transformers as hf
 
 from rankscope.experiments.claims import d1, d2, d3, d4, d5, d8, d9, d11, n1, n2, w1
-from rankscope.experiments.claims._n2_search import Search
 from rankscope.results import Result
 
 from ..made import Made
@@ -52,7 +51,7 @@ TINY: dict[str, tuple[Any, Any]] = {
     "n2": (
         n2,
         n2.Config(
-            sizes=((50, 1500), (20_000, 1500)), search=Search(widths=(6,), starts=1, steps=30)
+            sizes=((50, 1500), (20_000, 1500)), search=n2.Search(widths=(6,), starts=1, steps=30)
         ),
     ),
     "n1": (n1, n1.Config(layers=12, patterns=n1.Config().patterns[:6:2], **SMALL)),

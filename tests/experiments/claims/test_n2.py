@@ -11,7 +11,8 @@ from rankscope import tables
 from rankscope.core.metrics import residual
 from rankscope.core.network import Network
 from rankscope.core.theory import TwoHeadLayer, bounds
-from rankscope.experiments.claims import _n2_search, n2
+from rankscope.experiments import kit
+from rankscope.experiments.claims import n2
 from rankscope.process.progress import silent
 
 from .small import TINY, tiny
@@ -39,10 +40,10 @@ def made_up(paper: dict[int, float], proved: float = 0.2, found: float = 0.1) ->
     ],
 )
 def test_each_outcome(table: pl.DataFrame, verdict: str) -> None:
-    judgement, sentences = n2.judge(table)
-    assert judgement.verdict == verdict
-    assert ("exceeded at 2,000 features" in str(judgement)) == (verdict == "holds")
-    assert all(sentence.endswith(".") for sentence in sentences)
+    found = kit.conclude(n2.ENTRY, n2.Config(), table)
+    assert found.verdict == verdict
+    assert ("exceeded at 2,000 features" in str(found.judgement)) == (verdict == "holds")
+    assert all(sentence.endswith(".") for sentence in found.sentences)
 
 
 def test_the_ceiling_is_one_between_125_and_126_features() -> None:
@@ -95,7 +96,8 @@ def test_a_search_where_the_proof_holds_is_called_a_control() -> None:
     wide = table.with_columns(
         pl.when(pl.col("variant") == n2.SEARCHES[1]).then(200).otherwise("setting").alias("setting")
     )
-    assert n2.judge(wide)[1][-1] == f"{control}; at 200 it proves nothing by what it does not find."
+    *_, last = kit.conclude(n2.ENTRY, n2.Config(), wide).sentences
+    assert last == f"{control}; at 200 it proves nothing by what it does not find."
 
 
 def test_scores_that_never_exceed_are_refused() -> None:
@@ -115,31 +117,30 @@ def test_the_search_climbs_on_the_theorems_own_ratio() -> None:
     x = torch.randn(1, 5, 7, generator=generator, dtype=torch.float64)
     network = Network.from_matrices(0.01 * query_key, values, head_width=4)
     (layer,) = bounds(network, x).layers
-    plan = replace(_n2_search.Search(), score_difference=10 ** layer.log10_score_difference.item())
+    plan = replace(n2.Search(), score_difference=10 ** layer.log10_score_difference.item())
     parts = {
         "tokens": x[0],
         "query": torch.zeros(2, 7, dtype=torch.float64),
         "query_key": query_key[0],
         "values": values[0],
     }
-    made = _n2_search._layer(plan, parts)
+    made = n2._layer(plan, parts)
     made = replace(made, weights=replace(made.weights, query_key=0.01 * query_key[0], scale=0.5))
     center = x[0].median(0).values
     made = replace(made, tokens=replace(made.tokens, center=center[None]))
-    best = _n2_search._about_best_center(made)
+    best = n2.about_best_center(made)
     bound = 10**layer.log10_a_priori_bound * layer.paper_beta / layer.beta
     least = residual(network(x), center="optimal") / bound
-    ratio = _n2_search.paper_ratio(best)
+    ratio = n2.paper_ratio(best)
     assert least.item() <= ratio <= 2 * least.item()
 
 
 def test_the_search_never_ends_below_where_it_starts() -> None:
-    plan = replace(_n2_search.Search(), steps=0)
-    start = _n2_search.climb(plan, 8, 0, start=0, on_step=silent)
+    plan = replace(n2.Search(), steps=0)
+    start = n2.climb(plan, 8, 0, start=0, on_step=silent)
     made = TwoHeadLayer(8, plan.tokens)
     assert start == pytest.approx(made.output.composite / made.paper_bound, rel=1e-3)
     random, climbed = (
-        _n2_search.climb(replace(plan, steps=steps), 8, 0, start=1, on_step=silent)
-        for steps in (0, 200)
+        n2.climb(replace(plan, steps=steps), 8, 0, start=1, on_step=silent) for steps in (0, 200)
     )
     assert climbed > 5 * random

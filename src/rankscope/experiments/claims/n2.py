@@ -2,23 +2,37 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import polars as pl
+import torch
+from torch import Tensor
 
 from rankscope import tables
-from rankscope.core.theory import TwoHeadLayer
+from rankscope.arguments import checked
+from rankscope.core.metrics import matrix_norm
+from rankscope.core.theory import (
+    CenteredTokens,
+    HeadWeights,
+    TwoHeadLayer,
+    a_priori_bound,
+    find_best_center,
+    log_beta,
+    log_differences,
+    log_paper_beta,
+)
 from rankscope.errors import InputError
 from rankscope.experiments import kit
-from rankscope.experiments.claims._n2_search import Search, climb
 from rankscope.numerals import short
+from rankscope.streams import stream
 
 ENTRY = kit.claim(
     "N2",
     "The constant βH of the 2021 theorem for several heads is too small in general; it is safe up "
     "to 125 features.",
     source="derived for rankscope",
+    question="Can two heads leave a larger residual than the theorem's bound with βH?",
     domain="one layer of two heads that meets the theorem's condition",
     seconds=22,
     small=False,
@@ -41,6 +55,15 @@ PAPER_CONSTANT, PROVED_CONSTANT = "βH of Dong et al. 2021", "the constant prove
 CEILING = "proved ceiling for βH"
 MANY = "βH of Dong et al. 2021, many tokens"
 SEARCHES = ("βH, search from the construction", "βH, search from random layers")
+CHARTS = (
+    kit.Drawing(
+        "by_setting",
+        "The residual of two heads over bounds on it; the ceiling is what βH can be exceeded by at "
+        "most.",
+        _METRIC,
+        roles={CEILING: "bound"},
+    ),
+)
 SAFE_WIDTH = math.floor((math.sqrt(32) + math.sqrt(31)) ** 2)
 """The largest width d with ``½(√d + 1/√d) ≤ √32``: 125."""
 _WIDEST = 2**24
@@ -48,7 +71,21 @@ _WIDEST = 2**24
 
 Ratios = Mapping[float, float]
 """By the number of features."""
-Row = tuple[str, str, float, str, float]
+
+
+@checked
+@dataclass(frozen=True)
+class Search:
+    """How hard to look, at which widths."""
+
+    widths: tuple[int, ...] = (6, 24, 200)
+    """The last of them beyond what is proved to be safe."""
+    tokens: int = 6
+    starts: int = 2
+    """Random ones, beside the counterexample."""
+    steps: int = 1500
+    score_difference: float = 0.05
+    """D, the largest spread of scores; the smaller, the tighter the bounds."""
 
 
 @dataclass(frozen=True)
@@ -67,62 +104,87 @@ class Config(kit.Config):
     search: Search = field(default_factory=Search)
 
 
-def run(config: Config, on_step: kit.OnStep) -> kit.Result:
+def measure(config: Config, on_step: kit.OnStep) -> pl.DataFrame:
     """The counterexample at many sizes, exactly, and a search for others by hill climbing."""
     on_sizes, on_search = kit.parts(on_step, 0.05, 0.95)
-    rows = [*_construction(config, on_sizes), *_searched(config, on_search)]
-    table = tables.from_rows(("variant", "parameter", "setting", "metric", "value"), rows)
-    judgement, sentences = judge(table)
-    largest = max(table.filter(variant=PAPER_CONSTANT)["value"].to_list())
-    (first,) = _ratios(table, MANY)
-    return ENTRY.result(
-        config,
-        question="Can two heads leave a larger residual than the theorem's bound with βH?",
-        sentences=sentences,
-        table=table,
-        judgement=judgement,
+    rows = [
+        (name, "features", width, _METRIC, ratio)
+        for name, width, ratio in (*_construction(config, on_sizes), *_searched(config, on_search))
+    ]
+    return tables.from_rows(("variant", "parameter", "setting", "metric", "value"), rows)
+
+
+def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
+    """Exceeded somewhere, the corrected constant nowhere, and nothing at widths that are safe."""
+    sizes, many, proved, *searches = (
+        dict(table.filter(variant=name).select("setting", "value").iter_rows())
+        for name in (PAPER_CONSTANT, MANY, PROVED_CONSTANT, *SEARCHES)
+    )
+    paper = sizes | many
+    over = [width for width, ratio in paper.items() if ratio > 1]
+    safe = [
+        ratio
+        for ratios in (paper, *searches)
+        for width, ratio in ratios.items()
+        if width <= SAFE_WIDTH
+    ]
+    checks = {
+        "βH is exceeded": bool(over),
+        "the constant proved here is not": max(proved.values()) <= 1,
+        f"βH is safe up to {SAFE_WIDTH} features": max(safe, default=0.0) <= 1,
+    }
+    return kit.Answer(
+        _sentences(paper, proved, searches),
+        stated=checks,
+        on=f"βH exceeded at {min(over):,.0f} features and more" if all(checks.values()) else "",
         key_figures={
-            "residual over the bound with βH, largest": largest,
-            "smallest width at which it is above": first,
+            "residual over the bound with βH, largest": max(sizes.values()),
+            "smallest width at which it is above": min(many, default=math.nan),
         },
-        drawings=(
-            kit.Drawing(
-                "by_setting",
-                "The residual of two heads over bounds on it; the ceiling is what βH can be "
-                "exceeded by at most.",
-                _METRIC,
-                roles={CEILING: "bound"},
-            ),
-        ),
     )
 
 
-def _construction(config: Config, on_step: kit.OnStep) -> Iterator[Row]:
+def _sentences(paper: Ratios, proved: Ratios, searches: list[dict[float, float]]) -> Iterator[str]:
+    def at(width: float, ratio: float) -> str:
+        return f"{short(ratio, digits=4)} at {width:,.0f} features"
+
+    def largest(ratios: Ratios) -> str:
+        return at(*max(ratios.items(), key=lambda item: item[1]))
+
+    first = min((width for width, ratio in paper.items() if ratio > 1), default=None)
+    enough = "" if first is None else f"; with tokens enough above it from {first:,.0f} features on"
+    yield f"The residual of two heads over the bound with βH: up to {largest(paper)}{enough}."
+    yield f"Over the bound with the constant proved here it is at most {largest(proved)}."
+    safe = [ratio for width, ratio in paper.items() if width <= SAFE_WIDTH]
+    if safe:
+        yield (
+            f"Up to {SAFE_WIDTH} features βH is proved to be safe; the construction reaches "
+            f"{short(max(safe))} there."
+        )
+    if first is not None and first > SAFE_WIDTH + 1:
+        yield f"Whether βH can fail from {SAFE_WIDTH + 1} to {first - 1:,.0f} features is open."
+    for name, ratios in zip(SEARCHES, searches, strict=True):
+        if ratios:
+            reached = ", ".join(at(*item) for item in ratios.items())
+            yield f"{name.replace('βH, s', 'S')}, changed step by step: {reached}."
+    searched = sorted({width for ratios in searches for width in ratios})
+    if searched:
+        control = f"Up to {SAFE_WIDTH} features the search is a control of the code, not evidence"
+        widths = ", ".join(f"{width:,.0f}" for width in searched if width > SAFE_WIDTH)
+        worth = f"; at {widths} it proves nothing by what it does not find" if widths else ""
+        yield f"{control}{worth}."
+
+
+def _construction(config: Config, on_step: kit.OnStep) -> Iterator[tuple[str, float, float]]:
     """The ratios at each size, and at the smallest width that many tokens need."""
     for (width, tokens), _ in kit.tracked(config.sizes, on_step):
         layer = TwoHeadLayer(width, tokens, config.score_difference)
-        ratios = {
-            PAPER_CONSTANT: _over_paper_bound(layer),
-            PROVED_CONSTANT: layer.residual / layer.proved_bound,
-            CEILING: ceiling(width),
-        }
-        for name, ratio in ratios.items():
-            yield name, "features", width, _METRIC, ratio
-    first = first_width(*config.many)
-    ratio = _over_paper_bound(TwoHeadLayer(first, *config.many))
-    yield MANY, "features", first, _METRIC, ratio
-
-
-def _searched(config: Config, on_step: kit.OnStep) -> Iterator[Row]:
-    """The largest ratio that hill climbing reaches at each width, by where it starts."""
-    for width, on_part in kit.tracked(config.search.widths, on_step):
-        found = [
-            climb(config.search, width, config.seed, start=start, on_step=on_start)
-            for start, on_start in kit.tracked(range(1 + config.search.starts), on_part)
-        ]
-        for name, ends in zip(SEARCHES, (found[:1], found[1:]), strict=True):
-            if ends:
-                yield name, "features", width, _METRIC, max(ends)
+        yield PAPER_CONSTANT, width, layer.residual / layer.paper_bound
+        yield PROVED_CONSTANT, width, layer.residual / layer.proved_bound
+        yield CEILING, width, ceiling(width)
+    width = first_width(*config.many)
+    layer = TwoHeadLayer(width, *config.many)
+    yield MANY, width, layer.residual / layer.paper_bound
 
 
 def first_width(tokens: int, score_difference: float) -> int:
@@ -137,17 +199,14 @@ def first_width(tokens: int, score_difference: float) -> int:
     widths = range(SAFE_WIDTH, _WIDEST)
 
     def above(width: int) -> bool:
-        return _over_paper_bound(TwoHeadLayer(width, tokens, score_difference)) > 1
+        layer = TwoHeadLayer(width, tokens, score_difference)
+        return layer.residual / layer.paper_bound > 1
 
     if not above(_WIDEST):
         raise InputError(
             f"many={tokens, score_difference}: the construction stays below βH; use a smaller D."
         )
     return widths[bisect_left(widths, True, key=above)]
-
-
-def _over_paper_bound(layer: TwoHeadLayer) -> float:
-    return layer.residual / layer.paper_bound
 
 
 def ceiling(width: int) -> float:
@@ -160,70 +219,115 @@ def ceiling(width: int) -> float:
     return (root + 1 / root) / 2 / math.sqrt(32)
 
 
-def judge(table: pl.DataFrame) -> tuple[kit.Judgement, tuple[str, ...]]:
-    """Exceeded somewhere, the corrected constant nowhere, and nothing at widths that are safe."""
-    paper, proved, *found = (
-        _ratios(table, name) for name in (PAPER_CONSTANT, PROVED_CONSTANT, *SEARCHES)
-    )
-    paper = paper | _ratios(table, MANY)
-    over = [width for width, ratio in paper.items() if ratio > 1]
-    safe = [
-        ratio for each in (paper, *found) for width, ratio in each.items() if width <= SAFE_WIDTH
-    ]
-    cases = {
-        "βH is exceeded": bool(over),
-        "the constant proved here is not": max(proved.values()) <= 1,
-        f"βH is safe up to {SAFE_WIDTH} features": max(safe, default=0.0) <= 1,
+def _searched(config: Config, on_step: kit.OnStep) -> Iterator[tuple[str, float, float]]:
+    """The largest ratio that hill climbing reaches at each width, by where it starts."""
+    for width, on_part in kit.tracked(config.search.widths, on_step):
+        reached = [
+            climb(config.search, width, config.seed, start=start, on_step=on_start)
+            for start, on_start in kit.tracked(range(1 + config.search.starts), on_part)
+        ]
+        for name, ratios in zip(SEARCHES, (reached[:1], reached[1:]), strict=True):
+            if ratios:
+                yield name, width, max(ratios)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Two heads of attention and tokens about a center."""
+
+    weights: HeadWeights
+    tokens: CenteredTokens
+
+
+def climb(plan: Search, width: int, seed: int, *, start: int, on_step: kit.OnStep) -> float:
+    """The largest ratio to the bound with βH that hill climbing reaches at this width.
+
+    It climbs over tokens and weights, on what is never below the true ratio: the output about the
+    center that the bounds are about, which is no better than the best one. Start 0 is the
+    counterexample of this size, every other a random layer. The layer it ends in is measured about
+    its input's best center, as the theorem asks.
+    """
+    generator = stream(seed, "search", width, start)
+    parts = _start(plan, width, generator, random=start > 0)
+    ratio = paper_ratio(_layer(plan, parts))
+    for step, _ in kit.tracked(range(plan.steps), on_step):
+        name = list(parts)[step % len(parts)]
+        changed = parts | {name: _changed(parts[name], generator)}
+        new = paper_ratio(_layer(plan, changed))
+        if new > ratio:
+            parts, ratio = changed, new
+    return paper_ratio(about_best_center(_layer(plan, parts)))
+
+
+def paper_ratio(layer: Layer) -> float:
+    """The residual of the output, about the center of the bounds, over the bound with βH."""
+    weights, tokens = layer.weights, layer.tokens
+    rest = tokens.mantissa[0]
+    query = tokens.center[0] @ weights.query_key + weights.key_bias
+    shared = weights.scale * query @ rest.T
+    own = weights.scale * rest @ weights.query_key @ rest.T
+    weight = (shared.unsqueeze(1) + own).softmax(-1) - shared.softmax(-1).unsqueeze(1)
+    output = (weight @ rest @ weights.values).sum(0)
+    bound = a_priori_bound(weights, tokens) - log_beta(weights) + log_paper_beta(weights)
+    ratio = float(matrix_norm(output, "composite") / bound.exp())
+    return ratio if math.isfinite(ratio) else 0.0
+
+
+def _start(
+    plan: Search, width: int, generator: torch.Generator, *, random: bool
+) -> dict[str, Tensor]:
+    """Tokens, shared queries, query-key matrices and values: random, or the counterexample's."""
+    if random:
+        shapes = {
+            "tokens": (plan.tokens, width),
+            "query": (2, width),
+            "query_key": (2, width, width),
+            "values": (2, width, width),
+        }
+        return {
+            name: torch.randn(shape, generator=generator, dtype=torch.float64)
+            for name, shape in shapes.items()
+        }
+    made = TwoHeadLayer(width, plan.tokens, plan.score_difference)
+    center, query_key = made.input.dense()[-1], made.query_key.dense()
+    return {
+        "tokens": made.rest.dense(),
+        "query": (center @ query_key).expand(2, -1).clone(),
+        "query_key": query_key.expand(2, -1, -1).clone(),
+        "values": torch.stack([each.dense() for each in made.values]),
     }
-    on = f"βH exceeded at {min(over):,.0f} features and more" if all(cases.values()) else ""
-    return kit.judged(ENTRY.domain, cases, on), _sentences(paper, proved, found)
 
 
-def _ratios(table: pl.DataFrame, variant: str) -> dict[float, float]:
-    """By the number of features."""
-    rows = table.filter(variant=variant).select("setting", "value")
-    return dict(rows.iter_rows())
+def _changed(part: Tensor, generator: torch.Generator) -> Tensor:
+    """Some entries moved, by normal numbers of a random size, or set to zero."""
+
+    def draw() -> Tensor:
+        return torch.rand((), generator=generator, dtype=torch.float64)
+
+    chosen = torch.rand(part.shape, generator=generator, dtype=torch.float64) < draw() ** 2
+    size = part.abs().amax() * 10 ** (-2 * draw())
+    noise = torch.randn(part.shape, generator=generator, dtype=torch.float64)
+    moved = torch.zeros_like(part) if float(draw()) < 0.2 else part + size * noise
+    return torch.where(chosen, moved, part)
 
 
-def _sentences(paper: Ratios, proved: Ratios, found: Sequence[Ratios]) -> tuple[str, ...]:
-    over = {width: ratio for width, ratio in paper.items() if ratio > 1}
-    first = f"; with tokens enough above it from {min(over):,.0f} features on" if over else ""
-    safe = [ratio for width, ratio in paper.items() if width <= SAFE_WIDTH]
-    said = [
-        f"The residual of two heads over the bound with βH: up to {_at(*_largest(paper))}{first}.",
-        f"Over the bound with the constant proved here it is at most {_at(*_largest(proved))}.",
-    ]
-    if safe:
-        said.append(
-            f"Up to {SAFE_WIDTH} features βH is proved to be safe; the construction reaches "
-            f"{short(max(safe))} there."
-        )
-    if over and min(over) > SAFE_WIDTH + 1:
-        said.append(
-            f"Whether βH can fail from {SAFE_WIDTH + 1} to {min(over) - 1:,.0f} features is open."
-        )
-    for name, ratios in zip(SEARCHES, found, strict=True):
-        if ratios:
-            reached = ", ".join(_at(*item) for item in ratios.items())
-            said.append(f"{name.replace('βH, s', 'S')}, changed step by step: {reached}.")
-    searched = [width for ratios in found for width in ratios]
-    if searched:
-        said.append(_worth(sorted(width for width in set(searched) if width > SAFE_WIDTH)))
-    return tuple(said)
+def _layer(plan: Search, parts: dict[str, Tensor]) -> Layer:
+    """The layer about the medians of its tokens, its scores spread by the D that was chosen."""
+    x = parts["tokens"]
+    center = x.median(0).values
+    tokens = CenteredTokens(
+        torch.zeros_like(center)[None], (x - center)[None], x.new_zeros(1), None
+    )
+    heads = HeadWeights(
+        parts["query_key"], parts["values"], parts["query"], torch.zeros_like(center), 1.0
+    )
+    spread = float(log_differences(heads, tokens).amax().exp())
+    factor = plan.score_difference / spread if spread > 0 else 0.0
+    return Layer(replace(heads, query_key=factor * heads.query_key), tokens)
 
 
-def _worth(beyond: Sequence[float]) -> str:
-    """What a search that finds nothing shows, by the widths at which nothing is proved."""
-    control = f"Up to {SAFE_WIDTH} features the search is a control of the code, not evidence"
-    if not beyond:
-        return f"{control}."
-    widths = ", ".join(f"{width:,.0f}" for width in beyond)
-    return f"{control}; at {widths} it proves nothing by what it does not find."
-
-
-def _largest(ratios: Ratios) -> tuple[float, float]:
-    return max(ratios.items(), key=lambda item: item[1])
-
-
-def _at(width: float, ratio: float) -> str:
-    return f"{short(ratio, digits=4)} at {width:,.0f} features"
+def about_best_center(layer: Layer) -> Layer:
+    """The same layer, its tokens about the center that the theorem asks for."""
+    tokens = layer.tokens
+    best = find_best_center(tokens.center, tokens.mantissa, tokens.log_scale)
+    return replace(layer, tokens=best.tokens)
