@@ -716,6 +716,16 @@ _OTHERS: Final = (
         includes=(0.0,),
     ),
     Metric(
+        "rank_share",
+        "Rank",
+        "rank(X) / min(n, d)",
+        "linear",
+        "1 = full rank",
+        "The numerical rank of X over the largest it can have with n tokens of d features.",
+        "down",
+        includes=(0.0, 1.0),
+    ),
+    Metric(
         "spectral_radius",
         "Spectral radius",
         "max |λ|",

@@ -27,18 +27,6 @@ ENTRY = kit.claim(
     options=("seed", "models", "texts", "length"),
     seconds=1,
     small=False,
-    metrics=(
-        kit.Metric(
-            "rank_share",
-            "Rank",
-            "rank(X) / min(n, d)",
-            "linear",
-            "1 = full rank",
-            "The numerical rank of X over the largest it can have with n tokens of d features.",
-            "down",
-            includes=(0.0, 1.0),
-        ),
-    ),
 )
 _BEYOND = "the same models with random weights"
 _RANK, _COSINE, _EFFECTIVE = "rank_share", "mean_cosine", "effective_rank"
