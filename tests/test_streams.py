@@ -16,7 +16,7 @@ from rankscope.core.network import Network, RelativeBias, Spec
 from rankscope.errors import RankscopeError
 from rankscope.experiments.claims import w3
 from rankscope.experiments.claims.d1 import _draw as d1_draw
-from rankscope.experiments.studies._layernorm_cases import Setting, random_network
+from rankscope.experiments.norm_cases import Setting, random_network
 from rankscope.models.text import embed, passages
 from rankscope.streams import global_stream, stream, stream_seed
 

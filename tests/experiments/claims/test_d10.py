@@ -16,9 +16,8 @@ from rankscope.core.theory import law
 from rankscope.core.tracing import Trace
 from rankscope.experiments import depths
 from rankscope.experiments.claims import _norm_starts, d10
-from rankscope.experiments.claims._norm_dynamics import Dynamics
-from rankscope.experiments.claims._norm_starts import ABOVE
-from rankscope.experiments.studies._layernorm_cases import Setting, random_network
+from rankscope.experiments.claims._norm_starts import ABOVE, Dynamics
+from rankscope.experiments.norm_cases import Setting, random_network
 from rankscope.process.progress import silent
 
 from ..shown import can_be_shown, steps_of

@@ -8,7 +8,7 @@ import transformers as hf
 
 import rankscope
 from rankscope.core.network import Network, Spec
-from rankscope.experiments.claims._dropout import Dropout, drop, states_with_dropout
+from rankscope.experiments.claims._bert_shape import Dropout, drop, states_with_dropout
 from rankscope.streams import stream
 
 NONE = Dropout(attention=0.0, hidden=0.0)

@@ -14,7 +14,7 @@ from rankscope.experiments.claims._overlapping import (
     overlap_kernel,
     overlapping_tokens,
 )
-from rankscope.experiments.claims._random_energies import (
+from rankscope.experiments.claims.p1 import (
     critical_ratio,
     limit_participation,
     mean_participation,

@@ -10,7 +10,7 @@ import torch
 from rankscope import tables
 from rankscope.errors import InputError
 from rankscope.experiments.claims import p5
-from rankscope.experiments.claims._entropy_bound import (
+from rankscope.experiments.claims.p5 import (
     best_level,
     entropies,
     entropy_bound,

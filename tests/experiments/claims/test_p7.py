@@ -11,10 +11,9 @@ from scipy.stats import binom, entropy, rankdata, spearmanr
 from rankscope import Spec, predict, tables
 from rankscope.core.network import Init
 from rankscope.errors import InputError
-from rankscope.experiments.claims import _p7_figures, _p7_forecast, _p7_table, _p7_training, p7
-from rankscope.experiments.claims._p7_figures import ALIKE, ANGLE, DISTANCE, GRADIENT, OWN, STARTS
-from rankscope.experiments.claims._p7_table import EXPLAINABLE, EXPLAINED, value_of
-from rankscope.experiments.claims._p7_words import distance_correlation
+from rankscope.experiments.claims import _p7_networks, p7
+from rankscope.experiments.claims._p7_networks import ALIKE, ANGLE, DISTANCE, GRADIENT, OWN, STARTS
+from rankscope.experiments.claims.p7 import EXPLAINABLE, EXPLAINED, distance_correlation, value_of
 from rankscope.experiments.learning import SORTING, Plan, learn, lesson
 from rankscope.models.training import Classify, Recipe, Sorting
 from rankscope.process.progress import silent
@@ -66,7 +65,7 @@ def test_exponents_that_decide_forecast_and_others_do_not(start):
         # Both directions hurt, so that neither exponent forecasts by itself.
         for name in (ANGLE, GRADIENT):
             assert value_of(table, group, EXPLAINED, f"{name}, {start}") < 0.7
-        assert value_of(table, group, EXPLAINED, _p7_table.both(other)) < 0.2
+        assert value_of(table, group, EXPLAINED, p7.both(other)) < 0.2
 
 
 def test_where_both_starts_say_the_same_the_claim_holds():
@@ -104,7 +103,7 @@ def test_nothing_is_tried_where_only_seeds_differ():
 def test_a_share_of_what_is_explainable_is_what_counts():
     """With noisy seeds exponents explain less, and are asked for no more."""
     table = world(valley(OWN), noise=0.25)
-    share = value_of(table, p7.TOGETHER, EXPLAINED, _p7_table.both(OWN))
+    share = value_of(table, p7.TOGETHER, EXPLAINED, p7.both(OWN))
     most = value_of(table, p7.TOGETHER, EXPLAINABLE)
     assert share < most < 0.9
     for enough, held in ((share / most - 0.01, True), (share / most + 0.01, False)):
@@ -114,22 +113,22 @@ def test_a_share_of_what_is_explainable_is_what_counts():
 
 def test_forecasts_are_those_of_a_hand_computation():
     figure, losses = [1.0, 2.0, 10.0, 50.0], [1.0, 2.0, 4.0, 8.0]
-    places = _p7_forecast.rank(figure)[:, None]
+    places = _p7_networks.rank(figure)[:, None]
     assert places[:, 0].tolist() == pytest.approx([0, 1 / 3, 2 / 3, 1])
     # The nearest by rank: 2 of the first, both neighbours of those between, 3 of the last.
-    near = _p7_forecast.by_neighbours(places, np.array(losses), 1)
+    near = _p7_networks.by_neighbours(places, np.array(losses), 1)
     assert near.tolist() == [2.0, 2.5, 5.0, 4.0]
     # Means of the others: 14/3, 13/3, 11/3, 7/3.
     missed = 1 + 0.25 + 1 + 16
     whole = (11**2 + 7**2 + 1 + 17**2) / 9
-    found = _p7_forecast.score([figure], losses, 1)
+    found = _p7_networks.score([figure], losses, 1)
     assert found.by_neighbours == pytest.approx(1 - missed / whole)
 
 
 def test_a_smooth_forecast_is_that_of_a_hand_computation():
     """Of two others at m ± d the regression keeps ``±d / (1 + ridge − k)``, k between the two."""
     places, losses = np.array([[0.0], [0.5], [1.0]]), np.array([1.0, 5.0, 3.0])
-    found = _p7_forecast.by_smoothing(places, losses)
+    found = _p7_networks.by_smoothing(places, losses)
     assert found[1] == pytest.approx(2.0)  # as near to either, so their mean
     near, far = math.exp(-(0.5**2) / 0.18), math.exp(-1 / 0.18)
     # For the first the others have 5 and 3, ±1 around 4; for the last 1 and 5, ±2 around 3.
@@ -141,8 +140,8 @@ def test_no_design_knows_its_own_loss():
     draws = np.random.default_rng(1)
     places, losses = draws.uniform(size=(12, 2)), draws.uniform(size=12)
     for forecast in (
-        lambda y: _p7_forecast.by_neighbours(places, y, 3),
-        lambda y: _p7_forecast.by_smoothing(places, y),
+        lambda y: _p7_networks.by_neighbours(places, y, 3),
+        lambda y: _p7_networks.by_smoothing(places, y),
     ):
         before = forecast(losses)
         for design in range(12):
@@ -169,8 +168,8 @@ def test_what_the_forecast_can_do_where_two_figures_decide_and_where_none_does(n
         draws = np.random.default_rng(seed)
         a, g, *others = draws.uniform(-1, 1, (4, 48))
         losses = decides(a, g).astype(float).tolist()
-        told.append(_p7_forecast.score([a, g], losses, 3).explained)
-        untold.append(_p7_forecast.score(others, losses, 3).explained)
+        told.append(_p7_networks.score([a, g], losses, 3).explained)
+        untold.append(_p7_networks.score(others, losses, 3).explained)
     assert np.median(told) > least
     assert np.median(untold) < 0.1
 
@@ -178,46 +177,46 @@ def test_what_the_forecast_can_do_where_two_figures_decide_and_where_none_does(n
 def test_no_forecast_explains_nothing():
     losses = np.array([0.5, 1.0, 4.0])
     others = np.array([2.5, 2.25, 0.75])
-    assert _p7_forecast.explained(others, losses) == 0.0
-    assert _p7_forecast.explained(losses, losses) == 1.0
-    assert _p7_forecast.score([[1.0, 1.0, 1.0]], losses, 1).explained == pytest.approx(0.0)
+    assert _p7_networks.explained(others, losses) == 0.0
+    assert _p7_networks.explained(losses, losses) == 1.0
+    assert _p7_networks.score([[1.0, 1.0, 1.0]], losses, 1).explained == pytest.approx(0.0)
 
 
 def test_ties_favour_no_design():
-    places = _p7_forecast.rank([0.0, 0.0, 0.0, 1.0])[:, None]
+    places = _p7_networks.rank([0.0, 0.0, 0.0, 1.0])[:, None]
     losses = np.array([1.0, 2.0, 6.0, 9.0])
-    assert _p7_forecast.by_neighbours(places, losses, 1).tolist() == [4.0, 3.5, 1.5, 3.0]
+    assert _p7_networks.by_neighbours(places, losses, 1).tolist() == [4.0, 3.5, 1.5, 3.0]
 
 
 def test_what_is_explainable_is_what_seeds_leave():
     # Means 2 and 6 have variance 8; seeds have variance 2, their means a noise of 1.
-    assert _p7_forecast.explainable([[1.0, 3.0], [5.0, 7.0]]) == pytest.approx(1 - 1 / 8)
-    assert _p7_forecast.explainable([[0.0, 9.0], [1.0, 8.0]]) == 0.0
+    assert _p7_networks.explainable([[1.0, 3.0], [5.0, 7.0]]) == pytest.approx(1 - 1 / 8)
+    assert _p7_networks.explainable([[0.0, 9.0], [1.0, 8.0]]) == 0.0
     draws = np.random.default_rng(3)
     designs, seeds = draws.normal(0, 2, (4000, 1)), draws.normal(0, 3, (4000, 5))
     expected = 4 / (4 + 9 / 5)
-    found = _p7_forecast.explainable((designs + seeds).tolist())
+    found = _p7_networks.explainable((designs + seeds).tolist())
     assert found == pytest.approx(expected, abs=0.02)
 
 
 def test_ranks_and_correlations_against_scipy():
     draws = np.random.default_rng(4)
     one, other = draws.integers(0, 6, 30).astype(float), draws.normal(size=30)
-    assert _p7_forecast.rank(one) == pytest.approx((rankdata(one) - 1) / 29)
+    assert _p7_networks.rank(one) == pytest.approx((rankdata(one) - 1) / 29)
     expected = spearmanr(one, other).statistic
-    assert _p7_forecast.correlate(one, other) == pytest.approx(expected)
-    assert _p7_forecast.correlate(one, np.ones(30)) == _p7_forecast.correlate([], []) == 0.0
+    assert _p7_networks.correlate(one, other) == pytest.approx(expected)
+    assert _p7_networks.correlate(one, np.ones(30)) == _p7_networks.correlate([], []) == 0.0
     with pytest.raises(InputError, match="not a number"):
-        _p7_forecast.rank([1.0, math.nan])
+        _p7_networks.rank([1.0, math.nan])
     with pytest.raises(InputError, match="neighbours=3 of 3 designs"):
-        _p7_forecast.score([[1.0, 2.0, 3.0]], [1.0, 2.0, 3.0], 3)
+        _p7_networks.score([[1.0, 2.0, 3.0]], [1.0, 2.0, 3.0], 3)
 
 
 def test_a_guess_has_the_entropy_of_order_statistics():
     below = [[binom.sf(place, 6, s / 10) for s in range(11)] for place in range(6)]
     expected = np.mean([entropy(np.diff(each)) for each in below])
-    assert _p7_training.guess_loss(10, 6) == pytest.approx(expected)
-    assert _p7_training.guess_loss(10, 1) == pytest.approx(math.log(10))
+    assert _p7_networks.guess_loss(10, 6) == pytest.approx(expected)
+    assert _p7_networks.guess_loss(10, 1) == pytest.approx(math.log(10))
     labels = Sorting(tokens=6).draw(20_000, 0, "guess").targets
     counted = [torch.bincount(labels[:, place], minlength=10).double() for place in range(6)]
     assert np.mean([entropy(each) for each in counted]) == pytest.approx(expected, abs=0.005)
@@ -228,13 +227,13 @@ def test_exponents_of_networks_that_are_known():
     x = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     spec = Spec(4, 2, 16, norm="none", skip=0.5, init=Init("lecun", 0.0))
     found = predict(spec, x, draws=2, gradients=True)
-    assert _p7_figures.angle_exponent(found) == pytest.approx(0.0, abs=1e-9)
+    assert _p7_networks.angle_exponent(found) == pytest.approx(0.0, abs=1e-9)
     # Attention and MLP each have a skip: a quarter in every layer.
-    assert _p7_figures.gradient_exponent(found) == pytest.approx(math.log(1 / 4))
-    assert _p7_figures.norm_growth(found) == pytest.approx(math.log(1 / 4))
-    assert _p7_figures.mean_entropy(found) == pytest.approx(math.log(5))
+    assert _p7_networks.gradient_exponent(found) == pytest.approx(math.log(1 / 4))
+    assert _p7_networks.norm_growth(found) == pytest.approx(math.log(1 / 4))
+    assert _p7_networks.mean_entropy(found) == pytest.approx(math.log(5))
     start = float(found.values["log10_relative_dispersion"][0].mean())
-    assert _p7_figures.last_dispersion(found) == pytest.approx(start)
+    assert _p7_networks.last_dispersion(found) == pytest.approx(start)
 
 
 def test_small_angles_close_as_uniform_attention_makes_them():
@@ -248,8 +247,8 @@ def test_small_angles_close_as_uniform_attention_makes_them():
     spec = Spec(
         1, 4, width, mlp_ratio=0.0, norm="none", skip=skip, init=Init("lecun"), score_scale=0.0
     )
-    close = _p7_figures.nearly_alike(x)
-    found = _p7_figures.angle_exponent(predict(spec, close, draws=16, gradients=True))
+    close = _p7_networks.nearly_alike(x)
+    found = _p7_networks.angle_exponent(predict(spec, close, draws=16, gradients=True))
     assert found == pytest.approx(math.log(skip / math.sqrt(skip**2 + 1)), abs=0.02)
     assert close.square().sum() == pytest.approx(float(x.double().square().sum()))
 
@@ -258,7 +257,7 @@ def test_stacked_designs_end_where_each_would_alone():
     designs = [design for design in TINY.designs if design.layers == 2][:2]
     assert [design.scale for design in designs] == [1.0, 4.0]
     specs = {seed: TINY.spec(design) for seed, design in zip((5, 6), designs, strict=True)}
-    (found,) = _p7_training.reached_losses(specs, TINY.plan, (1e-2,), silent, most=100.0)
+    (found,) = _p7_networks.reached_losses(specs, TINY.plan, (1e-2,), silent, most=100.0)
     for seed, loss in zip(specs, found, strict=True):
         own = lesson(SORTING, TINY.plan, seed, spec=specs[seed])
         plan = replace(TINY.plan, recipe=replace(TINY.plan.recipe, learning_rate=1e-2))
@@ -266,13 +265,13 @@ def test_stacked_designs_end_where_each_would_alone():
         outputs = trained.model(own.evaluate.inputs)
         alone = float(Classify().loss(outputs[None], own.evaluate.targets[None]))
         assert loss == pytest.approx(alone, rel=1e-4)
-    (capped,) = _p7_training.reached_losses(specs, TINY.plan, (1e-2,), silent, most=0.5)
+    (capped,) = _p7_networks.reached_losses(specs, TINY.plan, (1e-2,), silent, most=0.5)
     assert capped == [0.5, 0.5]
 
 
 def test_training_that_diverges_counts_as_a_guess():
     specs = {0: TINY.spec(TINY.designs[0]), 1: TINY.spec(TINY.designs[0])}
-    (found,) = _p7_training.reached_losses(specs, TINY.plan, (1e30,), silent, most=1.7)
+    (found,) = _p7_networks.reached_losses(specs, TINY.plan, (1e30,), silent, most=1.7)
     assert found == [1.7, 1.7]
 
 
@@ -307,7 +306,7 @@ def test_a_small_run_is_whole_and_drawn(small):
     assert found.judgement is not None
     losses = found.table.filter(metric=p7.LOSS, parameter=p7.SCALE)
     assert losses.height == len(TINY.designs) * TINY.seeds
-    assert losses["value"].is_between(0.0, _p7_training.guess_loss(10, 3)).all()
+    assert losses["value"].is_between(0.0, _p7_networks.guess_loss(10, 3)).all()
     assert set(found.table["metric"]) == set(found.shown)
     for drawing in found.drawings:
         figures.draw(drawing, found)
@@ -323,7 +322,7 @@ def test_a_seed_gives_the_same_numbers_again_and_another_gives_others(small):
     # With one depth, all designs are those of this depth.
     for start in STARTS:
         whole, alone = (
-            value_of(first.table, group, EXPLAINED, _p7_table.both(start)) for group in TINY.groups
+            value_of(first.table, group, EXPLAINED, p7.both(start)) for group in TINY.groups
         )
         assert whole == alone
 

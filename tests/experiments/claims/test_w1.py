@@ -11,9 +11,15 @@ from rankscope import tables
 from rankscope.core.masks import as_mask
 from rankscope.core.network import Visibility
 from rankscope.core.theory import a_priori_rate, graph_facts, second_modulus
-from rankscope.experiments.claims import _mask_curves as curves
-from rankscope.experiments.claims._mask_theorem import PROMISED, SMALLEST, full_columns, promise
-from rankscope.experiments.claims._mask_verdict import Judged, judge
+from rankscope.experiments.claims import _masked
+from rankscope.experiments.claims._masked import (
+    PROMISED,
+    SMALLEST,
+    Judged,
+    full_columns,
+    judge,
+    promise,
+)
 from rankscope.experiments.claims.w1 import PAPER, Config, Values, run
 from rankscope.experiments.depths import DISPERSION, RELATIVE_DISPERSION
 from rankscope.process.progress import silent
@@ -23,15 +29,15 @@ from .small import TINY, tiny
 
 SMALL = TINY["w1"][1]
 NAMES = {
-    "window:16": (curves.WINDOWS, "window(-16, +16)"),
-    "window:8": (curves.WINDOWS, "window(-8, +8)"),
-    "causal": (curves.OTHERS, "causal"),
-    "block:16": (curves.NO_CENTER, "block(16)"),
-    "few": (curves.FEW, "causal of 2 tokens"),
-    "together": (curves.CHANGING, "block(16) then block(24)"),
-    "apart": (curves.CHANGING, "block(16) then block(8)"),
-    "values × 0.5": (curves.VALUES, "values × 0.5"),
-    "grown": (curves.VALUES, "grown"),
+    "window:16": (_masked.WINDOWS, "window(-16, +16)"),
+    "window:8": (_masked.WINDOWS, "window(-8, +8)"),
+    "causal": (_masked.OTHERS, "causal"),
+    "block:16": (_masked.NO_CENTER, "block(16)"),
+    "few": (_masked.FEW, "causal of 2 tokens"),
+    "together": (_masked.CHANGING, "block(16) then block(24)"),
+    "apart": (_masked.CHANGING, "block(16) then block(8)"),
+    "values × 0.5": (_masked.VALUES, "values × 0.5"),
+    "grown": (_masked.VALUES, "grown"),
 }
 
 
@@ -58,7 +64,7 @@ def test_it_holds_and_says_what_lies_beyond(found) -> None:
 
 def test_attention_and_values_have_their_parts(found) -> None:
     """Scaled orthogonal values: μ loses their factor and what attention leaves."""
-    read = curves.read_curves(found.table, {})
+    read = _masked.read_curves(found.table, {})
     for name, factor in (("values × 0.5", 0.5), ("grown", 1.2)):
         one = read[name]
         assert one.dispersion.rate - one.relative.rate == pytest.approx(
@@ -248,7 +254,7 @@ def test_bounds_above_the_inputs_dispersion_are_not_compared() -> None:
 
 def test_two_tokens_come_as_near_to_the_bound_as_their_constant_allows(found) -> None:
     """Of two tokens μ is their distance over √2, while the bound starts from the distance."""
-    read = curves.read_curves(found.table, SMALL.radii())
+    read = _masked.read_curves(found.table, SMALL.radii())
     few = read["causal of 2 tokens"]
     assert few.compared == SMALL.layers
     assert few.above == 0

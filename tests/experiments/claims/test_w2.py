@@ -7,12 +7,17 @@ import pytest
 import torch
 
 from rankscope import tables
-from rankscope.experiments.claims._bert_shape import DROPOUT, Shape, last_dispersions, measure
-from rankscope.experiments.claims._dropout import Dropout
+from rankscope.experiments.claims._bert_shape import (
+    DROPOUT,
+    Dropout,
+    Shape,
+    last_dispersions,
+    measure,
+)
 from rankscope.experiments.claims.w2 import PAPER, Config, judge, run
 from rankscope.experiments.depths import DISPERSION, RELATIVE_DISPERSION, Measured, Texts
+from rankscope.experiments.norm_cases import Setting, random_network
 from rankscope.experiments.studies import layernorm
-from rankscope.experiments.studies._layernorm_cases import Setting, random_network
 from rankscope.numerals import power_of_ten
 from rankscope.process.progress import silent
 
@@ -178,7 +183,7 @@ def test_a_run_is_the_same_again_and_a_seed_changes_all_of_it() -> None:
 def test_what_seems_to_stay_is_followed_deeper(monkeypatch) -> None:
     from rankscope.experiments.claims import _bert_shape
 
-    monkeypatch.setattr(_bert_shape.outcomes, "some_stay", lambda _: True)
+    monkeypatch.setattr(_bert_shape.norm_outcomes, "some_stay", lambda _: True)
     shape = replace(SHAPE, layers=3, deeper=2, masks=("full",), dropouts=SHAPE.dropouts[:1])
     assert measure(shape, 0, silent).table["layer"].max() == 6
 

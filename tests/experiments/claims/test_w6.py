@@ -11,8 +11,17 @@ from scipy.optimize import brentq
 from rankscope import tables
 from rankscope.core.theory import equilibrium_at
 from rankscope.experiments.claims import w6
-from rankscope.experiments.claims._norm_dynamics import Dynamics, build, starts
-from rankscope.experiments.claims._norm_starts import ABOVE, APART, RADIUS, STABLE, Plan, follow
+from rankscope.experiments.claims._norm_starts import (
+    ABOVE,
+    APART,
+    RADIUS,
+    STABLE,
+    Dynamics,
+    Plan,
+    build,
+    follow,
+    starts,
+)
 from rankscope.process.progress import silent
 
 from ..shown import can_be_shown, steps_of

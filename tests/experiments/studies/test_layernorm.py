@@ -9,10 +9,10 @@ import pytest
 import torch
 from rich.console import Console
 
+from rankscope.experiments import norm_outcomes
 from rankscope.experiments.depths import Texts
-from rankscope.experiments.studies import _layernorm_outcomes as told_by
-from rankscope.experiments.studies._layernorm_cases import FACTORS, Setting, random_network
-from rankscope.experiments.studies._layernorm_outcomes import Searched
+from rankscope.experiments.norm_cases import FACTORS, Setting, random_network
+from rankscope.experiments.norm_outcomes import Searched
 from rankscope.experiments.studies.layernorm import Config, _parts, run, sentences
 from rankscope.numerals import power_of_ten
 from rankscope.results import Result
@@ -58,7 +58,7 @@ def test_the_study_can_be_shown(found, corner) -> None:
 
 
 def test_only_scaled_arithmetic_sees_the_collapse_go_on(found) -> None:
-    ends = told_by.outcomes(found.table)
+    ends = norm_outcomes.outcomes(found.table)
     full, causal = ends["full"], ends["causal"]
     assert str(full.law).startswith("doubly exponential: each step is 3.00")
     assert max(full.last["scaled"]) < -1e15
@@ -81,7 +81,7 @@ def test_residuals_are_those_of_the_frobenius_norm(found) -> None:
 
 
 def test_tokens_that_stay_apart_are_followed_deeper_and_sit_on_two_poles(corner) -> None:
-    poles = told_by.outcomes(corner.table)["poles"]
+    poles = norm_outcomes.outcomes(corner.table)["poles"]
     assert poles.layers == 2 * 2 * 12
     x, mask = Texts(4, 16, 3, SPLIT)()
     with torch.no_grad():
@@ -98,49 +98,51 @@ def test_tokens_that_stay_apart_are_followed_deeper_and_sit_on_two_poles(corner)
 
 
 def test_one_sample_that_stays_apart_is_not_lost_in_the_median() -> None:
-    ends = told_by.outcomes(curves(some=[FALLING, LEVEL, FALLING], every=[LEVEL] * 3))
+    ends = norm_outcomes.outcomes(curves(some=[FALLING, LEVEL, FALLING], every=[LEVEL] * 3))
     assert ends["some"].stops["scaled"] == (False, True, False)
     assert ends["some"].ranks == (2.0,)
     assert ends["some"].law.kind == "exponential"
     assert ends["some"].law.rate == pytest.approx(-0.5)
     assert ends["every"].ranks == (1.0, 2.0, 3.0)
     assert ends["every"].law is None
-    assert told_by.high_ranks(ends) == 3
-    (said,) = told_by.poles(ends)
+    assert norm_outcomes.high_ranks(ends) == 3
+    (said,) = norm_outcomes.poles(ends)
     assert said.startswith("Samples that stay apart: 4, of which 1 with tokens on two opposite")
 
 
 def test_a_stall_is_not_taken_for_the_end() -> None:
     """Fresh layers may keep tokens apart for long and then not."""
     late = [*[0.0] * 30, -3.0, -9.0, -27.0]
-    ends = told_by.outcomes(curves(late=[late], early=[[0.0, -1.0, *[-3.0] * 31]]))
+    ends = norm_outcomes.outcomes(curves(late=[late], early=[[0.0, -1.0, *[-3.0] * 31]]))
     assert ends["late"].stops["scaled"] == (False,)
     assert ends["late"].apart_for == (29,)
     assert ends["early"].apart_for == (1,)
-    (said,) = told_by.stall(ends)
+    (said,) = norm_outcomes.stall(ends)
     assert "in the case late tokens still differed after 29 of 32 layers, and then" in said
-    assert list(told_by.stall(told_by.outcomes(curves(case=[LEVEL])))) == []
+    assert list(norm_outcomes.stall(norm_outcomes.outcomes(curves(case=[LEVEL])))) == []
 
 
 def test_too_few_layers_decide_nothing() -> None:
-    assert told_by.verdicts(told_by.outcomes(curves(case=[[0.0, 0.0, 0.0]]))) == {}
-    assert told_by.verdicts(told_by.outcomes(curves(case=[LEVEL]))) == {"case, sample 0": True}
+    assert norm_outcomes.verdicts(norm_outcomes.outcomes(curves(case=[[0.0, 0.0, 0.0]]))) == {}
+    assert norm_outcomes.verdicts(norm_outcomes.outcomes(curves(case=[LEVEL]))) == {
+        "case, sample 0": True
+    }
 
 
 @pytest.mark.parametrize(
     ("log10", "stay"), [(LEVEL, True), (FALLING, False), ([-2.5] * 9, False), ([-1.5] * 9, True)]
 )
 def test_a_small_residual_has_no_level_to_stay_at(log10: list[float], stay: bool) -> None:
-    assert told_by.stays(log10) is stay
+    assert norm_outcomes.stays(log10) is stay
     level = log10[0] == log10[-1]
-    one = told_by.outcomes(curves(case=[log10]))["case"]
+    one = norm_outcomes.outcomes(curves(case=[log10]))["case"]
     assert one.stops == {"scaled": (stay,), "float64": (level,), "float32": (level,)}
 
 
 def test_search_counts_what_a_plain_run_counts(found) -> None:
     counted = {
         (one.setting.shared, one.setting.logits): one
-        for one in told_by.search_counts(found.summary, dict(FEW.sweeps))
+        for one in norm_outcomes.search_counts(found.summary, dict(FEW.sweeps))
     }
     assert len(counted) == 2 * 2
     expected, ranks = 0, []
@@ -159,7 +161,7 @@ def test_search_counts_what_a_plain_run_counts(found) -> None:
     assert 0 < counted[True, 64.0].apart < 6
     drawn = found.summary.filter(pl.col("metric") == "share_still_apart")
     for variant, logits, share in drawn.select("variant", "setting", "median").iter_rows():
-        assert share == pytest.approx(counted[variant == told_by.REPEATED, logits].apart / 6)
+        assert share == pytest.approx(counted[variant == norm_outcomes.REPEATED, logits].apart / 6)
 
 
 def test_a_search_is_summed_up() -> None:
@@ -169,31 +171,31 @@ def test_a_search_is_summed_up() -> None:
         Searched("net", setting, 3, count, 1.0)
         for setting, count in zip(settings, apart, strict=True)
     ]
-    first, second = told_by.search_domain(found, 60)
+    first, second = norm_outcomes.search_domain(found, 60)
     assert first.startswith("A search over 4 settings, each with 3 runs of 60 layers")
     assert second == (
         "At least one run is still apart in 3 of 4 settings; more than half of the runs in 2, "
         "always with logits × 16 or more; all runs in 1; their median stable rank is 1.00."
     )
-    assert list(told_by.search_domain([], 60)) == []
+    assert list(norm_outcomes.search_domain([], 60)) == []
 
 
 def test_traits_are_what_sets_settings_apart() -> None:
     tried = [Setting(width=w, mask=m) for w in (4, 8, 64) for m in ("full", "causal")]
-    assert told_by.traits(tried, tried) == ""
-    assert told_by.traits([], tried) == ""
-    assert told_by.traits(tried[:4], tried) == ", always with 8 features or less"
-    assert told_by.traits(tried[2:4], tried) == ", always with 8 features"
-    assert told_by.traits(tried[::2], tried) == ", always with full mask"
+    assert norm_outcomes.traits(tried, tried) == ""
+    assert norm_outcomes.traits([], tried) == ""
+    assert norm_outcomes.traits(tried[:4], tried) == ", always with 8 features or less"
+    assert norm_outcomes.traits(tried[2:4], tried) == ", always with 8 features"
+    assert norm_outcomes.traits(tried[::2], tried) == ", always with full mask"
     repeated = [replace(tried[0], shared=True)]
-    assert told_by.traits(repeated, [*tried[:2], *repeated]).endswith("one layer repeated")
+    assert norm_outcomes.traits(repeated, [*tried[:2], *repeated]).endswith("one layer repeated")
 
 
 def test_sentences_name_domain_and_noise(found) -> None:
     first, *_, last = found.sentences
     assert first == "Tokens collapse in every sample of all 2 cases."
     counts = {
-        form: sum(sum(one.stops[form]) for one in told_by.outcomes(found.table).values())
+        form: sum(sum(one.stops[form]) for one in norm_outcomes.outcomes(found.table).values())
         for form in ("float64", "float32")
     }
     assert counts["float32"] > counts["float64"]
@@ -211,9 +213,9 @@ def test_every_case_is_a_row_of_its_factor(found, corner) -> None:
     assert [row[0] for row in listing.rows] == ["full", "causal"]
     full = dict(zip(listing.columns, listing.rows[0], strict=True))
     assert (full["stay apart"], full["law"]) == ("0 of 3", "doubly exponential")
-    ends = told_by.outcomes(found.table)["full"].last["scaled"]
+    ends = norm_outcomes.outcomes(found.table)["full"].last["scaled"]
     assert full["in the end"] == f"{power_of_ten(min(ends))} to {power_of_ten(max(ends))}"
-    poles = told_by.outcomes(corner.table)["poles"]
+    poles = norm_outcomes.outcomes(corner.table)["poles"]
     row = corner.parts[0].listings[0].rows[1]
     assert row[:3] == ("poles", 48, f"{poles.staying} of 3, rank 1.00")
 

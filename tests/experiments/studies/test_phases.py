@@ -10,8 +10,16 @@ from rankscope import predict, tables
 from rankscope.core.masks import as_mask
 from rankscope.core.network import Init, Spec
 from rankscope.errors import InputError
-from rankscope.experiments.studies._phase_words import agreement, boundary
-from rankscope.experiments.studies.phases import BOUNDARY, Config, Map, first_below, maps, run
+from rankscope.experiments.studies.phases import (
+    BOUNDARY,
+    Config,
+    Map,
+    agreement,
+    boundary,
+    first_below,
+    maps,
+    run,
+)
 from rankscope.models.text import embed, passages
 from rankscope.streams import stream_seed
 

@@ -1,29 +1,12 @@
-"""Claim P7, Cowsik et al. 2024: two exponents known before training forecast the loss reached.
+"""The table of claim P7: losses against every figure, and what each figure forecasts."""
 
-How it is judged. The loss of a design is the mean over its seeds of the cross-entropy on new
-sequences, at the better of the learning rates, and at most that of a guess which does not look; a
-network that has diverged counts as a guess. What is forecast for a design is what a smooth function
-of the ranks of the figures says that was fitted to all other designs (``_p7_forecast``). The
-exponents forecast the loss if they explain at least 0.7 of what can be explained at all: of the
-differences between designs, less what the spread of the seeds leaves open. No forecast explains 0.
-
-Exponents are taken where the paper takes them, at tokens that are nearly alike, and at the task's
-own tokens; each is a case. All designs are judged together; what those of one depth, as in the
-paper, would say is told too, but 24 designs are too few for a verdict.
-
-All of this was fixed before the first full run, with three exceptions. Steps of training were
-halved for their cost. A forecast was first the mean of the three nearest designs, depth by depth,
-which turned out to explain only 0.3 to 0.6 in made-up worlds where two figures do decide; the
-smooth function was chosen in such worlds, not on trained networks, and what neighbours explain
-stands beside it. And figures came from 16 predicted networks at first, too few for a stable order
-of small exponents: of seeds 0 and 1 one had the claim hold in both cases, with 64 neither has.
-"""
-
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Final
 
+import numpy as np
 import polars as pl
 
 from rankscope import tables
@@ -31,34 +14,197 @@ from rankscope.core.network import Spec
 from rankscope.core.shapes import Hidden
 from rankscope.errors import InputError
 from rankscope.experiments import kit
-from rankscope.experiments.claims._p7_designs import Design
-from rankscope.experiments.claims._p7_figures import (
+from rankscope.experiments.claims._p7_networks import (
     ANGLE,
     DISTANCE,
     GRADIENT,
     STARTS,
+    Design,
+    correlate,
+    explainable,
+    guess_loss,
     predicted_figures,
+    reached_losses,
+    score,
 )
-from rankscope.experiments.claims._p7_table import (
-    COLUMNS,
-    CORRELATION,
-    EXPLAINABLE,
-    EXPLAINED,
-    KNOBS,
-    LOSS,
-    NEIGHBOURS,
-    SCALE,
-    TOGETHER,
-    both,
-    loss_rows,
-    score_rows,
-    value_of,
-)
-from rankscope.experiments.claims._p7_training import guess_loss, reached_losses
-from rankscope.experiments.claims._p7_words import best_figure, group_in_words, zero_in_words
 from rankscope.experiments.learning import Plan
 from rankscope.models.training import Recipe, SequenceModel, Sorting
-from rankscope.numerals import plural
+from rankscope.numerals import plural, sentence_case
+
+LOSS, EXPLAINABLE, EXPLAINED = "reached_loss", "explainable_share", "explained_share"
+CORRELATION, NEIGHBOURS = "rank_correlation", "neighbour_share"
+SCALE, DEPTH = "init scale", "depth"
+SKIPS = ("attention skip", "MLP skip")
+KNOBS: Final = "init scale and both skips"
+TOGETHER: Final = "all depths"
+COLUMNS: Final = ("run", "model", "variant", "parameter", "setting", "sample", "metric", "value")
+Row = tuple[str | float | None, ...]
+
+
+def both(start: str) -> str:
+    """What the two exponents are called as one predictor."""
+    return f"both exponents, {start}"
+
+
+def accumulated(start: str) -> str:
+    """The same, each times the depth."""
+    return f"both exponents times depth, {start}"
+
+
+def loss_rows(
+    designs: Sequence[Design],
+    figures: Sequence[Mapping[str, float]],
+    losses: Sequence[Sequence[float]],
+) -> list[Row]:
+    """The losses of each design's seeds against each of its figures, and against its knobs."""
+    rows: list[Row] = []
+    for design, predicted, reached in zip(designs, figures, losses, strict=True):
+        skips = zip(SKIPS, (design.attention_skip, design.mlp_skip), strict=True)
+        knobs = {SCALE: design.scale, **dict(skips), DEPTH: float(design.layers)}
+        rows += [
+            (design.start, design.depth, design.branch, name, setting, sample, LOSS, loss)
+            for name, setting in (dict(predicted) | knobs).items()
+            for sample, loss in enumerate(reached)
+        ]
+    return rows
+
+
+def score_rows(table: pl.DataFrame, neighbours: int) -> list[Row]:
+    """What every predictor forecasts, for the designs of each depth and for all of them."""
+    depths = table["model"].unique(maintain_order=True).to_list()
+    groups = {TOGETHER: table} | {depth: table.filter(model=depth) for depth in depths}
+    rows: list[Row] = []
+    for group, own in groups.items():
+        figures, losses = _by_design(own)
+        means = [float(np.mean(each)) for each in losses]
+        rows.append(_row(group, None, metric=EXPLAINABLE, value=explainable(losses)))
+        for name, columns in _predictors(figures):
+            found = score(columns, means, neighbours)
+            rows += [
+                _row(group, name, metric=EXPLAINED, value=found.explained),
+                _row(group, name, metric=CORRELATION, value=found.correlation),
+                _row(group, name, metric=NEIGHBOURS, value=found.by_neighbours),
+            ]
+    return rows
+
+
+def value_of(table: pl.DataFrame, group: str, metric: str, predictor: str | None = None) -> float:
+    """One number of a group of designs."""
+    rows = table.filter(
+        pl.col("model") == group,
+        pl.col("metric") == metric,
+        pl.col("variant").eq_missing(pl.lit(predictor, pl.String)),
+    )
+    return float(rows["value"].item())
+
+
+def _row(group: str, predictor: str | None, *, metric: str, value: float) -> Row:
+    return (None, group, predictor, None, None, None, metric, value)
+
+
+def _by_design(table: pl.DataFrame) -> tuple[dict[str, list[float]], list[list[float]]]:
+    """Each figure by design, and the losses of each design's seeds."""
+    figures: dict[str, list[float]] = {}
+    losses: list[list[float]] = []
+    designs = ["model", "variant", "run"]
+    for (name,), rows in table.filter(metric=LOSS).group_by("parameter", maintain_order=True):
+        each = rows.group_by(designs, maintain_order=True).agg(pl.first("setting"), "value")
+        figures[str(name)] = each["setting"].to_list()
+        losses = each["value"].to_list()  # the same for every figure
+    return figures, losses
+
+
+def _predictors(figures: Mapping[str, list[float]]) -> Iterator[tuple[str, list[list[float]]]]:
+    """Pairs of exponents, each figure alone, and what needs no prediction at all."""
+    layers = figures[DEPTH]
+    for start in STARTS:
+        pair = [figures[f"{name}, {start}"] for name in (ANGLE, GRADIENT)]
+        yield both(start), pair
+        totals = [[a * b for a, b in zip(each, layers, strict=True)] for each in pair]
+        yield accumulated(start), totals
+    yield KNOBS, [figures[name] for name in (SCALE, *SKIPS)]
+    for name, values in figures.items():
+        yield name, [values]
+
+
+_LEARNT: Final = 0.1
+"""By how much less than a guess's the loss of a design that learns is."""
+
+
+def group_in_words(table: pl.DataFrame, group: str) -> str:
+    """What the exponents, the best single figure and the designs' own knobs forecast."""
+
+    def of(predictor: str) -> str:
+        return f"{value_of(table, group, EXPLAINED, predictor):.2f}"
+
+    most = value_of(table, group, EXPLAINABLE)
+    pairs = ", ".join(
+        f"{of(both(start))} taken at {_named_tokens(start)} "
+        f"(the angles' alone {of(f'{ANGLE}, {start}')}, the gradients' {of(f'{GRADIENT}, {start}')}"
+        f"{_times_depth(table, group, start)})"
+        for start in STARTS
+    )
+    best = best_figure(table, group)
+    return (
+        f"{sentence_case(group)}: losses from {_range(table, group)}; {most:.2f} of the "
+        f"differences can be explained, both exponents explain {pairs}; best single figure: "
+        f"{best} ({of(best)}); {KNOBS}, which need no prediction: {of(KNOBS)}."
+    )
+
+
+def best_figure(table: pl.DataFrame, group: str) -> str:
+    """The predicted figure that explains most by itself."""
+    figures = set(table.filter(metric=LOSS)["parameter"].to_list()) - {SCALE, *SKIPS, DEPTH}
+    rows = table.filter(pl.col("variant").is_in(figures), model=group, metric=EXPLAINED)
+    return str(rows.sort("value", descending=True)["variant"][0])
+
+
+def zero_in_words(table: pl.DataFrame, guess: float) -> str:
+    """Whether the loss is least where both exponents vanish, as the paper says."""
+    losses = _designs(table, TOGETHER, SCALE)["value"]
+    learnt = losses < guess - _LEARNT
+    among = "; ".join(
+        f"{distance_correlation(table, start):+.2f} at {_named_tokens(start)}, "
+        f"{distance_correlation(table, start, guess - _LEARNT):+.2f} among those that learn"
+        for start in STARTS
+    )
+    return (
+        f"{learnt.sum()} of {len(losses)} designs learn more than a guess knows (loss "
+        f"{guess:.2f}). The paper adds that loss is least where both exponents vanish: the rank "
+        f"correlation of their distance from zero with the loss is {among}."
+    )
+
+
+def distance_correlation(table: pl.DataFrame, start: str, below: float = math.inf) -> float:
+    """Of the distance of both exponents from zero with the loss of designs ``below`` a loss."""
+    each = _designs(table, TOGETHER, f"{DISTANCE}, {start}").filter(pl.col("value") < below)
+    return correlate(each["setting"].to_list(), each["value"].to_list())
+
+
+def _times_depth(table: pl.DataFrame, group: str, start: str) -> str:
+    if group != TOGETHER:
+        return ""
+    return f", both times depth {value_of(table, group, EXPLAINED, accumulated(start)):.2f}"
+
+
+def _named_tokens(start: str) -> str:
+    return "tokens nearly alike" if start == STARTS[0] else "the task's own tokens"
+
+
+def _range(table: pl.DataFrame, group: str) -> str:
+    means = _designs(table, group, SCALE)["value"].to_list()
+    return f"{min(means):.2f} to {max(means):.2f}"
+
+
+def _designs(table: pl.DataFrame, group: str, figure: str) -> pl.DataFrame:
+    """A figure, as ``setting``, and the mean loss, as ``value``, of each design."""
+    rows = table.filter(pl.col("metric") == LOSS, pl.col("parameter") == figure)
+    if group != TOGETHER:
+        rows = rows.filter(model=group)
+    return rows.group_by("model", "variant", "run", maintain_order=True).agg(
+        pl.first("setting"), pl.mean("value")
+    )
+
 
 ENTRY = kit.claim(
     "P7",

@@ -13,9 +13,8 @@ from rankscope.arguments import checked
 from rankscope.core.masks import Mask, as_mask
 from rankscope.core.network import Block, Network, Spec
 from rankscope.experiments import depths, kit
-from rankscope.experiments.claims import _mask_curves as curves
-from rankscope.experiments.claims._mask_theorem import promise_table
-from rankscope.experiments.claims._mask_verdict import judge
+from rankscope.experiments.claims import _masked
+from rankscope.experiments.claims._masked import judge, promise_table
 from rankscope.numerals import plural
 
 ENTRY = kit.claim(
@@ -100,9 +99,9 @@ class Config(depths.DeepConfig):
     def masks(self) -> dict[str, dict[str, tuple[Mask, ...]]]:
         """By panel and name the masks that layers take in turn, one or several."""
         single = {
-            curves.WINDOWS: self.windows,
-            curves.OTHERS: self.others,
-            curves.NO_CENTER: self.without_center,
+            _masked.WINDOWS: self.windows,
+            _masked.OTHERS: self.others,
+            _masked.NO_CENTER: self.without_center,
         }
         changing = [tuple(map(self.mask, names)) for names in self.changing]
         return {
@@ -110,17 +109,17 @@ class Config(depths.DeepConfig):
                 panel: {str(m): (m,) for m in map(self.mask, each)}
                 for panel, each in single.items()
             },
-            curves.CHANGING: {" then ".join(map(str, each)): each for each in changing},
+            _masked.CHANGING: {" then ".join(map(str, each)): each for each in changing},
         }
 
     def radii(self) -> dict[str, dict[str, float]]:
         """By panel and name, also of the few tokens."""
         found = {
-            panel: {name: curves.radius_of(each, self.tokens) for name, each in group.items()}
+            panel: {name: _masked.radius_of(each, self.tokens) for name, each in group.items()}
             for panel, group in self.masks().items()
         }
-        found[curves.FEW] = {
-            _few_name(mask, tokens): curves.radius_of((mask,), tokens)
+        found[_masked.FEW] = {
+            _few_name(mask, tokens): _masked.radius_of((mask,), tokens)
             for mask, tokens in self.few_masks()
         }
         return found
@@ -181,10 +180,10 @@ def _groups(config: Config) -> list[tuple[str, int, dict[str, Network]]]:
     ]
     for mask, tokens in config.few_masks():
         network = config.network((mask,), Values("weak", scores=config.weak))
-        found.append((curves.FEW, tokens, {_few_name(mask, tokens): network}))
+        found.append((_masked.FEW, tokens, {_few_name(mask, tokens): network}))
     single = (config.mask(config.values_mask),)
     others = {values.name: config.network(single, values) for values in config.values}
-    return [group for group in (*found, (curves.VALUES, config.tokens, others)) if group[-1]]
+    return [group for group in (*found, (_masked.VALUES, config.tokens, others)) if group[-1]]
 
 
 def _few_name(mask: Mask, tokens: int) -> str:

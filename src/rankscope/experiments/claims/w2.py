@@ -1,17 +1,124 @@
-"""Claim W2: LayerNorm alone stops the collapse of randomly initialised attention."""
+"""What a plateau of μ can come from, and what it cannot, by what was measured."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from statistics import fmean
+
+import polars as pl
 
 from rankscope import tables
-from rankscope.experiments import depths, kit
-from rankscope.experiments.claims import _bert_shape, _plateau
+from rankscope.experiments import depths, kit, norm_outcomes
+from rankscope.experiments.claims import _bert_shape
 from rankscope.experiments.claims._bert_shape import DROPOUT, Shape, last_dispersions
-from rankscope.experiments.studies import _layernorm_groups as _groups
-from rankscope.experiments.studies import _layernorm_outcomes as outcomes
+from rankscope.experiments.norm_outcomes import Outcome, list_cases
 from rankscope.experiments.studies import layernorm
-from rankscope.experiments.studies._layernorm_listing import list_cases
-from rankscope.experiments.studies._layernorm_outcomes import Outcome
+from rankscope.numerals import power_of_ten, short
+
+
+def sentences(
+    shape: Shape,
+    table: pl.DataFrame,
+    ends: Mapping[str, Outcome],
+    others: Mapping[str, Outcome],
+) -> Iterator[str]:
+    """How μ ends at the claim's shape, and what a plateau can and cannot come from.
+
+    ``ends`` are read off ``table``, ``others`` off the settings beyond the claim's.
+    """
+    scaled, single, noisy = (
+        last_dispersions(table, variant) for variant in (depths.SCALED, "float32", DROPOUT)
+    )
+    depth = max(one.layers for one in ends.values())
+    start = table.filter(metric=depths.DISPERSION, variant=depths.SCALED, layer=0)["value"]
+    yield (
+        f"BERT-base's shape, {shape}, LayerNorm only, {depth} layers: μ goes from "
+        f"{power_of_ten(fmean(start.to_list()), digits=3)} to {_from_to(scaled)}, by "
+        "mask."
+    )
+    yield from norm_outcomes.poles(ends)
+    yield (
+        f"With dropout left on μ ends at {_from_to(noisy)}. Where tokens agree, dropout of outputs "
+        "alone makes them differ again in every layer (derived): "
+        f"μ = √(p(n − 1)d) = {short(shape.dropout_floor)}."
+    )
+    yield from _floor_of_float32(scaled, single)
+    sources = _sources(ends, others, noisy, shape.dropout_floor)
+    can, cannot = (
+        [words for words, is_one in sources.items() if is_one is y] for y in (True, False)
+    )
+    yield (
+        f"So a plateau of μ at the size of the tokens can come from {_listed(can)}; not from "
+        f"{_listed(cannot)}."
+    )
+
+
+def listing(shape: Shape, table: pl.DataFrame, ends: Mapping[str, Outcome]) -> kit.Listing:
+    """μ in the end under each mask, as it truly is, in float32, and with dropout."""
+    variants = (depths.SCALED, *depths.FORMATS, *(name for name, _ in shape.dropouts))
+    last = {variant: last_dispersions(table, variant) for variant in variants}
+    last = {variant: found for variant, found in last.items() if found}
+    rows = tuple(
+        (mask, _fate(ends[panel]), *(power_of_ten(found[panel]) for found in last.values()))
+        for mask, panel in zip(shape.masks, shape.panels, strict=True)
+    )
+    return kit.Listing(
+        "μ after the last layer",
+        ("mask", "law", *last),
+        rows,
+        "Medians over the samples; with dropout over the last quarter of the layers, too. Plain "
+        "formats end where their rounding does.",
+    )
+
+
+def _sources(
+    ends: Mapping[str, Outcome],
+    others: Mapping[str, Outcome],
+    noisy: Mapping[str, float],
+    floor: float,
+) -> dict[str, bool]:
+    """What was seen to keep tokens a hundredth of their size apart, and what was not."""
+    apart = math.log10(norm_outcomes.DIFFERENT)
+    every = [*ends.values(), *others.values()]
+    fallen = [one for one in ends.values() if not one.staying]
+    return {
+        "dropout": min(noisy.values()) > math.log10(floor / 2),
+        "a fall that is merely slow": any(max(one.last[depths.SCALED]) > apart for one in fallen),
+        "a stall that ends later": any(
+            2 * level > one.layers and last < apart
+            for one in every
+            for level, last in zip(one.stalled_for, one.last[depths.SCALED], strict=True)
+        ),
+        "LayerNorm at this shape": any(one.staying for one in ends.values()),
+        "the precision of float32": any(
+            max(one.last["float32"]) > apart >= max(one.last[depths.SCALED]) for one in fallen
+        ),
+    }
+
+
+def _fate(one: Outcome) -> str:
+    if one.staying:
+        return f"{one.staying} of {one.samples} samples stay"
+    return "" if one.law is None else one.law.kind
+
+
+def _from_to(log10: Mapping[str, float]) -> str:
+    return f"{power_of_ten(min(log10.values()))} to {power_of_ten(max(log10.values()))}"
+
+
+def _floor_of_float32(scaled: Mapping[str, float], single: Mapping[str, float]) -> Iterator[str]:
+    """Where float32 ends, of the masks under which scaled arithmetic goes further down."""
+    floor = {name: at for name, at in single.items() if at > scaled[name] + 1}
+    if floor:
+        yield (
+            f"float32 without dropout goes no further down than μ = {_from_to(floor)} under "
+            f"{len(floor)} of the {len(single)} masks: the format stops, not the collapse."
+        )
+
+
+def _listed(words: list[str]) -> str:
+    return ", ".join(words) or "nothing tried here"
+
 
 ENTRY = kit.claim(
     "W2",
@@ -54,15 +161,15 @@ def judge(config: Config, found: depths.Measured, sweep: depths.Measured) -> kit
     keeps μ: tokens at ±x differ, and have rank one. Where some samples of a setting stay apart and
     others do not, the table names the two groups separately.
     """
-    ends, others = outcomes.outcomes(found.table), outcomes.outcomes(sweep.table)
-    panels = {name: _groups.panels(name, one) for name, one in others.items()}
+    ends, others = norm_outcomes.outcomes(found.table), norm_outcomes.outcomes(sweep.table)
+    panels = {name: norm_outcomes.panels(name, one) for name, one in others.items()}
     drawn, *beyond = _drawings(config.shape, others, panels)
     noisy = last_dispersions(found.table, DROPOUT)
     return ENTRY.result(
         config,
         question="Does μ stop falling under LayerNorm alone, and do the tokens keep their rank?",
-        sentences=_plateau.sentences(config.shape, found.table, ends, others),
-        listings=(_plateau.listing(config.shape, found.table, ends),),
+        sentences=sentences(config.shape, found.table, ends, others),
+        listings=(listing(config.shape, found.table, ends),),
         parts=(
             kit.Part(
                 "Beyond that shape",
@@ -74,7 +181,7 @@ def judge(config: Config, found: depths.Measured, sweep: depths.Measured) -> kit
                 tuple(beyond),
             ),
         ),
-        table=tables.stack([found.table, _groups.relabel(sweep.table, panels)]),
+        table=tables.stack([found.table, norm_outcomes.relabel(sweep.table, panels)]),
         about={"dispersion": "Frobenius norm"},
         notes={**found.notes, **sweep.notes},
         judgement=_judged(ENTRY.domain, ends),
@@ -90,8 +197,8 @@ def judge(config: Config, found: depths.Measured, sweep: depths.Measured) -> kit
 
 def _judged(domain: str, ends: Mapping[str, Outcome]) -> kit.Judgement:
     """What holds of μ, in the verdict; what holds of rank, in the words that complete it."""
-    stay = outcomes.verdicts(ends)
-    apart, ranks = sum(stay.values()), outcomes.high_ranks(ends)
+    stay = norm_outcomes.verdicts(ends)
+    apart, ranks = sum(stay.values()), norm_outcomes.high_ranks(ends)
     if not stay:
         return kit.judged(domain, {}, "the layers are too few to show what becomes of μ")
     if not apart:
@@ -114,7 +221,9 @@ def _drawings(
         depths.FLOORS,
     )
     drawn = tuple(
-        panel for name in _groups.cases_to_draw(others) for panel in dict.fromkeys(panels[name])
+        panel
+        for name in norm_outcomes.cases_to_draw(others)
+        for panel in dict.fromkeys(panels[name])
     )
     if drawn:
         yield kit.Drawing(

@@ -7,12 +7,12 @@ import polars as pl
 
 from rankscope import tables
 from rankscope.experiments import kit
-from rankscope.experiments.claims._norm_dynamics import Dynamics
 from rankscope.experiments.claims._norm_starts import (
     ABOVE,
     APART,
     RADIUS,
     STABLE,
+    Dynamics,
     Plan,
     Row,
     follow,

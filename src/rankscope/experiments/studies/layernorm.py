@@ -22,16 +22,15 @@ from rankscope.core.deep import deep_trace
 from rankscope.core.metrics import residual, stable_rank
 from rankscope.core.network import Network
 from rankscope.core.tracing import Trace, trace
-from rankscope.experiments import depths, kit
-from rankscope.experiments.studies import _layernorm_outcomes as outcomes
-from rankscope.experiments.studies._layernorm_cases import (
+from rankscope.experiments import depths, kit, norm_outcomes
+from rankscope.experiments.norm_cases import (
     FACTORS,
     SWEEPS,
     Setting,
     Settings,
     random_network,
 )
-from rankscope.experiments.studies._layernorm_listing import NOTE, list_cases
+from rankscope.experiments.norm_outcomes import NOTE, list_cases
 
 ENTRY = kit.study(
     "layernorm",
@@ -59,7 +58,7 @@ def _log10_relative(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:
     return size.log10()
 
 
-PLAIN: Final = {depths.RELATIVE_DISPERSION: _log10_relative, outcomes.STABLE: stable_rank}
+PLAIN: Final = {depths.RELATIVE_DISPERSION: _log10_relative, norm_outcomes.STABLE: stable_rank}
 """What is measured of every layer in plain numbers."""
 
 
@@ -143,7 +142,7 @@ def _case(config: Config, name: str, setting: Setting, on_step: kit.OnStep) -> d
     on_step(0.25)
     if _still_apart(scaled):
         network, scaled = deep(config.deeper * config.layers)
-    if outcomes.some_stay(scaled.table):
+    if norm_outcomes.some_stay(scaled.table):
         network, scaled = deep(config.deeper**2 * config.layers)
     on_step(0.75)
     found = {depths.SCALED: depths.dispersions(scaled.table.filter(metric=depths.RELATIVE))}
@@ -158,7 +157,7 @@ def _still_apart(traced: Trace) -> bool:
     """Whether some residual is too large yet to say that it goes on shrinking."""
     rows = traced.table.filter(metric=depths.RELATIVE)
     last = rows.filter(pl.col("layer") == pl.max("layer"))
-    return bool((last["value"] > math.log10(outcomes.DIFFERENT)).any())
+    return bool((last["value"] > math.log10(norm_outcomes.DIFFERENT)).any())
 
 
 def _search(config: Config, name: str, setting: Setting, on_step: kit.OnStep) -> depths.Measured:
@@ -173,13 +172,15 @@ def _search(config: Config, name: str, setting: Setting, on_step: kit.OnStep) ->
         ends = [_end(config, one, config.seed + draw) for draw in range(config.draws)]
         apart = torch.cat([each for each, _ in ends]).double()
         ranks = torch.cat([rank for _, rank in ends])
-        layers = outcomes.REPEATED if one.shared else outcomes.FRESH
+        layers = norm_outcomes.REPEATED if one.shared else norm_outcomes.FRESH
         label = (name, layers, "logit_scale", one.logits)
         # Chart and words then have one figure.
-        rows.append((*label, 0, outcomes.SHARE, float(apart.mean())))
-        rows += [(*label, run, outcomes.APART, value) for run, value in enumerate(apart.tolist())]
+        rows.append((*label, 0, norm_outcomes.SHARE, float(apart.mean())))
         rows += [
-            (*label, run, f"{outcomes.STABLE}_apart", float(ranks[run]))
+            (*label, run, norm_outcomes.APART, value) for run, value in enumerate(apart.tolist())
+        ]
+        rows += [
+            (*label, run, f"{norm_outcomes.STABLE}_apart", float(ranks[run]))
             for run in apart.nonzero()[:, 0].tolist()
         ]
     names = ("model", "variant", "parameter", "setting", "sample", "metric", "value")
@@ -192,31 +193,31 @@ def _end(config: Config, setting: Setting, seed: int) -> tuple[Tensor, Tensor]:
     with torch.no_grad():
         y = random_network(setting, config.search_layers, seed)(x, token_mask)
     size = residual(y, norm="fro", relative=True, token_mask=token_mask)
-    return size > outcomes.DIFFERENT, stable_rank(y, token_mask=token_mask)
+    return size > norm_outcomes.DIFFERENT, stable_rank(y, token_mask=token_mask)
 
 
 def sentences(config: Config, table: pl.DataFrame) -> tuple[str, ...]:
     """Where tokens stay apart and of which rank, how long others did, what plain formats say."""
-    found = outcomes.outcomes(table)
+    found = norm_outcomes.outcomes(table)
     if not found:
         return ()
     return (
-        outcomes.domain(found, config.cases),
-        *outcomes.poles(found),
-        *outcomes.stall(found),
-        outcomes.noise(found),
+        norm_outcomes.domain(found, config.cases),
+        *norm_outcomes.poles(found),
+        *norm_outcomes.stall(found),
+        norm_outcomes.noise(found),
     )
 
 
 def search_sentences(config: Config, table: pl.DataFrame) -> tuple[str, ...]:
     """What the search counts; nothing where there was none."""
-    searched = outcomes.search_counts(tables.summary(table), dict(config.sweeps))
-    return tuple(outcomes.search_domain(searched, config.search_layers))
+    searched = norm_outcomes.search_counts(tables.summary(table), dict(config.sweeps))
+    return tuple(norm_outcomes.search_domain(searched, config.search_layers))
 
 
 def _parts(config: Config, table: pl.DataFrame) -> Iterator[kit.Part]:
     """The cases, factor by factor, and the search."""
-    ends = outcomes.outcomes(table)
+    ends = norm_outcomes.outcomes(table)
     for place, (factor, group) in enumerate(config.factors):
         cases = {name: ends[name] for name, _ in group}
         yield kit.Part(
@@ -238,6 +239,6 @@ def _parts(config: Config, table: pl.DataFrame) -> Iterator[kit.Part]:
         drawing = kit.Drawing(
             "by_setting",
             "The share of runs whose tokens still differ by a hundredth of their size at the end.",
-            outcomes.SHARE,
+            norm_outcomes.SHARE,
         )
         yield kit.Part("The search", search_sentences(config, table), drawings=(drawing,))

@@ -1,29 +1,206 @@
-"""What the figures of many masks say about collapse: by center, radius, values and change."""
+"""What Wu et al. 2024 promise of masked attention, as a number for every layer.
+
+Derived, with the constant that the theorem leaves open. A product of r layers' attention in which
+some token's column is full has at least ε^r in that column, so it leaves at most ``1 − ε^r`` of the
+distance between any two tokens; values multiply distances by at most their spectral norm. With D
+the largest distance between two input tokens, ``μ² = Σ_ij ‖x_i − x_j‖² / 2n ≤ (n/2)·max distance²``
+gives ``μ(t) ≤ √(n/2)·D·Π‖W‖·Π(1 − ε^r)``. Nothing here asks that all layers have the same mask.
+"""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
+from typing import cast
 
 import polars as pl
+import torch
+from torch import Tensor
 
-from rankscope.core.theory import Law, a_priori_log_loss, as_stated
-from rankscope.experiments import depths, kit
-from rankscope.experiments.claims._mask_curves import (
-    CHANGING,
-    FEW,
-    NO_CENTER,
-    OTHERS,
-    VALUES,
-    WINDOWS,
-    Curve,
-    Pair,
-    Radii,
-    names_of,
-    pairs_by_radius,
-    read_curves,
-    reversals,
+from rankscope import tables
+from rankscope.core.masks import Mask
+from rankscope.core.network import Block, Network
+from rankscope.core.paths import attention_patterns
+from rankscope.core.theory import (
+    SMOOTH,
+    UNEVEN,
+    Law,
+    a_priori_log_loss,
+    as_stated,
+    graph_facts,
+    smallest_allowed_weight,
 )
+from rankscope.experiments import depths, kit
 from rankscope.numerals import power_of_ten
+
+PROMISED, SMALLEST = "log10_promised_dispersion", "smallest_weight"
+
+
+@dataclass(frozen=True)
+class Promise:
+    """The smallest weight ε, and log₁₀ of the bound on μ after layers that complete a column."""
+
+    smallest: float
+    bounds: dict[int, float]
+
+
+@torch.no_grad()
+def promise(network: Network, x: Tensor) -> Promise:
+    """The bound for one head and one ``(1, token, feature)`` input without padding."""
+    tokens = x.shape[1]
+    allowed = [mask.matrix(tokens) for mask in network.spec.masks]
+    weights = attention_patterns(network, x, layers=network.spec.layers)
+    smallest = min(
+        float(smallest_allowed_weight(each, seen).min())
+        for each, seen in zip(weights, allowed, strict=True)
+    )
+    log = math.log10(math.sqrt(tokens / 2) * float(torch.cdist(x[0], x[0]).max()))
+    growth = list(_log10_norms(network))
+    bounds: dict[int, float] = {}
+    before = 0
+    for layer in full_columns(allowed):
+        log += math.log1p(-(smallest ** (layer - before))) / math.log(10)
+        log += sum(growth[before:layer])
+        bounds[layer] = log
+        before = layer
+    return Promise(smallest, bounds)
+
+
+def full_columns(allowed: Sequence[Tensor]) -> Iterator[int]:
+    """The layers by which every token has heard of some one token, each time anew.
+
+    >>> from rankscope.core.masks import Causal
+    >>> list(full_columns([Causal().matrix(4)] * 3))
+    [1, 2, 3]
+    """
+    heard = None
+    for layer, matrix in enumerate(allowed, start=1):
+        heard = matrix.double() if heard is None else (matrix.double() @ heard > 0).double()
+        if bool((heard > 0).all(0).any()):
+            yield layer
+            heard = None
+
+
+def promise_table(network: Network, x: Tensor, token_mask: Tensor) -> pl.DataFrame:
+    """The bound by layer and sample, and each sample's smallest weight."""
+    network = network.double()
+    rows: list[tuple[int | None, int, str, float]] = []
+    for sample, (one, real) in enumerate(zip(x, token_mask, strict=True)):
+        found = promise(network, one[real].unsqueeze(0))
+        rows.append((None, sample, SMALLEST, found.smallest))
+        rows += [(layer, sample, PROMISED, bound) for layer, bound in found.bounds.items()]
+    return tables.from_rows(("layer", "sample", "metric", "value"), rows)
+
+
+def _log10_norms(network: Network) -> Iterator[float]:
+    """log₁₀ of the spectral norm of each layer's values, ``W_V W_O``."""
+    for block in network.blocks:
+        attention = cast(Block, block).attention
+        whole = attention.output.weight @ attention.value.weight
+        yield math.log10(float(torch.linalg.matrix_norm(whole, 2)))
+
+
+WINDOWS, OTHERS, NO_CENTER = "two-sided windows", "other masks", "masks without a center"
+FEW = "few tokens, weak scores"
+CHANGING, VALUES = "masks that change", "other values"
+"""Panels of the table."""
+_ROUNDING = 1e-6
+"""Decades by which a bound may seem to be passed."""
+
+Pair = tuple[str, str]
+"""Two masks, the one of smaller radius first."""
+Radii = Mapping[str, Mapping[str, float]]
+"""By panel and mask, the layers until every token has heard of some one; infinite if never."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One mask, or one kind of values: two laws, and how it compares with the bound.
+
+    A bound that is not below the input's own μ says nothing, so only those below are compared.
+    """
+
+    relative: Law
+    dispersion: Law
+    radius: float
+    smallest: float
+    compared: int
+    above: int
+    nearest: float
+    """The largest μ over its bound, in decades."""
+
+
+def radius_of(masks: tuple[Mask, ...], tokens: int) -> float:
+    """Of masks that layers take in turn: the layers until every token has heard of some one."""
+    if len(masks) == 1:
+        return graph_facts(masks[0], tokens).contracts_after
+    turns = [mask.matrix(tokens) for mask in masks] * tokens
+    return next(full_columns(turns), math.inf)
+
+
+def read_curves(table: pl.DataFrame, radii: Radii) -> dict[str, Curve]:
+    relative, dispersion = (
+        _by_panel(table, m) for m in (depths.RELATIVE_DISPERSION, depths.DISPERSION)
+    )
+    radius = {name: each for panel in radii.values() for name, each in panel.items()}
+    met = _met(table)
+    curves = {}
+    for name in relative:
+        over = met.filter(variant=name)["over"].to_list()
+        smallest = table.filter(metric=SMALLEST, variant=name)["value"].to_list()
+        curves[name] = Curve(
+            relative[name],
+            dispersion[name],
+            radius.get(name, math.inf),
+            min(smallest, default=math.nan),
+            len(over),
+            sum(each > _ROUNDING for each in over),
+            max(over, default=-math.inf),
+        )
+    return curves
+
+
+def _met(table: pl.DataFrame) -> pl.DataFrame:
+    """μ over the bounds that promise a smaller μ than the input's, in decades, as ``over``."""
+    found = table.filter(metric=depths.DISPERSION)
+    first = found.filter(layer=0).select("variant", "sample", first="value")
+    bounds = table.filter(metric=PROMISED).select("variant", "layer", "sample", bound="value")
+    met = found.join(bounds, on=("variant", "layer", "sample")).join(
+        first, on=("variant", "sample")
+    )
+    says = met.filter(pl.col("bound") < pl.col("first") - _ROUNDING)
+    return says.with_columns(over=pl.col("value") - pl.col("bound"))
+
+
+def _by_panel(table: pl.DataFrame, metric: str) -> dict[str, Law]:
+    """The law of every curve; attention that hardens as states grow makes uneven ones."""
+    found: dict[str, Law] = {}
+    for part in table.partition_by("model", maintain_order=True):
+        evidence = UNEVEN if part["model"][0] == VALUES else SMOOTH
+        found |= depths.laws(tables.summary(part), metric, evidence=evidence)
+    return found
+
+
+def names_of(table: pl.DataFrame, panel: str) -> list[str]:
+    names: list[str] = table.filter(model=panel)["variant"].unique(maintain_order=True).to_list()
+    return names
+
+
+def pairs_by_radius(curves: Mapping[str, Curve]) -> list[Pair]:
+    """Masks that shrink at a rate, two and two, as far as their radii differ."""
+    steady = [
+        name
+        for name, one in curves.items()
+        if one.relative.kind == "exponential" and math.isfinite(one.radius)
+    ]
+    by_radius = sorted(steady, key=lambda name: curves[name].radius)
+    return [(a, b) for a, b in combinations(by_radius, 2) if curves[a].radius < curves[b].radius]
+
+
+def reversals(pairs: Iterable[Pair], curves: Mapping[str, Curve]) -> list[Pair]:
+    """The pairs in which the larger radius shrinks faster."""
+    return [(a, b) for a, b in pairs if curves[b].relative.rate < curves[a].relative.rate]
+
 
 _CENTERED = "all masks with a center"
 _FAMILIES = "radius across families"

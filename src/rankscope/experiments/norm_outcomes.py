@@ -9,9 +9,10 @@ from typing import Any
 import polars as pl
 
 from rankscope.core.theory import UNEVEN, Law, law, levels_off
+from rankscope.experiments import kit
 from rankscope.experiments.depths import FORMATS, RELATIVE, RELATIVE_DISPERSION, SCALED
-from rankscope.experiments.studies._layernorm_cases import Setting
-from rankscope.numerals import plural
+from rankscope.experiments.norm_cases import Setting
+from rankscope.numerals import plural, power_of_ten
 
 STABLE, APART, SHARE = "stable_rank", "still_apart", "share_still_apart"
 """Metrics: of every layer, of every run of the search (1 or 0), of all its runs together."""
@@ -288,3 +289,72 @@ def _ranks(table: pl.DataFrame, name: str) -> list[float]:
     rows = table.filter(metric=STABLE, model=name, variant="float64")
     last = rows.filter(pl.col("layer") == pl.max("layer"))
     return last.sort("sample")["value"].to_list()
+
+
+def panels(name: str, one: Outcome) -> tuple[str, ...]:
+    """What each sample of a case is drawn under: its own name, or which of two groups it is in."""
+    if one.staying in (0, one.samples):
+        return (name,) * one.samples
+    words = {
+        True: f"{one.staying} of {one.samples} stay",
+        False: f"{one.samples - one.staying} of {one.samples} collapse",
+    }
+    return tuple(f"{name}: {words[stays]}" for stays in one.stops[SCALED])
+
+
+def relabel(table: pl.DataFrame, by_case: Mapping[str, tuple[str, ...]]) -> pl.DataFrame:
+    """The table with the panels of all cases in the place of their names."""
+    new = pl.col("model")
+    for name, by_sample in by_case.items():
+        for sample, panel in enumerate(by_sample):
+            if panel != name:
+                here = (pl.col("model") == name) & (pl.col("sample") == sample)
+                new = pl.when(here).then(pl.lit(panel)).otherwise(new)
+    return table.with_columns(new.alias("model"))
+
+
+def cases_to_draw(ends: Mapping[str, Outcome]) -> list[str]:
+    """Few cases: the curves of all of them would fill a chart of many pages."""
+    falling = {name: one for name, one in ends.items() if not one.staying}
+    first: dict[str, str] = {}
+    for name, one in falling.items():
+        if one.law is not None:
+            first.setdefault(one.law.kind, name)
+    chosen = {*first.values(), *(name for name, one in ends.items() if one.staying)}
+    if falling:
+        chosen.add(max(falling, key=lambda name: max(falling[name].last[SCALED])))
+    return [name for name in ends if name in chosen]
+
+
+NOTE = (
+    "Stay apart: in how many samples tokens truly do, and the median of their stable ranks; "
+    "the law is that of the others. In the end: the relative dispersion of all samples, in scaled "
+    "arithmetic."
+)
+
+
+def list_cases(title: str, ends: Mapping[str, Outcome], note: str = NOTE) -> kit.Listing:
+    """A row for each case: who stays apart, the law of the rest, and where they end."""
+    rows = tuple(
+        (
+            name,
+            one.layers,
+            _staying(one),
+            None if one.law is None else one.law.name,
+            _range(one.last[SCALED]),
+        )
+        for name, one in ends.items()
+    )
+    columns = ("case", "layers", "stay apart", "law", "in the end")
+    return kit.Listing(title, columns, rows, note)
+
+
+def _staying(one: Outcome) -> str:
+    rank = f", rank {median(one.ranks):.2f}" if one.ranks else ""
+    return f"{one.staying} of {one.samples}{rank}"
+
+
+def _range(log10: Sequence[float]) -> str:
+    """From the smallest to the largest of the samples, or one figure where they agree."""
+    low, high = (power_of_ten(end(log10)) for end in (min, max))
+    return low if low == high else f"{low} to {high}"

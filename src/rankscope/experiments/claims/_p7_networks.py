@@ -1,0 +1,323 @@
+"""The designs of claim P7: a map over depth, norm place, skips and scale of the weights.
+
+MLPs are gated: a product of two maps about doubles the square of a small angle, which a single GELU
+or ReLU leaves as it is. With skips of their own for attention and MLPs the map then has both sides:
+attention under a weak skip brings tokens together, MLPs under a weak skip drive them apart.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final, Literal, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rankscope.core.network import Block, Init, Network, Spec
+from rankscope.core.prediction import Prediction, predict
+from rankscope.core.shapes import Hidden
+from rankscope.errors import InputError
+from rankscope.experiments.kit import OnStep, tracked
+from rankscope.experiments.learning import SORTING, Lesson, Plan, learn, lesson
+from rankscope.models.training import Classify, SequenceModel
+from rankscope.numerals import plural
+
+_Place = Literal["pre", "post", "both"]
+
+
+@dataclass(frozen=True)
+class Design:
+    """One point of the map."""
+
+    layers: int
+    place: str
+    """Of the norms, as a ``Spec`` has it, which also checks it."""
+    attention_skip: float
+    mlp_skip: float
+    scale: float
+    """Of all weights, in those of LeCun's initialisation."""
+
+    @property
+    def depth(self) -> str:
+        """Under which designs of one depth stand in a table."""
+        return plural(self.layers, "layer")
+
+    @property
+    def branch(self) -> str:
+        """Where its norms are, and how strong the skips of attention and MLP."""
+        return f"{self.place}-norm, skips {self.attention_skip:g} and {self.mlp_skip:g}"
+
+    @property
+    def start(self) -> str:
+        """Its weights."""
+        return f"scale {self.scale:g}"
+
+    def spec(self, heads: int, width: int, mlp_ratio: float) -> Spec:
+        """Its network."""
+        return Spec(
+            self.layers,
+            heads,
+            width,
+            mlp_ratio=mlp_ratio,
+            norm_place=cast(_Place, self.place),
+            activation="silu",
+            gated=True,
+            attention_skip=self.attention_skip,
+            mlp_skip=self.mlp_skip,
+            init=Init("lecun", self.scale),
+        )
+
+
+Losses = list[list[float]]
+"""By rate and by network."""
+
+
+def reached_losses(
+    specs: Mapping[int, Spec],
+    plan: Plan,
+    rates: Sequence[float],
+    on_step: OnStep,
+    *,
+    most: float,
+) -> Losses:
+    """The loss on new examples of a network for each seed, at each rate, ``most`` at the most.
+
+    The specs differ in nothing but the scale of their weights, so that all networks are trained as
+    one stack; each seed has weights, examples and batches of its own.
+    """
+    seeds = list(specs)
+    lessons = [lesson(SORTING, plan, seed, spec=spec) for seed, spec in specs.items()]
+    shape = replace(specs[seeds[0]], init=Init("lecun"))
+    alike = [replace(each, model=_as(shape, each.model)) for each in lessons]
+    losses = []
+    for rate, on_rate in tracked(rates, on_step):
+        own = replace(plan, recipe=replace(plan.recipe, learning_rate=rate))
+        trained = learn(alike, own, seeds, "cpu", on_rate)
+        losses.append(
+            [_loss(one.model, each, most=most) for one, each in zip(trained, lessons, strict=True)]
+        )
+    return losses
+
+
+def guess_loss(symbols: int, tokens: int) -> float:
+    """The cross-entropy of the best guess that does not look at the sequence to be sorted.
+
+    That is the mean entropy of order statistics: the k-th least of n even draws is at most s if at
+    least k of them are.
+    """
+    total = 0.0
+    for least in range(1, tokens + 1):
+        up_to = [
+            sum(
+                math.comb(tokens, n) * (s / symbols) ** n * (1 - s / symbols) ** (tokens - n)
+                for n in range(least, tokens + 1)
+            )
+            for s in range(symbols + 1)
+        ]
+        shares = [high - low for low, high in pairwise(up_to)]
+        total -= sum(share * math.log(share) for share in shares if share > 0)
+    return total / tokens
+
+
+def _as(spec: Spec, model: SequenceModel) -> SequenceModel:
+    """A model under a spec that says nothing of how its weights were drawn."""
+    network = Network(spec, [cast(Block, block) for block in model.network.blocks])
+    return SequenceModel(model.encoder, model.positions, network, model.readout)
+
+
+@torch.no_grad()
+def _loss(model: SequenceModel, own: Lesson, *, most: float) -> float:
+    """The loss on new examples; one that has diverged counts as a guess."""
+    outputs = model(own.evaluate.inputs)
+    loss = float(Classify().loss(outputs.unsqueeze(0), own.evaluate.targets.unsqueeze(0)))
+    return min(loss, most) if math.isfinite(loss) else most
+
+
+ALIKE, OWN = "nearly alike", "own tokens"
+"""Where exponents are taken: at tokens that hardly differ, where the paper takes them, or at the
+task's own."""
+STARTS = (ALIKE, OWN)
+ANGLE, GRADIENT = "angle exponent", "gradient exponent"
+DISTANCE = "exponents from zero"
+_NEARLY: Final = 1e-4
+"""How much of their differences tokens that are nearly alike keep."""
+
+
+def predicted_figures(spec: Spec, x: Hidden, *, draws: int, seed: int) -> dict[str, float]:
+    """Every figure of a design; ``x`` are the task's own tokens, embedded."""
+    starts = {ALIKE: nearly_alike(x), OWN: x}
+    found = {
+        name: predict(spec, start, draws=draws, seed=seed, gradients=True)
+        for name, start in starts.items()
+    }
+    figures: dict[str, float] = {}
+    for name, prediction in found.items():
+        angle, gradient = angle_exponent(prediction), gradient_exponent(prediction)
+        figures |= {
+            f"{ANGLE}, {name}": angle,
+            f"{GRADIENT}, {name}": gradient,
+            f"{DISTANCE}, {name}": math.hypot(angle, gradient),
+        }
+    return figures | {name: of(found[OWN]) for name, of in _OTHERS.items()}
+
+
+def nearly_alike(x: Hidden) -> Hidden:
+    """Tokens with hardly any difference left, of the same root mean square length."""
+    x = x.detach().double()
+    mean = x.mean(-2, keepdim=True)
+    close = mean + _NEARLY * (x - mean)
+    before, after = (each.square().sum((-2, -1), keepdim=True) for each in (x, close))
+    return close * (before / after).sqrt()
+
+
+def angle_exponent(prediction: Prediction) -> float:
+    """The rate per layer of the logarithm of the angles between tokens: below 0 they close.
+
+    Small angles go as the relative dispersion, whose logarithm is exact however small it is.
+    """
+    return math.log(10) * _per_layer(prediction.values["log10_relative_dispersion"])
+
+
+def gradient_exponent(prediction: Prediction) -> float:
+    """The rate per layer, backwards, of the logarithm of the gradient: above 0 it explodes."""
+    return -_per_layer(_log(prediction.values["state_gradient"]))
+
+
+def last_dispersion(prediction: Prediction) -> float:
+    """The decimal logarithm of the relative dispersion after the last layer."""
+    return float(prediction.values["log10_relative_dispersion"][-1].mean())
+
+
+def mean_entropy(prediction: Prediction) -> float:
+    """The attention entropy, mean of all layers."""
+    return float(prediction.values["attention_entropy"][1:].mean())
+
+
+def norm_growth(prediction: Prediction) -> float:
+    """The rate per layer of the logarithm of the tokens' length."""
+    return _per_layer(_log(prediction.values["token_norm"]))
+
+
+def query_against_value(prediction: Prediction) -> float:
+    """The logarithm of the queries' gradients over the values', mean of all layers."""
+    queries, values = (prediction.values[f"{name}_gradient"][1:] for name in ("query", "value"))
+    return float((_log(queries) - _log(values)).mean())
+
+
+_OTHERS: Final[Mapping[str, Callable[[Prediction], float]]] = {
+    "last dispersion": last_dispersion,
+    "attention entropy": mean_entropy,
+    "norm growth": norm_growth,
+    "query over value gradients": query_against_value,
+}
+
+
+def _log(values: Tensor) -> Tensor:
+    """Logarithms; of zero that of the least float, so that designs keep an order."""
+    return values.clamp(min=torch.finfo(values.dtype).tiny).log()
+
+
+def _per_layer(logarithms: Tensor) -> float:
+    """How much the mean over networks grows from the input to the last layer, per layer."""
+    return float((logarithms[-1] - logarithms[0]).mean()) / (len(logarithms) - 1)
+
+
+Numbers = NDArray[np.float64]
+_LENGTH: Final = 0.3
+"""How far, in ranks from 0 to 1, a design tells something of another."""
+_RIDGE: Final = 0.1
+"""The part of the differences that counts as noise."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a forecast is worth: against no forecast, by rank, and if neighbours had made it."""
+
+    explained: float
+    """``1 − Σ(y − ŷ)² / Σ(y − ȳ)²``, where ŷ and ȳ, the mean loss, do not know the design's own."""
+    correlation: float
+    """Of the ranks of ŷ and y; 0 where all forecasts are equal."""
+    by_neighbours: float
+    """As ``explained``, with the mean of the nearest designs instead of a smooth function."""
+
+
+def score(figures: Sequence[Sequence[float]], losses: Sequence[float], neighbours: int) -> Score:
+    """Of forecasts from ``figures``, each with a value for every design."""
+    columns = [rank(each) for each in figures]
+    places, y = np.stack(columns, 1), np.asarray(losses, dtype=np.float64)
+    if not 0 < neighbours < len(y):
+        raise InputError(f"neighbours={neighbours} of {len(y)} designs; use 1 to {len(y) - 1}.")
+    smooth, near = by_smoothing(places, y), by_neighbours(places, y, neighbours)
+    return Score(explained(smooth, y), correlate(smooth, y), explained(near, y))
+
+
+def rank(values: Sequence[float] | Numbers) -> Numbers:
+    """Ranks from 0 to 1, ties at their mean: figures of any unit and spread are then alike.
+
+    >>> rank([10.0, -3.0, 10.0]).tolist()
+    [0.75, 0.0, 0.75]
+    """
+    given = np.asarray(values, dtype=np.float64)
+    if np.isnan(given).any():
+        raise InputError("a figure of a design is not a number, so designs have no order by it.")
+    below = (given[:, None] > given).sum(1)
+    equal = (given[:, None] == given).sum(1)
+    ranks: Numbers = (below + (equal - 1) / 2) / max(1, len(given) - 1)
+    return ranks
+
+
+def by_smoothing(places: Numbers, losses: Numbers) -> Numbers:
+    """For each design what kernel ridge regression over all others says (Gaussian kernel)."""
+    kernel = np.exp(-np.square(places[:, None] - places).sum(-1) / (2 * _LENGTH**2))
+    forecast = np.empty(len(losses))
+    for design in range(len(losses)):
+        others = np.arange(len(losses)) != design
+        mean = losses[others].mean()
+        inner = kernel[np.ix_(others, others)] + _RIDGE * np.eye(len(losses) - 1)
+        weights = np.linalg.solve(inner, losses[others] - mean)
+        forecast[design] = mean + kernel[design, others] @ weights
+    return forecast
+
+
+def by_neighbours(places: Numbers, losses: Numbers, neighbours: int) -> Numbers:
+    """For each design the mean loss of those nearest to it, itself left out.
+
+    All that are as near as the last of the ``neighbours`` count, so that ties favour none.
+    """
+    # Rounded: distances that are equal on paper must be equal here.
+    apart = np.square(places[:, None] - places).sum(-1).round(12)
+    np.fill_diagonal(apart, np.inf)
+    farthest = np.sort(apart, 1)[:, neighbours - 1 : neighbours]
+    near = apart <= farthest
+    forecast: Numbers = (near * losses).sum(1) / near.sum(1)
+    return forecast
+
+
+def explained(forecast: Numbers, losses: Numbers) -> float:
+    """The share of the differences in loss that a forecast explains; 0 is what no forecast does."""
+    left_out = (losses.sum() - losses) / (len(losses) - 1)
+    whole = float(np.square(losses - left_out).sum())
+    return 1 - float(np.square(losses - forecast).sum()) / whole if whole else 0.0
+
+
+def explainable(losses: Sequence[Sequence[float]]) -> float:
+    """The share of the differences that is the designs', not the seeds'; ``losses`` by design.
+
+    Means over n seeds differ by their noise too, of variance s²/n, which nothing can forecast.
+    """
+    given = np.asarray(losses, dtype=np.float64)
+    between = float(given.mean(1).var(ddof=1))
+    noise = float(given.var(1, ddof=1).mean()) / given.shape[1]
+    return max(0.0, 1 - noise / between) if between else 0.0
+
+
+def correlate(one: Sequence[float] | Numbers, other: Sequence[float] | Numbers) -> float:
+    """Spearman's rank correlation; 0 where one of the two is level, or there is nothing."""
+    if not len(one):
+        return 0.0
+    a, b = (rank(each) - rank(each).mean() for each in (one, other))
+    size = float(np.sqrt((a @ a) * (b @ b)))
+    return float(a @ b) / size if size else 0.0
