@@ -9,7 +9,7 @@ from torch import nn
 
 from rankscope.core.metrics import residual
 from rankscope.core.network import Init, Network, Scores, Spec, View
-from rankscope.models.families.family import ColumnSlice
+from rankscope.models.families._family import ColumnSlice
 
 from .cases import BARE, PADDING, SPECS, spec
 from .equations import PHI

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.models.families import Loaded, load
-from rankscope.models.families.verification import states as original_states
+from rankscope.models.families._verification import states as original_states
 
 from .conftest import lively
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from rankscope import residual, trace
 from rankscope.errors import InputError, KindError, RankscopeError, SourceError
-from rankscope.models.families import BUILTIN, Verification, load, sources
+from rankscope.models.families import BUILTIN, Verification, _sources, load
 from rankscope.models.text import passages
 
 from .conftest import lively
@@ -67,7 +67,7 @@ def test_what_is_not_there(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source: str, says: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sources, "_hub_is_reachable", lambda: False)
+    monkeypatch.setattr(_sources, "_hub_is_reachable", lambda: False)
     with pytest.raises(SourceError, match=says) as caught:
         load(source)
     assert len(str(caught.value).splitlines()) == 1

@@ -9,8 +9,8 @@ from torch import nn
 from rankscope import Spec
 from rankscope.errors import InputError, SpecError
 from rankscope.models.training import Approach, Classify, Examples, Recipe, SequenceModel, train
-from rankscope.models.training._stacked import stack
-from rankscope.models.training._task import IGNORED
+from rankscope.models.training._tasks import IGNORED
+from rankscope.models.training._train import stack
 from rankscope.streams import stream
 
 SEEDS = (3, 0, 7)

@@ -1,11 +1,11 @@
 """Real models: one file per architecture, verified against the original when it is loaded."""
 
-from rankscope.models.families.builtin import BUILTIN
-from rankscope.models.families.cached import cached_folder
-from rankscope.models.families.family import Family
-from rankscope.models.families.loaded import BlockInput, Loaded
-from rankscope.models.families.loading import FAMILIES, family_of, load, verify
-from rankscope.models.families.verification import Verification
+from rankscope.models.families._builtin import BUILTIN
+from rankscope.models.families._family import Family
+from rankscope.models.families._loaded import BlockInput, Loaded
+from rankscope.models.families._loading import FAMILIES, family_of, load, verify
+from rankscope.models.families._sources import cached_folder
+from rankscope.models.families._verification import Verification
 
 __all__ = [
     "BUILTIN",

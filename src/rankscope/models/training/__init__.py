@@ -1,15 +1,20 @@
 """Small models trained here: our network with an encoder and a readout, several seeds at once."""
 
-from rankscope.models.training._hull import Hull
-from rankscope.models.training._hull import on_hull as on_hull
 from rankscope.models.training._language import LanguageConfig, LanguageModel, small_language_model
-from rankscope.models.training._memorisation import Memorisation
-from rankscope.models.training._memorisation import split_sentences as split_sentences
 from rankscope.models.training._model import SequenceModel
-from rankscope.models.training._sentences import read_sentences
-from rankscope.models.training._sorting import Sorting
-from rankscope.models.training._task import IGNORED as IGNORED
-from rankscope.models.training._task import Approach, Classify, Examples, Task
+from rankscope.models.training._tasks import IGNORED as IGNORED
+from rankscope.models.training._tasks import (
+    Approach,
+    Classify,
+    Examples,
+    Hull,
+    Memorisation,
+    Sorting,
+    Task,
+    read_sentences,
+)
+from rankscope.models.training._tasks import on_hull as on_hull
+from rankscope.models.training._tasks import split_sentences as split_sentences
 from rankscope.models.training._train import Recipe, Trained, train
 
 __all__ = [

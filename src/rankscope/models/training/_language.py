@@ -15,7 +15,7 @@ from rankscope.core.network import Network, Spec
 from rankscope.errors import InputError
 from rankscope.models.text import Tokenizer, passages
 from rankscope.models.training._model import SequenceModel
-from rankscope.models.training._task import IGNORED, Classify, Examples
+from rankscope.models.training._tasks import IGNORED, Classify, Examples
 from rankscope.models.training._train import OnStep, Recipe, train
 from rankscope.streams import stream
 

@@ -5,16 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from rankscope.core.network import Described, SinusoidKeys, Spec, View
-from rankscope.models.families.family import (
-    Family,
-    HeadAxis,
-    Original,
-    Parts,
-    activation,
-    attention,
-    mlp,
-    refuse,
-)
+from rankscope.models.families._family import Family, HeadAxis, Original, Parts, refuse, spec_of
 
 
 class XLNet(Family):
@@ -22,23 +13,16 @@ class XLNet(Family):
 
     name = "XLNet"
     model_types = ("xlnet",)
+    layers_at = "layer"
     takes_positions = False
-
-    def body(self, model: Original) -> Original:
-        return model.base_model
-
-    def layers(self, body: Original) -> list[Original]:
-        return list(body.layer)
 
     def spec(self, config: Any) -> Spec:
         refuse(config, attn_type="bi", bi_data=False)
-        return Spec(
-            config.n_layer,
-            config.n_head,
-            config.d_model,
+        return spec_of(
+            config,
+            config.d_inner,
+            "ff_activation",
             head_width=config.d_head,
-            mlp_ratio=config.d_inner / config.d_model,
-            activation=activation(config, "ff_activation"),
             norm_place="post",
             norm_eps=config.layer_norm_eps,
             scores=Described("sinusoids of distances"),
@@ -57,9 +41,10 @@ class XLNet(Family):
         )
         output = View(inner, HeadAxis(out_of_heads=True), weight="o")
         return Parts(
-            attention(spec, query, key, value, output, scores),
-            mlp(spec, layer.ff.layer_1, layer.ff.layer_2),
+            (query, key, value, output),
+            (layer.ff.layer_1, layer.ff.layer_2),
             {"attention": inner.layer_norm, "mlp": layer.ff.layer_norm},
+            scores,
         )
 
     def batch_first(self, hidden: Tensor) -> Tensor:

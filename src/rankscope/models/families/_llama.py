@@ -5,16 +5,9 @@ from typing import Any
 from torch import nn
 
 from rankscope.core.masks import Causal, Mask, Window
-from rankscope.core.network import (
-    Described,
-    NormedHeads,
-    RotaryScores,
-    Scores,
-    Spec,
-    build_norm,
-)
+from rankscope.core.network import Described, NormedHeads, RotaryScores, Scores, Spec, build_norm
 from rankscope.errors import UnsupportedModelError
-from rankscope.models.families.family import Family, Original, Parts, activation, attention, mlp
+from rankscope.models.families._family import Family, Original, Parts, spec_of
 
 _FIXED_ROTARY = ("default", "linear", "llama3", "yarn")
 
@@ -25,22 +18,14 @@ class Llama(Family):
     name = "Llama"
     model_types = ("llama", "mistral", "qwen2", "qwen3")
 
-    def body(self, model: Original) -> Original:
-        return model.base_model
-
-    def layers(self, body: Original) -> list[Original]:
-        return list(body.layers)
-
     def spec(self, config: Any) -> Spec:
-        head_width = getattr(config, "head_dim", None)
-        return Spec(
-            config.num_hidden_layers,
-            config.num_attention_heads,
-            config.hidden_size,
-            head_width=head_width or config.hidden_size // config.num_attention_heads,
+        width = getattr(config, "head_dim", None)
+        return spec_of(
+            config,
+            config.intermediate_size,
+            "hidden_act",
+            head_width=width or config.hidden_size // config.num_attention_heads,
             kv_heads=config.num_key_value_heads,
-            mlp_ratio=config.intermediate_size / config.hidden_size,
-            activation=activation(config, "hidden_act"),
             gated=True,
             norm="rms",
             norm_eps=config.rms_norm_eps,
@@ -56,13 +41,12 @@ class Llama(Family):
             scores = NormedHeads(
                 _rms(inner.q_norm, spec.head_width), _rms(inner.k_norm, spec.head_width), scores
             )
+        norms = {"attention": layer.input_layernorm, "mlp": layer.post_attention_layernorm}
         return Parts(
-            attention(spec, inner.q_proj, inner.k_proj, inner.v_proj, inner.o_proj, scores),
-            mlp(spec, layer.mlp.up_proj, layer.mlp.down_proj, layer.mlp.gate_proj),
-            {
-                "attention": _rms(layer.input_layernorm, spec.width),
-                "mlp": _rms(layer.post_attention_layernorm, spec.width),
-            },
+            (inner.q_proj, inner.k_proj, inner.v_proj, inner.o_proj),
+            (layer.mlp.up_proj, layer.mlp.down_proj, layer.mlp.gate_proj),
+            {name: _rms(norm, spec.width) for name, norm in norms.items()},
+            scores,
         )
 
 

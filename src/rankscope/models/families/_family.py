@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -21,18 +22,20 @@ _ACTIVATIONS = {
     "swish": "silu",
 }
 
-
 Original = Any
 """A module of somebody else's, whose attributes only its family knows."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """One original layer taken apart: modules of ours around parameters of theirs."""
+    """One original layer taken apart: where its parameters are, seen through views if need be."""
 
-    attention: Attention
-    mlp: MLP
-    norms: Mapping[str, nn.Module] = field(default_factory=dict)
+    attention: tuple[Projection, Projection, Projection, Projection]
+    """Queries, keys, values and output."""
+    mlp: tuple[Projection, ...]
+    """Into the hidden units, out of them, and the gate if there is one."""
+    norms: Mapping[str, nn.Module]
+    scores: Scores = field(default_factory=Scores)
 
 
 @checked
@@ -41,16 +44,21 @@ class Family(ABC):
 
     name: ClassVar[str]
     model_types: ClassVar[tuple[str, ...]]
+    body_at: ClassVar[str] = "base_model"
+    """The module that turns token ids (or pixels) into hidden states, by its place in a model."""
+    layers_at: ClassVar[str] = "layers"
+    """The original blocks, by their place in the body."""
     takes_positions: ClassVar[bool] = True
     """Whether the original accepts ``position_ids``, which keep padding from shifting positions."""
+    has_position_table: ClassVar[bool] = False
 
-    @abstractmethod
     def body(self, model: Original) -> Original:
         """The module that turns token ids (or pixels) into hidden states."""
+        return attrgetter(self.body_at)(model)
 
-    @abstractmethod
     def layers(self, body: Original) -> list[Original]:
         """The original blocks in the order they run; a shared block stands there several times."""
+        return list(attrgetter(self.layers_at)(body))
 
     @abstractmethod
     def spec(self, config: Any) -> Spec:
@@ -71,8 +79,7 @@ class Family(ABC):
 
     def most_tokens(self, config: Any) -> int | None:
         """How many tokens the position table holds; None where positions have no table."""
-        del config
-        return None
+        return int(config.max_position_embeddings) if self.has_position_table else None
 
     def network(self, body: Original) -> Network:
         """Our network on the original's parameters; blocks shared there are shared here."""
@@ -81,38 +88,64 @@ class Family(ABC):
         blocks = []
         for layer in self.layers(body):
             if id(layer) not in made:
-                parts = self.parts(layer, body, spec)
-                made[id(layer)] = Block(
-                    spec, attention=parts.attention, mlp=parts.mlp, norms=parts.norms
-                )
+                made[id(layer)] = _block(spec, self.parts(layer, body, spec))
             blocks.append(made[id(layer)])
         return Network(spec, blocks)
 
 
-def attention(
-    spec: Spec,
-    query: Projection,
-    key: Projection,
-    value: Projection,
-    output: Projection,
-    scores: Scores | None = None,
-) -> Attention:
-    """Attention of this spec's shape around an original's projections."""
-    return Attention(
+def _block(spec: Spec, parts: Parts) -> Block:
+    query, key, value, output = parts.attention
+    up, down, *gate = parts.mlp
+    attention = Attention(
         query=query,
         key=key,
         value=value,
         output=output,
-        scores=Scores() if scores is None else scores,
+        scores=parts.scores,
         heads=spec.heads,
         kv_heads=spec.kv_heads,
         scale=spec.score_scale,
     )
+    mlp = MLP(up=up, down=down, gate=gate[0] if gate else None, activation=spec.activation)
+    return Block(spec, attention=attention, mlp=mlp, norms=parts.norms)
 
 
-def mlp(spec: Spec, up: Projection, down: Projection, gate: Projection | None = None) -> MLP:
-    """An MLP with this spec's activation around an original's projections."""
-    return MLP(up=up, down=down, gate=gate, activation=spec.activation)
+def spec_of(config: Any, mlp_width: int, activation: str, **fields: Any) -> Spec:
+    """The spec of a configuration of transformers, whose names for a shape are the same everywhere.
+
+    ``activation`` is the name under which it keeps its activation; ``fields`` are what else is
+    particular about it.
+    """
+    fields = {"layers": config.num_hidden_layers, **fields}
+    return Spec(
+        heads=config.num_attention_heads,
+        width=config.hidden_size,
+        mlp_ratio=mlp_width / config.hidden_size,
+        activation=_activation(config, activation),
+        **fields,
+    )
+
+
+def _activation(config: Any, name: str) -> str:
+    """Our name for the activation a configuration asks for."""
+    theirs = getattr(config, name)
+    if theirs not in _ACTIVATIONS:
+        raise UnsupportedModelError(
+            f"{type(config).__name__}.{name}={theirs!r} is an activation rankscope does not have "
+            f"({', '.join(_ACTIVATIONS)}); rankscope.trace works on the model without conversion."
+        )
+    return _ACTIVATIONS[theirs]
+
+
+def refuse(config: Any, **unsupported: Any) -> None:
+    """Raise if a configuration asks for something this family does not convert."""
+    for name, supported in unsupported.items():
+        got = getattr(config, name, supported)
+        if got != supported:
+            raise UnsupportedModelError(
+                f"{type(config).__name__}.{name}={got!r} is not converted (only {supported!r} is); "
+                "rankscope.trace works on the model without conversion."
+            )
 
 
 @dataclass(frozen=True)
@@ -156,25 +189,3 @@ class HeadAxis:
 
     def bias(self, stored: Tensor) -> Tensor:
         return stored
-
-
-def activation(config: Any, name: str) -> str:
-    """Our name for the activation a configuration asks for."""
-    theirs = getattr(config, name)
-    if theirs not in _ACTIVATIONS:
-        raise UnsupportedModelError(
-            f"{type(config).__name__}.{name}={theirs!r} is an activation rankscope does not have "
-            f"({', '.join(_ACTIVATIONS)}); rankscope.trace works on the model without conversion."
-        )
-    return _ACTIVATIONS[theirs]
-
-
-def refuse(config: Any, **unsupported: Any) -> None:
-    """Raise if a configuration asks for something this family does not convert."""
-    for name, supported in unsupported.items():
-        got = getattr(config, name, supported)
-        if got != supported:
-            raise UnsupportedModelError(
-                f"{type(config).__name__}.{name}={got!r} is not converted (only {supported!r} is); "
-                "rankscope.trace works on the model without conversion."
-            )

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from rankscope.core.network import View
-from rankscope.models.families.family import ColumnSlice, HeadAxis, Interleaved
+from rankscope.models.families._family import ColumnSlice, HeadAxis, Interleaved
 
 HEADS, HEAD_WIDTH, FEATURES = 2, 3, 4
 INNER = HEADS * HEAD_WIDTH

@@ -6,7 +6,7 @@ from typing import Literal
 
 from rankscope.arguments import checked
 from rankscope.errors import InputError
-from rankscope.models.text.tokenizer import Tokenizer
+from rankscope.models.text._reading import Tokenizer
 from rankscope.numerals import plural
 
 Origin = Literal["text", "ids", "embeddings", "noise images", "images"]

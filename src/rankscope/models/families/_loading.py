@@ -11,20 +11,17 @@ from rankscope.arguments import checked
 from rankscope.core.checks import usable_device
 from rankscope.core.tracing import evaluating, refuse_broken
 from rankscope.errors import InputError, KindError, UnsupportedModelError
-from rankscope.models.families.albert import Albert
-from rankscope.models.families.bert import Bert, Roberta
-from rankscope.models.families.distilbert import DistilBert
-from rankscope.models.families.family import Family
-from rankscope.models.families.gpt2 import GPT2
-from rankscope.models.families.llama import Llama
-from rankscope.models.families.loaded import Loaded, fresh
-from rankscope.models.families.neox import NeoX
-from rankscope.models.families.probe import probe
-from rankscope.models.families.sources import another_tokenizer, initialise, load_pretrained
-from rankscope.models.families.t5 import T5
-from rankscope.models.families.verification import TOLERANCES, Verification, compare
-from rankscope.models.families.vit import ViT
-from rankscope.models.families.xlnet import XLNet
+from rankscope.models.families._bert import Albert, Bert, DistilBert, Roberta
+from rankscope.models.families._family import Family
+from rankscope.models.families._gpt2 import GPT2
+from rankscope.models.families._llama import Llama
+from rankscope.models.families._loaded import Loaded, fresh
+from rankscope.models.families._neox import NeoX
+from rankscope.models.families._sources import another_tokenizer, initialise, load_pretrained
+from rankscope.models.families._t5 import T5
+from rankscope.models.families._verification import TOLERANCES, Verification, compare, probe
+from rankscope.models.families._vit import ViT
+from rankscope.models.families._xlnet import XLNet
 
 FAMILIES: tuple[Family, ...] = (
     Bert(),

@@ -13,10 +13,9 @@ from rankscope.core.network import Network
 from rankscope.core.tracing import captured_input, evaluating, with_replaced_state
 from rankscope.display import card, cut, paragraph
 from rankscope.errors import InputError, KindError, ShapeError, SourceError
-from rankscope.models.families.family import Family, Original
-from rankscope.models.families.probe import image_shape, sees_images
-from rankscope.models.families.tokenization import encode, input_check, special_tokens
-from rankscope.models.families.verification import Verification
+from rankscope.models.families._family import Family, Original
+from rankscope.models.families._tokenization import encode, input_check, special_tokens
+from rankscope.models.families._verification import Verification, image_shape, sees_images
 from rankscope.models.text import InputCheck
 from rankscope.numerals import short
 from rankscope.streams import global_stream, stream
@@ -261,7 +260,7 @@ class Loaded:
 
     def reinitialised(self, *, seed: int = 0) -> "Loaded":
         """The same architecture with fresh random weights, drawn as the original draws them."""
-        from rankscope.models.families.loading import build
+        from rankscope.models.families._loading import build
 
         return build(
             fresh(self.original, seed),

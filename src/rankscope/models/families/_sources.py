@@ -1,4 +1,4 @@
-"""Where models come from: configurations, folders, the Hub; and what may go wrong there."""
+"""What of the Hub is on this machine already."""
 
 import copy
 import json
@@ -12,15 +12,30 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from huggingface_hub import constants
+from huggingface_hub import constants, try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
 from torch import nn
 from transformers import AutoConfig, AutoImageProcessor, AutoModel, AutoTokenizer
 from transformers.utils import logging
 
+from rankscope.arguments import checked
 from rankscope.errors import KindError, SourceError
-from rankscope.models.families.builtin import BUILTIN
-from rankscope.models.families.bundled import BundledTokenizer
+from rankscope.models.families._builtin import BUILTIN
+from rankscope.models.families._tokenization import BundledTokenizer
 from rankscope.streams import global_stream
+
+_WEIGHTS = "model.safetensors"
+
+
+@checked
+def cached_folder(hub_id: str) -> Path | None:
+    """The folder of a model whose weights were downloaded before; None if there is none."""
+    try:
+        found = try_to_load_from_cache(hub_id, _WEIGHTS)
+    except HFValidationError:  # no id of the Hub: a folder that is not there, for instance
+        return None
+    return Path(found).parent if isinstance(found, str) else None
+
 
 Source = tuple[nn.Module, Any, Any]
 """A model, its tokeniser or None, its image processor or None."""

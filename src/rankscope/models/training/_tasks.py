@@ -1,17 +1,23 @@
-"""What a model is trained for: examples, a loss, and a score to tell how well it is learnt."""
+"""What models are trained for: examples, a loss, a score; and the tasks of Dong et al. 2021."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from pathlib import Path
+from typing import Annotated, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
 
-from rankscope.arguments import checked
+from rankscope.arguments import Count, Range, checked
 from rankscope.core.checks import real, usable_device, whole_numbers
 from rankscope.errors import InputError, ShapeError
+from rankscope.models.text import Tokenizer
+from rankscope.streams import stream
 
 IGNORED = -100
 """The label of a token that nothing is asked of: padding, or one that is only read."""
@@ -144,3 +150,114 @@ def _check_alike(outputs: Tensor, targets: Tensor) -> None:
             f"targets have shape {tuple(targets.shape)}, outputs {tuple(outputs.shape)}; "
             "give a point for every token."
         )
+
+
+@checked
+@dataclass(frozen=True)
+class Sorting:
+    """Sequences of symbols, drawn independently, so that some come twice."""
+
+    symbols: Count = 10
+    tokens: Count = 8
+
+    def draw(self, count: Count, seed: int, purpose: str) -> Examples:
+        """So many sequences; each purpose, such as training, has its own."""
+        shape = (count, self.tokens)
+        ids = torch.randint(self.symbols, shape, generator=stream(seed, "sorting", purpose))
+        return Examples(ids, ids.sort(-1).values)
+
+
+@checked
+@dataclass(frozen=True)
+class Hull:
+    """Points drawn evenly from the square between −1 and 1, labelled 1 on the hull, else 0."""
+
+    points: Annotated[int, Range(3, 1_000_000)] = 10
+
+    def draw(self, count: Count, seed: int, purpose: str) -> Examples:
+        """So many sets; each purpose, such as training, has its own."""
+        generator = stream(seed, "hull", purpose)
+        points = 2 * torch.rand(count, self.points, 2, generator=generator, dtype=torch.float64) - 1
+        return Examples(points.float(), on_hull(points))
+
+
+def on_hull(points: Tensor) -> Tensor:
+    """1 for the corners of each set's convex hull, 0 for the points inside."""
+    from scipy.spatial import ConvexHull  # type: ignore[import-untyped]
+
+    labels = torch.zeros(points.shape[:-1], dtype=torch.long)
+    for own, each in zip(labels, points.numpy(), strict=True):
+        own[torch.from_numpy(ConvexHull(each).vertices.astype(np.int64))] = 1
+    return labels
+
+
+_ENDS = re.compile(r"(?<=[.!?])\s+")
+
+
+@checked
+@dataclass(frozen=True)
+class Memorisation:
+    """Sentences to be learnt by heart, each cut to ``tokens`` tokens, CLS and SEP among them.
+
+    Tokens are the words of these very sentences.
+    """
+
+    sentences: tuple[str, ...]
+    tokens: Annotated[int, Range(3, 1_000_000)] = 24
+    labels: Count = 2
+
+    def draw(self, seed: int) -> Examples:
+        """All sentences, with labels of this seed; padding has none."""
+        if not self.sentences:
+            raise InputError("there is no sentence to memorise; give at least one.")
+        tokenizer = Tokenizer.of(self.sentences)
+        rows = [torch.tensor(tokenizer(text, length=self.tokens)) for text in self.sentences]
+        ids = pad_sequence(rows, batch_first=True)
+        drawn = torch.randint(self.labels, ids.shape, generator=stream(seed, "random labels"))
+        return Examples(ids, torch.where(ids != 0, drawn, IGNORED), token_mask=ids != 0)
+
+
+def split_sentences(texts: Sequence[str]) -> list[str]:
+    """The sentences of some texts: what ends in a full stop, question or exclamation mark."""
+    return [each.strip() for text in texts for each in _ENDS.split(text) if each.strip()]
+
+
+@checked
+def read_sentences(path: str | Path) -> tuple[str, ...]:
+    """The sentences of a file in UTF-8, in order.
+
+    Of a ``.tsv`` file these are the columns whose name, in its first row, begins with "sentence".
+    Of any other file each line that is not empty.
+    """
+    path = Path(path)
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not in UTF-8: {error}; convert it first.") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
+    found = _from_columns(path, lines) if path.suffix.lower() == ".tsv" else lines
+    sentences = tuple(each.strip() for each in found if each.strip())
+    if not sentences:
+        raise InputError(f"{path} has no sentence in it.")
+    return sentences
+
+
+def _from_columns(path: Path, lines: list[str]) -> list[str]:
+    """Row by row, what stands in the columns of sentences."""
+    header, *rows = [line.split("\t") for line in lines if line.strip()] or [[]]
+    chosen = [at for at, name in enumerate(header) if name.strip().lower().startswith("sentence")]
+    if not chosen:
+        raise InputError(
+            f"{path} has no column whose name begins with 'sentence', so it is not known which "
+            "columns to read, nor whether its first row is one; name them, or give a text file."
+        )
+    if not rows:
+        raise InputError(f"{path} has no row below its header.")
+    for number, row in enumerate(rows, start=2):
+        if len(row) != len(header):
+            raise InputError(
+                f"{path}, row {number}: {len(row)} columns where the header has {len(header)}; "
+                "columns are separated by tabs."
+            )
+    return [row[at] for row in rows for at in chosen]
