@@ -1,15 +1,15 @@
 """Which change of a design would help? Alternatives by prediction, the best of them measured."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import polars as pl
 from torch import Tensor, nn
 
 from rankscope import tables
-from rankscope.arguments import Count, Seed, checked
+from rankscope.arguments import Count, Range, Seed, checked
 from rankscope.ask import Cost, read_model, refuse_unfit
 from rankscope.core.metrics import dispersion
 from rankscope.core.network import Network, Spec, drawable
@@ -122,6 +122,7 @@ ENTRY = kit.question(
         ),
     ),
 )
+_Few = Annotated[int, Range(1, 1000)]
 AS_IS = "as it is"
 LENGTH = 32
 """Tokens that are read unless others are given; time goes with their square."""
@@ -146,20 +147,15 @@ _SHOWN = (
 class Config(kit.Question):
     """How many networks are drawn for all changes, for the best, and measured of the very best."""
 
-    draws: int = 8
-    first_draws: int = 2
-    candidates: int = 4
-    confirmed: int = 3
-    networks: int = 2
-    seed: int = 0
+    draws: _Few = 8
+    first_draws: _Few = 2
+    candidates: _Few = 4
+    confirmed: _Few = 3
+    networks: _Few = 2
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("draws", "first_draws", "candidates", "confirmed", "networks"):
-            if not 1 <= getattr(self, name) <= 1000:
-                raise InputError(f"{name}={getattr(self, name)} is out of range; use 1 to 1000.")
-        if self.seed < 0:
-            raise InputError(f"seed={self.seed} is out of range; use 0 or more.")
         self.subject.refuse_measured("predictions are about all tokens")
         if not bool((dispersion(self.subject.x, token_mask=self.subject.token_mask) > 0).all()):
             raise InputError(
@@ -206,23 +202,12 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         trial.measure(subject, networks=config.networks, seed=seed)
         for trial, _ in kit.tracked(chosen, on_third)
     )
-    latest = {each.change: each for each in [*tried, *best, *confirmed]}
     helping = [*confirmed, *surely[config.confirmed :]]
-    return _result(config, original, helping, _others(latest.values(), helping))
-
-
-def _others(latest: Iterable[Trial], helping: Sequence[Trial]) -> list[Trial]:
-    """All that was tried beside what helps for sure."""
     sure = {each.change for each in helping}
-    return advice.ranked(each for each in latest if each.change not in sure)
-
-
-def _result(
-    config: Config, original: Trial, helping: Sequence[Trial], others: Sequence[Trial]
-) -> kit.Result:
+    latest = {each.change: each for each in [*tried, *best] if each.change not in sure}
+    others = advice.ranked(latest.values())
     charted = [original, *(each for each in helping if each.measured is not None)]
     table = tables.stack([_figures([original, *helping, *others]), *_curves(charted)])
-    subject = config.subject
     samples, tokens, _ = subject.x.shape
     return ENTRY.result(
         config,

@@ -1,0 +1,366 @@
+"""Designs tried: how random networks of each stand, predicted and measured, and what helps.
+
+Five figures of a random network, each the logarithm of a ratio, and for each how far it may go
+before anything is wrong. What is beyond is added up: that is the shortfall, zero for a design that
+keeps all five. It is about the first step of training alone, and a network that does nothing has
+none: so it says what to mend, not what to build.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import polars as pl
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rankscope.ask import Subject
+from rankscope.core.deep import deep_trace
+from rankscope.core.network import Network, Spec
+from rankscope.core.prediction import even_entropy, measured_gradients, predict
+from rankscope.core.tracing import trace
+from rankscope.errors import RankscopeError
+from rankscope.experiments.advice._changes import Change, Price
+from rankscope.numerals import plural, power_of_ten, sentence_case, short
+from rankscope.results import Listing
+from rankscope.streams import stream_seed
+
+LEAST_GAIN: Final = 0.1
+"""Decades of shortfall that a change must take away to be worth telling: a factor of 1.26."""
+_DEVIATIONS: Final = 4.0
+"""Standard errors by which what is measured may differ from what was predicted."""
+_BLURRED: Final = 1e-4
+"""Relative dispersions below which float32 may tell its own rounding."""
+_LARGE: Final = 1e9
+"""Tokens from whose size on squares may leave float32."""
+_MEASURED: Final = ("relative_dispersion", "token_norm", "attention_entropy")
+_DISPERSION: Final = "log10_relative_dispersion"
+
+PerNetwork = Float[Tensor, "network"]
+Values = Mapping[str, Float[Tensor, "layer _ sample"]]
+
+
+class Spread(NamedTuple):
+    """The mean over some networks, the least and the largest of any."""
+
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """A figure, in decades, which may lie ``allowed`` below zero, or if ``both`` also above."""
+
+    metric: str
+    allowed: float
+    both: bool
+    words: str
+    limit: str
+
+    def beyond(self, figure: PerNetwork) -> PerNetwork:
+        """Decades beyond what is allowed; what is not a number is beyond everything."""
+        size = figure.abs() if self.both else -figure
+        return torch.where(size.isnan(), math.inf, (size - self.allowed).clamp(min=0))
+
+
+CRITERIA: Final = tuple(
+    Criterion(*row)
+    for row in (
+        ("log10_dispersion_kept", math.log10(2), False, "tokens become alike",
+         "tokens keep half of their relative dispersion"),
+        ("log10_size_growth", 1.0, True, "tokens change in size",
+         "their size changes by at most a factor of 10"),
+        ("log10_gradient_ratio", 1.0, True, "gradients are uneven",
+         "so does the gradient from the last layer to the first"),
+        ("log10_query_share", 2.0, False, "queries get no gradient",
+         "in no layer are queries' gradients below a hundredth of values'"),
+        ("log10_entropy_share", 1.0, False, "attention sees one token only",
+         "nor the entropy of attention below a tenth of the uniform one's"),
+    )
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The five figures of some random networks of one design, and by how much they fall short."""
+
+    figures: Mapping[str, PerNetwork]
+
+    @classmethod
+    def of(cls, values: Values, even: Float[Tensor, "block sample"]) -> "Standing":
+        """From metrics by layer, and the entropies of uniform attention (see ``even_entropy``).
+
+        >>> from rankscope import Spec, predict
+        >>> from rankscope.core.prediction import even_entropy
+        >>> spec, x = Spec(2, 2, 8), torch.eye(5, 8)
+        >>> prediction = predict(spec, x, draws=2, gradients=True)
+        >>> Standing.of(prediction.values, even_entropy(spec, 5, None)[1:]).shortfall.shape
+        torch.Size([2])
+        """
+        apart = values[_DISPERSION]
+        size, gradient = values["token_norm"].log10(), values["state_gradient"].log10()
+        queries = values["query_gradient"][1:].log10() - values["value_gradient"][1:].log10()
+        entropy = values["attention_entropy"][1:]
+        most = even.unsqueeze(1)
+        shares = torch.where(most > 0, entropy / most, 1.0).clamp(min=0).log10()
+        figures = {
+            # More than there was at first is no merit.
+            "log10_dispersion_kept": (apart[-1] - apart[0]).clamp(max=0),
+            "log10_size_growth": size[-1] - size[0],
+            "log10_gradient_ratio": gradient[0] - gradient[-1],
+            "log10_query_share": queries.amin(0),
+            "log10_entropy_share": shares.amin(0),
+        }
+        return cls({name: figure.flatten() for name, figure in figures.items()})
+
+    @property
+    def shortfalls(self) -> dict[str, PerNetwork]:
+        """Of each figure, by network."""
+        return {each.metric: each.beyond(self.figures[each.metric]) for each in CRITERIA}
+
+    @property
+    def shortfall(self) -> PerNetwork:
+        """Of all figures together, by network."""
+        return torch.stack(list(self.shortfalls.values())).sum(0)
+
+    @property
+    def spread(self) -> Spread:
+        """The shortfall over the networks."""
+        shortfall = self.shortfall
+        return Spread(float(shortfall.mean()), float(shortfall.amin()), float(shortfall.amax()))
+
+    @property
+    def kept(self) -> float:
+        """Which part of their relative dispersion tokens keep in the mean, in decades."""
+        return float(self.figures["log10_dispersion_kept"].mean())
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A design, its price, and how its random networks stand: predicted, and measured if it was.
+
+    ``failure`` says why it could not be measured.
+    """
+
+    change: Change
+    price: Price
+    values: Values
+    predicted: Standing
+    measured_values: Values | None = None
+    measured: Standing | None = None
+    failure: str = ""
+
+    @classmethod
+    def of(cls, change: Change, subject: Subject, *, draws: int, seed: int) -> "Trial":
+        """A design by prediction alone, on what a subject reads."""
+        x, token_mask = subject.x, subject.token_mask
+        prediction = predict(
+            change.spec, x, draws=draws, seed=seed, token_mask=token_mask, gradients=True
+        )
+        even = even_entropy(change.spec, x.shape[1], token_mask)[1:]
+        price = Price.of(subject.network.spec, change.spec, x.shape[1])
+        return cls(change, price, prediction.values, Standing.of(prediction.values, even))
+
+    def measure(self, subject: Subject, *, networks: int, seed: int) -> "Trial":
+        """The same design, with so many of its networks measured, too."""
+        spec, x, token_mask = self.change.spec, subject.x, subject.token_mask
+        largest = float(self.values["token_norm"].nan_to_num(nan=torch.inf).amax())
+        try:
+            by_network = [
+                measured_values(spec, x, token_mask, seed=seed, number=number, largest=largest)
+                for number in range(networks)
+            ]
+        except RankscopeError as error:
+            return replace(self, failure=str(error))
+        values = {name: torch.stack([one[name] for one in by_network], 1) for name in by_network[0]}
+        even = even_entropy(spec, x.shape[1], token_mask)[1:]
+        return replace(self, measured_values=values, measured=Standing.of(values, even))
+
+    @property
+    def spread(self) -> Spread:
+        """The predicted shortfall."""
+        return self.predicted.spread
+
+    @property
+    def order(self) -> tuple[float, int, float, float]:
+        """What it is sorted by: shortfall to a tenth of a decade, price, tokens kept apart.
+
+        Among initialisations, those come first that leave the branches nearest to what they were:
+        a network that does nothing falls short of nothing.
+        """
+        size = self.price.branches
+        decades = round(abs(math.log10(size)), 1) if size > 0 else math.inf
+        return (round(self.spread.mean, 1), self.price.level, decades, -self.predicted.kept)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the shortfall measured is the one predicted, as far as so few networks can tell.
+
+        Means may differ by four standard errors, taken from the predicted networks, and by the
+        least that is worth telling.
+        """
+        if self.measured is None:
+            return False
+        measured, expected = self.measured.shortfall, self.predicted.shortfall
+        if float(measured.mean()) == float(expected.mean()):
+            return True  # also where both are infinite
+        errors = math.sqrt(1 / len(measured) + 1 / len(expected))
+        spread = float(expected.std(correction=0)) * errors
+        return abs(float(measured.mean() - expected.mean())) <= LEAST_GAIN + _DEVIATIONS * spread
+
+
+def measured_values(
+    spec: Spec, x: Tensor, token_mask: Tensor | None, *, seed: int, number: int, largest: float
+) -> dict[str, Float[Tensor, "layer sample"]]:
+    """What ``predict`` tells of each layer, measured on one network, the ``number``-th of a seed.
+
+    ``largest`` is how large tokens are expected to become. Its weights have nothing in common with
+    what predictions of the same seed draw.
+    """
+    dtype = torch.float64 if largest > _LARGE else torch.float32
+    drawn = stream_seed(seed, "advice", "network", number)
+    network = Network.random(spec, seed=drawn, dtype=dtype)
+    traced = trace(network, x.to(dtype), metrics=_MEASURED, token_mask=token_mask).table
+    values = {name: _by_layer(traced, name) for name in _MEASURED}
+    apart = values["relative_dispersion"]
+    values[_DISPERSION] = apart.log10()
+    if bool((apart < _BLURRED).any()):
+        deep = deep_trace(network, x.double(), norm="fro", token_mask=token_mask).table
+        values[_DISPERSION] = _by_layer(deep, "log10_relative_residual")
+    return values | measured_gradients(network, x, token_mask=token_mask, seed=drawn)
+
+
+def _by_layer(table: pl.DataFrame, metric: str) -> Float[Tensor, "layer sample"]:
+    """Means over heads, by layer and sample; not a number where the input has none."""
+    rows = table.filter(pl.col("metric") == metric)
+    means = rows.group_by("layer", "sample").agg(pl.col("value").mean())
+    shape = int(table["layer"].max()) + 1, int(table["sample"].max()) + 1  # type: ignore[arg-type]
+    out = torch.full(shape, torch.nan, dtype=torch.float64)
+    for layer, sample, value in means.select("layer", "sample", "value").iter_rows():
+        out[layer, sample] = value
+    return out
+
+
+def helps(trial: Trial, original: Trial) -> bool:
+    """Whether every network of one falls short of less than any of the other, and enough less."""
+    return is_better(trial.spread, original.spread)
+
+
+def is_confirmed(trial: Trial, original: Trial) -> bool:
+    """Whether networks that were measured say the same."""
+    if trial.measured is None or original.measured is None:
+        return False
+    return is_better(trial.measured.spread, original.measured.spread)
+
+
+def is_better(one: Spread, other: Spread) -> bool:
+    """Whether one spread lies below another, apart from it, and by enough.
+
+    >>> is_better(Spread(0.2, 0.1, 0.3), Spread(0.5, 0.4, 0.6))
+    True
+    >>> is_better(Spread(0.2, 0.1, 0.5), Spread(0.5, 0.4, 0.6))
+    False
+    """
+    return one.high < other.low and not other.mean - one.mean < LEAST_GAIN
+
+
+def ranked(trials: Iterable[Trial]) -> list[Trial]:
+    """The best first."""
+    return sorted(trials, key=lambda trial: trial.order)
+
+
+def best_of_each_kind(trials: Iterable[Trial]) -> list[Trial]:
+    """The best of each kind of change, the best first."""
+    best: dict[str, Trial] = {}
+    for trial in ranked(trials):
+        best.setdefault(trial.change.kind, trial)
+    return list(best.values())
+
+
+def sentences(
+    original: Trial, helping: Sequence[Trial], others: Sequence[Trial], *, draws: int
+) -> Iterator[str]:
+    """How the design stands, what helps, best first, what does not, and what is meant by it."""
+    layers = plural(original.change.spec.layers, "layer")
+    yield (
+        f"As it is, tokens keep {power_of_ten(original.predicted.kept)} of their relative "
+        f"dispersion over {layers}; {_reasons(original)}."
+    )
+    if not helping and not others:
+        yield "By these limits nothing is missing, so that no change was tried."
+    elif not helping:
+        best = f"the best, {others[0].change.words}, falls short by {_told(others[0].spread)}"
+        yield f"Nothing tried helps, of {plural(len(others), 'change')}: {best}."
+    for rank, trial in enumerate(each for each in helping if each.measured or each.failure):
+        yield _advice(trial, original, first=rank == 0)
+    yield (
+        f"The shortfall adds up, in decades, by how much random networks break these limits: "
+        f"{'; '.join(each.limit for each in CRITERIA)}. A change helps if all {draws} draws of it "
+        f"lie below all of the design's as it is, and their mean by {short(LEAST_GAIN)} at least."
+    )
+
+
+def tried(original: Trial, helping: Sequence[Trial], others: Sequence[Trial]) -> Listing:
+    """Everything that was tried, best first: its shortfall, what it keeps, and what it comes to."""
+    rows = []
+    for trial in [original, *helping, *others]:
+        measured = trial.measured
+        if trial is original:
+            outcome = ""
+        elif all(trial is not each for each in helping):
+            outcome = "perhaps, from a few draws" if helps(trial, original) else "no"
+        elif measured is None:
+            outcome = "yes, predicted"
+        else:
+            confirmed = is_confirmed(trial, original)
+            outcome = "yes, measured" if confirmed else "predicted, not confirmed"
+        shortfall = None if measured is None else round(measured.spread.mean, 2)
+        kept = power_of_ten(trial.predicted.kept)
+        rows.append((trial.change.words, round(trial.spread.mean, 2), shortfall, kept, outcome))
+    return Listing(
+        "What was tried on random networks of the design",
+        ("change", "shortfall, predicted", "measured", "dispersion kept", "does it help?"),
+        tuple(rows),
+        "Shortfall in decades; 0 keeps all limits.",
+    )
+
+
+def _advice(trial: Trial, original: Trial, *, first: bool) -> str:
+    """A change that helps, with its figures and its price."""
+    lead = "The best change" if first else "Next"
+    change = f"{lead}: {trial.change.words}; predicted {_told(trial.spread)}"
+    price = sentence_case(trial.price.in_words(trial.change.drawback))
+    measured = trial.measured
+    if measured is None:
+        return f"{change}; it could not be measured ({trial.failure.rstrip('.')}). Cost: {price}."
+    number = plural(len(measured.shortfall), "network")
+    verdict = "which confirms it" if is_confirmed(trial, original) else "which does not confirm it"
+    doubt = "" if trial.agrees else ", though the figures differ"
+    return (
+        f"{change}, measured {_told(measured.spread)} on {number}, {verdict}{doubt}; tokens keep "
+        f"{power_of_ten(trial.predicted.kept)}, measured {power_of_ten(measured.kept)}. "
+        f"Cost: {price}."
+    )
+
+
+def _reasons(trial: Trial) -> str:
+    """The shortfall and what it is made of, or that there is none."""
+    if not trial.spread.high:
+        return "it keeps all limits"
+    means = {each: float(trial.predicted.shortfalls[each.metric].mean()) for each in CRITERIA}
+    parts = [f"{each.words} ({_decades(mean)})" for each, mean in means.items() if mean > 0]
+    measured = "" if trial.measured is None else f" (measured {_told(trial.measured.spread)})"
+    return f"it falls short by {_told(trial.spread)}{measured}: {', '.join(parts)}"
+
+
+def _told(spread: Spread) -> str:
+    low, high = _decades(spread.low), _decades(spread.high)
+    between = "" if low == high else f" ({low} to {high})"
+    return f"{_decades(spread.mean)}{between}"
+
+
+def _decades(value: float) -> str:
+    return short(value) if value >= 0.005 else "0"
