@@ -14,10 +14,7 @@ from rankscope.core.theory import Bounds, LayerBounds, bounds
 from rankscope.experiments import kit
 from rankscope.results import Role
 
-ENTRY = kit.question(
-    "bounds",
-    "What does theory promise?",
-)
+ENTRY = kit.question("bounds", "What does theory promise?")
 MEASURED = "measured"
 OF_ONE_LAYER: Mapping[str, str] = {
     "log10_sharp_bound": "sharp bound, layer by layer",
@@ -65,17 +62,12 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         config,
         title=subject.name,
         question="Does the theory cover this network, and how far is its promise from the truth?",
-        sentences=(
-            *subject.reduced,
-            *replace(found, traced=None).sentences,  # doubts are notes here
-            *told,
-        ),
+        # Doubts are notes here.
+        sentences=(*subject.reduced, *replace(found, traced=None).sentences, *told),
         table=table,
         about={"residuals": "composite norm, best center"},
         notes={subject.name: "; ".join(found.doubts)} if found.doubts else {},
-        drawings=tuple(
-            replace(each, only={**each.only, **drawn}) for each in _drawings(table, drawn)
-        ),
+        drawings=_drawings(table, drawn),
         shown=(_METRIC,),
     )
 
@@ -114,8 +106,12 @@ def _alike(
         covered.setdefault(places, []).append(sample)
     if len(covered) == 1:
         return table, {}, ()
-    labels = {sample: _samples(group) for group in covered.values() for sample in group}
-    best = _samples(covered[max(covered, key=len)])
+    names = {
+        places: f"sample{'s' * (len(group) > 1)} {', '.join(map(str, group))}"
+        for places, group in covered.items()
+    }
+    labels = {sample: names[places] for places, group in covered.items() for sample in group}
+    best = names[max(covered, key=len)]
     named = pl.col("sample").replace_strict(labels, return_dtype=pl.String).alias("part")
     told = (
         f"The samples differ in which bounds apply to them, so charts show {best} alone, to which "
@@ -124,47 +120,32 @@ def _alike(
     return tables.stack([table.with_columns(named)]), {"part": (best,)}, (told,)
 
 
-def _samples(numbers: Sequence[int]) -> str:
-    return f"sample{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
-
-
 def _drawings(table: pl.DataFrame, drawn: Mapping[str, tuple[str, ...]]) -> tuple[kit.Drawing, ...]:
     """Every chart there are rows for: a network out of the theory's reach has no bound to draw."""
     for column, labels in drawn.items():
         table = table.filter(pl.col(column).is_in(labels))
     present = set(table["variant"])
-    one_layer = tuple(name for name in OF_ONE_LAYER.values() if name in present)
-    all_layers = tuple(name for name in OF_ALL_LAYERS.values() if name in present)
+    one_layer = [name for name in OF_ONE_LAYER.values() if name in present]
+    all_layers = [name for name in OF_ALL_LAYERS.values() if name in present]
+
+    def draw(title: str, caption: str, metric: str, *curves: str) -> kit.Drawing:
+        only = {"variant": curves, **drawn}
+        roles = {name: ROLES[name] for name in curves if name in ROLES}
+        return kit.Drawing("by_depth", caption, metric, only=only, roles=roles, title=title)
+
     charts = []
     if one_layer:
-        charts += [
-            _drawing(
-                "Bounds on one layer",
-                "What a layer can leave at most, given its true input.",
-                _METRIC,
-                MEASURED,
-                *one_layer,
-            ),
-            _drawing(
-                "How far above the truth they are",
-                "By which factor each is above what was measured.",
-                _SLACK,
-                *one_layer,
-            ),
-        ]
+        caption = "What a layer can leave at most, given its true input."
+        charts.append(draw("Bounds on one layer", caption, _METRIC, MEASURED, *one_layer))
+        caption = "By which factor each is above what was measured."
+        charts.append(draw("How far above the truth they are", caption, _SLACK, *one_layer))
     if all_layers or not one_layer:
         caption = (
             "Bounds on the whole way from the input, from the input's norm alone or with each "
             "layer's score differences or their spread γ as measured."
         )
-        charts.append(_drawing("Bounds on all layers", caption, _METRIC, MEASURED, *all_layers))
+        charts.append(draw("Bounds on all layers", caption, _METRIC, MEASURED, *all_layers))
     return tuple(charts)
-
-
-def _drawing(title: str, caption: str, metric: str, *curves: str) -> kit.Drawing:
-    roles = {name: ROLES[name] for name in curves if name in ROLES}
-    only = {"variant": curves}
-    return kit.Drawing("by_depth", caption, metric, only=only, roles=roles, title=title)
 
 
 def _as_residuals(table: pl.DataFrame) -> pl.DataFrame:

@@ -59,7 +59,8 @@ def cost(config: Config) -> Cost:
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Predict every figure by layer from the design and the input, and measure one network."""
     subject = config.subject
-    spec = _drawable(subject)
+    subject.refuse_measured("predictions are about all tokens")
+    spec = drawable(subject.network)
     on_prediction, on_measured = kit.parts(on_step, 3, 1)
     found = predict(
         spec,
@@ -108,11 +109,6 @@ def _in_both(measured: pl.DataFrame) -> pl.DataFrame:
     plain = measured.filter(pl.col("metric") == DISPERSION)
     exponent = plain.with_columns(pl.lit(EXPONENT).alias("metric"), pl.col("value").log10())
     return tables.stack([measured, exponent])
-
-
-def _drawable(subject: kit.Subject) -> Spec:
-    subject.refuse_measured("predictions are about all tokens")
-    return drawable(subject.network)
 
 
 def _side(config: Config, spec: Spec) -> str:
@@ -185,7 +181,8 @@ def _comparison(
     """Whether the network that was measured lies in the band, and where it is furthest from it."""
     counts: dict[str, tuple[int, int]] = {}
     for metric in shown:
-        what = "gradients" if metric in GRADIENTS else _words(metric)
+        title = metric_catalogue.metric(metric).title
+        what = "gradients" if metric in GRADIENTS else title[:1].lower() + title[1:]
         before, some = counts.get(what, (0, 0)), _inside(found, measured, metric)
         counts[what] = (before[0] + some[0], before[1] + some[1])
     counts = {what: each for what, each in counts.items() if each[1]}
@@ -196,31 +193,19 @@ def _comparison(
     of = "layers and samples" if len(config.subject.x) > 1 else "layers"
     each = ", ".join(f"{what} at {some} of {all_}" for what, (some, all_) in counts.items())
     if name == MODEL:
-        fresh = config.subject.about.get("origin") == "random"
-        measured_is = (
-            "the model as its library initialises it"
-            if fresh
-            else "the model itself, whose weights are no such draw"
-        )
+        init, model = found.spec.init, "the model itself, whose weights are no such draw"
+        if config.subject.about.get("origin") == "random":
+            model = "the model as its library initialises it"
+        deviation = f"normal weights of standard deviation {short(init.scale)}"
         yield (
             "What is predicted is the architecture at initialisation, "
-            f"{_initialisation(found.spec)}; what is measured is {measured_is}."
+            f"{deviation if init.kind == 'normal' else f'{init.kind} weights'}; "
+            f"what is measured is {model}."
         )
     yield (
         f"{sentence_case(name)} is inside the band of 10 to 90 % with {inside / places:.0%} of its "
         f"figures, one drawn anew with {_expected(config.draws):.0%}; by {of}, {each}."
     )
-
-
-def _words(metric: str) -> str:
-    title = metric_catalogue.metric(metric).title
-    return title[:1].lower() + title[1:]
-
-
-def _initialisation(spec: Spec) -> str:
-    if spec.init.kind == "normal":
-        return f"normal weights of standard deviation {short(spec.init.scale)}"
-    return f"{spec.init.kind} weights"
 
 
 def _inside(found: Prediction, measured: pl.DataFrame, metric: str) -> tuple[int, int]:
