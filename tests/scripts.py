@@ -11,7 +11,7 @@ def output_of(script: Path) -> str:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         [sys.executable, "-W", "error::RuntimeWarning", str(script)],
-        capture_output=True, text=True, env=environment, timeout=120, check=False,
+        capture_output=True, text=True, env=environment, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout

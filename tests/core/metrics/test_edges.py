@@ -8,13 +8,17 @@ import torch
 from rankscope.core import metrics as m
 from rankscope.errors import InputError, KindError, RankscopeError, ShapeError
 
+NORMS = ("composite", "one", "inf", "fro", "spectral")
+PAIRS = [
+    ("composite", "mean"), ("one", "median"), ("inf", "optimal"), ("fro", "optimal"),
+    ("spectral", "median"), ("composite", "optimal"),
+]  # fmt: skip
 HIDDEN = {
     **{
         f"residual {norm} {center}": lambda x, norm=norm, center=center, **k: m.residual(
             x, norm=norm, center=center, **k
         )
-        for norm in ("composite", "one", "inf", "fro", "spectral")
-        for center in ("mean", "median", "optimal")
+        for norm, center in PAIRS
     },
     "relative": lambda x, **k: m.residual(x, relative=True, **k),
     "dispersion": m.dispersion,
@@ -26,83 +30,75 @@ HIDDEN = {
     "spectral_ratio": m.spectral_ratio,
 }
 RANKS = ("numerical_rank", "stable_rank", "effective_rank", "participation_ratio")
+every_metric = pytest.mark.parametrize("name", HIDDEN)
+X = torch.tensor([[1.0, 2.0], [3.0, 5.0], [2.0, -1.0]])
 
 
-def value_when_alike(name: str) -> float:
-    """One token, or equal tokens: no differences, one direction, all cosines one."""
-    return 1.0 if name in RANKS or name == "mean_cosine" else 0.0
+@every_metric
+@pytest.mark.parametrize(
+    ("x", "mask"),
+    [
+        (torch.tensor([[3.0, -4.0, 0.5]]), None),
+        (torch.tensor([[3.0, -4.0, 0.5]]).expand(4, 3), None),
+        (torch.tensor([[7, 7], [3, -4], [torch.nan, 1]]), torch.tensor([False, True, False])),
+    ],
+    ids=["one token", "equal tokens", "one token among padding"],
+)
+def test_tokens_that_are_all_alike(name: str, x, mask) -> None:
+    """No differences, one direction, all cosines one."""
+    expected = 1.0 if name in RANKS or name == "mean_cosine" else 0.0
+    assert HIDDEN[name](x, token_mask=mask).item() == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", HIDDEN)
-def test_one_token(name: str) -> None:
-    got = HIDDEN[name](torch.tensor([[3.0, -4.0, 0.5]]))
-    assert got.item() == pytest.approx(value_when_alike(name), abs=1e-6)
-
-
-@pytest.mark.parametrize("name", HIDDEN)
-def test_all_tokens_equal(name: str) -> None:
-    got = HIDDEN[name](torch.tensor([[3.0, -4.0, 0.5]]).expand(4, 3))
-    assert got.item() == pytest.approx(value_when_alike(name), abs=1e-6)
-
-
-@pytest.mark.parametrize("name", HIDDEN)
+@every_metric
 def test_zero_matrix(name: str) -> None:
     assert HIDDEN[name](torch.zeros(3, 4)).item() == 0.0
 
 
-@pytest.mark.parametrize("name", HIDDEN)
-def test_one_valid_token_among_padding(name: str) -> None:
-    x = torch.tensor([[7.0, 7.0], [3.0, -4.0], [float("nan"), 1.0]])
-    got = HIDDEN[name](x, token_mask=torch.tensor([False, True, False]))
-    assert got.item() == pytest.approx(value_when_alike(name), abs=1e-6)
+@every_metric
+def test_extreme_scales_stay_finite(name: str) -> None:
+    for scale in (1e-30, 1e30):
+        assert math.isfinite(HIDDEN[name](X * scale).item()), scale
 
 
-@pytest.mark.parametrize("name", HIDDEN)
-@pytest.mark.parametrize("scale", [1e-30, 1e30])
-def test_extreme_scales_stay_finite(name: str, scale: float) -> None:
-    x = torch.tensor([[1.0, 2.0], [3.0, 5.0], [2.0, -1.0]]) * scale
-    assert math.isfinite(HIDDEN[name](x).item())
+@every_metric
+def test_half_precision_is_upcast(name: str) -> None:
+    for dtype in (torch.float16, torch.bfloat16):
+        got = HIDDEN[name](X.to(dtype))
+        assert got.dtype == (torch.int64 if name == "numerical_rank" else torch.float32)
+        assert got.item() == pytest.approx(HIDDEN[name](X).item(), rel=1e-5)
 
 
-@pytest.mark.parametrize("name", HIDDEN)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_upcast(name: str, dtype: torch.dtype) -> None:
-    x = torch.tensor([[1.0, 2.0], [3.0, 5.0], [2.0, -1.0]])
-    got = HIDDEN[name](x.to(dtype))
-    assert got.dtype == (torch.int64 if name == "numerical_rank" else torch.float32)
-    assert got.item() == pytest.approx(HIDDEN[name](x).item(), rel=1e-5)
+@every_metric
+def test_not_finite_says_where(name: str) -> None:
+    for bad in (torch.nan, torch.inf):
+        x = torch.zeros(2, 3, 4)
+        x[1, 2, 3] = bad
+        with pytest.raises(InputError, match=r"\[1, 2, 3\]"):
+            HIDDEN[name](x)
 
 
-@pytest.mark.parametrize("name", HIDDEN)
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_not_finite_says_where(name: str, bad: float) -> None:
-    x = torch.zeros(2, 3, 4)
-    x[1, 2, 3] = bad
-    with pytest.raises(InputError, match=r"\[1, 2, 3\]"):
-        HIDDEN[name](x)
+BAD = [
+    (torch.zeros(3), None, ShapeError, r"\(3,\)"),
+    (torch.zeros(0, 3), None, ShapeError, "no empty axis"),
+    (torch.zeros(2, 3, dtype=torch.int64), None, KindError, "int64"),
+    (torch.zeros(2, 3, dtype=torch.complex64), None, KindError, "complex64"),
+    ([[1.0, 2.0]], None, KindError, "list"),
+    (torch.zeros(2, 3, 4), torch.ones(2, 4, dtype=torch.bool), ShapeError, r"\(2, 3\)"),
+    (torch.zeros(2, 3, 4), torch.ones(2, 3), KindError, "bool"),
+    (torch.zeros(3, 4), torch.zeros(3, dtype=torch.bool), InputError, "no token"),
+    (torch.zeros(2, 3, 4), torch.tensor([[True] * 3, [False] * 3]), InputError, r"sample \[1\]"),
+]
 
 
-@pytest.mark.parametrize("name", HIDDEN)
 @pytest.mark.parametrize(
-    ("x", "mask", "error", "says"),
-    [
-        (torch.zeros(3), None, ShapeError, r"\(3,\)"),
-        (torch.zeros(0, 3), None, ShapeError, "no empty axis"),
-        (torch.zeros(2, 3, dtype=torch.int64), None, KindError, "int64"),
-        (torch.zeros(2, 3, dtype=torch.complex64), None, KindError, "complex64"),
-        ([[1.0, 2.0]], None, KindError, "list"),
-        (torch.zeros(2, 3, 4), torch.ones(2, 4, dtype=torch.bool), ShapeError, r"\(2, 3\)"),
-        (torch.zeros(2, 3, 4), torch.ones(2, 3), KindError, "bool"),
-        (torch.zeros(3, 4), torch.zeros(3, dtype=torch.bool), InputError, "no token"),
-        (
-            torch.zeros(2, 3, 4),
-            torch.tensor([[True] * 3, [False] * 3]),
-            InputError,
-            r"sample \[1\]",
-        ),
-    ],
+    ("name", "case"),
+    # Every kind of bad input for one metric; of every other one, a bad shape and a bad mask.
+    [("residual composite mean", case) for case in BAD]
+    + [(name, case) for name in list(HIDDEN)[1:] for case in (BAD[0], BAD[-1])],
 )
-def test_bad_input(name: str, x, mask, error: type[Exception], says: str) -> None:
+def test_bad_input(name: str, case) -> None:
+    x, mask, error, says = case
     with pytest.raises(error, match=says) as caught:
         HIDDEN[name](x, token_mask=mask)
     assert isinstance(caught.value, RankscopeError)
@@ -115,7 +111,7 @@ def test_tolerances_out_of_range(tolerance: float) -> None:
         m.residual(torch.eye(3), center="optimal", tolerance=tolerance)
 
 
-@pytest.mark.parametrize("norm", ["composite", "one", "inf", "fro", "spectral"])
+@pytest.mark.parametrize("norm", NORMS)
 def test_relative_residual_at_the_optimum_is_never_above_one(norm: str) -> None:
     generator = torch.Generator().manual_seed(0)
     for dtype in (torch.float32, torch.float64):
@@ -133,9 +129,11 @@ def test_sizes_near_the_limit_of_the_dtype() -> None:
         m.residual(torch.randn(128, 768) * 1e36, relative=True)
 
 
-@pytest.mark.parametrize("certified", [False, True])
-@pytest.mark.parametrize("center", ["mean", "median", "optimal"])
-@pytest.mark.parametrize("norm", ["composite", "one", "inf", "fro", "spectral"])
+@pytest.mark.parametrize(
+    ("norm", "center", "certified"),
+    [(*pair, False) for pair in PAIRS]
+    + [("one", "mean", True), ("fro", "median", True), ("inf", "optimal", True)],
+)
 def test_residuals_beyond_the_largest_number_are_refused(norm, center, certified) -> None:
     """The difference of 1e308 and −1e308 is none; the norm says so, not a decomposition."""
     x = 1e308 * torch.tensor([[1.0, -1.0], [-1.0, 1.0], [1.0, 1.0]], dtype=torch.float64)
@@ -163,20 +161,20 @@ def test_unknown_names() -> None:
         m.mean_cosine(x, exclude=[0, 1])
 
 
-ATTENTION = {
-    "entropy": m.attention_entropy,
-    "dobrushin": m.dobrushin,
-    "second": m.second_singular_value,
-    "high_pass": m.high_pass_ratio,
-}
+FIGURES = (
+    "attention_entropy", "dobrushin", "second_singular_value", "high_pass_ratio", "renyi_entropy",
+    "largest_weight", "sink_mass", "score_gamma", "dobrushin_lower", "dobrushin_upper",
+    "second_singular_lower", "second_singular_upper",
+)  # fmt: skip
+ONES = ("largest_weight", "sink_mass", "score_gamma")
 
 
-@pytest.mark.parametrize("name", ATTENTION)
+@pytest.mark.parametrize("name", FIGURES)
 def test_attention_of_one_token(name: str) -> None:
-    assert ATTENTION[name](torch.ones(2, 1, 1)).tolist() == [0.0, 0.0]
+    assert getattr(m, name)(torch.ones(2, 1, 1)).tolist() == [float(name in ONES)] * 2
 
 
-@pytest.mark.parametrize("name", ATTENTION)
+@pytest.mark.parametrize("name", FIGURES)
 def test_attention_padding_changes_nothing(name: str) -> None:
     logits = torch.randn(
         2, 3, 5, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
@@ -186,29 +184,36 @@ def test_attention_padding_changes_nothing(name: str) -> None:
     padded[:, :, 2:7, 2:7] = alone
     mask = torch.zeros(2, 8, dtype=torch.bool)
     mask[:, 2:7] = True
-    got = ATTENTION[name](padded, token_mask=mask)
-    assert torch.allclose(got, ATTENTION[name](alone), atol=1e-12)
+    got = getattr(m, name)(padded, token_mask=mask)
+    # Bounds of singular values start from other vectors if there are more keys.
+    far = 0.1 if name.startswith("second_singular_") and name != "second_singular_value" else 1e-12
+    assert torch.allclose(got, getattr(m, name)(alone), atol=far)
 
 
-@pytest.mark.parametrize("name", ATTENTION)
+BAD_ATTENTION = [
+    (torch.ones(2, 2), ShapeError, r"\(2, 2\)"),
+    (torch.ones(1, 2, 3) / 3, ShapeError, "square"),
+    (torch.ones(1, 2, 2), InputError, r"row \[0, 0\]"),
+    (torch.tensor([[[1.5, -0.5], [0.5, 0.5]]]), InputError, "smallest -0.5"),
+    (torch.tensor([[[float("nan"), 1.0], [0.5, 0.5]]]), InputError, "nan"),
+    (torch.eye(2, dtype=torch.int64)[None], KindError, "int64"),
+]
+
+
 @pytest.mark.parametrize(
-    ("p", "error", "says"),
-    [
-        (torch.ones(2, 2), ShapeError, r"\(2, 2\)"),
-        (torch.ones(1, 2, 3) / 3, ShapeError, "square"),
-        (torch.ones(1, 2, 2), InputError, r"row \[0, 0\]"),
-        (torch.tensor([[[1.5, -0.5], [0.5, 0.5]]]), InputError, "smallest -0.5"),
-        (torch.tensor([[[float("nan"), 1.0], [0.5, 0.5]]]), InputError, "nan"),
-        (torch.eye(2, dtype=torch.int64)[None], KindError, "int64"),
-    ],
+    ("name", "case"),
+    [("attention_entropy", case) for case in BAD_ATTENTION]
+    + [(name, BAD_ATTENTION[2]) for name in FIGURES[1:]],
 )
-def test_bad_attention(name: str, p, error: type[Exception], says: str) -> None:
+def test_bad_attention(name: str, case) -> None:
+    p, error, says = case
     with pytest.raises(error, match=says):
-        ATTENTION[name](p)
+        getattr(m, name)(p)
 
 
-@pytest.mark.parametrize("shape", [(40, 60), (60, 40), (40, 40)])
-@pytest.mark.parametrize("size", [1e-30, 1.0, 1e30])
+@pytest.mark.parametrize(
+    ("shape", "size"), [((40, 60), 1e-30), ((60, 40), 1e30), ((40, 40), 1.0), ((60, 40), 1.0)]
+)
 def test_a_second_value_of_float32_far_below_the_first_has_digits(shape, size) -> None:
     """A decomposition in float32 is off by as much as this value."""
     tokens, features = shape

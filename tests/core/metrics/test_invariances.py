@@ -28,11 +28,18 @@ def _residual(norm: str, center: str, *, relative: bool = False) -> Callable[...
     return lambda x, **k: m.residual(x, norm=norm, center=center, relative=relative, **k)
 
 
+PAIRS = [(norm, "optimal") for norm in ("composite", "one", "inf", "fro", "spectral")]
+PAIRS += [("composite", "mean"), ("spectral", "mean"), ("one", "median"), ("fro", "median")]
 ROWS = [
-    Row(f"residual {norm} {center}", _residual(norm, center), True, norm in rotated, 1, slack)
-    for norm in ("composite", "one", "inf", "fro", "spectral")
-    for center, slack in (("mean", 1e-9), ("median", 1e-9), ("optimal", 3e-4))
-    for rotated in [("fro", "spectral") if center != "median" else ()]
+    Row(
+        f"residual {norm} {center}",
+        _residual(norm, center),
+        shift=True,
+        orthogonal=norm in ("fro", "spectral") and center != "median",
+        power=1,
+        tolerance=3e-4 if center == "optimal" else 1e-9,
+    )
+    for norm, center in PAIRS
 ] + [
     Row("relative residual", _residual("composite", "mean", relative=True), False, False, 0),
     Row("relative residual fro", _residual("fro", "mean", relative=True), False, True, 0),
@@ -75,10 +82,11 @@ RANK_LIKE = ("numerical_rank",)  # generic tokens have full rank before and afte
 
 
 @table
-@pytest.mark.parametrize("scale", [-3.0, 1e-12, 1e12])
-def test_scaling(row: Row, scale: float) -> None:
+def test_scaling(row: Row) -> None:
     x = tokens()
-    assert close(row, row.compute(x * scale), row.compute(x) * abs(scale) ** row.power)
+    plain = row.compute(x)
+    for scale in (-3.0, 1e-12, 1e12):
+        assert close(row, row.compute(x * scale), plain * abs(scale) ** row.power), scale
 
 
 @table
@@ -92,24 +100,24 @@ def test_orthogonal_maps_of_the_features(row: Row) -> None:
 
 
 @table
-@pytest.mark.parametrize(("left", "right"), [(0, 3), (2, 0), (1, 2)])
-def test_padding(row: Row, left: int, right: int) -> None:
+def test_padding(row: Row) -> None:
     x = tokens()
-    padded = torch.full((3, left + 6 + right, 4), float("nan"), dtype=torch.float64)
-    padded[:, left : left + 6] = x
-    mask = torch.zeros(padded.shape[:2], dtype=torch.bool)
-    mask[:, left : left + 6] = True
-    got, expected = row.compute(padded, token_mask=mask), row.compute(x)
-    assert close(row, got[..., : expected.shape[-1]] if got.ndim > 1 else got, expected)
+    expected = row.compute(x)
+    for left, right in ((0, 3), (2, 0), (1, 2)):
+        padded = torch.full((3, left + 6 + right, 4), float("nan"), dtype=torch.float64)
+        padded[:, left : left + 6] = x
+        mask = torch.zeros(padded.shape[:2], dtype=torch.bool)
+        mask[:, left : left + 6] = True
+        got = row.compute(padded, token_mask=mask)
+        assert close(row, got[..., : expected.shape[-1]] if got.ndim > 1 else got, expected)
 
 
 @table
 def test_batch_axes_are_independent(row: Row) -> None:
-    x = tokens(3, 2, 3, 5, 4)
+    x = tokens(3, 2, 2, 5, 4)
     together = row.compute(x)
-    for i in range(2):
-        for j in range(3):
-            assert close(row, together[i, j], row.compute(x[i, j]))
+    for i, j in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        assert close(row, together[i, j], row.compute(x[i, j]))
 
 
 @table
@@ -149,7 +157,7 @@ def test_gradients_stay_finite_where_tokens_are_equal(compute: Callable[..., Ten
     assert torch.isfinite(gradient).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.integers(1, 7),
     st.integers(1, 7),
