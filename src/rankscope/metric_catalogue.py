@@ -37,7 +37,8 @@ class Metric:
 
     ``of`` says of what a trace computes it, by the function of its name in ``core.metrics``: a
     method of ``StateStatistics`` or ``Spectra`` of the hidden states, or ``f(x, token_mask=...)``
-    of hidden states or attention. It is empty if a trace does not compute it.
+    of hidden states or attention. It is empty if a trace does not compute it. ``module`` is where
+    the function is if ``core.metrics`` does not export it.
     """
 
     name: str
@@ -50,12 +51,13 @@ class Metric:
     includes: tuple[float, ...] = ()
     marks: tuple[tuple[float, str], ...] = ()
     of: Of = ""
+    module: str = "rankscope.core.metrics"
 
     @property
     def compute(self) -> str:
         """The function a trace calls, as ``module:name``; empty if there is none."""
         kind = {"statistics": "StateStatistics.", "spectrum": "Spectra."}.get(self.of, "")
-        return f"rankscope.core.metrics:{kind}{self.name}" if self.of else ""
+        return f"{self.module}:{kind}{self.name}" if self.of else ""
 
 
 _MORE: ContextVar[Mapping[str, Metric]] = ContextVar("_MORE", default={})  # noqa: B039

@@ -1,0 +1,205 @@
+"""What one addition costs: each is made in a copy of the source, used, and its files counted.
+
+The limits are those of the table in docs/architecture.md, which is read here.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import rankscope
+
+SOURCE = Path(rankscope.__file__).parent
+DOCUMENTED = Path(__file__).parents[1] / "docs" / "architecture.md"
+
+
+@dataclass(frozen=True)
+class Addition:
+    """Texts put into files: at the end, or in front of a mark; ``use`` fails if it is not there."""
+
+    edits: dict[str, tuple[str, str]]
+    """By file, the mark before which the text goes (the end if it is empty), and the text."""
+    use: str
+
+
+ADDITIONS = {
+    "a metric": Addition(
+        {
+            "core/metrics/_dummy.py": (
+                "",
+                "from torch import Tensor\n\n\ndef dummy(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:\n"
+                "    return x.abs().sum((-1, -2))\n",
+            ),
+            "metric_catalogue.py": (
+                "\n_EVERY",
+                '\n_DUMMY = Metric("dummy", "Dummy", of="hidden", '
+                'module="rankscope.core.metrics._dummy")\n_TRACED = (*_TRACED, _DUMMY)\n',
+            ),
+        },
+        'assert rankscope.trace(NET, X, metrics=["dummy"]).table["value"].min() > 0',
+    ),
+    "a norm": Addition(
+        {
+            "core/network/_norms.py": (
+                "",
+                'NORMS["dummy"] = NormEntry(nn.Tanh, lambda *_: nn.Tanh(), lambda *_: None)\n',
+            ),
+            "core/names.py": ("", 'NORMS["dummy"] = "dummy"\n'),
+        },
+        'assert rankscope.Network.random(rankscope.Spec(1, 1, 4, norm="dummy"))(X[..., :4]) is not '
+        "None",
+    ),
+    "an activation": Addition(
+        {
+            "core/network/_activations.py": (
+                "",
+                'ACTIVATIONS["dummy"] = ACTIVATIONS["relu"]\n',
+            )
+        },
+        'assert rankscope.Network.random(rankscope.Spec(1, 1, 4, activation="dummy")).spec',
+    ),
+    "a score": Addition(
+        {
+            "core/network/_content_scores.py": (
+                "\nCONTENT_SCORES",
+                "\n\n@dataclass(frozen=True)\nclass Dummy:\n"
+                "    def make(self, spec: object) -> Scores:\n        return DummyScores()\n\n"
+                '    def __str__(self) -> str:\n        return "dummy"\n\n\n'
+                "class DummyScores(Scores):\n    pass\n\n",
+            ),
+            "core/network/_score_table.py": (
+                "",
+                "from rankscope.core.network._content_scores import Dummy, DummyScores\n"
+                'SCORES[DummyScores] = ScoreEntry("dummy", DummyScores, "dummy", Dummy())\n',
+            ),
+            "core/names.py": ("", 'SCORES["dummy"] = "dummy"\n'),
+        },
+        "from rankscope.core.network import SCORES\n"
+        'assert [entry for entry in SCORES.values() if entry.words == "dummy"]',
+    ),
+    "a model family": Addition(
+        {
+            "models/families/_dummy.py": (
+                "",
+                "from rankscope.models.families._gpt2 import GPT2\n\n\n"
+                'class Dummy(GPT2):\n    name = "Dummy"\n    model_types = ("dummy",)\n',
+            ),
+            "models/families/_loading.py": (
+                "\n\n@checked\ndef load(",
+                "\nfrom rankscope.models.families._dummy import Dummy\n\n"
+                "FAMILIES = (*FAMILIES, Dummy())\n",
+            ),
+        },
+        'assert "Dummy" in [family.name for family in rankscope.families.FAMILIES]',
+    ),
+    "a claim, a study, a question": Addition(
+        {
+            "experiments/claims/x1.py": (
+                "",
+                '''"""Claim X1: dummy."""
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from rankscope import tables
+from rankscope.experiments import kit
+
+ENTRY = kit.claim(
+    "X1",
+    "Dummies hold.",
+    source="Nobody et al. 2030",
+    question="Do they?",
+    domain="dummies",
+    seconds=1,
+    metrics=(kit.Metric("dummy", "Dummy"),),
+)
+CHARTS = (kit.Drawing("by_setting", "A dummy.", "dummy"),)
+
+
+@dataclass(frozen=True)
+class Config(kit.Config):
+    """Nothing."""
+
+
+def measure(config: Config, on_step: kit.OnStep) -> pl.DataFrame:
+    """One number."""
+    return tables.from_rows(("parameter", "setting", "metric", "value"), [("a", 1.0, "dummy", 2.0)])
+
+
+def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
+    """It holds."""
+    return kit.Answer(["It does."], stated={"one": True}, key_figures={"dummy": 2.0})
+''',
+            )
+        },
+        'assert rankscope.experiments.run("X1").verdict == "holds"',
+    ),
+    "a kind of collapse": Addition(
+        {
+            "experiments/diagnosis/_rules.py": (
+                "",
+                '@rule("dummy", "never")\ndef dummy(evidence: Evidence) -> Words:\n'
+                '    return Words(Sighting.none(1, "nothing"))\n\n\n'
+                "RULES = (*RULES, dummy)\n",
+            ),
+        },
+        'assert rankscope.diagnose(NET, X).findings[-1].kind == "dummy"',
+    ),
+}
+LIMITS = {"a score": 3, "a model family": 3}
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[str]]]:
+    """The source with every addition in it, and the files each touched."""
+    root = tmp_path_factory.mktemp("additions")
+    shutil.copytree(SOURCE, root / "rankscope", ignore=shutil.ignore_patterns("__pycache__"))
+    touched = {}
+    for name, addition in ADDITIONS.items():
+        for file, (mark, text) in addition.edits.items():
+            path = root / "rankscope" / file
+            before = path.read_text("utf-8") if path.exists() else ""
+            if mark:
+                assert before.count(mark) == 1, (name, file)
+                after = before.replace(mark, text + mark)
+            else:
+                after = f"{before}\n\n{text}" if before else text
+            path.write_text(after, "utf-8")
+        touched[name] = sorted(addition.edits)
+    return root, touched
+
+
+def test_additions_work(copy: tuple[Path, dict[str, list[str]]]) -> None:
+    """In one interpreter, since each would import torch."""
+    setup = (
+        "import torch, rankscope\n"
+        "NET = rankscope.Network.random(rankscope.Spec(2, 2, 8))\n"
+        "X = torch.randn(1, 6, 8, generator=torch.Generator().manual_seed(0))\n"
+    )
+    # The rules' own dummy comes last: it is the last finding.
+    code = setup + "\n".join(addition.use for addition in ADDITIONS.values())
+    environment = {**os.environ, "PYTHONPATH": str(copy[0]), "OMP_NUM_THREADS": "1"}
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("name", ADDITIONS)
+def test_an_addition_touches_few_files(name: str, copy: tuple[Path, dict[str, list[str]]]) -> None:
+    assert len(copy[1][name]) <= LIMITS.get(name, 2)
+
+
+@pytest.mark.parametrize("name", ADDITIONS)
+def test_the_documentation_names_the_files(name: str) -> None:
+    (row,) = re.findall(rf"^\| {name} \|.*$", DOCUMENTED.read_text("utf-8"), re.MULTILINE)
+    for file in ADDITIONS[name].edits:
+        named = file.rpartition("/")[0] if "dummy" in file or "x1" in file else file
+        assert named in row, row
