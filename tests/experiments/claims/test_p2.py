@@ -12,6 +12,7 @@ from rankscope import tables
 from rankscope.core.network import Network, Visibility
 from rankscope.core.theory import power_exponent
 from rankscope.errors import InputError
+from rankscope.experiments import kit
 from rankscope.experiments.claims import p2
 from rankscope.experiments.claims._overlapping import overlapping_tokens
 from rankscope.experiments.kit import Mean
@@ -41,7 +42,7 @@ def test_scaled_networks_are_plain_ones_with_branches_over_the_root_of_the_depth
 
 def test_small_networks_bear_it_out() -> None:
     config = replace(SMALL, depths=(8, 16), kinds=("post-norm",))
-    found, _ = steps_of(p2.run, config)
+    found, _ = steps_of(p2.ENTRY.run, config)
     can_be_shown(found)
     assert found.verdict == "holds", found.sentences
     assert found.beyond is None
@@ -92,10 +93,10 @@ def made_up(**other: tuple[float, float]) -> pl.DataFrame:
     ],
 )
 def test_each_outcome(other: dict[str, tuple[float, float]], verdict: str) -> None:
-    judgement, beyond, sentences = p2.judge(made_up(**other))
-    assert beyond is not None
-    assert (judgement.verdict, beyond.verdict) == (verdict, verdict)
-    assert all(sentence.endswith(".") for sentence in sentences)
+    found = kit.conclude(p2.ENTRY, SMALL, made_up(**other))
+    assert found.beyond is not None
+    assert (found.verdict, found.beyond.verdict) == (verdict, verdict)
+    assert all(sentence.endswith(".") for sentence in found.sentences)
 
 
 def test_networks_that_contradict_the_prediction_do_not_bear_it_out() -> None:
@@ -103,7 +104,7 @@ def test_networks_that_contradict_the_prediction_do_not_bear_it_out() -> None:
         pl.col("metric") == "mean_cosine"
     )
     table = made_up().with_columns(pl.when(wrong).then(0.5).otherwise("value").alias("value"))
-    assert p2.judge(table)[0].verdict == "depends"
+    assert kit.conclude(p2.ENTRY, SMALL, table).verdict == "depends"
 
 
 def test_means_and_slopes() -> None:

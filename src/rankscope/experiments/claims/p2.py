@@ -1,9 +1,10 @@
 """Claim P2: branches scaled by 1/√L hold off rank collapse, which starves queries and keys."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
+from itertools import pairwise, product
 from typing import Annotated, Final
 
 import polars as pl
@@ -21,7 +22,6 @@ from rankscope.experiments.claims._overlapping import (
     overlap_kernel,
     overlapping_tokens,
 )
-from rankscope.experiments.kit import Mean
 from rankscope.numerals import short
 
 ENTRY = kit.claim(
@@ -30,6 +30,9 @@ ENTRY = kit.claim(
     "become alike, and the gradients of queries and keys vanish beside those of values.",
     source="Noci et al. 2022, residual scaling",
     domain="random networks without norms under uniform attention, and post-norm ones",
+    beyond="pre-norm networks, whose stream grows by itself",
+    question="Do branches scaled by 1/√L keep tokens apart, and queries and keys learning, at any "
+    "depth?",
     seconds=17,
     metrics=(
         kit.Metric(
@@ -61,9 +64,15 @@ _COLLAPSED = 0.99
 _STARVED, _FED = 1e-3, 0.1
 """What is left of the first layer's ratio of gradients in the last one: nothing, or enough."""
 _ROUNDING = 1e-12
-_BEYOND = "pre-norm networks, whose stream grows by itself"
-
-Row = tuple[str, str, str, float, int, str, float]
+CHARTS = (
+    kit.Drawing("by_setting", "Mean cosine after the last layer.", _COSINE),
+    kit.Drawing(
+        "by_setting",
+        "The last layer's gradients of queries and keys over those of values, in parts of the "
+        "first layer's.",
+        _GRADIENTS,
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -108,79 +117,57 @@ class Config(kit.Config):
         )
 
 
-def run(config: Config, on_step: kit.OnStep) -> kit.Result:
+def measure(config: Config, on_step: kit.OnStep) -> pl.DataFrame:
     """The last layer's mean cosine at each depth, and the gradients of queries over values."""
     if len(config.depths) < 2 or not config.kinds:
         raise InputError(f"depths={config.depths}: P2 compares at least two depths of some kind.")
     for kind in config.kinds:
         if kind not in KINDS:
             raise InputError(f"there is no kind of network {kind!r}; choose {', '.join(KINDS)}.")
+    cases = list(product(config.kinds, config.depths, (True, False)))
     rows = [
-        row
-        for (kind, layers, scaled), _ in kit.tracked(_cases(config), on_step)
-        for row in _measure(config, kind, layers, scaled=scaled)
+        (kind, variant, "depth", float(layers), sample, metric, value)
+        for (kind, layers, scaled), _ in kit.tracked(cases, on_step)
+        for variant, sample, figures in _last_layers(config, kind, layers, scaled=scaled)
+        for metric, value in figures.items()
     ]
     names = ("model", "variant", "parameter", "setting", "sample", "metric", "value")
-    table = tables.from_rows(names, rows)
-    judgement, beyond, sentences = judge(table)
-    return ENTRY.result(
-        config,
-        question="Do branches scaled by 1/√L keep tokens apart, and queries and keys learning, at "
-        "any depth?",
-        sentences=sentences,
-        table=table,
-        judgement=judgement,
-        beyond=beyond,
-        key_figures=_key_figures(table),
-        drawings=(
-            kit.Drawing("by_setting", "Mean cosine after the last layer.", _COSINE),
-            kit.Drawing(
-                "by_setting",
-                "The last layer's gradients of queries and keys over those of values, in parts of "
-                "the first layer's.",
-                _GRADIENTS,
-            ),
-        ),
-        shown=(_COSINE, _GRADIENTS),
-    )
+    return tables.from_rows(names, rows)
 
 
-def _cases(config: Config) -> list[tuple[str, int, bool]]:
-    return [(k, layers, s) for k in config.kinds for layers in config.depths for s in (True, False)]
-
-
-def _measure(config: Config, kind: str, layers: int, *, scaled: bool) -> Iterator[Row]:
+def _last_layers(
+    config: Config, kind: str, layers: int, *, scaled: bool
+) -> Iterator[tuple[str, int, dict[str, float]]]:
+    """By variant and sample, figures of the last layer: predicted, then measured."""
     spec = config.spec(kind, layers, scaled=scaled)
     name = SCALED if scaled else PLAIN
     learning = kind != "without norm"  # uniform attention has no queries to learn
     kernel = overlap_kernel(config.tokens, config.overlap)
-    found = predict(spec, kernel=kernel, draws=config.draws, seed=config.seed, gradients=learning)
-    label = (kind, f"{name}, {PREDICTED}", "depth", float(layers))
+    predicted = predict(
+        spec, kernel=kernel, draws=config.draws, seed=config.seed, gradients=learning
+    )
     for draw in range(config.draws):
-        values = {metric: each[:, draw, 0] for metric, each in found.values.items()}
-        yield from _rows(label, draw, float(values[_COSINE][-1]), values if learning else {})
+        values = {metric: by_draw[:, draw, 0] for metric, by_draw in predicted.values.items()}
+        figures = {_COSINE: float(values[_COSINE][-1]), **(_gradients(values) if learning else {})}
+        yield f"{name}, {PREDICTED}", draw, figures
     x = overlapping_tokens(config.tokens, config.width, config.overlap, config.seed).unsqueeze(0)
-    label = (kind, f"{name}, {MEASURED}", "depth", float(layers))
     for draw in range(config.networks):
         network = Network.random(spec, seed=config.seed + draw, dtype=torch.float64)
         traced = trace(network, x, metrics=[_COSINE]).table
-        cosine = traced.filter(layer=layers)["value"].item()
-        gradients = measured_gradients(network, x, seed=config.seed + draw) if learning else {}
-        one = {metric: each[:, 0] for metric, each in gradients.items()}
-        yield from _rows(label, draw, cosine, one)
+        figures = {_COSINE: traced.filter(layer=layers)["value"].item()}
+        if learning:
+            gradients = measured_gradients(network, x, seed=config.seed + draw)
+            figures |= _gradients({metric: value[:, 0] for metric, value in gradients.items()})
+        yield f"{name}, {MEASURED}", draw, figures
 
 
-def _rows(
-    label: tuple[str, str, str, float], sample: int, cosine: float, gradients: Mapping[str, Tensor]
-) -> Iterator[Row]:
-    yield *label, sample, _COSINE, cosine
-    if gradients:
-        larger = torch.maximum(gradients["query_gradient"], gradients["key_gradient"])
-        ratio = larger / gradients["value_gradient"]
-        yield *label, sample, _GRADIENTS, float(ratio[-1] / ratio[1])
+def _gradients(by_layer: Mapping[str, Tensor]) -> dict[str, float]:
+    larger = torch.maximum(by_layer["query_gradient"], by_layer["key_gradient"])
+    ratio = larger / by_layer["value_gradient"]
+    return {_GRADIENTS: float(ratio[-1] / ratio[1])}
 
 
-def judge(table: pl.DataFrame) -> tuple[kit.Judgement, kit.Judgement | None, tuple[str, ...]]:
+def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
     """What is asked of every kind of network, predicted and measured alike.
 
     Scaled branches hold collapse off if the mean cosine at the largest depth is below 0.95 and
@@ -189,64 +176,56 @@ def judge(table: pl.DataFrame) -> tuple[kit.Judgement, kit.Judgement | None, tup
     last layer's ratio of their gradients to those of values is a thousandth of the first layer's or
     less, and fed where it is a tenth or more.
     """
-    means = _means(table)
-    kinds = list(dict.fromkeys(kind for kind, _, _ in means))
-    cases = {kind: _answers(means, kind) for kind in kinds}
-    own = {f"{kind}, {q}": ok for kind in kinds if kind in OWN for q, ok in cases[kind].items()}
-    other = {
-        f"{kind}, {q}": ok for kind in kinds if kind not in OWN for q, ok in cases[kind].items()
-    }
-    return (
-        kit.judged(ENTRY.domain, own),
-        kit.judged(_BEYOND, other) if other else None,
-        tuple(_sentence(means, kind) for kind in kinds),
+    del config
+    curves = kit.curves(table)
+    kinds = list(dict.fromkeys(kind for kind, _, _ in curves))
+    stated: dict[str, bool] = {}
+    beyond: dict[str, bool] = {}
+    for kind in kinds:
+        checks = kit.on_all((PREDICTED, MEASURED), partial(_checks, curves, kind))
+        named = {f"{kind}, {question}": ok for question, ok in checks.items()}
+        (stated if kind in OWN else beyond).update(named)
+    figures = {}
+    for kind in kinds:
+        for name in (SCALED, PLAIN):
+            cosines = _means(curves, kind, name, PREDICTED, _COSINE)
+            figures[f"mean cosine, {kind}, {name}"] = cosines[-1].value
+        if starved := _means(curves, kind, PLAIN, PREDICTED, _GRADIENTS):
+            figures[f"gradients left, {kind}, {PLAIN}"] = starved[-1].value
+    return kit.Answer(
+        [_sentence(curves, kind) for kind in kinds],
+        stated=stated,
+        beyond=beyond or None,
+        key_figures=figures,
     )
 
 
-Means = Mapping[tuple[str, str, str], Mapping[float, Mean]]
-"""By kind, variant and metric, the mean over draws at each depth."""
+def _means(
+    curves: kit.Curves, kind: str, name: str, source: str, metric: str
+) -> Sequence[kit.Mean]:
+    """By depth; none if it was not measured."""
+    return list(curves.get((kind, f"{name}, {source}", metric), {}).values())
 
 
-def _means(table: pl.DataFrame) -> Means:
-    grouped = table.group_by("model", "variant", "metric", "setting", maintain_order=True)
-    found: dict[tuple[str, str, str], dict[float, Mean]] = {}
-    for kind, variant, metric, depth, values in grouped.agg("value").iter_rows():
-        found.setdefault((kind, variant, metric), {})[depth] = Mean.of(values)
-    return found
+def _checks(curves: kit.Curves, kind: str, source: str) -> dict[str, bool]:
+    scaled, plain = (_means(curves, kind, n, source, _COSINE) for n in (SCALED, PLAIN))
+    before, last = scaled[-2:]
+    granted = _LEVEL + _ERRORS * math.hypot(before.error, last.error)
+    checks = {
+        "held off with 1/√L": last.value < _APART and abs(last.value - before.value) <= granted,
+        "collapse without": plain[-1].value >= _COLLAPSED
+        and all(less.value <= more.value + _ROUNDING for less, more in pairwise(plain)),
+    }
+    fed, starved = (_means(curves, kind, n, source, _GRADIENTS) for n in (SCALED, PLAIN))
+    if fed:
+        checks["queries fed with 1/√L"] = fed[-1].value >= _FED
+        checks["queries starved without"] = starved[-1].value <= _STARVED
+    return checks
 
 
-def _curve(means: Means, kind: str, name: str, source: str, metric: str) -> list[Mean]:
-    found = means.get((kind, f"{name}, {source}", metric), {})
-    return [found[depth] for depth in sorted(found)]
-
-
-def _answers(means: Means, kind: str) -> dict[str, bool]:
-    """Each question, answered alike by what was predicted and by networks, or not borne out."""
-    answers: dict[str, bool] = {}
-    for source in (PREDICTED, MEASURED):
-        scaled, plain = (_curve(means, kind, n, source, _COSINE) for n in (SCALED, PLAIN))
-        asked = {
-            "held off with 1/√L": scaled[-1].value < _APART and _level(scaled[-2], scaled[-1]),
-            "collapse without": plain[-1].value >= _COLLAPSED
-            and all(before.value <= after.value + _ROUNDING for before, after in pairwise(plain)),
-        }
-        fed, starved = (_curve(means, kind, n, source, _GRADIENTS) for n in (SCALED, PLAIN))
-        if fed:
-            asked["queries fed with 1/√L"] = fed[-1].value >= _FED
-            asked["queries starved without"] = starved[-1].value <= _STARVED
-        for question, ok in asked.items():
-            answers[question] = answers.get(question, True) and ok
-    return answers
-
-
-def _level(before: Mean, after: Mean) -> bool:
-    granted = _LEVEL + _ERRORS * math.hypot(before.error, after.error)
-    return abs(after.value - before.value) <= granted
-
-
-def _sentence(means: Means, kind: str) -> str:
-    scaled, plain = (_curve(means, kind, n, PREDICTED, _COSINE) for n in (SCALED, PLAIN))
-    fed, starved = (_curve(means, kind, n, PREDICTED, _GRADIENTS) for n in (SCALED, PLAIN))
+def _sentence(curves: kit.Curves, kind: str) -> str:
+    scaled, plain = (_means(curves, kind, n, PREDICTED, _COSINE) for n in (SCALED, PLAIN))
+    fed, starved = (_means(curves, kind, n, PREDICTED, _GRADIENTS) for n in (SCALED, PLAIN))
     words = (
         f"{kind.capitalize()}: 1 − mean cosine is {short(1 - scaled[-1].value)} at the largest "
         f"depth with 1/√L, {short(1 - plain[-1].value)} without"
@@ -256,37 +235,17 @@ def _sentence(means: Means, kind: str) -> str:
             f"; of the first layer's gradients of queries over values {short(fed[-1].value)} and "
             f"{short(starved[-1].value)} are left in the last"
         )
+    # Gradients without the scale vanish, and so do relative differences of them.
+    compared = ((SCALED, _COSINE), (SCALED, _GRADIENTS), (PLAIN, _COSINE))
+    off = max(
+        measured.errors_from(predicted)
+        for name, metric in compared
+        for predicted, measured in zip(
+            *(_means(curves, kind, name, source, metric) for source in (PREDICTED, MEASURED)),
+            strict=True,
+        )
+    )
     return (
-        f"{words}; networks differ from the prediction by {short(_off(means, kind), digits=2)} "
-        "standard errors at most."
+        f"{words}; networks differ from the prediction by {short(off, digits=2)} standard errors "
+        "at most."
     )
-
-
-def _off(means: Means, kind: str) -> float:
-    """The largest difference of networks from what was predicted, while tokens are apart."""
-    return max(
-        (
-            one.errors_from(other)
-            for name in (SCALED, PLAIN)
-            for metric in (_COSINE, _GRADIENTS)
-            for one, other in zip(
-                *(_curve(means, kind, name, source, metric) for source in (PREDICTED, MEASURED)),
-                strict=True,
-            )
-            if metric == _COSINE or name == SCALED
-        ),
-        default=0.0,
-    )
-
-
-def _key_figures(table: pl.DataFrame) -> dict[str, float]:
-    means = _means(table)
-    figures = {}
-    for kind in dict.fromkeys(kind for kind, _, _ in means):
-        for name in (SCALED, PLAIN):
-            cosine = _curve(means, kind, name, PREDICTED, _COSINE)[-1].value
-            figures[f"mean cosine, {kind}, {name}"] = cosine
-        starved = _curve(means, kind, PLAIN, PREDICTED, _GRADIENTS)
-        if starved:
-            figures[f"gradients left, {kind}, {PLAIN}"] = starved[-1].value
-    return figures
