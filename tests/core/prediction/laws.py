@@ -29,13 +29,16 @@ def tokens(count, width, *, seed=0, mean=0.5):
 def measured(spec, x, networks, *, first=1000, token_mask=None):
     """Figures ``(layer, network)`` of random networks with seeds of their own."""
     mask = None if token_mask is None else token_mask[None]
-    found = {name: [] for name in FIGURES}
+    states = []
     for seed in range(first, first + networks):
         net = Network.random(spec, seed=seed, dtype=torch.float64)
-        states = [x[None], *net.states(x[None], mask)]
-        for name, figure in FIGURES.items():
-            found[name].append(torch.cat([figure(state, mask) for state in states]))
-    return {name: torch.stack(values, 1) for name, values in found.items()}
+        states.append([x[None], *net.states(x[None], mask)])
+    layers = [torch.cat(layer) for layer in zip(*states, strict=True)]
+    masks = None if mask is None else mask.expand(networks, -1)
+    return {
+        name: torch.stack([figure(layer, masks) for layer in layers])
+        for name, figure in FIGURES.items()
+    }
 
 
 def measured_logarithms(spec, x, networks, *, first=1000):

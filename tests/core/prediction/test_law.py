@@ -27,6 +27,7 @@ from .laws import (
     tokens,
 )
 
+PURE = {"norm": "none", "skip": False, "mlp_ratio": 0}
 KINDS = {
     "pre-norm": Spec(2, 2, 16, init=0.25),
     "post-norm, ReLU": Spec(2, 2, 16, norm_place="post", activation="relu", init="lecun"),
@@ -34,32 +35,41 @@ KINDS = {
         2, 2, 16, norm="rms", norm_place="both", gated=True, activation="silu", skip=0.7, init=0.3
     ),
     "parallel, uniform weights": Spec(2, 2, 32, parallel=True, init="xavier"),
-    "grouped heads, causal": Spec(2, 4, 16, kv_heads=2, mask="causal", norm="rms", init=0.3),
+    "grouped heads, causal, sink": Spec(
+        2, 4, 16, kv_heads=2, mask="causal", norm="rms", scores=Sink(), init=0.3
+    ),
     "no norm, no skip": Spec(2, 2, 16, norm="none", skip=False, activation="relu", init="lecun"),
-    "two skips": Spec(2, 2, 16, attention_skip=0.3, mlp_skip=1.0, scores=ALiBi(), init="lecun"),
+    "two skips, ALiBi": Spec(
+        2, 2, 16, attention_skip=0.3, mlp_skip=1.0, scores=ALiBi(), init="lecun"
+    ),
     "orthogonal": Spec(2, 2, 16, norm_place="post", mlp_ratio=0, init="orthogonal"),
     "orthogonal, wide heads, sphere": Spec(
         2, 2, 16, head_width=12, norm="sphere", norm_place="post", skip=0.5, init="orthogonal"
     ),
     "orthogonal, narrow heads": Spec(2, 2, 16, head_width=3, norm="none", init="orthogonal"),
-    "more tokens than features": Spec(2, 2, 4, head_width=3, init="lecun"),
+    "more tokens than features, Gaussian kernel": Spec(
+        2, 2, 4, head_width=3, scores=GaussianKernel(), init="lecun"
+    ),
     "wide": Spec(2, 4, 64, init=0.2),
-    "identity for MLPs": Spec(2, 2, 16, mlp_identity=True, init="lecun", norm_place="both"),
-    "heads removed": Spec(2, 2, 16, removed_heads=[(0, 1), (1, 0)], init="lecun"),
-    "a mask for each layer": Spec(2, 2, 16, layer_masks=["causal", "window:1"], init="lecun"),
-    "output norm": Spec(2, 2, 16, norm_place="output", norm="rms", init="lecun"),
+    "identity for MLPs, Linformer": Spec(
+        2, 2, 16, mlp_identity=True, scores=Linformer(segments=3), init="lecun", norm_place="both"
+    ),
+    "heads removed, relative bias": Spec(
+        2, 2, 16, removed_heads=[(0, 1), (1, 0)], scores=RelativeBias(), init="lecun"
+    ),
+    "a mask for each layer, sparsemax": Spec(
+        2, 2, 16, layer_masks=["causal", "window:2"], scores=Sparsemax(), init="lecun"
+    ),
+    "output norm, linear kernel": Spec(
+        2, 2, 16, norm_place="output", norm="rms", scores=LinearKernel(), init="lecun"
+    ),
     "centred": Spec(2, 2, 16, centered=True, init="lecun"),
     "centred, causal, nothing else": Spec(
-        2, 2, 16, centered=True, mask="causal", norm="none", skip=False, mlp_ratio=0, init="lecun"
+        2, 2, 16, centered=True, mask="causal", **PURE, init="lecun"
     ),
-    "rotary": Spec(2, 2, 16, scores=Rotary(), norm="none", skip=False, mlp_ratio=0, init="lecun"),
-    "Gaussian kernel": Spec(2, 2, 16, scores=GaussianKernel(), init="lecun"),
-    "linear kernel": Spec(2, 2, 16, scores=LinearKernel(), init="lecun"),
-    "sparsemax": Spec(2, 2, 16, scores=Sparsemax(), init="lecun", mask="window:2"),
-    "Linformer": Spec(2, 2, 16, scores=Linformer(segments=3), init="lecun"),
-    "sink": Spec(2, 2, 16, scores=Sink(), init="lecun", mask="causal"),
-    "relative bias": Spec(2, 2, 16, scores=RelativeBias(), init="lecun"),
+    "rotary, nothing else": Spec(2, 2, 16, scores=Rotary(), **PURE, init="lecun"),
 }
+"""Every norm, place, score, rule for weights and shape of a block, in one spec at least."""
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -35,6 +35,7 @@ from rankscope.core.network._parts import IdentityMLP as IdentityMLP
 from rankscope.core.network._parts import Projection as Projection
 from rankscope.core.network._parts import Stack as Stack
 from rankscope.core.network._parts import View as View
+from rankscope.core.network._parts import make_linear as make_linear
 from rankscope.core.network._position_scores import ALiBi, RelativeBias, Rotary, Sink
 from rankscope.core.network._position_scores import BucketedBiasScores as BucketedBiasScores
 from rankscope.core.network._position_scores import RotaryScores as RotaryScores

@@ -5,12 +5,11 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.utils import skip_init
 
 from rankscope.core.checks import finite, real
 from rankscope.core.network._block import Block
 from rankscope.core.network._norms import build_norm, share_gain
-from rankscope.core.network._parts import MLP, Attention, IdentityMLP
+from rankscope.core.network._parts import MLP, Attention, IdentityMLP, make_linear
 from rankscope.core.network._spec import Spec
 from rankscope.errors import ShapeError
 from rankscope.streams import stream
@@ -29,16 +28,12 @@ def random_blocks(spec: Spec, seed: int, dtype: torch.dtype) -> list[Block]:
 
 def _random_block(spec: Spec, layer: int, seed: int, dtype: torch.dtype) -> Block:
     def draw(name: str, inputs: int, outputs: int) -> nn.Linear:
-        # skip_init: PyTorch's own initialisation would spend the global random state.
-        linear: nn.Linear = skip_init(nn.Linear, inputs, outputs, bias=spec.bias, dtype=dtype)
         drawn = torch.empty(outputs, inputs, dtype=torch.float64)
         generator = stream(seed, "weights", layer, name)
         with torch.no_grad():
             spec.init.fill(drawn, value=name in ("value", "output"), generator=generator)
-            linear.weight.copy_(drawn)
-            if linear.bias is not None:
-                linear.bias.zero_()
-        return linear
+        bias = torch.zeros(outputs, dtype=dtype) if spec.bias else None
+        return make_linear(drawn.to(dtype), bias)
 
     inner, kv_inner = spec.heads * spec.head_width, spec.kv_heads * spec.head_width
     attention = Attention(
@@ -91,10 +86,10 @@ def matrix_blocks(spec: Spec, query_key: Tensor, values: Tensor) -> list[Block]:
 
     def block(layer: int) -> Block:
         attention = Attention(
-            query=_linear(_side_by_side(query_key[layer])),
-            key=_linear(every_head),
-            value=_linear(_side_by_side(values[layer])),
-            output=_linear(every_head.T),
+            query=make_linear(_side_by_side(query_key[layer]).T),
+            key=make_linear(every_head.T),
+            value=make_linear(_side_by_side(values[layer]).T),
+            output=make_linear(every_head),
             scores=spec.build_scores(values.dtype, values.device),
             heads=spec.heads,
             kv_heads=spec.heads,
@@ -143,14 +138,3 @@ def _norms(
 def _side_by_side(matrices: Float[Tensor, "head width width"]) -> Float[Tensor, "width inner"]:
     """One matrix per head → their columns next to each other, as one projection."""
     return matrices.transpose(0, 1).flatten(1)
-
-
-def _linear(matrix: Float[Tensor, "inputs outputs"]) -> nn.Linear:
-    """``x ↦ x M`` as a module; PyTorch stores the transpose."""
-    inputs, outputs = matrix.shape
-    linear: nn.Linear = skip_init(
-        nn.Linear, inputs, outputs, bias=False, dtype=matrix.dtype, device=matrix.device
-    )
-    with torch.no_grad():
-        linear.weight.copy_(matrix.T)
-    return linear

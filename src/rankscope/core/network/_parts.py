@@ -70,6 +70,21 @@ class Stack(nn.Module):
 Projection = nn.Linear | View | Stack
 
 
+def make_linear(weight: Float[Tensor, "output input"], bias: Tensor | None = None) -> nn.Linear:
+    """A linear layer that holds copies of these weights.
+
+    Neither PyTorch's own initialisation, which would spend the global random state, nor
+    ``skip_init``, which takes longer than all else a small network is made of.
+    """
+    linear = nn.Linear.__new__(nn.Linear)
+    nn.Module.__init__(linear)
+    linear.out_features, linear.in_features = weight.shape
+    copied = weight.detach().clone(memory_format=torch.contiguous_format)
+    linear.weight = nn.Parameter(copied)
+    linear.register_parameter("bias", None if bias is None else nn.Parameter(bias.detach().clone()))
+    return linear
+
+
 class Attention(nn.Module):
     """One layer of attention, with as many key and value heads as query heads or a divisor.
 

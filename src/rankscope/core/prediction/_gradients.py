@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd import Function
 from torch.nn.functional import pad
-from torch.nn.utils import skip_init
 
 from rankscope.arguments import Seed, checked
 from rankscope.core.checks import finite, real
@@ -25,11 +24,11 @@ from rankscope.core.network import (
     Attention,
     Block,
     Network,
-    Projection,
     Spec,
     Stack,
     Visibility,
     activation,
+    make_linear,
 )
 from rankscope.core.prediction._arithmetic import Layer, apply_rule, random_attention, rule_of
 from rankscope.core.prediction._draws import Coordinates, Course, Streams, Weights, triangular
@@ -290,19 +289,9 @@ def _with_own_weights(block: Block) -> Block:
         part, name = where.split(".")
         old = getattr(getattr(own, part), name, None)
         if old is not None:
-            setattr(getattr(own, part), name, _as_linear(old))
+            bias = None if old.bias is None else old.bias.double()
+            setattr(getattr(own, part), name, make_linear(old.weight.double(), bias))
     return own
-
-
-def _as_linear(old: Projection) -> nn.Linear:
-    linear: nn.Linear = skip_init(
-        nn.Linear, *reversed(old.weight.shape), bias=old.bias is not None, dtype=torch.float64
-    )
-    with torch.no_grad():
-        linear.weight.copy_(old.weight)
-        if old.bias is not None:
-            linear.bias.copy_(old.bias)
-    return linear
 
 
 def _matrices(block: Block) -> dict[str, Tensor]:

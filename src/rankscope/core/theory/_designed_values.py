@@ -5,7 +5,6 @@ import copy
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.utils import skip_init
 
 from rankscope.arguments import checked
 from rankscope.core.checks import finite, real
@@ -18,6 +17,7 @@ from rankscope.core.network import (
     NormRule,
     Step,
     Visibility,
+    make_linear,
     norm_rule,
 )
 from rankscope.core.shapes import Hidden
@@ -161,7 +161,7 @@ def _set_values(
     if width >= features:
         identity = torch.eye(width, features, dtype=z.dtype, device=z.device)
         biased = attention.value.bias is not None
-        attention.value = _make_linear(
+        attention.value = make_linear(
             identity.repeat(attention.kv_heads, 1),
             z.new_zeros(attention.kv_heads * width) if biased else None,
         )
@@ -171,7 +171,7 @@ def _set_values(
     goal = target if bias is None else target - bias
     # gelsd: the solution of least norm; the default driver wants full column rank.
     output = torch.linalg.lstsq(mixed.cpu(), goal.cpu(), driver="gelsd").solution.to(z.device)
-    attention.output = _make_linear(output.T, bias)
+    attention.output = make_linear(output.T, bias)
 
 
 def _mix_values(attention: Attention, z: Hidden, seen: Visibility) -> Float[Tensor, "token inner"]:
@@ -234,14 +234,3 @@ def _check_scale(c: float | Tensor | None, x: Tensor) -> Tensor | None:
     if not bool(((scale > 0) & torch.isfinite(scale)).all()):
         raise InputError(f"c={c} is out of range; a norm undoes finite scales > 0 only.")
     return scale.expand(x.shape[-2]).unsqueeze(-1)
-
-
-def _make_linear(weight: Float[Tensor, "output input"], bias: Tensor | None) -> nn.Linear:
-    outputs, inputs = weight.shape
-    linear: nn.Linear = skip_init(
-        nn.Linear, inputs, outputs, bias=bias is not None, dtype=weight.dtype, device=weight.device
-    )
-    linear.weight.copy_(weight)
-    if bias is not None:
-        linear.bias.copy_(bias)
-    return linear

@@ -5,11 +5,10 @@ from typing import Annotated, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import skip_init
 
 from rankscope.arguments import Count, Range, checked
 from rankscope.core.checks import real, whole_numbers
-from rankscope.core.network import Network, Spec
+from rankscope.core.network import Network, Spec, make_linear
 from rankscope.core.shapes import Hidden
 from rankscope.errors import InputError, ShapeError
 from rankscope.streams import stream
@@ -123,10 +122,5 @@ class SequenceModel(nn.Module):
 
 
 def _linear(weight: Tensor) -> nn.Linear:
-    """A linear map with this matrix and no bias yet."""
-    outputs, inputs = weight.shape
-    made: nn.Linear = skip_init(nn.Linear, inputs, outputs)
-    with torch.no_grad():
-        made.weight.copy_(weight)
-        made.bias.zero_()
-    return made
+    """A linear map with this matrix and a bias of zero."""
+    return make_linear(weight, weight.new_zeros(len(weight)))
