@@ -33,7 +33,8 @@ ADDITIONS = {
         {
             "core/metrics/_dummy.py": (
                 "",
-                "from torch import Tensor\n\n\ndef dummy(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:\n"
+                "from torch import Tensor\n\n\n"
+                "def dummy(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:\n"
                 "    return x.abs().sum((-1, -2))\n",
             ),
             "metric_catalogue.py": (
@@ -141,6 +142,26 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
         },
         'assert rankscope.experiments.run("X1").verdict == "holds"',
     ),
+    "a sweep engine": Addition(
+        {
+            "run/_dummy.py": (
+                "",
+                "from rankscope.run._engine import Inline\n\n\n"
+                "class Dummy(Inline):\n    def __init__(self, dummies=1):\n"
+                "        self.dummies = dummies\n",
+            ),
+            "run/_engine.py": (
+                "",
+                'ENGINES["dummy"] = EngineKind(\n    "rankscope.run._dummy:Dummy", "dummies", '
+                '{"dummies": EngineOption("How many.", int)}\n)\n',
+            ),
+        },
+        'GRID = {"layers": 1, "heads": 1, "width": 4, "length": 4, "passages": 1}\n'
+        "with tempfile.TemporaryDirectory() as folder:\n"
+        '    assert rankscope.sweep(GRID, folder, engine="dummy", dummies=2).done == 1\n'
+        "from rankscope.cli.sweep_command import SweepOptions\n"
+        'assert SweepOptions(dummies=2).engine_options == {"dummies": 2}',
+    ),
     "a kind of collapse": Addition(
         {
             "experiments/diagnosis/_rules.py": (
@@ -179,7 +200,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list
 def test_additions_work(copy: tuple[Path, dict[str, list[str]]]) -> None:
     """In one interpreter, since each would import torch."""
     setup = (
-        "import torch, rankscope\n"
+        "import tempfile, torch, rankscope\n"
         "NET = rankscope.Network.random(rankscope.Spec(2, 2, 8))\n"
         "X = torch.randn(1, 6, 8, generator=torch.Generator().manual_seed(0))\n"
     )

@@ -67,9 +67,10 @@ NAMES = {
         Chart Report Section Table notebook page show to_json write write_html write_overview
     """,
     "rankscope.run": """
-        Engine Estimate Failure Grid Holder Inline OnOutcome Outcome Plan Processes Progress
-        RayEngine Run Setting Status Sweep Work done_in drive estimate execute make_engine
-        plan read_grid reproduce running_in status sweep sweep_plan table
+        ClaimRun ENGINES Engine EngineOption Estimate Failure Grid Holder Inline OUTPUT_FOLDER
+        OnOutcome Outcome Plan Processes Progress RayEngine Reproduction Run SUMMARY Setting
+        Status Sweep Work claim_runs drive estimate execute plan read_grid reproduce
+        reproductions status sweep table with_metric with_settings
     """,
     "rankscope.models.text": """
         InputCheck Tokenizer check_texts embed passages

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rankscope.experiments.catalogue import entries
 from rankscope.numerals import short
-from rankscope.run import _journal as journal
+from rankscope.run import ClaimRun, claim_runs
 from rankscope.version import __version__
 
 TARGET = Path(__file__).parents[1] / "docs" / "reproduced.md"
@@ -18,10 +18,9 @@ _HEAD = """| id | claim | as stated | beyond it | key figure | seconds |
 
 def main() -> None:
     """Read the runs of the folder that was named, and write the table."""
-    runs = journal.runs(Path(sys.argv[1]))
-    last = {id_: journal.last(runs, id_) for id_ in entries("claim")}
-    done = {id_: run for id_, run in last.items() if run is not None and not run.failure}
-    missing = [id_ for id_ in last if id_ not in done]
+    last = {run.id: run for run in claim_runs(sys.argv[1])}
+    done = {id_: last[id_] for id_ in entries("claim") if id_ in last and not last[id_].failure}
+    missing = [id_ for id_ in entries("claim") if id_ not in done]
     if missing:
         sys.exit(f"no result of {', '.join(missing)} in {sys.argv[1]}; run them first.")
     scales = ", ".join(sorted({run.scale for run in done.values()}))
@@ -33,7 +32,7 @@ def main() -> None:
     TARGET.write_text(after, encoding="utf-8")
 
 
-def _row(id_: str, run: journal.Run) -> str:
+def _row(id_: str, run: ClaimRun) -> str:
     claim = entries("claim")[id_]
     name, value = run.key_figure or ("", float("nan"))
     stated, _, beyond = run.verdict.partition("; beyond: ")

@@ -96,6 +96,17 @@ def list_words(words: Sequence[str], most: int = 6) -> str:
     return f"{', '.join(words[:most])} and {len(words) - most} more"
 
 
+def setting_text(value: str | float | None) -> str:
+    """A setting along an axis as it is printed.
+
+    >>> setting_text(True), setting_text(None), setting_text(0.1 + 0.2), setting_text("layer")
+    ('true', 'none', '0.3', 'layer')
+    """
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return value if isinstance(value, str) else short(value)
+
+
 def span(values: Iterable[float]) -> str:
     """The least and the greatest of some numbers.
 

@@ -27,7 +27,7 @@ class Row(NamedTuple):
 
 ROWS: list[Row] = []
 SLOW = {f"experiments.run[{id_}]" for id_ in ("wu", "D3")}
-SLOW |= {"experiments.advise", "report.write", "figures.save", "reproduction.reproduce"}
+SLOW |= {"experiments.advise", "report.write", "figures.save", "run.reproduce", "run.reproductions"}
 
 
 def add(name, call, /, **good):

@@ -7,7 +7,7 @@ import torch
 import rankscope as rs
 from rankscope import records, results, tables
 from rankscope.core import paths
-from rankscope.run._journal import Run
+from rankscope.run import ClaimRun
 from rankscope.show import figures, report
 
 X = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(1))
@@ -50,7 +50,7 @@ LENGTHS = tables.summary(tables.joined({"SAN": paths.path_lengths(NET, X).table}
 CHART = figures.by_depth(SUMMARY, metric="residual")
 TABLE = report.Table(LAYERS, "One")
 PAGE = report.Report("Title", "Lead.", sections=[report.Section("One", blocks=[TABLE])])
-RUN = Run(
+RUN = ClaimRun(
     "D1",
     "d1-0",
     0,

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
+from rankscope.process.pool import Worker
 from rankscope.process.threads import passive_wait
-from rankscope.run import _hired
 
 STARTED = """
 import os, sys
@@ -32,6 +32,9 @@ def test_the_policy_is_set_before_torch_is_imported(said, expected, monkeypatch)
     if said is not None:
         monkeypatch.setenv("OMP_WAIT_POLICY", said)
     assert passive_wait() == {"OMP_WAIT_POLICY": expected}
-    assert _hired._environment(threads=2)["OMP_WAIT_POLICY"] == expected
+    worker = Worker("os:getenvb", threads=2)
+    answers = [worker.ask(name) for name in (b"OMP_WAIT_POLICY", b"OMP_NUM_THREADS")]
+    worker.close()
+    assert answers == [expected.encode(), b"2"]
     ran = subprocess.run([sys.executable, "-c", STARTED], capture_output=True, text=True)
     assert (ran.stdout, ran.stderr) == (f"{expected}\n", "")

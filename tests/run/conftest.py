@@ -4,10 +4,12 @@ import hashlib
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -42,6 +44,17 @@ def make_runs():
         return [make_run(index, **fields) for index in range(count)]
 
     return make
+
+
+@pytest.fixture
+def sql():
+    """``sql(folder, "SELECT …")``: what a folder's database says, or whatever is done to it."""
+
+    def run(folder, query, *values):
+        with closing(sqlite3.connect(Path(folder) / "runs.sqlite")) as database, database:
+            return database.execute(query, values).fetchall()
+
+    return run
 
 
 @pytest.fixture

@@ -9,9 +9,8 @@ import psutil
 import pytest
 import works
 
-from rankscope import run as sweeping
-from rankscope.errors import InputError
-from rankscope.run import Inline, Processes, _drive, _packs, drive, table
+from rankscope.run import Inline, Processes, drive, table
+from rankscope.run._store import Store
 
 
 def inline(runs, folder):
@@ -28,20 +27,24 @@ def dies_after(monkeypatch):
 
     That leaves the disk as SIGKILL would there, and takes no process for each step.
     """
-    patched = ("fsync", "replace", "unlink", "mkdir")
+    patched = {
+        os: ("fsync", "replace", "unlink", "mkdir"),
+        Store: ("ask", "note", "forget", "claim"),
+    }
 
     def arm(steps):
         left = [steps]
-        for name in patched:
-            original = getattr(os, name)
+        for owner, names in patched.items():
+            for name in names:
+                original = getattr(owner, name)
 
-            def step(*args, _original=original, **options):
-                if left[0] == 0:
-                    raise KilledError
-                left[0] -= 1
-                return _original(*args, **options)
+                def step(*args, _original=original, **options):
+                    if left[0] == 0:
+                        raise KilledError
+                    left[0] -= 1
+                    return _original(*args, **options)
 
-            monkeypatch.setattr(os, name, step)
+                monkeypatch.setattr(owner, name, step)
 
     yield arm
     monkeypatch.undo()
@@ -75,79 +78,6 @@ def test_a_driver_that_dies_at_any_step_has_lost_nothing(
         if not died:
             break
     assert steps > 20
-
-
-def test_packing_that_dies_at_any_step_has_lost_nothing(
-    dies_after, make_runs, monkeypatch, begun, tmp_path
-):
-    log = tmp_path / "log"
-    runs = make_runs(4, log=log)
-    for steps in range(100):
-        folder = tmp_path / f"{steps}"
-        log.unlink(missing_ok=True)
-        inline(runs, folder)
-        expected = table(folder).collect()
-        dies_after(steps)
-        died = False
-        try:
-            _packs.pack(sweeping._folder.Folder(folder), [run.key for run in runs])
-        except KilledError:
-            died = True
-        finally:
-            monkeypatch.undo()
-        assert table(folder).collect().equals(expected)
-        assert inline(runs, folder).before == 4
-        assert table(folder).collect().equals(expected)
-        single, packs = list((folder / "results").iterdir()), list((folder / "packs").glob("*"))
-        assert (len(single), len(packs)) in [(4, 0), (0, 1)]
-        assert begun(log).total() == 4
-        if not died:
-            break
-    assert steps > 7
-
-
-def test_many_results_are_packed_while_a_sweep_goes_on(make_runs, monkeypatch, tmp_path):
-    monkeypatch.setattr(_packs, "PACK_OF", 4)
-    seen = []
-
-    def read(_, progress):
-        seen.append(table(tmp_path).collect()["run"].n_unique() == progress.done)
-
-    drive(make_runs(10), tmp_path, engine=Inline(), work=works.numbers, on_outcome=read)
-    assert len(list((tmp_path / "packs").iterdir())) == 2
-    assert len(list((tmp_path / "results").iterdir())) == 2
-    assert seen == [True] * 10
-    assert table(tmp_path).collect()["index"].to_list() == [i for i in range(10) for _ in range(3)]
-    assert inline(make_runs(10), tmp_path).before == 10
-
-
-def test_a_damaged_pack_is_set_aside_and_its_runs_computed_anew(make_runs, monkeypatch, tmp_path):
-    monkeypatch.setattr(_packs, "PACK_OF", 4)
-    inline(make_runs(4), tmp_path)
-    expected = table(tmp_path).collect()
-    (pack,) = (tmp_path / "packs").iterdir()
-    pack.write_bytes(pack.read_bytes().replace(b"residual", b"Residual"))
-    progress = inline(make_runs(4), tmp_path)
-    assert list(progress.aside) == [f"aside/1-{pack.name}"]
-    assert (progress.before, progress.done) == (0, 4)
-    assert table(tmp_path).collect().equals(expected)
-
-
-def test_large_results_stay_by_themselves(make_run, monkeypatch, tmp_path):
-    monkeypatch.setattr(_packs, "PACK_OF", 2)
-    runs = [make_run(0, rows=40_000), make_run(1), make_run(2, rows=40_000), make_run(3)]
-    inline(runs, tmp_path)
-    assert len(list((tmp_path / "results").iterdir())) == 2
-    assert table(tmp_path).collect().height == 80_006
-
-
-def test_a_pack_that_cannot_be_written_costs_nothing(make_runs, monkeypatch, tmp_path):
-    monkeypatch.setattr(_drive._packs, "PACK_OF", 3)
-    (tmp_path / "sweep").mkdir()
-    inline(make_runs(1), tmp_path / "sweep")
-    (tmp_path / "sweep" / "packs").write_text("in the way")
-    assert inline(make_runs(5), tmp_path / "sweep").done == 5
-    assert len(list((tmp_path / "sweep" / "results").iterdir())) == 5
 
 
 def test_a_killed_driver_started_again_completes_the_rest_once(
@@ -214,34 +144,44 @@ def test_an_interruption_ends_all_processes_and_keeps_what_is_done(
 def test_a_full_disk_is_said_and_leaves_whole_files(driver, make_run, make_runs, tmp_path):
     """No file may grow beyond some bytes: the large result cannot be written, as on a full disk."""
     folder = tmp_path / "sweep"
-    asked = {"engine": "Inline", "most_bytes": 20_000}
+    asked = {"engine": "Inline", "most_bytes": 200_000}
     ran = driver(folder, 3, **asked)
     ran.wait()
     assert ran.returncode == 0
-    full = driver(folder, 5, fields={"rows": 40_000}, **asked)
+    full = driver(folder, 5, fields={"rows": 80_000}, **asked)
     _, said = full.communicate(timeout=30)
     assert full.returncode == 2
     assert "cannot be written: File too large. 0 of 5 results are kept; once that" in said
     assert len(list((folder / "results").iterdir())) == 3
-    assert inline([make_run(index, rows=40_000) for index in range(5)], folder).done == 5
+    assert inline([make_run(index, rows=80_000) for index in range(5)], folder).done == 5
     assert inline(make_runs(3), folder).before == 3
 
 
-def test_no_room_for_the_journal_is_said(make_runs, tmp_path):
-    inline(make_runs(1), tmp_path)
-    (tmp_path / "sweep.jsonl").unlink()
-    (tmp_path / "sweep.jsonl").mkdir()
-    with pytest.raises(InputError, match=r"sweep.jsonl cannot be written: Is a directory\. 2 of 3"):
-        inline(make_runs(3), tmp_path)
-    (tmp_path / "sweep.jsonl").rmdir()
-    assert inline(make_runs(3), tmp_path).before == 2
-
-
-def test_no_room_for_what_was_asked_is_said(driver, make_runs, tmp_path):
-    folder = tmp_path / "sweep"
-    full = driver(folder, 200, engine="Inline", most_bytes=1000)
-    _, said = full.communicate(timeout=30)
+@pytest.mark.parametrize(("most_bytes", "kept"), [(100_000, True), (10_000, False)])
+def test_no_room_for_the_database_is_said(driver, make_runs, begun, most_bytes, kept, tmp_path):
+    folder, log = tmp_path / "sweep", tmp_path / "log"
+    fields = {"log": str(log)}
+    full = driver(folder, 60, fields=fields, engine="Inline", most_bytes=most_bytes)
+    finished, said = full.communicate(timeout=30)
     assert full.returncode == 2
-    assert "cannot be written: File too large" in said
+    assert "runs.sqlite cannot be written: " in said
     assert "Traceback" not in said
-    assert inline(make_runs(3), folder).done == 3
+    assert ("of 60 results are kept; once that is mended" in said) == kept
+    progress = inline(make_runs(60, **fields), folder)
+    assert progress.before >= len(finished.split())
+    assert (progress.done, progress.aside) == (60, {})
+    assert set(begun(log).values()) == {1}
+    assert table(folder).collect().height == 180
+
+
+def test_of_many_drivers_one_works_and_the_others_are_refused(driver, begun, tmp_path):
+    folder, log = tmp_path / "sweep", tmp_path / "log"
+    fields = {"log": str(log), "seconds": 0.05}
+    drivers = [driver(folder, 40, fields=fields, engine="Inline") for _ in range(3)]
+    ended = {program: program.communicate(timeout=60)[1] for program in drivers}
+    assert sorted(program.returncode for program in drivers) == [0, 2, 2]
+    for program, said in ended.items():
+        refused = "another sweep is running in" in said and "process" in said
+        assert refused == (program.returncode == 2)
+    assert set(begun(log).values()) == {1}
+    assert table(folder).collect().height == 120

@@ -25,14 +25,24 @@ def single(folder):
     return sorted((Path(folder) / "results").iterdir())
 
 
-def test_every_run_is_kept_under_its_key_with_its_axes(make_runs, tmp_path):
+def test_every_run_is_kept_under_its_key_with_its_axes(make_runs, sql, tmp_path):
     runs = make_runs(4)
     progress = sweep(runs, tmp_path / "new" / "sweep", grid={"axes": {"index": [0, 1, 2, 3]}})
     assert (progress.total, progress.done, progress.failed, progress.left) == (4, 4, 0, 0)
     assert (progress.before, progress.aside) == (0, {})
     folder = tmp_path / "new" / "sweep"
     assert {path.stem for path in single(folder)} == {run.key for run in runs}
-    assert json.loads((folder / "grid.json").read_text())["grid"]["axes"]["index"] == [0, 1, 2, 3]
+    ((grid,),) = sql(folder, "SELECT value FROM meta WHERE name = 'grid'")
+    assert json.loads(grid)["axes"]["index"] == [0, 1, 2, 3]
+    noted = sql(folder, "SELECT key, experiment, status, file, attempts, seconds >= 0 FROM runs")
+    assert noted == [
+        (run.key, "numbers", "done", f"results/{run.key}.parquet", 1, 1) for run in runs
+    ]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "lock.sqlite",
+        "results",
+        "runs.sqlite",
+    ]
     read = table(folder).collect()
     assert read.columns == ["run", "index", "layer", "metric", "value"]
     assert read["value"].to_list() == [i + layer / 7 for i in range(4) for layer in range(3)]
@@ -72,7 +82,7 @@ def test_a_failure_is_written_down_and_repeated_only_if_asked(make_run, begun, t
     assert "in acts" in failure.traceback
     mended = replace(bad, fields={**bad.fields, "action": ""})
     assert sweep([*runs[:1], mended], folder, retry_failed=True).failed == 0
-    assert list((folder / "failures").iterdir()) == []
+    assert status(folder).failures == ()
     assert begun(log) == {runs[0].key: 1, runs[2].key: 1, bad.key: 3}
 
 
@@ -114,9 +124,9 @@ def test_a_key_that_is_no_name_of_a_file_is_refused(key, make_run, tmp_path):
     ],
     ids=["truncated", "empty", "of another run"],
 )
-@pytest.mark.parametrize("has_journal", [True, False])
+@pytest.mark.parametrize("has_database", [True, False])
 def test_a_damaged_result_is_set_aside_and_computed_anew(
-    damage, has_journal, make_runs, digests, begun, tmp_path
+    damage, has_database, make_runs, digests, begun, tmp_path
 ):
     log, folder = tmp_path / "log", tmp_path / "sweep"
     runs = make_runs(3, log=log)
@@ -124,8 +134,11 @@ def test_a_damaged_result_is_set_aside_and_computed_anew(
     whole = digests(folder)
     damage(single(folder)[0])
     assert digests(folder) != whole
-    if not has_journal:
-        (folder / "sweep.jsonl").unlink()
+    if has_database:
+        with pytest.raises(InputError, match=r"is damaged .*; start the sweep again"):
+            table(folder)
+    else:
+        (folder / "runs.sqlite").unlink()
     progress = sweep(runs, folder)
     name = single(folder)[0].name
     assert list(progress.aside) == [f"aside/1-{name}"]
@@ -138,28 +151,65 @@ def test_a_damaged_result_is_set_aside_and_computed_anew(
 def test_an_empty_result_of_another_run_is_damage_too(make_run, tmp_path):
     runs = [make_run(index, rows=0) for index in range(2)]
     sweep(runs, tmp_path)
-    (tmp_path / "sweep.jsonl").unlink()
+    (tmp_path / "runs.sqlite").unlink()
     shutil.copy(single(tmp_path)[1], single(tmp_path)[0])
     (wrong,) = sweep(runs, tmp_path).aside.values()
     assert wrong == f"it is of {single(tmp_path)[1].stem}"
 
 
 def test_one_letter_changed_is_damage(make_runs, digests, tmp_path):
-    """Which no reader of Parquet sees: the journal has a digest."""
+    """Which no reader of Parquet sees: the database has a digest."""
     sweep(make_runs(2), tmp_path)
     whole, path = digests(tmp_path), single(tmp_path)[1]
     path.write_bytes(path.read_bytes().replace(b"residual", b"Residual"))
     assert pl.read_parquet(path)["metric"].to_list() == ["Residual"] * 3
+    with pytest.raises(InputError, match=rf"{path.name} is damaged \(it is not what was written\)"):
+        table(tmp_path)
     assert list(sweep(make_runs(2), tmp_path).aside.values()) == ["it is not what was written"]
     assert digests(tmp_path) == whole
 
 
-def test_a_damaged_failure_is_set_aside_and_the_run_repeated(make_run, tmp_path):
+def test_a_copy_under_another_key_is_not_read_and_set_aside(make_runs, tmp_path):
+    sweep(make_runs(2), tmp_path)
+    whole, stray = table(tmp_path).collect(), tmp_path / "results" / f"{'f' * 12}.parquet"
+    shutil.copy(single(tmp_path)[0], stray)
+    assert table(tmp_path).collect().equals(whole)
+    assert status(tmp_path).done == 2
+    assert list(sweep(make_runs(2), tmp_path).aside) == [f"aside/1-{stray.name}"]
+    assert table(tmp_path).collect().equals(whole)
+
+
+def test_a_result_that_is_gone_is_computed_anew(make_runs, begun, tmp_path):
+    log, folder = tmp_path / "log", tmp_path / "sweep"
+    sweep(make_runs(2, log=log), folder)
+    single(folder)[0].unlink()
+    with pytest.raises(InputError, match=r"is damaged .*; start the sweep again"):
+        table(folder)
+    assert sweep(make_runs(2, log=log), folder).before == 1
+    assert table(folder).collect().height == 6
+    assert sorted(begun(log).values()) == [1, 2]
+
+
+@pytest.mark.parametrize("column", ["settings", "details", "attempts", "error"])
+def test_a_failure_that_cannot_be_read_is_repeated(column, make_run, sql, tmp_path):
     run = make_run(0, action="raise")
     sweep([run], tmp_path)
-    (tmp_path / "failures" / f"{run.key}.json").write_text('{"key": ')
-    assert list(sweep([run], tmp_path).aside) == [f"aside/1-{run.key}.json"]
+    sql(tmp_path, f"UPDATE runs SET {column} = ?", b"{")
+    assert status(tmp_path).failures == ()
+    sweep([run], tmp_path)
     assert status(tmp_path).failures[0].attempts == 1
+
+
+def test_what_is_nested_without_end_is_damage(make_run, sql, tmp_path):
+    sweep([make_run(0), make_run(1, action="raise")], tmp_path)
+    deep = "[" * 100_000
+    sql(tmp_path, "UPDATE runs SET settings = ? WHERE status = 'failed'", deep)
+    sql(tmp_path, "UPDATE meta SET value = ? WHERE name IN ('grid', 'driver')", deep)
+    assert status(tmp_path).failures == ()
+    assert table(tmp_path).collect().height == 3
+    sql(tmp_path, "UPDATE points SET axes = ?", deep)
+    with pytest.raises(InputError, match=r"runs\.sqlite is damaged"):
+        table(tmp_path)
 
 
 def test_a_folder_of_something_else_is_refused_and_left_alone(make_runs, tmp_path):
@@ -174,14 +224,67 @@ def test_a_folder_of_something_else_is_refused_and_left_alone(make_runs, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("mark", "said"),
-    [("{", "is not a sweep's, or is damaged"), ('{"rankscope_sweep": 2}', "another version")],
+    ("change", "said"),
+    [
+        ("PRAGMA user_version = 2", "another version"),
+        ("UPDATE meta SET value = 'reproduce' WHERE name = 'kind'", "holds runs of 'reproduce'"),
+        ("DROP TABLE meta", "cannot be .*: no such table"),
+    ],
 )
-def test_a_mark_that_is_not_ours_is_refused(mark, said, make_runs, tmp_path):
-    (tmp_path / "grid.json").write_text(mark)
+def test_a_database_that_is_not_ours_is_refused(change, said, make_runs, sql, tmp_path):
+    sweep(make_runs(1), tmp_path)
+    sql(tmp_path, change)
     for attempt in (lambda: sweep(make_runs(1), tmp_path), lambda: status(tmp_path)):
         with pytest.raises(InputError, match=said):
             attempt()
+
+
+@pytest.mark.parametrize("damage", [lambda whole: b"{" * len(whole), lambda whole: whole[:5000]])
+def test_a_damaged_database_costs_nothing_once_it_is_moved_away(
+    damage, make_runs, begun, digests, tmp_path
+):
+    log, folder = tmp_path / "log", tmp_path / "sweep"
+    sweep(make_runs(4, log=log), folder)
+    whole, path = digests(folder), folder / "runs.sqlite"
+    path.write_bytes(damage(path.read_bytes()))
+    for attempt in (lambda: sweep(make_runs(4), folder), lambda: table(folder)):
+        with pytest.raises(InputError, match=r"runs.sqlite is damaged .*; move it away and start"):
+            attempt()
+    path.unlink()
+    assert sweep(make_runs(4, log=log), folder).before == 4
+    assert table(folder).collect().height == 12
+    assert set(begun(log).values()) == {1}
+    assert digests(folder) == whole
+
+
+@pytest.mark.parametrize(
+    "name", ["runs.sqlite", "lock.sqlite", "results", "aside", "runs.sqlite-wal"]
+)
+def test_a_planted_link_is_not_followed(name, make_runs, tmp_path):
+    folder, elsewhere = tmp_path / "sweep", tmp_path / "elsewhere"
+    folder.mkdir()
+    if name in ("results", "aside"):
+        elsewhere.mkdir()
+    else:
+        elsewhere.write_text("precious")
+    (folder / name).symlink_to(elsewhere)
+    with pytest.raises(InputError, match=rf"{name} is a symbolic link; remove it"):
+        sweep(make_runs(1), folder)
+    assert [path.name for path in folder.iterdir()] == [name]
+    assert list(elsewhere.iterdir()) == [] if elsewhere.is_dir() else True
+    assert elsewhere.is_dir() or elsewhere.read_text() == "precious"
+
+
+def test_a_link_in_the_place_of_a_result_is_set_aside(make_runs, tmp_path):
+    victim, folder = tmp_path / "victim", tmp_path / "sweep"
+    victim.write_text("precious")
+    sweep(make_runs(1), folder)
+    single(folder)[0].unlink()
+    single_path = folder / "results" / f"{make_runs(1)[0].key}.parquet"
+    single_path.symlink_to(victim)
+    assert list(sweep(make_runs(1), folder).aside.values()) == ["it is a symbolic link"]
+    assert not single_path.is_symlink()
+    assert victim.read_text() == "precious"
 
 
 def test_a_second_sweep_is_refused_or_waits(make_runs, until, tmp_path):
@@ -244,14 +347,18 @@ def test_a_sweep_without_results_has_an_empty_table(make_run, tmp_path):
     assert table(tmp_path).collect_schema()["value"] == pl.Float64
 
 
-def test_hidden_files_that_are_not_ours_are_left_alone(make_runs, tmp_path):
-    ours, other = tmp_path / ".grid-123-456789.json", tmp_path / ".settings.json"
+def test_files_that_are_not_ours_are_left_alone(make_runs, tmp_path):
+    results = tmp_path / "results"
+    results.mkdir()
+    ours, other = results / ".0123456789ab-123-456789.parquet", results / ".settings.json"
     ours.write_text("{")
     other.write_text("{}")
     (tmp_path / ".more.json").mkdir()
     sweep(make_runs(1), tmp_path)
     assert not ours.exists()
     assert other.read_text() == "{}"
+    (tmp_path / "notes.txt").touch()
+    assert sweep(make_runs(1), tmp_path).before == 1
 
 
 def test_one_engine_does_not_carry_out_two_sweeps_at_once(make_runs, tmp_path):
@@ -280,21 +387,13 @@ def test_what_is_in_the_way_is_said(make_runs, tmp_path):
 
 def test_damage_inside_a_file_is_said_by_whoever_reads_it(make_runs, tmp_path):
     sweep(make_runs(2), tmp_path)
-    for path in (next((tmp_path / "results").iterdir()), tmp_path / "runs.parquet"):
-        whole = path.read_bytes()
-        path.write_bytes(whole[:4] + bytes(60) + whole[64:])
-        with pytest.raises(InputError, match=r"is damaged .*; start the sweep again"):
-            table(tmp_path)
-        path.write_bytes(whole)
+    path = single(tmp_path)[0]
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4] + bytes(60) + whole[64:])
+    with pytest.raises(InputError, match=r"is damaged .*; start the sweep again"):
+        table(tmp_path)
+    path.write_bytes(whole)
     assert table(tmp_path).collect().height == 6
-
-
-def test_a_failure_of_other_kinds_is_damage(make_run, tmp_path):
-    run = make_run(0, action="raise")
-    sweep([run], tmp_path)
-    path = tmp_path / "failures" / f"{run.key}.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "axes": [1]}))
-    assert list(sweep([run], tmp_path).aside) == [f"aside/1-{run.key}.json"]
 
 
 def test_a_program_that_goes_elsewhere_finds_its_results_where_it_said(

@@ -161,7 +161,7 @@ def test_a_script_needs_no_guard_and_a_local_file_hides_no_module(tmp_path):
     """Nothing of the program that sweeps is run again in its workers."""
     script = tmp_path / "study.py"
     script.write_text(
-        "import works\nfrom conftest import make_run\nfrom rankscope.run import *\n"
+        "import works\nfrom conftest import make_run\nfrom rankscope.run import Processes, drive\n"
         "print('once')\n"
         "drive([make_run(0)], 'sweep', engine=Processes(1), work=works.numbers)\n"
     )

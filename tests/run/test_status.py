@@ -29,8 +29,8 @@ def test_a_sweep_that_runs_says_how_fast(make_runs, tmp_path):
     assert after.running_seconds is after.runs_per_minute is after.seconds_left is None
 
 
-def test_the_speed_is_that_of_the_last_minutes(make_runs, tmp_path):
-    """Lines from before the sweep was started, or from hours ago, do not count."""
+def test_the_speed_is_that_of_the_last_minutes(make_runs, sql, tmp_path):
+    """Runs from before the sweep was started, or from hours ago, do not count."""
     release, started = threading.Event(), threading.Event()
 
     def hold(*_):
@@ -45,18 +45,16 @@ def test_the_speed_is_that_of_the_last_minutes(make_runs, tmp_path):
     thread.start()
     assert started.wait(20)
     now = time.time()
-    long_ago = {"pid": 1, "host": "here", "started": now - 3600}
-    (tmp_path / ".lock").write_text(json.dumps(long_ago))
-    line = {"key": "0" * 12, "seconds": 1.0, "worker": "w", "digest": ""}
-    with (tmp_path / "sweep.jsonl").open("a") as journal:
-        for ago in (1000, 900, 200, 100, 50):
-            journal.write(json.dumps({**line, "finished": now - ago}) + "\n")
-        journal.write('{"key": "half a li')
+    long_ago = json.dumps({"pid": 1, "host": "here", "started": now - 3600})
+    sql(tmp_path, "UPDATE meta SET value = ? WHERE name = 'driver'", long_ago)
+    for ago in (1000, 900, 200, 100, 50):
+        sql(tmp_path, "INSERT INTO runs (key, ended) VALUES (?, ?)", f"{ago}", now - ago)
+    sql(tmp_path, "INSERT INTO runs (key, ended) VALUES ('half a row', 'yesterday')")
     found = status(tmp_path)
     release.set()
     thread.join(20)
     assert found.running_seconds == pytest.approx(3600, abs=5)
-    assert found.runs_per_minute == pytest.approx(4 / 5, rel=0.05)  # three lines and the real one
+    assert found.runs_per_minute == pytest.approx(4 / 5, rel=0.05)  # three and the real one
 
 
 def test_failures_are_listed_in_the_order_of_the_grid(make_run, tmp_path):

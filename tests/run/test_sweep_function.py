@@ -5,7 +5,8 @@ import pytest
 import rankscope
 from rankscope.errors import InputError, RankscopeError
 from rankscope.experiments.catalogue import Entry
-from rankscope.run import Inline, Processes, RayEngine, make_engine
+from rankscope.run import ENGINES, Inline, Processes, RayEngine
+from rankscope.run._engine import make_engine
 
 GRID = {
     "heads": 1,
@@ -93,5 +94,8 @@ def test_engines_are_made_by_name_and_refuse_what_they_have_no_use_for(tmp_path)
         rankscope.sweep(GRID, tmp_path, engine="ray", workers=2)
     with pytest.raises(RankscopeError, match="engine"):
         rankscope.sweep(GRID, tmp_path, engine="threads")
+    with pytest.raises(RankscopeError, match=r"workers='two' is a str"):
+        rankscope.sweep(GRID, tmp_path, workers="two")
+    assert all(make_engine(name) for name in ENGINES)
     with pytest.raises(InputError, match="workers is for an engine named"):
         rankscope.sweep(GRID, tmp_path, engine=Inline(), workers=2)

@@ -18,7 +18,7 @@ from rankscope.cli.options import (
 from rankscope.cli.printing import print_json, print_list
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import Entry, Kind, entries, entry
-from rankscope.run import _journal as journal
+from rankscope.run import OUTPUT_FOLDER, ClaimRun, claim_runs
 
 _LISTED = "Without an ID, all of them are listed."
 _Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", show_default=False)]
@@ -40,7 +40,7 @@ def reproduce(options: ReproduceOptions, *, ids: _Ids = None) -> None:
     if not ids and not options.everything:
         only = "without an ID or --all it lists the claims and takes --json and --output alone."
         refuse("reproduce", sorted(options.given - {"as_json", "output"}), options, only)
-        runs = journal.runs(options.output or journal.FOLDER)
+        runs = claim_runs(options.output or OUTPUT_FOLDER)
         told = {each: _last(runs, each) for each in entries("claim").values()}
         list_entries(told.items(), as_json=options.as_json)
         return
@@ -77,9 +77,9 @@ def list_entries(listed: Iterable[tuple[Entry, Mapping[str, Any]]], *, as_json: 
     print_list({each.id: _words(each, more.get("last")) for each, more in listed})
 
 
-def _last(runs: list[journal.Run], claim: Entry) -> dict[str, Any]:
+def _last(runs: list[ClaimRun], claim: Entry) -> dict[str, Any]:
     """How the last run of a claim ended, if there was one."""
-    run = journal.last(runs, claim.id)
+    run = next((run for run in reversed(runs) if run.id == claim.id), None)
     judged = run.judgement if run else None
     return {"verdict": judged and judged["verdict"], "last": run and asdict(run)}
 

@@ -19,8 +19,7 @@ from rankscope.errors import InputError
 from rankscope.experiments.catalogue import Entry
 from rankscope.process.progress import OnStep
 from rankscope.results import Result
-from rankscope.run import _journal as journal
-from rankscope.run._reproduction import SUMMARY, Outcome, outcomes
+from rankscope.run import OUTPUT_FOLDER, SUMMARY, Reproduction, reproductions
 from rankscope.show import report
 
 
@@ -58,11 +57,11 @@ def run(entry: Entry, options: OutputOptions, *, with_table: bool = False, **fie
 def reproduce(chosen: Mapping[Entry, Mapping[str, Any]], options: ReproduceOptions) -> bool:
     """Run claims, each with the fields chosen for it, and tell how each ended; whether all ran."""
     folder = _folder(options)
-    done: list[Outcome] = []
+    done: list[Reproduction] = []
     alone = len(chosen) == 1
     try:
         with progress() as begin:
-            for outcome in outcomes(
+            for outcome in reproductions(
                 chosen,
                 folder,
                 scale=options.scale,
@@ -112,7 +111,7 @@ def _write_csv(result: Result, files: Mapping[str, str]) -> None:
         tables.write_csv(result.table, files["csv"])
 
 
-def _with_csv(outcome: Outcome, options: OutputOptions) -> Outcome:
+def _with_csv(outcome: Reproduction, options: OutputOptions) -> Reproduction:
     if outcome.result is None:
         return outcome
     files = _named(outcome.files, options)
@@ -120,7 +119,7 @@ def _with_csv(outcome: Outcome, options: OutputOptions) -> Outcome:
     return replace(outcome, files=files)
 
 
-def _print_line(outcome: Outcome) -> None:
+def _print_line(outcome: Reproduction) -> None:
     """How a claim ended, in one line."""
     run = outcome.run
     ended = "could not be run" if outcome.result is None else run.verdict
@@ -129,7 +128,7 @@ def _print_line(outcome: Outcome) -> None:
     console.print(without_controls(f"{run.id:<4} {ended} ({taken})"))
 
 
-def _json(outcome: Outcome) -> dict[str, Any]:
+def _json(outcome: Reproduction) -> dict[str, Any]:
     """A result as ever, and beside it how it came about; one that failed has no figures."""
     run, claim = outcome.run, outcome.entry
     came = {"scale": run.scale, "seconds": run.seconds, "failure": run.failure or None}
@@ -163,7 +162,7 @@ def progress() -> Iterator[Callable[[str], OnStep]]:
 
 def _folder(options: OutputOptions) -> Path:
     """Where files go; made before any work is done, so that no result is lost for want of it."""
-    wanted = options.output or journal.FOLDER
+    wanted = options.output or OUTPUT_FOLDER
     try:
         str(wanted).encode()
     except UnicodeEncodeError:

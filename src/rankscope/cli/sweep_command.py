@@ -1,17 +1,119 @@
 """``rankscope sweep``: run a grid, see how far it is, make tables and charts of it."""
 
+import functools
+from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
 
 from rankscope.cli.application import app
-from rankscope.cli.options import takes
-from rankscope.cli.sweep_options import StatusOptions, SweepOptions, TableOptions
+from rankscope.cli.options import Options, _option, takes
+from rankscope.run import ENGINES, EngineOption
 
-_RUN = "run"
+_run = functools.partial(_option, panel="Run")
+_output = functools.partial(_option, panel="Output")
+_chart = functools.partial(_option, panel="Chart")
+_JSON = _output("The answer as JSON on standard output.", "--json")
 _Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a sweep.")]
+
+_Engine: Any = Literal[*ENGINES]
+_ENGINES = ", ".join(f"{name}: {kind.help}" for name, kind in ENGINES.items())
+_ENGINE_OPTIONS = {
+    name: (engine, option)
+    for engine, kind in ENGINES.items()
+    for name, option in kind.options.items()
+}
+
+
+def _engine_option(engine: str, option: EngineOption) -> Any:
+    least = {} if option.kind is str else {"min": option.least}
+    shown = _option(option.help, panel=f"Engine {engine}", **least)
+    return Annotated[option.kind | None, shown]
+
+
+_EngineOptions: Any = make_dataclass(
+    "_EngineOptions",
+    [(name, _engine_option(*how), field(default=None)) for name, how in _ENGINE_OPTIONS.items()],
+    bases=(Options,),
+    frozen=True,
+)
+
+
+@dataclass(frozen=True)
+class SweepOptions(_EngineOptions):  # type: ignore[misc]
+    """How a grid is run, and where."""
+
+    output: Annotated[
+        Path | None, _output("Folder for results; by default rankscope-output/NAME of the grid.")
+    ] = None
+    as_json: Annotated[bool, _JSON] = False
+    dry_run: Annotated[
+        bool, _run("Only check the grid, and say how long it will take.", "--dry-run")
+    ] = False
+    quick: Annotated[
+        bool, _run("The grid's quick form: what its table 'quick' replaces.", "--quick")
+    ] = False
+    retry_failed: Annotated[
+        bool, _run("Also repeat runs that failed before.", "--retry-failed")
+    ] = False
+    wait: Annotated[bool, _run("Wait until no other sweep works in the folder.", "--wait")] = False
+    engine: Annotated[_Engine, _run(f"What runs are carried out by ({_ENGINES}).")] = "processes"
+
+    @property
+    def engine_options(self) -> dict[str, Any]:
+        """Those that were given, in the engine's own units."""
+        given = {}
+        for name, (_, option) in _ENGINE_OPTIONS.items():
+            value = getattr(self, name)
+            if value is not None:
+                given[name] = value if option.unit is None else round(value * option.unit)
+        return given
+
+
+@dataclass(frozen=True)
+class StatusOptions(Options):
+    """How the answer is printed."""
+
+    as_json: Annotated[bool, _JSON] = False
+
+
+@dataclass(frozen=True)
+class TableOptions(Options):
+    """What is drawn along which axis, and where it goes."""
+
+    x: Annotated[
+        str | None, _chart("Axis of the grid on the x-axis, or 'layer'; 'depth' is 'layers'.")
+    ] = None
+    y: Annotated[
+        str | None, _chart("Metric on the y-axis; optional if the sweep has only one.")
+    ] = None
+    color: Annotated[str | None, _chart("An axis with a curve for each value.")] = None
+    facet: Annotated[str | None, _chart("An axis with a panel for each value.")] = None
+    heatmap: Annotated[
+        str | None, _chart("Two axes, X,Y: shades of the metric over both.", "--map")
+    ] = None
+    layer: Annotated[
+        int | None, _chart("The layer looked at; by default each run's last.", min=0)
+    ] = None
+    below: Annotated[
+        float | None, _chart("Instead of the metric, the first layer at which it is below this.")
+    ] = None
+    boundary: Annotated[
+        float | None, _chart("On a map, a line where the metric crosses this value.")
+    ] = None
+    only: Annotated[
+        list[str] | None, _chart("AXIS=VALUE[,VALUE]: leave others out; may be repeated.")
+    ] = None
+    pool: Annotated[str, _chart("Axes that medians go over, beside samples, comma-separated.")] = (
+        "seed"
+    )
+    output: Annotated[
+        Path | None,
+        _output("A chart (.html, .png, .svg) or a table (.parquet, .csv), by the file's ending."),
+    ] = None
+    as_json: Annotated[bool, _JSON] = False
 
 
 class _WithDefault(TyperGroup):
@@ -20,7 +122,7 @@ class _WithDefault(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         known = {*self.commands, *ctx.help_option_names}
         if args and args[0] not in known:
-            args = [_RUN, *args]
+            args = ["run", *args]
         return super().parse_args(ctx, args)
 
 
@@ -37,7 +139,7 @@ def sweep() -> None:
     """
 
 
-@sweeps.command(_RUN)
+@sweeps.command()
 @takes(SweepOptions)
 def run(
     options: SweepOptions,
@@ -61,9 +163,9 @@ def run(
 @takes(StatusOptions)
 def status(options: StatusOptions, *, folder: _Folder) -> None:
     """How far a sweep is, what failed, and how fast it goes; also while it is running."""
-    from rankscope.cli import sweep_status
+    from rankscope.cli import sweeps as doing
 
-    sweep_status.status(folder, options)
+    doing.status(folder, as_json=options.as_json)
 
 
 @sweeps.command()
@@ -74,6 +176,6 @@ def table(options: TableOptions, *, folder: _Folder) -> None:
     'sweep table DIR --x depth --y relative_residual --color mask --facet norm' prints medians over
     seeds and samples; with --output chart.html it draws them.
     """
-    from rankscope.cli import sweep_tables
+    from rankscope.cli import sweeps as doing
 
-    sweep_tables.table(folder, options)
+    doing.table(folder, options)

@@ -1,155 +1,318 @@
-"""Sweeps with their progress, and how they ended, in the terminal or as JSON."""
+"""Sweeps in the terminal or as JSON: their progress, how they ended, their tables and charts."""
 
+import math
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+import polars as pl
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
-from rankscope import run as sweeping
+from rankscope import run as running
+from rankscope import tables
+from rankscope.cli.options import names
 from rankscope.cli.printing import print_error, print_json, print_list, without_controls
-from rankscope.cli.sweep_options import SweepOptions
-from rankscope.cli.sweep_status import FIRST, print_failures
-from rankscope.display import list_words
-from rankscope.numerals import duration, gigabytes, plural
+from rankscope.cli.sweep_command import SweepOptions, TableOptions
+from rankscope.display import list_words, setting_text
+from rankscope.errors import InputError, RankscopeError
+from rankscope.experiments.catalogue import ENTRIES
+from rankscope.metric_catalogue import knowing
+from rankscope.metric_catalogue import metric as metric_words
+from rankscope.numerals import gigabytes, plural, power_of_ten, short
 from rankscope.process.interruption import last_words
-from rankscope.run import _journal as journal
 
+_FIRST: Final = 5
+"""Runs, or failures, that are told one by one."""
+_LONGEST: Final = 1000
+"""Characters of an error; all of it is in the folder."""
 _LEAST: Final = 2**28
 """Bytes a process takes before it has done anything."""
 _EVERY: Final = 10.0
 """Seconds between two lines about progress where there is no terminal."""
+_CHARTS: Final = (".html", ".svg", ".png")
+_TABLES: Final = (".parquet", ".csv")
 
 
 def run(grid: Path, options: SweepOptions) -> bool:
     """Run what is not done yet, and tell how it ended; whether every run has a result."""
-    asked = sweeping.plan(sweeping.read_grid(grid, quick=options.quick))
-    folder, total = _folder(grid, options), len(asked.runs)
-    engine = sweeping.make_engine(
-        options.engine,
-        workers=options.workers,
-        address=options.address,
-        cpus=options.cpus,
-        gpus=options.gpus,
-        memory=options.memory and round(options.memory * 2**30),
-    )
-    kept = 0
-
-    def keep_count(progress: sweeping.Progress) -> None:
-        nonlocal kept
-        kept = progress.done
+    plan = running.plan(running.read_grid(grid, quick=options.quick))
+    folder, last = _folder(grid, options), [0]
 
     def words() -> str:
-        done = f"{kept:,} of {plural(total, 'run')} are done and" if kept else "what was done is"
-        return f"{done} kept in {folder}; the same command goes on from there."
+        done = f"{last[0]:,} of {plural(len(plan.runs), 'run')} are done and"
+        kept = done if last[0] else "what was done is"
+        return f"{kept} kept in {folder}; the same command goes on from there."
 
     if options.wait:
-        _say_who_is_waited_for(folder)
+        with suppress(RankscopeError):  # there is no sweep in it yet
+            if (holder := running.status(folder).holder) is not None:
+                print_error(f"waiting until the sweep in {folder} has ended ({holder}).")
     try:
-        with last_words(words), _progress(total, keep_count) as tell:  # Ray is slow to end
-            found = sweeping.sweep_plan(
-                asked,
+        with last_words(words), _progress(len(plan.runs), last) as tell:  # Ray is slow to end
+            swept = running.sweep(
+                plan,
                 folder,
-                engine=engine,
+                engine=options.engine,
                 retry_failed=options.retry_failed,
                 wait=options.wait,
                 on_outcome=tell,
+                **options.engine_options,
             )
     except KeyboardInterrupt:
         print_error(words())
         raise
     if options.as_json:
-        print_json(_json(found))
-    else:
-        _print_end(found)
-    return not found.failed
-
-
-def _say_who_is_waited_for(folder: Path) -> None:
-    running = sweeping.running_in(folder)
-    if running is not None:
-        print_error(f"waiting until the sweep in {folder} has ended ({running}).")
+        progress = {**asdict(swept.progress), "aside": dict(swept.progress.aside)}
+        failures = [asdict(failure) for failure in swept.failures]
+        print_json({"folder": str(folder), **progress, "merged": plan.merged, "failures": failures})
+        return not swept.failed
+    lines = {"runs": str(swept), "folder": str(folder)}
+    if plan.merged:
+        lines["merged"] = f"{plan.merged:,} points of the grid are the same as others"
+    if aside := swept.progress.aside:
+        lines["aside"] = list_words([f"{path} ({wrong})" for path, wrong in aside.items()])
+    if swept.failed:
+        lines["again"] = "with --retry-failed, the same command repeats what failed"
+    _print_lines({**lines, "next": f"rankscope sweep table {folder}"})
+    _print_failures(swept.failures)
+    return not swept.failed
 
 
 def dry_run(grid: Path, options: SweepOptions) -> None:
     """Say how many runs a grid has and what they will take."""
-    asked = sweeping.plan(sweeping.read_grid(grid, quick=options.quick))
+    plan = running.plan(running.read_grid(grid, quick=options.quick))
     folder = _folder(grid, options)
-    done = sweeping.done_in(folder)
-    left = [each for each in asked.runs if each.key not in done]
-    cost = sweeping.estimate(left)
-    first = [str(each) for each in left[:FIRST]]
+    left = plan.left(folder)
+    cost, first = running.estimate(left), [str(run) for run in left[:_FIRST]]
+    done = len(plan.runs) - len(left)
     if options.as_json:
-        counts = {"runs": len(asked.runs), "done": len(asked.runs) - len(left)}
-        print_json({**asdict(cost), **counts, "merged": asked.merged, "first": first})
+        counts = {"runs": len(plan.runs), "done": done, "merged": plan.merged}
+        print_json({**asdict(cost), **counts, "first": first})
         return
-    lines = {"runs": _runs_in_words(asked)}
-    if len(left) < len(asked.runs):
-        lines["done"] = f"{len(asked.runs) - len(left):,} of them; the rest is told of below"
+    axes = [f"{', '.join(axis.names)} ({len(axis.points)})" for axis in plan.grid.axes]
+    merged = f"; {plan.merged:,} points of the grid are the same as others" * bool(plan.merged)
+    lines = {"runs": f"{len(plan.runs):,}, over {' × '.join(axes) or 'no axis'}{merged}"}
+    if done:
+        lines["done"] = f"{done:,} of them; the rest is told of below"
     if left:
-        lines["time"] = _time(cost, options.workers)
+        workers = options.engine_options.get("workers") or running.Processes().workers
+        lines["time"] = cost.in_words(workers)
     if cost.bytes:
         lines["memory"] = f"about {gigabytes(max(cost.bytes, _LEAST))} for the largest run"
     lines["folder"] = str(folder)
-    for number, each in enumerate(first):
-        lines["first" if number == 0 else " " * number] = each
-    print_list({name: without_controls(words) for name, words in lines.items()})
+    _print_lines(lines | {"first" if not at else " " * at: run for at, run in enumerate(first)})
+
+
+def status(folder: Path, *, as_json: bool) -> None:
+    """How far the sweep in a folder is."""
+    now = running.status(folder)
+    if as_json:
+        print_json({**asdict(now), "failed": now.failed, "left": now.left})
+        return
+    kept = f"{plural(now.others, 'result')} of runs that are no longer in the grid"
+    _print_lines({"runs": str(now), "state": now.state} | ({"kept": kept} if now.others else {}))
+    _print_failures(now.failures)
+
+
+def table(folder: Path, options: TableOptions) -> None:
+    """Print, write or draw the results of a sweep."""
+    with knowing(metric for entry in ENTRIES for metric in entry.metrics):
+        _table(folder, options)
+
+
+def _table(folder: Path, options: TableOptions) -> None:
+    drawn = _check(options)
+    rows, path = running.with_settings(running.table(folder), options.only or []), options.output
+    files = {"table" if path.suffix.lower() in _TABLES else "chart": str(path)} if path else {}
+    if not drawn:
+        _print_whole(rows, options, files)
+        return
+    metric = options.y or _only_metric(rows)
+    axes: dict[str, Any] = _axes(options, rows)
+    pool = names(options.pool)
+    chosen: dict[str, Any] = {"layer": options.layer, "below": options.below, "pool": pool}
+    rows = _of_metric(rows, metric).lazy()  # read once for numbers and chart
+    medians = tables.pooled(rows, metric=metric, by=[*axes.values()], **chosen)
+    if options.as_json:
+        told = [{name: _plain(value) for name, value in row.items()} for row in medians.to_dicts()]
+        print_json({"metric": metric, "rows": told, "files": files})
+    else:
+        _print_medians(medians, metric, axes.get("facet"), options.below)
+    if "table" in files:
+        _write(medians, Path(files["table"]))
+    elif path:
+        from rankscope.show import figures  # brings Altair
+
+        if options.heatmap is None:
+            chart = figures.by_axis(rows, metric=metric, **axes, **chosen)
+        else:
+            axes["boundary"] = options.boundary
+            chart = figures.axis_map(rows, metric=metric, **axes, **chosen)
+        about = f"Medians over samples and {', '.join(pool) or 'nothing else'}"
+        title = str(chart.description).partition(". ")[0]
+        figures.save(figures.labelled(chart.to_dict(), title, f"{about}; {folder.name}"), path)
+    if files and not options.as_json:
+        print_list(files)
+
+
+def _check(options: TableOptions) -> bool:
+    """Refuse what does not go together, before anything is read; whether there is a chart."""
+    is_map, path = options.heatmap is not None, options.output
+    drawn = is_map or options.x is not None
+    ending = path.suffix.lower() if path else ""
+    if is_map and options.x is not None:
+        raise InputError("--x draws curves and --map a map; give one of them.")
+    if options.heatmap is not None and len(names(options.heatmap)) != 2:
+        raise InputError(f"--map {options.heatmap} names no two axes; write --map layers,skip.")
+    for name in ("color", "facet", "layer", "below", "boundary"):
+        if name in options.given and not drawn:
+            raise InputError(f"--{name} is for a chart; say along what with --x or --map.")
+    if is_map and options.color is not None:
+        raise InputError("a map has no --color, its shades are the metric; use --facet.")
+    if options.boundary is not None and not is_map:
+        raise InputError("--boundary is a line on a map; give --map as well.")
+    if path and ending not in (*_CHARTS, *_TABLES):
+        raise InputError(f"--output {path} ends in none of {', '.join((*_CHARTS, *_TABLES))}.")
+    if ending in _CHARTS and not drawn:
+        raise InputError(f"--output {path} is a chart; say of what with --x or --map.")
+    return drawn
+
+
+def _axes(options: TableOptions, rows: pl.LazyFrame) -> dict[str, str]:
+    """Which column is laid out along what: keywords of the figures."""
+    axes = {"x": options.x, "color": options.color, "facet": options.facet}
+    if options.heatmap is not None:
+        x, y = names(options.heatmap)
+        axes = {"x": x, "y": y, "facet": options.facet}
+    columns = rows.collect_schema().names()
+    named = {key: tables.axis_name(name, columns) for key, name in axes.items() if name}
+    if len(set(named.values())) < len(named):
+        raise InputError(
+            f"{', '.join(named.values())}: an axis is drawn in one place; name others."
+        )
+    return named
+
+
+def _only_metric(rows: pl.LazyFrame) -> str:
+    metrics = (
+        rows.select(pl.col("metric").unique(maintain_order=True)).collect()["metric"].to_list()
+    )
+    if len(metrics) == 1:
+        return str(metrics[0])
+    known = (
+        f"the sweep has {list_words(metrics, 12)}" if metrics else "the sweep has no results yet"
+    )
+    raise InputError(f"--y names the metric; {known}.")
+
+
+def _of_metric(rows: pl.LazyFrame, metric: str) -> pl.DataFrame:
+    chosen, without = running.with_metric(rows, metric)
+    if without:
+        runs = plural(without + chosen["run"].n_unique(), "run")
+        print_error(f"{without:,} of {runs} have no {metric} and are left out.")
+    return chosen
+
+
+def _print_whole(rows: pl.LazyFrame, options: TableOptions, files: dict[str, str]) -> None:
+    """The table as it is: what is in it, and all of it as a file."""
+    whole = _of_metric(rows, options.y) if options.y else rows.collect()
+    axes = whole.columns[1 : whole.columns.index("metric")]
+    listed = {name: whole[name].unique(maintain_order=True).to_list() for name in whole.columns}
+    values, metrics = {name: listed[name] for name in axes}, listed["metric"]
+    runs = len(listed["run"])
+    if options.as_json:
+        columns = {name: [*map(_plain, settings)] for name, settings in values.items()}
+        counts = {"runs": runs, "rows": whole.height, "columns": columns, "metrics": metrics}
+        print_json({**counts, "files": files})
+    else:
+        settings = {n: list_words([*map(setting_text, each)], 8) for n, each in values.items()}
+        counted = {"rows": f"{whole.height:,} of {plural(runs, 'run')}", **settings}
+        _print_lines({**counted, "metrics": list_words(metrics, 12), **files})
+    if options.output is not None:
+        _write(whole, options.output)
+
+
+def _write(rows: pl.DataFrame, path: Path) -> None:
+    if path.suffix.lower() == ".csv":
+        tables.write_csv(rows, path)
+    else:
+        tables.write(rows, path, {})
+
+
+def _print_medians(
+    medians: pl.DataFrame, metric: str, facet: str | None, below: float | None
+) -> None:
+    """Medians: x downwards, the other axis to the right, a table for each facet."""
+    title = metric_words(metric).title
+    title += f", first layer below {below:g}" if below is not None else ""
+    axes = medians.columns[: medians.columns.index("metric")]
+    down, *others = [axis for axis in axes if axis != facet]
+    exponent = metric_words(medians["metric"][0]).scale == "exponent"
+    console = Console(highlight=False, markup=False)
+    for part in medians.partition_by(facet, maintain_order=True) if facet else [medians]:
+        cells: dict[Any, dict[Any, str]] = {}
+        for row in part.to_dicts():
+            value = row["median"]
+            number = "none" if value is None or math.isnan(value) else short(value)
+            written = power_of_ten(value, digits=3) if exponent else number
+            cells.setdefault(row[down], {})[row[others[0]] if others else "median"] = written
+        across = _ordered(part, others[0]) if others else ["median"]
+        shown = Table(box=None, pad_edge=False)
+        shown.add_column(without_controls(" \\ ".join([down, *others])))
+        for value in across:
+            shown.add_column(
+                without_controls(setting_text(value)), justify="right", overflow="fold"
+            )
+        for value in _ordered(part, down):
+            line = [cells[value].get(other, "") for other in across]
+            shown.add_row(without_controls(setting_text(value)), *line)
+        where = f", {facet} = {setting_text(part[facet][0])}" if facet else ""
+        console.print(without_controls(title + where), style="bold", soft_wrap=True)
+        console.print(shown)
+
+
+def _ordered(part: pl.DataFrame, axis: str) -> list[Any]:
+    values = part[axis].unique(maintain_order=True)
+    return (values.sort(nulls_last=True) if values.dtype.is_numeric() else values).to_list()
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it: what is not finite is null."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _folder(grid: Path, options: SweepOptions) -> Path:
     quick = "-quick" if options.quick else ""
-    return options.output or journal.FOLDER / f"{grid.stem}{quick}"
+    return options.output or running.OUTPUT_FOLDER / f"{grid.stem}{quick}"
 
 
-def _runs_in_words(asked: sweeping.Plan) -> str:
-    axes = [f"{', '.join(axis.names)} ({len(axis.points)})" for axis in asked.grid.axes]
-    merged = f"; {asked.merged:,} points of the grid are the same as others" * bool(asked.merged)
-    return f"{len(asked.runs):,}, over {' × '.join(axes) or 'no axis'}{merged}"
-
-
-def _time(cost: sweeping.Estimate, workers: int | None) -> str:
-    unknown = f"nothing is known about {plural(cost.unknown, 'run')}"
-    if cost.unknown == cost.runs:
-        return unknown
-    at_once = workers or sweeping.Processes().workers
-    wall = max(cost.longest, cost.seconds / at_once)
-    return (
-        f"about {duration(cost.seconds)} of work, {duration(wall)} with "
-        f"{plural(at_once, 'worker')}; good to a factor of three"
-        + f"; {unknown}"
-        * bool(cost.unknown)
-    )
-
-
-def _print_end(found: sweeping.Sweep) -> None:
-    lines = {"runs": str(found), "folder": str(found.folder)}
-    if found.merged:
-        lines["merged"] = f"{found.merged:,} points of the grid are the same as others"
-    if found.progress.aside:
-        lines["aside"] = list_words([f"{p} ({wrong})" for p, wrong in found.progress.aside.items()])
-    if found.failed:
-        lines["again"] = "with --retry-failed, the same command repeats what failed"
-    lines["next"] = f"rankscope sweep table {found.folder}"
+def _print_lines(lines: dict[str, str]) -> None:
     print_list({name: without_controls(words) for name, words in lines.items()})
-    print_failures(found.failures)
 
 
-def _json(found: sweeping.Sweep) -> dict[str, Any]:
-    progress = {**asdict(found.progress), "aside": dict(found.progress.aside)}
-    told = [asdict(each) for each in found.failures]
-    return {"folder": str(found.folder), **progress, "merged": found.merged, "failures": told}
+def _print_failures(failures: Sequence[running.Failure]) -> None:
+    """The first few, a sentence each, on standard error."""
+    for failure in failures[:_FIRST]:
+        error = failure.error
+        shown = error if len(error) <= _LONGEST else f"{error[:_LONGEST]}…"
+        print_error(f"{failure.run} failed: {shown}")
+    if len(failures) > _FIRST:
+        more = f"{len(failures) - _FIRST:,} more failed"
+        print_error(f"{more}; 'rankscope sweep status DIR --json' says why.")
 
 
 @contextmanager
-def _progress(
-    total: int, on_progress: Callable[[sweeping.Progress], None]
-) -> Iterator[sweeping.OnOutcome]:
-    """A bar on standard error, or where that is no terminal a line now and then."""
+def _progress(total: int, done: list[int]) -> Iterator[running.OnOutcome]:
+    """A bar on standard error, or where that is no terminal a line now and then.
+
+    The only item of ``done`` is how many runs are.
+    """
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
@@ -163,9 +326,9 @@ def _progress(
     ) as bar:
         task = bar.add_task("starting", total=total)
 
-        def tell(_outcome: sweeping.Outcome, progress: sweeping.Progress) -> None:
+        def tell(_outcome: running.Outcome, progress: running.Progress) -> None:
             nonlocal last
-            on_progress(progress)
+            done[0] = progress.done
             failed = f", {progress.failed:,} failed" if progress.failed else ""
             bar.update(task, description=f"runs{failed}", completed=progress.done + progress.failed)
             if not console.is_terminal and time.monotonic() - last >= _EVERY and progress.left:

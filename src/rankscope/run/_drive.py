@@ -1,22 +1,19 @@
-"""A sweep: the runs that are not done yet, carried out by an engine, each kept as it comes."""
+"""``drive``: runs that are not done yet, carried out by an engine, each kept as soon as it is."""
 
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from rankscope.arguments import checked
 from rankscope.errors import InputError, RankscopeError
-from rankscope.run import _manifest, _packs, _records, _results
-from rankscope.run._check import tidied
+from rankscope.run import _results
 from rankscope.run._engine import Engine, Outcome, in_words
-from rankscope.run._folder import Folder, is_key, new_or_known
-from rankscope.run._lock import hold
-from rankscope.run._records import Failure, Finished
 from rankscope.run._run import Run, Work
+from rankscope.run._store import Ended, Store, held, is_key, new_or_known
 
 _AT_WORK: Final[set[int]] = set()
 _CHOOSING: Final = threading.Lock()
@@ -64,16 +61,19 @@ def drive(
     in a folder; a second is refused, or waits until the first has ended if it is to ``wait``.
     """
     place = new_or_known(folder)
-    wanted: dict[str, Run] = {}
     for run in runs:
         if not is_key(run.key):
             raise InputError(
                 f"{run.key!r} cannot be the key of a run; expected hexadecimal digits."
             )
-        wanted.setdefault(run.key, run)
-    with hold(place, wait=wait):
-        sweep = _Sweep(place, wanted, retry_failed=retry_failed)
-        _manifest.write(place, runs, grid or {})
+        if "run" in run.axes:
+            raise InputError(
+                "an axis cannot be called 'run', which is the column of the runs' keys."
+            )
+    with held(place, wait=wait), Store(place, "sweep", create=True) as store:
+        store.claim()
+        sweep = _Driver(store, runs, retry_failed=retry_failed)
+        store.ask(((run.key, run.axes) for run in runs), grid or {})
         with _alone(engine), closing(engine):
             for outcome in engine.outcomes(sweep.left, work):
                 sweep.keep(outcome)
@@ -95,24 +95,25 @@ def _alone(engine: Engine) -> Iterator[None]:
         _AT_WORK.discard(id(engine))
 
 
-class _Sweep:
+class _Driver:
     """The folder's results while a sweep is adding to them."""
 
-    def __init__(self, folder: Folder, wanted: Mapping[str, Run], *, retry_failed: bool) -> None:
+    def __init__(self, store: Store, runs: Sequence[Run], *, retry_failed: bool) -> None:
         self.started = time.monotonic()
-        self.folder = folder
+        self.store = store
         try:
-            found = tidied(folder)
+            found = _results.tidy(store)
         except OSError as error:
-            raise InputError(f"{folder.path} cannot be put in order: {in_words(error)}") from error
+            raise InputError(f"{store.folder} cannot be put in order: {in_words(error)}") from error
         skipped = found.done if retry_failed else found.done | found.failed
+        wanted: dict[str, Run] = {}
+        for run in runs:
+            wanted.setdefault(run.key, run)
         self.left = [run for key, run in wanted.items() if key not in skipped]
         self.total = len(wanted)
         self.done = self.before = len(found.done & wanted.keys())
         self.failed = self.total - self.done - len(self.left)
         self.aside = found.aside
-        self.small = [key for key in sorted(found.single) if _packs.is_small(folder, key)]
-        self._pack()
 
     def progress(self) -> Progress:
         """How far it is by now."""
@@ -135,47 +136,30 @@ class _Sweep:
                 f"{in_words(error).rstrip('.')}. {self.done} of {self.total} results are kept; "
                 "once that is mended, start the sweep again: it goes on from there."
             ) from error
-        self._pack()
 
     def _keep(self, outcome: Outcome) -> None:
-        key, content, error = outcome.run.key, b"", outcome.error
+        run, content, error = outcome.run, b"", outcome.error
         if not error:
             try:
-                content = _results.to_bytes(outcome.run, outcome.table)
+                content = _results.to_bytes(run, outcome.result)
             except RankscopeError as wrong:
                 error = str(wrong)
-        if error:
-            self._fail(outcome, error)
-            digest = ""
-        else:
-            digest = _results.write(self.folder.result(key), content)
-            _records.forgive(self.folder, key)
-            self.done += 1
-            if len(content) <= _packs.SMALL:
-                self.small.append(key)
-        _records.append(
-            self.folder, Finished(key, outcome.seconds, time.time(), outcome.worker, digest)
+        ended = Ended(
+            run.key,
+            run.experiment,
+            {"axes": dict(run.axes), "fields": dict(run.fields)},
+            time.time(),
+            outcome.seconds,
+            outcome.worker,
+            outcome.attempts,
         )
-
-    def _fail(self, outcome: Outcome, error: str) -> None:
-        run = outcome.run
-        earlier = _records.failure(self.folder, run.key)
-        attempts = outcome.attempts + (0 if earlier is None else earlier.attempts)
-        _records.fail(
-            self.folder,
-            Failure(
-                run.key, run.experiment, dict(run.axes), error, outcome.traceback, attempts,
-                _records.now(),
-            ),
-        )  # fmt: skip
-        self.failed += 1
-
-    def _pack(self) -> None:
-        """Put small results together, a thousand at a time."""
-        while len(self.small) >= _packs.PACK_OF:
-            together = self.small[: _packs.PACK_OF]
-            del self.small[: _packs.PACK_OF]
-            with suppress(
-                RankscopeError, OSError, *_results.FAILING
-            ):  # they are kept as they are, and count
-                _packs.pack(self.folder, together)
+        if error:
+            before = sum(each.attempts for each in self.store.runs("key = ?", run.key))
+            attempts = before + outcome.attempts
+            failed = replace(ended, error=error, traceback=outcome.traceback, attempts=attempts)
+            self.store.note(failed)
+            self.failed += 1
+        else:
+            _results.write(self.store.folder, run.key, content)
+            self.done += 1
+            self.store.note(replace(ended, **_results.described(run.key, content)))

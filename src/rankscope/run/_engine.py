@@ -3,22 +3,23 @@
 import pickle
 import time
 import traceback
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pkgutil import resolve_name
+from typing import Any, Final, Protocol, runtime_checkable
 
-import polars as pl
-
-from rankscope.errors import RankscopeError
+from rankscope.arguments import checked
+from rankscope.errors import InputError, RankscopeError
 from rankscope.run._run import Run, Work
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one run: its table, or why there is none."""
+    """What became of one run: its result, or why there is none."""
 
     run: Run
-    table: pl.DataFrame | None = None
+    result: Any = None
+    """What the work returned: for a sweep, a table."""
     error: str = ""
     """One sentence."""
     traceback: str = ""
@@ -40,17 +41,89 @@ class Engine(Protocol):
     def close(self) -> None: ...
 
 
+@checked
+class Inline:
+    """The simplest engine: good for a few runs, for a debugger, and where processes are not."""
+
+    def outcomes(self, runs: Iterable[Run], work: Work) -> Iterator[Outcome]:
+        """Each run's outcome, in the order of the runs."""
+        for run in runs:
+            yield carry_out(run, work, "this process")
+
+    def close(self) -> None:
+        """Nothing is left running."""
+
+
+@dataclass(frozen=True)
+class EngineOption:
+    """What can be chosen about an engine by a word: an argument of its class.
+
+    The command line takes it in units of ``unit``.
+    """
+
+    help: str
+    kind: type = float
+    least: float = 0.0
+    unit: float | None = None
+
+
+@dataclass(frozen=True)
+class EngineKind:
+    """An engine that has a name: its class, as ``module:name``, and what can be chosen of it."""
+
+    engine: str
+    help: str
+    options: Mapping[str, EngineOption] = field(default_factory=dict)
+
+
+ENGINES: Final = {
+    "processes": EngineKind(
+        "rankscope.run._processes:Processes",
+        "processes of this machine",
+        {"workers": EngineOption("Processes; one for each core unless given.", int, least=1)},
+    ),
+    "inline": EngineKind("rankscope.run._engine:Inline", "this process alone"),
+    "ray": EngineKind(
+        "rankscope.run._ray:RayEngine",
+        "a Ray cluster",
+        {
+            "address": EngineOption(
+                "Of a cluster: auto, host:port, ray://host:port; unless given, a new one.", str
+            ),
+            "cpus": EngineOption("CPUs a run needs; 1 unless given."),
+            "gpus": EngineOption("GPUs a run needs; 0 unless given."),
+            "memory": EngineOption("GiB of memory a run needs.", least=0.001, unit=2**30),
+        },
+    ),
+}
+"""Every engine that has a name; the command line's options are made from this."""
+
+
+def make_engine(name: str, **options: Any) -> Engine:
+    """An engine by its name; an option that it has no use for is refused."""
+    if name not in ENGINES:
+        raise InputError(f"the engine is {name!r}; choose {', '.join(ENGINES)}.")
+    kind = ENGINES[name]
+    chosen = {option: value for option, value in options.items() if value is not None}
+    for option in chosen:
+        if option not in kind.options:
+            words = ", ".join(kind.options) or "no options"
+            raise InputError(f"the engine {name} takes no {option}; it takes {words}.")
+    engine: Engine = resolve_name(kind.engine)(**chosen)
+    return engine
+
+
 def carry_out(run: Run, work: Work, worker: str) -> Outcome:
     """Do the work of one run; whatever it raises is its outcome and harms no other run."""
     started = time.perf_counter()
-    table, error, where = None, "", ""
+    result, error, where = None, "", ""
     try:
-        table = work(run)
+        result = work(run)
     except KeyboardInterrupt:
         raise
     except BaseException as raised:  # also an exit, or a panic of polars, which is no Exception
         error, where = in_words(raised), _where(raised)
-    return Outcome(run, table, error, where, time.perf_counter() - started, worker)
+    return Outcome(run, result, error, where, time.perf_counter() - started, worker)
 
 
 def packed(outcome: Outcome) -> bytes:
@@ -59,7 +132,7 @@ def packed(outcome: Outcome) -> bytes:
         return pickle.dumps(outcome)
     except BaseException as error:  # a panic of polars is no Exception
         failed = f"the run's result cannot be sent: {in_words(error)}"
-        return pickle.dumps(replace(outcome, table=None, error=failed))
+        return pickle.dumps(replace(outcome, result=None, error=failed))
 
 
 def in_words(error: BaseException) -> str:

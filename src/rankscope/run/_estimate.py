@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from rankscope.arguments import checked
 from rankscope.ask import Cost
 from rankscope.experiments.catalogue import entry
+from rankscope.numerals import duration, plural
 from rankscope.run._plan import ask
 from rankscope.run._run import Run
 from rankscope.run._sources import Sources
@@ -29,6 +30,15 @@ class Estimate:
     longest: float = 0.0
     bytes: float = 0.0
     unknown: int = 0
+
+    def in_words(self, workers: int) -> str:
+        """How long the runs take with so many workers, as far as that is known."""
+        unknown = f"nothing is known about {plural(self.unknown, 'run')}"
+        if self.unknown == self.runs:
+            return unknown
+        wall = duration(max(self.longest, self.seconds / workers))
+        said = f"about {duration(self.seconds)} of work, {wall} with {plural(workers, 'worker')}"
+        return f"{said}; good to a factor of three" + f"; {unknown}" * bool(self.unknown)
 
 
 @checked

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from rankscope.arguments import checked
@@ -16,6 +17,7 @@ from rankscope.run._grid import Grid
 from rankscope.run._questions import ask_question, question_readers
 from rankscope.run._run import Run, Setting
 from rankscope.run._sources import Sources
+from rankscope.run._store import NAME, Store
 from rankscope.run._templates import has_braces
 from rankscope.run._values import dotted, nearest
 
@@ -42,6 +44,14 @@ class Plan:
     def merged(self) -> int:
         """How many points came to the same run as another."""
         return len(self.points) - len(self.runs)
+
+    def left(self, folder: str | Path) -> tuple[Run, ...]:
+        """The runs that a folder, which need not be there yet, has no result of."""
+        if not (Path(folder) / NAME).is_file():
+            return self.runs
+        with Store(Path(folder), "sweep") as store:
+            done = store.results()
+        return tuple(run for run in self.runs if run.key not in done)
 
 
 @checked

@@ -2,15 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from rankscope.arguments import checked
 from rankscope.errors import InputError
 from rankscope.process.fingerprints import fingerprint
 from rankscope.version import __version__
-
-if TYPE_CHECKING:
-    import polars as pl
 
 Setting = str | int | float | bool | None
 """A value along an axis, which becomes a column of the table."""
@@ -53,8 +50,8 @@ class Run:
         return f"{self.experiment} ({settings})" if settings else self.experiment
 
 
-Work = Callable[[Run], "pl.DataFrame"]
-"""What a run comes to: the long table of its result."""
+Work = Callable[[Run], Any]
+"""What a run comes to: for a sweep, the long table of its result."""
 
 
 def run_key(experiment: str, depends_on: Any) -> str:

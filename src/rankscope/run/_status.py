@@ -1,19 +1,41 @@
-"""How far a sweep is, read from its folder; also while it is running elsewhere."""
+"""How far a sweep is and how claims ended, read from their folders. Imports nothing heavy."""
 
+import math
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rankscope.arguments import checked
-from rankscope.run import _manifest, _records
-from rankscope.run._check import counted
-from rankscope.run._folder import known
-from rankscope.run._lock import Holder, holder
-from rankscope.run._records import Failure
+from rankscope.numerals import duration, plural
+from rankscope.run._run import Run
+from rankscope.run._store import NAME, Ended, Holder, Store, holder
 
 RECENT: Final = 300.0
 """Seconds over which the speed is measured."""
+VERDICTS: Final = ("holds", "fails", "depends", "not tried")
+"""Those of ``rankscope.results.Verdict``, which is heavier to import."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that failed: why, where, and how often it was tried."""
+
+    key: str
+    experiment: str
+    axes: Mapping[str, Any]
+    error: str
+    traceback: str = field(repr=False)
+    attempts: int
+    finished: str
+    """When, in UTC."""
+
+    @property
+    def run(self) -> str:
+        """Which run, in words."""
+        return str(Run(self.key, self.experiment, self.axes, {}))
 
 
 @dataclass(frozen=True)
@@ -48,25 +70,123 @@ class Status:
         """How long the rest will take at this speed."""
         return None if not self.runs_per_minute else self.left / self.runs_per_minute * 60
 
+    @property
+    def state(self) -> str:
+        """Whether it is running, how fast, and how long it will take, in words."""
+        if self.holder is None:
+            return "not running" + ("; start it again for the rest" if self.left else "")
+        speed = f", {self.runs_per_minute:.3g} runs a minute" if self.runs_per_minute else ""
+        left = f", about {duration(self.seconds_left)} left" if self.seconds_left else ""
+        return f"running for {duration(self.running_seconds or 0)} ({self.holder}){speed}{left}"
+
+    def __str__(self) -> str:
+        counts = f"{self.done:,} done, {self.failed:,} failed, {self.left:,} left"
+        return f"{plural(self.total, 'run')}: {counts}"
+
 
 @checked
 def status(folder: str | Path) -> Status:
-    """How far the sweep in a folder is. Nothing is looked into, so that this is quick."""
-    place = known(folder)
-    asked, found, running = _manifest.keys(place), counted(place), holder(place)
-    wanted, done, now = set(asked), found.done, time.time()
-    failures = (_records.failure(place, key) for key in asked if key in found.failed)
-    speed = None
-    if running is not None:
-        since = max(running.started, now - RECENT)
-        recent = sum(since <= line.finished <= now for line in _records.finished(place, last=True))
-        speed = recent / (now - since) * 60 if recent and now > since else None
+    """How far the sweep in a folder is. No result is looked into, so that this is quick."""
+    with Store(Path(folder), "sweep") as store:
+        wanted, done, now = store.keys(), store.results().keys(), time.time()
+        failed = {run.key: run for run in store.runs("status = 'failed'")}
+        running, speed = holder(Path(folder)), None
+        if running is not None:
+            since = max(running.started, now - RECENT)
+            recent = store.ended_since(since)
+            speed = recent / (now - since) * 60 if recent and now > since else None
     return Status(
         total=len(wanted),
-        done=len(done & wanted),
-        failures=tuple(each for each in failures if each is not None),
-        others=len(done - wanted),
+        done=len(done & set(wanted)),
+        failures=tuple(_failure(failed[key]) for key in wanted if key in failed),
+        others=len(done - set(wanted)),
         holder=running,
         running_seconds=None if running is None else max(0.0, now - running.started),
         runs_per_minute=speed,
     )
+
+
+def _failure(run: Ended) -> Failure:
+    axes = run.settings.get("axes")
+    return Failure(
+        run.key,
+        run.experiment,
+        axes if isinstance(axes, Mapping) else {},
+        run.error,
+        run.traceback,
+        run.attempts,
+        in_utc(run.ended),
+    )
+
+
+@checked
+@dataclass(frozen=True)
+class ClaimRun:
+    """One claim, run once: its whole result is in the file ``<stem>.parquet``."""
+
+    id: str
+    stem: str
+    """What its files are called; nothing if it failed to run."""
+    seed: int
+    scale: str
+    verdict: str
+    """In full, such as "holds; beyond: depends on the weights' scale"."""
+    judgement: Mapping[str, str] | None
+    beyond: Mapping[str, str] | None
+    key_figure: tuple[str, float] | None
+    seconds: float | None
+    """How long it took, if that is known."""
+    finished: str
+    """When, in UTC."""
+    failure: str = ""
+    """Why it could not be run, if it could not."""
+    traceback: str = field(default="", repr=False)
+
+
+@checked
+def claim_runs(folder: str | Path) -> list[ClaimRun]:
+    """Every run of a claim whose file is still there, and failures since; the last run last."""
+    if not (Path(folder) / NAME).is_file():
+        return []
+    with Store(Path(folder), "reproduce") as store:
+        runs = filter(None, map(claim_run, store.runs()))
+        return [
+            run for run in runs if run.failure or (Path(folder) / f"{run.stem}.parquet").is_file()
+        ]
+
+
+def claim_run(noted: Ended) -> ClaimRun | None:
+    """A run of a claim as it was noted; nothing if that is none: anybody may have written it."""
+    try:
+        details = {**dict.fromkeys(("judgement", "beyond", "key_figure")), **noted.details}
+        figure = details.pop("key_figure")
+        run = ClaimRun(
+            id=noted.experiment,
+            stem="" if noted.error else noted.key,
+            seconds=noted.seconds,
+            finished=in_utc(noted.ended),
+            failure=noted.error,
+            traceback=noted.traceback,
+            key_figure=None if figure is None else (str(figure[0]), float(figure[1])),
+            **{"verdict": "", **details, **noted.settings},
+        )
+    except (TypeError, ValueError, LookupError, ArithmeticError, OSError):
+        return None
+    sound = (
+        all(map(_is_judgement, (run.judgement, run.beyond)))
+        and (run.key_figure is None or math.isfinite(run.key_figure[1]))
+        and run.stem == Path(run.stem).name
+    )
+    return run if sound else None
+
+
+def _is_judgement(value: Mapping[str, str] | None) -> bool:
+    """Whether it is none, or a verdict there is with what it is about."""
+    return value is None or (
+        set(value) == {"verdict", "domain", "on"} and value["verdict"] in VERDICTS
+    )
+
+
+def in_utc(moment: float) -> str:
+    """A moment, given in seconds since 1970."""
+    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")

@@ -3,30 +3,24 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final
 
 from rankscope import display
-from rankscope.arguments import Count, Positive, checked
+from rankscope.arguments import checked
 from rankscope.errors import InputError
 from rankscope.numerals import plural
+from rankscope.run import _results
 from rankscope.run._drive import OnOutcome, Progress, drive
-from rankscope.run._engine import Engine
+from rankscope.run._engine import Engine, make_engine
 from rankscope.run._execute import execute
 from rankscope.run._grid import Grid, read_grid
-from rankscope.run._inline import Inline
 from rankscope.run._plan import Plan, plan
-from rankscope.run._processes import Processes
-from rankscope.run._ray import RayEngine
-from rankscope.run._reading import table
-from rankscope.run._records import Failure
-from rankscope.run._run import Run
-from rankscope.run._status import status
+from rankscope.run._status import Failure, status
 
 if TYPE_CHECKING:
     import polars as pl
 
-EngineName = Literal["processes", "inline", "ray"]
-_MOST_TOLD = 5
+_MOST_TOLD: Final = 5
 
 
 @checked
@@ -67,7 +61,7 @@ class Sweep:
     @property
     def table(self) -> "pl.LazyFrame":
         """All results: ``run``, a column for each axis, then those of the long table."""
-        return table(self.folder)
+        return _results.table(self.folder)
 
     def __str__(self) -> str:
         before = f" ({self.skipped:,} of them before)" if self.skipped else ""
@@ -81,24 +75,22 @@ class Sweep:
 
     def _repr_html_(self) -> str:
         """For notebooks: how it went, and why what failed did."""
-        failed = [
-            (Run(each.key, each.experiment, each.axes, {}), each.error) for each in self.failures
-        ]
-        listed = [display.table(("run", "error"), failed[:_MOST_TOLD])] if failed else []
+        failed = [(each.run, each.error) for each in self.failures[:_MOST_TOLD]]
+        listed = [display.table(("run", "error"), failed)] if failed else []
         return display.card(f"Sweep in {self.folder}", display.paragraph(str(self)), *listed)
 
 
 @checked
 def sweep(
-    grid: str | Path | Mapping[str, Any],
+    grid: str | Path | Mapping[str, Any] | Plan,
     folder: str | Path,
     *,
-    engine: EngineName | Engine = "processes",
-    workers: Count | None = None,
+    engine: str | Engine = "processes",
     quick: bool = False,
     retry_failed: bool = False,
     wait: bool = False,
     on_outcome: OnOutcome | None = None,
+    **options: Any,
 ) -> Sweep:
     """Run every run of a grid that ``folder`` has no result of; nothing that is done is lost.
 
@@ -107,35 +99,19 @@ def sweep(
     >>> found.done, found.failed, found.table.collect()["layers"].unique().sort().to_list()
     (2, 0, [1, 2])
 
-    ``grid`` is a TOML file or the same as a mapping; all of it is checked before anything runs.
-    ``engine`` is ``processes`` (so many ``workers``, one for each core unless said), ``inline``,
-    ``ray``, or an engine of ``rankscope.run``. ``quick`` runs the grid's quick form. A run
-    that fails is kept as a failure, and repeated only with ``retry_failed``.
+    ``grid`` is a TOML file, the same as a mapping, or a plan; all of it is checked before anything
+    runs. ``engine`` is ``processes``, ``inline`` or ``ray``, with its ``options`` (``workers``, one
+    for each core unless given; ``address``, ``cpus``, ``gpus``, ``memory``), or an engine of
+    ``rankscope.run``. ``quick`` runs the grid's quick form. A run that fails is kept as a failure,
+    and repeated only with ``retry_failed``.
     """
     if isinstance(engine, str):
-        engine = make_engine(engine, workers=workers)
-    elif workers is not None:
-        raise InputError("workers is for an engine named by a word; give it to the engine itself.")
-    return sweep_plan(
-        plan(read_grid(grid, quick=quick)),
-        Path(folder),
-        engine=engine,
-        retry_failed=retry_failed,
-        wait=wait,
-        on_outcome=on_outcome,
-    )
-
-
-def sweep_plan(
-    asked: Plan,
-    folder: Path,
-    *,
-    engine: Engine,
-    retry_failed: bool = False,
-    wait: bool = False,
-    on_outcome: OnOutcome | None = None,
-) -> Sweep:
-    """The same for a plan that is there already."""
+        engine = make_engine(engine, **options)
+    elif options:
+        raise InputError(
+            f"{', '.join(options)} is for an engine named by a word; give it to the engine itself."
+        )
+    asked = grid if isinstance(grid, Plan) else plan(read_grid(grid, quick=quick))
     progress = drive(
         asked.points,
         folder,
@@ -146,31 +122,7 @@ def sweep_plan(
         wait=wait,
         on_outcome=on_outcome,
     )
-    return Sweep(folder, progress, asked.merged)
-
-
-def make_engine(
-    name: EngineName,
-    *,
-    workers: Count | None = None,
-    address: str | None = None,
-    cpus: float | None = None,
-    gpus: float | None = None,
-    memory: Positive | None = None,
-) -> Engine:
-    """An engine by its name; an option that it has no use for is refused."""
-    if name not in get_args(EngineName):
-        raise InputError(f"the engine is {name!r}; choose {', '.join(get_args(EngineName))}.")
-    given = {"workers": workers, "address": address, "cpus": cpus, "gpus": gpus, "memory": memory}
-    chosen: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-    taken = {"processes": ("workers",), "inline": (), "ray": ("address", "cpus", "gpus", "memory")}
-    for key in chosen:
-        if key not in taken[name]:
-            words = ", ".join(taken[name]) or "no options"
-            raise InputError(f"the engine {name} takes no {key}; it takes {words}.")
-    if name == "ray":
-        return RayEngine(**chosen)
-    return Processes(**chosen) if name == "processes" else Inline()
+    return Sweep(Path(folder), progress, asked.merged)
 
 
 def _written(grid: Grid) -> dict[str, Any]:

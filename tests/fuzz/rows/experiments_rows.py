@@ -1,7 +1,5 @@
 """Families and experiments."""
 
-from pathlib import Path as FilePath
-
 import torch
 import transformers
 from table import add
@@ -9,7 +7,6 @@ from things import LAYERS, MASK, NET, TEXTS, X
 
 from rankscope import ask, experiments
 from rankscope.models import families
-from rankscope.run import _reproduction as reproduction
 
 BERT = families.BUILTIN["bert-base"]()
 SIZES = {
@@ -307,12 +304,3 @@ for one, options in {
             lambda one=one, **more: experiments.run(one, **more),
             **options,
         )
-add(
-    "reproduction.reproduce",
-    reproduction.reproduce,
-    ids=["D8"],
-    folder="reproduced",
-    scale="quick",
-    fresh=False,
-)
-add("reproduction.write_summary", reproduction.write_summary, folder=FilePath("reproduced"))

@@ -1,8 +1,10 @@
 """Grids, their runs, and what a run comes to."""
 
 from table import add
+from things import FilePath
 
 from rankscope import run
+from rankscope.experiments.catalogue import entry
 
 SHAPE = {"layers": 1, "heads": 1, "width": 4, "passages": 1, "length": 4}
 CONTENT = {**SHAPE, "mask": "window:{radius}", "axes": {"radius": [1, 2]}}
@@ -33,3 +35,34 @@ add("run.Run.from_json", run.Run.from_json, content=RUNS[0].to_json())
 add("run.execute", run.execute, run=RUNS[0])
 add("run.estimate", run.estimate, runs=RUNS)
 add("run.Estimate", run.Estimate, runs=2, seconds=1.0, longest=0.5, bytes=1e6, unknown=0)
+add("run.Plan.left", run.plan(GRID).left, folder="swept")
+add("run.Estimate.in_words", run.estimate(RUNS).in_words, workers=2)
+add("run.sweep", run.sweep, grid=CONTENT, folder="swept", engine="inline", quick=False)
+add("run.drive", run.drive, runs=RUNS, folder="swept", engine=run.Inline(), work=run.execute)
+SWEPT = run.sweep(CONTENT, "swept", engine="inline")
+add("run.Sweep", run.Sweep, folder=FilePath("swept"), progress=SWEPT.progress, merged=0)
+add("run.table", run.table, folder="swept")
+add("run.status", run.status, folder="swept")
+add("run.with_settings", run.with_settings, rows=SWEPT.table, only=["radius=1"])
+add("run.with_metric", run.with_metric, rows=SWEPT.table, metric="residual")
+add("run.Processes", run.Processes, workers=2, threads=1, retries=2)
+add("run.Inline.outcomes", run.Inline().outcomes, runs=RUNS, work=run.execute)
+add("run.RayEngine", run.RayEngine, cpus=1.0, gpus=0.0, memory=2**20, retries=1, outstanding=4)
+add(
+    "run.reproduce",
+    run.reproduce,
+    ids=["D8"],
+    folder="reproduced",
+    scale="quick",
+    fresh=False,
+)
+add("run.claim_runs", run.claim_runs, folder="reproduced")
+D8 = entry("D8", "claim")
+add("run.reproductions", run.reproductions, chosen={D8: {}}, folder="reproduced", redraw=False)
+REPRODUCED = run.reproduce(["D8"], "reproduced")[0]
+add("run.Reproduction", run.Reproduction, entry=D8, run=REPRODUCED.run, files={})
+add(
+    "run.ClaimRun",
+    run.ClaimRun,
+    **{name: getattr(REPRODUCED.run, name) for name in run.ClaimRun.__dataclass_fields__},
+)

@@ -9,12 +9,12 @@ import pytest
 
 from rankscope import records, tables
 from rankscope.errors import InputError, KindError
-from rankscope.experiments.catalogue import Entry, entry
+from rankscope.experiments.catalogue import Entry, entries, entry
 from rankscope.experiments.config import Config as _Config
 from rankscope.results import Drawing, Judgement, Result
-from rankscope.run import _journal as journal
-from rankscope.run import _reproduction as reproduction
-from rankscope.run._reproduction import SUMMARY, outcomes, reproduce
+from rankscope.run import SUMMARY, claim_runs, reproduce, reproductions
+from rankscope.run._reproduce import write_summary
+from rankscope.run._store import Store
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def test_two_seeds_have_files_of_their_own(ran, tmp_path) -> None:
     assert ran == [("D1", 0), ("D1", 1)]
     assert not set(one.files.values()) & set(other.files.values())
     assert records.read(one.files["table"]).table["value"].to_list() == [2.0, 0.0]
-    assert [run.seed for run in journal.runs(tmp_path)] == [0, 1]
+    assert [run.seed for run in claim_runs(tmp_path)] == [0, 1]
     page = (tmp_path / SUMMARY).read_text("utf-8")
     assert "seed 0, quick scale" in page
     assert "seed 1, quick scale" in page
@@ -83,7 +83,7 @@ def test_the_papers_sizes_are_a_configuration_of_their_own(ran, tmp_path) -> Non
     reproduce(["D1"], tmp_path, scale="paper")
     reproduce(["D1"], tmp_path, scale="paper", seed=3)
     assert ran == [("D1", 7), ("D1", 3)]
-    assert {run.scale for run in journal.runs(tmp_path)} == {"paper"}
+    assert {run.scale for run in claim_runs(tmp_path)} == {"paper"}
 
 
 def test_a_claim_that_fails_to_run_costs_no_other(ran, tmp_path) -> None:
@@ -94,8 +94,8 @@ def test_a_claim_that_fails_to_run_costs_no_other(ran, tmp_path) -> None:
         "", "there is no such network.", "ZeroDivisionError: division by zero.", "",
     ]  # fmt: skip
     assert [outcome.result is None for outcome in found] == [False, True, True, False]
-    assert "ZeroDivisionError" in (tmp_path / "d5-failure.txt").read_text()
-    assert not (tmp_path / "d3-failure.txt").exists()  # the sentence says it all
+    where = {run.id: run.traceback for run in claim_runs(tmp_path)}
+    assert 'raise ZeroDivisionError("division by zero")' in where["D5"]
     page = (tmp_path / SUMMARY).read_text("utf-8")
     assert "there is no such network." in page
     assert "2 could not be run" in page
@@ -104,9 +104,9 @@ def test_a_claim_that_fails_to_run_costs_no_other(ran, tmp_path) -> None:
 def test_an_interrupted_run_goes_on_where_it_was(ran, tmp_path) -> None:
     chosen = {entry(id_): {} for id_ in ("D1", "D4", "D2")}
     with pytest.raises(KeyboardInterrupt):
-        list(outcomes(chosen, tmp_path))
-    assert [run.id for run in journal.runs(tmp_path)] == ["D1"]
-    done = list(outcomes(chosen, tmp_path))
+        list(reproductions(chosen, tmp_path))
+    assert [run.id for run in claim_runs(tmp_path)] == ["D1"]
+    done = list(reproductions(chosen, tmp_path))
     assert ran == [("D1", 0), ("D4", 0), ("D4", 0), ("D2", 0)]
     assert [outcome.from_before for outcome in done] == [True, False, False]
 
@@ -138,43 +138,43 @@ def test_a_damaged_file_is_computed_anew(ran, tmp_path, damage) -> None:
 
 def test_pages_are_drawn_anew_without_computing(ran, tmp_path) -> None:
     chosen = {entry("D1"): {}}
-    (first,) = outcomes(chosen, tmp_path)
+    (first,) = reproductions(chosen, tmp_path)
     page = tmp_path / f"{first.run.stem}.html"
     whole = page.read_text("utf-8")
     page.unlink()
-    (second,) = outcomes(chosen, tmp_path)
+    (second,) = reproductions(chosen, tmp_path)
     assert page.read_text("utf-8") == whole
     page.write_text("old")
-    (third,) = outcomes(chosen, tmp_path, redraw=True)
+    (third,) = reproductions(chosen, tmp_path, redraw=True)
     assert page.read_text("utf-8") == whole
     assert ran == [("D1", 0)]
     assert first.run.seconds == second.run.seconds == third.run.seconds
 
 
-def test_an_interruption_before_the_journal_costs_the_time_alone(ran, tmp_path) -> None:
-    """The table is written first, the line in the journal last."""
+def test_an_interruption_before_it_was_noted_costs_the_time_alone(ran, tmp_path) -> None:
+    """The table is written first, what is known of it last."""
     reproduce(["D1"], tmp_path)
-    (tmp_path / journal.NAME).unlink()
+    (tmp_path / "runs.sqlite").unlink()
     (again,) = reproduce(["D1"], tmp_path)
     assert ran == [("D1", 0)]
     assert (again.run.seconds, again.run.verdict[:5]) == (None, "holds")
-    assert json.loads((tmp_path / journal.NAME).read_text("utf-8"))["seconds"] is None
+    assert claim_runs(tmp_path)[0].seconds is None
 
 
 def test_what_was_asked_for_last_is_the_last_verdict(ran, tmp_path) -> None:
     for seed in (0, 1, 0):
         reproduce(["D1"], tmp_path, seed=seed)
     assert len(ran) == 2
-    assert journal.last(journal.runs(tmp_path), "D1").seed == 0
+    assert claim_runs(tmp_path)[-1].seed == 0
 
 
 def test_a_folder_that_cannot_be_written_to_costs_no_other_claim(
     ran, tmp_path, monkeypatch
 ) -> None:
     def full(*_: Any, **__: Any) -> None:
-        raise OSError(28, "No space left on device")
+        raise InputError("runs.sqlite cannot be written: No space left on device.")
 
-    monkeypatch.setattr(journal, "append", full)
+    monkeypatch.setattr(Store, "note", full)
     found = reproduce(["D1", "D2"], tmp_path)
     assert len(ran) == 2
     assert all("No space left" in outcome.run.failure for outcome in found)
@@ -214,19 +214,30 @@ def test_an_unknown_claim_is_refused_before_any_runs(ran, tmp_path) -> None:
 
 
 @pytest.mark.usefixtures("ran")
-def test_the_summary_has_a_row_for_every_claim_and_nothing_unescaped(tmp_path) -> None:
+def test_the_summary_has_a_row_for_every_claim_and_nothing_unescaped(sql, tmp_path) -> None:
     reproduce(["D1"], tmp_path)
     text = (tmp_path / SUMMARY).read_text("utf-8")
-    assert text.count('<th scope="row">') == len(reproduction.entries("claim"))
+    assert text.count('<th scope="row">') == len(entries("claim"))
     assert 'href="d1-' in text
     assert "rankscope reproduce D2" in text  # what to type for those that were not run
     assert "on the weather" in text
     assert "elsewhere" in text
     assert "0.25" in text
-    line = json.loads((tmp_path / journal.NAME).read_text("utf-8"))
-    line["judgement"]["on"] = line["judgement"]["domain"] = line["key_figure"][0] = "<script>"
-    line["scale"] = "<script>"
-    (tmp_path / journal.NAME).write_text(json.dumps(line))
-    attacked = reproduction.write_summary(tmp_path).read_text("utf-8")
+    ((details,),) = sql(tmp_path, "SELECT details FROM runs")
+    noted = json.loads(details)
+    noted["judgement"]["on"] = noted["judgement"]["domain"] = noted["key_figure"][0] = "<script>"
+    sql(tmp_path, "UPDATE runs SET details = ?", json.dumps(noted))
+    sql(tmp_path, "UPDATE runs SET settings = ?", json.dumps({"seed": 0, "scale": "<script>"}))
+    attacked = write_summary(tmp_path).read_text("utf-8")
     assert "<script>" not in attacked
     assert "&lt;script&gt;" in attacked
+
+
+def test_one_number_changed_is_computed_anew(ran, tmp_path) -> None:
+    """Which no reader of Parquet sees: the database has a digest."""
+    (outcome,) = reproduce(["D1"], tmp_path)
+    table = outcome.result.table.with_columns(value=outcome.result.table["value"] + 1)
+    records.write(replace(outcome.result, table=table), outcome.files["table"])
+    (again,) = reproduce(["D1"], tmp_path)
+    assert len(ran) == 2
+    assert again.result.table.equals(outcome.result.table)

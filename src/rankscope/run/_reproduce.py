@@ -1,0 +1,226 @@
+"""``reproduce``: a sweep over claims in this process; whole results are kept, none made twice."""
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from dataclasses import fields as dataclass_fields
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from rankscope import records
+from rankscope.arguments import checked
+from rankscope.errors import InputError, RankscopeError
+from rankscope.experiments.catalogue import Entry, Scale, entries, entry
+from rankscope.process.progress import OnStep, silent
+from rankscope.results import Result
+from rankscope.run._engine import Inline, Outcome
+from rankscope.run._run import Run
+from rankscope.run._status import ClaimRun, claim_run, claim_runs
+from rankscope.run._store import NAME, OUTPUT_FOLDER, Ended, Store
+from rankscope.show import report
+
+SUMMARY: Final = "reproduce.html"
+Begin = Callable[[str], OnStep]
+"""Called with what begins; gives the callback for its progress."""
+
+
+@checked
+@dataclass(frozen=True)
+class Reproduction:
+    """What became of one claim: its result and files, or why it could not be run."""
+
+    entry: Entry
+    run: ClaimRun
+    result: Result | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    from_before: bool = False
+    """Whether the result was read and not computed."""
+
+
+@checked
+def reproduce(
+    ids: Sequence[str] = (),
+    folder: str | Path = OUTPUT_FOLDER,
+    *,
+    scale: Scale = "quick",
+    fresh: bool = False,
+    **options: Any,
+) -> list[Reproduction]:
+    """Re-check claims by their ids, or all of them; their files and a summary go into ``folder``.
+
+    >>> [found.result.verdict for found in reproduce(["D8"], "out")]
+    ['depends']
+
+    What the folder already holds is read and not computed again, unless it is to be ``fresh``.
+    ``options`` are fields of the claims' configurations, such as a seed; a claim that has no such
+    field runs without it. A claim that fails to run is reported, and the others go on.
+    """
+    chosen = [entry(id_, "claim") for id_ in ids] or list(entries("claim").values())
+    known = {claim: _fields(claim) for claim in chosen}
+    for name in options:
+        if not any(name in names for names in known.values()):
+            named = ", ".join(claim.id for claim in chosen)
+            raise InputError(f"none of {named} has a field {name!r}.")
+    fields = {
+        claim: {name: value for name, value in options.items() if name in names}
+        for claim, names in known.items()
+    }
+    return list(reproductions(fields, folder, scale=scale, fresh=fresh))
+
+
+def _fields(claim: Entry) -> set[str]:
+    """What can be chosen about a claim: all its fields, but no seed where nothing is drawn."""
+    names = {each.name for each in dataclass_fields(claim.module().Config)}
+    return names if "seed" in claim.options else names - {"seed"}
+
+
+@checked
+def reproductions(
+    chosen: Mapping[Entry, Mapping[str, Any]],
+    folder: str | Path,
+    *,
+    scale: Scale = "quick",
+    fresh: bool = False,
+    redraw: bool = False,
+    begin: Begin = lambda _: silent,
+) -> Iterator[Reproduction]:
+    """Claims with the fields chosen for each, one by one; the summary is written after each.
+
+    With ``redraw``, pictures and pages are drawn anew without computing.
+    """
+    place, claims = Path(folder), {claim.id: claim for claim in chosen}
+    runs = [Run(claim.id, claim.id, {}, dict(fields)) for claim, fields in chosen.items()]
+    asked: dict[str, Any] = {"scale": scale, "fresh": fresh, "redraw": redraw, "begin": begin}
+    for outcome in Inline().outcomes(runs, partial(_reproduced, claims, place, **asked)):
+        claim = claims[outcome.run.experiment]
+        found = outcome.result or Reproduction(claim, _failed(place, outcome, scale))
+        with suppress(OSError, RankscopeError):  # a full disk: the next claim may be in the folder
+            write_summary(place)
+        yield found
+
+
+def write_summary(folder: Path) -> Path:
+    """The page about every run in a folder, anew."""
+    return report.write_overview(entries("claim").values(), claim_runs(folder), folder / SUMMARY)
+
+
+def _reproduced(
+    claims: Mapping[str, Entry],
+    folder: Path,
+    run: Run,
+    *,
+    scale: Scale,
+    fresh: bool,
+    redraw: bool,
+    begin: Begin,
+) -> Reproduction:
+    """A claim from the folder if it is there, else computed; pictures and page are drawn then."""
+    claim = claims[run.experiment]
+    config = claim.configuration(scale, **run.fields)
+    stem, digest = claim.stem(config), config.digest(claim.id)
+    noted = _noted(folder, claim.id)
+    known = noted.get(stem)
+    kept = None if fresh else _kept(folder / f"{stem}.parquet", claim, digest, known)
+    files = _files(folder, stem)
+    if kept is not None and known is not None and "report" in files and not redraw:
+        if list(noted)[-1] != stem:  # what was asked for last is the last verdict
+            _note(folder, known)
+        return Reproduction(claim, _shown(known), kept, files, from_before=True)
+    started = time.perf_counter()
+    result = kept or claim.run(config, begin(claim.id))
+    seconds: float | None = time.perf_counter() - started
+    if kept is not None:
+        seconds = None if known is None else known.seconds
+    ended = _ended(result, scale, seconds)
+    try:
+        files = report.write(result, folder, on_step=begin(f"{claim.id}, drawing"))
+        _note(folder, replace(ended, digest=_digest(Path(files["table"]))))
+    except (RankscopeError, OSError) as error:  # the figures are there, though not all files
+        unwritten = replace(_shown(ended), failure=str(error))
+        return Reproduction(claim, unwritten, result, _files(folder, stem))
+    return Reproduction(claim, _shown(ended), result, files, from_before=kept is not None)
+
+
+def _kept(path: Path, claim: Entry, digest: str, noted: Ended | None) -> Result | None:
+    """A result from before; a file that cannot be read, or is about something else, is none."""
+    try:
+        if noted is not None and noted.digest != _digest(path):
+            return None
+        result = records.read(path)
+        report.page(result)  # what cannot be shown is as good as none
+    except Exception:  # whatever a damaged file makes its readers raise
+        return None
+    same = result.id == claim.id and result.provenance.get("digest") == digest
+    return result if same and result.judgement is not None else None
+
+
+def _files(folder: Path, stem: str) -> dict[str, str]:
+    """Those of ``report.write`` that are there."""
+    charts = [folder / f"{stem}.png", *sorted(folder.glob(f"{stem}-[0-9].png"))]
+    named = {f"chart{path.stem.removeprefix(stem)}": path for path in charts}
+    files = {"table": folder / f"{stem}.parquet", **named, "report": folder / f"{stem}.html"}
+    return {what: str(path) for what, path in files.items() if path.is_file()}
+
+
+def _noted(folder: Path, id_: str) -> dict[str, Ended]:
+    """What was noted of a claim, by key, the last run last; nothing if that cannot be read."""
+    if not (folder / NAME).is_file():
+        return {}
+    with suppress(RankscopeError), Store(folder, "reproduce") as store:
+        runs = store.runs("experiment = ?", id_)
+        return {run.key: run for run in runs if claim_run(run) is not None}
+    return {}
+
+
+def _note(folder: Path, run: Ended) -> None:
+    """Write a run down; a failure is noted under the claim's id, and stands until a run ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with Store(folder, "reproduce", create=True) as store:
+        store.note(run)
+        if not run.error:
+            store.forget(run.experiment)
+
+
+def _ended(result: Result, scale: Scale, seconds: float | None) -> Ended:
+    figures = ([name, value] for name, value in result.key_figures.items() if math.isfinite(value))
+    details = {
+        "verdict": result.verdict_in_words,
+        "judgement": result.judgement and asdict(result.judgement),
+        "beyond": result.beyond and asdict(result.beyond),
+        "key_figure": next(figures, None),
+    }
+    settings = {"seed": int(result.provenance["seed"]), "scale": scale}
+    file = f"{result.stem}.parquet"
+    return Ended(result.stem, result.id, settings, time.time(), seconds, file=file, details=details)
+
+
+def _failed(folder: Path, outcome: Outcome, scale: Scale) -> ClaimRun:
+    """A claim that could not be run, written down as far as that can be done."""
+    seed, id_ = outcome.run.fields.get("seed", 0), outcome.run.experiment
+    settings = {"seed": seed if type(seed) is int else 0, "scale": scale}
+    failed = Ended(
+        id_,
+        id_,
+        settings,
+        time.time(),
+        outcome.seconds,
+        error=outcome.error,
+        traceback=outcome.traceback,
+    )
+    with suppress(RankscopeError, OSError):
+        _note(folder, failed)
+    return _shown(failed)
+
+
+def _shown(run: Ended) -> ClaimRun:
+    shown = claim_run(run)
+    assert shown is not None
+    return shown
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:32]
