@@ -37,18 +37,13 @@ def batches(
         raise ShapeError("x has no axis, expected (batch, token, feature).")
     if not len(x):
         raise InputError("there is no sample to run; x has no rows.")
-    _check_rows(x, token_mask=token_mask, measured=measured)
-    for start in range(0, len(x), size):
-        chunk = slice(start, start + size)
-        yield Batch(start, x[chunk], _part(token_mask, chunk), _part(measured, chunk))
-
-
-def _part(mask: Tensor | None, chunk: slice) -> Tensor | None:
-    """The rows of a mask that belong to a batch; a mask of one row belongs to all of them."""
-    return mask if mask is None or mask.ndim < 2 or len(mask) == 1 else mask[chunk]
-
-
-def _check_rows(x: Tensor, **masks: Tensor | None) -> None:
-    for name, mask in masks.items():
+    for name, mask in (("token_mask", token_mask), ("measured", measured)):
         if mask is not None and mask.ndim > 1 and len(mask) not in (1, len(x)):
             raise ShapeError(f"{name} has {len(mask)} rows for {len(x)} samples; give one each.")
+    for start in range(0, len(x), size):
+        rows = slice(start, start + size)
+        masks = (
+            mask if mask is None or mask.ndim < 2 or len(mask) == 1 else mask[rows]
+            for mask in (token_mask, measured)
+        )
+        yield Batch(start, x[rows], *masks)

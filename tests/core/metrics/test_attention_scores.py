@@ -339,7 +339,6 @@ PASSES = {
     "first tokens": lambda attention: m.sink_mass(attention, tokens=3),
     "products": lambda attention: sweeps._times(attention, draw(BATCH, HEADS, TOKENS, 2)),
     "ranges": sweeps.log_score_ranges,
-    "counted": m.AttentionScores.counted,
 }
 
 

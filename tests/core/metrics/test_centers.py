@@ -270,7 +270,7 @@ def test_lines_lie_below_the_trade_off_for_any_weights():
             a, b = value(x, center, "one"), value(x, center, "inf")
             assert (lines[:, 0] + lines[:, 1] * a <= b * (1 + 1e-12)).all()
         # and the first touches what the weights prove at its own budget
-        proof = minimax.row_bound(columns, weights, centers._box_within(columns, budget[None]))
+        proof = columns.row_bound(weights, centers._box_within(columns, budget[None]))
         assert lines[0, 0] + lines[0, 1] * budget == pytest.approx(proof.item())
 
 

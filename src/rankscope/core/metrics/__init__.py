@@ -29,7 +29,6 @@ from rankscope.core.metrics._estimated_spectra import (
     SpectrumProbe,
     estimated_spectra,
 )
-from rankscope.core.metrics._fused import Transfer as Transfer
 from rankscope.core.metrics._fused import can_fuse as can_fuse
 from rankscope.core.metrics._lanczos_quadrature import Evidence
 from rankscope.core.metrics._residual import Center as Center
@@ -62,43 +61,12 @@ from rankscope.core.metrics._statistics import SampledWords as SampledWords
 from rankscope.core.metrics._statistics import StateStatistics, state_statistics
 
 __all__ = [
-    "AttentionScores",
-    "Bracket",
-    "Certified",
-    "Deviations",
-    "Estimate",
-    "EstimatedSpectra",
-    "Evidence",
-    "Spectra",
-    "SpectrumProbe",
-    "StateStatistics",
-    "attention_entropy",
-    "deviations",
-    "dispersion",
-    "dobrushin",
-    "dobrushin_bounds",
-    "dobrushin_lower",
-    "dobrushin_upper",
-    "effective_rank",
-    "estimated_spectra",
-    "high_pass_ratio",
-    "largest_weight",
-    "matrix_norm",
-    "mean_cosine",
-    "numerical_rank",
-    "participation_ratio",
-    "renyi_entropy",
-    "residual",
-    "score_gamma",
-    "second_singular_bounds",
-    "second_singular_lower",
-    "second_singular_upper",
-    "second_singular_value",
-    "singular_values",
-    "sink_mass",
-    "spectra",
-    "spectral_ratio",
-    "stable_rank",
-    "state_statistics",
-    "token_norm",
-]
+    "AttentionScores", "Bracket", "Certified", "Deviations", "Estimate", "EstimatedSpectra",
+    "Evidence", "Spectra", "SpectrumProbe", "StateStatistics", "attention_entropy", "deviations",
+    "dispersion", "dobrushin", "dobrushin_bounds", "dobrushin_lower", "dobrushin_upper",
+    "effective_rank", "estimated_spectra", "high_pass_ratio", "largest_weight", "matrix_norm",
+    "mean_cosine", "numerical_rank", "participation_ratio", "renyi_entropy", "residual",
+    "score_gamma", "second_singular_bounds", "second_singular_lower", "second_singular_upper",
+    "second_singular_value", "singular_values", "sink_mass", "spectra", "spectral_ratio",
+    "stable_rank", "state_statistics", "token_norm",
+]  # fmt: skip

@@ -59,7 +59,8 @@ def dobrushin(attention: Attention, *, token_mask: Tensor | None = None) -> PerH
     """
     if isinstance(attention, AttentionScores):
         refuse_long(_own_mask(attention, token_mask), "dobrushin", "dobrushin_bounds")
-        return attention.sound(_farthest(attention.matrix(sink=True), attention.counted()))
+        p = attention.matrix(sink=True)
+        return attention.sound(_farthest(p, p.sum(-1) != 0))  # rows that do not count are zero
     p, token_mask = stochastic(attention, token_mask)
     return _farthest(p, None if token_mask is None else token_mask.unsqueeze(-2))
 
@@ -183,9 +184,8 @@ def score_gamma(attention: Attention, *, token_mask: Tensor | None = None) -> Pe
     scores, shape = _scores(attention, token_mask)
     if scores.is_matrix:
         zero = scores.matrix().eq(0) & scores.real_queries()[:, None, :, None]
-        padding = scores.padding_keys()
-        if padding is not None:
-            zero = zero & ~padding[:, None, None, :]
+        if scores.token_mask is not None:
+            zero = zero & scores.token_mask[:, None, None, :]
         if bool(zero.any()):
             raise InputError(
                 "score_gamma of a matrix with zeros (from a mask, from sparse weights, or rounded) "

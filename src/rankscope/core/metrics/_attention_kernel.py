@@ -29,8 +29,9 @@ def row_figures(attention: Any) -> tuple[Tensor, Tensor]:
     mask = mask.expand(attention.shape)
     hidden = float(torch.finfo(bias.dtype).min) / 2
     first = attention.first_keys(1).view(torch.uint8).expand(batch, keys)
-    padding = attention.padding_keys()
-    padding = first if padding is None else padding.view(torch.uint8).expand(batch, keys)
+    padding = first
+    if attention.token_mask is not None:
+        padding = (~attention.token_mask).view(torch.uint8).expand(batch, keys)
     width = query.shape[3]
     # Heads on the first axis: the others end at 65,535.
     _kernel[(batch * heads, triton.cdiv(queries, _QUERIES))](

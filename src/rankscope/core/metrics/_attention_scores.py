@@ -183,14 +183,6 @@ class AttentionScores:
                 p[:, :, part.queries, -1] = part.sink * part.counted
         return p
 
-    def counted(self) -> Tensor:
-        """The queries that are real and see a key; ``(batch, head, query)``."""
-        counted = torch.empty(self.shape[:3], dtype=torch.bool, device=self.query.device)
-        for part in self.chunks():
-            counted[..., part.queries] = part.counted
-            del part
-        return counted
-
     def sound(self, values: Tensor) -> Tensor:
         """NaN where the token mask is not the one attention was computed with."""
         if self.token_mask is None:
@@ -286,10 +278,6 @@ class AttentionScores:
             return torch.arange(self.shape[3], device=self.query.device).unsqueeze(0) < count
         return mask & (mask.cumsum(-1) <= count)
 
-    def padding_keys(self) -> Tensor | None:
-        """True for keys that are padding; None if there are none."""
-        return None if self.token_mask is None else ~self.token_mask
-
     def real_queries(self) -> Tensor:
         """True for the queries that are real tokens; ``(batch or 1, query)``."""
         _, _, queries, keys = self.shape
@@ -342,8 +330,8 @@ def fused_here(attention: AttentionScores) -> bool:
 def row_figures(attention: AttentionScores) -> tuple[Tensor, Tensor]:
     """Figures of each query, ``(figure, batch, head, query)``, and which queries count."""
     # Which keys are first, and which are padding, as two columns to multiply weights by.
-    first, padding = attention.first_keys(1), attention.padding_keys()
-    padding = torch.zeros_like(first) if padding is None else padding
+    first, mask = attention.first_keys(1), attention.token_mask
+    padding = torch.zeros_like(first) if mask is None else ~mask
     looked_for = torch.stack((first, padding), -1).unsqueeze(1)
     rows = torch.empty(6, *attention.shape[:3], dtype=attention.dtype, device=first.device)
     counted = torch.empty(attention.shape[:3], dtype=torch.bool, device=first.device)

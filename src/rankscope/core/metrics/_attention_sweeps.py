@@ -24,14 +24,13 @@ class Bracket(NamedTuple):
 def first_weight(attention: AttentionScores, count: int) -> PerHead:
     """The mean over the queries that count of the weight on the first real keys, ``count`` many."""
     first = attention.first_keys(count)[:, None, :, None]
-    total: Tensor | float = 0.0
-    counted: Tensor | float = 0.0
+    total, counted = attention.zeros(*attention.shape[:2]), attention.zeros(*attention.shape[:2])
     for part in attention.chunks():
         on_first = (part.p @ first[..., part.keys, :].to(part.p.dtype)).squeeze(-1)
-        total = total + torch.where(part.counted, on_first, 0.0).sum(-1)
-        counted = counted + part.counted.sum(-1)
+        total += torch.where(part.counted, on_first, 0.0).sum(-1)
+        counted += part.counted.sum(-1)
         del part
-    return attention.sound(torch.as_tensor(total / counted))
+    return attention.sound(total / counted)
 
 
 def high_pass(attention: AttentionScores) -> PerHead:

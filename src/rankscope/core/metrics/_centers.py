@@ -22,11 +22,8 @@ from rankscope.core.metrics._minimax import (
     PerToken,
     Scalars,
     least_row_sum,
-    mass_left,
     pick,
-    row_bound,
-    weighted_median,
-)
+)  # fmt: skip
 from rankscope.core.metrics._spectrum import Norm, matrix_norm
 from rankscope.core.shapes import Hidden, PerSample, TokenMask, Tokens
 
@@ -245,14 +242,14 @@ def _lines_below(
     """
     n = columns.tokens.shape[-2]
     weights = weights / weights.sum(-1, keepdim=True)
-    median, box = weighted_median(columns, weights), _box_within(columns, budget)
+    median, box = columns.weighted_median(weights), _box_within(columns, budget)
     falling, rising, rise = _crossings(columns, budget)
     line = torch.where(median < box.lower, falling.argmax(-2), rising.argmin(-2) + n // 2 + 1)
-    mass = mass_left(columns, weights).gather(-2, (line - 1).clamp(min=0)[:, None]).squeeze(-2)
+    mass = columns.mass_left(weights).gather(-2, (line - 1).clamp(min=0)[:, None]).squeeze(-2)
     gain = (2 * torch.where(line > 0, mass, 0.0) - 1) / rise[line]
     slope = torch.where(box.clip(median) == median, 0.0, gain.clamp(max=0)).sum(-1)
-    near = torch.stack([row_bound(columns, weights, box) - slope * budget, slope], dim=-1)
-    flat = row_bound(columns, weights, _range(columns))
+    near = torch.stack([columns.row_bound(weights, box) - slope * budget, slope], dim=-1)
+    flat = columns.row_bound(weights, _range(columns))
     return torch.stack([near, torch.stack([flat, torch.zeros_like(flat)], dim=-1)], dim=-2)
 
 

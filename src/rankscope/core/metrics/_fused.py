@@ -242,7 +242,7 @@ class FusedStatistics:
         self._expected = max(expected, 1)
         self._open: dict[tuple[Any, ...], Buffers] = {}
         self._order: list[tuple[Buffers, int]] = []
-        self._masks: dict[int, tuple[Tensor, ...]] = {}
+        self._masks: dict[int, tuple[Tensor, Tensor, Tensor, Tensor]] = {}
         self._known: dict[tuple[Any, ...], Again | None] = {}
 
     def add(
@@ -253,7 +253,13 @@ class FusedStatistics:
         buffers = self._open.get(key)
         if buffers is None or buffers.is_full:
             buffers = self._open[key] = Buffers(x, self._expected)
-        sides = (x, x, x) if mask is None else self._read(mask)
+        sides = (x, x, x)
+        if mask is not None:  # as bytes, each sample's first token and the number of its tokens
+            if id(mask) not in self._masks:
+                bits = mask.to(torch.uint8)
+                count = mask.sum(-1, dtype=torch.int32)
+                self._masks[id(mask)] = (bits, bits.argmax(-1), count, mask)
+            sides = self._masks[id(mask)][:3]
         strides = (*x.stride(), *((0, 0) if mask is None else sides[0].stride()))
         form = (id(buffers), strides, x.data_ptr() % 16, mask is None)
         with on(x.device):
@@ -284,19 +290,11 @@ class FusedStatistics:
                 host[id(buffers)] = buffers.wait()
         return [host[id(buffers)][slot] for buffers, slot in self._order]
 
-    def _read(self, mask: Tensor) -> tuple[Tensor, ...]:
-        """A mask as bytes, each sample's first token and the number of its tokens, found once."""
-        if id(mask) not in self._masks:
-            bits = mask.to(torch.uint8)
-            count = mask.sum(-1, dtype=torch.int32)
-            self._masks[id(mask)] = (bits, bits.argmax(-1), count, mask)
-        return self._masks[id(mask)][:3]
-
 
 def _start(
     buffers: Buffers,
     x: Hidden,
-    sides: tuple[Tensor, ...],
+    sides: tuple[Tensor, Tensor, Tensor],
     strides: tuple[int, ...],
     *,
     has_mask: bool,

@@ -108,7 +108,11 @@ def bidiagonalise(matrix: MeanSplit, starts: Starts, steps: int, fourth: PerMatr
     here, length = normalise(_start_block(matrix, starts))
     there, alpha = step(matrix, here, None, None, to_tokens=forth)
     leading = 1 + (starts.seekers if starts.by_chance else starts.probes).shape[0]
-    overlap = _overlap(there, alpha * length, leading)
+    # Products of the images of the leading starts, in float64 so that it may square them.
+    size = (alpha * length)[:, :leading].double()
+    along, rest = there.along[:, :leading].double() * size, there.rest[:, :leading].double()
+    rest = rest * size[..., None]
+    overlap = torch.bmm(rest, rest.mT) + along[..., None] * along[:, None]
     alphas, betas = [alpha], []
     for _ in range(steps - 1):
         here, beta = step(matrix, there, here, alphas[-1], to_tokens=back)
@@ -118,14 +122,6 @@ def bidiagonalise(matrix: MeanSplit, starts: Starts, steps: int, fourth: PerMatr
     betas.append(step(matrix, there, here, alphas[-1], to_tokens=back)[1])
     diagonals = torch.stack(alphas, -1), torch.stack(betas, -1)
     return Bidiagonal(*diagonals, length.square(), overlap, matrix.energy, matrix.noise, fourth)
-
-
-def _overlap(directions: Side, length: Tensor, leading: int) -> Tensor:
-    """Products of the images of the leading starts, in float64 so that it may square them."""
-    size = length[:, :leading].double()
-    along, rest = directions.along[:, :leading].double(), directions.rest[:, :leading].double()
-    along, rest = along * size, rest * size[..., None]
-    return torch.bmm(rest, rest.mT) + along[..., None] * along[:, None]
 
 
 def _start_block(matrix: MeanSplit, starts: Starts) -> Side:

@@ -61,6 +61,28 @@ class Columns(NamedTuple):
     def of(cls, tokens: Hidden) -> Self:
         return cls(tokens, *tokens.sort(dim=-2))
 
+    def largest_row_sum(self, center: PerFeature) -> Scalars:
+        return (self.tokens - center[:, None]).abs().sum(-1).amax(-1)
+
+    def mass_left(self, weights: PerToken) -> Hidden:
+        """Weight of the tokens up to and including each place of the sorted columns."""
+        return weights[:, :, None].expand_as(self.order).gather(-2, self.order).cumsum(-2)
+
+    def weighted_median(self, weights: PerToken) -> PerFeature:
+        mass = self.mass_left(weights)
+        place = (mass < 0.5 * mass[:, -1:]).sum(-2, keepdim=True)
+        return self.ascending.gather(-2, place).squeeze(-2)
+
+    def row_bound(self, weights: PerToken, box: Box) -> Scalars:
+        """What ``weights`` prove: no x in the box has a largest row sum below this.
+
+        derived: a maximum is at least any weighted mean, and ``Σ_j Σ_i w_i |X_ij − x_j|``, convex
+        in each x_j alone, is least over the box at the weighted medians moved into it.
+        """
+        point = box.clip(self.weighted_median(weights))
+        sums = (self.tokens - point[:, None]).abs().sum(-1)
+        return (weights * sums).sum(-1) / weights.sum(-1)
+
 
 class RowOptimum(NamedTuple):
     """A center, its largest row sum, a lower bound, and the token weights that prove it."""
@@ -77,32 +99,6 @@ def pick(samples: Samples, which: Tensor) -> Samples:
     return type(samples)(*parts)
 
 
-def largest_row_sum(tokens: Hidden, center: PerFeature) -> Scalars:
-    return (tokens - center[:, None]).abs().sum(-1).amax(-1)
-
-
-def mass_left(columns: Columns, weights: PerToken) -> Hidden:
-    """Weight of the tokens up to and including each place of the sorted columns."""
-    return weights[:, :, None].expand_as(columns.order).gather(-2, columns.order).cumsum(-2)
-
-
-def weighted_median(columns: Columns, weights: PerToken) -> PerFeature:
-    mass = mass_left(columns, weights)
-    place = (mass < 0.5 * mass[:, -1:]).sum(-2, keepdim=True)
-    return columns.ascending.gather(-2, place).squeeze(-2)
-
-
-def row_bound(columns: Columns, weights: PerToken, box: Box) -> Scalars:
-    """What ``weights`` prove: no x in the box has a largest row sum below this.
-
-    derived: a maximum is at least any weighted mean, and ``Σ_j Σ_i w_i |X_ij − x_j|``, convex in
-    each x_j alone, is least over the box at the weighted medians moved into it.
-    """
-    point = box.clip(weighted_median(columns, weights))
-    sums = (columns.tokens - point[:, None]).abs().sum(-1)
-    return (weights * sums).sum(-1) / weights.sum(-1)
-
-
 def least_row_sum(columns: Columns, box: Box, *, tolerance: float) -> RowOptimum:
     """The center in ``box`` with the least largest row sum, to a relative ``tolerance``.
 
@@ -113,8 +109,8 @@ def least_row_sum(columns: Columns, box: Box, *, tolerance: float) -> RowOptimum
     batch, tokens, features = columns.tokens.shape
     center = columns.tokens.new_zeros(batch, features)
     weights = columns.tokens.new_full((batch, tokens), 1 / tokens)
-    value = largest_row_sum(columns.tokens, center)
-    best = RowOptimum(center, value, row_bound(columns, weights, box), weights)
+    value = columns.largest_row_sum(center)
+    best = RowOptimum(center, value, columns.row_bound(weights, box), weights)
     active = (best.value > (1 + tolerance) * best.bound).nonzero().squeeze(-1)
     path = _start(pick(columns, active), pick(box, active), tolerance)
     for _ in range(_MAX_STEPS):
@@ -324,7 +320,7 @@ def _schedule(path: _Path, at: _Equations) -> _Path:
 def _judge(path: _Path, best: RowOptimum, tolerance: float) -> RowOptimum:
     """The better of what is known and what this point of the path gives."""
     center = path.box.clip(path.center)
-    value = largest_row_sum(path.columns.tokens, center)
+    value = path.columns.largest_row_sum(center)
     better = value < best.value
     best = best._replace(
         center=torch.where(better[:, None], center, best.center),
@@ -333,7 +329,7 @@ def _judge(path: _Path, best: RowOptimum, tolerance: float) -> RowOptimum:
     low = path.level <= _CERTIFY_BELOW * tolerance
     if not bool(low.any()):
         return best
-    bound = row_bound(path.columns, path.weights, path.box)
+    bound = path.columns.row_bound(path.weights, path.box)
     better = low & (bound > best.bound)  # each by its own level: see least_row_sum on companions
     return best._replace(
         bound=torch.where(better, bound, best.bound),
