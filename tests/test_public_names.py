@@ -67,7 +67,7 @@ NAMES = {
         Chart Report Section Table notebook page show to_json write write_html write_overview
     """,
     "rankscope.run": """
-        ClaimRun ENGINES Engine EngineOption Estimate Failure Grid Holder Inline OUTPUT_FOLDER
+        ClaimRun ENGINES Engine Estimate Failure Grid Holder Inline OUTPUT_FOLDER
         OnOutcome Outcome Plan Processes Progress RayEngine Reproduction Run SUMMARY Setting
         Status Sweep Work claim_runs drive estimate execute plan read_grid reproduce
         reproductions status sweep table with_metric with_settings

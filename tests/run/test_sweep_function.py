@@ -85,7 +85,7 @@ def test_engines_are_made_by_name_and_refuse_what_they_have_no_use_for(tmp_path)
     assert make_engine("processes", workers=3).workers == 3
     assert isinstance(make_engine("processes"), Processes)
     assert isinstance(make_engine("inline"), Inline)
-    ray = make_engine("ray", address="host:1", cpus=2, gpus=0.5, memory=2**30)
+    ray = make_engine("ray", address="host:1", cpus=2, gpus=0.5, memory=1)
     assert isinstance(ray, RayEngine)
     assert (ray.address, ray.cpus, ray.gpus, ray.memory) == ("host:1", 2, 0.5, 2**30)
     with pytest.raises(InputError, match="inline takes no workers; it takes no options"):

@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 from rankscope.cli.application import app
 from rankscope.cli.options import Options, _option, takes
-from rankscope.run import ENGINES, EngineOption
+from rankscope.run import ENGINES
 
 _run = functools.partial(_option, panel="Run")
 _output = functools.partial(_option, panel="Output")
@@ -20,22 +20,15 @@ _Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a sw
 
 _Engine: Any = Literal[*ENGINES]
 _ENGINES = ", ".join(f"{name}: {kind.help}" for name, kind in ENGINES.items())
-_ENGINE_OPTIONS = {
-    name: (engine, option)
+_ENGINE_OPTIONS: dict[str, Any] = {
+    name: Annotated[option.kind | None, _option(option.help, panel=f"Engine {engine}", **more)]
     for engine, kind in ENGINES.items()
     for name, option in kind.options.items()
+    for more in [{} if option.kind is str else {"min": option.least}]
 }
-
-
-def _engine_option(engine: str, option: EngineOption) -> Any:
-    least = {} if option.kind is str else {"min": option.least}
-    shown = _option(option.help, panel=f"Engine {engine}", **least)
-    return Annotated[option.kind | None, shown]
-
-
 _EngineOptions: Any = make_dataclass(
     "_EngineOptions",
-    [(name, _engine_option(*how), field(default=None)) for name, how in _ENGINE_OPTIONS.items()],
+    [(name, kind, field(default=None)) for name, kind in _ENGINE_OPTIONS.items()],
     bases=(Options,),
     frozen=True,
 )
@@ -63,20 +56,9 @@ class SweepOptions(_EngineOptions):  # type: ignore[misc]
 
     @property
     def engine_options(self) -> dict[str, Any]:
-        """Those that were given, in the engine's own units."""
-        given = {}
-        for name, (_, option) in _ENGINE_OPTIONS.items():
-            value = getattr(self, name)
-            if value is not None:
-                given[name] = value if option.unit is None else round(value * option.unit)
-        return given
-
-
-@dataclass(frozen=True)
-class StatusOptions(Options):
-    """How the answer is printed."""
-
-    as_json: Annotated[bool, _JSON] = False
+        """Those that were given."""
+        options = {name: getattr(self, name) for name in _ENGINE_OPTIONS}
+        return {name: value for name, value in options.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -160,12 +142,11 @@ def run(
 
 
 @sweeps.command()
-@takes(StatusOptions)
-def status(options: StatusOptions, *, folder: _Folder) -> None:
+def status(*, folder: _Folder, as_json: Annotated[bool, _JSON] = False) -> None:
     """How far a sweep is, what failed, and how fast it goes; also while it is running."""
     from rankscope.cli import sweeps as doing
 
-    doing.status(folder, as_json=options.as_json)
+    doing.status(folder, as_json=as_json)
 
 
 @sweeps.command()

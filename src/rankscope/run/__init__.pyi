@@ -3,7 +3,6 @@ from ._drive import Progress as Progress
 from ._drive import drive as drive
 from ._engine import ENGINES as ENGINES
 from ._engine import Engine as Engine
-from ._engine import EngineOption as EngineOption
 from ._engine import Inline as Inline
 from ._engine import Outcome as Outcome
 from ._estimate import Estimate as Estimate

@@ -56,15 +56,11 @@ class Inline:
 
 @dataclass(frozen=True)
 class EngineOption:
-    """What can be chosen about an engine by a word: an argument of its class.
-
-    The command line takes it in units of ``unit``.
-    """
+    """What can be chosen about an engine by a word: an argument of its class."""
 
     help: str
     kind: type = float
     least: float = 0.0
-    unit: float | None = None
 
 
 @dataclass(frozen=True)
@@ -92,7 +88,7 @@ ENGINES: Final = {
             ),
             "cpus": EngineOption("CPUs a run needs; 1 unless given."),
             "gpus": EngineOption("GPUs a run needs; 0 unless given."),
-            "memory": EngineOption("GiB of memory a run needs.", least=0.001, unit=2**30),
+            "memory": EngineOption("GiB of memory a run needs.", least=0.001),
         },
     ),
 }

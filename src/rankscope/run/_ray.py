@@ -11,7 +11,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Annotated, Any, Final
 
-from rankscope.arguments import Count, Range, checked
+from rankscope.arguments import Count, Positive, Range, checked
 from rankscope.errors import InputError
 from rankscope.process.threads import passive_wait
 from rankscope.run._engine import Outcome, carry_out, in_words, packed
@@ -32,7 +32,7 @@ _ANSWER_WITHIN: Final = 10.0
 class RayEngine:
     """Runs as tasks of the Ray cluster at ``address``, or else of a new one on this machine.
 
-    Each asks for ``cpus``, ``gpus`` and ``memory`` (in bytes), and is repeated up to ``retries``
+    Each asks for ``cpus``, ``gpus`` and ``memory`` (in GiB), and is repeated up to ``retries``
     times if its worker or node dies. At most ``outstanding`` tasks wait or run at once. Needs
     ``pip install "rankscope[ray]"``, and the same version of rankscope on every node.
     """
@@ -42,12 +42,13 @@ class RayEngine:
         address: str | None = None,
         cpus: Annotated[float, Range(0)] = 1,
         gpus: Annotated[float, Range(0)] = 0,
-        memory: Annotated[int, Range(1)] | None = None,
+        memory: Positive | None = None,
         retries: Annotated[int, Range(0)] = 3,
         outstanding: Count | None = None,
     ) -> None:
         self.address = address
-        self.cpus, self.gpus, self.memory = cpus, gpus, memory
+        self.cpus, self.gpus = cpus, gpus
+        self.memory = None if memory is None else round(memory * 2**30)
         self.retries = retries
         self.outstanding = outstanding
         self._pending: dict[Any, Run] = {}

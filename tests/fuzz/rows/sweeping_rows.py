@@ -47,7 +47,7 @@ add("run.with_settings", run.with_settings, rows=SWEPT.table, only=["radius=1"])
 add("run.with_metric", run.with_metric, rows=SWEPT.table, metric="residual")
 add("run.Processes", run.Processes, workers=2, threads=1, retries=2)
 add("run.Inline.outcomes", run.Inline().outcomes, runs=RUNS, work=run.execute)
-add("run.RayEngine", run.RayEngine, cpus=1.0, gpus=0.0, memory=2**20, retries=1, outstanding=4)
+add("run.RayEngine", run.RayEngine, cpus=1.0, gpus=0.0, memory=0.5, retries=1, outstanding=4)
 add(
     "run.reproduce",
     run.reproduce,
