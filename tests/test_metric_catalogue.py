@@ -13,7 +13,6 @@ from rankscope.experiments import CATALOGUE
 from rankscope.metric_catalogue import METRICS, Metric, knowing, metric
 from rankscope.results import Drawing, Result
 from rankscope.show import figures
-from rankscope.show.figures import metric_words
 
 from .metric_reader import metrics_in, metrics_named
 
@@ -177,7 +176,7 @@ def test_residuals_are_logarithmic():
 
 
 def test_an_unknown_metric_keeps_its_name():
-    entry = metric_words("my_own_score")
+    entry = metric("my_own_score")
     assert (entry.title, entry.scale, entry.symbol) == ("My own score", "linear", "")
     assert metric("_").title == "_"
     assert metric("log10_my_score") == Metric("log10_my_score", "My score", scale="exponent")

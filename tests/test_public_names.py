@@ -30,10 +30,10 @@ NAMES = {
         verify
     """,
     "rankscope.show.figures": """
-        FIGURES Figure FigureKind MetricWords ScriptSafe adaptive axis_map by_axis
+        FIGURES Figure FigureKind ScriptSafe adaptive axis_map by_axis
         by_depth by_layer by_length by_model by_setting dark_variables description draw head_map
-        heading headings labelled layer_map length_distributions metric_words metrics_of phase_map
-        power_text printable reading save steps token_map trajectories
+        heading headings labelled layer_map length_distributions metrics_of phase_map
+        printable reading save steps token_map trajectories
     """,
     "rankscope.core.masks": """
         BigBird BlockLocal Causal Columns Dilated EdgeList Edges Explicit Fixed Full

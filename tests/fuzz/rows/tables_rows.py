@@ -43,8 +43,7 @@ add("tables.metadata", tables.metadata, path=WRITTEN)
 add("records.write", records.write, result=RESULT, path="again.parquet")
 add("records.read", records.read, path=RECORD)
 add("metric_catalogue.metric", metric_catalogue.metric, name="residual")
-add("figures.metric_words", figures.metric_words, name="residual")
-for one in ("figures.MetricWords", "metric_catalogue.Metric"):
+for one in ("metric_catalogue.Metric",):
     add(
         one,
         metric_catalogue.Metric,
@@ -267,7 +266,6 @@ add("figures.draw", figures.draw, drawing=DRAWING, result=RESULT)
 add("figures.heading", figures.heading, drawing=DRAWING)
 add("figures.headings", figures.headings, drawings=[DRAWING, DRAWING])
 add("figures.reading", figures.reading, drawing=DRAWING)
-add("figures.power_text", figures.power_text, exponent=-3.0)
 add("figures.printable", figures.printable, value={"a": [1.0]})
 add("figures.adaptive", figures.adaptive, spec={"config": {"a": "#000000"}})
 add("figures.save", figures.save, chart=CHART, path="chart.html")

@@ -54,20 +54,20 @@ def same(chart, other):
     return chart.to_dict() == other.to_dict()
 
 
-def test_the_entries_are_the_figures_of_the_room():
+def test_the_entries_are_the_figures_of_the_package():
     assert list(FIGURES) == [
         "by_depth",
         "by_setting",
         "by_layer",
         "by_model",
-        "by_length",
-        "head_map",
         "steps",
+        "trajectories",
+        "head_map",
         "layer_map",
         "token_map",
         "phase_map",
+        "by_length",
         "length_distributions",
-        "trajectories",
         "by_axis",
         "axis_map",
     ]

@@ -8,12 +8,12 @@ import polars as pl
 import pytest
 import vl_convert
 
-from rankscope import tables
+from rankscope import metric_catalogue, tables
 from rankscope.errors import InputError
-from rankscope.show.figures import by_depth, by_layer, power_text
+from rankscope.show.figures import by_depth, by_layer
 from rankscope.show.figures._axes import exponent_axis
-from rankscope.show.figures._look import colours, dashes
-from rankscope.show.figures._theme import DARK, SINGLE_COLOUR, VARIANT_COLOURS
+from rankscope.show.figures._rows import exact_text
+from rankscope.show.figures._theme import DARK, SINGLE_COLOUR, VARIANT_COLOURS, colours, dashes
 
 INF = math.inf
 METRIC = "log10_relative_residual"
@@ -181,8 +181,9 @@ def test_powers_as_text():
         INF: "infinite",
         None: "none",
     }
-    assert {value: power_text(value) for value in texts} == texts
-    assert power_text(math.nan) == "none"
+    told = {value: exact_text(value, metric_catalogue.metric(METRIC)) for value in texts}
+    assert told == texts
+    assert exact_text(math.nan, metric_catalogue.metric(METRIC)) == "none"
 
 
 def test_a_panel_for_each_model_with_one_legend_and_an_axis_of_its_own():

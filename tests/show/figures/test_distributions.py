@@ -43,8 +43,8 @@ def spec():
 
 def test_values_are_per_cent_on_a_linear_axis_from_zero():
     spec = length_distributions(table({"ours": (2, 3)})).to_dict()
-    assert [row["percent"] for row in rows_of(spec)] == pytest.approx([6.25, 37.5, 56.25])
-    assert rows_of(spec)[0]["exact"] == "6.25 %"
+    assert [row["drawn_median"] for row in rows_of(spec)] == pytest.approx([6.25, 37.5, 56.25])
+    assert rows_of(spec)[0]["exact_median"] == "6.25 %"
     scale = mark(spec, "line")["y"]["scale"]
     assert scale["type"] == "linear"
     assert scale["domain"][0] == 0
@@ -93,14 +93,14 @@ def test_the_legend_listens(spec):
 
 def test_tooltips_tell_model_length_and_part(spec):
     told = mark(spec, "point", -1)["tooltip"]
-    assert [tip["field"] for tip in told] == ["variant", "length", "exact"]
+    assert [tip["field"] for tip in told] == ["variant", "length", "exact_median"]
     assert told[0]["title"] == "model"
 
 
 def test_rows_in_any_order_make_the_same_lines():
     def lines(source):
         spec = length_distributions(source).to_dict()
-        return sorted((r["variant"], r["length"], r["percent"]) for r in rows_of(spec))
+        return sorted((r["variant"], r["length"], r["drawn_median"]) for r in rows_of(spec))
 
     source = table({"ours": (5, 3)})
     assert lines(source.reverse()) == lines(source)

@@ -11,6 +11,8 @@ from rankscope.errors import InputError
 from rankscope.show.figures import head_map, save
 from rankscope.show.figures._theme import INK
 
+from .maps import cells_of, named_on, scale_of, shaded, side_of
+
 
 def table(layers=3, heads=4, samples=2):
     rows = [
@@ -24,20 +26,6 @@ def table(layers=3, heads=4, samples=2):
     return tables.frame(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
 
 
-def rows_of(spec):
-    data = spec["concat"][0].get("data") or spec["data"]
-    return spec["datasets"][data["name"]]
-
-
-def cells_of(spec):
-    (cell,) = (
-        m
-        for m in spec["concat"][0]["layer"]
-        if m["encoding"].get("color", {}).get("field") == "shade" and "transform" in m
-    )
-    return cell["encoding"]
-
-
 def picture(spec):
     drawn = vl_convert.vegalite_to_svg(spec)
     assert "NaN" not in drawn
@@ -46,19 +34,18 @@ def picture(spec):
 
 def test_cells_are_medians_over_the_samples():
     outlier = pl.when(pl.col("sample") == 2).then(1e9).otherwise("value")
-    drawn = rows_of(head_map(table(samples=3).with_columns(value=outlier)).to_dict())
-    (shade,) = (row["shade"] for row in drawn if (row["layer"], row["head"]) == (2, 3))
-    assert shade == pytest.approx(0.34)
-    rows = {(row["layer"], row["head"]): row for row in rows_of(head_map(table()).to_dict())}
+    drawn = cells_of(head_map(table(samples=3).with_columns(value=outlier)).to_dict())
+    assert drawn["3", "2"]["shade"] == pytest.approx(0.34)
+    rows = cells_of(head_map(table()).to_dict())
     assert len(rows) == 12
-    assert rows[2, 3]["shade"] == pytest.approx(0.33)
-    assert rows[2, 3]["exact_median"] == "0.33"
-    assert rows[2, 3]["count"] == 2
+    assert rows["3", "2"]["shade"] == pytest.approx(0.33)
+    assert rows["3", "2"]["exact"] == "0.33"
+    assert rows["3", "2"]["count"] == 2
 
 
 def test_shades_are_linear_from_zero_with_a_named_bar():
     spec = head_map(table()).to_dict()
-    scale = cells_of(spec)["color"]["scale"]
+    scale = scale_of(spec)
     assert scale["type"] == "linear"
     assert scale["domain"] == pytest.approx([0, 0.34])
     assert scale["scheme"]["name"] == "viridis"
@@ -68,20 +55,26 @@ def test_shades_are_linear_from_zero_with_a_named_bar():
 
 
 def test_layers_go_down_from_one_and_heads_to_the_right():
-    cell = cells_of(head_map(table()).to_dict())
-    assert cell["y"]["scale"]["domain"] == [1, 2, 3]
-    assert cell["x"]["scale"]["domain"] == [0, 1, 2, 3]
-    assert [tip["field"] for tip in cell["tooltip"]] == ["layer", "head", "exact_median", "count"]
+    spec = head_map(table()).to_dict()
+    assert side_of(spec, "y") == ["3", "2", "1"]
+    assert side_of(spec, "x") == ["0", "1", "2", "3"]
+    told = [(tip["field"], tip["title"]) for tip in shaded(spec)["encoding"]["tooltip"]]
+    assert told == [
+        ("x", "head"),
+        ("y", "layer"),
+        ("exact", "median"),
+        ("count", "measurements"),
+    ]
 
 
 @pytest.mark.parametrize(("layers", "heads"), [(1, 1), (1, 96), (96, 1), (96, 96)])
 def test_any_size_fits_and_labels_thin_out(layers, heads):
     spec = head_map(table(layers, heads, samples=1)).to_dict(validate=False)
-    panel, cell = spec["concat"][0], cells_of(spec)
+    panel = spec["concat"][0]
     assert panel["width"] == 620
     assert panel["height"] <= 520.1
-    assert 1 <= len(cell["x"]["axis"]["values"]) <= 26
-    assert cell["y"]["axis"]["values"][0] == 1
+    assert 1 <= len(named_on(spec, "x")) <= 26
+    assert named_on(spec, "y")[0] == "1"
     picture(spec)
 
 
@@ -91,25 +84,25 @@ def test_pages_are_told_to_stretch_it():
 
 def test_large_values_close_together_do_not_start_at_zero():
     close = table().with_columns(value=1.0 + 0.1 * pl.col("value"))
-    low, high = cells_of(head_map(close).to_dict())["color"]["scale"]["domain"]
+    low, high = scale_of(head_map(close).to_dict())["domain"]
     assert low == pytest.approx(0.9 * high)
 
 
 def test_the_sample_column_may_be_missing():
     once = table(samples=1)
-    assert rows_of(head_map(once.drop("sample")).to_dict()) == rows_of(head_map(once).to_dict())
+    assert cells_of(head_map(once.drop("sample")).to_dict()) == cells_of(head_map(once).to_dict())
 
 
 def test_zeros_and_nan_can_be_drawn():
     zeros = table().with_columns(value=pl.lit(0.0))
-    assert cells_of(head_map(zeros).to_dict())["color"]["scale"]["domain"] == [0, 1]
+    assert scale_of(head_map(zeros).to_dict())["domain"] == [0, 1]
     broken = table().with_columns(
         value=pl.when(pl.col("head") == 1).then(float("nan")).otherwise("value")
     )
     spec = head_map(broken).to_dict()
     json.dumps(spec, allow_nan=False)
     assert picture(spec).count(f'fill="{INK["grid"]}"') == 3
-    assert {row["exact_median"] for row in rows_of(spec) if row["head"] == 1} == {"nan"}
+    assert {row["exact"] for (head, _), row in cells_of(spec).items() if head == "1"} == {"nan"}
     picture(head_map(table().with_columns(value=pl.lit(float("nan")))).to_dict())
 
 
@@ -117,7 +110,7 @@ def test_another_metric_is_drawn_under_its_own_name():
     spec = head_map(
         table().with_columns(metric=pl.lit("log10_mine")), metric="log10_mine"
     ).to_dict()
-    assert cells_of(spec)["color"]["scale"]["domain"][0] < 0  # exponents, not from zero up
+    assert scale_of(spec)["domain"][0] < 0  # exponents, not from zero up
     assert "Mine by head" in picture(spec)
 
 

@@ -12,7 +12,10 @@ from rankscope.errors import InputError
 from rankscope.show.figures import adaptive, by_length, save
 from rankscope.show.figures._theme import DARK, INK, SINGLE_COLOUR
 
+from .maps import cells_of, named_on, scale_of, shaded, side_of
+
 STATISTICS = ("low", "median", "high")
+SHARE = "residual_share"
 
 
 def summary(layers=6, *, samples=3):
@@ -51,14 +54,11 @@ def marks_of(spec, panel, kind):
     return [m for m in spec["concat"][panel]["layer"] if m["mark"]["type"] == kind]
 
 
-def cells_of(spec):
-    """The shaded cells, without the grey ones and without the bar below."""
-    (cell,) = (
-        m
-        for m in marks_of(spec, 1, "rect")
-        if m["encoding"].get("color", {}).get("field") == "shade" and "transform" in m
-    )
-    return cell
+def lengths_of(spec):
+    """What the places of the left panel are called, and those the axis names."""
+    axis = marks_of(spec, 0, "point")[0]["encoding"]["x"]["axis"]
+    words = json.loads(axis["labelExpr"].removesuffix("[datum.value]"))
+    return words, [words[at] for at in axis["values"]]
 
 
 def picture(spec):
@@ -75,7 +75,8 @@ def spec():
 
 def test_the_left_panel_shows_the_last_layer_on_a_logarithmic_axis(spec):
     assert spec["concat"][0]["title"]["text"] == "Share of the residual by path length"
-    assert {row["layer"] for row in rows_of(spec, 0)} == {6}
+    assert spec["concat"][0]["title"]["subtitle"].startswith("After layer 6")
+    assert len(rows_of(spec, 0)) == 8
     scales = [
         m["encoding"]["y"]["scale"]
         for m in spec["concat"][0]["layer"]
@@ -87,7 +88,7 @@ def test_the_left_panel_shows_the_last_layer_on_a_logarithmic_axis(spec):
 
 def test_medians_and_spreads_are_those_of_the_table(spec):
     table = summary().filter((pl.col("metric") == "residual_share") & (pl.col("layer") == 6))
-    rows = {row["length"]: row for row in rows_of(spec, 0)}
+    rows = {row["place_name"]: row for row in rows_of(spec, 0)}
     for row in table.iter_rows(named=True):
         name = "bias" if row["length"] is None else str(row["length"])
         for statistic in STATISTICS:
@@ -98,12 +99,12 @@ def test_medians_and_spreads_are_those_of_the_table(spec):
 
 
 def test_rows_without_a_length_are_bias_apart_at_the_right_and_grey(spec):
-    point = marks_of(spec, 0, "point")[0]["encoding"]
-    domain = point["x"]["scale"]["domain"]
-    assert domain == ["0", "1", "2", "3", "4", "5", "6", " ", "bias"]
-    assert point["x"]["axis"]["values"] == [*"0123456", "bias"]
-    assert point["color"]["value"] == SINGLE_COLOUR
-    assert point["color"]["condition"]["value"] == INK["muted"]
+    words, named = lengths_of(spec)
+    assert words == ["0", "1", "2", "3", "4", "5", "6", " ", "bias"]
+    assert named == [*"0123456", "bias"]
+    colour = marks_of(spec, 0, "point")[0]["encoding"]["color"]
+    assert colour["scale"]["range"] == [SINGLE_COLOUR, INK["muted"]]
+    assert {row["variant"] for row in rows_of(spec, 0) if row["place_name"] == "bias"} == {"bias"}
     drawn = picture(spec)
     assert drawn.count(">bias</text>") == 2
     assert INK["muted"] in drawn
@@ -111,19 +112,18 @@ def test_rows_without_a_length_are_bias_apart_at_the_right_and_grey(spec):
 
 def test_without_bias_rows_there_is_no_bias():
     drawn = by_length(summary().filter(pl.col("length").is_not_null())).to_dict()
-    assert marks_of(drawn, 0, "point")[0]["encoding"]["x"]["scale"]["domain"] == [*"0123456"]
+    assert lengths_of(drawn)[0] == [*"0123456"]
     assert ">bias<" not in picture(drawn)
 
 
 def test_the_right_panel_shades_every_layer_and_length_by_magnitude(spec):
-    cell = cells_of(spec)["encoding"]
-    assert cell["color"]["scale"]["type"] == "log"
-    assert cell["color"]["scale"]["scheme"]["name"] == "viridis"
-    assert cell["x"]["scale"]["domain"] == list(range(7))
-    assert cell["y"]["scale"]["domain"][-1] == "0"  # at the bottom
-    rows = {(row["layer"], row["length"]): row["shade"] for row in rows_of(spec, 1)}
+    assert scale_of(spec, 1)["type"] == "log"
+    assert scale_of(spec, 1)["scheme"]["name"] == "viridis"
+    assert side_of(spec, "x", 1) == [*"0123456"]
+    assert side_of(spec, "y", 1)[0] == "0"  # at the bottom
+    rows = cells_of(spec, 1)
     assert len(rows) == 28 + 7
-    assert rows[3, "2"] == pytest.approx(_share(3, 2) * 1.1)
+    assert rows["3", "2"]["shade"] == pytest.approx(_share(3, 2) * 1.1, rel=1e-3)
 
 
 def test_the_bar_names_powers_of_ten_with_raised_exponents(spec):
@@ -143,7 +143,7 @@ def test_the_bar_names_powers_of_ten_with_raised_exponents(spec):
 
 def test_shades_are_no_colours_a_page_exchanges(spec):
     """Between two CSS variables there is no colour."""
-    scale = cells_of(adaptive(spec))["encoding"]["color"]["scale"]
+    scale = scale_of(adaptive(spec), 1)
     assert "var(" not in json.dumps(scale)
     assert not set(DARK) & set(json.dumps(scale).split('"'))
 
@@ -151,36 +151,47 @@ def test_shades_are_no_colours_a_page_exchanges(spec):
 def test_zeros_are_drawn_a_decade_below_and_told_as_zero():
     table = replaced(summary(), pl.col("length") == 6, 0.0)
     spec = by_length(table).to_dict()
-    (left,) = (row for row in rows_of(spec, 0) if row["length"] == "6")
-    smallest = min(row["low"] for row in rows_of(spec, 0) if row["low"] > 0)
+    (left,) = (row for row in rows_of(spec, 0) if row["place_name"] == "6")
+    smallest = table.filter((pl.col("layer") == 6) & (pl.col("low") > 0), metric=SHARE)["low"].min()
     assert left["drawn_median"] == smallest / 10
     assert left["off_scale"]
     assert left["exact_median"] == "0"
-    (right,) = (row for row in rows_of(spec, 1) if row["length"] == "6")
-    low = cells_of(spec)["encoding"]["color"]["scale"]["domain"][0]
-    assert 0 < low <= right["shade"]
-    assert right["median"] == 0
+    right = cells_of(spec, 1)["6", "6"]
+    assert 0 < scale_of(spec, 1)["domain"][0] <= right["shade"]
+    assert right["exact_median"] == "0"
     picture(spec)
 
 
 def test_what_rounding_leaves_of_no_biases_does_not_stretch_the_scales():
     noise = replaced(summary(), pl.col("length").is_null(), 3e-17)
     spec = by_length(noise).to_dict()
-    assert cells_of(spec)["encoding"]["color"]["scale"]["domain"][0] > 1e-7
-    (bias,) = (row for row in rows_of(spec, 0) if row["length"] == "bias")
+    assert scale_of(spec, 1)["domain"][0] > 1e-7
+    (bias,) = (row for row in rows_of(spec, 0) if row["place_name"] == "bias")
     assert bias["off_scale"]
     assert bias["exact_median"] == "3e-17"
 
 
-@pytest.mark.parametrize("value", [float("nan"), None, float("inf")])
+@pytest.mark.parametrize("value", [float("nan"), None])
 def test_values_that_are_none_leave_a_gap_and_a_grey_cell(value):
     spec = by_length(replaced(summary(), pl.col("length") == 2, value)).to_dict()
-    gone = [row for row in rows_of(spec, 1) if row["length"] == "2"]
+    gone = [row for (_, length), row in cells_of(spec, 1).items() if length == "2"]
     assert [row["shade"] for row in gone] == [None] * 5
     assert gone[0]["exact_median"] == ("none" if value is None else f"{value}")
     json.dumps(spec, allow_nan=False)
     drawn = picture(spec)
     assert drawn.count(f'fill="{INK["grid"]}"') == 5
+
+
+def test_what_is_infinite_leaves_a_gap_and_has_the_last_shade():
+    spec = by_length(replaced(summary(), pl.col("length") == 2, float("inf"))).to_dict()
+    gone = [row for (_, length), row in cells_of(spec, 1).items() if length == "2"]
+    last = scale_of(spec, 1)["domain"][1]
+    assert [row["shade"] for row in gone] == [pytest.approx(last, rel=1e-3)] * 5
+    assert gone[0]["exact_median"] == "inf"
+    (left,) = (row for row in rows_of(spec, 0) if row["place_name"] == "2")
+    assert left["drawn_median"] is None
+    json.dumps(spec, allow_nan=False)
+    picture(spec)
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, 1e-300, float("nan")])
@@ -209,16 +220,17 @@ def test_one_layer_or_one_length_can_be_drawn(kept):
 def test_many_lengths_are_thinned_and_bias_keeps_its_name():
     spec = by_length(summary(60, samples=1)).to_dict()
     named = [*(str(length) for length in range(0, 61, 5)), "bias"]
-    assert marks_of(spec, 0, "point")[0]["encoding"]["x"]["axis"]["values"] == named
-    assert len(cells_of(spec)["encoding"]["y"]["axis"]["values"]) <= len(named)
+    assert lengths_of(spec)[1] == named
+    assert named_on(spec, "y", 1) == named
     assert picture(spec).count(">bias</text>") == 2
 
 
 def test_tooltips_tell_the_exact_values(spec):
-    told = [tip["field"] for tip in cells_of(spec)["encoding"]["tooltip"]]
-    assert told[:3] == ["length", "layer", "exact_median"]
-    (target,) = (m for m in marks_of(spec, 0, "rule") if "tooltip" in m["encoding"])
-    assert [tip["field"] for tip in target["encoding"]["tooltip"]] == told
+    told = [(tip["field"], tip["title"]) for tip in shaded(spec, 1)["encoding"]["tooltip"]]
+    assert told[:3] == [("x", "layer"), ("y", "path length"), ("exact_median", "median")]
+    (target,) = (m for m in marks_of(spec, 0, "point") if "tooltip" in m["encoding"])
+    beside = [(tip["field"], tip["title"]) for tip in target["encoding"]["tooltip"]]
+    assert beside == [("place_name", "path length"), *told[2:]]
 
 
 def test_a_title_is_shown_and_files_are_written(tmp_path):

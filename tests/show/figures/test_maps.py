@@ -7,8 +7,9 @@ import pytest
 
 from rankscope import tables
 from rankscope.errors import InputError
-from rankscope.show.figures import layer_map, token_map
-from rankscope.show.figures._offline import svg
+from rankscope.show.figures import layer_map, svg, token_map
+
+from .maps import cells_of, named_on, scale_of, shaded, side_of
 
 
 def spectrum(layers=3, values=4, metric="share"):
@@ -32,25 +33,14 @@ def cosines(tokens=3, layers=(0, 2), sample=0, least=0.1):
     return tables.from_rows(names, rows)
 
 
-def cells_of(spec, panel=0):
-    """The rows and the encoding of the shaded cells."""
-    own = spec["concat"][panel]
-    (cell,) = (
-        mark
-        for mark in own["layer"]
-        if mark["encoding"].get("color", {}).get("field") == "shade" and "transform" in mark
-    )
-    data = own.get("data") or spec["data"]
-    return spec["datasets"][data["name"]], cell["encoding"]
-
-
 def test_cells_of_a_layer_map_are_medians():
-    data, encoding = cells_of(layer_map(spectrum(), metric="share").to_dict())
-    found = {(row["layer"], row["place"]): row["shade"] for row in data}
-    assert len(found) == 12
-    assert found[2, 4] == pytest.approx(2 / 16)
-    assert encoding["x"]["scale"]["domain"] == [0, 1, 2]
-    assert encoding["y"]["scale"]["domain"] == [1, 2, 3, 4]  # the first on top
+    spec = layer_map(spectrum(), metric="share").to_dict()
+    cells = cells_of(spec)
+    assert len(cells) == 12
+    assert cells["2", "4"]["shade"] == pytest.approx(2 / 16)
+    assert (cells["2", "4"]["across"], cells["2", "4"]["up"]) == (2, 3)
+    assert side_of(spec, "x") == ["0", "1", "2"]
+    assert side_of(spec, "y") == ["4", "3", "2", "1"]  # the first on top
 
 
 @pytest.mark.parametrize(
@@ -58,38 +48,37 @@ def test_cells_of_a_layer_map_are_medians():
 )
 def test_shades_go_by_the_scale_of_the_metric(metric, kind):
     spec = layer_map(spectrum(metric=metric), metric=metric).to_dict()
-    _, encoding = cells_of(spec)
-    assert encoding["color"]["scale"]["type"] == kind
-    assert encoding["y"]["axis"]["title"] == "singular value"
+    assert scale_of(spec)["type"] == kind
+    assert shaded(spec)["encoding"]["y"]["axis"]["title"] == "singular value"
     drawn = svg(spec)
     assert "NaN" not in drawn
     assert ">median</text>" in drawn
 
 
 def test_what_is_too_many_to_be_seen_is_thinned():
-    data, encoding = cells_of(layer_map(spectrum(120, 300), metric="share").to_dict())
-    assert len(data) <= 96 * 64
-    assert encoding["y"]["scale"]["domain"][:3] == [1, 6, 11]
-    assert set(encoding["x"]["axis"]["values"]) <= set(encoding["x"]["scale"]["domain"])
+    spec = layer_map(spectrum(120, 300), metric="share").to_dict()
+    assert len(cells_of(spec)) <= 96 * 64
+    assert side_of(spec, "y")[:-4:-1] == ["1", "6", "11"]
+    assert 1 <= len(named_on(spec, "x")) <= 16
+    assert 1 <= len(named_on(spec, "y")) <= 16
 
 
 def test_a_token_map_has_a_panel_for_each_layer_and_shades_up_to_one():
     spec = token_map(cosines(), metric="cosine", labels=["the", "cat", "the"]).to_dict()
-    assert [panel["title"] for panel in spec["concat"]] == ["Layer 0", "Layer 2"]
-    data, encoding = cells_of(spec, 1)
-    found = {(row["a"], row["b"]): row["shade"] for row in data}
-    assert len(found) == 9  # equal words are told apart
-    assert found["0 the", "0 the"] == 1.0
-    assert found["2 the", "1 cat"] == 0.2
-    assert encoding["color"]["scale"]["domain"] == [0, 1]
+    assert [panel["title"]["text"] for panel in spec["concat"]] == ["Layer 0", "Layer 2"]
+    cells = cells_of(spec, 1)
+    assert len(cells) == 9  # equal words are told apart
+    assert cells["0 the", "0 the"]["shade"] == 1.0
+    assert cells["1 cat", "2 the"]["shade"] == 0.2
+    assert scale_of(spec)["domain"] == [0, 1]
     drawn = svg(spec)
     assert drawn.count(">the</text>") == 8  # on both axes of both panels, without their numbers
     assert ">0.25</text>" in drawn
 
 
 def test_shades_reach_below_zero_if_tokens_point_opposite_ways():
-    _, encoding = cells_of(token_map(cosines(least=-0.4), metric="cosine").to_dict())
-    assert encoding["color"]["scale"]["domain"] == [-1, 1]
+    spec = token_map(cosines(least=-0.4), metric="cosine").to_dict()
+    assert scale_of(spec)["domain"] == [-1, 1]
 
 
 def test_labels_are_not_markup_and_no_code():
@@ -101,9 +90,8 @@ def test_labels_are_not_markup_and_no_code():
 
 def test_of_many_tokens_some_are_drawn_and_it_is_said():
     spec = token_map(cosines(90, (0, 1)), metric="cosine").to_dict()
-    data, encoding = cells_of(spec)
-    assert len(data) == 45**2
-    assert len(encoding["y"]["axis"]["values"]) <= 24
+    assert len(cells_of(spec)) == 45**2
+    assert len(named_on(spec, "y")) <= 24
     assert "Cosine, one token in 2" in svg(spec)
 
 
@@ -122,5 +110,5 @@ def test_tables_that_cannot_be_drawn_are_refused():
 def test_cells_without_a_value_can_be_drawn():
     gone = pl.when(pl.col("token") == 1).then(math.nan).otherwise("value")
     spec = token_map(cosines().with_columns(value=gone), metric="cosine").to_dict()
-    assert sum(row["shade"] is None for row in cells_of(spec)[0]) == 3
+    assert sum(row["shade"] is None for row in cells_of(spec).values()) == 3
     assert "NaN" not in svg(spec)

@@ -12,6 +12,8 @@ from rankscope.errors import InputError
 from rankscope.show.figures import phase_map
 from rankscope.show.figures._theme import DARK
 
+from .maps import cells_of, named_on, scale_of, shaded, side_of
+
 METRIC = "relative_dispersion"
 
 
@@ -43,18 +45,20 @@ def rows_of(spec, mark, panel=0):
 
 def test_cells_are_means_at_their_place():
     uneven = table(lambda layer, setting: 0.1 * layer + 0.01 * setting)
-    cells = {(each["layer"], each["setting"]): each for each in rows_of(drawn(uneven), "rect")}
+    cells = cells_of(drawn(uneven))
     assert len(cells) == 9
-    assert cells[2, 4.0]["shade"] == pytest.approx(0.24)
-    assert [cells[1, setting]["at"] for setting in (1.0, 2.0, 4.0)] == [0, 1, 2]
+    assert cells["2", "4"]["shade"] == pytest.approx(0.24)
+    assert [cells["1", setting]["up"] for setting in "124"] == [0, 1, 2]
     (ring,) = rows_of(drawn(uneven), "point")
-    assert (ring["layer"], ring["at"], ring["shade"]) == (2, 1, 0.5)
+    assert (ring["x"], ring["y"], ring["shade"]) == ("2", "2", 0.5)
+    assert (ring["across"], ring["up"]) == (1, 1)
 
 
 def test_the_line_runs_between_cells_on_either_side():
     """1/(layer × setting) is below 0.3 from 4 on: a staircase, worked out by hand."""
     edges = rows_of(drawn(table(), boundary=0.3), "rule")
-    found = {(each["left"], each["right"], each["low"], each["high"]) for each in edges}
+    # Layers are from 1 on, and places from 0.
+    found = {(each["left"] + 1, each["right"] + 1, each["low"], each["high"]) for each in edges}
     assert found == {
         (1.5, 1.5, 0.5, 1.5),  # setting 2: 1/2 at layer 1, 1/4 at layer 2
         (0.5, 1.5, 1.5, 1.5),  # layer 1: 1/2 at setting 2, 1/4 at setting 4
@@ -67,9 +71,8 @@ def test_the_line_runs_between_cells_on_either_side():
 
 def test_the_scale_can_be_cut_and_is_one_for_all_panels():
     spec = drawn(table(), lowest=0.2, highest=0.4)
-    shades = [each["shade"] for each in rows_of(spec, "rect")]
-    low, high = spec["concat"][0]["layer"][0]["encoding"]["color"]["scale"]["domain"]
-    assert (low, high) == (0.2, 0.4)
+    shades = [each["shade"] for each in cells_of(spec).values()]
+    assert scale_of(spec)["domain"] == [0.2, 0.4]
     assert (min(shades), max(shades)) == (0.2, 0.4)
     two = tables.joined({"pre-norm": table(), "post-norm": table()}, column="model")
     spec = drawn(two)
@@ -77,7 +80,7 @@ def test_the_scale_can_be_cut_and_is_one_for_all_panels():
         "Init scale, pre-norm",
         "Init scale, post-norm",
     ]
-    assert spec["resolve"]["scale"]["color"] == "shared"
+    assert scale_of(spec) == scale_of(spec, 1)
     assert vl_convert.vegalite_to_svg(spec).count(">Relative dispersion</text>") == 1
 
 
@@ -85,29 +88,26 @@ def test_what_is_infinite_has_the_last_shade_and_what_is_missing_is_grey():
     def value(layer, setting):
         return {1.0: math.inf, 2.0: math.nan}.get(setting, 1.0 / layer)
 
-    cells = rows_of(drawn(table(value), lowest=0.1, highest=2.0, boundary=0.4), "rect")
-    shades = {(each["layer"], each["setting"]): each["shade"] for each in cells}
-    assert shades[1, 2.0] is None
-    assert shades[1, 1.0] >= 2.0
-    assert shades[3, 4.0] == pytest.approx(1 / 3, rel=1e-3)
+    cells = cells_of(drawn(table(value), lowest=0.1, highest=2.0, boundary=0.4))
+    shades = {place: row["shade"] for place, row in cells.items()}
+    assert shades["1", "2"] is None
+    assert shades["1", "1"] >= 2.0
+    assert shades["3", "4"] == pytest.approx(1 / 3, rel=1e-3)
 
 
 def test_settings_are_named_in_order():
     spec = drawn(table(settings=(4.0, 0.5, 2.0)))
-    axis = spec["concat"][0]["layer"][0]["encoding"]["y"]["axis"]
-    assert axis["labelExpr"] == "['0.5', '2', '4'][datum.value]"
-    assert axis["values"] == [0, 1, 2]
-    assert axis["title"] == "init scale"
+    assert side_of(spec, "y") == named_on(spec, "y") == ["0.5", "2", "4"]
+    assert shaded(spec)["encoding"]["y"]["axis"]["title"] == "init scale"
     many = tuple(float(k) for k in range(1, 42))
-    axis = drawn(table(settings=many))["concat"][0]["layer"][0]["encoding"]["y"]["axis"]
-    assert len(axis["values"]) <= 10
+    assert len(named_on(drawn(table(settings=many)), "y")) <= 10
 
 
 def test_rings_and_lines_are_seen_on_dark_pages_too():
     """They lie on cells, whose shades no page exchanges."""
     spec = drawn(table(), boundary=0.3)
-    used = {each["mark"].get("color") for each in spec["concat"][0]["layer"]}
-    used |= {each["mark"].get("stroke") for each in spec["concat"][0]["layer"]}
+    on_cells = [m["mark"] for m in spec["concat"][0]["layer"] if m["mark"]["type"] != "text"]
+    used = {mark.get(name) for mark in on_cells for name in ("color", "stroke")}
     assert len(used - {None}) == 2
     assert not used & set(DARK)
 

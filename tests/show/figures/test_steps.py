@@ -7,8 +7,7 @@ import pytest
 
 from rankscope import tables
 from rankscope.errors import InputError
-from rankscope.show.figures import steps
-from rankscope.show.figures._offline import svg
+from rankscope.show.figures import steps, svg
 
 NAMES = ("variant", "layer", "sample", "metric", "value")
 

@@ -139,7 +139,9 @@ def test_without_a_parameter_it_is_a_setting():
 
 def test_a_table_that_cannot_be_drawn_is_refused():
     table = summary({"window": [1, 2]})
-    with pytest.raises(InputError, match="lacks setting; by_setting draws summaries by setting"):
+    with pytest.raises(
+        InputError, match=r"lacks setting; by_setting draws what tables\.summary.*by setting"
+    ):
         by_setting(table.drop("setting"), metric="beta")
     with pytest.raises(InputError, match="no rows for metric 'rank'"):
         by_setting(table, metric="rank")

@@ -5,13 +5,13 @@ import re
 import pytest
 
 from rankscope.show.figures import adaptive, dark_variables
-from rankscope.show.figures._look import colours
 from rankscope.show.figures._theme import (
     DARK,
     FOLLOWING_COLOURS,
     INK,
     SINGLE_COLOUR,
     VARIANT_COLOURS,
+    colours,
     shapes,
 )
 

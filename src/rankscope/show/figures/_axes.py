@@ -1,5 +1,6 @@
 """Where an axis begins and ends, and which values it names."""
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,9 +8,8 @@ from typing import Any, Final, Literal
 
 import altair as alt
 
-from rankscope.arguments import checked
 from rankscope.metric_catalogue import Scale
-from rankscope.numerals import MINUS, exponent_text, power_of_ten
+from rankscope.numerals import MINUS, exponent_text
 from rankscope.show.figures import _theme as theme
 
 Kind = Literal["log", "linear"]
@@ -19,6 +19,11 @@ _MARGIN = 0.04  # of an axis, left free at its ends, so that nothing touches the
 _TINY = 1e-300  # a decade below it a float64 has lost its digits; smaller counts as zero
 _FARTHEST = 1.7e308  # an end beyond it would be infinite, which no chart can hold
 _AXIS_ROOM = 34.0  # pixels left of a plot for the names of short ticks, as the theme leaves them
+_MOST_DOUBLINGS = 12  # on an axis: beyond, only powers of ten are named
+_WIDE_SPAN = 8.0  # from the least setting to the largest: then their axis is logarithmic
+_MOST_SETTINGS = 12  # that an axis has room to name
+_MOST_WORDS = 24
+_LETTER = 6.0  # pixels a letter below an axis takes, about
 
 
 @dataclass(frozen=True)
@@ -58,13 +63,75 @@ class Horizontal:
         return _part(value, self.domain, self.kind)
 
 
+def layer_axis(layers: Sequence[int], *, log: bool = False) -> Horizontal:
+    """The layer, in whole numbers; on a logarithmic axis at powers of two, or of ten."""
+    first, last = min(layers), max(layers)
+    if not log:
+        axis = {"title": "layer", "format": "d", "tickMinStep": 1, "tickCount": 8}
+        return Horizontal("layer", "linear", (first, max(last, first + 1)), axis)
+    twos, tens = (
+        [base**k for k in range(64) if first <= base**k <= last] or [first] for base in (2, 10)
+    )
+    axis = {
+        "title": "layer, on a logarithmic axis (layer 0 is left out)",
+        "format": ",d",
+        "values": twos if len(twos) <= _MOST_DOUBLINGS else tens,
+    }
+    return Horizontal("layer", "log", (first, max(last, 2 * first)), axis)
+
+
+def setting_axis(title: str, settings: Sequence[float], *, field: str = "setting") -> Horizontal:
+    """Where settings in ascending order are laid out, and which of them are named."""
+    first, last = settings[0], settings[-1]
+    named: dict[str, Any] = {"values": settings[:: math.ceil(len(settings) / _MOST_SETTINGS)]}
+    if len(settings) > _MOST_SETTINGS and any(float(f"{each:.3g}") != each for each in settings):
+        named = {"tickCount": 6}  # measured, not chosen: round numbers say more
+    return Horizontal(
+        field,
+        "log" if first > 0 and last >= _WIDE_SPAN * first else "linear",
+        (first, last) if first < last else (first - 1, first + 1),
+        {"title": title, **named, "format": "~g"},
+        padding=14,
+    )
+
+
+def word_axis(
+    title: str, words: Sequence[str], width: float, *, named: Sequence[int] = ()
+) -> Horizontal:
+    """Words side by side at 0, 1, 2 …, which rows hold as ``place_name``; those ``named`` shown."""
+    every = math.ceil(len(words) / _MOST_WORDS)
+    tight = _LETTER * sum(len(word) + 2 for word in words) > width and not named
+    axis = {
+        "title": title,
+        "values": list(named) or list(range(0, len(words), every)),
+        "labelExpr": named_ticks(words),
+        "labelAngle": -30 if tight else 0,
+    }
+    return Horizontal("place", "linear", (-0.5, len(words) - 0.5), axis, padding=0, named=True)
+
+
+def named_ticks(texts: Sequence[str]) -> str:
+    """The expression by which an axis names its whole numbers."""
+    return f"{json.dumps(list(texts), ensure_ascii=False)}[datum.value]"
+
+
+def whole_numbers(values: Sequence[int], *, most: int) -> list[int]:
+    """Which of the numbers an axis names: the first, then multiples of 1, 2, 5, 10 …"""
+    first, last = min(values), max(values)
+    step = max(1, round(round_step((last - first + 1) / most)))
+    named = [value for value in range(first, last + 1) if value % step == 0]
+    if not named or named[0] - first > step / 2:
+        named = [first, *named]
+    return named
+
+
 @dataclass(frozen=True)
 class Vertical:
     """A y axis: its ends, the values it names, and where it shows what has no place on it.
 
     ``floor`` is set on a logarithmic axis when there are values that are not positive. Without
     ``ticks`` the renderer chooses them, whole numbers if it is ``whole``. ``cut`` says that curves
-    may leave it.
+    may leave it, ``words`` that its title is no formula.
     """
 
     kind: Kind
@@ -74,27 +141,27 @@ class Vertical:
     floor: float | None = None
     cut: bool = False
     whole: bool = False
+    words: bool = False
 
     def encode(self, field: str) -> alt.Y:
         """The encoding that draws a field on this axis."""
+        named: dict[str, Any] = {
+            "title": self.title,
+            **(theme.WORDS_AS_TITLE if self.words else {}),
+        }
+        if self.ticks:
+            # It does not know of the names drawn beside it, so it is given the room they need.
+            room = max(_AXIS_ROOM, 12.0 - self._edge())
+            values: list[Any] = [tick.value for tick in self.ticks]
+            named |= {"values": values, "labels": False, "minExtent": room}
+        elif self.whole:
+            step = max(1.0, round_step((self.domain[1] - self.domain[0]) / 5))
+            values = [k * step for k in _multiples(step, *self.domain)]
+            named |= {"values": values, "format": ",d"}
+        else:
+            named |= {"tickCount": 5}
         scale = alt.Scale(type=self.kind, domain=list(self.domain), nice=False)
-        if not self.ticks:
-            named: dict[str, Any] = {"values": self._whole_numbers(), "format": ",d"}
-            chosen = named if self.whole else {"tickCount": 5}
-            return alt.Y(field, scale=scale, axis=alt.Axis(title=self.title, **chosen))
-        values: list[Any] = [tick.value for tick in self.ticks]
-        # The axis does not know of the names drawn beside it, so it is given the room they need.
-        room = max(_AXIS_ROOM, 12.0 - self._edge())
-        return alt.Y(
-            field,
-            scale=scale,
-            axis=alt.Axis(title=self.title, values=values, labels=False, minExtent=room),
-        )
-
-    def _whole_numbers(self) -> list[float]:
-        low, high = self.domain
-        step = max(1.0, round_step((high - low) / 5))
-        return [k * step for k in _multiples(step, low, high)]
+        return alt.Y(field, scale=scale, axis=alt.Axis(**named))
 
     def tick_labels(self) -> list[alt.Chart]:
         """The names of the ticks as marks."""
@@ -116,13 +183,18 @@ class Vertical:
         return value if value >= _TINY else self.floor
 
 
+def over(rows: Sequence[Mapping[str, Any]]) -> alt.Chart:
+    """A chart of its own rows, to be given marks and encodings."""
+    return alt.Chart(alt.InlineData(values=list(rows)))
+
+
 def write_ticks(rows: Sequence[Mapping[str, Any]], x: Any, y: Any, dx: float) -> list[alt.Chart]:
     """Names of ticks with raised exponents, which are in no way an axis can be asked for.
 
     Superscript characters would do in a browser, but most fonts lack them, and in a picture they
     turn up as boxes or in some other font. Where ``dx`` is from ``x``, the exponents begin.
     """
-    base = alt.Chart(alt.InlineData(values=rows)).encode(x=x, y=y)
+    base = over(rows).encode(x=x, y=y)
     look: dict[str, Any] = {"color": theme.INK["text"], "baseline": "middle"}
     text = base.mark_text(align="right", fontSize=theme.LABEL_SIZE, dx=dx, **look)
     raised = base.mark_text(
@@ -184,16 +256,6 @@ AXES: Final[Mapping[Scale, Callable[..., Vertical]]] = {
     "exponent": exponent_axis,
 }
 """How the axis of a metric is made, by its scale."""
-
-
-@checked
-def power_text(exponent: float | None) -> str:
-    """The number whose base-10 logarithm this is, as a tooltip shows it.
-
-    >>> power_text(-47003.12), power_text(-0.0458)
-    ('10^−47,003.1', '0.9')
-    """
-    return power_of_ten(exponent, digits=3)
 
 
 def select_positive(values: Sequence[float]) -> list[float]:

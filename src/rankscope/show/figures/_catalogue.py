@@ -1,37 +1,29 @@
-"""Which figures there are, and how a drawing of a result becomes one of them.
+"""Which figures there are, how a drawing of a result becomes one of them, and its words.
 
-To add a figure, write its function in a file of its own and one entry in ``FIGURES``.
+To add a figure, write a function below ``@figure`` that draws with ``lines`` or ``heatmap``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import polars as pl
 
 from rankscope import metric_catalogue
 from rankscope.arguments import checked
 from rankscope.errors import InputError
-from rankscope.numerals import sentence_case
+from rankscope.metric_catalogue import Metric
+from rankscope.numerals import power_of_ten, sentence_case, short
 from rankscope.results import Drawing, Result
-from rankscope.show.figures._axis_lines import by_axis
-from rankscope.show.figures._axis_map import axis_map
-from rankscope.show.figures._descriptions import describe
-from rankscope.show.figures._distributions import length_distributions
-from rankscope.show.figures._heads import head_map
-from rankscope.show.figures._layer_map import layer_map
-from rankscope.show.figures._layers import by_depth, by_layer, by_model
-from rankscope.show.figures._lengths import by_length
-from rankscope.show.figures._phases import phase_map
-from rankscope.show.figures._steps import steps
-from rankscope.show.figures._sweeps import by_setting
 from rankscope.show.figures._theme import Figure
-from rankscope.show.figures._token_map import token_map
-from rankscope.show.figures._trajectories import trajectories
+
+Drawer = TypeVar("Drawer", bound=Callable[..., Figure])
 
 _MOST_NAMED: Final = 4  # metrics in a heading
-_MEDIANS: Final = "Lines are medians over the samples, {} their 10th to 90th percentile."
+_MOST_TOLD: Final = 8  # curves that a description tells one by one
+_LABELS: Final = ("model", "parameter", "variant")
+_WORDS: Final = {"length": "path length", "index": "singular value", "other_token": "token"}
 
 
 @checked
@@ -63,96 +55,21 @@ class FigureKind:
         return tuple(signature(self.function).parameters)[1:]
 
 
-FIGURES: Final[dict[str, FigureKind]] = {
-    kind.name: kind
-    for kind in (
-        FigureKind(by_depth, "summary", _MEDIANS.format("bands"), "against depth"),
-        FigureKind(
-            by_setting,
-            "summary",
-            _MEDIANS.format("bars"),
-            "against what was varied",
-            places=("setting",),
-        ),
-        FigureKind(by_layer, "summary", _MEDIANS.format("bands"), "layer by layer"),
-        FigureKind(by_model, "summary", _MEDIANS.format("bands"), "layer by layer"),
-        FigureKind(
-            by_length,
-            "summary",
-            "Points are medians over the samples, bars their 10th to 90th percentile; paths of one "
-            "length are added up before they are measured.",
-            "by path length",
-            "residual_share",
-            ("length",),
-        ),
-        FigureKind(
-            head_map,
-            "table",
-            "Each cell is the median over the samples.",
-            "by head",
-            "residual_share",
-            ("layer", "head"),
-        ),
-        FigureKind(
-            steps,
-            "summary",
-            "Bars are medians over the samples, whiskers their 10th to 90th percentile; below zero "
-            "tokens become more alike, and the bars of all layers add up to the whole way.",
-            "by layer and part",
-        ),
-        FigureKind(
-            layer_map,
-            "summary",
-            "Each cell is the median over the samples.",
-            "by layer",
-            places=("layer", "index", "token", "length"),
-        ),
-        FigureKind(
-            token_map,
-            "table",
-            "Tokens of one sample against each other, in a panel for each of some layers.",
-            "in some layers",
-            places=("layer", "token", "other_token"),
-        ),
-        FigureKind(
-            phase_map,
-            "summary",
-            "Shades are medians over the samples, on one scale for all panels.",
-            "by depth and what was varied",
-            places=("layer", "setting"),
-        ),
-        FigureKind(
-            length_distributions,
-            "table",
-            "Which part of all paths has which length, exactly counted.",
-            "by length",
-            "proportion",
-            ("length",),
-        ),
-        FigureKind(
-            trajectories,
-            "table",
-            "Each point is one step further than the one before; rings are where they start, and "
-            "the light line behind is where they should go.",
-            "steps in the plane",
-        ),
-        FigureKind(
-            by_axis,
-            "table",
-            "Lines are medians over seeds and samples, bars (or bands) their 10th to 90th "
-            "percentile.",
-            "along an axis of a sweep",
-            places=(),
-        ),
-        FigureKind(
-            axis_map,
-            "table",
-            "Shades are medians over seeds and samples, on one scale for all panels.",
-            "over two axes of a sweep",
-            places=(),
-        ),
-    )
-}
+FIGURES: Final[dict[str, FigureKind]] = {}
+"""Every figure by its name."""
+
+
+def figure(
+    draws: Literal["summary", "table"], reading: str, against: str, **more: Any
+) -> Callable[[Drawer], Drawer]:
+    """Put a function that draws into ``FIGURES``, with the fields of its ``FigureKind``."""
+
+    def register(function: Drawer) -> Drawer:
+        kind = FigureKind(function, draws, reading, against, **more)
+        FIGURES[kind.name] = kind
+        return function
+
+    return register
 
 
 @checked
@@ -179,11 +96,8 @@ def metrics_of(drawing: Drawing, result: Result) -> list[str]:
     >>> metrics_of(Drawing("by_layer"), Result("r", "Rank", "Does it fall?", (), table, {}))
     ['rank']
     """
-    kind = _kind_of(drawing)
-    asked = drawing.options.get("metrics") or drawing.metric or kind.metric
-    if asked:
-        return [asked] if isinstance(asked, str) else list(asked)
-    return _keep(result.summary, drawing)["metric"].unique(maintain_order=True).to_list()
+    asked = _asked(drawing)
+    return asked or _keep(result.summary, drawing)["metric"].unique(maintain_order=True).to_list()
 
 
 @checked
@@ -215,9 +129,7 @@ def heading(drawing: Drawing) -> str:
     kind = _kind_of(drawing)
     if drawing.title:
         return drawing.title
-    asked = drawing.options.get("metrics") or drawing.metric or kind.metric
-    names = [asked] if isinstance(asked, str) else list(asked)
-    titles = [metric_catalogue.metric(name).title for name in names if name]
+    titles = [metric_catalogue.metric(name).title for name in _asked(drawing)]
     if not titles or len(titles) > _MOST_NAMED:
         return sentence_case(kind.against)
     first, *others = titles
@@ -254,6 +166,12 @@ def _kind_of(drawing: Drawing) -> FigureKind:
             f"a drawing asks for the figure {drawing.figure!r}; choose one of {', '.join(FIGURES)}."
         )
     return FIGURES[drawing.figure]
+
+
+def _asked(drawing: Drawing) -> list[str]:
+    """The metrics a drawing names, or its figure does; none if it draws what there is."""
+    asked = drawing.options.get("metrics") or drawing.metric or _kind_of(drawing).metric
+    return [asked] if isinstance(asked, str) and asked else list(asked)
 
 
 def _keep(rows: pl.DataFrame, drawing: Drawing) -> pl.DataFrame:
@@ -293,3 +211,69 @@ def _keywords(drawing: Drawing, kind: FigureKind) -> Mapping[str, Any]:
     if unknown:
         raise InputError(f"{kind.name} takes no {unknown[0]}; it takes {', '.join(kind.options)}.")
     return given
+
+
+def describe(
+    rows: pl.DataFrame,
+    metrics: Sequence[str],
+    places: Sequence[str],
+    *,
+    labels: Sequence[str] = _LABELS,
+    entry: Metric | None = None,
+) -> list[str]:
+    """Of each curve or map of the metrics, in a sentence: its ends, its least and its most.
+
+    ``labels`` are the columns that tell curves apart; ``entry`` has words other than the
+    catalogue's.
+    """
+    values = {name: rows[name].drop_nulls() for name in (*labels, *places) if name in rows.columns}
+    labels = [name for name in labels if name in values and values[name].n_unique() > 1]
+    told = []
+    for name in metrics:
+        words = entry or metric_catalogue.metric(name)
+        own = rows.filter(pl.col("metric") == name)
+        # Of the places beyond the first, a map has those that its metric has.
+        present = [p for p in places[:1] if p in values]
+        present += [p for p in places[1:] if p in values and own[p].null_count() < own.height]
+        own = own.drop_nulls([*present, "value"])
+        if places == ("length",) and "layer" in own.columns and own["layer"].drop_nulls().len():
+            own = own.filter(pl.col("layer") == pl.col("layer").max())
+        by = own.group_by([*labels, *present], maintain_order=True)
+        medians = by.agg(pl.col("value").median())
+        split = medians.partition_by(labels, maintain_order=True) if labels else [medians]
+        told += [_sentence(words, part, labels, present) for part in split if part.height]
+    left = len(told) - _MOST_TOLD
+    more = [f"{left} more curves are in the table's file."] if left > 0 else []
+    return [*told[:_MOST_TOLD], *more]
+
+
+def _sentence(
+    entry: Metric, part: pl.DataFrame, labels: Sequence[str], places: Sequence[str]
+) -> str:
+    """A curve from its first place to its last, or the least and the most of a map."""
+    first = part.row(0, named=True)
+    whose = ", ".join([entry.title, *(str(first[name]) for name in labels if first[name])])
+    known = part.filter(pl.col("value").is_not_nan()).sort("value")
+    if not known.height:
+        return f"{whose}: not known."
+
+    def at(row: dict[str, Any]) -> str:
+        value = row["value"]
+        number = power_of_ten(value, digits=3) if entry.scale == "exponent" else short(value)
+        where = [
+            f"{_WORDS.get(place, place)} "
+            f"{short(row[place]) if isinstance(row[place], int | float) else row[place]}"
+            for place in places
+        ]
+        return f"{number} at {', '.join(where)}" if where else number
+
+    least, most = known.row(0, named=True), known.row(-1, named=True)
+    if len(places) > 1:
+        return f"{whose}: from {at(least)} to {at(most)}."
+    ordered = part.sort(places)
+    ends = [ordered.row(0, named=True), ordered.row(-1, named=True)]
+    values = {end["value"] for end in ends}
+    told = [at(end) for end in ends[: 1 + (part.height > 1)]]
+    told += [f"lowest {at(least)}"] * (least["value"] not in values)
+    told += [f"highest {at(most)}"] * (most["value"] not in values)
+    return f"{whose}: {', '.join(told)}."

@@ -1,12 +1,64 @@
-"""The chart every figure is: Altair's, but neither its files nor notebooks ask any network."""
+"""The chart every figure is, panels side by side in the house style, and charts as files.
 
+Pages draw it with nothing from elsewhere.
+"""
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from html import escape
 from pathlib import Path
-from typing import Any
+from string import Template
+from textwrap import wrap
+from typing import Any, Literal
 
 import altair as alt
+import vl_convert
 
-from rankscope.show.figures._offline import svg
-from rankscope.show.figures._saving import FORMATS, printable, save
+from rankscope.arguments import checked
+from rankscope.errors import InputError, KindError
+from rankscope.process.files import whole_file
+from rankscope.show.figures import _theme as theme
+from rankscope.show.figures._theme import Figure
+
+VEGA_LITE = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
+"""The version of Vega-Lite that Altair writes for, as vl-convert names it."""
+
+_PAGE = Template("""\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="$policy">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="generator" content="rankscope">
+<title>$title</title>
+<style>
+body { margin: 0; padding: 1rem; background: #ffffff; }
+#chart { width: 100%; }
+#chart svg { max-width: 100%; height: auto; }
+</style>
+</head>
+<body>
+<main id="chart"></main>
+<script type="application/json" id="specification">$data</script>
+$scripts
+</body>
+</html>
+""")
+_DRAW = """\
+vegaEmbed("#chart", JSON.parse(document.getElementById("specification").textContent),
+  {renderer: "svg", actions: false});"""
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_LINE = 96  # characters of a line below a title
+FORMATS: dict[str, Literal["html", "svg", "png"]] = {
+    ".html": "html",
+    ".svg": "svg",
+    ".png": "png",
+}
 
 
 class OfflineChart(alt.ConcatChart):
@@ -28,3 +80,193 @@ class OfflineChart(alt.ConcatChart):
 
     def __repr__(self) -> str:
         return f"OfflineChart of {len(self.concat)} panels; .save('chart.html') writes a page"
+
+
+def lay_out(
+    panels: Sequence[alt.LayerChart],
+    *,
+    title: str | None,
+    names: Sequence[str] = (),
+    columns: int = theme.COLUMNS,
+    fixed: Mapping[str, Any] | None = None,
+) -> alt.ConcatChart:
+    """Put the panels side by side, in the house style.
+
+    ``names`` are those of the legend, one for all panels, which then listens to the pointer; in the
+    panels' data the field ``variant`` holds them. ``usermeta`` speaks to pages that embed the
+    chart: it asks all of them for vector graphics, and tells ours that the panels may be given
+    another width and another number of columns, or what is ``fixed`` instead.
+    """
+    views = [view_name(number) for number in range(len(panels))]
+    room = max(theme.WIDE[0], sum(panel.width for panel in panels[: theme.COLUMNS]))
+    entry = 40 + 7 * max(map(len, names), default=0)
+    config = theme.configuration()
+    config["legend"]["columns"] = max(1, room // entry)
+    meta = {"panels": True, "legendEntry": entry} if fixed is None else fixed
+    figure = OfflineChart(
+        concat=list(panels),
+        columns=columns,
+        spacing=dict(theme.SPACING),
+        params=_selections(views) if names and fixed is None else alt.Undefined,
+        resolve=alt.Resolve(
+            scale=dict.fromkeys(("color", "shape"), "shared" if names else "independent")
+        ),
+        background=theme.INK["paper"],
+        config=config,
+        usermeta={"embedOptions": {"renderer": "svg"}, **({"rankscope": meta} if meta else {})},
+    )
+    if title is not None:
+        figure.title = alt.Title(title, fontSize=16, offset=20, frame="bounds")
+    return figure
+
+
+def view_name(number: int) -> str:
+    """The name under which a figure's selections find a panel."""
+    return f"metric_{number}"
+
+
+def _selections(views: list[str]) -> list[alt.TopLevelSelectionParameter]:
+    """The name under the pointer, and the names clicked on in the legend."""
+    on_a_curve = "event.item && event.item.datum && isDefined(event.item.datum.variant)"
+    pointed = {
+        "type": "point",
+        "fields": ["variant"],
+        "on": {"type": "pointerover", "filter": on_a_curve},
+        "clear": "pointerout",
+    }
+    clicked = {"type": "point", "fields": ["variant"], "toggle": "true"}
+    return [
+        alt.TopLevelSelectionParameter(
+            name=theme.HOVERED, select=pointed, bind={"legend": "pointerover"}, views=views
+        ),
+        alt.TopLevelSelectionParameter(
+            name=theme.PINNED, select=clicked, bind="legend", views=views
+        ),
+    ]
+
+
+@checked
+def printable(value: Any) -> Any:
+    r"""A chart's specification without control characters, of which renderers die.
+
+    >>> printable({"title": "a\x1b[31mb"})
+    {'title': 'a�[31mb'}
+    """
+    return _without_control(value)
+
+
+@checked
+def labelled(spec: Mapping[str, Any], title: str, about: str) -> dict[str, Any]:
+    """A chart's specification under a title, with what it is about small below: to stand alone.
+
+    >>> labelled({"mark": "point"}, "Rank by layer", "BERT, 32 passages")["title"]["subtitle"]
+    ['BERT, 32 passages']
+
+    A title of its own is kept.
+    """
+    own = spec.get("title") or title
+    text = own.get("text", title) if isinstance(own, Mapping) else own
+    named = {
+        "text": text,
+        "subtitle": wrap(about, _LINE),
+        "fontSize": 16,
+        "subtitleFontSize": 12,
+        "subtitlePadding": 6,
+        "offset": 20,
+        "frame": "bounds",
+        "anchor": "start",
+    }
+    return {**spec, "title": _without_control(named)}
+
+
+@checked
+def save(chart: Figure | Mapping[str, Any], path: str | Path) -> Path:
+    """Write a chart as a page that works offline, as SVG or as PNG, by the path's suffix.
+
+    >>> import altair, tempfile
+    >>> chart = altair.Chart(altair.InlineData(values=[{}])).mark_point()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(chart, f"{folder}/chart.svg").name
+    'chart.svg'
+
+    A chart may also be given by its specification.
+    """
+    path = Path(path)
+    kind = FORMATS.get(path.suffix.lower())
+    if kind is None:
+        raise InputError(f"cannot write {path.name!r}; end it in {', '.join(FORMATS)}.")
+    spec = _without_control(dict(chart) if isinstance(chart, Mapping) else chart.to_dict())
+    with whole_file(path) as unfinished:
+        if kind == "html":
+            unfinished.write_text(chart_page(spec), encoding="utf-8")
+        elif kind == "svg":
+            unfinished.write_text(svg(spec), encoding="utf-8")
+        else:
+            unfinished.write_bytes(png(spec))
+    return path
+
+
+def _without_control(value: Any) -> Any:
+    if isinstance(value, str):
+        return _CONTROL.sub("\ufffd", value)
+    if isinstance(value, Mapping):
+        return {_without_control(key): _without_control(inner) for key, inner in value.items()}
+    return [_without_control(inner) for inner in value] if isinstance(value, list) else value
+
+
+class ScriptSafe(json.JSONEncoder):
+    """JSON that can stand inside a ``<script>``: no text in it can end the element."""
+
+    def encode(self, o: Any) -> str:
+        """Write angle brackets and ampersands as escapes; the value read back is the same."""
+        try:
+            text = super().encode(o)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise KindError(f"this cannot be written as JSON: {error}") from None
+        for character in "<>&\u2028\u2029":
+            text = text.replace(character, f"\\u{ord(character):04x}")
+        return text
+
+
+@cache
+def bundle() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script that needs nothing else."""
+    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
+
+
+def content_policy(scripts: Sequence[str]) -> str:
+    """What a browser may do with a page: run these very scripts, and load nothing.
+
+    Vega compiles its expressions, hence ``unsafe-eval``; its tooltip brings its own style.
+    """
+    digests = (base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts)
+    allowed = " ".join(["'unsafe-eval'", *(f"'sha256-{digest}'" for digest in digests)])
+    return (
+        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {allowed}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def chart_page(spec: Mapping[str, Any]) -> str:
+    """A page with one chart and nothing else."""
+    scripts = [bundle(), _DRAW]
+    title = spec.get("title", "")
+    text = title.get("text", "") if isinstance(title, Mapping) else title
+    return _PAGE.substitute(
+        title=escape(text if isinstance(text, str) and text else "Chart"),
+        policy=content_policy(scripts),
+        data=json.dumps(spec, cls=ScriptSafe, ensure_ascii=False, separators=(",", ":")),
+        scripts="\n".join(f"<script>{script}</script>" for script in scripts),
+    )
+
+
+def svg(spec: Mapping[str, Any]) -> str:
+    """A chart as a picture; one that would have to load something cannot be drawn."""
+    return vl_convert.vegalite_to_svg(dict(spec), vl_version=VEGA_LITE, allowed_base_urls=[])
+
+
+def png(spec: Mapping[str, Any], *, scale: float = 2.0) -> bytes:
+    """A chart as a picture of dots; one that would have to load something cannot be drawn."""
+    return vl_convert.vegalite_to_png(
+        dict(spec), vl_version=VEGA_LITE, scale=scale, allowed_base_urls=[]
+    )

@@ -1,145 +1,397 @@
-"""Curves drawn in panels, and the panels put together: for figures that draw summaries."""
+"""Figures of curves: along layers, settings and path lengths, and points on their way."""
 
 import math
 from collections.abc import Sequence
-from itertools import takewhile
 from typing import Any, Final
 
 import altair as alt
+import polars as pl
 
+from rankscope import metric_catalogue
+from rankscope.arguments import Finite, checked
+from rankscope.errors import InputError
+from rankscope.metric_catalogue import Metric
 from rankscope.show.figures import _theme as theme
-from rankscope.show.figures._annotations import (
-    draw_named_values,
-    draw_noise_floor,
-    mark_equal_tokens,
+from rankscope.show.figures._axes import (
+    Vertical,
+    layer_axis,
+    linear_axis,
+    over,
+    setting_axis,
+    whole_numbers,
 )
-from rankscope.show.figures._layout import view_name
-from rankscope.show.figures._look import Look
-from rankscope.show.figures._panel import Panel, Row
+from rankscope.show.figures._catalogue import figure
+from rankscope.show.figures._chart import lay_out, view_name
+from rankscope.show.figures._lines import lines, tell_values
+from rankscope.show.figures._rows import (
+    STATISTICS,
+    VALUE,
+    Row,
+    exact_text,
+    finite_or_none,
+    labels_in,
+    select,
+)
+from rankscope.show.figures._theme import Look, Roles
 
-_MOST_POINTS: Final = 30  # on a curve: more would hide it
-DOTTED: Final = "dotted where in doubt"
-
-
-def draw_panel(panel: Panel, rows: Sequence[Row], *, number: int, heading: str) -> alt.LayerChart:
-    """The curves with their spread, in a panel that names values and says where tokens are equal.
-
-    ``number`` is which panel of its figure it is.
-    """
-    place = panel.x.field
-    kept = _keep_visible({row[place] for row in rows}, panel)
-    marked = _choose_points(kept, panel)
-    data = [
-        {**panel.chart_row(row), "marked": row[place] in marked}
-        for row in sorted(rows, key=lambda row: row[place])
-        if row[place] in kept
-    ]
-    doubtful = _mark_doubts(data)
-    marks = _marks(panel, doubtful=doubtful)
-    # A legend listens to a selection only if the first of its layers holds it.
-    marks[0] = marks[0].properties(name=view_name(number))
-    return alt.LayerChart(
-        data=alt.InlineData(values=data),
-        layer=[
-            *draw_noise_floor(panel),
-            *draw_named_values(panel, data),
-            *panel.y.tick_labels(),
-            *marks,
-            *mark_equal_tokens(panel, _find_ends(panel, data)),
-        ],
-        title=alt.Title(heading, subtitle=_subtitle(panel.entry.meaning, doubtful=doubtful)),
-        width=panel.size[0],
-        height=panel.size[1],
-    )
+_MEDIANS: Final = "Lines are medians over the samples, {} their 10th to 90th percentile."
 
 
-def _subtitle(meaning: str, *, doubtful: bool) -> str:
-    """What the metric says, and what dots say if there are any."""
-    said = [meaning] if meaning else []
-    return "; ".join([*said, DOTTED] if doubtful else said) or " "
-
-
-def _mark_doubts(data: Sequence[dict[str, Any]]) -> bool:
-    """Say of each row whether a dotted line passes it, and whether there is any such row.
-
-    A line is dotted from its last point that is sure.
-    """
-    before: dict[Any, dict[str, Any]] = {}
-    for row in data:
-        row["dotted"] = bool(row.get("doubt"))
-        last = before.get(row.get("variant"))
-        if row["dotted"] and last is not None:
-            last["dotted"] = True
-        before[row.get("variant")] = row
-    return any(row["dotted"] for row in data)
-
-
-def line_marks(
-    base: alt.Chart,
-    look: Look,
-    tooltip: Sequence[alt.Tooltip],
+@figure("summary", _MEDIANS.format("bands"), "against depth")
+@checked
+def by_depth(
+    summary: pl.DataFrame,
     *,
-    size: float = theme.POINT_SIZE,
-    clip: bool = False,
-) -> list[alt.Chart]:
-    """Line, points, and to put on top of them the invisible targets that carry the tooltip."""
-    full = look.opacity(1.0)
-    line = base.mark_line(clip=clip).encode(opacity=full, strokeDash=look.dash())
-    point = base.mark_point(filled=True, size=size, clip=clip).encode(
-        shape=look.shape(), opacity=full
+    metric: str = "log10_relative_residual",
+    log_depth: bool = False,
+    lowest: Finite | None = None,
+    highest: Finite | None = None,
+    roles: Roles | None = None,
+    title: str | None = None,
+) -> alt.ConcatChart:
+    """A metric against depth: the median, and a band from the 10th to the 90th percentile.
+
+    >>> from rankscope import tables
+    >>> log10 = {"layer": [0, 1], "metric": ["log10_residual"] * 2, "value": [0.0, -400.0]}
+    >>> chart = by_depth(tables.summary(tables.frame(log10)), metric="log10_residual")
+
+    A panel for each ``model``, if the summary has that column, and a curve for each ``variant``.
+    Metrics named ``log10_…`` are logarithms already: their axis is even in the exponent and names
+    powers of ten. Medians, because one sample with all tokens exactly equal (minus infinity) has
+    no mean; where it is the median, the curve ends in a hollow marker at the bottom.
+    ``log_depth`` lays the layers out logarithmically, without layer 0. ``lowest`` and ``highest``
+    cut the axis, in the metric's own numbers (for ``log10_…`` exponents); curves leave the panel
+    there. With ``lowest`` all panels have one axis, otherwise each has its own. ``roles`` says
+    which curves are not measured but a ``bound`` or the ``floor`` of a number format: they have
+    colours of their own and broken lines.
+    """
+    keys = ("model", "variant", "layer")
+    rows = select(summary, [metric], drawer="by_depth", needed=("layer",), keys=keys)
+    if log_depth:
+        rows = rows.filter(pl.col("layer") > 0)
+        if not rows.height:
+            raise InputError("there is no layer above 0, and log_depth has no place for layer 0.")
+    several = len(labels_in(rows, "model")) > 1
+    return lines(
+        rows,
+        x=layer_axis(rows["layer"].to_list(), log=log_depth),
+        facet=("model",) if several else (),
+        heading=(lambda row, _: row["model"]) if several else None,
+        look=Look.of(labels_in(rows, "variant"), roles),
+        lowest=lowest,
+        highest=highest,
+        one_scale=lowest is not None,
+        title=title,
     )
-    target = base.mark_point(filled=True, size=theme.TARGET_SIZE, opacity=0, clip=clip)
-    return [line, point.transform_filter("datum.marked"), target.encode(tooltip=tooltip)]
 
 
-def _marks(panel: Panel, *, doubtful: bool) -> list[alt.Chart]:
-    """Bands or bars, and on them the curves, dotted where they are in doubt."""
-    look, y = panel.look, panel.y
-    base = alt.Chart().encode(x=panel.x.encode(), color=look.colour(), y=y.encode("drawn_median:Q"))
-    if panel.settings:
-        size, opacity = 1.5 * theme.POINT_SIZE, 0.3
-        spread = base.mark_rule(strokeWidth=5, strokeCap="round", clip=y.cut)
-    else:
-        size, opacity = theme.POINT_SIZE, theme.BAND_OPACITY
-        spread = base.mark_area(clip=y.cut)
-    spread = spread.encode(
-        y=y.encode("drawn_low:Q"), y2="drawn_high:Q", opacity=look.opacity(opacity)
+@figure("summary", _MEDIANS.format("bars"), "against what was varied", places=("setting",))
+@checked
+def by_setting(
+    summary: pl.DataFrame, *, metric: str, roles: Roles | None = None, title: str | None = None
+) -> alt.ConcatChart:
+    """A metric against what was varied: medians, with bars from the 10th to the 90th percentile.
+
+    >>> from rankscope import tables
+    >>> ranks = {"setting": [2.0, 4.0], "metric": ["rank"] * 2, "value": [2.0, 3.0]}
+    >>> chart = by_setting(tables.summary(tables.frame(ranks)), metric="rank")
+
+    ``summary`` has a column ``setting``; with ``parameter`` (and ``model``) each has its panel,
+    with ``variant`` each its curve; ``roles`` are those of ``by_depth``. Positive settings that
+    span a factor of 8 or more are laid out logarithmically.
+    """
+    keys = ("model", "parameter", "variant", "setting")
+    rows = select(summary, [metric], drawer="by_setting", needed=("setting",), keys=keys)
+    several = len(labels_in(rows, "model")) > 1
+
+    def heading(row: Row, entry: Metric) -> str:
+        text = f"{entry.title} by {parameter_of(row)}"
+        return f"{row['model']}: {text[:1].lower()}{text[1:]}" if several else text
+
+    return lines(
+        rows,
+        x=lambda own: setting_axis(parameter_of(own[0]), sorted({row["setting"] for row in own})),
+        facet=[name for name in ("model", "parameter") if labels_in(rows, name)],
+        heading=heading,
+        look=Look.of(labels_in(rows, "variant"), roles),
+        spread="bar",
+        title=title,
     )
-    line, point, target = line_marks(base, look, panel.tooltip(), size=size, clip=y.cut)
-    marks = [spread, line, point]
-    if doubtful:
-        dots = base.mark_line(clip=y.cut, strokeDash=theme.DOTS, strokeCap="round")
-        dots = dots.encode(opacity=look.opacity(1.0)).transform_filter("datum.dotted")
-        marks = [spread, line.transform_filter("!datum.doubt"), dots, point]
-    if y.floor is not None:
-        hollow = base.mark_point(filled=False, fill=theme.INK["paper"], strokeWidth=1.5, size=size)
-        hollow = hollow.encode(shape=look.shape(), opacity=look.opacity(1.0))
-        marks.append(hollow.transform_filter("datum.off_scale && datum.marked"))
-    return [*marks, target.transform_filter("datum.marked")]
 
 
-def _find_ends(panel: Panel, data: Sequence[Row]) -> list[Row]:
-    """Rows whose tokens are exactly equal; from layer to layer the first after which all are."""
-    if panel.settings:
-        return [row for row in data if row["all_equal"]]
-    curves: dict[Any, list[Row]] = {}
-    for row in data:
-        curves.setdefault(row.get("variant"), []).append(row)
-    runs = ([*takewhile(lambda row: row["all_equal"], curve[::-1])] for curve in curves.values())
-    return [end for run in runs for end in run[-1:]]
+def parameter_of(row: Row) -> str:
+    """What was varied, in words."""
+    return str(row.get("parameter") or "setting").replace("_", " ")
 
 
-def _keep_visible(places: set[float], panel: Panel) -> set[float]:
-    """The places that are at least a pixel apart, and the last: others would only cost room."""
-    if panel.settings:
-        return places
-    return set({round(panel.size[0] * panel.x.across(at)): at for at in sorted(places)}.values())
+@figure("summary", _MEDIANS.format("bands"), "layer by layer")
+@checked
+def by_layer(
+    summary: pl.DataFrame, *, metrics: str | Sequence[str] | None = None, title: str | None = None
+) -> alt.ConcatChart:
+    """Each metric against the layer, in a panel of its own: median, and band of 10 to 90 per cent.
+
+    >>> from rankscope import tables
+    >>> cosines = {"layer": [0, 1], "metric": ["mean_cosine"] * 2, "value": [0.1, 0.8]}
+    >>> chart = by_layer(tables.summary(tables.frame(cosines)), metrics=["mean_cosine"])
+
+    ``summary`` is what ``tables.summary`` returns; with a ``variant`` column each variant has its
+    line, in the colour it has in every figure. ``metrics`` chooses the panels and their order.
+    Pointing at a line, or clicking on a name in the legend, brings that variant to the front.
+    """
+    asked = labels_in(summary, "metric") if metrics is None else metrics
+    names = list(dict.fromkeys([asked] if isinstance(asked, str) else asked))
+    keys = ("metric", "variant", "layer")
+    rows = select(summary, names, drawer="by_layer", needed=("layer",), keys=keys)
+    look = Look.of(labels_in(rows, "variant"), kinds=2)
+    ordered = pl.concat([rows.filter(pl.col("metric") == name) for name in names])
+    axis = layer_axis(rows["layer"].to_list())
+    return lines(ordered, x=axis, facet=("metric",), look=look, title=title)
 
 
-def _choose_points(places: set[float], panel: Panel) -> set[float]:
-    """The places that have points: all if they are few, otherwise evenly spaced ones."""
-    if panel.settings:
-        return places
-    if panel.x.kind == "log" and len(places) > _MOST_POINTS // 2:
-        return {at for at in places if math.log2(at).is_integer()} | {max(places)}
-    return set(sorted(places)[:: math.ceil(len(places) / _MOST_POINTS)])
+@figure("summary", _MEDIANS.format("bands"), "layer by layer")
+@checked
+def by_model(
+    summary: pl.DataFrame, *, metric: str = "relative_residual", title: str | None = None
+) -> alt.ConcatChart:
+    """One metric against the layer, in a panel for each model (Dong et al. 2021, figure 2).
+
+    >>> from rankscope import tables
+    >>> cosines = {"model": ["a", "b"], "layer": [0, 0], "value": [0.1, 0.8]}
+    >>> table = tables.frame({**cosines, "metric": ["mean_cosine"] * 2})
+    >>> chart = by_model(tables.summary(table), metric="mean_cosine")
+
+    ``summary`` has the columns of ``by_layer`` and a ``model`` column.
+    """
+    keys = ("model", "variant", "layer")
+    rows = select(summary, [metric], drawer="by_model", needed=("model", "layer"), keys=keys)
+    return lines(
+        rows,
+        x=layer_axis(rows["layer"].to_list()),
+        facet=("model",),
+        heading=lambda row, _: str(row["model"]),
+        look=Look.of(labels_in(rows, "variant"), kinds=2),
+        title=title,
+    )
+
+
+_ALONE: Final = "_alone"  # ends the name of what a step would do without its skip
+_BEYOND: Final = 2.0  # times the largest step: marks beyond it stand at the edge
+
+
+@figure(
+    "summary",
+    "Bars are medians over the samples, whiskers their 10th to 90th percentile; below zero tokens "
+    "become more alike, and the bars of all layers add up to the whole way.",
+    "by layer and part",
+)
+@checked
+def steps(summary: pl.DataFrame, *, metric: str, title: str | None = None) -> alt.ConcatChart:
+    """Signed changes by layer: a bar for each part of a block, its spread, and zero.
+
+    >>> from rankscope import tables
+    >>> changes = {"layer": [1, 1], "variant": ["attention", "MLP"], "value": [-0.2, 0.1]}
+    >>> table = tables.frame({**changes, "metric": ["step"] * 2})
+    >>> chart = steps(tables.summary(table), metric="step")
+
+    ``summary`` is what ``tables.summary`` returns, with the parts in the column ``variant``. Bars
+    are medians, whiskers go from the 10th to the 90th percentile. Rows of the metric with
+    ``_alone`` after its name say what a step would do without its skip, and are hollow marks beside
+    the bars; those far beyond all bars stand at the edge, as triangles.
+    """
+    names = [metric, *(name for name in labels_in(summary, "metric") if name == metric + _ALONE)]
+    rows = select(
+        summary,
+        names,
+        drawer="steps",
+        needed=("layer", "variant"),
+        single=("part", "run", "model"),
+        keys=("metric", "layer", "variant"),
+    )
+    entry, look = metric_catalogue.metric(metric), Look.of(labels_in(rows, "variant"))
+    bars = rows.filter(pl.col("metric") == metric).to_dicts()
+    alone = rows.filter(pl.col("metric") != metric).to_dicts()
+    y = _step_axis(entry, bars, alone)
+    layers = sorted(set(rows["layer"].to_list()))
+    axis = alt.Axis(title="layer", values=whole_numbers(layers, most=20), labelAngle=0, grid=False)
+    shared: dict[str, Any] = {
+        "x": alt.X(
+            "layer:O",
+            axis=axis,
+            scale=alt.Scale(type="band", domain=layers, paddingInner=0.3, paddingOuter=0.15),
+        ),
+        "xOffset": alt.XOffset("variant:N", scale=alt.Scale(domain=look.names, paddingInner=0.15)),
+    }
+    tooltip = [
+        alt.Tooltip("variant:N", title="part"),
+        alt.Tooltip("layer:Q", format="d"),
+        *tell_values(),
+    ]
+    told = {"color": look.colour(), "y": y.encode("drawn:Q"), "tooltip": tooltip}
+    base = over([_step_row(row, y) for row in bars]).encode(**shared)
+    bar = base.mark_bar().encode(**told, y2=alt.datum(0), opacity=look.opacity(0.9))
+    spread = base.mark_rule(color=theme.INK["text"], strokeWidth=1.2).encode(
+        y=y.encode("low:Q"), y2="high:Q", opacity=look.opacity(0.75)
+    )
+    zero = over([{"zero": 0}]).mark_rule(color=theme.INK["muted"], strokeWidth=1.2)
+    marks = [bar.properties(name=view_name(0)), spread, zero.encode(y=y.encode("zero:Q"))]
+    if alone:
+        hollow = over([_step_row(row, y) for row in alone]).mark_point(
+            filled=False, fill=theme.INK["paper"], strokeWidth=1.6, size=theme.POINT_SIZE
+        )
+        shape = alt.Shape("shape:N", scale=None)
+        marks.append(hollow.encode(**shared, **told, shape=shape, opacity=look.opacity(1.0)))
+    said = [entry.meaning, "hollow: the same step without its skip" if alone else ""]
+    panel = alt.LayerChart(
+        layer=marks,
+        title=alt.Title(entry.title, subtitle="; ".join(filter(None, said)) or " "),
+        width=theme.WIDE[0],
+        height=theme.WIDE[1],
+    )
+    return lay_out([panel], title=title, names=look.names)
+
+
+def _step_axis(entry: Metric, bars: Sequence[Row], alone: Sequence[Row]) -> Vertical:
+    """An even axis with zero on it, which marks far beyond the bars do not stretch."""
+    ends = [finite_or_none(row[name]) for row in bars for name in STATISTICS]
+    changes = [end for end in ends if end is not None]
+    reach = _BEYOND * max(map(abs, changes), default=1.0)
+    marks = [min(max(row["median"], -reach), reach) for row in alone if row["median"] is not None]
+    known = [mark for mark in marks if not math.isnan(mark)]
+    return linear_axis(entry.symbol, [*changes, *known], includes=[0.0])
+
+
+def _step_row(row: Row, axis: Vertical) -> dict[str, Any]:
+    """A row as a chart needs it; a median beyond the axis stands at its edge, as a triangle."""
+    low, high = axis.domain
+    median = row["median"]
+    known = median is not None and not math.isnan(median)
+    drawn = min(max(median, low), high) if known else None
+    shape = "circle" if drawn == median else "triangle-down" if drawn == low else "triangle-up"
+    return {
+        **{name: row[name] for name in ("layer", "variant", "count")},
+        **{name: finite_or_none(row[name]) for name in ("low", "high")},
+        **{f"exact_{name}": exact_text(row[name]) for name in STATISTICS},
+        "drawn": drawn,
+        "shape": shape,
+    }
+
+
+_X, _Y = "x_coordinate", "y_coordinate"
+_SIDE: Final = 210  # pixels of a panel, which is square as the plane is
+_ROOM: Final = 1.8  # how far the axes reach beyond what is in the background
+_FAR: Final = 4.0  # times that: a line that leaves the panel still leaves it in its direction
+_PLACES: Final = ("model", "variant", "parameter", "layer")
+
+
+@figure(
+    "table",
+    "Each point is one step further than the one before; rings are where they start, and the light "
+    "line behind is where they should go.",
+    "steps in the plane",
+)
+@checked
+def trajectories(table: pl.DataFrame, *, title: str | None = None) -> alt.ConcatChart:
+    """Where points go step by step: a row of panels for each variant, a column for each model.
+
+    >>> from rankscope import tables
+    >>> rows = [(None, "arc", 0, "a", m, 0.3) for m in ("x_coordinate", "y_coordinate")]
+    >>> rows += [("m", "v", 0, "a", m, 0.1) for m in ("x_coordinate", "y_coordinate")]
+    >>> names = ("model", "variant", "layer", "parameter", "metric", "value")
+    >>> chart = trajectories(tables.from_rows(names, rows))
+
+    ``layer`` counts the steps and ``parameter`` names the point. Rows without a model are drawn
+    light behind every panel, and say how far the axes reach; points that leave them are followed
+    to the edge.
+    """
+    rows = select(
+        table,
+        [_X, _Y],
+        drawer="trajectories",
+        needed=_PLACES,
+        numbers=VALUE,
+        filled=(),
+        single=("part", "run"),
+        keys=(*_PLACES, "metric"),
+    )
+    places = rows.pivot("metric", index=list(_PLACES), values="value").sort("layer")
+    behind = places.filter(pl.col("model").is_null())
+    moving = places.filter(pl.col("model").is_not_null())
+    sized = behind if behind.height else moving
+    reach = _ROOM * max(abs(value) for name in (_X, _Y) for value in sized[name].to_list())
+    look = Look.of(labels_in(rows, "parameter"), kinds=1)
+    named = rows.drop_nulls("model")
+    variants, models = labels_in(named, "variant"), labels_in(named, "model")
+    panels = [
+        _plane(
+            moving.filter(pl.col("model") == model, pl.col("variant") == variant).to_dicts(),
+            behind.to_dicts(),
+            title=alt.Title(variant, subtitle=model, offset=8),
+            reach=reach,
+            look=look,
+        )
+        for variant in variants
+        for model in models
+    ]
+    # Square panels in rows and columns that mean something: a page must leave them as they are.
+    return lay_out(panels, title=title, names=look.names, columns=len(models), fixed={})
+
+
+def _plane(
+    rows: Sequence[Row], behind: Sequence[Row], *, title: alt.Title, reach: float, look: Look
+) -> alt.LayerChart:
+    """The ways of all points, on the light ones, with a ring where each starts."""
+    scale = alt.Scale(domain=[-reach, reach], nice=False, zero=False)
+    axis = alt.Axis(title=None, tickCount=5, format="~g", **theme.WORDS_AS_TITLE)
+    plane: dict[str, Any] = {
+        "x": alt.X("x:Q", scale=scale, axis=axis),
+        "y": alt.Y("y:Q", scale=scale, axis=axis),
+    }
+    ways, light = (
+        over(_cut(points, _FAR * reach)).encode(**plane, order="layer:Q")
+        for points in (rows, behind)
+    )
+    ways = ways.encode(color=look.colour())
+    tooltip = [
+        alt.Tooltip("variant:N", title="point"),
+        alt.Tooltip("layer:Q", title="step", format="d"),
+        alt.Tooltip("exact_x:N", title="x"),
+        alt.Tooltip("exact_y:N", title="y"),
+    ]
+    start = ways.transform_filter("datum.layer === 0").mark_point(
+        filled=False, fill=theme.INK["paper"], size=95, strokeWidth=2.2, opacity=1
+    )
+    return alt.LayerChart(
+        layer=[
+            light.encode(detail="variant:N").mark_line(
+                color=theme.INK["axis"], strokeWidth=7, opacity=0.4, clip=True
+            ),
+            ways.mark_line(strokeWidth=1.6, clip=True),
+            ways.mark_point(filled=True, size=16, opacity=1, clip=True).encode(
+                shape=look.shape(), tooltip=tooltip
+            ),
+            start.encode(tooltip=tooltip),
+        ],
+        title=title,
+        width=_SIDE,
+        height=_SIDE,
+    )
+
+
+def _cut(rows: Sequence[Row], far: float) -> list[dict[str, Any]]:
+    """Each point's way, as far as it stays near; the first step beyond is brought back to there."""
+    kept: list[dict[str, Any]] = []
+    gone: set[str] = set()
+    for row in rows:
+        name, x, y = row["parameter"], row[_X], row[_Y]
+        if name in gone:
+            continue
+        size = max(abs(x), abs(y))
+        if not size <= far:
+            gone.add(name)
+            if not size < math.inf:
+                continue
+        shrink = far / size if size > far else 1.0
+        at = {"x": x * shrink, "y": y * shrink, "exact_x": exact_text(x), "exact_y": exact_text(y)}
+        kept.append({"variant": name, "layer": row["layer"], **at})
+    return kept

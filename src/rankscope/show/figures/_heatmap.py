@@ -1,32 +1,46 @@
-"""Cells shaded by a value, and the bar below them that says which shade means what."""
+"""``heatmap``, one of the two ways to draw: cells shaded by a value, and a bar that names shades.
+
+Cells stand evenly spaced at whole numbers, whatever those are called.
+"""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final
 
 import altair as alt
+import polars as pl
 
-from rankscope.metric_catalogue import Scale
+from rankscope.errors import InputError
+from rankscope.metric_catalogue import Metric, Scale
 from rankscope.show.figures import _theme as theme
 from rankscope.show.figures._axes import (
+    AXES,
     Tick,
     Vertical,
-    exponent_axis,
     linear_axis,
-    log_axis,
+    named_ticks,
+    over,
     round_step,
+    whole_numbers,
     write_ticks,
 )
+from rankscope.show.figures._chart import lay_out
+from rankscope.show.figures._rows import exact_text, finite_or_none
 
 # Even steps look even, also to the colour-blind. No colour of it is in ``theme.DARK``: a page can
 # exchange single colours, not those between them, so these must do on light and on dark paper.
 SCHEME: Final = alt.SchemeParams(name="viridis", extent=[0.03, 0.96])
+# Drawn on cells, not on paper, so pages must not exchange them either.
+_LIGHT, _DARK = "#fdfdfd", "#12161c"
 _BAR_WIDTH: Final = 220.0
 _BAR_HEIGHT: Final = 9.0
 _BAR_STEPS: Final = 110
 _BELOW: Final = 58.0  # from the plot down to the bar, past the axis
 _GAP_FROM: Final = 9.0  # pixels a cell must have for a gap between it and the next
+_OVER: Final = 0.6  # pixels by which smaller cells overlap, so that no seams show
+_RING: Final = 62.0
 
 
 @dataclass(frozen=True)
@@ -35,12 +49,20 @@ class Shades:
 
     axis: Vertical
 
-    def encode(self, field: str) -> alt.Color:
+    def encode(self, field: str, channel: Any = alt.Color) -> Any:
         """The encoding that shades a field."""
         scale = alt.Scale(
             type=self.axis.kind, domain=list(self.axis.domain), scheme=SCHEME, clamp=True
         )
-        return alt.Color(field, scale=scale, legend=None)
+        return channel(field, scale=scale, legend=None)
+
+    def of(self, value: float | None) -> float | None:
+        """The value whose shade a value has: within the ends, and none if it is not known."""
+        low, high = self.axis.domain
+        if value is None or math.isnan(value):
+            return None
+        placed = self.axis.place(value) if math.isfinite(value) else value
+        return float(f"{min(max(placed or 0.0, low), high):.4g}")
 
     def bar(self, title: str, *, height: float, below: float = _BELOW) -> list[alt.Chart]:
         """The shades from the least to the most with their names, below a plot of this height.
@@ -53,41 +75,38 @@ class Shades:
             for k in range(_BAR_STEPS)
         ]
         # A little wider than their distance, so that no seams show.
-        shades = alt.Chart(alt.InlineData(values=steps)).mark_rect(
+        shades = over(steps).mark_rect(
             width=_BAR_WIDTH / _BAR_STEPS + 0.4, height=_BAR_HEIGHT, align="left", baseline="top"
         )
-        name = alt.Chart(alt.InlineData(values=[{}])).mark_text(
+        name = over([{}]).mark_text(
             text=title, align="left", baseline="middle", fontSize=11.5, color=theme.INK["muted"]
         )
+        at: Any = alt.value({"expr": "datum.at"})  # in pixels: it has no part in the plot's axes
         return [
-            shades.encode(x=_at(), y=alt.value(top), color=self.encode("shade:Q")),
+            shades.encode(x=at, y=alt.value(top), color=self.encode("shade:Q")),
             name.encode(x=alt.value(_BAR_WIDTH + 14), y=alt.value(top + _BAR_HEIGHT / 2)),
-            *self._names(top + _BAR_HEIGHT + 10),
+            *self._names(at, alt.value(top + _BAR_HEIGHT + 10)),
         ]
 
-    def _names(self, y: float) -> list[alt.Chart]:
-        """The names of the ticks, in the middle below their shades."""
-        rows = [
-            {"at": _BAR_WIDTH * self.axis.height(t.value), "text": t.text, "exponent": t.exponent}
-            for t in self._named()
-        ]
-        powers = [row for row in rows if row["exponent"]]
-        plain = [row for row in rows if not row["exponent"]]
-        base = alt.Chart(alt.InlineData(values=plain)).mark_text(
-            align="center", baseline="middle", fontSize=theme.LABEL_SIZE, color=theme.INK["text"]
-        )
-        return [
-            *([base.encode(x=_at(), y=alt.value(y), text="text:N")] if plain else []),
-            *(write_ticks(powers, _at(), alt.value(y), 3.0) if powers else []),
-        ]
-
-    def _named(self) -> list[Tick]:
-        """The ticks there is room to name, from the highest down; zero in any case."""
+    def _names(self, x: Any, y: Any) -> list[alt.Chart]:
+        """The names of the ticks there is room for, from the highest down; zero in any case."""
         zero = [tick for tick in self.axis.ticks if tick.text == "0"]
         others = [tick for tick in self.axis.ticks if tick.text != "0"]
         room = 20 + 5.5 * max((len(tick.exponent) for tick in others), default=0)
-        every = math.ceil(room * (len(others) + len(zero)) / _BAR_WIDTH)
-        return [*zero, *reversed(others[::-every])]
+        every = max(1, math.ceil(room * (len(others) + len(zero)) / _BAR_WIDTH))
+        rows = [
+            {"at": _BAR_WIDTH * self.axis.height(t.value), "text": t.text, "exponent": t.exponent}
+            for t in (*zero, *reversed(others[::-every]))
+        ]
+        powers = [row for row in rows if row["exponent"]]
+        plain = [row for row in rows if not row["exponent"]]
+        base = over(plain).mark_text(
+            align="center", baseline="middle", fontSize=theme.LABEL_SIZE, color=theme.INK["text"]
+        )
+        return [
+            *([base.encode(x=x, y=y, text="text:N")] if plain else []),
+            *(write_ticks(powers, x, y, 3.0) if powers else []),
+        ]
 
     def _value(self, part: float) -> float:
         low, high = self.axis.domain
@@ -96,69 +115,251 @@ class Shades:
         return low + part * (high - low)
 
 
-def log_shades(values: Sequence[float]) -> Shades:
-    """Shades by the order of magnitude; what is not positive has the last shade."""
-    return Shades(log_axis("", values))
+def shades_of(
+    scale: Scale,
+    values: Sequence[float | None],
+    *,
+    lowest: float | None = None,
+    highest: float | None = None,
+) -> Shades:
+    """The shades of a metric by its scale; ``lowest`` and ``highest`` cut them.
 
-
-def shades_of(scale: Scale, values: Sequence[float]) -> Shades:
-    """The shades of a metric, by its scale."""
-    if scale == "exponent":
-        return Shades(exponent_axis("", values))
-    return log_shades(values) if scale == "log" else linear_shades(values)
-
-
-def linear_shades(values: Sequence[float]) -> Shades:
-    """Shades in proportion, from 0 up, or from the least if that is less.
-
-    Values that are all large and close together start at the least, but not so near to the most
-    that rounding would look like something.
+    On a logarithmic scale what is not positive has the first shade. On a linear one they begin at
+    0, or at the least if that is less. Values that are all large and close together begin at the
+    least, but not so near to the most that rounding would look like something.
     """
+    bottom = -math.inf if lowest is None else lowest
+    top = math.inf if highest is None else highest
+    if not bottom < top or (scale == "log" and bottom <= 0 and lowest is not None):
+        raise InputError(
+            f"lowest={lowest} and highest={highest} are no ends of a {scale} scale; lowest must be "
+            "below highest, and above 0 where shades go by the order of magnitude."
+        )
+    finite = [value for each in values if (value := finite_or_none(each)) is not None]
+    inside = [min(max(value, bottom), top) for value in finite]
+    axis = _from_zero(inside) if scale == "linear" else AXES[scale]("", inside)
+    if lowest is None and highest is None:
+        return Shades(axis)
+    start = axis.domain[0] if lowest is None else lowest
+    end = axis.domain[1] if highest is None else highest
+    if not start < end:
+        raise InputError(f"the shades go from {start:g} to {end:g}; give lowest and highest both.")
+    ends = _even(start, end) if scale == "linear" else AXES[scale]("", [start, end])
+    ticks = tuple(tick for tick in ends.ticks if start <= tick.value <= end)
+    return Shades(replace(axis, domain=(start, end), ticks=ticks))
+
+
+def _from_zero(values: Sequence[float]) -> Vertical:
     low, high = min([0.0, *values]), max([0.0, *values])
     high = high if high > low else 1.0
     least = min(values, default=0.0)
     if low == 0.0 and least > high / 2:
         low = min(least, 0.9 * high)
+    return _even(low, high)
+
+
+def _even(low: float, high: float) -> Vertical:
+    """An even axis between two ends, with round ticks."""
     step = round_step((high - low) / 4)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    ticks = [k * step for k in range(first, last + 1)]
-    axis = replace(linear_axis("", [low, high], includes=[0.0]), domain=(low, high))
-    return Shades(replace(axis, ticks=tuple(Tick(value, f"{value:.6g}") for value in ticks)))
+    ticks = tuple(Tick(k * step, f"{k * step:.6g}") for k in range(first, last + 1))
+    return replace(linear_axis("", [low, high]), domain=(low, high), ticks=ticks)
 
 
-def cells(shades: Shades, *, size: float) -> list[alt.Chart]:
-    """Cells shaded by ``shade``; grey if they are there and have no value.
+@dataclass(frozen=True)
+class Side:
+    """One side of a map: the values along it, each with its text, and which an axis names.
 
-    The chart they are put in gives them their place. Small ones overlap a little, or seams show.
+    The first is left, or at the bottom unless it goes ``down``. ``labels`` are what the axis calls
+    them, if not by their texts, and ``look`` is what else it is told.
     """
-    wide = {"band": 1.0 if size >= _GAP_FROM else 1.1}
+
+    name: str
+    values: Sequence[Any]
+    texts: Sequence[str]
+    named: Sequence[int]
+    title: str | None = ""
+    down: bool = False
+    labels: Sequence[str] = ()
+    look: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of_numbers(cls, name: str, numbers: Sequence[int], *, most: int, **more: Any) -> "Side":
+        """Whole numbers, of which round ones are named, about so many."""
+        round_ones = set(whole_numbers(numbers, most=most))
+        named = [at for at, number in enumerate(numbers) if number in round_ones] or [0]
+        return cls(name, numbers, [str(number) for number in numbers], named, **more)
+
+    @classmethod
+    def of_words(
+        cls, name: str, values: Sequence[Any], texts: Sequence[str], *, most: int, **more: Any
+    ) -> "Side":
+        """Values of any kind, of which every so manieth is named."""
+        every = math.ceil(len(values) / most)
+        return cls(name, values, texts, range(0, len(values), every), **more)
+
+    @cached_property
+    def index(self) -> dict[Any, int]:
+        """Which of them a value is."""
+        return {value: number for number, value in enumerate(self.values)}
+
+    def encode(self, channel: Any, field: str) -> Any:
+        """The encoding of a number along this side."""
+        title = self.name if self.title == "" else self.title
+        axis = alt.Axis(
+            title=title,
+            values=list(self.named),
+            labelExpr=named_ticks(self.labels or self.texts),
+            grid=False,
+            labelFlush=False,
+            labelOverlap=False,
+            **self.look,
+        )
+        ends = [-0.5, len(self.values) - 0.5]
+        scale = alt.Scale(domain=ends, nice=False, zero=False, reverse=self.down)
+        return channel(f"{field}:Q", scale=scale, axis=axis)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The cells of one panel: columns ``x`` and ``y`` with the values along its sides, ``value``.
+
+    ``rings`` are drawn on them, filled on the same scale.
+    """
+
+    rows: pl.DataFrame
+    x: Side
+    y: Side
+    title: alt.Title
+    rings: pl.DataFrame | None = None
+
+    def data(self, rows: pl.DataFrame, shades: Shades, entry: Metric) -> list[dict[str, Any]]:
+        """Rows as a chart needs them: their place, their shade, and texts for a tooltip."""
+        return [
+            {
+                **{name: each for name, each in row.items() if name != "value"},
+                "across": self.x.index[row["x"]],
+                "up": self.y.index[row["y"]],
+                "x": self.x.texts[self.x.index[row["x"]]],
+                "y": self.y.texts[self.y.index[row["y"]]],
+                "shade": shades.of(row["value"]),
+                "exact": exact_text(row["value"], entry),
+            }
+            for row in rows.iter_rows(named=True)
+        ]
+
+
+def heatmap(
+    panels: Sequence[Cells],
+    shades: Shades,
+    entry: Metric,
+    *,
+    bar: str,
+    title: str | None,
+    fixed: Mapping[str, Any] | None = None,
+    **look: Any,
+) -> alt.ConcatChart:
+    """Panels of cells on one scale of shades, which a ``bar`` of that title below the last names.
+
+    ``look`` is what ``heat_panel`` takes, ``fixed`` what ``lay_out`` does.
+    """
+    charts = [heat_panel(cells, shades, entry, **look) for cells in panels[:-1]]
+    charts.append(heat_panel(panels[-1], shades, entry, bar=bar, **look))
+    return lay_out(charts, title=title, fixed=fixed)
+
+
+def heat_panel(
+    cells: Cells,
+    shades: Shades,
+    entry: Metric,
+    *,
+    size: tuple[float, float],
+    told: str = "median",
+    tooltip: Sequence[alt.Tooltip] = (),
+    rings_told: str = "",
+    bar: str = "",
+    below: float = _BELOW,
+    gaps: bool = True,
+    boundary: float | None = None,
+) -> alt.LayerChart:
+    """Cells at their places; grey if they are there and have no value.
+
+    A tooltip calls the value what ``told`` says, unless ``tooltip`` tells others. There are
+    ``gaps`` between large cells, and a line between those on different sides of a ``boundary``.
+    ``bar`` is the title of the bar of shades so far ``below``, if there is one.
+    """
+    x, y = cells.x, cells.y
+    where = [alt.Tooltip("x:N", title=x.name), alt.Tooltip("y:N", title=y.name)]
+    wide, high = size[0] / len(x.values), size[1] / len(y.values)
+    apart = gaps and min(wide, high) >= _GAP_FROM
+    # From the middle of a cell to its edges, in cells.
+    before = [0.5 - 0.5 / pixels if apart else 0.5 for pixels in (wide, high)]
+    after = [0.5 - 0.5 / pixels if apart else 0.5 + _OVER / pixels for pixels in (wide, high)]
+    reach: dict[str, Any] = {
+        "x": x.encode(alt.X, "left"),
+        "x2": "right",
+        "y": y.encode(alt.Y, "low"),
+        "y2": "high",
+    }
+    base = (
+        over(cells.data(cells.rows, shades, entry))
+        .transform_calculate(
+            left=f"datum.across - {before[0]:.6g}",
+            right=f"datum.across + {after[0]:.6g}",
+            low=f"datum.up - {before[1]:.6g}",
+            high=f"datum.up + {after[1]:.6g}",
+        )
+        .encode(**reach, tooltip=[*where, *(tooltip or [alt.Tooltip("exact:N", title=told)])])
+    )
     # What a screen reader is told is the chart's description, not thousands of cells.
-    look: dict[str, Any] = {"width": wide, "height": wide, "aria": False}
-    filled = alt.Chart().mark_rect(**look).encode(color=shades.encode("shade:Q"))
-    empty = alt.Chart().mark_rect(**look, fill=theme.INK["grid"])
-    return [
-        empty.transform_filter("datum.shade === null"),
+    look: dict[str, Any] = {"clip": True, "aria": False}
+    grey = base.mark_rect(**look, fill=theme.INK["grid"])
+    filled = base.mark_rect(**look).encode(color=shades.encode("shade:Q"))
+    layer = [
+        grey.transform_filter("datum.shade === null"),
         filled.transform_filter("datum.shade !== null"),
     ]
+    edges: list[dict[str, float]] = []
+    if boundary is not None:
+        places = cells.rows.select("x", "y", "value").iter_rows()
+        edges = find_edges({(x.index[a], y.index[b]): value for a, b, value in places}, boundary)
+    # Light between dark edges, so that it is seen on every shade.
+    for colour, width in ((_DARK, 3.5), (_LIGHT, 1.6)) if edges else ():
+        line = over(edges).mark_rule(color=colour, strokeWidth=width, strokeCap="square", clip=True)
+        layer.append(line.encode(**reach))
+    if cells.rings is not None and cells.rings.height:
+        rings = over(cells.data(cells.rings, shades, entry))
+        ring = rings.mark_point(filled=True, opacity=1, size=_RING, stroke=_LIGHT, strokeWidth=1.8)
+        layer.append(
+            ring.encode(
+                x=x.encode(alt.X, "across"),
+                y=y.encode(alt.Y, "up"),
+                fill=shades.encode("shade:Q", alt.Fill),
+                tooltip=[*where, alt.Tooltip("exact:N", title=rings_told)],
+            )
+        )
+    if bar:
+        layer += shades.bar(bar, height=size[1], below=below)
+    return alt.LayerChart(layer=layer, title=cells.title, width=size[0], height=size[1])
 
 
-def band(values: Sequence[Any], *, size: float) -> alt.Scale:
-    """Room for cells, with a gap between them if they are large."""
-    gap = 1 / size if size >= _GAP_FROM else 0.0
-    # A cell that rounding puts a hair before the first pixel would lose its name on the axis.
-    return alt.Scale(type="band", domain=list(values), paddingInner=gap, paddingOuter=1e-4)
+def find_edges(
+    values: Mapping[tuple[int, int], float | None], boundary: float
+) -> list[dict[str, float]]:
+    """Between every two neighbours on different sides of the boundary, the edge they share.
 
-
-def whole_numbers(values: Sequence[int], *, most: int) -> list[int]:
-    """Which of the numbers an axis names: the first, then multiples of 1, 2, 5, 10 …"""
-    first, last = min(values), max(values)
-    step = max(1, round(round_step((last - first + 1) / most)))
-    named = [value for value in range(first, last + 1) if value % step == 0]
-    if not named or named[0] - first > step / 2:
-        named = [first, *named]
-    return named
-
-
-def _at() -> Any:
-    """Where a row of the bar says, in pixels: the bar has no part in the plot's own axes."""
-    return alt.value({"expr": "datum.at"})
+    ``values`` are by their place across and upwards; what is not known has no side.
+    """
+    below = {
+        place: value < boundary
+        for place, value in values.items()
+        if value is not None and not math.isnan(value)
+    }
+    edges = []
+    for (across, at), side in below.items():
+        left, right, low, high = across - 0.5, across + 0.5, at - 0.5, at + 0.5
+        if below.get((across + 1, at), side) != side:
+            edges.append({"left": right, "right": right, "low": low, "high": high})
+        if below.get((across, at + 1), side) != side:
+            edges.append({"left": left, "right": right, "low": high, "high": high})
+    return edges

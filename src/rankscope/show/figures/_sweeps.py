@@ -1,81 +1,259 @@
-"""A metric against a setting that is varied: a panel for each parameter."""
+"""Figures along any axes of a sweep: curves, and the phase diagram over two of them."""
 
 import math
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final
 
 import altair as alt
 import polars as pl
 
-from rankscope import metric_catalogue
-from rankscope.arguments import checked
+from rankscope import metric_catalogue, tables
+from rankscope.arguments import Finite, checked
+from rankscope.errors import InputError
+from rankscope.metric_catalogue import Metric
+from rankscope.numerals import short
 from rankscope.show.figures import _theme as theme
-from rankscope.show.figures._axes import Horizontal
-from rankscope.show.figures._curves import draw_panel
-from rankscope.show.figures._layout import lay_out
-from rankscope.show.figures._look import Look, Roles
-from rankscope.show.figures._panel import NEEDED, Panel, build_axis
-from rankscope.show.figures._validation import (
-    labels_in,
-    refuse_duplicates,
-    require_values,
-    select_metrics,
+from rankscope.show.figures._axes import Horizontal, layer_axis, setting_axis, word_axis
+from rankscope.show.figures._catalogue import describe, figure
+from rankscope.show.figures._heatmap import Cells, Side, heatmap, shades_of
+from rankscope.show.figures._lines import lines
+from rankscope.show.figures._theme import Look
+
+_WORDS: Final[Mapping[str, str]] = {"layers": "depth in layers"}
+_SPEAK_FOR_THEMSELVES: Final = ("variant", "model")  # and a variant has its own colour
+_OVER: Final = "medians over seeds and samples"
+
+
+@figure(
+    "table",
+    f"Lines are {_OVER}, bars (or bands) their 10th to 90th percentile.",
+    "along an axis of a sweep",
+    places=(),
 )
-
-_WIDE_SPAN: Final = 8.0  # from the least setting to the largest: then their axis is logarithmic
-_MOST_NAMED: Final = 12  # settings an axis has room to name
-
-
 @checked
-def by_setting(
-    summary: pl.DataFrame, *, metric: str, roles: Roles | None = None, title: str | None = None
+def by_axis(
+    table: pl.DataFrame | pl.LazyFrame,
+    *,
+    metric: str,
+    x: str,
+    color: str | None = None,
+    facet: str | None = None,
+    layer: tables.Layer | None = None,
+    below: Finite | None = None,
+    pool: Sequence[str] = tables.POOLED,
+    title: str | None = None,
 ) -> alt.ConcatChart:
-    """A metric against what was varied: medians, with bars from the 10th to the 90th percentile.
+    """A metric of a sweep along one axis: medians, with the 10th to the 90th percentile.
 
-    >>> from rankscope import tables
-    >>> ranks = {"setting": [2.0, 4.0], "metric": ["rank"] * 2, "value": [2.0, 3.0]}
-    >>> chart = by_setting(tables.summary(tables.frame(ranks)), metric="rank")
+    >>> swept = pl.DataFrame({"run": ["a", "b"], "heads": [1, 2], "value": [4.0, 2.0]})
+    >>> chart = by_axis(swept.with_columns(metric=pl.lit("rank")), metric="rank", x="heads")
 
-    ``summary`` has a column ``setting``; with ``parameter`` (and ``model``) each has its panel,
-    with ``variant`` each its curve; ``roles`` are those of ``by_depth``. Positive settings that
-    span a factor of 8 or more are laid out logarithmically.
+    ``x``, ``color`` and ``facet`` are columns of the table: axes of the sweep, or ``layer``. What
+    the medians are taken of, ``layer``, ``below`` and ``pool`` are as in ``tables.pooled``. Numbers
+    are laid out by size, logarithmically if they span a factor of 8; words in the grid's order.
+    All panels have the same axes.
     """
-    source = "summaries by setting"
-    needed = ("setting", *NEEDED)
-    rows = select_metrics(summary, [metric], needed, drawer="by_setting", source=source)
-    require_values(rows, ["setting"])
-    refuse_duplicates(rows, ("model", "parameter", "variant", "setting"), drawer="by_setting")
-    entry = metric_catalogue.metric(metric)
-    look = Look.of(labels_in(rows, "variant"), roles)
-    divided = [name for name in ("model", "parameter") if labels_in(rows, name)]
-    parts = rows.partition_by(divided, maintain_order=True) if divided else [rows]
-    size = theme.WIDE if len(parts) == 1 else theme.PANEL
-    panels = []
-    for number, part in enumerate(parts):
-        own = part.to_dicts()
-        parameter = (own[0].get("parameter") or "setting").replace("_", " ")
-        heading = f"{entry.title} by {parameter}"
-        if len(labels_in(rows, "model")) > 1:
-            heading = f"{own[0]['model']}: {heading[:1].lower()}{heading[1:]}"
-        x = setting_axis(parameter, sorted({row["setting"] for row in own}))
-        panel = Panel(entry, x, build_axis(entry, own), look, size=size, settings=True)
-        panels.append(draw_panel(panel, own, number=number, heading=heading))
-    return lay_out(panels, title=title, names=look.names)
-
-
-def setting_axis(
-    parameter: str, settings: Sequence[float], *, field: str = "setting"
-) -> Horizontal:
-    """Where settings are laid out, and which of them are named."""
-    first, last = settings[0], settings[-1]
-    logarithmic = first > 0 and last >= _WIDE_SPAN * first
-    named: dict[str, object] = {"values": settings[:: math.ceil(len(settings) / _MOST_NAMED)]}
-    if len(settings) > _MOST_NAMED and any(float(f"{each:.3g}") != each for each in settings):
-        named = {"tickCount": 6}  # measured, not chosen: round numbers say more
-    return Horizontal(
-        field,
-        "log" if logarithmic else "linear",
-        (first, last) if first < last else (first - 1, first + 1),
-        {"title": parameter, **named, "format": "~g"},
-        padding=14,
+    axes = _columns(table, x=x, color=color, facet=facet)
+    by = list(dict.fromkeys(axes.values()))
+    medians = tables.pooled(table, metric=metric, by=by, layer=layer, below=below, pool=pool)
+    entry = _entry_of(metric, below)
+    along, curves, panels = (
+        Values.of(medians, axes[name]) if name in axes else None for name in ("x", "color", "facet")
     )
+    assert along is not None
+    by_layer = along.name == "layer"
+    # Axes have fields of our own, since theirs may have any name.
+    rows = medians.select("metric", "count", "mean", "low", "median", "high").with_columns(
+        medians["layer"] if by_layer else along.column(medians, along.places, "place"),
+        along.column(medians, along.texts, "place_name"),
+        *([curves.column(medians, curves.labels, "variant")] if curves else []),
+        *([panels.column(medians, panels.labels, "panel")] if panels else []),
+    )
+    if panels:  # in the order of the axis
+        rows = rows.sort(panels.column(medians, range(len(panels.values)), "order"))
+    width = theme.WIDE[0] if panels is None or len(panels.values) == 1 else theme.PANEL[0]
+    chart = lines(
+        rows,
+        x=layer_axis(list(along.values)) if by_layer else along.axis(width),
+        facet=("panel",) if panels else (),
+        heading=(lambda row, _: str(row["panel"])) if panels else None,
+        entry=entry,
+        look=Look.of(curves.labels if curves else []),
+        spread="band" if by_layer else "bar",
+        one_scale=True,
+        title=title,
+    )
+    return chart.properties(description=_alternative(medians, entry, by[:1], by[1:]))
+
+
+@figure(
+    "table",
+    f"Shades are {_OVER}, on one scale for all panels.",
+    "over two axes of a sweep",
+    places=(),
+)
+@checked
+def axis_map(
+    table: pl.DataFrame | pl.LazyFrame,
+    *,
+    metric: str,
+    x: str,
+    y: str,
+    facet: str | None = None,
+    layer: tables.Layer | None = None,
+    below: Finite | None = None,
+    boundary: Finite | None = None,
+    pool: Sequence[str] = tables.POOLED,
+    title: str | None = None,
+) -> alt.ConcatChart:
+    """A metric of a sweep over two axes, shaded, with the line along which it crosses ``boundary``.
+
+    >>> swept = pl.DataFrame({"run": ["a", "b"], "heads": [1, 2], "skip": [0.0, 1.0]})
+    >>> swept = swept.with_columns(metric=pl.lit("rank"), value=pl.Series([1.0, 4.0]))
+    >>> chart = axis_map(swept, metric="rank", x="heads", y="skip")
+
+    ``x``, ``y`` and ``facet`` are columns of the table: axes of the sweep, or ``layer``; cells are
+    evenly spaced and all panels have one scale. What the medians are taken of, ``layer``, ``below``
+    and ``pool`` are as in ``tables.pooled``: with ``below`` shades say at which layer the metric
+    falls below it, and a cell is grey where it does not.
+    """
+    axes = _columns(table, x=x, y=y, facet=facet)
+    if axes["x"] == axes["y"]:
+        raise InputError(f"a map has two different axes; got {axes['x']} twice.")
+    by = list(axes.values())
+    medians = tables.pooled(table, metric=metric, by=by, layer=layer, below=below, pool=pool)
+    entry = _entry_of(metric, below)
+    subtitle = entry.meaning or " " if below is None else "Grey = not within these layers"
+    across, upwards = (Values.of(medians, axes[name]) for name in ("x", "y"))
+    panels = Values.of(medians, axes["facet"]) if facet else None
+    parts = {entry.title: medians}
+    if panels is not None:
+        parts = {
+            label: medians.filter(pl.col(panels.name).eq_missing(pl.lit(value)))
+            for label, value in zip(panels.labels, panels.values, strict=True)
+        }
+    chart = heatmap(
+        [
+            Cells(
+                part.select(x=across.name, y=upwards.name, value="median"),
+                across.side(),
+                upwards.side(**theme.WORDS_AS_TITLE),
+                alt.Title(heading, subtitle=subtitle),
+            )
+            for heading, part in parts.items()
+        ],
+        shades_of(entry.scale, medians["median"].to_list()),
+        entry,
+        size=theme.PANEL,
+        told=f"median of {entry.title[:1].lower()}{entry.title[1:]}",
+        bar=entry.title if facet else "median",
+        gaps=False,
+        boundary=boundary,
+        title=title,
+    )
+    return chart.properties(description=_alternative(medians, entry, by[:2], by[2:]))
+
+
+@dataclass(frozen=True)
+class Values:
+    """The values of one axis that are drawn: numbers in order, words in the order of the grid."""
+
+    name: str
+    values: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, rows: pl.DataFrame, name: str) -> "Values":
+        """The values in a column; an Enum says their order itself, other words as they come."""
+        column = rows[name]
+        values = column.unique(maintain_order=True)
+        if column.dtype.is_numeric() or isinstance(column.dtype, pl.Enum):
+            values = values.sort(nulls_last=True)
+        return cls(name, tuple(values.to_list()))
+
+    @property
+    def title(self) -> str:
+        """What the axis is called."""
+        return _WORDS.get(self.name, self.name.replace("_", " "))
+
+    @property
+    def numeric(self) -> bool:
+        """Whether all are numbers, so that distances between them mean something."""
+        return all(type(value) in (int, float) and math.isfinite(value) for value in self.values)
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """Every value as it is written: as a grid has it, numbers as everywhere."""
+        return [_text_of(value) for value in self.values]
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """Every value with the name of its axis, for legends and headings."""
+        named = f"{self.name.replace('_', ' ')} = "
+        return [
+            text if self.name in _SPEAK_FOR_THEMSELVES and value is not None else named + text
+            for value, text in zip(self.values, self.texts, strict=True)
+        ]
+
+    @property
+    def places(self) -> list[float]:
+        """Where each value is on its axis: by size if they are numbers, otherwise side by side."""
+        return [float(value if self.numeric else at) for at, value in enumerate(self.values)]
+
+    def column(self, rows: pl.DataFrame, words: Sequence[Any], name: str) -> pl.Series:
+        """A new column: for each value in theirs the one of ``words``."""
+        said = dict(zip(self.values, words, strict=True))
+        return pl.Series(name, [said[value] for value in rows[self.name].to_list()])
+
+    def axis(self, width: float) -> Horizontal:
+        """The x axis they are laid out on."""
+        if self.numeric:
+            return setting_axis(self.title, self.places, field="place")
+        return word_axis(self.title, self.texts, width)
+
+    def side(self, **look: Any) -> Side:
+        """The side of a map they are laid out on."""
+        return Side.of_words(self.title, self.values, self.texts, most=12, look=look)
+
+
+def _text_of(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return short(value) if isinstance(value, int | float) else str(value)
+
+
+def _columns(table: pl.DataFrame | pl.LazyFrame, **axes: str | None) -> dict[str, str]:
+    """The columns of the axes that are given."""
+    columns = table.collect_schema().names()
+    return {key: tables.axis_name(name, columns) for key, name in axes.items() if name}
+
+
+def _entry_of(metric: str, below: float | None) -> Metric:
+    """The words of a metric, or of the layer at which it falls below a threshold."""
+    entry = metric_catalogue.metric(metric)
+    if below is None:
+        return entry
+    power = "10^" if entry.scale == "exponent" else ""
+    title = f"First layer with {entry.title[:1].lower()}{entry.title[1:]} below {power}{below:g}"
+    return replace(metric_catalogue.metric(tables.COLLAPSE_LAYER), title=title)
+
+
+def _alternative(
+    medians: pl.DataFrame, entry: Metric, places: Sequence[str], labels: Sequence[str]
+) -> str:
+    """What the chart shows, for who cannot see it: numbers as they are, words in their order."""
+    told = []
+    for name in (*places, *labels):
+        axis = Values.of(medians, name)
+        if axis.numeric and name in places:
+            continue
+        texts = axis.texts if name in places else axis.labels
+        kind = pl.Enum(list(dict.fromkeys(texts)))
+        told.append(axis.column(medians, texts, name).cast(kind))
+    rows = medians.rename({"median": "value"}).with_columns(*told, metric=pl.lit(entry.name))
+    against = " and ".join(name.replace("_", " ") for name in places)
+    said = describe(rows, [entry.name], places, labels=labels, entry=entry)
+    return " ".join([f"{entry.title} by {against}.", *said])

@@ -1,12 +1,14 @@
-"""How every chart looks: colours, marks, fonts and sizes."""
+"""How every chart looks: colours, marks, fonts and sizes, and how curves are told apart."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import cycle
 from typing import Any, Final
 
 import altair as alt
 
 from rankscope.arguments import checked
+from rankscope.results import Role
 
 # Two warm colours for the variants that collapse, two cool ones for those that hold. Apart from
 # each other with each kind of colour blindness, and readable on white as on near-black.
@@ -76,6 +78,12 @@ FONT: Final = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', A
 MATH_FONT: Final = (
     "'STIX Two Text', Cambria, 'Times New Roman', 'DejaVu Serif', serif, Arial, sans-serif"
 )
+# The title of a y axis that is words, not a formula.
+WORDS_AS_TITLE: Final[Mapping[str, Any]] = {
+    "titleFont": FONT,
+    "titleFontSize": 11.5,
+    "titleColor": INK["muted"],
+}
 PANEL: Final = (400, 236)  # width and height, in pixels
 WIDE: Final = (620, 300)  # a figure's only panel
 COLUMNS: Final = 2
@@ -99,44 +107,57 @@ Figure = (
 """Any chart Altair makes."""
 
 
-def shapes(variants: Sequence[str]) -> dict[str, str]:
-    """One point shape per variant: its own if it has one, otherwise the next that is free."""
-    own = dict(zip(VARIANT_COLOURS, SHAPES, strict=False))
-    taken = {own[name] for name in variants if name in own}
-    following = cycle([shape for shape in SHAPES if shape not in taken])
-    return {name: own.get(name) or next(following) for name in variants}
-
-
-def apply_style(chart: alt.ConcatChart, *, names: Sequence[str] = ()) -> alt.ConcatChart:
-    """Give the panels the house style, written into their own configuration.
-
-    ``names`` are those in the legend, which is broken into lines as wide as a row of panels.
-    ``usermeta`` speaks to pages that embed the chart: it asks all of them for vector graphics, and
-    tells ours that the panels may be given another width and another number of columns.
-    """
-    room = max(WIDE[0], sum(panel.width for panel in chart.concat[:COLUMNS]))
-    width = 40 + 7 * max(map(len, names), default=0)
-    figure = chart.copy(deep=False)
-    figure.background = INK["paper"]
-    figure.config = configuration()
-    figure.config["legend"]["columns"] = max(1, room // width)
-    figure.usermeta = {
-        "embedOptions": {"renderer": "svg"},
-        "rankscope": {"panels": True, "legendEntry": width},
-    }
-    return figure
-
-
 def configuration() -> dict[str, Any]:
     """The Vega-Lite configuration of the house style."""
     return {
         "font": FONT,
         "padding": {"left": 8, "right": 16, "top": 8, "bottom": 8},
         "view": {"stroke": None, "continuousWidth": PANEL[0], "continuousHeight": PANEL[1]},
-        "title": _title(),
-        "axis": _axis(),
-        "axisY": _y_axis(),
-        "legend": _legend(),
+        "title": {
+            "anchor": "start",
+            "frame": "group",
+            "offset": 14,
+            "color": INK["strong"],
+            "fontSize": 13,
+            "fontWeight": 600,
+            "subtitleColor": INK["muted"],
+            "subtitleFontSize": 11.5,
+            "subtitlePadding": 5,
+        },
+        "axis": {
+            "domainColor": INK["axis"],
+            "grid": True,
+            "gridColor": INK["grid"],
+            "gridWidth": 1,
+            "labelColor": INK["text"],
+            "labelFontSize": LABEL_SIZE,
+            "labelPadding": 6,
+            "ticks": False,
+            "titleColor": INK["muted"],
+            "titleFontSize": 11.5,
+            "titleFontWeight": "normal",
+            "titlePadding": 8,
+        },
+        "axisY": {
+            "minExtent": 34,
+            "titleFont": MATH_FONT,
+            "titleFontSize": 13,
+            "titleColor": INK["text"],
+        },
+        "legend": {
+            "orient": "top",
+            "direction": "horizontal",
+            "title": None,
+            "columnPadding": 22,
+            "labelColor": INK["strong"],
+            "labelFontSize": 12.5,
+            "labelLimit": 340,
+            "labelOffset": 6,
+            "offset": 18,
+            "symbolOpacity": 1,
+            "symbolSize": 80,
+            "symbolStrokeWidth": 0,
+        },
         "point": {"size": POINT_SIZE, "filled": True},
         "line": {"strokeWidth": LINE_WIDTH, "strokeJoin": "round"},
     }
@@ -173,53 +194,112 @@ def _variable(colour: str) -> str:
     return f"--on-{colour.removeprefix('#')}"
 
 
-def _title() -> dict[str, Any]:
+Roles = Mapping[str, Role]
+
+_BLUE, _ORANGE, _GREEN, _RED, *_OTHERS = PALETTE
+# The colours of curves that are not measured, by their role and in the order they are given out;
+# what is measured comes first, and starts with blue.
+_BESIDE: Final[Mapping[Role, Sequence[str]]] = {
+    "bound": (_GREEN, _RED, _ORANGE, *_OTHERS),
+    "floor": (_ORANGE, _RED, _GREEN, *_OTHERS),
+}
+# The two selections of a figure: the curve under the pointer, and those clicked on in the legend.
+HOVERED: Final = "hovered"
+PINNED: Final = "pinned"
+_IN_FOCUS: Final = {
+    "or": [
+        {"param": HOVERED, "empty": False},
+        {"and": [{"param": HOVERED}, {"param": PINNED}]},
+    ]
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """The looks of curves by name, all alike if they have no names; data hold it as ``variant``.
+
+    A figure whose legend does not listen to the pointer has no curves in focus.
+    """
+
+    colours: Mapping[str, str]
+    dashes: Mapping[str, Sequence[int]]
+    legend: bool = True
+    listens: bool = True
+
+    @classmethod
+    def of(cls, names: Sequence[str], roles: Roles | None = None, *, kinds: int = 4) -> "Look":
+        """The look of curves of any names, in ``kinds`` of lines."""
+        return cls(colours(names, roles), dashes(names, roles, kinds=kinds))
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the curves in the legend."""
+        return list(self.colours) if self.legend else []
+
+    def colour(self) -> Any:
+        """A fixed colour for each curve."""
+        return self._fixed(alt.Color, self.colours, SINGLE_COLOUR)
+
+    def shape(self) -> Any:
+        """A fixed shape for each curve."""
+        return self._fixed(alt.Shape, shapes(self.names), SHAPES[0])
+
+    def dash(self) -> Any:
+        """A fixed kind of line for each curve."""
+        return self._fixed(alt.StrokeDash, self.dashes, DASHES[0])
+
+    def opacity(self, full: float) -> Any:
+        """Full for the curves in focus, faint for the others."""
+        if not (self.names and self.listens):
+            return alt.value(full)
+        return alt.OpacityValue(full * FADED, condition={"test": _IN_FOCUS, "value": full})
+
+    def _fixed(self, channel: Any, looks: Mapping[str, Any], single: Any) -> Any:
+        if not looks:
+            return alt.value(single)
+        scale = alt.Scale(domain=list(looks), range=list(looks.values()))
+        return channel("variant:N", scale=scale, **({} if self.legend else {"legend": None}))
+
+
+def colours(names: Sequence[str], roles: Roles | None = None) -> dict[str, str]:
+    """One colour per curve: that of its variant if it has one, otherwise by its role.
+
+    >>> colours(["measured", "a bound"], {"a bound": "bound"})["measured"]
+    '#3566c8'
+    """
+    beside = _not_measured(names, roles)
+    measured = [name for name in names if name not in beside]
+    known = any(name in VARIANT_COLOURS for name in measured)
+    following = cycle(FOLLOWING_COLOURS if known else PALETTE)
+    chosen = {name: VARIANT_COLOURS.get(name) or next(following) for name in measured}
+    for name, role in beside.items():
+        order = _BESIDE[role]
+        free = [colour for colour in order if colour not in chosen.values()]
+        chosen[name] = free[0] if free else order[len(chosen) % len(order)]
+    return {name: chosen[name] for name in names}
+
+
+def dashes(
+    names: Sequence[str], roles: Roles | None = None, *, kinds: int = 4
+) -> dict[str, list[int]]:
+    """What is measured solid beside bounds and floors; by itself in turn, so that none hides."""
+    beside = _not_measured(names, roles)
+    solid, *broken = DASHES
+    if not beside:
+        return dict(zip(names, cycle(DASHES[:kinds]), strict=False))
+    return dict.fromkeys(names, solid) | dict(zip(beside, cycle(broken), strict=False))
+
+
+def _not_measured(names: Sequence[str], roles: Roles | None) -> dict[str, Role]:
+    """The curves that stand beside what was measured, with their roles."""
     return {
-        "anchor": "start",
-        "frame": "group",
-        "offset": 14,
-        "color": INK["strong"],
-        "fontSize": 13,
-        "fontWeight": 600,
-        "subtitleColor": INK["muted"],
-        "subtitleFontSize": 11.5,
-        "subtitlePadding": 5,
+        name: roles[name] for name in names if roles and roles.get(name, "measured") != "measured"
     }
 
 
-def _axis() -> dict[str, Any]:
-    return {
-        "domainColor": INK["axis"],
-        "grid": True,
-        "gridColor": INK["grid"],
-        "gridWidth": 1,
-        "labelColor": INK["text"],
-        "labelFontSize": LABEL_SIZE,
-        "labelPadding": 6,
-        "ticks": False,
-        "titleColor": INK["muted"],
-        "titleFontSize": 11.5,
-        "titleFontWeight": "normal",
-        "titlePadding": 8,
-    }
-
-
-def _y_axis() -> dict[str, Any]:
-    return {"minExtent": 34, "titleFont": MATH_FONT, "titleFontSize": 13, "titleColor": INK["text"]}
-
-
-def _legend() -> dict[str, Any]:
-    return {
-        "orient": "top",
-        "direction": "horizontal",
-        "title": None,
-        "columnPadding": 22,
-        "labelColor": INK["strong"],
-        "labelFontSize": 12.5,
-        "labelLimit": 340,
-        "labelOffset": 6,
-        "offset": 18,
-        "symbolOpacity": 1,
-        "symbolSize": 80,
-        "symbolStrokeWidth": 0,
-    }
+def shapes(variants: Sequence[str]) -> dict[str, str]:
+    """One point shape per variant: its own if it has one, otherwise the next that is free."""
+    own = dict(zip(VARIANT_COLOURS, SHAPES, strict=False))
+    taken = {own[name] for name in variants if name in own}
+    following = cycle([shape for shape in SHAPES if shape not in taken])
+    return {name: own.get(name) or next(following) for name in variants}

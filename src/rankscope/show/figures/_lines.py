@@ -1,0 +1,447 @@
+"""``lines``, one of the two ways to draw: medians along an axis with their spread, in panels."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise, takewhile
+from typing import Any, Final, Literal
+
+import altair as alt
+import polars as pl
+
+from rankscope import metric_catalogue
+from rankscope.errors import InputError
+from rankscope.metric_catalogue import Metric
+from rankscope.show.figures import _theme as theme
+from rankscope.show.figures._axes import AXES, Horizontal, Vertical, over, select_positive
+from rankscope.show.figures._chart import lay_out, view_name
+from rankscope.show.figures._rows import STATISTICS, Row, exact_text, finite_or_none, labels_in
+from rankscope.show.figures._theme import Look
+
+Spread = Literal["band", "bar", "none"]
+"""How the 10th to the 90th percentile is drawn: as a band from layer to layer, as bars where each
+place is another network, or not at all."""
+
+# What centring float32 tokens leaves of them, about, whatever they were.
+NOISE_FLOOR: Final = (3e-8, 3e-7)
+_NEAR_NOISE: Final = 1e-5
+_NOISE_METRIC: Final = "relative_residual"
+_KEPT: Final = ("place_name", "variant", "count", "doubt")  # of a row, beside its place
+_BELOW: Final = 0.09  # of an axis, left free for markers at the bottom
+_REACH: Final = 50.0  # axis lengths: a line that leaves the panel still leaves it in its place
+_MOST_POINTS: Final = 30  # on a curve: more would hide it
+_DOTTED: Final = "dotted where in doubt"
+
+_EQUAL: Final = "tokens exactly equal"
+_FONT_SIZE: Final = 10.5
+_LETTER: Final = 5.2  # pixels a letter of this size takes, about
+_LINE: Final = 17.0  # pixels from a rule to the far side of its name
+_NEAR: Final = 4.0  # pixels around a name that are to stay free
+_STACKED: Final = 12.0  # pixels from one marker at the bottom to the next above it
+_BETWEEN: Final = 8  # places looked at between two points of a curve
+_WORDS: Final[Mapping[str, Any]] = {"fontSize": _FONT_SIZE, "color": theme.INK["muted"]}
+
+
+def lines(
+    rows: pl.DataFrame,
+    *,
+    x: Horizontal | Callable[[Sequence[Row]], Horizontal],
+    facet: Sequence[str] = (),
+    heading: Callable[[Row, Metric], str] | None = None,
+    entry: Metric | None = None,
+    look: Look | None = None,
+    spread: Spread = "band",
+    lowest: float | None = None,
+    highest: float | None = None,
+    one_scale: bool = False,
+    title: str | None = None,
+) -> alt.ConcatChart:
+    """A curve for each ``variant`` of a summary, in a panel for each combination of ``facet``.
+
+    ``x`` is the axis, or makes one of a panel's rows. Each panel has its own y axis, unless all
+    have ``one_scale``; ``lowest`` and ``highest`` cut it. A panel is headed by its metric, unless
+    ``heading`` is given; ``entry`` has words of the metric other than the catalogue's.
+    """
+    look = Look.of(labels_in(rows, "variant")) if look is None else look
+    parts = rows.partition_by(list(facet), maintain_order=True) if facet else [rows]
+    size = theme.WIDE if len(parts) == 1 else theme.PANEL
+    panels = []
+    for number, part in enumerate(parts):
+        own = part.to_dicts()
+        words = entry or metric_catalogue.metric(own[0]["metric"])
+        scaled = rows.to_dicts() if one_scale else own
+        y = build_axis(words, scaled, lowest=lowest, highest=highest)
+        panel = Panel(words, x(own) if callable(x) else x, y, look, size=size, spread=spread)
+        head = words.title if heading is None else heading(own[0], words)
+        panels.append(line_panel(panel, own, number=number, heading=head))
+    return lay_out(panels, title=title, names=look.names)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What the curves of one metric are drawn on, and how: ``joined`` to lines, with ``spread``.
+
+    A tooltip calls what tells curves apart ``curve``, and writes ``unit`` after every value.
+    """
+
+    entry: Metric
+    x: Horizontal
+    y: Vertical
+    look: Look
+    size: tuple[int, int] = theme.PANEL
+    spread: Spread = "band"
+    joined: bool = True
+    curve: str = "curve"
+    unit: str = ""
+
+    def place(self, row: Row) -> tuple[float, float] | None:
+        """Where the line passes, in pixels from the top left; nothing where it is broken."""
+        drawn = row["drawn_median"]
+        if drawn is None:
+            return None
+        width, height = self.size
+        return self.x.across(row[self.x.field]) * width, (1 - self.y.height(drawn)) * height
+
+    def tooltip(self) -> list[alt.Tooltip]:
+        """Which curve, where, and its values."""
+        curve = [alt.Tooltip("variant:N", title=self.curve)] if self.look.names else []
+        title = "layer" if self.x.field == "layer" else self.x.axis["title"]
+        place = alt.Tooltip(f"{self.x.field}:Q", title=title, format=",.6~g")
+        if self.x.named:
+            place = alt.Tooltip("place_name:N", title=title)
+        if self.spread == "none":
+            return [*curve, place, alt.Tooltip("exact_median:N", title="value")]
+        return [*curve, place, *tell_values()]
+
+    def chart_row(self, row: Row) -> dict[str, Any]:
+        """A row as a chart needs it: where its values are drawn, and their texts for a tooltip."""
+        drawn = {name: row[name] for name in (self.x.field, *_KEPT) if name in row}
+        for name in (name for name in STATISTICS if name in row):
+            text = row.get(f"exact_{name}") or exact_text(row[name], self.entry)
+            drawn[f"exact_{name}"] = text + self.unit
+            drawn[f"drawn_{name}"] = self._clamp(self.y.place(finite_or_none(row[name])))
+        if row.get("low") == -math.inf and finite_or_none(row["high"]) is not None:
+            drawn["drawn_low"] = self.y.domain[0]  # a band down to zero has no end
+        median = finite_or_none(row["median"])
+        drawn["off_scale"] = self.y.place(median) != median
+        drawn["all_equal"] = _is_zero(row, self.entry)
+        return drawn
+
+    def _clamp(self, value: float | None) -> float | None:
+        """A value not so far off the axis that renderers lose the line that leads to it."""
+        if value is None or self.y.kind != "linear":
+            return value
+        low, high = self.y.domain
+        reach = _REACH * (high - low)
+        return min(max(value, low - reach), high + reach)
+
+
+def tell_values() -> list[alt.Tooltip]:
+    """What a tooltip shows of a row of a summary: the median, and the spread."""
+    return [
+        alt.Tooltip("exact_median:N", title="median"),
+        alt.Tooltip("exact_low:N", title="10th percentile"),
+        alt.Tooltip("exact_high:N", title="90th percentile"),
+        alt.Tooltip("count:Q", title="measurements", format=",d"),
+    ]
+
+
+def build_axis(
+    entry: Metric,
+    rows: Sequence[Row],
+    *,
+    lowest: float | None = None,
+    highest: float | None = None,
+) -> Vertical:
+    """The axis on which rows of a metric are drawn, cut where it is asked to be."""
+    bottom = -math.inf if lowest is None else lowest
+    top = math.inf if highest is None else highest
+    values = (finite_or_none(row[name]) for row in rows for name in STATISTICS if name in row)
+    inside = [min(max(value, bottom), top) for value in values if value is not None]
+    noise = NOISE_FLOOR[:1] if entry.name == _NOISE_METRIC and _near_noise(inside) else ()
+    includes = [value for value in (*entry.includes, *noise) if bottom <= value <= top]
+    axis = AXES[entry.scale](entry.symbol, inside, includes=includes)
+    low, high = max(axis.domain[0], bottom), min(axis.domain[1], top)
+    if low > bottom and any(_is_zero(row, entry) for row in rows):
+        low = max(low - _BELOW * (high - low), bottom)  # markers need room
+    if not low < high:
+        raise InputError(
+            f"lowest={lowest} and highest={highest} leave nothing of the axis; lowest must be "
+            "below highest."
+        )
+    ticks = tuple(tick for tick in axis.ticks if low <= tick.value <= high)
+    cut = lowest is not None or highest is not None
+    return replace(axis, domain=(low, high), ticks=ticks, cut=cut)
+
+
+def _near_noise(values: Sequence[float]) -> bool:
+    """Whether to show the noise floor: values come close, and zero would be drawn below it."""
+    kept = select_positive(values)
+    smallest = min(kept, default=1.0)
+    return smallest < _NEAR_NOISE and (len(kept) == len(values) or smallest / 10 <= NOISE_FLOOR[0])
+
+
+def _is_zero(row: Row, entry: Metric) -> bool:
+    """Whether what is drawn is the logarithm of zero: all tokens are exactly equal."""
+    return entry.scale == "exponent" and row["median"] == -math.inf
+
+
+def line_panel(
+    panel: Panel, rows: Sequence[Row], *, number: int, heading: str, subtitle: str | None = None
+) -> alt.LayerChart:
+    """The curves with their spread, in a panel that names values and says where tokens are equal.
+
+    ``number`` is which panel of its figure it is. Rows may say themselves whether they are
+    ``marked`` by a point.
+    """
+    place = panel.x.field
+    kept = _keep_visible({row[place] for row in rows}, panel)
+    points = _choose_points(kept, panel)
+    data = [
+        {**panel.chart_row(row), "marked": row.get("marked", row[place] in points)}
+        for row in sorted(rows, key=lambda row: row[place])
+        if row[place] in kept
+    ]
+    doubtful = _mark_doubts(data)
+    marks = line_marks(
+        panel.x.encode(),
+        panel.y.encode,
+        panel.look,
+        panel.tooltip(),
+        spread=panel.spread,
+        joined=panel.joined,
+        room=panel.size[0] / len(kept),
+        clip=panel.y.cut,
+        hollow=panel.y.floor is not None,
+        doubtful=doubtful,
+    )
+    # A legend listens to a selection only if the first of its layers holds it.
+    marks[0] = marks[0].properties(name=view_name(number))
+    said = [panel.entry.meaning if subtitle is None else subtitle, _DOTTED if doubtful else ""]
+    return alt.LayerChart(
+        data=alt.InlineData(values=data),
+        layer=[
+            *_draw_noise_floor(panel),
+            *_draw_named_values(panel, data),
+            *panel.y.tick_labels(),
+            *marks,
+            *_mark_equal_tokens(panel, _find_ends(panel, data)),
+        ],
+        title=alt.Title(heading, subtitle="; ".join(filter(None, said)) or " "),
+        width=panel.size[0],
+        height=panel.size[1],
+    )
+
+
+def line_marks(
+    x: alt.X,
+    y: Callable[[str], alt.Y],
+    look: Look,
+    tooltip: Sequence[alt.Tooltip],
+    *,
+    spread: Spread = "band",
+    joined: bool = True,
+    room: float = math.inf,
+    clip: bool = False,
+    hollow: bool = False,
+    doubtful: bool = False,
+) -> list[alt.Chart]:
+    """The marks of curves: bands or bars, lines, points, and the targets that carry the tooltip.
+
+    They draw the fields ``drawn_median``, ``drawn_low`` and ``drawn_high``, and points where a row
+    is ``marked``: ``hollow`` ones where it is ``off_scale``. Lines are dotted where ``doubtful``.
+    Points are no wider than the ``room`` that each place has.
+    """
+    bars, full = spread == "bar", look.opacity(1.0)
+    size = min(1.5 * theme.POINT_SIZE, (0.7 * room) ** 2) if bars else theme.POINT_SIZE
+    base = alt.Chart().encode(x=x, y=y("drawn_median:Q"), color=look.colour())
+    marks = []
+    if spread != "none":
+        area = base.mark_area(clip=clip)
+        bar = base.mark_rule(strokeWidth=min(5, 0.6 * room), strokeCap="round", clip=clip)
+        opacity = look.opacity(0.3 if bars else theme.BAND_OPACITY)
+        ends = {"y": y("drawn_low:Q"), "y2": "drawn_high:Q"}
+        marks.append((bar if bars else area).encode(**ends, opacity=opacity))
+    if joined:
+        line = base.mark_line(clip=clip).encode(opacity=full, strokeDash=look.dash())
+        dots = base.mark_line(clip=clip, strokeDash=theme.DOTS, strokeCap="round")
+        dots = dots.encode(opacity=full).transform_filter("datum.dotted")
+        marks += [line.transform_filter("!datum.doubt"), dots] if doubtful else [line]
+    point = base.mark_point(filled=True, size=size, clip=clip)
+    point = point.encode(shape=look.shape(), opacity=full).transform_filter("datum.marked")
+    # A legend takes its symbols from the first of its layers; a line would break their edges.
+    marks = [point, *marks] if spread == "none" else [*marks, point]
+    if hollow:
+        ring = base.mark_point(filled=False, fill=theme.INK["paper"], strokeWidth=1.5, size=size)
+        ring = ring.encode(shape=look.shape(), opacity=full)
+        marks.append(ring.transform_filter("datum.off_scale && datum.marked"))
+    target = base.mark_point(filled=True, size=theme.TARGET_SIZE, opacity=0, clip=clip)
+    target = target.encode(tooltip=list(tooltip))
+    return [*marks, target.transform_filter("datum.marked") if spread != "none" else target]
+
+
+def _by_curve(data: Sequence[Row]) -> list[list[Any]]:
+    """The rows of each curve, in order."""
+    curves: dict[Any, list[Any]] = {}
+    for row in data:
+        curves.setdefault(row.get("variant"), []).append(row)
+    return list(curves.values())
+
+
+def _mark_doubts(data: Sequence[dict[str, Any]]) -> bool:
+    """Say of each row whether a dotted line passes it, and whether there is any such row.
+
+    A line is dotted from its last point that is sure.
+    """
+    for row in data:
+        row["dotted"] = bool(row.get("doubt"))
+    for curve in _by_curve(data):
+        for before, row in pairwise(curve):
+            before["dotted"] = before["dotted"] or bool(row.get("doubt"))
+    return any(row["dotted"] for row in data)
+
+
+def _find_ends(panel: Panel, data: Sequence[Row]) -> list[Row]:
+    """Rows whose tokens are exactly equal; from layer to layer the first after which all are."""
+    if panel.spread != "band":
+        return [row for row in data if row["all_equal"]]
+    ends = ([*takewhile(lambda row: row["all_equal"], curve[::-1])] for curve in _by_curve(data))
+    return [row for equal in ends for row in equal[-1:]]
+
+
+def _keep_visible(places: set[float], panel: Panel) -> set[float]:
+    """The places that are at least a pixel apart, and the last: others would only cost room."""
+    if panel.spread != "band":
+        return places
+    return set({round(panel.size[0] * panel.x.across(at)): at for at in sorted(places)}.values())
+
+
+def _choose_points(places: set[float], panel: Panel) -> set[float]:
+    """The places that have points: all if they are few, otherwise evenly spaced ones."""
+    if panel.spread != "band":
+        return places
+    if panel.x.kind == "log" and len(places) > _MOST_POINTS // 2:
+        return {at for at in places if math.log2(at).is_integer()} | {max(places)}
+    return set(sorted(places)[:: math.ceil(len(places) / _MOST_POINTS)])
+
+
+def _draw_named_values(panel: Panel, data: Sequence[Row]) -> list[alt.Chart]:
+    """The values of a metric that have a name, as lines across the panel.
+
+    A name is put at an end of its line, above or below, where the curves leave most room.
+    """
+    low, high = panel.y.domain
+    passed = _curve_points(panel, data)
+    drawn = []
+    for value, name in panel.entry.marks:
+        if not low <= value <= high:
+            continue
+        base = over([{"at": value}]).encode(y=panel.y.encode("at:Q"))
+        right, above = _choose_end(name, value, passed, panel)
+        text = base.mark_text(
+            text=name,
+            align="right" if right else "left",
+            baseline="bottom" if above else "top",
+            dx=-4 if right else 4,
+            dy=-4 if above else 5,
+            **_WORDS,
+        )
+        line = base.mark_rule(color=theme.INK["muted"], strokeWidth=1, opacity=0.7)
+        drawn += [line, text.encode(x=alt.value("width" if right else 0))]
+    return drawn
+
+
+def _curve_points(panel: Panel, data: Sequence[Row]) -> list[tuple[float, float]]:
+    """Where curves pass, in pixels from the top left: their points, and places between them."""
+    passed = []
+    for curve in _by_curve(data):
+        places = [place for row in curve if (place := panel.place(row)) is not None]
+        passed += places
+        for (x, y), (later, lower) in pairwise(places):
+            steps = [k / _BETWEEN for k in range(1, _BETWEEN)]
+            passed += [(x + part * (later - x), y + part * (lower - y)) for part in steps]
+    return passed
+
+
+def _choose_end(
+    name: str, value: float, passed: Sequence[tuple[float, float]], panel: Panel
+) -> tuple[bool, bool]:
+    """Whether a name stands at the right end of its line, and whether above it."""
+    width, height = panel.size
+    rule = (1 - panel.y.height(value)) * height
+    long = _LETTER * len(name) + 2 * _NEAR
+
+    def hidden(end: tuple[bool, bool]) -> int:
+        right, above = end
+        left_edge = width - long if right else 0.0
+        # A curve on the line itself is no neighbour: the name keeps that much away from it.
+        top = rule - _LINE - _NEAR if above else rule + 2.0
+        bottom = top + _LINE + _NEAR - 2.0
+        return sum(left_edge <= x <= left_edge + long and top <= y <= bottom for x, y in passed)
+
+    return min([(right, above) for right in (True, False) for above in (True, False)], key=hidden)
+
+
+def _draw_noise_floor(panel: Panel) -> list[alt.Chart]:
+    """Where float32 ends, if the axis reaches down to it: a faint band across, with its name."""
+    low, high = NOISE_FLOOR
+    if panel.entry.name != _NOISE_METRIC or panel.y.domain[0] > low:
+        return []
+    middle = math.sqrt(low * high)
+    base = over([{"from": low, "to": high, "middle": middle}])
+    band = base.mark_rect(color=theme.INK["muted"], opacity=0.13)
+    name = base.mark_text(
+        text="float32 noise floor", align="left", baseline="middle", dx=8, **_WORDS
+    )
+    return [
+        band.encode(y=panel.y.encode("from:Q"), y2="to:Q"),
+        name.encode(x=alt.value(0), y=panel.y.encode("middle:Q")),
+    ]
+
+
+def _mark_equal_tokens(panel: Panel, ends: Sequence[Row]) -> list[alt.Chart]:
+    """Markers at the bottom for curves whose tokens have become exactly equal, named once.
+
+    Markers in one place are stacked.
+    """
+    if not ends:
+        return []
+    levels: dict[Any, int] = {}
+    rows = []
+    for row in ends:
+        at = row[panel.x.field]
+        level = levels[at] = levels.get(at, -1) + 1
+        rows.append({**row, "from_top": panel.size[1] - 8 - _STACKED * level})
+    marker = (
+        over(rows)
+        .mark_point(filled=False, fill=theme.INK["paper"], strokeWidth=1.5, size=theme.POINT_SIZE)
+        .encode(
+            x=panel.x.encode(),
+            y=alt.value({"expr": "datum.from_top"}),
+            color=panel.look.colour(),
+            shape=panel.look.shape(),
+            opacity=panel.look.opacity(1.0),
+            tooltip=panel.tooltip(),
+        )
+    )
+    return [marker, *_label_equal_tokens(panel, list(levels))]
+
+
+def _label_equal_tokens(panel: Panel, places: Sequence[float]) -> list[alt.Chart]:
+    """What the markers mean, once, beside one of them where there is room for it."""
+    long = (_LETTER * len(_EQUAL) + 8 + _NEAR) / panel.size[0]
+    markers = {panel.x.across(place): place for place in places}
+    ordered = sorted(markers, reverse=True)
+    for at, right in [(at, True) for at in ordered] + [(at, False) for at in ordered]:
+        start, end = (at, at + long) if right else (at - long, at)
+        if start < 0 or end > 1 or any(start < other < end for other in markers):
+            continue
+        word = over([{panel.x.field: markers[at]}]).mark_text(
+            text=_EQUAL,
+            align="left" if right else "right",
+            baseline="middle",
+            dx=8 if right else -8,
+            **_WORDS,
+        )
+        return [word.encode(x=panel.x.encode(), y=alt.value(panel.size[1] - 8))]
+    return []

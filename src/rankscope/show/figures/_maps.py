@@ -1,0 +1,303 @@
+"""Figures that are maps of shades: of heads, of what every layer has many of, of two tokens, of
+settings."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import altair as alt
+import polars as pl
+
+from rankscope import metric_catalogue, tables
+from rankscope.arguments import Finite, checked
+from rankscope.errors import InputError
+from rankscope.metric_catalogue import Metric, Scale
+from rankscope.numerals import sentence_case, short
+from rankscope.show.figures import _theme as theme
+from rankscope.show.figures._axes import Tick, Vertical
+from rankscope.show.figures._catalogue import figure
+from rankscope.show.figures._curves import parameter_of
+from rankscope.show.figures._heatmap import Cells, Shades, Side, heatmap, shades_of
+from rankscope.show.figures._rows import VALUE, labels_in, select
+
+_ONE: Final = ("part", "run", "model", "variant")
+_CELLS: Final = "Each cell is the median over the samples."
+_LARGEST_CELL: Final = 26.0  # how high a layer of a map of heads is
+_HIGHEST: Final = 520.0
+
+
+@figure("table", _CELLS, "by head", metric="residual_share", places=("layer", "head"))
+@checked
+def head_map(
+    table: pl.DataFrame, *, metric: str = "residual_share", title: str | None = None
+) -> alt.ConcatChart:
+    """A figure of each head, layers against heads: which share of the residual flows through it.
+
+    >>> from rankscope import tables
+    >>> shares = {"layer": [1, 1], "head": [0, 1], "value": [0.4, 0.9]}
+    >>> chart = head_map(tables.frame({**shares, "metric": ["residual_share"] * 2}))
+
+    Medians over the samples are drawn, of any ``metric``. Rows without a head, or of a single path
+    length, are about something else and left out.
+    """
+    about = pl.col("head").is_not_null() if "head" in table.columns else pl.lit(True)
+    if "length" in table.columns:
+        about &= pl.col("length").is_null()
+    if metric in table["metric"] and not table.filter(about, pl.col("metric") == metric).height:
+        raise InputError(f"there is nothing to draw: rows of {metric!r} have no head.")
+    needed = ("layer", "head")
+    kept = table.filter(about)
+    rows = select(kept, [metric], drawer="head_map", needed=needed, numbers=VALUE, single=_ONE)
+    # Under another name, or heads would be pooled with the samples.
+    medians = tables.summary(rows.rename({"head": "number"}))
+    layers, heads = (
+        range(min(values), max(values) + 1)
+        for values in (medians["layer"].to_list(), medians["number"].to_list())
+    )
+    entry, width = metric_catalogue.metric(metric), theme.WIDE[0]
+    height = min(_LARGEST_CELL * len(layers), _HIGHEST)
+    cells = Cells(
+        medians.select("count", x="number", y="layer", value="median"),
+        Side.of_numbers("head", heads, most=round(width / 24)),
+        Side.of_numbers(
+            "layer", layers, most=max(1, round(height / 14)), down=True, look=theme.WORDS_AS_TITLE
+        ),
+        alt.Title(f"{entry.title} by head", subtitle=entry.meaning or " "),
+    )
+    # In proportion: what most heads hardly do is not what one looks for.
+    scale: Scale = "exponent" if entry.scale == "exponent" else "linear"
+    return heatmap(
+        [cells],
+        shades_of(scale, medians["median"].to_list()),
+        entry,
+        size=(width, height),
+        tooltip=[
+            alt.Tooltip("exact:N", title="median"),
+            alt.Tooltip("count:Q", title="measurements", format=",d"),
+        ],
+        bar="median",
+        title=title,
+    )
+
+
+_MOST_LAYERS: Final = 96
+_MOST_PLACES: Final = 64
+"""Rows of cells that are drawn; of more, evenly spaced ones."""
+_COUNTED: Final = {"index": "singular value", "length": "path length"}
+
+
+@figure("summary", _CELLS, "by layer", places=("layer", "index", "token", "length"))
+@checked
+def layer_map(
+    summary: pl.DataFrame, *, metric: str, along: str = "index", title: str | None = None
+) -> alt.ConcatChart:
+    """A metric by layer and by something counted, as shades: medians over the samples.
+
+    >>> from rankscope import tables
+    >>> table = {"layer": [0, 0, 1, 1], "index": [1, 2, 1, 2], "value": [0.6, 0.4, 0.9, 0.1]}
+    >>> table = tables.frame({**table, "metric": ["share"] * 4})
+    >>> chart = layer_map(tables.summary(table), metric="share")
+
+    ``summary`` is what ``tables.summary`` returns; ``along`` is the column laid out upwards: the
+    ``index`` of a singular value, the position of a ``token``, the ``length`` of a path.
+    """
+    rows = select(
+        summary,
+        [metric],
+        drawer="layer_map",
+        needed=("layer", along),
+        single=(*_ONE, "setting"),
+        keys=("layer", along),
+    )
+    layers, places = (
+        _some(rows[name], most) for name, most in (("layer", _MOST_LAYERS), (along, _MOST_PLACES))
+    )
+    entry = metric_catalogue.metric(metric)
+    kept = rows.filter(pl.col("layer").is_in(layers), pl.col(along).is_in(places))
+    cells = Cells(
+        kept.select(x="layer", y=along, value="median"),
+        Side.of_numbers("layer", layers, most=16),
+        Side.of_numbers(
+            _COUNTED.get(along, along), places, most=16, down=True, look=theme.WORDS_AS_TITLE
+        ),
+        alt.Title(entry.title, subtitle=entry.meaning or " "),
+    )
+    shades = shades_of(entry.scale, kept["median"].to_list())
+    return heatmap([cells], shades, entry, size=theme.WIDE, bar="median", title=title)
+
+
+def _some(numbers: pl.Series, most: int) -> list[int]:
+    """The numbers there are, or evenly spaced ones from the first on if they are too many."""
+    values = sorted(set(numbers.to_list()))
+    return values[:: -(-len(values) // most)]
+
+
+_SIDE: Final = 224.0
+_LABELS: Final = 66.0  # what the words beside a panel take
+_MOST_CELLS: Final = 6200
+"""In all panels together; of more tokens, evenly spaced ones are drawn."""
+_BELOW: Final = 96.0  # from a plot down to the bar, past words that stand upright
+_CLEARLY_NEGATIVE: Final = -0.1
+
+
+@figure(
+    "table",
+    "Tokens of one sample against each other, in a panel for each of some layers.",
+    "in some layers",
+    places=("layer", "token", "other_token"),
+)
+@checked
+def token_map(
+    table: pl.DataFrame,
+    *,
+    metric: str,
+    labels: Sequence[str] | None = None,
+    title: str | None = None,
+) -> alt.ConcatChart:
+    """How alike every two tokens of one sample are: a panel for each layer, shades up to 1.
+
+    >>> from rankscope import tables
+    >>> table = {"layer": [0] * 4, "token": [0, 0, 1, 1], "other_token": [0, 1, 0, 1]}
+    >>> table = tables.frame({**table, "metric": ["cosine"] * 4, "value": [1.0, 0.2, 0.2, 1.0]})
+    >>> chart = token_map(table, metric="cosine", labels=["the", "cat"])
+
+    ``token`` and ``other_token`` are the positions of the two. ``labels`` are the tokens
+    themselves, as many as there are; without them they are numbered.
+    """
+    places = ("layer", "token", "other_token")
+    rows = select(
+        table,
+        [metric],
+        drawer="token_map",
+        needed=places,
+        numbers=VALUE,
+        single=(*_ONE, "sample"),
+        keys=places,
+    )
+    layers = sorted(set(rows["layer"].to_list()))
+    count = 1 + max(max(rows[name].to_list()) for name in places[1:])
+    if labels is not None and len(labels) < count:
+        raise InputError(f"there are {len(labels)} labels for {count} tokens; give one for each.")
+    words = [str(at) for at in range(count)] if labels is None else list(labels[:count])
+    every = 1
+    while len(layers) * (count // every) ** 2 > _MOST_CELLS:
+        every += 1
+    kept = range(0, count, every)
+    drawn = rows.filter(pl.col("token").is_in(kept), pl.col("other_token").is_in(kept))
+    x, y = (
+        Side.of_words(
+            name,
+            kept,
+            [str(at) if labels is None else f"{at} {words[at]}" for at in kept],
+            most=24,
+            title=None,
+            down=down,
+            labels=[words[at] for at in kept],
+            look={"labelLimit": 64, **look},
+        )
+        for name, down, look in (("and", False, {"labelAngle": -90}), ("token", True, {}))
+    )
+    panels = [
+        Cells(
+            drawn.filter(pl.col("layer") == layer).select("value", x="other_token", y="token"),
+            x,
+            y,
+            alt.Title(f"Layer {layer}"),
+        )
+        for layer in layers
+    ]
+    entry = metric_catalogue.metric(metric)
+    thinned = "" if every == 1 else f", one token in {every}"
+    return heatmap(
+        panels,
+        _cosine_shades(rows["value"].drop_nulls().drop_nans().min()),
+        entry,
+        size=(_SIDE, _SIDE),
+        told="value",
+        bar=f"{entry.title}{thinned}",
+        below=_BELOW,
+        title=title,
+        fixed={"square": _SIDE + _LABELS},
+    )
+
+
+def _cosine_shades(least: Any) -> Shades:
+    """From 0 to 1, or from −1 if some tokens point opposite ways."""
+    negative = least is not None and least < _CLEARLY_NEGATIVE
+    ticks = (-1.0, -0.5, 0.0, 0.5, 1.0) if negative else (0.0, 0.25, 0.5, 0.75, 1.0)
+    named = tuple(Tick(value, f"{value:g}".replace("-", "−")) for value in ticks)
+    return Shades(Vertical("linear", "", (ticks[0], ticks[-1]), named))
+
+
+@figure(
+    "summary",
+    "Shades are medians over the samples, on one scale for all panels.",
+    "by depth and what was varied",
+    places=("layer", "setting"),
+)
+@checked
+def phase_map(
+    summary: pl.DataFrame,
+    *,
+    metric: str,
+    boundary: Finite | None = None,
+    lowest: Finite | None = None,
+    highest: Finite | None = None,
+    marks: str = "measured",
+    title: str | None = None,
+) -> alt.ConcatChart:
+    """A metric by layer and setting, shaded, with the line along which it crosses ``boundary``.
+
+    >>> from rankscope import tables
+    >>> cells = {"layer": [1, 2, 1, 2], "setting": [1.0, 1.0, 2.0, 2.0], "value": [1, 0.5, 1, 0.1]}
+    >>> table = tables.frame({**cells, "metric": ["relative_dispersion"] * 4})
+    >>> chart = phase_map(tables.summary(table), metric="relative_dispersion", boundary=0.3)
+
+    ``summary`` has the columns layer and setting; with ``parameter`` and ``model`` each has its
+    panel. Medians are shaded, all panels on one scale, whose ends ``lowest`` and ``highest`` cut.
+    Rows of the variant ``marks`` are drawn as rings on the cells, filled on the same scale.
+    """
+    rows = select(
+        summary,
+        [metric],
+        drawer="phase_map",
+        needed=("layer", "setting"),
+        keys=("model", "parameter", "variant", "setting", "layer"),
+    )
+    entry = metric_catalogue.metric(metric)
+    divided = [name for name in ("model", "parameter") if labels_in(rows, name)]
+    parts = rows.partition_by(divided, maintain_order=True) if divided else [rows]
+    named = f"{entry.title[:1].lower()}{entry.title[1:]}"
+    return heatmap(
+        [_phases(part, entry, marks) for part in parts],
+        shades_of(entry.scale, rows["median"].to_list(), lowest=lowest, highest=highest),
+        entry,
+        size=theme.PANEL,
+        told=f"median of {named}",
+        rings_told=f"{marks} {named}",
+        bar=entry.title,
+        gaps=False,
+        boundary=boundary,
+        title=title,
+    )
+
+
+def _phases(part: pl.DataFrame, entry: Metric, marks: str) -> Cells:
+    """The cells of one design and parameter, and rings where something was measured."""
+    first = part.row(0, named=True)
+    layers, settings = part["layer"].to_list(), sorted(set(part["setting"].to_list()))
+    parameter, model = parameter_of(first), first.get("model")
+    heading = sentence_case(parameter) if first.get("parameter") else entry.title
+    ringed = pl.lit(False)
+    if "variant" in part.columns:
+        ringed = pl.col("variant").eq_missing(pl.lit(marks))
+    cells = part.with_columns(ringed=ringed).select(
+        "ringed", x="layer", y="setting", value="median"
+    )
+    texts = [short(setting) for setting in settings]
+    return Cells(
+        cells.filter(~pl.col("ringed")),
+        Side.of_numbers("layer", range(min(layers), max(layers) + 1), most=8),
+        Side.of_words(parameter, settings, texts, most=10, look=theme.WORDS_AS_TITLE),
+        alt.Title(f"{heading}, {model}" if model else heading),
+        cells.filter("ringed"),
+    )

@@ -1,0 +1,92 @@
+"""The rows of a table that a figure draws, and their numbers as a chart's data can hold them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import polars as pl
+
+from rankscope.errors import InputError
+from rankscope.metric_catalogue import Metric
+from rankscope.numerals import power_of_ten
+
+Row = Mapping[str, Any]
+
+STATISTICS: Final = ("low", "median", "high")
+SUMMARY: Final = ("count", *STATISTICS)
+"""What a summary has of each row, and figures of summaries draw."""
+VALUE: Final = ("value",)
+
+
+def select(
+    table: pl.DataFrame,
+    metrics: Sequence[str],
+    *,
+    drawer: str,
+    needed: Sequence[str],
+    numbers: Sequence[str] = SUMMARY,
+    filled: Sequence[str] | None = None,
+    single: Sequence[str] = (),
+    keys: Sequence[str] = (),
+) -> pl.DataFrame:
+    """The rows of some metrics, after a check that ``drawer`` can draw them.
+
+    They have the columns ``needed``, those ``filled`` (all of them unless given) without a gap, and
+    of ``single`` ones a single value each. No two rows have the same ``keys``.
+    """
+    missing = [name for name in ("metric", *needed, *numbers) if name not in table.columns]
+    if missing:
+        source = "what tables.summary returns" if numbers is SUMMARY else "a table"
+        raise InputError(
+            f"the table lacks {', '.join(missing)}; {drawer} draws {source}, by "
+            f"{', '.join(needed)}."
+        )
+    present = labels_in(table.filter(pl.col("metric").is_not_null()), "metric")
+    unknown = [name for name in metrics if name not in present]
+    if unknown or not metrics:
+        lacking = f": no rows for metric {unknown[0]!r}" if unknown else ""
+        raise InputError(
+            f"there is nothing to draw{lacking}; the table has "
+            f"{', '.join(present) or 'no metric at all'}."
+        )
+    rows = table.filter(pl.col("metric").is_in(metrics))
+    require_values(rows, needed if filled is None else filled)
+    for name in single:
+        if name in rows.columns and rows[name].n_unique() > 1:
+            raise InputError(
+                f"the table has several values of {name}; {drawer} draws one: keep it."
+            )
+    places = [name for name in keys if name in rows.columns]
+    twins = rows.filter(rows.select(places).is_duplicated()) if places else rows.clear()
+    if twins.height:
+        place = ", ".join(f"{name} {twins.row(0, named=True)[name]}" for name in places)
+        named = ", or name them in the variant column" if "variant" in keys else ""
+        raise InputError(f"several rows for {place}; {drawer} draws one: keep one{named}.")
+    return rows
+
+
+def labels_in(rows: pl.DataFrame, column: str) -> tuple[str, ...]:
+    """The labels of a column in order of appearance; none if it is missing or empty."""
+    if column not in rows.columns or rows[column].null_count() == rows.height:
+        return ()
+    require_values(rows, [column])
+    return tuple(rows[column].unique(maintain_order=True).to_list())
+
+
+def require_values(rows: pl.DataFrame, columns: Sequence[str]) -> None:
+    """Raise if a row does not say where it belongs."""
+    for name in columns:
+        if rows[name].null_count():
+            raise InputError(f"some rows have no {name}; keep those that have one.")
+
+
+def finite_or_none(value: float | None) -> float | None:
+    """A number, or nothing: a chart's data can hold neither NaN nor infinity."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def exact_text(value: float | None, entry: Metric | None = None) -> str:
+    """A number as a tooltip shows it: a power of ten, if the metric's values are exponents."""
+    if entry is not None and entry.scale == "exponent":
+        return power_of_ten(value, digits=3)
+    return "none" if value is None else f"{value:.6g}"
