@@ -162,6 +162,27 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
         "from rankscope.cli.sweep_command import SweepOptions\n"
         'assert SweepOptions(dummies=2).engine_options == {"dummies": 2}',
     ),
+    "a figure": Addition(
+        {
+            "show/figures/_curves.py": (
+                "",
+                '''
+
+@figure("summary", "Points are dummies.", "as a dummy")
+@checked
+def dummy(summary: pl.DataFrame, *, metric: str, title: str | None = None) -> alt.ConcatChart:
+    """A dummy."""
+    rows = select(summary, [metric], drawer="dummy", needed=("layer",))
+    return lines(rows, x=layer_axis(rows["layer"].to_list()), title=title)
+''',
+            )
+        },
+        "from rankscope.results import Drawing, Result\n"
+        "from rankscope.show import figures\n"
+        'traced = rankscope.trace(NET, X, metrics=["residual"])\n'
+        'result = Result("r", "R", "What?", (), traced.table, {})\n'
+        'assert figures.draw(Drawing("dummy", metric="residual"), result).to_dict()["concat"]',
+    ),
     "a kind of collapse": Addition(
         {
             "experiments/diagnosis/_rules.py": (
