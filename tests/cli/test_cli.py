@@ -148,9 +148,9 @@ def test_seeds_decide_the_figures(rankscope) -> None:
     ("arguments", "says"),
     [
         (["diagnose", "--width=10", "--heads=3"], "width=10 does not divide into 3 heads"),
-        (["diagnose", "--layers=0"], "layers=0"),
+        (["diagnose", "--layers=0"], "--layers 0"),
         (["diagnose", "--layers=x"], "--layers"),
-        (["diagnose", "--init=magic"], "init='magic'"),
+        (["diagnose", "--init=magic"], "--init magic"),
         (["diagnose", "--init=nan"], "init scale=nan"),
         (["diagnose", "--mask=window"], "window"),
         (["diagnose", "--passages=0"], "--passages 0"),
@@ -197,7 +197,7 @@ def test_interruption_is_told_and_has_its_code(rankscope, monkeypatch) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rankscope.cli.inputs.subject", interrupted)
+    monkeypatch.setattr("rankscope.cli.inputs.question", interrupted)
     got = rankscope("diagnose")
     assert got.returncode == 130
     assert got.stderr == "rankscope: interrupted.\n"

@@ -93,7 +93,6 @@ def test_the_table_as_csv(rankscope, wordy: str, tmp_path: Path) -> None:
         (["wordy", "none.parquet"], "no table at none.parquet"),
         (["wordy", "wordy@init", "--passages=0"], "--passages 0"),
         (["wordy", "wordy@init", "--device=cuda:99"], "there is cpu"),
-        (["wordy", "wordy@init", "--precision=float64"], "--dtype"),
         (["wordy", "wordy@init", "--csv", "--json"], "--output"),
         (["wordy", "wordy@init", "--ids=a", "--text=b"], "two inputs"),
     ],

@@ -110,10 +110,10 @@ def test_a_list_takes_no_options(refuses) -> None:
 
 
 def test_built_in_models_are_listed(rankscope) -> None:
-    lines = rankscope("models").stdout.splitlines()
+    lines = rankscope("list", "models").stdout.splitlines()
     assert [line.split()[0] for line in lines] == list(BUILTIN)
     assert lines[1].split(maxsplit=1)[1] == "bert: 24 layers, 16 heads, width 1024"
-    listed = json.loads(rankscope("models", "--json").stdout)
+    listed = json.loads(rankscope("list", "models", "--json").stdout)
     assert [each["name"] for each in listed] == list(BUILTIN)
     assert set(listed[0]) == {"name", "family", "layers", "heads", "width", "words"}
 
@@ -158,8 +158,11 @@ def test_an_option_without_use_is_refused_with_what_there_is(refuses, arguments,
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["trace", "--metrics=attention_entropy"], "trace --metrics attention_entropy: attention"),
-        (["trace", "--metrics=all"], "second_singular_upper: attention is between all tokens"),
+        (
+            ["trace", "--metrics=attention_entropy"],
+            "attention is between all tokens (attention_entropy)",
+        ),
+        (["trace", "--metrics=all"], "second_singular_upper)"),
         (["bounds"], "bounds: the theorems' bounds are about all tokens"),
         (["masks"], "masks: graphs of masks are about all tokens"),
         (["predict"], "predict: predictions are about all tokens"),

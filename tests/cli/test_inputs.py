@@ -71,7 +71,9 @@ def test_ids_stand_in_for_text(rankscope, refuses, tmp_path) -> None:
     )
     assert "two inputs" in refuses("trace", "mute", "--ids", "ids.txt", "--text", "ids.txt")
     (tmp_path / "words.txt").write_text("2 3\nfour 5")
-    assert "line 2: 'four 5' is no ids" in refuses("trace", "mute", "--ids", "words.txt")
+    assert "line 2: expected token ids, got 'four 5'" in refuses(
+        "trace", "mute", "--ids", "words.txt"
+    )
     (tmp_path / "words.txt").write_text("2 31")
     assert "token ids run from 2 to 31" in refuses("trace", "mute", "--ids", "words.txt")
 
@@ -155,8 +157,8 @@ def test_networks_run_in_the_format_asked_for(rankscope, protein, tmp_path, dtyp
 
 def test_what_cannot_be_run_in_halves_says_so(refuses) -> None:
     assert "use float32 or float64" in refuses("paths", *SMALL, "--dtype=bfloat16")
-    assert "--dtype" in refuses("trace", *SMALL, "--precision=float64")
-    assert "there is cpu" in refuses("trace", *SMALL, "--device=nowhere")
+    assert "choose cpu" in refuses("trace", *SMALL, "--device=nowhere")
+    assert "there is cpu" in refuses("trace", *SMALL, "--device=cuda:99")
 
 
 def test_a_vocabulary_without_words_is_not_a_tokeniser(refuses, tmp_path) -> None:

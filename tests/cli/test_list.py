@@ -48,9 +48,5 @@ def test_a_listed_mask_can_be_used_as_written(rankscope) -> None:
         assert as_mask(each["usage"].split(" ")[0])
 
 
-def test_models_is_the_same_list(rankscope) -> None:
-    assert rankscope("models").stdout == rankscope("list", "models").stdout
-
-
 def test_an_unknown_kind_is_told_the_known_ones(refuses) -> None:
     assert "'models', 'metrics'" in refuses("list", "colours")

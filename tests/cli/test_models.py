@@ -108,7 +108,8 @@ def trace_seeing(rankscope, *arguments: str) -> dict:
 
 def test_a_model_that_sees_is_told_so(rankscope, refuses, seeing: str) -> None:
     assert "images of noise" in trace_seeing(rankscope, seeing)["provenance"]["input"]
-    for option in ("--length=12", "--text=-"):
+    Path("text.txt").write_text("A rose is a rose.")
+    for option in ("--length=12", "--text=text.txt"):
         assert "sees images" in refuses("trace", seeing, option)
 
 

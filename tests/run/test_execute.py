@@ -8,21 +8,15 @@ import transformers as hf
 from polars.testing import assert_frame_equal
 
 from rankscope import experiments, trace
-from rankscope.cli import inputs
-from rankscope.cli.options import (
-    AdviceOptions,
-    DepthOptions,
-    DiagnosisOptions,
-    PredictionOptions,
-    QuestionOptions,
-)
+from rankscope.ask import Sources, ask, model_subject, random_subject
+from rankscope.cli import app
 from rankscope.core.masks import as_mask
 from rankscope.core.network import Init, Network, Spec
 from rankscope.errors import RankscopeError
 from rankscope.experiments.catalogue import CATALOGUE
 from rankscope.experiments.variants import Reading
 from rankscope.models.text import embed, passages
-from rankscope.run import _plan, _sources, execute, plan, read_grid
+from rankscope.run import execute, plan, read_grid
 
 SHAPE = {"layers": 2, "heads": 2, "width": 8}
 READ = {"passages": 2, "length": 9}
@@ -34,11 +28,17 @@ def one(content):
     return execute(run)
 
 
-def question(id_, options, *, without="", **fields):
-    """The table that a command of the command line makes of its options."""
-    subject = inputs.subject(options, without=without, unfit=True)
+def subject(*parts, length=9, **spec):
+    """A random network of SHAPE as its commands draw it, less some parts, on two passages."""
+    described = Spec(**{**SHAPE, "norm_place": "post", "norm_eps": 1e-12, **spec})
+    drawn = random_subject(described, passages()[:2], length=length, seed=1)
+    return drawn.without(*parts)
+
+
+def answer(id_, **fields):
+    """The table of a question under a configuration of its own."""
     entry = CATALOGUE[id_]
-    return entry.run(entry.configuration(subject=subject, **fields)).table
+    return entry.run(entry.configuration(**fields)).table
 
 
 def test_a_run_is_a_network_drawn_from_the_seed_on_bundled_passages():
@@ -49,81 +49,81 @@ def test_a_run_is_a_network_drawn_from_the_seed_on_bundled_passages():
     assert_frame_equal(one(content), found.table)
 
 
+SAN = ("skip", "mlp", "norm")
+MASKS = ("full", "causal", "window:8", "causal-window:8", "strided:8", "bigbird:2:1:2")
+FEW = {"draws": 1, "first_draws": 1, "candidates": 1, "confirmed": 1, "networks": 1}
+
+
+def half_measured():
+    """In float64, CLS and SEP left out, under a mask that is drawn."""
+    spec = Spec(
+        **SHAPE, norm_place="post", norm_eps=1e-12, init=0.1, mask=as_mask("random:2", seed=1)
+    )
+    read = {"length": 9, "seed": 1, "dtype": torch.float64, "special_tokens": False}
+    return {"subject": random_subject(spec, passages()[:2], **read)}
+
+
 CASES = {
-    "trace": ({}, {}, QuestionOptions, {}),
-    "trace, SAN": ({"variant": "SAN"}, {}, QuestionOptions, {"without": "mlp,skip"}),
+    "trace": ({}, lambda: {"subject": subject()}),
+    "trace, SAN": ({"variant": "SAN"}, lambda: {"subject": subject("mlp", "skip")}),
     "trace, float64": (
         {"dtype": "float64", "special_tokens": False, "init": 0.1, "mask": "random:2"},
-        {"dtype": "float64", "special_tokens": False, "init": "0.1", "mask": "random:2"},
-        QuestionOptions,
-        {},
+        half_measured,
     ),
-    "paths": ({"by_head": True}, {}, QuestionOptions, {"heads": True}),
-    "deep": ({"in_norm": "fro"}, {}, DepthOptions, {"without": "skip,mlp,norm", "norm": "fro"}),
-    "bounds": ({}, {}, DepthOptions, {"without": "skip,mlp,norm"}),
+    "paths": ({"by_head": True}, lambda: {"subject": subject(), "by_head": True}),
+    "deep": ({"in_norm": "fro"}, lambda: {"subject": subject(*SAN), "in_norm": "fro"}),
+    "bounds": ({}, lambda: {"subject": subject(*SAN)}),
     "masks": (
         {"masks": ["full", "random:1"], "depth": 3},
-        {},
-        DepthOptions,
-        {
-            "without": "skip,mlp,norm",
+        lambda: {
+            "subject": subject(*SAN),
             "masks": (as_mask("full"), as_mask("random:1", seed=1)),
             "depth": 3,
         },
     ),
     "masks, as usual": (
         {},
-        {},
-        DepthOptions,
-        {
-            "without": "skip,mlp,norm",
-            "masks": inputs.masks(
-                ["full", "causal", "window:8", "causal-window:8", "strided:8", "bigbird:2:1:2"], 1
-            ),
+        lambda: {
+            "subject": subject(*SAN),
+            "masks": tuple(as_mask(name, seed=1) for name in MASKS),
         },
     ),
-    "predict": ({"draws": 2}, {}, PredictionOptions, {"draws": 2}),
+    "predict": ({"draws": 2}, lambda: {"subject": subject(), "draws": 2}),
     "diagnose": (
-        {"reading": {"norms": "drop"}},
-        {},
-        DiagnosisOptions,
-        {"reading": Reading(norms="drop")},
+        {"reading": {"norms": "drop"}, "layers": 1, "length": 5},
+        lambda: {"subject": subject(layers=1, length=5), "reading": Reading(norms="drop")},
     ),
     "advise": (
-        {"draws": 1, "first_draws": 1, "candidates": 1, "confirmed": 1, "networks": 1},
-        {},
-        AdviceOptions,
-        {"draws": 1, "first_draws": 1, "candidates": 1, "confirmed": 1, "networks": 1, "seed": 1},
+        {**FEW, "layers": 1, "length": 5},
+        lambda: {"subject": subject(layers=1, length=5), **FEW, "draw_seed": 1},
     ),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_run_of_a_question_is_what_its_command_gives(case):
-    said, chosen, group, fields = CASES[case]
+def test_a_run_of_a_question_is_what_the_question_gives(case):
+    said, fields = CASES[case]
     id_ = case.partition(",")[0]
-    shape = {**SHAPE, "layers": 1, "length": 5} if id_ in ("diagnose", "advise") else SHAPE
-    content = {"experiment": id_, **READ, **shape, "seed": 1, **said}
-    expected = question(id_, group(**{**READ, **shape}, seed=1, **chosen), **fields)
+    expected = answer(id_, **fields())
     assert expected.height > 0
-    assert_frame_equal(one(content), expected)
+    assert_frame_equal(one({"experiment": id_, **READ, **SHAPE, "seed": 1, **said}), expected)
 
 
-@pytest.mark.parametrize(
-    ("id_", "group"),
-    [("trace", QuestionOptions), ("bounds", DepthOptions), ("predict", PredictionOptions)],
-)
-def test_what_is_not_said_is_as_on_the_command_line(id_, group):
+@pytest.mark.parametrize("id_", ["trace", "bounds", "predict", "advise"])
+def test_what_is_not_said_is_as_on_the_command_line(id_, monkeypatch):
     """Of the subject alone: the network of BERT-base's shape would take long."""
     (run,) = plan(read_grid({"experiment": id_, **SHAPE})).runs
-    options = group(**SHAPE)
-    without = getattr(options, "without", "")
-    subject = inputs.subject(options, without=without)
-    asked = _plan.ask(CATALOGUE[id_], run.fields, _sources.Sources(run.folder)).configure().subject
-    assert asked.digest() == subject.digest()
-    assert asked.name == subject.name
-    said = {name: words for name, words in subject.about.items() if name != "without"}
-    assert {name: asked.about[name] for name in said} == {**said, "init": asked.about["init"]}
+    asked = ask(CATALOGUE[id_], run.fields, Sources(run.folder)).configure().subject
+    seen = []
+    monkeypatch.setattr(
+        "rankscope.cli.outputs.run", lambda _, config, *_more, **_options: seen.append(config)
+    )
+    shape = [f"--{name}={value}" for name, value in SHAPE.items()]
+    app([id_, *shape], standalone_mode=False)
+    (config,) = seen
+    assert config.subject.digest() == asked.digest()
+    assert config.subject.name == asked.name
+    assert config.subject.about == asked.about
 
 
 def test_a_claim_is_run_under_its_configuration():
@@ -152,11 +152,11 @@ def model(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("at_init", [False, True])
-def test_a_run_of_a_model_is_what_the_command_gives(model, at_init):
+def test_a_run_of_a_model_is_what_the_question_gives(model, at_init):
     content = {"model": model, "at_init": at_init, **READ, "mask": "causal"}
-    given = frozenset({"length"})
-    options = QuestionOptions(model=model, at_init=at_init, **READ, mask="causal", given=given)
-    assert_frame_equal(one(content), question("trace", options))
+    loaded = model_subject(model, init=at_init, samples=2, length=9)
+    masked = loaded.with_network(loaded.network.with_mask("causal"))
+    assert_frame_equal(one(content), answer("trace", subject=masked))
 
 
 def test_a_comparison_is_of_the_models_beside_the_grid(model, tmp_path, monkeypatch):

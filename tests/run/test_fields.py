@@ -7,12 +7,12 @@ from dataclasses import fields, is_dataclass, replace
 
 import pytest
 
+from rankscope.ask import LEFT_OUT, run_key
 from rankscope.core.network import SCORES, Network, Spec
 from rankscope.errors import RankscopeError
 from rankscope.experiments.catalogue import CATALOGUE, ENTRIES
-from rankscope.experiments.variants import LEFT_OUT, four_variants
+from rankscope.experiments.variants import four_variants
 from rankscope.run import Run, plan, read_grid
-from rankscope.run._run import run_key
 
 SMALL = {"layers": 2, "heads": 2, "width": 8}
 
@@ -142,7 +142,7 @@ def test_a_key_is_the_same_in_another_process_and_order():
 
 def test_the_version_is_in_the_key(monkeypatch):
     before = key()
-    monkeypatch.setattr("rankscope.run._run.__version__", "99.0")
+    monkeypatch.setattr("rankscope.ask._asked.__version__", "99.0")
     assert key() != before
 
 
@@ -199,13 +199,13 @@ def test_a_key_follows_the_files_of_a_model(tmp_path, monkeypatch):
         ({"text": {"sentences": []}}, "text.sentences: got []"),
         ({"text": {"sentence": []}}, "text.sentence is unknown"),
         ({"experiment": "deep", "norm": "rms"}, 'add without = "" to keep every part'),
-        ({"experiment": "bounds", "special_tokens": False}, "bounds is about all of them"),
-        ({"metrics": ["dobrushin"], "special_tokens": False}, "dobrushin is about all of them"),
+        ({"experiment": "bounds", "special_tokens": False}, "special_tokens=False is not for"),
+        ({"metrics": ["dobrushin"], "special_tokens": False}, "between all tokens (dobrushin)"),
         ({"experiment": "paths", "dtype": "float16"}, "sums over many paths mean nothing"),
         ({"experiment": "masks", "mask": "causal"}, "here masks names those to compare"),
         ({"experiment": "predict", "draws": 0}, "draws=0 is out of range"),
         ({"experiment": "D2", "heads": [0.5]}, "heads[0]=0.5 is a float"),
-        ({"experiment": "D2", "heads": [1], "scale": "tiny"}, "choose quick, paper"),
+        ({"experiment": "D2", "heads": [1], "scale": "tiny"}, "expected one of quick, paper"),
         ({"experiment": "advise", "draws": 1001}, "draws=1001 is out of range"),
     ],
 )  # fmt: skip

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.ask import Cost
+from rankscope.ask import Cost, Sources, ask
 from rankscope.core.network import Network
 from rankscope.experiments.catalogue import CATALOGUE, entries
-from rankscope.run import _plan, _sources, estimate, plan, read_grid
+from rankscope.run import estimate, plan, read_grid
 
 SHAPE = {"layers": 2, "heads": 2, "width": 8, "passages": 3, "length": 11}
 QUESTIONS = [id_ for id_ in entries("question") if id_ != "compare"]
@@ -16,7 +16,7 @@ QUESTIONS = [id_ for id_ in entries("question") if id_ != "compare"]
 
 def asked(content):
     (run,) = plan(read_grid(content)).runs
-    return _plan.ask(CATALOGUE[run.experiment], run.fields, _sources.Sources(run.folder))
+    return ask(CATALOGUE[run.experiment], run.fields, Sources(run.folder))
 
 
 @pytest.mark.parametrize("id_", QUESTIONS)

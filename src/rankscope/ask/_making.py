@@ -1,9 +1,9 @@
 """From a network or a model to what a question is asked about: the weights and what they read."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +14,18 @@ from rankscope.ask._estimates import refuse_impossible
 from rankscope.ask._subject import Subject
 from rankscope.core.checks import whole
 from rankscope.core.network import Network, Spec
+from rankscope.core.tracing import Provenance
 from rankscope.errors import InputError
-from rankscope.models.families import BlockInput, Loaded, load
+from rankscope.models.families import BUILTIN, BlockInput, Loaded, cached_folder, load
 from rankscope.models.text import InputCheck, check_texts, embed, passages
+from rankscope.models.training import small_language_model
 from rankscope.numerals import plural
+from rankscope.process.fingerprints import fingerprint, folder_fingerprint
+from rankscope.process.progress import OnStep, silent
+from rankscope.results import Result
+
+Source = str | Path | nn.Module | Loaded | Subject | Result
+"""A folder, a Hub id, or what is at hand."""
 
 _LENGTH: Final = 128
 """Tokens of a text at most, unless told otherwise."""
@@ -224,3 +232,143 @@ def _title(loaded: Loaded, state: str) -> str:
     spec, name = loaded.network.spec, loaded.name.removesuffix(" at initialisation")
     shape = f"{loaded.family.name}, {spec.layers} layers, {spec.heads} heads"
     return f"{name}, {state}: {shape}" if state else f"{name}: {shape}"
+
+
+class Reads(Protocol):
+    """A configuration that says what its models read; the seed is that of random weights."""
+
+    @property
+    def texts(self) -> tuple[str, ...] | None: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def samples(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
+
+
+@checked
+@dataclass(frozen=True)
+class Model:
+    """A model by its source, with its own weights or ``at_init`` with random ones.
+
+    >>> Model("bert-base", at_init=True).name, Model("models/mini", label="Mini").name
+    ('bert-base (init)', 'Mini (pretrained)')
+
+    ``trained_here`` is a small language model, trained on the bundled passages when its turn comes
+    (a minute): it stands in for a pretrained one where none is at hand. ``step`` is that of a
+    checkpoint, and ``training`` the folder it is in.
+    """
+
+    source: Source
+    at_init: bool = False
+    label: str = ""
+    """What it is called; the name of its source unless given."""
+    pickled: bool = False
+    trained_here: bool = False
+    step: int | None = None
+    training: str = ""
+
+    @property
+    def name(self) -> str:
+        """What it is called in tables and charts, and where its weights are from."""
+        weights = "trained here" if self.trained_here else "pretrained"
+        label = self.label or Path(str(self.source)).name
+        return f"{label} ({'init' if self.at_init else weights})"
+
+    def describe(self) -> dict[str, Any]:
+        """What a run depends on: other weights at the same place are another model."""
+        source = self.source
+        said = {each.name: getattr(self, each.name) for each in fields(self)[1:4]}
+        if self.trained_here:
+            return {**said, "trained_here": True}
+        if isinstance(source, str | Path):
+            folder = Path(source).expanduser()
+            place = folder if folder.is_dir() else not self.at_init and cached_folder(str(source))
+            contents = {"contents": folder_fingerprint(place)} if place else {}
+            return {"source": str(source), **said, **contents}
+        if isinstance(source, Result):
+            return {**said, "result": fingerprint([source.id, dict(source.provenance)])}
+        if isinstance(source, Subject):
+            return {**said, "subject": source.digest()}
+        model = source.network if isinstance(source, Loaded) else source
+        return {**said, "weights": Provenance.of(model).weights}
+
+    def twin(self) -> "Model":
+        """The same architecture with random weights."""
+        return replace(self, at_init=True)
+
+    def load(self, *, seed: int = 0) -> Loaded:
+        """The model, verified; ``seed`` is that of random weights."""
+        assert isinstance(self.source, str | Path | nn.Module)
+        return load(self.source, init=self.at_init, seed=seed, pickled=self.pickled)
+
+    def subject(self, reads: Reads, on_step: OnStep = silent, *, batch_size: int = 8) -> Subject:
+        """The model, loaded or trained now, and what it reads; ``on_step`` is told when it is
+        there."""
+        if self.trained_here:
+            return self._trained(reads, on_step, batch_size)
+        loaded = self.load(seed=reads.seed)
+        read, check = read_model(
+            loaded, reads.texts, length=reads.length, samples=reads.samples, seed=reads.seed
+        )
+        refuse_unfit(loaded.name, check)
+        on_step(1.0)
+        about = {"family": loaded.family.name}
+        network = loaded.network
+        return Subject(network, read.x, read.token_mask, about=about, batch_size=batch_size)
+
+    def _trained(self, reads: Reads, on_step: OnStep, batch_size: int) -> Subject:
+        """It reads fewer tokens than it has features: LayerNorm takes one dimension from them, so
+        that as many tokens could not all be independent."""
+        small = small_language_model(reads.seed, on_step=on_step)
+        if small.accuracy < 2 * small.chance:
+            raise InputError(
+                f"the small model trained here fills in {small.accuracy:.2f} of the masked tokens, "
+                f"hardly more than a guess ({small.chance:.2f}); pass a trained one (--pretrained)."
+            )
+        texts = passages()[: reads.samples] if reads.texts is None else reads.texts
+        length = min(reads.length, 3 * small.network.spec.width // 4)
+        read = (small.twin() if self.at_init else small).read(texts, length=length)
+        skill = f"fills in {small.accuracy:.0%} of masked tokens, a guess {small.chance:.0%}"
+        about = {"family": "trained here", **({} if self.at_init else {"skill": skill})}
+        return Subject(*read, about=about, batch_size=batch_size)
+
+
+SMALL: Final = Model("small", trained_here=True)
+"""The small language model that is trained here."""
+
+
+def built_in(*names: str) -> tuple[Model, ...]:
+    """Built-in architectures with random weights."""
+    unknown = [name for name in names if name not in BUILTIN]
+    if unknown:
+        raise InputError(f"{unknown[0]} is not built in; choose {', '.join(BUILTIN)}.")
+    return tuple(Model(name, at_init=True) for name in names)
+
+
+def by_name(models: Sequence[Model]) -> dict[str, Model]:
+    """Models under their names; those that would be called alike are numbered.
+
+    >>> list(by_name([Model("a/mini"), Model("b/mini")]))
+    ['mini (pretrained)', 'mini (pretrained) 2']
+    """
+    if not models:
+        raise InputError("there is no model to try; name at least one.")
+    named: dict[str, Model] = {}
+    for model in models:
+        named[free_name(model.name, named)] = model
+    return named
+
+
+def free_name(name: str, taken: Container[str]) -> str:
+    """A name, numbered if it is taken.
+
+    >>> free_name("mini", ["mini", "mini 2"])
+    'mini 3'
+    """
+    free, number = name, 1
+    while free in taken:
+        number += 1
+        free = f"{name} {number}"
+    return free

@@ -1,14 +1,14 @@
 """What a question is asked about: a network and what it reads, always passed as a whole."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from rankscope.arguments import check_fields, checked
+from rankscope.arguments import checked
 from rankscope.core.batches import Batch, batches
 from rankscope.core.checks import real
 from rankscope.core.deep import deep_trace, describe_doubts
@@ -17,10 +17,9 @@ from rankscope.core.network import Network, Spec
 from rankscope.core.tracing import Metrics, Provenance, Trace, digest, trace
 from rankscope.errors import InputError, ShapeError
 from rankscope.models.text import InputCheck
-from rankscope.process.fingerprints import fingerprint, plain
+from rankscope.process.fingerprints import fingerprint
 from rankscope.process.progress import OnStep, silent, tracked
 from rankscope.process.versions import versions
-from rankscope.version import __version__
 
 _DIGESTS = ("spec", "seed", "weights", "input digest", "token mask digest", "measured digest")
 _SAN = {"skip", "mlp", "norm"}
@@ -187,39 +186,6 @@ def join_deep(traces: Sequence[Trace]) -> Trace:
     found = Trace.joined(traces)
     doubt = describe_doubts(found.columns)
     return found.noted({"doubt": doubt}) if doubt else found
-
-
-@dataclass(frozen=True)
-class Question:
-    """What a question depends on: its subject and, in each question's own ``Config``, options."""
-
-    subject: Subject
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-
-    def describe(self) -> dict[str, Any]:
-        """Every option, in what JSON has."""
-        return {
-            each.name: plain(getattr(self, each.name))
-            for each in fields(self)
-            if each.name != "subject"
-        }
-
-    def warnings(self) -> tuple[str, ...]:
-        """What is to be known of the input before an answer is believed."""
-        return () if self.subject.check is None else self.subject.check.warnings()
-
-    def digest(self, experiment: str) -> str:
-        """Twelve hex digits that name a run: question, subject, every option, this version."""
-        return fingerprint([experiment, __version__, self.subject.digest(), self.describe()])
-
-    def provenance(self, experiment: str) -> dict[str, Any]:
-        """What an answer says about where it came from; the subject's own words come first."""
-        described = self.describe()
-        config = {"config": described} if described else {}
-        digest = self.digest(experiment)
-        return {"experiment": experiment, "digest": digest, **self.subject.provenance(), **config}
 
 
 class _Design(Network):

@@ -1,13 +1,12 @@
 """The command line."""
 
-from rankscope.cli import commands, experiment_commands, lab_command, listing, sweep_command
+from rankscope.cli import commands, experiment_commands, listing, sweep_command
 from rankscope.cli.application import app, main
 
 __all__ = [
     "app",
     "commands",
     "experiment_commands",
-    "lab_command",
     "listing",
     "main",
     "sweep_command",

@@ -1,45 +1,37 @@
-"""The questions, each one function: options → what is asked about → answer.
+"""The questions and the lab, a command each: options → configuration → answer.
 
 Nothing heavy is imported before a command runs, so that ``--help`` answers at once.
 """
 
-from typing import Annotated, Literal
+from dataclasses import replace
+from typing import Annotated, Any, Literal
 
 import typer
 
 from rankscope.cli.application import app
-from rankscope.cli.options import (
-    AdviceOptions,
-    ComparisonOptions,
-    DepthOptions,
-    DiagnosisOptions,
-    PredictionOptions,
-    QuestionOptions,
-    names,
-    takes,
-)
+from rankscope.cli.options import QuestionOptions, ReadingOptions, asking, names, takes
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import CATALOGUE
 
 
+def _answer(id_: str, options: QuestionOptions, **chosen: Any) -> None:
+    from rankscope.cli import inputs, outputs
+
+    outputs.run(CATALOGUE[id_], inputs.question(id_, options, **chosen), options)
+
+
 @app.command()
-@takes(DiagnosisOptions)
-def diagnose(options: DiagnosisOptions) -> None:
+@takes(asking("diagnose", ReadingOptions, but=("without",)))
+def diagnose(options: QuestionOptions) -> None:
     """Is it collapsing, where, why, and what now? One answer, one page, every part of every block.
 
     By default: a random network of BERT-base's shape on bundled text. Nothing is downloaded.
     """
-    from rankscope.cli import inputs, outputs
-    from rankscope.experiments.variants import Reading
-
-    subject = inputs.subject(options, unfit=True)
-    outputs.run(
-        CATALOGUE["diagnose"], options, subject=subject, reading=Reading(options.norms, options.mlp)
-    )
+    _answer("diagnose", options)
 
 
 @app.command()
-@takes(QuestionOptions)
+@takes(asking("trace"))
 def trace(
     options: QuestionOptions,
     *,
@@ -50,27 +42,21 @@ def trace(
             "are cubic in the tokens)."
         ),
     ] = "relative_residual,residual,dispersion,mean_cosine",
-    without: Annotated[
-        str, typer.Option(help="Parts to leave out: skip, attention_skip, mlp_skip, mlp, norm.")
-    ] = "",
 ) -> None:
     """Measure every layer of one network or model."""
     from rankscope.cli import inputs, outputs
-    from rankscope.core.tracing import MEASURES, choose_measures
+    from rankscope.core.tracing import MEASURES
 
-    asked = list(MEASURES) if metrics == "all" else names(metrics)
-    of_attention = [one.name for one in choose_measures(asked) if one.of == "attention"]
-    if of_attention:
-        asking = f"trace --metrics {','.join(of_attention)}"
-        inputs.count_all_tokens(asking, options, "attention is between all tokens")
-    subject = inputs.subject(options, without=without)
+    chosen = list(MEASURES) if metrics == "all" else names(metrics)
+    config = inputs.question("trace", options, metrics=chosen)
     if metrics == "all":
-        asked = inputs.affordable(asked, tokens=subject.x.shape[1])
-    outputs.run(CATALOGUE["trace"], options, with_table=True, subject=subject, metrics=tuple(asked))
+        tokens = config.subject.x.shape[1]
+        config = replace(config, metrics=inputs.affordable(chosen, tokens=tokens))
+    outputs.run(CATALOGUE["trace"], config, options, with_table=True)
 
 
 @app.command()
-@takes(QuestionOptions)
+@takes(asking("paths", but=("without",)))
 def paths(
     options: QuestionOptions,
     *,
@@ -85,28 +71,13 @@ def paths(
     ] = False,
 ) -> None:
     """How much do paths of each length carry? Exactly, for all of them at once."""
-    from rankscope.cli import inputs, outputs
-
-    if options.dtype in ("bfloat16", "float16"):
-        raise InputError(
-            f"paths takes no --dtype {options.dtype}: sums over many paths mean nothing in it; use "
-            "float32 or float64."
-        )
-    subject = inputs.subject(options)
-    outputs.run(
-        CATALOGUE["paths"],
-        options,
-        subject=subject,
-        count=count,
-        max_length=max_length,
-        heads=by_head,
-    )
+    _answer("paths", options, count=count, max_length=max_length, by_head=by_head)
 
 
 @app.command()
-@takes(DepthOptions)
+@takes(asking("deep"))
 def deep(
-    options: DepthOptions,
+    options: QuestionOptions,
     *,
     in_norm: Annotated[
         Literal["composite", "one", "inf", "fro", "spectral"],
@@ -121,31 +92,24 @@ def deep(
     By default: pure attention of BERT-base's shape, the network of the theorems of Dong et al.
     2021.
     """
-    from rankscope.cli import inputs, outputs
-
-    subject = inputs.subject(options, without=options.without)
-    outputs.run(CATALOGUE["deep"], options, subject=subject, norm=in_norm, center=center)
+    _answer("deep", options, in_norm=in_norm, center=center)
 
 
 @app.command()
-@takes(DepthOptions)
-def bounds(options: DepthOptions) -> None:
+@takes(asking("bounds"))
+def bounds(options: QuestionOptions) -> None:
     """What does theory promise for this network, and how far is the promise from the truth?
 
     Where a bound does not apply the answer says why. Residuals are in the composite norm at the
     best center, which the theorems are about.
     """
-    from rankscope.cli import inputs, outputs
-
-    inputs.count_all_tokens("bounds", options, "the theorems' bounds are about all tokens")
-    subject = inputs.subject(options, without=options.without)
-    outputs.run(CATALOGUE["bounds"], options, subject=subject)
+    _answer("bounds", options)
 
 
 @app.command()
-@takes(DepthOptions)
+@takes(asking("masks"))
 def masks(
-    options: DepthOptions,
+    options: QuestionOptions,
     *,
     masks: Annotated[
         str,
@@ -163,21 +127,13 @@ def masks(
 
     By default: pure attention of BERT-base's shape under six masks.
     """
-    from rankscope.cli import inputs, outputs
-
-    if options.mask is not None:
-        raise InputError("--mask names one mask; here --masks names those to compare.")
-    inputs.count_all_tokens("masks", options, "graphs of masks are about all tokens")
-    listed = names(masks)
-    chosen = inputs.masks(listed, options.seed)
-    subject = inputs.subject(options, without=options.without, masks=listed)
-    outputs.run(CATALOGUE["masks"], options, subject=subject, masks=chosen, depth=depth)
+    _answer("masks", options, masks=names(masks), depth=depth)
 
 
 @app.command()
-@takes(PredictionOptions)
+@takes(asking("predict"))
 def predict(
-    options: PredictionOptions,
+    options: QuestionOptions,
     *,
     draws: Annotated[int, typer.Option(help="Networks that are drawn.")] = 16,
     gradients: Annotated[
@@ -186,33 +142,19 @@ def predict(
     infinite_width: Annotated[
         bool, typer.Option("--infinite-width", help="The limit of theory, not this width.")
     ] = False,
-    without: Annotated[
-        str, typer.Option(help="Parts to leave out: skip, attention_skip, mlp_skip, mlp, norm.")
-    ] = "",
 ) -> None:
     """What will this design do, before it has weights? Predicted, and one network beside it.
 
     By default: the design of BERT-base at initialisation. Of a MODEL the architecture is predicted,
     and the model itself is measured beside it.
     """
-    from rankscope.cli import inputs, outputs
-
-    inputs.count_all_tokens("predict", options, "predictions are about all tokens")
-    subject = inputs.subject(options, without=without)
-    outputs.run(
-        CATALOGUE["predict"],
-        options,
-        subject=subject,
-        draws=draws,
-        gradients=gradients,
-        infinite_width=infinite_width,
-    )
+    _answer("predict", options, draws=draws, gradients=gradients, infinite_width=infinite_width)
 
 
 @app.command()
-@takes(AdviceOptions)
+@takes(asking("advise"))
 def advise(
-    options: AdviceOptions,
+    options: QuestionOptions,
     *,
     draws: Annotated[int, typer.Option(help="Networks predicted of each of the best.")] = 8,
     confirmed: Annotated[int, typer.Option(help="Changes measured, the best first.")] = 3,
@@ -222,25 +164,20 @@ def advise(
 
     By default: BERT-base's shape on bundled text. Of a MODEL only the architecture is meant.
     """
-    from rankscope.cli import inputs, outputs
-
-    inputs.count_all_tokens("advise", options, "predictions are about all tokens")
-    subject = inputs.subject(options, without=options.without)
-    outputs.run(
-        CATALOGUE["advise"],
-        options,
-        subject=subject,
-        draws=draws,
-        confirmed=confirmed,
-        networks=networks,
-        seed=options.seed,
-    )
+    _answer("advise", options, draws=draws, confirmed=confirmed, networks=networks)
 
 
 @app.command()
-@takes(ComparisonOptions)
+@takes(
+    asking(
+        "compare",
+        only=("special_tokens", "pickled", "tokenizer", "ids", "dtype", "device", "seed", "text",
+              "passages", "length"),
+        seed="Seed of weights at initialisation.",
+    )
+)  # fmt: skip
 def compare(
-    options: ComparisonOptions,
+    options: QuestionOptions,
     *,
     models: Annotated[
         list[str],
@@ -260,4 +197,40 @@ def compare(
     """
     from rankscope.cli import inputs, outputs
 
-    outputs.run(CATALOGUE["compare"], options, **inputs.compared(options, models))
+    outputs.run(CATALOGUE["compare"], inputs.comparison(options, models), options)
+
+
+@app.command()
+def lab(
+    *,
+    host: Annotated[
+        str,
+        typer.Option(help="The address to bind to; others than 127.0.0.1 are open to others."),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int | None,
+        typer.Option(help="The port; 0 for any that is free.", show_default="8417, or a free one"),
+    ] = None,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Only print the address; open no browser.")
+    ] = False,
+) -> None:
+    """Play with a network and see it collapse, live, on a page of this machine.
+
+    Nothing is loaded from elsewhere and nothing is sent anywhere. Ctrl-C ends it.
+    """
+    try:
+        from rankscope.show.lab import serve
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
+            raise
+        raise InputError(
+            f"the lab needs {error.name}, which is not installed; run "
+            "pip install 'rankscope[lab]' and try again."
+        ) from None
+    serve(
+        host=host,
+        port=port,
+        browser=not no_browser,
+        on_ready=lambda address: typer.echo(f"The lab is at {address} (Ctrl-C ends it)."),
+    )

@@ -66,7 +66,8 @@ def study(options: ExperimentOptions, *, id_: _Id = None) -> None:
     chosen = entry(id_, "study")
     from rankscope.cli import inputs, outputs
 
-    outputs.run(chosen, options, **inputs.configurations("study", [chosen], options)[chosen])
+    fields = inputs.configurations("study", [chosen], options)[chosen]
+    outputs.run(chosen, chosen.configuration(**fields), options)
 
 
 def list_entries(listed: Iterable[tuple[Entry, Mapping[str, Any]]], *, as_json: bool) -> None:

@@ -14,53 +14,45 @@ Kind = Literal["models", "metrics", "masks", "scores", "norms", "claims", "studi
 Named = dict[str, Any]
 """What is listed: its ``name``, what it is in ``words``, and whatever else is known of it."""
 
-_Json = Annotated[bool, typer.Option("--json", help="As JSON on standard output.")]
-
 
 def _models() -> list[Named]:
     from rankscope.models.families import BUILTIN
 
-    shapes = [
-        {
-            "name": name,
-            "family": config.model_type,
-            "layers": config.num_hidden_layers,
-            "heads": config.num_attention_heads,
-            "width": config.hidden_size,
-        }
-        for name, config in ((name, make()) for name, make in BUILTIN.items())
-    ]
-    words = "{family}: {layers} layers, {heads} heads, width {width}"
-    return [{**shape, "words": words.format_map(shape)} for shape in shapes]
+    listed = []
+    for name, make in BUILTIN.items():
+        config = make()
+        family, layers = config.model_type, config.num_hidden_layers
+        heads, width = config.num_attention_heads, config.hidden_size
+        words = f"{family}: {layers} layers, {heads} heads, width {width}"
+        shape = {"family": family, "layers": layers, "heads": heads, "width": width}
+        listed.append({"name": name, **shape, "words": words})
+    return listed
 
 
 def _metrics() -> list[Named]:
     from rankscope.metric_catalogue import METRICS
 
-    traced = [each for each in METRICS.values() if each.compute]
     return [
         {
-            "name": each.name,
-            "words": f"{each.title}. {each.meaning}".rstrip(". "),
-            "definition": each.definition,
-            "of": each.of,
+            "name": metric.name,
+            "words": f"{metric.title}. {metric.meaning}".rstrip(". "),
+            "definition": metric.definition,
+            "of": metric.of,
         }
-        for each in traced
+        for metric in METRICS.values()
+        if metric.compute
     ]
 
 
 def _masks() -> list[Named]:
     from rankscope.core.masks import NAMES, as_mask
 
-    examples = {name: form.usage.split(" ")[0] for name, form in NAMES.items()}
-    return [
-        {
-            "name": name,
-            "words": f"{form.usage}. {_first_line(type(as_mask(examples[name])))}",
-            "usage": form.usage,
-        }
-        for name, form in NAMES.items()
-    ]
+    listed = []
+    for name, form in NAMES.items():
+        example = as_mask(form.usage.split(" ")[0])
+        words = f"{form.usage}. {_first_line(type(example))}"
+        listed.append({"name": name, "words": words, "usage": form.usage})
+    return listed
 
 
 def _scores() -> list[Named]:
@@ -126,29 +118,18 @@ def list_names(
         Kind | None, typer.Argument(help="What to list; all kinds, briefly, unless given.")
     ] = None,
     *,
-    as_json: _Json = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON on standard output.")] = False,
 ) -> None:
     """List what goes by a name: models, metrics, masks, scores, norms, claims, studies, figures."""
-    if kind is not None:
-        _print_kind(kind, as_json=as_json)
+    if kind is not None and as_json:
+        print_json(KINDS[kind]())
+    elif kind is not None:
+        print_list({named["name"]: named["words"] for named in KINDS[kind]()})
     elif as_json:
-        print_json({each: make() for each, make in KINDS.items()})
+        print_json({name: make() for name, make in KINDS.items()})
     else:
-        print_list({each: ", ".join(one["name"] for one in KINDS[each]()) for each in KINDS})
-
-
-@app.command()
-def models(as_json: _Json = False) -> None:
-    """List the architectures that are built in, for --at-init and --models: 'list models'."""
-    _print_kind("models", as_json=as_json)
-
-
-def _print_kind(kind: Kind, *, as_json: bool) -> None:
-    listed = KINDS[kind]()
-    if as_json:
-        print_json(listed)
-    else:
-        print_list({each["name"]: each["words"] for each in listed})
+        listed = {name: [named["name"] for named in make()] for name, make in KINDS.items()}
+        print_list({name: ", ".join(known) for name, known in listed.items()})
 
 
 def _first_line(described: Any) -> str:

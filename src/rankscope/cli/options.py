@@ -1,4 +1,4 @@
-"""The options commands have in common: one frozen group each, defined once.
+"""The options of commands: those of what is asked about, and of where the answer goes.
 
 Nothing heavy is imported here, so that ``--help`` answers at once.
 """
@@ -6,32 +6,29 @@ Nothing heavy is imported here, so that ``--help`` answers at once.
 import functools
 import inspect
 import shlex
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Final, Literal, get_type_hints
 
 import typer
 
-from rankscope.core.names import NormName, NormPlace
+from rankscope.ask import COMMAND_LINE, Asks
+from rankscope.ask import options as ask_options
 from rankscope.errors import InputError
-from rankscope.experiments import usual
-from rankscope.experiments.catalogue import ENTRIES, Entry
+from rankscope.experiments.catalogue import CATALOGUE, ENTRIES, Entry
 
-WORDS = "rankscope.words"
+WORDS: Final = "rankscope.words"
 """Where the application keeps the words of its command line."""
 
 
-def _option(help_text: str, *names: str, panel: str, **more: Any) -> Any:
+def option(help_text: str, *names: str, panel: str, **more: Any) -> Any:
+    """An option in a panel of the help."""
     return typer.Option(*names, help=help_text, rich_help_panel=panel, **more)
 
 
-_network = functools.partial(_option, panel="Network")
-_input = functools.partial(_option, panel="Input")
-_output = functools.partial(_option, panel="Output")
-_LONG_WORK = _output(
-    "Also run what takes more than a few minutes, or all the memory there is.", "--yes"
-)
+_output = functools.partial(option, panel="Output")
+_run = functools.partial(option, panel="Run")
 
 
 @dataclass(frozen=True)
@@ -41,87 +38,6 @@ class Options:
     given: frozenset[str] = frozenset()
     command: str = ""
     """The command line, as one would type it to get the same answer."""
-
-
-@dataclass(frozen=True)
-class LoadOptions(Options):
-    """How real models are loaded, and what of them counts."""
-
-    special_tokens: Annotated[
-        bool, _option("Count CLS, BOS, SEP in the figures.", panel="Model")
-    ] = True
-    pickled: Annotated[
-        bool, _option("Also read pickle files (weights only).", "--pickled", panel="Model")
-    ] = False
-    tokenizer: Annotated[
-        str | None, _option("A folder or Hub id with another tokeniser.", panel="Model")
-    ] = None
-    ids: Annotated[
-        Path | None,
-        _option("Token ids instead of text: a line of numbers per sample.", panel="Model"),
-    ] = None
-
-
-@dataclass(frozen=True)
-class ModelOptions(LoadOptions):
-    """A real model instead of a random network."""
-
-    model: Annotated[
-        str | None,
-        typer.Argument(
-            help="A folder, a Hub id, or with --at-init a built-in name such as bert-base "
-            "('rankscope models' lists them); without it, a random network of the shape below."
-        ),
-    ] = None
-    at_init: Annotated[
-        bool, _option("Random weights instead of pretrained ones.", "--at-init", panel="Model")
-    ] = False
-
-
-@dataclass(frozen=True)
-class PlaceOptions(Options):
-    """In which numbers and where a network runs."""
-
-    dtype: Annotated[
-        Literal["float32", "float64", "bfloat16", "float16"],
-        _network("Number format the network runs in; figures are computed in float32 or more."),
-    ] = "float32"
-    device: Annotated[
-        str | None, _network("Where it runs: cpu, cuda, cuda:1, mps; unless given, cpu.")
-    ] = None
-    precision: Annotated[str, typer.Option(hidden=True)] = ""
-
-
-@dataclass(frozen=True)
-class NetworkOptions(PlaceOptions):
-    """The shape of a random network; by default that of BERT-base."""
-
-    layers: Annotated[int, _network("Blocks.")] = usual.LAYERS
-    heads: Annotated[int, _network("Attention heads per block.")] = usual.HEADS
-    width: Annotated[int, _network("Features per token.")] = usual.WIDTH
-    mlp_ratio: Annotated[float, _network("MLP width over token width; 0 for none.")] = 4.0
-    norm: Annotated[NormName, _network("Normalisation.")] = "layer"
-    norm_place: Annotated[NormPlace, _network("Where it stands.")] = usual.NORM_PLACE
-    skip: Annotated[float, _network("Scale of the skips; 0 for none.")] = 1.0
-    mask: Annotated[
-        str | None,
-        _network("Who attends to whom: full, causal, window:8, ...; unless given, as built."),
-    ] = None
-    init: Annotated[
-        str, _network("bert, xavier, lecun, orthogonal, or a number: a standard deviation.")
-    ] = "bert"
-    seed: Annotated[int, _network("Seed of weights, embeddings and random masks.")] = 0
-
-
-@dataclass(frozen=True)
-class InputOptions(Options):
-    """What the network reads; by default the bundled passages."""
-
-    text: Annotated[
-        Path | None, _input("Your own text, a paragraph per sample; '-' for standard input.")
-    ] = None
-    passages: Annotated[int, _input("Samples at most.")] = usual.Usual.passages
-    length: Annotated[int, _input("Tokens per sample at most.")] = usual.Usual.length
 
 
 @dataclass(frozen=True)
@@ -139,66 +55,55 @@ class OutputOptions(Options):
 
 
 @dataclass(frozen=True)
+class QuestionOptions(OutputOptions):
+    """The same of what is estimated first; what is asked about is added by ``asking``."""
+
+    yes: Annotated[
+        bool,
+        _output("Run even if the estimate exceeds a few minutes or available memory.", "--yes"),
+    ] = False
+
+
+@dataclass(frozen=True)
 class ReadingOptions(Options):
     """What is meant by SAN."""
 
     norms: Annotated[
-        Literal["keep", "drop"], _option("Whether SAN and the others have norms.", panel="Reading")
+        Literal["keep", "drop"], option("Whether SAN and the others have norms.", panel="Reading")
     ] = "keep"
     mlp: Annotated[
-        Literal["remove", "identity"], _option("What taking the MLP away means.", panel="Reading")
+        Literal["remove", "identity"], option("What taking the MLP away means.", panel="Reading")
     ] = "remove"
 
 
-@dataclass(frozen=True)
-class QuestionOptions(OutputOptions, InputOptions, NetworkOptions, ModelOptions):
-    """Everything that a question can be asked about, and where its answer goes."""
+def asking(
+    question: str,
+    *more: type[Options],
+    only: Sequence[str] = (),
+    but: Sequence[str] = (),
+    **helps: str,
+) -> type[QuestionOptions]:
+    """Options of a question: the fields of a setup, or ``only`` some, and ``more`` of its own.
 
-    yes: Annotated[bool, _LONG_WORK] = False
-
-
-@dataclass(frozen=True)
-class ComparisonOptions(OutputOptions, InputOptions, PlaceOptions, LoadOptions):
-    """What is read by those that are compared, how they are loaded, and where the answer goes."""
-
-    seed: Annotated[int, _network("Seed of weights at initialisation.")] = 0
-    yes: Annotated[bool, _LONG_WORK] = False
-
-
-@dataclass(frozen=True)
-class DiagnosisOptions(ReadingOptions, QuestionOptions):
-    """The same, and what is meant by SAN."""
-
-
-@dataclass(frozen=True)
-class DepthOptions(QuestionOptions):
-    """The same with fewer samples unless told otherwise, for questions asked in float64."""
-
-    passages: Annotated[int, _input("Samples at most.")] = usual.DEPTH.passages
-    without: Annotated[
-        str, _network("Parts to leave out: skip, attention_skip, mlp_skip, mlp, norm; '' for none.")
-    ] = usual.DEPTH.without
+    ``helps`` are words that differ from those of the setup.
+    """
+    listed = []
+    for name, (word, kind, default) in ask_options(CATALOGUE[question].asks).items():
+        if name in but or (only and name not in only):
+            continue
+        if name == "model":
+            shown = typer.Argument(help=word.help)
+        else:
+            flag = [COMMAND_LINE.name(name)] if default is False else []
+            shown = option(helps.get(name, word.help), *flag, panel=word.panel)
+        listed.append((name, Annotated[kind, shown], field(default=default)))
+    made: type[QuestionOptions] = make_dataclass(
+        "Asking", listed, bases=(*more, QuestionOptions), frozen=True
+    )
+    return made
 
 
-@dataclass(frozen=True)
-class AdviceOptions(QuestionOptions):
-    """The same with few tokens unless told otherwise, since gradients are predicted, too."""
-
-    passages: Annotated[int, _input("Samples at most.")] = usual.ADVICE.passages
-    length: Annotated[int, _input("Tokens per sample at most.")] = usual.ADVICE.length
-    without: Annotated[
-        str, _network("Parts to leave out: skip, attention_skip, mlp_skip, mlp, norm.")
-    ] = ""
-
-
-@dataclass(frozen=True)
-class PredictionOptions(QuestionOptions):
-    """The same with one sample unless told otherwise: every draw reads every sample."""
-
-    passages: Annotated[int, _input("Samples at most.")] = usual.PREDICTION.passages
-
-
-FIELDS = {
+FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "seed": ("seed",),
     "models": ("models", "pretrained", "pickled"),
     "texts": ("text", "passages"),
@@ -209,46 +114,20 @@ FIELDS = {
 """What of a claim's or study's configuration can be set, and by which options."""
 
 
-def written(parameter: str) -> str:
-    """A parameter as it is written on a command line."""
-    negative = {"special_tokens": "--no-special-tokens"}
-    return negative.get(parameter, f"--{parameter.replace('_', '-')}")
-
-
-def names(listed: str) -> list[str]:
-    """The names in a comma-separated list."""
-    return [name.strip() for name in listed.split(",") if name.strip()]
-
-
-def refuse(command: str, unused: Iterable[str], options: Options, takes: str) -> None:
-    """Raise if an option was written that a command has no use for."""
-    for name in unused:
-        if name in options.given:
-            raise InputError(f"{command} takes no {written(name)}; {takes}")
-
-
 def taken(entry: Entry) -> list[str]:
     """The options of a claim or a study, as they are written."""
-    return [written(each) for field in FIELDS if field in entry.options for each in FIELDS[field]]
-
-
-def unused(chosen: Iterable[Entry]) -> list[str]:
-    """The options of claims and studies that none of these takes."""
-    fields_taken = {field for entry in chosen for field in entry.options}
-    taken_by_some = {name for field in fields_taken for name in FIELDS[field]}
-    return sorted({name for names in FIELDS.values() for name in names} - taken_by_some)
+    listed = [name for fields_ in FIELDS if fields_ in entry.options for name in FIELDS[fields_]]
+    return list(map(COMMAND_LINE.name, listed))
 
 
 def _experiment(help_text: str, fields_set: str, *names: str) -> Any:
     """An option of claims and studies, with the list of those that take it."""
-    known = [each for each in ENTRIES if each.kind != "question"]
+    known = [entry for entry in ENTRIES if entry.kind != "question"]
     settable = set(fields_set.split())
-    taking = [each.id for each in known if settable & set(each.options)]
-    others = [each.id for each in known if not settable & set(each.options)]
+    taking = [entry.id for entry in known if settable & set(entry.options)]
+    others = [entry.id for entry in known if not settable & set(entry.options)]
     few = f"All but {', '.join(others)}" if len(others) < len(taking) else ", ".join(taking)
-    return typer.Option(
-        *names, help=f"{help_text} [{few}]", show_default=False, rich_help_panel="Choices"
-    )
+    return option(f"{help_text} [{few}]", *names, panel="Choices", show_default=False)
 
 
 @dataclass(frozen=True)
@@ -274,11 +153,8 @@ class ExperimentOptions(OutputOptions):
             "texts sentences",
         ),
     ] = None
-    passages: Annotated[int, _experiment("Samples at most.", "texts")] = 32
-    length: Annotated[int, _experiment("Tokens per sample at most.", "length")] = 128
-
-
-_run = functools.partial(_option, panel="Run")
+    passages: Annotated[int, _experiment("Samples at most.", "texts")] = Asks.passages
+    length: Annotated[int, _experiment("Tokens per sample at most.", "length")] = Asks.length
 
 
 @dataclass(frozen=True)
@@ -292,7 +168,6 @@ class ReproduceOptions(ReadingOptions, ExperimentOptions):
     as_json: Annotated[
         bool, _output("An array on standard output, an object for each claim.", "--json")
     ] = False
-
     everything: Annotated[bool, _run("Run every claim.", "--all")] = False
     scale: Annotated[
         Literal["quick", "paper"],
@@ -304,6 +179,21 @@ class ReproduceOptions(ReadingOptions, ExperimentOptions):
     ] = False
 
 
+_OF_ANSWERS: Final = [slot.name for slot in fields(QuestionOptions)]
+
+
+def names(listed: str) -> list[str]:
+    """The names in a comma-separated list."""
+    return [name.strip() for name in listed.split(",") if name.strip()]
+
+
+def refuse(command: str, unused: Iterable[str], options: Options, takes: str) -> None:
+    """Raise if an option was written that a command has no use for."""
+    for name in unused:
+        if name in options.given:
+            raise InputError(f"{command} takes no {COMMAND_LINE.name(name)}; {takes}")
+
+
 def takes(group: type[Options]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the options of a group; it is called with the group, filled.
 
@@ -311,21 +201,31 @@ def takes(group: type[Options]) -> Callable[[Callable[..., None]], Callable[...,
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = list(inspect.signature(command).parameters.values())[1:]
-        beside = [field.name for field in fields(Options)]
-        shared = [field for field in fields(group) if field.name not in beside]
+        parameters = list(inspect.signature(command).parameters.values())[1:]
+        beside = [slot.name for slot in fields(Options)]
+        shared = [slot for slot in fields(group) if slot.name not in beside]
+        shared.sort(key=lambda slot: slot.name in _OF_ANSWERS)  # help shows them last
+        hints = get_type_hints(group, include_extras=True)
+        keyword = inspect.Parameter.KEYWORD_ONLY
 
         @functools.wraps(command)
         def run(context: typer.Context, **values: Any) -> None:
             given = frozenset(name for name in values if _is_given(context, name))
-            filled = {field.name: values.pop(field.name) for field in shared}
+            filled = {slot.name: values.pop(slot.name) for slot in shared}
             command(group(given=given, command=as_typed(context), **filled), **values)
 
-        keyword = inspect.Parameter.KEYWORD_ONLY
-        first = inspect.Parameter("context", keyword, annotation=typer.Context)
-        parameters = [first, *own, *(_parameter(group, field) for field in shared)]
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        signature = [
+            inspect.Parameter("context", keyword, annotation=typer.Context),
+            *parameters,
+            *(
+                inspect.Parameter(
+                    slot.name, keyword, default=slot.default, annotation=hints[slot.name]
+                )
+                for slot in shared
+            ),
+        ]
+        run.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in signature}
         return run
 
     return decorate
@@ -345,12 +245,3 @@ def as_typed(context: typer.Context) -> str:
 def _is_given(context: typer.Context, name: str) -> bool:
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
-
-
-def _parameter(group: type, field: Any) -> inspect.Parameter:
-    return inspect.Parameter(
-        field.name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=field.default,
-        annotation=get_type_hints(group, include_extras=True)[field.name],
-    )

@@ -23,12 +23,11 @@ from rankscope.run import OUTPUT_FOLDER, SUMMARY, Reproduction, reproductions
 from rankscope.show import report
 
 
-def run(entry: Entry, options: OutputOptions, *, with_table: bool = False, **fields: Any) -> None:
-    """Run an experiment under a configuration of these fields, and deliver what it found.
+def run(entry: Entry, config: Any, options: OutputOptions, *, with_table: bool = False) -> None:
+    """Run an experiment under a configuration, and deliver what it found.
 
     ``with_table`` is for JSON: every number, not only their summary.
     """
-    config = entry.configuration(**fields)
     if isinstance(options, QuestionOptions) and not options.yes:
         refuse_unasked(entry.module().cost(config), "--length, --passages, --layers")
     if options.csv and options.as_json and options.output is None:

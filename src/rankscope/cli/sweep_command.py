@@ -9,22 +9,22 @@ import typer
 from typer.core import TyperGroup
 
 from rankscope.cli.application import app
-from rankscope.cli.options import Options, _option, takes
+from rankscope.cli.options import Options, option, takes
 from rankscope.run import ENGINES
 
-_run = functools.partial(_option, panel="Run")
-_output = functools.partial(_option, panel="Output")
-_chart = functools.partial(_option, panel="Chart")
+_run = functools.partial(option, panel="Run")
+_output = functools.partial(option, panel="Output")
+_chart = functools.partial(option, panel="Chart")
 _JSON = _output("The answer as JSON on standard output.", "--json")
 _Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a sweep.")]
 
 _Engine: Any = Literal[*ENGINES]
 _ENGINES = ", ".join(f"{name}: {kind.help}" for name, kind in ENGINES.items())
 _ENGINE_OPTIONS: dict[str, Any] = {
-    name: Annotated[option.kind | None, _option(option.help, panel=f"Engine {engine}", **more)]
+    name: Annotated[choice.kind | None, option(choice.help, panel=f"Engine {engine}", **more)]
     for engine, kind in ENGINES.items()
-    for name, option in kind.options.items()
-    for more in [{} if option.kind is str else {"min": option.least}]
+    for name, choice in kind.options.items()
+    for more in [{} if choice.kind is str else {"min": choice.least}]
 }
 _EngineOptions: Any = make_dataclass(
     "_EngineOptions",

@@ -9,13 +9,14 @@ import ast
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from dataclasses import fields as dataclass_fields
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args, runtime_checkable
 
 from rankscope.arguments import checked
+from rankscope.ask import Asks
 from rankscope.errors import InputError
 from rankscope.metric_catalogue import Metric
 from rankscope.process.fingerprints import stem
@@ -71,6 +72,8 @@ class Entry:
     """Whether its tensors are so small that threads would only get in each other's way."""
     metrics: tuple[Metric, ...] = ()
     """What it alone measures, in words."""
+    asks: Asks = field(default_factory=Asks)
+    """How what it is asked about differs from what other questions are."""
 
     def module(self) -> Any:
         """The module, imported now."""
@@ -160,6 +163,7 @@ _CALLS: Final[Mapping[str, Callable[..., Any]]] = {
     "study": study,
     "question": question,
     "Metric": Metric,
+    "Asks": Asks,
 }
 _STATEMENT: Final = re.compile(r"^ENTRY = kit\.\w+\(.*?\)$", re.DOTALL | re.MULTILINE)
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from rankscope.arguments import check_fields
+from rankscope.ask import Subject
 from rankscope.core.checks import number, whole
 from rankscope.process.fingerprints import fingerprint, plain
 from rankscope.process.versions import versions
@@ -50,6 +51,39 @@ class Config:
             "config": self.describe(),
             "versions": versions(),
         }
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a question depends on: its subject and, in each question's own ``Config``, options."""
+
+    subject: Subject
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def describe(self) -> dict[str, Any]:
+        """Every option, in what JSON has."""
+        return {
+            each.name: plain(getattr(self, each.name))
+            for each in fields(self)
+            if each.name != "subject"
+        }
+
+    def warnings(self) -> tuple[str, ...]:
+        """What is to be known of the input before an answer is believed."""
+        return () if self.subject.check is None else self.subject.check.warnings()
+
+    def digest(self, experiment: str) -> str:
+        """Twelve hex digits that name a run: question, subject, every option, this version."""
+        return fingerprint([experiment, __version__, self.subject.digest(), self.describe()])
+
+    def provenance(self, experiment: str) -> dict[str, Any]:
+        """What an answer says about where it came from; the subject's own words come first."""
+        described = self.describe()
+        config = {"config": described} if described else {}
+        digest = self.digest(experiment)
+        return {"experiment": experiment, "digest": digest, **self.subject.provenance(), **config}
 
 
 def _check_numbers(name: str, value: object, *, least: int = 1, most: int = _MOST) -> None:

@@ -59,13 +59,14 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import polars as pl
 
-from rankscope.ask import Question as Question
+from rankscope.ask import Asks as Asks
 from rankscope.ask import Subject as Subject
 from rankscope.experiments.catalogue import Entry as Entry
 from rankscope.experiments.catalogue import claim as claim
 from rankscope.experiments.catalogue import question as question
 from rankscope.experiments.catalogue import study as study
 from rankscope.experiments.config import Config as Config
+from rankscope.experiments.config import Question as Question
 from rankscope.metric_catalogue import Metric as Metric
 from rankscope.models.text import InputCheck as InputCheck
 from rankscope.process.progress import OnStep as OnStep

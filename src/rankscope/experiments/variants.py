@@ -4,11 +4,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rankscope.arguments import checked
+from rankscope.ask import LEFT_OUT
 from rankscope.core.network import Network
 
-SAN, SAN_MLP, SAN_SKIP, TRANSFORMER = "SAN", "SAN+MLP", "SAN+skip", "transformer"
-LEFT_OUT = {SAN: ("mlp", "skip"), SAN_MLP: ("skip",), SAN_SKIP: ("mlp",), TRANSFORMER: ()}
-"""The parts that each variant lacks, its norms kept."""
+SAN, SAN_MLP, SAN_SKIP, TRANSFORMER = LEFT_OUT
 
 
 @checked

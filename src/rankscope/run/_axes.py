@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rankscope.ask import nearest
 from rankscope.errors import InputError
-from rankscope.run._values import MOST_RUNS, dotted, nearest
+from rankscope.run._values import MOST_RUNS, dotted
 from rankscope.tables import IN_RUN
 
 _RANGE = ("from", "to", "step", "count", "spacing")

@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rankscope.arguments import checked
-from rankscope.ask import Cost
+from rankscope.ask import Cost, Sources, ask
 from rankscope.experiments.catalogue import entry
 from rankscope.numerals import duration, plural
-from rankscope.run._plan import ask
 from rankscope.run._run import Run
-from rankscope.run._sources import Sources
 
 _LEAST_SECONDS = 0.01
 """What the smallest run takes: a network is drawn, a text read, a table made."""

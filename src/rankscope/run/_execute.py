@@ -3,11 +3,10 @@
 from typing import TYPE_CHECKING
 
 from rankscope.arguments import checked
+from rankscope.ask import Sources, ask
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import entry
-from rankscope.run._plan import ask
 from rankscope.run._run import Run
-from rankscope.run._sources import Sources
 from rankscope.version import __version__
 
 if TYPE_CHECKING:
@@ -27,4 +26,4 @@ def execute(run: Run) -> "pl.DataFrame":
             f"{run} was named {run.key} and is {asked.key} now: a text, a model or rankscope "
             f"(here {__version__}) has changed since; start the sweep again."
         )
-    return asked.entry.run(asked.configure()).table
+    return asked.run().table

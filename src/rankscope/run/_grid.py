@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from rankscope.arguments import checked
+from rankscope.ask import nearest, placed
 from rankscope.errors import InputError, RankscopeError
 from rankscope.run._axes import Axis, read_axes, shown, split_names
 from rankscope.run._templates import check_names, fill, has_braces, names_in
-from rankscope.run._values import as_json, dotted, nearest, placed
+from rankscope.run._values import as_json, dotted
 
 _AXES, _QUICK = "axes", "quick"
 

@@ -1,25 +1,22 @@
 """From a grid to its runs: every one worked out and named before any is started."""
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from rankscope.arguments import checked
+from rankscope.ask import Sources, ask, nearest, readers
 from rankscope.errors import InputError, RankscopeError
 from rankscope.experiments.catalogue import Entry
 from rankscope.experiments.catalogue import entry as catalogue_entry
-from rankscope.run._asked import Asked, Reader
-from rankscope.run._configs import ask_config, config_readers
 from rankscope.run._grid import Grid
-from rankscope.run._questions import ask_question, question_readers
 from rankscope.run._run import Run, Setting
-from rankscope.run._sources import Sources
 from rankscope.run._store import NAME, Store
 from rankscope.run._templates import has_braces
-from rankscope.run._values import dotted, nearest
+from rankscope.run._values import dotted
 
 _EXPERIMENT, _USUAL = "experiment", "trace"
 
@@ -74,8 +71,8 @@ def plan(grid: Grid) -> Plan:
         try:
             said = {**grid.settings(point), **point}
             entry = _entry(said.pop(_EXPERIMENT, _USUAL))
-            readers = _readers(entry)
-            said = {n: v for n, v in said.items() if n in readers or n not in grid.referred}
+            known = readers(entry)
+            said = {n: v for n, v in said.items() if n in known or n not in grid.referred}
             key = ask(entry, said, sources).key
         except RankscopeError as error:
             settings = ", ".join(f"{name}={value}" for name, value in axes.items())
@@ -83,21 +80,6 @@ def plan(grid: Grid) -> Plan:
             raise type(error)(f"{grid.name}: {where}{error}") from error
         points.append(Run(key, entry.id, axes, said, grid.folder))
     return Plan(grid, tuple(points))
-
-
-def ask(entry: Entry, said: Mapping[str, Any], sources: Sources) -> Asked:
-    """What a run with these fields asks."""
-    work_out = ask_question if _is_question(entry) else ask_config
-    return work_out(entry, said, sources)
-
-
-def _is_question(entry: Entry) -> bool:
-    """Whether it is about one network, which a run describes field by field."""
-    return any(each.name == "subject" for each in fields(entry.module().Config))
-
-
-def _readers(entry: Entry) -> dict[str, Reader]:
-    return question_readers(entry) if _is_question(entry) else config_readers(entry)
 
 
 def _entry(id_: Any) -> Entry:
@@ -128,14 +110,14 @@ def _places(grid: Grid) -> Iterator[tuple[str, str, Any]]:
 
 
 def _try(entry: Entry, name: str, value: Any) -> None:
-    readers = _readers(entry)
-    if name not in readers:
+    known = readers(entry)
+    if name not in known:
         raise InputError(
             f'{name} is no field of {entry.id}, and no text refers to it as "{{{name}}}"; '
-            f"{nearest(name, tuple(readers))}"
+            f"{nearest(name, tuple(known))}"
         )
     if not has_braces(value):
-        readers[name](value)
+        known[name](value)
 
 
 def _at(key: str, action: Any, *arguments: Any) -> Any:

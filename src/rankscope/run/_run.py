@@ -6,8 +6,6 @@ from typing import Any, Self
 
 from rankscope.arguments import checked
 from rankscope.errors import InputError
-from rankscope.process.fingerprints import fingerprint
-from rankscope.version import __version__
 
 Setting = str | int | float | bool | None
 """A value along an axis, which becomes a column of the table."""
@@ -52,20 +50,3 @@ class Run:
 
 Work = Callable[[Run], Any]
 """What a run comes to: for a sweep, the long table of its result."""
-
-
-def run_key(experiment: str, depends_on: Any) -> str:
-    """Sixteen hex digits over an experiment, all it depends on, and this version of the code.
-
-    Of a million runs, two have the same ones with a chance of one in thirty million.
-    """
-    return fingerprint([experiment, __version__, _alike(depends_on)], digits=16)
-
-
-def _alike(value: Any) -> Any:
-    """The same value with 1 where it has 1.0: a field of numbers takes both, and means the same."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, Mapping):
-        return {name: _alike(inner) for name, inner in value.items()}
-    return [_alike(inner) for inner in value] if isinstance(value, list | tuple) else value

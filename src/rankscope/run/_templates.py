@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from rankscope.ask import nearest
 from rankscope.errors import InputError
-from rankscope.run._values import nearest
 
 _PLACE = re.compile(r"\{\{|\}\}|\{([^{}]+)\}")
 _BRACES = {"{{": "{", "}}": "}"}

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
 from rankscope.errors import InputError, KindError
@@ -46,14 +45,6 @@ def as_json(value: Any, key: str, depth: int = 0) -> Any:
     )
 
 
-def placed(folder: str | Path, path: str, key: str) -> Path:
-    """Where a path that stands in a grid leads, from a folder; ``~`` is somebody's home."""
-    try:
-        return Path(folder, Path(path).expanduser())
-    except RuntimeError:
-        raise InputError(f"{key}: there is no user as in {path!r}; write the path out.") from None
-
-
 def dotted(key: str, name: str) -> str:
     """Where a name stands below a key, as TOML writes it.
 
@@ -62,12 +53,6 @@ def dotted(key: str, name: str) -> str:
     """
     written = name if name.replace("_", "").replace("-", "").isalnum() else f'"{name}"'
     return f"{key}.{written}" if key else written
-
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    """What may have been meant by a name that is not known."""
-    close = get_close_matches(name, known, n=3)
-    return f"did you mean {' or '.join(close)}?" if close else f"there is {', '.join(known)}."
 
 
 def _name(name: Any, key: str) -> str:

@@ -34,7 +34,7 @@ def path_chapter(subject: kit.Subject, on_step: kit.OnStep) -> Chapter:
     """How much paths of every length carry, and what flows through every head."""
     return _ask(
         "Path lengths",
-        lambda some: paths.Config(some, heads=True),
+        lambda some: paths.Config(some, by_head=True),
         paths,
         subject,
         on_step,
@@ -76,7 +76,7 @@ def advice_chapter(subject: kit.Subject, seed: int, on_step: kit.OnStep) -> Chap
     """Changes of the design, tried on random networks of it."""
     chapter = _ask(
         "What to do",
-        lambda some: advise.Config(_short(some), confirmed=2, candidates=3, seed=seed),
+        lambda some: advise.Config(_short(some), confirmed=2, candidates=3, draw_seed=seed),
         advise,
         subject,
         on_step,

@@ -22,6 +22,9 @@ from rankscope.models.text import embed, passages
 ENTRY = kit.question(
     "advise",
     "Which change of the design would help?",
+    asks=kit.Asks(
+        passages=1, length=32, all_tokens="predictions are about all tokens", seeded="draw_seed"
+    ),
     metrics=(
         kit.Metric(
             "predicted_shortfall",
@@ -152,11 +155,11 @@ class Config(kit.Question):
     candidates: _Few = 4
     confirmed: _Few = 3
     networks: _Few = 2
-    seed: Seed = 0
+    draw_seed: Seed = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.subject.refuse_measured("predictions are about all tokens")
+        self.subject.refuse_measured(ENTRY.asks.all_tokens)
         if not bool((dispersion(self.subject.x, token_mask=self.subject.token_mask) > 0).all()):
             raise InputError(
                 "the tokens of some sample are all alike, so that there is nothing to keep apart; "
@@ -181,7 +184,7 @@ def cost(config: Config) -> Cost:
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Predict every change, then the best again with more draws, then measure what helps most."""
     config = replace(config, subject=config.subject.on_cpu())
-    subject, seed = config.subject, config.seed
+    subject, seed = config.subject, config.draw_seed
     as_is = Change(AS_IS, drawable(subject.network))
     on_original, on_first, on_second, on_third = kit.parts(on_step, 1, 4, 2, 3)
     original = Trial.of(as_is, subject, draws=config.draws, seed=seed)
@@ -308,7 +311,7 @@ def advise(
         candidates=candidates,
         confirmed=confirmed,
         networks=networks,
-        seed=seed,
+        draw_seed=seed,
     )
     return run(config, on_step or kit.silent)
 

@@ -14,7 +14,15 @@ from rankscope.core.theory import Bounds, LayerBounds, bounds
 from rankscope.experiments import kit
 from rankscope.results import Role
 
-ENTRY = kit.question("bounds", "What does theory promise?")
+ENTRY = kit.question(
+    "bounds",
+    "What does theory promise?",
+    asks=kit.Asks(
+        passages=4,
+        without="skip,mlp,norm",
+        all_tokens="the theorems' bounds are about all tokens",
+    ),
+)
 MEASURED = "measured"
 OF_ONE_LAYER: Mapping[str, str] = {
     "log10_sharp_bound": "sharp bound, layer by layer",
@@ -48,7 +56,7 @@ def cost(config: Config) -> Cost:
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """The residual of every layer beside its bounds; where one does not apply, why."""
     subject = config.subject
-    subject.refuse_measured("the theory's bounds are about all tokens")
+    subject.refuse_measured(ENTRY.asks.all_tokens)
     found = _join(
         [
             bounds(subject.network, batch.x, token_mask=batch.token_mask)

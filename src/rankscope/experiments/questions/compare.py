@@ -1,15 +1,26 @@
 """Models, runs or checkpoints side by side: which loses the differences between tokens, where?"""
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
 
 import polars as pl
 import torch
+from torch import nn
 
-from rankscope import tables
+from rankscope import records, tables
 from rankscope.arguments import checked
-from rankscope.ask import Cost, Model, Source, compared_models, model_subject, refuse_unasked
+from rankscope.ask import (
+    Cost,
+    Dtype,
+    Model,
+    Source,
+    free_name,
+    model_subject,
+    refuse_unasked,
+)
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.questions import _comparison as words
@@ -21,8 +32,9 @@ ENTRY = kit.question(
     "compare",
     "Which of these keeps its tokens apart?",
 )
-Dtype = Literal["float32", "float64", "bfloat16", "float16"]
 
+INIT: Final = "@init"
+_CHECKPOINT: Final = re.compile(r"checkpoint-(\d+)")
 _WHOLE = ("this model", TRANSFORMER)
 """What results call the network itself, where they have others beside it."""
 
@@ -208,3 +220,92 @@ def compare(
         dtype,
     )
     return run(config, on_step or kit.silent)
+
+
+@checked
+def compared_models(models: Mapping[str, Source] | Sequence[Source]) -> tuple[Model, ...]:
+    """Models to compare, each under a label of its own.
+
+    >>> [model.label for model in compared_models(["models/mini", "models/mini@init"])]
+    ['mini', 'mini at initialisation']
+
+    A folder that holds checkpoints of a training (``checkpoint-100``, ``checkpoint-200``, …)
+    stands for all of them, in the order of their steps, and for itself if it also holds a model; a
+    file ``….parquet`` for the result in it. Keys of a mapping are labels.
+    """
+    named = models.items() if isinstance(models, Mapping) else [("", each) for each in models]
+    listed = [model for label, source in named for model in _of(label, source)]
+    if not listed:
+        raise InputError("there is nothing to compare; name two or more models or results.")
+    if len(listed) < 2:
+        alone = listed[0].label
+        raise InputError(f"{alone} alone cannot be compared; name another, or its {INIT}.")
+    labelled: dict[str, Model] = {}
+    for model in _told_apart(_in_order(listed)):
+        label = free_name(model.label, labelled)
+        labelled[label] = replace(model, label=label)
+    return tuple(labelled.values())
+
+
+def _of(label: str, source: Source) -> list[Model]:
+    """What is meant by one source: several models where it is a folder of checkpoints."""
+    if isinstance(source, Result):
+        return [Model(source, label=label or source.title)]
+    if not isinstance(source, str | Path):
+        called = type(source).__name__ if isinstance(source, nn.Module) else source.name
+        return [Model(source, label=label or called)]
+    written = str(source)
+    if written.endswith(".parquet"):
+        return [Model(records.read(written), label=label or Path(written).stem)]
+    if written.endswith(INIT):
+        inner = written.removesuffix(INIT)
+        called = label or f"{Path(inner).name} at initialisation"
+        return [Model(inner, at_init=True, label=called)]
+    folder = Path(written).expanduser()
+    if not folder.is_dir():
+        return [Model(written, label=label or folder.name)]
+    inside = sorted(
+        (int(match[1]), path)
+        for path in folder.iterdir()
+        if (match := _CHECKPOINT.fullmatch(path.name)) and path.is_dir()
+    )
+    if not inside:
+        return [_checkpoint(label, folder)]
+    steps = [_checkpoint("", path) for _, path in inside]
+    last = Model(str(folder), label=f"{folder.name}, final", training=str(folder))
+    return [*steps, *([last] if (folder / "config.json").is_file() else [])]
+
+
+def _checkpoint(label: str, folder: Path) -> Model:
+    match = _CHECKPOINT.fullmatch(folder.name)
+    if match is None:
+        return Model(str(folder), label=label or folder.name or folder.resolve().name)
+    training = str(folder.resolve().parent)
+    return Model(str(folder), label=label or folder.name, step=int(match[1]), training=training)
+
+
+def _in_order(models: Sequence[Model]) -> list[Model]:
+    """Checkpoints of one training by their steps, where they stand; a shell sorts by name."""
+    ordered = list(models)
+    for training in {model.training for model in models if model.step is not None}:
+        places = [
+            place
+            for place, model in enumerate(models)
+            if model.training == training and model.step is not None
+        ]
+        by_step = sorted((models[place] for place in places), key=lambda model: model.step or 0)
+        for place, model in zip(places, by_step, strict=True):
+            ordered[place] = model
+    return ordered
+
+
+def _told_apart(models: Sequence[Model]) -> list[Model]:
+    """Checkpoints of several trainings with the names of their folders."""
+    if len({model.training for model in models if model.step is not None}) < 2:
+        return list(models)
+    return [
+        replace(model, label=f"{Path(model.training).name}/{model.label}")
+        if model.step is not None and model.label == Path(str(model.source)).name
+        else model
+        for model in models
+    ]

@@ -22,6 +22,7 @@ from rankscope.numerals import plural, power_of_ten
 ENTRY = kit.question(
     "deep",
     "How small does the residual get?",
+    asks=kit.Asks(passages=4, without="skip,mlp,norm"),
 )
 _LARGEST = "log10_largest"
 _DIGITS = 8.0
@@ -41,7 +42,7 @@ _PARTED = 1.0
 class Config(kit.Question):
     """The matrix norm residuals are taken in, and what is subtracted before."""
 
-    norm: Norm = "composite"
+    in_norm: Norm = "composite"
     center: Center = "mean"
 
 
@@ -73,7 +74,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
             *_sentences(
                 tables.summary(table),
                 disagreement(table, RELATIVE, variant=SCALED),
-                _NORMS.get(config.norm, ""),
+                _NORMS.get(config.in_norm, ""),
             ),
         ),
         table=table,
@@ -111,7 +112,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
 
 def _trace(config: Config, dtype: torch.dtype | None, on_step: kit.OnStep) -> Trace:
     """Every layer's residual in a number format, or in scaled arithmetic if there is none."""
-    options: dict[str, Any] = {"norm": config.norm, "center": config.center}
+    options: dict[str, Any] = {"norm": config.in_norm, "center": config.center}
     if dtype is None:
         return config.subject.deep_trace(on_step, **options)
     metrics: dict[str, Callable[..., Tensor]] = {

@@ -19,6 +19,7 @@ from rankscope.models.text import passages
 ENTRY = kit.question(
     "diagnose",
     "Is it collapsing, where, why, and what now?",
+    asks=kit.Asks(unfit_text=True),
     metrics=(
         kit.Metric(
             "residual_step",
@@ -113,14 +114,14 @@ ENTRY = kit.question(
 
 @dataclass(frozen=True)
 class Config(kit.Question):
-    """``reading`` says what is meant by SAN; ``seed`` draws the networks to compare with."""
+    """``reading`` says what SAN means; ``reference_seed`` draws the networks to compare with."""
 
     reading: variants.Reading = field(default_factory=variants.Reading)
-    seed: Seed = 0
+    reference_seed: Seed = 0
 
     def describe(self) -> dict[str, Any]:
         """The reading in words."""
-        return {"ablations": str(self.reading), "seed of the references": self.seed}
+        return {"ablations": str(self.reading), "seed of the references": self.reference_seed}
 
 
 def cost(config: Config) -> Cost:
@@ -132,7 +133,7 @@ def cost(config: Config) -> Cost:
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Measure the model once, stage by stage, judge it by rules, and explain."""
     subject = config.subject
-    found = diagnosis.diagnose_subject(subject, config.reading, config.seed, on_step)
+    found = diagnosis.diagnose_subject(subject, config.reading, config.reference_seed, on_step)
     on_step(1.0)
     return ENTRY.result(
         config,

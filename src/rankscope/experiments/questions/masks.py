@@ -36,6 +36,9 @@ from rankscope.numerals import plural, power_of_ten, short
 ENTRY = kit.question(
     "masks",
     "Which mask keeps the tokens apart?",
+    asks=kit.Asks(
+        passages=4, without="skip,mlp,norm", all_tokens="graphs of masks are about all tokens"
+    ),
     metrics=(
         kit.Metric(
             "radius",
@@ -147,7 +150,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     in the Frobenius norm) is that of all samples.
     """
     subject = config.subject
-    subject.refuse_measured("graphs of masks are about all tokens")
+    subject.refuse_measured(ENTRY.asks.all_tokens)
     masks = _masks_by_name(config.masks)
     depth = config.layers
     if depth < 1:

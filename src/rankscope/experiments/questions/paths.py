@@ -17,24 +17,25 @@ from rankscope.numerals import power_of_ten, short
 ENTRY = kit.question(
     "paths",
     "Which paths carry the differences?",
+    asks=kit.Asks(wide="sums over many paths mean nothing in half precision"),
 )
 _SHARE, _PROJECTION = "residual_share", "projection"
 
 
 @dataclass(frozen=True)
 class Config(kit.Question):
-    """``count`` says what makes a path longer; ``heads`` asks for the share of each head, too."""
+    """``count`` says what makes a path longer; ``by_head`` asks for the share of each head, too."""
 
     count: Count = "attention"
     max_length: int | None = None
-    heads: bool = False
+    by_head: bool = False
 
 
 def cost(config: Config) -> Cost:
     """What it will take: in each layer a stream for every length so far, or for every head."""
     spec = config.subject.network.spec
     lengths = spec.layers if config.max_length is None else min(config.max_length, spec.layers)
-    streams = (lengths + 3) / 2 + config.heads * spec.layers * spec.heads / 2
+    streams = (lengths + 3) / 2 + config.by_head * spec.layers * spec.heads / 2
     samples, tokens, _ = config.subject.x.shape
     at_once = 4.0 * min(samples, config.subject.batch_size) * tokens * (lengths + 1)
     held = Cost(bytes=at_once * (4 * spec.width + 2 * spec.mlp_width))
@@ -59,7 +60,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         measured = [found.table]
         if batch.start == 0:
             error, complete = found.reconstruction_error, found.complete
-        if config.heads:
+        if config.by_head:
             on_part(0.5)
             measured.append(head_shares(network, batch.x, **masks).table)
         parts += [table.with_columns(pl.col("sample") + batch.start) for table in measured]
@@ -75,7 +76,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         ),
         table=table,
         key_figures={"paths": paths, "reconstruction_error": error},
-        drawings=_drawings(heads=config.heads),
+        drawings=_drawings(heads=config.by_head),
         shown=(_SHARE,),
     )
 

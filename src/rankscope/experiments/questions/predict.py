@@ -20,6 +20,7 @@ from rankscope.numerals import plural, power_of_ten, sentence_case, short
 ENTRY = kit.question(
     "predict",
     "What will this design do, before it has weights?",
+    asks=kit.Asks(passages=1, all_tokens="predictions are about all tokens"),
 )
 PREDICTED, NETWORK, MODEL = "predicted", "this network", "this model"
 _TOLD = (EXPONENT, DISPERSION, "mean_cosine", "token_norm", "attention_entropy", "state_gradient")
@@ -46,7 +47,7 @@ class Config(kit.Question):
     draws: Count = 16
     gradients: bool = False
     infinite_width: bool = False
-    seed: Seed = 0
+    draw_seed: Seed = 0
 
 
 def cost(config: Config) -> Cost:
@@ -59,14 +60,14 @@ def cost(config: Config) -> Cost:
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Predict every figure by layer from the design and the input, and measure one network."""
     subject = config.subject
-    subject.refuse_measured("predictions are about all tokens")
+    subject.refuse_measured(ENTRY.asks.all_tokens)
     spec = drawable(subject.network)
     on_prediction, on_measured = kit.parts(on_step, 3, 1)
     found = predict(
         spec,
         subject.x,
         draws=config.draws,
-        seed=config.seed,
+        seed=config.draw_seed,
         token_mask=subject.token_mask,
         gradients=config.gradients,
         infinite_width=config.infinite_width,
@@ -78,7 +79,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     measured, compared = None, ""
     try:
         measured = counterpart(
-            subject, exponents=exponents, gradients=config.gradients, seed=config.seed
+            subject, exponents=exponents, gradients=config.gradients, seed=config.draw_seed
         )
     except RankscopeError as error:
         compared = f"{sentence_case(name)} could not be measured beside it: {error}"
@@ -118,7 +119,7 @@ def _side(config: Config, spec: Spec) -> str:
     center = mean_center(x.double(), mask).unsqueeze(-2)
     near = center + _NEAR * (x.double() - center)
     few = min(config.draws, _FEW)
-    found = predict(spec, near, draws=few, seed=config.seed, token_mask=mask)
+    found = predict(spec, near, draws=few, seed=config.draw_seed, token_mask=mask)
     logs = found.values[EXPONENT].mean((1, 2))
     # The first layer also gives the tokens the sizes that later ones find.
     start, end = min(1, spec.layers - 1), min(_STEPS, spec.layers)

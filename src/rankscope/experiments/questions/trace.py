@@ -1,6 +1,6 @@
 """Every layer of one network, measured."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import polars as pl
 
@@ -20,7 +20,7 @@ _RESIDUAL = "relative_residual"
 class Config(kit.Question):
     """``metrics`` are names from ``rankscope.core.tracing.MEASURES``."""
 
-    metrics: tuple[str, ...] = DEFAULT_METRICS
+    metrics: tuple[str, ...] = field(default=DEFAULT_METRICS, metadata={"check": choose_measures})
 
 
 def cost(config: Config) -> Cost:
@@ -28,14 +28,19 @@ def cost(config: Config) -> Cost:
     return Cost.of_trace(config.subject, config.metrics)
 
 
+def all_tokens(config: Config) -> str:
+    """Why every token counts, where none can be left out of what is measured."""
+    measures = choose_measures(config.metrics)
+    of_attention = [measure.name for measure in measures if measure.of == "attention"]
+    return f"attention is between all tokens ({', '.join(of_attention)})" if of_attention else ""
+
+
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Measure the hidden states of every layer, and the attention matrices if asked to."""
     subject = config.subject
-    of_attention = [one.name for one in choose_measures(config.metrics) if one.of == "attention"]
-    if of_attention:
-        subject.refuse_measured(
-            f"{', '.join(of_attention)} is about the attention between all tokens"
-        )
+    why = all_tokens(config)
+    if why:
+        subject.refuse_measured(why)
     found = subject.trace(config.metrics, on_step).result
     return ENTRY.result(
         config,

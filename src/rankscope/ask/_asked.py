@@ -1,0 +1,418 @@
+"""What is asked, worked out from what was said: enough to name it, estimate it and run it."""
+
+import types
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
+from functools import cache, lru_cache, partial
+from types import SimpleNamespace
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Final,
+    Protocol,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import torch
+
+from rankscope.arguments import check_field, short
+from rankscope.ask._estimates import Cost
+from rankscope.ask._making import Model, built_in, refuse_unfit
+from rankscope.ask._setup import Setup
+from rankscope.ask._sources import Sources, nearest
+from rankscope.ask._subject import outline
+from rankscope.ask._words import LEFT_OUT, Asks, Dialect
+from rankscope.core.network import ABLATIONS, SCORES, ScoreKind, Spec
+from rankscope.errors import InputError, RankscopeError
+from rankscope.process.fingerprints import fingerprint, plain
+from rankscope.process.progress import OnStep, silent
+from rankscope.version import __version__
+
+if TYPE_CHECKING:
+    from rankscope.results import Result
+
+Reader = Callable[[Any], Any]
+"""From a value as it was written to what a field holds; raises an error that names the field."""
+
+SPEC_FIELDS: Final = tuple(slot.name for slot in fields(Spec))
+_UNKNOWN = Spec(1, 1, 1)
+"""Stands in for the structure of a model that is not known before it is loaded."""
+
+
+class Experiment(Hashable, Protocol):
+    """What is known of an experiment that can be asked."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def asks(self) -> Asks: ...
+    @property
+    def seconds(self) -> float: ...
+    def module(self) -> Any: ...
+    def configuration(self, scale: Any = "quick", **fields: Any) -> Any: ...
+    def run(self, config: Any, on_step: OnStep = silent) -> "Result": ...
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An experiment, what its numbers depend on, its configuration, and what it will cost.
+
+    ``configure`` makes the configuration to run, which for a question draws or loads the network;
+    ``cost`` is None where it is not known.
+    """
+
+    experiment: Experiment
+    depends_on: Any
+    configure: Callable[[], Any]
+    cost: Callable[[], Cost | None]
+
+    @property
+    def key(self) -> str:
+        """What the result is filed under."""
+        return run_key(self.experiment.id, self.depends_on)
+
+    def run(self, on_step: OnStep = silent) -> "Result":
+        """Ask it."""
+        return self.experiment.run(self.configure(), on_step)
+
+
+def run_key(experiment: str, depends_on: Any) -> str:
+    """Sixteen hex digits over an experiment, all it depends on, and this version of the code.
+
+    Of a million runs, two have the same ones with a chance of one in thirty million.
+    """
+    return fingerprint([experiment, __version__, _alike(depends_on)], digits=16)
+
+
+def _alike(value: Any) -> Any:
+    """The same value with 1 where it has 1.0: a field of numbers takes both, and means the same."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, Mapping):
+        return {name: _alike(inner) for name, inner in value.items()}
+    return [_alike(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def ask(experiment: Experiment, said: Mapping[str, Any], sources: Sources | None = None) -> Asked:
+    """What an experiment is asked by these fields; a wrong one is an error that names it.
+
+    A question is what its command gives for the same fields: what is not said is as the command
+    line has it.
+    """
+    sources = sources or Sources()
+    known = readers(experiment)
+    for name in said:
+        if name not in known:
+            listed = nearest(name, tuple(known))
+            raise InputError(f"{name} is no field of {experiment.id}; {listed}")
+    work_out = _ask_question if "subject" in _slots(experiment) else _ask_config
+    return work_out(experiment, said, sources)
+
+
+@cache
+def readers(experiment: Experiment) -> dict[str, Reader]:
+    """How each field that an experiment can be asked by is read; ``depth`` is layers."""
+    config = experiment.module().Config
+    slots = {name: slot for name, slot in _slots(experiment).items() if slot.init}
+    own: dict[str, Reader] = {
+        name: partial(read_config_field, config, slot) for name, slot in slots.items()
+    }
+    if own.pop("subject", None):
+        shared = setup_readers()
+        return {"depth": shared["layers"], **shared, **own}
+    models = {"models": partial(_models, experiment)} if "models" in own else {}
+    return {**own, **models, "scale": str}
+
+
+@cache
+def _slots(experiment: Experiment) -> "dict[str, Field[Any]]":
+    return {slot.name: slot for slot in fields(experiment.module().Config)}
+
+
+def _ask_question(experiment: Experiment, said: Mapping[str, Any], sources: Sources) -> Asked:
+    slots, asks = _slots(experiment), experiment.asks
+    if "depth" in said and "depth" not in slots:
+        if "layers" in said:
+            raise InputError("depth is another word for layers; give one of them.")
+        said = {("layers" if name == "depth" else name): value for name, value in said.items()}
+    setup = Setup.of({name: said[name] for name in said if name not in slots}, asks, sources)
+    known = readers(experiment)
+    options = {name: read(known[name], said[name]) for name in said if name in slots}
+    if asks.seeded:
+        options.setdefault(asks.seeded, setup.seed)
+    masks = options.get("masks", slots["masks"].default) if "masks" in slots else ()
+    if "masks" in slots:
+        options["masks"] = tuple(map(setup.draw_mask, masks))
+    shapes = setup.outline()
+    stand_in = shapes or outline(_UNKNOWN, samples=1, tokens=2)
+    config = experiment.configuration(subject=stand_in, **options)
+    for refusal in _refusals(experiment, setup, config):
+        raise InputError(refusal)
+
+    def configure() -> Any:
+        subject = setup.subject(seeded=bool(asks.seeded) or Setup.is_drawn(*masks))
+        if not asks.unfit_text:
+            refuse_unfit(subject.name, subject.check)
+        return replace(config, subject=subject)
+
+    # How deep an unknown network is, its stand-in does not know.
+    described = config.describe() if shapes else plain(options)
+    depends_on = {**setup.key(), "options": described}
+    return Asked(
+        experiment, depends_on, configure, lambda: _cost(experiment, config) if shapes else None
+    )
+
+
+def _refusals(experiment: Experiment, setup: Setup, config: Any) -> Iterator[str]:
+    """What a question cannot be asked about, and why."""
+    asks, id_, dialect = experiment.asks, experiment.id, setup.sources.dialect
+    if not setup.special_tokens:
+        counting = getattr(experiment.module(), "all_tokens", None)
+        if why := asks.all_tokens or (counting(config) if counting else ""):
+            yield f"{dialect.said('special_tokens', False)} is not for {id_}: {why}; leave it out."
+    if asks.wide and setup.dtype in ("bfloat16", "float16"):
+        said = dialect.said("dtype", setup.dtype)
+        yield f"{said} is not for {id_}: {asks.wide}; use float32 or float64."
+    if hasattr(config, "masks"):
+        mask, masks = dialect.name("mask"), dialect.name("masks")
+        if setup.mask is not None:
+            yield f"{mask} names one mask; here {masks} names those to compare."
+        if not config.masks:
+            yield f"{masks} names none; try full,causal,window:8."
+
+
+def _ask_config(experiment: Experiment, said: Mapping[str, Any], sources: Sources) -> Asked:
+    """A claim, a study or a comparison: its configuration is all there is to it."""
+    known = readers(experiment)
+    options = {name: read(known[name], value) for name, value in said.items()}
+    scale = options.pop("scale", "quick")
+    if "models" in options:
+        options["models"] = _placed(experiment, options["models"], sources)
+    config = experiment.configuration(scale, **options)
+    return Asked(experiment, config.describe(), lambda: config, lambda: _cost(experiment, config))
+
+
+def _cost(experiment: Experiment, config: Any) -> Cost | None:
+    """What it will take, or took at its usual sizes: more is not known of other sizes.
+
+    A cost of nothing is that of models which are not at hand.
+    """
+    module = experiment.module()
+    if hasattr(module, "cost"):
+        try:
+            cost: Cost = module.cost(config)
+        except RankscopeError:  # of a model, which is known once it is loaded
+            return None
+        return None if cost == Cost() else cost
+    is_usual = config == experiment.configuration(seed=config.seed)
+    return Cost.lasting(experiment.seconds) if is_usual and experiment.seconds else None
+
+
+def _models(experiment: Experiment, value: Any) -> Any:
+    """Models by name, or tables of a ``Model``; a comparison takes names alone."""
+    listed = [value] if isinstance(value, str) else value
+    if not isinstance(listed, list):
+        raise InputError(f"models{short(value)} is no list of models.")
+    if not hasattr(experiment.module(), "compared_models"):
+        return tuple(
+            built_in(model)[0] if isinstance(model, str) else convert(Model, model)
+            for model in listed
+        )
+    if not all(isinstance(model, str) for model in listed):
+        raise InputError("models: a comparison takes names, folders and files.")
+    return listed
+
+
+def _placed(experiment: Experiment, models: Any, sources: Sources) -> tuple[Model, ...]:
+    """The same models, with folders where they really are."""
+    make = getattr(experiment.module(), "compared_models", None)
+    if make is None:
+        return tuple(replace(model, source=sources.place(str(model.source))) for model in models)
+    parted = [model.partition("@") for model in models]
+    listed: tuple[Model, ...] = make([sources.place(name) + at + how for name, at, how in parted])
+    return listed
+
+
+def read_setup(name: str, value: Any, dialect: Dialect) -> Any:
+    """A field of a setup or of its network, as it was written somewhere."""
+    try:
+        return read(setup_readers()[name], value)
+    except RankscopeError as error:
+        said = f"{name}{short(value)}"
+        words = str(error)
+        if words.startswith(said):
+            words = dialect.said(name, value) + words[len(said) :]
+        raise type(error)(words) from None
+
+
+@cache
+def setup_readers() -> dict[str, Reader]:
+    """How each field of a design and of a setup is read."""
+    skipped = ("network", "given", "sources")
+    of_setup = {
+        slot.name: partial(_checked, slot.name)
+        for slot in fields(Setup)
+        if slot.name not in skipped
+    }
+    special = {"variant": _variant, "without": _without, "device": _device, "init": _init}
+    return {**{name: partial(_spec_field, name) for name in SPEC_FIELDS}, **of_setup, **special}
+
+
+def read_config_field(kind: type, slot: "Field[Any]", value: Any) -> Any:
+    """A value as a field of a configuration holds it, checked against its annotation."""
+    default = slot.default if slot.default_factory is MISSING else slot.default_factory()
+    converted = convert(hints(kind)[slot.name], value, default)
+    check_field(kind, slot.name, converted)
+    if "check" in slot.metadata:
+        slot.metadata["check"](converted)
+    return converted
+
+
+def read(reader: Reader, value: Any) -> Any:
+    """A value, read once for all runs that have it."""
+    if isinstance(value, list | Mapping):
+        return reader(value)
+    return _read(reader, type(value).__name__, value)
+
+
+@lru_cache(maxsize=4096)
+def _read(reader: Reader, kind: str, value: Any) -> Any:
+    del kind  # 1, 1.0 and True are three values
+    return reader(value)
+
+
+def _checked(name: str, value: Any) -> Any:
+    check_field(Setup, name, value)
+    return value
+
+
+def _spec_field(name: str, value: Any) -> Any:
+    """A value that a field of a spec takes; tried on nothing, since others may be templates."""
+    converted = convert(get_args(hints(Spec)[name])[0], value)
+    vars(Spec)[name].__set__(SimpleNamespace(), converted)
+    return converted
+
+
+def _init(value: Any) -> Any:
+    """An initialisation's name, or the standard deviation it spells."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            value = float(value)
+    return _spec_field("init", value)
+
+
+def _variant(value: Any) -> str:
+    if not isinstance(value, str) or value not in LEFT_OUT:
+        raise InputError(f"variant{short(value)} is unknown; choose one of {', '.join(LEFT_OUT)}.")
+    return value
+
+
+def _without(value: Any) -> tuple[str, ...]:
+    listed = value.split(",") if isinstance(value, str) else value
+    if not isinstance(listed, list) or not all(isinstance(part, str) for part in listed):
+        raise InputError(f'without{short(value)} is no list of parts; write "skip,mlp" or "".')
+    parts = tuple(dict.fromkeys(part.strip() for part in listed if part.strip()))
+    for part in parts:
+        if part not in ABLATIONS:
+            known = ", ".join(ABLATIONS)
+            raise InputError(f"without: a network has no part {part!r}; choose {known}.")
+    return parts
+
+
+def _device(value: Any) -> str | None:
+    """A device by a name that torch knows; whether it is there, whoever runs it finds out."""
+    try:
+        return None if value is None else str(torch.device(value))
+    except (RuntimeError, TypeError):
+        raise InputError(
+            f"device{short(value)} is unknown; choose cpu, cuda, cuda:1, mps."
+        ) from None
+
+
+def convert(kind: Any, value: Any, default: Any = None) -> Any:
+    """A value as an annotation asks for it; what does not fit is left for its check to refuse.
+
+    >>> convert(tuple[float, ...], [1, 2])
+    (1.0, 2.0)
+
+    Text alone stands for a list of it. A table makes a frozen record, on top of the ``default``
+    where there is one.
+    """
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return convert(inner[0], value, default)
+    if origin in (Union, types.UnionType):
+        return convert(_chosen(inner, value), value, default)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value) if abs(value) < 2**1023 else value
+    if kind is ScoreKind:
+        return _score(value)
+    if is_dataclass(kind) and isinstance(value, Mapping):
+        return _record(kind, value, default)
+    if origin in (tuple, Sequence) and isinstance(value, list):
+        kinds = inner[:1] * len(value) if inner[1:] in ((), (...,)) else inner
+        rest = value[len(kinds) :]  # too many: the check says so
+        return (*(convert(k, v) for k, v in zip(kinds, value, strict=False)), *rest)
+    if origin is tuple and inner[0] is str and isinstance(value, str):
+        return (value,)
+    return value
+
+
+def _chosen(kinds: tuple[Any, ...], value: Any) -> Any:
+    """Which of several kinds a value is meant as."""
+    if ScoreKind in kinds:
+        return ScoreKind
+    if isinstance(value, Mapping):
+        return next((kind for kind in kinds if is_dataclass(kind)), None)
+    if isinstance(value, list):
+        return next((kind for kind in kinds if get_origin(kind) in (tuple, Sequence)), None)
+    return float if float in kinds and int not in kinds else None
+
+
+def _record(kind: Any, table: Mapping[str, Any], default: Any) -> Any:
+    known = {slot.name: slot for slot in fields(kind) if slot.init}
+    for name in table:
+        if name not in known:
+            raise InputError(
+                f"{name} is no field of {kind.__name__}; {nearest(name, tuple(known))}"
+            )
+    base = default if isinstance(default, kind) else None
+    made = {
+        name: convert(hints(kind)[name], value, getattr(base, name, None))
+        for name, value in table.items()
+    }
+    if base is not None:
+        return replace(base, **made)
+    for name, slot in known.items():
+        if name not in made and slot.default is MISSING and slot.default_factory is MISSING:
+            raise InputError(f"got {dict(table)}, expected also {name} ({kind.__name__}).")
+    return kind(**made)
+
+
+@cache
+def hints(kind: Any) -> dict[str, Any]:
+    """What the fields of a record are annotated with."""
+    return get_type_hints(kind, include_extras=True)
+
+
+def _score(value: Any) -> Any:
+    """A score by its name, or by a table with its ``kind`` and its fields."""
+    table = {"kind": value} if isinstance(value, str) else value
+    if not isinstance(table, Mapping) or table.get("kind") == "dot":
+        return value
+    known = {_letters(entry.words): entry.kind for entry in SCORES.values() if entry.kind}
+    name = _letters(str(table.get("kind", "")))
+    if name not in known:
+        listed = ", ".join(["dot", *known])
+        raise InputError(f"got {value!r}, expected a score, or a table whose kind is {listed}.")
+    return _record(known[name], {k: v for k, v in table.items() if k != "kind"}, None)
+
+
+def _letters(words: str) -> str:
+    """A name as every way of writing it has it: relative_bias, RelativeBias, relative bias."""
+    return "".join(letter for letter in words.lower() if letter.isalnum())

@@ -1,0 +1,365 @@
+"""What is asked about: one record, in which each field has its word, its default and its check.
+
+The command line makes its options of these fields and a grid's tables are read into them; what
+contradicts itself is refused here, in the words of whoever said it. Nothing heavy is imported
+before a setup is made, so that ``--help`` answers at once.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Self,
+    get_args,
+)
+
+from rankscope.arguments import Range
+from rankscope.ask._words import (
+    BERT,
+    DESCRIBE,
+    LEFT_OUT,
+    LENGTH,
+    PASSAGES,
+    SHOWN,
+    Asks,
+    Dtype,
+    Network,
+    Word,
+)
+from rankscope.errors import InputError
+
+if TYPE_CHECKING:
+    from rankscope.ask._sources import Sources, Texts
+    from rankscope.ask._subject import Subject
+    from rankscope.core.masks import Mask
+    from rankscope.core.network import Spec
+    from rankscope.models.families import Loaded
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """A network or a model, what it reads, and how it is run.
+
+    >>> setup = Setup.of({"layers": 2, "heads": 2, "width": 8, "passages": 1, "length": 6})
+    >>> setup.outline().x.shape, setup.subject().name
+    (torch.Size([1, 6, 8]), 'A random network: 2 layers, 2 heads, width 8')
+
+    ``network`` has the fields of a ``Spec`` that were said, ``given`` the names of all that was.
+    """
+
+    model: Annotated[
+        str | None,
+        Word(
+            "Arguments",
+            "A folder, a Hub id, or with --at-init a built-in name such as bert-base ('rankscope "
+            "list models' names them); without it, a random network of the shape below.",
+        ),
+    ] = None
+    at_init: Annotated[bool, Word("Model", "Random weights instead of pretrained ones.")] = False
+    special_tokens: Annotated[bool, Word("Model", "Count CLS, BOS, SEP in the figures.")] = True
+    pickled: Annotated[bool, Word("Model", "Also read pickle files (weights only).")] = False
+    tokenizer: Annotated[
+        str | None, Word("Model", "A folder or Hub id with another tokeniser.")
+    ] = None
+    ids: Annotated[
+        str | None,
+        Word("Model", "Token ids instead of text: a line of numbers per sample.", Path | None),
+    ] = None
+    dtype: Annotated[
+        Dtype,
+        Word("Network", "Number format it runs in; figures are computed in float32 or more."),
+    ] = "float32"
+    device: Annotated[
+        str | None, Word("Network", "Where it runs: cpu, cuda, cuda:1, mps; unless given, cpu.")
+    ] = None
+    without: Annotated[
+        tuple[str, ...],
+        Word(
+            "Network",
+            "Parts to leave out: skip, attention_skip, mlp_skip, mlp, norm; '' for none.",
+            str,
+        ),
+    ] = ()
+    variant: str | None = None
+    """SAN, SAN+MLP, SAN+skip or transformer: another way to say what is left out."""
+    seed: Annotated[
+        int,
+        Range(0, 2**63 - 2**20 - 1),  # some experiments count on from it
+        Word("Network", "Seed of weights, embeddings and random masks."),
+    ] = 0
+    text: Annotated[
+        str | Mapping[str, Any] | None,
+        Word(
+            "Input", "Your own text, a paragraph per sample; '-' for standard input.", Path | None
+        ),
+    ] = None
+    passages: Annotated[int, Range(1), Word("Input", "Samples at most.")] = PASSAGES
+    length: Annotated[int, Range(3, 2**31 - 1), Word("Input", "Tokens per sample at most.")] = (
+        LENGTH
+    )
+    network: Mapping[str, Any] = field(default_factory=dict)
+    given: frozenset[str] = frozenset()
+    sources: "Sources" = field(repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        said: Mapping[str, Any],
+        asks: Asks | None = None,
+        sources: "Sources | None" = None,
+        *,
+        several_models: bool = False,
+    ) -> Self:
+        """A setup from what was said; what was not is as the question has it.
+
+        ``several_models`` says that models are named elsewhere.
+        """
+        from rankscope.ask._asked import SPEC_FIELDS, read_setup
+        from rankscope.ask._sources import Sources
+
+        asks, sources = asks or Asks(), sources or Sources()
+        usual = {"passages": asks.passages, "length": asks.length, "without": asks.without}
+        read = {
+            name: read_setup(name, value, sources.dialect)
+            for name, value in {**usual, **said}.items()
+        }
+        network = {name: read.pop(name) for name in SPEC_FIELDS if name in read}
+        setup = cls(**read, network=network, given=frozenset(said), sources=sources)
+        for contradiction in setup._contradictions(several_models):
+            raise InputError(contradiction)
+        return setup
+
+    def _contradictions(self, several_models: bool) -> Iterator[str]:
+        dialect = self.sources.dialect
+        name, model = dialect.name, dialect.name("model")
+        if self.model is None and not several_models:
+            for option in ("at_init", "pickled", "tokenizer", "ids"):
+                if getattr(self, option):
+                    yield f"{name(option)} is about a {model}, and none was named."
+        elif self.model is not None:
+            built_in = self.sources.is_built_in(self.place)
+            for option in self.network:
+                if option != "mask":
+                    yield f"{name(option)} describes a random network, but a {model} was named."
+            if built_in and not self.at_init:
+                add = dialect.write("at_init", True)
+                yield f"{self.model} is built in and has no weights of its own; add {add}."
+        if self.at_init and self.pickled:
+            new = name("at_init")
+            yield f"{name('pickled')} is about pretrained weights, and {new} draws new ones."
+        if self.ids is not None and self.text is not None:
+            yield f"{name('ids')} and {name('text')} are two inputs; give one of them."
+        if self.ids is not None and self.tokenizer is not None and self.special_tokens:
+            yield f"{name('tokenizer')} has no use: {name('ids')} are tokens already."
+        if {"variant", "without"} <= self.given:
+            yield "variant and without both say what is left out; give one of them."
+        if dialect.strict or not self.given & {"variant", "without"}:
+            described = {option for part in self.parts for option in DESCRIBE.get(part, ())}
+            for option in self.network:
+                if option in described:
+                    yield (
+                        f"{name(option)} changes nothing: {', '.join(self.parts)} are left out; "
+                        f"add {dialect.write('without', '')} to keep every part."
+                    )
+        if dialect.strict and self.network.get("norm") == "none" and "norm_place" in self.network:
+            yield f"{name('norm_place')} changes nothing: norm none has no norm to place."
+
+    @cached_property
+    def parts(self) -> tuple[str, ...]:
+        """The parts that are left out."""
+        return self.without if self.variant is None else LEFT_OUT[self.variant]
+
+    @cached_property
+    def spec(self) -> "Spec | None":
+        """The design, or a model's structure as far as it is known before it is loaded."""
+        from rankscope.core.network import Spec
+
+        if self.model is not None:
+            return self.sources.spec(self.place)
+        masks: dict[str, Any] = {} if self.mask is None else {"mask": self.mask}
+        if self.network.get("layer_masks") is not None:
+            masks["layer_masks"] = list(map(self.draw_mask, self.network["layer_masks"]))
+        return Spec(**{**BERT, **self.network, **masks})
+
+    @cached_property
+    def mask(self) -> "Mask | None":
+        """The mask that was named, if one was."""
+        return None if self.network.get("mask") is None else self.draw_mask(self.network["mask"])
+
+    def draw_mask(self, mask: "str | Mask") -> "Mask":
+        """A mask; one that is drawn and names no seed of its own follows that of the setup."""
+        return _mask(mask, self.seed)
+
+    @cached_property
+    def place(self) -> str:
+        """Where the model is."""
+        assert self.model is not None
+        return self.sources.place(self.model)
+
+    @cached_property
+    def texts(self) -> "Texts":
+        """What is read."""
+        return self.sources.texts(self.text, self.passages)
+
+    @cached_property
+    def token_ids(self) -> tuple[tuple[int, ...], ...] | None:
+        """What is read instead of texts, if anything is."""
+        return None if self.ids is None else self.sources.ids(self.ids, self.passages)
+
+    def key(self) -> dict[str, Any]:
+        """What numbers depend on, in what JSON has.
+
+        Equal designs are one however they were written, and a model is what is in its files.
+        """
+        common = {
+            "parts": sorted(set(self.parts)),
+            "texts": self.texts.digest if self.ids is None else self.token_ids,
+            "length": self.length if self.model is None else self._model_length,
+            "special_tokens": self.special_tokens,
+            "dtype": self.dtype,
+            "device": self.device or "cpu",
+        }
+        if self.model is None:
+            assert self.spec is not None
+            return {"spec": self.spec.digest(seed=self.seed), **common}
+        mask = None if self.mask is None else str(self.mask)
+        said = {name: getattr(self, name) for name in ("at_init", "pickled", "seed")}
+        contents = self.sources.contents(self.place, self._tokenizer)
+        return {
+            "model": Path(self.place).name,
+            "contents": contents,
+            "mask": mask,
+            **said,
+            **common,
+        }
+
+    def outline(self) -> "Subject | None":
+        """Shapes alone, which is what an estimate looks at; None where they are not known."""
+        from rankscope.ask._subject import outline
+
+        if self.spec is None:
+            return None
+        rows = self.texts.samples if self.token_ids is None else self.token_ids
+        if self.model is None:
+            tokens = self.texts.longest(self.length)
+        else:
+            tokens = self._model_length or LENGTH
+        return outline(self.spec, samples=len(rows), tokens=tokens)
+
+    def subject(self, *, seeded: bool = False) -> "Subject":
+        """The network, drawn or loaded now, and what it reads.
+
+        ``seeded`` says that the question has another use for the seed.
+        """
+        from rankscope.core.checks import usable_device
+
+        usable_device(self.sources.dialect.name("device"), self.device)
+        subject = self._random() if self.model is None else self._loaded(seeded)
+        about = {key: words for key, words in subject.about.items() if key not in self.parts}
+        left_out = {"without": ", ".join(self.parts)} if self.parts else {}
+        return replace(subject.without(*self.parts), about={**about, **left_out})
+
+    def _random(self) -> "Subject":
+        import torch
+
+        from rankscope.ask._making import random_subject
+
+        assert self.spec is not None
+        subject = random_subject(
+            self.spec,
+            self.texts.samples,
+            length=self.length,
+            seed=self.seed,
+            dtype=getattr(torch, self.dtype),
+            device=self.device,
+            special_tokens=self.special_tokens,
+            read_from=self.texts.origin,
+        )
+        init = str(self.network.get("init", "bert"))
+        return replace(subject, about={**subject.about, "init": init})
+
+    def _loaded(self, seeded: bool) -> "Subject":
+        import torch
+
+        from rankscope.ask._making import model_subject
+        from rankscope.models.families import load
+
+        loaded = load(
+            self.place,
+            init=self.at_init,
+            seed=self.seed,
+            dtype=getattr(torch, self.dtype),
+            device=self.device,
+            pickled=self.pickled,
+            tokenizer=self._tokenizer,
+        )
+        if self.sources.dialect.strict:
+            self._refuse_idle(loaded, seeded)
+        read_from = "" if self.text is None else self.texts.origin
+        subject = model_subject(
+            loaded,
+            None if self.text is None else self.texts.samples,
+            ids=self.token_ids,
+            length=self._model_length,
+            samples=self.passages,
+            special_tokens=self.special_tokens,
+            seed=self.seed,
+            read_from=read_from if self.ids is None else self.ids,
+            pretrained=not self.at_init,
+        )
+        about = {**subject.about, "dtype": str(subject.x.dtype)}
+        if self.mask is None:
+            return replace(subject, about=about)
+        network = subject.network.with_mask(self.mask)
+        return replace(subject, network=network, about={**about, "mask": str(network.spec.mask)})
+
+    @property
+    def _model_length(self) -> int | None:
+        """Tokens that a model reads at most; unless said, as many as it has positions for."""
+        return self.length if "length" in self.given else None
+
+    @property
+    def _tokenizer(self) -> str | None:
+        return None if self.tokenizer is None else self.sources.place(self.tokenizer)
+
+    def _refuse_idle(self, loaded: "Loaded", seeded: bool) -> None:
+        """Raise if something was said that has no use for a model such as this one."""
+        dialect = self.sources.dialect
+        drawn = self.at_init or loaded.sees_images or self.is_drawn(self.network.get("mask"))
+        if "seed" in self.given and not (drawn or seeded):
+            raise InputError(
+                f"{dialect.said('seed', self.seed)} changes nothing: {self.model} is pretrained "
+                f"and reads text; {dialect.name('at_init')} draws its weights anew."
+            )
+        for name in ("text", "length", "ids", "tokenizer"):
+            if loaded.sees_images and name in self.given:
+                raise InputError(f"{self.model} sees images, so {dialect.name(name)} has no use.")
+
+    @staticmethod
+    def is_drawn(*masks: Any) -> bool:
+        """Whether some mask depends on the seed."""
+        return any(_mask(mask, 0) != _mask(mask, 1) for mask in masks if mask is not None)
+
+
+@lru_cache(maxsize=1024)
+def _mask(mask: "str | Mask", seed: int) -> "Mask":
+    from rankscope.core.masks import as_mask
+
+    return as_mask(mask, seed=seed)
+
+
+def options(asks: Asks) -> dict[str, tuple[Word, Any, Any]]:
+    """Every field that is an option of the command line: its word, its type, and its default."""
+    usual = {"passages": asks.passages, "length": asks.length, "without": asks.without}
+    defaults = {slot.name: slot.default for slot in fields(Setup)} | SHOWN | usual
+    listed: dict[str, tuple[Word, Any, Any]] = {}
+    for record in (Setup, Network):
+        for name, kind in record.__annotations__.items():
+            for word in getattr(kind, "__metadata__", ()):
+                if isinstance(word, Word):
+                    listed[name] = (word, word.kind or get_args(kind)[0], defaults.get(name))
+    return listed

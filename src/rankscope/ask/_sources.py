@@ -1,0 +1,179 @@
+"""What is read from disk: texts, token ids and models, each once however many runs there are."""
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from rankscope.ask._words import GRID, Dialect
+from rankscope.core.network import Spec
+from rankscope.errors import InputError, RankscopeError
+from rankscope.models.text import Tokenizer, paragraphs, passages
+from rankscope.process.fingerprints import fingerprint, folder_fingerprint
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Samples, where they are from, what names them, and how many tokens each has."""
+
+    samples: tuple[str, ...]
+    origin: str
+    digest: str
+    tokens: tuple[int, ...]
+
+    def longest(self, length: int) -> int:
+        """Tokens of the longest sample, cut to so many."""
+        return max(min(length, count) for count in self.tokens)
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Texts and models relative to a folder, and how fields that name them are written."""
+
+    folder: str = ""
+    dialect: Dialect = GRID
+    _texts: dict[Any, Texts] = field(default_factory=dict, repr=False)
+    _contents: dict[str, str] = field(default_factory=dict, repr=False)
+    _specs: dict[str, Spec | None] = field(default_factory=dict, repr=False)
+
+    def texts(self, text: str | Mapping[str, Any] | None, most: int) -> Texts:
+        """The first samples of a file, of a table ``{ sentences = [...] }``, or bundled ones."""
+        key = (text if text is None or isinstance(text, str) else fingerprint(text), most)
+        if key not in self._texts:
+            if text is None:
+                listed, origin = passages(), "bundled passages"
+            elif isinstance(text, Mapping):
+                listed, origin = _sentences(text), "given texts"
+            else:
+                listed, origin = paragraphs(self._read("text", text)), text
+            if not listed:
+                raise InputError(f"{self._named('text', text)} holds no text; give a paragraph.")
+            samples = tuple(listed[:most])
+            tokens = tuple(map(_count_tokens, samples))
+            self._texts[key] = Texts(samples, origin, fingerprint(samples), tokens)
+        return self._texts[key]
+
+    def sentences(self, path: str) -> tuple[str, ...]:
+        """Sentences from a table or a text; standard input is a text, a sentence a line."""
+        from rankscope.models.training import read_sentences
+
+        if path != "-":
+            return read_sentences(path)
+        lines = tuple(line.strip() for line in self._read("text", path).splitlines())
+        if not any(lines):
+            raise InputError(f"{self._named('text', path)} holds no sentence.")
+        return tuple(filter(None, lines))
+
+    def ids(self, path: str, most: int) -> tuple[tuple[int, ...], ...]:
+        """Token ids, a line of numbers per sample, commas and brackets ignored."""
+        rows, named = [], self._named("ids", path)
+        for number, line in enumerate(self._read("ids", path).split("\n"), start=1):
+            try:
+                row = tuple(map(int, re.sub(r"[\[\],]", " ", line).split()))
+            except ValueError:
+                raise InputError(
+                    f"{named}, line {number}: expected token ids, got {line[:40]!r}."
+                ) from None
+            if any(not 0 <= token < 2**31 for token in row):
+                raise InputError(f"{named}, line {number}: ids run from 0 to 2^31.")
+            rows += [row] if row else []
+        if not rows:
+            raise InputError(f"{named} holds no ids; give a line of numbers per sample.")
+        return tuple(rows[:most])
+
+    def place(self, model: str) -> str:
+        """A model's folder if there is one of that name, else the name itself."""
+        folder = placed(self.folder, model, "model")
+        if folder.is_dir():
+            return str(folder)
+        if model.startswith((".", "/", "~")) or model.count("/") > 1:
+            where = f" in {self.folder}" if self.folder else ""
+            raise InputError(f"model: there is no folder {model}{where}; give one with a model.")
+        return model
+
+    def contents(self, *places: str | None) -> list[str]:
+        """Names of what models and tokenisers are: of the files in a folder, or its own name."""
+        for place in filter(None, places):
+            if place not in self._contents:
+                folder = Path(place)
+                there = folder.is_dir()
+                self._contents[place] = f"files {folder_fingerprint(folder)}" if there else place
+        return [self._contents[place] for place in filter(None, places)]
+
+    def is_built_in(self, place: str) -> bool:
+        """Whether a name is that of an architecture without weights."""
+        from rankscope.models.families import BUILTIN
+
+        return place in BUILTIN and not Path(place).is_dir()
+
+    def spec(self, place: str) -> Spec | None:
+        """A model's structure as far as it is known without loading it."""
+        if place not in self._specs:
+            try:
+                self._specs[place] = _spec(place)
+            except (RankscopeError, OSError, ValueError):
+                self._specs[place] = None
+        return self._specs[place]
+
+    def _named(self, option: str, path: Any) -> str:
+        return f"{self.dialect.name(option)} {path}"
+
+    def _read(self, option: str, path: str) -> str:
+        """The text in a file; '-' is standard input."""
+        named = self._named(option, path)
+        try:
+            if path != "-":
+                return placed(self.folder, path, option).read_bytes().decode("utf-8-sig")
+            if sys.stdin is None:
+                raise InputError(f"{named} reads standard input, which is closed.")
+            return sys.stdin.buffer.read().decode("utf-8-sig")
+        except (OSError, ValueError) as error:  # also a path that cannot be one
+            raise InputError(f"{named} cannot be read as UTF-8 text: {error}.") from error
+
+
+def placed(folder: str | Path, path: str, key: str) -> Path:
+    """Where a path leads from a folder; ``~`` is somebody's home."""
+    try:
+        return Path(folder, Path(path).expanduser())
+    except RuntimeError:
+        raise InputError(f"{key}: there is no user as in {path!r}; write the path out.") from None
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """What may have been meant by a name that is not known."""
+    close = get_close_matches(name, known, n=3)
+    return f"did you mean {' or '.join(close)}?" if close else f"there is {', '.join(known)}."
+
+
+@lru_cache(maxsize=1024)
+def _count_tokens(text: str) -> int:
+    return len(Tokenizer.bundled()(text))
+
+
+def _sentences(table: Mapping[str, Any]) -> list[str]:
+    for name in table:
+        if name != "sentences":
+            raise InputError(f"text.{name} is unknown; {nearest(name, ('sentences',))}")
+    listed = table.get("sentences")
+    if not isinstance(listed, list) or not listed or not all(isinstance(e, str) for e in listed):
+        raise InputError(f"text.sentences: got {listed!r:.60}, expected a list of texts.")
+    return listed
+
+
+def _spec(place: str) -> Spec | None:
+    from transformers import AutoConfig  # seconds, which no other grid has to wait for
+
+    from rankscope.models.families import BUILTIN, FAMILIES
+
+    if Path(place).is_dir():
+        config: Any = AutoConfig.from_pretrained(place, local_files_only=True)
+    elif place in BUILTIN:
+        config = BUILTIN[place]()
+    else:
+        return None
+    able = [family for family in FAMILIES if config.model_type in family.model_types]
+    return able[0].spec(config) if able else None

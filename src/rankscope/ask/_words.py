@@ -1,0 +1,118 @@
+"""The words that things are asked in: what fields are called, shown as and, by default, are.
+
+Nothing heavy is imported here, so that ``--help`` answers at once.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, TypedDict
+
+from rankscope.arguments import short
+
+Dtype = Literal["float32", "float64", "bfloat16", "float16"]
+PASSAGES, LENGTH = 32, 128
+
+
+@dataclass(frozen=True)
+class Asks:
+    """How a question differs from others in what it is asked about; part of its registration."""
+
+    passages: int = PASSAGES
+    length: int = LENGTH
+    without: str = ""
+    """Parts that are left out unless said otherwise."""
+    all_tokens: str = ""
+    """Why every token counts, where none can be left out of the figures."""
+    wide: str = ""
+    """Why half precision is refused, where it is."""
+    unfit_text: bool = False
+    """Whether it says itself what a text is worth of which a model knows hardly a word."""
+    seeded: str = ""
+    """An option of its own that is the setup's seed unless said."""
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How fields are written where they were said.
+
+    ``said`` is a field with the value it was given, ``write`` with one it could be given. A
+    ``strict`` dialect refuses what changes nothing; in a grid it may be of use along some axis.
+    """
+
+    name: Callable[[str], str]
+    said: Callable[[str, Any], str]
+    write: Callable[[str, Any], str]
+    strict: bool
+
+
+def _option(name: str) -> str:
+    return "MODEL" if name == "model" else f"--{name.replace('_', '-')}"
+
+
+def _option_with(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return _option(name if value else f"no_{name}")
+    return f"{_option(name)} {value}" if value != "" else f"{_option(name)}=''"
+
+
+COMMAND_LINE: Final = Dialect(_option, _option_with, _option_with, strict=True)
+GRID: Final = Dialect(
+    str,
+    lambda name, value: f"{name}{short(value)}",
+    lambda name, value: f"{name} = {json.dumps(value)}",
+    strict=False,
+)
+
+
+@dataclass(frozen=True)
+class Word:
+    """A field as the command line offers it; ``kind`` is what it reads there, if that differs."""
+
+    panel: str
+    help: str
+    kind: Any = None
+
+
+class Network(TypedDict, total=False):
+    """Fields of a ``Spec`` that are options of the command line; a grid takes all others, too."""
+
+    layers: Annotated[int, Word("Network", "Blocks.")]
+    heads: Annotated[int, Word("Network", "Attention heads per block.")]
+    width: Annotated[int, Word("Network", "Features per token.")]
+    mlp_ratio: Annotated[float, Word("Network", "MLP width over token width; 0 for none.")]
+    norm: Annotated[str, Word("Network", "Normalisation; 'rankscope list norms' names them.")]
+    norm_place: Annotated[
+        Literal["pre", "post", "both", "output"],
+        Word("Network", "Norm placement; both is a sandwich, output after each branch."),
+    ]
+    skip: Annotated[float, Word("Network", "Scale of the skips; 0 for none.")]
+    mask: Annotated[
+        str | None,
+        Word(
+            "Network", "Who attends to whom: full, causal, window:8, ...; unless given, as built."
+        ),
+    ]
+    init: Annotated[
+        str,
+        Word("Network", "bert, xavier, lecun, orthogonal, or a number: a standard deviation."),
+    ]
+
+
+BERT: Final = {"layers": 12, "heads": 12, "width": 768, "norm_place": "post", "norm_eps": 1e-12}
+"""A design of which nothing is said has BERT-base's shape."""
+SHOWN: Final = {**BERT, "mlp_ratio": 4.0, "norm": "layer", "skip": 1.0, "init": "bert"}
+"""The same with what a ``Spec`` has by default."""
+LEFT_OUT: Final = {
+    "SAN": ("mlp", "skip"),
+    "SAN+MLP": ("skip",),
+    "SAN+skip": ("mlp",),
+    "transformer": (),
+}
+"""The parts that each variant of the 2021 paper lacks, its norms kept."""
+DESCRIBE: Final = {
+    "norm": ("norm", "norm_place", "norm_eps"),
+    "mlp": ("mlp_ratio",),
+    "skip": ("skip",),
+}
+"""Fields that change nothing where a part is left out."""
