@@ -38,9 +38,9 @@ def test_the_reader_reads_every_way_to_name_a_metric():
     """If this one fails, those that use it say nothing."""
     source = '''
 """log10_docstring"""
-from rankscope.core.theory._bounds import MEASURED
+from rankscope.experiments.counterparts import OF_TOKENS
 _A, _B = "a1", "b1"
-ALL = (*MEASURED, "all_of_them")
+ALL = (*OF_TOKENS, "all_of_them")
 frame({"metric": ["c1"] * 3 + [_A], "value": [1.0], "variant": ["no"]})
 frame({"metric": names, "layer": [1]})
 names = [f"{_B}_apart" for _ in range(3)]
@@ -73,10 +73,10 @@ from rankscope.experiments import depths as deep
 Drawing("by_depth", "A caption.", deep.RELATIVE)
 name.startswith("log10_")
 '''
-    theirs = {"log10_input_residual", "log10_residual", "log10_score_difference", "gamma", "beta"}
+    theirs = {"mean_cosine", "effective_rank", "token_norm", "attention_entropy"}
     ours = "a1 b1_apart c1 d1 d2 d3 e1 e2 f1 g1 h1 i1 i2 j1 k1 k2 l1 m1 n1 n2 log10_o1 all_of_them"
     ours += " p1 p2 p2_log log10_relative_residual"
-    assert metrics_named(source) == {*ours.split(), *theirs, "paper_beta", "lipschitz"}
+    assert metrics_named(source) == {*ours.split(), *theirs}
 
 
 def test_every_metric_the_source_names_has_words():
