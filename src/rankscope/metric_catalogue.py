@@ -745,6 +745,22 @@ _OTHERS: Final = (
         "Rounding, if the computation is right",
         "By how much two computations of the same hidden state differ, over its norm.",
     ),
+    Metric(
+        "x_coordinate",
+        "Position across",
+        "x",
+        "linear",
+        "Where a point is",
+        "The first coordinate of a point in the plane.",
+    ),
+    Metric(
+        "y_coordinate",
+        "Position upwards",
+        "y",
+        "linear",
+        "Where a point is",
+        "The second coordinate of a point in the plane.",
+    ),
 )
 
 _EVERY: Final = (

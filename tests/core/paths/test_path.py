@@ -6,7 +6,15 @@ from collections import Counter
 import pytest
 import torch
 
-from rankscope.core.paths import Path, count_paths, enumerate_paths, sample_paths
+from rankscope.core.network import Network, Spec
+from rankscope.core.paths import (
+    Path,
+    count_paths,
+    enumerate_paths,
+    path_output,
+    path_outputs,
+    sample_paths,
+)
 from rankscope.errors import InputError, KindError
 
 
@@ -83,3 +91,16 @@ def test_sampling_touches_no_global_state_and_repeats() -> None:
 def test_impossible_questions(call) -> None:
     with pytest.raises(InputError):
         call()
+
+
+@pytest.mark.parametrize("more", [{"mlp_ratio": 0.0}, {"mlp_ratio": 2.0}, {"skip": False}])
+def test_paths_that_begin_alike_come_out_as_each_by_itself(more):
+    """However many are asked for at once, and whether one is asked for twice."""
+    network = Network.random(Spec(3, 2, 8, **more), seed=1, dtype=torch.float64)
+    x = torch.randn(2, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    paths = [*enumerate_paths(3, 2), Path((0, None, 1)), Path((0, None, 1))]
+    together = path_outputs(network, x, paths)
+    for path, found in zip(paths, together, strict=True):
+        alone = path_output(network, x, path)
+        torch.testing.assert_close(found, alone, rtol=1e-13, atol=1e-15)
+    assert path_outputs(network, x, []).shape == (0, 2, 5, 8)

@@ -7,18 +7,10 @@ import pytest
 
 from rankscope import Spec, tables
 from rankscope.errors import InputError
+from rankscope.experiments import kit
 from rankscope.experiments.catalogue import CATALOGUE
-from rankscope.experiments.circle import deep_distances
 from rankscope.experiments.claims import d6
-from rankscope.experiments.claims._circle_verdict import (
-    DISTANCE,
-    ERROR,
-    MLP,
-    PURE,
-    SKIP,
-    ending_listing,
-    endings,
-)
+from rankscope.experiments.claims.d6 import DISTANCE, ERROR, MLP, PURE, SKIP, deep_distances
 from rankscope.models.training import Recipe, SequenceModel, Trained
 from rankscope.process.progress import silent
 from rankscope.show import figures
@@ -50,6 +42,12 @@ def arrivals(pure, mlp, skip):
 NEVER = math.inf
 
 
+def judged(config, rows, learnt=CONFIG.learnt):
+    """The verdict on one training, and its sentences."""
+    checks, on, sentences = d6.check(config, rows, learnt)
+    return kit.judged("a domain", checks, on), sentences
+
+
 @pytest.mark.parametrize(
     ("given", "verdict", "words"),
     [
@@ -62,23 +60,22 @@ NEVER = math.inf
     ],
 )
 def test_each_verdict(given, verdict, words):
-    judgement, sentences = d6.judge(CONFIG, table(given), "a domain")
+    judgement, sentences = judged(CONFIG, table(given))
     assert judgement.verdict == verdict
-    assert judgement.domain == "a domain"
     assert words in sentences[0]
 
 
 def test_layers_that_have_not_learnt_are_left_out():
     given = arrivals((3, 5), (1, 1), (4, 9))
     bad = dict.fromkeys([(1, MLP), (2, MLP)], 0.5)
-    judgement, sentences = d6.judge(CONFIG, table(given, bad), "a domain")
+    judgement, sentences = judged(CONFIG, table(given, bad))
     assert str(judgement) == "holds, not tried: with MLP"
     assert sentences[-1] == (
         "Not learnt, so not counted: with MLP of width 1, with MLP of width 2."
     )
-    none, _ = d6.judge(CONFIG, table(given, dict.fromkeys(given, 0.5)), "a domain")
+    none, _ = judged(CONFIG, table(given, dict.fromkeys(given, 0.5)))
     assert str(none) == "not tried: pure attention of width 1 has not learnt its arcs"
-    all_of_them, _ = d6.judge(CONFIG, table(given, bad), "a domain", learnt=1.0)
+    all_of_them, _ = judged(CONFIG, table(given, bad), 1.0)
     assert all_of_them.verdict == "depends"
 
 
@@ -86,7 +83,7 @@ def test_no_other_width_takes_the_place_of_the_smallest():
     """Width 2 moves the points together, but the statement is about width 1, which never learnt."""
     config = d6.Config(widths=(2, 1), seeds=3, applied=20)
     given = arrivals((NEVER, 3), (4, 6), (4, 9))
-    judgement, sentences = d6.judge(config, table(given, {(1, PURE): 0.5}), "a domain")
+    judgement, sentences = judged(config, table(given, {(1, PURE): 0.5}))
     assert str(judgement) == (
         "holds, not tried: pure attention of the smallest width, a larger width"
     )
@@ -98,14 +95,14 @@ def test_no_other_width_takes_the_place_of_the_smallest():
 
 def test_widths_are_compared_from_the_smallest_in_whatever_order_they_are_given():
     config = d6.Config(widths=(2, 1), seeds=3, applied=20)
-    judgement, _ = d6.judge(config, table(arrivals((3, 5), (4, 6), (4, 9))), "a domain")
+    judgement, _ = judged(config, table(arrivals((3, 5), (4, 6), (4, 9))))
     assert str(judgement) == "holds"
 
 
 def test_what_cannot_be_compared_is_said_and_not_taken_for_a_failure():
     """Only one part is left to fail, and the verdict names the three that were not tried."""
     given = arrivals((NEVER, NEVER), (4, 6), (3, 3))
-    judgement, sentences = d6.judge(CONFIG, table(given), "a domain")
+    judgement, sentences = judged(CONFIG, table(given))
     assert str(judgement) == "fails, not tried: a larger width, with MLP, with skip"
     assert sentences[1] == (
         "Not tried: that a larger width slows or stops that (pure attention moves the points "
@@ -115,14 +112,14 @@ def test_what_cannot_be_compared_is_said_and_not_taken_for_a_failure():
         "attention moves them together)."
     )
     partly = table(arrivals((3, 5), (4, 6), (3, 5)), {(1, MLP): 0.5, (2, MLP): 0.5})
-    depends, _ = d6.judge(CONFIG, partly, "a domain")
+    depends, _ = judged(CONFIG, partly)
     assert depends.on.endswith("with skip does not; not tried: with MLP")
 
 
 def test_a_training_that_broke_down_has_learnt_nothing():
     given = arrivals((3, 5), (4, 6), (4, 9))
     broken = table(given, {(1, PURE): math.nan})
-    judgement, _ = d6.judge(CONFIG, broken, "a domain", learnt=math.inf)
+    judgement, _ = judged(CONFIG, broken, math.inf)
     assert "not tried: pure attention of the smallest width" in str(judgement)
     score = Trained(SequenceModel.random(Spec(1, 1, 2), outputs=1, symbols=1), 0, 1, math.nan)
     assert math.isnan(d6._step_error(CONFIG, score))
@@ -130,8 +127,8 @@ def test_a_training_that_broke_down_has_learnt_nothing():
 
 def test_the_tables_count_seeds_and_steps():
     given = table(arrivals((3, NEVER), (4, 6), (4, 9)))
-    ends = endings(given, CONFIG.widths, together=CONFIG.together)
-    rows = {row[:2]: row[2:] for row in ending_listing("trained", ends).rows}
+    ends = d6.endings(CONFIG, given)
+    rows = {row[:2]: row[2:] for row in d6.listing("trained", ends).rows}
     assert rows["Pure attention", 1][:2] == ("3 of 3", 3.0)
     never = rows["Pure attention", 2]
     assert never[:2] == ("0 of 3", None)
@@ -149,6 +146,7 @@ def test_a_small_run_is_whole_repeatable_and_drawn():
     assert start == pytest.approx([math.log10(0.6)] * 12)
     other = d6.ENTRY.run(d6.Config(**{**vars(config), "seed": 1}), silent)
     assert not found.table.equals(other.table)
+    assert other.judgement.domain == d6.ENTRY.domain
     assert other.beyond.domain == "training stopped as early as in the paper's script"
     for drawing in found.drawings:
         figures.draw(drawing, found)

@@ -11,8 +11,9 @@ from scipy.stats import binom
 from rankscope import Spec, tables
 from rankscope.core.paths import enumerate_paths, path_outputs
 from rankscope.errors import InputError
-from rankscope.experiments.claims import _path_accuracy, d7
-from rankscope.experiments.claims._path_accuracy import ALL, CHANCE, RESCALED, UNTRAINED, WHOLE
+from rankscope.experiments import kit
+from rankscope.experiments.claims import d7
+from rankscope.experiments.claims.d7 import ALL, CHANCE, RESCALED, UNTRAINED, WHOLE
 from rankscope.experiments.learning import HULL, MEMORISATION, SORTING, Plan, learn, lesson
 from rankscope.models.training import IGNORED, Recipe
 from rankscope.process.progress import silent
@@ -60,6 +61,10 @@ def table(accuracies, *, whole=0.99, guess=0.5, rescaled=None, drawn=(5, 20)):
 CONFIG = d7.Config(tasks=(SORTING, HULL))
 
 
+def judged(measured) -> kit.Result:
+    return kit.conclude(d7.ENTRY, CONFIG, measured)
+
+
 @pytest.mark.parametrize(
     ("sorting", "hull", "verdict"),
     [
@@ -69,35 +74,36 @@ CONFIG = d7.Config(tasks=(SORTING, HULL))
     ],
 )
 def test_each_verdict(sorting, hull, verdict):
-    judgement, beyond, sentences = d7.judge(CONFIG, table({SORTING: sorting, HULL: hull}))
-    assert str(judgement) == str(beyond) == verdict
-    assert sentences[0].startswith("Sorting: whole network 0.99 (1.00 on what it was trained on)")
-    assert all(each.endswith(".") for each in sentences)
+    found = judged(table({SORTING: sorting, HULL: hull}))
+    assert str(found.judgement) == str(found.beyond) == verdict
+    opening = "Sorting: whole network 0.99 (1.00 on what it was trained on)"
+    assert found.sentences[0].startswith(opening)
+    assert all(each.endswith(".") for each in found.sentences)
 
 
 def test_a_task_that_was_not_learnt_is_not_tried():
     given = table({SORTING: FALLING, HULL: LEVEL}, whole={SORTING: 0.99, HULL: 0.7})
-    judgement, _, sentences = d7.judge(CONFIG, given)
-    assert str(judgement) == "holds, sorting learnt, convex hull not"
-    assert sentences[1].startswith("Convex hull: not learnt, so not tried: whole network 0.70")
-    neither, _, _ = d7.judge(CONFIG, table({SORTING: FALLING, HULL: FALLING}, whole=0.7))
-    assert str(neither) == "not tried: no task learnt, sorting, convex hull not"
+    found = judged(given)
+    assert str(found.judgement) == "holds, sorting learnt, convex hull not"
+    untried = "Convex hull: not learnt, so not tried: whole network 0.70"
+    assert found.sentences[1].startswith(untried)
+    neither = judged(table({SORTING: FALLING, HULL: FALLING}, whole=0.7))
+    assert str(neither.judgement) == "not tried: no task learnt, sorting, convex hull not"
 
 
 def test_long_paths_that_fail_for_being_small_are_named():
     given = table({SORTING: FALLING, HULL: FALLING}, rescaled=LEVEL)
-    judgement, beyond, sentences = d7.judge(CONFIG, given)
-    assert (judgement.verdict, beyond.verdict) == ("holds", "fails")
-    assert any(
-        "In sorting, convex hull long paths fail because they are small" in s for s in sentences
-    )
+    found = judged(given)
+    assert (found.verdict, found.beyond.verdict) == ("holds", "fails")
+    told = "In sorting, convex hull long paths fail because they are small"
+    assert any(told in sentence for sentence in found.sentences)
 
 
 def test_random_paths_and_the_untrained_network_are_compared():
-    _, _, sentences = d7.judge(CONFIG, table({SORTING: FALLING, HULL: FALLING}))
+    sentences = judged(table({SORTING: FALLING, HULL: FALLING})).sentences
     assert sentences[-2].endswith("by 0.20 with 5, 0.05 with 20 on average.")
     assert sentences[-1].endswith("of one length are never 0.01 better than a constant guess.")
-    _, _, sentences = d7.judge(CONFIG, table({SORTING: FALLING, HULL: FALLING}, guess=0.3))
+    sentences = judged(table({SORTING: FALLING, HULL: FALLING}, guess=0.3)).sentences
     assert sentences[-1].endswith("of one length are up to 0.10 better than a constant guess.")
 
 
@@ -139,7 +145,7 @@ def test_streams_are_all_single_paths_of_their_length(task):
             each.data += drawn
     inputs, token_mask = own.evaluate.inputs, own.evaluate.token_mask
     x = model.embed(inputs.double() if inputs.is_floating_point() else inputs)
-    found = _path_accuracy.exactly(model, x, token_mask, own)
+    found = d7.exactly(model, x, own)
     everything = path_outputs(model.network, x, list(enumerate_paths(2, 2)), token_mask=token_mask)
     bias = model.network(x, token_mask) - everything.sum(0)
     counted = own.evaluate.targets != IGNORED
@@ -149,9 +155,8 @@ def test_streams_are_all_single_paths_of_their_length(task):
         labels = model.readout(one + bias).argmax(-1)
         right = (labels == own.evaluate.targets)[counted].double().mean()
         assert found[ALL][length] == pytest.approx(float(right))
-    sampled = _path_accuracy.sampled(model, x, token_mask, own, seed=0, drawn=(400,), repeats=1)[
-        "400 random paths"
-    ]
+    many = replace(TINY, drawn=(400,), repeats=1)
+    sampled = d7.sampled(many, model, x, own, 0)["400 random paths"]
     assert sampled[0] == found[ALL][0]  # there is only one path of length 0
     assert sampled == pytest.approx(found[ALL], abs=0.2)
 

@@ -9,6 +9,7 @@ logarithms then differ by is what rounding makes of them.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import chain
 from typing import Any, NamedTuple, cast
 
@@ -40,6 +41,8 @@ _STEP = 1e-10
 _GROWN = 1e-4
 """A step so long becomes so long where the last digit becomes about the tenth."""
 _ULP = 2.0**-52
+_DRAWN = 1 << 16
+"""Random numbers that are drawn at once."""
 _SUMMED = {
     "mm": 0,
     "bmm": 0,
@@ -216,7 +219,10 @@ def _moved(
     measurement: Measurement,
     clean: Float[Tensor, "layer 2 batch"],
 ) -> Float[Tensor, "layer batch"]:
-    """By how much random rounding moves each layer's logarithms, the most of some runs."""
+    """By how much random rounding moves each layer's logarithms, the most of some runs.
+
+    Layers that come after every sample's first in doubt are left out.
+    """
     moved = torch.zeros(len(clean), clean.shape[-1], dtype=torch.float64)
     layer = 0
     try:
@@ -226,6 +232,8 @@ def _moved(
             for layer, state in chain([(0, start)], later_states(network, start)):
                 now = measurement.logarithms(state).cpu().unflatten(1, (_RUNS, -1))
                 moved[layer] = _apart(now, clean[layer].unsqueeze(1)).amax(0)
+                if bool((moved > MOVED).any(0).all()):
+                    break  # the first layer in doubt is all that is asked for
     except RankscopeError:  # at the edge of what can be computed at all
         moved[layer + 1 :] = math.inf
     return moved
@@ -261,6 +269,13 @@ class RandomRounding(TorchDispatchMode):
     def __init__(self, generator: torch.Generator) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._generator = generator
+        self._factors = torch.empty(0, dtype=torch.float64)
+        self._used = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here; a wrapper around every operation would take a fifth longer."""
+        return False
 
     def __torch_dispatch__(
         self,
@@ -269,40 +284,64 @@ class RandomRounding(TorchDispatchMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        spelled: str = func.overloadpacket.__name__  # type: ignore[attr-defined]
-        name = spelled.removesuffix("_")
+        name, in_place = _spelled(func)
+        if name not in _ROUNDED:
+            return func(*args, **(kwargs or {}))
         if name in _SUMMED:
             args = [*args]
             args[_SUMMED[name]] = self._round(args[_SUMMED[name]])
-        terms = [args[0].clone(), *args[1:]] if spelled != name else args
+        terms = [args[0].clone(), *args[1:]] if in_place else args
         out = func(*args, **(kwargs or {}))
-        if name not in _ROUNDED or not isinstance(out, Tensor) or out.dtype != torch.float64:
+        if not isinstance(out, Tensor) or out.dtype != torch.float64:
             return out
-        rounded = torch.where(_is_exact(name, terms, out), out, self._round(out))
-        return out.copy_(rounded) if spelled != name else rounded
+        exact = _is_exact(name, terms, out)
+        rounded = self._round(out)
+        if exact is not False:
+            rounded = out if exact is True else torch.where(exact, out, rounded)
+        return out.copy_(rounded) if in_place else rounded
 
     def _round(self, value: Tensor) -> Tensor:
+        """The value times one plus or minus an ulp at most, by the next numbers of the stream.
+
+        They are drawn many at a time: operations are small, and each has several roundings.
+        """
         if value.dtype != torch.float64:
             return value
-        return value * (1 + _ULP * self._noise(value))
+        count = value.numel()
+        if self._used + count > len(self._factors):
+            drawn = torch.rand(max(_DRAWN, count), generator=self._generator, dtype=torch.float64)
+            fresh = 1 + _ULP * (2 * drawn - 1)
+            self._factors = torch.cat([self._factors[self._used :], fresh])
+            self._used = 0
+        factors = self._factors[self._used : self._used + count].view(value.shape)
+        self._used += count
+        return value * factors.to(value.device)
 
-    def _noise(self, like: Tensor) -> Tensor:
-        noise = torch.rand(like.shape, generator=self._generator, dtype=torch.float64)
-        return (2 * noise - 1).to(like.device)
+
+@cache
+def _spelled(func: Callable[..., Any]) -> tuple[str, bool]:
+    """The name of an operation, and whether it works in place."""
+    spelled: str = func.overloadpacket.__name__  # type: ignore[attr-defined]
+    name = spelled.removesuffix("_")
+    return name, spelled != name
 
 
-def _is_exact(name: str, terms: Sequence[Any], out: Tensor) -> Tensor:
+def _is_exact(name: str, terms: Sequence[Any], out: Tensor) -> Tensor | bool:
     """Where an operation rounds nothing, as the difference of equal numbers or a product with 1."""
     if name in ("add", "sub"):
         one, other = (torch.as_tensor(term, dtype=out.dtype) for term in terms[:2])
-        other = other if name == "add" else -other
         part = out - one  # Knuth's TwoSum: what the sum has lost
-        return (one - (out - part)) + (other - part) == 0
+        rest = other - part if name == "add" else -(other + part)
+        return (one - (out - part)) + rest == 0
     if name in ("mul", "div"):
         exact = _is_power_of_two(terms[1], out)
-        return exact | _is_power_of_two(terms[0], out) if name == "mul" else exact
-    return torch.zeros_like(out, dtype=torch.bool)
+        if name == "div" or exact is True:
+            return exact
+        return exact | _is_power_of_two(terms[0], out)
+    return False
 
 
-def _is_power_of_two(value: Any, like: Tensor) -> Tensor:
+def _is_power_of_two(value: Any, like: Tensor) -> Tensor | bool:
+    if isinstance(value, int | float):
+        return abs(math.frexp(value)[0]) == 0.5
     return torch.frexp(torch.as_tensor(value, dtype=like.dtype)).mantissa.abs() == 0.5

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 from math import comb, exp, lgamma, log
+from typing import cast
 
 import torch
 from jaxtyping import Float
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from rankscope.arguments import checked
 from rankscope.core.checks import whole
-from rankscope.core.network import Network
+from rankscope.core.network import Block, Network
 from rankscope.core.paths._frozen import FrozenStep, Streams, check_layer, frozen_steps
 from rankscope.core.shapes import Hidden
 from rankscope.errors import InputError
@@ -172,17 +173,26 @@ def path_output(
 def path_outputs(
     network: Network, x: Tensor, paths: Sequence[Path], *, token_mask: Tensor | None = None
 ) -> Streams:
-    """``path_output`` of several paths, in one pass through the network."""
+    """``path_output`` of several paths, in one pass through the network.
+
+    Paths that begin alike are followed together until they part, unless there are MLPs, whose
+    products round differently in stacks of different sizes.
+    """
     for path in paths:
         path.check(network.spec.layers, network.spec.heads)
     x, token_mask = network.prepare(x, token_mask)
-    streams = x.unsqueeze(0).expand(len(paths), *x.shape)
+    apart = any(cast(Block, block).mlp is not None for block in network.blocks)
+    streams = x.expand(len(paths) if apart else 1, *x.shape)
+    stream_of = [*range(len(paths))] if apart else [0] * len(paths)
     with torch.no_grad():
         for step in frozen_steps(network, x, token_mask):
             choices = [path.choices[step.layer - 1] for path in paths]
-            streams = _follow_choices(step, streams.to(step.state.device), choices)
+            ways = list(zip(stream_of, choices, strict=True))
+            numbers = {way: number for number, way in enumerate(dict.fromkeys(ways))}
+            streams = _follow_ways(step, streams.to(step.state.device), list(numbers))
+            stream_of = [numbers[way] for way in ways]
             check_layer(network, step.layer, streams, token_mask)
-    return streams
+    return streams[stream_of]
 
 
 @checked
@@ -213,20 +223,23 @@ def chained_matrices(
                 yield product
 
 
-def _follow_choices(step: FrozenStep, streams: Streams, choices: Sequence[int | None]) -> Streams:
-    """A step in which every stream takes its own way past or through the heads."""
-    total = step.skip * streams
+def _follow_ways(
+    step: FrozenStep, streams: Streams, ways: Sequence[tuple[int, int | None]]
+) -> Float[Tensor, "way batch token feature"]:
+    """A step that each way takes from one of the streams, past the heads or through one of them."""
+    past = step.skip * streams
     for branch in step.branches:
         if branch.kind == "mlp":
-            total = total + branch.linear(streams)
+            past = past + branch.linear(streams)
+    total = past[[origin for origin, _ in ways]]
     if step.attention is not None:
         branch, part = step.attention
         normed = branch.before.linear(streams)
-        total = total.clone()
-        for number, head in enumerate(choices):
-            if head is not None:
-                through = part.heads(normed[number])[head]
-                total[number] = branch.inside.linear(through.unsqueeze(0)).squeeze(0)
+        for origin in dict.fromkeys(origin for origin, head in ways if head is not None):
+            heads = part.heads(normed[origin])
+            for number, (other, head) in enumerate(ways):
+                if other == origin and head is not None:
+                    total[number] = branch.inside.linear(heads[head].unsqueeze(0)).squeeze(0)
     return step.after.linear(total)
 
 

@@ -7,47 +7,36 @@ is not stable, and on which side a layer ends is left to how its training errs. 
 error stays small.
 """
 
+import copy
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from itertools import pairwise
+from statistics import median
+from typing import Any, Final, NamedTuple, cast
 
 import polars as pl
-from torch import Tensor
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from rankscope import tables
-from rankscope.core.network import Spec
+from rankscope.core.deep import deep_trace
+from rankscope.core.network import Block, Network, Spec
+from rankscope.core.tracing import Trace
 from rankscope.errors import InputError
-from rankscope.experiments import kit
-from rankscope.experiments.circle import (
-    RADIUS,
-    arcs,
-    deep_distances,
-    log10_distances,
-    next_places,
-    trajectory,
-)
-from rankscope.experiments.claims._circle_verdict import (
-    DISTANCE,
-    ERROR,
-    KINDS,
-    MLP,
-    SKIP,
-    TOGETHER,
-    ending_listing,
-    endings,
-    parts_in_words,
-    try_parts,
-)
-from rankscope.experiments.depths import Measured, doubts
-from rankscope.models.training import Approach, Recipe, SequenceModel, Trained, train
+from rankscope.experiments import depths, kit
+from rankscope.models.training import Approach, Examples, Recipe, SequenceModel, Trained, train
+from rankscope.numerals import power_of_ten, sentence_case
 
 ENTRY = kit.claim(
     "D6",
     "One trained attention layer, applied again and again, moves two points together; a larger "
     "width, an MLP or a skip slows that down or stops it.",
     source="Dong et al. 2021, figure 3",
+    question="Do two points come together under a layer trained to keep them on two arcs?",
     domain="two heads trained on two arcs of a circle, widths 32, 64 and 128",
+    beyond="training stopped as early as in the paper's script",
     seconds=244,
     metrics=(
         kit.Metric(
@@ -68,33 +57,44 @@ ENTRY = kit.claim(
             "By how much a trained step misses the next place on its arc, root mean square, over "
             "the length of a step.",
         ),
-        kit.Metric(
-            "x_coordinate",
-            "Position across",
-            "x",
-            "linear",
-            "Where a point is",
-            "The first coordinate of a point in the plane.",
-        ),
-        kit.Metric(
-            "y_coordinate",
-            "Position upwards",
-            "y",
-            "linear",
-            "Where a point is",
-            "The second coordinate of a point in the plane.",
-        ),
     ),
 )
-X, Y = "x_coordinate", "y_coordinate"
-TARGET: Final = "arc"
-_LOWEST, _HIGHEST = -40.0, 5.0  # exponents: what lies beyond is cut off
-_EARLY_DOMAIN = "training stopped as early as in the paper's script"
-_POINTS = ("first point", "second point")
-_COLUMNS = ("run", "model", "variant", "layer", "parameter", "sample", "metric", "value")
+DISTANCE, ERROR = "log10_distance", "step_error"
 TRAINED, EARLY = "trained", "stopped early"
+CHARTS = (
+    kit.Drawing(
+        "trajectories",
+        "One seed; light: the arcs the layer was trained on.",
+        only={"run": (TRAINED,)},
+    ),
+    kit.Drawing(
+        "trajectories",
+        "The same seed, its training stopped as early as in the paper's script.",
+        only={"run": (EARLY,)},
+    ),
+    kit.Drawing(
+        "by_depth",
+        "A panel for each width; how often the layer was applied, in scaled arithmetic.",
+        DISTANCE,
+        {"lowest": -40.0, "highest": 5.0},  # exponents: what lies beyond is cut off
+        only={"run": (TRAINED,)},
+    ),
+)
+RADIUS = 0.3
+PURE, MLP, SKIP = "pure attention", "with MLP", "with skip"
+_KINDS: Final = (PURE, MLP, SKIP)
+_SMALLEST, _WIDER = "pure attention of the smallest width", "a larger width"
+_PARTS: Final = {
+    _SMALLEST: "pure attention of the smallest width moves the points together",
+    _WIDER: "a larger width slows or stops that",
+    MLP: "an MLP slows or stops it wherever pure attention does it",
+    SKIP: "a skip slows or stops it wherever pure attention does it",
+}
 _RECIPE: Final = Recipe(400, 60, 3e-3, weight_decay=0.0, warmup=20)
 _EARLY: Final = Recipe(150, 60, 1e-4, weight_decay=0.0, warmup=1)
+
+Layer = tuple[int, str]
+"""Width and kind."""
 
 
 @dataclass(frozen=True)
@@ -127,28 +127,8 @@ PAPER: Final[Mapping[str, Any]] = {
     "early": Recipe(70 * 17, 30, 1e-5, weight_decay=0.0, warmup=1),
 }
 
-_DRAWINGS: Final = (
-    kit.Drawing(
-        "trajectories",
-        "One seed; light: the arcs the layer was trained on.",
-        only={"run": (TRAINED,)},
-    ),
-    kit.Drawing(
-        "trajectories",
-        "The same seed, its training stopped as early as in the paper's script.",
-        only={"run": (EARLY,)},
-    ),
-    kit.Drawing(
-        "by_depth",
-        "A panel for each width; how often the layer was applied, in scaled arithmetic.",
-        DISTANCE,
-        {"lowest": _LOWEST, "highest": _HIGHEST},
-        only={"run": (TRAINED,)},
-    ),
-)
 
-
-def run(config: Config, on_step: kit.OnStep) -> kit.Result:
+def measure(config: Config, on_step: kit.OnStep) -> depths.Measured:
     """Train each kind of layer to move two points along two arcs, then let it run by itself.
 
     A step is: the plane is mapped linearly to the hidden width, the layer is applied, and its
@@ -164,107 +144,168 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """
     if not config.widths or config.seeds < 1 or config.applied < 1 or config.arc < 1:
         raise InputError("widths, seeds, arc and applied must name at least one each.")
+    rows: list[tuple[Any, ...]] = []
+    notes: dict[str, str] = {}
     trainings = ((TRAINED, config.recipe), (EARLY, config.early))
-    measured = [
-        _measure(config, run, recipe, on_run)
-        for (run, recipe), on_run in kit.tracked(trainings, on_step)
-    ]
-    table = tables.stack(each.table for each in measured)
-    runs = {name: table.filter(run=name) for name, _ in trainings}
-    judgement, sentences = judge(config, runs[TRAINED], ENTRY.domain)
-    beyond, early = judge(config, runs[EARLY], _EARLY_DOMAIN, learnt=math.inf)
-    return ENTRY.result(
-        config,
-        question="Do two points come together under a layer trained to keep them on two arcs?",
-        sentences=(*sentences, *(f"Stopped early: {each}" for each in early)),
-        table=table,
-        listings=tuple(
-            ending_listing(
-                name.capitalize(), endings(rows, config.widths, together=config.together)
-            )
-            for name, rows in runs.items()
-        ),
-        judgement=judgement,
+    layers = [(width, kind) for width in config.widths for kind in _KINDS]
+    for (run, recipe), on_run in kit.tracked(trainings, on_step):
+        doubts: dict[str, str] = {}
+        rows += _places((run, None, "arc"), arcs(config.arc))
+        for (width, kind), on_kind in kit.tracked(layers, on_run):
+            label, skip = (run, f"width {width}", kind), kind == SKIP
+            on_train, on_trace = kit.parts(on_kind, 3.0, 1.0)
+            trained = _trained(config, recipe, width, kind, on_train)
+            for (sample, found), _ in kit.tracked(enumerate(trained), on_trace):
+                rows += [(*label, None, None, sample, ERROR, _step_error(config, found))]
+                traced = deep_distances(found.model, config.applied, skip=skip)
+                doubts |= depths.doubts({f"{kind}, width {width}, seed {found.seed}": traced})
+                rows += [
+                    (*label, at, None, sample, DISTANCE, value)
+                    for at, value in enumerate(log10_distances(traced))
+                ]
+                if sample == 0:
+                    rows += _places(label, trajectory(found.model, config.applied, skip=skip))
+        for case, note in list(doubts.items())[:1]:  # one note for all, which quotes the first
+            notes[f"{len(doubts)} layers, {run}"] = f"such as {case}: {note}"
+    names = ("run", "model", "variant", "layer", "parameter", "sample", "metric", "value")
+    return depths.Measured(tables.from_rows(names, rows), notes)
+
+
+def judge(config: Config, measured: depths.Measured) -> kit.Answer:
+    """What the statement says of pure attention, widths, MLPs and skips; beyond: stopped early."""
+    runs = {name: measured.table.filter(run=name) for name in (TRAINED, EARLY)}
+    stated, on, sentences = check(config, runs[TRAINED], config.learnt)
+    beyond, on_beyond, early = check(config, runs[EARLY], math.inf)
+    ends = {name: endings(config, table) for name, table in runs.items()}
+    return kit.Answer(
+        (*sentences, *(f"Stopped early: {sentence}" for sentence in early)),
+        stated=stated,
+        on=on,
         beyond=beyond,
-        key_figures=_key_figures(config, table),
-        drawings=_DRAWINGS,
-        notes={case: note for each in measured for case, note in each.notes.items()},
+        on_beyond=on_beyond,
+        key_figures={  # no further down than can be read
+            f"{kind}, width {width}: log10 distance": max(end.log10_last, -1e300)
+            for (width, kind), end in ends[TRAINED].items()
+        },
+        listings=tuple(listing(name.capitalize(), found) for name, found in ends.items()),
         shown=(DISTANCE, ERROR),
     )
 
 
-def judge(
-    config: Config, table: pl.DataFrame, domain: str, *, learnt: float | None = None
-) -> tuple[kit.Judgement, tuple[str, ...]]:
-    """The verdict on what the statement says of pure attention, of widths, of MLPs and of skips.
+class Ending(NamedTuple):
+    """How two points end under layers of one width and kind, over the seeds."""
 
-    It rests on how many steps it takes until the points are within ``together`` of their first
+    arrivals: tuple[float, ...]
+    """For each seed, after how many steps the points are together; infinite if they never are."""
+    log10_last: float
+    """The median of the last distance's logarithm."""
+    error: float
+    """The median of the step's error."""
+
+
+def endings(config: Config, table: pl.DataFrame) -> dict[Layer, Ending]:
+    """Read off a table; points are together within some part of their first distance."""
+    limit = math.log10(config.together)
+    ends = {}
+    for layer in ((width, kind) for width in config.widths for kind in _KINDS):
+        rows = table.filter(model=f"width {layer[0]}", variant=layer[1])
+        arrivals, last = [], []
+        for sample in rows.filter(metric=DISTANCE).partition_by("sample", maintain_order=True):
+            logs = sample.sort("layer")["value"].to_list()
+            arrived = (float(at) for at, log in enumerate(logs) if log <= logs[0] + limit)
+            arrivals.append(next(arrived, math.inf))
+            last.append(logs[-1])
+        errors = rows.filter(metric=ERROR)["value"].to_list()
+        ends[layer] = Ending(tuple(arrivals), median(last), median(errors))
+    return ends
+
+
+def listing(title: str, ends: Mapping[Layer, Ending]) -> kit.Listing:
+    """By kind and width, how often the points come together, how soon, and how near in the end."""
+    rows = []
+    for (width, kind), end in ends.items():
+        arrived = [steps for steps in end.arrivals if steps < math.inf]
+        share = f"{len(arrived)} of {len(end.arrivals)}"
+        after, last = median(arrived) if arrived else None, power_of_ten(end.log10_last)
+        rows.append((sentence_case(kind), width, share, after, last, end.error))
+    return kit.Listing(
+        title,
+        ("layer", "width", "come together", "after steps", "last distance", "error of a step"),
+        tuple(rows),
+        "In how many seeds the points come together; the others are medians over the seeds, the "
+        "error in lengths of a step along the arc.",
+    )
+
+
+def check(
+    config: Config, table: pl.DataFrame, learnt: float
+) -> tuple[dict[str, bool], str, list[str]]:
+    """Each part of the statement, what completes the verdict, and both in words.
+
+    A part rests on how many steps it takes until the points are within ``together`` of their first
     distance, as the median over the seeds: for ever if most never are. Pure attention moves them
     together if it does at the smallest width. A width is slower if that takes more steps than at
     the next smaller one; an MLP or a skip, if it takes more than pure attention of the same width
     wherever that moves them together. A layer whose steps miss by more than ``learnt`` is left out,
     and a part of the statement for which nothing is left to compare is named as not tried.
     """
-    bar = config.learnt if learnt is None else learnt
-    ends = endings(table, config.widths, together=config.together)
-    steps = {layer: end.steps for layer, end in ends.items() if end.error <= bar}
-    borne_out, untried = try_parts(steps, config.widths)
-    sentences = [*parts_in_words(borne_out, untried)]
+    ends = endings(config, table)
+    steps = {layer: median(end.arrivals) for layer, end in ends.items() if end.error <= learnt}
+    checks, untried = _try_parts(steps, sorted(config.widths))
+    sentences = []
+    if checks:
+        true, false = (
+            "; ".join(_PARTS[part] for part, held in checks.items() if held is side)
+            for side in (True, False)
+        )
+        sentences.append(f"Borne out: {true or 'nothing'}. Not borne out: {false or 'nothing'}.")
+    if untried:
+        parts = "; ".join(f"that {_PARTS[part]} ({why})" for part, why in untried.items())
+        sentences.append(f"Not tried: {parts}.")
     missed = [f"{kind} of width {width}" for width, kind in ends if (width, kind) not in steps]
     if missed:
         sentences.append(f"Not learnt, so not counted: {', '.join(missed)}.")
-    if not borne_out:
-        return kit.judged(domain, {}, untried[TOGETHER]), tuple(sentences)
-    judgement = kit.judged(domain, borne_out)
-    if untried:
-        left_out = f"not tried: {', '.join(untried)}"
-        judgement = replace(judgement, on="; ".join(filter(None, (judgement.on, left_out))))
-    return judgement, tuple(sentences)
+    left_out = f"not tried: {', '.join(untried)}" if untried else ""
+    on = "; ".join(filter(None, (kit.judged("", checks).on, left_out)))
+    return checks, on if checks else untried[_SMALLEST], sentences
 
 
-def _key_figures(config: Config, table: pl.DataFrame) -> dict[str, float]:
-    """The exponents of the last distances, no further down than can be read."""
-    ends = endings(table.filter(run=TRAINED), config.widths, together=config.together)
-    return {
-        f"{kind}, width {width}: log10 distance": max(end.log10_last, -1e300)
-        for (width, kind), end in ends.items()
-    }
+def _try_parts(
+    steps: Mapping[Layer, float], widths: list[int]
+) -> tuple[dict[str, bool], dict[str, str]]:
+    """Which parts of the statement are borne out, and why the others cannot be tried.
 
+    ``steps`` are those until the points are together, of the layers that have learnt their arcs;
+    what never arrives cannot be slower still.
+    """
 
-def _measure(config: Config, run: str, recipe: Recipe, on_step: kit.OnStep) -> Measured:
-    """All rows of one training, and what scaled arithmetic leaves in doubt."""
-    notes: dict[str, str] = {}
-    target = (run, None, TARGET)
-    rows: list[tuple[Any, ...]] = [
-        (*target, step, point, 0, metric, value)
-        for step, point, metric, value in _places(arcs(config.arc))
-    ]
-    kinds = [(width, kind) for width in config.widths for kind in KINDS]
-    for (width, kind), on_kind in kit.tracked(kinds, on_step):
-        label = (run, f"width {width}", kind)
-        on_train, on_trace = kit.parts(on_kind, 3.0, 1.0)
-        trained = _trained(config, recipe, width, kind, on_train)
-        for (sample, found), _ in kit.tracked(enumerate(trained), on_trace):
-            rows += [(*label, None, None, sample, ERROR, _step_error(config, found))]
-            traced = deep_distances(found.model, config.applied, skip=kind == SKIP)
-            far = log10_distances(traced)
-            rows += [(*label, at, None, sample, DISTANCE, value) for at, value in enumerate(far)]
-            notes |= doubts({f"{kind}, width {width}, seed {found.seed}": traced})
-            if sample == 0:
-                places = trajectory(found.model, config.applied, skip=kind == SKIP)
-                rows += [
-                    (*label, step, point, 0, metric, value)
-                    for step, point, metric, value in _places(places)
-                ]
-    return Measured(tables.from_rows(_COLUMNS, rows), _as_one(run, notes))
+    def slower(before: float, after: float) -> bool:
+        return after > before or before == after == math.inf
 
-
-def _as_one(run: str, notes: Mapping[str, str]) -> dict[str, str]:
-    """The doubts about all layers of one training in one note, which quotes the first."""
-    if not notes:
-        return {}
-    case, note = next(iter(notes.items()))
-    return {f"{len(notes)} layers, {run}": f"such as {case}: {note}"}
+    pure = [steps[width, PURE] for width in widths if (width, PURE) in steps]
+    checks: dict[str, bool] = {}
+    untried: dict[str, str] = {}
+    if (widths[0], PURE) in steps:
+        checks[_SMALLEST] = steps[widths[0], PURE] < math.inf
+    else:
+        untried[_SMALLEST] = f"pure attention of width {widths[0]} has not learnt its arcs"
+    if len(pure) < 2:
+        untried[_WIDER] = "pure attention has not learnt its arcs at two widths"
+    elif min(pure) == math.inf:
+        untried[_WIDER] = "pure attention moves the points together at no width"
+    else:
+        checks[_WIDER] = all(slower(*pair) for pair in pairwise(pure))
+    for kind in (MLP, SKIP):
+        pairs = [
+            (steps[width, PURE], steps[width, kind])
+            for width in widths
+            if steps.get((width, PURE), math.inf) < math.inf and (width, kind) in steps
+        ]
+        if pairs:
+            checks[kind] = all(slower(*pair) for pair in pairs)
+        else:
+            untried[kind] = "at no width have both learnt, and pure attention moves them together"
+    return checks, untried
 
 
 def _trained(
@@ -292,9 +333,83 @@ def _step_error(config: Config, found: Trained) -> float:
     return math.sqrt(-found.score) / length
 
 
-def _places(places: Tensor) -> Iterator[tuple[int, str, str, float]]:
-    """Coordinates as rows: step, point, metric, value."""
+def _places(label: tuple[str | None, ...], places: Tensor) -> Iterator[tuple[Any, ...]]:
+    """The coordinates of both points as rows."""
     for step, points in enumerate(places):
-        for point, (x, y) in zip(_POINTS, points.tolist(), strict=True):
-            for metric, value in {X: x, Y: y}.items():
-                yield step, point, metric, value
+        for point, (x, y) in zip(("first point", "second point"), points.tolist(), strict=True):
+            for metric, value in {"x_coordinate": x, "y_coordinate": y}.items():
+                yield *label, step, point, 0, metric, value
+
+
+def arcs(steps: int) -> Float[Tensor, "place point 2"]:
+    """Both points on their half circles: from (−0.3, 0) and (0.3, 0) counter-clockwise."""
+    angle = torch.linspace(0, math.pi, steps + 1, dtype=torch.float64)
+    second = RADIUS * torch.stack([angle.cos(), angle.sin()], -1)
+    return torch.stack([-second, second], 1)
+
+
+def next_places(steps: int, *, skip: bool) -> Examples:
+    """From each place on the arcs to the next; with a skip only the way is to be learnt."""
+    places = arcs(steps).float()
+    now, then = places[:-1], places[1:]
+    return Examples(now, then - now if skip else then)
+
+
+def folded(model: SequenceModel, *, skip: bool) -> Network:
+    """A model's step in the plane as one layer, whose tokens are places followed by zeros.
+
+    With the encoder ``x ↦ E x + e``, ``E`` goes into the matrices of queries, keys and values and
+    ``e`` into their biases; the readout goes into the last matrix and its bias.
+    """
+    model = model.double()
+    network = copy.deepcopy(model.network)
+    block = cast(Block, network.blocks[0])
+    encoder, readout = cast(nn.Linear, model.encoder), cast(nn.Linear, model.readout)
+    attention = block.attention
+    last = cast(nn.Linear, attention.output if block.mlp is None else block.mlp.down)
+    with torch.no_grad():
+        for part in (attention.query, attention.key, attention.value):
+            first = cast(nn.Linear, part)
+            first.bias.add_(first.weight @ encoder.bias)
+            first.weight.copy_(_padded(first.weight @ encoder.weight, first.weight))
+        last.bias.copy_(_padded(readout.weight @ last.bias + readout.bias, last.bias))
+        last.weight.copy_(_padded(readout.weight @ last.weight, last.weight))
+    spec = replace(network.spec, skip=skip)
+    return Network(spec, [Block(spec, attention=attention, mlp=block.mlp, norms={})])
+
+
+def as_tokens(places: Tensor, width: int) -> Tensor:
+    """Places in the plane as tokens of a folded layer."""
+    return torch.nn.functional.pad(places, (0, width - places.shape[-1]))
+
+
+def _padded(small: Tensor, like: Tensor) -> Tensor:
+    """A matrix or a bias with zeros where another one of its kind has more."""
+    whole = torch.zeros_like(like)
+    whole[tuple(slice(size) for size in small.shape)] = small
+    return whole
+
+
+@torch.no_grad()
+def trajectory(model: SequenceModel, times: int, *, skip: bool) -> Float[Tensor, "time point 2"]:
+    """Where the two points go when the model is applied again and again, in plain float64."""
+    model = model.double()
+    places = [arcs(1)[:1]]
+    for _ in range(times):
+        moved = model(places[-1])
+        places.append(places[-1] + moved if skip else moved)
+    return torch.cat(places)
+
+
+def deep_distances(model: SequenceModel, times: int, *, skip: bool) -> Trace:
+    """A deep trace of the step repeated, off which ``log10_distances`` reads how far points are."""
+    network = folded(model, skip=skip).repeat(times)
+    start = as_tokens(arcs(1)[:1], network.spec.width)
+    return deep_trace(network, start, norm="fro")
+
+
+def log10_distances(traced: Trace) -> list[float]:
+    """The residual of two points about their mean is their distance over √2."""
+    names, values = traced.columns["metric"], traced.columns["value"]
+    logs = [v for name, v in zip(names, values, strict=True) if name == "log10_residual"]
+    return [float(log) + math.log10(2) / 2 for log in logs]

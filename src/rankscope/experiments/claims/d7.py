@@ -1,47 +1,40 @@
 """Claim D7, Dong et al. 2021, figure 4: what paths of each length can do on trained tasks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean, median
 from typing import Any, Final
 
 import polars as pl
+import torch
+from torch import Tensor
 
 from rankscope import tables
+from rankscope.core.paths import count_paths, path_lengths, path_outputs, sample_paths
 from rankscope.errors import InputError
 from rankscope.experiments import kit
-from rankscope.experiments.claims._path_accuracy import (
-    ALL,
-    CHANCE,
-    RESCALED,
-    WHOLE,
-    accuracies_by_length,
-)
-from rankscope.experiments.claims._path_medians import (
-    ACCURACY,
-    by_length,
-    compare_random_paths,
-    compare_untrained,
-    constant_guess,
-    median_of,
-)
 from rankscope.experiments.learning import (
     HULL,
     MEMORISATION,
     SORTING,
     TASKS,
+    Lesson,
     Plan,
     learn,
     lesson,
     resolve_device,
 )
 from rankscope.models.text import passages
-from rankscope.models.training import Recipe, split_sentences
+from rankscope.models.training import Recipe, SequenceModel, split_sentences
+from rankscope.streams import stream
 
 ENTRY = kit.claim(
     "D7",
     "On trained tasks, paths do less of the work the longer they are.",
     source="Dong et al. 2021, figure 4",
+    question="How well do the paths of one length alone do what a network has learnt?",
     domain="memorisation, sorting and convex hull, six layers, after training",
+    beyond="the same paths, scaled up to the size of the whole output",
     options=("seed", "sentences"),
     seconds=294,
     small=False,
@@ -78,11 +71,21 @@ ENTRY = kit.claim(
         ),
     ),
 )
+ACCURACY = "token_accuracy"
 WHOLE_ACCURACY, TRAINING_ACCURACY = "whole_accuracy", "train_accuracy"
+ALL, RESCALED, UNTRAINED = "all paths", "all paths, rescaled", "untrained network"
+WHOLE, CHANCE = "whole network", "best constant guess"
+CHARTS = (
+    kit.Drawing(
+        "by_setting",
+        "A panel for each task; paths of one length alone, biases added.",
+        ACCURACY,
+        roles={CHANCE: "floor", WHOLE: "bound"},
+    ),
+)
 _COLUMNS = ("model", "variant", "parameter", "setting", "sample", "metric", "value")
-_RESCALED_DOMAIN = "the same paths, scaled up to the size of the whole output"
-
-
+_SEEN: Final = 0.01
+"""The smallest difference between accuracies that a sentence gives as a figure."""
 _MEMORISATION: Final = Plan(2, 64, Recipe(1500, 24, goal=0.99), 120, 120, 0.95, tokens=24)
 _SORTING: Final = Plan(2, 48, Recipe(4000, 30, 2e-3, goal=0.995), 1000, 200, 0.9, tokens=8)
 _HULL: Final = Plan(3, 84, Recipe(2000, 32, goal=0.96), 4000, 200, 0.9, tokens=10)
@@ -139,7 +142,7 @@ PAPER: Final[Mapping[str, Any]] = {
 }
 
 
-def run(config: Config, on_step: kit.OnStep) -> kit.Result:
+def measure(config: Config, on_step: kit.OnStep) -> pl.DataFrame:
     """Train a network for each task and seed; let the paths of one length do its work alone.
 
     The stream of all paths of a length is exact (``path_lengths``), with attention, norms and MLPs
@@ -155,63 +158,149 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     network, so that 5 or 20 random paths are an estimate of the exact stream. Figures are therefore
     not to be compared with the paper's digit by digit.
     """
-    _check(config)
-    table = tables.stack(
-        _measure(config, task, on_task) for task, on_task in kit.tracked(config.tasks, on_step)
-    )
-    judgement, beyond, sentences = judge(config, table)
-    return ENTRY.result(
-        config,
-        question="How well do the paths of one length alone do what a network has learnt?",
-        sentences=sentences,
-        table=table,
-        about={"trained on": config.device},
-        judgement=judgement,
-        beyond=beyond,
-        key_figures=_key_figures(table),
-        drawings=(
-            kit.Drawing(
-                "by_setting",
-                "A panel for each task; paths of one length alone, biases added.",
-                ACCURACY,
-                roles={CHANCE: "floor", WHOLE: "bound"},
-            ),
-        ),
-        shown=(ACCURACY, WHOLE_ACCURACY, TRAINING_ACCURACY),
-    )
+    if not config.tasks:
+        raise InputError("tasks is empty; name at least one.")
+    if config.seeds < 1 or config.repeats < 1 or not config.drawn or min(config.drawn) < 1:
+        raise InputError(
+            f"seeds={config.seeds}, repeats={config.repeats} and drawn={config.drawn} must all be "
+            "1 or more."
+        )
+    rows: list[tuple[Any, ...]] = []
+    seeds = [config.seed * config.seeds + number for number in range(config.seeds)]
+    sentences = config.sentences if config.sentences is not None else split_sentences(passages())
+    for task, on_task in kit.tracked(config.tasks, on_step):
+        plan = config.plan(task)
+        spec = plan.spec(config.layers, config.mlp_ratio)
+        lessons = [lesson(task, plan, seed, spec=spec, sentences=sentences) for seed in seeds]
+        on_train, on_measure = kit.parts(on_task, 3.0, 1.0)
+        trained = zip(learn(lessons, plan, seeds, config.device, on_train), lessons, strict=True)
+        for (sample, (found, learnt)), _ in kit.tracked(enumerate(trained), on_measure):
+            accuracies = accuracies_by_length(config, found.model, learnt, found.seed)
+            whole = {TRAINING_ACCURACY: found.score, WHOLE_ACCURACY: accuracies[WHOLE][0]}
+            rows += [
+                (task, WHOLE, None, None, sample, metric, value) for metric, value in whole.items()
+            ]
+            rows += [
+                (task, variant, "path_length", float(length), sample, ACCURACY, value)
+                for variant, values in accuracies.items()
+                for length, value in enumerate(values)
+            ]
+    return tables.from_rows(_COLUMNS, rows)
 
 
-def judge(
-    config: Config, table: pl.DataFrame
-) -> tuple[kit.Judgement, kit.Judgement, tuple[str, ...]]:
-    """The verdict, that on rescaled streams, and a sentence or two for every task.
+def accuracies_by_length(
+    config: Config, model: SequenceModel, learnt: Lesson, seed: int
+) -> dict[str, list[float]]:
+    """By variant and length; the whole network and the guess are the same at every length."""
+    learnt = learnt.to(config.device)
+    model, token_mask = model.double().to(config.device), learnt.evaluate.token_mask
+    inputs = learnt.evaluate.inputs
+    inputs = inputs.double() if inputs.is_floating_point() else inputs
+    x, fresh = model.embed(inputs), learnt.model
+    lengths = model.network.spec.layers + 1
+    return {
+        **exactly(model, x, learnt),
+        **sampled(config, model, x, learnt, seed),
+        UNTRAINED: exactly(fresh, fresh.embed(inputs), learnt)[ALL],
+        WHOLE: [learnt.accuracy(model.readout(model.network(x, token_mask)))] * lengths,
+        CHANCE: [learnt.chance()] * lengths,
+    }
+
+
+def exactly(model: SequenceModel, x: Tensor, learnt: Lesson) -> dict[str, list[float]]:
+    """By length, with all its paths, and these rescaled."""
+    found = path_lengths(model.network, x, token_mask=learnt.evaluate.token_mask)
+    size = torch.linalg.vector_norm(found.contributions.sum(0), dim=-1, keepdim=True)
+    accuracies: dict[str, list[float]] = {ALL: [], RESCALED: []}
+    for paths in found.contributions:
+        own_size = torch.linalg.vector_norm(paths, dim=-1, keepdim=True)
+        scaled = paths * torch.where(own_size > 0, size / own_size, 0.0)
+        for variant, outputs in ((ALL, paths), (RESCALED, scaled)):
+            accuracies[variant].append(learnt.accuracy(model.readout(outputs + found.bias)))
+    return accuracies
+
+
+def sampled(
+    config: Config, model: SequenceModel, x: Tensor, learnt: Lesson, seed: int
+) -> dict[str, list[float]]:
+    """By length, with some of its paths; the mean over several draws.
+
+    An estimate of ``exactly``: the mean of the paths drawn, times how many there are of the length,
+    each with attention and norms of the whole network. The code of Dong et al. 2021 instead lets a
+    path run through the network as its only state, attention and LayerNorm computed anew from it,
+    and adds up the states that paths end in before a last LayerNorm.
+    """
+    network, token_mask = model.network, learnt.evaluate.token_mask
+    layers, heads = network.spec.layers, network.spec.heads
+    bias = path_lengths(network, x, max_length=0, token_mask=token_mask).bias
+    count = max(config.drawn) * config.repeats
+    accuracies: dict[str, list[float]] = {_few(few): [] for few in config.drawn}
+    for length, number in enumerate(count_paths(layers, heads).counts):
+        generator = stream(seed, "paths", length)
+        paths = sample_paths(layers, heads, length=length, count=count, generator=generator)
+        outputs = path_outputs(network, x, paths, token_mask=token_mask) * number
+        for few in config.drawn:
+            means = (some.mean(0) for some in outputs.split(few)[: count // few])
+            accuracies[_few(few)].append(
+                fmean(learnt.accuracy(model.readout(mean + bias)) for mean in means)
+            )
+    return accuracies
+
+
+def _few(count: int) -> str:
+    """The variant in which so many random paths of a length are taken together."""
+    return f"{count} random paths"
+
+
+def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
+    """Whether accuracies fall with the length, exact streams as stated, rescaled ones beyond.
 
     A task is tried if its networks have learnt it, by the median over the seeds of the whole
-    network's accuracy. It bears the statement out if the medians by length, exact streams, fall
-    from a short length down to a guess (``falls``).
+    network's accuracy. It bears the statement out if the medians by length fall from a short length
+    down to a guess (``falls``).
     """
-    exact: dict[str, bool] = {}
-    rescaled: dict[str, bool] = {}
-    sentences = []
-    for task in config.tasks:
-        rows = table.filter(pl.col("model") == task)
-        if median_of(rows, WHOLE_ACCURACY) >= config.plan(task).learnt:
-            guess = constant_guess(rows)
-            exact[task] = falls(by_length(rows, ALL), guess, config)
-            rescaled[task] = falls(by_length(rows, RESCALED), guess, config)
-        sentences.append(_task_in_words(rows, task, config, learnt=task in exact))
-    by_size = [task for task in exact if exact[task] and not rescaled[task]]
-    if by_size:
-        sentences.append(
-            f"In {', '.join(by_size)} long paths fail because they are small: brought to the size "
-            "of the whole output they do not fall with length as stated."
-        )
-    missed = [task for task in config.tasks if task not in exact]
-    on = f"{', '.join(exact) or 'no task'} learnt, {', '.join(missed)} not" if missed else ""
-    return (
-        kit.judged(ENTRY.domain, exact, on),
-        kit.judged(_RESCALED_DOMAIN, rescaled, on),
-        (*sentences, compare_random_paths(table, config.drawn), compare_untrained(table)),
+    tasks = {task: table.filter(model=task) for task in config.tasks}
+    learnt = [
+        task
+        for task, rows in tasks.items()
+        if _median(rows, WHOLE_ACCURACY) >= config.plan(task).learnt
+    ]
+    exact, rescaled = (
+        {
+            task: falls(_by_length(tasks[task], variant), _guess(tasks[task]), config)
+            for task in learnt
+        }
+        for variant in (ALL, RESCALED)
+    )
+    missed = ", ".join(task for task in tasks if task not in learnt)
+    on = f"{', '.join(learnt) or 'no task'} learnt, {missed} not" if missed else ""
+    by_size = ", ".join(task for task in learnt if exact[task] and not rescaled[task])
+    key_figures = {}
+    for task, rows in tasks.items():
+        accuracies = _by_length(rows, ALL)
+        key_figures[f"{task}, best length alone"] = max(accuracies)
+        key_figures[f"{task}, longest alone"] = accuracies[-1]
+        key_figures[f"{task}, whole network"] = _median(rows, WHOLE_ACCURACY)
+    return kit.Answer(
+        (
+            *(_in_words(rows, task, config, learnt=task in learnt) for task, rows in tasks.items()),
+            *(
+                [
+                    f"In {by_size} long paths fail because they are small: brought to the size of "
+                    "the whole output they do not fall with length as stated."
+                ]
+                if by_size
+                else []
+            ),
+            *_controls(config, tasks),
+        ),
+        stated=exact,
+        on=on,
+        beyond=rescaled,
+        on_beyond=on,
+        key_figures=key_figures,
+        shown=(ACCURACY, WHOLE_ACCURACY, TRAINING_ACCURACY),
+        about={"trained on": config.device},
     )
 
 
@@ -236,69 +325,17 @@ def falls(accuracies: Sequence[float], guess: float, config: Config) -> bool:
     )
 
 
-def _check(config: Config) -> None:
-    if not config.tasks:
-        raise InputError("tasks is empty; name at least one.")
-    if config.seeds < 1 or config.repeats < 1 or not config.drawn or min(config.drawn) < 1:
-        raise InputError(
-            f"seeds={config.seeds}, repeats={config.repeats} and drawn={config.drawn} must all be "
-            "1 or more."
-        )
-
-
-def _measure(config: Config, task: str, on_step: kit.OnStep) -> pl.DataFrame:
-    """All rows of one task."""
-    plan = config.plan(task)
-    sentences = config.sentences if config.sentences is not None else split_sentences(passages())
-    seeds = [config.seed * config.seeds + number for number in range(config.seeds)]
-    lessons = [
-        lesson(
-            task, plan, seed, spec=plan.spec(config.layers, config.mlp_ratio), sentences=sentences
-        )
-        for seed in seeds
-    ]
-    on_train, on_measure = kit.parts(on_step, 3.0, 1.0)
-    trained = learn(lessons, plan, seeds, config.device, on_train)
-    rows: list[tuple[str | float | None, ...]] = []
-    for (sample, (found, own)), _ in kit.tracked(
-        enumerate(zip(trained, lessons, strict=True)), on_measure
-    ):
-        accuracies = accuracies_by_length(
-            found.model,
-            own,
-            seed=found.seed,
-            device=config.device,
-            drawn=config.drawn,
-            repeats=config.repeats,
-        )
-        rows += [
-            (task, WHOLE, None, None, sample, TRAINING_ACCURACY, found.score),
-            (task, WHOLE, None, None, sample, WHOLE_ACCURACY, accuracies[WHOLE][0]),
-        ]
-        rows += [
-            (task, variant, "path_length", float(length), sample, ACCURACY, value)
-            for variant, values in accuracies.items()
-            for length, value in enumerate(values)
-        ]
-    return tables.from_rows(_COLUMNS, rows)
-
-
-def _task_in_words(rows: pl.DataFrame, task: str, config: Config, *, learnt: bool) -> str:
+def _in_words(rows: pl.DataFrame, task: str, config: Config, *, learnt: bool) -> str:
     """How well a task was learnt, and if it was, what paths of each length can do."""
-    guess, named = constant_guess(rows), task.capitalize()
+    guess = _guess(rows)
     trained = (
-        f"whole network {median_of(rows, WHOLE_ACCURACY):.2f} "
-        f"({median_of(rows, TRAINING_ACCURACY):.2f} on what it was trained on), "
+        f"whole network {_median(rows, WHOLE_ACCURACY):.2f} "
+        f"({_median(rows, TRAINING_ACCURACY):.2f} on what it was trained on), "
         f"best constant guess {guess:.2f}"
     )
     if not learnt:
-        return f"{named}: not learnt, so not tried: {trained}."
-    return f"{named}: {trained}; {_lengths_in_words(rows, guess, config)}."
-
-
-def _lengths_in_words(rows: pl.DataFrame, guess: float, config: Config) -> str:
-    """What paths of each length can do."""
-    accuracies = by_length(rows, ALL)
+        return f"{task.capitalize()}: not learnt, so not tried: {trained}."
+    accuracies = _by_length(rows, ALL)
     if max(accuracies) <= guess + config.margin:
         comes_to = "so that no length knows more than a guess by itself"
     elif falls(accuracies, guess, config):
@@ -307,20 +344,43 @@ def _lengths_in_words(rows: pl.DataFrame, guess: float, config: Config) -> str:
     else:
         comes_to = "which is no fall from a short length to a guess"
     listed, rescaled = (
-        " ".join(f"{value:.2f}" for value in by_length(rows, variant))
+        " ".join(f"{value:.2f}" for value in _by_length(rows, variant))
         for variant in (ALL, RESCALED)
     )
     return (
-        f"paths of length 0, 1, … alone {listed} (medians), {comes_to}; "
-        f"brought to the size of the whole output {rescaled}"
+        f"{task.capitalize()}: {trained}; paths of length 0, 1, … alone {listed} (medians), "
+        f"{comes_to}; brought to the size of the whole output {rescaled}."
     )
 
 
-def _key_figures(table: pl.DataFrame) -> dict[str, float]:
-    figures = {}
-    for rows in table.partition_by("model", maintain_order=True):
-        task, accuracies = rows["model"][0], by_length(rows, ALL)
-        figures[f"{task}, best length alone"] = max(accuracies)
-        figures[f"{task}, longest alone"] = accuracies[-1]
-        figures[f"{task}, whole network"] = median_of(rows, WHOLE_ACCURACY)
-    return figures
+def _controls(config: Config, tasks: Mapping[str, pl.DataFrame]) -> Iterator[str]:
+    """How far random paths are from all paths of their length, and untrained ones from a guess."""
+    gaps = {
+        few: fmean(
+            abs(some - whole)
+            for rows in tasks.values()
+            for some, whole in zip(_by_length(rows, _few(few)), _by_length(rows, ALL), strict=True)
+        )
+        for few in config.drawn
+    }
+    told = ", ".join(f"{gap:.2f} with {few}" for few, gap in gaps.items())
+    yield f"Random paths miss the accuracy of all paths of their length by {told} on average."
+    best = max(max(_by_length(rows, UNTRAINED)) - _guess(rows) for rows in tasks.values())
+    better = f"up to {best:.2f} better" if best >= _SEEN else f"never {_SEEN:.2f} better"
+    yield f"Control: before training, paths of one length are {better} than a constant guess."
+
+
+def _median(rows: pl.DataFrame, metric: str) -> float:
+    """The median of a metric over the seeds."""
+    return float(median(rows.filter(metric=metric)["value"].to_list()))
+
+
+def _by_length(rows: pl.DataFrame, variant: str) -> list[float]:
+    """Medians over the seeds, in the order of the lengths."""
+    own = rows.filter(variant=variant, metric=ACCURACY)
+    return own.group_by("setting").agg(pl.median("value")).sort("setting")["value"].to_list()
+
+
+def _guess(rows: pl.DataFrame) -> float:
+    """The accuracy of the best constant guess, which is the same at every length."""
+    return _by_length(rows, CHANCE)[0]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rankscope import Spec
-from rankscope.experiments.circle import (
+from rankscope.experiments.claims.d6 import (
     arcs,
     as_tokens,
     deep_distances,
