@@ -150,7 +150,9 @@ def another(value: Any) -> Any:
     if isinstance(value, str):
         return f"{value}, too"
     if isinstance(value, tuple):
-        return (another(value[0]), *value[1:]) if value else (Model("bert-base", at_init=True),)
+        return (*value[:-1], another(value[-1])) if value else (Model("bert-base", at_init=True),)
+    if isinstance(value, Model):
+        return Model("gpt2", at_init=True)
     if isinstance(value, Reading):
         return Reading("drop")
     assert is_dataclass(value), value
