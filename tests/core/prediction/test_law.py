@@ -40,7 +40,7 @@ KINDS = {
     ),
     "no norm, no skip": Spec(2, 2, 16, norm="none", skip=False, activation="relu", init="lecun"),
     "two skips, ALiBi": Spec(
-        2, 2, 16, attention_skip=0.3, mlp_skip=1.0, scores=ALiBi(), init="lecun"
+        2, 2, 16, attention_skip=0.3, mlp_skip=1.0, scores=ALiBi(slopes=(2.0, 1.0)), init="lecun"
     ),
     "orthogonal": Spec(2, 2, 16, norm_place="post", mlp_ratio=0, init="orthogonal"),
     "orthogonal, wide heads, sphere": Spec(
@@ -48,18 +48,25 @@ KINDS = {
     ),
     "orthogonal, narrow heads": Spec(2, 2, 16, head_width=3, norm="none", init="orthogonal"),
     "more tokens than features, Gaussian kernel": Spec(
-        2, 2, 4, head_width=3, scores=GaussianKernel(), init="lecun"
+        2, 2, 4, head_width=3, scores=GaussianKernel(), **PURE, init="lecun"
     ),
     "wide": Spec(2, 4, 64, init=0.2),
     "identity for MLPs, Linformer": Spec(
         2, 2, 16, mlp_identity=True, scores=Linformer(segments=3), init="lecun", norm_place="both"
     ),
     "heads removed, relative bias": Spec(
-        2, 2, 16, removed_heads=[(0, 1), (1, 0)], scores=RelativeBias(), init="lecun"
+        2,
+        2,
+        16,
+        removed_heads=[(0, 1), (1, 0)],
+        scores=RelativeBias(),
+        **PURE | {"skip": 0.5},
+        init="lecun",
     ),
-    "a mask for each layer, sparsemax": Spec(
-        2, 2, 16, layer_masks=["causal", "window:2"], scores=Sparsemax(), init="lecun"
+    "a mask for each layer": Spec(
+        2, 2, 16, layer_masks=["causal", "window:0"], skip=0.2, init="lecun"
     ),
+    "sparsemax": Spec(2, 2, 16, scores=Sparsemax(), init="lecun", mask="window:2"),
     "output norm, linear kernel": Spec(
         2, 2, 16, norm_place="output", norm="rms", scores=LinearKernel(), init="lecun"
     ),
@@ -69,7 +76,8 @@ KINDS = {
     ),
     "rotary, nothing else": Spec(2, 2, 16, scores=Rotary(), **PURE, init="lecun"),
 }
-"""Every norm, place, score, rule for weights and shape of a block, in one spec at least."""
+"""Every norm, place, score, rule for weights and shape of a block in one spec at least, chosen so
+that a prediction without it has another law than the networks."""
 
 
 @pytest.mark.parametrize("name", KINDS)

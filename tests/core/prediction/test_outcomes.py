@@ -8,7 +8,6 @@ import torch
 from rankscope import Spec, predict
 from rankscope.core.network import Init
 from rankscope.core.prediction import Outcome, Prediction
-from rankscope.core.theory import trend
 
 LAYERS = 12
 AT = torch.arange(LAYERS + 1, dtype=torch.float64)
@@ -83,30 +82,6 @@ def test_tokens_that_are_all_equal_have_collapsed():
     found = tokens(torch.where(AT < 3, -AT, -math.inf))
     assert found.kind == "depth collapse"
     assert "exactly 0" in found.sentence
-
-
-@pytest.mark.parametrize(
-    ("logs", "law"),
-    [
-        (0.3 * AT, "exponential"),
-        (0.5 * (AT + 1e-9).log(), "polynomial"),
-        (-0.4 * (AT + 1e-9).log(), "polynomial"),
-        (0.015 * AT, "level"),  # a factor of exp(0.09) over six layers, and then one of exp(0.1)
-        (0.0166 * AT, "exponential"),
-        (1.06**AT, "exponential"),  # later steps are 1.2 times the earlier
-        (1.2**AT, "faster than exponential"),  # and 1.7 times
-        (0.5 * AT[:7], "exponential"),
-        (0.5 * AT[:5], "unclear"),  # layers 2, 3, 4 are too few
-        (0.05 * AT + 0.3 * (-1) ** AT, "unclear"),
-    ],
-)
-def test_the_law_is_that_of_the_second_half(logs, law):
-    assert trend(logs).kind == law
-
-
-def test_the_constants_of_a_law():
-    assert trend(0.3 * AT).rate == pytest.approx(0.3)
-    assert trend(0.5 * (AT + 1e-9).log()).power == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,10 @@ def ergodicity(matrices: Iterable[Tensor], *, token_mask: Tensor | None = None) 
                 f"layer {layer + 1} has a matrix of shape {tuple(p.shape)}, the layers before it "
                 f"{tuple(delta.shape)}; give matrices of the same tokens."
             )
-        mask = _expand_mask(token_mask, p)
+        mask = torch.ones(p.shape[:-1], dtype=torch.bool)
+        if token_mask is not None:
+            mask = valid_mask(token_mask, tuple(p.shape[:-1]))
+        mask = mask.to(p.device)
         each.append(_tau(p, mask))
         # Only differences between rows of P act on Δ: what all rows share would add only rounding.
         difference = _subtract_mean_row(p, mask)
@@ -105,12 +108,6 @@ def ergodicity(matrices: Iterable[Tensor], *, token_mask: Tensor | None = None) 
     if not each:
         raise InputError("there is no attention matrix to multiply; give at least one layer's.")
     return Ergodicity(torch.stack(each), torch.stack(logs))
-
-
-def _expand_mask(token_mask: Tensor | None, p: Tensor) -> Tensor:
-    if token_mask is None:
-        return torch.ones(p.shape[:-1], dtype=torch.bool, device=p.device)
-    return valid_mask(token_mask, tuple(p.shape[:-1])).to(p.device)
 
 
 def _valid_pairs(mask: Tensor) -> Tensor:

@@ -231,21 +231,19 @@ def bounds(network: Network, x: Tensor, *, token_mask: Tensor | None = None) -> 
     are those of ``deep_trace``, which may be in doubt; then the result says where.
     """
     centers: list[BestCenter] = []
-    traced = deep_trace(
-        network, x, token_mask=token_mask, on_state=lambda state: centers.append(_centered(state))
-    )
+
+    def center(state: SplitState) -> None:
+        valid = None if state.token_mask is None else state.token_mask.cpu()
+        parts = (state.x.cpu(), state.mantissa.cpu(), state.log_scale.cpu())
+        centers.append(find_best_center(*parts, valid))
+
+    traced = deep_trace(network, x, token_mask=token_mask, on_state=center)
     with torch.no_grad():
         layers = [
             _analyze_layer(network, layer, before, after)
             for layer, (before, after) in enumerate(pairwise(centers), start=1)
         ]
     return Bounds(_chain_layers(layers, centers[0]), traced)
-
-
-def _centered(state: SplitState) -> BestCenter:
-    """A layer's tokens about the best center, on the CPU."""
-    valid = None if state.token_mask is None else state.token_mask.cpu()
-    return find_best_center(state.x.cpu(), state.mantissa.cpu(), state.log_scale.cpu(), valid)
 
 
 @dataclass(frozen=True)

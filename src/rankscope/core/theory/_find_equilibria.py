@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from rankscope.arguments import Count, Range, Seed, checked
@@ -118,8 +118,9 @@ def find_equilibria(
         candidates += [extra, refine(network, extra)]
     distinct = _select_distinct(network, torch.cat(candidates), tolerance)
     found = [
-        replace(measure(network, x), basin=share, basin_error=_binomial_error(share, starts))
-        for x, share in zip(distinct, _basin_shares(settled, distinct, starts), strict=True)
+        # The error is that of a binomial share.
+        replace(measure(network, x), basin=p, basin_error=math.sqrt(p * (1 - p) / starts))
+        for x, p in zip(distinct, _basin_shares(settled, distinct, starts), strict=True)
     ]
     ends = Counter(period.tolist())
     return Equilibria(
@@ -194,14 +195,11 @@ def _select_distinct(
     for sample in error.argsort(stable=True).tolist():
         if not float(error[sample]) <= tolerance:
             break
-        if not any(bool(_is_near(x[sample], other, tolerance)) for other in selected):
+        # Slow iterations stop short of their limit, hence the root.
+        near = math.sqrt(tolerance)
+        if not any(float((x[sample] - other).abs().max()) <= near for other in selected):
             selected.append(x[sample])
     return selected
-
-
-def _is_near(x: Tensor, other: Tensor, tolerance: float) -> Bool[Tensor, "*batch"]:
-    """Slow iterations stop short of their limit, hence the root."""
-    return (x - other).abs().flatten(-2).amax(-1) <= math.sqrt(tolerance)
 
 
 def _basin_shares(settled: Hidden, distinct: list[Tensor], starts: int) -> list[float]:
@@ -211,7 +209,3 @@ def _basin_shares(settled: Hidden, distinct: list[Tensor], starts: int) -> list[
     apart = torch.stack([(settled - x).abs().flatten(1).amax(-1) for x in distinct])
     nearest = Counter(apart.argmin(0).tolist())
     return [nearest[index] / starts for index in range(len(distinct))]
-
-
-def _binomial_error(share: float, starts: int) -> float:
-    return math.sqrt(share * (1 - share) / starts)
