@@ -12,8 +12,8 @@ from rankscope import (
     Network,
     Spec,
     deep_trace,
-    display,
     head_shares,
+    numerals,
     path_lengths,
     top_paths,
     trace,
@@ -243,10 +243,10 @@ def test_reprs_of_matrices_differ_as_the_matrices_do():
 
 
 def test_small_helpers():
-    assert display.some(range(3)) == [0, 1, 2]
-    assert display.some(range(101))[-1] == 100
-    assert len(display.some(range(101))) == display.MOST_ROWS
-    assert math.isnan(display.mean([math.nan]))
-    assert display.span([]) == "none"
-    assert display.span([1.0, 1.0]) == "1"
-    assert display.cut("a" * 300)[-1] == "…"
+    assert numerals.some(range(3)) == [0, 1, 2]
+    assert numerals.some(range(101))[-1] == 100
+    assert len(numerals.some(range(101))) == numerals.MOST_ROWS
+    assert math.isnan(numerals.mean([math.nan]))
+    assert numerals.span([]) == "none"
+    assert numerals.span([1.0, 1.0]) == "1"
+    assert numerals.cut("a" * 300)[-1] == "…"

@@ -6,12 +6,12 @@ import pytest
 
 NAMES = {
     "rankscope": """
-        Bounds Loaded Network Path Prediction Result Spec Trace __version__ advise bounds
-        compare count_paths deep deep_trace design_values diagnose enumerate_paths errors
-        experiments families figures find_equilibria head_shares load masks metric_catalogue
-        metrics network path_lengths path_matrix path_output paths predict prediction
-        records report reproduce residual results run sample_paths sweep tables text theory
-        top_paths trace tracing training truncate verify
+        Bounds Loaded Network Path Prediction Result Spec Trace __version__ advise ask
+        bounds compare count_paths deep deep_trace design_values diagnose enumerate_paths
+        errors experiments families figures find_equilibria head_shares load masks
+        metric_catalogue metrics network path_lengths path_matrix path_output paths predict
+        prediction report reproduce residual results run sample_paths sweep tables text
+        theory top_paths trace tracing training truncate verify
     """,
     "rankscope.core.deep": """
         ScaledTensor SplitState add_states apply_activation apply_linear apply_mlp apply_norm

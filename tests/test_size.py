@@ -1,4 +1,4 @@
-"""The source stays as small as it is: lines and files per package, within budgets in pyproject.toml.
+"""The source stays as small as it is: lines and files per package, budgets in pyproject.toml.
 
 A budget is what a package has, and a little room to work in. Lower it when a package becomes
 smaller; raise one only for a capability that is worth its lines, and say so in the commit.

@@ -2,7 +2,6 @@ from . import ask as ask
 from . import errors as errors
 from . import experiments as experiments
 from . import metric_catalogue as metric_catalogue
-from . import records as records
 from . import results as results
 from . import run as run
 from . import tables as tables

@@ -1,4 +1,4 @@
-"""Numbers as people read them, of any size: in sentences, tables, charts and pages.
+"""Numbers as people read them, of any size, and short texts about them: in sentences and tables.
 
 One convention everywhere: a true minus (−), commas between thousands, and exponents without a plus
 sign or leading zeros. A number given by its base-10 logarithm is written as a power of ten,
@@ -7,12 +7,16 @@ raise their exponents: ``10<sup>−47,003</sup>``, ``2.13·10<sup>−7</sup>``.
 """
 
 import math
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 MINUS: Final = "−"
 _PLAIN: Final = (-3, 6)  # powers of ten between which a number is written out
 _NEAR: Final = 100.0  # exponents below it have a digit more after the point
 _LONG: Final = 1e7  # exponents from here on are written in scientific notation themselves
+
+MOST_ROWS: Final = 25
+"""Rows of a table in a notebook; of more, some evenly spaced ones are shown."""
 
 
 def power_of_ten(log10: float | None, *, digits: int = 2) -> str:
@@ -143,6 +147,64 @@ def exponent_text(exponent: float, *, decimals: int = 0) -> str:
     else:
         text = f"{exponent:,.{decimals}f}"
     return "0" if text.strip("-0.") == "" else text.replace("-", MINUS)
+
+
+def some(values: Sequence[int]) -> list[int]:
+    """All values, or evenly spaced ones from the first to the last where there are too many.
+
+    >>> some(range(1000))[:3]
+    [0, 42, 83]
+    """
+    if len(values) <= MOST_ROWS:
+        return list(values)
+    step = (len(values) - 1) / (MOST_ROWS - 1)
+    return [values[round(number * step)] for number in range(MOST_ROWS)]
+
+
+def mean(values: Iterable[float]) -> float:
+    """The mean of what is a number; NaN if nothing is."""
+    numbers = [value for value in values if not math.isnan(value)]
+    return sum(numbers) / len(numbers) if numbers else math.nan
+
+
+def list_words(words: Sequence[str], most: int = 6) -> str:
+    """Words in a row, the first few of many.
+
+    >>> list_words(["a", "b", "c"], most=2)
+    'a, b and 1 more'
+    """
+    if len(words) <= most:
+        return ", ".join(words)
+    return f"{', '.join(words[:most])} and {len(words) - most} more"
+
+
+def setting_text(value: str | float | None) -> str:
+    """A setting along an axis as it is printed.
+
+    >>> setting_text(True), setting_text(None), setting_text(0.1 + 0.2), setting_text("layer")
+    ('true', 'none', '0.3', 'layer')
+    """
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return value if isinstance(value, str) else short(value)
+
+
+def span(values: Iterable[float]) -> str:
+    """The least and the greatest of some numbers.
+
+    >>> span([2.0, 1.0])
+    '1 to 2'
+    """
+    numbers = sorted(values)
+    if not numbers:
+        return "none"
+    ends = short(numbers[0]), short(numbers[-1])
+    return ends[0] if ends[0] == ends[1] else " to ".join(ends)
+
+
+def cut(text: str, most: int = 200) -> str:
+    """A text, or its beginning."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _power(log10: float | None, digits: int, written: str) -> str:

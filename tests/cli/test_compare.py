@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers as hf
 
-from rankscope import Result, records
+from rankscope import Result, results
 from rankscope.show import report
 
 LITTLE = ["--passages=2", "--length=12"]
@@ -29,7 +29,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write tables alone: pages and pictures take seconds and are tested where they are made."""
 
     def write(result: Result, folder: Path, **_: object) -> None:
-        records.write(result, report.names(result, folder)["table"])
+        results.write(result, report.names(result, folder)["table"])
 
     monkeypatch.setattr(report, "write", write)
 

@@ -24,7 +24,7 @@ EXEMPT = {
 }
 PARTS = {f"network.{name}" for name in ("Attention", "Block", "MLP", "Scores", "Sphere")}
 """Parts of a network, which checks its input once for all: of these, constructors alone."""
-MODULES = ("metric_catalogue", "records", "results", "tables")
+MODULES = ("metric_catalogue", "results", "tables")
 
 
 def _public():

@@ -5,7 +5,7 @@ from pathlib import Path as FilePath
 import torch
 
 import rankscope as rs
-from rankscope import records, results, tables
+from rankscope import results, tables
 from rankscope.core import paths
 from rankscope.run import ClaimRun
 from rankscope.show import figures, report
@@ -65,5 +65,5 @@ RUN = ClaimRun(
 WRITTEN = FilePath("written.parquet")
 SENTENCES = FilePath("sentences.txt")
 tables.write(LAYERS, WRITTEN, {"seed": 0})
-RECORD = records.write(RESULT, "record.parquet")
+RECORD = results.write(RESULT, "record.parquet")
 SENTENCES.write_text("One sentence.\nAnother one.\n", encoding="utf-8")

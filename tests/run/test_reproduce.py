@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rankscope import records, tables
+from rankscope import results, tables
 from rankscope.errors import InputError, KindError
 from rankscope.experiments.catalogue import Entry, entries, entry
 from rankscope.experiments.config import Config as _Config
@@ -72,7 +72,7 @@ def test_two_seeds_have_files_of_their_own(ran, tmp_path) -> None:
     one, other = (reproduce(["D1"], tmp_path, seed=seed)[0] for seed in (0, 1))
     assert ran == [("D1", 0), ("D1", 1)]
     assert not set(one.files.values()) & set(other.files.values())
-    assert records.read(one.files["table"]).table["value"].to_list() == [2.0, 0.0]
+    assert results.read(one.files["table"]).table["value"].to_list() == [2.0, 0.0]
     assert [run.seed for run in claim_runs(tmp_path)] == [0, 1]
     page = (tmp_path / SUMMARY).read_text("utf-8")
     assert "seed 0, quick scale" in page
@@ -125,7 +125,7 @@ def test_a_damaged_file_is_computed_anew(ran, tmp_path, damage) -> None:
     if damage == "truncated":
         table.write_bytes(table.read_bytes()[:50])
     elif damage in changes:
-        records.write(replace(outcome.result, **changes[damage]), table)
+        results.write(replace(outcome.result, **changes[damage]), table)
     elif damage == "foreign":
         tables.write(outcome.result.table, table, {"seed": 0})
     else:
@@ -133,7 +133,7 @@ def test_a_damaged_file_is_computed_anew(ran, tmp_path, damage) -> None:
     (again,) = reproduce(["D1"], tmp_path)
     assert not again.from_before
     assert ran == [("D1", 0)] * 2
-    assert records.read(table).verdict == "holds"
+    assert results.read(table).verdict == "holds"
 
 
 def test_pages_are_drawn_anew_without_computing(ran, tmp_path) -> None:
@@ -237,7 +237,7 @@ def test_one_number_changed_is_computed_anew(ran, tmp_path) -> None:
     """Which no reader of Parquet sees: the database has a digest."""
     (outcome,) = reproduce(["D1"], tmp_path)
     table = outcome.result.table.with_columns(value=outcome.result.table["value"] + 1)
-    records.write(replace(outcome.result, table=table), outcome.files["table"])
+    results.write(replace(outcome.result, table=table), outcome.files["table"])
     (again,) = reproduce(["D1"], tmp_path)
     assert len(ran) == 2
     assert again.result.table.equals(outcome.result.table)

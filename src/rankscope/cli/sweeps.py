@@ -19,12 +19,11 @@ from rankscope import tables
 from rankscope.cli.options import names
 from rankscope.cli.printing import print_error, print_json, print_list, without_controls
 from rankscope.cli.sweep_command import SweepOptions, TableOptions
-from rankscope.display import list_words, setting_text
 from rankscope.errors import InputError, RankscopeError
 from rankscope.experiments.catalogue import ENTRIES
 from rankscope.metric_catalogue import knowing
 from rankscope.metric_catalogue import metric as metric_words
-from rankscope.numerals import gigabytes, plural, power_of_ten, short
+from rankscope.numerals import gigabytes, list_words, plural, power_of_ten, setting_text, short
 from rankscope.process.interruption import last_words
 
 _FIRST: Final = 5

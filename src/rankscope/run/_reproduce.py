@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from rankscope import records
+from rankscope import results
 from rankscope.arguments import checked
 from rankscope.errors import InputError, RankscopeError
 from rankscope.experiments.catalogue import Entry, Scale, entries, entry
@@ -150,7 +150,7 @@ def _kept(path: Path, claim: Entry, digest: str, noted: Ended | None) -> Result 
     try:
         if noted is not None and noted.digest != _digest(path):
             return None
-        result = records.read(path)
+        result = results.read(path)
         report.page(result)  # what cannot be shown is as good as none
     except Exception:  # whatever a damaged file makes its readers raise
         return None

@@ -17,8 +17,8 @@ import polars as pl
 
 from rankscope import tables
 from rankscope.arguments import checked
-from rankscope.display import list_words, setting_text
 from rankscope.errors import InputError, KindError
+from rankscope.numerals import list_words, setting_text
 from rankscope.process.files import is_unfinished, settle, whole_file
 from rankscope.run._engine import in_words
 from rankscope.run._run import Run, Setting

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rankscope import display
 from rankscope.arguments import checked
 from rankscope.errors import InputError
 from rankscope.numerals import plural
@@ -16,6 +15,7 @@ from rankscope.run._execute import execute
 from rankscope.run._grid import Grid, read_grid
 from rankscope.run._plan import Plan, plan
 from rankscope.run._status import Failure, status
+from rankscope.show import display
 
 if TYPE_CHECKING:
     import polars as pl

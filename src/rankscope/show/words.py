@@ -12,8 +12,8 @@ from itertools import groupby, pairwise
 from textwrap import shorten
 from typing import TYPE_CHECKING, Final
 
-from rankscope.display import card, paragraph, some, table
-from rankscope.numerals import plural, power_of_ten, short, span_of
+from rankscope.numerals import plural, power_of_ten, short, some, span_of
+from rankscope.show.display import card, paragraph, table
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rankscope import records
+from rankscope import results
 from rankscope.ask import Model
 from rankscope.core.deep import deep_trace
 from rankscope.core.network import Network
@@ -56,7 +56,7 @@ def test_a_result_can_be_named_written_and_drawn(name: str) -> None:
 @pytest.mark.parametrize("name", TINY)
 def test_a_result_that_is_read_back_is_the_same(name: str, tmp_path: Path) -> None:
     found, _ = tiny(name)
-    again = records.read(records.write(found, tmp_path / "kept.parquet"))
+    again = results.read(results.write(found, tmp_path / "kept.parquet"))
     assert again.table.equals(found.table)
     assert json.dumps(again.provenance) == json.dumps(found.provenance)
     for each in ("id", "title", "question", "source", "sentences", "shown", "key_figures"):

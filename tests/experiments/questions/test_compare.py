@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers as hf
 
-from rankscope import Network, Result, Spec, compare, records, tables, trace
+from rankscope import Network, Result, Spec, compare, results, tables, trace
 from rankscope.ask import Model, Subject
 from rankscope.errors import InputError
 from rankscope.experiments import CATALOGUE
@@ -159,7 +159,7 @@ def test_checkpoints_their_architecture_and_an_earlier_result(saved: Path, tmp_p
     kept = CATALOGUE["trace"]
     subject = Subject(Network.random(Spec(2, 2, 8)), torch.randn(2, 4, 8))
     old = kept.run(kept.configuration(subject=subject, metrics=("relative_residual",)))
-    path = records.write(old, tmp_path / "old.parquet")
+    path = results.write(old, tmp_path / "old.parquet")
     mixed = compare([path, model], ids=ids)
     assert mixed.table["variant"].unique(maintain_order=True).to_list() == ["old", "BertModel"]
     assert mixed.listings[1].rows[0][1:] == (None,) * 4

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 import torch
 
-from rankscope import records, tables
+from rankscope import results, tables
 from rankscope.ask import Subject
 from rankscope.core.network import Network, Spec
 from rankscope.core.tracing import trace
@@ -79,7 +79,7 @@ def test_the_answer_has_its_figures(found) -> None:
 
 def test_it_can_be_shown_written_and_read_back(found, tmp_path) -> None:
     can_be_shown(found)
-    assert records.read(records.write(found, tmp_path / "d.parquet")).parts == found.parts
+    assert results.read(results.write(found, tmp_path / "d.parquet")).parts == found.parts
     written = json.loads(json.dumps(report.to_json(found)))
     assert written["headline"] == {"text": found.headline.text, "tone": found.headline.tone}
     assert [each["kind"] for each in written["findings"]] == [rule.name for rule in RULES]

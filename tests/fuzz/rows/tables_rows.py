@@ -20,7 +20,7 @@ from things import (
     table_of,
 )
 
-from rankscope import experiments, metric_catalogue, records, results, tables
+from rankscope import experiments, metric_catalogue, results, tables
 from rankscope.show import figures, report
 
 add("tables.frame", tables.frame, columns={"metric": ["a"], "value": [1.0], "layer": [0]})
@@ -40,8 +40,8 @@ add(
 )
 add("tables.read", tables.read, path=WRITTEN)
 add("tables.metadata", tables.metadata, path=WRITTEN)
-add("records.write", records.write, result=RESULT, path="again.parquet")
-add("records.read", records.read, path=RECORD)
+add("results.write", results.write, result=RESULT, path="again.parquet")
+add("results.read", results.read, path=RECORD)
 add("metric_catalogue.metric", metric_catalogue.metric, name="residual")
 for one in ("metric_catalogue.Metric",):
     add(

@@ -24,8 +24,8 @@ from rankscope.core.metrics import Center, Norm
 from rankscope.core.network import Network
 from rankscope.core.shapes import PerSample
 from rankscope.core.tracing import Columns, Provenance, Trace
-from rankscope.display import list_words
 from rankscope.errors import InputError
+from rankscope.numerals import list_words
 
 _LOG_10 = math.log(10)
 

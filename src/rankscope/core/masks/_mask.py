@@ -19,9 +19,8 @@ from torch import Tensor
 
 from rankscope.arguments import checked
 from rankscope.core.checks import whole
-from rankscope.display import card, cut, grid, paragraph
 from rankscope.errors import InputError, ShapeError, SpecError
-from rankscope.numerals import short
+from rankscope.numerals import cut, short
 
 Codes = NDArray[np.int64]
 Positions = Int[Tensor, "..."]
@@ -150,6 +149,8 @@ class Mask(ABC):
 
     def _repr_html_(self) -> str:
         """A picture of 16 tokens, or of the first 32 at most of the length a mask is for."""
+        from rankscope.show.display import card, grid, paragraph
+
         made_for = getattr(self, "tokens", None)
         tokens = made_for if isinstance(made_for, int) else 16
         shown = torch.arange(min(tokens, 32))

@@ -35,8 +35,8 @@ from rankscope.core.metrics._mean_split import (
     sum_of_fourth_powers,
 )
 from rankscope.core.shapes import Hidden, PerSample, TokenMask
-from rankscope.display import span
 from rankscope.errors import ShapeError
+from rankscope.numerals import span
 
 _ROUNDING = 1e-5  # of all that is summed up in float32 or by the trapezoidal rule
 _PART = 1e-6  # of a start, squared, that a vector must hold to count as found from it

@@ -10,8 +10,8 @@ from torch import Tensor
 from rankscope.arguments import checked
 from rankscope.core.checks import measurable, number, real, valid_counts
 from rankscope.core.shapes import PerSample, Spectrum, Tokens
-from rankscope.display import span
 from rankscope.errors import InputError
+from rankscope.numerals import span
 
 
 @checked

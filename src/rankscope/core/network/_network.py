@@ -20,8 +20,8 @@ from rankscope.core.network._score_table import Described, Lent
 from rankscope.core.network._spec import Spec
 from rankscope.core.network._visibility import Visibility
 from rankscope.core.weights import named_tensors, tensor_digests
-from rankscope.display import card, cut, paragraph
 from rankscope.errors import KindError, ShapeError, SpecError
+from rankscope.numerals import cut
 
 _MOST_LAYERS = 2**17
 _STRUCTURE = (
@@ -235,6 +235,8 @@ class Network(nn.Module):
         return f"{self._title()}: {cut(self.spec.describe(), 500)}"
 
     def _repr_html_(self) -> str:
+        from rankscope.show.display import card, paragraph
+
         return card(self._title(), paragraph(self.spec.describe()))
 
     def _title(self) -> str:

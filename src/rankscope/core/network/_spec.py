@@ -19,7 +19,6 @@ from rankscope.core.network._activations import ACTIVATIONS
 from rankscope.core.network._fields import Field, Init
 from rankscope.core.network._norms import NORMS, NormKind
 from rankscope.core.network._scores import ScoreKind, Scores
-from rankscope.display import card, paragraph
 from rankscope.errors import SpecError
 from rankscope.process.fingerprints import fingerprint
 from rankscope.version import __version__
@@ -156,6 +155,8 @@ MLPs of 32 gelu units, biases, init normal(0.02)
         return f"Spec({', '.join([shape, *(f'{n}={_short(v)}' for n, v in changed.items())])})"
 
     def _repr_html_(self) -> str:
+        from rankscope.show.display import card, paragraph
+
         return card("Spec", paragraph(self.describe()))
 
     def _settle(self, **values: object) -> None:

@@ -18,8 +18,7 @@ from rankscope.core.paths._frozen import (
 )
 from rankscope.core.paths._shares import Columns, Shares, mean_shares
 from rankscope.core.shapes import Hidden
-from rankscope.display import card, some, table
-from rankscope.numerals import short
+from rankscope.numerals import short, some
 
 if TYPE_CHECKING:
     import polars
@@ -52,6 +51,8 @@ class HeadShares:
 
     def _repr_html_(self) -> str:
         """Mean residual shares: a row for each layer, a column for each head."""
+        from rankscope.show.display import card, table
+
         layers, heads = self.contributions.shape[:2]
         shares = mean_shares(self.columns, "layer", "head")
         columns, rows = some(range(heads)), some(range(1, layers + 1))

@@ -31,9 +31,8 @@ from rankscope.core.paths._frozen import (
 )
 from rankscope.core.paths._shares import Columns, Shares, chunk_size, mean_shares
 from rankscope.core.shapes import Hidden
-from rankscope.display import card, some, table
 from rankscope.errors import InputError, RankscopeError
-from rankscope.numerals import short
+from rankscope.numerals import short, some
 
 if TYPE_CHECKING:
     import polars
@@ -76,6 +75,8 @@ class PathLengths:
 
     def _repr_html_(self) -> str:
         """The mean shares in the last layer, length by length."""
+        from rankscope.show.display import card, table
+
         names = ("residual_share", "norm_share", "projection")
         shares = {name: self._last_shares(name) for name in names}
         shown: list[int | None] = [*some(range(len(self.contributions))), None]

@@ -11,8 +11,8 @@ from torch import Tensor
 from rankscope.core.metrics import matrix_norm, mean_center
 from rankscope.core.paths._frozen import Streams
 from rankscope.core.shapes import Hidden
-from rankscope.display import mean
 from rankscope.errors import InputError
+from rankscope.numerals import mean
 
 Columns = dict[str, list[Any]]
 Sizes = Float[Tensor, "metric stream batch"]

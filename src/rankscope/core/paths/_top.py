@@ -23,9 +23,8 @@ from rankscope.core.paths._frozen import (
     frozen_steps,
 )
 from rankscope.core.paths._path import Path
-from rankscope.display import MOST_ROWS, card, cut, paragraph, table
 from rankscope.errors import InputError
-from rankscope.numerals import short
+from rankscope.numerals import MOST_ROWS, cut, short
 
 _MOST_BYTES = 2**30
 """What all continued prefixes of a layer would take together."""
@@ -65,6 +64,8 @@ class TopPaths:
 
     def _repr_html_(self) -> str:
         """The largest ones, and what is known about those left out."""
+        from rankscope.show.display import card, paragraph, table
+
         pairs = list(zip(self.paths, self.values, strict=True))[:MOST_ROWS]
         rows = [(cut(str(path)), short(value, digits=4)) for path, value in pairs]
         more = f"the largest {len(rows)} of {len(self.paths)}; " * (len(rows) < len(self.paths))

@@ -11,9 +11,8 @@ from torch import Tensor
 from rankscope.arguments import checked
 from rankscope.core.network import Spec
 from rankscope.core.prediction._outcomes import Outcome, read_prediction
-from rankscope.display import list_words
 from rankscope.errors import InputError
-from rankscope.numerals import plural
+from rankscope.numerals import list_words, plural
 
 if TYPE_CHECKING:
     import altair

@@ -28,9 +28,8 @@ from rankscope.core.tracing._masks import TokenChoice, choose_mask
 from rankscope.core.tracing._provenance import Origin, Provenance
 from rankscope.core.tracing._recorder import Recorder
 from rankscope.core.weights import refuse_broken
-from rankscope.display import card, cut, list_words, mean, paragraph, some, span, table
 from rankscope.errors import InputError, KindError
-from rankscope.numerals import short
+from rankscope.numerals import cut, list_words, mean, short, some, span
 
 if TYPE_CHECKING:
     import altair
@@ -235,6 +234,8 @@ class Trace:
 
     def _repr_html_(self) -> str:
         """The mean of each metric over samples and heads, layer by layer."""
+        from rankscope.show.display import card, paragraph, table
+
         values: dict[tuple[int, str], list[float]] = defaultdict(list)
         for layer, metric, value in zip(
             *(self.columns[name] for name in ("layer", "metric", "value")), strict=True
@@ -247,9 +248,9 @@ class Trace:
             for layer in some(layers)
         ]
         title = f"Trace of {self.provenance.model}"
-        about = paragraph(self.provenance.network) if self.provenance.network else ""
-        doubt = paragraph(f"Figures are {self._doubt}.") if self._doubt else ""
-        return card(title, about, table(["layer", *metrics], rows), doubt)
+        about = [paragraph(self.provenance.network)] if self.provenance.network else []
+        doubt = [paragraph(f"Figures are {self._doubt}.")] if self._doubt else []
+        return card(title, *about, table(["layer", *metrics], rows), *doubt)
 
     def noted(self, notes: Mapping[str, str]) -> "Trace":
         """The same trace with notes on where it came from."""

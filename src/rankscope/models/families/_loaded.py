@@ -11,13 +11,12 @@ from rankscope.arguments import checked
 from rankscope.core.checks import valid_mask, whole
 from rankscope.core.network import Network
 from rankscope.core.tracing import captured_input, evaluating, with_replaced_state
-from rankscope.display import card, cut, paragraph
 from rankscope.errors import InputError, KindError, ShapeError, SourceError
 from rankscope.models.families._family import Family, Original
 from rankscope.models.families._tokenization import encode, input_check, special_tokens
 from rankscope.models.families._verification import Verification, image_shape, sees_images
 from rankscope.models.text import InputCheck
-from rankscope.numerals import short
+from rankscope.numerals import cut, short
 from rankscope.streams import global_stream, stream
 
 
@@ -46,6 +45,8 @@ class Loaded:
         return f"Loaded {cut(self.name)} ({self._about}): {cut(self.network.spec.describe(), 300)}"
 
     def _repr_html_(self) -> str:
+        from rankscope.show.display import card, paragraph
+
         network = cut(self.network.spec.describe(), 2000)
         return card(f"Loaded {cut(self.name)}", paragraph(self._about), paragraph(network))
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rankscope import records
+from rankscope import results
 from rankscope.arguments import checked
 from rankscope.results import Judgement, Listing, Result
 from rankscope.show.figures import labelled, save
@@ -24,12 +24,12 @@ def write(
     >>> write(run("D8"), "out")
     {'table': 'out/d8-....parquet', 'chart': 'out/d8-....png', 'report': 'out/d8-....html'}
 
-    The table is Parquet with the whole result inside (``rankscope.records``), each chart a PNG, and
+    The table is Parquet with the whole result inside (``rankscope.results``), each chart a PNG, and
     the page one HTML file that needs nothing else. ``on_step`` is told the share of the work that
     is done.
     """
     files = names(result, folder)
-    records.write(result, files["table"])
+    results.write(result, files["table"])
     document = page(result)
     # The very charts of the page: to draw one takes long.
     charts = document.charts
