@@ -10,7 +10,7 @@ import polars as pl
 import torch
 from torch import nn
 
-from rankscope import records, tables
+from rankscope import results, tables
 from rankscope.arguments import checked
 from rankscope.ask import (
     Cost,
@@ -256,7 +256,7 @@ def _of(label: str, source: Source) -> list[Model]:
         return [Model(source, label=label or called)]
     written = str(source)
     if written.endswith(".parquet"):
-        return [Model(records.read(written), label=label or Path(written).stem)]
+        return [Model(results.read(written), label=label or Path(written).stem)]
     if written.endswith(INIT):
         inner = written.removesuffix(INIT)
         called = label or f"{Path(inner).name} at initialisation"
