@@ -14,7 +14,7 @@ from rankscope.core.deep import deep_trace
 from rankscope.core.network import Network
 from rankscope.core.theory import law
 from rankscope.core.tracing import Trace
-from rankscope.experiments import depths
+from rankscope.experiments import depths, kit
 from rankscope.experiments.claims import _norm_starts, d10
 from rankscope.experiments.claims._norm_starts import ABOVE, Dynamics
 from rankscope.experiments.norm_cases import Setting, random_network
@@ -62,6 +62,10 @@ def made_up(
     return tables.from_rows(("model", "variant", "layer", "sample", "metric", "value"), rows)
 
 
+def judged(table: pl.DataFrame, *doubted: str) -> kit.Result:
+    return kit.conclude(d10.ENTRY, TINY, kit.Measured(table, facts=[*doubted]))
+
+
 @pytest.mark.parametrize(
     ("table", "verdict", "counts", "beyond"),
     [
@@ -73,16 +77,16 @@ def made_up(
     ],
 )
 def test_each_outcome(table: pl.DataFrame, verdict: str, counts: str, beyond: str) -> None:
-    judgement, further, sentences = d10.judge(TINY, table)
-    assert judgement.verdict == verdict
-    assert re.search(counts, judgement.on)
-    assert str(further).startswith(beyond)
-    assert all(sentence.endswith(".") for sentence in sentences)
+    found = judged(table)
+    assert found.verdict == verdict
+    assert re.search(counts, found.judgement.on)
+    assert str(found.beyond).startswith(beyond)
+    assert all(sentence.endswith(".") for sentence in found.sentences)
 
 
 def test_speeds_are_compared_by_layers_or_where_they_end() -> None:
     def same(bare: list[float], normed: list[float]) -> bool:
-        (pair,) = d10._pairs(TINY, made_up(bare, normed), TINY.random).values()
+        (pair,) = d10.pairs(TINY, made_up(bare, normed), TINY.random).values()
         return pair.same(TINY)["speed"]
 
     assert same(CUBIC, [*CUBIC[1:], -1000.0])  # one layer apart
@@ -114,10 +118,10 @@ def test_the_curves_are_those_of_plain_numbers_and_the_weights_the_same() -> Non
 def test_designed_values_keep_rank_only_with_the_norm() -> None:
     """Without one, a causal mask averages every feature towards the first token's."""
     config = replace(TINY, masked=(), designed_layers=15)
-    found, seen = steps_of(d10.run, config)
+    found, seen = steps_of(d10.ENTRY.run, config)
     assert seen[-1] == 1.0
     can_be_shown(found)
-    without, normed = d10._kept(config, found.table, "designed")
+    without, normed = d10.shares_above(config, found.table, "designed")
     assert without == 0.0
     assert normed > 0.0
     assert str(found.beyond).startswith("fails")
@@ -168,21 +172,20 @@ def test_doubts_of_every_draw_and_design_reach_the_result(monkeypatch: pytest.Mo
 
 
 def test_what_is_in_doubt_or_shows_no_law_is_left_out_and_named() -> None:
-    judgement, beyond, sentences = d10.judge(TINY, made_up(CUBIC, LEVEL), ["4 heads", "designed"])
-    assert judgement.verdict == "not tried"
-    assert beyond.verdict == "holds"
-    assert "Left out, because their figures are in doubt: 4 heads, designed." in sentences
-    short = made_up(CUBIC, LEVEL).filter(pl.col("layer") < 3)
-    judgement, _, sentences = d10.judge(TINY, short, ["designed"])
-    assert judgement.verdict == "not tried"
-    assert "Left out, because they show no law: 4 heads, causal mask." in sentences
+    found = judged(made_up(CUBIC, LEVEL), "4 heads", "designed")
+    assert found.verdict == "not tried"
+    assert found.beyond.verdict == "holds"
+    assert "Left out, because their figures are in doubt: 4 heads, designed." in found.sentences
+    short = judged(made_up(CUBIC, LEVEL).filter(pl.col("layer") < 3), "designed")
+    assert short.verdict == "not tried"
+    assert "Left out, because they show no law: 4 heads, causal mask." in short.sentences
 
 
 def test_equal_tokens_are_a_collapse_and_called_equal() -> None:
     equal = [*CUBIC[:-1], -math.inf]
-    judgement, _, sentences = d10.judge(TINY, made_up(CUBIC, equal))
-    assert "the same fate in 1 of 1 setting, the same law in 0" in judgement.on
-    said = " ".join(sentences)
+    found = judged(made_up(CUBIC, equal))
+    assert "the same fate in 1 of 1 setting, the same law in 0" in found.judgement.on
+    said = " ".join(found.sentences)
     assert "all tokens equal in the end, small after 3 layers with it" in said
     assert "no law" not in said
 

@@ -21,12 +21,20 @@ ENTRY = kit.claim(
     "D10",
     "LayerNorm plays no role in the rank collapse of attention.",
     source="Dong et al. 2021, remark on LayerNorm",
+    question="Is anything about the collapse different with LayerNorm?",
     domain="random attention under the full mask and LayerNorm, without skips and MLPs",
+    beyond="masks, and values that keep some sequences above rank one",
     seconds=32,
 )
 BARE, NORMED = "attention", "attention and LayerNorm"
-_QUESTIONS = ("fate", "law", "speed")
-_BEYOND = "masks, and values that keep some sequences above rank one"
+CHARTS = (
+    kit.Drawing(
+        "by_depth",
+        "A panel for each setting, with and without LayerNorm.",
+        depths.RELATIVE_DISPERSION,
+        {"lowest": -40.0},
+    ),
+)
 
 
 def _scaled(scale: float) -> Setting:
@@ -73,6 +81,62 @@ class Config(depths.DeepConfig):
     """Speeds are the same within one layer, or within this part of each other."""
 
 
+def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[list[str]]:
+    """Trace each pair in scaled arithmetic, and follow designed values with and without a norm.
+
+    What a verdict needs beside the table are the names of what is in doubt.
+    """
+    on_random, on_designed = kit.parts(on_step, 0.5, 0.5)
+    x, token_mask = config.texts()
+    found = {
+        name: _traced(config, setting, x, token_mask, on_setting)
+        for (name, setting), on_setting in kit.tracked((*config.random, *config.masked), on_random)
+    } | {
+        case.name: _designed(config, case, on_case)
+        for case, on_case in kit.tracked(config.designed, on_designed)
+    }
+    return kit.Measured(
+        tables.joined({name: case.table for name, case in found.items()}, column="model"),
+        {
+            f"{name}, {who}": note
+            for name, case in found.items()
+            for who, note in case.notes.items()
+        },
+        [name for name, case in found.items() if case.notes],
+        {"dispersion": "Frobenius norm"},
+    )
+
+
+def _traced(
+    config: Config, setting: Setting, x: Tensor, token_mask: Tensor, on_step: kit.OnStep
+) -> depths.Measured:
+    """Relative dispersions without and with the norm; the samples of all draws are numbered on."""
+    depth = config.layers if setting.mask == "full" else config.masked_layers
+    parts = []
+    notes: dict[str, str] = {}
+    for draw, on_draw in kit.tracked(range(config.draws), on_step):
+        network = random_network(replace(setting, width=config.width), depth, config.seed + draw)
+        pair = {BARE: network.without("norm"), NORMED: network}
+        compared = depths.compare(pair, x, token_mask, norm="fro", on_step=on_draw)
+        rows = depths.dispersions(compared.table.filter(metric=depths.RELATIVE))
+        parts.append(rows.with_columns(pl.col("sample") + draw * config.samples))
+        notes |= {f"{case}, draw {draw + 1}": note for case, note in compared.notes.items()}
+    return depths.Measured(tables.stack(parts), notes)
+
+
+def _designed(config: Config, case: Dynamics, on_step: kit.OnStep) -> depths.Measured:
+    """The shares of starts above rank one, layer by layer, without and with the norm."""
+    plan = Plan(config.seed, config.designed_starts, config.designed_layers)
+    rows = []
+    notes: dict[str, str] = {}
+    variants = (replace(case, name=BARE, norm="none"), replace(case, name=NORMED))
+    for variant, on_part in kit.tracked(variants, on_step):
+        found, doubts = follow(plan, variant, on_part)
+        rows += [row for row in found if row[2] == ABOVE]
+        notes |= doubts
+    return depths.Measured(tables.from_rows(("variant", "layer", "metric", "value"), rows), notes)
+
+
 class Pair(NamedTuple):
     """How one setting ends without and with LayerNorm."""
 
@@ -94,116 +158,110 @@ class Pair(NamedTuple):
         if without is not None and normed is not None:
             return abs(without - normed) <= max(1.0, config.near * max(without, normed))
         neither = without is None and normed is None
-        a, b = (each.last if neither else each.rate for each in self.laws)
+        a, b = (law.last if neither else law.rate for law in self.laws)
         return math.isfinite(a - b) and abs(a - b) <= config.near * max(abs(a), abs(b))
 
     @property
     def decided(self) -> bool:
         """Whether both networks show a law."""
-        return all(each.decided for each in self.laws)
+        return all(law.decided for law in self.laws)
 
 
-def run(config: Config, on_step: kit.OnStep) -> kit.Result:
-    """Trace each pair in scaled arithmetic, and follow designed values with and without a norm."""
-    found = _measure(config, on_step)
-    table = tables.joined({name: each.table for name, each in found.items()}, column="model")
-    doubted = [name for name, each in found.items() if each.notes]
-    judgement, beyond, sentences = judge(config, table, doubted)
-    pairs = _decided(_pairs(config, table, config.random), doubted)
-    same = [pair.same(config)["fate"] for pair in pairs.values()]
-    return ENTRY.result(
-        config,
-        question="Is anything about the collapse different with LayerNorm?",
-        sentences=sentences,
-        table=table,
-        about={"dispersion": "Frobenius norm"},
-        notes={
-            f"{name}, {case}": note
-            for name, each in found.items()
-            for case, note in each.notes.items()
-        },
-        judgement=judgement,
-        beyond=beyond,
-        key_figures={
-            "settings with the same fate, share": sum(same) / len(same) if same else math.nan
-        },
-        drawings=(
-            kit.Drawing(
-                "by_depth",
-                "A panel for each setting, with and without LayerNorm.",
-                depths.RELATIVE_DISPERSION,
-                {"lowest": -40.0},
-            ),
-        ),
-        shown=(depths.RELATIVE_DISPERSION, ABOVE),
-    )
-
-
-def _measure(config: Config, on_step: kit.OnStep) -> dict[str, depths.Measured]:
-    """By setting or design, its figures and what is in doubt about them."""
-    on_random, on_designed = kit.parts(on_step, 0.5, 0.5)
-    x, token_mask = config.texts()
-    settings = (*config.random, *config.masked)
-    return {
-        name: _traced(config, setting, x, token_mask, on_setting)
-        for (name, setting), on_setting in kit.tracked(settings, on_random)
-    } | {
-        case.name: _designed(config, case, on_case)
-        for case, on_case in kit.tracked(config.designed, on_designed)
-    }
-
-
-def judge(
-    config: Config, table: pl.DataFrame, doubted: Collection[str] = ()
-) -> tuple[kit.Judgement, kit.Judgement | None, tuple[str, ...]]:
-    """Fate, law and speed of every pair, each a question of its own.
+def judge(config: Config, measured: kit.Measured[list[str]]) -> kit.Answer:
+    """Fate, law and speed of every pair, each a check of its own.
 
     A setting collapses if the later layers show a law by which it does. A designed one has the same
     fate if sequences stay above rank one in both networks, or in neither. What shows no law, or is
-    among the ``doubted``, is undecided and left out.
+    in doubt, is undecided and left out.
     """
-    every = [_pairs(config, table, each) for each in (config.random, config.masked)]
-    own, masked = (_decided(each, doubted) for each in every)
-    lawless = [name for each in every for name, pair in each.items() if not pair.decided]
+    table, doubted = measured.table, measured.facts
+    every = [pairs(config, table, settings) for settings in (config.random, config.masked)]
+    random, masked = (
+        {name: pair for name, pair in group.items() if pair.decided and name not in doubted}
+        for group in every
+    )
+    lawless = [name for group in every for name, pair in group.items() if not pair.decided]
     kept = {
-        case.name: _kept(config, table, case.name)
+        case.name: shares_above(config, table, case.name)
         for case in config.designed
         if case.name not in doubted
     }
     designed = {name: (without > 0) == (normed > 0) for name, (without, normed) in kept.items()}
-    others = _cases(config, masked) | {f"fate, {name}": ok for name, ok in designed.items()}
-    return (
-        _judged(ENTRY.domain, _cases(config, own), "what is asked: ", _counts(config, own)),
-        _judged(_BEYOND, others, "the values: ", _beyond(config, designed, masked))
-        if others
-        else None,
+    stated, beyond = _checks(config, random), _checks(config, masked)
+    beyond |= {f"fate, {name}": same for name, same in designed.items()}
+    changed = sum(not same for same in designed.values())
+    others = f"{changed} of {plural(len(designed), 'design')} with another fate"
+    if masked:
+        others += f"; masks with random weights, {_counts(config, masked)}"
+    fates = [pair.same(config)["fate"] for pair in random.values()]
+    return kit.Answer(
         (
-            f"Full mask, random weights: {_counts(config, own)}.",
+            f"Full mask, random weights: {_counts(config, random)}.",
             *_left_out(doubted, lawless),
-            *_differences(config, own),
+            *_differences(config, random),
             *([f"Masks, random weights: {_counts(config, masked)}."] if masked else []),
             *_differences(config, masked),
             *(
-                f"{sentence_case(name)}: {without:.0%} of the starts stay above rank one "
-                f"without the norm, {normed:.0%} with it."
+                f"{sentence_case(name)}: {without:.0%} of the starts stay above rank one without "
+                f"the norm, {normed:.0%} with it."
                 for name, (without, normed) in kept.items()
             ),
         ),
+        stated=stated,
+        on=_mixed(stated, "what is asked: ") + _counts(config, random),
+        beyond=beyond or None,
+        on_beyond=_mixed(beyond, "the values: ") + others,
+        key_figures={
+            "settings with the same fate, share": sum(fates) / len(fates) if fates else math.nan
+        },
+        shown=(depths.RELATIVE_DISPERSION, ABOVE),
     )
 
 
-def _judged(domain: str, cases: Mapping[str, bool], depends: str, words: str) -> kit.Judgement:
-    """With its counts, whatever the verdict; they complete each in its own way."""
-    mixed = len(set(cases.values())) > 1
-    return kit.judged(domain, cases, depends + words if mixed else words)
+def pairs(config: Config, table: pl.DataFrame, settings: Settings) -> dict[str, Pair]:
+    """By setting, from the medians over the samples."""
+    summary = tables.summary(table)
+    found = {}
+    for name, _ in settings:
+        bare, normed = (
+            medians(summary, depths.RELATIVE_DISPERSION, model=name, variant=variant)
+            for variant in (BARE, NORMED)
+        )
+        reached = [
+            next((layer for layer, value in enumerate(curve) if value < config.reached), None)
+            for curve in (bare, normed)
+        ]
+        found[name] = Pair((law(bare, UNEVEN), law(normed, UNEVEN)), (reached[0], reached[1]))
+    return found
 
 
-def _beyond(config: Config, designed: Mapping[str, bool], masked: Mapping[str, Pair]) -> str:
-    changed = sum(not same for same in designed.values())
-    words = [f"{changed} of {plural(len(designed), 'design')} with another fate"]
-    if masked:
-        words.append(f"masks with random weights, {_counts(config, masked)}")
-    return "; ".join(words)
+def shares_above(config: Config, table: pl.DataFrame, name: str) -> tuple[float, float]:
+    """Of the starts that end above rank one, without and with the norm."""
+    rows = table.filter(model=name, metric=ABOVE, layer=4 * config.designed_layers)
+    shares = dict(rows.select("variant", "value").iter_rows())
+    return shares[BARE], shares[NORMED]
+
+
+def _checks(config: Config, group: Mapping[str, Pair]) -> dict[str, bool]:
+    return {
+        f"{asked}, {name}": same
+        for name, pair in group.items()
+        for asked, same in pair.same(config).items()
+    }
+
+
+def _mixed(checks: Mapping[str, bool], depends: str) -> str:
+    """What a verdict depends on, where the checks differ; counts follow in any case."""
+    return depends if len(set(checks.values())) > 1 else ""
+
+
+def _counts(config: Config, group: Mapping[str, Pair]) -> str:
+    same = [pair.same(config) for pair in group.values()]
+    fate, law, speed = (sum(pair[asked] for pair in same) for asked in ("fate", "law", "speed"))
+    return (
+        f"the same fate in {fate} of {plural(len(same), 'setting')}, the same law in {law}, the "
+        f"same speed in {speed}"
+    )
 
 
 def _left_out(doubted: Collection[str], lawless: Collection[str]) -> Iterator[str]:
@@ -215,101 +273,20 @@ def _left_out(doubted: Collection[str], lawless: Collection[str]) -> Iterator[st
             yield f"Left out, because {reason}: {', '.join(names)}."
 
 
-def _decided(pairs: Mapping[str, Pair], doubted: Collection[str]) -> dict[str, Pair]:
-    return {name: pair for name, pair in pairs.items() if pair.decided and name not in doubted}
-
-
-def _pairs(config: Config, table: pl.DataFrame, settings: Settings) -> dict[str, Pair]:
-    """By setting, from the medians over the samples."""
-    summary = tables.summary(table)
-    pairs = {}
-    for name, _ in settings:
-        curves = [
-            medians(summary, depths.RELATIVE_DISPERSION, model=name, variant=each)
-            for each in (BARE, NORMED)
-        ]
-        laws = [law(curve, UNEVEN) for curve in curves]
-        reached = [
-            next((layer for layer, value in enumerate(curve) if value < config.reached), None)
-            for curve in curves
-        ]
-        pairs[name] = Pair((laws[0], laws[1]), (reached[0], reached[1]))
-    return pairs
-
-
-def _cases(config: Config, pairs: Mapping[str, Pair]) -> dict[str, bool]:
-    return {
-        f"{question}, {name}": same
-        for name, pair in pairs.items()
-        for question, same in pair.same(config).items()
-    }
-
-
-def _counts(config: Config, pairs: Mapping[str, Pair]) -> str:
-    same = [pair.same(config) for pair in pairs.values()]
-    counts = [sum(each[question] for each in same) for question in _QUESTIONS]
-    return (
-        f"the same fate in {counts[0]} of {plural(len(same), 'setting')}, the same law in "
-        f"{counts[1]}, the same speed in {counts[2]}"
-    )
-
-
-def _differences(config: Config, pairs: Mapping[str, Pair]) -> list[str]:
+def _differences(config: Config, group: Mapping[str, Pair]) -> Iterator[str]:
     """A sentence for every setting that LayerNorm changes in some way."""
-    said = []
-    for name, pair in pairs.items():
-        other = [question for question, same in pair.same(config).items() if not same]
+    for name, pair in group.items():
+        other = [asked for asked, same in pair.same(config).items() if not same]
         if other:
             without, normed = map(_ending, pair.laws, pair.reached)
-            said.append(
+            yield (
                 f"{sentence_case(name)}, another {' and '.join(other)}: {without} without "
                 f"LayerNorm; {normed} with it."
             )
-    return said
 
 
 def _ending(found: Law, reached: int | None) -> str:
-    end = (
-        "all tokens equal" if found.kind == "equal" else f"{found.kind}, {power_of_ten(found.last)}"
-    )
+    equal = found.kind == "equal"
+    end = "all tokens equal" if equal else f"{found.kind}, {power_of_ten(found.last)}"
     small = "" if reached is None else f", small after {plural(reached, 'layer')}"
     return f"{end} in the end{small}"
-
-
-def _traced(
-    config: Config, setting: Setting, x: Tensor, token_mask: Tensor, on_step: kit.OnStep
-) -> depths.Measured:
-    """Relative dispersions without and with the norm; the samples of all draws are numbered on."""
-    depth = config.layers if setting.mask == "full" else config.masked_layers
-    found = []
-    notes: dict[str, str] = {}
-    for draw, on_draw in kit.tracked(range(config.draws), on_step):
-        network = random_network(replace(setting, width=config.width), depth, config.seed + draw)
-        pair = {BARE: network.without("norm"), NORMED: network}
-        one = depths.compare(pair, x, token_mask, norm="fro", on_step=on_draw)
-        sample = pl.col("sample") + draw * config.samples
-        rows = depths.dispersions(one.table.filter(metric=depths.RELATIVE))
-        found.append(rows.with_columns(sample))
-        notes |= {f"{case}, draw {draw + 1}": note for case, note in one.notes.items()}
-    return depths.Measured(tables.stack(found), notes)
-
-
-def _designed(config: Config, case: Dynamics, on_step: kit.OnStep) -> depths.Measured:
-    """The shares of starts above rank one, layer by layer, without and with the norm."""
-    plan = Plan(config.seed, config.designed_starts, config.designed_layers)
-    rows = []
-    notes: dict[str, str] = {}
-    variants = (replace(case, name=BARE, norm="none"), replace(case, name=NORMED))
-    for one, on_part in kit.tracked(variants, on_step):
-        found, doubts = follow(plan, one, on_part)
-        rows += [row for row in found if row[2] == ABOVE]
-        notes |= doubts
-    table = tables.from_rows(("variant", "layer", "metric", "value"), rows)
-    return depths.Measured(table, notes)
-
-
-def _kept(config: Config, table: pl.DataFrame, name: str) -> tuple[float, float]:
-    """The shares in the end, without and with the norm."""
-    rows = table.filter(model=name, metric=ABOVE, layer=4 * config.designed_layers)
-    shares = dict(rows.select("variant", "value").iter_rows())
-    return shares[BARE], shares[NORMED]
