@@ -8,7 +8,7 @@ import torch
 from rankscope.ask import Subject
 from rankscope.core.metrics import residual
 from rankscope.core.network import Network, Spec
-from rankscope.experiments.laws import medians
+from rankscope.experiments.depths import medians
 from rankscope.experiments.questions.deep import Config, run
 from rankscope.numerals import plural, power_of_ten
 from rankscope.show.figures import draw

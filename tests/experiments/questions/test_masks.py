@@ -12,7 +12,7 @@ from rankscope.core.masks import from_edges
 from rankscope.core.network import Network, Spec
 from rankscope.core.theory import Law, a_priori_rate
 from rankscope.errors import InputError
-from rankscope.experiments.laws import medians
+from rankscope.experiments.depths import medians
 from rankscope.experiments.questions._masked import BY_MASK
 from rankscope.experiments.questions.masks import Config, layers_to, run
 from rankscope.numerals import power_of_ten

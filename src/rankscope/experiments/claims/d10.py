@@ -13,7 +13,7 @@ from rankscope.core.network import Init
 from rankscope.core.theory import UNEVEN, Law, law
 from rankscope.experiments import depths, kit
 from rankscope.experiments.claims._norm_starts import ABOVE, Dynamics, Plan, follow
-from rankscope.experiments.laws import medians
+from rankscope.experiments.depths import medians
 from rankscope.experiments.norm_cases import Setting, Settings, random_network
 from rankscope.numerals import plural, power_of_ten, sentence_case
 

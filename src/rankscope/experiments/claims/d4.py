@@ -9,7 +9,7 @@ from rankscope import tables
 from rankscope.core.network import Init, Network, Spec
 from rankscope.core.theory import expanding_network
 from rankscope.experiments import depths, kit
-from rankscope.experiments.laws import medians
+from rankscope.experiments.depths import medians
 from rankscope.numerals import plural, power_of_ten, short
 
 ENTRY = kit.claim(

@@ -11,7 +11,7 @@ from rankscope import tables
 from rankscope.ask import SMALL, Model, by_name
 from rankscope.core.theory import levels_off, thresholds
 from rankscope.experiments import kit, models, variants
-from rankscope.experiments.laws import medians
+from rankscope.experiments.depths import medians
 from rankscope.numerals import short
 
 ENTRY = kit.claim(

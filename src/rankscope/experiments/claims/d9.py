@@ -15,7 +15,7 @@ from rankscope.core.metrics import dobrushin, matrix_norm
 from rankscope.core.paths import FrozenAttention, Path, frozen_steps, sample_paths
 from rankscope.core.theory import as_stated, law
 from rankscope.experiments import depths, kit, models
-from rankscope.experiments.laws import medians
+from rankscope.experiments.depths import medians
 from rankscope.numerals import power_of_ten
 from rankscope.streams import stream
 

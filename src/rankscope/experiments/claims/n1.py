@@ -25,7 +25,7 @@ from rankscope.core.network import (
 )
 from rankscope.core.theory import Law, LawKind, as_stated, ergodicity, law, second_modulus
 from rankscope.experiments import depths, kit
-from rankscope.experiments.laws import law_of_medians, medians
+from rankscope.experiments.depths import law_of_medians, medians
 from rankscope.numerals import power_of_ten
 
 ENTRY = kit.claim(

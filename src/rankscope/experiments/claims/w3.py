@@ -16,7 +16,7 @@ from rankscope.core.network import NormKind
 from rankscope.core.theory import UNEVEN, Law, as_stated, second_eigenvalue
 from rankscope.core.tracing import Trace
 from rankscope.experiments import depths, kit
-from rankscope.experiments.laws import law_of_medians
+from rankscope.experiments.depths import law_of_medians
 from rankscope.experiments.norm_cases import Setting, random_network
 from rankscope.streams import stream
 

@@ -13,7 +13,7 @@ from rankscope.ask import Model, by_name
 from rankscope.core.metrics import effective_rank, mean_cosine, numerical_rank
 from rankscope.core.theory import thresholds
 from rankscope.experiments import kit, models
-from rankscope.experiments.laws import medians
+from rankscope.experiments.depths import medians
 from rankscope.experiments.models import trained_models
 from rankscope.numerals import short
 from rankscope.streams import stream

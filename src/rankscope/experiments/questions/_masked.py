@@ -17,8 +17,12 @@ from rankscope.core.metrics import dobrushin
 from rankscope.core.paths import attention_patterns
 from rankscope.core.theory import Law
 from rankscope.core.tracing import Trace
-from rankscope.experiments.depths import RELATIVE_DISPERSION, dispersions
-from rankscope.experiments.laws import different_laws, law_of_medians
+from rankscope.experiments.depths import (
+    RELATIVE_DISPERSION,
+    different_laws,
+    dispersions,
+    law_of_medians,
+)
 from rankscope.process.progress import OnStep, silent
 
 PRODUCTS = "log10_product_ergodicity"

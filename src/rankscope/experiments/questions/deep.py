@@ -15,8 +15,17 @@ from rankscope.ask import Cost
 from rankscope.core.metrics import Center, Norm, residual
 from rankscope.core.tracing import Trace
 from rankscope.experiments import kit
-from rankscope.experiments.depths import FLOORS, FORMATS, RELATIVE, SCALED, doubts
-from rankscope.experiments.laws import disagreement, law_of_medians, medians, sure_medians
+from rankscope.experiments.depths import (
+    FLOORS,
+    FORMATS,
+    RELATIVE,
+    SCALED,
+    disagreement,
+    doubts,
+    law_of_medians,
+    medians,
+    sure_medians,
+)
 from rankscope.numerals import plural, power_of_ten
 
 ENTRY = kit.question(

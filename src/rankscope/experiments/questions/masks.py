@@ -22,8 +22,8 @@ from rankscope.experiments.depths import (
     RELATIVE_DISPERSION,
     doubts,
     law_entries,
+    sure_medians,
 )
-from rankscope.experiments.laws import sure_medians
 from rankscope.experiments.questions._masked import (
     BY_MASK,
     PRODUCTS,

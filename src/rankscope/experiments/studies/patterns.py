@@ -11,7 +11,7 @@ from rankscope.arguments import checked
 from rankscope.core import network
 from rankscope.core.theory import Law
 from rankscope.experiments import depths, kit
-from rankscope.experiments.laws import law_of_medians
+from rankscope.experiments.depths import law_of_medians
 
 ENTRY = kit.study(
     "patterns",

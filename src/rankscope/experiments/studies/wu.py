@@ -18,8 +18,9 @@ from rankscope.experiments.depths import (
     RELATIVE_DISPERSION,
     compare,
     dispersions,
+    law_of_medians,
+    medians,
 )
-from rankscope.experiments.laws import law_of_medians, medians
 from rankscope.models.text import embed, passages
 from rankscope.numerals import plural, power_of_ten, short
 
