@@ -67,10 +67,10 @@ NAMES = {
         Chart Report Section Table notebook page show to_json write write_html write_overview
     """,
     "rankscope.run": """
-        ClaimRun ENGINES Engine Estimate Failure Grid Holder Inline OUTPUT_FOLDER
-        OnOutcome Outcome Plan Processes Progress RayEngine Reproduction Run SUMMARY Setting
-        Status Sweep Work claim_runs drive estimate execute plan read_grid reproduce
-        reproductions status sweep table with_metric with_settings
+        ClaimRun ENGINES Ended Engine Estimate Grid Inline OUTPUT_FOLDER OnOutcome Outcome Plan
+        Processes Progress RayEngine Reproduction Run SUMMARY Setting Status Sweep Work
+        claim_runs drive estimate execute plan read_grid reproduce reproductions status sweep
+        table with_metric with_settings
     """,
     "rankscope.models.text": """
         InputCheck Tokenizer check_texts embed passages

@@ -128,14 +128,14 @@ def test_a_key_is_the_same_in_another_process_and_order():
     here = {run.key for run in plan(read_grid(content)).runs}
     code = (
         "import json, sys; from rankscope.run import plan, read_grid\n"
-        "print(json.dumps([r.to_json() for r in plan(read_grid(json.loads(sys.argv[1]))).runs]))"
+        "print(json.dumps([vars(r) for r in plan(read_grid(json.loads(sys.argv[1]))).runs]))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, json.dumps(other)],
         env={"PYTHONHASHSEED": "7", "PYTHONPATH": ":".join(sys.path)},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    there = [Run.from_json(each) for each in json.loads(done.stdout)]
+    there = [Run(**each) for each in json.loads(done.stdout)]
     assert {run.key for run in there} == here
     assert there[0].axes == {"heads": 2, "seed": 1}
 

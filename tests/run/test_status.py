@@ -45,7 +45,7 @@ def test_the_speed_is_that_of_the_last_minutes(make_runs, sql, tmp_path):
     thread.start()
     assert started.wait(20)
     now = time.time()
-    long_ago = json.dumps({"pid": 1, "host": "here", "started": now - 3600})
+    long_ago = json.dumps(["process 1 on here", now - 3600])
     sql(tmp_path, "UPDATE meta SET value = ? WHERE name = 'driver'", long_ago)
     for ago in (1000, 900, 200, 100, 50):
         sql(tmp_path, "INSERT INTO runs (key, ended) VALUES (?, ?)", f"{ago}", now - ago)
@@ -53,6 +53,7 @@ def test_the_speed_is_that_of_the_last_minutes(make_runs, sql, tmp_path):
     found = status(tmp_path)
     release.set()
     thread.join(20)
+    assert found.holder == "process 1 on here"
     assert found.running_seconds == pytest.approx(3600, abs=5)
     assert found.runs_per_minute == pytest.approx(4 / 5, rel=0.05)  # three and the real one
 

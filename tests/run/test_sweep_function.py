@@ -20,12 +20,12 @@ GRID = {
 
 def test_it_returns_where_the_results_are_and_how_many(tmp_path):
     quick = rankscope.sweep(GRID, tmp_path / "out", engine="inline", quick=True)
-    assert (quick.total, quick.done, quick.skipped, quick.failed) == (2, 2, 0, 0)
+    assert (quick.total, quick.done, quick.before, quick.failed) == (2, 2, 0, 0)
     seen = []
     whole = rankscope.sweep(
         GRID, tmp_path / "out", engine=Inline(), on_outcome=lambda *each: seen.append(each)
     )
-    assert (whole.total, whole.done, whole.skipped, whole.failed) == (4, 4, 2, 0)
+    assert (whole.total, whole.done, whole.before, whole.failed) == (4, 4, 2, 0)
     assert len(seen) == 2
     assert whole.folder == tmp_path / "out"
     table = whole.table.collect()

@@ -67,14 +67,13 @@ def run(grid: Path, options: SweepOptions) -> bool:
         print_error(words())
         raise
     if options.as_json:
-        progress = {**asdict(swept.progress), "aside": dict(swept.progress.aside)}
         failures = [asdict(failure) for failure in swept.failures]
-        print_json({"folder": str(folder), **progress, "merged": plan.merged, "failures": failures})
+        print_json({**asdict(swept), "folder": str(folder), "failures": failures})
         return not swept.failed
     lines = {"runs": str(swept), "folder": str(folder)}
     if plan.merged:
         lines["merged"] = f"{plan.merged:,} points of the grid are the same as others"
-    if aside := swept.progress.aside:
+    if aside := swept.aside:
         lines["aside"] = list_words([f"{path} ({wrong})" for path, wrong in aside.items()])
     if swept.failed:
         lines["again"] = "with --retry-failed, the same command repeats what failed"
@@ -295,12 +294,12 @@ def _print_lines(lines: dict[str, str]) -> None:
     print_list({name: without_controls(words) for name, words in lines.items()})
 
 
-def _print_failures(failures: Sequence[running.Failure]) -> None:
+def _print_failures(failures: Sequence[running.Ended]) -> None:
     """The first few, a sentence each, on standard error."""
     for failure in failures[:_FIRST]:
         error = failure.error
         shown = error if len(error) <= _LONGEST else f"{error[:_LONGEST]}…"
-        print_error(f"{failure.run} failed: {shown}")
+        print_error(f"{failure} failed: {shown}")
     if len(failures) > _FIRST:
         more = f"{len(failures) - _FIRST:,} more failed"
         print_error(f"{more}; 'rankscope sweep status DIR --json' says why.")

@@ -11,8 +11,7 @@ from typing import Any, Final
 from rankscope.arguments import checked
 from rankscope.errors import InputError, RankscopeError
 from rankscope.run import _results
-from rankscope.run._engine import Engine, Outcome, in_words
-from rankscope.run._run import Run, Work
+from rankscope.run._engine import Engine, Outcome, Run, Work, in_words
 from rankscope.run._store import Ended, Store, held, is_key, new_or_known
 
 _AT_WORK: Final[set[int]] = set()

@@ -1,16 +1,46 @@
-"""What carries runs out: one small interface for this process, for many, and for a cluster."""
+"""Runs, and what carries them out: this process, many, or a cluster, behind one interface."""
 
 import pickle
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pkgutil import resolve_name
 from typing import Any, Final, Protocol, runtime_checkable
 
 from rankscope.arguments import checked
 from rankscope.errors import InputError, RankscopeError
-from rankscope.run._run import Run, Work
+
+Setting = str | int | float | bool | None
+"""A value along an axis, which becomes a column of the table."""
+
+
+@checked
+@dataclass(frozen=True)
+class Run:
+    """What is to be computed, and the key its result is filed under.
+
+    ``axes`` are the settings along the grid's axes, in the grid's order; ``fields`` everything that
+    was said about the experiment, axes included that are fields of it, in what JSON has. Paths in
+    ``fields`` are relative to ``folder``.
+
+    >>> print(Run("0123456789ab", "trace", {"layers": 2}, {"layers": 2, "width": 8}))
+    trace (layers=2)
+    """
+
+    key: str
+    experiment: str
+    axes: Mapping[str, Setting]
+    fields: Mapping[str, Any]
+    folder: str = ""
+
+    def __str__(self) -> str:
+        settings = ", ".join(f"{name}={value}" for name, value in self.axes.items())
+        return f"{self.experiment} ({settings})" if settings else self.experiment
+
+
+Work = Callable[[Run], Any]
+"""What a run comes to: for a sweep, the long table of its result."""
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,52 @@
 """A grid: what all runs have in common, and the axes along which they differ."""
 
+import math
+import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
-from math import prod
-from pathlib import Path
+from itertools import chain, product
+from pathlib import Path, PurePath
 from typing import Any
 
 from rankscope.arguments import checked
 from rankscope.ask import nearest, placed
-from rankscope.errors import InputError, RankscopeError
-from rankscope.run._axes import Axis, read_axes, shown, split_names
-from rankscope.run._templates import check_names, fill, has_braces, names_in
-from rankscope.run._values import as_json, dotted
+from rankscope.errors import InputError, KindError, RankscopeError
+from rankscope.tables import IN_RUN
 
+MOST_RUNS = 1_000_000
+"""Of a grid, and hence values of an axis."""
+_MOST = 2**63
+"""Beyond the whole numbers that a table can hold."""
+_DEEPEST = 32
+"""Tables and lists inside each other; more is a mistake, or a list that holds itself."""
+_RANGE = ("from", "to", "step", "count", "spacing")
+_RESERVED = (
+    *("part", "run", "layer", "head", "index", "token", "other_token"),
+    *("parameter", "setting", "sample", "metric", "value"),
+    *("error", "doubt", "mean", "low", "median", "high"),
+)
+"""Columns of results, and of their medians, that are no field of any experiment."""
+_DIGITS = 12
+"""Of a number that was worked out, so that a hundredth is 0.01."""
+_PLACE = re.compile(r"\{\{|\}\}|\{([^{}]+)\}")
+"""``{name}``, into which the value of an axis goes; braces that are written twice are braces."""
 _AXES, _QUICK = "axes", "quick"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Names and, at every point, a value of each; ``key`` is where it stands in the grid."""
+
+    key: str
+    names: tuple[str, ...]
+    points: tuple[tuple[Any, ...], ...]
+
+    def place(self, point: int, name: str) -> str:
+        """Where a value stands: ``axes.heads[2]``, ``axes."layers, width"[0][1]``."""
+        inside = f"[{self.names.index(name)}]" if len(self.names) > 1 else ""
+        return f"{self.key}[{point}]{inside}"
 
 
 @checked
@@ -34,7 +64,7 @@ class Grid:
 
     def __len__(self) -> int:
         """How many points there are."""
-        return prod(len(axis.points) for axis in self.axes)
+        return math.prod(len(axis.points) for axis in self.axes)
 
     @cached_property
     def axis_names(self) -> tuple[str, ...]:
@@ -43,9 +73,10 @@ class Grid:
 
     def points(self) -> Iterator[dict[str, Any]]:
         """The settings of every run, the last axis fastest; those in axes' own text filled in."""
-        filled = [name for name in self.axis_names if self._refers(name)]
-        for each in product(*(axis.points for axis in self.axes)):
-            point = dict(zip(self.axis_names, (v for values in each for v in values), strict=True))
+        own_text = {name for _, name, value in self.values() if has_braces(value)}
+        filled = [name for name in self.axis_names if name in own_text]
+        for chosen in product(*(axis.points for axis in self.axes)):
+            point = dict(zip(self.axis_names, chain.from_iterable(chosen), strict=True))
             yield {**point, **{name: fill(point[name], point) for name in filled}}
 
     def settings(self, point: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,20 +89,23 @@ class Grid:
         filled = {name: fill(value, point) for name, value in self._templates.items()}
         return {**self.fields, **filled}
 
+    def values(self) -> Iterator[tuple[str, str, Any]]:
+        """Every value that stands in the grid: where, what it is a value of, and itself."""
+        for name, value in self.fields.items():
+            yield dotted("", name), name, value
+        for axis in self.axes:
+            for number, point in enumerate(axis.points):
+                for name, value in zip(axis.names, point, strict=True):
+                    yield axis.place(number, name), name, value
+
     @cached_property
     def referred(self) -> set[str]:
         """Axes that some text refers to."""
-        values = [each for axis in self.axes for point in axis.points for each in point]
-        return names_in([*self.fields.values(), *values])
+        return names_in([value for _, _, value in self.values()])
 
     @cached_property
     def _templates(self) -> dict[str, Any]:
         return {name: value for name, value in self.fields.items() if has_braces(value)}
-
-    def _refers(self, name: str) -> bool:
-        axis = next(axis for axis in self.axes if name in axis.names)
-        place = axis.names.index(name)
-        return any(has_braces(point[place]) for point in axis.points)
 
 
 @checked
@@ -140,18 +174,228 @@ def _replaced(content: dict[str, Any], quick: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_templates(grid: Grid) -> None:
-    for name, value in grid.fields.items():
-        check_names(dotted("", name), value, grid.axis_names)
+    """Refuse text that refers to what is no axis, or to an axis with places of its own."""
     inside: dict[str, set[str]] = {}
-    for axis in grid.axes:
-        for place, point in enumerate(axis.points):
-            for name, value in zip(axis.names, point, strict=True):
-                check_names(axis.place(place, name), value, grid.axis_names)
-                inside.setdefault(name, set()).update(names_in(value))
-    for name, others in inside.items():
-        for other in others:
+    for key, name, value in grid.values():
+        referred = names_in(value)
+        for other in sorted(referred - set(grid.axis_names)):
+            known = nearest(other, grid.axis_names) if grid.axes else "the grid has no axes."
+            raise InputError(
+                f'{key}: "{{{other}}}" is no axis; {known} Text with braces is written '
+                "{{ and }}."
+            )
+        inside.setdefault(name, set()).update(referred)
+    for name in grid.axis_names:
+        for other in inside[name]:
             if inside[other]:
                 raise InputError(
                     f'axes.{name}: "{{{other}}}" has places of its own to fill in; one level is '
                     "all there is."
                 )
+
+
+def read_axes(axes: Any) -> tuple[Axis, ...]:
+    """The axes of a grid's table ``axes``, in its order; the last varies fastest."""
+    if not isinstance(axes, Mapping):
+        raise InputError(f"axes: got {shown(axes)}, expected a table of lists.")
+    found = tuple(_axis(dotted("axes", name), name, values) for name, values in axes.items())
+    seen: dict[str, str] = {}
+    for axis in found:
+        for name in axis.names:
+            if name in seen:
+                raise InputError(f"{axis.key}: {name} is an axis already, in {seen[name]}.")
+            seen[name] = axis.key
+    runs = math.prod(len(axis.points) for axis in found)
+    if runs > MOST_RUNS:
+        sizes = " × ".join(str(len(axis.points)) for axis in found)
+        raise InputError(f"axes: {sizes} are {runs:,} runs, expected {MOST_RUNS:,} at most.")
+    return found
+
+
+def split_names(written: str) -> tuple[str, ...]:
+    """The names of an axis.
+
+    >>> split_names("layers, width")
+    ('layers', 'width')
+    """
+    return tuple(each.strip() for each in written.split(","))
+
+
+def _axis(key: str, written: str, values: Any) -> Axis:
+    names = split_names(written)
+    wrong = [name for name in names if not name.isidentifier()]
+    if wrong:
+        raise InputError(f"{key}: got the name {wrong[0]!r}, expected letters, digits and _.")
+    for name in names:
+        if name in _RESERVED or name.endswith(IN_RUN):
+            raise InputError(f"{key}: {name} is a column of every table; name the axis otherwise.")
+    points = _range(key, values) if isinstance(values, Mapping) else values
+    if not isinstance(points, list):
+        raise InputError(
+            f"{key}: got {shown(points)}, expected a list, or a range {{ from = 0, to = 9 }}."
+        )
+    if not points:
+        raise InputError(f"{key}: got an empty list, expected one value or more.")
+    if len(names) == 1:
+        return Axis(key, names, tuple((point,) for point in points))
+    for place, point in enumerate(points):
+        if not isinstance(point, list) or len(point) != len(names):
+            raise InputError(
+                f"{key}[{place}]: got {shown(point)}, expected a list of {len(names)} values, for "
+                f"{', '.join(names)}."
+            )
+    return Axis(key, names, tuple(tuple(point) for point in points))
+
+
+def _range(key: str, table: Mapping[str, Any]) -> list[Any]:
+    for name in table:
+        if name not in _RANGE:
+            raise InputError(f"{dotted(key, name)} is unknown; {nearest(name, _RANGE)}")
+    first, last = (_number(key, table, name) for name in ("from", "to"))
+    if "count" not in table:
+        return _steps(key, first, last, table)
+    if "step" in table:
+        raise InputError(f"{key}: step and count both say how many there are; give one of them.")
+    count, spacing = table["count"], table.get("spacing", "linear")
+    if isinstance(count, bool) or not isinstance(count, int) or not 2 <= count <= MOST_RUNS:
+        raise InputError(f"{key}.count: got {shown(count)}, expected 2 to {MOST_RUNS:,}.")
+    if spacing not in ("linear", "log"):
+        raise InputError(f"{key}.spacing: got {shown(spacing)}, expected linear or log.")
+    if spacing == "log" and not (first > 0 and last > 0):
+        raise InputError(f"{key}: got {first} to {last}, expected numbers above 0 for log.")
+    shares = (place / (count - 1) for place in range(count))
+    if spacing == "log":
+        inner = (math.exp((1 - s) * math.log(first) + s * math.log(last)) for s in shares)
+    else:
+        inner = ((1 - s) * first + s * last for s in shares)
+    return _tidy(key, [first, *list(inner)[1:-1], last])
+
+
+def _steps(key: str, first: float, last: float, table: Mapping[str, Any]) -> list[Any]:
+    step = _number(key, {"step": 1, **table}, "step")
+    if "spacing" in table:
+        raise InputError(f"{key}.spacing: got {shown(table['spacing'])} without a count; add one.")
+    if not all(isinstance(each, int) for each in (first, last, step)):
+        raise InputError(f"{key}: got numbers that are not whole; say how many: count = 5.")
+    if first > last or step < 1:
+        raise InputError(f"{key}: got {first} to {last} in steps of {step}, expected it upwards.")
+    if (last - first) // step >= MOST_RUNS:
+        raise InputError(f"{key}: got {first} to {last}, expected {MOST_RUNS:,} values at most.")
+    return list(range(int(first), int(last) + 1, int(step)))
+
+
+def _number(key: str, table: Mapping[str, Any], name: str) -> float:
+    value = table.get(name)
+    if value is None:
+        raise InputError(f"{key}: a range has no {name}; write {{ from = 0, to = 9 }}.")
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 2**63:
+        raise InputError(f"{key}.{name}: got {shown(value)}, expected a number.")
+    return value
+
+
+def _tidy(key: str, values: Sequence[float]) -> list[Any]:
+    """Whole numbers if all of them are, else so many digits, without rounding's dust."""
+    found = [float(f"{value:.{_DIGITS}g}") for value in values]
+    if (found[0], found[-1]) != (values[0], values[-1]) or len({*found}) < len({*values}):
+        raise InputError(
+            f"{key}: got {values[0]} to {values[-1]}, whose values need more than {_DIGITS} digits;"
+            " write them out as a list."
+        )
+    return [int(value) for value in found] if all(map(float.is_integer, found)) else found
+
+
+def names_in(value: Any) -> set[str]:
+    """The axes that a value, a table or a list refers to.
+
+    >>> sorted(names_in({"kind": "lecun", "scale": "{scale}", "other": ["{a}:{b}", "{{c}}"]}))
+    ['a', 'b', 'scale']
+    """
+    if isinstance(value, str):
+        return {name.strip() for name in _PLACE.findall(value) if name}
+    if isinstance(value, Mapping):
+        return set().union(*map(names_in, value.values()))
+    return set().union(*map(names_in, value)) if isinstance(value, list) else set()
+
+
+def has_braces(value: Any) -> bool:
+    """Whether filling in changes a value: braces that are written twice become one."""
+    if isinstance(value, str):
+        return "{" in value or "}" in value
+    inner = value.values() if isinstance(value, Mapping) else value
+    return any(map(has_braces, inner)) if isinstance(value, Mapping | list) else False
+
+
+def fill(value: Any, settings: Mapping[str, Any]) -> Any:
+    """The value with the settings in their places; text that is one place alone becomes its value.
+
+    >>> fill(["window:{r}", "{r}", "{{r}}"], {"r": 2})
+    ['window:2', 2, '{r}']
+    """
+    if isinstance(value, Mapping):
+        return {name: fill(inner, settings) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [fill(inner, settings) for inner in value]
+    if not isinstance(value, str):
+        return value
+    alone = _PLACE.fullmatch(value)
+    if alone and alone.group(1) is not None:
+        return settings[alone.group(1).strip()]
+    return _PLACE.sub(
+        lambda place: str(settings[place[1].strip()]) if place[1] else place[0][0], value
+    )
+
+
+def as_json(value: Any, key: str, depth: int = 0) -> Any:
+    """A value in what JSON has; ``key`` is where it stands, for the error that refuses it."""
+    if depth > _DEEPEST:
+        raise InputError(f"{key}: tables and lists lie more than {_DEEPEST} deep in each other.")
+    if hasattr(value, "tolist"):  # numbers of NumPy and torch
+        value = value.tolist()
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        if not -_MOST <= value < _MOST:
+            raise InputError(f"{key}: got a whole number beyond 64 bits, expected a smaller one.")
+        return int(value)  # a member of an enumeration could not be sent to another process
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise InputError(f"{key}: got {value}, expected a finite number.")
+        return float(value)
+    if isinstance(value, str | PurePath):
+        try:
+            str(value).encode()
+        except UnicodeEncodeError:
+            raise InputError(f"{key}: got text with half of a surrogate pair.") from None
+        return str(value)
+    if isinstance(value, Mapping):
+        for name in value:
+            if not isinstance(name, str):
+                raise KindError(f"{key}: got the name {name!r}, expected text.")
+        return {
+            as_json(name, key): as_json(inner, dotted(key, name), depth + 1)
+            for name, inner in value.items()
+        }
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+        if len(value) > MOST_RUNS:  # a range says so without holding them
+            raise InputError(f"{key}: got {len(value):,} items, expected {MOST_RUNS:,} at most.")
+        return [as_json(each, f"{key}[{i}]", depth + 1) for i, each in enumerate(value)]
+    raise KindError(
+        f"{key}: got a {type(value).__name__}, expected text, a number, true or false, a list or a "
+        "table."
+    )
+
+
+def dotted(key: str, name: str) -> str:
+    """Where a name stands below a key, as TOML writes it.
+
+    >>> dotted("axes", "heads"), dotted("axes", "layers, width")
+    ('axes.heads', 'axes."layers, width"')
+    """
+    written = name if name.replace("_", "").replace("-", "").isalnum() else f'"{name}"'
+    return f"{key}.{written}" if key else written
+
+
+def shown(value: Any) -> str:
+    """A value of a grid in a few characters."""
+    written = f'"{value}"' if isinstance(value, str) else repr(value)
+    return written if len(written) <= 60 else f"{written[:60]}…"

@@ -13,8 +13,7 @@ from typing import Final
 from rankscope.arguments import Count, checked
 from rankscope.errors import InputError, RankscopeError
 from rankscope.process.pool import Answer, Worker
-from rankscope.run._engine import Outcome, carry_out, packed
-from rankscope.run._run import Run, Work
+from rankscope.run._engine import Outcome, Run, Work, carry_out, packed
 
 _LOOK_EVERY: Final = 0.2
 """Seconds between looks for an interruption, by which no wait for threads is ended once polars has

@@ -17,8 +17,7 @@ from rankscope.errors import InputError, RankscopeError
 from rankscope.experiments.catalogue import Entry, Scale, entries, entry
 from rankscope.process.progress import OnStep, silent
 from rankscope.results import Result
-from rankscope.run._engine import Inline, Outcome
-from rankscope.run._run import Run
+from rankscope.run._engine import Inline, Outcome, Run
 from rankscope.run._status import ClaimRun, claim_run, claim_runs
 from rankscope.run._store import NAME, OUTPUT_FOLDER, Ended, Store
 from rankscope.show import report

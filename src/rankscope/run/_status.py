@@ -4,38 +4,17 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rankscope.arguments import checked
 from rankscope.numerals import duration, plural
-from rankscope.run._run import Run
-from rankscope.run._store import NAME, Ended, Holder, Store, holder
+from rankscope.run._store import NAME, Ended, Store, holder
 
 RECENT: Final = 300.0
 """Seconds over which the speed is measured."""
 VERDICTS: Final = ("holds", "fails", "depends", "not tried")
 """Those of ``rankscope.results.Verdict``, which is heavier to import."""
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A run that failed: why, where, and how often it was tried."""
-
-    key: str
-    experiment: str
-    axes: Mapping[str, Any]
-    error: str
-    traceback: str = field(repr=False)
-    attempts: int
-    finished: str
-    """When, in UTC."""
-
-    @property
-    def run(self) -> str:
-        """Which run, in words."""
-        return str(Run(self.key, self.experiment, self.axes, {}))
 
 
 @dataclass(frozen=True)
@@ -45,10 +24,10 @@ class Status:
     total: int
     """Runs of the grid that was asked for last."""
     done: int
-    failures: tuple[Failure, ...]
+    failures: tuple[Ended, ...]
     others: int
     """Results that are kept of runs which the grid no longer has."""
-    holder: Holder | None
+    holder: str | None
     """The sweep that is running, if one is."""
     running_seconds: float | None
     """For how long it has been, if it is."""
@@ -91,31 +70,19 @@ def status(folder: str | Path) -> Status:
         wanted, done, now = store.keys(), store.results().keys(), time.time()
         failed = {run.key: run for run in store.runs("status = 'failed'")}
         running, speed = holder(Path(folder)), None
-        if running is not None:
-            since = max(running.started, now - RECENT)
-            recent = store.ended_since(since)
-            speed = recent / (now - since) * 60 if recent and now > since else None
+        words, started = (None, now) if running is None else running
+        since = max(started, now - RECENT)
+        recent = store.ended_since(since) if running else 0
+        if recent and now > since:
+            speed = recent / (now - since) * 60
     return Status(
         total=len(wanted),
         done=len(done & set(wanted)),
-        failures=tuple(_failure(failed[key]) for key in wanted if key in failed),
+        failures=tuple(failed[key] for key in wanted if key in failed),
         others=len(done - set(wanted)),
-        holder=running,
-        running_seconds=None if running is None else max(0.0, now - running.started),
+        holder=words,
+        running_seconds=None if running is None else max(0.0, now - started),
         runs_per_minute=speed,
-    )
-
-
-def _failure(run: Ended) -> Failure:
-    axes = run.settings.get("axes")
-    return Failure(
-        run.key,
-        run.experiment,
-        axes if isinstance(axes, Mapping) else {},
-        run.error,
-        run.traceback,
-        run.attempts,
-        in_utc(run.ended),
     )
 
 
@@ -164,7 +131,7 @@ def claim_run(noted: Ended) -> ClaimRun | None:
             id=noted.experiment,
             stem="" if noted.error else noted.key,
             seconds=noted.seconds,
-            finished=in_utc(noted.ended),
+            finished=noted.finished,
             failure=noted.error,
             traceback=noted.traceback,
             key_figure=None if figure is None else (str(figure[0]), float(figure[1])),
@@ -185,8 +152,3 @@ def _is_judgement(value: Mapping[str, str] | None) -> bool:
     return value is None or (
         set(value) == {"verdict", "domain", "on"} and value["verdict"] in VERDICTS
     )
-
-
-def in_utc(moment: float) -> str:
-    """A moment, given in seconds since 1970."""
-    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")

@@ -15,11 +15,13 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 from rankscope.arguments import checked
 from rankscope.errors import InputError, RankscopeError
+from rankscope.run._engine import Run
 
 OUTPUT_FOLDER: Final = Path("rankscope-output")
 """Where files go unless another folder is named."""
@@ -47,19 +49,6 @@ CREATE TABLE IF NOT EXISTS runs (
 """
 
 
-@dataclass(frozen=True)
-class Holder:
-    """The sweep that is running in a folder."""
-
-    pid: int
-    host: str
-    started: float
-    """In seconds since 1970."""
-
-    def __str__(self) -> str:
-        return f"process {self.pid} on {self.host}"
-
-
 @checked
 @dataclass(frozen=True)
 class Ended:
@@ -82,6 +71,20 @@ class Ended:
     """Of the file, when it was written."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """What is known of the result without reading it, in what JSON has."""
+
+    @property
+    def axes(self) -> Mapping[str, Any]:
+        """Of a run of a sweep, the settings along the axes."""
+        axes = self.settings.get("axes")
+        return axes if isinstance(axes, Mapping) else {}
+
+    @property
+    def finished(self) -> str:
+        """When it ended, in UTC."""
+        return datetime.fromtimestamp(self.ended, UTC).isoformat(timespec="seconds")
+
+    def __str__(self) -> str:
+        return str(Run(self.key, self.experiment, self.axes, {}))
 
 
 class Store:
@@ -164,17 +167,17 @@ class Store:
 
     def claim(self) -> None:
         """Write down that this process is working in the folder."""
-        driver = Holder(os.getpid(), socket.gethostname(), time.time())
+        words = f"process {os.getpid()} on {socket.gethostname()}"
         with self._said("written"), self._transaction():
-            self._note_meta("driver", asdict(driver))
+            self._note_meta("driver", [words, time.time()])
 
-    def driver(self) -> Holder | None:
-        """Who said last to be working in the folder."""
+    def driver(self) -> tuple[str, float]:
+        """Who said last to be working in the folder, and since when."""
         try:
-            said = json.loads(self._value("SELECT value FROM meta WHERE name = 'driver'"))
-            return Holder(int(said["pid"]), str(said["host"]), float(said["started"]))
-        except (TypeError, ValueError, LookupError, RecursionError):
-            return None  # it has not written yet
+            words, since = json.loads(self._value("SELECT value FROM meta WHERE name = 'driver'"))
+            return str(words), float(since)
+        except (TypeError, ValueError, RecursionError):  # it has not written yet
+            return "it began just now", time.time()
 
     def _open(self, mode: str) -> None:
         place = self.path.absolute().as_uri()
@@ -288,9 +291,10 @@ def held(folder: Path, *, wait: bool = False) -> Iterator[None]:
         try:
             while not _claimed(lock):
                 if not wait and time.monotonic() >= until:
+                    words, _ = _driver(folder)
                     raise InputError(
-                        f"another sweep is running in {folder} ({_driver(folder)}); wait until it "
-                        "has ended, or name another folder."
+                        f"another sweep is running in {folder} ({words}); wait until it has ended, "
+                        "or name another folder."
                     )
             yield
         finally:
@@ -299,8 +303,8 @@ def held(folder: Path, *, wait: bool = False) -> Iterator[None]:
         raise InputError(f"{path} cannot be locked: {error}.") from error
 
 
-def holder(folder: Path) -> Holder | None:
-    """Who sweeps in a folder just now, if anybody does."""
+def holder(folder: Path) -> tuple[str, float] | None:
+    """Who sweeps in a folder just now, if anybody does, and since when."""
     path = folder / _LOCK
     if not path.is_file() or path.is_symlink():
         return None
@@ -308,9 +312,7 @@ def holder(folder: Path) -> Holder | None:
     try:
         lock.execute("SELECT count(*) FROM sqlite_master")
     except sqlite3.OperationalError:
-        with suppress(RankscopeError), Store(folder, "sweep") as store:
-            return store.driver() or Holder(0, "this machine", time.time())
-        return Holder(0, "this machine", time.time())
+        return _driver(folder)
     except sqlite3.Error:  # it is no database, and nobody's
         return None
     finally:
@@ -337,10 +339,10 @@ def _claimed(lock: sqlite3.Connection) -> bool:
     return True
 
 
-def _driver(folder: Path) -> str:
+def _driver(folder: Path) -> tuple[str, float]:
     with suppress(RankscopeError), Store(folder, "sweep") as store:
-        return str(store.driver() or "it began just now")
-    return "it began just now"
+        return store.driver()
+    return "it began just now", time.time()
 
 
 def _refuse_links(folder: Path) -> None:

@@ -1,61 +1,217 @@
-"""``sweep``: a grid in, a folder of results out."""
+"""``sweep``: a grid in, a folder of results out.
 
-from collections.abc import Mapping
+Every run is worked out and named before any is started.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rankscope.arguments import checked
-from rankscope.errors import InputError
-from rankscope.numerals import plural
+from rankscope.ask import Sources, ask, nearest, readers
+from rankscope.errors import InputError, RankscopeError
+from rankscope.experiments.catalogue import Entry, entry
+from rankscope.numerals import duration, plural
 from rankscope.run import _results
 from rankscope.run._drive import OnOutcome, Progress, drive
-from rankscope.run._engine import Engine, make_engine
-from rankscope.run._execute import execute
-from rankscope.run._grid import Grid, read_grid
-from rankscope.run._plan import Plan, plan
-from rankscope.run._status import Failure, status
+from rankscope.run._engine import Engine, Run, Setting, make_engine
+from rankscope.run._grid import Grid, has_braces, read_grid
+from rankscope.run._status import status
+from rankscope.run._store import NAME, Ended, Store
 from rankscope.show import display
+from rankscope.version import __version__
 
 if TYPE_CHECKING:
     import polars as pl
 
-_MOST_TOLD: Final = 5
+
+_EXPERIMENT: Final = "experiment"
+_USUAL: Final = "trace"
+_LEAST_SECONDS: Final = 0.01
+"""What the smallest run takes: a network is drawn, a text read, a table made."""
+_MOST: Final = 500
+"""Runs an estimate looks at; of more, so many at even distances."""
+_MOST_SHOWN: Final = 5
+
+
+@checked
+@dataclass(frozen=True)
+class Plan:
+    """A grid and, at each of its points, the run there; several may come to the same run."""
+
+    grid: Grid
+    points: tuple[Run, ...]
+
+    @cached_property
+    def runs(self) -> tuple[Run, ...]:
+        """The runs to carry out, each once, as at the first of its points."""
+        found: dict[str, Run] = {}
+        for run in self.points:
+            found.setdefault(run.key, run)
+        return tuple(found.values())
+
+    @property
+    def merged(self) -> int:
+        """How many points came to the same run as another."""
+        return len(self.points) - len(self.runs)
+
+    def left(self, folder: str | Path) -> tuple[Run, ...]:
+        """The runs that a folder, which need not be there yet, has no result of."""
+        if not (Path(folder) / NAME).is_file():
+            return self.runs
+        with Store(Path(folder), "sweep") as store:
+            done = store.results()
+        return tuple(run for run in self.runs if run.key not in done)
+
+
+@checked
+def plan(grid: Grid) -> Plan:
+    """Every run of a grid, checked; the first thing that is wrong is an error that says where.
+
+    >>> from rankscope.run import read_grid
+    >>> grid = read_grid({"heads": 1, "width": 8, "axes": {"layers": [1, 2], "seed": [0, 1, 2]}})
+    >>> [str(run) for run in plan(grid).runs][:2]
+    ['trace (layers=1, seed=0)', 'trace (layers=1, seed=1)']
+    """
+    try:
+        _check_values(grid)
+    except RankscopeError as error:
+        raise type(error)(f"{grid.name}: {error}") from None
+    sources = Sources(grid.folder)
+    points = []
+    for number, point in enumerate(grid.points(), start=1):
+        axes = {name: _setting(value) for name, value in point.items()}
+        try:
+            fields = {**grid.settings(point), **point}
+            experiment = entry(fields.pop(_EXPERIMENT, _USUAL))
+            known = readers(experiment)
+            fields = {n: v for n, v in fields.items() if n in known or n not in grid.referred}
+            key = ask(experiment, fields, sources).key
+        except RankscopeError as error:
+            settings = ", ".join(f"{name}={value}" for name, value in axes.items())
+            where = f"run {number} of {len(grid)} ({settings}): " if settings else ""
+            raise type(error)(f"{grid.name}: {where}{error}") from error
+        points.append(Run(key, experiment.id, axes, fields, grid.folder))
+    return Plan(grid, tuple(points))
+
+
+def _check_values(grid: Grid) -> None:
+    """Try every value that stands in the grid alone, so that an error can say where it stands."""
+    ids = {key: value for key, name, value in grid.values() if name == _EXPERIMENT}
+    named = [_at(key, entry, id_) for key, id_ in ids.items() if not has_braces(id_)]
+    experiments = sorted(set(named) if ids else {entry(_USUAL)}, key=lambda each: each.id)
+    for key, name, value in grid.values():
+        if name != _EXPERIMENT and name not in grid.referred:
+            for experiment in experiments:
+                _at(key, _try, experiment, name, value)
+
+
+def _try(experiment: Entry, name: str, value: Any) -> None:
+    known = readers(experiment)
+    if name not in known:
+        raise InputError(
+            f'{name} is no field of {experiment.id}, and no text refers to it as "{{{name}}}"; '
+            f"{nearest(name, tuple(known))}"
+        )
+    if not has_braces(value):
+        known[name](value)
+
+
+def _at(key: str, action: Callable[..., Any], *arguments: Any) -> Any:
+    """Do something; what goes wrong is said with where it stands in the grid."""
+    try:
+        return action(*arguments)
+    except RankscopeError as error:
+        raise type(error)(f"{key}: {error}") from None
+
+
+def _setting(value: Any) -> Setting:
+    """A value along an axis as a column holds it."""
+    return json.dumps(value) if isinstance(value, list | dict) else value
+
+
+@checked
+def execute(run: Run) -> "pl.DataFrame":
+    """Run one run, here and now; its table is that of the experiment's result.
+
+    What it reads must be what it was when the run was named: a text that was edited since, or
+    another version of rankscope on the machine that runs it, would file numbers under a wrong key.
+    """
+    asked = ask(entry(run.experiment), run.fields, Sources(run.folder))
+    if asked.key != run.key:
+        raise InputError(
+            f"{run} was named {run.key} and is {asked.key} now: a text, a model or rankscope "
+            f"(here {__version__}) has changed since; start the sweep again."
+        )
+    return asked.run().table
+
+
+@checked
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds of all runs one after the other and of the longest, bytes of the largest.
+
+    ``unknown`` is how many runs of ``runs`` nothing is known about; they are in none of the sums.
+    """
+
+    runs: int
+    seconds: float = 0.0
+    longest: float = 0.0
+    bytes: float = 0.0
+    unknown: int = 0
+
+    def in_words(self, workers: int) -> str:
+        """How long the runs take with so many workers, as far as that is known."""
+        unknown = f"nothing is known about {plural(self.unknown, 'run')}"
+        if self.unknown == self.runs:
+            return unknown
+        wall = duration(max(self.longest, self.seconds / workers))
+        said = f"about {duration(self.seconds)} of work, {wall} with {plural(workers, 'worker')}"
+        return f"{said}; good to a factor of three" + f"; {unknown}" * bool(self.unknown)
+
+
+@checked
+def estimate(runs: Sequence[Run]) -> Estimate:
+    """What these runs will take on this machine; no weight is drawn.
+
+    >>> from rankscope.run import plan, read_grid
+    >>> found = estimate(plan(read_grid({"width": 12, "axes": {"seed": [0, 1]}})).runs)
+    >>> found.runs, found.unknown, 0 < found.longest <= found.seconds < 60
+    (2, 0, True)
+    """
+    if not runs:
+        return Estimate(0)
+    count = min(len(runs), _MOST)
+    looked_at = [runs[place * len(runs) // count] for place in range(count)]
+    sources = {folder: Sources(folder) for folder in {run.folder for run in looked_at}}
+    asked = (ask(entry(run.experiment), run.fields, sources[run.folder]) for run in looked_at)
+    known = [cost for cost in (each.cost() for each in asked) if cost is not None]
+    seconds = [_LEAST_SECONDS + cost.seconds for cost in known]
+    share = len(runs) / count
+    return Estimate(
+        len(runs),
+        share * sum(seconds),
+        max(seconds, default=0.0),
+        max((cost.bytes for cost in known), default=0.0),
+        round(share * (count - len(known))),
+    )
 
 
 @checked
 @dataclass(frozen=True, repr=False)
-class Sweep:
+class Sweep(Progress):
     """What became of a sweep: how many runs are done, and where their results are."""
 
-    folder: Path
-    progress: Progress
+    folder: Path = Path()
     merged: int = 0
     """Points of the grid that came to the same run as another."""
 
     @property
-    def total(self) -> int:
-        """How many runs the grid has."""
-        return self.progress.total
-
-    @property
-    def done(self) -> int:
-        """How many of them have a result."""
-        return self.progress.done
-
-    @property
-    def skipped(self) -> int:
-        """How many of those had it before."""
-        return self.progress.before
-
-    @property
-    def failed(self) -> int:
-        """How many failed, now or before."""
-        return self.progress.failed
-
-    @property
-    def failures(self) -> tuple[Failure, ...]:
-        """Why they failed."""
+    def failures(self) -> tuple[Ended, ...]:
+        """The runs that failed, and why."""
         return status(self.folder).failures if self.failed else ()
 
     @property
@@ -64,18 +220,18 @@ class Sweep:
         return _results.table(self.folder)
 
     def __str__(self) -> str:
-        before = f" ({self.skipped:,} of them before)" if self.skipped else ""
+        before = f" ({self.before:,} of them before)" if self.before else ""
         said = [f"{self.done:,} done{before}"]
         said += [f"{self.failed:,} failed"] if self.failed else []
-        said += [f"{self.progress.left:,} left"] if self.progress.left else []
-        return f"{plural(self.total, 'run')}: {', '.join(said)}, in {self.progress.seconds:.1f} s"
+        said += [f"{self.left:,} left"] if self.left else []
+        return f"{plural(self.total, 'run')}: {', '.join(said)}, in {self.seconds:.1f} s"
 
     def __repr__(self) -> str:
         return f"Sweep({str(self.folder)!r}, {self})"
 
     def _repr_html_(self) -> str:
         """For notebooks: how it went, and why what failed did."""
-        failed = [(each.run, each.error) for each in self.failures[:_MOST_TOLD]]
+        failed = [(str(run), run.error) for run in self.failures[:_MOST_SHOWN]]
         listed = [display.table(("run", "error"), failed)] if failed else []
         return display.card(f"Sweep in {self.folder}", display.paragraph(str(self)), *listed)
 
@@ -122,7 +278,7 @@ def sweep(
         wait=wait,
         on_outcome=on_outcome,
     )
-    return Sweep(Path(folder), progress, asked.merged)
+    return Sweep(**vars(progress), folder=Path(folder), merged=asked.merged)
 
 
 def _written(grid: Grid) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Grids, their runs, and what a run comes to."""
 
 from table import add
-from things import FilePath
 
 from rankscope import run
 from rankscope.experiments.catalogue import entry
@@ -31,7 +30,6 @@ add(
     fields={"layers": 2},
     folder="",
 )
-add("run.Run.from_json", run.Run.from_json, content=RUNS[0].to_json())
 add("run.execute", run.execute, run=RUNS[0])
 add("run.estimate", run.estimate, runs=RUNS)
 add("run.Estimate", run.Estimate, runs=2, seconds=1.0, longest=0.5, bytes=1e6, unknown=0)
@@ -40,7 +38,8 @@ add("run.Estimate.in_words", run.estimate(RUNS).in_words, workers=2)
 add("run.sweep", run.sweep, grid=CONTENT, folder="swept", engine="inline", quick=False)
 add("run.drive", run.drive, runs=RUNS, folder="swept", engine=run.Inline(), work=run.execute)
 SWEPT = run.sweep(CONTENT, "swept", engine="inline")
-add("run.Sweep", run.Sweep, folder=FilePath("swept"), progress=SWEPT.progress, merged=0)
+add("run.Sweep", run.Sweep, **vars(SWEPT))
+add("run.Ended", run.Ended, key="a", experiment="trace", settings={}, ended=0.0)
 add("run.table", run.table, folder="swept")
 add("run.status", run.status, folder="swept")
 add("run.with_settings", run.with_settings, rows=SWEPT.table, only=["radius=1"])
