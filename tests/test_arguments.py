@@ -89,11 +89,13 @@ def test_what_is_not_is_refused_with_the_name_of_function_and_argument(annotatio
     [
         (int, 2**63, "expected a whole number of 64 bits"),
         (float, 10**400, "is out of range"),
+        (Exact, 10**400, "expected a number of 308 digits"),
         (Literal["a", "b"], "c", "value='c' is unknown, expected one of a, b"),
         (str, "\ud800", "half of a surrogate pair"),
         (str | Path, "a\0", "cannot be the name of a file"),
         (str | Path, "x" * 300, "cannot be the name of a file"),
         (Sequence[int], range(10**12), "has 1,000,000,000,000, expected"),
+        (Iterable[int], range(10**12), "has 1,000,000,000,000, expected something to iterate"),
         (tuple[int, int], (1, 2, 3), "has 3 items, expected 2 values"),
         (Count, 0, "value=0 is out of range, expected a whole number, 1 to 1e"),
         (Annotated[float, Range(0)], float("nan"), "expected a number, 0 or more"),
@@ -179,8 +181,11 @@ def test_what_an_iterator_gives_is_checked_on_the_way():
         return "".join(parts)
 
     assert joined(part for part in "abc") == "abc"
-    with pytest.raises(KindError, match=r"joined: parts\[1\]=2 is a int, expected a str"):
-        joined(part for part in ("a", 2))
+    for call in (joined, lambda parts: joined(parts=parts)):
+        with pytest.raises(KindError, match=r"joined: parts\[1\]=2 is a int, expected a str"):
+            call(part for part in ("a", 2))
+    with pytest.raises(TypeError, match="takes 1 positional argument but 2 were given"):
+        joined(iter("a"), "b")
 
 
 def test_fields_are_checked_after_a_record_was_made():

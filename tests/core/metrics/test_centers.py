@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rankscope.core.metrics import _centers as centers
 from rankscope.core.metrics import _minimax as minimax
-from rankscope.core.metrics import mean_center, median_center, optimal_center
+from rankscope.core.metrics import mean_center, median_center, optimal_center, residual
 from rankscope.errors import InputError
 
 SEARCHED = ("one", "inf", "composite")
@@ -516,3 +516,13 @@ def test_small_matrices_with_extremes(draw, n, d, norm):
         assert got <= value(x, plain, norm) * (1 + 1e-12)
     if got > 1e-290:  # below, a bound has too few digits for the tolerance
         assert got <= (1 + TOLERANCE + 1e-12) * found.lower_bound
+
+
+@pytest.mark.parametrize("norm", ["composite", "one", "inf", "fro", "spectral"])
+def test_the_residual_at_the_optimum_is_as_small_as_its_certificate_allows(norm):
+    x = torch.randn(3, 7, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64).exp()
+    value, bound = residual(x, norm=norm, center="optimal", certified=True)
+    assert torch.all(value <= 1.0001 * bound + 1e-12)
+    assert torch.equal(value, residual(x, norm=norm, center="optimal"))
+    for center in ("mean", "median"):
+        assert torch.all(bound <= residual(x, norm=norm, center=center) * (1 + 1e-12))
