@@ -22,10 +22,9 @@ import torch
 
 from rankscope.arguments import check_field, short
 from rankscope.ask._estimates import Cost
-from rankscope.ask._making import Model, built_in, refuse_unfit
 from rankscope.ask._setup import Setup
 from rankscope.ask._sources import Sources, nearest
-from rankscope.ask._subject import outline
+from rankscope.ask._subject import outline, refuse_unfit
 from rankscope.ask._words import LEFT_OUT, Asks, Dialect
 from rankscope.core.network import ABLATIONS, SCORES, ScoreKind, Spec
 from rankscope.errors import InputError, RankscopeError
@@ -67,14 +66,14 @@ class Asked:
     """
 
     experiment: Experiment
-    depends_on: Any
+    depends_on: Callable[[], Any]
     configure: Callable[[], Any]
     cost: Callable[[], Cost | None]
 
     @property
     def key(self) -> str:
         """What the result is filed under."""
-        return run_key(self.experiment.id, self.depends_on)
+        return run_key(self.experiment.id, self.depends_on())
 
     def run(self, on_step: OnStep = silent) -> "Result":
         """Ask it."""
@@ -160,12 +159,14 @@ def _ask_question(experiment: Experiment, said: Mapping[str, Any], sources: Sour
             refuse_unfit(subject.name, subject.check)
         return replace(config, subject=subject)
 
-    # How deep an unknown network is, its stand-in does not know.
-    described = config.describe() if shapes else plain(options)
-    depends_on = {**setup.key(), "options": described}
-    return Asked(
-        experiment, depends_on, configure, lambda: _cost(experiment, config) if shapes else None
-    )
+    def depends_on() -> dict[str, Any]:
+        # How deep an unknown network is, its stand-in does not know.
+        return {**setup.key(), "options": config.describe() if shapes else plain(options)}
+
+    def cost() -> Cost | None:
+        return _cost(experiment, config) if shapes else None
+
+    return Asked(experiment, depends_on, configure, cost)
 
 
 def _refusals(experiment: Experiment, setup: Setup, config: Any) -> Iterator[str]:
@@ -194,7 +195,7 @@ def _ask_config(experiment: Experiment, said: Mapping[str, Any], sources: Source
     if "models" in options:
         options["models"] = _placed(experiment, options["models"], sources)
     config = experiment.configuration(scale, **options)
-    return Asked(experiment, config.describe(), lambda: config, lambda: _cost(experiment, config))
+    return Asked(experiment, config.describe, lambda: config, lambda: _cost(experiment, config))
 
 
 def _cost(experiment: Experiment, config: Any) -> Cost | None:
@@ -218,24 +219,24 @@ def _models(experiment: Experiment, value: Any) -> Any:
     listed = [value] if isinstance(value, str) else value
     if not isinstance(listed, list):
         raise InputError(f"models{short(value)} is no list of models.")
-    if not hasattr(experiment.module(), "compared_models"):
-        return tuple(
-            built_in(model)[0] if isinstance(model, str) else convert(Model, model)
-            for model in listed
-        )
-    if not all(isinstance(model, str) for model in listed):
-        raise InputError("models: a comparison takes names, folders and files.")
-    return listed
+    if hasattr(experiment.module(), "compared_models"):
+        if not all(isinstance(model, str) for model in listed):
+            raise InputError("models: a comparison takes names, folders and files.")
+        return listed
+    from rankscope.ask._models import Model, built_in
+
+    return tuple(
+        built_in(model)[0] if isinstance(model, str) else convert(Model, model) for model in listed
+    )
 
 
-def _placed(experiment: Experiment, models: Any, sources: Sources) -> tuple[Model, ...]:
+def _placed(experiment: Experiment, models: Any, sources: Sources) -> Any:
     """The same models, with folders where they really are."""
-    make = getattr(experiment.module(), "compared_models", None)
-    if make is None:
+    compared = getattr(experiment.module(), "compared_models", None)
+    if compared is None:
         return tuple(replace(model, source=sources.place(str(model.source))) for model in models)
     parted = [model.partition("@") for model in models]
-    listed: tuple[Model, ...] = make([sources.place(name) + at + how for name, at, how in parted])
-    return listed
+    return compared([sources.place(name) + at + how for name, at, how in parted])
 
 
 def read_setup(name: str, value: Any, dialect: Dialect) -> Any:

@@ -6,25 +6,28 @@ they were measured with, and holds the estimates to a factor of two.
 """
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 
-from rankscope.ask._subject import Subject
 from rankscope.core.network import Spec
 from rankscope.core.tracing import choose_measures
 from rankscope.errors import InputError
 from rankscope.numerals import duration, gigabytes
 
+if TYPE_CHECKING:
+    from rankscope.ask._subject import Subject
+
 MOST_TOKENS_CUBED: Final = 512
 """Tokens up to which figures that are cubic in them are given without having been asked for."""
 _LONG: Final = 300.0
 """Seconds that may pass without anyone having been asked."""
-_PRODUCTS, _TOUCHED, _LAYERS = 7.5e10, 5e8, 200.0
+_PRODUCTS, _TOUCHED, _LAYERS = 7.5e10, 5e8, 600.0
 """What is done in a second: multiplications in products, numbers touched, layers begun."""
 _SPARED: Final = 0.9
 """Of the memory there is, what a question may take."""
@@ -70,7 +73,7 @@ class Cost:
         return cls(bytes=float(_numbers_in_a_block(spec) * spec.layers * number))
 
     @classmethod
-    def of_forward(cls, subject: Subject) -> "Cost":
+    def of_forward(cls, subject: "Subject") -> "Cost":
         """One pass of every sample through the network."""
         spec, (samples, tokens, _) = subject.network.spec, subject.x.shape
         pairs = float(samples * spec.layers * spec.heads) * tokens**2
@@ -80,29 +83,29 @@ class Cost:
         return cls(products + 2 * pairs * spec.head_width, 2 * pairs, held, spec.layers)
 
     @classmethod
-    def of_trace(cls, subject: Subject, metrics: Sequence[str]) -> "Cost":
+    def of_trace(cls, subject: "Subject", metrics: Sequence[str]) -> "Cost":
         """A traced pass: singular values and attention matrices cost more than the pass itself."""
         spec, (samples, tokens, width) = subject.network.spec, subject.x.shape
-        kinds = {measure.of for measure in choose_measures(metrics)}
+        kinds = Counter(measure.of for measure in choose_measures(metrics))
         matrices = float(samples * spec.layers * spec.heads)
         cost = cls.of_forward(subject)
-        if "spectrum" in kinds:
+        if kinds["spectrum"]:
             few, many = sorted((tokens, width))
             cost += cls(products=12.0 * samples * (spec.layers + 1) * many * few**2)
-        if "attention" in kinds:
-            cost += _matrices(subject, copies=6)
+        if kinds["attention"]:
+            cost += _matrices(subject, copies=6, times=kinds["attention"])
         for name in CUBIC_METRICS.keys() & set(metrics):
             cost += CUBIC_METRICS[name].times(matrices * tokens**3)
         return cost
 
     @classmethod
-    def of_deep_trace(cls, subject: Subject) -> "Cost":
+    def of_deep_trace(cls, subject: "Subject") -> "Cost":
         """A pass in scaled arithmetic: float64, and several copies of every attention matrix."""
         double = cls(bytes=cls.of_weights(subject.network.spec, 12).bytes)
         return cls.of_forward(subject).times(3) + double + _matrices(subject, copies=12)
 
     @classmethod
-    def of_prediction(cls, subject: Subject, draws: int, *, gradients: bool = False) -> "Cost":
+    def of_prediction(cls, subject: "Subject", draws: int, *, gradients: bool = False) -> "Cost":
         """So many random networks drawn where the tokens are, each on every sample."""
         spec, (samples, tokens, width) = subject.network.spec, subject.x.shape
         inner, units = spec.heads * spec.head_width, (1 + spec.gated) * spec.mlp_width
@@ -117,10 +120,10 @@ class Cost:
         return cls(products, touched, 48.0 * min(draws * samples, 2) * widest)
 
     @classmethod
-    def of_centers(cls, subject: Subject) -> "Cost":
+    def of_centers(cls, subject: "Subject") -> "Cost":
         """The best centers of every layer, which are searched for."""
         samples, tokens, width = subject.x.shape
-        return cls(touched=1800.0 * samples * subject.network.spec.layers * tokens * width)
+        return cls(touched=400.0 * samples * subject.network.spec.layers * tokens * width)
 
     @classmethod
     def lasting(cls, seconds: float) -> "Cost":
@@ -175,12 +178,12 @@ def available_memory() -> int | None:
     return min(known, default=None)
 
 
-def _matrices(subject: Subject, *, copies: int) -> Cost:
-    """Attention matrices that are looked at, so many times, in float64."""
+def _matrices(subject: "Subject", *, copies: int, times: int = 1) -> Cost:
+    """Attention matrices in so many copies, in float64, which are looked at so many times."""
     spec, (samples, tokens, _) = subject.network.spec, subject.x.shape
     at_once = max(batch.x.shape[0] for batch in subject.batches())
     matrix = float(spec.heads) * tokens**2
-    touched = copies * matrix * spec.layers * samples
+    touched = times * copies * matrix * spec.layers * samples
     return Cost(touched=touched, bytes=8 * copies * matrix * at_once)
 
 

@@ -266,7 +266,7 @@ class Setup:
     def _random(self) -> "Subject":
         import torch
 
-        from rankscope.ask._making import random_subject
+        from rankscope.ask._subject import random_subject
 
         assert self.spec is not None
         subject = random_subject(
@@ -285,7 +285,7 @@ class Setup:
     def _loaded(self, seeded: bool) -> "Subject":
         import torch
 
-        from rankscope.ask._making import model_subject
+        from rankscope.ask._models import model_subject
         from rankscope.models.families import load
 
         loaded = load(

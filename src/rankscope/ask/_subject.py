@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.arguments import checked
+from rankscope.ask._estimates import refuse_impossible
+from rankscope.ask._words import LENGTH
 from rankscope.core.batches import Batch, batches
 from rankscope.core.checks import real
 from rankscope.core.deep import deep_trace, describe_doubts
@@ -16,7 +18,8 @@ from rankscope.core.metrics import Center, Norm
 from rankscope.core.network import Network, Spec
 from rankscope.core.tracing import Metrics, Provenance, Trace, digest, trace
 from rankscope.errors import InputError, ShapeError
-from rankscope.models.text import InputCheck
+from rankscope.models.text import InputCheck, check_texts, embed
+from rankscope.numerals import plural
 from rankscope.process.fingerprints import fingerprint
 from rankscope.process.progress import OnStep, silent, tracked
 from rankscope.process.versions import versions
@@ -211,3 +214,95 @@ def outline(spec: Spec, *, samples: int, tokens: int) -> Subject:
 def _numbers(samples: int, tokens: int, width: int) -> Tensor:
     """One number for each token, seen from everywhere: tokens that differ, in no memory."""
     return torch.arange(float(tokens))[None, :, None].expand(samples, tokens, width)
+
+
+@checked
+def random_subject(
+    spec: Spec,
+    texts: Sequence[str],
+    *,
+    length: int = LENGTH,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    device: str | None = None,
+    special_tokens: bool = True,
+    read_from: str = "given texts",
+) -> Subject:
+    """A random network and what it reads; ``seed`` draws the weights and the embedding.
+
+    >>> from rankscope.core.network import Spec
+    >>> random_subject(Spec(2, 2, 8), ["A rose is a rose."]).name
+    'A random network: 2 layers, 2 heads, width 8'
+
+    ``special_tokens=False`` leaves CLS and SEP out of the figures; the network still sees them.
+    ``read_from`` names the source of the texts in the provenance.
+    """
+    refuse_impossible(spec, dtype)
+    network = Network.random(spec, seed=seed, dtype=dtype).to(device)
+    about = {
+        "norm": "none" if spec.norm == "none" else f"{spec.norm}, {spec.norm_place}",
+        "init": str(spec.init),
+        "mask": str(spec.mask),
+        "input": check_texts(texts, length=length).summary(read_from),
+        "special tokens": "counted" if special_tokens else "left out of the figures",
+        "dtype": str(dtype),
+    }
+    return network_subject(
+        network,
+        texts,
+        length=length,
+        seed=seed,
+        special_tokens=special_tokens,
+        called="A random network",
+        about=about,
+    )
+
+
+def network_subject(
+    network: Network,
+    texts: Sequence[str],
+    *,
+    length: int = LENGTH,
+    seed: int = 0,
+    special_tokens: bool = True,
+    called: str = "",
+    about: Mapping[str, str] | None = None,
+) -> Subject:
+    """A network and texts in random embeddings, which ``seed`` draws."""
+    first, width = next(network.parameters()), network.spec.width
+    x, token_mask = embed(texts, width, length=length, seed=seed, dtype=first.dtype)
+    x, token_mask = x.to(first.device), token_mask.to(first.device)
+    return Subject(
+        network,
+        x,
+        token_mask,
+        None if special_tokens else _between(token_mask),
+        title_of(network, called),
+        about or {},
+        check=check_texts(texts, length=length),
+    )
+
+
+def title_of(network: Network, called: str = "") -> str:
+    """A network's name and shape."""
+    spec = network.spec
+    shape = f"{plural(spec.layers, 'layer')}, {plural(spec.heads, 'head')}, width {spec.width}"
+    return f"{called or network.name}: {shape}"
+
+
+def _between(token_mask: Tensor) -> Tensor:
+    """The tokens between CLS and SEP, which stand first and last in bundled tokenisation."""
+    position = token_mask.cumsum(-1)
+    inner = token_mask & (position > 1) & (position < token_mask.sum(-1, keepdim=True))
+    if not bool(inner.any(-1).all()):
+        raise InputError("some sample has no token besides CLS and SEP; keep special tokens.")
+    return inner
+
+
+def refuse_unfit(name: str, check: InputCheck | None) -> None:
+    """Raise if a model knows hardly a word of what it is to read."""
+    if check is not None and not check.fits:
+        raise InputError(
+            f"{name}: {check.warnings()[0].rstrip('.')}; give text that fits (text, --text), or "
+            "token ids (ids, --ids)."
+        )

@@ -3,17 +3,15 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rankscope.ask import (
     COMMAND_LINE,
     CUBIC_METRICS,
     MOST_TOKENS_CUBED,
-    Model,
     Setup,
     Sources,
     ask,
-    built_in,
     read_setup,
 )
 from rankscope.cli.options import (
@@ -29,6 +27,9 @@ from rankscope.cli.printing import print_error
 from rankscope.core.checks import usable_device
 from rankscope.errors import InputError
 from rankscope.experiments.catalogue import CATALOGUE, Entry
+
+if TYPE_CHECKING:
+    from rankscope.ask import Model
 
 _OF_ANSWERS = ("output", "as_json", "csv", "yes")
 
@@ -131,8 +132,10 @@ def _fields(entry: Entry, options: ExperimentOptions) -> dict[str, Any]:
     }
 
 
-def _models(options: ExperimentOptions, usual: Sequence[Model]) -> tuple[Model, ...]:
+def _models(options: ExperimentOptions, usual: "Sequence[Model]") -> "tuple[Model, ...]":
     """Models to try: built-in ones at initialisation, and real ones with their weights."""
+    from rankscope.ask import Model, built_in  # imports Transformers
+
     if options.pickled and not options.pretrained:
         raise InputError("--pickled is about --pretrained models, and none was named.")
     fresh = built_in(*names(options.models)) if "models" in options.given else tuple(usual)

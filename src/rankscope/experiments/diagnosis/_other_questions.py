@@ -17,7 +17,7 @@ from rankscope.results import Drawing, Listing, Part
 
 SAMPLES: Final = 4
 """Samples that the slower questions are asked about."""
-LONGEST: Final = 30.0
+LONGEST: Final = 12.0
 """Seconds that one of them may take; what takes longer is asked about one sample, or left out."""
 _ADVICE_TOKENS: Final = 32
 

@@ -50,7 +50,7 @@ class Config(kit.Question):
 
 def cost(config: Config) -> Cost:
     """What it will take: every layer's scores twice, and best centers."""
-    return Cost.of_deep_trace(config.subject).times(2) + Cost.of_centers(config.subject)
+    return Cost.of_deep_trace(config.subject).times(2) + Cost.of_centers(config.subject).times(4)
 
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:

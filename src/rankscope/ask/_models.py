@@ -1,25 +1,26 @@
-"""From a network or a model to what a question is asked about: the weights and what they read."""
+"""Models: what they read, and a model by where it is, which is loaded when its turn comes.
 
-from collections.abc import Container, Mapping, Sequence
+Transformers is imported here, which takes seconds, so that nothing else in this package does.
+"""
+
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
 from rankscope.arguments import checked
-from rankscope.ask._estimates import refuse_impossible
-from rankscope.ask._subject import Subject
+from rankscope.ask._subject import Subject, refuse_unfit
+from rankscope.ask._words import LENGTH
 from rankscope.core.checks import whole
-from rankscope.core.network import Network, Spec
 from rankscope.core.tracing import Provenance
 from rankscope.errors import InputError
 from rankscope.models.families import BUILTIN, BlockInput, Loaded, cached_folder, load
-from rankscope.models.text import InputCheck, check_texts, embed, passages
+from rankscope.models.text import InputCheck, passages
 from rankscope.models.training import small_language_model
-from rankscope.numerals import plural
 from rankscope.process.fingerprints import fingerprint, folder_fingerprint
 from rankscope.process.progress import OnStep, silent
 from rankscope.results import Result
@@ -27,92 +28,7 @@ from rankscope.results import Result
 Source = str | Path | nn.Module | Loaded | Subject | Result
 """A folder, a Hub id, or what is at hand."""
 
-_LENGTH: Final = 128
-"""Tokens of a text at most, unless told otherwise."""
 _READ_FROM: Final = {"ids": "given ids", "noise images": "images of noise"}
-
-
-@checked
-def random_subject(
-    spec: Spec,
-    texts: Sequence[str],
-    *,
-    length: int = _LENGTH,
-    seed: int = 0,
-    dtype: torch.dtype = torch.float32,
-    device: str | None = None,
-    special_tokens: bool = True,
-    read_from: str = "given texts",
-) -> Subject:
-    """A random network and what it reads; ``seed`` draws the weights and the embedding.
-
-    >>> from rankscope.core.network import Spec
-    >>> random_subject(Spec(2, 2, 8), ["A rose is a rose."]).name
-    'A random network: 2 layers, 2 heads, width 8'
-
-    ``special_tokens=False`` leaves CLS and SEP out of the figures; the network still sees them.
-    ``read_from`` names the source of the texts in the provenance.
-    """
-    refuse_impossible(spec, dtype)
-    network = Network.random(spec, seed=seed, dtype=dtype).to(device)
-    about = {
-        "norm": "none" if spec.norm == "none" else f"{spec.norm}, {spec.norm_place}",
-        "init": str(spec.init),
-        "mask": str(spec.mask),
-        "input": check_texts(texts, length=length).summary(read_from),
-        "special tokens": "counted" if special_tokens else "left out of the figures",
-        "dtype": str(dtype),
-    }
-    return network_subject(
-        network,
-        texts,
-        length=length,
-        seed=seed,
-        special_tokens=special_tokens,
-        called="A random network",
-        about=about,
-    )
-
-
-def network_subject(
-    network: Network,
-    texts: Sequence[str],
-    *,
-    length: int = _LENGTH,
-    seed: int = 0,
-    special_tokens: bool = True,
-    called: str = "",
-    about: Mapping[str, str] | None = None,
-) -> Subject:
-    """A network and texts in random embeddings, which ``seed`` draws."""
-    first, width = next(network.parameters()), network.spec.width
-    x, token_mask = embed(texts, width, length=length, seed=seed, dtype=first.dtype)
-    x, token_mask = x.to(first.device), token_mask.to(first.device)
-    return Subject(
-        network,
-        x,
-        token_mask,
-        None if special_tokens else _between(token_mask),
-        title_of(network, called),
-        about or {},
-        check=check_texts(texts, length=length),
-    )
-
-
-def title_of(network: Network, called: str = "") -> str:
-    """A network's name and shape."""
-    spec = network.spec
-    shape = f"{plural(spec.layers, 'layer')}, {plural(spec.heads, 'head')}, width {spec.width}"
-    return f"{called or network.name}: {shape}"
-
-
-def _between(token_mask: Tensor) -> Tensor:
-    """The tokens between CLS and SEP, which stand first and last in bundled tokenisation."""
-    position = token_mask.cumsum(-1)
-    inner = token_mask & (position > 1) & (position < token_mask.sum(-1, keepdim=True))
-    if not bool(inner.any(-1).all()):
-        raise InputError("some sample has no token besides CLS and SEP; keep special tokens.")
-    return inner
 
 
 @checked
@@ -207,7 +123,7 @@ def read_model(
         read, check = loaded.read(loaded.noise_images(samples, seed=seed))
         return read, replace(check, origin="noise images")
     if length is None:
-        length = min(_LENGTH, loaded.family.most_tokens(loaded.body.config) or _LENGTH)
+        length = min(LENGTH, loaded.family.most_tokens(loaded.body.config) or LENGTH)
     if ids is None:
         return loaded.read(passages()[:samples] if texts is None else texts, length=length)
     if not ids or not all(ids):
@@ -217,15 +133,6 @@ def read_model(
     real = torch.arange(padded.shape[1]) < torch.tensor([len(row) for row in rows])[:, None]
     read, check = loaded.read(padded, token_mask=real)
     return read, replace(check, lost=tuple(max(len(row) - length, 0) for row in ids))
-
-
-def refuse_unfit(name: str, check: InputCheck | None) -> None:
-    """Raise if a model knows hardly a word of what it is to read."""
-    if check is not None and not check.fits:
-        raise InputError(
-            f"{name}: {check.warnings()[0].rstrip('.')}; give text that fits (text, --text), or "
-            "token ids (ids, --ids)."
-        )
 
 
 def _title(loaded: Loaded, state: str) -> str:
