@@ -63,6 +63,7 @@ class Metric:
 _MORE: ContextVar[Mapping[str, Metric]] = ContextVar("_MORE", default={})  # noqa: B039
 
 
+@checked
 @contextmanager
 def knowing(metrics: Iterable[Metric]) -> Iterator[None]:
     """Within it ``metric`` knows these, too: those that a single experiment measures.
@@ -724,6 +725,16 @@ _OTHERS: Final = (
         "linear",
         "1 = full rank",
         "The numerical rank of X over the largest it can have with n tokens of d features.",
+        "down",
+        includes=(0.0, 1.0),
+    ),
+    Metric(
+        "share_still_apart",
+        "Runs that stay apart",
+        "share of runs",
+        "linear",
+        "0 = all collapse",
+        "The share of runs whose relative dispersion is above a hundredth at their end.",
         "down",
         includes=(0.0, 1.0),
     ),

@@ -12,7 +12,7 @@ def test_an_error_of_our_own_making_is_one_sentence_and_a_file(rankscope, monkey
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a bug\x1b[31m")
 
-    monkeypatch.setattr("rankscope.cli.inputs.subject", fail)
+    monkeypatch.setattr("rankscope.cli.inputs.question", fail)
     got = rankscope(*SMALL)
     assert got.returncode == 1
     said = re.fullmatch(
@@ -31,7 +31,7 @@ def test_too_little_memory_is_said_so(rankscope, monkeypatch, error) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("rankscope.cli.inputs.subject", fail)
+    monkeypatch.setattr("rankscope.cli.inputs.question", fail)
     got = rankscope(*SMALL)
     assert got.returncode == 2
     assert "not enough memory" in got.stderr

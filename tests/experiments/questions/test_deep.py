@@ -52,7 +52,7 @@ def test_norm_and_center_are_honoured_and_noted(norm, center, tokens) -> None:
     x = tokens(2, 5, 8)
     measured = torch.tensor([False, True, True, True, True])
     found, _ = steps_of(run, Config(Subject(network, x, measured=measured), norm, center))
-    assert found.provenance["config"] == {"norm": norm, "center": center}
+    assert found.provenance["config"] == {"in_norm": norm, "center": center}
     expected = residual(x[:, 1:], norm=norm, center=center).log10().tolist()
     for form in ("scaled", "float64"):
         first = found.table.filter(variant=form, layer=0, metric="log10_residual").sort("sample")

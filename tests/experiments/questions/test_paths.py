@@ -23,7 +23,7 @@ KEYS = ["layer", "length", "sample", "metric"]
 @pytest.fixture
 def found(tokens):
     subject = Subject(NETWORK, tokens(3, 5, 8), batch_size=2)
-    return steps_of(run, Config(subject, heads=True))[0]
+    return steps_of(run, Config(subject, by_head=True))[0]
 
 
 def test_by_length_and_by_head_are_one_table(found, tokens) -> None:
@@ -61,7 +61,7 @@ def test_the_most_and_the_exactness_are_told(found) -> None:
     assert second.startswith("All 27 attention paths were added up; with the biases they rebuild")
     assert found.key_figures["paths"] == 27
     assert found.key_figures["reconstruction_error"] < 1e-12
-    assert found.provenance["config"] == {"count": "attention", "max_length": None, "heads": True}
+    assert found.provenance["config"] == {"count": "attention", "max_length": None, "by_head": True}
 
 
 def test_long_paths_may_be_left_out(tokens) -> None:

@@ -29,7 +29,7 @@ def values(result, metric, variant):
 
 def test_the_prediction_and_the_network_are_side_by_side(tokens) -> None:
     asked = subject(tokens)
-    found, seen = steps_of(run, Config(asked, draws=6, seed=5))
+    found, seen = steps_of(run, Config(asked, draws=6, draw_seed=5))
     assert seen == [0.75, 1.0]
     can_be_shown(found)
     by_hand = predict(SPEC, asked.x, draws=6, seed=5)

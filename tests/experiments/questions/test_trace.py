@@ -49,7 +49,7 @@ def test_tokens_are_left_out_or_the_question_is_refused(tokens) -> None:
     found, _ = steps_of(run, Config(subject, ("mean_cosine",)))
     plain = trace(NETWORK, x, metrics=["mean_cosine"], measured=measured).table
     assert found.table["value"].to_list() == pytest.approx(plain["value"].to_list())
-    with pytest.raises(InputError, match="attention_entropy is about the attention between all"):
+    with pytest.raises(InputError, match=r"attention is between all tokens \(attention_entropy\)"):
         run(Config(subject, ("mean_cosine", "attention_entropy")), lambda _: None)
 
 

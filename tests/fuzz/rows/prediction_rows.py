@@ -36,9 +36,9 @@ add(
     prediction.Outcome,
     about="tokens",
     kind="depth collapse",
-    sentence="All tokens are alike.",
     share=0.9,
+    layers=4,
     layer=3,
     figures={"last": -4.0},
-    law="exponential",
+    shares={"depth collapse": 0.9},
 )

@@ -20,7 +20,7 @@ add(
     wait=False,
     on_outcome=None,
 )
-add("run.Sweep", run.Sweep, folder=DONE.folder, progress=DONE.progress, merged=0)
+add("run.Sweep", run.Sweep, **vars(DONE))
 add(
     "run.drive",
     run.drive,

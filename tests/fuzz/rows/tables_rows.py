@@ -38,10 +38,12 @@ add(
     provenance={"seed": 0},
     more={"a": "b"},
 )
+METRIC = metric_catalogue.metric("residual")
 add("tables.read", tables.read, path=WRITTEN)
 add("tables.metadata", tables.metadata, path=WRITTEN)
 add("results.write", results.write, result=RESULT, path="again.parquet")
 add("results.read", results.read, path=RECORD)
+add("metric_catalogue.knowing", metric_catalogue.knowing, metrics=[METRIC])
 add("metric_catalogue.metric", metric_catalogue.metric, name="residual")
 for one in ("metric_catalogue.Metric",):
     add(
@@ -57,6 +59,7 @@ for one in ("metric_catalogue.Metric",):
         includes=(0.0,),
         marks=((1.0, "one"),),
         of="",
+        module="rankscope.core.metrics",
     )
 for one in (
     "results.Result",
@@ -290,7 +293,7 @@ add(
     title="a",
     text="b",
     description="c",
-    metrics=["d"],
+    metrics=[METRIC],
 )
 add("report.Table", report.Table, rows=LAYERS, caption="a", note="b")
 add("report.Section", report.Section, title="a", text="b", blocks=[TABLE])

@@ -36,18 +36,6 @@ ENTRY = kit.study(
     "layernorm",
     "Attention and LayerNorm, without skips and MLPs",
     seconds=250,
-    metrics=(
-        kit.Metric(
-            "share_still_apart",
-            "Runs that stay apart",
-            "share of runs",
-            "linear",
-            "0 = all collapse",
-            "The share of runs whose relative dispersion is above a hundredth at their end.",
-            "down",
-            includes=(0.0, 1.0),
-        ),
-    ),
 )
 LOWEST = -24.0
 """Where charts are cut: float64 cannot distinguish tokens this close."""
