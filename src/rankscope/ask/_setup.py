@@ -30,6 +30,7 @@ from rankscope.ask._words import (
     Network,
     Word,
 )
+from rankscope.core.names import ABLATIONS
 from rankscope.errors import InputError
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Setup:
         tuple[str, ...],
         Word(
             "Network",
-            "Parts to leave out: skip, attention_skip, mlp_skip, mlp, norm; '' for none.",
+            f"Parts to leave out: {', '.join(ABLATIONS)}; '' for none.",
             str,
         ),
     ] = ()
@@ -248,7 +249,7 @@ class Setup:
             tokens = self.texts.longest(self.length)
         else:
             tokens = self._model_length or LENGTH
-        return outline(self.spec, samples=len(rows), tokens=tokens)
+        return outline(self.spec, samples=len(rows), tokens=tokens).without(*self.parts)
 
     def subject(self, *, seeded: bool = False) -> "Subject":
         """The network, drawn or loaded now, and what it reads.

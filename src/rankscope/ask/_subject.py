@@ -199,6 +199,9 @@ class _Design(Network):
         self.name, self.spec, self.blocks = "Network", spec, nn.ModuleList()
         self._seed = None
 
+    def _variant(self, spec: Spec) -> "_Design":  # type: ignore[override]
+        return _Design(spec)
+
 
 def outline(spec: Spec, *, samples: int, tokens: int) -> Subject:
     """What estimates and configurations ask of a subject, at no cost.

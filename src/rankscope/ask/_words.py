@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, TypedDict
 
 from rankscope.arguments import short
+from rankscope.core.names import NORM_PLACES, NormName, NormPlace
 
 Dtype = Literal["float32", "float64", "bfloat16", "float16"]
 PASSAGES, LENGTH = 32, 128
@@ -74,6 +75,9 @@ class Word:
     kind: Any = None
 
 
+_PLACES: Final = ", ".join(f"{name} {words}" for name, words in NORM_PLACES.items())
+
+
 class Network(TypedDict, total=False):
     """Fields of a ``Spec`` that are options of the command line; a grid takes all others, too."""
 
@@ -81,11 +85,8 @@ class Network(TypedDict, total=False):
     heads: Annotated[int, Word("Network", "Attention heads per block.")]
     width: Annotated[int, Word("Network", "Features per token.")]
     mlp_ratio: Annotated[float, Word("Network", "MLP width over token width; 0 for none.")]
-    norm: Annotated[str, Word("Network", "Normalisation; 'rankscope list norms' names them.")]
-    norm_place: Annotated[
-        Literal["pre", "post", "both", "output"],
-        Word("Network", "Norm placement; both is a sandwich, output after each branch."),
-    ]
+    norm: Annotated[NormName, Word("Network", "Normalisation.")]
+    norm_place: Annotated[NormPlace, Word("Network", f"Norm placement: {_PLACES}.")]
     skip: Annotated[float, Word("Network", "Scale of the skips; 0 for none.")]
     mask: Annotated[
         str | None,
