@@ -199,7 +199,7 @@ class _Design(Network):
         self.name, self.spec, self.blocks = "Network", spec, nn.ModuleList()
         self._seed = None
 
-    def _variant(self, spec: Spec) -> "_Design":  # type: ignore[override]
+    def _variant(self, spec: Spec) -> "_Design":
         return _Design(spec)
 
 
