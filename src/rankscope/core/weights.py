@@ -2,7 +2,6 @@
 and which numbers are not finite.
 """
 
-import cmath
 import hashlib
 import weakref
 from collections import defaultdict
@@ -27,8 +26,7 @@ _KEY_ROWS = np.tile(_KEYS, (_ROWS_AT_ONCE, 1))
 """The keys once for each row: NumPy takes half as long to add tables of one shape."""
 _MANY_BYTES = 2**24
 """From here on, starting threads costs less than it saves."""
-_SAMPLED_BYTES = 256
-_SUMMED_AS_THEY_ARE = (torch.float32, torch.float64, torch.complex64, torch.complex128)
+_SAMPLED = 64
 
 
 # A model's tensors.
@@ -73,11 +71,6 @@ def _offloaded(prefix: str, module: nn.Module, hook: Any) -> dict[str, Any]:
                 if tensor.is_meta:
                     waiting[prefix + name] = kept.get(f"{start}{name}")
     return waiting
-
-
-def size_in_bytes(tensors: Iterable[Tensor]) -> int:
-    """What all tensors take that have numbers to read."""
-    return sum(tensor.nbytes for tensor in tensors if _is_readable(tensor))
 
 
 # Digests, which read every number close to the speed of memory.
@@ -163,11 +156,8 @@ def _pieces(tensor: Tensor) -> list[Tensor]:
 def _each_apart(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
     """The pieces of each tensor; large models in as many threads as PyTorch itself would take."""
     threads = torch.get_num_threads()
-    if (
-        threads == 1
-        or size_in_bytes(tensors) < _MANY_BYTES
-        or any(tensor.is_cuda for tensor in tensors)
-    ):
+    size = sum(tensor.nbytes for tensor in tensors if _is_readable(tensor))
+    if threads == 1 or size < _MANY_BYTES or any(tensor.is_cuda for tensor in tensors):
         return [_pieces(tensor) for tensor in tensors]
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(_pieces, tensors))
@@ -236,65 +226,71 @@ def _copied(pieces: Sequence[Tensor], device: torch.device) -> Iterator[bytes]:
         start += len(piece)
 
 
-# Stamps, which read none.
+# Stamps, which read few numbers and wait for none.
+
+Stamp = tuple[Any, ...]
+"""Where a tensor's numbers lie, and in the end how often PyTorch has seen them written to."""
 
 
-class Stamp(NamedTuple):
-    """Where a tensor's numbers lie, and how often PyTorch has seen them written to.
+class Survey(NamedTuple):
+    """What tensors look like without being read: stamps, some numbers of each, and their size.
 
-    Equal stamps are no proof: PyTorch does not count what is written through ``.data`` or NumPy,
-    or by its own fused optimisers.
+    Equal stamps are no proof: PyTorch does not count what is written through ``.data`` or NumPy, or
+    by its own fused optimisers. Numbers show that too, but for a few places.
     """
 
-    kind: bytes
-    device: torch.device
-    place: tuple[int, ...] = ()
-    writes: int | None = None
-    """None where PyTorch does not count."""
-    inner: tuple["Stamp", ...] = ()
+    stamps: list[Stamp]
+    numbers: list[Tensor]
+    size: int
 
     @classmethod
-    def of(cls, tensor: Tensor) -> "Stamp":
-        """As the tensor is now."""
-        if not _is_readable(tensor):
-            inner = tuple(map(cls.of, _inner(tensor)))
-            return cls(_kind(tensor), tensor.device, inner=inner)
-        place = (tensor.data_ptr(), *tensor.stride())
-        writes = None if tensor.is_inference() else tensor._version
-        return cls(_kind(tensor), tensor.device, place, writes)
+    @torch.no_grad()
+    def of(cls, tensors: Iterable[Tensor]) -> "Survey":
+        """As they are now; no device is waited for."""
+        stamps: list[Stamp] = []
+        alike: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
+        size = 0
+        for tensor in tensors:
+            if not _is_readable(tensor):
+                stamps.append((_kind(tensor), tensor.device, *cls.of(_inner(tensor)).stamps))
+                continue
+            writes = None if tensor.is_inference() else tensor._version
+            place = (tensor.data_ptr(), tensor.stride())
+            stamps.append((tensor.shape, tensor.dtype, *place, writes))
+            size += tensor.nbytes
+            if count := tensor.numel():
+                step = max(1, count // _SAMPLED)
+                some = tensor.contiguous().as_strided((min(count, _SAMPLED),), (step,))
+                alike[tensor.device, tensor.dtype].append(some)
+        return cls(stamps, [torch.cat(some).view(torch.uint8) for some in alike.values()], size)
 
-
-def sampled_bytes(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Some bytes from all over the tensors, joined on each device, none of which is waited for.
-
-    They show that numbers were written that no stamp shows, if there were many of them.
-    """
-    by_device: dict[torch.device, list[Tensor]] = defaultdict(list)
-    for tensor in tensors:
-        if _is_readable(tensor) and tensor.numel():
-            flat = tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
-            bytes_ = flat.view(torch.uint8)
-            # An odd step comes to every byte of a number.
-            by_device[tensor.device].append(bytes_[:: (len(bytes_) // _SAMPLED_BYTES) | 1])
-    return [torch.cat(some) for some in by_device.values()]
+    def is_still(self, now: "Survey") -> bool:
+        """Whether the tensors are what they were, as far as can be seen."""
+        same = (torch.equal(old, new) for old, new in zip(self.numbers, now.numbers, strict=True))
+        return self.stamps == now.stamps and all(same)
 
 
 # Numbers that are none.
 
 
-def refuse_broken(model: nn.Module, blocks: Sequence[nn.Module]) -> dict[str, str]:
+def refuse_broken(
+    model: nn.Module,
+    blocks: Sequence[nn.Module],
+    tensors: Mapping[str, Tensor] | None = None,
+    stamps: Sequence[Stamp] | None = None,
+) -> dict[str, str]:
     """Raise if a weight of the blocks is NaN or infinite; say which others are, and what is unread.
 
     PyTorch's fused attention gives zeros for rows of NaN, so that broken weights would read as
     tokens that are all alike. Buffers may hold infinity: masks are kept in them.
+    ``tensors`` are those of ``named_tensors``, and ``stamps`` theirs, for who has them.
     """
-    tensors = named_tensors(model)
-    broken = not_finite(tensors)
+    tensors = named_tensors(model) if tensors is None else tensors
+    broken = not_finite(tensors, stamps=stamps)
     if broken:
-        buffers = {name for name, _ in model.named_buffers(remove_duplicate=False)} & {*broken}
-        fine = buffers.difference(
-            not_finite({name: tensors[name] for name in buffers}, infinity=True)
-        )
+        buffers = dict(model.named_buffers(remove_duplicate=False))
+        masks = {name: tensors[name] for name in broken if name in buffers}
+        fine = masks.keys() - not_finite(masks, infinity=True)
         broken = [name for name in broken if name not in fine]
     layers = _layers(model, blocks) if broken else {}
     for name in broken:
@@ -338,54 +334,42 @@ _FINITE: dict[int, tuple["weakref.ref[Tensor]", Stamp]] = {}
 _MOST_REMEMBERED = 2**16
 
 
-def not_finite(named: Mapping[str, Tensor], *, infinity: bool = False) -> list[str]:
+def not_finite(
+    named: Mapping[str, Tensor], *, infinity: bool = False, stamps: Sequence[Stamp] | None = None
+) -> list[str]:
     """The names of tensors that hold NaN, or infinity unless that is allowed.
 
     One that was found finite, and that PyTorch has seen no write to, is not read again.
     """
-    stamps = {
-        name: Stamp.of(tensor)
-        for name, tensor in named.items()
-        if (tensor.is_floating_point() or tensor.is_complex()) and _is_readable(tensor)
-    }
-    unknown = {name: named[name] for name in stamps if not _is_known(named[name], stamps[name])}
-    by_device: dict[torch.device, list[str]] = defaultdict(list)
-    for name, tensor in unknown.items():
-        by_device[tensor.device].append(name)
-    suspects = []
-    for device, names in by_device.items():
-        tensors = [_wide(unknown[name]) for name in names]
-        fine = _sums_are_finite(tensors) if device.type == "cpu" else _all_finite(tensors)
-        suspects += [name for name, is_fine in zip(names, fine, strict=True) if not is_fine]
+    stamps = Survey.of(named.values()).stamps if stamps is None else stamps
+    unknown: dict[torch.device, dict[str, Stamp]] = defaultdict(dict)
+    for (name, tensor), stamp in zip(named.items(), stamps, strict=False):
+        known, before = _FINITE.get(id(tensor), (None, None))
+        is_known = known is not None and known() is tensor and before == stamp
+        if not (is_known and stamp[-1] is not None) and _is_real(tensor):
+            unknown[tensor.device][name] = stamp
     if len(_FINITE) > _MOST_REMEMBERED:
         _FINITE.clear()
-    for name in unknown.keys() - set(suspects):
-        _FINITE[id(named[name])] = (weakref.ref(named[name]), stamps[name])
-    return [name for name in suspects if _is_broken(_wide(unknown[name]), infinity=infinity)]
+    broken = []
+    for some in unknown.values():  # a device is waited for once
+        doubts = torch.stack([_doubts(named[name]) for name in some]).tolist()
+        for (name, stamp), (is_nan, is_infinite) in zip(some.items(), doubts, strict=True):
+            if is_nan or (is_infinite and not infinity):
+                broken.append(name)
+            elif not is_infinite:
+                _FINITE[id(named[name])] = (weakref.ref(named[name]), stamp)
+    return broken
 
 
-def _is_known(tensor: Tensor, stamp: Stamp) -> bool:
-    """Whether a tensor was found finite, and PyTorch has seen no write to it since."""
-    known, before = _FINITE.get(id(tensor), (None, None))
-    return known is not None and known() is tensor and before == stamp and stamp.writes is not None
+def _is_real(tensor: Tensor) -> bool:
+    real = tensor.is_floating_point() or tensor.is_complex()
+    return real and _is_readable(tensor) and tensor.numel() > 0
 
 
-def _sums_are_finite(tensors: Sequence[Tensor]) -> list[bool]:
-    """Whether each tensor's sum is; where it is not, the sum may have overflowed."""
-    return [cmath.isfinite(tensor.sum().item()) for tensor in tensors]
-
-
-def _all_finite(tensors: Sequence[Tensor]) -> list[bool]:
-    """Whether all are, as a whole: one answer from an accelerator, which waits for it only once."""
-    largest = nn.utils.get_total_norm(tensors, float("inf"))
-    return [bool(torch.isfinite(largest))] * len(tensors)
-
-
-def _is_broken(tensor: Tensor, *, infinity: bool) -> bool:
-    return bool((torch.isnan(tensor) if infinity else ~torch.isfinite(tensor)).any())
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    """Halves and quarters in single precision: their own sums overflow, or do not exist."""
+def _doubts(tensor: Tensor) -> Tensor:
+    """Whether a tensor holds NaN, and whether it holds infinity: its extremes show it."""
     plain = tensor.detach()
-    return plain if plain.dtype in _SUMMED_AS_THEY_ARE else plain.float()
+    if plain.is_complex():
+        plain = torch.view_as_real(plain.resolve_conj())
+    ends = torch.stack((plain.float() if plain.dtype.itemsize == 1 else plain).aminmax())
+    return torch.stack((ends.isnan().any(), ends.isinf().any()))

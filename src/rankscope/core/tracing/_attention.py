@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from rankscope.core.metrics import AttentionScores, GatheredPeaks
 from rankscope.core.tracing._attention_reading import Call, mismatch, read
 from rankscope.core.tracing._figures import Fault
 from rankscope.core.tracing._left_as_found import LeftAsFound
-from rankscope.errors import InputError, ModelError
+from rankscope.errors import ModelError
 
 OnAttention = Callable[[nn.Module, AttentionScores], None]
 
@@ -36,34 +36,17 @@ _SIGNATURE = inspect.signature(multi_head_attention_forward)
 # Transformers' attention interface, listened to.
 
 
-class Listener(Protocol):
-    """Is told of every call of attention in its thread."""
-
-    def before(self, call: Call) -> AttentionScores | None:
-        """Before it runs; what it gives is handed to ``after``, which is not called for None."""
-        ...
-
-    def after(self, call: Call, scores: AttentionScores, output: Tensor) -> None:
-        """When it has run."""
-        ...
-
-
 _lock = threading.RLock()
 _here = threading.local()
-_listening: set[Listener] = set()
+_listening: set["Listener"] = set()
 _originals: list[Any] = []
 """What ``AttentionInterface.get_interface`` was; kept for calls that are under way elsewhere."""
 
 
-def _interface() -> Any:
-    """The class whose instances hand out attention functions; None without Transformers."""
-    return getattr(sys.modules.get("transformers.modeling_utils"), "AttentionInterface", None)
-
-
-def listen(found: LeftAsFound, listener: Listener) -> None:
+def listen(found: LeftAsFound, listener: "Listener") -> None:
     """Have a listener told of attention in this thread, with others that may be there."""
     found.undo_later(partial(_stop_listening, listener))
-    kind = _interface()
+    kind = getattr(sys.modules.get("transformers.modeling_utils"), "AttentionInterface", None)
     with _lock:
         _listening.add(listener)
         if kind is not None and kind.get_interface is not _get_interface:
@@ -72,10 +55,10 @@ def listen(found: LeftAsFound, listener: Listener) -> None:
     _here.listeners = (*getattr(_here, "listeners", ()), listener)
 
 
-def _stop_listening(listener: Listener) -> None:
+def _stop_listening(listener: "Listener") -> None:
     others = getattr(_here, "listeners", ())
     _here.listeners = tuple(other for other in others if other is not listener)
-    kind = _interface()
+    kind = getattr(sys.modules.get("transformers.modeling_utils"), "AttentionInterface", None)
     with _lock:
         _listening.discard(listener)
         if not _listening and kind is not None and kind.get_interface is _get_interface:
@@ -95,7 +78,7 @@ def _get_interface(interface: Any, attn_implementation: Any, default: Callable[.
         told = [(listener, listener.before(call)) for listener in listeners]
         output = function(*args, **named)
         for listener, scores in told:
-            if scores is not None:
+            if scores is not None and isinstance(listener, AttentionWatch):
                 listener.after(call, scores, output[0])
         return output
 
@@ -267,9 +250,6 @@ class OverflowWatch(TorchFunctionMode):
         if call.implementation != "eager":
             self._look(call.query, call.key, scale=call.option("scaling"))
 
-    def after(self, call: Call, scores: AttentionScores, output: Tensor) -> None:
-        """Never called: ``before`` reads no scores."""
-
     def _look(
         self, query: Tensor, key: Tensor, *_: Any, scale: float | None = None, **__: Any
     ) -> None:
@@ -289,11 +269,14 @@ class OverflowWatch(TorchFunctionMode):
         """What is wrong in the first layer whose queries or keys are no numbers, or so large that
         their products may not be; this waits for the device."""
         faults = [
-            Fault(one.layer, _overflow_error(one, query, key))
+            Fault(one.layer, _overflow_words(one, query, key))
             for one, (query, key) in zip(self._seen, self._peaks.finish(), strict=True)
             if not _fits(one, query, key)
         ]
         return min(faults, key=lambda fault: fault.layer, default=None)
+
+
+Listener = AttentionWatch | OverflowWatch
 
 
 def _unmapped(tensor: Tensor) -> Tensor:
@@ -335,11 +318,11 @@ def _fits(seen: _Seen, query: float, key: float) -> bool:
     return query * key * seen.factor <= most
 
 
-def _overflow_error(seen: _Seen, query: float, key: float) -> InputError:
+def _overflow_words(seen: _Seen, query: float, key: float) -> str:
     broken = [name for name, each in (("queries", query), ("keys", key)) if not each < torch.inf]
     what = " and ".join(broken) or "products of queries and keys"
     dtype = str(seen.dtype).removeprefix("torch.")
-    return InputError(
+    return (
         f"layer {seen.layer}: {what} overflow {dtype} (the largest "
         f"query entry is {query:.3g}, the largest key entry {key:.3g}), and fused attention would "
         "give zeros for them; use a wider dtype, or look where training broke down."

@@ -12,7 +12,7 @@ from rankscope.arguments import checked
 from rankscope.core.network import Network
 from rankscope.core.tracing._hidden_states import first_tensor
 from rankscope.core.tracing._left_as_found import LeftAsFound, before_compilation
-from rankscope.errors import BlocksNotFoundError, InputError, KindError
+from rankscope.errors import BlocksNotFoundError, InputError
 
 Named = str | Sequence[str] | Sequence[nn.Module] | nn.ModuleList | nn.Sequential
 
@@ -51,27 +51,26 @@ def find_blocks(model: nn.Module, named: Named | None = None) -> list[nn.Module]
 
 def find_stack(model: nn.Module, named: Named | None = None) -> Stack:
     """``find_blocks``, and where they are; of compiled blocks, those that were compiled."""
-    name, blocks = _stack(model, named)
+    if named is not None:
+        name, blocks = _named_stack(model, named)
+    elif isinstance(model, Network):
+        name, blocks = "blocks", list(model.blocks)
+    else:
+        name = _largest_stack(model)
+        blocks = _members(model.get_submodule(name))
     return Stack(name, [before_compilation(block) for block in blocks])
 
 
-def _stack(model: nn.Module, named: Named | None) -> tuple[str, list[nn.Module]]:
-    if named is not None:
-        return _words(model, named), _by_name(model, named)
-    if isinstance(model, Network):
-        return "blocks", list(model.blocks)
-    sizes = {
-        name: sum(p.numel() for p in stack.parameters())
-        for name, stack in model.named_modules()
-        if _is_stack(stack)
-    }
-    sizes = {name: size for name, size in sizes.items() if size}
-    if not sizes:
+def _largest_stack(model: nn.Module) -> str:
+    """Its name, unless there is a rival."""
+    stacks = [(name, module) for name, module in model.named_modules() if _is_stack(module)]
+    sizes = {name: sum(p.numel() for p in stack.parameters()) for name, stack in stacks}
+    best = max(sizes, key=lambda name: sizes[name], default="")  # the first, outermost of equals
+    if not sizes.get(best):
         raise BlocksNotFoundError(
             f"no stack of blocks was found in {type(model).__name__}; name it: "
             "trace(model, inputs, blocks='encoder.layers'), or give the modules in a list."
         )
-    best = max(sizes, key=lambda name: sizes[name])  # the outermost of equals: it comes first
     rivals = [
         name
         for name, size in sizes.items()
@@ -83,7 +82,24 @@ def _stack(model: nn.Module, named: Named | None) -> tuple[str, list[nn.Module]]
             f"{type(model).__name__} has several stacks of blocks: {choices}; "
             f"name one: trace(model, inputs, blocks={best!r})."
         )
-    return best, _members(model.get_submodule(best))
+    return best
+
+
+def _named_stack(model: nn.Module, named: Named) -> tuple[str, list[nn.Module]]:
+    """What the user named, with the places of modules that were given as such."""
+    if isinstance(named, str):
+        stack = _submodule(model, named)
+        blocks = _members(stack) if isinstance(stack, nn.ModuleList | nn.Sequential) else []
+        return named, blocks or [stack]
+    given: list[Any] = (
+        _members(named) if isinstance(named, nn.ModuleList | nn.Sequential) else list(named)
+    )
+    if not given:
+        raise BlocksNotFoundError("blocks=[] names no block; leave it out to have them found.")
+    places = {id(module): name for name, module in model.named_modules()}
+    names = [one if isinstance(one, str) else places.get(id(one), "?") for one in given]
+    blocks = [_submodule(model, one) if isinstance(one, str) else one for one in given]
+    return ", ".join(names), blocks
 
 
 def _members(stack: nn.Module) -> list[nn.Module]:
@@ -97,56 +113,16 @@ def _inner_stack(block: nn.Module) -> int:
     return max((len(_members(module)) for module in inside if _is_stack(module)), default=0)
 
 
-def _words(model: nn.Module, named: Named) -> str:
-    """What the user named, with the places of modules that were given as such."""
-    if isinstance(named, str):
-        return named
-    places = {id(module): name for name, module in model.named_modules()}
-    modules = _members(named) if isinstance(named, nn.ModuleList | nn.Sequential) else named
-    if not isinstance(modules, Sequence):
-        return ""
-    names = [one if isinstance(one, str) else places.get(id(one), "?") for one in modules]
-    return ", ".join(names)
-
-
 def _is_stack(module: nn.Module) -> bool:
+    if not isinstance(module, nn.ModuleList | nn.Sequential):
+        return False
     children = [before_compilation(child) for child in _members(module)]
     one_class = len({type(child) for child in children}) == 1
-    # A leaf such as a Linear is no block: a block has parts.
-    return (
-        isinstance(module, nn.ModuleList | nn.Sequential)
-        and one_class
-        and any(True for _ in children[0].children())
-    )
+    return one_class and any(True for _ in children[0].children())  # a block has parts
 
 
 def _nested(inner: str, outer: str) -> bool:
     return inner == outer or inner.startswith(f"{outer}.") or outer == ""
-
-
-def _by_name(model: nn.Module, named: Named) -> list[nn.Module]:
-    if isinstance(named, str):
-        stack = _submodule(model, named)
-        blocks = _members(stack) if isinstance(stack, nn.ModuleList | nn.Sequential) else []
-        return blocks or [stack]
-    if isinstance(named, nn.ModuleList | nn.Sequential):
-        named = _members(named)
-    if not isinstance(named, Sequence):
-        raise _wrong_kind(named)
-    blocks = [_submodule(model, one) if isinstance(one, str) else one for one in named]
-    for block in blocks:
-        if not isinstance(block, nn.Module):
-            raise _wrong_kind(block)
-    if not blocks:
-        raise BlocksNotFoundError("blocks=[] names no block; leave it out to have them found.")
-    return blocks
-
-
-def _wrong_kind(got: object) -> KindError:
-    return KindError(
-        f"blocks holds a {type(got).__name__}; give a name such as 'encoder.layers', "
-        "a list of names, or a list of modules."
-    )
 
 
 def _submodule(model: nn.Module, name: str) -> nn.Module:

@@ -83,10 +83,10 @@ Columns = dict[str, list[Any]]
 
 
 class Fault(NamedTuple):
-    """An error that was found after the model ran, and the layer it is about."""
+    """What is wrong, found after the model ran, and the layer it is about."""
 
     layer: int
-    error: RankscopeError
+    words: str
 
 
 SpectraBy = Literal["auto", "exact", "estimated"]
@@ -102,6 +102,9 @@ class _Row(NamedTuple):
     values: Tensor | None = None
     state: int = 0
     is_estimate: bool = False
+
+    def fault(self, words: str) -> Fault:
+        return Fault(self.layer, f"layer {self.layer}, {self.measure.name}: {words}")
 
 
 class Figures:
@@ -188,12 +191,18 @@ class Figures:
         }
         estimates = self._probe.finish() if self._probed else []
         kept = iter(_on_host([row.values for row in self._rows if row.values is not None]))
-        columns = self._no_rows()
+        head, error = ["head"] * bool(self.of_attention), ["error"] * bool(self._probed)
+        columns: Columns = {
+            name: [] for name in ("layer", *head, "sample", "metric", "value", *error)
+        }
         for row in self._rows:
             if row.is_estimate:
                 found: Estimate = getattr(estimates[row.state], row.measure.name)()
                 if not bool(found.value.isfinite().all()):
-                    return {}, _no_spectrum(row)
+                    return {}, row.fault(
+                        "x is not finite; find the layer that overflows, or compute in a wider "
+                        "dtype."
+                    )
                 _fill(columns, row, found.value.tolist(), found.error.tolist())
                 continue
             if row.values is None:
@@ -201,15 +210,12 @@ class Figures:
                 continue
             values = next(kept)
             if row.measure.of == "attention" and not all(map(math.isfinite, values)):
-                return {}, _no_attention(row)
+                return {}, row.fault(
+                    "attention is no distribution over the tokens that are no padding; its scores "
+                    "are not finite, or the token mask is not the one the model had."
+                )
             _fill(columns, row, values)
         return columns, None
-
-    def _no_rows(self) -> Columns:
-        """The columns of the table; one that no figure needs is left out."""
-        names = ["layer", "head", "sample", "metric", "value", "error"]
-        left_out = {"head": not self.of_attention, "error": not self._probed}
-        return {name: [] for name in names if not left_out.get(name)}
 
     def _fault(self, statistics: StateStatistics) -> Fault | None:
         """What is wrong with the first state with which anything is."""
@@ -218,7 +224,7 @@ class Figures:
         name = next(measure.name for measure in self.of_states if measure.of == "statistics")
         for state, (layer, dtype) in enumerate(self._layers):
             if words := statistics.only(state).fault(dtype):
-                return Fault(layer, InputError(f"layer {layer}, {name}: {words}"))
+                return Fault(layer, f"layer {layer}, {name}: {words}")
         return None
 
     def _keep(self, layer: int, measure: Measure, values: Any) -> None:
@@ -249,22 +255,6 @@ def _fill(
         columns["head"] += [place % heads if is_attention else None for place in range(count)]
     if "error" in columns:
         columns["error"] += errors or [None] * count
-
-
-def _no_spectrum(row: _Row) -> Fault:
-    words = "x is not finite; find the layer that overflows, or compute in a wider dtype."
-    return Fault(row.layer, InputError(f"layer {row.layer}, {row.measure.name}: {words}"))
-
-
-def _no_attention(row: _Row) -> Fault:
-    return Fault(
-        row.layer,
-        InputError(
-            f"layer {row.layer}, {row.measure.name}: attention is no distribution over the tokens "
-            "that are no padding; its scores are not finite, or the token mask is not the one the "
-            "model had."
-        ),
-    )
 
 
 def _on_host(tensors: Sequence[Tensor]) -> list[list[float]]:

@@ -1,7 +1,7 @@
 """Which tensor of a block is its hidden states, and which of its axes is the batch."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, NoReturn, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -91,11 +91,6 @@ def by_option(value: Any, output: Output) -> Tensor:
     return dense(found)
 
 
-def at(value: Any, key: Key) -> Tensor | None:
-    """The tensor at a place found before; None if this output has none there."""
-    return next((one.tensor for one in _real_tensors(value) if one.key == key), None)
-
-
 def is_same(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors are one: the same object, memory, or numbers."""
     if one is other:
@@ -154,24 +149,30 @@ class OutputChoice:
         """The hidden states where there is nothing to decide, or it was decided; else None."""
         if self._option is not None:
             return by_option(output, self._option)
-        if self._key is not None and (tensor := at(output, self._key)) is not None:
-            return tensor
+        for one in _real_tensors(output) if self._key is not None else ():
+            if one.key == self._key:
+                return one.tensor
         found = candidates(output)
         if not found:
             raise no_tensor(output)
         return found[0].tensor if len(found) == 1 else None
 
-    def with_next(
-        self, open_: "OpenChoice", taken: Sequence[Tensor], first_shape: torch.Size
+    def among(
+        self, open_: "OpenChoice", taken: Sequence[Tensor] | None, first_shape: torch.Size
     ) -> Tensor:
-        """Decide among several, given what the next block takes and the shape of layer 0.
-
-        A block that takes all of them proves nothing, one that takes none of them little.
+        """Decide among several, given what the next block takes, if there is one, and the shape of
+        layer 0. A block that takes all of them proves nothing, one that takes none of them little.
         """
-        used = [one for one in open_.found if any(is_same(one.tensor, each) for each in taken)]
+        used = [
+            one for one in open_.found if any(is_same(one.tensor, each) for each in taken or ())
+        ]
         if not used:
-            found = self._by_shape(open_)
-            return self._unclear(open_.like or open_.found) if found is None else found
+            if len(open_.like) == 1:
+                return self._decided(open_.like[0], "the only one shaped like the block's input")
+            rivals = open_.like or open_.found
+            if taken is None and (usual := [one for one in rivals if one.is_usual]):
+                return self._decided(usual[0], "where hidden states usually are")
+            raise _several(rivals)
         if all(is_same(used[0].tensor, one.tensor) for one in used[1:]):
             return self._decided(used[0], "what the next block takes")
         like = [one for one in used if one.tensor.shape == first_shape]
@@ -180,34 +181,19 @@ class OutputChoice:
         named = [one for one in like if one.is_named]
         if len(named) == 1:
             return self._decided(named[0], "of what the next block takes, under the usual name")
-        return self._unclear(like or used)
-
-    def alone(self, open_: "OpenChoice") -> Tensor:
-        """Decide among several where no block follows."""
-        found = self._by_shape(open_)
-        if found is not None:
-            return found
-        rivals = open_.like or open_.found
-        usual = [one for one in rivals if one.is_usual]
-        if usual:
-            return self._decided(usual[0], "where hidden states usually are")
-        return self._unclear(rivals)
-
-    def _by_shape(self, open_: "OpenChoice") -> Tensor | None:
-        if len(open_.like) != 1:
-            return None
-        return self._decided(open_.like[0], "the only one shaped like the block's input")
-
-    def _unclear(self, rivals: Sequence[Candidate]) -> NoReturn:
-        places = ", ".join(f"{one.place} {tuple(one.tensor.shape)}" for one in rivals)
-        raise InputError(
-            f"a block gives several tensors that can be its hidden states: {places}; say which: "
-            f"output={rivals[-1].key[0]!r}, or a function of what the block gives."
-        )
+        raise _several(like or used)
 
     def _decided(self, one: Candidate, why: str) -> Tensor:
         self._key, self.words = one.key, f"{one.place}: {why}"
         return one.tensor
+
+
+def _several(rivals: Sequence[Candidate]) -> InputError:
+    places = ", ".join(f"{one.place} {tuple(one.tensor.shape)}" for one in rivals)
+    return InputError(
+        f"a block gives several tensors that can be its hidden states: {places}; say which: "
+        f"output={rivals[-1].key[0]!r}, or a function of what the block gives."
+    )
 
 
 class OpenChoice:
@@ -234,17 +220,23 @@ class LayoutChoice:
         self,
         model: nn.Module,
         stack: Sequence[nn.Module],
-        *,
-        said: Layout | None,
+        option: Layout | None,
         model_type: str | None,
         ids: Ids | None,
     ) -> None:
-        self._said, self._ids, self._model_type = said, ids, model_type
-        self._own = isinstance(model, Network)
-        self._first = stack[0]
+        self._option, self._model_type, self._ids = option, model_type, ids
+        self._own, self._first = isinstance(model, Network), stack[0]
         self.token_first: bool | None = None
         self.words = ""
-        self._known(model_type)
+        if option is not None:
+            self._decide(token_first=option == TOKEN_FIRST, why="as told")
+        elif self._own:
+            self._decide(token_first=False, why="our own network")
+        elif type(self._first) in _OWN_LAYERS:
+            attention: Any = self._first.self_attn
+            self._decide(token_first=not attention.batch_first, why="PyTorch's own layer")
+        elif model_type == "xlnet":
+            self._decide(token_first=True, why="XLNet")
 
     @property
     def attentions(self) -> list[nn.MultiheadAttention]:
@@ -258,7 +250,7 @@ class LayoutChoice:
         if hidden.ndim == 2:
             self._refuse_unpadded(hidden)
             self._decide(token_first=False, why="a single sequence")
-        if self._said is None and not self._own and hidden.ndim == 3:
+        if self._option is None and not self._own and hidden.ndim == 3:
             self._look_at_shape(hidden)
         if self.token_first is None and not self.attentions:
             ids = self._ids
@@ -297,17 +289,6 @@ class LayoutChoice:
                 )
             self._decide(token_first=False, why="the usual order")
 
-    def _known(self, model_type: str | None) -> None:
-        if self._said is not None:
-            self._decide(token_first=self._said == TOKEN_FIRST, why="as told")
-        elif self._own:
-            self._decide(token_first=False, why="our own network")
-        elif type(self._first) in _OWN_LAYERS:
-            attention: Any = self._first.self_attn
-            self._decide(token_first=not attention.batch_first, why="PyTorch's own layer")
-        elif model_type == "xlnet":
-            self._decide(token_first=True, why="XLNet")
-
     def _look_at_shape(self, hidden: Tensor) -> None:
         """Compare the first block's input with the token ids."""
         if self._ids is None:
@@ -341,7 +322,7 @@ class LayoutChoice:
 
     def _refuse_unpadded(self, hidden: Tensor) -> None:
         ids = self._ids
-        if ids is not None and ids.are_ids and ids.batch > 1 and self._said is None:
+        if ids is not None and ids.are_ids and ids.batch > 1 and self._option is None:
             raise ShapeError(
                 f"the blocks are given {tuple(hidden.shape)}, without a batch axis, though "
                 f"{ids.name} has {ids.batch} samples: they seem to be laid end to end. "

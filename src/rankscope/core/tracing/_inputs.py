@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.core.network import Network
-from rankscope.errors import InputError, KindError
+from rankscope.errors import InputError
 
 UNNAMED = "argument"
 """What an argument is called whose name is not known; its place comes after."""
@@ -27,9 +27,11 @@ class Given(NamedTuple):
 
 def given_to(model: nn.Module, inputs: Any) -> Given:
     """What ``trace`` was given as a model's arguments; caches among them are not written to."""
-    args, kwargs = _arguments(inputs)
-    args = tuple(copy_caches(each) if is_cache(each) else each for each in args)
-    kwargs = {name: copy_caches(each) if is_cache(each) else each for name, each in kwargs.items()}
+    named = dict(inputs) if isinstance(inputs, Mapping) else {}
+    placed = () if isinstance(inputs, Mapping) else inputs
+    placed = (placed,) if isinstance(placed, Tensor) else placed
+    args = tuple(copy_caches(each) if is_cache(each) else each for each in placed)
+    kwargs = {name: copy_caches(each) if is_cache(each) else each for name, each in named.items()}
     if isinstance(model, Network):
         try:
             bound = dict(inspect.signature(model.forward).bind(*args, **kwargs).arguments)
@@ -58,19 +60,6 @@ def _unwrapped(model: nn.Module) -> nn.Module:
         if isinstance(inner, nn.Module):
             return _unwrapped(inner)
     return model
-
-
-def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(inputs, Mapping):
-        return (), dict(inputs)
-    if isinstance(inputs, Tensor):
-        return (inputs,), {}
-    if isinstance(inputs, Sequence) and not isinstance(inputs, str):
-        return tuple(inputs), {}
-    raise KindError(
-        f"inputs is a {type(inputs).__name__}, expected a tensor, a mapping of keyword arguments "
-        "or a sequence of positional ones; turn text into token ids first."
-    )
 
 
 class Ids(NamedTuple):
@@ -169,7 +158,9 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, model: nn.Module, block: nn.Module) -> "Place":
-        """The place of a block, however deep the model is wrapped."""
+        """The place of a block, however deep the model is wrapped; ours needs no telling."""
+        if isinstance(model, Network):
+            return cls("", None, is_decoder=False)
         names = dict(model.named_modules())
         path = next((name for name, module in names.items() if module is block), "")
         parts = path.split(".")

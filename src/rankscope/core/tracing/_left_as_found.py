@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial, wraps
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -84,7 +84,6 @@ class LeftAsFound:
     def _here(self, hook: Hook) -> Hook:
         """A hook that listens to this thread alone."""
 
-        @wraps(hook)
         def only_here(*call: Any) -> Any:
             # First of all the thread: while a hook is being registered, another thread may call it
             # without its keyword arguments.
@@ -128,8 +127,7 @@ class LeftAsFound:
                 if module.training or id(module) in _modes:
                     mode = _modes.setdefault(id(module), _Mode(module, module.training, set()))
                     mode.holders.add(self)
-                    if module.training:
-                        module.training = False
+                    _set_mode(module, training=False)
 
     def _put_back_random(self, before: "_States") -> None:
         now = _random_states()
@@ -148,9 +146,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode; afterwards modes and random states are as they were, whatever happened.
 
     Contexts may be nested, and several threads may be in one for the same model: it goes back when
-    the last one leaves. The mode is set on each module, and no ``train()`` or ``eval()`` is called:
-    some change weights there (LoRA layers merge theirs), and what a module computes in evaluation
-    mode it must compute without that too.
+    the last one leaves. No ``train()`` or ``eval()`` is called.
     """
     with LeftAsFound() as found:
         found.evaluate(list(model.modules()))
@@ -221,9 +217,15 @@ def _release(modules: Sequence[nn.Module], holder: LeftAsFound) -> None:
         if mode is not None:
             mode.holders.discard(holder)
             if not mode.holders:
-                if module.training != mode.training:
-                    module.training = mode.training
+                _set_mode(module, training=mode.training)
                 del _modes[id(module)]
+
+
+def _set_mode(module: nn.Module, *, training: bool) -> None:
+    if "training" in vars(module):  # the same, without what PyTorch asks of any attribute
+        vars(module)["training"] = training
+    elif module.training != training:
+        module.training = training
 
 
 class _States(NamedTuple):

@@ -29,14 +29,10 @@ class MaskReading(NamedTuple):
     """With a cache, the same of all keys: those in the cache first, then the tokens above."""
 
 
-def choose_mask(
-    token_mask: Tensor | None, given: Mapping[str, Any], place: Place | None
-) -> MaskReading:
-    """Which tokens are real, as told, or as read; ``place`` is that of blocks that are not ours."""
+def choose_mask(token_mask: Tensor | None, given: Mapping[str, Any], place: Place) -> MaskReading:
+    """Which tokens are real, as told, or as read for the blocks in this place."""
     if token_mask is not None:
         return MaskReading(token_mask, "token_mask, as told")
-    if place is None:
-        return read_mask(given, decoder=False, model_type=None)
     mask = read_mask(given, decoder=place.is_decoder, model_type=place.model_type)
     if place.sees_other_input(given):
         return MaskReading(None, "none: the mask is about the text, not about these blocks' input")
@@ -181,12 +177,7 @@ class TokenChoice:
     """
 
     def __init__(
-        self,
-        mask: MaskReading,
-        measured: Tensor | None,
-        *,
-        ids: Ids | None = None,
-        model_type: str | None = None,
+        self, mask: MaskReading, measured: Tensor | None, ids: Ids | None, model_type: str | None
     ) -> None:
         # On the host: what is asked of them while the model runs waits for no device.
         told, whole = _checked(mask.mask, "token_mask"), _checked(mask.whole, "token_mask")

@@ -6,7 +6,7 @@ import json
 import secrets
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
@@ -18,14 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.arguments import checked
-from rankscope.core.network import Network, Spec
+from rankscope.core.network import Network
 from rankscope.core.tracing._inputs import from_config, is_cache
 from rankscope.core.weights import (
-    Stamp,
+    Survey,
     begin_digests,
     named_tensors,
-    sampled_bytes,
-    size_in_bytes,
     tensor_digests,
     weights_digest,
 )
@@ -100,7 +98,7 @@ class Provenance:
         masks = {"token_mask": token_mask, "measured": measured}
         named = {name: digest(mask) for name, mask in masks.items() if mask is not None}
         return cls(
-            **_read_model(model),
+            **ModelState(model).facts,
             inputs=None if inputs is None else digest(inputs),
             settings={**named, **arithmetic(), **(settings or {})},
         )
@@ -165,77 +163,55 @@ def arithmetic() -> dict[str, str]:
     return settings if precision == "highest" else {**settings, "float32 products": precision}
 
 
-# A model when it ran, and when its provenance is read.
-
-
-def _read_model(model: nn.Module) -> dict[str, Any]:
-    """What a provenance says of a model; every number in it is read."""
-    tensors = named_tensors(model)
-    digests = tensor_digests(tensors)
-    seed = model.drawn_with(digests) if isinstance(model, Network) else None
-    read = {"weights": weights_digest(digests), "structure": structure_of(model)}
-    return {**_named(*_name_and_spec(model), seed), **_formats(tensors.values()), **read}
-
-
-def _name_and_spec(model: nn.Module) -> tuple[str, Spec | None]:
-    if isinstance(model, Network):
-        return model.name, model.spec
-    return type(model).__name__, None
-
-
-def _named(name: str, spec: Spec | None, seed: int | None) -> dict[str, Any]:
-    if spec is None:
-        return {"model": name}
-    words = {"spec": spec.digest(seed=seed), "network": spec.describe()}
-    return {"model": name, "seed": seed, **words}
-
-
-def _formats(tensors: Iterable[Tensor]) -> dict[str, str]:
-    formats = {(tensor.dtype, tensor.device.type) for tensor in tensors}
-    real = {str(kind) for kind, _ in formats if kind.is_floating_point or kind.is_complex}
-    dtypes = sorted(kind.removeprefix("torch.") for kind in real)
-    devices = sorted({device for _, device in formats})
-    return {"dtype": ", ".join(dtypes) or "none", "device": ", ".join(devices) or "none"}
-
-
 class ModelState:
     """A model as it was at one moment: enough to see later whether it is still the same.
 
-    No number is waited for: stamps of all tensors, some bytes of each, and what the digest of the
+    No number is waited for: stamps of all tensors, some numbers of each, and what the digest of the
     structure is made of. A small model is kept alive, so that it is still there; a large one is
     not.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        tensors, loose = named_tensors(model), list[Tensor]()
-        self._structure = _snapshot(model, loose)
-        self._stamps = {name: Stamp.of(tensor) for name, tensor in tensors.items()}
-        self._bytes = sampled_bytes([*tensors.values(), *loose])
-        self._name_and_spec, self._formats = _name_and_spec(model), _formats(tensors.values())
-        is_large = size_in_bytes(tensors.values()) > _LARGE
+    def __init__(self, model: nn.Module, tensors: Mapping[str, Tensor] | None = None) -> None:
+        tensors, loose = tensors or named_tensors(model), list[Tensor]()
+        self._structure = _structure(model, loose.append)
+        self._names, self.survey = list(tensors), Survey.of([*tensors.values(), *loose])
         self._model: Callable[[], nn.Module | None]
-        self._model = weakref.ref(model) if is_large else lambda: model
+        self._model = weakref.ref(model) if self.survey.size > _LARGE else lambda: model
+        self._spec = model.spec if isinstance(model, Network) else None
+        self._name = model.name if isinstance(model, Network) else type(model).__name__
+        kinds = {tensor.dtype for tensor in tensors.values()}
+        real = (str(kind) for kind in kinds if kind.is_floating_point or kind.is_complex)
+        self._dtypes = sorted(kind.removeprefix("torch.") for kind in real)
+        self._devices = sorted({tensor.device.type for tensor in tensors.values()})
 
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, ModelState)
-            and (self._structure, self._stamps) == (other._structure, other._stamps)
-            and all(map(torch.equal, self._bytes, other._bytes))
-        )
+    @cached_property
+    def _words(self) -> str:
+        """In words, which tell True from 1 and 2 from 2.0."""
+        return repr((self._names, self._structure))
 
-    __hash__ = None  # type: ignore[assignment]
+    def is_still(self, now: "ModelState") -> bool:
+        """Whether the model is what it was, as far as can be seen."""
+        return self.survey.is_still(now.survey) and self._words == now._words
 
     @cached_property
     def facts(self) -> dict[str, Any]:
         """What a provenance says of the model: read now, if it is what it was, and once."""
-        model = self._model()
-        if model is not None and ModelState(model) == self:
-            return _read_model(model)
-        why = "gone" if model is None else "changed"
-        # A mark, because what is not known is not equal.
-        words = f"not digested: the model was {why} when this was read ({secrets.token_hex(6)})"
-        told = {**_named(*self._name_and_spec, None), **self._formats}
-        return {**told, "weights": words, "structure": words}
+        model, seed = self._model(), None
+        if model is not None and self.is_still(ModelState(model)):
+            digests = tensor_digests(named_tensors(model))
+            weights, structure = weights_digest(digests), _structure_digest(_structure(model))
+            seed = model.drawn_with(digests) if isinstance(model, Network) else None
+        else:
+            why = "gone" if model is None else "changed"
+            mark = secrets.token_hex(6)  # what is not known is not equal
+            weights = f"not digested: the model was {why} when this was read ({mark})"
+            structure = weights
+        facts = {"model": self._name, "weights": weights, "structure": structure, "seed": seed}
+        facts["dtype"] = ", ".join(self._dtypes) or "none"
+        facts["device"] = ", ".join(self._devices) or "none"
+        if self._spec is not None:
+            facts |= {"spec": self._spec.digest(seed=seed), "network": self._spec.describe()}
+        return facts
 
 
 @dataclass(frozen=True)
@@ -248,9 +224,12 @@ class Origin:
 
     @classmethod
     def of(
-        cls, model: nn.Module, inputs: Any, masks: Mapping[str, Tensor | None],
+        cls,
+        state: ModelState,
+        inputs: Any,
+        masks: Mapping[str, Tensor | None],
         settings: Mapping[str, str],
-    ) -> Self:  # fmt: skip
+    ) -> Self:
         """That of a run that is about to begin; ``settings`` may be added to while it lasts."""
         given, switches = begin_digest(inputs), arithmetic()
         named = {name: begin_digest(mask) for name, mask in masks.items() if mask is not None}
@@ -259,12 +238,12 @@ class Origin:
             digests = {name: finish() for name, finish in named.items()}
             return Provenance(**facts, inputs=given(), settings={**digests, **switches, **settings})
 
-        return cls(ModelState(model), tell)
+        return cls(state, tell)
 
     @classmethod
     def joined(cls, parts: Sequence[Any]) -> Self | None:
         """That of several batches of a model, if none has been read and it was the same in all."""
-        if None in parts or any(part.state != parts[0].state for part in parts[1:]):
+        if None in parts or not all(part.state.is_still(parts[0].state) for part in parts):
             return None
         return cls(
             parts[0].state, lambda facts: Provenance.joined([part.tell(facts) for part in parts])
@@ -274,72 +253,48 @@ class Origin:
 # What a model is made of beside its weights.
 
 
-def structure_of(model: nn.Module) -> str:
-    """A digest of what a model is made of beside its weights: classes, settings, functions.
+def _structure(model: nn.Module, of_tensor: Callable[[Tensor], Any] | None = None) -> list[Any]:
+    """What a model is made of beside its weights: classes, settings, functions.
 
     Two models can share every weight and differ in their number of heads. Attributes of modules
     count as far as ``described`` sees into them, hooks by their code: what they hold may be what
-    they record.
+    they record. Modules of ours keep aside, under ``_``, what is known otherwise.
     """
-    lines: list[str] = []
-    held: dict[str, Any] = {}
+    lines: list[Any] = []
+    held: list[Any] = []
     configs: dict[int, Any] = {}
+    seen: dict[int, Any] = {}  # what several modules hold is looked at once
     for name, module in model.named_modules():
-        kind, attributes = type(module), _attributes(module)
-        plain = {key: value for key, value in attributes.items() if isinstance(value, _PLAIN)}
-        lines.append(repr((name, kind.__module__, kind.__qualname__, sorted(plain.items()))))
-        lines += [f"hook of {name}: {words}" for words in _hooks(module)]
-        others = {key: value for key, value in attributes.items() if key not in plain}
-        held |= {f"{name}.{key}": described(value) for key, value in others.items()}
-        config: Any = getattr(module, "config", None)
-        if hasattr(type(config), "to_dict"):
+        kind, attributes, plain = type(module), vars(module), []
+        is_ours = kind.__module__.startswith("rankscope.")
+        for key in sorted(attributes.keys() - _PYTORCHS):
+            value = attributes[key]
+            if is_ours and key.startswith("_"):
+                continue
+            if isinstance(value, _PLAIN):
+                plain.append((key, value))
+                continue
+            if id(value) not in seen:
+                seen[id(value)] = described(value, of_tensor)
+            held.append((name, key, seen[id(value)]))
+        lines.append((name, kind.__module__, kind.__qualname__, plain))
+        if module._forward_pre_hooks or module._forward_hooks:
+            lines += [f"hook of {name}: {words}" for words in _hooks(module)]
+        config: Any = attributes.get("config")
+        if config is not None and id(config) not in configs and hasattr(type(config), "to_dict"):
             words = _attempt(_written_out, config)
             configs[id(config)] = (words, from_config(module, "_attn_implementation"))
-    return digest([lines, held, list(configs.values())])
+    return [lines, held, list(configs.values())]
+
+
+def _structure_digest(structure: Sequence[Any]) -> str:
+    lines, held, configs = structure
+    words = [line if isinstance(line, str) else repr(line) for line in lines]
+    return digest([words, {f"{name}.{key}": value for name, key, value in held}, configs])
 
 
 def _written_out(config: Any) -> str:
     return json.dumps(config.to_dict(), sort_keys=True, default=str)
-
-
-def _snapshot(model: nn.Module, tensors: list[Tensor]) -> str:
-    """What ``structure_of`` depends on, read more cheaply: with stamps of tensors, which are added
-    to ``tensors``, and what several modules hold looked at once."""
-
-    def stamp(tensor: Tensor) -> Stamp:
-        tensors.append(tensor)
-        return Stamp.of(tensor)
-
-    lines: list[Any] = []
-    held: dict[int, tuple[int, Any]] = {}
-    for name, module in model.named_modules():
-        lines += [name, id(type(module)), *_hooks(module)]
-        for key, value in _attributes(module).items():
-            if isinstance(value, _PLAIN):
-                lines += [key, value]
-                continue
-            if id(value) not in held:
-                words = _config_words(value) or described(value, stamp)
-                held[id(value)] = (len(held), words)
-            lines += [key, held[id(value)][0]]
-    content = repr((lines, [words for _, words in held.values()]))
-    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _config_words(value: Any) -> Any:
-    """All that a configuration of transformers holds, which is shared by many modules."""
-    is_config = hasattr(type(value), "to_dict") and hasattr(value, "__dict__")
-    return _attempt(repr, vars(value)) if is_config else None
-
-
-def _attributes(module: nn.Module) -> dict[str, Any]:
-    """The attributes that are part of a structure; ours keep aside what is known otherwise."""
-    is_ours = type(module).__module__.startswith("rankscope.")
-    return {
-        name: value
-        for name, value in vars(module).items()
-        if name not in _PYTORCHS and not (is_ours and name.startswith("_"))
-    }
 
 
 def _hooks(module: nn.Module) -> Iterator[str]:

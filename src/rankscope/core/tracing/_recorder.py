@@ -108,22 +108,20 @@ class Calls:
                 )
             raise InputError(NONE_RAN)
         for block in self._blocks:
-            if self._runs[id(block)] < self._meant[id(block)]:
-                raise InputError(self._missing(block, self._runs[id(block)]))
+            runs, meant = self._runs[id(block)], self._meant[id(block)]
+            if runs < meant:
+                often = f"ran {runs} times, not {meant}" if runs else "did not run"
+                raise InputError(
+                    f"{self._name(block)} {often} in this forward pass: it is skipped, or another "
+                    "took its place, and the layers after it would be misnumbered; name those that "
+                    "run: blocks=[...]."
+                )
         if len(self._ran) > len(self._blocks):
             return f"{len(self._blocks)} blocks ran {len(self._ran)} times, one after another"
         if [id(block) for block in self._ran] != [id(block) for block in self._blocks]:
             order = ", ".join(str(self._number(block)) for block in self._ran)
             return f"in the order they ran: {order}"
         return ""
-
-    def _missing(self, block: nn.Module, runs: int) -> str:
-        often = "did not run" if not runs else f"ran {runs} times, not {self._meant[id(block)]}"
-        return (
-            f"{self._name(block)} {often} in this forward pass: it is skipped, or another took its "
-            "place, and the layers after it would be misnumbered; name those that run: "
-            "blocks=[...]."
-        )
 
     def _name(self, block: nn.Module) -> str:
         return f"block {self._number(block)} ({type(block).__name__}) of {len(self._blocks)}"
@@ -185,11 +183,14 @@ class Recorder:
         self._figures.send()
         decided = {"layout": self._layout.words, "tensor": self._output.words}
         decided["order"] = self._calls.finish(elsewhere=elsewhere)
-        decided |= {"shape": self._shape_words(), "spectra": self._figures.words}
+        if len(self._shapes) > 1:
+            decided["shape"] = ", ".join(
+                f"{tokens} tokens of {features} features from layer {layer} on"
+                for (tokens, features), layer in self._shapes.items()
+            )
+        decided["spectra"] = self._figures.words
         if self._attention is not None:
-            if not self._heard_in:
-                raise self._attention.unheard()
-            self._check_heard()
+            self._check_heard(self._attention)
         return {name: words for name, words in (decided | self._tokens.words).items() if words}
 
     def columns(self) -> Columns:
@@ -199,7 +200,7 @@ class Recorder:
         columns, fault = self._figures.finish()
         faults = [each for each in (overflow, fault) if each is not None]
         if faults:
-            raise min(faults, key=lambda each: each.layer).error
+            raise InputError(min(faults, key=lambda each: each.layer).words)
         if self._attention is not None:
             self._attention.judge()
         return columns
@@ -254,20 +255,9 @@ class Recorder:
         """Decide which tensor the block before made, now that the next block's input is known."""
         if self._open is not None:
             open_, self._open = self._open, None
-            if taken is None:
-                hidden = self._output.alone(open_)
-            else:
-                hidden = self._output.with_next(open_, taken, self._first_shape)
+            hidden = self._output.among(open_, taken, self._first_shape)
             self._calls.leave(hidden)
             self._measure(hidden, self._calls.layer)
-
-    def _shape_words(self) -> str:
-        """How the hidden states' shape changes with the layer, where it does."""
-        changes = [
-            f"{tokens} tokens of {features} features from layer {layer} on"
-            for (tokens, features), layer in self._shapes.items()
-        ]
-        return ", ".join(changes) if len(changes) > 1 else ""
 
     def _attend(self, attention: Attention, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
         x, visibility = args
@@ -282,7 +272,9 @@ class Recorder:
         mask = self._tokens.keys(scores.key.shape[2], scores.key.device)
         self._figures.attend(replace(scores, token_mask=mask), self._calls.layer)
 
-    def _check_heard(self) -> None:
+    def _check_heard(self, attention: AttentionWatch) -> None:
+        if not self._heard_in:
+            raise attention.unheard()
         for layer in range(1, self._calls.layer + 1):
             if self._heard_in[layer] != 1:
                 raise InputError(

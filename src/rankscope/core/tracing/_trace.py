@@ -25,9 +25,9 @@ from rankscope.core.tracing._hidden_states import Layout, LayoutChoice, Output, 
 from rankscope.core.tracing._inputs import Place, given_to, ids_among
 from rankscope.core.tracing._left_as_found import LeftAsFound, own_modes
 from rankscope.core.tracing._masks import TokenChoice, choose_mask
-from rankscope.core.tracing._provenance import Origin, Provenance
+from rankscope.core.tracing._provenance import ModelState, Origin, Provenance
 from rankscope.core.tracing._recorder import Recorder
-from rankscope.core.weights import refuse_broken
+from rankscope.core.weights import named_tensors, refuse_broken
 from rankscope.errors import InputError, KindError
 from rankscope.numerals import cut, list_words, mean, short, some, span
 
@@ -94,32 +94,31 @@ def trace(
             "matrices are about all tokens; leave it out."
         )
     stack = find_stack(model, blocks)
-    given, is_ours = given_to(model, inputs), isinstance(model, Network)
-    place = None if is_ours else Place.of(model, stack.blocks[0])
-    kind = None if place is None else place.model_type
+    given, place = given_to(model, inputs), Place.of(model, stack.blocks[0])
     mask = choose_mask(token_mask, given.by_name, place)
-    ids = ids_among(given.by_name, decoder=place is not None and place.is_decoder)
+    ids = ids_among(given.by_name, decoder=place.is_decoder)
     recorder = Recorder(
         model,
         stack.blocks,
         Figures(measures, len(stack.blocks) + 1, spectra_by=spectra),
-        layout=LayoutChoice(model, stack.blocks, said=layout, model_type=kind, ids=ids),
+        layout=LayoutChoice(model, stack.blocks, layout, place.model_type, ids),
         output=OutputChoice(output),
-        tokens=TokenChoice(mask, measured, ids=ids, model_type=kind),
+        tokens=TokenChoice(mask, measured, ids, place.model_type),
     )
+    modules, tensors = list(model.modules()), named_tensors(model)
+    state = ModelState(model, tensors)
     settings = {"metrics": ", ".join(map(str, measures)), "stack": stack.words}
-    settings |= refuse_broken(model, stack.blocks)
-    modules = list(model.modules())
+    settings |= refuse_broken(model, stack.blocks, tensors, state.survey.stamps)
     if kinds := own_modes(modules):
         settings["mode"] = f"evaluation, set without the train() that {', '.join(kinds)} has"
-    kwargs = {**given.kwargs, "token_mask": mask.mask} if is_ours else given.kwargs
     masks = {"token_mask": mask.mask, "measured": measured}
-    origin = Origin.of(model, given.by_name, masks, settings)
+    origin = Origin.of(state, given.by_name, masks, settings)
+    seen = {"token_mask": mask.mask} if isinstance(model, Network) else {}
     with LeftAsFound() as found:
         found.without_gradients()
         found.evaluate(modules)
         recorder.listen(found)
-        model(*given.args, **kwargs)
+        model(*given.args, **{**given.kwargs, **seen})
         settings |= recorder.finish(elsewhere=found.elsewhere)
     if found.drawn:
         settings["random numbers"] = found.drawn
