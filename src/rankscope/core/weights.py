@@ -244,7 +244,6 @@ class Survey(NamedTuple):
     size: int
 
     @classmethod
-    @torch.no_grad()
     def of(cls, tensors: Iterable[Tensor]) -> "Survey":
         """As they are now; no device is waited for."""
         stamps: list[Stamp] = []
@@ -260,7 +259,7 @@ class Survey(NamedTuple):
             size += tensor.nbytes
             if count := tensor.numel():
                 step = max(1, count // _SAMPLED)
-                some = tensor.contiguous().as_strided((min(count, _SAMPLED),), (step,))
+                some = tensor.detach().contiguous().as_strided((min(count, _SAMPLED),), (step,))
                 alike[tensor.device, tensor.dtype].append(some)
         return cls(stamps, [torch.cat(some).view(torch.uint8) for some in alike.values()], size)
 

@@ -44,7 +44,6 @@ def main():
         build(fused.mean_and_rows, CHUNKS=8, GROUPS=16, **tile)
         build(fused.rest_and_columns, "fp32", CHUNKS=8, GROUPS=16, **tile)
     build(fused.largest_entries, ROWS=32, WIDTH=128)
-    build(fused.sampled_words, WORDS=1024)
     build(spectrum._half_step, FIRST=True, TO_TOKENS=False, WHOLE=True, BLOCK=256)
     build(spectrum._half_step, FIRST=False, TO_TOKENS=True, WHOLE=False, BLOCK=256)
 

@@ -29,7 +29,6 @@ from rankscope.core.metrics._estimated_spectra import (
     SpectrumProbe,
     estimated_spectra,
 )
-from rankscope.core.metrics._fused import can_fuse as can_fuse
 from rankscope.core.metrics._lanczos_quadrature import Evidence
 from rankscope.core.metrics._residual import Center as Center
 from rankscope.core.metrics._residual import (
@@ -57,7 +56,6 @@ from rankscope.core.metrics._statistics import GatheredPeaks as GatheredPeaks
 from rankscope.core.metrics._statistics import (
     GatheredStatistics as GatheredStatistics,
 )
-from rankscope.core.metrics._statistics import SampledWords as SampledWords
 from rankscope.core.metrics._statistics import StateStatistics, state_statistics
 
 __all__ = [

@@ -288,15 +288,3 @@ def largest_entries(
             key, peaks + 1, program - query_programs, key_rows, width, key_heads, key_tokens,
             key_b, key_h, key_n, ROWS, WIDTH,
         )  # fmt: skip
-
-
-@triton.jit
-def sampled_words(tensors, words, found, WORDS: tl.constexpr):
-    """Words from all over each of the tensors whose addresses and lengths are given."""
-    tensor = tl.program_id(0)
-    start = tl.load(tensors + tensor).to(tl.pointer_type(tl.int32))
-    length = tl.load(words + tensor)
-    word = tl.arange(0, WORDS)
-    step = (tl.maximum(length - 1, 0) // (WORDS - 1)) | 1  # odd: meets every column
-    place = word * step
-    tl.store(found + tensor * WORDS + word, tl.load(start + place, mask=place < length, other=0))

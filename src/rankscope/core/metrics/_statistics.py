@@ -5,7 +5,6 @@ entries. Of weights: some of their words.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
@@ -33,7 +32,7 @@ from rankscope.core.shapes import Hidden, PerSample
 from rankscope.errors import InputError
 from rankscope.numerals import short
 
-_QUERIES, _SAMPLED = 32, 1024
+_QUERIES = 32
 _CALLS = 64
 """Attentions whose peaks have room in one tensor."""
 
@@ -322,19 +321,3 @@ def _is_fit(x: Tensor) -> bool:
 def _peak(x: Tensor) -> Tensor:
     least, most = torch.aminmax(x)  # a norm takes PyTorch twenty times as long
     return torch.maximum(most, -least).double()
-
-
-class SampledWords:
-    """Words from all over some tensors of one GPU, which a single kernel gathers."""
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        table = [[x.data_ptr() for x in tensors], [x.nbytes // 4 for x in tensors]]
-        self._addresses, self._lengths = torch.tensor(table).to(tensors[0].device).unbind()
-
-    def gather(self) -> Tensor:
-        """The words as they are now, of tensors that are still where they were."""
-        words = self._lengths.new_empty((len(self._lengths), _SAMPLED), dtype=torch.int32)
-        with on(words.device):
-            tensors = (self._addresses, self._lengths, words)
-            start("_fused_kernels.sampled_words", (len(words),), tensors, (), (_SAMPLED,))
-        return words

@@ -3,8 +3,7 @@
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from rankscope.core.metrics import AttentionScores, GatheredPeaks
 from rankscope.core.tracing._attention_reading import Call, mismatch, read
-from rankscope.core.tracing._figures import Fault
+from rankscope.core.tracing._figures import Fault, own_precision
 from rankscope.core.tracing._left_as_found import LeftAsFound
 from rankscope.errors import ModelError
 
@@ -142,7 +141,7 @@ class AttentionWatch:
         if self._elsewhere.get(module, False) or getattr(module, "is_cross_attention", False):
             return None
         self.calls += 1
-        with _apart(call.query):
+        with torch.no_grad(), own_precision(call.query.device):
             scores = read(call)
             self._callback(module, scores)
         return scores
@@ -150,7 +149,7 @@ class AttentionWatch:
     def after(self, call: Call, scores: AttentionScores, output: Tensor) -> None:
         """Compare what was read with what came out; the answer waits on the device."""
         error = call.refusal("computes something else than its arguments tell")
-        with _apart(call.query):
+        with torch.no_grad(), own_precision(call.query.device):
             self._doubts.append((error, mismatch(call, scores, output)))
 
     def judge(self) -> None:
@@ -176,13 +175,6 @@ class AttentionWatch:
 @cache
 def _may_attend_elsewhere(forward: Callable[..., Any]) -> bool:
     return bool(set(_FROM_ELSEWHERE) & set(inspect.signature(forward).parameters))
-
-
-@contextmanager
-def _apart(tensor: Tensor) -> Iterator[None]:
-    """No graph and no autocast: figures keep their digits, whatever the model computes in."""
-    with torch.no_grad(), torch.autocast(tensor.device.type, enabled=False):
-        yield
 
 
 # Queries and keys that overflow, which would pass for collapse.

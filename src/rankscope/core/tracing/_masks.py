@@ -10,12 +10,11 @@ from rankscope.core.checks import measured_tokens, valid_mask
 from rankscope.core.tracing._inputs import PADS_ON_THE_RIGHT, UNNAMED, Ids, Place, ids_among
 from rankscope.errors import InputError, ShapeError
 
+_SAY = "say which tokens are no padding: trace(..., token_mask=...), True for a token."
 _FAR_BELOW = -1e3
 """Added to logits, this or less hides a token for good."""
 _EITHER_WAY = ("padding_mask", "pad_mask", "input_mask", "encoder_padding_mask")
 """Names that mark the padding in some models and the tokens in others."""
-
-
 _OF_SOMETHING_ELSE = ("global", "head", "masked_pos", "special", "loss", "label", "decoder")
 """Parts of the names of masks that do not say which tokens are padding."""
 
@@ -52,12 +51,17 @@ def read_mask(given: Mapping[str, Any], *, decoder: bool, model_type: str | None
             return _of_pairs(name, attention)
         return _of_new_tokens(_of_tokens(name, attention), given, decoder=decoder)
     for name in ("tgt_key_padding_mask" if decoder else "src_key_padding_mask", "key_padding_mask"):
-        padding = given.get(name)
-        if isinstance(padding, Tensor):
-            return _of_padding(name, padding)
+        if isinstance(padding := given.get(name), Tensor):
+            if padding.dtype == torch.bool:
+                return MaskReading(~padding, f"{name}: True is padding")
+            return _added(name, padding)
     for name in _EITHER_WAY:
         if not decoder and isinstance(padding := given.get(name), Tensor):
-            return _of_either(name, padding, model_type)
+            if (name, model_type) != ("input_mask", "xlnet"):
+                raise InputError(
+                    f"{name} marks padding in some models and tokens in others; {_SAY}"
+                )
+            return MaskReading(padding == 0, f"{name}: 1 is padding, as XLNet has it")
     if not decoder:  # other masks are about the encoder's tokens
         _refuse_unread(given)
     return MaskReading(None, "none: every position is a token")
@@ -88,10 +92,7 @@ def _refuse_unread(given: Mapping[str, Any]) -> None:
         named = "mask" in name or name.startswith(UNNAMED)
         marks = value.dtype == torch.bool or (named and bool(((value == 0) | (value == 1)).all()))
         if marks and not bool(value.all()) and bool(value.any()):
-            raise InputError(
-                f"{name} may be a mask that marks tokens or padding; say which tokens are no "
-                "padding: trace(..., token_mask=...), True for a token."
-            )
+            raise InputError(f"{name} may be a mask that marks tokens or padding; {_SAY}")
 
 
 def _of_tokens(name: str, mask: Tensor) -> MaskReading:
@@ -124,21 +125,13 @@ def _of_new_tokens(reading: MaskReading, given: Mapping[str, Any], *, decoder: b
     return MaskReading(reading.mask[..., past:end], words, reading.mask[..., :end])
 
 
-def _of_padding(name: str, mask: Tensor) -> MaskReading:
-    """PyTorch's own padding masks mark the padding, or are added to the logits."""
-    if mask.dtype == torch.bool:
-        return MaskReading(~mask, f"{name}: True is padding")
-    return _added(name, mask)
-
-
 def _added(name: str, mask: Tensor) -> MaskReading:
     is_token = mask == 0
     if bool((is_token | (mask <= _FAR_BELOW)).all()):
         return MaskReading(is_token, f"{name}: added to logits, 0 is a token")
     raise InputError(
         f"{name} is {mask.dtype} with values from {float(mask.min()):g} to {float(mask.max()):g}, "
-        "neither a mask of 0 and 1 nor one of 0 and minus infinity that is added to logits; say "
-        "which tokens are no padding: trace(..., token_mask=...), True for a token."
+        f"neither a mask of 0 and 1 nor one of 0 and minus infinity that is added to logits; {_SAY}"
     )
 
 
@@ -149,8 +142,7 @@ def _of_pairs(name: str, mask: Tensor) -> MaskReading:
         return MaskReading(None, f"{name}: of pairs, every token is seen by some other")
     raise InputError(
         f"{name} of shape {tuple(mask.shape)} is about pairs of tokens and hides some from all "
-        "others, which may be padding or not; say which tokens are no padding: "
-        "trace(..., token_mask=...), True for a token."
+        f"others, which may be padding or not; {_SAY}"
     )
 
 
@@ -159,15 +151,6 @@ def _seen(mask: Tensor) -> Tensor | None:
     if bool(((mask == 0) | (mask <= _FAR_BELOW)).all()):
         return mask == 0
     return mask > 0 if bool(((mask == 0) | (mask == 1)).all()) else None
-
-
-def _of_either(name: str, mask: Tensor, model_type: str | None) -> MaskReading:
-    if name == "input_mask" and model_type == "xlnet":
-        return MaskReading(mask == 0, f"{name}: 1 is padding, as XLNet has it")
-    raise InputError(
-        f"{name} marks padding in some models and tokens in others; say which tokens are no "
-        "padding: trace(..., token_mask=...), True for a token."
-    )
 
 
 class TokenChoice:
