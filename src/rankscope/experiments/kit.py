@@ -78,6 +78,7 @@ from rankscope.results import Judgement as Judgement
 from rankscope.results import Listing as Listing
 from rankscope.results import Part as Part
 from rankscope.results import Result as Result
+from rankscope.results import Verdict as Verdict
 
 _FEW = 3
 """Cases that a verdict names one by one."""
@@ -85,6 +86,8 @@ _ROUNDING = 1e-6
 """What float32 cannot tell apart, in which predictions are made."""
 
 Facts = TypeVar("Facts")
+Phrase = str | Mapping[Verdict, str]
+"""What completes a verdict: the same words for each, or words for some."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +113,8 @@ class Answer:
     sentences: Iterable[str]
     stated: Mapping[str, bool] | None = None
     beyond: Mapping[str, bool] | None = None
-    on: str = ""
-    on_beyond: str = ""
+    on: Phrase = ""
+    on_beyond: Phrase = ""
     key_figures: Mapping[str, float] = field(default_factory=dict)
     listings: tuple[Listing, ...] = ()
     charts: tuple[Drawing, ...] | None = None
@@ -152,11 +155,11 @@ def conclude(entry: Entry, config: Any, measured: Any) -> Result:
     )
 
 
-def _judgement(domain: str, checks: Mapping[str, bool] | None, on: str) -> Judgement | None:
+def _judgement(domain: str, checks: Mapping[str, bool] | None, on: Phrase) -> Judgement | None:
     return None if checks is None else judged(domain, checks, on)
 
 
-def judged(domain: str, borne_out: Mapping[str, bool], on: str = "") -> Judgement:
+def judged(domain: str, borne_out: Mapping[str, bool], on: Phrase = "") -> Judgement:
     """Holds if every case bears the statement out, fails if none does, else it depends.
 
     >>> str(judged("random networks", {"one head": True, "two heads": False}))
@@ -167,13 +170,15 @@ def judged(domain: str, borne_out: Mapping[str, bool], on: str = "") -> Judgemen
     ``on`` completes the verdict (see ``Judgement``); where it is not given and the verdict depends,
     the cases on either side are named or counted.
     """
+    verdict: Verdict = "depends"
     if not borne_out:
-        return Judgement("not tried", domain, on)
-    if all(borne_out.values()):
-        return Judgement("holds", domain, on)
-    if not any(borne_out.values()):
-        return Judgement("fails", domain, on)
-    return Judgement("depends", domain, on or _sides(borne_out))
+        verdict = "not tried"
+    elif len(set(borne_out.values())) == 1:
+        verdict = "holds" if all(borne_out.values()) else "fails"
+    words = on if isinstance(on, str) else on.get(verdict, "")
+    if verdict == "depends" and not words:
+        words = _sides(borne_out)
+    return Judgement(verdict, domain, words)
 
 
 def _sides(borne_out: Mapping[str, bool]) -> str:

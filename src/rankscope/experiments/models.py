@@ -55,10 +55,10 @@ def by_family(
     stated = {name: held for name, held in borne_out.items() if families[name] in FAMILIES}
     others = {name: held for name, held in borne_out.items() if name not in stated}
 
-    def on(checks: Mapping[str, bool]) -> str:
-        if not checks:
-            return "name some with --models or --pretrained"
-        return depends if len(set(checks.values())) > 1 else f"tried on {', '.join(checks)}"
+    def on(checks: Mapping[str, bool]) -> kit.Phrase:
+        tried = f"tried on {', '.join(checks)}"
+        none = "name some with --models or --pretrained"
+        return {"holds": tried, "fails": tried, "not tried": none, "depends": depends}
 
     return {
         "stated": stated,

@@ -88,7 +88,7 @@ def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[list[str]]:
     """
     on_random, on_designed = kit.parts(on_step, 0.5, 0.5)
     x, token_mask = config.texts()
-    found = {
+    cases = {
         name: _traced(config, setting, x, token_mask, on_setting)
         for (name, setting), on_setting in kit.tracked((*config.random, *config.masked), on_random)
     } | {
@@ -96,13 +96,13 @@ def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[list[str]]:
         for case, on_case in kit.tracked(config.designed, on_designed)
     }
     return kit.Measured(
-        tables.joined({name: case.table for name, case in found.items()}, column="model"),
+        tables.joined({name: case.table for name, case in cases.items()}, column="model"),
         {
             f"{name}, {who}": note
-            for name, case in found.items()
+            for name, case in cases.items()
             for who, note in case.notes.items()
         },
-        [name for name, case in found.items() if case.notes],
+        [name for name, case in cases.items() if case.notes],
         {"dispersion": "Frobenius norm"},
     )
 
@@ -131,8 +131,8 @@ def _designed(config: Config, case: Dynamics, on_step: kit.OnStep) -> depths.Mea
     notes: dict[str, str] = {}
     variants = (replace(case, name=BARE, norm="none"), replace(case, name=NORMED))
     for variant, on_part in kit.tracked(variants, on_step):
-        found, doubts = follow(plan, variant, on_part)
-        rows += [row for row in found if row[2] == ABOVE]
+        followed, doubts = follow(plan, variant, on_part)
+        rows += [row for row in followed if row[2] == ABOVE]
         notes |= doubts
     return depths.Measured(tables.from_rows(("variant", "layer", "metric", "value"), rows), notes)
 
@@ -187,8 +187,7 @@ def judge(config: Config, measured: kit.Measured[list[str]]) -> kit.Answer:
         if case.name not in doubted
     }
     designed = {name: (without > 0) == (normed > 0) for name, (without, normed) in kept.items()}
-    stated, beyond = _checks(config, random), _checks(config, masked)
-    beyond |= {f"fate, {name}": same for name, same in designed.items()}
+    beyond = _checks(config, masked) | {f"fate, {name}": same for name, same in designed.items()}
     changed = sum(not same for same in designed.values())
     others = f"{changed} of {plural(len(designed), 'design')} with another fate"
     if masked:
@@ -207,10 +206,10 @@ def judge(config: Config, measured: kit.Measured[list[str]]) -> kit.Answer:
                 for name, (without, normed) in kept.items()
             ),
         ),
-        stated=stated,
-        on=_mixed(stated, "what is asked: ") + _counts(config, random),
+        stated=_checks(config, random),
+        on=_phrase("what is asked", _counts(config, random)),
         beyond=beyond or None,
-        on_beyond=_mixed(beyond, "the values: ") + others,
+        on_beyond=_phrase("the values", others),
         key_figures={
             "settings with the same fate, share": sum(fates) / len(fates) if fates else math.nan
         },
@@ -221,7 +220,7 @@ def judge(config: Config, measured: kit.Measured[list[str]]) -> kit.Answer:
 def pairs(config: Config, table: pl.DataFrame, settings: Settings) -> dict[str, Pair]:
     """By setting, from the medians over the samples."""
     summary = tables.summary(table)
-    found = {}
+    by_setting = {}
     for name, _ in settings:
         bare, normed = (
             medians(summary, depths.RELATIVE_DISPERSION, model=name, variant=variant)
@@ -231,8 +230,8 @@ def pairs(config: Config, table: pl.DataFrame, settings: Settings) -> dict[str, 
             next((layer for layer, value in enumerate(curve) if value < config.reached), None)
             for curve in (bare, normed)
         ]
-        found[name] = Pair((law(bare, UNEVEN), law(normed, UNEVEN)), (reached[0], reached[1]))
-    return found
+        by_setting[name] = Pair((law(bare, UNEVEN), law(normed, UNEVEN)), (reached[0], reached[1]))
+    return by_setting
 
 
 def shares_above(config: Config, table: pl.DataFrame, name: str) -> tuple[float, float]:
@@ -250,9 +249,12 @@ def _checks(config: Config, group: Mapping[str, Pair]) -> dict[str, bool]:
     }
 
 
-def _mixed(checks: Mapping[str, bool], depends: str) -> str:
-    """What a verdict depends on, where the checks differ; counts follow in any case."""
-    return depends if len(set(checks.values())) > 1 else ""
+def _phrase(depends: str, counts: str) -> kit.Phrase:
+    """Counts complete every verdict; where the checks differ, on what it depends comes first."""
+    return {
+        **dict.fromkeys(("holds", "fails", "not tried"), counts),
+        "depends": f"{depends}: {counts}",
+    }
 
 
 def _counts(config: Config, group: Mapping[str, Pair]) -> str:
@@ -285,8 +287,8 @@ def _differences(config: Config, group: Mapping[str, Pair]) -> Iterator[str]:
             )
 
 
-def _ending(found: Law, reached: int | None) -> str:
-    equal = found.kind == "equal"
-    end = "all tokens equal" if equal else f"{found.kind}, {power_of_ten(found.last)}"
+def _ending(law: Law, reached: int | None) -> str:
+    equal = law.kind == "equal"
+    end = "all tokens equal" if equal else f"{law.kind}, {power_of_ten(law.last)}"
     small = "" if reached is None else f", small after {plural(reached, 'layer')}"
     return f"{end} in the end{small}"

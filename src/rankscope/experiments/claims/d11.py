@@ -112,10 +112,10 @@ def measure(config: Config, on_step: kit.OnStep) -> pl.DataFrame:
         for number, _ in kit.tracked(range(config.layers), on_part):
             for mask in ("full", *config.masks):
                 network, x = _random_layer(config, number, spread, mask)
-                found = _departure(network, x)
+                departed = _departure(network, x)
                 name = RANDOM if mask == "full" else f"{RANDOM}, {mask} mask"
-                rows += _rows(name, spread, number, found)
-                rows.append((name, "spread", spread, number, _ERROR, _error(network, x, found)))
+                rows += _rows(name, spread, number, departed)
+                rows.append((name, "spread", spread, number, _ERROR, _error(network, x, departed)))
     names = ("variant", "parameter", "setting", "sample", "metric", "value")
     return tables.from_rows(names, rows)
 
@@ -149,7 +149,7 @@ def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
             f"those of the networks by {short(error, digits=1)} at most.",
         ),
         stated=stated,
-        on=_sharp(within) if all(stated.values()) else "",
+        on={"holds": _sharp(within)},
         beyond=beyond or None,
         on_beyond=f"the spread: exceeded from D = {short(min(exceeded))} on" if exceeded else "",
         key_figures={"largest |P − 1qᵀ| over 2D·1qᵀ": max(within["value"].to_list())},
@@ -224,18 +224,18 @@ def _departure(network: Network, x: Float[Tensor, "token feature"]) -> Departure
     return departure(head_weights(_attention(network)), x - center, center, visible)
 
 
-def _error(network: Network, x: Float[Tensor, "token feature"], found: Departure) -> float:
+def _error(network: Network, x: Float[Tensor, "token feature"], departed: Departure) -> float:
     """The largest difference to the attention of the network itself, of weights that are ≤ 1."""
     seen = Visibility.of(network.spec.mask, len(x), None, torch.device("cpu"))
     with torch.no_grad():
         pattern = _attention(network).pattern(x.unsqueeze(0), seen)[0]
-    return float((found.shared * (1 + found.relative) - pattern).abs().max())
+    return float((departed.shared * (1 + departed.relative) - pattern).abs().max())
 
 
-def _rows(name: str, setting: float, sample: int, found: Departure) -> list[Row]:
+def _rows(name: str, setting: float, sample: int, departed: Departure) -> list[Row]:
     """The largest entry over what the lemma allows, and over what is sharp."""
-    spread = found.spread.unsqueeze(-1)
-    size = torch.where(spread > 0, found.relative.abs(), 0.0)
+    spread = departed.spread.unsqueeze(-1)
+    size = torch.where(spread > 0, departed.relative.abs(), 0.0)
     allowed = {_METRIC: 2 * spread, _SHARP: spread.expm1()}
     return [
         (name, "spread", setting, sample, metric, float((size / bound.clamp(min=1e-300)).max()))

@@ -156,22 +156,18 @@ def judge(config: Config, measured: kit.Measured[Networks]) -> kit.Answer:
     missed = {network.scale for network in checked.values() if not network.met}
     covered = max({network.scale for network in met.values()} - missed, default=0.0)
     cubic = cubic_up_to(config, checked)
+    untried = "no network meets the theorems' condition; try smaller scales"
     if not decided:
-        on = f"{plural(config.layers, 'layer')} show no law; use {_FEWEST_LAYERS} or more"
-    elif not stated:
-        on = "no network meets the theorems' condition; try smaller scales"
-    else:
-        on = f"up to LeCun × {covered:g}" if covered and all(stated.values()) else ""
+        untried = f"{plural(config.layers, 'layer')} show no law; use {_FEWEST_LAYERS} or more"
     growths = [network.law.growth for network in met.values()]
-    mixed = 0 < sum(beyond.values()) < len(beyond)
     return kit.Answer(
         _sentences(config, checked, covered),
         stated=stated,
-        on=on,
+        on={"holds": f"up to LeCun × {covered:g}" if covered else "", "not tried": untried},
         beyond=beyond,
-        on_beyond=f"the weights' scale: every network is cubic up to LeCun × {cubic:g}"
-        if mixed
-        else "",
+        on_beyond={
+            "depends": f"the weights' scale: every network is cubic up to LeCun × {cubic:g}"
+        },
         key_figures={
             "largest scale at which every network is cubic": cubic,
             **({"smallest growth of the last steps": min(growths)} if growths else {}),

@@ -114,7 +114,6 @@ def judge(config: Config, measured: kit.Measured[Facts]) -> kit.Answer:
         f"draws with {kind}"
         for kind in config.activations
     )
-    mixed = 0 < sum(slower.values()) < len(slower)
     scaled = [_name(_SCALED, gain) for gain in config.gains]
     first_draw = tuple(name for name in laws if ", draw " not in name)
     return kit.Answer(
@@ -122,7 +121,7 @@ def judge(config: Config, measured: kit.Measured[Facts]) -> kit.Answer:
         stated=stated,
         on=_same_trend(config, laws) if all(stated.values()) else "",
         beyond={str(case): held for case, held in slower.items()},
-        on_beyond=f"the weights drawn: slower in {counted}" if mixed else "",
+        on_beyond={"depends": f"the weights drawn: slower in {counted}"},
         key_figures={
             f"{kind}, decades by doubling": rise for kind, rise in trends(config, laws).items()
         },

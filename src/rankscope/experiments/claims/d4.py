@@ -101,10 +101,11 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
     never = {name: kept[name] >= -_ROUNDING for name in betas}
     lost = {name: laws[name].collapses for name in (_name(BARE, beta) for beta in config.controls)}
     random = {name: kept[name] >= -_ROUNDING for name in map(_scaled, config.random_scales)}
-    words = random and (
-        f"residuals stay above {power_of_ten(min(kept[name] for name in random))} of the input's, "
-        f"but relative ones end as low as {power_of_ten(min(relative[name] for name in random))}"
+    least, lowest = (
+        power_of_ten(min((log10[name] for name in random), default=0.0))
+        for log10 in (kept, relative)
     )
+    words = f"residuals stay above {least} of the input's, but relative ones end as low as {lowest}"
     return kit.Answer(
         (
             "With skips and every head expanding one feature no layer of any sample has a residual "
@@ -112,9 +113,9 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
             f"Without the skips {sum(lost.values())} of {len(lost)} such networks collapse.",
         ),
         stated=never | lost,
-        on=f"for β down to {short(min(config.betas))}" if all((never | lost).values()) else "",
+        on={"holds": f"for β down to {short(min(config.betas))}"},
         beyond=random or None,
-        on_beyond=f"the weights: {words}" if len(set(random.values())) > 1 else words or "",
+        on_beyond={"holds": words, "fails": words, "depends": f"the weights: {words}"},
         key_figures={
             "residual over the input's, smallest of all layers": 10 ** min(kept[n] for n in betas)
         },

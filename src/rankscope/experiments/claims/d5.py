@@ -119,9 +119,9 @@ def judge(config: Config, measured: kit.Measured[Facts]) -> kit.Answer:
     }
     against = {
         model: [
-            f"{variant} {found}"
-            for variant, found in by_variant.items()
-            if found.fate != ("collapsed" if variant in _WITHOUT else "level")
+            f"{variant} {residuals}"
+            for variant, residuals in by_variant.items()
+            if residuals.fate != ("collapsed" if variant in _WITHOUT else "level")
         ]
         for model, by_variant in courses.items()
     }

@@ -154,17 +154,17 @@ def measure(config: Config, on_step: kit.OnStep) -> depths.Measured:
         for (width, kind), on_kind in kit.tracked(layers, on_run):
             label, skip = (run, f"width {width}", kind), kind == SKIP
             on_train, on_trace = kit.parts(on_kind, 3.0, 1.0)
-            trained = _trained(config, recipe, width, kind, on_train)
-            for (sample, found), _ in kit.tracked(enumerate(trained), on_trace):
-                rows += [(*label, None, None, sample, ERROR, _step_error(config, found))]
-                traced = deep_distances(found.model, config.applied, skip=skip)
-                doubts |= depths.doubts({f"{kind}, width {width}, seed {found.seed}": traced})
+            layers_of_seeds = _trained(config, recipe, width, kind, on_train)
+            for (sample, trained), _ in kit.tracked(enumerate(layers_of_seeds), on_trace):
+                rows += [(*label, None, None, sample, ERROR, _step_error(config, trained))]
+                traced = deep_distances(trained.model, config.applied, skip=skip)
+                doubts |= depths.doubts({f"{kind}, width {width}, seed {trained.seed}": traced})
                 rows += [
                     (*label, at, None, sample, DISTANCE, value)
                     for at, value in enumerate(log10_distances(traced))
                 ]
                 if sample == 0:
-                    rows += _places(label, trajectory(found.model, config.applied, skip=skip))
+                    rows += _places(label, trajectory(trained.model, config.applied, skip=skip))
         for case, note in list(doubts.items())[:1]:  # one note for all, which quotes the first
             notes[f"{len(doubts)} layers, {run}"] = f"such as {case}: {note}"
     names = ("run", "model", "variant", "layer", "parameter", "sample", "metric", "value")
@@ -187,7 +187,7 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
             f"{kind}, width {width}: log10 distance": max(end.log10_last, -1e300)
             for (width, kind), end in ends[TRAINED].items()
         },
-        listings=tuple(listing(name.capitalize(), found) for name, found in ends.items()),
+        listings=tuple(listing(name.capitalize(), by_layer) for name, by_layer in ends.items()),
         shown=(DISTANCE, ERROR),
     )
 
@@ -327,10 +327,10 @@ def _trained(
     return train(models, Approach(), [examples] * len(seeds), recipe, seeds=seeds, on_step=on_step)
 
 
-def _step_error(config: Config, found: Trained) -> float:
+def _step_error(config: Config, trained: Trained) -> float:
     """How far a step misses, root mean square, in lengths of a step along the arc."""
     length = math.pi * RADIUS / config.arc
-    return math.sqrt(-found.score) / length
+    return math.sqrt(-trained.score) / length
 
 
 def _places(label: tuple[str | None, ...], places: Tensor) -> Iterator[tuple[Any, ...]]:

@@ -174,9 +174,9 @@ def measure(config: Config, on_step: kit.OnStep) -> pl.DataFrame:
         lessons = [lesson(task, plan, seed, spec=spec, sentences=sentences) for seed in seeds]
         on_train, on_measure = kit.parts(on_task, 3.0, 1.0)
         trained = zip(learn(lessons, plan, seeds, config.device, on_train), lessons, strict=True)
-        for (sample, (found, learnt)), _ in kit.tracked(enumerate(trained), on_measure):
-            accuracies = accuracies_by_length(config, found.model, learnt, found.seed)
-            whole = {TRAINING_ACCURACY: found.score, WHOLE_ACCURACY: accuracies[WHOLE][0]}
+        for (sample, (network, learnt)), _ in kit.tracked(enumerate(trained), on_measure):
+            accuracies = accuracies_by_length(config, network.model, learnt, network.seed)
+            whole = {TRAINING_ACCURACY: network.score, WHOLE_ACCURACY: accuracies[WHOLE][0]}
             rows += [
                 (task, WHOLE, None, None, sample, metric, value) for metric, value in whole.items()
             ]
@@ -209,14 +209,14 @@ def accuracies_by_length(
 
 def exactly(model: SequenceModel, x: Tensor, learnt: Lesson) -> dict[str, list[float]]:
     """By length, with all its paths, and these rescaled."""
-    found = path_lengths(model.network, x, token_mask=learnt.evaluate.token_mask)
-    size = torch.linalg.vector_norm(found.contributions.sum(0), dim=-1, keepdim=True)
+    lengths = path_lengths(model.network, x, token_mask=learnt.evaluate.token_mask)
+    size = torch.linalg.vector_norm(lengths.contributions.sum(0), dim=-1, keepdim=True)
     accuracies: dict[str, list[float]] = {ALL: [], RESCALED: []}
-    for paths in found.contributions:
+    for paths in lengths.contributions:
         own_size = torch.linalg.vector_norm(paths, dim=-1, keepdim=True)
         scaled = paths * torch.where(own_size > 0, size / own_size, 0.0)
         for variant, outputs in ((ALL, paths), (RESCALED, scaled)):
-            accuracies[variant].append(learnt.accuracy(model.readout(outputs + found.bias)))
+            accuracies[variant].append(learnt.accuracy(model.readout(outputs + lengths.bias)))
     return accuracies
 
 

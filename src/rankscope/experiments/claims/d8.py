@@ -98,7 +98,7 @@ def judge(config: Config, _: pl.DataFrame) -> kit.Answer:
             f"skip less than half of its layers ({fewest} has the fewest such).",
         ),
         stated=plotted,
-        on=f"the architecture: {wrong}" if wrong and any(plotted.values()) else "",
+        on={"depends": wrong and f"the architecture: {wrong}"},
         beyond={name: as_stated(count_paths(*shape)) for name, _, shape in config.architectures},
         key_figures={
             "smallest part of paths longer than half the layers": longer_than_half(counts[fewest])
@@ -107,7 +107,7 @@ def judge(config: Config, _: pl.DataFrame) -> kit.Answer:
             kit.Listing(
                 "Paths as the paper plots them",
                 ("layers and heads", "paths", "mean length", "skip no layer"),
-                tuple((name, *_entries(found)) for name, found in counts.items()),
+                tuple((name, *_entries(paths)) for name, paths in counts.items()),
                 "The mean length is L·H/(H+1) of L layers with H heads.",
             ),
         ),

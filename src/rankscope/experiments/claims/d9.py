@@ -94,11 +94,11 @@ def judge(_: Config, measured: kit.Measured[Mapping[str, str]]) -> kit.Answer:
         ],
         **models.by_family(
             as_stated(
-                laws, lambda name, found: found.collapses and found.rate <= promised[name] + _SLACK
+                laws, lambda name, law: law.collapses and law.rate <= promised[name] + _SLACK
             ),
             families,
         ),
-        key_figures={f"{name}, decades a layer": found.rate for name, found in laws.items()},
+        key_figures={f"{name}, decades a layer": law.rate for name, law in laws.items()},
         listings=(
             kit.Listing(
                 "Relative residual of the chained matrices, at full depth",
@@ -106,10 +106,10 @@ def judge(_: Config, measured: kit.Measured[Mapping[str, str]]) -> kit.Answer:
                 tuple(
                     (
                         name,
-                        *depths.law_entries(found),
+                        *depths.law_entries(law),
                         f"layer × {power_of_ten(promised[name], digits=3)}",
                     )
-                    for name, found in laws.items()
+                    for name, law in laws.items()
                 ),
                 "Medians over paths and samples; the pace is that of the second half of the "
                 "layers. What is promised is the product of the layers' ergodicity coefficients "
@@ -122,9 +122,9 @@ def judge(_: Config, measured: kit.Measured[Mapping[str, str]]) -> kit.Answer:
 def _promise(table: pl.DataFrame) -> float:
     """The mean change a layer, in decades, that coefficients promise over the second half."""
     later = pl.col("layer") > pl.col("layer").max() // 2
-    found = table.filter(later, metric=_PROMISED)["value"].log10().mean()
-    assert isinstance(found, float)
-    return found
+    mean = table.filter(later, metric=_PROMISED)["value"].log10().mean()
+    assert isinstance(mean, float)
+    return mean
 
 
 def _patterns(subject: kit.Subject) -> list[Tensor]:

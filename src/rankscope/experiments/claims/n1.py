@@ -142,11 +142,11 @@ def position_table(network: Network, x: Tensor, token_mask: Tensor) -> pl.DataFr
     unless they agree somewhere, τ of all layers so far and its second eigenvalue.
     """
     matrices = list(collapsed_patterns(network, x, token_mask))
-    found = ergodicity(matrices, token_mask=token_mask)
-    differ = bool((found.each > _ROUNDING).all())
+    mixing = ergodicity(matrices, token_mask=token_mask)
+    differ = bool((mixing.each > _ROUNDING).all())
     columns = {
-        TAU: found.each,
-        PRODUCT: found.log_products / math.log(10),
+        TAU: mixing.each,
+        PRODUCT: mixing.log_products / math.log(10),
         SECOND: second_modulus(torch.stack(matrices)),
     }
     rows = [
@@ -200,14 +200,12 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
     keeping, shrinking = (read(measured.table, panel) for panel in (KEEPING, SHRINKING))
     gaps = [pattern.gap for pattern in keeping.values() if math.isfinite(pattern.gap)]
     as_claimed = sum(pattern.law.kind == pattern.expected for pattern in keeping.values())
-    stated, on = _checks(keeping)
-    beyond, on_beyond = _checks(shrinking)
     return kit.Answer(
         _sentences(keeping, shrinking),
-        stated=stated,
-        on=on,
-        beyond=beyond,
-        on_beyond=on_beyond,
+        stated=_checks(keeping),
+        on=_phrase(keeping),
+        beyond=_checks(shrinking),
+        on_beyond=_phrase(shrinking),
         key_figures={
             "patterns whose law is as stated": float(as_claimed),
             **({"rates off those of positions, in standard errors": max(gaps)} if gaps else {}),
@@ -253,17 +251,19 @@ def _found(summary: pl.DataFrame) -> Found:
     )
 
 
-def _checks(patterns: Mapping[str, Found]) -> tuple[dict[str, bool], str]:
-    """Which patterns bear the claim out, and what completes the verdict."""
+def _checks(patterns: Mapping[str, Found]) -> dict[str, bool]:
     laws = {name: pattern.law for name, pattern in patterns.items()}
-    checks = as_stated(laws, lambda name, law: law.kind == patterns[name].expected)
-    if not checks:
-        return {}, "the layers are too few to show a law"
-    against = [name for name, held in checks.items() if not held]
-    if not against or len(against) == len(checks):
-        return checks, ""
-    words = ", ".join(f"{name}: {laws[name].kind}" for name in against)
-    return checks, f"the scores ({words}; {len(checks) - len(against)} as stated)"
+    return as_stated(laws, lambda name, law: law.kind == patterns[name].expected)
+
+
+def _phrase(patterns: Mapping[str, Found]) -> kit.Phrase:
+    checks = _checks(patterns)
+    against = [f"{name}: {patterns[name].law.kind}" for name, held in checks.items() if not held]
+    as_claimed = len(checks) - len(against)
+    return {
+        "depends": f"the scores ({', '.join(against)}; {as_claimed} as stated)",
+        "not tried": "the layers are too few to show a law",
+    }
 
 
 def _sentences(keeping: Mapping[str, Found], shrinking: Mapping[str, Found]) -> Iterator[str]:

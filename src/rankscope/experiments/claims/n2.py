@@ -128,15 +128,15 @@ def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
         for width, ratio in ratios.items()
         if width <= SAFE_WIDTH
     ]
-    checks = {
+    stated = {
         "βH is exceeded": bool(over),
         "the constant proved here is not": max(proved.values()) <= 1,
         f"βH is safe up to {SAFE_WIDTH} features": max(safe, default=0.0) <= 1,
     }
     return kit.Answer(
         _sentences(paper, proved, searches),
-        stated=checks,
-        on=f"βH exceeded at {min(over):,.0f} features and more" if all(checks.values()) else "",
+        stated=stated,
+        on={"holds": f"βH exceeded at {min(over, default=0):,.0f} features and more"},
         key_figures={
             "residual over the bound with βH, largest": max(sizes.values()),
             "smallest width at which it is above": min(many, default=math.nan),
