@@ -41,7 +41,7 @@ def judged(**models: tuple[str, tuple[str, ...]]) -> kit.Result:
         for layer, value in enumerate(RESIDUALS[fate])
     ]
     table = tables.from_rows(("model", "variant", "layer", "sample", "metric", "value"), rows)
-    facts = d5.Facts({f"{model} (init)": family for model, (family, _) in models.items()}, {})
+    facts = {f"{model} (init)": {"family": family} for model, (family, _) in models.items()}
     config = d5.Config(models=tuple(Model(model, at_init=True) for model in models))
     return kit.conclude(d5.ENTRY, config, kit.Measured(table, facts=facts))
 

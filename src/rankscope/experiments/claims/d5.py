@@ -46,23 +46,18 @@ class Config(models.ModelsConfig):
     reading: variants.Reading = field(default_factory=variants.Reading)
 
 
-class Facts(NamedTuple):
-    """Of each model by name: its family, and what it has learnt, of those that are trained here."""
-
-    families: Mapping[str, str]
-    skills: Mapping[str, str]
+About = Mapping[str, Mapping[str, str]]
+"""By model: its family, and what it has learnt where it was trained here."""
 
 
-def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[Facts]:
+def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[About]:
     """Trace the four variants of every model; one model is in memory at a time."""
     measured: dict[str, pl.DataFrame] = {}
-    families: dict[str, str] = {}
-    skills: dict[str, str] = {}
+    about: dict[str, Mapping[str, str]] = {}
     for (name, case), on_case in kit.tracked(by_name(config.models).items(), on_step):
         on_load, on_trace = kit.parts(on_case, 1, 3)
         subject = case.subject(config, on_load)
-        families[name] = subject.about["family"]
-        skills |= {name: subject.about["skill"]} if "skill" in subject.about else {}
+        about[name] = subject.about
         networks = variants.four_variants(subject.network, config.reading)
         measured[name] = tables.joined(
             {
@@ -72,7 +67,7 @@ def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[Facts]:
         )
     return kit.Measured(
         tables.joined(measured, column="model"),
-        facts=Facts(families, skills),
+        facts=about,
         about={"variants": str(config.reading)},
     )
 
@@ -101,13 +96,13 @@ def course(residuals: Sequence[float]) -> Course:
     return Course(residuals[0], residuals[-1], fate)
 
 
-def judge(config: Config, measured: kit.Measured[Facts]) -> kit.Answer:
+def judge(config: Config, measured: kit.Measured[About]) -> kit.Answer:
     """A model bears the claim out if both variants without skips collapse and both with are level.
 
     Collapsed is a relative residual under a thousandth after the last layer, level one whose last
     quarter of the layers is not lower than the quarter before by a tenth of a decade.
     """
-    families, skills = measured.facts
+    families = {model: about["family"] for model, about in measured.facts.items()}
     summary = tables.summary(measured.table)
     known = summary["variant"].unique(maintain_order=True).to_list()
     courses = {
@@ -136,7 +131,7 @@ def judge(config: Config, measured: kit.Measured[Facts]) -> kit.Answer:
         (
             f"Tokens collapse in {without.count('collapsed')} of {len(without)} networks without "
             f"skips; with them they stay level in {level.count('level')} of {len(level)}.",
-            *(f"{model}: {skill}." for model, skill in skills.items()),
+            *(f"{m}: {about['skill']}." for m, about in measured.facts.items() if "skill" in about),
             *([] if trained else [untried]),
         ),
         **models.by_family(

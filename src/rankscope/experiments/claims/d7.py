@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any, Final
 
 import polars as pl
@@ -252,6 +252,20 @@ def _few(count: int) -> str:
     return f"{count} random paths"
 
 
+Medians = Mapping[str, Sequence[float]]
+"""Of one task over the seeds: by variant accuracies in the order of the lengths, and by metric."""
+
+
+def read(table: pl.DataFrame) -> Medians:
+    """The medians of one task."""
+    places = ("variant", "metric", "setting")
+    rows = table.group_by(*places, maintain_order=True).agg(pl.median("value")).sort("setting")
+    found: dict[str, list[float]] = {}
+    for variant, metric, _, value in rows.iter_rows():
+        found.setdefault(variant if metric == ACCURACY else metric, []).append(value)
+    return found
+
+
 def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
     """Whether accuracies fall with the length, exact streams as stated, rescaled ones beyond.
 
@@ -259,46 +273,38 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
     network's accuracy. It bears the statement out if the medians by length fall from a short length
     down to a guess (``falls``).
     """
-    tasks = {task: table.filter(model=task) for task in config.tasks}
-    learnt = [
-        task
-        for task, rows in tasks.items()
-        if _median(rows, WHOLE_ACCURACY) >= config.plan(task).learnt
-    ]
+    tasks = {task: read(table.filter(model=task)) for task in config.tasks}
+    learnt = [task for task in tasks if tasks[task][WHOLE_ACCURACY][0] >= config.plan(task).learnt]
     exact, rescaled = (
-        {
-            task: falls(_by_length(tasks[task], variant), _guess(tasks[task]), config)
-            for task in learnt
-        }
+        {task: falls(tasks[task][variant], tasks[task][CHANCE][0], config) for task in learnt}
         for variant in (ALL, RESCALED)
     )
     missed = ", ".join(task for task in tasks if task not in learnt)
     on = f"{', '.join(learnt) or 'no task'} learnt, {missed} not" if missed else ""
     by_size = ", ".join(task for task in learnt if exact[task] and not rescaled[task])
-    key_figures = {}
-    for task, rows in tasks.items():
-        accuracies = _by_length(rows, ALL)
-        key_figures[f"{task}, best length alone"] = max(accuracies)
-        key_figures[f"{task}, longest alone"] = accuracies[-1]
-        key_figures[f"{task}, whole network"] = _median(rows, WHOLE_ACCURACY)
+    small = (
+        f"In {by_size} long paths fail because they are small: brought to the size of the whole "
+        "output they do not fall with length as stated."
+    )
     return kit.Answer(
         (
-            *(_in_words(rows, task, config, learnt=task in learnt) for task, rows in tasks.items()),
-            *(
-                [
-                    f"In {by_size} long paths fail because they are small: brought to the size of "
-                    "the whole output they do not fall with length as stated."
-                ]
-                if by_size
-                else []
-            ),
+            *(_in_words(config, task, task in learnt, found) for task, found in tasks.items()),
+            *([small] if by_size else []),
             *_controls(config, tasks),
         ),
         stated=exact,
         on=on,
         beyond=rescaled,
         on_beyond=on,
-        key_figures=key_figures,
+        key_figures={
+            f"{task}, {which}": value
+            for task, found in tasks.items()
+            for which, value in (
+                ("best length alone", max(found[ALL])),
+                ("longest alone", found[ALL][-1]),
+                ("whole network", found[WHOLE_ACCURACY][0]),
+            )
+        },
         shown=(ACCURACY, WHOLE_ACCURACY, TRAINING_ACCURACY),
         about={"trained on": config.device},
     )
@@ -325,17 +331,16 @@ def falls(accuracies: Sequence[float], guess: float, config: Config) -> bool:
     )
 
 
-def _in_words(rows: pl.DataFrame, task: str, config: Config, *, learnt: bool) -> str:
+def _in_words(config: Config, task: str, learnt: bool, medians: Medians) -> str:
     """How well a task was learnt, and if it was, what paths of each length can do."""
-    guess = _guess(rows)
+    guess, accuracies = medians[CHANCE][0], medians[ALL]
     trained = (
-        f"whole network {_median(rows, WHOLE_ACCURACY):.2f} "
-        f"({_median(rows, TRAINING_ACCURACY):.2f} on what it was trained on), "
+        f"whole network {medians[WHOLE_ACCURACY][0]:.2f} "
+        f"({medians[TRAINING_ACCURACY][0]:.2f} on what it was trained on), "
         f"best constant guess {guess:.2f}"
     )
     if not learnt:
         return f"{task.capitalize()}: not learnt, so not tried: {trained}."
-    accuracies = _by_length(rows, ALL)
     if max(accuracies) <= guess + config.margin:
         comes_to = "so that no length knows more than a guess by itself"
     elif falls(accuracies, guess, config):
@@ -344,8 +349,7 @@ def _in_words(rows: pl.DataFrame, task: str, config: Config, *, learnt: bool) ->
     else:
         comes_to = "which is no fall from a short length to a guess"
     listed, rescaled = (
-        " ".join(f"{value:.2f}" for value in _by_length(rows, variant))
-        for variant in (ALL, RESCALED)
+        " ".join(f"{value:.2f}" for value in medians[variant]) for variant in (ALL, RESCALED)
     )
     return (
         f"{task.capitalize()}: {trained}; paths of length 0, 1, … alone {listed} (medians), "
@@ -353,34 +357,17 @@ def _in_words(rows: pl.DataFrame, task: str, config: Config, *, learnt: bool) ->
     )
 
 
-def _controls(config: Config, tasks: Mapping[str, pl.DataFrame]) -> Iterator[str]:
+def _controls(config: Config, tasks: Mapping[str, Medians]) -> Iterator[str]:
     """How far random paths are from all paths of their length, and untrained ones from a guess."""
-    gaps = {
-        few: fmean(
-            abs(some - whole)
-            for rows in tasks.values()
-            for some, whole in zip(_by_length(rows, _few(few)), _by_length(rows, ALL), strict=True)
-        )
-        for few in config.drawn
-    }
-    told = ", ".join(f"{gap:.2f} with {few}" for few, gap in gaps.items())
-    yield f"Random paths miss the accuracy of all paths of their length by {told} on average."
-    best = max(max(_by_length(rows, UNTRAINED)) - _guess(rows) for rows in tasks.values())
+    gaps = []
+    for few in config.drawn:
+        pairs = (zip(task[_few(few)], task[ALL], strict=True) for task in tasks.values())
+        gap = fmean(abs(some - whole) for pair in pairs for some, whole in pair)
+        gaps.append(f"{gap:.2f} with {few}")
+    yield (
+        "Random paths miss the accuracy of all paths of their length by "
+        f"{', '.join(gaps)} on average."
+    )
+    best = max(max(task[UNTRAINED]) - task[CHANCE][0] for task in tasks.values())
     better = f"up to {best:.2f} better" if best >= _SEEN else f"never {_SEEN:.2f} better"
     yield f"Control: before training, paths of one length are {better} than a constant guess."
-
-
-def _median(rows: pl.DataFrame, metric: str) -> float:
-    """The median of a metric over the seeds."""
-    return float(median(rows.filter(metric=metric)["value"].to_list()))
-
-
-def _by_length(rows: pl.DataFrame, variant: str) -> list[float]:
-    """Medians over the seeds, in the order of the lengths."""
-    own = rows.filter(variant=variant, metric=ACCURACY)
-    return own.group_by("setting").agg(pl.median("value")).sort("setting")["value"].to_list()
-
-
-def _guess(rows: pl.DataFrame) -> float:
-    """The accuracy of the best constant guess, which is the same at every length."""
-    return _by_length(rows, CHANCE)[0]
