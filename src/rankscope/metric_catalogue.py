@@ -1,7 +1,9 @@
-"""Every metric that stands in a table: its name, its words, how it is drawn and what it means.
+"""Metrics that stand in tables: their names, their words, how they are drawn, what they mean.
 
 Traces, charts, pages and the documentation read this catalogue, which imports nothing. To add a
-metric, write its function and one entry here: with ``of`` a trace knows it by name.
+metric, write its function and one entry here: with ``of`` a trace knows it by name. The decimal
+logarithm ``log10_x`` needs no entry beside that of ``x``. What one experiment alone measures stands
+in that experiment's ``ENTRY``, and its results bring it along (``Result.metrics``).
 
 Throughout, X is the matrix of tokens, res(X) what is left of it when its center is subtracted from
 every token, P an attention matrix, and r and r′ the residual before and after a layer.
