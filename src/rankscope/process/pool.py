@@ -206,9 +206,13 @@ def work() -> None:
     answer = pickle.loads(messages.get())
     if isinstance(answer, str):
         answer = resolve_name(answer)
-    _write(answers, os.getpid().to_bytes(8, "big"))
+    reply = os.getpid().to_bytes(8, "big")
     while True:
-        _write(answers, answer(messages.get()))
+        try:
+            _write(answers, reply)
+        except OSError:  # nobody listens any more
+            os._exit(0)
+        reply = answer(messages.get())
 
 
 def _listen(tasks: IO[bytes], messages: "SimpleQueue[bytes]") -> None:

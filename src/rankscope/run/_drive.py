@@ -60,6 +60,7 @@ def drive(
     in a folder; a second is refused, or waits until the first has ended if it is to ``wait``.
     """
     place = new_or_known(folder)
+    wanted: dict[str, Run] = {}
     for run in runs:
         if not is_key(run.key):
             raise InputError(
@@ -69,16 +70,40 @@ def drive(
             raise InputError(
                 "an axis cannot be called 'run', which is the column of the runs' keys."
             )
+        wanted.setdefault(run.key, run)
+    started = time.monotonic()
     with held(place, wait=wait), Store(place, "sweep", create=True) as store:
         store.claim()
-        sweep = _Driver(store, runs, retry_failed=retry_failed)
+        try:
+            found = _results.tidy(store)
+        except OSError as error:
+            raise InputError(f"{place} cannot be put in order: {in_words(error)}") from error
         store.ask(((run.key, run.axes) for run in runs), grid or {})
+        skipped = found.done if retry_failed else found.done | found.failed
+        left = [run for key, run in wanted.items() if key not in skipped]
+        done = len(found.done & wanted.keys())
+        progress = Progress(
+            total=len(wanted),
+            before=done,
+            done=done,
+            failed=len(wanted) - done - len(left),
+            left=len(left),
+            seconds=time.monotonic() - started,
+            aside=found.aside,
+        )
         with _alone(engine), closing(engine):
-            for outcome in engine.outcomes(sweep.left, work):
-                sweep.keep(outcome)
+            for outcome in engine.outcomes(left, work):
+                is_done = _keep(store, outcome, progress)
+                progress = replace(
+                    progress,
+                    done=progress.done + is_done,
+                    failed=progress.failed + (not is_done),
+                    left=progress.left - 1,
+                    seconds=time.monotonic() - started,
+                )
                 if on_outcome is not None:
-                    on_outcome(outcome, sweep.progress())
-        return sweep.progress()
+                    on_outcome(outcome, progress)
+        return replace(progress, seconds=time.monotonic() - started)
 
 
 @contextmanager
@@ -94,71 +119,29 @@ def _alone(engine: Engine) -> Iterator[None]:
         _AT_WORK.discard(id(engine))
 
 
-class _Driver:
-    """The folder's results while a sweep is adding to them."""
-
-    def __init__(self, store: Store, runs: Sequence[Run], *, retry_failed: bool) -> None:
-        self.started = time.monotonic()
-        self.store = store
+def _keep(store: Store, outcome: Outcome, progress: Progress) -> bool:
+    """Write down what became of a run; whether it has a result. An error if the disk is full."""
+    run, content, error, done = outcome.run, b"", outcome.error, progress.done
+    if not error:
         try:
-            found = _results.tidy(store)
-        except OSError as error:
-            raise InputError(f"{store.folder} cannot be put in order: {in_words(error)}") from error
-        skipped = found.done if retry_failed else found.done | found.failed
-        wanted: dict[str, Run] = {}
-        for run in runs:
-            wanted.setdefault(run.key, run)
-        self.left = [run for key, run in wanted.items() if key not in skipped]
-        self.total = len(wanted)
-        self.done = self.before = len(found.done & wanted.keys())
-        self.failed = self.total - self.done - len(self.left)
-        self.aside = found.aside
-
-    def progress(self) -> Progress:
-        """How far it is by now."""
-        return Progress(
-            total=self.total,
-            before=self.before,
-            done=self.done,
-            failed=self.failed,
-            left=self.total - self.done - self.failed,
-            seconds=time.monotonic() - self.started,
-            aside=self.aside,
-        )
-
-    def keep(self, outcome: Outcome) -> None:
-        """Write down what became of a run; an error if the disk does not take it."""
-        try:
-            self._keep(outcome)
-        except (InputError, OSError) as error:
-            raise InputError(
-                f"{in_words(error).rstrip('.')}. {self.done} of {self.total} results are kept; "
-                "once that is mended, start the sweep again: it goes on from there."
-            ) from error
-
-    def _keep(self, outcome: Outcome) -> None:
-        run, content, error = outcome.run, b"", outcome.error
-        if not error:
-            try:
-                content = _results.to_bytes(run, outcome.result)
-            except RankscopeError as wrong:
-                error = str(wrong)
-        ended = Ended(
-            run.key,
-            run.experiment,
-            {"axes": dict(run.axes), "fields": dict(run.fields)},
-            time.time(),
-            outcome.seconds,
-            outcome.worker,
-            outcome.attempts,
-        )
+            content = _results.to_bytes(run, outcome.result)
+        except RankscopeError as wrong:
+            error = str(wrong)
+    settings = {"axes": dict(run.axes), "fields": dict(run.fields)}
+    how = (outcome.seconds, outcome.worker, outcome.attempts)
+    ended = Ended(run.key, run.experiment, settings, time.time(), *how)
+    try:
         if error:
-            before = sum(each.attempts for each in self.store.runs("key = ?", run.key))
-            attempts = before + outcome.attempts
-            failed = replace(ended, error=error, traceback=outcome.traceback, attempts=attempts)
-            self.store.note(failed)
-            self.failed += 1
+            before = sum(noted.attempts for noted in store.runs("key = ?", run.key))
+            where, attempts = outcome.traceback, before + outcome.attempts
+            store.note(replace(ended, error=error, traceback=where, attempts=attempts))
         else:
-            _results.write(self.store.folder, run.key, content)
-            self.done += 1
-            self.store.note(replace(ended, **_results.described(run.key, content)))
+            _results.write(store.folder, run.key, content)
+            done += 1
+            store.note(replace(ended, **_results.described(run.key, content)))
+    except (InputError, OSError) as unwritten:
+        raise InputError(
+            f"{in_words(unwritten).rstrip('.')}. {done} of {progress.total} results are kept; once "
+            "that is mended, start the sweep again: it goes on from there."
+        ) from unwritten
+    return not error

@@ -1,6 +1,5 @@
 """``reproduce``: a sweep over claims in this process; whole results are kept, none made twice."""
 
-import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from rankscope.process.progress import OnStep, silent
 from rankscope.results import Result
 from rankscope.run._engine import Inline, Outcome, Run
 from rankscope.run._status import ClaimRun, claim_run, claim_runs
-from rankscope.run._store import NAME, OUTPUT_FOLDER, Ended, Store
+from rankscope.run._store import NAME, OUTPUT_FOLDER, Ended, Store, digest_of
 from rankscope.show import report
 
 SUMMARY: Final = "reproduce.html"
@@ -137,7 +136,7 @@ def _reproduced(
     ended = _ended(result, scale, seconds)
     try:
         files = report.write(result, folder, on_step=begin(f"{claim.id}, drawing"))
-        _note(folder, replace(ended, digest=_digest(Path(files["table"]))))
+        _note(folder, replace(ended, digest=digest_of(Path(files["table"]).read_bytes())))
     except (RankscopeError, OSError) as error:  # the figures are there, though not all files
         unwritten = replace(_shown(ended), failure=str(error))
         return Reproduction(claim, unwritten, result, _files(folder, stem))
@@ -147,7 +146,7 @@ def _reproduced(
 def _kept(path: Path, claim: Entry, digest: str, noted: Ended | None) -> Result | None:
     """A result from before; a file that cannot be read, or is about something else, is none."""
     try:
-        if noted is not None and noted.digest != _digest(path):
+        if noted is not None and noted.digest != digest_of(path.read_bytes()):
             return None
         result = results.read(path)
         report.page(result)  # what cannot be shown is as good as none
@@ -219,7 +218,3 @@ def _shown(run: Ended) -> ClaimRun:
     shown = claim_run(run)
     assert shown is not None
     return shown
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:32]

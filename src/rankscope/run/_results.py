@@ -5,7 +5,6 @@ are not, either, because the same run may stand in another grid with other axes;
 them. A file counts if it is what was written, by its digest in the database.
 """
 
-import hashlib
 import io
 import json
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from rankscope.errors import InputError, KindError
 from rankscope.numerals import list_words, setting_text
 from rankscope.process.files import is_unfinished, settle, whole_file
 from rankscope.run._engine import Run, Setting, in_words
-from rankscope.run._store import ASIDE, RESULTS, Ended, Store, is_key
+from rankscope.run._store import ASIDE, RESULTS, Ended, Store, digest_of, is_key
 
 RUN: Final = "run"
 """The column that says which run a row is of."""
@@ -76,7 +75,7 @@ def described(key: str, content: bytes) -> dict[str, Any]:
     """What is noted of a result: where it is, and enough to read many of them at once."""
     columns = list(pl.read_parquet_schema(io.BytesIO(content)))
     file = f"{RESULTS}/{key}.parquet"
-    return {"file": file, "digest": _digest(content), "details": {"columns": columns}}
+    return {"file": file, "digest": digest_of(content), "details": {"columns": columns}}
 
 
 @dataclass
@@ -124,7 +123,7 @@ def _looked_at(path: Path, written: str | None) -> tuple[str, Ended | None]:
             return "it is a symbolic link", None
         content = path.read_bytes()
         if written is not None:
-            return ("" if _digest(content) == written else "it is not what was written"), None
+            return ("" if digest_of(content) == written else "it is not what was written"), None
         notes = json.loads(tables.metadata(path).get(_NOTE, "null"))
         if not isinstance(notes, dict) or set(notes) != {key}:
             return f"it is of {', '.join(notes or ()) or 'no run'}", None
@@ -184,7 +183,7 @@ def _scan(folder: Path, runs: Sequence[Ended]) -> pl.LazyFrame:
             content = path.read_bytes()
         except OSError as error:
             raise _unreadable(path, error.strerror or str(error)) from error
-        if _digest(content) != run.digest:
+        if digest_of(content) != run.digest:
             raise _unreadable(path, "it is not what was written")
         if len(content) <= _SMALL:
             small.append(content)
@@ -267,8 +266,3 @@ def axis_column(values: Sequence[Setting]) -> pl.Series:
         return pl.Series([None if v is None else float(v) for v in values], dtype=pl.Float64)
     texts = [v if v is None or isinstance(v, str) else json.dumps(v) for v in values]
     return pl.Series(texts, dtype=pl.String)
-
-
-def _digest(content: bytes) -> str:
-    """A name for a file's content."""
-    return hashlib.sha256(content).hexdigest()[:32]

@@ -5,6 +5,7 @@ whatever ends the program leaves it whole, noted or not, and never half of eithe
 heavy: a list of what has run is shown at once.
 """
 
+import hashlib
 import json
 import math
 import os
@@ -110,17 +111,19 @@ class Store:
         self._database.close()
 
     def ask(self, points: Iterable[tuple[str, Mapping[str, Any]]], grid: Mapping[str, Any]) -> None:
-        """Write down what is asked for, in the place of what was asked for before: at each point of
-        a grid, the key of its run and the settings along the axes."""
+        """Write down what is asked for, in the place of what was asked for before.
+
+        That is, at each point of a grid, the key of its run and the settings along the axes.
+        """
         rows = dict.fromkeys((key, json.dumps(dict(axes))) for key, axes in points)
-        with self._said("written"), self._transaction():
+        with self._writing():
             self._database.execute("DELETE FROM points")
             self._database.executemany("INSERT INTO points (key, axes) VALUES (?, ?)", rows)
             self._note_meta("grid", dict(grid))
 
     def note(self, *runs: Ended) -> None:
         """Write down how runs ended, each in the place of what was noted of it before."""
-        with self._said("written"), self._transaction():
+        with self._writing():
             for run in runs:
                 started = None if run.seconds is None else run.ended - run.seconds
                 status = "failed" if run.error else "done"
@@ -133,7 +136,7 @@ class Store:
 
     def forget(self, *keys: str) -> None:
         """Remove what was noted of runs: there is no result of theirs."""
-        with self._said("written"), self._transaction():
+        with self._writing():
             self._database.executemany("DELETE FROM runs WHERE key = ?", [(key,) for key in keys])
 
     def runs(self, where: str = "1", *values: Any) -> list[Ended]:
@@ -158,23 +161,26 @@ class Store:
 
     def keys(self) -> list[str]:
         """The runs that were asked for last, in the grid's order, each once."""
-        return list(dict.fromkeys(key for (key,) in self._rows("SELECT key FROM points")))
+        rows = self._rows("SELECT key FROM points ORDER BY number")
+        return list(dict.fromkeys(key for (key,) in rows))
 
     def ended_since(self, moment: float) -> int:
         """How many runs have ended since a moment, up to now."""
         asked = "SELECT count(*) FROM runs WHERE ended BETWEEN ? AND ?"
-        return int(self._value(asked, moment, time.time()))
+        ((count,),) = self._rows(asked, moment, time.time())
+        return int(count)
 
     def claim(self) -> None:
         """Write down that this process is working in the folder."""
         words = f"process {os.getpid()} on {socket.gethostname()}"
-        with self._said("written"), self._transaction():
+        with self._writing():
             self._note_meta("driver", [words, time.time()])
 
     def driver(self) -> tuple[str, float]:
         """Who said last to be working in the folder, and since when."""
         try:
-            words, since = json.loads(self._value("SELECT value FROM meta WHERE name = 'driver'"))
+            ((said,),) = self._rows("SELECT value FROM meta WHERE name = 'driver'")
+            words, since = json.loads(said)
             return str(words), float(since)
         except (TypeError, ValueError, RecursionError):  # it has not written yet
             return "it began just now", time.time()
@@ -219,8 +225,8 @@ class Store:
         with self._said("read"):
             return self._database.execute(query, values).fetchall()
 
-    def _value(self, query: str, *values: Any) -> Any:
-        row = self._database.execute(query, values).fetchone()
+    def _value(self, query: str) -> Any:
+        row = self._database.execute(query).fetchone()
         return None if row is None else row[0]
 
     def _note_meta(self, name: str, value: Any) -> None:
@@ -228,16 +234,17 @@ class Store:
         self._database.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, written))
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """All of it or nothing; ended as the program ends, nothing."""
-        self._database.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._database.execute("COMMIT")
-        except BaseException:
-            if self._database.in_transaction:
-                self._database.execute("ROLLBACK")
-            raise
+    def _writing(self) -> Iterator[None]:
+        """All of it is written or nothing, also if the program ends."""
+        with self._said("written"):
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._database.execute("COMMIT")
+            except BaseException:
+                if self._database.in_transaction:
+                    self._database.execute("ROLLBACK")
+                raise
 
     @contextmanager
     def _said(self, doing: str) -> Iterator[None]:
@@ -318,6 +325,11 @@ def holder(folder: Path) -> tuple[str, float] | None:
     finally:
         lock.close()
     return None
+
+
+def digest_of(content: bytes) -> str:
+    """A name for a file's content, by which a change of it is found out."""
+    return hashlib.sha256(content).hexdigest()[:32]
 
 
 def is_key(text: Any) -> bool:
