@@ -3,7 +3,8 @@
 # make fuzz: what hostile calls of every public name come to.
 # make screenshots: draw the README's pictures anew, from pages in a browser.
 # make lists: write what the catalogue knows into README.md and CHANGELOG.md.
-# make campaign: 3,000 hard networks in scaled arithmetic and in mpmath (about half an hour).
+# make campaign: 3,000 hard networks in scaled arithmetic and in mpmath, and all answers of mpmath
+#   that tests keep (about half an hour).
 # make reproduced: re-check every claim and write docs/reproduced.md (about half an hour).
 PYTHON ?= python3
 VENV := .venv

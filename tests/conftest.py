@@ -7,8 +7,10 @@ wrap every function, and one in thirteen names an axis: the others are left as t
 which halves the time of tests that call many of them.
 """
 
+import functools
 import inspect
 import sys
+from collections import Counter
 from types import ModuleType
 from typing import Any, get_args
 
@@ -45,11 +47,29 @@ def _check_where_axes_are_named(*, typechecker: Any) -> Any:
     def decorate(thing: Any) -> Any:
         made = thing.__init__ if inspect.isclass(thing) else thing
         written = getattr(made, "__annotations__", {}).values()
-        if any(isinstance(each, str) or _names_axes(each) for each in written):  # "…": may name one
-            return jaxtyped(thing, typechecker=typechecker)
-        return thing
+        if not any(isinstance(each, str) or _names_axes(each) for each in written):
+            return thing  # text may name an axis
+        watched = jaxtyped(thing, typechecker=typechecker)
+        return watched if inspect.isclass(thing) else _for_some_calls(watched, thing)
 
     return decorate
+
+
+_CHECKED_CALLS = 5
+_calls: Counter[Any] = Counter()
+
+
+def _for_some_calls(watched: Any, plain: Any) -> Any:
+    """Check the first calls in each test: later layers and laps have the same axes again."""
+
+    @functools.wraps(watched)
+    def call(*given: Any, **named: Any) -> Any:
+        if _calls[plain] == _CHECKED_CALLS:
+            return plain(*given, **named)
+        _calls[plain] += 1
+        return watched(*given, **named)
+
+    return call
 
 
 jaxtyping.jaxtyped = _check_where_axes_are_named
@@ -65,6 +85,11 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 
 from rankscope.core.network import Network, Spec  # noqa: E402
+
+
+def pytest_runtest_setup() -> None:
+    _calls.clear()
+
 
 torch.set_num_threads(1)  # for tensors as small as ours, waking a second thread is the whole cost
 

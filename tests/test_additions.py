@@ -49,12 +49,16 @@ ADDITIONS = {
         {
             "core/network/_norms.py": (
                 "",
-                'NORMS["dummy"] = NormEntry(nn.Tanh, lambda *_: nn.Tanh(), lambda *_: None)\n',
+                "class Dummy(nn.RMSNorm):\n    pass\n\n\n"
+                'NORMS["dummy"] = NormEntry(Dummy, lambda width, eps, _: Dummy(width, eps=eps), '
+                "_rms_rule)\n",
             ),
-            "core/names.py": ("", 'NORMS["dummy"] = "dummy"\n'),
+            "core/names.py": ("", 'NormName = Literal[NormName, "dummy"]\nNORMS["dummy"] = "d"\n'),
         },
-        'assert rankscope.Network.random(rankscope.Spec(1, 1, 4, norm="dummy"))(X[..., :4]) is not '
-        "None",
+        'net = rankscope.Network.random(rankscope.Spec(2, 2, 8, norm="dummy"))\n'
+        "assert rankscope.deep_trace(net, X) and rankscope.path_lengths(net, X)\n"
+        "from rankscope.show.lab._state import State\n"
+        'assert State.read("norm=dummy").norm == "dummy"',
     ),
     "an activation": Addition(
         {
@@ -68,21 +72,27 @@ ADDITIONS = {
     "a score": Addition(
         {
             "core/network/_content_scores.py": (
-                "\nCONTENT_SCORES",
-                "\n\n@dataclass(frozen=True)\nclass Dummy:\n"
-                "    def make(self, spec: object) -> Scores:\n        return DummyScores()\n\n"
-                '    def __str__(self) -> str:\n        return "dummy"\n\n\n'
-                "class DummyScores(Scores):\n    pass\n\n",
-            ),
-            "core/network/_score_table.py": (
                 "",
-                "from rankscope.core.network._content_scores import Dummy, DummyScores\n"
-                'SCORES[DummyScores] = ScoreEntry("dummy", DummyScores, "dummy", Dummy())\n',
+                "@dataclass(frozen=True)\nclass Dummy:\n"
+                "    def build(self, heads: int, head_width: int) -> Scores:\n"
+                "        return DummyScores()\n\n\n"
+                "class DummyScores(Scores):\n"
+                "    def bias(self, query, key, positions):\n"
+                "        return positions[:, None, None, :].to(query.dtype)\n\n\n"
+                'DUMMY = ScoreEntry("dummy", DummyScores, "dummy", Dummy(), rule="bias")\n'
+                "CONTENT_SCORES = (*CONTENT_SCORES, DUMMY)\n",
+            ),
+            "core/network/__init__.py": (
+                "",
+                "from rankscope.core.network._content_scores import Dummy as Dummy\n",
             ),
             "core/names.py": ("", 'SCORES["dummy"] = "dummy"\n'),
         },
-        "from rankscope.core.network import SCORES\n"
-        'assert [entry for entry in SCORES.values() if entry.words == "dummy"]',
+        "spec = rankscope.Spec(2, 2, 8, scores=rankscope.network.Dummy())\n"
+        "net = rankscope.Network.random(spec)\n"
+        "assert rankscope.deep_trace(net, X) and rankscope.path_lengths(net, X)\n"
+        "from rankscope.show.lab._network import spec_of\n"
+        'assert spec_of(State.read("scores=dummy")).scores == spec.scores',
     ),
     "a model family": Addition(
         {

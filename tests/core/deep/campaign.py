@@ -1,11 +1,16 @@
 """Hard networks in scaled arithmetic and in mpmath: what is wrong, and whether it is doubted.
 
-``make campaign`` runs 3,000 of them; ``python tests/deep/campaign.py --count 100 --seed 1`` others.
+``make campaign`` runs 3,000 of them; ``python tests/core/deep/campaign.py --count 100 --seed 1``
+others. Then it asks mpmath again for all answers that the tests keep (``stored.py``).
 """
 
 import argparse
+import json
 import math
+import os
+import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -15,7 +20,7 @@ from functools import partial
 from pathlib import Path
 
 if __name__ == "__main__":  # the package the tests are, also when run as a script
-    sys.path.insert(0, str(Path(__file__).parents[2]))
+    sys.path.insert(0, str(Path(__file__).parents[1]))
     __package__ = "deep"
 
 import torch
@@ -24,6 +29,7 @@ from mpmath import mp, mpf
 from rankscope.core.deep import deep_trace
 from rankscope.errors import RankscopeError
 
+from . import stored
 from .hard_networks import Case, draw
 from .oracle import _SPARE, _centered, matrix_norm, plain_states
 
@@ -71,8 +77,8 @@ class Judged:
         return "undecided" if self.unknown else "false alarm"
 
 
-def judge(seed: int, number: int) -> Judged:
-    """Run one network both ways."""
+def judge(seed: int, number: int, *, keep: bool = False) -> Judged:
+    """Run one network both ways; tests ``keep`` what mpmath says."""
     torch.set_num_threads(1)
     case = draw(seed, number)
     try:
@@ -90,7 +96,8 @@ def judge(seed: int, number: int) -> Judged:
     doubts = columns.get("doubt", [False] * len(columns["value"]))
     rows = zip(*(columns[c] for c in ("layer", "sample", "metric", "value")), doubts, strict=True)
     kept = [row for row in rows if row[2] in METRICS]
-    truth = exact_logarithms(case, {row[:3]: row[3] for row in kept})
+    ask = _kept_logarithms if keep else exact_logarithms
+    truth = ask(case, {row[:3]: row[3] for row in kept})
     errors = {row: off_by(row[3], *truth[row[:3]]) for row in kept}
     unknown = any(math.isnan(e) for e in errors.values())
     errors = {row: e for row, e in errors.items() if not math.isnan(e)}
@@ -143,6 +150,16 @@ def exact_logarithms(case: Case, got: dict[Key, float]) -> dict[Key, tuple[float
         if digits >= most or not any(math.isnan(true) for true, _ in settled.values()):
             return settled
         before = after
+
+
+def _kept_logarithms(case: Case, got: dict[Key, float]) -> dict[Key, tuple[float, float]]:
+    """The same, stored."""
+    asked = (case.network, case.x, case.token_mask, case.measured, case.norm, case.center)
+    rows = stored.answer(
+        ("logarithms", *asked),
+        lambda: [[*key, *value] for key, value in exact_logarithms(case, got).items()],
+    )
+    return {(layer, sample, metric): (true, floor) for layer, sample, metric, true, floor in rows}
 
 
 def _settle(before: tuple[mpf, mpf], after: tuple[mpf, mpf]) -> tuple[float, float]:
@@ -214,14 +231,40 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--write", action="store_true", help="keep the answers found now")
     given = parser.parse_args()
     start = time.perf_counter()
     with ProcessPoolExecutor(given.processes) as pool:
         numbers = range(given.first, given.first + given.count)
         judged = pool.map(partial(judge, given.seed), numbers, chunksize=4)
         met = report(judged, given.count)
+    met = derive_again(write=given.write) and met
     print(f"{time.perf_counter() - start:.0f} s")
     return 0 if met else 1
+
+
+def derive_again(*, write: bool) -> bool:
+    """Ask mpmath for every answer the tests keep; whether those kept are right and all are used."""
+    here = Path(__file__).parent
+    with tempfile.TemporaryDirectory() as folder:
+        derived = Path(folder, "answers.json")
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(here)]
+        passed = subprocess.run(
+            command, env={**os.environ, "RANKSCOPE_GOLDEN": str(derived)}, check=False
+        )
+        new, old = (
+            json.loads(path.read_text())["answers"] if path.exists() else {}
+            for path in (derived, stored.FILE)
+        )
+        other = [key for key in new.keys() & old.keys() if repr(new[key]) != repr(old[key])]
+        print(
+            f"{len(new)} answers derived: {len(new.keys() & old.keys()) - len(other)} as kept, "
+            f"{len(other)} others than kept, {len(new.keys() - old.keys())} new; "
+            f"{len(old.keys() - new.keys())} kept that nobody asks for"
+        )
+        if write and passed.returncode == 0:
+            stored.FILE.write_text(derived.read_text())
+    return passed.returncode == 0 and (write or new.keys() == old.keys()) and not other
 
 
 if __name__ == "__main__":

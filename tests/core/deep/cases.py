@@ -81,4 +81,9 @@ SPECS = {
     "alibi": spec(3, head_width=2, scores=ALiBi()),
     "alibi, causal": spec(scores=ALiBi(slopes=(0.9, -0.2)), mask="causal"),
 }
+EVERY_RULE = (
+    *("pure attention", "causal", "rotary", "buckets", "sinusoids", "gaussian kernel"),
+    *("linear kernel", "linear kernel, causal", "linformer", "sparsemax", "sparsemax, causal"),
+)
+"""One score for each rule of scaled arithmetic, and for one support or several."""
 PADDING = torch.tensor([[0, 0, 1, 1, 1, 1, 1], [1, 1, 0, 1, 1, 1, 0], [0, 1, 1, 1, 1, 1, 0]]).bool()

@@ -9,6 +9,7 @@ from rankscope.core.deep import deep_trace
 from rankscope.core.network import Network
 from rankscope.core.tracing import Trace
 
+from . import stored
 from .oracle import Measure, settled
 
 MEASURES = [
@@ -51,12 +52,15 @@ def gap(
     *,
     measures: list[Measure] = USUAL,
     most: int = 4000,
+    live: bool = False,
 ) -> float:
     """The largest difference from the oracle at any layer, relative where a logarithm is large.
 
-    Infinite where one of the two says that nothing is left and the other that something is.
+    Infinite where one of the two says that nothing is left and the other that something is. The
+    oracle's answers are stored, unless it is asked ``live``.
     """
-    expected = settled(network, x, token_mask, measures, most=most)
+    ask = settled if live else stored.residuals
+    expected = ask(network, x, token_mask, measures, most=most)
     got = deep_residuals(network, x, token_mask, measures)
     gaps = [difference(got[measure], expected[measure]) for measure in measures]
     return float(torch.stack(gaps).amax())

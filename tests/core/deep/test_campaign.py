@@ -15,7 +15,7 @@ HARD = [number for number in range(44) if number % 11 != 6]  # forty layers take
 
 @pytest.fixture(scope="module")
 def judged():
-    return [campaign.judge(2, number) for number in HARD]
+    return [campaign.judge(2, number, keep=True) for number in HARD]
 
 
 def test_nothing_is_silently_wrong(judged):
@@ -28,7 +28,7 @@ def test_nothing_is_silently_wrong(judged):
 def test_the_campaign_sees_what_is_not_doubted(judged, monkeypatch):
     wrong = [one.number for one in judged if one.verdict == "flagged"]
     monkeypatch.setattr(_doubts, "MOVED", math.inf)
-    assert {campaign.judge(2, number).verdict for number in wrong} == {"silent"}
+    assert {campaign.judge(2, number, keep=True).verdict for number in wrong} == {"silent"}
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_the_campaign_sees_what_is_not_doubted(judged, monkeypatch):
     ],
 )
 def test_networks_that_once_were_silently_wrong(seed, number, verdict):
-    assert campaign.judge(seed, number).verdict == verdict
+    assert campaign.judge(seed, number, keep=True).verdict == verdict
 
 
 def test_errors_are_relative_where_logarithms_are_large():

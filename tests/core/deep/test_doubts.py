@@ -11,8 +11,9 @@ from rankscope.core.network import Network, Sparsemax, Spec
 from rankscope.core.tracing import Trace
 from rankscope.streams import stream
 
+from . import stored
 from .comparing import by_layer
-from .oracle import Measure, settled
+from .oracle import Measure
 
 SHARP = Spec.pure_attention(4, 1, 4, init=2.0, mask="causal")
 """Tokens that look at the same one agree to the last digit: what is between them is not kept."""
@@ -41,7 +42,7 @@ def test_a_doubt_has_its_sample_and_its_layer(sharp, x):
     assert not lost[0]
     note = found.provenance.notes["doubt"]
     assert note.startswith(f"from layer {lost.index(True)} on the residuals of 1 of 2 samples (1)")
-    (truth,) = settled(sharp, x, None, [Measure()]).values()
+    (truth,) = stored.residuals(sharp, x, None, [Measure()], most=4000).values()
     got = by_layer(found, "log10_residual")
     torch.testing.assert_close(got[:, 0], truth[:, 0], rtol=1e-9, atol=1e-9)
     first = lost.index(True)

@@ -4,6 +4,7 @@ Mantissas are compared entry by entry, not through a norm, so that no entry can 
 """
 
 import math
+from itertools import cycle
 
 import pytest
 import torch
@@ -35,7 +36,8 @@ from rankscope.core.network import (
 from rankscope.core.network._activations import ORDER
 from rankscope.errors import InputError, ShapeError, UnsupportedModelError
 
-from .cases import SPECS, spec
+from ...pairwise import pairwise
+from .cases import EVERY_RULE, SPECS, spec
 from .equations import PHI, _attention, _mlp
 from .oracle import _scenes
 from .rows import exact, linear, normed
@@ -221,8 +223,12 @@ SCORES = [name for name in SPECS if SPECS[name].scores != "dot" and name != "nor
 PLAIN = ["pure attention", "no biases", "causal", "window", "grouped heads", "silent heads"]
 
 
-@pytest.mark.parametrize("s", [*LOGS, 2.5])
-@pytest.mark.parametrize("name", PLAIN + SCORES)
+AT = {name: [*LOGS, 2.5] for name in EVERY_RULE}
+OTHERS = [name for name in PLAIN + SCORES if name not in AT]
+AT |= dict(zip(OTHERS, cycle([[-3.0, 0.5], [-30.0, 2.5], [-300.0]]), strict=False))
+
+
+@pytest.mark.parametrize(("name", "s"), [(name, s) for name in AT for s in AT[name]])
 def test_attention(name, s, tokens, lively):
     state, got, expected, attention, seen = attention_case(name, s, tokens, lively)
     with mp.workdps(1000):
@@ -269,8 +275,16 @@ def norm(request, tokens):
     return module
 
 
-@pytest.mark.parametrize("common", [1.0, 1e-3, 1e-200, 1e200])
-@pytest.mark.parametrize("s", [*LOGS, 5.0])
+@pytest.mark.parametrize(
+    ("norm", "s", "common"),
+    [
+        tuple(case.values())
+        for case in pairwise(
+            {"norm": tuple(NORMS), "s": (*LOGS, 5.0), "common": (1.0, 1e-3, 1e-200, 1e200)}
+        )
+    ],
+    indirect=["norm"],
+)
 def test_norms(norm, s, common, tokens):
     state = state_at(s + math.log(common), tokens, common=common)
     assert apart(apply_norm(norm, state), normed(norm)(rows_of(state))) < CLOSE

@@ -7,16 +7,22 @@ from rankscope.core.network import Network, Spec
 from rankscope.core.paths import _frozen, _shares, path_lengths
 
 from ...counting import Calls
+from ...pairwise import pairwise
 from .conftest import KINDS, batch
 
-
-@pytest.mark.parametrize("count", ["attention", "both"])
-@pytest.mark.parametrize("max_length", [None, 0, 1, 2])
-@pytest.mark.parametrize(
-    "kind", ["parallel", "scaled skips", "identity for MLP", "sandwich", "post-norm"]
+CHUNKED = pairwise(
+    {
+        "kind": ("parallel", "scaled skips", "identity for MLP", "sandwich", "post-norm"),
+        "max_length": (None, 0, 1, 2),
+        "count": ("attention", "both"),
+    }
 )
-def test_chunks_of_any_size_give_the_same(kind, max_length, count, lively, monkeypatch):
-    net, x = lively(KINDS[kind]), batch()
+
+
+@pytest.mark.parametrize("case", CHUNKED, ids=str)
+def test_chunks_of_any_size_give_the_same(case, lively, monkeypatch):
+    net, x = lively(KINDS[case["kind"]]), batch()
+    max_length, count = case["max_length"], case["count"]
     before = x.clone()
     at_once = path_lengths(net, x, max_length=max_length, count=count)
     monkeypatch.setattr(_shares, "_CPU_CHUNK", 1)

@@ -1,6 +1,7 @@
 """Exact sums by length: against every single path, against the network, at awkward places."""
 
 import math
+from itertools import cycle
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ from rankscope.core.paths import (
 )
 from rankscope.errors import InputError, KindError, ShapeError, UnsupportedModelError
 
+from ...pairwise import pairwise
 from .conftest import KINDS, batch
 
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -40,12 +42,16 @@ def test_single_paths_of_each_length_sum_to_its_contribution(kind: str, lively) 
         assert torch.allclose(single, found.contributions[length], rtol=1e-10, atol=1e-12)
 
 
-@kinds
-@pytest.mark.parametrize("count", ["attention", "mlp", "both"])
-@pytest.mark.parametrize("padded", [False, True])
-def test_lengths_and_biases_sum_to_every_layer(kind: str, count: str, padded: bool, lively) -> None:
-    net, x = lively(KINDS[kind]), batch()
-    mask = MASK if padded else None
+@pytest.mark.parametrize(
+    "case",
+    pairwise(
+        {"kind": tuple(KINDS), "count": ("attention", "mlp", "both"), "padded": (True, False)}
+    ),
+    ids=str,
+)
+def test_lengths_and_biases_sum_to_every_layer(case: dict, lively) -> None:
+    net, x = lively(KINDS[case["kind"]]), batch()
+    count, mask = case["count"], MASK if case["padded"] else None
     found = path_lengths(net, x, count=count, token_mask=mask)
     assert found.reconstruction_error < 1e-10
     assert len(found.errors) == net.spec.layers
@@ -313,8 +319,7 @@ def test_little_memory_is_a_short_budget(lively, monkeypatch) -> None:
     assert repr(top_paths(net, x, count=2)) == repr(top_paths(net, x, count=2, budget=2))
 
 
-@kinds
-@pytest.mark.parametrize("budget", [2, 5])
+@pytest.mark.parametrize(("kind", "budget"), list(zip(KINDS, cycle([2, 5]), strict=False)))
 def test_a_short_budget_never_claims_too_much(kind: str, budget: int, lively) -> None:
     net, x = lively(KINDS[kind]), batch()
     every = list(enumerate_paths(net.spec.layers, net.spec.heads))
@@ -356,9 +361,9 @@ def shares_by_hand(part, whole, kept):
     }
 
 
-@pytest.mark.parametrize("token_mask", [None, MASK], ids=["no padding", "padding"])
-@kinds
-def test_measured_tokens_alone_count_in_the_shares(kind, token_mask) -> None:
+@pytest.mark.parametrize(("kind", "padded"), list(zip(KINDS, cycle([False, True]), strict=False)))
+def test_measured_tokens_alone_count_in_the_shares(kind, padded) -> None:
+    token_mask = MASK if padded else None
     net, x = Network.random(KINDS[kind], dtype=torch.float64), batch()
     found = path_lengths(net, x, token_mask=token_mask, measured=MEASURED)
     seen = path_lengths(net, x, token_mask=token_mask)
