@@ -14,7 +14,7 @@ SYNCHRONISING |= {"_linalg_svd", "_linalg_eigh", "_linalg_eigvals", "linalg_eig"
 READING = ("item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__", "__index__")
 """Methods by which Python reads a tensor; on a CPU, not all of them ask PyTorch."""
 VIEWS = {"alias", "detach", "expand", "permute", "select", "slice", "split", "squeeze", "t"}
-VIEWS |= {"transpose", "unbind", "unsqueeze", "view", "_unsafe_view"}
+VIEWS |= {"as_strided", "transpose", "unbind", "unsqueeze", "view", "_unsafe_view"}
 
 
 class Calls(TorchDispatchMode):
