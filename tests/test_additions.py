@@ -197,8 +197,8 @@ def dummy(summary: pl.DataFrame, *, metric: str, title: str | None = None) -> al
         {
             "experiments/diagnosis/_rules.py": (
                 "",
-                '@rule("dummy", "never")\ndef dummy(evidence: Evidence) -> Words:\n'
-                '    return Words(Sighting.none(1, "nothing"))\n\n\n'
+                '@rule("dummy", "never")\ndef dummy(evidence: Evidence) -> str:\n'
+                '    return "nothing"\n\n\n'
                 "RULES = (*RULES, dummy)\n",
             ),
         },

@@ -122,17 +122,19 @@ class Entry:
     ) -> "Result":
         """A result of this experiment; ``others`` are the remaining fields of a ``Result``.
 
-        ``about`` is what its provenance says beside the configuration, ``notes`` what is in doubt
-        about a case, which goes into the sentences and the provenance.
+        An answer to a question has the name of its subject for a title. ``about`` is what its
+        provenance says beside the configuration, ``notes`` what is in doubt about a case, which
+        goes into the sentences and the provenance.
         """
         from rankscope.results import Result
 
         noted = notes or {}
+        subject = getattr(config, "subject", None)
         warnings = dict.fromkeys((*config.warnings(), *others.pop("warnings", ())))
         return Result(
             self.id,
-            title or self.title,
-            question or self.question,
+            title or (subject.name if subject else self.title),
+            question or self.question or self.title,
             (*sentences, *(f"Note on {case}: {note}." for case, note in noted.items())),
             table,
             self.provenance(config, **(about or {}), notes=noted),

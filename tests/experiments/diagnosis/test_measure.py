@@ -11,6 +11,7 @@ from rankscope.core.network import Network, Spec, Visibility
 from rankscope.core.tracing import trace
 from rankscope.experiments.diagnosis._measure import (
     cosines,
+    head_figures,
     last_token,
     measure,
     nearest,
@@ -18,7 +19,6 @@ from rankscope.experiments.diagnosis._measure import (
     token_distances,
     turn,
 )
-from rankscope.experiments.diagnosis._stages import head_figures
 
 SPEC = Spec(3, 2, 8, norm_place="post", init="lecun")
 

@@ -13,8 +13,7 @@ from rankscope.core.network import Network, Spec
 from rankscope.core.theory import Law, a_priori_rate
 from rankscope.errors import InputError
 from rankscope.experiments.depths import medians
-from rankscope.experiments.questions._masked import BY_MASK
-from rankscope.experiments.questions.masks import Config, layers_to, run
+from rankscope.experiments.questions.masks import BY_MASK, Config, layers_to, run
 from rankscope.numerals import power_of_ten
 
 from ..shown import can_be_shown, steps_of
@@ -190,9 +189,9 @@ def test_graphs_and_weights_are_those_of_the_first_samples_tokens(tokens) -> Non
 def test_what_is_cubic_in_many_tokens_is_left_out_and_said_so(tokens, monkeypatch) -> None:
     subject = Subject(NETWORK, tokens(1, 8, 8))
     whole, _ = steps_of(run, Config(subject, ("causal",)))
-    monkeypatch.setattr("rankscope.experiments.questions._masked._MOST_TOKENS_BY_HEAD", 7)
+    monkeypatch.setattr("rankscope.experiments.questions.masks._MOST_TOKENS_BY_HEAD", 7)
     no_heads, _ = steps_of(run, Config(subject, ("causal",)))
-    monkeypatch.setattr("rankscope.experiments.questions._masked.MOST_TOKENS_CUBED", 7)
+    monkeypatch.setattr("rankscope.experiments.questions.masks.MOST_TOKENS_CUBED", 7)
     neither, _ = steps_of(run, Config(subject, ("causal",)))
     every, some, few = (set(each.table["metric"]) for each in (whole, no_heads, neither))
     assert every - some == {"dobrushin", "mean_ergodicity"}

@@ -6,7 +6,7 @@ import torch
 from rankscope import trace
 from rankscope.core.tracing import MEASURES
 from rankscope.errors import UnsupportedModelError, VerificationError
-from rankscope.models.families import load, verify
+from rankscope.models.families import _family, load, verify
 from rankscope.models.families._bert import Bert
 from rankscope.models.families._verification import true_precision
 
@@ -80,7 +80,7 @@ def test_a_forward_of_ones_own_is_put_back() -> None:
 
 
 def test_a_wrong_conversion_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rankscope.models.families._family._activation", lambda *_: "relu")
+    monkeypatch.setitem(_family._ACTIVATIONS, "gelu", "relu")
     with pytest.raises(VerificationError, match="BERT: our layer 1 differs"):
         load(lively("bert"))
     monkeypatch.undo()

@@ -50,8 +50,7 @@ class Spread(NamedTuple):
     high: float
 
 
-@dataclass(frozen=True)
-class Criterion:
+class Criterion(NamedTuple):
     """A figure, in decades, which may lie ``allowed`` below zero, or if ``both`` also above."""
 
     metric: str
@@ -59,11 +58,6 @@ class Criterion:
     both: bool
     words: str
     limit: str
-
-    def beyond(self, figure: PerNetwork) -> PerNetwork:
-        """Decades beyond what is allowed; what is not a number is beyond everything."""
-        size = figure.abs() if self.both else -figure
-        return torch.where(size.isnan(), math.inf, (size - self.allowed).clamp(min=0))
 
 
 CRITERIA: Final = tuple(
@@ -118,8 +112,13 @@ class Standing:
 
     @property
     def shortfalls(self) -> dict[str, PerNetwork]:
-        """Of each figure, by network."""
-        return {each.metric: each.beyond(self.figures[each.metric]) for each in CRITERIA}
+        """Decades beyond what is allowed, by figure and network; beyond everything if no number."""
+        found = {}
+        for metric, allowed, both, *_ in CRITERIA:
+            figure = self.figures[metric]
+            size = figure.abs() if both else -figure
+            found[metric] = torch.where(size.isnan(), math.inf, (size - allowed).clamp(min=0))
+        return found
 
     @property
     def shortfall(self) -> PerNetwork:
@@ -129,8 +128,8 @@ class Standing:
     @property
     def spread(self) -> Spread:
         """The shortfall over the networks."""
-        shortfall = self.shortfall
-        return Spread(float(shortfall.mean()), float(shortfall.amin()), float(shortfall.amax()))
+        each = self.shortfall
+        return Spread(float(each.mean()), float(each.amin()), float(each.amax()))
 
     @property
     def kept(self) -> float:
@@ -235,25 +234,16 @@ def measured_values(
 
 def _by_layer(table: pl.DataFrame, metric: str) -> Float[Tensor, "layer sample"]:
     """Means over heads, by layer and sample; not a number where the input has none."""
-    rows = table.filter(pl.col("metric") == metric)
-    means = rows.group_by("layer", "sample").agg(pl.col("value").mean())
-    shape = int(table["layer"].max()) + 1, int(table["sample"].max()) + 1  # type: ignore[arg-type]
-    out = torch.full(shape, torch.nan, dtype=torch.float64)
-    for layer, sample, value in means.select("layer", "sample", "value").iter_rows():
-        out[layer, sample] = value
-    return out
+    places = table.select("layer", "sample").unique().sort("layer", "sample")
+    rows = table.filter(metric=metric).group_by("layer", "sample").agg(pl.col("value").mean())
+    values = places.join(rows, on=["layer", "sample"], how="left", maintain_order="left")["value"]
+    out: Tensor = values.fill_null(math.nan).to_torch()
+    return out.reshape(-1, places["sample"].n_unique())
 
 
 def helps(trial: Trial, original: Trial) -> bool:
     """Whether every network of one falls short of less than any of the other, and enough less."""
     return is_better(trial.spread, original.spread)
-
-
-def is_confirmed(trial: Trial, original: Trial) -> bool:
-    """Whether networks that were measured say the same."""
-    if trial.measured is None or original.measured is None:
-        return False
-    return is_better(trial.measured.spread, original.measured.spread)
 
 
 def is_better(one: Spread, other: Spread) -> bool:
@@ -284,18 +274,29 @@ def sentences(
     original: Trial, helping: Sequence[Trial], others: Sequence[Trial], *, draws: int
 ) -> Iterator[str]:
     """How the design stands, what helps, best first, what does not, and what is meant by it."""
-    layers = plural(original.change.spec.layers, "layer")
+    spread, measured = original.spread, original.measured
+    reasons = "it keeps all limits"
+    if spread.high:
+        means = {
+            each: float(original.predicted.shortfalls[each.metric].mean()) for each in CRITERIA
+        }
+        parts = [f"{each.words} ({_decades(mean)})" for each, mean in means.items() if mean > 0]
+        beside = "" if measured is None else f" (measured {_told(measured.spread)})"
+        reasons = f"it falls short by {_told(spread)}{beside}: {', '.join(parts)}"
     yield (
         f"As it is, tokens keep {power_of_ten(original.predicted.kept)} of their relative "
-        f"dispersion over {layers}; {_reasons(original)}."
+        f"dispersion over {plural(original.change.spec.layers, 'layer')}; {reasons}."
     )
     if not helping and not others:
         yield "By these limits nothing is missing, so that no change was tried."
     elif not helping:
         best = f"the best, {others[0].change.words}, falls short by {_told(others[0].spread)}"
         yield f"Nothing tried helps, of {plural(len(others), 'change')}: {best}."
-    for rank, trial in enumerate(each for each in helping if each.measured or each.failure):
-        yield _advice(trial, original, first=rank == 0)
+    lead = "The best change"
+    for trial in helping:
+        if trial.measured or trial.failure:
+            yield f"{lead}: {_advice(trial, original)}"
+            lead = "Next"
     yield (
         f"The shortfall adds up, in decades, by how much random networks break these limits: "
         f"{'; '.join(each.limit for each in CRITERIA)}. A change helps if all {draws} draws of it "
@@ -303,63 +304,62 @@ def sentences(
     )
 
 
-def tried(original: Trial, helping: Sequence[Trial], others: Sequence[Trial]) -> Listing:
-    """Everything that was tried, best first: its shortfall, what it keeps, and what it comes to."""
-    rows = []
-    for trial in [original, *helping, *others]:
-        measured = trial.measured
-        if trial is original:
-            outcome = ""
-        elif all(trial is not each for each in helping):
-            outcome = "perhaps, from a few draws" if helps(trial, original) else "no"
-        elif measured is None:
-            outcome = "yes, predicted"
-        else:
-            confirmed = is_confirmed(trial, original)
-            outcome = "yes, measured" if confirmed else "predicted, not confirmed"
-        shortfall = None if measured is None else round(measured.spread.mean, 2)
-        kept = power_of_ten(trial.predicted.kept)
-        rows.append((trial.change.words, round(trial.spread.mean, 2), shortfall, kept, outcome))
-    return Listing(
-        "What was tried on random networks of the design",
-        ("change", "shortfall, predicted", "measured", "dispersion kept", "does it help?"),
-        tuple(rows),
-        "Shortfall in decades; 0 keeps all limits.",
-    )
-
-
-def _advice(trial: Trial, original: Trial, *, first: bool) -> str:
+def _advice(trial: Trial, original: Trial) -> str:
     """A change that helps, with its figures and its price."""
-    lead = "The best change" if first else "Next"
-    change = f"{lead}: {trial.change.words}; predicted {_told(trial.spread)}"
+    change = f"{trial.change.words}; predicted {_told(trial.spread)}"
     price = sentence_case(trial.price.in_words(trial.change.drawback))
     measured = trial.measured
     if measured is None:
         return f"{change}; it could not be measured ({trial.failure.rstrip('.')}). Cost: {price}."
-    number = plural(len(measured.shortfall), "network")
-    verdict = "which confirms it" if is_confirmed(trial, original) else "which does not confirm it"
+    verdict = "which confirms it" if _is_confirmed(trial, original) else "which does not confirm it"
     doubt = "" if trial.agrees else ", though the figures differ"
     return (
-        f"{change}, measured {_told(measured.spread)} on {number}, {verdict}{doubt}; tokens keep "
+        f"{change}, measured {_told(measured.spread)} on "
+        f"{plural(len(measured.shortfall), 'network')}, {verdict}{doubt}; tokens keep "
         f"{power_of_ten(trial.predicted.kept)}, measured {power_of_ten(measured.kept)}. "
         f"Cost: {price}."
     )
 
 
-def _reasons(trial: Trial) -> str:
-    """The shortfall and what it is made of, or that there is none."""
-    if not trial.spread.high:
-        return "it keeps all limits"
-    means = {each: float(trial.predicted.shortfalls[each.metric].mean()) for each in CRITERIA}
-    parts = [f"{each.words} ({_decades(mean)})" for each, mean in means.items() if mean > 0]
-    measured = "" if trial.measured is None else f" (measured {_told(trial.measured.spread)})"
-    return f"it falls short by {_told(trial.spread)}{measured}: {', '.join(parts)}"
+def tried(original: Trial, helping: Sequence[Trial], others: Sequence[Trial]) -> Listing:
+    """Everything that was tried, best first: its shortfall, what it keeps, and what it comes to."""
+    outcomes = [(original, "")]
+    for trial in helping:
+        outcome = "yes, predicted"
+        if trial.measured is not None:
+            confirmed = _is_confirmed(trial, original)
+            outcome = "yes, measured" if confirmed else "predicted, not confirmed"
+        outcomes.append((trial, outcome))
+    for trial in others:
+        perhaps = helps(trial, original)
+        outcomes.append((trial, "perhaps, from a few draws" if perhaps else "no"))
+    return Listing(
+        "What was tried on random networks of the design",
+        ("change", "shortfall, predicted", "measured", "dispersion kept", "does it help?"),
+        tuple(
+            (
+                trial.change.words,
+                round(trial.spread.mean, 2),
+                None if trial.measured is None else round(trial.measured.spread.mean, 2),
+                power_of_ten(trial.predicted.kept),
+                outcome,
+            )
+            for trial, outcome in outcomes
+        ),
+        "Shortfall in decades; 0 keeps all limits.",
+    )
+
+
+def _is_confirmed(trial: Trial, original: Trial) -> bool:
+    """Whether networks that were measured say the same."""
+    if trial.measured is None or original.measured is None:
+        return False
+    return is_better(trial.measured.spread, original.measured.spread)
 
 
 def _told(spread: Spread) -> str:
-    low, high = _decades(spread.low), _decades(spread.high)
-    between = "" if low == high else f" ({low} to {high})"
-    return f"{_decades(spread.mean)}{between}"
+    mean, low, high = map(_decades, spread)
+    return mean if low == high else f"{mean} ({low} to {high})"
 
 
 def _decades(value: float) -> str:

@@ -1,7 +1,8 @@
 """From a subject to everything a diagnosis says; each chapter is measured once and told once."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final
 
 import polars as pl
 import torch
@@ -10,111 +11,40 @@ from rankscope import tables
 from rankscope.core.tracing import refuse_broken
 from rankscope.errors import RankscopeError
 from rankscope.experiments import kit, variants
-from rankscope.experiments.diagnosis import _samples
-from rankscope.experiments.diagnosis._chapters import (
-    layer_part,
-    mixing_part,
-    reading_part,
-    similarity_rows,
-    spectrum_part,
-    trace_ablations,
+from rankscope.experiments.diagnosis import _chapters as chapters
+from rankscope.experiments.diagnosis._measure import STATES, Measured, masks, measure, rows
+from rankscope.experiments.diagnosis._references import (
+    LEAST_TOKENS,
+    beside,
+    first_samples,
+    references,
+    remedies,
+    repeated_last,
+    usable,
+    width_exponents,
 )
-from rankscope.experiments.diagnosis._evidence import Evidence, Loss
-from rankscope.experiments.diagnosis._measure import (
-    STATES,
-    Measured,
-    counted_tokens,
-    measure,
-    real_tokens,
-    rows,
-)
-from rankscope.experiments.diagnosis._other_questions import (
-    SAMPLES,
-    advice_chapter,
-    bound_chapter,
-    core_chapter,
-    path_chapter,
-)
-from rankscope.experiments.diagnosis._references import References, references, remedies
-from rankscope.experiments.diagnosis._rules import RULES
-from rankscope.experiments.diagnosis._samples import first_samples, usable
-from rankscope.numerals import plural, sentence_case
-from rankscope.results import Drawing, Finding, Headline, Part, Tone
+from rankscope.experiments.diagnosis._rules import RULES, Evidence, Loss
+from rankscope.experiments.questions import advise, bounds, deep, paths
+from rankscope.numerals import duration, plural, power_of_ten, sentence_case
+from rankscope.results import Finding, Headline, Listing, Part
 
-UNFIT = Headline("No verdict: the text does not fit the model")
-_MOST_TOLD = 3
-
-
-def headline(findings: Sequence[Finding]) -> Headline:
-    """What was found, in a few words; the worst first."""
-    found = told(findings)
-    if not found:
-        return Headline("No collapse", "holds")
-    words = [_in_a_few_words(each) for each in found[:_MOST_TOLD]]
-    if all(each.fate == "noted" for each in found):
-        return Headline(f"No collapse, but {words[0]}", "holds")
-    worst: Tone = "collapse" if any(each.fate == "collapse" for each in found) else "slow"
-    return Headline(sentence_case("; ".join(words)), worst)
-
-
-def told(findings: Sequence[Finding]) -> list[Finding]:
-    """Findings that are news, what is there before what is under way or no loss."""
-    order = {"collapse": 0, "slow": 1, "noted": 2}
-    bad = [each for each in findings if each.fate in order]
-    return sorted(bad, key=lambda each: order[each.fate])  # stable: the kinds' own order otherwise
-
-
-def sentences(findings: Sequence[Finding], loss: Loss, beside: str) -> tuple[str, ...]:
-    """What was found, where most is lost and to what, and what to hold it against."""
-    bad = told(findings)
-    shown = [each.sentence for each in bad[:_MOST_TOLD]] or [_all_well(findings)]
-    return tuple(filter(None, [*shown, loss.sentence, beside]))
-
-
-def _all_well(findings: Sequence[Finding]) -> str:
-    """None of them was found: the first, on depth, has the figures."""
-    samples = findings[0].samples
-    agree = f" All {plural(samples, 'sample')} agree." if samples > 1 else ""
-    near = [each for each in findings if each.found_in]
-    if near:
-        agree = " Not all samples agree: " + " ".join(each.sentence for each in near)
-    return findings[0].sentence + agree
-
-
-def _in_a_few_words(finding: Finding) -> str:
-    rule = next(rule for rule in RULES if rule.name == finding.kind)
-    name = rule.headline or finding.kind
-    if not rule.headline and finding.fate == "slow":
-        name = f"{name} under way"
-    partly = ""
-    if finding.found_in < finding.samples:
-        partly = f" in {finding.found_in} of {plural(finding.samples, 'sample')}"
-    where = f", layer {finding.layer}" if finding.layer and not rule.headline else ""
-    part = f" ({finding.part})" if finding.part and where else ""
-    return f"{name}{where}{part}{partly}"
-
-
-_FEW = 8
+_MOST_TOLD: Final = 3
+_FEW: Final = 8
 """Samples on which other networks and other inputs are tried beside the model itself."""
+_SAMPLES: Final = 4
+"""Samples that the slower questions are asked about."""
+_LONGEST: Final = 12.0
+"""Seconds that one of them may take; what takes longer is asked about one sample, or left out."""
+_ADVICE_TOKENS: Final = 32
 
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """All that a ``Result`` is made of."""
-
-    headline: Headline
-    sentences: tuple[str, ...]
-    findings: tuple[Finding, ...]
-    parts: tuple[Part, ...]
-    table: pl.DataFrame
-    key_figures: dict[str, float]
-    warnings: tuple[str, ...] = ()
+Chapter = tuple[Part, pl.DataFrame | None]
+"""A part, and the rows its drawings need."""
 
 
 def diagnose_subject(
     subject: kit.Subject, reading: variants.Reading, seed: int, on_step: kit.OnStep
-) -> Diagnosis:
-    """Measure, judge, and put into words."""
+) -> dict[str, Any]:
+    """Measure, judge, and put into words: the fields of a ``Result``."""
     on_pass, on_context, on_reference, on_ablation, *on_others = kit.parts(
         on_step, 4, 3, 3, 3, 3, 2, 4, 6, 2
     )
@@ -122,46 +52,67 @@ def diagnose_subject(
     refuse_broken(subject.network, list(subject.network.blocks))
     subject, warnings = usable(subject)
     measured = measure(subject, on_pass)
-    read = reading_part(subject.check, *subject.x.shape[:2])
+    read = chapters.reading_part(subject.check, *subject.x.shape[:2])
     if subject.check is not None and not subject.check.fits:
-        said = (
+        why = (
             "Most tokens are unknown to the tokeniser, so whatever was measured is not about text."
         )
-        return Diagnosis(UNFIT, (said,), (), (read,), rows(measured), {}, warnings)
+        return {
+            "headline": Headline("No verdict: the text does not fit the model"),
+            "sentences": (why,),
+            "parts": (read,),
+            "table": rows(measured),
+            "warnings": warnings,
+        }
     few = first_samples(subject, _FEW)
-    found, loss = judge(few, measured, on_context)
-    reference = references(few, seed, on_reference)
-    ablations = trace_ablations(few, reading, on_ablation)
-    paths = path_chapter(subject, on_paths)
-    core = core_chapter(subject, on_core)
-    bounds = bound_chapter(subject, on_bounds)
-    advice = advice_chapter(subject, seed, on_advice)
-    if found[0].fate != "holds":
-        tried = remedies(first_samples(subject, SAMPLES), on_remedies)
-        listings = (tried, *advice.part.listings)
-        advice = replace(advice, part=replace(advice.part, listings=listings))
-    similar = similarity_rows(subject, loss.layer)
-    labels = _labels(subject)
-    repeated = _samples.repeated_last(few)
-    curves = reference.table.with_columns(pl.lit(STATES).alias("part"))
-    others = [each.table for each in (paths, core, bounds, advice) if each.table is not None]
-    table = tables.stack([rows(measured), curves, ablations, similar, *others])
+    findings, loss = judge(few, measured, on_context)
+    reference, missing = references(few, seed, on_reference)
+    ablations = chapters.trace_ablations(few, reading, on_ablation)
+    asked = [
+        _path_chapter(subject, on_paths),
+        _core_chapter(subject, on_core),
+        _bound_chapter(subject, on_bounds),
+        _advice_chapter(subject, seed, on_advice),
+    ]
+    if findings[0].fate != "holds":
+        part, advised = asked[-1]
+        tried = remedies(first_samples(subject, _SAMPLES), on_remedies)
+        asked[-1] = replace(part, listings=(tried, *part.listings)), advised
+    table = tables.stack(
+        [
+            rows(measured),
+            reference.with_columns(pl.lit(STATES).alias("part")),
+            ablations,
+            chapters.similarity_rows(subject, loss.layer),
+            *(each for _, each in asked if each is not None),
+        ]
+    )
+    mixing = chapters.mixing_part(measured, asked[0][1], repeated_last(few), _labels(subject))
     parts = (
-        layer_part(measured, loss, reference, ablations),
-        mixing_part(measured, paths.table, repeated, labels),
-        spectrum_part(measured),
-        *(each.part for each in (paths, core, bounds, advice)),
+        chapters.layer_part(measured, loss, missing, ablations),
+        mixing,
+        chapters.spectrum_part(measured),
+        *(part for part, _ in asked),
         read,
     )
-    return Diagnosis(
-        headline(found),
-        sentences(found, loss, _beside(measured, reference)),
-        found,
-        tuple(present(part, table) for part in parts),
-        table,
-        _key_figures(measured),
-        warnings,
-    )
+    typical = {name: each.quantile(0.5, dim=-1) for name, each in measured.states.items()}
+    residual, dispersion = typical["relative_residual"], typical["relative_dispersion"]
+    drawn = str(few.network.spec.init)
+    held_against = beside(reference, drawn, float(residual[-1]), float(dispersion[-1]))
+    headline, sentences = _answer(findings)
+    return {
+        "headline": headline,
+        "sentences": (*sentences, *filter(None, [loss.sentence, held_against])),
+        "findings": findings,
+        "parts": tuple(_drawable(part, table) for part in parts),
+        "table": table,
+        "key_figures": {
+            f"lowest relative residual (layer {int(residual.argmin())})": float(residual.min()),
+            "relative residual after the last layer": float(residual[-1]),
+            "mean cosine after the last layer": float(typical["mean_cosine"][-1]),
+        },
+        "warnings": warnings,
+    }
 
 
 def judge(
@@ -171,9 +122,9 @@ def judge(
 
     ``few`` are the samples of which less is read, too.
     """
-    why_not = f"the texts have fewer than {_samples.LEAST_TOKENS} tokens, or their tokens are alike"
+    why_not = f"the texts have fewer than {LEAST_TOKENS} tokens, or their tokens are alike"
     try:
-        exponents = _samples.width_exponents(*_samples.dispersion_by_context(few, on_step))
+        exponents = width_exponents(few, on_step)
     except RankscopeError as error:  # a mask may be for one length alone
         exponents = torch.full((len(few.x),), torch.nan)
         why_not = str(error).rstrip(".")
@@ -181,41 +132,171 @@ def judge(
     return tuple(rule.finding(evidence) for rule in RULES), evidence.loss
 
 
-def _beside(measured: Measured, reference: References) -> str:
-    residual, dispersion = (
-        float(measured.states[name][-1].quantile(0.5))
-        for name in ("relative_residual", "relative_dispersion")
-    )
-    return reference.sentence(residual, dispersion)
+def _answer(findings: Sequence[Finding]) -> tuple[Headline, list[str]]:
+    """What was found in a few words and in sentences: what is there, under way, or no loss."""
+    order = {"collapse": 0, "slow": 1, "noted": 2}
+    news = [each for each in findings if each.fate in order]
+    news.sort(key=lambda each: order[each.fate])  # stable: the kinds' own order otherwise
+    if not news:  # the first finding, on depth, has the figures
+        near = [each.sentence for each in findings if each.found_in]
+        samples = findings[0].samples
+        agree = f" All {plural(samples, 'sample')} agree." if samples > 1 else ""
+        agree = f" Not all samples agree: {' '.join(near)}" if near else agree
+        return Headline("No collapse", "holds"), [findings[0].sentence + agree]
+    named = {rule.name: rule.headline for rule in RULES}
+    words = []
+    for finding in news[:_MOST_TOLD]:
+        text = named[finding.kind]
+        if not text:
+            text = finding.kind + " under way" * (finding.fate == "slow")
+            if finding.layer:
+                text += f", layer {finding.layer}" + f" ({finding.part})" * bool(finding.part)
+        if finding.found_in < finding.samples:
+            text += f" in {finding.found_in} of {plural(finding.samples, 'sample')}"
+        words.append(text)
+    headline = Headline(sentence_case("; ".join(words)), "slow")
+    if news[0].fate == "collapse":
+        headline = replace(headline, tone="collapse")
+    elif news[0].fate == "noted":
+        headline = Headline(f"No collapse, but {words[0]}", "holds")
+    return headline, [each.sentence for each in news[:_MOST_TOLD]]
 
 
-def _key_figures(measured: Measured) -> dict[str, float]:
-    typical = measured.residual.quantile(0.5, dim=-1)
-    cosine = measured.states["mean_cosine"].quantile(0.5, dim=-1)
-    return {
-        f"lowest relative residual (layer {int(typical.argmin())})": float(typical.min()),
-        "relative residual after the last layer": float(typical[-1]),
-        "mean cosine after the last layer": float(cosine[-1]),
-    }
-
-
-def _labels(subject: kit.Subject) -> Sequence[str]:
+def _labels(subject: kit.Subject) -> list[str]:
     """The tokens of the first sample that count as words, or as numbers where none are known."""
-    batch = first_samples(subject, 1).batches()[0]
-    counted = counted_tokens(batch)[0][real_tokens(batch)[0]].tolist()
-    words = [str(place) for place in range(len(counted))]
+    real, counted = (mask[0] for mask in masks(first_samples(subject, 1).batches()[0]))
+    flags = counted[real].tolist()
+    words: Sequence[str] = [str(place) for place in range(len(flags))]
     if subject.check is not None:
-        words = list(subject.check.tokens[0])
-    return [word for word, counts in zip(words, counted, strict=True) if counts]
+        words = subject.check.tokens[0]
+    return [word for word, counts in zip(words, flags, strict=True) if counts]
 
 
-def present(part: Part, table: pl.DataFrame) -> Part:
+def _drawable(part: Part, table: pl.DataFrame) -> Part:
     """A part without drawings for which there are no rows, as of attention to one token only."""
-    return replace(part, drawings=tuple(each for each in part.drawings if _drawable(each, table)))
+    kept = []
+    for drawing in part.drawings:
+        some = [pl.col(column).is_in(labels) for column, labels in drawing.only.items()]
+        wanted = [drawing.metric] if drawing.metric else drawing.options.get("metrics", [])
+        if set(wanted) <= set(table.filter(some)["metric"]):
+            kept.append(drawing)
+    return replace(part, drawings=tuple(kept))
 
 
-def _drawable(drawing: Drawing, table: pl.DataFrame) -> bool:
-    for column, labels in drawing.only.items():
-        table = table.filter(pl.col(column).is_in(labels))
-    wanted = [drawing.metric] if drawing.metric else drawing.options.get("metrics", [])
-    return set(wanted) <= set(table["metric"])
+def _path_chapter(subject: kit.Subject, on_step: kit.OnStep) -> Chapter:
+    """How much paths of every length carry, and what flows through every head."""
+    return _ask(
+        paths, lambda some: paths.Config(some, by_head=True), subject, on_step, "Path lengths"
+    )
+
+
+def _core_chapter(subject: kit.Subject, on_step: kit.OnStep) -> Chapter:
+    """Self-attention alone, in scaled arithmetic."""
+    return _ask(
+        deep,
+        lambda some: deep.Config(_core(some)),
+        subject,
+        on_step,
+        "The pure-attention core",
+        "The same attention without skips, MLPs and norms, which the theorems of Dong et al. 2021 "
+        "are about, in arithmetic that does not end where floats do.",
+        drawn=(0, 1),
+    )
+
+
+def _bound_chapter(subject: kit.Subject, on_step: kit.OnStep) -> Chapter:
+    """What theory promises for that core, sample by sample."""
+    part, table = _ask(
+        bounds,
+        lambda some: bounds.Config(_core(some)),
+        subject,
+        on_step,
+        "Bounds against measurement",
+        "What the theorems promise for that core, and what happens.",
+        drawn=(0, 2),
+    )
+    if table is None:
+        return part, table
+    residuals = table.filter(metric="log10_residual")
+    last = residuals.filter(pl.col("layer") == pl.col("layer").max())
+    names = last["variant"].unique(maintain_order=True).to_list()
+    rows = []
+    for (sample,), own in last.group_by("sample", maintain_order=True):
+        values = dict(zip(own["variant"], own["value"], strict=True))
+        powers = [power_of_ten(values[n], digits=3) if n in values else None for n in names]
+        rows.append((sample, *powers))
+    listing = Listing(
+        "The residual after the last layer, sample by sample",
+        ("sample", *names),
+        tuple(rows),
+        "Composite norm, best center. A dash: the bound does not apply to that sample.",
+    )
+    return replace(part, listings=(listing,)), table
+
+
+def _core(subject: kit.Subject) -> kit.Subject:
+    return replace(subject, network=subject.network.without("skip", "mlp", "norm"))
+
+
+def _advice_chapter(subject: kit.Subject, seed: int, on_step: kit.OnStep) -> Chapter:
+    """Changes of the design, tried on random networks of it."""
+
+    def configure(one: kit.Subject) -> advise.Config:
+        """On the first tokens of the first sample, because predictions have gradients here."""
+        kept = masks(one.batches()[0])[1][0].nonzero().squeeze(-1)[:_ADVICE_TOKENS]
+        few = replace(one, x=one.x[:, kept], token_mask=None)
+        return advise.Config(few, confirmed=2, candidates=3, draw_seed=seed)
+
+    part, table = _ask(
+        advise,
+        configure,
+        subject,
+        on_step,
+        "What to do",
+        "Changes of the design, tried on its random networks: predicted first, and the best of "
+        "them measured. A trained model has to be trained anew to have any of them.",
+        at_most=1,
+    )
+    tried = table is not None and table["variant"].n_unique() > 1
+    return part if tried else replace(part, drawings=()), table
+
+
+def _ask(
+    module: Any,
+    configure: Callable[[kit.Subject], Any],
+    subject: kit.Subject,
+    on_step: kit.OnStep,
+    title: str,
+    opening: str = "",
+    *,
+    at_most: int = _SAMPLES,
+    drawn: tuple[int, ...] = (0,),
+) -> Chapter:
+    """The answer of another question as a chapter; one that cannot be had says why."""
+    for count in dict.fromkeys((min(at_most, len(subject.x)), 1)):
+        try:
+            config = configure(first_samples(subject, count))
+            seconds = module.cost(config).seconds
+            if seconds > _LONGEST:
+                continue
+            result = module.run(config, on_step)
+        except RankscopeError as error:
+            return Part(title, (f"Left out: {str(error).rstrip('.')}.",)), None
+        return _embed(result, title, opening, drawn)
+    why = f"it would take about {duration(seconds)}; `rankscope {module.ENTRY.id}` answers it"
+    return Part(title, (f"Left out: {why} on its own.",)), None
+
+
+def _embed(result: kit.Result, title: str, opening: str, drawn: tuple[int, ...]) -> Chapter:
+    """A whole result under one heading; its rows are kept apart by the column ``part``."""
+    own = pl.lit(result.id)
+    if "part" in result.table.columns:
+        own = pl.concat_str([own, pl.lit(": "), pl.col("part").fill_null("")])
+    table = tables.stack([result.table.with_columns(own.alias("part"))])
+    every = tuple(table["part"].unique(maintain_order=True).to_list())
+    drawings = []
+    for drawing in (each for at, each in enumerate(result.drawings) if at in drawn):
+        some = tuple(f"{result.id}: {each}" for each in drawing.only.get("part", ()))
+        drawings.append(replace(drawing, only={**drawing.only, "part": some or every}))
+    sentences = tuple(filter(None, [opening, *result.sentences]))
+    return Part(title, sentences, result.listings, tuple(drawings)), table

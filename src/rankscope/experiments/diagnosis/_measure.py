@@ -1,24 +1,122 @@
-"""What a diagnosis measures in one pass: figures of every sample, and their rows of the table."""
+"""What a diagnosis measures in one pass, stage by stage, and its rows of the table.
 
-from collections.abc import Iterator, Sequence
+The state before a stage is the state after the one before it, so that changes of any figure add up
+to the change over the whole network.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import polars as pl
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from rankscope import tables
+from rankscope.ask import MOST_TOKENS_CUBED
 from rankscope.core.batches import Batch
 from rankscope.core.checks import valid_mask
-from rankscope.core.metrics import deviations, mean_center, mean_cosine, spectra, token_norm
-from rankscope.core.network import Network
+from rankscope.core.metrics import (
+    attention_entropy,
+    deviations,
+    dobrushin,
+    mean_center,
+    mean_cosine,
+    spectra,
+    token_norm,
+)
+from rankscope.core.network import Attention, Network, Visibility
 from rankscope.core.theory import thresholds
+from rankscope.errors import InputError
 from rankscope.experiments import kit
-from rankscope.experiments.diagnosis._stages import HEAD_FIGURES, PARTS, Stage, head_figures, walk
 
+PARTS = ("attention", "MLP", "norm")
+MOST_VALUES = 64
+"""Singular values and tokens of a layer that are kept, the first ones."""
+THIS = "this model"
+STATES, STEPS, HEADS, SPECTRUM, TOKENS = "states", "steps", "heads", "spectrum", "tokens"
+"""Values of the column ``part``: each is drawn on its own."""
 _TINY: Final = 1e-300
+
+
+def masks(batch: Batch) -> tuple[Tensor, Tensor]:
+    """Which tokens the network sees, and which count in the figures, as masks of every sample."""
+    x, shape = batch.x, tuple(batch.x.shape[:2])
+
+    def full(mask: Tensor | None) -> Tensor:
+        if mask is None:
+            return torch.ones(shape, dtype=torch.bool, device=x.device)
+        return valid_mask(mask, shape).expand(shape).to(x.device)
+
+    counted = batch.token_mask if batch.measured is None else batch.measured
+    return full(batch.token_mask), full(counted)
+
+
+class Stage(NamedTuple):
+    """One part at work: the state before it and after it.
+
+    ``alone`` is the part's own output, which would be the state after it without the skip; None
+    where there is no skip, as around a norm after the sum. A norm before or inside a branch
+    belongs to the branch.
+    """
+
+    part: str
+    before: Tensor
+    after: Tensor
+    alone: Tensor | None = None
+
+
+class LayerRun(NamedTuple):
+    """A block at work: its stages, its attention matrices, and which pairs of tokens see another.
+
+    ``layer`` counts from 1, as states do: 0 is the input. ``state`` is the block's output.
+    """
+
+    layer: int
+    stages: list[Stage]
+    pattern: Tensor
+    visibility: Visibility
+    state: Tensor
+
+
+def walk(network: Network, x: Tensor, token_mask: Tensor | None) -> Iterator[LayerRun]:
+    """Every block in turn; the states are those of ``network.states``."""
+    x, token_mask = network.prepare(x, token_mask)
+    sighted = network.sighted_blocks(x.shape[1], token_mask)
+    for layer, (block, visibility) in enumerate(sighted, start=1):
+        x = x.to(block.device)
+        pattern, stages = None, []
+        for step in block.steps:
+            given, total = x, step.skip * x  # what the sum is so far
+            for branch in step.branches:  # those side by side one after the other, attention first
+                part = "attention" if isinstance(branch.part, Attention) else "MLP"
+                if isinstance(branch.part, Attention):
+                    pattern = branch.part.pattern(branch.before(given), visibility)
+                out = branch(given, visibility)
+                total = total + out
+                stages.append(Stage(part, x, total, out if step.skip else None))
+                x = total
+            if not isinstance(step.after, nn.Identity):
+                stages.append(Stage("norm", x, step.after(x)))
+                x = stages[-1].after
+        assert pattern is not None  # every block has attention
+        _refuse_overflow(x, token_mask, layer)
+        yield LayerRun(layer, stages, pattern, visibility, x)
+
+
+def _refuse_overflow(x: Tensor, token_mask: Tensor | None, layer: int) -> None:
+    finite = x.isfinite().all(-1)
+    finite = finite if token_mask is None else finite | ~token_mask.to(finite.device)
+    if not bool(finite.all()):
+        sample = int((~finite.all(-1)).nonzero()[0])
+        wide = x.dtype == torch.float64
+        wider = "" if wide else f"; {x.dtype} may be too narrow (--dtype float64)"
+        raise InputError(
+            f"the output of layer {layer} of sample {sample} is not finite, so nothing can be said "
+            f"about it{wider}."
+        )
 
 
 def token_distances(x: Tensor, counted: Tensor, *, most: int) -> Tensor:
@@ -36,7 +134,7 @@ def token_distances(x: Tensor, counted: Tensor, *, most: int) -> Tensor:
     return apart.gather(-1, order)[:, :most].mT.cpu()
 
 
-def unit(x: Tensor) -> Tensor:
+def _unit(x: Tensor) -> Tensor:
     """Tokens at length one, in float64; a token of zeros stays as it is."""
     found: Tensor = x.double() / x.double().norm(dim=-1, keepdim=True).clamp_min(_TINY)
     return found
@@ -44,19 +142,18 @@ def unit(x: Tensor) -> Tensor:
 
 def cosines(x: Tensor) -> Tensor:
     """Between all pairs of the tokens of one sample (token, feature)."""
-    found: Tensor = (unit(x) @ unit(x).mT).clamp(-1.0, 1.0)
-    return found.cpu()
+    return (_unit(x) @ _unit(x).mT).clamp(-1.0, 1.0).cpu()
 
 
-def without_giants(x: Tensor, counted: Tensor) -> Tensor:
-    """The tokens that count, less those many times as long as the median one.
+def turn(before: Tensor, after: Tensor, counted: Tensor) -> Tensor:
+    """By which angle tokens are turned, in radians: the median over the tokens of each sample.
 
-    A few such tokens ("massive activations") make up nearly all of a state's norm, and whatever
-    becomes of the others does not show in it.
+    Token by token, because one that is much longer than the others would speak for all.
     """
-    lengths = torch.where(counted, x.double().norm(dim=-1), torch.nan)
-    typical = lengths.nanquantile(0.5, dim=-1, keepdim=True)
-    return counted & ~(lengths > thresholds.GIANT_NORM * typical)
+    a, b = (_unit(x.to(after.device)) for x in (before, after))
+    # Not from the cosine: near one it has lost the digits of a small angle.
+    angle = 2 * ((a - b).norm(dim=-1) / 2).clamp(max=1.0).asin()
+    return torch.where(counted, angle, torch.nan).nanquantile(0.5, dim=-1).cpu()
 
 
 def nearest(x: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
@@ -70,19 +167,25 @@ def nearest(x: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
     apart = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist")
     pairs = counted.unsqueeze(-1) & counted.unsqueeze(-2)
     pairs &= ~torch.eye(x.shape[1], dtype=torch.bool, device=x.device)
-    return _least(apart, x.norm(dim=-1).unsqueeze(-1), x, pairs)
+    lengths = x.norm(dim=-1)
+    return _least(apart, lengths.unsqueeze(-1), lengths.unsqueeze(-2), pairs)
 
 
 def nearest_to_last(x: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
     """The same for the last token of each sample alone: (sample,)."""
     x = x.double()
-    place = last_token(counted)
-    rows = torch.arange(len(x), device=x.device)
+    rows, place = torch.arange(len(x), device=x.device), last_token(counted)
     last = x[rows, place]
     pairs = counted.clone()
     pairs[rows, place] = False
     apart = (x - last.unsqueeze(1)).norm(dim=-1)
-    return _least(apart, last.norm(dim=-1, keepdim=True), x, pairs)
+    return _least(apart, last.norm(dim=-1, keepdim=True), x.norm(dim=-1), pairs)
+
+
+def _least(apart: Tensor, own: Tensor, others: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:
+    relative = apart / torch.maximum(own, others).clamp_min(_TINY)
+    distance, fellow = torch.where(pairs, relative, torch.inf).min(-1)
+    return distance.cpu(), fellow.cpu()
 
 
 def last_token(counted: Tensor) -> Tensor:
@@ -91,51 +194,86 @@ def last_token(counted: Tensor) -> Tensor:
     return torch.where(counted, places, -1).amax(-1)
 
 
-def _least(apart: Tensor, own: Tensor, x: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:
-    lengths = x.norm(dim=-1)
-    others = lengths.unsqueeze(-2) if apart.ndim == 3 else lengths
-    relative = apart / torch.maximum(own, others).clamp_min(_TINY)
-    distance, fellow = torch.where(pairs, relative, torch.inf).min(-1)
-    return distance.cpu(), fellow.cpu()
+def head_figures(
+    pattern: Tensor, visibility: Visibility, token_mask: Tensor | None
+) -> dict[str, Tensor]:
+    """Three figures as (sample, head), on the CPU in float64.
 
-
-STATE_FIGURES: Final = (
-    "relative_dispersion",
-    "relative_residual",
-    "common_residual",
-    "mean_cosine",
-    "effective_rank",
-    "numerical_rank",
-    "rank_share",
-    "token_norm",
-)
-
-
-def state_figures(x: Tensor, counted: Tensor, *, most: int) -> tuple[dict[str, Tensor], Tensor]:
-    """Every figure of ``STATE_FIGURES`` for each sample, and its ``most`` largest singular values.
-
-    Singular values are (value, sample), over their sum. Everything is on the CPU in float64.
+    The mean entropy of the rows over that of attention even over all keys a query sees, τ, and the
+    mean weight of the first real token as a key, over the queries that come after it. NaN where
+    there is nothing to tell: queries that see one key only, too many tokens for τ.
     """
+    batch, heads, tokens, _ = pattern.shape
+    if token_mask is None:
+        token_mask = torch.ones(batch, tokens, dtype=torch.bool)
+    mask = token_mask.to(pattern.device)
+    rows = pattern / pattern.sum(-1, keepdim=True)  # a sink's share of a row is no key's
+    even = visibility.uniform(torch.float64).expand(batch, 1, tokens, -1)
+    most = attention_entropy(even, token_mask=mask)
+    share = attention_entropy(rows, token_mask=mask).double() / most
+    tau = torch.full((batch, heads), torch.nan)
+    if tokens <= MOST_TOKENS_CUBED:
+        tau = dobrushin(rows, token_mask=mask)
+    first = mask.int().argmax(-1)
+    index = first.view(batch, 1, 1, 1).expand(batch, heads, tokens, 1)
+    weight = pattern.gather(-1, index).squeeze(-1)
+    others = mask.clone()
+    others[torch.arange(batch, device=mask.device), first] = False
+    counted = others.unsqueeze(1).to(weight.dtype)
+    found = {
+        "entropy_share": torch.where(most > 0, share.clamp(max=1.0), torch.nan),
+        "dobrushin": tau,
+        "sink_share": (weight * counted).sum(-1) / counted.sum(-1),
+    }
+    return {name: values.double().cpu() for name, values in found.items()}
+
+
+def _state_figures(x: Tensor, counted: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    """Figures of each sample, and its singular values over their sum (value, sample).
+
+    Everything is on the CPU in float64. A few tokens that are many times as long as the median one
+    ("massive activations") make up nearly all of a state's norm, and whatever becomes of the others
+    does not show in it: the common residual is without them.
+    """
+    lengths = torch.where(counted, x.double().norm(dim=-1), torch.nan)
+    typical = lengths.nanquantile(0.5, dim=-1, keepdim=True)
+    common = counted & ~(lengths > thresholds.GIANT_NORM * typical)
     apart, spectrum = deviations(x, token_mask=counted), spectra(x, token_mask=counted)
-    most_rank = counted.sum(-1).clamp(max=x.shape[-1])
-    common = deviations(x, token_mask=without_giants(x, counted))
     found = {
         "relative_dispersion": apart.relative_dispersion(),
         "relative_residual": apart.relative_residual(),
-        "common_residual": common.relative_residual(),
         "mean_cosine": mean_cosine(x, token_mask=counted),
         "effective_rank": spectrum.effective_rank(),
         "numerical_rank": spectrum.numerical_rank(),
-        "rank_share": spectrum.numerical_rank() / most_rank,
+        "rank_share": spectrum.numerical_rank() / counted.sum(-1).clamp(max=x.shape[-1]),
         "token_norm": token_norm(x, token_mask=counted),
+        "common_residual": deviations(x, token_mask=common).relative_residual(),
     }
     values = spectrum.sigma.double().cpu()
-    shares = (values / values.sum(-1, keepdim=True))[:, :most].mT
+    shares = (values / values.sum(-1, keepdim=True))[:, :MOST_VALUES].mT
     return {name: figure.double().cpu() for name, figure in found.items()}, shares
 
 
-MOST_VALUES = 64
-"""Singular values and tokens of a layer that are kept, the first ones."""
+def _step_figures(stages: Sequence[Stage], counted: Tensor) -> tuple[dict[str, Tensor], ...]:
+    """By part, the change of log10 of the relative residual, and what it would be alone.
+
+    A part that a block does not have changes nothing; several norms of a block are added up.
+    """
+
+    def log10(x: Tensor) -> Tensor:
+        residual = deviations(x, token_mask=counted).relative_residual()
+        return residual.double().clamp_min(_TINY).log10().cpu()
+
+    before = log10(stages[0].before)
+    change = {part: torch.zeros_like(before) for part in PARTS}
+    alone = {part: torch.full_like(before, torch.nan) for part in PARTS}
+    for stage in stages:
+        after = log10(stage.after)
+        change[stage.part] = change[stage.part] + after - before
+        if stage.alone is not None:
+            alone[stage.part] = log10(stage.alone) - before
+        before = after
+    return change, alone
 
 
 @dataclass(frozen=True)
@@ -175,64 +313,65 @@ class Measured:
 
     def of_samples(self, some: Tensor) -> "Measured":
         """The figures of some of the samples alone."""
+        return _combined([self], lambda values: values[0][..., some])
 
-        def part(value: Any) -> Any:
-            if isinstance(value, Tensor):
-                return value[..., some]
-            return {key: each[..., some] for key, each in value.items()}
 
-        return Measured(**{each.name: part(getattr(self, each.name)) for each in fields(self)})
+def _combined(parts: Sequence[Measured], combine: Callable[[list[Tensor]], Tensor]) -> Measured:
+    """Every tensor made of those of the parts."""
 
-    @property
-    def layers(self) -> int:
-        """How many blocks there are."""
-        return len(self.residual) - 1
+    def one(values: list[Any]) -> Any:
+        if isinstance(values[0], Tensor):
+            return combine(values)
+        return {key: combine([each[key] for each in values]) for key in values[0]}
 
-    @property
-    def samples(self) -> int:
-        """How many samples were read."""
-        return int(self.residual.shape[-1])
+    names = [each.name for each in fields(Measured)]
+    return Measured(**{name: one([getattr(part, name) for part in parts]) for name in names})
 
 
 @torch.no_grad()
 def measure(subject: kit.Subject, on_step: kit.OnStep) -> Measured:
     """Run every batch once, stage by stage, and keep its figures."""
-    return _join(
-        [
-            _measure_batch(subject.network, batch, on_part)
-            for batch, on_part in kit.tracked(subject.batches(), on_step)
-        ]
-    )
+    parts = [
+        _measure_batch(subject.network, batch, on_part)
+        for batch, on_part in kit.tracked(subject.batches(), on_step)
+    ]
+    return _combined(parts, partial(torch.cat, dim=-1))
 
 
 def _measure_batch(network: Network, batch: Batch, on_step: kit.OnStep) -> Measured:
-    counted = counted_tokens(batch)
-    token_mask = real_tokens(batch)
-    states = [batch.x, batch.x]
-    figures = [state_figures(batch.x, counted, most=MOST_VALUES)]
+    real, counted = masks(batch)
+    states, heads, steps, turned = [batch.x], [], [], []
+    figures = [_state_figures(batch.x, counted)]
     distances = [token_distances(batch.x, counted, most=MOST_VALUES)]
     last = [nearest_to_last(batch.x, counted)]
-    place = token_mask.cumsum(-1).cpu() - 1  # of each token in its text, padding apart
-    heads, changes, turned = [], [], []
-    for run in walk(network, batch.x, token_mask):
+    for run in walk(network, batch.x, real):
         here = counted.to(run.state.device)
-        states = [states[1], run.state]
-        figures.append(state_figures(run.state, here, most=MOST_VALUES))
+        figures.append(_state_figures(run.state, here))
         distances.append(token_distances(run.state, here, most=MOST_VALUES))
         last.append(nearest_to_last(run.state, here))
-        heads.append(head_figures(run.pattern, run.visibility, token_mask))
-        changes.append(_changes(run.stages, here))
-        turned.append(turn(states[0], states[1], here))
+        heads.append(head_figures(run.pattern, run.visibility, real))
+        steps.append(_step_figures(run.stages, here))
+        turned.append(turn(states[-1], run.state, here))
+        states = [run.state]
         on_step(run.layer / network.spec.layers)
-    ends = [nearest(x, counted.to(x.device))[0].mT for x in (batch.x, states[1])]
+    ends = [nearest(x, counted.to(x.device))[0].mT for x in (batch.x, states[-1])]
+    place = real.cumsum(-1).cpu() - 1  # of each token in its text, padding apart
+
+    def stacked(layers: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+        return {name: torch.stack([each[name] for each in layers]) for name in layers[0]}
+
+    def padded(layers: Sequence[Tensor]) -> Tensor:
+        whole = torch.stack(list(layers))  # NaN where there are fewer values than are kept
+        return pad(whole, (0, 0, 0, MOST_VALUES - whole.shape[1]), value=torch.nan)
+
     return Measured(
-        states={name: torch.stack([each[name] for each, _ in figures]) for name in STATE_FIGURES},
-        heads={name: torch.stack([each[name].mT for each in heads]) for name in HEAD_FIGURES},
-        changes={part: torch.stack([each[part] for each, _ in changes]) for part in PARTS},
-        alone={part: torch.stack([each[part] for _, each in changes]) for part in PARTS},
+        states=stacked([each for each, _ in figures]),
+        heads={name: each.mT for name, each in stacked(heads).items()},
+        changes=stacked([change for change, _ in steps]),
+        alone=stacked([alone for _, alone in steps]),
         turned=torch.stack(turned),
-        values=_padded([values for _, values in figures]),
-        distances=_padded(distances),
+        values=padded([values for _, values in figures]),
+        distances=padded(distances),
         last_apart=torch.stack([apart for apart, _ in last]),
         last_fellow=place.gather(-1, last[-1][1].unsqueeze(-1)).squeeze(-1),
         twins=torch.stack(ends),
@@ -240,112 +379,33 @@ def _measure_batch(network: Network, batch: Batch, on_step: kit.OnStep) -> Measu
     )
 
 
-def counted_tokens(batch: Batch) -> Tensor:
-    """Which tokens count in the figures, as a mask of every sample."""
-    return _full(batch.token_mask if batch.measured is None else batch.measured, batch.x)
-
-
-def real_tokens(batch: Batch) -> Tensor:
-    """Which tokens the network sees, as a mask of every sample."""
-    return _full(batch.token_mask, batch.x)
-
-
-def _full(mask: Tensor | None, x: Tensor) -> Tensor:
-    shape = tuple(x.shape[:2])
-    if mask is None:
-        return torch.ones(shape, dtype=torch.bool, device=x.device)
-    return valid_mask(mask, shape).expand(shape).to(x.device)
-
-
-def _changes(
-    stages: Sequence[Stage], counted: Tensor
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """By part, the change of log10 of the relative residual, and what it would be alone.
-
-    A part that a block does not have changes nothing; several norms of a block are added up.
-    """
-    logs = [_log10(stages[0].before, counted)] + [_log10(each.after, counted) for each in stages]
-    change: dict[str, Tensor] = {part: torch.zeros_like(logs[0]) for part in PARTS}
-    alone: dict[str, Tensor] = {part: torch.full_like(logs[0], torch.nan) for part in PARTS}
-    for number, stage in enumerate(stages):
-        change[stage.part] = change[stage.part] + logs[number + 1] - logs[number]
-        if stage.alone is not None:
-            alone[stage.part] = _log10(stage.alone, counted) - logs[number]
-    return change, alone
-
-
-def _log10(x: Tensor, counted: Tensor) -> Tensor:
-    found = deviations(x, token_mask=counted).relative_residual()
-    return found.double().clamp_min(_TINY).log10().cpu()
-
-
-def turn(before: Tensor, after: Tensor, counted: Tensor) -> Tensor:
-    """By which angle tokens are turned, in radians: the median over the tokens of each sample.
-
-    Token by token, because one that is much longer than the others would speak for all.
-    """
-    a, b = (unit(x.to(after.device)) for x in (before, after))
-    # Not from the cosine: near one it has lost the digits of a small angle.
-    angle = 2 * ((a - b).norm(dim=-1) / 2).clamp(max=1.0).asin()
-    return torch.where(counted, angle, torch.nan).nanquantile(0.5, dim=-1).cpu()
-
-
-def _padded(parts: Sequence[Tensor]) -> Tensor:
-    """Layers stacked, and NaN where there are fewer values than are kept."""
-    stacked = torch.stack(list(parts))
-    return pad(stacked, (0, 0, 0, MOST_VALUES - stacked.shape[1]), value=torch.nan)
-
-
-def _join(parts: Sequence[Measured]) -> Measured:
-    """The samples of several batches one after another."""
-
-    def side_by_side(name: str) -> Any:
-        values = [getattr(part, name) for part in parts]
-        if isinstance(values[0], Tensor):
-            return torch.cat(values, -1)
-        return {key: torch.cat([each[key] for each in values], -1) for key in values[0]}
-
-    return Measured(**{each.name: side_by_side(each.name) for each in fields(Measured)})
-
-
-THIS = "this model"
-STATES, STEPS, HEADS, SPECTRUM, TOKENS = "states", "steps", "heads", "spectrum", "tokens"
-"""Values of the column ``part``: each is drawn on its own."""
-
-
 def rows(measured: Measured) -> pl.DataFrame:
-    """Everything measured, one number a row."""
-    return tables.stack(_frames(measured))
+    """Everything measured, one number a row; NaN is left out.
 
+    Axes are named, each with its first number; the last is that of the samples.
+    """
+    frames: list[pl.DataFrame] = []
 
-def _frames(measured: Measured) -> Iterator[pl.DataFrame]:
-    whole = {"part": STATES, "variant": THIS}
+    def add(values: Tensor, metric: str, part: str, variant: str = "", **axes: int) -> None:
+        known = ~values.isnan()
+        places = known.nonzero()
+        columns: dict[str, Any] = {
+            name: (places[:, axis] + first).tolist()
+            for axis, (name, first) in enumerate({**axes, "sample": 0}.items())
+        }
+        labels = {"part": part, "metric": metric, **({"variant": variant} if variant else {})}
+        columns |= {name: [label] * len(places) for name, label in labels.items()}
+        frames.append(tables.frame({**columns, "value": values[known].tolist()}))
+
     for metric, values in measured.states.items():
-        if values is not measured.common:
-            yield _frame(values, {"layer": 0}, metric=metric, **whole)
-    yield _frame(measured.common, {"layer": 0}, metric="common_residual", **whole)
-    yield _frame(measured.turned, {"layer": 1}, metric="layer_turn", **whole)
-    yield _frame(measured.last_apart, {"layer": 0}, metric="last_token_distance", **whole)
-    for part in measured.changes:
-        step = {"part": STEPS, "variant": part}
-        yield _frame(measured.changes[part], {"layer": 1}, metric="residual_step", **step)
-        yield _frame(measured.alone[part], {"layer": 1}, metric="residual_step_alone", **step)
+        add(values, metric, STATES, THIS, layer=0)
+    add(measured.turned, "layer_turn", STATES, THIS, layer=1)
+    add(measured.last_apart, "last_token_distance", STATES, THIS, layer=0)
+    for part in PARTS:
+        add(measured.changes[part], "residual_step", STEPS, part, layer=1)
+        add(measured.alone[part], "residual_step_alone", STEPS, part, layer=1)
     for metric, values in measured.heads.items():
-        yield _frame(values, {"layer": 1, "head": 0}, metric=metric, part=HEADS)
-    yield _frame(
-        measured.values, {"layer": 0, "index": 1}, metric="singular_value_share", part=SPECTRUM
-    )
-    yield _frame(measured.distances, {"layer": 0, "token": 0}, metric="token_distance", part=TOKENS)
-
-
-def _frame(values: Tensor, axes: dict[str, int], **labels: str) -> pl.DataFrame:
-    """One row for each number that is not NaN; ``axes`` are named, each with its first number,
-    and the last axis is that of the samples."""
-    known = ~values.isnan()
-    places = known.nonzero()
-    columns: dict[str, list[Any]] = {
-        name: (places[:, axis] + first).tolist()
-        for axis, (name, first) in enumerate({**axes, "sample": 0}.items())
-    }
-    columns |= {name: [label] * len(places) for name, label in labels.items()}
-    return tables.frame({**columns, "value": values[known].tolist()})
+        add(values, metric, HEADS, layer=1, head=0)
+    add(measured.values, "singular_value_share", SPECTRUM, layer=0, index=1)
+    add(measured.distances, "token_distance", TOKENS, layer=0, token=0)
+    return tables.stack(frames)

@@ -1,99 +1,146 @@
-"""What to hold a model against: its architecture at initialisation, measured and predicted."""
+"""What to hold a model against: other inputs, other weights, other designs; and its samples."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import polars as pl
+import torch
+from torch import Tensor
 
 from rankscope import tables
+from rankscope.core.batches import Batch
+from rankscope.core.metrics import deviations
 from rankscope.core.network import Network, drawable
 from rankscope.core.prediction import predict
 from rankscope.core.theory import thresholds
-from rankscope.errors import RankscopeError
+from rankscope.errors import InputError, RankscopeError
 from rankscope.experiments import advice, kit
-from rankscope.numerals import power_of_ten, sentence_case, short
+from rankscope.experiments.diagnosis._measure import last_token, masks
+from rankscope.numerals import plural, power_of_ten, sentence_case, short
 from rankscope.results import Listing
 
-INITIAL, PREDICTED = "random weights", "predicted"
-_CURVES: Final = ("relative_residual", "relative_dispersion")
+_INITIAL, _PREDICTED = "random weights", "predicted"
+_CURVES: Final = ["relative_residual", "relative_dispersion"]
 _EXPONENT: Final = "log10_relative_dispersion"
 _DRAWS: Final = 8
 _SAMPLES: Final = 2
 """Samples that predictions are made for; every draw reads each of them."""
+_MOST: Final = 8
+"""Remedies that are listed."""
+LEAST_TOKENS: Final = 32
+"""Tokens of a text below which an eighth of it says nothing."""
+_CONTEXTS: Final = (0.125, 0.25, 0.5, 1.0)
+"""Parts of each text, from its start, that are read."""
+_NOISE: Final = 1e-5
+"""Relative dispersion below which float32 shows little but its own rounding."""
 
 
-@dataclass(frozen=True)
-class References:
-    """Rows by layer under the names above, how weights are drawn for the prediction, and why any
-    is missing."""
+def first_samples(subject: kit.Subject, count: int) -> kit.Subject:
+    """The same question on a few samples."""
+    _, x, token_mask, measured = replace(subject, batch_size=count, check=None).batches()[0]
+    return replace(subject, x=x, token_mask=token_mask, measured=measured, check=None)
 
-    table: pl.DataFrame
-    drawn: str
-    missing: tuple[str, ...]
 
-    def last(self, variant: str, metric: str, statistic: str = "median") -> float | None:
-        """A figure after the last layer, if the reference has it."""
-        rows = self.summary.filter(variant=variant, metric=metric).sort("layer")
-        return None if not rows.height else float(rows[statistic][-1])
-
-    @property
-    def summary(self) -> pl.DataFrame:
-        """Over samples and draws."""
-        return tables.summary(self.table)
-
-    def sentence(self, end: float, dispersion: float) -> str:
-        """This model's last residual and dispersion beside the references'."""
-        said = "; ".join(filter(None, [self._initial(end), self._predicted(end, dispersion)]))
-        return f"{sentence_case(said)}." if said else ""
-
-    def _initial(self, end: float) -> str:
-        initial = self.last(INITIAL, "relative_residual")
-        if initial is None:
-            return ""
-        same = "with random weights in its blocks the same architecture"
-        if max(initial, end) < thresholds.COLLAPSED_RESIDUAL:
-            return f"{same} collapses as well"
-        beside = "about as much as" if 0.9 <= end / initial <= 1.1 else "more than"
-        beside = "less than" if end < 0.9 * initial else beside
-        return (
-            f"{same} ends at a relative residual of {short(initial, digits=2)}, and this one keeps "
-            f"{beside} that ({short(end, digits=2)})"
+def usable(subject: kit.Subject) -> tuple[kit.Subject, tuple[str, ...]]:
+    """The samples with two tokens or more that count, and a warning about the others."""
+    real, counted = masks(Batch(0, subject.x, subject.token_mask, subject.measured))
+    kept = counted.sum(-1) >= 2
+    if bool(kept.all()):
+        return subject, ()
+    if not bool(kept.any()):
+        raise InputError(
+            "no sample has two tokens that count, so that there is nothing to tell apart; give "
+            "longer texts (or count special tokens)."
         )
+    check = subject.check
+    some = replace(
+        subject,
+        x=subject.x[kept],
+        token_mask=real[kept],
+        measured=None if subject.measured is None else counted[kept],
+        check=None if check is None else check.of_samples(torch.nonzero(kept).flatten().tolist()),
+    )
+    left = f"{int((~kept).sum()):,} of {plural(len(kept), 'sample')}"
+    return some, (f"Left out: {left}, with fewer than two tokens that count.",)
 
-    def _predicted(self, end: float, dispersion: float) -> str:
-        low, high = (self.last(PREDICTED, _EXPONENT, each) for each in ("low", "high"))
-        if low is None or high is None:
-            return ""
-        band = " to ".join(dict.fromkeys(power_of_ten(each) for each in (low, high)))
-        found = "a relative dispersion of " + band
-        if end < thresholds.COLLAPSED_RESIDUAL and high < math.log10(thresholds.COLLAPSED_RESIDUAL):
-            return f"random networks of this design are predicted to do so, too, to {found}"
-        within = low - 1e-3 <= math.log10(max(dispersion, 1e-300)) <= high + 1e-3
-        side = "within that" if within else "outside of it"
-        return (
-            f"random networks of this design (init {self.drawn}) are predicted to end at {found}, "
-            f"and this one is {side}, at {short(dispersion, digits=2)}"
+
+@torch.no_grad()
+def width_exponents(subject: kit.Subject, on_step: kit.OnStep) -> Tensor:
+    """By sample, the power of the number of tokens with which the relative dispersion goes.
+
+    After the last layer, of the start of each text and more and more of it. NaN for texts too short
+    to tell, and where the tokens are alike up to rounding.
+    """
+    counts, sizes = [], []  # (context, sample) of each batch
+    for batch, _ in kit.tracked(subject.batches(), on_step):
+        real, counted = masks(batch)
+        place, whole = real.cumsum(-1), real.sum(-1, keepdim=True)
+        read = [real & (place <= (part * whole).ceil()) for part in _CONTEXTS]
+        counts.append(torch.stack([(mask & counted).sum(-1) for mask in read]))
+        outputs = [subject.network(batch.x, mask) for mask in read]
+        sizes.append(
+            torch.stack(
+                [
+                    _dispersion(x, (mask & counted).to(x.device))
+                    for x, mask in zip(outputs, read, strict=True)
+                ]
+            )
         )
+    tokens, dispersion = torch.cat(counts, -1).cpu(), torch.cat(sizes, -1)
+    x, y = tokens.double().clamp_min(1).log(), dispersion.clamp_min(_NOISE).log()
+    x = x - x.mean(0)
+    slope = (x * (y - y.mean(0))).sum(0) / x.square().sum(0).clamp_min(1e-12)
+    known = (tokens[-1] >= LEAST_TOKENS) & (dispersion >= _NOISE).all(0)
+    return torch.where(known, slope, torch.nan)
 
 
-def references(subject: kit.Subject, seed: int, on_step: kit.OnStep) -> References:
-    """Random networks of the same design, on the same input."""
-    rows, missing = [], []
-    for name, (measure, on_part) in zip(
-        (INITIAL, PREDICTED),
-        kit.tracked((_initial, _predicted), on_step),
-        strict=True,
-    ):
+def _dispersion(x: Tensor, counted: Tensor) -> Tensor:
+    """NaN where no token counts."""
+    some = counted.any(-1)
+    safe = counted | ~some.unsqueeze(-1)
+    size = deviations(x, token_mask=safe).relative_dispersion().double()
+    return torch.where(some, size, torch.nan).cpu()
+
+
+@torch.no_grad()
+def repeated_last(subject: kit.Subject) -> Tensor | None:
+    """How much the last token's state changes if that token is there twice (by sample).
+
+    Relative to its length. Small is what Barbero et al. 2024 call representational collapse; None
+    if the network takes no more tokens.
+    """
+    changes: list[Tensor] = []
+    for batch in subject.batches():
+        x, (real, _) = batch.x, masks(batch)
+        rows, place = torch.arange(len(x), device=x.device), last_token(real)
+        longer = torch.cat([x, torch.zeros_like(x[:, :1])], 1)
+        mask = torch.cat([real, torch.zeros_like(real[:, :1])], 1)
+        longer[rows, place + 1], mask[rows, place + 1] = x[rows, place], True
         try:
-            found = measure(subject, seed)
+            once, twice = subject.network(x, real), subject.network(longer, mask)
+        except RankscopeError:
+            return None
+        rows, place = rows.to(once.device), place.to(once.device)
+        before, after = once[rows, place].double(), twice[rows, place + 1].double()
+        change = (after - before).norm(dim=-1) / before.norm(dim=-1).clamp_min(1e-300)
+        changes.append(change.cpu())
+    return torch.cat(changes)
+
+
+def references(
+    subject: kit.Subject, seed: int, on_step: kit.OnStep
+) -> tuple[pl.DataFrame, list[str]]:
+    """Random networks of the same design on the same input, by layer; and why any is missing."""
+    columns: dict[str, list[float]] = {"layer": [], "sample": [], "metric": [], "value": []}
+    found, missing = [tables.frame({"variant": [], **columns})], []
+    measures = {_INITIAL: _initial, _PREDICTED: _predicted}
+    for (name, measure), _ in kit.tracked(measures.items(), on_step):
+        try:
+            found.append(measure(subject, seed).with_columns(pl.lit(name).alias("variant")))
         except RankscopeError as error:
             missing.append(f"{name.capitalize()}: {str(error).rstrip('.')}.")
-            continue
-        rows.append(found.with_columns(pl.lit(name).alias("variant")))
-        on_part(1.0)
-    drawn = str(subject.network.spec.init)
-    return References(tables.stack(rows) if rows else _empty(), drawn, tuple(missing))
+    return tables.stack(found), missing
 
 
 def _initial(subject: kit.Subject, seed: int) -> pl.DataFrame:
@@ -103,7 +150,7 @@ def _initial(subject: kit.Subject, seed: int) -> pl.DataFrame:
         twin = Network.random(drawable(subject.network), seed=seed + 1).to(x.dtype)
     else:
         twin = subject.twin(seed + 1)
-    return subject.with_network(twin.to(x.device, x.dtype)).trace(list(_CURVES)).table
+    return subject.with_network(twin.to(x.device, x.dtype)).trace(_CURVES).table
 
 
 def _predicted(subject: kit.Subject, seed: int) -> pl.DataFrame:
@@ -120,12 +167,42 @@ def _predicted(subject: kit.Subject, seed: int) -> pl.DataFrame:
     return found.table.filter(pl.col("metric").is_in(["relative_dispersion", _EXPONENT]))
 
 
-def _empty() -> pl.DataFrame:
-    return tables.frame({"variant": [], "layer": [], "sample": [], "metric": [], "value": []})
-
-
-_METRIC: Final = "relative_residual"
-_MOST: Final = 8
+def beside(table: pl.DataFrame, drawn: str, end: float, dispersion: float) -> str:
+    """This model's last residual and dispersion beside the references', whose init is ``drawn``."""
+    summary = tables.summary(table)
+    said = []
+    initial = summary.filter(variant=_INITIAL, metric="relative_residual").sort("layer")
+    if initial.height:
+        last = float(initial["median"][-1])
+        words = "with random weights in its blocks the same architecture"
+        if max(last, end) < thresholds.COLLAPSED_RESIDUAL:
+            words += " collapses as well"
+        else:
+            than = "about as much as" if 0.9 <= end / last <= 1.1 else "more than"
+            than = "less than" if end < 0.9 * last else than
+            words += (
+                f" ends at a relative residual of {short(last, digits=2)}, and this one keeps "
+                f"{than} that ({short(end, digits=2)})"
+            )
+        said.append(words)
+    predicted = summary.filter(variant=_PREDICTED, metric=_EXPONENT).sort("layer")
+    if predicted.height:
+        low, high = float(predicted["low"][-1]), float(predicted["high"][-1])
+        band = " to ".join(dict.fromkeys(power_of_ten(each) for each in (low, high)))
+        most = thresholds.COLLAPSED_RESIDUAL
+        if end < most and high < math.log10(most):
+            said.append(
+                "random networks of this design are predicted to do so, too, to a relative "
+                f"dispersion of {band}"
+            )
+        else:
+            within = low - 1e-3 <= math.log10(max(dispersion, 1e-300)) <= high + 1e-3
+            said.append(
+                f"random networks of this design (init {drawn}) are predicted to end at a relative "
+                f"dispersion of {band}, and this one is "
+                f"{'within that' if within else 'outside of it'}, at {short(dispersion, digits=2)}"
+            )
+    return f"{sentence_case('; '.join(said))}." if said else ""
 
 
 def remedies(subject: kit.Subject, on_step: kit.OnStep) -> Listing:
@@ -135,28 +212,28 @@ def remedies(subject: kit.Subject, on_step: kit.OnStep) -> Listing:
     how well such a model would work.
     """
     network, tokens = subject.network, subject.x.shape[1]
-    before = _lowest(subject, network)
+
+    def residuals(changed: Network) -> tuple[float, float]:
+        """The lowest of all layers, and that after the last."""
+        traced = subject.with_network(changed).trace(["relative_residual"]).table
+        by_layer = tables.summary(traced).sort("layer")["median"].to_list()
+        return min(by_layer), by_layer[-1]
+
+    before = residuals(network)
     tried = []
     for change, _ in kit.tracked(advice.changes(drawable(network), tokens), on_step):
         spec = replace(change.spec, scores=network.spec.scores)
         try:
-            after = _lowest(subject, network.with_structure(spec))
+            after = residuals(network.with_structure(spec))
         except RankscopeError:  # it needs other weights, or does not fit this input
             continue
         if after[0] >= thresholds.REMEDY_FACTOR * before[0]:
             tried.append((change.words, *after))
     best = sorted(tried, key=lambda row: -row[1])[:_MOST]
-    note = "" if best else "Nothing that was tried on these weights helps."
+    note = "Nothing was trained anew: a model that works needs training with the change."
     return Listing(
         "On this very model, with its own weights: relative residual (medians over the samples)",
         ("change", "lowest", "after the last layer"),
         (("as it is", *before), *best),
-        note or "Nothing was trained anew: a model that works needs training with the change.",
+        note if best else "Nothing that was tried on these weights helps.",
     )
-
-
-def _lowest(subject: kit.Subject, network: Network) -> tuple[float, float]:
-    """The lowest residual of all layers, and that after the last."""
-    found = tables.summary(subject.with_network(network).trace([_METRIC]).table).sort("layer")
-    by_layer = found["median"].to_list()
-    return min(by_layer), by_layer[-1]

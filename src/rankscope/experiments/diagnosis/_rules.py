@@ -5,23 +5,232 @@ others.
 """
 
 import math
-from typing import Final
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, NamedTuple
 
 import torch
+from torch import Tensor
 
 from rankscope.core.theory import thresholds
-from rankscope.experiments.diagnosis._evidence import (
-    Evidence,
-    Sighting,
-    Words,
-    depth_sighting,
-    kept,
-    rule,
-)
-from rankscope.experiments.diagnosis._measure import Measured
-from rankscope.numerals import power_of_ten, short
+from rankscope.experiments.diagnosis._measure import PARTS, Measured
+from rankscope.numerals import plural, power_of_ten, sentence_case, short, span_of
+from rankscope.results import Fate, Finding
 
 _MORE: Final = "all tokens become alike"
+_NOTHING_LEFT: Final = -200.0
+"""Decades below which a step ends at tokens that are exactly equal: zero has no logarithm."""
+
+
+class Loss(NamedTuple):
+    """The layer with the largest fall of the relative residual, and what its parts did, in decades.
+
+    ``layer`` is 0 where no layer loses anything. ``agreeing`` of ``samples`` lose most there.
+    """
+
+    layer: int
+    decades: float
+    part: str
+    by_part: dict[str, float]
+    totals: dict[str, float]
+    agreeing: int
+    samples: int
+
+    @property
+    def sentence(self) -> str:
+        """Where most is lost, and to what."""
+        if not self.layer:
+            return "No layer loses any of the residual that is worth telling."
+        kept = power_of_ten(self.decades) if self.decades > _NOTHING_LEFT else "nothing"
+        parts = [
+            f"{part} {signed(self.by_part[part])}"
+            for part in sorted(PARTS, key=self.by_part.__getitem__)
+            if part == self.part or abs(self.by_part[part]) >= thresholds.BLAMED_DECADES
+        ]
+        share = ""
+        if 2 * self.agreeing < self.samples:
+            share = "; samples differ in which layer that is"
+        elif self.agreeing < self.samples:
+            share = f"; {self.agreeing} of {self.samples} samples lose most there"
+        return (
+            f"Most is lost in layer {self.layer}, which leaves {kept} of the residual, to its "
+            f"{self.part} (in decades: {', '.join(parts)}){share}."
+        )
+
+
+def find_loss(measured: Measured) -> Loss:
+    """By medians over the samples, up to the layer where tokens are alike."""
+    before = measured.residual[:-1] >= thresholds.COLLAPSED_RESIDUAL  # still something to lose
+    falls = measured.residual.clamp_min(1e-300).log10().diff(dim=0)
+    falls = torch.where(before, falls, 0.0)
+    typical = falls.quantile(0.5, dim=-1)
+    layer = int(typical.argmin()) + 1
+    decades = float(typical[layer - 1])
+    by_part, totals = {}, {}
+    for part, change in measured.changes.items():
+        by_part[part] = float(change.quantile(0.5, dim=-1)[layer - 1])
+        totals[part] = float(torch.where(before, change, 0.0).sum(0).quantile(0.5))
+    agreeing, samples = int((falls.argmin(0) + 1 == layer).sum()), falls.shape[-1]
+    if decades > -thresholds.BLAMED_DECADES:
+        return Loss(0, 0.0, "", by_part, totals, agreeing, samples)
+    worst = min(by_part, key=by_part.__getitem__)
+    return Loss(layer, decades, worst, by_part, totals, agreeing, samples)
+
+
+def signed(decades: float) -> str:
+    """A number of decades with its sign.
+
+    >>> signed(-0.25), signed(0.031)
+    ('−0.25', '+0.031')
+    """
+    if decades < _NOTHING_LEFT:
+        return "all of it"
+    text = short(decades, digits=2)
+    return text if text.startswith("−") else f"+{text}"
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """For every sample: whether it was found or is under way, its figure, and in which layer.
+
+    ``layer`` is None for what is about no layer.
+    """
+
+    found: Tensor
+    under_way: Tensor
+    figure: Tensor
+    layer: Tensor | None = None
+
+    @property
+    def concerned(self) -> Tensor:
+        """The samples a sentence is about: those it was found in, else under way, else all."""
+        for some in (self.found, self.under_way):
+            if bool(some.any()):
+                return some
+        return torch.ones_like(self.found)
+
+    @property
+    def fate(self) -> Fate:
+        """Half of the samples decide; fewer are still something."""
+        half = thresholds.DECIDING_SAMPLES * len(self.found)
+        if float(self.found.sum()) >= half:
+            return "collapse"
+        either = self.found | self.under_way
+        return "slow" if bool(self.found.any()) or float(either.sum()) >= half else "holds"
+
+    @property
+    def typical(self) -> tuple[float, int]:
+        """Figure and layer of the sample in the middle of those concerned."""
+        figures = self.figure[self.concerned]
+        middle = int(figures.argsort()[(len(figures) - 1) // 2])
+        layer = 0 if self.layer is None else int(self.layer[self.concerned][middle])
+        return float(figures[middle]), layer
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What rules are asked about.
+
+    ``exponents`` are, by sample, the power of the number of tokens with which the dispersion goes,
+    NaN where it cannot be told; ``why_no_exponents`` is why, if none can. ``epsilon`` is the
+    rounding of the number format.
+    """
+
+    measured: Measured
+    exponents: Tensor
+    why_no_exponents: str
+    epsilon: float
+
+    @cached_property
+    def kept(self) -> Tensor:
+        """What each layer has of the largest residual so far, all where there never was any."""
+        residual = self.measured.common
+        largest = residual.cummax(0).values
+        return torch.where(largest > 0, residual / largest, 1.0)
+
+    @cached_property
+    def depth(self) -> Sighting | None:
+        """Depth collapse by sample, over all layers; None if tokens are alike all the way."""
+        residual = self.measured.common
+        few = residual < thresholds.COLLAPSED_RESIDUAL
+        if bool(few.all()):
+            return None
+        shrunk = self.kept < thresholds.SHRUNK_RESIDUAL
+        alike = few & shrunk
+        sudden = (residual[1:] < thresholds.HALVED_RESIDUAL * residual[:-1]) & ~few[:-1]
+        lowest = residual.argmin(0)
+        layer = lowest
+        for flags in (shrunk, alike):  # the first layer with a flag, by sample
+            layer = torch.where(flags.any(0), flags.int().argmax(0), layer)
+        at = torch.where(alike.any(0), layer, lowest)
+        figure = residual.gather(0, at.unsqueeze(0)).squeeze(0)
+        return Sighting(alike.any(0), shrunk.any(0) | sudden.any(0), figure, layer)
+
+    @cached_property
+    def loss(self) -> Loss:
+        """Where most is lost, in the samples that collapse with depth if any do."""
+        if self.depth is None:
+            return find_loss(self.measured)
+        return find_loss(self.measured.of_samples(self.depth.concerned))
+
+
+class Words(NamedTuple):
+    """What a rule saw, and how it is said of a typical sample.
+
+    ``part`` and ``layer`` are to blame; unless given, the layer is that in which it was seen.
+    """
+
+    seen: Sighting
+    sentence: str
+    part: str = ""
+    layer: int | None = None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One of the things called collapse: when it counts as found, and what it can come to.
+
+    ``judge`` says why if nothing can be told. ``worst`` is "noted" for what is no loss;
+    ``headline`` is its name in a headline, unless that is its own.
+    """
+
+    name: str
+    text: str
+    judge: Callable[[Evidence], Words | str]
+    worst: Fate = "collapse"
+    headline: str = ""
+
+    def finding(self, evidence: Evidence) -> Finding:
+        """The samples' sightings as one finding."""
+        judged = self.judge(evidence)
+        if isinstance(judged, str):
+            words = f"{sentence_case(self.name)} cannot be told: {judged}."
+            return Finding(self.name, "unknown", words, self.text)
+        seen, words, part, layer = judged
+        fate, (figure, at) = seen.fate, seen.typical
+        where = None if seen.layer is None else at
+        samples, count = len(seen.found), int(seen.found.sum())
+        if fate == "holds":
+            return Finding(self.name, fate, words, self.text, figure, where, "", count, samples)
+        affected = seen.concerned
+        count = int(affected.sum())
+        if count < samples:
+            rest = seen.figure[~affected]
+            words += (
+                f" So it is in {count} of {plural(samples, 'sample')}; in the others the "
+                f"figure is {span_of(float(rest.min()), float(rest.max()))}."
+            )
+        fate = self.worst if fate == "collapse" else fate
+        where = layer or where
+        return Finding(self.name, fate, words, self.text, figure, where, part, count, samples)
+
+
+def rule(
+    name: str, text: str, *, worst: Fate = "collapse", headline: str = ""
+) -> Callable[[Callable[[Evidence], Words | str]], Rule]:
+    """Make a rule of the function that judges it."""
+    return lambda judge: Rule(name, text, judge, worst, headline)
 
 
 @rule(
@@ -32,39 +241,38 @@ _MORE: Final = "all tokens become alike"
     f"{thresholds.SHRUNK_RESIDUAL:g} of that value down, or if a single layer leaves less than "
     f"{thresholds.HALVED_RESIDUAL:g} of it",
 )
-def depth(evidence: Evidence) -> Words:
+def depth(evidence: Evidence) -> Words | str:
     """Whether the residual goes to zero with the layers."""
-    measured, loss = evidence.measured, evidence.loss
-    seen = depth_sighting(measured)
-    concerned = measured.of_samples(seen.concerned)
-    start, end = (float(concerned.common[at].quantile(0.5)) for at in (0, -1))
-
-    def when_found(figure: float, layer: int) -> str:
-        if not bool(seen.found.any()):
-            alone = f"; layer {loss.layer} alone leaves {power_of_ten(loss.decades)} of it"
-            return (
-                f"Depth collapse under way: the relative residual, {short(start, digits=2)} at the "
-                f"input, is {short(figure, digits=2)} at its lowest"
-                f"{alone if 10**loss.decades < thresholds.HALVED_RESIDUAL else ''}."
-            )
+    seen, loss = evidence.depth, evidence.loss
+    if seen is None:
+        return "the tokens are alike before the first layer"
+    figure, layer = seen.typical
+    common = evidence.measured.common[:, seen.concerned]
+    start, lowest, end = (
+        short(each, digits=2)
+        for each in (float(common[0].quantile(0.5)), figure, float(common[-1].quantile(0.5)))
+    )
+    if seen.fate == "holds":
+        words = (
+            f"No depth collapse: the relative residual is {start} at the input, {lowest} at its "
+            f"lowest (layer {layer}) and {end} after the last layer."
+        )
+    elif not bool(seen.found.any()):
+        alone = f"; layer {loss.layer} alone leaves {power_of_ten(loss.decades)} of it"
+        words = (
+            f"Depth collapse under way: the relative residual, {start} at the input, is {lowest} "
+            f"at its lowest{alone if 10**loss.decades < thresholds.HALVED_RESIDUAL else ''}."
+        )
+    else:
         words = (
             f"Depth collapse: at layer {layer} tokens differ by less than a thousandth of their "
-            f"size (relative residual {short(figure, digits=2)})."
+            f"size (relative residual {lowest})."
         )
-        if end > thresholds.SHRUNK_RESIDUAL:
-            words += f" After the last layer it is {short(end, digits=2)} again."
+        if float(common[-1].quantile(0.5)) > thresholds.SHRUNK_RESIDUAL:
+            words += f" After the last layer it is {end} again."
         if figure < thresholds.NOISE_EPSILONS * evidence.epsilon:
             words += " So small a figure is the number format's rounding."
-        return words
-
-    def when_not(figure: float, layer: int) -> str:
-        return (
-            f"No depth collapse: the relative residual is {short(start, digits=2)} at the input, "
-            f"{short(figure, digits=2)} at its lowest (layer {layer}) and {short(end, digits=2)} "
-            "after the last layer."
-        )
-
-    return Words(seen, when_found, when_not, loss.part, loss.layer)
+    return Words(seen, words, loss.part, loss.layer)
 
 
 @rule(
@@ -73,24 +281,19 @@ def depth(evidence: Evidence) -> Words:
     f"power −{-thresholds.WIDTH_EXPONENT:g} or faster, over the first eighth, quarter, half and "
     f"all of each text (theory: −0.5); under way from −{-thresholds.WIDTH_HINT_EXPONENT:g}",
 )
-def width(evidence: Evidence) -> Words:
+def width(evidence: Evidence) -> Words | str:
     """Whether tokens become more alike the more of them there are."""
-    exponents = evidence.exponents
-    known = exponents[~exponents.isnan()]
+    known = evidence.exponents[~evidence.exponents.isnan()]
     if not len(known):
-        return Words(Sighting.none(len(exponents), evidence.why_no_exponents))
+        return evidence.why_no_exponents
     seen = Sighting(
         known <= thresholds.WIDTH_EXPONENT, known <= thresholds.WIDTH_HINT_EXPONENT, known
     )
-
-    def words(name: str, figure: float) -> str:
-        power = short(figure, digits=2)
-        return f"{name}: the relative dispersion goes as the number of tokens to the power {power}."
-
+    name = "No width collapse" if seen.fate == "holds" else "Width collapse"
+    power = short(seen.typical[0], digits=2)
     return Words(
         seen,
-        when_found=lambda figure, _: words("Width collapse", figure),
-        when_not=lambda figure, _: words("No width collapse", figure),
+        f"{name}: the relative dispersion goes as the number of tokens to the power {power}.",
     )
 
 
@@ -100,29 +303,25 @@ def width(evidence: Evidence) -> Words:
     f"{thresholds.ONE_HOT_ENTROPY:g} of what even attention has under the same mask; under way "
     f"from {thresholds.SHARP_ENTROPY:g} down",
 )
-def entropy(evidence: Evidence) -> Words:
+def entropy(evidence: Evidence) -> Words | str:
     """Whether attention becomes one-hot."""
-    measured = evidence.measured
-    shares = measured.heads["entropy_share"].nanmean(1)  # layer, sample
+    shares = evidence.measured.heads["entropy_share"].nanmean(1)  # layer, sample
     if bool(shares.isnan().all()):
-        return Words(Sighting.none(measured.samples, "every query sees one token only"))
+        return "every query sees one token only"
     lowest, at = shares.nan_to_num(nan=math.inf).min(0)
     seen = Sighting(
         lowest < thresholds.ONE_HOT_ENTROPY, lowest < thresholds.SHARP_ENTROPY, lowest, at + 1
     )
-    return Words(
-        seen,
-        when_found=lambda figure, layer: (
-            f"Entropy collapse{'' if bool(seen.found.any()) else ' under way'}: in layer {layer} "
-            f"attention has {short(figure, digits=2)} of the entropy of even attention, so that "
-            "most queries look at hardly more than one token."
-        ),
-        when_not=lambda figure, layer: (
-            f"No entropy collapse: attention is sharpest in layer {layer}, with "
-            f"{short(figure, digits=2)} of the entropy of even attention."
-        ),
-        part="attention",
-    )
+    figure, layer = seen.typical
+    share = f"{short(figure, digits=2)} of the entropy of even attention"
+    words = f"No entropy collapse: attention is sharpest in layer {layer}, with {share}."
+    if seen.fate != "holds":
+        under_way = "" if bool(seen.found.any()) else " under way"
+        words = (
+            f"Entropy collapse{under_way}: in layer {layer} attention has {share}, so that most "
+            "queries look at hardly more than one token."
+        )
+    return Words(seen, words, "attention")
 
 
 @rule(
@@ -131,50 +330,38 @@ def entropy(evidence: Evidence) -> Words:
     f"{thresholds.IDLE_TURN:g} radians, so that they are close to the identity; under way if any "
     "does",
 )
-def layers(evidence: Evidence) -> Words:
-    """Whether layers become the identity."""
-    measured = evidence.measured
-    idle = measured.turned < thresholds.IDLE_TURN
+def layers(evidence: Evidence) -> Words | str:
+    """Whether layers become the identity, and which made the tokens too long to be changed."""
+    turned = evidence.measured.turned
+    idle = turned < thresholds.IDLE_TURN
     share = idle.double().mean(0)
-    quietest = measured.turned.argmin(0) + 1
-    seen = Sighting(share >= thresholds.IDLE_LAYERS, idle.any(0), measured.turned.amin(0), quietest)
+    least = turned.argmin(0) + 1
+    seen = Sighting(share >= thresholds.IDLE_LAYERS, idle.any(0), turned.amin(0), least)
+    figure, layer = seen.typical
+    radians = f"{short(figure, digits=2)} radians"
     usual = (idle.double().mean(1) >= 0.5).tolist()
-    named = runs_of(usual)
-    cause, growth = _growth(measured, usual)
-
-    def when_found(figure: float, layer: int) -> str:
-        where = "" if bool(seen.found.any()) else " in places"
-        who = named or f"layer {layer}"
-        verb = "turns" if sum(usual) <= 1 else "turn"
-        return (
-            f"Layer collapse{where}: {who} hardly {verb} the tokens (by "
-            f"{short(figure, digits=2)} radians at the least){growth}."
-        )
-
-    return Words(
-        seen,
-        when_found=when_found,
-        when_not=lambda figure, layer: (
-            f"No layer collapse: layer {layer} does least, and still turns the median token by "
-            f"{short(figure, digits=2)} radians."
-        ),
-        layer=cause or (usual.index(True) + 1 if any(usual) else None),
-    )
-
-
-def _growth(measured: Measured, idle: list[bool]) -> tuple[int, str]:
-    """Which layer made the tokens so long that later ones change little, if one did."""
-    sizes = measured.states["token_norm"].quantile(0.5, dim=-1)
+    sizes = evidence.measured.states["token_norm"].quantile(0.5, dim=-1)
     growth = sizes[1:] / sizes[:-1].clamp_min(1e-300)
-    largest = int(growth.argmax())
-    if float(growth[largest]) < thresholds.GROWN_NORM or not any(idle[largest + 1 :]):
-        return 0, ""
-    times = short(float(growth[largest]), digits=2)
+    largest, because = int(growth.argmax()), ""
+    blamed = usual.index(True) + 1 if any(usual) else None
+    if float(growth[largest]) >= thresholds.GROWN_NORM and any(usual[largest + 1 :]):
+        blamed = largest + 1
+        because = (
+            f"; layer {blamed} makes the tokens {short(float(growth[largest]), digits=2)} times as "
+            "long, and what layers after it add is small beside them"
+        )
     words = (
-        f"; layer {largest + 1} makes the tokens {times} times as long, and what layers after it "
-        "add is small beside them"
+        f"No layer collapse: layer {layer} does least, and still turns the median token by "
+        f"{radians}."
     )
-    return largest + 1, words
+    if seen.fate != "holds":
+        where = "" if bool(seen.found.any()) else " in places"
+        verb = "turns" if sum(usual) <= 1 else "turn"
+        words = (
+            f"Layer collapse{where}: {runs_of(usual) or f'layer {layer}'} hardly {verb} the tokens "
+            f"(by {radians} at the least){because}."
+        )
+    return Words(seen, words, layer=blamed)
 
 
 @rule(
@@ -183,34 +370,31 @@ def _growth(measured: Measured, idle: list[bool]) -> tuple[int, str]:
     f"{thresholds.MERGED_DISTANCE:g} of its length, while the tokens as a whole keep "
     f"{thresholds.SHRUNK_RESIDUAL:g} or more of their relative residual",
 )
-def last_token(evidence: Evidence) -> Words:
+def last_token(evidence: Evidence) -> Words | str:
     """Whether the last token cannot be told from another."""
-    measured = evidence.measured
-    apart, lost = measured.last_apart, (kept(measured.common) < thresholds.SHRUNK_RESIDUAL).any(0)
+    apart = evidence.measured.last_apart
+    lost = (evidence.kept < thresholds.SHRUNK_RESIDUAL).any(0)
     if bool(lost.all()):
-        return Words(Sighting.none(measured.samples, _MORE))
-    merged = (apart[-1] < thresholds.MERGED_DISTANCE) & ~lost
+        return _MORE
     together = apart < thresholds.MERGED_DISTANCE
-    since = together.flip(0).int().cumprod(0).sum(0)  # layers in a row, up to the last
-    layer = (len(apart) - since).clamp(max=len(apart) - 1)
-    seen = Sighting(merged, torch.zeros_like(merged), apart[-1], layer)
-    fellow = int(measured.last_fellow[seen.concerned].mode().values)
-
-    def when_found(figure: float, layer: int) -> str:
-        since = "from the input on" if layer == 0 else f"from layer {layer} on"
-        return (
-            f"Last-token collapse: {since} the last token cannot be told from token {fellow} of "
-            f"its text (counted from 0; distance {short(figure, digits=2)} of its length)."
-        )
-
-    return Words(
-        seen,
-        when_found=when_found,
-        when_not=lambda figure, _: (
-            "No last-token collapse: after the last layer the last token's nearest fellow is "
-            f"{short(figure, digits=2)} of its length away."
-        ),
+    in_a_row = together.flip(0).int().cumprod(0).sum(0)  # up to the last layer
+    layers = (len(apart) - in_a_row).clamp(max=len(apart) - 1)
+    merged = together[-1] & ~lost
+    seen = Sighting(merged, torch.zeros_like(merged), apart[-1], layers)
+    figure, layer = seen.typical
+    distance = f"{short(figure, digits=2)} of its length"
+    words = (
+        "No last-token collapse: after the last layer the last token's nearest fellow is "
+        f"{distance} away."
     )
+    if seen.fate != "holds":
+        fellow = int(evidence.measured.last_fellow[seen.concerned].mode().values)
+        since = "the input" if layer == 0 else f"layer {layer}"
+        words = (
+            f"Last-token collapse: from {since} on the last token cannot be told from token "
+            f"{fellow} of its text (counted from 0; distance {distance})."
+        )
+    return Words(seen, words)
 
 
 @rule(
@@ -221,34 +405,25 @@ def last_token(evidence: Evidence) -> Words:
     worst="noted",
     headline="the tokens lie in a cone",
 )
-def cone(evidence: Evidence) -> Words:
+def cone(evidence: Evidence) -> Words | str:
     """Whether tokens point the same way, and yet differ."""
     measured = evidence.measured
-    cosine = measured.states["mean_cosine"]
-    lost = (kept(measured.common) < thresholds.SHRUNK_RESIDUAL).any(0)
+    lost = (evidence.kept < thresholds.SHRUNK_RESIDUAL).any(0)
     enough = measured.tokens >= thresholds.CONE_TOKENS
     wide = ~lost & enough & (measured.states["rank_share"] >= thresholds.FULL_RANK_SHARE)
-    highest, at = torch.where(wide, cosine, -math.inf).max(0)
     if not bool(wide.any()):
-        why = "the tokens are too few, or have no full rank in any layer"
-        why = _MORE if bool(lost.all()) else why
-        return Words(Sighting.none(measured.samples, why))
+        few = "the tokens are too few, or have no full rank in any layer"
+        return _MORE if bool(lost.all()) else few
+    highest, at = torch.where(wide, measured.states["mean_cosine"], -math.inf).max(0)
     seen = Sighting(highest >= thresholds.CONE_COSINE, torch.zeros_like(highest) > 0, highest, at)
-
-    def told(figure: float, layer: int) -> str:
-        angle = math.degrees(math.acos(max(-1.0, min(1.0, figure))))
-        where = "at the input" if layer == 0 else f"at layer {layer}"
-        return f"{where} the mean cosine is {short(figure, digits=2)}, an angle of {angle:.0f}°"
-
-    def when_found(figure: float, layer: int) -> str:
-        rank = float(measured.states["numerical_rank"][layer].quantile(0.5))
-        return f"Cone: {told(figure, layer)}, yet the rank is {short(rank)}."
-
-    return Words(
-        seen,
-        when_found=when_found,
-        when_not=lambda figure, layer: f"No cone: at its narrowest, {told(figure, layer)}.",
-    )
+    figure, layer = seen.typical
+    angle = math.degrees(math.acos(max(-1.0, min(1.0, figure))))
+    where = "at the input" if layer == 0 else f"at layer {layer}"
+    narrow = f"{where} the mean cosine is {short(figure, digits=2)}, an angle of {angle:.0f}°"
+    if seen.fate == "holds":
+        return Words(seen, f"No cone: at its narrowest, {narrow}.")
+    rank = float(measured.states["numerical_rank"][layer].quantile(0.5))
+    return Words(seen, f"Cone: {narrow}, yet the rank is {short(rank)}.")
 
 
 def runs_of(flags: list[bool]) -> str:
@@ -260,10 +435,9 @@ def runs_of(flags: list[bool]) -> str:
             runs[-1].append(number)
         else:
             runs.append([number])
-    words = [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
-    if not words:
+    if not runs:
         return ""
-    *before, last = words
+    *before, last = (str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
     listed = f"{', '.join(before)} and {last}" if before else last
     return f"layer{'s' * (len(numbers) > 1)} {listed}"
 

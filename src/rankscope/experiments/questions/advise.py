@@ -127,11 +127,11 @@ ENTRY = kit.question(
 )
 _Few = Annotated[int, Range(1, 1000)]
 AS_IS = "as it is"
-LENGTH = 32
+_LENGTH = 32
 """Tokens that are read unless others are given; time goes with their square."""
 _CHARTED = "log10_relative_dispersion"
 _LOWEST = -6.0
-"""Decades that the chart goes down."""
+"""Decades that the chart goes down, where a collapse would make all other differences too small."""
 _SHOWN = (
     "predicted_shortfall",
     "measured_shortfall",
@@ -210,15 +210,13 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     latest = {each.change: each for each in [*tried, *best] if each.change not in sure}
     others = advice.ranked(latest.values())
     charted = [original, *(each for each in helping if each.measured is not None)]
-    table = tables.stack([_figures([original, *helping, *others]), *_curves(charted)])
+    lowest = min(float(trial.values[_CHARTED].min()) for trial in charted)
     samples, tokens, _ = subject.x.shape
     return ENTRY.result(
         config,
-        title=subject.name,
-        question=ENTRY.title,
         sentences=advice.sentences(original, helping, others, draws=config.draws),
         listings=(advice.tried(original, helping, others),) if helping or others else (),
-        table=table,
+        table=tables.stack([_figures([original, *helping, *others]), *_curves(charted)]),
         about={"read": f"{samples} × {tokens} tokens", "weights": "none: random networks"},
         drawings=(
             kit.Drawing(
@@ -226,29 +224,23 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
                 "The design as it is and the changes that help most: predicted, and measured on "
                 "random networks that share no weight with the prediction.",
                 _CHARTED,
-                _axis(charted),
+                {"lowest": _LOWEST} if lowest < _LOWEST else {},
             ),
         ),
         shown=_SHOWN,
     )
 
 
-def _axis(charted: Sequence[Trial]) -> dict[str, float]:
-    """Cut where a collapse would make the differences between all others too small to see."""
-    lowest = min(float(trial.values[_CHARTED].min()) for trial in charted)
-    return {"lowest": _LOWEST} if lowest < _LOWEST else {}
-
-
 def _figures(trials: Sequence[Trial]) -> pl.DataFrame:
     """One number of each kind for each change; none where a design was not measured."""
     rows = []
     for trial in trials:
-        measured, predicted = trial.measured, trial.predicted
+        measured = trial.measured
         values = {
             "predicted_shortfall": trial.spread.mean,
             "measured_shortfall": None if measured is None else measured.spread.mean,
             "log10_measured_dispersion_kept": None if measured is None else measured.kept,
-            **{name: float(each.mean()) for name, each in predicted.figures.items()},
+            **{name: float(each.mean()) for name, each in trial.predicted.figures.items()},
             "parameters_added": trial.price.parameters,
             "context_share": trial.price.context,
         }
@@ -323,7 +315,7 @@ def _subject(design: Any, x: Tensor | None, token_mask: Tensor | None, seed: int
     if x is None and token_mask is not None:
         raise InputError("token_mask says which tokens of x count; give x, too.")
     if isinstance(design, Loaded) and x is None:
-        read, check = read_model(design, length=LENGTH, seed=seed)
+        read, check = read_model(design, length=_LENGTH, seed=seed)
         refuse_unfit(design.name, check)
         x, token_mask = read.x, read.token_mask
     network = design.network if isinstance(design, Loaded) else design
@@ -331,7 +323,7 @@ def _subject(design: Any, x: Tensor | None, token_mask: Tensor | None, seed: int
         network = Network.random(network, seed=seed)
     title = design.name if isinstance(design, Loaded) else repr(network.spec)
     if x is None:
-        x, token_mask = embed(passages()[:1], network.spec.width, length=LENGTH, seed=seed)
+        x, token_mask = embed(passages()[:1], network.spec.width, length=_LENGTH, seed=seed)
     if x.ndim == 2:
         x = x.unsqueeze(0)
         token_mask = token_mask if token_mask is None else token_mask.reshape(1, -1)

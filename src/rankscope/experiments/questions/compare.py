@@ -12,15 +12,7 @@ from torch import nn
 
 from rankscope import results, tables
 from rankscope.arguments import checked
-from rankscope.ask import (
-    Cost,
-    Dtype,
-    Model,
-    Source,
-    free_name,
-    model_subject,
-    refuse_unasked,
-)
+from rankscope.ask import Cost, Dtype, Model, Source, free_name, model_subject, refuse_unasked
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.questions import _comparison as words
@@ -28,12 +20,8 @@ from rankscope.experiments.variants import TRANSFORMER
 from rankscope.models.families import Loaded
 from rankscope.results import Result
 
-ENTRY = kit.question(
-    "compare",
-    "Which of these keeps its tokens apart?",
-)
-
-INIT: Final = "@init"
+ENTRY = kit.question("compare", "Which of these keeps its tokens apart?")
+_INIT: Final = "@init"
 _CHECKPOINT: Final = re.compile(r"checkpoint-(\d+)")
 _WHOLE = ("this model", TRANSFORMER)
 """What results call the network itself, where they have others beside it."""
@@ -80,11 +68,8 @@ class Config(kit.Config):
 
 def cost(config: Config) -> Cost:
     """What it will take, as far as the models are at hand; others are looked at once loaded."""
-    found = Cost()
-    for each in config.models:
-        if isinstance(each.source, kit.Subject):
-            found += Cost.of_trace(each.source, config.metrics)
-    return found
+    at_hand = (each.source for each in config.models if isinstance(each.source, kit.Subject))
+    return sum((Cost.of_trace(subject, config.metrics) for subject in at_hand), Cost())
 
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
@@ -92,14 +77,12 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     found = tuple(
         _measured(each, config, on_part) for each, on_part in kit.tracked(config.models, on_step)
     )
-    # As variants, which charts and tables put side by side; models would each have a panel.
-    table = tables.joined({each.name: each.table for each in found})
     return ENTRY.result(
         config,
-        title=" and ".join(each.name for each in found) if len(found) == 2 else ENTRY.title,
-        question=ENTRY.title,
+        title=" and ".join(each.name for each in found) if len(found) == 2 else "",
         sentences=words.sentences(found),
-        table=table,
+        # As variants, which charts and tables put side by side; models would each have a panel.
+        table=tables.joined({each.name: each.table for each in found}),
         about={
             "input": "; ".join(dict.fromkeys(each.read for each in found if each.read)),
             "weights": {each.name: each.weights for each in found if each.weights},
@@ -116,7 +99,7 @@ def _measured(model: Model, config: Config, on_step: kit.OnStep) -> words.Measur
     if isinstance(model.source, Result):
         on_step(1.0)
         return _from_result(model, model.source)
-    subject = _subject(model, config)
+    subject = _subject(model.source, config, at_init=model.at_init)
     if subject.check is not None and not subject.check.fits:
         raise InputError(
             f"{model.label}: {subject.check.warnings()[0].rstrip('.')}; compare it on text that "
@@ -130,20 +113,19 @@ def _measured(model: Model, config: Config, on_step: kit.OnStep) -> words.Measur
     except InputError as error:
         raise InputError(f"{model.label}: {error}") from error
     known = subject.provenance()
-    read, weights = known["input"], known["weights"]
-    return words.Measured(model, table, check=subject.check, read=read, weights=weights, own=True)
+    return words.Measured(model, table, subject.check, known["input"], known["weights"], own=True)
 
 
-def _subject(model: Model, config: Config) -> kit.Subject:
-    source = model.source
-    assert not isinstance(source, Result)
+def _subject(
+    source: str | Path | nn.Module | Loaded | kit.Subject, config: Config, *, at_init: bool
+) -> kit.Subject:
     if isinstance(source, kit.Subject):
         return source
     loading: dict[str, Any] = {}
     if not isinstance(source, Loaded):
         dtype = None if config.dtype is None else getattr(torch, config.dtype)
         loading = {"device": config.device, "dtype": dtype, "tokenizer": config.tokenizer}
-        loading |= {"pickled": config.pickled and not model.at_init, "init": model.at_init}
+        loading |= {"pickled": config.pickled and not at_init, "init": at_init}
     return model_subject(
         source,
         config.texts,
@@ -170,10 +152,8 @@ def _from_result(model: Model, result: Result) -> words.Measured:
         raise InputError(
             f"{model.label} {why}, so it cannot be compared; give a result of trace or diagnose."
         )
-    rows = rows.drop(columns)
-    read = str(result.provenance.get("input", ""))
-    weights = str(result.provenance.get("weights", ""))
-    return words.Measured(model, rows, read=read, weights=weights)
+    read, weights = (str(result.provenance.get(key, "")) for key in ("input", "weights"))
+    return words.Measured(model, rows.drop(columns), read=read, weights=weights)
 
 
 @checked
@@ -239,73 +219,61 @@ def compared_models(models: Mapping[str, Source] | Sequence[Source]) -> tuple[Mo
         raise InputError("there is nothing to compare; name two or more models or results.")
     if len(listed) < 2:
         alone = listed[0].label
-        raise InputError(f"{alone} alone cannot be compared; name another, or its {INIT}.")
+        raise InputError(f"{alone} alone cannot be compared; name another, or its {_INIT}.")
+    several = len({model.training for model in listed if model.step is not None}) > 1
     labelled: dict[str, Model] = {}
-    for model in _told_apart(_in_order(listed)):
-        label = free_name(model.label, labelled)
+    for model in _in_order(listed):
+        label = model.label
+        if several and model.step is not None and label == Path(str(model.source)).name:
+            label = f"{Path(model.training).name}/{label}"
+        label = free_name(label, labelled)
         labelled[label] = replace(model, label=label)
     return tuple(labelled.values())
 
 
 def _of(label: str, source: Source) -> list[Model]:
     """What is meant by one source: several models where it is a folder of checkpoints."""
-    if isinstance(source, Result):
-        return [Model(source, label=label or source.title)]
     if not isinstance(source, str | Path):
-        called = type(source).__name__ if isinstance(source, nn.Module) else source.name
+        called = type(source).__name__ if isinstance(source, nn.Module) else ""
+        called = called or (source.title if isinstance(source, Result) else source.name)
         return [Model(source, label=label or called)]
     written = str(source)
     if written.endswith(".parquet"):
         return [Model(results.read(written), label=label or Path(written).stem)]
-    if written.endswith(INIT):
-        inner = written.removesuffix(INIT)
+    if written.endswith(_INIT):
+        inner = written.removesuffix(_INIT)
         called = label or f"{Path(inner).name} at initialisation"
         return [Model(inner, at_init=True, label=called)]
     folder = Path(written).expanduser()
     if not folder.is_dir():
         return [Model(written, label=label or folder.name)]
-    inside = sorted(
-        (int(match[1]), path)
-        for path in folder.iterdir()
-        if (match := _CHECKPOINT.fullmatch(path.name)) and path.is_dir()
-    )
-    if not inside:
+    steps = [path for path in folder.iterdir() if path.is_dir() and _step(path) is not None]
+    if not steps:
         return [_checkpoint(label, folder)]
-    steps = [_checkpoint("", path) for _, path in inside]
-    last = Model(str(folder), label=f"{folder.name}, final", training=str(folder))
-    return [*steps, *([last] if (folder / "config.json").is_file() else [])]
+    models = [_checkpoint("", path) for path in sorted(steps, key=lambda path: _step(path) or 0)]
+    if (folder / "config.json").is_file():
+        called = f"{folder.name}, final"
+        models.append(Model(str(folder), label=called, training=str(folder)))
+    return models
 
 
 def _checkpoint(label: str, folder: Path) -> Model:
+    label = label or folder.name or folder.resolve().name
+    step = _step(folder)
+    training = "" if step is None else str(folder.resolve().parent)
+    return Model(str(folder), label=label, step=step, training=training)
+
+
+def _step(folder: Path) -> int | None:
+    """That of a checkpoint of a training, by its name."""
     match = _CHECKPOINT.fullmatch(folder.name)
-    if match is None:
-        return Model(str(folder), label=label or folder.name or folder.resolve().name)
-    training = str(folder.resolve().parent)
-    return Model(str(folder), label=label or folder.name, step=int(match[1]), training=training)
+    return int(match[1]) if match else None
 
 
 def _in_order(models: Sequence[Model]) -> list[Model]:
     """Checkpoints of one training by their steps, where they stand; a shell sorts by name."""
-    ordered = list(models)
-    for training in {model.training for model in models if model.step is not None}:
-        places = [
-            place
-            for place, model in enumerate(models)
-            if model.training == training and model.step is not None
-        ]
-        by_step = sorted((models[place] for place in places), key=lambda model: model.step or 0)
-        for place, model in zip(places, by_step, strict=True):
-            ordered[place] = model
-    return ordered
-
-
-def _told_apart(models: Sequence[Model]) -> list[Model]:
-    """Checkpoints of several trainings with the names of their folders."""
-    if len({model.training for model in models if model.step is not None}) < 2:
-        return list(models)
-    return [
-        replace(model, label=f"{Path(model.training).name}/{model.label}")
-        if model.step is not None and model.label == Path(str(model.source)).name
-        else model
-        for model in models
-    ]
+    by_step: dict[str, list[Model]] = {}
+    for model in sorted(models, key=lambda model: model.step or 0):
+        if model.step is not None:
+            by_step.setdefault(model.training, []).append(model)
+    return [model if model.step is None else by_step[model.training].pop(0) for model in models]

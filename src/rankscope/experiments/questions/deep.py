@@ -45,6 +45,32 @@ _NORMS = {
 """What is said of norms other than the composite one."""
 _PARTED = 1.0
 """Decades between a plain residual and the true one at which the number format has stopped."""
+_DRAWINGS = (
+    kit.Drawing(
+        "by_depth",
+        "All of it, on a linear axis of exponents.",
+        RELATIVE,
+        roles=FLOORS,
+        title="How small it gets",
+    ),
+    kit.Drawing(
+        "by_depth",
+        "The top of it: where plain numbers stop.",
+        RELATIVE,
+        {"lowest": -24.0},
+        {"variant": (SCALED, *FORMATS)},
+        FLOORS,
+        "Where plain numbers stop",
+    ),
+    kit.Drawing(
+        "by_depth",
+        "The ratio of successive logarithms of the residual: 3 where collapse is doubly "
+        "exponential, 1 where it is exponential; it means little while the residual is about 1.",
+        "local_exponent",
+        only={"variant": (SCALED,)},
+        title="By what law",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -57,12 +83,9 @@ class Config(kit.Question):
 
 def cost(config: Config) -> Cost:
     """What it will take: scaled arithmetic, and a plain pass in either format."""
-    searched = config.center == "optimal"
-    return (
-        Cost.of_deep_trace(config.subject)
-        + Cost.of_forward(config.subject).times(3)
-        + Cost.of_centers(config.subject).times(3 * searched)
-    )
+    subject, searched = config.subject, config.center == "optimal"
+    passes = Cost.of_deep_trace(subject) + Cost.of_forward(subject).times(3)
+    return passes + Cost.of_centers(subject).times(3 * searched)
 
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
@@ -75,46 +98,12 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     table = tables.joined({name: traced.table for name, traced in traces.items()})
     return ENTRY.result(
         config,
-        title=subject.name,
         question="How small does the residual get, and is it the network or the number format "
         "that stops it?",
-        sentences=(
-            *subject.reduced,
-            *_sentences(
-                tables.summary(table),
-                disagreement(table, RELATIVE, variant=SCALED),
-                _NORMS.get(config.in_norm, ""),
-            ),
-        ),
+        sentences=(*subject.reduced, *_sentences(table, _NORMS.get(config.in_norm, ""))),
         table=table,
         notes=doubts({subject.name: traces[SCALED]}),
-        drawings=(
-            kit.Drawing(
-                "by_depth",
-                "All of it, on a linear axis of exponents.",
-                RELATIVE,
-                roles=FLOORS,
-                title="How small it gets",
-            ),
-            kit.Drawing(
-                "by_depth",
-                "The top of it: where plain numbers stop.",
-                RELATIVE,
-                {"lowest": -24.0},
-                {"variant": (SCALED, *FORMATS)},
-                FLOORS,
-                "Where plain numbers stop",
-            ),
-            kit.Drawing(
-                "by_depth",
-                "The ratio of successive logarithms of the residual: 3 where collapse is doubly "
-                "exponential, 1 where it is exponential; it means little while the residual is "
-                "about 1.",
-                "local_exponent",
-                only={"variant": (SCALED,)},
-                title="By what law",
-            ),
-        ),
+        drawings=_DRAWINGS,
         shown=(RELATIVE,),
     )
 
@@ -135,9 +124,8 @@ def _trace(config: Config, dtype: torch.dtype | None, on_step: kit.OnStep) -> Tr
 def _log10_residual(x: Tensor, *, token_mask: Tensor | None = None, **options: Any) -> Tensor:
     """NaN where the plain pass has overflowed: there the scaled one goes on alone."""
     finite = x.isfinite().all(-1) if token_mask is None else x.isfinite().all(-1) | ~token_mask
-    size: Tensor = residual(
-        torch.nan_to_num(x, 0.0, 0.0, 0.0), token_mask=token_mask, **options
-    ).log10()
+    known = torch.nan_to_num(x, 0.0, 0.0, 0.0)
+    size: Tensor = residual(known, token_mask=token_mask, **options).log10()
     return torch.where(finite.all(-1), size, math.nan)
 
 
@@ -147,22 +135,15 @@ def _log10_largest(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:
     return x.abs().flatten(1).amax(1).log10()
 
 
-def _sentences(summary: pl.DataFrame, apart: str, norm: str) -> tuple[str, ...]:
-    """What the medians over the samples show, or how the samples differ (``apart``).
+def _sentences(table: pl.DataFrame, norm: str) -> tuple[str, ...]:
+    """What the medians over the samples show, or how the samples differ; and where formats part.
 
     The relative residual is that in the composite norm, unless ``norm`` says otherwise.
     """
+    summary = tables.summary(table)
     true = sure_medians(summary, RELATIVE, variant=SCALED)
-    partings = [
-        _parting(
-            name,
-            true,
-            medians(summary, RELATIVE, variant=name),
-            medians(summary, _LARGEST, variant=name),
-        )
-        for name in FORMATS
-    ]
-    if apart:
+    partings = [_parting(name, true, summary) for name in FORMATS]
+    if apart := disagreement(table, RELATIVE, variant=SCALED):
         layers = len(medians(summary, RELATIVE, variant=SCALED)) - 1
         return (f"After {plural(layers, 'layer')} {apart}.", *partings)
     followed = law_of_medians(summary, RELATIVE, variant=SCALED)
@@ -173,17 +154,16 @@ def _sentences(summary: pl.DataFrame, apart: str, norm: str) -> tuple[str, ...]:
     )
 
 
-def _parting(
-    name: str, true: Sequence[float], plain: Sequence[float], sizes: Sequence[float]
-) -> str:
+def _parting(name: str, true: Sequence[float], summary: pl.DataFrame) -> str:
     """Where plain numbers stop following, and whether digits or the range ran out.
 
     ``true`` ends where it is in doubt itself.
     """
+    limits = torch.finfo(FORMATS[name])
+    plain, sizes = (medians(summary, metric, variant=name) for metric in (RELATIVE, _LARGEST))
     for layer, (a, b, size) in enumerate(zip(true, plain, sizes, strict=False)):
         if a == b or abs(a - b) <= _PARTED:
             continue
-        limits = torch.finfo(FORMATS[name])
         if math.isnan(b) or not size < math.log10(limits.max):
             return f"In {name} the numbers themselves overflow at layer {layer}."
         if size < math.log10(limits.tiny) + _DIGITS:

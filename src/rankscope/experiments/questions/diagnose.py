@@ -132,22 +132,12 @@ def cost(config: Config) -> Cost:
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Measure the model once, stage by stage, judge it by rules, and explain."""
-    subject = config.subject
-    found = diagnosis.diagnose_subject(subject, config.reading, config.reference_seed, on_step)
+    reading, seed = config.reading, config.reference_seed
+    fields = diagnosis.diagnose_subject(config.subject, reading, seed, on_step)
     on_step(1.0)
+    # Its advice is a chapter, and brings its metrics.
     return ENTRY.result(
-        config,
-        title=subject.name,
-        question=ENTRY.title,
-        sentences=found.sentences,
-        table=found.table,
-        headline=found.headline,
-        findings=found.findings,
-        parts=found.parts,
-        key_figures=found.key_figures,
-        warnings=found.warnings,
-        metrics=advise.ENTRY.metrics,  # its advice is a chapter
-        shown=("relative_residual",),
+        config, metrics=advise.ENTRY.metrics, shown=("relative_residual",), **fields
     )
 
 
@@ -185,29 +175,19 @@ def diagnose(
     if isinstance(model, Network):
         if loading:
             raise InputError(f"{next(iter(loading))} is about loading a model; this is a network.")
-        subject = _network_subject(model, x, token_mask, measured, texts, length, seed)
+        if x is not None:
+            if texts is not None:
+                raise InputError("x and texts are two inputs; give one of them.")
+            subject = kit.Subject(model, x, token_mask, measured, title_of(model))
+        elif token_mask is not None or measured is not None:
+            raise InputError("token_mask and measured are about x, and none was given.")
+        else:
+            read = passages() if texts is None else texts
+            tokens = 128 if length is None else length
+            subject = network_subject(model, read, length=tokens, seed=seed)
     elif x is not None or token_mask is not None or measured is not None:
         raise InputError("x, token_mask and measured are for a Network; a model reads texts.")
     else:
         subject = model_subject(model, texts, length=length, seed=seed, **loading)
     subject = replace(subject, batch_size=whole("batch_size", batch_size, least=1))
     return run(Config(subject, reading or variants.Reading(), seed), on_step or kit.silent)
-
-
-def _network_subject(
-    network: Network,
-    x: Tensor | None,
-    token_mask: Tensor | None,
-    measured: Tensor | None,
-    texts: list[str] | tuple[str, ...] | None,
-    length: int | None,
-    seed: int,
-) -> kit.Subject:
-    if x is not None:
-        if texts is not None:
-            raise InputError("x and texts are two inputs; give one of them.")
-        return kit.Subject(network, x, token_mask, measured, title_of(network))
-    if token_mask is not None or measured is not None:
-        raise InputError("token_mask and measured are about x, and none was given.")
-    read = passages() if texts is None else texts
-    return network_subject(network, read, length=128 if length is None else length, seed=seed)

@@ -9,10 +9,14 @@ import polars as pl
 import torch
 
 from rankscope import tables
-from rankscope.ask import Cost
+from rankscope.ask import MOST_TOKENS_CUBED, Cost
+from rankscope.core import theory
 from rankscope.core.masks import Mask, as_mask
-from rankscope.core.network import Network
-from rankscope.core.theory import GraphFacts, Law
+from rankscope.core.metrics import dobrushin
+from rankscope.core.network import Spec
+from rankscope.core.paths import attention_patterns
+from rankscope.core.theory import Law
+from rankscope.core.tracing import Trace
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.depths import (
@@ -20,16 +24,12 @@ from rankscope.experiments.depths import (
     LAW_COLUMNS,
     LAW_NOTE,
     RELATIVE_DISPERSION,
+    different_laws,
+    dispersions,
     doubts,
     law_entries,
+    law_of_medians,
     sure_medians,
-)
-from rankscope.experiments.questions._masked import (
-    BY_MASK,
-    PRODUCTS,
-    Masked,
-    left_out,
-    measure_mask,
 )
 from rankscope.numerals import plural, power_of_ten, short
 
@@ -113,6 +113,18 @@ ENTRY = kit.question(
     ),
 )
 MASKS = ("full", "causal", "window:8", "causal-window:8", "strided:8", "bigbird:2:1:2")
+BY_MASK = (
+    "radius",
+    "smallest_weight",
+    "mean_ergodicity",
+    "product_ergodicity_rate",
+    "log10_promised_loss",
+    "largest_limit_weight",
+)
+"""Metrics with one number for each mask."""
+_PRODUCTS = "log10_product_ergodicity"
+_MOST_TOKENS_BY_HEAD = 256
+"""Tokens up to which every head is given figures that take cubic time."""
 _SEVERAL = 3
 """Radii of depth before a rate is taken for final; earlier, some tokens have not interacted yet."""
 _REFERENCE_LAYERS = 2
@@ -142,68 +154,6 @@ def cost(config: Config) -> Cost:
     return one.times(len(config.masks) * config.layers / config.subject.network.spec.layers)
 
 
-def run(config: Config, on_step: kit.OnStep) -> kit.Result:
-    """Run one network under several masks, in scaled arithmetic, to any depth.
-
-    A network that is not deep enough is repeated. Ergodicity coefficients, weights and graphs are
-    those of the first sample; dispersion (μ of Wu et al. 2024, the residual
-    in the Frobenius norm) is that of all samples.
-    """
-    subject = config.subject
-    subject.refuse_measured(ENTRY.asks.all_tokens)
-    masks = _masks_by_name(config.masks)
-    depth = config.layers
-    if depth < 1:
-        raise InputError(f"depth={depth} is out of range; expected 1 layer or more.")
-    exact = subject.to(torch.float64)
-    deep = exact.network.repeat(-(-depth // subject.network.spec.layers))
-    found = [
-        measure_mask(name, exact.with_network(deep.with_mask(mask)), mask, depth, on_part)
-        for (name, mask), on_part in kit.tracked(masks.items(), on_step)
-    ]
-    table = tables.joined({one.name: one.table for one in found})
-    return ENTRY.result(
-        config,
-        title=subject.name,
-        question="Which mask keeps the tokens apart for how long, and what is left in the end?",
-        sentences=(
-            *subject.reduced,
-            *_sentences(found, depth),
-            *_coverage(deep),
-            *filter(None, [left_out(found[0].facts.tokens)]),
-        ),
-        table=table,
-        listings=(_measured(found, tables.summary(table)), _graphs(found)),
-        about={"dispersion": "Frobenius norm"},
-        notes=doubts({one.name: one.trace for one in found}),
-        drawings=_drawings(found),
-        shown=(RELATIVE_DISPERSION, *(each for each in BY_MASK if each != "radius")),
-    )
-
-
-def _drawings(found: Sequence[Masked]) -> tuple[kit.Drawing, ...]:
-    cut = _axis_end(found)
-    drawings = (
-        kit.Drawing("by_depth", "μ(X) / ‖X‖, Frobenius norms.", RELATIVE_DISPERSION, cut),
-        kit.Drawing("by_depth", "μ(X) itself, the measure of Wu et al. 2024.", DISPERSION, cut),
-        kit.Drawing(
-            "by_depth",
-            "The ergodicity coefficient of the product of the heads' average in all layers so far, "
-            "first sample. With one head and values that do not stretch it bounds what is left of "
-            "any difference.",
-            PRODUCTS,
-        ),
-        kit.Drawing(
-            "by_setting",
-            "What the tokens hold of each position's input after all layers: the row all products "
-            "of attention matrices tend to (the heads' average, first sample).",
-            "limit_weight",
-        ),
-    )
-    measured = set(found[0].table["metric"])
-    return tuple(each for each in drawings if each.metric in measured)
-
-
 def _masks_by_name(masks: Sequence[str | Mask]) -> dict[str, Mask]:
     """Masks under names of their own: two may be written alike and differ."""
     if isinstance(masks, str) or not masks:
@@ -217,30 +167,142 @@ def _masks_by_name(masks: Sequence[str | Mask]) -> dict[str, Mask]:
     return named
 
 
-def _axis_end(found: Sequence[Masked]) -> dict[str, float]:
-    """Where the axis ends: below the masks that collapse exponentially, not far below them."""
+@dataclass(frozen=True)
+class Masked:
+    """What one mask does to a network: its graph, the law that was measured, every number."""
+
+    name: str
+    facts: theory.GraphFacts
+    law: Law
+    different_laws: str
+    """How many samples follow which law, where they differ."""
+    table: pl.DataFrame
+    trace: Trace
+
+
+def run(config: Config, on_step: kit.OnStep) -> kit.Result:
+    """Run one network under several masks, in scaled arithmetic, to any depth.
+
+    A network that is not deep enough is repeated. Ergodicity coefficients, weights and graphs are
+    those of the first sample; dispersion (μ of Wu et al. 2024, the residual
+    in the Frobenius norm) is that of all samples.
+    """
+    subject, depth = config.subject, config.layers
+    subject.refuse_measured(ENTRY.asks.all_tokens)
+    masks = _masks_by_name(config.masks)
+    if depth < 1:
+        raise InputError(f"depth={depth} is out of range; expected 1 layer or more.")
+    exact = subject.to(torch.float64)
+    deep = exact.network.repeat(-(-depth // subject.network.spec.layers))
+    found = [
+        _measure(name, exact.with_network(deep.with_mask(mask)), mask, depth, on_part)
+        for (name, mask), on_part in kit.tracked(masks.items(), on_step)
+    ]
+    table = tables.joined({one.name: one.table for one in found})
+    return ENTRY.result(
+        config,
+        question="Which mask keeps the tokens apart for how long, and what is left in the end?",
+        sentences=(*subject.reduced, *_sentences(found, depth, deep.spec)),
+        table=table,
+        listings=(_measured(found, tables.summary(table)), _graphs(found)),
+        about={"dispersion": "Frobenius norm"},
+        notes=doubts({one.name: one.trace for one in found}),
+        drawings=_drawings(found),
+        shown=(RELATIVE_DISPERSION, *(each for each in BY_MASK if each != "radius")),
+    )
+
+
+@torch.no_grad()
+def _measure(
+    name: str, subject: kit.Subject, mask: Mask, depth: int, on_step: kit.OnStep
+) -> Masked:
+    """Everything about one mask; the network of ``subject`` has it already."""
+    trace = subject.deep_trace(on_step, norm="fro")
+    traced = dispersions(trace.table.filter(pl.col("layer") <= depth))
+    first, real = subject.x[:1], subject.token_mask
+    if real is not None:  # padding is cut away
+        first = first[:, real if real.ndim == 1 else real[0]]
+    facts = theory.graph_facts(mask, first.shape[1])
+    law = law_of_medians(tables.summary(traced), RELATIVE_DISPERSION)
+    apart = different_laws(traced, RELATIVE_DISPERSION)
+    figures = _figures(subject, first, mask, facts, depth)
+    return Masked(name, facts, law, apart, tables.stack([traced, figures]), trace)
+
+
+def _figures(
+    subject: kit.Subject, x: torch.Tensor, mask: Mask, facts: theory.GraphFacts, depth: int
+) -> pl.DataFrame:
+    """Ergodicity coefficients by layer and head, and of products of layers; what is left of each
+    position's input in the end, and what one layer's matrix says of it; and one number each."""
+    tokens = x.shape[1]
+    allowed, smallest = mask.matrix(tokens), math.inf
+    shared, of_heads = [], []
+    for pattern in attention_patterns(subject.network, x, layers=depth):
+        shared.append(pattern.mean(0))
+        smallest = min(smallest, float(theory.smallest_allowed_weight(pattern, allowed).min()))
+        if tokens <= _MOST_TOKENS_BY_HEAD:
+            of_heads.append(dobrushin(pattern))
+    rows: list[tuple[Any, ...]] = []
+
+    def add(metric: str, value: float, layer: int | None = None, head: int | None = None) -> None:
+        rows.append((layer, head, None, None, metric, value))
+
+    def add_by_position(metric: str, weights: torch.Tensor) -> None:
+        for position, value in enumerate(weights.tolist()):
+            rows.append((None, None, "position", float(position), metric, value))
+
+    limits = torch.stack(theory.limit_weights(shared, facts.closed_classes)).mean(0)
+    promised = theory.a_priori_log_loss(smallest, facts.contracts_after) / math.log(10)
+    add("radius", facts.radius)
+    add("smallest_weight", smallest)
+    add("log10_promised_loss", promised)
+    add("largest_limit_weight", float(limits.max()))
+    add_by_position("limit_weight", limits)
+    if of_heads:
+        add("mean_ergodicity", float(torch.cat(of_heads).mean()))
+    for layer, each in enumerate(of_heads, start=1):
+        for head, value in enumerate(each.tolist()):
+            add("dobrushin", value, layer, head)
+    if tokens <= MOST_TOKENS_CUBED:
+        products = theory.ergodicity(shared)
+        add("product_ergodicity_rate", float(products.rate))
+        log10 = products.log_products / math.log(10)
+        # Rows that plain numbers cannot tell apart any more need not be equal.
+        for layer, value in enumerate(torch.where(log10.isneginf(), math.nan, log10).tolist(), 1):
+            add(_PRODUCTS, value, layer)
+        perron = torch.stack(theory.class_weights(shared[-1])).mean(0)
+        add_by_position("perron_weight", perron)
+    return tables.from_rows(("layer", "head", "parameter", "setting", "metric", "value"), rows)
+
+
+def _drawings(found: Sequence[Masked]) -> tuple[kit.Drawing, ...]:
+    # An axis ends below the masks that collapse exponentially, not far below them.
     ends = [one.law.last for one in found if one.law.kind != "doubly exponential"]
     ends = [end for end in ends if math.isfinite(end)]
-    return {"lowest": 1.3 * min(ends) - 1} if ends and len(ends) < len(found) else {}
+    cut = {"lowest": 1.3 * min(ends) - 1} if ends and len(ends) < len(found) else {}
+    drawings = (
+        kit.Drawing("by_depth", "μ(X) / ‖X‖, Frobenius norms.", RELATIVE_DISPERSION, cut),
+        kit.Drawing("by_depth", "μ(X) itself, the measure of Wu et al. 2024.", DISPERSION, cut),
+        kit.Drawing(
+            "by_depth",
+            "The ergodicity coefficient of the product of the heads' average in all layers so far, "
+            "first sample. With one head and values that do not stretch it bounds what is left of "
+            "any difference.",
+            _PRODUCTS,
+        ),
+        kit.Drawing(
+            "by_setting",
+            "What the tokens hold of each position's input after all layers: the row all products "
+            "of attention matrices tend to (the heads' average, first sample).",
+            "limit_weight",
+        ),
+    )
+    measured = set(found[0].table["metric"])
+    return tuple(each for each in drawings if each.metric in measured)
 
 
-def _coverage(network: Network) -> tuple[str, ...]:
-    """What of a network is beyond the theorem on masks, if anything is."""
-    spec = network.spec
-    beyond = {
-        "skips": any(spec.skips),
-        "norms": spec.norm != "none",
-        "MLPs": spec.mlp_width > 0,
-        f"{spec.heads} heads": spec.heads > 1,
-    }
-    named = ", ".join(name for name, there in beyond.items() if there)
-    if not named:
-        return ()
-    return (f"The theorem on masks of Wu et al. 2024 does not cover this network: {named}.",)
-
-
-def _sentences(found: Sequence[Masked], depth: int) -> Iterator[str]:
-    """Which mask loses most and which least, and which cannot collapse."""
+def _sentences(found: Sequence[Masked], depth: int, spec: Spec) -> Iterator[str]:
+    """Which mask loses most and least, which cannot collapse, what is not covered or left out."""
     sure = {one.name: one.law.last for one in found if one.law.sure_to is None}
     if len(sure) > 1:
         (least, low), *_, (most, high) = sorted(sure.items(), key=lambda each: each[1])
@@ -253,40 +315,47 @@ def _sentences(found: Sequence[Masked], depth: int) -> Iterator[str]:
     if apart:
         whose = "its graph has" if len(apart) == 1 else "their graphs have"
         yield f"{', '.join(apart)} cannot collapse to one point: {whose} no center."
+    beyond = {
+        "skips": any(spec.skips),
+        "norms": spec.norm != "none",
+        "MLPs": spec.mlp_width > 0,
+        f"{spec.heads} heads": spec.heads > 1,
+    }
+    if named := ", ".join(name for name, there in beyond.items() if there):
+        yield f"The theorem on masks of Wu et al. 2024 does not cover this network: {named}."
+    most_tokens = {
+        "ergodicity coefficients of single heads": _MOST_TOKENS_BY_HEAD,
+        "ergodicity coefficients of products and Perron weights": MOST_TOKENS_CUBED,
+    }
+    tokens = found[0].facts.tokens
+    cubic = [f"{what} (above {n:,} tokens)" for what, n in most_tokens.items() if tokens > n]
+    if cubic:
+        yield f"Left out, because their cost is cubic in the tokens: {' and '.join(cubic)}."
 
 
 def _graphs(found: Sequence[Masked]) -> kit.Listing:
     """What is known before any weight is."""
-    rows = tuple(
-        (
-            *(one.name, one.facts.edges, len(one.facts.centers)),
-            *(_whole(each) for each in (one.facts.radius, one.facts.diameter)),
-            "; ".join(_beside(one.facts)) or None,
-        )
-        for one in found
-    )
+    rows = []
+    for name, facts in ((one.name, one.facts) for one in found):
+        layers = [
+            int(each) if math.isfinite(each) else None for each in (facts.radius, facts.diameter)
+        ]
+        beside = []  # where a graph is not like most
+        if not facts.quasi_strongly_connected:
+            beside.append(f"{len(facts.closed_classes)} closed classes")
+        elif not facts.collapses:
+            beside.append(f"period {facts.periods[0]}")
+        if facts.missing_self_loops:
+            beside.append(f"{plural(len(facts.missing_self_loops), 'token')} without self-loop")
+        rows.append((name, facts.edges, len(facts.centers), *layers, "; ".join(beside) or None))
     return kit.Listing(
         "The graphs of the masks",
         ("mask", "edges", "centers", "radius", "diameter", "beside"),
-        rows,
+        tuple(rows),
         f"Of {found[0].facts.tokens} tokens, in the first sample. A center is a token that reaches "
         "every other. Radius (from the best center) and diameter (between any two tokens) are in "
         "layers; a dash where some token is never reached.",
     )
-
-
-def _beside(facts: GraphFacts) -> Iterator[str]:
-    """What else a graph has to say, where it is not like most."""
-    if not facts.quasi_strongly_connected:
-        yield f"{len(facts.closed_classes)} closed classes"
-    elif not facts.collapses:
-        yield f"period {facts.periods[0]}"
-    if facts.missing_self_loops:
-        yield f"{plural(len(facts.missing_self_loops), 'token')} without self-loop"
-
-
-def _whole(layers: float) -> int | None:
-    return int(layers) if math.isfinite(layers) else None
 
 
 def _measured(found: Sequence[Masked], summary: pl.DataFrame) -> kit.Listing:

@@ -19,7 +19,22 @@ ENTRY = kit.question(
     "Which paths carry the differences?",
     asks=kit.Asks(wide="sums over many paths mean nothing in half precision"),
 )
-_SHARE, _PROJECTION = "residual_share", "projection"
+_SHARE = "residual_share"
+_BY_LENGTH = kit.Drawing(
+    "by_length",
+    "A path takes one head, or the skip, in every layer; its length is the number of layers it "
+    "does not skip. Everything that depends on the input (attention, the scale of norms, the "
+    "gates of MLPs) is frozen at its value there, which makes the network linear, and what all "
+    "paths of one length contribute is added up exactly. The share of the residual is the norm "
+    "of the differences between tokens that those paths contribute, over that of the whole; "
+    "shares need not sum to one, because contributions can cancel.",
+    _SHARE,
+)
+_BY_HEAD = kit.Drawing(
+    "head_map",
+    "What all paths through a head carry to the output, with everything else frozen.",
+    _SHARE,
+)
 
 
 @dataclass(frozen=True)
@@ -48,11 +63,10 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     Rows by length have no head, rows by head no length, and those of the biases neither.
     The reconstruction error is that of the first batch: it costs two more passes.
     """
-    subject = config.subject
-    network = subject.network
+    network = config.subject.network
     parts: list[pl.DataFrame] = []
     error, complete = math.nan, True
-    for batch, on_part in kit.tracked(subject.batches(), on_step):
+    for batch, on_part in kit.tracked(config.subject.batches(), on_step):
         masks = {"token_mask": batch.token_mask, "measured": batch.measured}
         found = path_lengths(
             network, batch.x, count=config.count, max_length=config.max_length, **masks
@@ -68,15 +82,13 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     table = tables.stack(parts)
     return ENTRY.result(
         config,
-        title=subject.name,
-        question=ENTRY.title,
         sentences=(
             _shares_sentence(tables.summary(table)),
             _exactness(paths, error, complete=complete),
         ),
         table=table,
         key_figures={"paths": paths, "reconstruction_error": error},
-        drawings=_drawings(heads=config.by_head),
+        drawings=(_BY_LENGTH, _BY_HEAD) if config.by_head else (_BY_LENGTH,),
         shown=(_SHARE,),
     )
 
@@ -106,29 +118,14 @@ def path_study(
     return run(Config(subject, count, max_length, heads), on_step or kit.silent)
 
 
-def _drawings(*, heads: bool) -> tuple[kit.Drawing, ...]:
-    by_length = kit.Drawing(
-        "by_length",
-        "A path takes one head, or the skip, in every layer; its length is the number of layers it "
-        "does not skip. Everything that depends on the input (attention, the scale of norms, the "
-        "gates of MLPs) is frozen at its value there, which makes the network linear, and what all "
-        "paths of one length contribute is added up exactly. The share of the residual is the norm "
-        "of the differences between tokens that those paths contribute, over that of the whole; "
-        "shares need not sum to one, because contributions can cancel.",
-        _SHARE,
-    )
-    by_head = kit.Drawing(
-        "head_map",
-        "What all paths through a head carry to the output, with everything else frozen.",
-        _SHARE,
-    )
-    return (by_length, by_head) if heads else (by_length,)
-
-
 def _shares_sentence(summary: pl.DataFrame) -> str:
     """What the shares at the last layer say."""
-    shares, parts = (_at_the_end(summary, metric) for metric in (_SHARE, _PROJECTION))
-    most, largest = (max(range(len(each)), key=each.__getitem__) for each in (parts, shares))
+    rows = summary.filter(pl.col("length").is_not_null()).sort("length")
+    last = rows.filter(pl.col("layer") == pl.col("layer").max().over("metric"))
+    shares, parts = (
+        last.filter(metric=metric)["median"].to_list() for metric in (_SHARE, "projection")
+    )
+    most, largest = parts.index(max(parts)), shares.index(max(shares))
     words = (
         f"Paths of length {most} make most of the residual: {short(parts[most], digits=2)} of it, "
         "projected on the whole, where all lengths add up to one"
@@ -141,13 +138,6 @@ def _shares_sentence(summary: pl.DataFrame) -> str:
     elif most < len(parts) - 1:
         words += f"; the longest added up ({len(shares) - 1}) {short(parts[-1], digits=2)}"
     return words + "."
-
-
-def _at_the_end(summary: pl.DataFrame, metric: str) -> list[float]:
-    """Medians by length after the last layer."""
-    rows = summary.filter((pl.col("metric") == metric) & pl.col("length").is_not_null())
-    last = rows.filter(pl.col("layer") == pl.col("layer").max()).sort("length")
-    return [float(value) for value in last["median"]]
 
 
 def _exactness(paths: int, error: float, *, complete: bool) -> str:

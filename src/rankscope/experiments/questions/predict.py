@@ -22,7 +22,7 @@ ENTRY = kit.question(
     "What will this design do, before it has weights?",
     asks=kit.Asks(passages=1, all_tokens="predictions are about all tokens"),
 )
-PREDICTED, NETWORK, MODEL = "predicted", "this network", "this model"
+_NETWORK, _MODEL = "this network", "this model"
 _TOLD = (EXPONENT, DISPERSION, "mean_cosine", "token_norm", "attention_entropy", "state_gradient")
 """Metrics that are told in figures on a terminal; charts and the table have all."""
 _SMALL = -12.0
@@ -74,42 +74,41 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     )
     on_prediction(1.0)
     is_model = "origin" in subject.about or subject.network.seed is None
-    name = MODEL if is_model else NETWORK
+    name = _MODEL if is_model else _NETWORK
     exponents = float(found.values[EXPONENT].nan_to_num(neginf=-1e9).amin()) < _SMALL
-    measured, compared = None, ""
+    shown = [EXPONENT if exponents else DISPERSION, *OF_TOKENS]
+    shown += [metric for metric in GRADIENTS if metric in found.metrics]
+    parts = {"predicted": found.table}
+    sentences = [*map(str, found.verdict), _side(config, spec)]
     try:
         measured = counterpart(
             subject, exponents=exponents, gradients=config.gradients, seed=config.draw_seed
         )
     except RankscopeError as error:
-        compared = f"{sentence_case(name)} could not be measured beside it: {error}"
+        sentences.append(f"{sentence_case(name)} could not be measured beside it: {error}")
+    else:
+        sentences += _comparison(config, name, found, measured, shown)
+        # The logarithm always, so that tables of designs that collapse and of such that do not fit.
+        logarithm = measured.filter(metric=DISPERSION).with_columns(
+            pl.lit(EXPONENT).alias("metric"), pl.col("value").log10()
+        )
+        parts[name] = tables.stack([measured, logarithm])
     on_measured(1.0)
-    shown = [EXPONENT if exponents else DISPERSION, *OF_TOKENS]
-    shown += [each for each in GRADIENTS if each in found.metrics]
-    parts = {PREDICTED: found.table} | ({} if measured is None else {name: _in_both(measured)})
-    # The logarithm always, so that tables of designs that collapse and of such that do not fit.
-    table = tables.joined(parts).filter(pl.col("metric").is_in([*shown, EXPONENT]))
-    told = [str(each) for each in found.verdict] + [_side(config, spec)]
-    if measured is not None:
-        told += _comparison(config, name, found, measured, shown)
+    if found.width_error:
+        sentences.append(
+            "Entries of Xavier's weights are uniform, and taken for normal here: an error of about "
+            f"{short(found.width_error)} where tokens are spread over all features."
+        )
     return ENTRY.result(
         config,
-        title=subject.name,
         question="What will this design do to its tokens, before it has weights?",
-        sentences=(*told, *filter(None, [compared, _limit(found)])),
-        table=table,
+        sentences=sentences,
+        table=tables.joined(parts).filter(pl.col("metric").is_in([*shown, EXPONENT])),
         notes={"the prediction": found.notes["doubt"]} if found.notes else None,
         about={"predicted": f"{plural(config.draws, 'draw')} of {spec.describe()}"},
         drawings=_drawings(name, shown, config.draws),
-        shown=tuple(each for each in shown if each in _TOLD),
+        shown=tuple(metric for metric in shown if metric in _TOLD),
     )
-
-
-def _in_both(measured: pl.DataFrame) -> pl.DataFrame:
-    """The dispersion also by its logarithm, unless it was told so."""
-    plain = measured.filter(pl.col("metric") == DISPERSION)
-    exponent = plain.with_columns(pl.lit(EXPONENT).alias("metric"), pl.col("value").log10())
-    return tables.stack([measured, exponent])
 
 
 def _side(config: Config, spec: Spec) -> str:
@@ -135,65 +134,42 @@ def _side(config: Config, spec: Spec) -> str:
     )
 
 
-def _limit(found: Prediction) -> str:
-    """What is only approximate, if anything is."""
-    if not found.width_error:
-        return ""
-    return (
-        "Entries of Xavier's weights are uniform, and taken for normal here: an error of about "
-        f"{short(found.width_error)} where tokens are spread over all features."
-    )
-
-
 def _expected(draws: int) -> float:
     """Which part of new draws lies between the 10th and 90th percentile of so many others."""
     return 0.8 * (draws - 1) / (draws + 1)
 
 
 def _drawings(name: str, shown: Sequence[str], draws: int) -> tuple[kit.Drawing, ...]:
-    said = f"The band is that of the networks drawn, the line beside it {name}"
-    of_tokens = [each for each in shown if each not in GRADIENTS]
-    drawings = [
-        kit.Drawing(
-            "by_layer",
-            f"{said}; {_expected(draws):.0%} of the figures of a network drawn anew lie in it.",
-            options={"metrics": of_tokens},
-        )
-    ]
-    of_gradients = [each for each in shown if each in GRADIENTS]
-    if of_gradients:
-        drawings.append(
-            kit.Drawing(
-                "by_layer",
-                f"{said}. Gradients of a random linear function of the last layer.",
-                options={"metrics": of_gradients},
-            )
-        )
-    return tuple(drawings)
+    band = f"The band is that of the networks drawn, the line beside it {name}"
+    captions = (
+        f"{band}; {_expected(draws):.0%} of the figures of a network drawn anew lie in it.",
+        f"{band}. Gradients of a random linear function of the last layer.",
+    )
+    kinds = (
+        [metric for metric in shown if (metric in GRADIENTS) is kind] for kind in (False, True)
+    )
+    return tuple(
+        kit.Drawing("by_layer", caption, options={"metrics": metrics})
+        for caption, metrics in zip(captions, kinds, strict=True)
+        if metrics
+    )
 
 
 def _comparison(
-    config: Config,
-    name: str,
-    found: Prediction,
-    measured: pl.DataFrame,
-    shown: Sequence[str],
+    config: Config, name: str, found: Prediction, measured: pl.DataFrame, shown: Sequence[str]
 ) -> Iterator[str]:
     """Whether the network that was measured lies in the band, and where it is furthest from it."""
     counts: dict[str, tuple[int, int]] = {}
     for metric in shown:
         title = metric_catalogue.metric(metric).title
         what = "gradients" if metric in GRADIENTS else title[:1].lower() + title[1:]
-        before, some = counts.get(what, (0, 0)), _inside(found, measured, metric)
-        counts[what] = (before[0] + some[0], before[1] + some[1])
-    counts = {what: each for what, each in counts.items() if each[1]}
-    inside, places = (sum(each[at] for each in counts.values()) for at in (0, 1))
+        before, here = counts.get(what, (0, 0)), _inside(found, measured, metric)
+        counts[what] = (before[0] + here[0], before[1] + here[1])
+    inside, places = (sum(count[at] for count in counts.values()) for at in (0, 1))
     if not places:
         yield f"Networks of this design differ by rounding alone, and so does {name} from them."
         return
-    of = "layers and samples" if len(config.subject.x) > 1 else "layers"
-    each = ", ".join(f"{what} at {some} of {all_}" for what, (some, all_) in counts.items())
-    if name == MODEL:
+    if name == _MODEL:
         init, model = found.spec.init, "the model itself, whose weights are no such draw"
         if config.subject.about.get("origin") == "random":
             model = "the model as its library initialises it"
@@ -203,6 +179,8 @@ def _comparison(
             f"{deviation if init.kind == 'normal' else f'{init.kind} weights'}; "
             f"what is measured is {model}."
         )
+    of = "layers and samples" if len(config.subject.x) > 1 else "layers"
+    each = ", ".join(f"{what} at {some} of {all_}" for what, (some, all_) in counts.items() if all_)
     yield (
         f"{sentence_case(name)} is inside the band of 10 to 90 % with {inside / places:.0%} of its "
         f"figures, one drawn anew with {_expected(config.draws):.0%}; by {of}, {each}."

@@ -2,18 +2,12 @@
 
 from dataclasses import dataclass, field
 
-import polars as pl
-
 from rankscope.ask import Cost
 from rankscope.core.tracing import DEFAULT_METRICS, choose_measures
 from rankscope.experiments import kit
 from rankscope.numerals import course, plural
 
-ENTRY = kit.question(
-    "trace",
-    "Every layer of one network",
-)
-_RESIDUAL = "relative_residual"
+ENTRY = kit.question("trace", "Every layer of one network")
 
 
 @dataclass(frozen=True)
@@ -37,28 +31,19 @@ def all_tokens(config: Config) -> str:
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Measure the hidden states of every layer, and the attention matrices if asked to."""
-    subject = config.subject
-    why = all_tokens(config)
-    if why:
-        subject.refuse_measured(why)
-    found = subject.trace(config.metrics, on_step).result
+    if why := all_tokens(config):
+        config.subject.refuse_measured(why)
+    traced = config.subject.trace(config.metrics, on_step).result
+    residuals = traced.summary.filter(metric="relative_residual").sort("layer")
+    sentences = []
+    if residuals.height:
+        way = course(residuals["median"][0], residuals["median"][-1])
+        layers = plural(residuals["layer"][-1], "layer")
+        sentences = [f"The relative residual {way} over {layers} (means over the samples)."]
     return ENTRY.result(
         config,
-        title=subject.name,
-        question=found.question,
-        sentences=_sentences(found.summary),
-        table=found.table,
-        drawings=found.drawings,
-    )
-
-
-def _sentences(summary: pl.DataFrame) -> tuple[str, ...]:
-    """How far the relative residual goes from the input to the last layer, if it was measured."""
-    rows = summary.filter(metric=_RESIDUAL).sort("layer")
-    if rows.is_empty():
-        return ()
-    first, last, layers = rows["median"][0], rows["median"][-1], rows["layer"][-1]
-    return (
-        f"The relative residual {course(first, last)} over {plural(layers, 'layer')} "
-        "(means over the samples).",
+        question=traced.question,
+        sentences=sentences,
+        table=traced.table,
+        drawings=traced.drawings,
     )

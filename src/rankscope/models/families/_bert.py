@@ -19,15 +19,7 @@ class Bert(Family):
     def spec(self, config: Any) -> Spec:
         refuse(config, add_cross_attention=False)
         mask = "causal" if getattr(config, "is_decoder", False) else "full"
-        eps = config.layer_norm_eps
-        return spec_of(
-            config,
-            config.intermediate_size,
-            "hidden_act",
-            norm_place="post",
-            norm_eps=eps,
-            mask=mask,
-        )
+        return spec_of(config, norm_place="post", norm_eps=config.layer_norm_eps, mask=mask)
 
     def parts(self, layer: Original, body: Original, spec: Spec) -> Parts:
         inner = layer.attention.self
@@ -69,8 +61,6 @@ class Albert(Family):
     def spec(self, config: Any) -> Spec:
         return spec_of(
             config,
-            config.intermediate_size,
-            "hidden_act",
             layers=config.num_hidden_layers * config.inner_group_num,
             norm_place="post",
             norm_eps=config.layer_norm_eps,
@@ -95,7 +85,8 @@ class DistilBert(Family):
     has_position_table = True
 
     def spec(self, config: Any) -> Spec:
-        return spec_of(config, config.hidden_dim, "activation", norm_place="post", norm_eps=1e-12)
+        names = {"mlp_width": config.hidden_dim, "activation": "activation"}
+        return spec_of(config, **names, norm_place="post", norm_eps=1e-12)
 
     def parts(self, layer: Original, body: Original, spec: Spec) -> Parts:
         inner = layer.attention

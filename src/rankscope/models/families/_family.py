@@ -85,56 +85,47 @@ class Family(ABC):
         """Our network on the original's parameters; blocks shared there are shared here."""
         spec = self.spec(body.config)
         made: dict[int, Block] = {}
-        blocks = []
         for layer in self.layers(body):
-            if id(layer) not in made:
-                made[id(layer)] = _block(spec, self.parts(layer, body, spec))
-            blocks.append(made[id(layer)])
-        return Network(spec, blocks)
+            if id(layer) in made:
+                continue
+            parts = self.parts(layer, body, spec)
+            query, key, value, output = parts.attention
+            up, down, *gate = parts.mlp
+            attention = Attention(
+                query=query,
+                key=key,
+                value=value,
+                output=output,
+                scores=parts.scores,
+                heads=spec.heads,
+                kv_heads=spec.kv_heads,
+                scale=spec.score_scale,
+            )
+            mlp = MLP(up=up, down=down, gate=gate[0] if gate else None, activation=spec.activation)
+            made[id(layer)] = Block(spec, attention=attention, mlp=mlp, norms=parts.norms)
+        return Network(spec, [made[id(layer)] for layer in self.layers(body)])
 
 
-def _block(spec: Spec, parts: Parts) -> Block:
-    query, key, value, output = parts.attention
-    up, down, *gate = parts.mlp
-    attention = Attention(
-        query=query,
-        key=key,
-        value=value,
-        output=output,
-        scores=parts.scores,
-        heads=spec.heads,
-        kv_heads=spec.kv_heads,
-        scale=spec.score_scale,
-    )
-    mlp = MLP(up=up, down=down, gate=gate[0] if gate else None, activation=spec.activation)
-    return Block(spec, attention=attention, mlp=mlp, norms=parts.norms)
-
-
-def spec_of(config: Any, mlp_width: int, activation: str, **fields: Any) -> Spec:
+def spec_of(
+    config: Any, *, mlp_width: int | None = None, activation: str = "hidden_act", **fields: Any
+) -> Spec:
     """The spec of a configuration of transformers, whose names for a shape are the same everywhere.
 
     ``activation`` is the name under which it keeps its activation; ``fields`` are what else is
     particular about it.
     """
-    fields = {"layers": config.num_hidden_layers, **fields}
-    return Spec(
-        heads=config.num_attention_heads,
-        width=config.hidden_size,
-        mlp_ratio=mlp_width / config.hidden_size,
-        activation=_activation(config, activation),
-        **fields,
-    )
-
-
-def _activation(config: Any, name: str) -> str:
-    """Our name for the activation a configuration asks for."""
-    theirs = getattr(config, name)
+    theirs = getattr(config, activation)
     if theirs not in _ACTIVATIONS:
         raise UnsupportedModelError(
-            f"{type(config).__name__}.{name}={theirs!r} is an activation rankscope does not have "
-            f"({', '.join(_ACTIVATIONS)}); rankscope.trace works on the model without conversion."
+            f"{type(config).__name__}.{activation}={theirs!r} is an activation rankscope does not "
+            f"have ({', '.join(_ACTIVATIONS)}); rankscope.trace works on the model without "
+            "conversion."
         )
-    return _ACTIVATIONS[theirs]
+    width = config.hidden_size
+    mlp_width = config.intermediate_size if mlp_width is None else mlp_width
+    known: dict[str, Any] = {"layers": config.num_hidden_layers, "width": width}
+    known |= {"heads": config.num_attention_heads, "mlp_ratio": mlp_width / width}
+    return Spec(**{**known, "activation": _ACTIVATIONS[theirs], **fields})
 
 
 def refuse(config: Any, **unsupported: Any) -> None:

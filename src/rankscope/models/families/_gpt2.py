@@ -18,8 +18,8 @@ class GPT2(Family):
         refuse(config, add_cross_attention=False, scale_attn_by_inverse_layer_idx=False)
         return spec_of(
             config,
-            config.n_inner or 4 * config.n_embd,
-            "activation_function",
+            mlp_width=config.n_inner or 4 * config.n_embd,
+            activation="activation_function",
             norm_eps=config.layer_norm_epsilon,
             mask="causal",
             score_scale=None if config.scale_attn_weights else 1.0,

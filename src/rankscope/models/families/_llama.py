@@ -22,8 +22,6 @@ class Llama(Family):
         width = getattr(config, "head_dim", None)
         return spec_of(
             config,
-            config.intermediate_size,
-            "hidden_act",
             head_width=width or config.hidden_size // config.num_attention_heads,
             kv_heads=config.num_key_value_heads,
             gated=True,

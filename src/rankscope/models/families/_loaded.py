@@ -95,15 +95,20 @@ class Loaded:
     ) -> tuple[BlockInput, InputCheck]:
         """The same with what was read, token by token; text that does not fit is not refused."""
         arguments, lost = self._arguments(source, token_mask, length)
-        body = self.body
+        body, ids = self.body, arguments.get("input_ids")
         with evaluating(body):
             captured = captured_input(self.family.layers(body), lambda: body(**arguments))
         x = self.family.batch_first(captured)
         mask = arguments.get("attention_mask")
         real = torch.ones(x.shape[:2], dtype=torch.long) if mask is None else mask
         real = real.bool().to(x.device)
+        special = torch.zeros_like(real)
+        if "pixel_values" in arguments:
+            special[:, 0] = True  # the class token
+        elif ids is not None and self.tokenizer is not None:
+            special = special_tokens(self.tokenizer, ids) & real
         check = input_check(arguments, real, self.tokenizer, lost)
-        return BlockInput(x, real, self._special(arguments, real)), check
+        return BlockInput(x, real, special), check
 
     def arguments(
         self,
@@ -136,7 +141,16 @@ class Loaded:
                     raise InputError("texts are padded and masked here: give no token_mask.")
                 if length is not None:
                     whole("length", length, least=1)
-                return self._text(source, length)
+                if self.sees_images:
+                    raise KindError(f"{self.name} sees images and reads no text.")
+                if self.tokenizer is None:
+                    raise SourceError(
+                        f"{self.name} came without a tokeniser, or with one that knows no word, "
+                        "so it cannot read text; name another (--tokenizer, or tokenizer= in "
+                        "Python), or give token ids (--ids, or a tensor of them)."
+                    )
+                ids, real, lost = encode(self.tokenizer, source, length)
+                return self._of_tensor(ids, real), lost
             if self.processor is None:
                 raise KindError(
                     "expected texts, a tensor of token ids, embeddings or images; images that are "
@@ -152,30 +166,33 @@ class Loaded:
         return self._of_tensor(source, token_mask), None
 
     def _of_tensor(self, source: Tensor, token_mask: Tensor | None) -> dict[str, Any]:
-        tensor = source.to(next(self.body.parameters()).device)
+        config, tensor = self.body.config, source.to(next(self.body.parameters()).device)
         self._check(tensor)
         if tensor.ndim == 4:
             return {"pixel_values": tensor}
         if token_mask is None:
             token_mask = torch.ones(tensor.shape[:2], dtype=torch.bool)
         token_mask = valid_mask(token_mask, tuple(tensor.shape[:2])).to(tensor.device)
-        name = "inputs_embeds" if tensor.is_floating_point() else "input_ids"
-        return self._padded({name: tensor}, token_mask)
+        arguments = {"attention_mask": token_mask.long()}
+        if tensor.is_floating_point():
+            arguments["inputs_embeds"] = tensor
+        else:  # some originals read the padding off the ids
+            padding = getattr(config, "pad_token_id", None) or 0
+            arguments["input_ids"] = torch.where(token_mask, tensor, padding)
+        if self.family.takes_positions:
+            arguments["position_ids"] = self.family.positions(token_mask, config)
+        return arguments
 
     def _check(self, tensor: Tensor) -> None:
         """Images for a model that sees; else ids of the vocabulary or embeddings, not too long."""
-        sees = self.sees_images
-        if sees and not (tensor.ndim == 4 and tensor.is_floating_point()):
-            raise ShapeError(
-                f"{self.name} sees images (batch, channel, height, width), got {tensor.dtype} of "
-                f"shape {tuple(tensor.shape)}."
-            )
-        if sees:
-            return
+        got = f"got {tensor.dtype} of shape {tuple(tensor.shape)}"
+        if self.sees_images:
+            if tensor.ndim == 4 and tensor.is_floating_point():
+                return
+            raise ShapeError(f"{self.name} sees images (batch, channel, height, width), {got}.")
         if tensor.is_floating_point() != (tensor.ndim == 3) or tensor.ndim not in (2, 3):
             raise ShapeError(
-                f"got {tensor.dtype} of shape {tuple(tensor.shape)}; expected token ids "
-                "(batch, token) or embeddings (batch, token, feature)."
+                f"{got}; expected token ids (batch, token) or embeddings (batch, token, feature)."
             )
         most = self.family.most_tokens(self.body.config)
         if most is not None and tensor.shape[1] > most:
@@ -191,35 +208,12 @@ class Loaded:
                 f"{table.dtype} of width {table.shape[1]}."
             )
         if tensor.ndim == 2:
-            size = self.body.config.vocab_size
-            if not 0 <= int(tensor.min()) <= int(tensor.max()) < size:
+            low, high, size = int(tensor.min()), int(tensor.max()), self.body.config.vocab_size
+            if not 0 <= low <= high < size:
                 raise InputError(
-                    f"token ids run from {int(tensor.min())} to {int(tensor.max())}, but the "
-                    f"vocabulary of {self.name} has {size}; use the model's own tokeniser."
+                    f"token ids run from {low} to {high}, but the vocabulary of {self.name} has "
+                    f"{size}; use the model's own tokeniser."
                 )
-
-    def _padded(self, arguments: dict[str, Any], token_mask: Tensor) -> dict[str, Any]:
-        arguments["attention_mask"] = token_mask.long()
-        if "input_ids" in arguments:  # some originals read the padding off the ids
-            padding = getattr(self.body.config, "pad_token_id", None) or 0
-            arguments["input_ids"] = torch.where(token_mask, arguments["input_ids"], padding)
-        if self.family.takes_positions:
-            arguments["position_ids"] = self.family.positions(token_mask, self.body.config)
-        return arguments
-
-    def _text(
-        self, texts: Sequence[str], length: int | None
-    ) -> tuple[dict[str, Any], tuple[int, ...]]:
-        if self.sees_images:
-            raise KindError(f"{self.name} sees images and reads no text.")
-        if self.tokenizer is None:
-            raise SourceError(
-                f"{self.name} came without a tokeniser, or with one that knows no word, so it "
-                "cannot read text; name another (--tokenizer, or tokenizer= in Python), or give "
-                "token ids (--ids, or a tensor of them)."
-            )
-        encoded = encode(self.tokenizer, texts, length)
-        return self._of_tensor(encoded.ids, encoded.token_mask), encoded.lost
 
     def _refuse_unfit(self, check: InputCheck) -> None:
         """Raise if most of a text is unknown to the tokeniser."""
@@ -229,15 +223,6 @@ class Loaded:
                 f"{self.name}: this text is not what the model reads, and figures on it would mean "
                 "nothing; give text that is (--text), or token ids (--ids)."
             )
-
-    def _special(self, arguments: dict[str, Any], token_mask: Tensor) -> Tensor:
-        ids = arguments.get("input_ids")
-        special = torch.zeros_like(token_mask)
-        if "pixel_values" in arguments:
-            special[:, 0] = True  # the class token
-        elif ids is not None and self.tokenizer is not None:
-            special = special_tokens(self.tokenizer, ids) & token_mask
-        return special
 
     def finish(self, hidden: Tensor, arguments: dict[str, Any]) -> Any:
         """What the original makes of other hidden states: its final norm, pooling and head.

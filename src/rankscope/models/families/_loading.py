@@ -9,7 +9,7 @@ from torch import nn
 
 from rankscope.arguments import checked
 from rankscope.core.checks import usable_device
-from rankscope.core.tracing import evaluating, refuse_broken
+from rankscope.core.tracing import refuse_broken
 from rankscope.errors import InputError, KindError, UnsupportedModelError
 from rankscope.models.families._bert import Albert, Bert, DistilBert, Roberta
 from rankscope.models.families._family import Family
@@ -19,7 +19,7 @@ from rankscope.models.families._loaded import Loaded, fresh
 from rankscope.models.families._neox import NeoX
 from rankscope.models.families._sources import another_tokenizer, initialise, load_pretrained
 from rankscope.models.families._t5 import T5
-from rankscope.models.families._verification import TOLERANCES, Verification, compare, probe
+from rankscope.models.families._verification import TOLERANCES, Verification, compare
 from rankscope.models.families._vit import ViT
 from rankscope.models.families._xlnet import XLNet
 
@@ -64,7 +64,10 @@ def load(
     ``tokenizer`` is a folder, a Hub id or a tokeniser of transformers, for a model that comes
     without one or is to be given another's.
     """
-    _possible(device, dtype)
+    if dtype is not None and dtype not in TOLERANCES:
+        known = ", ".join(str(each) for each in TOLERANCES)
+        raise KindError(f"dtype={dtype!r} is none a model can be verified in; use {known}.")
+    usable_device("device", device)
     if isinstance(source, nn.Module):
         if revision is not None or device_map is not None:
             raise InputError(
@@ -89,21 +92,8 @@ def load(
                 name, options, pickled=pickled, tokenizer=tokenizer
             )
     model = _placed(model, device, dtype)
-    return build(
-        model,
-        name=name,
-        tokenizer=reads,
-        processor=processor,
-        seed=seed if init else None,
-    )
-
-
-def _possible(device: Any, dtype: object) -> None:
-    """Raise unless the device and dtype are to be had."""
-    if dtype is not None and dtype not in TOLERANCES:
-        known = ", ".join(str(each) for each in TOLERANCES)
-        raise KindError(f"dtype={dtype!r} is none a model can be verified in; use {known}.")
-    usable_device("device", device)
+    drawn = seed if init else None
+    return build(model, name=name, tokenizer=reads, processor=processor, seed=drawn)
 
 
 def _placed(
@@ -149,23 +139,17 @@ def build(
     """Find the family, build the network, verify it."""
     family = family_of(model)
     body = family.body(model)
-    _refuse_broken(family, body)
-    network = family.network(body)
-    network.name, network.seed = name, seed
-    with evaluating(body):
-        found = compare(family, body, network, probe(family, body))
-    found.check()
-    return Loaded(network, model, family, found, name, tokenizer, processor)
-
-
-def _refuse_broken(family: Family, body: nn.Module) -> None:
-    """Raise if a weight is no number: nothing could be compared."""
-    others = refuse_broken(body, family.layers(body))
-    if others:
+    broken = refuse_broken(body, family.layers(body))
+    if broken:  # nothing could be compared
         raise InputError(
-            f"the weights {others['not finite']} are not finite, so the model computes nothing; "
+            f"the weights {broken['not finite']} are not finite, so the model computes nothing; "
             "load them again, or look where training broke down."
         )
+    network = family.network(body)
+    network.name, network.seed = name, seed
+    found = compare(family, body, network)
+    found.check()
+    return Loaded(network, model, family, found, name, tokenizer, processor)
 
 
 @checked
@@ -175,13 +159,11 @@ def verify(model: Loaded | nn.Module) -> Verification:
     Raises, after printing, if a layer differs too much.
     """
     if isinstance(model, Loaded):
-        family, body, network = model.family, model.body, model.network
+        found = compare(model.family, model.body, model.network)
     else:
         family = family_of(model)
         body = family.body(model)
-        network = family.network(body)
-    with evaluating(body):
-        found = compare(family, body, network, probe(family, body))
+        found = compare(family, body, family.network(body))
     print(found)
     found.check()
     return found

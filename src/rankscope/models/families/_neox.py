@@ -16,8 +16,6 @@ class NeoX(Family):
     def spec(self, config: Any) -> Spec:
         return spec_of(
             config,
-            config.intermediate_size,
-            "hidden_act",
             norm_eps=config.layer_norm_eps,
             parallel=config.use_parallel_residual,
             mask="causal",

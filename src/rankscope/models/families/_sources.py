@@ -1,4 +1,4 @@
-"""What of the Hub is on this machine already."""
+"""Models with their own or random weights, from built-in names, folders and the Hub."""
 
 import copy
 import json
@@ -24,14 +24,12 @@ from rankscope.models.families._builtin import BUILTIN
 from rankscope.models.families._tokenization import BundledTokenizer
 from rankscope.streams import global_stream
 
-_WEIGHTS = "model.safetensors"
-
 
 @checked
 def cached_folder(hub_id: str) -> Path | None:
     """The folder of a model whose weights were downloaded before; None if there is none."""
     try:
-        found = try_to_load_from_cache(hub_id, _WEIGHTS)
+        found = try_to_load_from_cache(hub_id, "model.safetensors")
     except HFValidationError:  # no id of the Hub: a folder that is not there, for instance
         return None
     return Path(found).parent if isinstance(found, str) else None
@@ -79,21 +77,17 @@ def load_pretrained(
             **place,
         ),
     )
-    _complete(name, report)
-    chosen = {key: options[key] for key in ("revision", "trust_remote_code")} | place
-    reads = _tokenizer(name, chosen) if given is None else given
-    processor = _optional(AutoImageProcessor, name, chosen) if reads is None else None
-    return model.eval(), reads, processor
-
-
-def _complete(name: str, report: Any) -> None:
-    """Weights a checkpoint lacks would be drawn at random; only poolers and heads may be."""
+    # Weights a checkpoint lacks would be drawn at random; only poolers and heads may be.
     missing = sorted(key for key in report["missing_keys"] if "pool" not in key)
     if missing:
         raise SourceError(
             f"{name} lacks {len(missing)} of the model's weights, {missing[0]} among them, so it "
             "is not a whole checkpoint; init=True (--at-init) draws all of them at random."
         )
+    chosen = {key: options[key] for key in ("revision", "trust_remote_code")} | place
+    reads = _tokenizer(name, chosen) if given is None else given
+    processor = _optional(AutoImageProcessor, name, chosen) if reads is None else None
+    return model.eval(), reads, processor
 
 
 def _where(name: str) -> dict[str, bool]:
@@ -109,31 +103,30 @@ def _where(name: str) -> dict[str, bool]:
 
 def _check_folder(folder: Path) -> None:
     """Whether a folder says which architecture it holds, and keeps to itself."""
+
+    def read(path: Path) -> dict[str, Any]:
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise SourceError(f"{path} cannot be read as JSON: {error}.") from None
+        return found if isinstance(found, dict) else {}
+
     config = folder / "config.json"
     if not config.is_file():
         raise SourceError(f"{folder} holds no config.json, so it is not a saved model.")
-    described = _read_json(config)
-    if not isinstance(described, dict) or not described.get("model_type"):
+    if not read(config).get("model_type"):
         raise SourceError(
             f"{config} names no model_type, so it does not say which architecture this is; add "
             'it, for example "model_type": "bert".'
         )
     for index in sorted(folder.glob("*.index.json")):
-        found = _read_json(index)
-        placed = found.get("weight_map") if isinstance(found, dict) else None
+        placed = read(index).get("weight_map")
         if not isinstance(placed, dict) or not all(isinstance(v, str) for v in placed.values()):
             raise SourceError(f"{index} does not say which weights are in which file.")
-        for file in sorted({str(each) for each in placed.values()}):
+        for file in sorted(set(placed.values())):
             inside = os.path.normpath(file)
             if Path(inside).is_absolute() or inside.startswith(".."):
                 raise SourceError(f"{index} points outside its folder, to {file}; it is not read.")
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise SourceError(f"{path} cannot be read as JSON: {error}.") from None
 
 
 def _hub_is_reachable() -> bool:
@@ -148,7 +141,10 @@ def _hub_is_reachable() -> bool:
 
 
 def _attempt(name: str, action: Callable[[], Any], *, pickled: bool | None = None) -> Any:
-    """Run one of transformers' loaders; its failures become one sentence."""
+    """Run one of transformers' loaders; its failures become one sentence with what may help.
+
+    Without ``pickled``, it is not about weights.
+    """
     try:
         with _quiet():
             return action()
@@ -156,49 +152,41 @@ def _attempt(name: str, action: Callable[[], Any], *, pickled: bool | None = Non
         raise
     except Exception as error:  # whatever a foreign folder makes the loaders raise
         reason = shorten(f"{type(error).__name__}: {error}", _LONG, placeholder=" …").rstrip(".")
-        advice = _advice(name, pickled=pickled)
+        folder, advice = Path(name).expanduser(), ""
+        if not folder.is_dir():
+            advice = " Give a folder, or a Hub id that is cached or while the Hub can be reached."
+            if name in BUILTIN:
+                advice += (
+                    f" {name!r} is built in: its architecture needs no weights (init=True, "
+                    f"--at-init, or {name}@init to compare)."
+                )
+        elif pickled is not None and not any(folder.glob("*.safetensors")):
+            advice = " Weights must be safetensors; pickle files need pickled=True (--pickled)."
+            if pickled:
+                advice = (
+                    " A pickle file may hold weights and nothing else; save the model as "
+                    "safetensors."
+                )
         raise SourceError(f"{name} could not be loaded ({reason}).{advice}") from error
-
-
-def _advice(name: str, *, pickled: bool | None) -> str:
-    """What may help, as far as one can see; without ``pickled``, it is not about weights."""
-    folder = Path(name).expanduser()
-    if not folder.is_dir():
-        unweighted = "its architecture needs no weights (init=True, --at-init"
-        known = f" {name!r} is built in: {unweighted}, or {name}@init to compare)."
-        known = known if name in BUILTIN else ""
-        return f" Give a folder, or a Hub id that is cached or while the Hub can be reached.{known}"
-    if pickled is None or any(folder.glob("*.safetensors")):
-        return ""
-    if pickled:
-        return " A pickle file may hold weights and nothing else; save the model as safetensors."
-    return " Weights must be safetensors; pickle files need pickled=True (--pickled)."
 
 
 def another_tokenizer(tokenizer: Any) -> Any:
     """A tokeniser that was asked for: of another folder or Hub id, or one at hand."""
-    if not isinstance(tokenizer, str | Path):
-        return _at_hand(tokenizer)
-    name = str(tokenizer)
-    if not Path(name).expanduser().is_dir():
-        place = _where(name)
-    else:
-        name, place = str(Path(name).expanduser()), {"local_files_only": True}
-    found = _tokenizer(name, {"trust_remote_code": False, **place})
-    if found is None:
-        raise SourceError(f"{name} holds no tokeniser that knows any word.")
-    return found
-
-
-def _at_hand(tokenizer: Any) -> Any:
-    """A tokeniser object that can pad; the caller's own stays as it is."""
+    if isinstance(tokenizer, str | Path):
+        path = Path(tokenizer).expanduser()
+        name = str(path) if path.is_dir() else str(tokenizer)
+        place = {"local_files_only": True} if path.is_dir() else _where(name)
+        found = _tokenizer(name, {"trust_remote_code": False, **place})
+        if found is None:
+            raise SourceError(f"{name} holds no tokeniser that knows any word.")
+        return found
     if not callable(tokenizer):
         raise KindError(
             f"tokenizer is a {type(tokenizer).__name__}, expected a folder, a Hub id or a "
             "tokeniser of transformers."
         )
-    pads = getattr(tokenizer, "pad_token", "") is not None
-    return tokenizer if pads else _ready_to_pad(copy.deepcopy(tokenizer))
+    # The caller's own stays as it is.
+    return tokenizer if _pads(tokenizer) else _ready_to_pad(copy.deepcopy(tokenizer))
 
 
 def _tokenizer(name: str, options: dict[str, Any]) -> Any:
@@ -209,8 +197,12 @@ def _tokenizer(name: str, options: dict[str, Any]) -> Any:
     return _ready_to_pad(tokenizer)
 
 
+def _pads(tokenizer: Any) -> bool:
+    return getattr(tokenizer, "pad_token", "") is not None
+
+
 def _ready_to_pad(tokenizer: Any) -> Any:
-    if getattr(tokenizer, "pad_token", "") is None:
+    if not _pads(tokenizer):
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
 

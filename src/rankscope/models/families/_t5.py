@@ -18,8 +18,8 @@ class T5(Family):
     def spec(self, config: Any) -> Spec:
         return spec_of(
             config,
-            config.d_ff,
-            "dense_act_fn",
+            mlp_width=config.d_ff,
+            activation="dense_act_fn",
             head_width=config.d_kv,
             score_scale=1.0,
             gated=config.is_gated_act,

@@ -1,8 +1,8 @@
-"""The bundled tokeniser in the clothes of a transformers one, for models with random weights."""
+"""Texts as ids and ids as words; a bundled tokeniser for models with random weights."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -42,12 +42,8 @@ class BundledTokenizer:
 
     def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
         """Tokens as text; an id that stands for none of them as its number."""
-        known = self.inner.vocabulary
-        places = [index - self.offset for index in ids]
-        return [
-            known[place] if 0 <= place < len(known) else str(index)
-            for index, place in zip(ids, places, strict=True)
-        ]
+        known = dict(enumerate(self.inner.vocabulary, start=self.offset))
+        return [known.get(index, str(index)) for index in ids]
 
     def __call__(
         self, texts: Sequence[str], *, max_length: int | None = None, **_options: object
@@ -64,39 +60,25 @@ _SPACES = str.maketrans("ĠĊ", "▁↵")
 """How byte-level tokenisers write a space and a line's end, and how we do."""
 
 
-class Encoded(NamedTuple):
-    """Token ids, which of them are real, and how many of each text were cut off."""
+def encode(
+    tokenizer: Any, texts: Sequence[str], length: int | None
+) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+    """Texts as ids, padded, and cut to ``length`` tokens if that is given.
 
-    ids: Tensor
-    token_mask: Tensor
-    lost: tuple[int, ...]
-
-
-def encode(tokenizer: Any, texts: Sequence[str], length: int | None) -> Encoded:
-    """Texts as ids, padded, and cut to ``length`` tokens if that is given."""
-    encoded = tokenizer(
-        list(texts),
-        padding=True,
-        truncation=length is not None,
-        max_length=length,
-        return_tensors="pt",
-    )
+    With them, which are real, and how many of each text were cut off.
+    """
+    cuts = {"truncation": length is not None, "max_length": length}
+    encoded = tokenizer(list(texts), padding=True, return_tensors="pt", **cuts)
     token_mask = encoded["attention_mask"].bool()
-    kept = [int(count) for count in token_mask.sum(-1)]
-    if length is None:
-        return Encoded(encoded["input_ids"], token_mask, (0,) * len(kept))
-    whole = [
-        _count(tokenizer, text) if count >= length else count
-        for text, count in zip(texts, kept, strict=True)
-    ]
-    lost = tuple(max(all_ - count, 0) for all_, count in zip(whole, kept, strict=True))
-    return Encoded(encoded["input_ids"], token_mask, lost)
-
-
-def _count(tokenizer: Any, text: str) -> int:
-    """Tokens of a whole text; ``verbose`` is off because longer than the model is no news here."""
-    whole = tokenizer([text], truncation=False, max_length=None, verbose=False)
-    return len(whole["input_ids"][0])
+    lost = []
+    for text, kept in zip(texts, token_mask.sum(-1).tolist(), strict=True):
+        whole = kept
+        if length is not None and kept >= length:
+            # Not verbose, because longer than the model is no news here.
+            alone = tokenizer([text], truncation=False, max_length=None, verbose=False)
+            whole = len(alone["input_ids"][0])
+        lost.append(max(whole - kept, 0))
+    return encoded["input_ids"], token_mask, tuple(lost)
 
 
 def unknown_id(tokenizer: Any) -> int | None:
@@ -119,8 +101,13 @@ def input_check(
 ) -> InputCheck:
     """What a model is given, in words; texts are known by how much of them was ``lost``."""
     ids = arguments.get("input_ids")
-    if ids is None:
-        return _unnamed(token_mask, images="pixel_values" in arguments)
+    if ids is None:  # tokens that have no words, by their places
+        images = "pixel_values" in arguments
+        counts = token_mask.sum(-1).tolist()
+        first, other = ("class", "patch") if images else ("token 0", "token")
+        tokens = tuple((first, *(f"{other} {place}" for place in range(1, n))) for n in counts)
+        specials = ((0,),) * len(counts) if images else ()
+        return InputCheck("images" if images else "embeddings", tokens, specials)
     never, rows = unknown_id(tokenizer), []
     for row, real, marked in zip(
         ids.cpu(), token_mask.cpu(), special_tokens(tokenizer, ids).cpu(), strict=True
@@ -133,22 +120,10 @@ def input_check(
     return InputCheck("ids" if lost is None else "text", tokens, specials, unknowns, lost or ())
 
 
-def _unnamed(token_mask: Tensor, *, images: bool) -> InputCheck:
-    """Tokens that have no words, by their places."""
-    counts = [int(count) for count in token_mask.sum(-1)]
-    first, other = ("class", "patch") if images else ("token 0", "token")
-    tokens = tuple((first, *(f"{other} {place}" for place in range(1, n))) for n in counts)
-    specials = ((0,),) * len(counts) if images else ()
-    return InputCheck("images" if images else "embeddings", tokens, specials)
-
-
 def _names(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
     """Tokens as text; their ids where there is no tokeniser that could tell."""
     convert = getattr(tokenizer, "convert_ids_to_tokens", None)
     if convert is None:
         return tuple(map(str, ids))
-    found = [
-        str(index) if each is None else str(each)
-        for index, each in zip(ids, convert(list(ids)), strict=True)
-    ]
-    return tuple(each.translate(_SPACES) for each in found)
+    names = zip(ids, convert(list(ids)), strict=True)
+    return tuple(str(index if name is None else name).translate(_SPACES) for index, name in names)

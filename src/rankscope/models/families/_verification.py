@@ -1,8 +1,9 @@
-"""The input on which a conversion is verified: small, random, with padding on either side."""
+"""Our network beside the original, on a small random input with padding on either side."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from rankscope.arguments import checked
 from rankscope.core.network import Network
-from rankscope.core.tracing import captured_states
+from rankscope.core.tracing import captured_states, evaluating
 from rankscope.errors import VerificationError
 from rankscope.models.families._family import Family, Original
 from rankscope.numerals import short
@@ -27,17 +28,20 @@ def probe(family: Family, body: Original) -> dict[str, Any]:
     """Keyword arguments for the original: three short sequences, or two images of noise."""
     generator = stream(0, "probe")
     config = body.config
-    device = next(body.parameters()).device
+    weight = next(body.parameters())
+    device = weight.device
     if sees_images(body):
         pixels = torch.randn(2, *image_shape(body), generator=generator)
-        return {"pixel_values": pixels.to(device, next(body.parameters()).dtype)}
+        return {"pixel_values": pixels.to(device, weight.dtype)}
     most = getattr(config, "max_position_embeddings", None) or -1
     tokens = min(_TOKENS, most - 2) if most > 0 else _TOKENS  # XLNet says -1: no limit
     ids = torch.randint(0, config.vocab_size, (3, tokens), generator=generator)
     padding = getattr(config, "pad_token_id", None)
     padding = 0 if padding is None else padding
     ids = torch.where(ids == padding, (padding + 1) % config.vocab_size, ids)
-    mask = _padded_left_right_and_not(tokens)
+    mask = torch.ones(3, tokens, dtype=torch.bool)
+    mask[0, : tokens // 3] = False
+    mask[1, -(tokens // 4) :] = False
     arguments: dict[str, Any] = {
         "input_ids": torch.where(mask, ids, padding).to(device),
         "attention_mask": mask.long().to(device),
@@ -45,13 +49,6 @@ def probe(family: Family, body: Original) -> dict[str, Any]:
     if family.takes_positions:
         arguments["position_ids"] = family.positions(mask, config).to(device)
     return arguments
-
-
-def _padded_left_right_and_not(tokens: int) -> Tensor:
-    mask = torch.ones(3, tokens, dtype=torch.bool)
-    mask[0, : tokens // 3] = False
-    mask[1, -(tokens // 4) :] = False
-    return mask
 
 
 def sees_images(body: Original) -> bool:
@@ -95,9 +92,8 @@ class Verification:
         """One row per layer: layer, metric ``relative_error``, value."""
         from rankscope import tables
 
-        layers = range(1, len(self.errors) + 1)
-        names = ["relative_error"] * len(self.errors)
-        return tables.frame({"layer": list(layers), "metric": names, "value": list(self.errors)})
+        rows = [(layer, "relative_error", error) for layer, error in enumerate(self.errors, 1)]
+        return tables.from_rows(("layer", "metric", "value"), rows)
 
     def check(self) -> None:
         """Raise if a layer differs too much, naming the first."""
@@ -117,16 +113,15 @@ class Verification:
         return "\n".join([head, *rows])
 
 
-def compare(
-    family: Family, body: nn.Module, network: Network, arguments: Mapping[str, Any]
-) -> Verification:
+def compare(family: Family, body: nn.Module, network: Network) -> Verification:
     """Run both on the same input and compare every layer's output."""
-    with true_precision(body):
-        x, *theirs = states(family, body, arguments)
-    token_mask = arguments.get("attention_mask")
-    token_mask = None if token_mask is None else token_mask.bool()
+    arguments = probe(family, body)
+    mask = arguments.get("attention_mask")
+    token_mask = None if mask is None else mask.bool()
     valid = slice(None) if token_mask is None else token_mask.cpu()
-    with torch.no_grad():
+    with evaluating(body), torch.no_grad():
+        with true_precision(body):
+            x, *theirs = states(family, body, arguments)
         errors = tuple(
             _relative_error(mine.cpu()[valid], other.cpu()[valid])
             for mine, other in zip(network.states(x, token_mask), theirs, strict=True)
@@ -158,7 +153,7 @@ def true_precision(original: nn.Module) -> Iterator[None]:
             eps, gain = getattr(module, "variance_epsilon", None), getattr(module, "weight", None)
             if eps is not None and isinstance(gain, Tensor) and gain.dtype == torch.float64:
                 undo.callback(_put_back, module, module.__dict__.get("forward"))
-                module.forward = _rms_norm(module, eps)
+                module.forward = partial(_rms_norm, module, eps)
         yield
 
 
@@ -169,8 +164,5 @@ def _put_back(module: nn.Module, forward: Any) -> None:
         module.__dict__["forward"] = forward
 
 
-def _rms_norm(module: Original, eps: float) -> Any:
-    def forward(hidden: Tensor) -> Tensor:
-        return nn.functional.rms_norm(hidden, hidden.shape[-1:], module.weight, eps)
-
-    return forward
+def _rms_norm(module: Original, eps: float, hidden: Tensor) -> Tensor:
+    return nn.functional.rms_norm(hidden, hidden.shape[-1:], module.weight, eps)

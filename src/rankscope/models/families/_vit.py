@@ -17,8 +17,7 @@ class ViT(Family):
         return list(body.layers if hasattr(body, "layers") else body.encoder.layer)
 
     def spec(self, config: Any) -> Spec:
-        eps = config.layer_norm_eps
-        return spec_of(config, config.intermediate_size, "hidden_act", norm_eps=eps)
+        return spec_of(config, norm_eps=config.layer_norm_eps)
 
     def parts(self, layer: Original, body: Original, spec: Spec) -> Parts:
         inner = layer.attention

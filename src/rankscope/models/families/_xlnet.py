@@ -20,8 +20,8 @@ class XLNet(Family):
         refuse(config, attn_type="bi", bi_data=False)
         return spec_of(
             config,
-            config.d_inner,
-            "ff_activation",
+            mlp_width=config.d_inner,
+            activation="ff_activation",
             head_width=config.d_head,
             norm_place="post",
             norm_eps=config.layer_norm_eps,
