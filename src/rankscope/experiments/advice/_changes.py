@@ -5,7 +5,7 @@ To add an alternative, write one generator that yields ``Change``s of a spec, an
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Final
 
@@ -26,8 +26,6 @@ from rankscope.core.network import (
 )
 from rankscope.numerals import plural, short
 
-_WINDOW_PARTS: Final = (4, 16)
-"""A window reaches this part of the tokens to either side it looks to."""
 _NOTICED: Final = 0.01
 """Parts of all parameters below which more or fewer are no matter."""
 _NORM_PLACES: Final[dict[NormPlace, str]] = {
@@ -131,7 +129,7 @@ def masks(spec: Spec, tokens: int) -> Iterator[Change]:
     causal = isinstance(spec.mask, Causal)
     if not causal:
         yield Change("causal mask", replace(spec, mask="causal"), "no token sees what follows it")
-    for reach in (tokens // part for part in _WINDOW_PARTS):
+    for reach in (tokens // 4, tokens // 16):  # to either side it looks to
         if reach:
             mask = causal_window(reach) if causal else window(reach)
             yield Change(f"window of {reach}", replace(spec, mask=mask), "far tokens take layers")
@@ -179,9 +177,9 @@ def mlps(spec: Spec, _tokens: int) -> Iterator[Change]:
     """MLPs of the usual ratio where there are none, or none."""
     if not spec.mlp_width:
         yield Change("MLPs added", replace(spec, mlp_ratio=4.0))
-    else:
-        bare = replace(spec, mlp_ratio=0.0, mlp_identity=False)
-        yield Change("MLPs removed", bare, "tokens are only mixed, never bent")
+        return
+    bare = replace(spec, mlp_ratio=0.0, mlp_identity=False)
+    yield Change("MLPs removed", bare, "tokens are only mixed, never bent")
 
 
 def parallel_blocks(spec: Spec, _tokens: int) -> Iterator[Change]:
@@ -196,17 +194,9 @@ def parallel_blocks(spec: Spec, _tokens: int) -> Iterator[Change]:
         yield Change("MLP beside attention", beside, "an MLP does not see its own attention")
 
 
-ALTERNATIVES: Final[tuple[Callable[[Spec, int], Iterator[Change]], ...]] = (
-    skips,
-    weights,
-    norms,
-    masks,
-    centering,
-    positions,
-    heads,
-    mlps,
-    parallel_blocks,
-)
+ALTERNATIVES: Final[Sequence[Callable[[Spec, int], Iterator[Change]]]] = (
+    skips, weights, norms, masks, centering, positions, heads, mlps, parallel_blocks,
+)  # fmt: skip
 
 
 def changes(spec: Spec, tokens: int) -> list[Change]:
@@ -291,17 +281,14 @@ def parameter_count(spec: Spec) -> int:
     """How many numbers are trained: those of ``Network.random(spec)``, without making it."""
     width, queries = spec.width, spec.heads * spec.head_width
     keys = spec.kv_heads * spec.head_width
-    block = 2 * width * (queries + keys)
-    parts = 1
-    if spec.bias:
-        block += queries + 2 * keys + width
+    block = 2 * width * (queries + keys) + spec.bias * (queries + 2 * keys + width)
     if spec.mlp_width:
         into = 2 if spec.gated else 1
         block += (into + 1) * width * spec.mlp_width
-        block += (into * spec.mlp_width + width) if spec.bias else 0
-        parts = 2
-    one = spec.parallel and spec.norm_place == "post"  # after the one sum
-    count = 1 if one else parts * (2 if spec.norm_place == "both" else 1)
+        block += spec.bias * (into * spec.mlp_width + width)
+    count = (2 if spec.mlp_width else 1) * (2 if spec.norm_place == "both" else 1)
+    if spec.parallel and spec.norm_place == "post":  # after the one sum
+        count = 1
     modules = [build_norm(spec.norm, width, eps=spec.norm_eps, bias=spec.bias)] * count
     if not isinstance(spec.scores, Described | Lent):  # positions of a model are no weights
         modules.append(spec.build_scores(torch.float32))

@@ -1,6 +1,6 @@
 """Which change of a design would help? Alternatives by prediction, the best of them measured."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -216,7 +216,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         config,
         sentences=advice.sentences(original, helping, others, draws=config.draws),
         listings=(advice.tried(original, helping, others),) if helping or others else (),
-        table=tables.stack([_figures([original, *helping, *others]), *_curves(charted)]),
+        table=_table([original, *helping, *others], charted),
         about={"read": f"{samples} × {tokens} tokens", "weights": "none: random networks"},
         drawings=(
             kit.Drawing(
@@ -231,9 +231,10 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     )
 
 
-def _figures(trials: Sequence[Trial]) -> pl.DataFrame:
-    """One number of each kind for each change; none where a design was not measured."""
-    rows = []
+def _table(trials: Sequence[Trial], charted: Sequence[Trial]) -> pl.DataFrame:
+    """One number of each kind for each change, none where it was not measured; and by layer, every
+    metric of what was measured and of its prediction, in a panel each."""
+    rows: list[tuple[Any, ...]] = []
     for trial in trials:
         measured = trial.measured
         values = {
@@ -244,24 +245,17 @@ def _figures(trials: Sequence[Trial]) -> pl.DataFrame:
             "parameters_added": trial.price.parameters,
             "context_share": trial.price.context,
         }
-        rows += [(trial.change.words, metric, value) for metric, value in values.items()]
-    return tables.from_rows(("variant", "metric", "value"), rows)
-
-
-def _curves(trials: Sequence[Trial]) -> Iterator[pl.DataFrame]:
-    """Every metric by layer of what was measured, and of its prediction, in a panel each."""
-    for trial in trials:
-        for model, values in (("predicted", trial.values), ("measured", trial.measured_values)):
-            if values is None:
-                continue
-            rows = [
+        rows += [(None, trial.change.words, None, None, *each) for each in values.items()]
+    for trial in charted:
+        for model, by_metric in (("predicted", trial.values), ("measured", trial.measured_values)):
+            rows += [
                 (model, trial.change.words, layer, sample, metric, value)
-                for metric, by_layer in values.items()
+                for metric, by_layer in (by_metric or {}).items()
                 for layer, numbers in enumerate(by_layer.flatten(1).tolist())
                 for sample, value in enumerate(numbers)
                 if value == value
             ]
-            yield tables.from_rows(("model", "variant", "layer", "sample", "metric", "value"), rows)
+    return tables.from_rows(("model", "variant", "layer", "sample", "metric", "value"), rows)
 
 
 @checked

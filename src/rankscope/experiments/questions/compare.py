@@ -233,9 +233,10 @@ def compared_models(models: Mapping[str, Source] | Sequence[Source]) -> tuple[Mo
 
 def _of(label: str, source: Source) -> list[Model]:
     """What is meant by one source: several models where it is a folder of checkpoints."""
+    if isinstance(source, Result):
+        return [Model(source, label=label or source.title)]
     if not isinstance(source, str | Path):
-        called = type(source).__name__ if isinstance(source, nn.Module) else ""
-        called = called or (source.title if isinstance(source, Result) else source.name)
+        called = type(source).__name__ if isinstance(source, nn.Module) else source.name
         return [Model(source, label=label or called)]
     written = str(source)
     if written.endswith(".parquet"):

@@ -14,18 +14,8 @@ from rankscope import tables
 from rankscope.ask import Cost
 from rankscope.core.metrics import Center, Norm, residual
 from rankscope.core.tracing import Trace
-from rankscope.experiments import kit
-from rankscope.experiments.depths import (
-    FLOORS,
-    FORMATS,
-    RELATIVE,
-    SCALED,
-    disagreement,
-    doubts,
-    law_of_medians,
-    medians,
-    sure_medians,
-)
+from rankscope.experiments import depths, kit
+from rankscope.experiments.depths import FLOORS, FORMATS, RELATIVE, SCALED
 from rankscope.numerals import plural, power_of_ten
 
 ENTRY = kit.question(
@@ -102,7 +92,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         "that stops it?",
         sentences=(*subject.reduced, *_sentences(table, _NORMS.get(config.in_norm, ""))),
         table=table,
-        notes=doubts({subject.name: traces[SCALED]}),
+        notes=depths.doubts({subject.name: traces[SCALED]}),
         drawings=_DRAWINGS,
         shown=(RELATIVE,),
     )
@@ -141,12 +131,12 @@ def _sentences(table: pl.DataFrame, norm: str) -> tuple[str, ...]:
     The relative residual is that in the composite norm, unless ``norm`` says otherwise.
     """
     summary = tables.summary(table)
-    true = sure_medians(summary, RELATIVE, variant=SCALED)
+    true = depths.sure_medians(summary, RELATIVE, variant=SCALED)
     partings = [_parting(name, true, summary) for name in FORMATS]
-    if apart := disagreement(table, RELATIVE, variant=SCALED):
-        layers = len(medians(summary, RELATIVE, variant=SCALED)) - 1
+    if apart := depths.disagreement(table, RELATIVE, variant=SCALED):
+        layers = len(depths.medians(summary, RELATIVE, variant=SCALED)) - 1
         return (f"After {plural(layers, 'layer')} {apart}.", *partings)
-    followed = law_of_medians(summary, RELATIVE, variant=SCALED)
+    followed = depths.law_of_medians(summary, RELATIVE, variant=SCALED)
     return (
         f"After {plural(len(true) - 1, 'layer')} the relative residual{norm} is "
         f"{power_of_ten(true[-1])} (median over the samples); {followed}.",
@@ -160,7 +150,9 @@ def _parting(name: str, true: Sequence[float], summary: pl.DataFrame) -> str:
     ``true`` ends where it is in doubt itself.
     """
     limits = torch.finfo(FORMATS[name])
-    plain, sizes = (medians(summary, metric, variant=name) for metric in (RELATIVE, _LARGEST))
+    plain, sizes = (
+        depths.medians(summary, metric, variant=name) for metric in (RELATIVE, _LARGEST)
+    )
     for layer, (a, b, size) in enumerate(zip(true, plain, sizes, strict=False)):
         if a == b or abs(a - b) <= _PARTED:
             continue

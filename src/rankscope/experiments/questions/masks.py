@@ -18,19 +18,8 @@ from rankscope.core.paths import attention_patterns
 from rankscope.core.theory import Law
 from rankscope.core.tracing import Trace
 from rankscope.errors import InputError
-from rankscope.experiments import kit
-from rankscope.experiments.depths import (
-    DISPERSION,
-    LAW_COLUMNS,
-    LAW_NOTE,
-    RELATIVE_DISPERSION,
-    different_laws,
-    dispersions,
-    doubts,
-    law_entries,
-    law_of_medians,
-    sure_medians,
-)
+from rankscope.experiments import depths, kit
+from rankscope.experiments.depths import DISPERSION, LAW_COLUMNS, LAW_NOTE, RELATIVE_DISPERSION
 from rankscope.numerals import plural, power_of_ten, short
 
 ENTRY = kit.question(
@@ -206,7 +195,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         table=table,
         listings=(_measured(found, tables.summary(table)), _graphs(found)),
         about={"dispersion": "Frobenius norm"},
-        notes=doubts({one.name: one.trace for one in found}),
+        notes=depths.doubts({one.name: one.trace for one in found}),
         drawings=_drawings(found),
         shown=(RELATIVE_DISPERSION, *(each for each in BY_MASK if each != "radius")),
     )
@@ -218,13 +207,13 @@ def _measure(
 ) -> Masked:
     """Everything about one mask; the network of ``subject`` has it already."""
     trace = subject.deep_trace(on_step, norm="fro")
-    traced = dispersions(trace.table.filter(pl.col("layer") <= depth))
+    traced = depths.dispersions(trace.table.filter(pl.col("layer") <= depth))
     first, real = subject.x[:1], subject.token_mask
     if real is not None:  # padding is cut away
         first = first[:, real if real.ndim == 1 else real[0]]
     facts = theory.graph_facts(mask, first.shape[1])
-    law = law_of_medians(tables.summary(traced), RELATIVE_DISPERSION)
-    apart = different_laws(traced, RELATIVE_DISPERSION)
+    law = depths.law_of_medians(tables.summary(traced), RELATIVE_DISPERSION)
+    apart = depths.different_laws(traced, RELATIVE_DISPERSION)
     figures = _figures(subject, first, mask, facts, depth)
     return Masked(name, facts, law, apart, tables.stack([traced, figures]), trace)
 
@@ -361,14 +350,15 @@ def _graphs(found: Sequence[Masked]) -> kit.Listing:
 def _measured(found: Sequence[Masked], summary: pl.DataFrame) -> kit.Listing:
     """How each mask ends, and how many layers it takes to lose what the fastest loses in two."""
     curves = {
-        one.name: sure_medians(summary, RELATIVE_DISPERSION, variant=one.name) for one in found
+        one.name: depths.sure_medians(summary, RELATIVE_DISPERSION, variant=one.name)
+        for one in found
     }
     curves = {name: curve for name, curve in curves.items() if len(curve) > 1}
     layers = min([_REFERENCE_LAYERS, *(len(curve) - 1 for curve in curves.values())])
     fastest = min(curves, key=lambda name: curves[name][layers], default="")
     rows = []
     for one in found:
-        end, law, pace = law_entries(one.law)
+        end, law, pace = depths.law_entries(one.law)
         needed = None
         if one.name in curves and one.facts.quasi_strongly_connected:
             target = curves[fastest][layers]

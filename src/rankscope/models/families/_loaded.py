@@ -19,6 +19,9 @@ from rankscope.models.text import InputCheck
 from rankscope.numerals import cut, short
 from rankscope.streams import global_stream, stream
 
+Readable = Sequence[str] | Tensor | Sequence[Any]
+"""Texts; token ids, embeddings or images in a tensor; or images for the model's processor."""
+
 
 class BlockInput(NamedTuple):
     """What the blocks are given: states, which tokens are real, which are special (CLS, BOS, …)."""
@@ -69,11 +72,7 @@ class Loaded:
         return sees_images(self.body)
 
     def inputs(
-        self,
-        source: Sequence[str] | Tensor | Sequence[Any],
-        *,
-        token_mask: Tensor | None = None,
-        length: int | None = None,
+        self, source: Readable, *, token_mask: Tensor | None = None, length: int | None = None
     ) -> BlockInput:
         """Texts, token ids, images or embeddings → the blocks' input.
 
@@ -87,11 +86,7 @@ class Loaded:
         return read
 
     def read(
-        self,
-        source: Sequence[str] | Tensor | Sequence[Any],
-        *,
-        token_mask: Tensor | None = None,
-        length: int | None = None,
+        self, source: Readable, *, token_mask: Tensor | None = None, length: int | None = None
     ) -> tuple[BlockInput, InputCheck]:
         """The same with what was read, token by token; text that does not fit is not refused."""
         arguments, lost = self._arguments(source, token_mask, length)
@@ -111,11 +106,7 @@ class Loaded:
         return BlockInput(x, real, special), check
 
     def arguments(
-        self,
-        source: Sequence[str] | Tensor | Sequence[Any],
-        *,
-        token_mask: Tensor | None = None,
-        length: int | None = None,
+        self, source: Readable, *, token_mask: Tensor | None = None, length: int | None = None
     ) -> dict[str, Any]:
         """Keyword arguments with which the original's body runs on the same input."""
         arguments, lost = self._arguments(source, token_mask, length)
@@ -125,10 +116,7 @@ class Loaded:
         return arguments
 
     def _arguments(
-        self,
-        source: Sequence[str] | Tensor | Sequence[Any],
-        token_mask: Tensor | None,
-        length: int | None,
+        self, source: Readable, token_mask: Tensor | None, length: int | None
     ) -> tuple[dict[str, Any], tuple[int, ...] | None]:
         """The arguments, and of texts how many tokens of each were cut off."""
         if not isinstance(source, Tensor):
