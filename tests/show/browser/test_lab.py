@@ -7,9 +7,9 @@ import pytest
 from playwright.sync_api import expect
 
 from rankscope.show.lab._charts import TITLES
+from rankscope.show.lab._compute import run_task
 from rankscope.show.lab._presets import PRESETS
 from rankscope.show.lab._state import State
-from rankscope.show.lab._tasks import run_task
 
 from ..lab.process import running_lab
 

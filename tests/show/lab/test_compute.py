@@ -11,14 +11,18 @@ from hypothesis import strategies as st
 
 from rankscope import bounds, deep_trace, path_lengths, predict, trace
 from rankscope.show.lab._charts import ROWS, TITLES, charts, picture
-from rankscope.show.lab._compute import first, second
-from rankscope.show.lab._network import input_of, matrix_of, network_of
-from rankscope.show.lab._places import place_tokens, principal_axes
-from rankscope.show.lab._slow import DRAWS
-from rankscope.show.lab._snippet import snippet
+from rankscope.show.lab._compute import (
+    DRAWS,
+    clean,
+    first,
+    place_tokens,
+    principal_axes,
+    run_task,
+    second,
+)
+from rankscope.show.lab._network import input_of, matrix_of, network_of, snippet
 from rankscope.show.lab._state import State
-from rankscope.show.lab._tasks import clean, run_task
-from rankscope.show.lab._ticks import POWERS, choose_ticks
+from rankscope.show.lab._words import POWERS, choose_ticks
 
 SMALL = {"layers": 3, "width": 8, "tokens": 5}
 SKIPLESS = State(**SMALL, format="bfloat16", init="normal", scale=0.3)
@@ -34,6 +38,14 @@ def by_layer(traced, metric):
     return table["value"].to_list()
 
 
+def curves_of(rows, field="drawn_median"):
+    """The values of each curve, layer by layer."""
+    curves = {}
+    for row in rows:
+        curves.setdefault(row["variant"], []).append(row.get(field))
+    return curves
+
+
 @pytest.fixture(scope="module", params=[SKIPLESS, WHOLE], ids=["skipless", "whole"])
 def case(request):
     state = request.param
@@ -42,9 +54,7 @@ def case(request):
 
 def test_residuals_are_those_of_deep_trace_and_trace(case):
     state, network, x, found, _ = case
-    curves = {}
-    for row in found["residual"]:
-        curves.setdefault(row["arithmetic"], []).append(row["value"])
+    curves = curves_of(found["residual"])
     assert list(curves) == ["scaled", "float64", state.format]
     assert curves["scaled"] == by_layer(deep_trace(network, x), "log10_relative_residual")
     for name in ("float64", state.format):
@@ -65,12 +75,11 @@ def test_path_shares_are_those_of_path_lengths(case):
 def test_the_band_is_that_of_predict(case):
     _, network, x, _, found = case
     band = predict(network.spec, x[0], draws=DRAWS[False]).band("log10_relative_dispersion")
-    assert [row["mean"] for row in found["prediction"]] == band.mean.tolist()
-    assert [row["high"] for row in found["prediction"]] == band.high.tolist()
-    measured = deep_trace(network, x, norm="fro")
-    assert [row["measured"] for row in found["prediction"]] == by_layer(
-        measured, "log10_relative_residual"
-    )
+    for name, values in (("median", band.mean), ("low", band.low), ("high", band.high)):
+        curves = curves_of(found["prediction"], f"drawn_{name}")
+        assert curves["random networks like it"] == values.tolist()
+    measured = by_layer(deep_trace(network, x, norm="fro"), "log10_relative_residual")
+    assert curves_of(found["prediction"])["this network"] == measured
 
 
 def test_bounds_are_those_of_bounds_or_a_reason(case):
@@ -82,9 +91,9 @@ def test_bounds_are_those_of_bounds_or_a_reason(case):
             f"From layer 1 on no bound applies: {direct.layers[0].why_not}."
         )
         return
-    sharp = [row["value"] for row in found["bounds"] if row["curve"] == "sharp, this layer"]
+    curves = curves_of(found["bounds"])
+    sharp, measured = curves["sharp, this layer"], curves["measured"]
     assert sharp == [float(layer.log10_sharp_bound[0]) for layer in direct.layers]
-    measured = [row["value"] for row in found["bounds"] if row["curve"] == "measured"]
     assert all(bound >= value for bound, value in zip(sharp, measured, strict=True))
 
 
@@ -92,7 +101,7 @@ def test_spectra_are_singular_values_as_parts_of_the_largest(case):
     _, network, x, found, _ = case
     for layer, state in enumerate([x, *network.states(x)]):
         sigma = torch.linalg.svdvals(state.detach()[0])
-        rows = [row["value"] for row in found["spectrum"] if row["layer"] == layer]
+        rows = [row["shade"] for row in found["spectrum"] if row["across"] == layer]
         for row, ratio in zip(rows, (sigma / sigma[0]).tolist(), strict=True):
             if row is None:
                 assert ratio < 1e-13
@@ -103,7 +112,7 @@ def test_spectra_are_singular_values_as_parts_of_the_largest(case):
 def test_the_answer_has_its_numbers(case):
     state, _, _, found, _ = case
     assert found["tone"] == ("collapse" if state is SKIPLESS else "holds")
-    scaled = [row["value"] for row in found["residual"] if row["arithmetic"] == "scaled"]
+    scaled = curves_of(found["residual"])["scaled"]
     end = found["headline"]
     if state is SKIPLESS:
         assert f"10^−{-scaled[-1]:.1f} of it" in end
@@ -142,9 +151,9 @@ def test_overflow_is_told_and_what_comes_before_it_drawn():
         State(**SMALL | {"layers": 6}, scale=4.0, sharpness=0.01, skip=1.0, format="float16")
     )
     assert "none in float16 (it overflows in layer" in found["sentences"]["residual"]
-    half = [row for row in found["residual"] if row["arithmetic"] == "float16"]
-    assert 0 < len(half) < 7
-    assert len([row for row in found["residual"] if row["arithmetic"] == "scaled"]) == 7
+    curves = curves_of(found["residual"])
+    assert 0 < len(curves["float16"]) < 7
+    assert len(curves["scaled"]) == 7
 
 
 def test_paths_that_carry_rounding_alone_have_no_shares():
@@ -163,7 +172,15 @@ def test_every_chart_is_drawn_as_a_picture(case, name):
     assert TITLES[name] in drawn
     marks = drawn.count("<path") + drawn.count("<rect")
     assert marks >= len(rows) / (state.layers + 1)
-    assert charts()[name]["data"] == {"name": ROWS.get(name, name), "values": []}
+
+
+def test_charts_wait_for_rows_and_follow_the_page():
+    drawn = charts()
+    assert list(drawn) == list(TITLES)
+    for name, spec in drawn.items():
+        assert spec["data"] == {"name": ROWS.get(name, name)}
+        assert spec["background"] == "transparent"
+        assert "var(--on-3a4656, #3a4656)" in json.dumps(spec)  # words, light or dark
 
 
 def test_legends_name_the_curves_that_are_there(case):
@@ -211,10 +228,9 @@ def test_the_snippet_runs_and_gives_the_same_numbers(query, tmp_path, monkeypatc
     exec(compile(snippet(state), "lab.py", "exec"), names)
     assert names["network"].spec == network_of(state).spec
     assert torch.equal(names["x"], input_of(state))
-    found = first(state)["residual"]
-    scaled = [row["value"] for row in found if row["arithmetic"] == "scaled"]
-    assert by_layer(names["deep"], "log10_relative_residual") == scaled
-    plain = [row["value"] for row in found if row["arithmetic"] == state.format]
-    assert logarithms(by_layer(names["plain"], "relative_residual")) == plain
+    curves = curves_of(first(state)["residual"])
+    assert by_layer(names["deep"], "log10_relative_residual") == curves["scaled"]
+    plain = logarithms(by_layer(names["plain"], "relative_residual"))
+    assert plain == curves[state.format]
     assert (tmp_path / "lab.html").stat().st_size > 1000
     assert "PathLengths" in capsys.readouterr().out

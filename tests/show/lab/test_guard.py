@@ -2,7 +2,7 @@
 
 import pytest
 
-from rankscope.show.lab._guard import CONTENT_POLICY, host_rule, name_of
+from rankscope.show.lab._server import CONTENT_POLICY, host_rule, name_of
 
 
 @pytest.mark.parametrize(

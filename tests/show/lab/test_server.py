@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rankscope.show.lab._files import description
+from rankscope.show.lab._compute import run_task
+from rankscope.show.lab._server import description
 from rankscope.show.lab._state import PARAMETERS, State
-from rankscope.show.lab._tasks import run_task
 
 SMALL = "layers=1&tokens=3&width=2"
 PARTS = ["/", "/lab.css", "/lab.js", "/mask.js", "/controls.js", "/charts.js", "/icon.svg"]

@@ -7,9 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankscope.errors import InputError
-from rankscope.show.lab._parameters import Choice, MaskText, Real, Whole
 from rankscope.show.lab._presets import PRESETS
-from rankscope.show.lab._state import LONGEST_QUERY, PARAMETERS, State, read_query
+from rankscope.show.lab._state import (
+    LONGEST_QUERY,
+    PARAMETERS,
+    Choice,
+    MaskText,
+    Real,
+    State,
+    Whole,
+    read_query,
+)
 
 
 def values_of(parameter):

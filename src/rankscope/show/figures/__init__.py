@@ -1,5 +1,8 @@
 """Charts, drawn from summary tables; nothing here measures anything."""
 
+from rankscope.show.figures._axes import Tick as Tick
+from rankscope.show.figures._axes import Vertical as Vertical
+from rankscope.show.figures._axes import over as over
 from rankscope.show.figures._catalogue import (
     FIGURES,
     FigureKind,
@@ -24,12 +27,17 @@ from rankscope.show.figures._curves import (
     steps,
     trajectories,
 )
+from rankscope.show.figures._heatmap import Shades as Shades
+from rankscope.show.figures._heatmap import cell_mark as cell_mark
+from rankscope.show.figures._lines import line_marks as line_marks
 from rankscope.show.figures._maps import head_map, layer_map, phase_map, token_map
 from rankscope.show.figures._paths import by_length, length_distributions
 from rankscope.show.figures._sweeps import axis_map, by_axis
 from rankscope.show.figures._theme import INK as INK
 from rankscope.show.figures._theme import PALETTE as PALETTE
+from rankscope.show.figures._theme import WORDS_AS_TITLE as WORDS_AS_TITLE
 from rankscope.show.figures._theme import Figure, adaptive, dark_variables
+from rankscope.show.figures._theme import Look as Look
 from rankscope.show.figures._theme import configuration as configuration
 
 __all__ = [

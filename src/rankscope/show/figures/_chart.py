@@ -54,11 +54,7 @@ vegaEmbed("#chart", JSON.parse(document.getElementById("specification").textCont
   {renderer: "svg", actions: false});"""
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _LINE = 96  # characters of a line below a title
-FORMATS: dict[str, Literal["html", "svg", "png"]] = {
-    ".html": "html",
-    ".svg": "svg",
-    ".png": "png",
-}
+FORMATS: dict[str, Literal["html", "svg", "png"]] = {".html": "html", ".svg": "svg", ".png": "png"}
 
 
 class OfflineChart(alt.ConcatChart):

@@ -49,12 +49,12 @@ class Shades:
 
     axis: Vertical
 
-    def encode(self, field: str, channel: Any = alt.Color) -> Any:
+    def encode(self, field: str, channel: Any = alt.Color, **more: Any) -> Any:
         """The encoding that shades a field."""
         scale = alt.Scale(
             type=self.axis.kind, domain=list(self.axis.domain), scheme=SCHEME, clamp=True
         )
-        return channel(field, scale=scale, legend=None)
+        return channel(field, scale=scale, legend=None, **more)
 
     def of(self, value: float | None) -> float | None:
         """The value whose shade a value has: within the ends, and none if it is not known."""
@@ -290,35 +290,17 @@ def heat_panel(
     """
     x, y = cells.x, cells.y
     where = [alt.Tooltip("x:N", title=x.name), alt.Tooltip("y:N", title=y.name)]
-    wide, high = size[0] / len(x.values), size[1] / len(y.values)
-    apart = gaps and min(wide, high) >= _GAP_FROM
-    # From the middle of a cell to its edges, in cells.
-    before = [0.5 - 0.5 / pixels if apart else 0.5 for pixels in (wide, high)]
-    after = [0.5 - 0.5 / pixels if apart else 0.5 + _OVER / pixels for pixels in (wide, high)]
-    reach: dict[str, Any] = {
-        "x": x.encode(alt.X, "left"),
-        "x2": "right",
-        "y": y.encode(alt.Y, "low"),
-        "y2": "high",
-    }
-    base = (
-        over(cells.data(cells.rows, shades, entry))
-        .transform_calculate(
-            left=f"datum.across - {before[0]:.6g}",
-            right=f"datum.across + {after[0]:.6g}",
-            low=f"datum.up - {before[1]:.6g}",
-            high=f"datum.up + {after[1]:.6g}",
-        )
-        .encode(**reach, tooltip=[*where, *(tooltip or [alt.Tooltip("exact:N", title=told)])])
+    left, low = x.encode(alt.X, "left"), y.encode(alt.Y, "low")
+    mark = cell_mark(
+        left,
+        low,
+        shades,
+        [*where, *(tooltip or [alt.Tooltip("exact:N", title=told)])],
+        data=cells.data(cells.rows, shades, entry),
+        pixels=(size[0] / len(x.values), size[1] / len(y.values)),
+        gaps=gaps,
     )
-    # What a screen reader is told is the chart's description, not thousands of cells.
-    look: dict[str, Any] = {"clip": True, "aria": False}
-    grey = base.mark_rect(**look, fill=theme.INK["grid"])
-    filled = base.mark_rect(**look).encode(color=shades.encode("shade:Q"))
-    layer = [
-        grey.transform_filter("datum.shade === null"),
-        filled.transform_filter("datum.shade !== null"),
-    ]
+    layer = [mark]
     edges: list[dict[str, float]] = []
     if boundary is not None:
         places = cells.rows.select("x", "y", "value").iter_rows()
@@ -326,7 +308,7 @@ def heat_panel(
     # Light between dark edges, so that it is seen on every shade.
     for colour, width in ((_DARK, 3.5), (_LIGHT, 1.6)) if edges else ():
         line = over(edges).mark_rule(color=colour, strokeWidth=width, strokeCap="square", clip=True)
-        layer.append(line.encode(**reach))
+        layer.append(line.encode(x=left, x2="right", y=low, y2="high"))
     if cells.rings is not None and cells.rings.height:
         rings = over(cells.data(cells.rings, shades, entry))
         ring = rings.mark_point(filled=True, opacity=1, size=_RING, stroke=_LIGHT, strokeWidth=1.8)
@@ -341,6 +323,38 @@ def heat_panel(
     if bar:
         layer += shades.bar(bar, height=size[1], below=below)
     return alt.LayerChart(layer=layer, title=cells.title, width=size[0], height=size[1])
+
+
+def cell_mark(
+    x: alt.X,
+    y: alt.Y,
+    shades: Shades,
+    tooltip: Sequence[alt.Tooltip],
+    *,
+    data: Sequence[Mapping[str, Any]] | None = None,
+    pixels: tuple[float, float] = (1.0, 1.0),
+    gaps: bool = False,
+) -> alt.Chart:
+    """The mark of cells at ``across`` and ``up``, from ``left`` to ``right``, ``low`` to ``high``.
+
+    They are shaded by ``shade``, and grey without one. Cells of so many ``pixels`` have ``gaps``
+    between them if they are large, and overlap a little if not.
+    """
+    apart = gaps and min(pixels) >= _GAP_FROM
+    # From the middle of a cell to its edges, in cells.
+    before = [0.5 - 0.5 / side if apart else 0.5 for side in pixels]
+    after = [0.5 - 0.5 / side if apart else 0.5 + min(_OVER / side, 0.05) for side in pixels]
+    base: alt.Chart = alt.Chart() if data is None else over(data)
+    base = base.transform_calculate(
+        left=f"datum.across - {before[0]:.6g}",
+        right=f"datum.across + {after[0]:.6g}",
+        low=f"datum.up - {before[1]:.6g}",
+        high=f"datum.up + {after[1]:.6g}",
+    ).encode(x=x, x2="right", y=y, y2="high", tooltip=list(tooltip))
+    grey = {"test": "!isValid(datum.shade)", "value": theme.INK["grid"]}
+    # What a screen reader is told is the chart's description, not thousands of cells.
+    cells: alt.Chart = base.mark_rect(clip=True, aria=False, invalid=None)
+    return cells.encode(color=shades.encode("shade:Q", condition=grey))
 
 
 def find_edges(

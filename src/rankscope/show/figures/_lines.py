@@ -147,11 +147,7 @@ def tell_values() -> list[alt.Tooltip]:
 
 
 def build_axis(
-    entry: Metric,
-    rows: Sequence[Row],
-    *,
-    lowest: float | None = None,
-    highest: float | None = None,
+    entry: Metric, rows: Sequence[Row], *, lowest: float | None = None, highest: float | None = None
 ) -> Vertical:
     """The axis on which rows of a metric are drawn, cut where it is asked to be."""
     bottom = -math.inf if lowest is None else lowest
@@ -245,12 +241,13 @@ def line_marks(
     clip: bool = False,
     hollow: bool = False,
     doubtful: bool = False,
+    marked: str = "datum.marked",
 ) -> list[alt.Chart]:
     """The marks of curves: bands or bars, lines, points, and the targets that carry the tooltip.
 
-    They draw the fields ``drawn_median``, ``drawn_low`` and ``drawn_high``, and points where a row
-    is ``marked``: ``hollow`` ones where it is ``off_scale``. Lines are dotted where ``doubtful``.
-    Points are no wider than the ``room`` that each place has.
+    They draw the fields ``drawn_median``, ``drawn_low`` and ``drawn_high``, and points where the
+    expression ``marked`` is true: ``hollow`` ones where a row is ``off_scale``. Lines are dotted
+    where ``doubtful``. Points are no wider than the ``room`` that each place has.
     """
     bars, full = spread == "bar", look.opacity(1.0)
     size = min(1.5 * theme.POINT_SIZE, (0.7 * room) ** 2) if bars else theme.POINT_SIZE
@@ -268,16 +265,16 @@ def line_marks(
         dots = dots.encode(opacity=full).transform_filter("datum.dotted")
         marks += [line.transform_filter("!datum.doubt"), dots] if doubtful else [line]
     point = base.mark_point(filled=True, size=size, clip=clip)
-    point = point.encode(shape=look.shape(), opacity=full).transform_filter("datum.marked")
+    point = point.encode(shape=look.shape(), opacity=full).transform_filter(marked)
     # A legend takes its symbols from the first of its layers; a line would break their edges.
     marks = [point, *marks] if spread == "none" else [*marks, point]
     if hollow:
         ring = base.mark_point(filled=False, fill=theme.INK["paper"], strokeWidth=1.5, size=size)
         ring = ring.encode(shape=look.shape(), opacity=full)
-        marks.append(ring.transform_filter("datum.off_scale && datum.marked"))
+        marks.append(ring.transform_filter(f"datum.off_scale && {marked}"))
     target = base.mark_point(filled=True, size=theme.TARGET_SIZE, opacity=0, clip=clip)
     target = target.encode(tooltip=list(tooltip))
-    return [*marks, target.transform_filter("datum.marked") if spread != "none" else target]
+    return [*marks, target.transform_filter(marked) if spread != "none" else target]
 
 
 def _by_curve(data: Sequence[Row]) -> list[list[Any]]:

@@ -207,10 +207,7 @@ _BESIDE: Final[Mapping[Role, Sequence[str]]] = {
 HOVERED: Final = "hovered"
 PINNED: Final = "pinned"
 _IN_FOCUS: Final = {
-    "or": [
-        {"param": HOVERED, "empty": False},
-        {"and": [{"param": HOVERED}, {"param": PINNED}]},
-    ]
+    "or": [{"param": HOVERED, "empty": False}, {"and": [{"param": HOVERED}, {"param": PINNED}]}]
 }
 
 
@@ -218,7 +215,7 @@ _IN_FOCUS: Final = {
 class Look:
     """The looks of curves by name, all alike if they have no names; data hold it as ``variant``.
 
-    A figure whose legend does not listen to the pointer has no curves in focus.
+    Where the legend does not listen to the pointer, it shows lines, and all points are round.
     """
 
     colours: Mapping[str, str]
@@ -242,7 +239,7 @@ class Look:
 
     def shape(self) -> Any:
         """A fixed shape for each curve."""
-        return self._fixed(alt.Shape, shapes(self.names), SHAPES[0])
+        return self._fixed(alt.Shape, shapes(self.names) if self.listens else {}, SHAPES[0])
 
     def dash(self) -> Any:
         """A fixed kind of line for each curve."""
@@ -258,7 +255,10 @@ class Look:
         if not looks:
             return alt.value(single)
         scale = alt.Scale(domain=list(looks), range=list(looks.values()))
-        return channel("variant:N", scale=scale, **({} if self.legend else {"legend": None}))
+        if self.legend and self.listens:
+            return channel("variant:N", scale=scale)
+        lines = alt.Legend(symbolType="stroke", symbolSize=320, symbolStrokeWidth=LINE_WIDTH)
+        return channel("variant:N", scale=scale, legend=lines if self.legend else None)
 
 
 def colours(names: Sequence[str], roles: Roles | None = None) -> dict[str, str]:

@@ -1,13 +1,17 @@
 """From a state to figures in plain numbers; the quick ones first, the slow ones apart.
 
-A figure is a list of rows for a chart. Where one cannot be had, its reason stands in ``notes``.
+A figure is a list of rows for a chart, with the fields that charts draw. Where one cannot be had,
+its reason stands in ``notes``.
 """
 
 import copy
+import json
 import math
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import torch
 from torch import Tensor
@@ -15,15 +19,73 @@ from torch import Tensor
 from rankscope.core.deep import deep_trace
 from rankscope.core.metrics import spectra
 from rankscope.core.network import Block, Network
-from rankscope.core.tracing import trace
+from rankscope.core.paths import path_lengths
+from rankscope.core.prediction import predict
+from rankscope.core.theory import bounds
+from rankscope.core.tracing import Trace, trace
+from rankscope.errors import RankscopeError
+from rankscope.numerals import power_of_ten
 from rankscope.process.threads import one_thread
-from rankscope.show.lab._network import DTYPES, input_of, mask_of, network_of, spec_of
-from rankscope.show.lab._places import place_tokens
-from rankscope.show.lab._rows import Rows, by_layer, or_reason
-from rankscope.show.lab._slow import SLOW
+from rankscope.show.lab._network import DTYPES, input_of, mask_of, network_of, snippet, spec_of
 from rankscope.show.lab._state import State
-from rankscope.show.lab._ticks import choose_ticks
-from rankscope.show.lab._words import describe_first, describe_second
+from rankscope.show.lab._words import BAND, THIS, choose_ticks, describe_first, describe_second
+
+Rows = list[dict[str, Any]]
+
+DRAWS: Final = {False: 8, True: 3}
+"""Networks of which a prediction is made; fewer where layers share weights and all are drawn."""
+_ROUNDING: Final = 1e-12
+"""A relative residual below which float64 has too few digits of it left to be divided up."""
+_BOUNDS: Final = {
+    "log10_residual": "measured",
+    "log10_sharp_bound": "sharp, this layer",
+    "log10_data_bound": "data, this layer",
+    "log10_a_priori_bound": "a priori, this layer",
+    "log10_depth_bound": "Dong et al. 2021, all layers",
+}
+"""Which bounds are drawn, and their names in the legend."""
+
+
+def run_task(task: str, query: str, chart: str = "") -> bytes:
+    """The body of one reply; errors of rankscope say what is wrong with the state."""
+    state = State.read(query)
+    if task == "snippet":
+        network_of(state)(input_of(state))  # a program that would end in an error is of no use
+        return snippet(state).encode()
+    if task == "picture":
+        return _picture(state, chart).encode()
+    figures = {"first": first, "second": second}[task](state)
+    return json.dumps(clean(figures), allow_nan=False, separators=(",", ":")).encode()
+
+
+def warm() -> None:
+    """Run in the process that workers are forked from, so that all is loaded and has run once.
+
+    First calls look up kernels and import what is imported late; a worker forked after them answers
+    its first request as fast as its hundredth. One thread alone, for a fork keeps no other.
+    """
+    for part in ("first", "second"):
+        run_task(part, "")
+
+
+def clean(value: Any) -> Any:
+    """What JSON can hold: numbers that are not finite become nothing."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: clean(inner) for key, inner in value.items()}
+    return [clean(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _picture(state: State, chart: str) -> str:
+    # Altair brings polars, which starts threads; a process that is forked must have none.
+    from rankscope.show.lab._charts import ROWS, picture
+
+    slow = chart in ("paths", "prediction", "bounds")
+    figures = (second if slow else first)(state)
+    about = textwrap.wrap(f"{spec_of(state).describe()}; seed {state.seed}", 100)
+    rows, ticks = clean(figures[ROWS.get(chart, chart)]), figures["ticks"].get(chart, ())
+    return picture(chart, rows, subtitle=about, ticks=ticks)
 
 
 def first(state: State) -> dict[str, Any]:
@@ -34,41 +96,65 @@ def first(state: State) -> dict[str, Any]:
         notes: dict[str, str] = {}
         if len(states) <= state.layers:
             notes["plane"] = f"In float64 layer {len(states)} overflows, so the ways end before it."
-        found: dict[str, Any] = {
+        figures: dict[str, Any] = {
             "description": spec_of(state).describe(),
             "query": state.query(),
-            "mask": mask_rows(state),
+            "mask": _mask_rows(state),
             "places": place_tokens(states),
             "residual": _residuals(state, network, x, notes),
             "spectrum": _spectrum(states),
             "notes": notes,
         }
-    found["ticks"] = _ticks(residual=found["residual"])
-    return {**found, **describe_first(state, found)}
+    figures["ticks"] = _ticks(residual=figures["residual"])
+    return {**figures, **describe_first(state, figures)}
 
 
 def second(state: State) -> dict[str, Any]:
     """Path lengths, the prediction and the bounds."""
+    slow = {"paths": _paths, "prediction": _prediction, "bounds": _bounds}
     with one_thread(), torch.no_grad():
         network, x = network_of(state), input_of(state)
         notes: dict[str, str] = {}
-        found: dict[str, Any] = {"query": state.query(), "notes": notes}
-        for name, compute in SLOW.items():
-            found[name] = or_reason(name, partial(compute, network, x, notes), notes)
-    found["ticks"] = _ticks(prediction=found["prediction"], bounds=found["bounds"])
-    return {**found, **describe_second(state, found)}
+        figures: dict[str, Any] = {"query": state.query(), "notes": notes}
+        for name, compute in slow.items():
+            figures[name] = _or_reason(name, partial(compute, network, x, notes), notes)
+    figures["ticks"] = _ticks(prediction=figures["prediction"], bounds=figures["bounds"])
+    return {**figures, **describe_second(state, figures)}
+
+
+def _or_reason(name: str, compute: Callable[[], Rows], notes: dict[str, str]) -> Rows:
+    """The rows, or none and a note that says why."""
+    try:
+        return compute()
+    except RankscopeError as error:
+        notes[name] = str(error)
+        return []
+
+
+def _curve(name: str, values: Mapping[int, float | None], **spread: Mapping[int, float]) -> Rows:
+    """The rows of one curve by layer, as every line chart draws them."""
+    return [
+        {
+            "layer": layer,
+            "variant": name,
+            "drawn_median": value,
+            "exact_median": power_of_ten(-math.inf if value is None else value, digits=3),
+            **{f"drawn_{end}": each[layer] for end, each in spread.items()},
+        }
+        for layer, value in values.items()
+    ]
 
 
 def _ticks(**charts: Rows) -> dict[str, list[float]]:
     """Where the axes of logarithms have ticks, by the numbers in their rows."""
-    names = ("value", "mean", "low", "high", "measured")
+    names = ("drawn_median", "drawn_low", "drawn_high")
     return {
         chart: choose_ticks(row[name] for row in rows for name in names if name in row)
         for chart, rows in charts.items()
     }
 
 
-def mask_rows(state: State) -> list[str]:
+def _mask_rows(state: State) -> list[str]:
     """The mask as rows of ones and zeros: who attends, then to whom."""
     position = torch.arange(state.tokens)
     sees = mask_of(state).allows(position[:, None], position[None, :])
@@ -86,11 +172,63 @@ def _finite_states(network: Network, x: Tensor) -> list[Tensor]:
     return states
 
 
+def place_tokens(states: Sequence[Tensor]) -> Rows:
+    """Every token of every layer in the principal axes of all layers together.
+
+    Each layer is first brought to the same size (root mean square of its tokens' lengths one), or
+    what shrinks would be a point and what grows would hide the rest. ``x`` and ``y`` are the first
+    two coordinates; ``sx``, ``sy``, ``sz`` the first three, brought to length one. Axes are through
+    the origin, not the mean, so that directions are those of the tokens themselves.
+    """
+    sized = torch.stack([_same_size(state) for state in states])
+    places = sized @ principal_axes(sized.flatten(0, 1))
+    lengths = places.norm(dim=-1, keepdim=True)
+    sphere = places / torch.where(lengths > 0, lengths, 1.0)
+    return [
+        {
+            "layer": layer,
+            "token": token,
+            "x": x,
+            "y": y,
+            **dict(zip(("sx", "sy", "sz"), sphere[layer, token].tolist(), strict=True)),
+        }
+        for layer, row in enumerate(places.tolist())
+        for token, (x, y, _) in enumerate(row)
+    ]
+
+
+def principal_axes(rows: Tensor) -> Tensor:
+    """The first three right singular vectors as columns, zeros where the width is less.
+
+    A vector's sign is arbitrary: its largest entry is made positive, so that a small change of the
+    rows does not turn the picture over.
+    """
+    axes = torch.linalg.svd(rows, full_matrices=False).Vh[:3].T
+    largest = axes.gather(0, axes.abs().argmax(0, keepdim=True))
+    axes = axes * torch.where(largest < 0, -1.0, 1.0)
+    return torch.nn.functional.pad(axes, (0, 3 - axes.shape[1]))
+
+
+def _same_size(state: Tensor) -> Tensor:
+    largest = state.abs().amax()  # squares of what is very large or small would not fit
+    if not largest > 0:
+        return state
+    state = state / largest
+    return state / state.square().sum(-1).mean().sqrt()
+
+
+def _by_layer(traced: Trace, metric: str) -> dict[int, float]:
+    """One metric of a single sample."""
+    columns = traced.columns
+    every = zip(columns["layer"], columns["metric"], columns["value"], strict=True)
+    return {layer: value for layer, name, value in every if name == metric}
+
+
 def _residuals(state: State, network: Network, x: Tensor, notes: dict[str, str]) -> Rows:
     """The relative residual by layer: in scaled arithmetic, float64 and the chosen format."""
-    rows = or_reason("residual", partial(_scaled_rows, network, x, notes), notes)
+    rows = _or_reason("residual", partial(_scaled_rows, network, x, notes), notes)
     for name in dict.fromkeys(("float64", state.format)):
-        rows += or_reason(name, partial(_float_rows, network, x, name, notes), notes)
+        rows += _or_reason(name, partial(_float_rows, network, x, name, notes), notes)
     return rows
 
 
@@ -98,8 +236,7 @@ def _scaled_rows(network: Network, x: Tensor, notes: dict[str, str]) -> Rows:
     deep = deep_trace(network, x)
     if "doubt" in deep.provenance.notes:
         notes["doubt"] = deep.provenance.notes["doubt"]
-    found = by_layer(deep, "log10_relative_residual")
-    return [{"layer": layer, "arithmetic": "scaled", "value": v} for layer, v in found.items()]
+    return _curve("scaled", _by_layer(deep, "log10_relative_residual"))
 
 
 def _float_rows(network: Network, x: Tensor, name: str, notes: dict[str, str]) -> Rows:
@@ -112,19 +249,63 @@ def _float_rows(network: Network, x: Tensor, name: str, notes: dict[str, str]) -
         return []
     blocks = cast(list[Block], list(rounded.blocks)[:layers])
     within = Network(replace(network.spec, layers=layers), blocks)
-    traced = trace(within, tokens, metrics="relative_residual")
-    return [
-        {"layer": layer, "arithmetic": name, "value": math.log10(v) if v > 0 else None}
-        for layer, v in by_layer(traced, "relative_residual").items()
-    ]
+    traced = _by_layer(trace(within, tokens, metrics="relative_residual"), "relative_residual")
+    return _curve(name, {at: math.log10(v) if v > 0 else None for at, v in traced.items()})
 
 
 def _spectrum(states: list[Tensor]) -> Rows:
-    """σᵢ/σ₁ of each layer's tokens; what is rounding counts as zero."""
+    """The logarithms of σᵢ/σ₁ of each layer's tokens, as cells; what is rounding counts as zero."""
     rows = []
     for layer, state in enumerate(states):
-        one = spectra(state)
-        for at, value in enumerate(one.scaled.tolist(), start=1):
-            log = math.log10(value) if value > float(one.noise) else None
-            rows.append({"layer": layer, "index": at, "value": log})
+        spectrum = spectra(state)
+        for index, value in enumerate(spectrum.scaled.tolist(), start=1):
+            log = math.log10(value) if value > float(spectrum.noise) else None
+            rows.append({"across": layer, "up": index, "shade": log})
     return rows
+
+
+def _paths(network: Network, x: Tensor, notes: dict[str, str]) -> Rows:
+    """What paths of each length carry in the last layer, unless all they carry is rounding."""
+    left = _by_layer(trace(network, x, metrics="relative_residual"), "relative_residual")
+    if min(left.values()) < _ROUNDING:
+        notes["paths"] = (
+            "In float64 the tokens have become equal but for rounding, so paths have no shares "
+            "in what tells them apart."
+        )
+        return []
+    columns = path_lengths(network, x).columns
+    names = ("layer", "length", "metric", "value")
+    return [
+        {"length": length, "share": value}
+        for layer, length, metric, value in zip(*(columns[n] for n in names), strict=True)
+        if layer == network.spec.layers and metric == "residual_share" and length is not None
+    ]
+
+
+def _prediction(network: Network, x: Tensor, notes: dict[str, str]) -> Rows:
+    """The band of random networks like this one, and this one, in the Frobenius norm."""
+    predicted = predict(network.spec, x[0], draws=DRAWS[network.spec.shared_layers])
+    if "doubt" in predicted.notes:
+        notes["prediction_doubt"] = predicted.notes["doubt"]
+    mean, low, high = (
+        dict(enumerate(each.tolist())) for each in predicted.band("log10_relative_dispersion")
+    )
+    measured = _by_layer(deep_trace(network, x, norm="fro"), "log10_relative_residual")
+    return _curve(BAND, mean, low=low, high=high) + _curve(THIS, measured)
+
+
+def _bounds(network: Network, x: Tensor, notes: dict[str, str]) -> Rows:
+    """Each bound by layer beside the residual; why there is none is noted."""
+    layers = bounds(network, x).layers
+    reasons = {layer.why_not: layer.layer for layer in reversed(layers) if layer.why_not}
+    for reason, at in reasons.items():
+        notes["bounds"] = f"From layer {at} on no bound applies: {reason}."
+    curves = {
+        words: {at.layer: float(getattr(at, name)[0]) for at in layers if not at.why_not}
+        for name, words in _BOUNDS.items()
+    }
+    return [
+        row
+        for words, values in curves.items()
+        for row in _curve(words, {at: v for at, v in values.items() if math.isfinite(v)})
+    ]

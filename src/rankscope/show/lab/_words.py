@@ -1,14 +1,19 @@
-"""What the figures of a state say, in sentences with their numbers."""
+"""What the figures of a state say: in sentences with their numbers, and beside an axis.
+
+An axis of logarithms has ticks where there is room for the numbers written there.
+"""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from rankscope.core.theory import thresholds
 from rankscope.numerals import plural, power_of_ten, short
 from rankscope.show.lab._state import State
 
 Rows = Sequence[Mapping[str, Any]]
+BAND: Final = "random networks like it"
+THIS: Final = "this network"
 
 
 def describe_first(state: State, found: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,8 +43,8 @@ def describe_second(state: State, found: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _curve(rows: Rows, arithmetic: str) -> list[float | None]:
-    return [row["value"] for row in rows if row["arithmetic"] == arithmetic]
+def _curve(rows: Rows, name: str) -> list[float | None]:
+    return [row["drawn_median"] for row in rows if row["variant"] == name]
 
 
 def _headline(course: Sequence[float | None]) -> tuple[str, str]:
@@ -90,10 +95,9 @@ def _spread(places: Rows, layer: int) -> float:
 
 
 def _spectrum_words(rows: Rows) -> str:
-    last = rows[-1]["layer"]
     start, end = (
-        sum(row["value"] is not None for row in rows if row["layer"] == layer)
-        for layer in (0, last)
+        sum(row["shade"] is not None for row in rows if row["across"] == layer)
+        for layer in (0, rows[-1]["across"])
     )
     return (
         f"Singular values as parts of the largest. {start} of the input's and {end} of the last "
@@ -114,19 +118,76 @@ def _path_words(state: State, rows: Rows) -> str:
 
 
 def _prediction_words(rows: Rows) -> str:
-    end = rows[-1]
+    end, this = ([row for row in rows if row["variant"] == name][-1] for name in (BAND, THIS))
+    mean, low, high = (power_of_ten(end[f"drawn_{name}"]) for name in ("median", "low", "high"))
     return (
-        f"Random networks like this one end at {power_of_ten(end['mean'])} (80 % of them between "
-        f"{power_of_ten(end['low'])} and {power_of_ten(end['high'])}), this one at "
-        f"{power_of_ten(end['measured'])}. In the Frobenius norm."
+        f"Random networks like this one end at {mean} (80 % of them between {low} and {high}), "
+        f"this one at {power_of_ten(this['drawn_median'])}. In the Frobenius norm."
     )
 
 
 def _bound_words(rows: Rows, notes: Mapping[str, str]) -> str:
     if not rows:
         return notes.get("bounds", "No bound applies.")
-    last = [row for row in rows if row["layer"] == rows[-1]["layer"]]
-    values = {row["curve"]: row["value"] for row in last}
+    last = max(row["layer"] for row in rows)
+    values = {row["variant"]: row["drawn_median"] for row in rows if row["layer"] == last}
     listed = ", ".join(f"{name} {power_of_ten(value)}" for name, value in values.items())
     rest = f" {notes['bounds']}" if "bounds" in notes else ""
-    return f"Residual and bounds on it at layer {last[0]['layer']}: {listed}.{rest}"
+    return f"Residual and bounds on it at layer {last}: {listed}.{rest}"
+
+
+LINEAR: Final = 20.0
+"""Logarithms up to about this size are nearly evenly spaced; beyond, their own logarithms are."""
+_FINE: Final = (0.3, 0.6, 0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.2, 1.5)
+"""Numbers for which there is room only where little happens."""
+_GAP: Final = 17.0
+_HEIGHT: Final = 240.0
+
+_RAISED: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def _power(exponent: int) -> str:
+    """``10⁻²⁰``; an exponent too long to be raised is written out."""
+    if abs(exponent) < 10**6:
+        return "10" + str(exponent).translate(_RAISED)
+    return f"10^{'−' if exponent < 0 else ''}10" + str(round(math.log10(abs(exponent)))).translate(
+        _RAISED
+    )
+
+
+def _powers() -> dict[float, str]:
+    """Numbers from 0.01 to 100, and beyond them powers of ten, ever sparser."""
+    near = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, *_FINE]
+    found = {round(math.log10(number), 6): f"{number:g}" for number in near}
+    steps = [3, 4, 5, 6, 8, *(m * 10**e for e in range(1, 6) for m in (1, 2, 5))]
+    steps += [10**e for e in range(6, 17)]
+    for step in steps:
+        found |= {float(-step): _power(-step), float(step): _power(step)}
+    return dict(sorted(found.items()))
+
+
+POWERS: Final = _powers()
+"""Logarithms to base ten, and their numbers in words that fit a tick."""
+
+
+def choose_ticks(values: Iterable[float | None]) -> list[float]:
+    """Ticks for these logarithms, so far apart that their labels do not touch; 1 comes first.
+
+    >>> [POWERS[tick] for tick in choose_ticks([0.0, -2.2])]
+    ['0.01', '0.02', '0.05', '0.1', '0.2', '0.3', '0.5', '1']
+    """
+    known = [0.0, *(value for value in values if value is not None and math.isfinite(value))]
+    low, high = min(known), max(known)
+    scale = _HEIGHT / max(_place(high) - _place(low), 1e-9)
+    chosen: list[float] = []
+    fine = {round(math.log10(number), 6) for number in _FINE}
+    for tick in sorted(POWERS, key=lambda tick: (tick in fine, abs(tick))):
+        far = all(abs(_place(tick) - _place(each)) * scale >= _GAP for each in chosen)
+        if low <= tick <= high and far:
+            chosen.append(tick)
+    return sorted(chosen)
+
+
+def _place(log: float) -> float:
+    """Where a logarithm stands on the axis, in arbitrary units."""
+    return math.copysign(math.log1p(abs(log) / LINEAR), log)

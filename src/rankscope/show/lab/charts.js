@@ -47,7 +47,7 @@ export class Chart {
 
   async #draw(rows) {
     const spec = this.#fitted(rows);
-    const key = JSON.stringify(spec.encoding?.color ?? null) + this.#room();
+    const key = JSON.stringify(spec.usermeta ?? null) + this.#room();
     if (this.#view && key === this.#drawn) {
       for (const [name, value] of Object.entries(this.#signals)) this.#view.signal(name, value);
       await this.#view.data(this.#source, rows.map((row) => ({ ...row }))).runAsync();
@@ -70,16 +70,21 @@ export class Chart {
     return typeof width === "number" ? Math.min(width, this.#holder.clientWidth - 24) : 0;
   }
 
+  /* A legend names the curves that are among the rows. */
   #fitted(rows) {
     const spec = structuredClone(this.#spec);
     if (typeof spec.width === "number") spec.width = spec.height = Math.max(160, this.#room());
     const field = spec.usermeta?.names;
     if (field === undefined) return spec;
     const present = new Set(rows.map((row) => row[field]));
-    for (const scale of [spec.encoding.color.scale, spec.layer[0].encoding.strokeDash.scale]) {
-      const kept = scale.domain.map((name) => present.has(name));
-      scale.range = scale.range.filter((_, at) => kept[at]);
-      scale.domain = scale.domain.filter((_, at) => kept[at]);
+    spec.usermeta.present = [...present].sort();
+    for (const { encoding } of spec.layer) {
+      for (const { field: own, scale } of Object.values(encoding)) {
+        if (own !== field || !scale) continue;
+        const kept = scale.domain.map((name) => present.has(name));
+        scale.range = scale.range.filter((_, at) => kept[at]);
+        scale.domain = scale.domain.filter((_, at) => kept[at]);
+      }
     }
     return spec;
   }
