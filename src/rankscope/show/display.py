@@ -5,14 +5,20 @@ from functools import cache
 from itertools import groupby
 from typing import Any
 
-from jinja2 import Environment, PackageLoader
+from jinja2 import Environment, PackageLoader, Template
 from markupsafe import Markup
 
 
 @cache
+def template(name: str) -> Template:
+    """A template beside this file, which escapes whatever it is given."""
+    loader = PackageLoader("rankscope.show")
+    environment = Environment(loader=loader, autoescape=True, trim_blocks=True)
+    return environment.get_template(name)
+
+
 def _macros() -> dict[str, Any]:
-    environment = Environment(loader=PackageLoader("rankscope.show"), autoescape=True)
-    return vars(environment.get_template("display.html").module)
+    return vars(template("display.html").module)
 
 
 def card(title: str, *parts: Markup) -> str:

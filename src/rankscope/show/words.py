@@ -8,7 +8,7 @@ nothing is loaded for them before they are read.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 from textwrap import shorten
 from typing import TYPE_CHECKING, Final
 
@@ -18,14 +18,13 @@ from rankscope.show.display import card, paragraph, table
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rankscope.core.prediction import Band, Outcome, Prediction
+    from rankscope.core.prediction import Outcome, Prediction
     from rankscope.core.theory import Bounds, GraphFacts, Law, LayerBounds, Obstacle
 
 # ---------------------------------------------------------------------------------------- laws
 
 LAW_NAMES: Final[Mapping[str, str]] = {"none": "no collapse", "equal": "all tokens equal"}
-_CERTAIN: Final = 2.0
-"""Standard errors to either side of a fitted constant that are written beside it."""
+_CERTAIN: Final = 2.0  # standard errors to either side of a fitted constant, written beside it
 
 
 def law_name(law: "Law") -> str:
@@ -92,36 +91,29 @@ def describe_outcome(outcome: "Outcome") -> str:
 
 def _describe_tokens(outcome: "Outcome") -> str:
     start, end = (power_of_ten(outcome.figures[at]) for at in ("first", "last"))
-    layers = plural(outcome.layers, "layer")
+    layers, trend, fall = plural(outcome.layers, "layer"), outcome.trend, ""
+    if trend is not None and trend.rate <= 0 and math.isfinite(trend.rate):
+        factor = short(trend.factor, digits=2)
+        fall = {
+            "level": "",
+            "exponential": f"; the fall is exponential, each layer leaves {factor} of it",
+            "faster than exponential": "; the fall is faster than exponential",
+            "polynomial": f"; it falls like the power {short(trend.power, digits=2)} of the layer",
+            "unclear": f"; in the second half a layer leaves {factor} of it",
+        }[trend.kind]
     if outcome.kind == "depth collapse":
         since = f"from layer {outcome.layer} on" if outcome.layer is not None else "in the end"
         return (
             f"Depth collapse: {since} tokens differ by less than a thousandth of their size, "
-            f"after {layers} by {end} of it{_fall(outcome)}."
+            f"after {layers} by {end} of it{fall}."
         )
-    opening = {
-        "collapse under way": "Depth collapse under way",
-        "tokens kept apart": "No depth collapse",
-        "chaos": "Chaos, tokens move apart",
+    opening, fall = {
+        "collapse under way": ("Depth collapse under way", fall),
+        "tokens kept apart": ("No depth collapse", ""),
+        "chaos": ("Chaos, tokens move apart", ""),
     }[outcome.kind]
     way = f"goes from {start} to {end}" if start != end else f"stays near {start}"
-    fall = _fall(outcome) if outcome.kind == "collapse under way" else ""
     return f"{opening}: the tokens' relative dispersion {way} over {layers}{fall}."
-
-
-def _fall(outcome: "Outcome") -> str:
-    """How a fall goes on, in a clause."""
-    trend = outcome.trend
-    if trend is None or trend.rate > 0 or not math.isfinite(trend.rate):
-        return ""
-    factor = short(trend.factor, digits=2)
-    return {
-        "level": "",
-        "exponential": f"; the fall is exponential, each layer leaves {factor} of it",
-        "faster than exponential": "; the fall is faster than exponential",
-        "polynomial": f"; it falls like the power {short(trend.power, digits=2)} of the layer",
-        "unclear": f"; in the second half a layer leaves {factor} of it",
-    }[trend.kind]
 
 
 def _describe_attention(outcome: "Outcome") -> str:
@@ -217,18 +209,14 @@ def prediction_doubt(prediction: "Prediction") -> str:
 
 def prediction_html(prediction: "Prediction") -> str:
     """The bands of every metric, layer by layer."""
-    bands = {name: prediction.band(name) for name in prediction.metrics}
-    rows = [
-        [str(layer), *(_band_cell(band, layer) for band in bands.values())]
-        for layer in some(range(prediction.layers + 1))
-    ]
+    bands = [prediction.band(name) for name in prediction.metrics]
+    rows = []
+    for layer in some(range(prediction.layers + 1)):
+        numbers = ([float(part[layer]) for part in band] for band in bands)
+        cells = ("" if m != m else f"{short(m)} ({short(a)} to {short(b)})" for m, a, b in numbers)
+        rows.append([str(layer), *cells])
     about = paragraph(f"{prediction.spec.describe()}; {plural(prediction.draws, 'draw')}.")
     return card("Prediction", about, table(["layer", *prediction.metrics], rows))
-
-
-def _band_cell(band: "Band", layer: int) -> str:
-    mean, low, high = (float(part[layer]) for part in band)
-    return "" if mean != mean else f"{short(mean)} ({short(low)} to {short(high)})"
 
 
 # --------------------------------------------------------------------------------------- bounds
@@ -285,7 +273,7 @@ def layer_bounds_line(layer: "LayerBounds") -> str:
         f"{_largest(layer.log10_input_residual)}"
     )
     if layer.obstacle is not None:
-        return f"LayerBounds({residual}; no bound: {_shorten(layer.why_not)})"
+        return f"LayerBounds({residual}; no bound: {shorten(layer.why_not, 200, placeholder=' …')})"
     bounds = ", ".join(
         f"{name.replace('_', ' ')} {_largest(getattr(layer, f'log10_{name}_bound'))}"
         for name in ("sharp", "data", "a_priori")
@@ -300,7 +288,7 @@ def bounds_line(bounds: "Bounds") -> str:
     theorem = (
         f"at most {_largest(last.log10_depth_bound)} by Dong et al. 2021"
         if bounds.applies
-        else f"Dong et al. 2021 does not apply ({_shorten(bounds.why_not)})"
+        else f"Dong et al. 2021 does not apply ({shorten(bounds.why_not, 200, placeholder=' …')})"
     )
     return (
         f"Bounds({plural(len(bounds.layers), 'layer')}, "
@@ -314,11 +302,14 @@ def bounds_line(bounds: "Bounds") -> str:
 def bounds_sentences(bounds: "Bounds", limit: float) -> tuple[str, ...]:
     """What bounds come to, for the sample each of them is worst for."""
     doubts = (f"Note: {doubt}." for doubt in bounds.doubts)
-    return (*_coverage(bounds, limit), *_constants(bounds), *_all_layers(bounds), *doubts)
+    return (*_coverage(bounds, limit), *_all_layers(bounds), *doubts)
 
 
 def _coverage(bounds: "Bounds", limit: float) -> Iterator[str]:
-    """Which layers no bound covers, and why; neighbours with one reason share a sentence."""
+    """Which layers no bound covers, and why; neighbours with one reason share a sentence.
+
+    Then the constants of those that are covered.
+    """
     for reason, group in groupby(bounds.layers, key=lambda layer: layer.why_not_a_priori):
         layers = [layer.layer for layer in group]
         if reason:
@@ -339,14 +330,10 @@ def _coverage(bounds: "Bounds", limit: float) -> Iterator[str]:
             f"to {_largest(worst)}, too much in up to {samples} of "
             f"{len(failing[0].condition)} samples."
         )
-
-
-def _constants(bounds: "Bounds") -> Iterator[str]:
-    """The constants in the bounds, over the layers they cover."""
     covered = [layer for layer in bounds.layers if layer.applies]
     if not covered:
         return
-    ranges = []
+    ranges = []  # of the constants in the bounds, over the layers they cover
     symbols = {"gamma": "γ", "beta": "β", "paper_beta": "their βH", "lipschitz": "λ"}
     for name, symbol in symbols.items():
         values = [float(value) for layer in covered for value in getattr(layer, name)]
@@ -405,10 +392,6 @@ def bounds_html(bounds: "Bounds") -> str:
     )
 
 
-def _shorten(reason: str) -> str:
-    return shorten(reason, 200, placeholder=" …")
-
-
 def _largest(log10: "Tensor") -> str:
     """The largest of some numbers, given by their logarithms."""
     return power_of_ten(float(log10.max()), digits=3)
@@ -450,10 +433,7 @@ def graph_html(facts: "GraphFacts") -> str:
         ("radius", _layers(facts.radius)),
         ("diameter", _layers(facts.diameter)),
         ("contracts after (layers)", _layers(facts.contracts_after)),
-        (
-            "closed classes",
-            "; ".join(map(_positions, classes)) + (f"; {more} more" if more else ""),
-        ),
+        ("closed classes", "; ".join([*map(_positions, classes), *[f"{more} more"] * (more > 0)])),
         ("periods", ", ".join(map(str, sorted(set(facts.periods))))),
         ("without self-loop", _positions(facts.missing_self_loops)),
         ("powers tend to rank one", "yes" if facts.collapses else "no"),
@@ -469,9 +449,9 @@ def _positions(positions: Sequence[int]) -> str:
     """Positions in order as runs, ``0–3, 7``, the first few of them."""
     if not positions:
         return "none"
-    ends = [before for before, after in pairwise(positions) if after - before > 1]
-    starts = [after for before, after in pairwise(positions) if after - before > 1]
-    runs = list(zip([positions[0], *starts], [*ends, positions[-1]], strict=True))
+    gaps = [pair for pair in pairwise(positions) if pair[1] - pair[0] > 1]
+    edges = [positions[0], *chain.from_iterable(gaps), positions[-1]]
+    runs = list(zip(edges[::2], edges[1::2], strict=True))
     shown = [str(a) if a == b else f"{a}–{b}" for a, b in runs[:_RUNS_SHOWN]]
     more = f", … ({len(positions):,} tokens)" if len(runs) > _RUNS_SHOWN else ""
     return ", ".join(shown) + more

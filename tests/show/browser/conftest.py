@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+expect.set_options(timeout=30_000)  # machines may be shared
 TOOL = Path(__file__).parents[3] / "tools" / "browser.py"
 ARGUMENTS = [
     "--no-sandbox",  # as root, in a container, Chromium has none to put pages into

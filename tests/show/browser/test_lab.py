@@ -52,7 +52,7 @@ def opened(browser, lab):
 def wait_for(page, query, kind="drawn"):
     """Until the page has drawn this state."""
     query = State.read(query).query()
-    page.wait_for_selector(f'body[data-{kind}="{query}"]', state="attached", timeout=30_000)
+    page.wait_for_selector(f'body[data-{kind}="{query}"]', state="attached", timeout=60_000)
 
 
 def asked_for(page):
@@ -222,7 +222,7 @@ def test_layers_are_shown_one_after_the_other_and_the_globe_turns(opened):
     page.locator("#shown").fill("0")
     expect(page.locator(points)).not_to_have_count(whole)
     page.locator("#play").click()
-    expect(page.locator("#shown-value")).to_have_text("2 of 2", timeout=10_000)
+    expect(page.locator("#shown-value")).to_have_text("2 of 2")
     expect(page.locator(points)).to_have_count(whole)
     line = page.locator("#sphere svg .mark-line path").first
     before = line.get_attribute("d")
@@ -240,7 +240,9 @@ def test_the_state_is_exported_as_a_program_and_as_pictures(opened):
     with page.expect_download() as found:
         page.get_by_role("link", name='Save "Singular values by layer" as SVG').click()
     assert found.value.suggested_filename == "lab-spectrum.svg"
-    assert found.value.path().read_bytes() == run_task("picture", SMALL, "spectrum")
+    saved, drawn = found.value.path().read_bytes(), run_task("picture", SMALL, "spectrum")
+    counted = rb"clip\d+"  # of all pictures that a process has drawn
+    assert re.sub(counted, b"", saved) == re.sub(counted, b"", drawn)
 
 
 def test_what_cannot_be_computed_is_said(opened):

@@ -35,6 +35,8 @@ OTHERS = {
 LARGEST = 5_000_000
 EVERY_CHART_IS_DRAWN = """() => [...document.querySelectorAll("figure, #chart")].every(
     (holder) => holder.querySelector("svg.marks"))"""
+EVERY_CHART_IS_FITTED = """() => [...document.querySelectorAll("[data-width]")].every(
+    (chart) => Math.abs(chart.clientWidth - chart.dataset.width) < 8)"""
 
 
 @cache
@@ -152,7 +154,7 @@ def written(name, folder):
 
 def check(seen, charts):
     """What is asked of every page, at every width, light and dark."""
-    seen.page.wait_for_function(EVERY_CHART_IS_DRAWN, timeout=20_000)
+    seen.page.wait_for_function(EVERY_CHART_IS_DRAWN, timeout=60_000)
     assert seen.page.locator("svg.marks").count() == charts
     assert seen.said == []
     assert [url for url in seen.asked if not url.startswith(LOCAL)] == []
@@ -168,7 +170,7 @@ def test_a_page_draws_every_chart_asks_nobody_and_fits(name, tmp_path, visit):
     check(seen, charts)
     seen.page.emulate_media(color_scheme="dark")
     seen.page.set_viewport_size({"width": DESK, "height": 900})
-    seen.page.wait_for_timeout(200)  # a page waits a little before it draws anew
+    seen.page.wait_for_function(EVERY_CHART_IS_FITTED, timeout=60_000)
     check(seen, charts)
 
 
@@ -182,7 +184,7 @@ def path(tmp_path_factory):
 def page(path, visit):
     """The same, drawn."""
     seen = visit(path)
-    seen.page.wait_for_function(EVERY_CHART_IS_DRAWN)
+    seen.page.wait_for_function(EVERY_CHART_IS_DRAWN, timeout=60_000)
     return seen.page
 
 

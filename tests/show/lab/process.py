@@ -76,7 +76,9 @@ def running_lab():
         assert found, line
         yield Lab(int(found[1]), process, seconds)
         children = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(signal.SIGINT)
+        for _ in range(5):  # as who is impatient does
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.002)
         assert process.wait(10) == 0, "an interruption is no error"
         assert psutil.wait_procs(children, timeout=10)[1] == [], "no process is left behind"
     finally:

@@ -132,7 +132,9 @@ def test_an_older_request_of_a_page_gives_way_to_its_newer_one(lab):
     slow = "layers=64&tokens=48&width=128&heads=8&skip=1&mlp=4&norm=layer&part=second"
     with ThreadPoolExecutor(1) as threads:
         older = threads.submit(lab.get, f"/state.json?{slow}&session=one")
-        time.sleep(0.4)
+        server = psutil.Process(lab.process.pid)
+        while "ESTABLISHED" not in {each.status for each in server.net_connections("tcp")}:
+            time.sleep(0.01)
         began = time.monotonic()
         newer = lab.get(f"/state.json?{SMALL}&session=one")
         seconds = time.monotonic() - began

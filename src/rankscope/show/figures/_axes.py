@@ -69,14 +69,10 @@ def layer_axis(layers: Sequence[int], *, log: bool = False) -> Horizontal:
     if not log:
         axis = {"title": "layer", "format": "d", "tickMinStep": 1, "tickCount": 8}
         return Horizontal("layer", "linear", (first, max(last, first + 1)), axis)
-    twos, tens = (
-        [base**k for k in range(64) if first <= base**k <= last] or [first] for base in (2, 10)
-    )
-    axis = {
-        "title": "layer, on a logarithmic axis (layer 0 is left out)",
-        "format": ",d",
-        "values": twos if len(twos) <= _MOST_DOUBLINGS else tens,
-    }
+    twos, tens = ([b**k for k in range(64) if first <= b**k <= last] or [first] for b in (2, 10))
+    values = twos if len(twos) <= _MOST_DOUBLINGS else tens
+    title = "layer, on a logarithmic axis (layer 0 is left out)"
+    axis = {"title": title, "format": ",d", "values": values}
     return Horizontal("layer", "log", (first, max(last, 2 * first)), axis)
 
 
@@ -120,9 +116,7 @@ def whole_numbers(values: Sequence[int], *, most: int) -> list[int]:
     first, last = min(values), max(values)
     step = max(1, round(round_step((last - first + 1) / most)))
     named = [value for value in range(first, last + 1) if value % step == 0]
-    if not named or named[0] - first > step / 2:
-        named = [first, *named]
-    return named
+    return named if named and named[0] - first <= step / 2 else [first, *named]
 
 
 @dataclass(frozen=True)
@@ -145,23 +139,18 @@ class Vertical:
 
     def encode(self, field: str) -> alt.Y:
         """The encoding that draws a field on this axis."""
-        named: dict[str, Any] = {
-            "title": self.title,
-            **(theme.WORDS_AS_TITLE if self.words else {}),
-        }
+        named: dict[str, Any] = {"tickCount": 5}
         if self.ticks:
             # It does not know of the names drawn beside it, so it is given the room they need.
             room = max(_AXIS_ROOM, 12.0 - self._edge())
             values: list[Any] = [tick.value for tick in self.ticks]
-            named |= {"values": values, "labels": False, "minExtent": room}
+            named = {"values": values, "labels": False, "minExtent": room}
         elif self.whole:
             step = max(1.0, round_step((self.domain[1] - self.domain[0]) / 5))
-            values = [k * step for k in _multiples(step, *self.domain)]
-            named |= {"values": values, "format": ",d"}
-        else:
-            named |= {"tickCount": 5}
+            named = {"values": [k * step for k in multiples(step, *self.domain)], "format": ",d"}
+        look = theme.WORDS_AS_TITLE if self.words else {}
         scale = alt.Scale(type=self.kind, domain=list(self.domain), nice=False)
-        return alt.Y(field, scale=scale, axis=alt.Axis(**named))
+        return alt.Y(field, scale=scale, axis=alt.Axis(title=self.title, **look, **named))
 
     def tick_labels(self) -> list[alt.Chart]:
         """The names of the ticks as marks."""
@@ -173,8 +162,9 @@ class Vertical:
         return _part(value, self.domain, self.kind)
 
     def _edge(self) -> float:
-        """Where the raised exponents begin, in pixels left of the plot."""
-        return -7.0 - max(_length(tick.exponent) for tick in self.ticks)
+        """Where the raised exponents begin, in pixels left of the plot: "," and "." are narrow."""
+        widths = ([2.5 if letter in ",." else 5.0 for letter in t.exponent] for t in self.ticks)
+        return -7.0 - max(map(sum, widths))
 
     def place(self, value: float | None) -> float | None:
         """Where a value is drawn: at the floor, if the axis has no other place for it."""
@@ -197,9 +187,8 @@ def write_ticks(rows: Sequence[Mapping[str, Any]], x: Any, y: Any, dx: float) ->
     base = over(rows).encode(x=x, y=y)
     look: dict[str, Any] = {"color": theme.INK["text"], "baseline": "middle"}
     text = base.mark_text(align="right", fontSize=theme.LABEL_SIZE, dx=dx, **look)
-    raised = base.mark_text(
-        align="left", fontSize=theme.LABEL_SIZE - 2.5, dx=dx + 0.5, dy=-4.5, **look
-    )
+    small = theme.LABEL_SIZE - 2.5
+    raised = base.mark_text(align="left", fontSize=small, dx=dx + 0.5, dy=-4.5, **look)
     return [text.encode(text="text:N"), raised.encode(text="exponent:N")]
 
 
@@ -207,13 +196,10 @@ def linear_axis(title: str, values: Sequence[float], *, includes: Sequence[float
     """An axis that holds all values, and those it has to include."""
     inside = [*values, *includes] or [0.0, 1.0]
     low, high = min(inside), max(inside)
-    span = high - low or abs(low) or 1.0
-    return Vertical(
-        "linear",
-        title,
-        (low if low in includes else low - _MARGIN * span, high + _MARGIN * span),
-        whole=max(values, default=0) > 1 and all(float(each).is_integer() for each in values),
-    )
+    margin = _MARGIN * (high - low or abs(low) or 1.0)
+    whole = max(values, default=0) > 1 and all(float(value).is_integer() for value in values)
+    domain = (low if low in includes else low - margin, high + margin)
+    return Vertical("linear", title, domain, whole=whole)
 
 
 def log_axis(title: str, values: Sequence[float], *, includes: Sequence[float] = ()) -> Vertical:
@@ -250,12 +236,12 @@ def exponent_axis(
     return Vertical("linear", title, domain, tuple(_power_ticks(*domain)))
 
 
+# How the axis of a metric is made, by its scale.
 AXES: Final[Mapping[Scale, Callable[..., Vertical]]] = {
     "log": log_axis,
     "linear": linear_axis,
     "exponent": exponent_axis,
 }
-"""How the axis of a metric is made, by its scale."""
 
 
 def select_positive(values: Sequence[float]) -> list[float]:
@@ -290,17 +276,15 @@ def _power_ticks(low: float, high: float) -> list[Tick]:
         near = _decade_ticks(10**low, 10**high)
         return [Tick(math.log10(tick.value), tick.text, tick.exponent) for tick in near]
     step = round_step(span / (_MOST_TICKS + 1) * 2)
-    if 2 * span >= 2:
-        step = max(step, 1.0)
-    numbers = _multiples(step, low, high)
-    while len(numbers) > _MOST_TICKS:
+    step = max(step, 1.0) if 2 * span >= 2 else step
+    while len(numbers := multiples(step, low, high)) > _MOST_TICKS:
         step = round_step(1.5 * step)
-        numbers = _multiples(step, low, high)
     decimals = max(0, -math.floor(math.log10(step)))
     return [Tick(k * step, "10", exponent_text(k * step, decimals=decimals)) for k in numbers]
 
 
-def _multiples(step: float, low: float, high: float) -> range:
+def multiples(step: float, low: float, high: float) -> range:
+    """How many times the step each of its multiples between two ends is."""
     return range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
 
 
@@ -308,8 +292,3 @@ def round_step(least: float) -> float:
     """The next of 1, 2, 5, 10 … times a power of ten."""
     power = 10.0 ** math.floor(math.log10(least))
     return next(float(m * power) for m in (1, 2, 5, 10) if m * power >= least * (1 - 1e-9))
-
-
-def _length(exponent: str) -> float:
-    """How long a raised exponent is drawn, in pixels: commas and points are half as wide."""
-    return sum(2.5 if character in ",." else 5.0 for character in exponent)

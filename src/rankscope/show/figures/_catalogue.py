@@ -3,7 +3,7 @@
 To add a figure, write a function below ``@figure`` that draws with ``lines`` or ``heatmap``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any, Final, Literal, TypeVar
@@ -55,8 +55,7 @@ class FigureKind:
         return tuple(signature(self.function).parameters)[1:]
 
 
-FIGURES: Final[dict[str, FigureKind]] = {}
-"""Every figure by its name."""
+FIGURES: Final[dict[str, FigureKind]] = {}  # every one by its name
 
 
 def figure(
@@ -83,8 +82,23 @@ def draw(drawing: Drawing, result: Result) -> Figure:
     """
     kind = _kind_of(drawing)
     rows = _keep(result.table if kind.draws == "table" else result.summary, drawing)
+    given = dict(drawing.options)
+    if drawing.metric and drawing.metric != kind.metric:
+        if "metrics" in kind.options:
+            given["metrics"] = [drawing.metric]
+        elif "metric" in kind.options:
+            given["metric"] = drawing.metric
+        else:
+            raise InputError(
+                f"{kind.name} draws {kind.metric} alone; a drawing asks it for {drawing.metric}."
+            )
+    if drawing.roles:
+        given["roles"] = drawing.roles
+    unknown = [name for name in given if name not in kind.options]
+    if unknown:
+        raise InputError(f"{kind.name} takes no {unknown[0]}; it takes {', '.join(kind.options)}.")
     with metric_catalogue.knowing(result.metrics):
-        return kind.function(rows, **_keywords(drawing, kind))
+        return kind.function(rows, **given)
 
 
 @checked
@@ -96,8 +110,8 @@ def metrics_of(drawing: Drawing, result: Result) -> list[str]:
     >>> metrics_of(Drawing("by_layer"), Result("r", "Rank", "Does it fall?", (), table, {}))
     ['rank']
     """
-    asked = _asked(drawing)
-    return asked or _keep(result.summary, drawing)["metric"].unique(maintain_order=True).to_list()
+    shown = _asked(drawing)
+    return shown or _keep(result.summary, drawing)["metric"].unique(maintain_order=True).to_list()
 
 
 @checked
@@ -193,26 +207,6 @@ def _keep(rows: pl.DataFrame, drawing: Drawing) -> pl.DataFrame:
     return rows
 
 
-def _keywords(drawing: Drawing, kind: FigureKind) -> Mapping[str, Any]:
-    """What a figure's function is given; what it could not use is refused."""
-    given = dict(drawing.options)
-    if drawing.metric and drawing.metric != kind.metric:
-        if "metrics" in kind.options:
-            given["metrics"] = [drawing.metric]
-        elif "metric" in kind.options:
-            given["metric"] = drawing.metric
-        else:
-            raise InputError(
-                f"{kind.name} draws {kind.metric} alone; a drawing asks it for {drawing.metric}."
-            )
-    if drawing.roles:
-        given["roles"] = drawing.roles
-    unknown = [name for name in given if name not in kind.options]
-    if unknown:
-        raise InputError(f"{kind.name} takes no {unknown[0]}; it takes {', '.join(kind.options)}.")
-    return given
-
-
 def describe(
     rows: pl.DataFrame,
     metrics: Sequence[str],
@@ -270,10 +264,10 @@ def _sentence(
     least, most = known.row(0, named=True), known.row(-1, named=True)
     if len(places) > 1:
         return f"{whose}: from {at(least)} to {at(most)}."
-    ordered = part.sort(places)
-    ends = [ordered.row(0, named=True), ordered.row(-1, named=True)]
+    ordered = part.sort(places).to_dicts()
+    ends = [ordered[0], *ordered[1:][-1:]]
     values = {end["value"] for end in ends}
-    told = [at(end) for end in ends[: 1 + (part.height > 1)]]
+    told = [at(end) for end in ends]
     told += [f"lowest {at(least)}"] * (least["value"] not in values)
     told += [f"highest {at(most)}"] * (most["value"] not in values)
     return f"{whose}: {', '.join(told)}."

@@ -7,13 +7,11 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from html import escape
 from pathlib import Path
-from string import Template
 from textwrap import wrap
-from typing import Any, Literal
+from typing import Any, Final
 
 import altair as alt
 import vl_convert
@@ -21,40 +19,17 @@ import vl_convert
 from rankscope.arguments import checked
 from rankscope.errors import InputError, KindError
 from rankscope.process.files import whole_file
+from rankscope.show.display import template
 from rankscope.show.figures import _theme as theme
 from rankscope.show.figures._theme import Figure
 
+# The version of Vega-Lite that Altair writes for, as vl-convert names it.
 VEGA_LITE = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
-"""The version of Vega-Lite that Altair writes for, as vl-convert names it."""
-
-_PAGE = Template("""\
-<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="$policy">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="generator" content="rankscope">
-<title>$title</title>
-<style>
-body { margin: 0; padding: 1rem; background: #ffffff; }
-#chart { width: 100%; }
-#chart svg { max-width: 100%; height: auto; }
-</style>
-</head>
-<body>
-<main id="chart"></main>
-<script type="application/json" id="specification">$data</script>
-$scripts
-</body>
-</html>
-""")
 _DRAW = """\
 vegaEmbed("#chart", JSON.parse(document.getElementById("specification").textContent),
   {renderer: "svg", actions: false});"""
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _LINE = 96  # characters of a line below a title
-FORMATS: dict[str, Literal["html", "svg", "png"]] = {".html": "html", ".svg": "svg", ".png": "png"}
 
 
 class OfflineChart(alt.ConcatChart):
@@ -63,7 +38,7 @@ class OfflineChart(alt.ConcatChart):
     def save(self, fp: Any, *arguments: Any, **options: Any) -> None:
         """Write the chart, by the path's suffix; what else Altair can write is left to it."""
         kind = Path(fp).suffix.lower() if isinstance(fp, str | Path) else ""
-        if kind in FORMATS and not arguments and not options:
+        if kind in WRITERS and not arguments and not options:
             save(self, fp)
             return
         if "html" in (kind.removeprefix("."), options.get("format"), *arguments[:1]):
@@ -99,21 +74,19 @@ def lay_out(
     config = theme.configuration()
     config["legend"]["columns"] = max(1, room // entry)
     meta = {"panels": True, "legendEntry": entry} if fixed is None else fixed
-    figure = OfflineChart(
+    scales = dict.fromkeys(("color", "shape"), "shared" if names else "independent")
+    heading: dict[str, Any] = {"fontSize": 16, "offset": 20, "frame": "bounds"}
+    return OfflineChart(
         concat=list(panels),
         columns=columns,
         spacing=dict(theme.SPACING),
         params=_selections(views) if names and fixed is None else alt.Undefined,
-        resolve=alt.Resolve(
-            scale=dict.fromkeys(("color", "shape"), "shared" if names else "independent")
-        ),
+        resolve=alt.Resolve(scale=scales),
         background=theme.INK["paper"],
         config=config,
         usermeta={"embedOptions": {"renderer": "svg"}, **({"rankscope": meta} if meta else {})},
+        title=alt.Undefined if title is None else alt.Title(title, **heading),
     )
-    if title is not None:
-        figure.title = alt.Title(title, fontSize=16, offset=20, frame="bounds")
-    return figure
 
 
 def view_name(number: int) -> str:
@@ -188,17 +161,13 @@ def save(chart: Figure | Mapping[str, Any], path: str | Path) -> Path:
     A chart may also be given by its specification.
     """
     path = Path(path)
-    kind = FORMATS.get(path.suffix.lower())
-    if kind is None:
-        raise InputError(f"cannot write {path.name!r}; end it in {', '.join(FORMATS)}.")
+    write = WRITERS.get(path.suffix.lower())
+    if write is None:
+        raise InputError(f"cannot write {path.name!r}; end it in {', '.join(WRITERS)}.")
     spec = _without_control(dict(chart) if isinstance(chart, Mapping) else chart.to_dict())
     with whole_file(path) as unfinished:
-        if kind == "html":
-            unfinished.write_text(chart_page(spec), encoding="utf-8")
-        elif kind == "svg":
-            unfinished.write_text(svg(spec), encoding="utf-8")
-        else:
-            unfinished.write_bytes(png(spec))
+        content = write(spec)
+        unfinished.write_bytes(content if isinstance(content, bytes) else content.encode())
     return path
 
 
@@ -248,11 +217,11 @@ def chart_page(spec: Mapping[str, Any]) -> str:
     scripts = [bundle(), _DRAW]
     title = spec.get("title", "")
     text = title.get("text", "") if isinstance(title, Mapping) else title
-    return _PAGE.substitute(
-        title=escape(text if isinstance(text, str) and text else "Chart"),
+    return template("chart.html").render(
+        title=text if isinstance(text, str) and text else "Chart",
         policy=content_policy(scripts),
         data=json.dumps(spec, cls=ScriptSafe, ensure_ascii=False, separators=(",", ":")),
-        scripts="\n".join(f"<script>{script}</script>" for script in scripts),
+        scripts=scripts,
     )
 
 
@@ -266,3 +235,10 @@ def png(spec: Mapping[str, Any], *, scale: float = 2.0) -> bytes:
     return vl_convert.vegalite_to_png(
         dict(spec), vl_version=VEGA_LITE, scale=scale, allowed_base_urls=[]
     )
+
+
+WRITERS: Final[Mapping[str, Callable[[Mapping[str, Any]], str | bytes]]] = {
+    ".html": chart_page,
+    ".svg": svg,
+    ".png": png,
+}

@@ -211,15 +211,18 @@ def steps(summary: pl.DataFrame, *, metric: str, title: str | None = None) -> al
     entry, look = metric_catalogue.metric(metric), Look.of(labels_in(rows, "variant"))
     bars = rows.filter(pl.col("metric") == metric).to_dicts()
     alone = rows.filter(pl.col("metric") != metric).to_dicts()
-    y = _step_axis(entry, bars, alone)
+    # An even axis with zero on it, which marks far beyond the bars do not stretch.
+    ends = [finite_or_none(row[name]) for row in bars for name in STATISTICS]
+    changes = [end for end in ends if end is not None]
+    reach = _BEYOND * max(map(abs, changes), default=1.0)
+    marks = [row["median"] for row in alone if row["median"] is not None]
+    beside = [min(max(mark, -reach), reach) for mark in marks if not math.isnan(mark)]
+    y = linear_axis(entry.symbol, [*changes, *beside], includes=[0.0])
     layers = sorted(set(rows["layer"].to_list()))
     axis = alt.Axis(title="layer", values=whole_numbers(layers, most=20), labelAngle=0, grid=False)
+    band = alt.Scale(type="band", domain=layers, paddingInner=0.3, paddingOuter=0.15)
     shared: dict[str, Any] = {
-        "x": alt.X(
-            "layer:O",
-            axis=axis,
-            scale=alt.Scale(type="band", domain=layers, paddingInner=0.3, paddingOuter=0.15),
-        ),
+        "x": alt.X("layer:O", axis=axis, scale=band),
         "xOffset": alt.XOffset("variant:N", scale=alt.Scale(domain=look.names, paddingInner=0.15)),
     }
     tooltip = [
@@ -234,31 +237,21 @@ def steps(summary: pl.DataFrame, *, metric: str, title: str | None = None) -> al
         y=y.encode("low:Q"), y2="high:Q", opacity=look.opacity(0.75)
     )
     zero = over([{"zero": 0}]).mark_rule(color=theme.INK["muted"], strokeWidth=1.2)
-    marks = [bar.properties(name=view_name(0)), spread, zero.encode(y=y.encode("zero:Q"))]
+    layer = [bar.properties(name=view_name(0)), spread, zero.encode(y=y.encode("zero:Q"))]
     if alone:
         hollow = over([_step_row(row, y) for row in alone]).mark_point(
             filled=False, fill=theme.INK["paper"], strokeWidth=1.6, size=theme.POINT_SIZE
         )
         shape = alt.Shape("shape:N", scale=None)
-        marks.append(hollow.encode(**shared, **told, shape=shape, opacity=look.opacity(1.0)))
+        layer.append(hollow.encode(**shared, **told, shape=shape, opacity=look.opacity(1.0)))
     said = [entry.meaning, "hollow: the same step without its skip" if alone else ""]
     panel = alt.LayerChart(
-        layer=marks,
+        layer=layer,
         title=alt.Title(entry.title, subtitle="; ".join(filter(None, said)) or " "),
         width=theme.WIDE[0],
         height=theme.WIDE[1],
     )
     return lay_out([panel], title=title, names=look.names)
-
-
-def _step_axis(entry: Metric, bars: Sequence[Row], alone: Sequence[Row]) -> Vertical:
-    """An even axis with zero on it, which marks far beyond the bars do not stretch."""
-    ends = [finite_or_none(row[name]) for row in bars for name in STATISTICS]
-    changes = [end for end in ends if end is not None]
-    reach = _BEYOND * max(map(abs, changes), default=1.0)
-    marks = [min(max(row["median"], -reach), reach) for row in alone if row["median"] is not None]
-    known = [mark for mark in marks if not math.isnan(mark)]
-    return linear_axis(entry.symbol, [*changes, *known], includes=[0.0])
 
 
 def _step_row(row: Row, axis: Vertical) -> dict[str, Any]:

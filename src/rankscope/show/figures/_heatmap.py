@@ -20,6 +20,7 @@ from rankscope.show.figures._axes import (
     Tick,
     Vertical,
     linear_axis,
+    multiples,
     named_ticks,
     over,
     round_step,
@@ -69,11 +70,12 @@ class Shades:
 
         Drawn, because a legend cannot raise its exponents: see ``Vertical.tick_labels``.
         """
-        top = height + below
-        steps = [
-            {"at": _BAR_WIDTH * k / _BAR_STEPS, "shade": self._value((k + 0.5) / _BAR_STEPS)}
-            for k in range(_BAR_STEPS)
-        ]
+        top, log = height + below, self.axis.kind == "log"
+        low, high = (math.log10(end) if log else end for end in self.axis.domain)
+        steps = []
+        for k in range(_BAR_STEPS):
+            value = low + (k + 0.5) / _BAR_STEPS * (high - low)
+            steps.append({"at": _BAR_WIDTH * k / _BAR_STEPS, "shade": 10**value if log else value})
         # A little wider than their distance, so that no seams show.
         shades = over(steps).mark_rect(
             width=_BAR_WIDTH / _BAR_STEPS + 0.4, height=_BAR_HEIGHT, align="left", baseline="top"
@@ -94,25 +96,16 @@ class Shades:
         others = [tick for tick in self.axis.ticks if tick.text != "0"]
         room = 20 + 5.5 * max((len(tick.exponent) for tick in others), default=0)
         every = max(1, math.ceil(room * (len(others) + len(zero)) / _BAR_WIDTH))
-        rows = [
-            {"at": _BAR_WIDTH * self.axis.height(t.value), "text": t.text, "exponent": t.exponent}
-            for t in (*zero, *reversed(others[::-every]))
-        ]
-        powers = [row for row in rows if row["exponent"]]
-        plain = [row for row in rows if not row["exponent"]]
-        base = over(plain).mark_text(
-            align="center", baseline="middle", fontSize=theme.LABEL_SIZE, color=theme.INK["text"]
-        )
-        return [
-            *([base.encode(x=x, y=y, text="text:N")] if plain else []),
-            *(write_ticks(powers, x, y, 3.0) if powers else []),
-        ]
-
-    def _value(self, part: float) -> float:
-        low, high = self.axis.domain
-        if self.axis.kind == "log":
-            return float(10 ** (math.log10(low) + part * (math.log10(high) - math.log10(low))))
-        return low + part * (high - low)
+        plain: list[dict[str, Any]] = []
+        powers: list[dict[str, Any]] = []
+        for tick in (*zero, *reversed(others[::-every])):
+            at = _BAR_WIDTH * self.axis.height(tick.value)
+            row = {"at": at, "text": tick.text, "exponent": tick.exponent}
+            (powers if tick.exponent else plain).append(row)
+        look: dict[str, Any] = {"align": "center", "baseline": "middle"}
+        base = over(plain).mark_text(color=theme.INK["text"], fontSize=theme.LABEL_SIZE, **look)
+        names = [base.encode(x=x, y=y, text="text:N")] if plain else []
+        return names + (write_ticks(powers, x, y, 3.0) if powers else [])
 
 
 def shades_of(
@@ -137,7 +130,13 @@ def shades_of(
         )
     finite = [value for each in values if (value := finite_or_none(each)) is not None]
     inside = [min(max(value, bottom), top) for value in finite]
-    axis = _from_zero(inside) if scale == "linear" else AXES[scale]("", inside)
+    if scale == "linear":
+        low, high = min([0.0, *inside]), max([0.0, *inside])
+        high = high if high > low else 1.0
+        least = min(inside, default=0.0)
+        axis = _even(min(least, 0.9 * high) if low == 0.0 and least > high / 2 else low, high)
+    else:
+        axis = AXES[scale]("", inside)
     if lowest is None and highest is None:
         return Shades(axis)
     start = axis.domain[0] if lowest is None else lowest
@@ -149,20 +148,10 @@ def shades_of(
     return Shades(replace(axis, domain=(start, end), ticks=ticks))
 
 
-def _from_zero(values: Sequence[float]) -> Vertical:
-    low, high = min([0.0, *values]), max([0.0, *values])
-    high = high if high > low else 1.0
-    least = min(values, default=0.0)
-    if low == 0.0 and least > high / 2:
-        low = min(least, 0.9 * high)
-    return _even(low, high)
-
-
 def _even(low: float, high: float) -> Vertical:
     """An even axis between two ends, with round ticks."""
     step = round_step((high - low) / 4)
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    ticks = tuple(Tick(k * step, f"{k * step:.6g}") for k in range(first, last + 1))
+    ticks = tuple(Tick(k * step, f"{k * step:.6g}") for k in multiples(step, low, high))
     return replace(linear_axis("", [low, high]), domain=(low, high), ticks=ticks)
 
 
@@ -205,9 +194,8 @@ class Side:
 
     def encode(self, channel: Any, field: str) -> Any:
         """The encoding of a number along this side."""
-        title = self.name if self.title == "" else self.title
         axis = alt.Axis(
-            title=title,
+            title=self.name if self.title == "" else self.title,
             values=list(self.named),
             labelExpr=named_ticks(self.labels or self.texts),
             grid=False,
@@ -235,18 +223,13 @@ class Cells:
 
     def data(self, rows: pl.DataFrame, shades: Shades, entry: Metric) -> list[dict[str, Any]]:
         """Rows as a chart needs them: their place, their shade, and texts for a tooltip."""
-        return [
-            {
-                **{name: each for name, each in row.items() if name != "value"},
-                "across": self.x.index[row["x"]],
-                "up": self.y.index[row["y"]],
-                "x": self.x.texts[self.x.index[row["x"]]],
-                "y": self.y.texts[self.y.index[row["y"]]],
-                "shade": shades.of(row["value"]),
-                "exact": exact_text(row["value"], entry),
-            }
-            for row in rows.iter_rows(named=True)
-        ]
+        data = []
+        for row in rows.iter_rows(named=True):
+            across, up, value = self.x.index[row["x"]], self.y.index[row["y"]], row.pop("value")
+            place = {"across": across, "up": up, "x": self.x.texts[across], "y": self.y.texts[up]}
+            shade = {"shade": shades.of(value), "exact": exact_text(value, entry)}
+            data.append({**row, **place, **shade})
+        return data
 
 
 def heatmap(
@@ -263,8 +246,11 @@ def heatmap(
 
     ``look`` is what ``heat_panel`` takes, ``fixed`` what ``lay_out`` does.
     """
-    charts = [heat_panel(cells, shades, entry, **look) for cells in panels[:-1]]
-    charts.append(heat_panel(panels[-1], shades, entry, bar=bar, **look))
+    bars = [*[""] * (len(panels) - 1), bar]
+    charts = [
+        heat_panel(cells, shades, entry, bar=bar, **look)
+        for cells, bar in zip(panels, bars, strict=True)
+    ]
     return lay_out(charts, title=title, fixed=fixed)
 
 
@@ -301,10 +287,7 @@ def heat_panel(
         gaps=gaps,
     )
     layer = [mark]
-    edges: list[dict[str, float]] = []
-    if boundary is not None:
-        places = cells.rows.select("x", "y", "value").iter_rows()
-        edges = find_edges({(x.index[a], y.index[b]): value for a, b, value in places}, boundary)
+    edges = [] if boundary is None else _edges(cells, boundary)
     # Light between dark edges, so that it is seen on every shade.
     for colour, width in ((_DARK, 3.5), (_LIGHT, 1.6)) if edges else ():
         line = over(edges).mark_rule(color=colour, strokeWidth=width, strokeCap="square", clip=True)
@@ -357,16 +340,14 @@ def cell_mark(
     return cells.encode(color=shades.encode("shade:Q", condition=grey))
 
 
-def find_edges(
-    values: Mapping[tuple[int, int], float | None], boundary: float
-) -> list[dict[str, float]]:
+def _edges(cells: Cells, boundary: float) -> list[dict[str, float]]:
     """Between every two neighbours on different sides of the boundary, the edge they share.
 
-    ``values`` are by their place across and upwards; what is not known has no side.
+    What is not known has no side.
     """
     below = {
-        place: value < boundary
-        for place, value in values.items()
+        (cells.x.index[x], cells.y.index[y]): value < boundary
+        for x, y, value in cells.rows.select("x", "y", "value").iter_rows()
         if value is not None and not math.isnan(value)
     }
     edges = []

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, takewhile
+from itertools import pairwise, product, takewhile
 from typing import Any, Final, Literal
 
 import altair as alt
@@ -18,9 +18,9 @@ from rankscope.show.figures._chart import lay_out, view_name
 from rankscope.show.figures._rows import STATISTICS, Row, exact_text, finite_or_none, labels_in
 from rankscope.show.figures._theme import Look
 
+# How the 10th to the 90th percentile is drawn: as a band from layer to layer, as bars where each
+# place is another network, or not at all.
 Spread = Literal["band", "bar", "none"]
-"""How the 10th to the 90th percentile is drawn: as a band from layer to layer, as bars where each
-place is another network, or not at all."""
 
 # What centring float32 tokens leaves of them, about, whatever they were.
 NOISE_FLOOR: Final = (3e-8, 3e-7)
@@ -30,16 +30,13 @@ _KEPT: Final = ("place_name", "variant", "count", "doubt")  # of a row, beside i
 _BELOW: Final = 0.09  # of an axis, left free for markers at the bottom
 _REACH: Final = 50.0  # axis lengths: a line that leaves the panel still leaves it in its place
 _MOST_POINTS: Final = 30  # on a curve: more would hide it
-_DOTTED: Final = "dotted where in doubt"
-
 _EQUAL: Final = "tokens exactly equal"
-_FONT_SIZE: Final = 10.5
-_LETTER: Final = 5.2  # pixels a letter of this size takes, about
 _LINE: Final = 17.0  # pixels from a rule to the far side of its name
 _NEAR: Final = 4.0  # pixels around a name that are to stay free
 _STACKED: Final = 12.0  # pixels from one marker at the bottom to the next above it
 _BETWEEN: Final = 8  # places looked at between two points of a curve
-_WORDS: Final[Mapping[str, Any]] = {"fontSize": _FONT_SIZE, "color": theme.INK["muted"]}
+_WORDS: Final[Mapping[str, Any]] = {"fontSize": 10.5, "color": theme.INK["muted"]}
+_LETTER: Final = 5.2  # pixels a letter of this size takes, about
 
 
 def lines(
@@ -94,14 +91,6 @@ class Panel:
     curve: str = "curve"
     unit: str = ""
 
-    def place(self, row: Row) -> tuple[float, float] | None:
-        """Where the line passes, in pixels from the top left; nothing where it is broken."""
-        drawn = row["drawn_median"]
-        if drawn is None:
-            return None
-        width, height = self.size
-        return self.x.across(row[self.x.field]) * width, (1 - self.y.height(drawn)) * height
-
     def tooltip(self) -> list[alt.Tooltip]:
         """Which curve, where, and its values."""
         curve = [alt.Tooltip("variant:N", title=self.curve)] if self.look.names else []
@@ -109,31 +98,26 @@ class Panel:
         place = alt.Tooltip(f"{self.x.field}:Q", title=title, format=",.6~g")
         if self.x.named:
             place = alt.Tooltip("place_name:N", title=title)
-        if self.spread == "none":
-            return [*curve, place, alt.Tooltip("exact_median:N", title="value")]
-        return [*curve, place, *tell_values()]
+        single = [alt.Tooltip("exact_median:N", title="value")]
+        return [*curve, place, *(single if self.spread == "none" else tell_values())]
 
     def chart_row(self, row: Row) -> dict[str, Any]:
         """A row as a chart needs it: where its values are drawn, and their texts for a tooltip."""
         drawn = {name: row[name] for name in (self.x.field, *_KEPT) if name in row}
+        low, high = self.y.domain
+        reach = _REACH * (high - low) if self.y.kind == "linear" else math.inf
         for name in (name for name in STATISTICS if name in row):
             text = row.get(f"exact_{name}") or exact_text(row[name], self.entry)
             drawn[f"exact_{name}"] = text + self.unit
-            drawn[f"drawn_{name}"] = self._clamp(self.y.place(finite_or_none(row[name])))
+            # Not so far off the axis that renderers lose the line that leads to it.
+            at = self.y.place(finite_or_none(row[name]))
+            drawn[f"drawn_{name}"] = at if at is None else min(max(at, low - reach), high + reach)
         if row.get("low") == -math.inf and finite_or_none(row["high"]) is not None:
-            drawn["drawn_low"] = self.y.domain[0]  # a band down to zero has no end
+            drawn["drawn_low"] = low  # a band down to zero has no end
         median = finite_or_none(row["median"])
         drawn["off_scale"] = self.y.place(median) != median
         drawn["all_equal"] = _is_zero(row, self.entry)
         return drawn
-
-    def _clamp(self, value: float | None) -> float | None:
-        """A value not so far off the axis that renderers lose the line that leads to it."""
-        if value is None or self.y.kind != "linear":
-            return value
-        low, high = self.y.domain
-        reach = _REACH * (high - low)
-        return min(max(value, low - reach), high + reach)
 
 
 def tell_values() -> list[alt.Tooltip]:
@@ -154,8 +138,14 @@ def build_axis(
     top = math.inf if highest is None else highest
     values = (finite_or_none(row[name]) for row in rows for name in STATISTICS if name in row)
     inside = [min(max(value, bottom), top) for value in values if value is not None]
-    noise = NOISE_FLOOR[:1] if entry.name == _NOISE_METRIC and _near_noise(inside) else ()
-    includes = [value for value in (*entry.includes, *noise) if bottom <= value <= top]
+    includes = list(entry.includes)
+    if entry.name == _NOISE_METRIC:
+        # The noise floor, where values come close to it and zero would be drawn below it.
+        kept = select_positive(inside)
+        least = min(kept, default=1.0)
+        below = len(kept) == len(inside) or least / 10 <= NOISE_FLOOR[0]
+        includes += NOISE_FLOOR[:1] if least < _NEAR_NOISE and below else ()
+    includes = [value for value in includes if bottom <= value <= top]
     axis = AXES[entry.scale](entry.symbol, inside, includes=includes)
     low, high = max(axis.domain[0], bottom), min(axis.domain[1], top)
     if low > bottom and any(_is_zero(row, entry) for row in rows):
@@ -168,13 +158,6 @@ def build_axis(
     ticks = tuple(tick for tick in axis.ticks if low <= tick.value <= high)
     cut = lowest is not None or highest is not None
     return replace(axis, domain=(low, high), ticks=ticks, cut=cut)
-
-
-def _near_noise(values: Sequence[float]) -> bool:
-    """Whether to show the noise floor: values come close, and zero would be drawn below it."""
-    kept = select_positive(values)
-    smallest = min(kept, default=1.0)
-    return smallest < _NEAR_NOISE and (len(kept) == len(values) or smallest / 10 <= NOISE_FLOOR[0])
 
 
 def _is_zero(row: Row, entry: Metric) -> bool:
@@ -191,14 +174,23 @@ def line_panel(
     ``marked`` by a point.
     """
     place = panel.x.field
-    kept = _keep_visible({row[place] for row in rows}, panel)
-    points = _choose_points(kept, panel)
+    kept, points = _thin({row[place] for row in rows}, panel)
     data = [
         {**panel.chart_row(row), "marked": row.get("marked", row[place] in points)}
         for row in sorted(rows, key=lambda row: row[place])
         if row[place] in kept
     ]
-    doubtful = _mark_doubts(data)
+    curves: dict[Any, list[dict[str, Any]]] = {}
+    for row in data:
+        row["dotted"] = bool(row.get("doubt"))
+        curves.setdefault(row.get("variant"), []).append(row)
+    for before, row in (pair for curve in curves.values() for pair in pairwise(curve)):
+        before["dotted"] = before["dotted"] or bool(row.get("doubt"))  # from the last that is sure
+    doubtful = any(row["dotted"] for row in data)
+    equal = [row for row in data if row["all_equal"]]
+    if panel.spread == "band":  # from layer to layer, the first after which all are
+        ends = ([*takewhile(lambda row: row["all_equal"], c[::-1])] for c in curves.values())
+        equal = [row for end in ends for row in end[-1:]]
     marks = line_marks(
         panel.x.encode(),
         panel.y.encode,
@@ -213,20 +205,35 @@ def line_panel(
     )
     # A legend listens to a selection only if the first of its layers holds it.
     marks[0] = marks[0].properties(name=view_name(number))
-    said = [panel.entry.meaning if subtitle is None else subtitle, _DOTTED if doubtful else ""]
+    about = panel.entry.meaning if subtitle is None else subtitle
+    said = "; ".join(filter(None, [about, "dotted where in doubt" * doubtful]))
     return alt.LayerChart(
         data=alt.InlineData(values=data),
         layer=[
             *_draw_noise_floor(panel),
-            *_draw_named_values(panel, data),
+            *_draw_named_values(panel, list(curves.values())),
             *panel.y.tick_labels(),
             *marks,
-            *_mark_equal_tokens(panel, _find_ends(panel, data)),
+            *_mark_equal_tokens(panel, equal),
         ],
-        title=alt.Title(heading, subtitle="; ".join(filter(None, said)) or " "),
+        title=alt.Title(heading, subtitle=said or " "),
         width=panel.size[0],
         height=panel.size[1],
     )
+
+
+def _thin(places: set[float], panel: Panel) -> tuple[set[float], set[float]]:
+    """The places drawn, and those that have points; all, unless curves pass many of them.
+
+    Drawn are those at least a pixel apart, and the last. Points are evenly spaced.
+    """
+    if panel.spread != "band":
+        return places, places
+    pixels = {round(panel.size[0] * panel.x.across(at)): at for at in sorted(places)}
+    kept = sorted(pixels.values())
+    if panel.x.kind == "log" and len(kept) > _MOST_POINTS // 2:
+        return set(kept), {at for at in kept if math.log2(at).is_integer()} | {kept[-1]}
+    return set(kept), set(kept[:: math.ceil(len(kept) / _MOST_POINTS)])
 
 
 def line_marks(
@@ -277,64 +284,38 @@ def line_marks(
     return [*marks, target.transform_filter(marked) if spread != "none" else target]
 
 
-def _by_curve(data: Sequence[Row]) -> list[list[Any]]:
-    """The rows of each curve, in order."""
-    curves: dict[Any, list[Any]] = {}
-    for row in data:
-        curves.setdefault(row.get("variant"), []).append(row)
-    return list(curves.values())
-
-
-def _mark_doubts(data: Sequence[dict[str, Any]]) -> bool:
-    """Say of each row whether a dotted line passes it, and whether there is any such row.
-
-    A line is dotted from its last point that is sure.
-    """
-    for row in data:
-        row["dotted"] = bool(row.get("doubt"))
-    for curve in _by_curve(data):
-        for before, row in pairwise(curve):
-            before["dotted"] = before["dotted"] or bool(row.get("doubt"))
-    return any(row["dotted"] for row in data)
-
-
-def _find_ends(panel: Panel, data: Sequence[Row]) -> list[Row]:
-    """Rows whose tokens are exactly equal; from layer to layer the first after which all are."""
-    if panel.spread != "band":
-        return [row for row in data if row["all_equal"]]
-    ends = ([*takewhile(lambda row: row["all_equal"], curve[::-1])] for curve in _by_curve(data))
-    return [row for equal in ends for row in equal[-1:]]
-
-
-def _keep_visible(places: set[float], panel: Panel) -> set[float]:
-    """The places that are at least a pixel apart, and the last: others would only cost room."""
-    if panel.spread != "band":
-        return places
-    return set({round(panel.size[0] * panel.x.across(at)): at for at in sorted(places)}.values())
-
-
-def _choose_points(places: set[float], panel: Panel) -> set[float]:
-    """The places that have points: all if they are few, otherwise evenly spaced ones."""
-    if panel.spread != "band":
-        return places
-    if panel.x.kind == "log" and len(places) > _MOST_POINTS // 2:
-        return {at for at in places if math.log2(at).is_integer()} | {max(places)}
-    return set(sorted(places)[:: math.ceil(len(places) / _MOST_POINTS)])
-
-
-def _draw_named_values(panel: Panel, data: Sequence[Row]) -> list[alt.Chart]:
+def _draw_named_values(panel: Panel, curves: Sequence[Sequence[Row]]) -> list[alt.Chart]:
     """The values of a metric that have a name, as lines across the panel.
 
     A name is put at an end of its line, above or below, where the curves leave most room.
     """
-    low, high = panel.y.domain
-    passed = _curve_points(panel, data)
-    drawn = []
+    (low, high), (width, height) = panel.y.domain, panel.size
+    passed: list[tuple[float, float]] = []  # in pixels from the top left
+    for curve in curves:
+        places = [
+            (panel.x.across(row[panel.x.field]) * width, (1 - panel.y.height(drawn)) * height)
+            for row in curve
+            if (drawn := row["drawn_median"]) is not None
+        ]
+        passed += places
+        for (x, y), (later, lower) in pairwise(places):
+            steps = [k / _BETWEEN for k in range(1, _BETWEEN)]
+            passed += [(x + part * (later - x), y + part * (lower - y)) for part in steps]
+    layer = []
     for value, name in panel.entry.marks:
         if not low <= value <= high:
             continue
+        rule, long = (1 - panel.y.height(value)) * height, _LETTER * len(name) + 2 * _NEAR
+        hidden = {}
+        for right, above in product((True, False), repeat=2):
+            left = width - long if right else 0.0
+            # A curve on the line itself is no neighbour: the name keeps that much away from it.
+            top = rule - _LINE - _NEAR if above else rule + 2.0
+            bottom = top + _LINE + _NEAR - 2.0
+            inside = (left <= x <= left + long and top <= y <= bottom for x, y in passed)
+            hidden[right, above] = sum(inside)
+        right, above = min(hidden, key=lambda end: hidden[end])
         base = over([{"at": value}]).encode(y=panel.y.encode("at:Q"))
-        right, above = _choose_end(name, value, passed, panel)
         text = base.mark_text(
             text=name,
             align="right" if right else "left",
@@ -344,39 +325,8 @@ def _draw_named_values(panel: Panel, data: Sequence[Row]) -> list[alt.Chart]:
             **_WORDS,
         )
         line = base.mark_rule(color=theme.INK["muted"], strokeWidth=1, opacity=0.7)
-        drawn += [line, text.encode(x=alt.value("width" if right else 0))]
-    return drawn
-
-
-def _curve_points(panel: Panel, data: Sequence[Row]) -> list[tuple[float, float]]:
-    """Where curves pass, in pixels from the top left: their points, and places between them."""
-    passed = []
-    for curve in _by_curve(data):
-        places = [place for row in curve if (place := panel.place(row)) is not None]
-        passed += places
-        for (x, y), (later, lower) in pairwise(places):
-            steps = [k / _BETWEEN for k in range(1, _BETWEEN)]
-            passed += [(x + part * (later - x), y + part * (lower - y)) for part in steps]
-    return passed
-
-
-def _choose_end(
-    name: str, value: float, passed: Sequence[tuple[float, float]], panel: Panel
-) -> tuple[bool, bool]:
-    """Whether a name stands at the right end of its line, and whether above it."""
-    width, height = panel.size
-    rule = (1 - panel.y.height(value)) * height
-    long = _LETTER * len(name) + 2 * _NEAR
-
-    def hidden(end: tuple[bool, bool]) -> int:
-        right, above = end
-        left_edge = width - long if right else 0.0
-        # A curve on the line itself is no neighbour: the name keeps that much away from it.
-        top = rule - _LINE - _NEAR if above else rule + 2.0
-        bottom = top + _LINE + _NEAR - 2.0
-        return sum(left_edge <= x <= left_edge + long and top <= y <= bottom for x, y in passed)
-
-    return min([(right, above) for right in (True, False) for above in (True, False)], key=hidden)
+        layer += [line, text.encode(x=alt.value("width" if right else 0))]
+    return layer
 
 
 def _draw_noise_floor(panel: Panel) -> list[alt.Chart]:
@@ -384,8 +334,7 @@ def _draw_noise_floor(panel: Panel) -> list[alt.Chart]:
     low, high = NOISE_FLOOR
     if panel.entry.name != _NOISE_METRIC or panel.y.domain[0] > low:
         return []
-    middle = math.sqrt(low * high)
-    base = over([{"from": low, "to": high, "middle": middle}])
+    base = over([{"from": low, "to": high, "middle": math.sqrt(low * high)}])
     band = base.mark_rect(color=theme.INK["muted"], opacity=0.13)
     name = base.mark_text(
         text="float32 noise floor", align="left", baseline="middle", dx=8, **_WORDS
@@ -399,7 +348,7 @@ def _draw_noise_floor(panel: Panel) -> list[alt.Chart]:
 def _mark_equal_tokens(panel: Panel, ends: Sequence[Row]) -> list[alt.Chart]:
     """Markers at the bottom for curves whose tokens have become exactly equal, named once.
 
-    Markers in one place are stacked.
+    Markers in one place are stacked. The name stands beside one of them where there is room.
     """
     if not ends:
         return []
@@ -421,24 +370,15 @@ def _mark_equal_tokens(panel: Panel, ends: Sequence[Row]) -> list[alt.Chart]:
             tooltip=panel.tooltip(),
         )
     )
-    return [marker, *_label_equal_tokens(panel, list(levels))]
-
-
-def _label_equal_tokens(panel: Panel, places: Sequence[float]) -> list[alt.Chart]:
-    """What the markers mean, once, beside one of them where there is room for it."""
     long = (_LETTER * len(_EQUAL) + 8 + _NEAR) / panel.size[0]
-    markers = {panel.x.across(place): place for place in places}
-    ordered = sorted(markers, reverse=True)
-    for at, right in [(at, True) for at in ordered] + [(at, False) for at in ordered]:
+    markers = {panel.x.across(place): place for place in levels}
+    for right, at in product((True, False), sorted(markers, reverse=True)):
         start, end = (at, at + long) if right else (at - long, at)
         if start < 0 or end > 1 or any(start < other < end for other in markers):
             continue
+        side: dict[str, Any] = {"align": "left" if right else "right", "dx": 8 if right else -8}
         word = over([{panel.x.field: markers[at]}]).mark_text(
-            text=_EQUAL,
-            align="left" if right else "right",
-            baseline="middle",
-            dx=8 if right else -8,
-            **_WORDS,
+            text=_EQUAL, baseline="middle", **side, **_WORDS
         )
-        return [word.encode(x=panel.x.encode(), y=alt.value(panel.size[1] - 8))]
-    return []
+        return [marker, word.encode(x=panel.x.encode(), y=alt.value(panel.size[1] - 8))]
+    return [marker]

@@ -1,8 +1,9 @@
 """Figures that are maps of shades: of heads, of what every layer has many of, of two tokens, of
 settings."""
 
+import math
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import altair as alt
 import polars as pl
@@ -79,9 +80,8 @@ def head_map(
     )
 
 
-_MOST_LAYERS: Final = 96
-_MOST_PLACES: Final = 64
-"""Rows of cells that are drawn; of more, evenly spaced ones."""
+# Columns and rows of cells that are drawn; of more, evenly spaced ones.
+_MOST_LAYERS, _MOST_PLACES = 96, 64
 _COUNTED: Final = {"index": "singular value", "length": "path length"}
 
 
@@ -108,9 +108,9 @@ def layer_map(
         single=(*_ONE, "setting"),
         keys=("layer", along),
     )
-    layers, places = (
-        _some(rows[name], most) for name, most in (("layer", _MOST_LAYERS), (along, _MOST_PLACES))
-    )
+    layers, places = sorted(set(rows["layer"].to_list())), sorted(set(rows[along].to_list()))
+    layers = layers[:: math.ceil(len(layers) / _MOST_LAYERS)]
+    places = places[:: math.ceil(len(places) / _MOST_PLACES)]
     entry = metric_catalogue.metric(metric)
     kept = rows.filter(pl.col("layer").is_in(layers), pl.col(along).is_in(places))
     cells = Cells(
@@ -125,16 +125,9 @@ def layer_map(
     return heatmap([cells], shades, entry, size=theme.WIDE, bar="median", title=title)
 
 
-def _some(numbers: pl.Series, most: int) -> list[int]:
-    """The numbers there are, or evenly spaced ones from the first on if they are too many."""
-    values = sorted(set(numbers.to_list()))
-    return values[:: -(-len(values) // most)]
-
-
 _SIDE: Final = 224.0
 _LABELS: Final = 66.0  # what the words beside a panel take
-_MOST_CELLS: Final = 6200
-"""In all panels together; of more tokens, evenly spaced ones are drawn."""
+_MOST_CELLS: Final = 6200  # in all panels together; of more tokens, evenly spaced ones are drawn
 _BELOW: Final = 96.0  # from a plot down to the bar, past words that stand upright
 _CLEARLY_NEGATIVE: Final = -0.1
 
@@ -196,20 +189,20 @@ def token_map(
         )
         for name, down, look in (("and", False, {"labelAngle": -90}), ("token", True, {}))
     )
+    drawn = drawn.select("layer", "value", x="other_token", y="token")
     panels = [
-        Cells(
-            drawn.filter(pl.col("layer") == layer).select("value", x="other_token", y="token"),
-            x,
-            y,
-            alt.Title(f"Layer {layer}"),
-        )
+        Cells(drawn.filter(layer=layer).drop("layer"), x, y, alt.Title(f"Layer {layer}"))
         for layer in layers
     ]
+    # From 0 to 1, or from −1 if some tokens point opposite ways.
+    opposite = bool((rows["value"] < _CLEARLY_NEGATIVE).any())
+    ticks = (-1.0, -0.5, 0.0, 0.5, 1.0) if opposite else (0.0, 0.25, 0.5, 0.75, 1.0)
+    named = tuple(Tick(value, f"{value:g}".replace("-", "−")) for value in ticks)
     entry = metric_catalogue.metric(metric)
     thinned = "" if every == 1 else f", one token in {every}"
     return heatmap(
         panels,
-        _cosine_shades(rows["value"].drop_nulls().drop_nans().min()),
+        Shades(Vertical("linear", "", (ticks[0], ticks[-1]), named)),
         entry,
         size=(_SIDE, _SIDE),
         told="value",
@@ -218,14 +211,6 @@ def token_map(
         title=title,
         fixed={"square": _SIDE + _LABELS},
     )
-
-
-def _cosine_shades(least: Any) -> Shades:
-    """From 0 to 1, or from −1 if some tokens point opposite ways."""
-    negative = least is not None and least < _CLEARLY_NEGATIVE
-    ticks = (-1.0, -0.5, 0.0, 0.5, 1.0) if negative else (0.0, 0.25, 0.5, 0.75, 1.0)
-    named = tuple(Tick(value, f"{value:g}".replace("-", "−")) for value in ticks)
-    return Shades(Vertical("linear", "", (ticks[0], ticks[-1]), named))
 
 
 @figure(
@@ -287,17 +272,17 @@ def _phases(part: pl.DataFrame, entry: Metric, marks: str) -> Cells:
     layers, settings = part["layer"].to_list(), sorted(set(part["setting"].to_list()))
     parameter, model = parameter_of(first), first.get("model")
     heading = sentence_case(parameter) if first.get("parameter") else entry.title
-    ringed = pl.lit(False)
-    if "variant" in part.columns:
-        ringed = pl.col("variant").eq_missing(pl.lit(marks))
-    cells = part.with_columns(ringed=ringed).select(
-        "ringed", x="layer", y="setting", value="median"
+    known = "variant" in part.columns
+    ringed = pl.col("variant").eq_missing(pl.lit(marks)) if known else pl.lit(False)
+    cells, rings = (
+        part.filter(kept).select(x="layer", y="setting", value="median")
+        for kept in (~ringed, ringed)
     )
     texts = [short(setting) for setting in settings]
     return Cells(
-        cells.filter(~pl.col("ringed")),
+        cells,
         Side.of_numbers("layer", range(min(layers), max(layers) + 1), most=8),
         Side.of_words(parameter, settings, texts, most=10, look=theme.WORDS_AS_TITLE),
         alt.Title(f"{heading}, {model}" if model else heading),
-        cells.filter("ringed"),
+        rings,
     )

@@ -9,7 +9,6 @@ import polars as pl
 
 from rankscope import metric_catalogue
 from rankscope.arguments import checked
-from rankscope.metric_catalogue import Metric
 from rankscope.show.figures import _theme as theme
 from rankscope.show.figures._axes import Horizontal, linear_axis, whole_numbers, word_axis
 from rankscope.show.figures._catalogue import figure
@@ -68,12 +67,16 @@ def by_length(summary: pl.DataFrame, *, title: str | None = None) -> alt.ConcatC
     words, named = _name_lengths(rows)
     entry, name = metric_catalogue.metric(_SHARE), pl.col("length").cast(pl.String)
     bias, number = pl.col("length").is_null(), {word: at for at, word in enumerate(words)}
+    texts = {
+        f"exact_{n}": pl.Series([exact_text(v, entry) for v in rows[n]], dtype=pl.String)
+        for n in STATISTICS
+    }
     rows = rows.with_columns(
-        *[_exact(rows, name, entry) for name in STATISTICS],
         *[
             pl.when(bias & (pl.col(n).abs() < _ROUNDING)).then(0.0).otherwise(n).alias(n)
             for n in STATISTICS
         ],
+        **texts,
         place_name=name.fill_null(_BIAS),
         place=name.fill_null(_BIAS).replace_strict(number, return_dtype=pl.Int64),
         variant=pl.when(bias).then(pl.lit(_BIAS)).otherwise(pl.lit("paths")),
@@ -114,11 +117,6 @@ def by_length(summary: pl.DataFrame, *, title: str | None = None) -> alt.ConcatC
         ),
     ]
     return lay_out(panels, title=title)
-
-
-def _exact(rows: pl.DataFrame, name: str, entry: Metric) -> pl.Series:
-    texts = [exact_text(value, entry) for value in rows[name].to_list()]
-    return pl.Series(f"exact_{name}", texts, dtype=pl.String)
 
 
 def _name_lengths(rows: pl.DataFrame) -> tuple[list[str], list[int]]:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Final
 
 import altair as alt
@@ -15,7 +14,7 @@ from rankscope.errors import InputError
 from rankscope.metric_catalogue import Metric
 from rankscope.numerals import short
 from rankscope.show.figures import _theme as theme
-from rankscope.show.figures._axes import Horizontal, layer_axis, setting_axis, word_axis
+from rankscope.show.figures._axes import layer_axis, setting_axis, word_axis
 from rankscope.show.figures._catalogue import describe, figure
 from rankscope.show.figures._heatmap import Cells, Side, heatmap, shades_of
 from rankscope.show.figures._lines import lines
@@ -64,19 +63,27 @@ def by_axis(
     )
     assert along is not None
     by_layer = along.name == "layer"
+    width = theme.WIDE[0] if panels is None or len(panels.values) == 1 else theme.PANEL[0]
+    # Numbers by size, words side by side.
+    places = [float(value if along.numeric else at) for at, value in enumerate(along.values)]
+    if by_layer:
+        axis = layer_axis(list(along.values))
+    elif along.numeric:
+        axis = setting_axis(along.title, places, field="place")
+    else:
+        axis = word_axis(along.title, along.texts, width)
     # Axes have fields of our own, since theirs may have any name.
     rows = medians.select("metric", "count", "mean", "low", "median", "high").with_columns(
-        medians["layer"] if by_layer else along.column(medians, along.places, "place"),
+        medians["layer"] if by_layer else along.column(medians, places, "place"),
         along.column(medians, along.texts, "place_name"),
         *([curves.column(medians, curves.labels, "variant")] if curves else []),
         *([panels.column(medians, panels.labels, "panel")] if panels else []),
     )
     if panels:  # in the order of the axis
         rows = rows.sort(panels.column(medians, range(len(panels.values)), "order"))
-    width = theme.WIDE[0] if panels is None or len(panels.values) == 1 else theme.PANEL[0]
     chart = lines(
         rows,
-        x=layer_axis(list(along.values)) if by_layer else along.axis(width),
+        x=axis,
         facet=("panel",) if panels else (),
         heading=(lambda row, _: str(row["panel"])) if panels else None,
         entry=entry,
@@ -158,71 +165,46 @@ def axis_map(
 
 @dataclass(frozen=True)
 class Values:
-    """The values of one axis that are drawn: numbers in order, words in the order of the grid."""
+    """The values of one axis that are drawn: numbers in order, words in the order of the grid.
+
+    ``labels`` are their texts with the name of the axis, for legends and headings. Where all are
+    ``numeric``, distances between them mean something.
+    """
 
     name: str
-    values: tuple[Any, ...]
+    title: str
+    values: Sequence[Any]
+    texts: Sequence[str]
+    labels: Sequence[str]
+    numeric: bool
 
     @classmethod
     def of(cls, rows: pl.DataFrame, name: str) -> "Values":
         """The values in a column; an Enum says their order itself, other words as they come."""
-        column = rows[name]
-        values = column.unique(maintain_order=True)
+        column, words = rows[name], name.replace("_", " ")
+        distinct = column.unique(maintain_order=True)
         if column.dtype.is_numeric() or isinstance(column.dtype, pl.Enum):
-            values = values.sort(nulls_last=True)
-        return cls(name, tuple(values.to_list()))
-
-    @property
-    def title(self) -> str:
-        """What the axis is called."""
-        return _WORDS.get(self.name, self.name.replace("_", " "))
-
-    @property
-    def numeric(self) -> bool:
-        """Whether all are numbers, so that distances between them mean something."""
-        return all(type(value) in (int, float) and math.isfinite(value) for value in self.values)
-
-    @cached_property
-    def texts(self) -> list[str]:
-        """Every value as it is written: as a grid has it, numbers as everywhere."""
-        return [_text_of(value) for value in self.values]
-
-    @cached_property
-    def labels(self) -> list[str]:
-        """Every value with the name of its axis, for legends and headings."""
-        named = f"{self.name.replace('_', ' ')} = "
-        return [
-            text if self.name in _SPEAK_FOR_THEMSELVES and value is not None else named + text
-            for value, text in zip(self.values, self.texts, strict=True)
-        ]
-
-    @property
-    def places(self) -> list[float]:
-        """Where each value is on its axis: by size if they are numbers, otherwise side by side."""
-        return [float(value if self.numeric else at) for at, value in enumerate(self.values)]
+            distinct = distinct.sort(nulls_last=True)
+        values = distinct.to_list()
+        numbers = [type(value) in (int, float) for value in values]
+        written = {None: "none", True: "true", False: "false"}
+        texts, labels = [], []
+        for value, is_number in zip(values, numbers, strict=True):
+            text = short(value) if is_number else written.get(value) or str(value)
+            alone = name in _SPEAK_FOR_THEMSELVES and value is not None
+            texts.append(text)
+            labels.append(text if alone else f"{words} = {text}")
+        numeric = all(numbers) and all(map(math.isfinite, values))
+        return cls(name, _WORDS.get(name, words), values, texts, labels, numeric)
 
     def column(self, rows: pl.DataFrame, words: Sequence[Any], name: str) -> pl.Series:
         """A new column: for each value in theirs the one of ``words``."""
         said = dict(zip(self.values, words, strict=True))
         return pl.Series(name, [said[value] for value in rows[self.name].to_list()])
 
-    def axis(self, width: float) -> Horizontal:
-        """The x axis they are laid out on."""
-        if self.numeric:
-            return setting_axis(self.title, self.places, field="place")
-        return word_axis(self.title, self.texts, width)
-
     def side(self, **look: Any) -> Side:
         """The side of a map they are laid out on."""
         return Side.of_words(self.title, self.values, self.texts, most=12, look=look)
-
-
-def _text_of(value: Any) -> str:
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return short(value) if isinstance(value, int | float) else str(value)
 
 
 def _columns(table: pl.DataFrame | pl.LazyFrame, **axes: str | None) -> dict[str, str]:

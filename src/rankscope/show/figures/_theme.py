@@ -10,68 +10,50 @@ import altair as alt
 from rankscope.arguments import checked
 from rankscope.results import Role
 
-# Two warm colours for the variants that collapse, two cool ones for those that hold. Apart from
-# each other with each kind of colour blindness, and readable on white as on near-black.
-VARIANT_COLOURS: Final[Mapping[str, str]] = {
-    "SAN": "#c0312b",
-    "SAN+MLP": "#df7d1d",
-    "SAN+skip": "#1b9a80",
-    "transformer": "#3566c8",
+# Every colour with what it becomes on a dark page: the same hue, light enough to stand out there.
+# Of variants, two warm colours for those that collapse, two cool ones for those that hold: apart
+# from each other with each kind of colour blindness, and readable on white as on near-black.
+_VARIANTS: Final = {
+    "SAN": ("#c0312b", "#e35d53"),
+    "SAN+MLP": ("#df7d1d", "#f0a64c"),
+    "SAN+skip": ("#1b9a80", "#36b699"),
+    "transformer": ("#3566c8", "#6394ee"),
 }
-FOLLOWING_COLOURS: Final = ("#a66fdc", "#a8208c", "#6b675e", "#e0559b", "#2f7d1f", "#6d28d9")
-SINGLE_COLOUR: Final = "#3f5f8a"
-# For curves of any name: neighbours far apart in hue, grey and the violets late.
-PALETTE: Final = (
-    VARIANT_COLOURS["transformer"],
-    VARIANT_COLOURS["SAN+MLP"],
-    VARIANT_COLOURS["SAN+skip"],
-    VARIANT_COLOURS["SAN"],
-    *FOLLOWING_COLOURS,
-)
-# Four kinds of line in turn: of two curves that coincide both are seen.
-DASHES: Final = ([1, 0], [6, 3], [3, 2], [8, 3, 2, 3])
-DOTS: Final = (0, 5)  # of round caps, for what is in doubt
-# Shape says the variant a second time, for readers and printers without colour.
-SHAPES: Final = (
-    "circle",
-    "square",
-    "diamond",
-    "triangle-up",
-    "triangle-down",
-    "triangle-left",
-    "triangle-right",
-)
-
-# The colours of everything that is not data.
-INK: Final[Mapping[str, str]] = {
-    "paper": "#ffffff",
-    "strong": "#1b2430",
-    "text": "#3a4656",
-    "muted": "#6a7686",
-    "axis": "#b9c1cb",
-    "grid": "#e9ecf0",
-}
-
-# What each colour becomes on a dark page: the same hue, light enough to stand out there.
-DARK: Final[Mapping[str, str]] = {
-    "#ffffff": "#191f26",
-    "#1b2430": "#eef1f5",
-    "#3a4656": "#c3ccd7",
-    "#6a7686": "#8d99a8",
-    "#b9c1cb": "#4a5563",
-    "#e9ecf0": "#28303a",
-    "#c0312b": "#e35d53",
-    "#df7d1d": "#f0a64c",
-    "#1b9a80": "#36b699",
-    "#3566c8": "#6394ee",
+_FOLLOWING: Final = {
     "#a66fdc": "#cba4fa",
     "#a8208c": "#d457ba",
     "#6b675e": "#99948a",
     "#e0559b": "#f595c4",
     "#2f7d1f": "#6fbf5a",
     "#6d28d9": "#9d78f5",
-    "#3f5f8a": "#8fadd6",
 }
+# Of everything that is not data.
+_INK: Final = {
+    "paper": ("#ffffff", "#191f26"),
+    "strong": ("#1b2430", "#eef1f5"),
+    "text": ("#3a4656", "#c3ccd7"),
+    "muted": ("#6a7686", "#8d99a8"),
+    "axis": ("#b9c1cb", "#4a5563"),
+    "grid": ("#e9ecf0", "#28303a"),
+}
+SINGLE_COLOUR: Final = "#3f5f8a"
+VARIANT_COLOURS: Final = {name: light for name, (light, _) in _VARIANTS.items()}
+FOLLOWING_COLOURS: Final = tuple(_FOLLOWING)
+INK: Final = {name: light for name, (light, _) in _INK.items()}
+DARK: Final = dict(
+    [*_INK.values(), *_VARIANTS.values(), *_FOLLOWING.items(), (SINGLE_COLOUR, "#8fadd6")]
+)
+# For curves of any name: neighbours far apart in hue, grey and the violets late.
+_RED, _ORANGE, _GREEN, _BLUE = VARIANT_COLOURS.values()
+PALETTE: Final = (_BLUE, _ORANGE, _GREEN, _RED, *FOLLOWING_COLOURS)
+# Four kinds of line in turn: of two curves that coincide both are seen.
+DASHES: Final = ([1, 0], [6, 3], [3, 2], [8, 3, 2, 3])
+DOTS: Final = (0, 5)  # of round caps, for what is in doubt
+# Shape says the variant a second time, for readers and printers without colour.
+SHAPES: Final = (
+    "circle", "square", "diamond",
+    "triangle-up", "triangle-down", "triangle-left", "triangle-right",
+)  # fmt: skip
 
 FONT: Final = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 # The last two are for machines without any fonts, where pictures have Arial's likeness alone.
@@ -177,7 +159,7 @@ def adaptive(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 def dark_variables() -> str:
     """The CSS variables of ``adaptive`` for a dark page, as declarations."""
-    return " ".join(f"{_variable(light)}: {dark};" for light, dark in DARK.items())
+    return " ".join(f"--on-{light[1:]}: {dark};" for light, dark in DARK.items())
 
 
 def _with_variables(value: Any) -> Any:
@@ -185,23 +167,17 @@ def _with_variables(value: Any) -> Any:
         return adaptive(value)
     if isinstance(value, list):
         return [_with_variables(item) for item in value]
-    if isinstance(value, str) and value in DARK:
-        return f"var({_variable(value)}, {value})"
-    return value
-
-
-def _variable(colour: str) -> str:
-    return f"--on-{colour.removeprefix('#')}"
+    known = isinstance(value, str) and value in DARK
+    return f"var(--on-{value[1:]}, {value})" if known else value
 
 
 Roles = Mapping[str, Role]
 
-_BLUE, _ORANGE, _GREEN, _RED, *_OTHERS = PALETTE
 # The colours of curves that are not measured, by their role and in the order they are given out;
 # what is measured comes first, and starts with blue.
 _BESIDE: Final[Mapping[Role, Sequence[str]]] = {
-    "bound": (_GREEN, _RED, _ORANGE, *_OTHERS),
-    "floor": (_ORANGE, _RED, _GREEN, *_OTHERS),
+    "bound": (_GREEN, _RED, _ORANGE, *FOLLOWING_COLOURS),
+    "floor": (_ORANGE, _RED, _GREEN, *FOLLOWING_COLOURS),
 }
 # The two selections of a figure: the curve under the pointer, and those clicked on in the legend.
 HOVERED: Final = "hovered"
@@ -284,17 +260,15 @@ def dashes(
 ) -> dict[str, list[int]]:
     """What is measured solid beside bounds and floors; by itself in turn, so that none hides."""
     beside = _not_measured(names, roles)
-    solid, *broken = DASHES
     if not beside:
         return dict(zip(names, cycle(DASHES[:kinds]), strict=False))
+    solid, *broken = DASHES
     return dict.fromkeys(names, solid) | dict(zip(beside, cycle(broken), strict=False))
 
 
 def _not_measured(names: Sequence[str], roles: Roles | None) -> dict[str, Role]:
-    """The curves that stand beside what was measured, with their roles."""
-    return {
-        name: roles[name] for name in names if roles and roles.get(name, "measured") != "measured"
-    }
+    given = {name: roles[name] for name in names if roles and name in roles}
+    return {name: role for name, role in given.items() if role != "measured"}
 
 
 def shapes(variants: Sequence[str]) -> dict[str, str]:

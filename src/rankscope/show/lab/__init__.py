@@ -7,7 +7,7 @@ processes that compute import this room, too, and need neither a server nor char
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rankscope.show.lab._serve import serve as serve
+    from rankscope.show.lab._server import serve as serve
 
 __all__ = ["serve"]
 
@@ -15,6 +15,6 @@ __all__ = ["serve"]
 def __getattr__(name: str) -> object:
     if name != "serve":
         raise AttributeError(f"module 'rankscope.show.lab' has no attribute {name!r}")
-    from rankscope.show.lab._serve import serve
+    from rankscope.show.lab._server import serve
 
     return serve

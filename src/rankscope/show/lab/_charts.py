@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from typing import Any, Final
 
 import altair as alt
@@ -26,8 +27,8 @@ from rankscope.show.figures import (
 from rankscope.show.lab._words import BAND, LINEAR, POWERS, THIS
 
 Spec = dict[str, Any]
-Names = Mapping[str, str]
-"""Curves and their colours."""
+Names = Mapping[str, str]  # of curves, with their colours
+# Every chart, in the order of the page, and its heading.
 TITLES: Final = {
     "residual": "Relative residual against depth",
     "plane": "Tokens in the plane",
@@ -37,13 +38,12 @@ TITLES: Final = {
     "prediction": "Prediction for networks like this",
     "bounds": "Bounds on the residual",
 }
-"""Every chart, in the order of the page, and its heading."""
-ROWS: Final = {"plane": "places", "sphere": "places"}
-"""Which rows a chart draws, where they do not have its name."""
+ROWS: Final = {"plane": "places", "sphere": "places"}  # a chart draws, unless they have its name
 _HEIGHT: Final = 250
 _PICTURE_WIDTH: Final = 620
 _SQUARE: Final = 300
 _BLUE, _ORANGE, _GREEN, _RED, _VIOLET, *_ = PALETTE
+# The curves of each chart, what is measured first; the others are dashed.
 _NAMES: Final[Mapping[str, Names]] = {
     "residual": {
         "scaled": _BLUE,
@@ -61,7 +61,6 @@ _NAMES: Final[Mapping[str, Names]] = {
         "Dong et al. 2021, all layers": _VIOLET,
     },
 }
-"""The curves of each chart, what is measured first; the others are dashed."""
 
 
 def charts() -> dict[str, Spec]:
@@ -108,27 +107,11 @@ def _spec(name: str, names: Names) -> Spec:
     return dict(alt.LayerChart(**(whole | _CHARTS[name](names))).to_dict())
 
 
-def _residual(names: Names) -> Spec:
-    return {**_curves(names, "relative residual"), "height": 290}
-
-
-def _prediction(names: Names) -> Spec:
-    """A band of random networks, and this one."""
-    return _curves(names, "relative dispersion", spread="band")
-
-
-def _bounds(names: Names) -> Spec:
-    return _curves(names, "residual")
-
-
 def _curves(names: Names, title: str, **look: Any) -> Spec:
     """Curves against depth, on an axis of powers of ten; what is not measured is dashed."""
     dashes = {name: [5, 3] if at else [1, 0] for at, name in enumerate(names)}
-    layer = alt.X(
-        "layer:Q",
-        axis=alt.Axis(title="layer", tickMinStep=1, format="d", grid=False),
-        scale=alt.Scale(nice=False, zero=False),
-    )
+    axis = alt.Axis(title="layer", tickMinStep=1, format="d", grid=False)
+    layer = alt.X("layer:Q", axis=axis, scale=alt.Scale(nice=False, zero=False))
     tooltip = [
         alt.Tooltip("variant:N", title=" "),
         alt.Tooltip("layer:Q"),
@@ -165,23 +148,13 @@ def _powers(field: str, title: str) -> alt.Y:
 
 def _spectrum(_: Names) -> Spec:
     """A cell for each layer and singular value."""
-    shades = Shades(
-        Vertical(
-            "linear",
-            "",
-            (-16.0, 0.0),
-            tuple(Tick(e, "10", f"{e}".replace("-", MINUS)) for e in (-16, -12, -8, -4, 0)),
-        )
-    )
+    ticks = (Tick(e, "10", f"{e}".replace("-", MINUS)) for e in (-16, -12, -8, -4, 0))
+    shades = Shades(Vertical("linear", "", (-16.0, 0.0), tuple(ticks)))
     whole: dict[str, Any] = {"tickMinStep": 1, "tickCount": 16, "format": "d", "grid": False}
-    x = alt.X(
-        "left:Q", axis=alt.Axis(title="layer", **whole), scale=alt.Scale(nice=False, zero=False)
-    )
-    y = alt.Y(
-        "low:Q",
-        axis=alt.Axis(title="singular value", **whole, **WORDS_AS_TITLE),
-        scale=alt.Scale(nice=False, zero=False, reverse=True),
-    )
+    across = alt.Axis(title="layer", **whole)
+    down = alt.Axis(title="singular value", **whole, **WORDS_AS_TITLE)
+    x = alt.X("left:Q", axis=across, scale=alt.Scale(nice=False, zero=False))
+    y = alt.Y("low:Q", axis=down, scale=alt.Scale(nice=False, zero=False, reverse=True))
     tooltip = [
         alt.Tooltip("across:Q", title="layer"),
         alt.Tooltip("up:Q", title="singular value"),
@@ -196,15 +169,12 @@ def _paths(_: Names) -> Spec:
     length = alt.Axis(labelAngle=0, grid=False, labelOverlap="parity")
     share = alt.Axis(tickCount=5, **WORDS_AS_TITLE)
     bar = alt.Chart().mark_bar(color=PALETTE[0], cornerRadiusEnd=2)
-    return {
-        "layer": [
-            bar.encode(
-                x=alt.X("length:O", title="attention layers on the path", axis=length),
-                y=alt.Y("share:Q", title="share of the residual", axis=share),
-                tooltip=[alt.Tooltip("length:O"), alt.Tooltip("share:Q", format=".3~g")],
-            )
-        ]
-    }
+    bar = bar.encode(
+        x=alt.X("length:O", title="attention layers on the path", axis=length),
+        y=alt.Y("share:Q", title="share of the residual", axis=share),
+        tooltip=[alt.Tooltip("length:O"), alt.Tooltip("share:Q", format=".3~g")],
+    )
+    return {"layer": [bar]}
 
 
 def _plane(_: Names) -> Spec:
@@ -296,23 +266,19 @@ def _graticule() -> list[dict[str, Any]]:
         ((wide, 0, 0), (0, wide, 0), (0, 0, -high)),
     )
     rows = []
-    for line, (first, second, middle) in enumerate(circles):
-        for step in range(steps + 1):
-            turn = 2 * math.pi * step / steps
-            a, b, c = (
-                round(u * math.cos(turn) + v * math.sin(turn) + w, 4)
-                for u, v, w in zip(first, second, middle, strict=True)
-            )
-            rows.append({"line": line, "step": step, "a": a, "b": b, "c": c})
+    for (line, axes), step in product(enumerate(circles), range(steps + 1)):
+        cos, sin = (f(2 * math.pi * step / steps) for f in (math.cos, math.sin))
+        a, b, c = (round(u * cos + v * sin + w, 4) for u, v, w in zip(*axes, strict=True))
+        rows.append({"line": line, "step": step, "a": a, "b": b, "c": c})
     return rows
 
 
 _CHARTS: Final[Mapping[str, Callable[[Names], Spec]]] = {
-    "residual": _residual,
+    "residual": lambda names: {**_curves(names, "relative residual"), "height": 290},
     "plane": _plane,
     "sphere": _sphere,
     "spectrum": _spectrum,
     "paths": _paths,
-    "prediction": _prediction,
-    "bounds": _bounds,
+    "prediction": lambda names: _curves(names, "relative dispersion", spread="band"),
+    "bounds": lambda names: _curves(names, "residual"),
 }

@@ -10,7 +10,6 @@ import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final, cast
 
 import torch
@@ -31,11 +30,13 @@ from rankscope.show.lab._state import State
 from rankscope.show.lab._words import BAND, THIS, choose_ticks, describe_first, describe_second
 
 Rows = list[dict[str, Any]]
+Notes = dict[str, str]
 
+# Networks of which a prediction is made; fewer where layers share weights and all are drawn.
 DRAWS: Final = {False: 8, True: 3}
-"""Networks of which a prediction is made; fewer where layers share weights and all are drawn."""
+# A relative residual below which float64 has too few digits of it left to be divided up.
 _ROUNDING: Final = 1e-12
-"""A relative residual below which float64 has too few digits of it left to be divided up."""
+# Which bounds are drawn, and their names in the legend.
 _BOUNDS: Final = {
     "log10_residual": "measured",
     "log10_sharp_bound": "sharp, this layer",
@@ -43,7 +44,6 @@ _BOUNDS: Final = {
     "log10_a_priori_bound": "a priori, this layer",
     "log10_depth_bound": "Dong et al. 2021, all layers",
 }
-"""Which bounds are drawn, and their names in the legend."""
 
 
 def run_task(task: str, query: str, chart: str = "") -> bytes:
@@ -53,7 +53,14 @@ def run_task(task: str, query: str, chart: str = "") -> bytes:
         network_of(state)(input_of(state))  # a program that would end in an error is of no use
         return snippet(state).encode()
     if task == "picture":
-        return _picture(state, chart).encode()
+        # Altair brings polars, which starts threads; a process that is forked must have none.
+        from rankscope.show.lab._charts import ROWS, picture
+
+        slow = chart in ("paths", "prediction", "bounds")
+        figures = (second if slow else first)(state)
+        about = textwrap.wrap(f"{spec_of(state).describe()}; seed {state.seed}", 100)
+        rows, ticks = clean(figures[ROWS.get(chart, chart)]), figures["ticks"].get(chart, ())
+        return picture(chart, rows, subtitle=about, ticks=ticks).encode()
     figures = {"first": first, "second": second}[task](state)
     return json.dumps(clean(figures), allow_nan=False, separators=(",", ":")).encode()
 
@@ -77,31 +84,27 @@ def clean(value: Any) -> Any:
     return [clean(inner) for inner in value] if isinstance(value, list) else value
 
 
-def _picture(state: State, chart: str) -> str:
-    # Altair brings polars, which starts threads; a process that is forked must have none.
-    from rankscope.show.lab._charts import ROWS, picture
-
-    slow = chart in ("paths", "prediction", "bounds")
-    figures = (second if slow else first)(state)
-    about = textwrap.wrap(f"{spec_of(state).describe()}; seed {state.seed}", 100)
-    rows, ticks = clean(figures[ROWS.get(chart, chart)]), figures["ticks"].get(chart, ())
-    return picture(chart, rows, subtitle=about, ticks=ticks)
-
-
 def first(state: State) -> dict[str, Any]:
     """The mask, the tokens' ways, residuals and spectra."""
     with one_thread(), torch.no_grad():
         network, x = network_of(state), input_of(state)
         states = _finite_states(network, x)
-        notes: dict[str, str] = {}
+        notes: Notes = {}
         if len(states) <= state.layers:
             notes["plane"] = f"In float64 layer {len(states)} overflows, so the ways end before it."
+        position = torch.arange(state.tokens)
+        sees = mask_of(state).allows(position[:, None], position[None, :])
+        matrix = sees.expand(state.tokens, state.tokens).int().tolist()
+        # In scaled arithmetic, float64 and the chosen format.
+        residual = _or_reason("residual", notes, _scaled_rows, network, x)
+        for name in dict.fromkeys(("float64", state.format)):
+            residual += _or_reason(name, notes, _float_rows, network, x, name)
         figures: dict[str, Any] = {
             "description": spec_of(state).describe(),
             "query": state.query(),
-            "mask": _mask_rows(state),
+            "mask": ["".join(map(str, row)) for row in matrix],  # who attends, then to whom
             "places": place_tokens(states),
-            "residual": _residuals(state, network, x, notes),
+            "residual": residual,
             "spectrum": _spectrum(states),
             "notes": notes,
         }
@@ -114,18 +117,18 @@ def second(state: State) -> dict[str, Any]:
     slow = {"paths": _paths, "prediction": _prediction, "bounds": _bounds}
     with one_thread(), torch.no_grad():
         network, x = network_of(state), input_of(state)
-        notes: dict[str, str] = {}
+        notes: Notes = {}
         figures: dict[str, Any] = {"query": state.query(), "notes": notes}
         for name, compute in slow.items():
-            figures[name] = _or_reason(name, partial(compute, network, x, notes), notes)
+            figures[name] = _or_reason(name, notes, compute, network, x)
     figures["ticks"] = _ticks(prediction=figures["prediction"], bounds=figures["bounds"])
     return {**figures, **describe_second(state, figures)}
 
 
-def _or_reason(name: str, compute: Callable[[], Rows], notes: dict[str, str]) -> Rows:
+def _or_reason(name: str, notes: Notes, compute: Callable[..., Rows], *arguments: Any) -> Rows:
     """The rows, or none and a note that says why."""
     try:
-        return compute()
+        return compute(*arguments, notes)
     except RankscopeError as error:
         notes[name] = str(error)
         return []
@@ -154,14 +157,6 @@ def _ticks(**charts: Rows) -> dict[str, list[float]]:
     }
 
 
-def _mask_rows(state: State) -> list[str]:
-    """The mask as rows of ones and zeros: who attends, then to whom."""
-    position = torch.arange(state.tokens)
-    sees = mask_of(state).allows(position[:, None], position[None, :])
-    matrix = sees.expand(state.tokens, state.tokens).int().tolist()
-    return ["".join(map(str, row)) for row in matrix]
-
-
 def _finite_states(network: Network, x: Tensor) -> list[Tensor]:
     """The input and every layer's state, up to where float64 overflows."""
     states = [x[0]]
@@ -184,16 +179,11 @@ def place_tokens(states: Sequence[Tensor]) -> Rows:
     places = sized @ principal_axes(sized.flatten(0, 1))
     lengths = places.norm(dim=-1, keepdim=True)
     sphere = places / torch.where(lengths > 0, lengths, 1.0)
+    numbers = torch.cat([places[..., :2], sphere], -1).tolist()
     return [
-        {
-            "layer": layer,
-            "token": token,
-            "x": x,
-            "y": y,
-            **dict(zip(("sx", "sy", "sz"), sphere[layer, token].tolist(), strict=True)),
-        }
-        for layer, row in enumerate(places.tolist())
-        for token, (x, y, _) in enumerate(row)
+        {"layer": layer, "token": token, "x": x, "y": y, "sx": sx, "sy": sy, "sz": sz}
+        for layer, row in enumerate(numbers)
+        for token, (x, y, sx, sy, sz) in enumerate(row)
     ]
 
 
@@ -224,22 +214,14 @@ def _by_layer(traced: Trace, metric: str) -> dict[int, float]:
     return {layer: value for layer, name, value in every if name == metric}
 
 
-def _residuals(state: State, network: Network, x: Tensor, notes: dict[str, str]) -> Rows:
-    """The relative residual by layer: in scaled arithmetic, float64 and the chosen format."""
-    rows = _or_reason("residual", partial(_scaled_rows, network, x, notes), notes)
-    for name in dict.fromkeys(("float64", state.format)):
-        rows += _or_reason(name, partial(_float_rows, network, x, name, notes), notes)
-    return rows
-
-
-def _scaled_rows(network: Network, x: Tensor, notes: dict[str, str]) -> Rows:
+def _scaled_rows(network: Network, x: Tensor, notes: Notes) -> Rows:
     deep = deep_trace(network, x)
     if "doubt" in deep.provenance.notes:
         notes["doubt"] = deep.provenance.notes["doubt"]
     return _curve("scaled", _by_layer(deep, "log10_relative_residual"))
 
 
-def _float_rows(network: Network, x: Tensor, name: str, notes: dict[str, str]) -> Rows:
+def _float_rows(network: Network, x: Tensor, name: str, notes: Notes) -> Rows:
     """As a number format has it, up to the layer in which it overflows."""
     rounded, tokens = copy.deepcopy(network).to(DTYPES[name]), x.to(DTYPES[name])
     layers = len(_finite_states(rounded, tokens)) - 1
@@ -264,7 +246,7 @@ def _spectrum(states: list[Tensor]) -> Rows:
     return rows
 
 
-def _paths(network: Network, x: Tensor, notes: dict[str, str]) -> Rows:
+def _paths(network: Network, x: Tensor, notes: Notes) -> Rows:
     """What paths of each length carry in the last layer, unless all they carry is rounding."""
     left = _by_layer(trace(network, x, metrics="relative_residual"), "relative_residual")
     if min(left.values()) < _ROUNDING:
@@ -282,7 +264,7 @@ def _paths(network: Network, x: Tensor, notes: dict[str, str]) -> Rows:
     ]
 
 
-def _prediction(network: Network, x: Tensor, notes: dict[str, str]) -> Rows:
+def _prediction(network: Network, x: Tensor, notes: Notes) -> Rows:
     """The band of random networks like this one, and this one, in the Frobenius norm."""
     predicted = predict(network.spec, x[0], draws=DRAWS[network.spec.shared_layers])
     if "doubt" in predicted.notes:
@@ -294,18 +276,14 @@ def _prediction(network: Network, x: Tensor, notes: dict[str, str]) -> Rows:
     return _curve(BAND, mean, low=low, high=high) + _curve(THIS, measured)
 
 
-def _bounds(network: Network, x: Tensor, notes: dict[str, str]) -> Rows:
+def _bounds(network: Network, x: Tensor, notes: Notes) -> Rows:
     """Each bound by layer beside the residual; why there is none is noted."""
     layers = bounds(network, x).layers
     reasons = {layer.why_not: layer.layer for layer in reversed(layers) if layer.why_not}
     for reason, at in reasons.items():
         notes["bounds"] = f"From layer {at} on no bound applies: {reason}."
-    curves = {
-        words: {at.layer: float(getattr(at, name)[0]) for at in layers if not at.why_not}
-        for name, words in _BOUNDS.items()
-    }
-    return [
-        row
-        for words, values in curves.items()
-        for row in _curve(words, {at: v for at, v in values.items() if math.isfinite(v)})
-    ]
+    rows: Rows = []
+    for name, words in _BOUNDS.items():
+        values = {at.layer: float(getattr(at, name)[0]) for at in layers if not at.why_not}
+        rows += _curve(words, {at: value for at, value in values.items() if math.isfinite(value)})
+    return rows

@@ -22,22 +22,14 @@ DTYPES = {
 
 def spec_fields(state: State) -> dict[str, Any]:
     """The arguments of ``Spec`` that are not at their defaults there; the mask as it was given."""
-    head_width = state.width // state.heads
-    fields: dict[str, Any] = {"init": Init(state.init, state.scale)}  # type: ignore[arg-type]
-    fields["mlp_ratio"] = state.mlp
-    fields["norm"] = state.norm
-    fields["skip"] = state.skip
-    if state.norm != "none":
-        fields["norm_place"] = state.place
-    if state.mask != "full":
-        fields["mask"] = state.mask
-    if state.shared == "yes":
-        fields["shared_layers"] = True
-    if state.scores != "dot":
-        fields["scores"] = _SCORES[state.scores]
-    if state.sharpness != 1:
-        fields["score_scale"] = state.sharpness / math.sqrt(head_width)
-    return fields
+    init = Init(state.init, state.scale)  # type: ignore[arg-type]
+    score_scale = state.sharpness / math.sqrt(state.width // state.heads)
+    fields = {"init": init, "mlp_ratio": state.mlp, "norm": state.norm, "skip": state.skip}
+    fields |= {"norm_place": state.place} if state.norm != "none" else {}
+    fields |= {"mask": state.mask} if state.mask != "full" else {}
+    fields |= {"shared_layers": True} if state.shared == "yes" else {}
+    fields |= {"scores": _SCORES[state.scores]} if state.scores != "dot" else {}
+    return fields | ({"score_scale": score_scale} if state.sharpness != 1 else {})
 
 
 def spec_of(state: State) -> Spec:
@@ -115,16 +107,21 @@ deep.plot().save("lab.html")
 def snippet(state: State) -> str:
     """A program that builds the state's network and tokens and measures them."""
     fields = spec_fields(state)
-    names = sorted({type(each).__name__ for each in fields.values() if _is_ours(each)})
-    imports = f"from rankscope.core.network import {', '.join(names)}\n"
+    ours = (type(value) for value in fields.values())
+    names = {kind.__name__ for kind in ours if kind.__module__.startswith("rankscope.")}
+    imports = f"from rankscope.core.network import {', '.join(sorted(names))}\n"
     if state.input == "normal":
         imports += "from rankscope.streams import stream\n"
-    mask, written = _mask(state)
-    if "mask" in fields:
-        fields["mask"] = None
-    lines = [f"    {name}={written if name == 'mask' else repr(v)}," for name, v in fields.items()]
+    written = {name: repr(value) for name, value in fields.items()}
+    kind, _, digits = state.mask.partition(":")
+    mask = ""
+    if kind == "bits":
+        rows = matrix_of(digits, state.tokens).int().tolist()
+        listed = "\n".join(f'    "{"".join(map(str, row))}",' for row in rows)
+        mask = f"rows = [\n{listed}\n]\n"
+        mask += "mask = torch.tensor([[c == '1' for c in row] for row in rows])\n"
+        written["mask"] = "mask"
     tokens = _ARC if state.input == "arc" else _NORMAL
-    numbers = {"tokens": state.tokens, "width": state.width, "seed": state.seed}
     return _PROGRAM.format(
         query=state.query(),
         imports=imports,
@@ -132,23 +129,8 @@ def snippet(state: State) -> str:
         layers=state.layers,
         heads=state.heads,
         width=state.width,
-        fields="\n".join(lines),
+        fields="\n".join(f"    {name}={text}," for name, text in written.items()),
         seed=state.seed,
-        tokens=tokens.format(**numbers),
+        tokens=tokens.format(tokens=state.tokens, width=state.width, seed=state.seed),
         format=state.format,
     )
-
-
-def _is_ours(value: Any) -> bool:
-    return type(value).__module__.startswith("rankscope.")
-
-
-def _mask(state: State) -> tuple[str, str]:
-    """Lines that make the mask, if it is a matrix, and how the spec's call names it."""
-    kind, _, digits = state.mask.partition(":")
-    if kind != "bits":
-        return "", repr(state.mask)
-    rows = matrix_of(digits, state.tokens).int().tolist()
-    listed = "\n".join(f'    "{"".join(map(str, row))}",' for row in rows)
-    lines = f"rows = [\n{listed}\n]\nmask = torch.tensor([[c == '1' for c in row] for row in rows])"
-    return lines + "\n", "mask"

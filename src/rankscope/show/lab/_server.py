@@ -1,4 +1,4 @@
-"""The lab's server: one page, its parts, and figures of the state its address names.
+"""``serve``: one page, its parts, and figures of the state its address names, until interrupted.
 
 It answers pages of its own alone, by an address that is this machine's.
 """
@@ -8,17 +8,23 @@ import gzip
 import hashlib
 import ipaddress
 import json
+import os
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+import signal
+import socket
+import sys
+import threading
+import webbrowser
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from importlib.resources import files
 from string import Template
-from threading import Lock, Thread
 from typing import Any
 from urllib.parse import urlencode
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
@@ -32,32 +38,94 @@ from rankscope.show.figures import bundle, dark_variables
 from rankscope.show.lab._charts import TITLES, charts
 from rankscope.show.lab._presets import PRESETS
 from rankscope.show.lab._state import PARAMETERS, State, read_query, shown
-from rankscope.show.lab._worker import (
-    BrokenError,
-    BusyError,
-    SupersededError,
-    TooSlowError,
-    Workers,
-)
+from rankscope.show.lab._worker import SupersededError, Workers
 from rankscope.version import __version__
 
-Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+PORT = 8417  # unless told otherwise; if it is taken, any that is free
+_ENDS = (signal.SIGINT, signal.SIGTERM)
 _SESSION = re.compile(r"[0-9a-z]{1,32}")
 _FRESH = {"cache-control": "no-store"}
 _SCRIPTS = ("lab", "mask", "controls", "charts")
-_CODES: dict[type[RankscopeError], int] = {
-    BusyError: 503,
-    SupersededError: 409,
-    TooSlowError: 504,
-    BrokenError: 500,
-}
-"""How each error is told; every other one of rankscope's is about what was asked for: 422."""
 
 
-def make_workers() -> Workers:
-    """The processes that compute what the lab shows."""
+def serve(
+    *,
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    browser: bool = True,
+    on_ready: Callable[[str], None] = print,
+) -> None:
+    """Run the lab until it is interrupted, which ends this process; ``on_ready`` is told where."""
+    listening = _listen(host, port)
+    shown = f"[{host}]" if ":" in host else host
+    address = f"http://{shown}:{listening.getsockname()[1]}/"
     module = "rankscope.show.lab._compute"
-    return Workers(f"{module}:run_task", preload=f"{module}:warm")
+    pool = Workers(f"{module}:run_task", preload=f"{module}:warm")
+    config = uvicorn.Config(
+        make_app(host=host, workers=pool),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        ws="none",
+        http="h11",
+        loop="asyncio",
+        lifespan="on",
+        limit_concurrency=256,
+        timeout_keep_alive=15,
+        h11_max_incomplete_event_size=16 * 1024,
+    )
+
+    def tell() -> None:
+        on_ready(address)
+        if browser:
+            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+
+    _Server(config, tell, pool).run(sockets=[listening])
+
+
+class _Server(uvicorn.Server):
+    """A server that says when it answers, and that an interruption ends at once."""
+
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None], pool: Workers) -> None:
+        super().__init__(config)
+        self._on_ready, self._pool = on_ready, pool
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._on_ready()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """While the server runs, its own handlers; from other threads none can be set."""
+        if threading.current_thread() is threading.main_thread():
+            for kind in _ENDS:
+                signal.signal(kind, self._end)
+        yield
+
+    def _end(self, *_: object) -> None:
+        """Nothing is written that could be lost, so nothing is waited for."""
+        for kind in _ENDS:  # a second one would wait for locks that this one holds
+            signal.signal(kind, signal.SIG_IGN)
+        self._pool.stop()
+        sys.stdout.flush()
+        os._exit(0)
+
+
+def _listen(host: str, port: int | None) -> socket.socket:
+    """A socket at the port; without one, at the usual one or, if that is taken, a free one."""
+    if port is not None and not 0 <= port < 2**16:
+        raise InputError(f"port={port} is out of range; expected 0 to 65535.")
+    for one in (PORT, 0) if port is None else (port,):
+        try:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            return socket.create_server((host, one), family=family)
+        except OSError as error:
+            reason = error
+    raise InputError(
+        f"the lab cannot listen at {host}, port {port if port is not None else PORT}: {reason}; "
+        "choose another --host or --port."
+    )
 
 
 def make_app(*, host: str, workers: Workers) -> Starlette:
@@ -65,14 +133,26 @@ def make_app(*, host: str, workers: Workers) -> Starlette:
 
     ``host`` is the address it is bound to; requests to other names are refused.
     """
-    parts = Files()
+    made: dict[str, Future[tuple[bytes, bytes, str]]] = {}
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         workers.start()
-        Thread(target=parts.make, daemon=True).start()
+        threads = ThreadPoolExecutor(len(_FILES), thread_name_prefix="lab-file")
+        made.update({path: threads.submit(_make, path) for path in _FILES})
         yield
         workers.stop()
+        threads.shutdown(wait=False)
+
+    async def file(request: Request) -> Response:
+        plain, packed, etag = await asyncio.wrap_future(made[request.url.path])
+        headers = {"etag": etag, "cache-control": "no-cache", "vary": "accept-encoding"}
+        if request.headers.get("if-none-match") == etag:
+            return Response(status_code=304, headers=headers)
+        zipped = "gzip" in request.headers.get("accept-encoding", "")
+        headers |= {"content-encoding": "gzip"} if zipped else {}
+        kind = _FILES[request.url.path][0]
+        return Response(packed if zipped else plain, media_type=kind, headers=headers)
 
     async def figures(request: Request) -> Response:
         state, own = _own_fields(request, part="first", session="")
@@ -94,12 +174,8 @@ def make_app(*, host: str, workers: Workers) -> Starlette:
         body = await _computed(workers, request, "picture", state, chart)
         return _attachment(body, "image/svg+xml", f"lab-{chart}.svg")
 
-    handlers: dict[str, Handler] = {
-        "/state.json": figures,
-        "/snippet": snippet,
-        "/figure.svg": picture,
-    }
-    handlers |= {path: _file(parts, path) for path in _MAKERS}
+    handlers = {"/state.json": figures, "/snippet": snippet, "/figure.svg": picture}
+    handlers |= dict.fromkeys(_FILES, file)
     app = Starlette(
         routes=[Route(path, answer, methods=["GET"]) for path, answer in handlers.items()],
         lifespan=lifespan,
@@ -129,7 +205,12 @@ async def _computed(
 ) -> bytes:
     """What a worker makes of it, unless the browser goes away first."""
     call = asyncio.create_task(workers.run(session or f"#{id(request)}", *arguments))
-    gone = asyncio.create_task(_left(request))
+
+    async def left() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    gone = asyncio.create_task(left())
     await asyncio.wait({call, gone}, return_when=asyncio.FIRST_COMPLETED)
     gone.cancel()
     if not call.done():
@@ -138,70 +219,23 @@ async def _computed(
     return await call
 
 
-async def _left(request: Request) -> None:
-    """Ends when the browser closes the connection."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
 def _attachment(body: bytes, kind: str, name: str) -> Response:
     headers = {**_FRESH, "content-disposition": f'attachment; filename="{name}"'}
     return Response(body, media_type=kind, headers=headers)
 
 
 async def _refuse(_request: Request, error: Exception) -> Response:
-    """An error as one sentence, with the code of its kind."""
-    code = _CODES.get(type(error), 422)  # type: ignore[arg-type]
+    """An error as one sentence; without a code of its own it is about what was asked for."""
+    code = getattr(error, "code", 422)
     headers = {**_FRESH, **({"retry-after": "1"} if code == 503 else {})}
     return JSONResponse({"error": str(error)}, status_code=code, headers=headers)
 
 
-@dataclass(frozen=True)
-class Part:
-    """One file of the page: plain, packed, its kind, and a digest of it."""
-
-    kind: str
-    plain: bytes
-    packed: bytes
-    etag: str
-
-
-class Files:
-    """Every file of the page by its path; each is made when first asked for, or by ``make``."""
-
-    def __init__(self) -> None:
-        self._made: dict[str, Part] = {}
-        self._locks = {path: Lock() for path in _MAKERS}
-
-    def get(self, path: str) -> Part:
-        """One file; two that ask at once wait for one making."""
-        with self._locks[path]:
-            if path not in self._made:
-                kind, make = _MAKERS[path]
-                plain = make().encode()
-                digest = hashlib.sha256(plain).hexdigest()[:24]
-                packed = gzip.compress(plain, 6, mtime=0)
-                self._made[path] = Part(kind, plain, packed, f'"{digest}"')
-            return self._made[path]
-
-    def make(self) -> None:
-        """All files, the slowest (Vega's) first."""
-        for path in reversed(_MAKERS):
-            self.get(path)
-
-
-def _file(parts: Files, path: str) -> Handler:
-    async def answer(request: Request) -> Response:
-        part = await asyncio.to_thread(parts.get, path)
-        headers = {"etag": part.etag, "cache-control": "no-cache", "vary": "accept-encoding"}
-        if request.headers.get("if-none-match") == part.etag:
-            return Response(status_code=304, headers=headers)
-        if "gzip" in request.headers.get("accept-encoding", ""):
-            headers["content-encoding"] = "gzip"
-            return Response(part.packed, media_type=part.kind, headers=headers)
-        return Response(part.plain, media_type=part.kind, headers=headers)
-
-    return answer
+def _make(path: str) -> tuple[bytes, bytes, str]:
+    """A file of the page: plain, packed, and a digest of it."""
+    plain = _FILES[path][1]().encode()
+    digest = hashlib.sha256(plain).hexdigest()[:24]
+    return plain, gzip.compress(plain, 6, mtime=0), f'"{digest}"'
 
 
 def description() -> dict[str, Any]:
@@ -219,19 +253,17 @@ def _text(name: str) -> str:
     return (files("rankscope.show.lab") / name).read_text("utf-8")
 
 
-_MAKERS: dict[str, tuple[str, Callable[[], str]]] = {
-    "/": ("text/html", lambda: _text("page.html")),
+# Every file of the page by its path: its kind, and what makes it. The slowest, Vega's, first.
+_FILES: dict[str, tuple[str, Callable[[], str]]] = {
+    "/vega.js": ("text/javascript", bundle),
+    "/lab.json": ("application/json", lambda: json.dumps(description(), separators=(",", ":"))),
+    "/": ("text/html", partial(_text, "page.html")),
     "/lab.css": (
         "text/css",
         lambda: Template(_text("lab.css")).substitute(chart_colours=dark_variables()),
     ),
     **{f"/{name}.js": ("text/javascript", partial(_text, f"{name}.js")) for name in _SCRIPTS},
-    "/icon.svg": ("image/svg+xml", lambda: _text("icon.svg")),
-    "/lab.json": (
-        "application/json",
-        lambda: json.dumps(description(), ensure_ascii=False, separators=(",", ":")),
-    ),
-    "/vega.js": ("text/javascript", bundle),
+    "/icon.svg": ("image/svg+xml", partial(_text, "icon.svg")),
 }
 
 CONTENT_POLICY = (
@@ -275,11 +307,8 @@ class Guard:
             await send(message)
 
         status, reason = self._refusal(scope["path"], Headers(scope=scope))
-        if reason:
-            answer = PlainTextResponse(reason, status_code=status)
-            await answer(scope, receive, send_with_headers)
-            return
-        await self._app(scope, receive, send_with_headers)
+        answer = PlainTextResponse(reason, status_code=status) if reason else self._app
+        await answer(scope, receive, send_with_headers)
 
     def _refusal(self, path: str, headers: Headers) -> tuple[int, str]:
         """Why a request is not answered, and with which code; no words if it is."""
@@ -309,16 +338,13 @@ def host_rule(host: str) -> Callable[[str], bool]:
     Those of the loopback, and the one it was told to bind to. Bound to every address, it answers to
     any address in numbers: those cannot be made to lead elsewhere.
     """
-    own = {"localhost", host.lower()}
     any_number = host in ("0.0.0.0", "::", "")
 
     def is_ours(name: str) -> bool:
-        if name in own:
-            return True
         try:
             address = ipaddress.ip_address(name)
         except ValueError:
-            return False
-        return any_number or address.is_loopback
+            return name in ("localhost", host.lower())
+        return any_number or address.is_loopback or name == host.lower()
 
     return is_ours

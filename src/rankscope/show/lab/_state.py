@@ -5,40 +5,38 @@ Each kind of parameter reads a text, writes it back, and has limits.
 
 import math
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Self
 from urllib.parse import parse_qsl, urlencode
 
 from rankscope.core.names import NORM_PLACES, NORMS, SCORES
 from rankscope.errors import InputError
 
-Value = TypeVar("Value")
 _WHOLE = re.compile(r"[0-9]{1,9}")
 _REAL = re.compile(r"[0-9]{1,9}(\.[0-9]{0,20})?(e[-+]?[0-9]{1,3})?")
 _LONGEST_SHOWN = 40
 
 
 @dataclass(frozen=True)
-class Parameter(ABC, Generic[Value]):
+class Parameter:
     """A parameter's words, the group of controls it stands in, and its default."""
 
     title: str
     group: str
-    default: Value
+    default: Any
 
     def field(self) -> Any:
         """This parameter as a field of a dataclass."""
         return field(default=self.default, metadata={"parameter": self})
 
-    @abstractmethod
-    def read(self, name: str, text: str) -> Value:
-        """The value a text stands for, or an error of one sentence."""
+    def read(self, text: str) -> Any:
+        """The value a text stands for, or an error that says what it is not."""
+        raise NotImplementedError
 
-    def write(self, value: Value) -> str:
+    def write(self, value: Any) -> str:
         """The text that reads as this value."""
-        return str(value)
+        return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
     def describe(self) -> dict[str, Any]:
         """What a page needs to know to make a control of it: its kind, and all that limits it."""
@@ -47,23 +45,21 @@ class Parameter(ABC, Generic[Value]):
 
 
 @dataclass(frozen=True)
-class Whole(Parameter[int]):
+class Whole(Parameter):
     """A whole number within limits."""
 
     least: int
     most: int
     step: int = 1
 
-    def read(self, name: str, text: str) -> int:
+    def read(self, text: str) -> int:
         if not _WHOLE.fullmatch(text) or not self.least <= int(text) <= self.most:
-            raise InputError(
-                f"{name}={shown(text)} is not a whole number from {self.least} to {self.most}."
-            )
+            raise InputError(f"is not a whole number from {self.least} to {self.most}.")
         return int(text)
 
 
 @dataclass(frozen=True)
-class Real(Parameter[float]):
+class Real(Parameter):
     """A number within limits; a slider moves it in steps, or in steps of its logarithm.
 
     ``words`` name values that mean something of their own: a skip of 0 is none.
@@ -75,34 +71,27 @@ class Real(Parameter[float]):
     logarithmic: bool = False
     words: Mapping[str, str] = field(default_factory=dict)
 
-    def read(self, name: str, text: str) -> float:
+    def read(self, text: str) -> float:
         value = float(text) if _REAL.fullmatch(text) else math.nan
         if not self.least <= value <= self.most:
-            raise InputError(
-                f"{name}={shown(text)} is not a number from {self.least:g} to {self.most:g}."
-            )
+            raise InputError(f"is not a number from {self.least:g} to {self.most:g}.")
         return value
-
-    def write(self, value: float) -> str:
-        return repr(value).removesuffix(".0")
 
 
 @dataclass(frozen=True)
-class Choice(Parameter[str]):
+class Choice(Parameter):
     """One of a few names, each with its words."""
 
     options: Mapping[str, str]
 
-    def read(self, name: str, text: str) -> str:
+    def read(self, text: str) -> str:
         if text not in self.options:
-            raise InputError(
-                f"{name}={shown(text)} is unknown; choose one of {', '.join(self.options)}."
-            )
+            raise InputError(f"is unknown; choose one of {', '.join(self.options)}.")
         return text
 
 
 @dataclass(frozen=True)
-class MaskText(Parameter[str]):
+class MaskText(Parameter):
     """A mask by its name, with a number after a colon; or its matrix, ``bits:`` and hex digits.
 
     The digits hold the rows of the matrix one after the other, the first entry in the highest bit.
@@ -111,25 +100,21 @@ class MaskText(Parameter[str]):
     options: Mapping[str, str]
     most: int
 
-    def read(self, name: str, text: str) -> str:
+    def read(self, text: str) -> str:
         kind, colon, rest = text.partition(":")
         if kind == "bits":
-            self._refuse_unless(re.fullmatch(r"[0-9a-f]+", rest), name, text)
-            self._refuse_unless(len(rest) <= math.ceil(self.most**2 / 4), name, text)
-            return text
-        self._refuse_unless(kind in self.options, name, text)
-        needs_number = ":" in self.options[kind]
-        is_number = bool(_WHOLE.fullmatch(rest)) and 0 <= int(rest) <= self.most
-        self._refuse_unless(bool(colon) == needs_number and (not colon or is_number), name, text)
-        return text if not colon else f"{kind}:{int(rest)}"
-
-    def _refuse_unless(self, good: object, name: str, text: str) -> None:
+            good = re.fullmatch(r"[0-9a-f]+", rest) and len(rest) <= math.ceil(self.most**2 / 4)
+        else:
+            number = _WHOLE.fullmatch(rest) and int(rest) <= self.most
+            numbered = ":" in self.options.get(kind, "")
+            good = kind in self.options and bool(colon) == numbered and (not colon or number)
         if not good:
             known = ", ".join(words.split(" ")[0] for words in self.options.values())
             raise InputError(
-                f"{name}={shown(text)} is no mask of the lab; write {known} (numbers up to "
-                f"{self.most}), or bits: and a matrix in hex digits."
+                f"is no mask of the lab; write {known} (numbers up to {self.most}), or bits: and a "
+                "matrix in hex digits."
             )
+        return f"{kind}:{int(rest)}" if colon and kind != "bits" else text
 
 
 def shown(text: str) -> str:
@@ -140,6 +125,7 @@ def shown(text: str) -> str:
 
 MOST_TOKENS = 48
 LONGEST_QUERY = 4096
+# By the names that ``rankscope.core.masks.as_mask`` reads, and how each is written.
 MASKS = {
     "full": "full",
     "causal": "causal",
@@ -150,7 +136,6 @@ MASKS = {
     "star": "star:1",
     "prefix": "prefix:3",
 }
-"""Masks by the names ``rankscope.core.masks.as_mask`` reads, and how each is written."""
 FORMATS = {
     "float32": "float32",
     "bfloat16": "bfloat16",
@@ -214,33 +199,30 @@ class State:
                 )
             if name in values:
                 raise InputError(f"{name} is given twice; give it once.")
-            values[name] = PARAMETERS[name].read(name, text)
+            try:
+                values[name] = PARAMETERS[name].read(text)
+            except InputError as error:
+                raise InputError(f"{name}={shown(text)} {error}") from None
         state = cls(**values)
-        state._refuse_contradictions()
+        # What can be said without building anything; the rest the network's spec refuses.
+        if state.width % state.heads:
+            raise InputError(
+                f"width={state.width} does not divide into {state.heads} heads; choose a multiple."
+            )
+        digits = math.ceil(state.tokens**2 / 4)
+        kind, _, rest = state.mask.partition(":")
+        if kind == "bits" and len(rest) != digits:
+            raise InputError(
+                f"mask has {len(rest)} hex digits, but {state.tokens} tokens need {digits}."
+            )
         return state
 
     def query(self) -> str:
         """The query string of a permalink: what differs from the defaults."""
-        written = {name: each.write(getattr(self, name)) for name, each in PARAMETERS.items()}
-        changed = {
-            name: text
-            for name, text in written.items()
-            if getattr(self, name) != PARAMETERS[name].default
-        }
-        return urlencode(changed)
-
-    def _refuse_contradictions(self) -> None:
-        """What can be said without building anything; the rest the network's spec refuses."""
-        if self.width % self.heads:
-            raise InputError(
-                f"width={self.width} does not divide into {self.heads} heads; choose a multiple."
-            )
-        digits = math.ceil(self.tokens**2 / 4)
-        kind, _, rest = self.mask.partition(":")
-        if kind == "bits" and len(rest) != digits:
-            raise InputError(
-                f"mask has {len(rest)} hex digits, but {self.tokens} tokens need {digits}."
-            )
+        values = ((name, each, getattr(self, name)) for name, each in PARAMETERS.items())
+        return urlencode(
+            {n: each.write(value) for n, each, value in values if value != each.default}
+        )
 
 
 def read_query(query: str) -> list[tuple[str, str]]:
@@ -255,6 +237,4 @@ def read_query(query: str) -> list[tuple[str, str]]:
         raise InputError("the query has more than 64 fields; there are fewer parameters.") from None
 
 
-PARAMETERS: dict[str, Parameter[Any]] = {
-    each.name: each.metadata["parameter"] for each in fields(State)
-}
+PARAMETERS: dict[str, Parameter] = {each.name: each.metadata["parameter"] for each in fields(State)}

@@ -19,13 +19,19 @@ from rankscope.process.pool import CAN_FORK, Template, Worker
 class BusyError(RankscopeError):
     """More calls are waiting than are kept."""
 
+    code = 503
+
 
 class SupersededError(RankscopeError):
     """The same session has asked for something else since."""
 
+    code = 409
+
 
 class TooSlowError(RankscopeError):
     """A call took longer than calls may."""
+
+    code = 504
 
 
 class RefusedError(RankscopeError):
@@ -34,6 +40,8 @@ class RefusedError(RankscopeError):
 
 class BrokenError(RankscopeError):
     """A worker ended, or failed in a way that was not foreseen."""
+
+    code = 500
 
 
 class Workers:
@@ -141,19 +149,15 @@ class Workers:
 def answer(message: bytes) -> bytes:
     """In a worker: what the task makes of its arguments, or why nothing can be made of them."""
     task, arguments = pickle.loads(message)
-    return pickle.dumps(_reply(resolve_name(task), arguments))
-
-
-def _reply(function: Any, arguments: tuple[Any, ...]) -> tuple[type[Exception] | None, bytes]:
+    kind: type[RankscopeError] | None = None
     try:
-        return None, function(*arguments)
+        body = resolve_name(task)(*arguments)
     except RankscopeError as error:
-        return RefusedError, str(error).encode()
+        kind, body = RefusedError, str(error).encode()
     except MemoryError:
-        return RefusedError, b"There is not enough memory for this; make the network smaller."
+        kind, body = RefusedError, b"There is not enough memory for this; make the network smaller."
     except Exception as error:  # one broken call must not end the worker
         print(f"rankscope lab: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        return (
-            BrokenError,
-            b"This should not have happened; please report the address of this page.",
-        )
+        kind = BrokenError
+        body = b"This should not have happened; please report the address of this page."
+    return pickle.dumps((kind, body))

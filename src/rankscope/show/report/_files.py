@@ -8,7 +8,7 @@ from typing import Any
 
 from rankscope import results
 from rankscope.arguments import checked
-from rankscope.results import Judgement, Listing, Result
+from rankscope.results import Listing, Result
 from rankscope.show.figures import labelled, save
 from rankscope.show.report._html import write_html
 from rankscope.show.report._page import page
@@ -46,9 +46,8 @@ def write(
 def names(result: Result, folder: str | Path) -> dict[str, str]:
     """What each file of a result is, and where ``write`` puts it."""
     stem = Path(folder) / result.stem
-    numbers = range(1, len(result.all_drawings) + 1)
-    counted = ["" if number == 1 else f"-{number}" for number in numbers]
-    charts = {f"chart{which}": f"{stem}{which}.png" for which in counted}
+    counted = ["", *(f"-{number}" for number in range(2, len(result.all_drawings) + 1))]
+    charts = {f"chart{c}": f"{stem}{c}.png" for c in counted[: len(result.all_drawings)]}
     return {"table": f"{stem}.parquet", **charts, "report": f"{stem}.html"}
 
 
@@ -68,9 +67,9 @@ def to_json(
         "question": result.question,
         "source": result.source or None,
         "verdict": result.verdict,
-        "judgement": _judged(result.judgement),
-        "beyond": _judged(result.beyond),
-        "headline": None if result.headline is None else asdict(result.headline),
+        "judgement": result.judgement and asdict(result.judgement),
+        "beyond": result.beyond and asdict(result.beyond),
+        "headline": result.headline and asdict(result.headline),
         "warnings": result.warnings,
         "sentences": result.sentences,
         "findings": [asdict(finding) for finding in result.findings],
@@ -90,10 +89,6 @@ def to_json(
         "files": files or {},
     }
     return {key: _finite(value) for key, value in fields.items()}
-
-
-def _judged(judgement: Judgement | None) -> dict[str, str] | None:
-    return None if judgement is None else asdict(judgement)
 
 
 def _listed(listing: Listing) -> dict[str, Any]:

@@ -12,14 +12,12 @@ from rankscope.metric_catalogue import metric as entry_of
 from rankscope.numerals import short
 from rankscope.results import Result
 
+# What stands for the samples, as in every chart; nothing where there was but one.
 Statistic = Literal["median", ""]
-"""What stands for the samples, as in every chart; nothing where there was but one."""
 
 BIAS: Final = "bias"
-DOUBT: Final = "?"
-"""What follows a number that is in doubt."""
+DOUBT: Final = "?"  # follows a number that is in doubt
 IN_DOUBT: Final = f"{DOUBT} in doubt: rounding has taken the digits that tell the tokens apart."
-"""What is said below a table in which there are any."""
 METRIC: Final = "metric"
 _LABELS: Final = ("model", "variant", "setting")
 
@@ -49,10 +47,8 @@ class Grid:
     places: Sequence[Any]
     curves: Sequence[str]
     cells: Mapping[tuple[Any, str], Cell]
-    words: Mapping[str, Metric]
-    """What its metrics are called, and how they are drawn."""
-    last_layer: bool = False
-    """Whether it leaves out all layers but the last."""
+    words: Mapping[str, Metric]  # what its metrics are called, and how they are drawn
+    last_layer: bool = False  # whether it leaves out all layers but the last
 
     @property
     def by_metric(self) -> bool:
@@ -145,8 +141,13 @@ def _of_metric(result: Result, metric: str, apart: Sequence[str]) -> Iterator[Gr
 def _grid(
     rows: pl.DataFrame, metric: str, about: str, shown: Statistic, apart: Sequence[str]
 ) -> Grid:
-    place = _place(rows)
-    last_layer = place == "length" and _count_values(rows, "layer") > 1
+    # The column that the metric varies along, or none if it is a single number.
+    settings, lengths, layers = (
+        _count_values(rows, name) for name in ("setting", "length", "layer")
+    )
+    place = "length" if lengths else "layer" if layers else METRIC
+    place = "setting" if settings and layers <= 1 else place
+    last_layer = place == "length" and layers > 1
     if last_layer:
         rows = rows.filter(pl.col("layer") == pl.col("layer").max())
     varied = (rows.row(0, named=True).get("parameter") or "setting").replace("_", " ")
@@ -174,15 +175,6 @@ def _grid(
         {metric: entry_of(metric)},
         last_layer,
     )
-
-
-def _place(rows: pl.DataFrame) -> str:
-    """The column that a metric varies along; ``METRIC`` if it is a single number."""
-    if _count_values(rows, "setting") > 0 and _count_values(rows, "layer") <= 1:
-        return "setting"
-    if _count_values(rows, "length") > 0:
-        return "length"
-    return "layer" if _count_values(rows, "layer") > 0 else METRIC
 
 
 def _kind(grid: Grid) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
-from jinja2 import Environment, PackageLoader
+from jinja2 import Environment, PackageLoader, Template
 from markupsafe import Markup
 
 from rankscope.arguments import checked
@@ -44,8 +44,8 @@ from rankscope.show.report._tables import (
 )
 from rankscope.version import __version__
 
-_LARGEST: Final = 300_000
-"""Characters of a picture of lines; a map of many cells has more."""
+_LARGEST: Final = 300_000  # characters of a picture of lines; a map of many cells has more
+# Of words in notebooks, in the middle between light and dark: they are read on both.
 _COLOURS: Final = {
     "collapse": "#d1483f",
     "slow": "#c07a1c",
@@ -54,7 +54,6 @@ _COLOURS: Final = {
     "unknown": "#7b8794",
     "neutral": "inherit",
 }
-"""Of words in notebooks, in the middle between light and dark: they are read on both."""
 
 
 @checked
@@ -67,18 +66,18 @@ def write_html(report: Report, path: str | Path) -> Path:
     Charts are interactive; without JavaScript, pictures of them are shown. Equal reports make
     equal files.
     """
-    scripts = [bundle(), _asset("page.js")] if report.charts else []
-    content = (
-        _environment()
-        .get_template("page.html")
-        .render(
-            report=report,
-            policy=content_policy(scripts),
-            style=_asset("style.css").replace("$chart_colours", dark_variables()),
-            figures=known_figures(report.key_figures),
-            papers=named_in(" ".join(_texts(report))),
-            scripts=scripts,
-        )
+    style, code = (
+        files("rankscope.show.report").joinpath(name).read_text(encoding="utf-8")
+        for name in ("style.css", "page.js")
+    )
+    scripts = [bundle(), code] if report.charts else []
+    content = _template("page.html").render(
+        report=report,
+        policy=content_policy(scripts),
+        style=style.replace("$chart_colours", dark_variables()),
+        figures=known_figures(report.key_figures),
+        papers=named_in(" ".join(_texts(report))),
+        scripts=scripts,
     )
     with whole_file(path) as unfinished:
         unfinished.write_text(content, encoding="utf-8")
@@ -98,19 +97,15 @@ def notebook(result: Result) -> str:
     """
     title, lead = titles(result)
     chart = first_chart(result)
-    return (
-        _environment()
-        .get_template("notebook.html")
-        .render(
-            result=result,
-            title=title,
-            lead=lead,
-            sentences=sentences(result),
-            colours=_COLOURS,
-            fates=FATES,
-            picture="" if chart is None else picture(chart, about=result.title),
-            description="" if chart is None else chart.description,
-        )
+    return _template("notebook.html").render(
+        result=result,
+        title=title,
+        lead=lead,
+        sentences=sentences(result),
+        colours=_COLOURS,
+        fates=FATES,
+        picture="" if chart is None else picture(chart, about=result.title),
+        description="" if chart is None else chart.description,
     )
 
 
@@ -155,13 +150,13 @@ _HOW: Final = (
     "what was tried outside of it. Verdicts are computed from figures measured here; each claim's "
     "own page shows them and how they were made."
 )
-_ENDED: Final = {
-    "holds": ("holds", "hold"),
-    "depends": ("depends", "depend"),
-    "fails": ("fails", "fail"),
-    "not tried": ("was not tried", "were not tried"),
-}
-"""How one claim ended, and how several did."""
+# How one claim ended, and how several did.
+_ENDED: Final = (
+    ("holds", ("holds", "hold")),
+    ("depends", ("depends", "depend")),
+    ("fails", ("fails", "fail")),
+    ("not tried", ("was not tried", "were not tried")),
+)
 
 
 @checked
@@ -170,25 +165,18 @@ def write_overview(claims: Iterable[Claim], runs: Sequence[ClaimRun], path: str 
     listed = list(claims)
     last = {run.id: run for run in runs}
     ended = Counter(run.judgement["verdict"] for run in last.values() if run.judgement)
-    counts = [
-        f"{ended[verdict]} {words[ended[verdict] > 1]}"
-        for verdict, words in _ENDED.items()
-        if ended[verdict]
-    ]
+    counts = [f"{ended[kind]} {words[ended[kind] > 1]}" for kind, words in _ENDED if ended[kind]]
     failed = sum(bool(run.failure) for run in last.values())
     counts += [f"{failed} could not be run"] if failed else []
     counted = f"{plural(len(last), 'claim')} of {len(listed)} run"
     heads = ("Claim", "Source", "As stated", "Beyond it", "Key figure", "Time")
-    table = TableView(
-        [TableCell(name) for name in heads],
-        [row for claim in listed for row in _overview_rows(claim, runs)],
-        "Verdicts by claim",
-        style="table overview",
-    )
+    rows = [row for claim in listed for row in _overview_rows(claim, runs)]
+    caption = "Verdicts by claim"
+    table = TableView([TableCell(name) for name in heads], rows, caption, style="table overview")
     report = Report(
         "Both papers, claim by claim",
         f"{counted}: {', '.join(counts)}." if counts else f"{counted}.",
-        sections=[Section("All claims", _HOW, [Table(table, table.caption)])],
+        sections=[Section("All claims", _HOW, [Table(table, caption)])],
         provenance={"rankscope": __version__},
     )
     return write_html(report, path)
@@ -209,7 +197,10 @@ def _overview_rows(claim: Claim, runs: Sequence[ClaimRun]) -> list[list[TableCel
         figure = Markup("")
         if run.key_figure is not None:
             figure = number(run.key_figure[1]) + _small(run.key_figure[0].replace("_", " "))
-        cells = [TableCell(cell) for cell in (*verdicts, figure, _time(run.seconds))]
+        time = ""
+        if (took := run.seconds) is not None:
+            time = f"{took:.{int(took < 10)}f} s" if took < 100 else f"{took / 60:.1f} min"
+        cells = [TableCell(cell) for cell in (*verdicts, figure, time)]
         rows.append([TableCell(title, heading=True), source, *cells])
     if rows:
         return rows
@@ -231,16 +222,9 @@ def _small(words: str) -> Markup:
     return Markup('<span class="small">{}</span>').format(inline(words))
 
 
-def _time(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    return f"{seconds:.{int(seconds < 10)}f} s" if seconds < 100 else f"{seconds / 60:.1f} min"
-
-
 def table_html(rows: Rows, caption: str = "", note: str = "") -> str:
     """A table alone, as on a page."""
-    macros = _environment().get_template("table.html").module
-    return str(vars(macros)["table"](table_view(rows, caption, note)))
+    return str(vars(_template("table.html").module)["table"](table_view(rows, caption, note)))
 
 
 def picture(chart: Chart, *, about: str) -> str:
@@ -263,7 +247,7 @@ def picture(chart: Chart, *, about: str) -> str:
 
 
 @cache
-def _environment() -> Environment:
+def _template(name: str) -> Template:
     made = Environment(
         loader=PackageLoader("rankscope.show.report"),
         autoescape=True,
@@ -273,33 +257,21 @@ def _environment() -> Environment:
     made.filters |= {
         "define": _define,
         "inline": inline,
-        "is_chart": lambda block: isinstance(block, Chart),
         "linked": linked,
         "number": number,
         "paragraphs": paragraphs,
         "picture": lambda chart, report: picture(chart, about=report.about or report.title),
         "specification": _specification,
-        "table_view": lambda table, report: _view(table, report.terms),
-        "terms": _links,
+        "table_view": lambda table, terms: table_view(table.rows, table.caption, table.note, terms),
+        "term": term,
         "where": where,
-        "without_command": lambda entries: {k: v for k, v in entries.items() if k != "command"},
     }
-    return made
-
-
-def _view(table: Table, terms: Mapping[str, Metric]) -> TableView:
-    return table_view(table.rows, table.caption, table.note, terms)
+    return made.get_template(name)
 
 
 def _define(metric: Metric) -> str:
     meaning = f"{metric.meaning}." if metric.meaning else ""
     return " ".join(filter(None, [metric.definition, meaning]))
-
-
-def _links(metrics: Sequence[Metric], report: Report) -> list[str | Markup]:
-    """Where to read what a chart shows."""
-    known = {metric.name: metric for metric in metrics if metric.name in report.terms}
-    return [term(metric, report.terms) for metric in known.values()]
 
 
 def _specification(chart: Chart) -> Markup:
@@ -317,11 +289,7 @@ def _texts(report: Report) -> Iterable[str]:
             if isinstance(block, Chart):
                 yield from (block.title, block.text)
             else:
-                view = _view(block, {})
+                view = table_view(block.rows, block.caption, block.note)
                 yield from (view.caption, view.note)
                 yield from (str(cell.content) for row in view.rows for cell in row)
     yield from map(_define, report.terms.values())
-
-
-def _asset(name: str) -> str:
-    return files("rankscope.show.report").joinpath(name).read_text(encoding="utf-8")

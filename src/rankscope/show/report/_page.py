@@ -23,10 +23,8 @@ from rankscope.show.report._prose import sentences
 from rankscope.show.report._tables import Rows
 
 _MOST_COLUMNS: Final = 13
-_MOST_ENTRIES: Final = 16
-"""Entries of a provenance's list above which only the first few are shown."""
-_FIRST_ENTRIES: Final = 3
-_LONGEST_ENTRY: Final = 500
+# Of a provenance: entries of a list above which only the first few are shown, and characters.
+_MOST_ENTRIES, _FIRST_ENTRIES, _LONGEST_ENTRY = 16, 3, 500
 
 
 @checked
@@ -163,8 +161,13 @@ def titles(result: Result) -> tuple[str, str]:
 
 
 def _sections(result: Result) -> list[Section]:
-    charts = _charts(result)
-    drawn = len(result.drawings)
+    charts, said_how = [], set[str]()
+    drawings = result.all_drawings
+    for title, drawing in zip(headings(drawings), drawings, strict=True):
+        how = reading(drawing)  # said where it is first needed
+        text = drawing.caption if how in said_how else f"{drawing.caption} {how}".strip()
+        said_how.add(how)
+        charts.append(_chart(result, drawing, title, text))
     sections = []
     if result.findings:
         table = Table(result.findings, "What was looked for, and whether it was found")
@@ -173,15 +176,19 @@ def _sections(result: Result) -> list[Section]:
     said = [] if result.headline else sentences(result)
     if said or result.listings:
         sections.append(Section("What was found", _points(said), _listed(result.listings)))
+    drawn = len(result.drawings)
     sections += [Section(chart.title, blocks=[chart]) for chart in charts[:drawn]]
     for part in result.parts:
         following = drawn + len(part.drawings)
         blocks = [*_listed(part.listings), *charts[drawn:following]]
         sections.append(Section(part.title, _points(part.sentences), blocks))
         drawn = following
-    numbers = [
-        Table(grid.few(_MOST_COLUMNS), caption(grid), _statistic(grid)) for grid in grids(result)
-    ]
+    numbers = []
+    for grid in grids(result):
+        words = [f"{grid.statistic}s over the samples"] if grid.statistic else []
+        note = sentence_case(", ".join([*words, *["after the last layer"] * grid.last_layer]))
+        shown = grid.few(_MOST_COLUMNS)
+        numbers.append(Table(shown, caption(grid), f"{note}." if note else ""))
     return [*sections, *([Section("In figures", blocks=numbers)] if numbers else [])]
 
 
@@ -201,18 +208,6 @@ def first_chart(result: Result) -> Chart | None:
         return _chart(result, drawings[0], headings(drawings)[0], "") if drawings else None
 
 
-def _charts(result: Result) -> list[Chart]:
-    """Its charts; how to read one is said where it is first needed."""
-    drawings = result.all_drawings
-    charts, said = [], set[str]()
-    for title, drawing in zip(headings(drawings), drawings, strict=True):
-        how = reading(drawing)
-        text = drawing.caption if how in said else f"{drawing.caption} {how}".strip()
-        said.add(how)
-        charts.append(_chart(result, drawing, title, text))
-    return charts
-
-
 def _chart(result: Result, drawing: Drawing, title: str, text: str) -> Chart:
     entries = [metric(name) for name in dict.fromkeys(metrics_of(drawing, result))]
     return Chart(draw(drawing, result), title, text, description(drawing, result), entries)
@@ -226,43 +221,27 @@ def caption(grid: Grid) -> str:
     return f"{what or 'All metrics'} by {grid.place}"
 
 
-def _statistic(grid: Grid) -> str:
-    words = [f"{grid.statistic}s over the samples"] if grid.statistic else []
-    words += ["after the last layer"] if grid.last_layer else []
-    text = ", ".join(words)
-    return f"{sentence_case(text)}." if text else ""
-
-
 def in_words(provenance: Mapping[str, Any]) -> dict[str, str]:
     """Where a result came from, a line for each entry; what is unknown or said twice is left out.
 
     >>> in_words({"seed": 0, "spec": None, "config": {"seed": 0, "heads": [1, 2], "width": 8}})
     {'seed': '0', 'config': 'heads 1, 2; width 8'}
     """
-    once = {
-        key: {k: v for k, v in value.items() if k not in provenance or provenance[k] != v}
-        if isinstance(value, Mapping)
-        else value
-        for key, value in provenance.items()
-    }
-    return {key: _cut(text) for key, text in _entries(once)}
+    entries = {}
+    for key, value in provenance.items():
+        if isinstance(value, Mapping):
+            value = {k: v for k, v in value.items() if k not in provenance or provenance[k] != v}
+        if text := _words(value):
+            # Too long to be read: its beginning; files and JSON have all of it.
+            start = text[:_LONGEST_ENTRY].rsplit(" ", 1)[0]
+            long = len(text) > _LONGEST_ENTRY
+            name = key.replace("_", " ")
+            entries[name] = f"{start} … (in full in the table's file)" if long else text
+    return entries
 
 
-def _cut(text: str) -> str:
-    """What is too long to be read, as its beginning; files and JSON have all of it."""
-    if len(text) <= _LONGEST_ENTRY:
-        return text
-    return f"{text[:_LONGEST_ENTRY].rsplit(' ', 1)[0]} … (in full in the table's file)"
-
-
-def _entries(values: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    for key, value in values.items():
-        text = _words(value)
-        if text:
-            yield key.replace("_", " "), text
-
-
-def _words(value: Any) -> str:
+def _words(value: Any, *, inside: bool = False) -> str:
+    """A value; one that has names of its own stands in parentheses ``inside`` another."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -270,30 +249,18 @@ def _words(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, list | tuple):
-        pairs = _pairs(value)
-        return _join([_inner(item) for item in value]) if pairs is None else _words(pairs)
-    if isinstance(value, Mapping):
-        inner = {key: _inner(item) for key, item in value.items()}
-        return _join([f"{key} {text}" for key, text in _entries(inner)])
-    return str(value)
+        if not value or not all(map(_is_named, value)):
+            return _join([_words(item, inside=True) for item in value])
+        value = dict(value)
+    if not isinstance(value, Mapping):
+        return str(value)
+    inner = ((key, _words(item, inside=True)) for key, item in value.items())
+    text = _join([f"{key.replace('_', ' ')} {words}" for key, words in inner if words])
+    return f"({text})" if inside and text else text
 
 
-def _inner(value: Any) -> str:
-    """A value inside another: what has names of its own stands in parentheses."""
-    text = _words(value)
-    named = isinstance(value, Mapping) or _pairs(value) is not None
-    return f"({text})" if named and text else text
-
-
-def _pairs(value: Any) -> dict[str, Any] | None:
-    """A list of names and values as what it stands for."""
-    is_list = isinstance(value, list | tuple) and len(value) > 0
-    if is_list and all(
-        isinstance(item, list | tuple) and len(item) == 2 and isinstance(item[0], str)
-        for item in value
-    ):
-        return dict(value)
-    return None
+def _is_named(item: Any) -> bool:
+    return isinstance(item, list | tuple) and len(item) == 2 and isinstance(item[0], str)
 
 
 def _join(texts: Iterable[str]) -> str:

@@ -16,8 +16,7 @@ _POWER = re.compile(
 )
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _POINT = "- "
-_MANY = 6
-"""Points from which a list is set in columns."""
+_MANY = 6  # points above which a list is set in columns
 
 
 def inline(text: str) -> Markup:
@@ -26,19 +25,26 @@ def inline(text: str) -> Markup:
     >>> print(inline("`x` < **1**, 10^-5, 2e−7"))
     <code>x</code> &lt; <strong>1</strong>, 10<sup>−5</sup>, 2·10<sup>−7</sup>
     """
+    marked = []
     # Split at code first, so that stars inside it stay stars: every other part is code.
-    parts = _CODE.split(text)
-    marked = "".join(
-        f"<code>{escape(part)}</code>" if index % 2 else _mark(part)
-        for index, part in enumerate(parts)
-    )
-    return Markup(marked)
+    for index, part in enumerate(str(escape(part)) for part in _CODE.split(text)):
+        bold = _BOLD.sub(r"<strong>\1</strong>", part)
+        marked.append(f"<code>{part}</code>" if index % 2 else _POWER.sub(_raise, bold))
+    return Markup("".join(marked))
 
 
 def paragraphs(text: str) -> Markup:
     """Paragraphs and lists, separated by empty lines."""
-    parts = (part.strip() for part in re.split(r"\n\s*\n", text))
-    return Markup("\n").join(_block(part) for part in parts if part)
+    blocks = []
+    for part in filter(None, (part.strip() for part in re.split(r"\n\s*\n", text))):
+        lines = part.split("\n")
+        if all(line.startswith(_POINT) for line in lines):
+            points = (f"<li>{inline(line.removeprefix(_POINT))}</li>" for line in lines)
+            many = ' class="many"' * (len(lines) > _MANY)
+            blocks.append("\n".join([f"<ul{many}>", *points, "</ul>"]))
+        else:
+            blocks.append(f"<p>{inline(part)}</p>")
+    return Markup("\n".join(blocks))
 
 
 def sentences(result: Result) -> list[str]:
@@ -53,26 +59,9 @@ def without_marks(text: str) -> str:
     >>> without_marks("**a** `**b**`\x1b[2J")
     'a **b**�[2J'
     """
-    parts = _CODE.split(text)
-    plain = "".join(
-        part if index % 2 else _BOLD.sub(r"\1", part) for index, part in enumerate(parts)
-    )
+    parts = enumerate(_CODE.split(text))
+    plain = "".join(part if index % 2 else _BOLD.sub(r"\1", part) for index, part in parts)
     return _CONTROLS.sub("�", plain)
-
-
-def _block(text: str) -> Markup:
-    lines = text.split("\n")
-    if not all(line.startswith(_POINT) for line in lines):
-        return Markup("<p>{}</p>").format(inline(text))
-    points = Markup("\n").join(
-        Markup("<li>{}</li>").format(inline(line.removeprefix(_POINT))) for line in lines
-    )
-    many = Markup(' class="many"') if len(lines) > _MANY else ""
-    return Markup("<ul{}>\n{}\n</ul>").format(many, points)
-
-
-def _mark(text: str) -> str:
-    return _POWER.sub(_raise, _BOLD.sub(r"<strong>\1</strong>", str(escape(text))))
 
 
 def _raise(match: re.Match[str]) -> str:

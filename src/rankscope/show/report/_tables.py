@@ -2,12 +2,12 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import polars as pl
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from rankscope.metric_catalogue import Metric
 from rankscope.numerals import MINUS, power_of_ten_html, short_html
@@ -19,6 +19,7 @@ NOTHING: Final = "–"
 _NUMERAL: Final = re.compile(r"[-−+]?(\d|10\^)")
 _SHORT: Final = 16  # characters of a word that may stand in a column of numbers
 _NUMBER: Final = "number"
+# Whether something was found, in words.
 FATES: Final[dict[Fate, str]] = {
     "collapse": "found",
     "slow": "under way",
@@ -26,7 +27,6 @@ FATES: Final[dict[Fate, str]] = {
     "holds": "not found",
     "unknown": "cannot be told",
 }
-"""Whether something was found, in words."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class TableView:
     definition: str | Markup = ""
 
 
+# What can be set as a table.
 Rows = pl.DataFrame | Grid | Listing | Sequence[Finding] | TableView
-"""What can be set as a table."""
 
 
 def table_view(
@@ -68,15 +68,16 @@ def table_view(
         return _of_grid(rows, caption, note, terms or {})
     if isinstance(rows, Listing):
         right = [is_numeric(rows, column) for column in range(len(rows.columns))]
-        body = _body(rows.rows, right)
-        return TableView(
-            _heads(rows.columns, right), body, caption or rows.title, note or rows.note
-        )
+        return _plain(rows.columns, rows.rows, right, caption or rows.title, note or rows.note)
     if isinstance(rows, pl.DataFrame):
         right = [kind.is_numeric() for kind in rows.dtypes]
         names = [name.replace("_", " ") for name in rows.columns]
-        escaped = [[_escaped(value) for value in row] for row in rows.iter_rows()]
-        return TableView(_heads(names, right), _body(escaped, right), caption, note)
+        # In words of a data frame nothing is a mark.
+        values = [
+            [v if v is None or isinstance(v, bool | int | float) else escape(str(v)) for v in row]
+            for row in rows.iter_rows()
+        ]
+        return _plain(names, values, right, caption, note)
     return _of_findings(rows, caption)
 
 
@@ -131,29 +132,25 @@ def term(entry: Metric, terms: Mapping[str, Metric], words: str = "") -> str | M
     return Markup('<a class="term" href="#term-{}">{}</a>').format(entry.name, title)
 
 
-def _heads(names: Sequence[str], right: Sequence[bool]) -> list[TableCell]:
-    return [TableCell(name, _NUMBER * side) for name, side in zip(names, right, strict=True)]
-
-
-def _body(rows: Sequence[Sequence[Any]], right: Sequence[bool]) -> list[list[TableCell]]:
-    """Cells of plain values; the first of a row is its heading, unless it is a number."""
-    return [
-        [
-            TableCell(_in_words(value), heading=True)
-            if not column and not side
-            else _plain_cell(value, side)
-            for column, (value, side) in enumerate(zip(row, right, strict=True))
-        ]
-        for row in rows
-    ]
-
-
-def _plain_cell(value: Any, right: bool) -> TableCell:
-    if isinstance(value, float):
-        return TableCell(number(value), _NUMBER, repr(value))
-    if right and isinstance(value, int):
-        return TableCell(number(value), _NUMBER)
-    return TableCell(_in_words(value), _NUMBER * right)
+def _plain(
+    names: Sequence[str], rows: Iterable[Sequence[Any]], right: Sequence[bool], *words: str
+) -> TableView:
+    """A table of plain values; the first of a row is its heading, unless it is a number."""
+    sides = [_NUMBER * side for side in right]
+    heads = [TableCell(name, side) for name, side in zip(names, sides, strict=True)]
+    body = []
+    for row in rows:
+        cells: list[TableCell] = []
+        for value, side in zip(row, sides, strict=True):
+            if not cells and not side:
+                cells.append(TableCell(_in_words(value), heading=True))
+            elif isinstance(value, float):
+                cells.append(TableCell(number(value), _NUMBER, repr(value)))
+            else:
+                whole = side and isinstance(value, int)
+                cells.append(TableCell(number(value) if whole else _in_words(value), side))
+        body.append(cells)
+    return TableView(heads, body, *words)
 
 
 def _in_words(value: Any) -> str | Markup:
@@ -162,12 +159,6 @@ def _in_words(value: Any) -> str | Markup:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return value if isinstance(value, Markup) else inline(str(value))
-
-
-def _escaped(value: Any) -> Any:
-    """A value of a data frame, in whose words nothing is a mark."""
-    plain = value is None or isinstance(value, bool | int | float)
-    return value if plain else Markup("{}").format(str(value))
 
 
 def _of_grid(grid: Grid, caption: str, note: str, terms: Mapping[str, Metric]) -> TableView:
@@ -181,15 +172,17 @@ def _of_grid(grid: Grid, caption: str, note: str, terms: Mapping[str, Metric]) -
             label = f"{grid.place} {label}"
         heads.append(TableCell(label, _NUMBER))
     single = "value" if grid.place == METRIC or grid.by_metric else grid.words[grid.metric].title
-    whole = {
-        name: all(_is_whole(cell) for cell in grid.cells.values() if cell.metric == name)
-        for name in grid.metrics
+    # Numbers of a metric that is whole throughout are shown as such.
+    broken = {
+        cell.metric
+        for cell in grid.cells.values()
+        if cell.value is not None and math.isfinite(cell.value) and not cell.value.is_integer()
     }
     rows = []
     for curve in grid.curves:
         name = term(grid.words[curve], terms) if grid.by_metric else grid.name(curve) or single
         label = name if isinstance(name, Markup) else inline(name)
-        cells = [_figure(cell, grid.words, whole) for cell in grid.column(curve)]
+        cells = [_figure(cell, grid.words, broken) for cell in grid.column(curve)]
         rows.append([TableCell(label, heading=True), *cells])
     about_one = not grid.by_metric and grid.place != METRIC and grid.metric in terms
     definition = term(grid.words[grid.metric], terms, "definition") if about_one else ""
@@ -197,19 +190,14 @@ def _of_grid(grid: Grid, caption: str, note: str, terms: Mapping[str, Metric]) -
     return TableView(heads, rows, caption, notes, definition=definition)
 
 
-def _is_whole(cell: Cell) -> bool:
-    return cell.value is None or not math.isfinite(cell.value) or cell.value.is_integer()
-
-
-def _figure(cell: Cell | None, words: Mapping[str, Metric], whole: Mapping[str, bool]) -> TableCell:
-    """A number of a grid; one of a metric that is whole throughout is shown as such."""
+def _figure(cell: Cell | None, words: Mapping[str, Metric], broken: set[str]) -> TableCell:
     if cell is None or cell.value is None or math.isnan(cell.value):
         return TableCell(NOTHING, _NUMBER)
     value, mark = cell.value, DOUBT * cell.doubt
     if words[cell.metric].scale == "exponent":
         return TableCell(Markup(power_of_ten_html(value, digits=3)) + mark, _NUMBER)
-    shown = number(int(value) if whole[cell.metric] and math.isfinite(value) else value)
-    return TableCell(shown + mark, _NUMBER, repr(value))
+    whole = cell.metric not in broken and math.isfinite(value)
+    return TableCell(number(int(value) if whole else value) + mark, _NUMBER, repr(value))
 
 
 def _of_findings(findings: Sequence[Finding], caption: str) -> TableView:

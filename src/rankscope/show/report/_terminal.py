@@ -35,9 +35,14 @@ STYLE: Final = {
     "depends": "yellow",
     "not tried": "dim",
     "unknown": "dim",
-}
-"""By what is said: a verdict, a fate, a tone."""
+}  # by what is said: a verdict, a fate, a tone
+_TONES: Final = {**STYLE, "neutral": "bold", "holds": "bold green"}
 _MOST_LISTED: Final = 10
+_NARROWEST: Final = 72  # columns: with fewer figures would be cut, and a terminal breaks lines
+_SIDE_BY_SIDE: Final = 4
+_COLUMNS: Final = 5  # metrics side by side, where each of many curves has a row
+_MOST_ROWS: Final = 16
+_MOST_TABLES: Final = 8
 
 
 def findings_table(findings: Sequence[Finding]) -> Table:
@@ -53,13 +58,9 @@ def findings_table(findings: Sequence[Finding]) -> Table:
     if counted:
         table.add_column("samples", justify="right", no_wrap=True)
     for each in findings:
+        found = Text(FATES[each.fate], STYLE[each.fate])
         more = [where(each)] * placed + [in_how_many(each)] * counted
-        table.add_row(
-            Text(each.kind),
-            Text(FATES[each.fate], STYLE[each.fate]),
-            Text(without_marks(each.sentence)),
-            *map(Text, more),
-        )
+        table.add_row(Text(each.kind), found, Text(without_marks(each.sentence)), *map(Text, more))
     return table
 
 
@@ -67,27 +68,24 @@ def show_listings(console: Console, listings: Sequence[Listing]) -> None:
     """Each listing under its title; of a long one the first rows, and how many more there are."""
     for listing in listings:
         console.print()
-        console.print(Text(without_marks(listing.title), style="italic"), highlight=False)
-        console.print(_listing_table(listing))
+        console.print(Text(without_marks(listing.title), style="italic"))
+        table = Table(box=None, pad_edge=False)
+        rows = [[_entry(value) for value in row] for row in listing.rows[:_MOST_LISTED]]
+        for column, name in enumerate(listing.columns):
+            # Names may be broken into lines, numbers may not.
+            widest = max((len(row[column]) for row in rows), default=0)
+            if is_numeric(listing, column):
+                table.add_column(Text(name), justify="right", min_width=widest)
+            else:
+                table.add_column(Text(name))
+        for row in rows:
+            table.add_row(*map(Text, row))
+        console.print(table)
         left = len(listing.rows) - _MOST_LISTED
         if left > 0:
             console.print(Text(f"{left:,} more row{'s' * (left > 1)} on the page."))
         if listing.note:
-            console.print(Text(without_marks(listing.note), style="dim"), highlight=False)
-
-
-def _listing_table(listing: Listing) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for column, name in enumerate(listing.columns):
-        if is_numeric(listing, column):
-            # Names may be broken into lines, numbers may not.
-            widest = max(len(_entry(row[column])) for row in listing.rows[:_MOST_LISTED])
-            table.add_column(Text(name), justify="right", min_width=widest)
-        else:
-            table.add_column(Text(name))
-    for row in listing.rows[:_MOST_LISTED]:
-        table.add_row(*(Text(_entry(value)) for value in row))
-    return table
+            console.print(Text(without_marks(listing.note), style="dim"))
 
 
 def _entry(value: Entry) -> str:
@@ -103,16 +101,6 @@ def number(value: float) -> str:
     return f"{MINUS if value < 0 else ''}{power_of_ten(math.log10(abs(value)))}"
 
 
-_SIDE_BY_SIDE: Final = 4
-_COLUMNS: Final = 5
-"""Metrics side by side, where each of many curves has a row."""
-_NARROWEST: Final = 72
-"""Columns without which figures would be cut; a narrower terminal breaks the lines itself."""
-_MOST_ROWS: Final = 16
-_MOST_TABLES: Final = 8
-_TONES: Final = {**STYLE, "neutral": "bold", "holds": "bold green"}
-
-
 @checked
 def show(result: Result, console: Console | None = None) -> None:
     """Print a result: its title and verdict, what was found in words, and the figures behind it.
@@ -124,7 +112,7 @@ def show(result: Result, console: Console | None = None) -> None:
     console = copy(console or Console())
     console.width = max(console.width, _NARROWEST)
     for warning in result.warnings:
-        _print(console, Text(f"Warning: {without_marks(warning)}", STYLE["slow"]))
+        console.print(Text(f"Warning: {without_marks(warning)}", STYLE["slow"]))
     _top(console, result)
     if result.findings:
         console.print()
@@ -133,13 +121,13 @@ def show(result: Result, console: Console | None = None) -> None:
     if known:
         console.print()
         quoted = (f"{name} {number(value)}" for name, value in known.items())
-        _print(console, Text("; ".join(quoted)))
+        console.print(Text("; ".join(quoted)))
     show_listings(console, result.listings)
     for part in result.parts:
         if not part.sentences and not part.listings:
             continue
         console.print()
-        _print(console, Text(part.title, style="bold"))
+        console.print(Text(part.title, style="bold"))
         if part.sentences:
             console.print(_list_sentences([(Text("•"), each) for each in part.sentences]))
         show_listings(console, part.listings)
@@ -149,16 +137,21 @@ def show(result: Result, console: Console | None = None) -> None:
 def _top(console: Console, result: Result) -> None:
     """The title, the question, the answer."""
     title, lead = titles(result)
-    _print(console, Text(f"{result.id}  {title}") if result.source else Text(title, "bold"))
+    console.print(Text(f"{result.id}  {title}") if result.source else Text(title, "bold"))
     if lead:
-        _print(console, Text(lead))
-    said = sentences(result)
+        console.print(Text(lead))
+    said = [] if result.headline else sentences(result)
     if result.headline is not None:
         console.print()
-        _print(console, Text(without_marks(result.headline.text), _TONES[result.headline.tone]))
-        _print(console, Text(without_marks(" ".join(result.sentences))))
-        said = []
-    for rows in (_answers(result), [(Text("•"), each) for each in said]):
+        console.print(Text(without_marks(result.headline.text), _TONES[result.headline.tone]))
+        console.print(Text(without_marks(" ".join(result.sentences))))
+    judged = {"": result.judgement, "beyond: ": result.beyond}
+    answers = [
+        (Text(f"{which}{one.verdict}", STYLE[one.verdict]), f"{one.rest} ({one.domain})".lstrip())
+        for which, one in judged.items()
+        if one is not None
+    ]
+    for rows in (answers, [(Text("•"), each) for each in said]):
         if rows:
             console.print()
             console.print(_list_sentences(rows))
@@ -169,7 +162,7 @@ def _show_figures(console: Console, result: Result) -> None:
     found = grids(result, apart=("model",))
     for grid in found[:_MOST_TABLES]:
         console.print()
-        _print(console, Text(_heading(grid), style="italic"))
+        console.print(Text(_heading(grid), style="italic"))
         if grid.place == METRIC and len(grid.curves) > _SIDE_BY_SIDE:
             for start in range(0, len(grid.places), _COLUMNS):
                 console.print(_rows_of_figures(grid, grid.places[start : start + _COLUMNS]))
@@ -179,15 +172,14 @@ def _show_figures(console: Console, result: Result) -> None:
             few = grid.few(_MOST_ROWS, curves)
             console.print(_table(few))
             if few.has_doubts:
-                _print(console, Text(IN_DOUBT))
+                console.print(Text(IN_DOUBT))
     if len(found) > _MOST_TABLES:
         left = len(found) - _MOST_TABLES
-        _print(console, Text(f"\n{left} more such table{'s' * (left > 1)} on the page."))
+        console.print(Text(f"\n{left} more such table{'s' * (left > 1)} on the page."))
 
 
 def _told(cell: Cell | None, words: Mapping[str, Metric]) -> str:
-    """A number in a few characters, with a question mark if it is in doubt; a dash where it is not
-    known, nothing where there is none."""
+    """A number in a few characters; a dash where it is not known, nothing where there is none."""
     if cell is None:
         return ""
     if cell.value is None or math.isnan(cell.value):
@@ -195,20 +187,6 @@ def _told(cell: Cell | None, words: Mapping[str, Metric]) -> str:
     exponent = words[cell.metric].scale == "exponent"
     told = power_of_ten(cell.value, digits=3) if exponent else short(cell.value)
     return told + DOUBT * cell.doubt
-
-
-def _answers(result: Result) -> list[tuple[Text, str]]:
-    """The verdicts, each with what it is about."""
-    judged = {"": result.judgement, "beyond: ": result.beyond}
-    return [
-        (Text(f"{where}{one.verdict}", STYLE[one.verdict]), _sentence(one.rest, one.domain))
-        for where, one in judged.items()
-        if one is not None
-    ]
-
-
-def _sentence(rest: str, domain: str) -> str:
-    return f"{rest} ({domain})" if rest else f"({domain})"
 
 
 def _list_sentences(rows: Iterable[tuple[Text, str]]) -> Table:
@@ -237,18 +215,18 @@ def _heading(grid: Grid) -> str:
 
 
 def _table(grid: Grid) -> Table:
+    """A row for each place, a column for each curve."""
     table = Table(box=None)
     if grid.place == METRIC:
         table.add_column("", no_wrap=True)
     else:
         table.add_column(grid.place, justify="right", no_wrap=True)
-    for curve in grid.curves:
+    columns = [[_told(cell, grid.words) for cell in grid.column(curve)] for curve in grid.curves]
+    for curve, cells in zip(grid.curves, columns, strict=True):
         # Names may be broken into lines, numbers may not.
-        widest = max(len(_told(cell, grid.words)) for cell in grid.column(curve))
         name = Text(grid.name(curve) or grid.statistic or "value")
-        table.add_column(name, justify="right", min_width=widest)
-    for place in grid.places:
-        cells = [_told(grid.cells.get((place, curve)), grid.words) for curve in grid.curves]
+        table.add_column(name, justify="right", min_width=max(map(len, cells)))
+    for place, *cells in zip(grid.places, *columns, strict=True):
         table.add_row(grid.label(place), *cells)
     return table
 
@@ -257,18 +235,12 @@ def _rows_of_figures(grid: Grid, metrics: Sequence[str]) -> Table:
     """Single numbers of many curves: a row for each of them, a column for each metric."""
     table = Table(box=None)
     table.add_column("")
-    columns = [
-        [_told(grid.cells.get((name, curve)), grid.words) for curve in grid.curves]
-        for name in metrics
-    ]
-    for name, cells in zip(metrics, columns, strict=True):
+    columns = []
+    for name in metrics:
+        cells = [_told(grid.cells.get((name, curve)), grid.words) for curve in grid.curves]
         title = grid.label(name)
-        widest = max(len(each) for each in [*cells, *title.split()])
-        table.add_column(Text(title), justify="right", width=widest)
+        table.add_column(Text(title), justify="right", width=max(map(len, cells + title.split())))
+        columns.append(cells)
     for curve, *cells in zip(grid.curves, *columns, strict=True):
         table.add_row(Text(grid.name(curve)), *cells)
     return table
-
-
-def _print(console: Console, text: Text) -> None:
-    console.print(text, highlight=False)

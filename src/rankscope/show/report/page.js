@@ -78,6 +78,7 @@
       const before = drawn;
       drawn = await vegaEmbed(holder, fitted(spec, width), options);
       before?.finalize();
+      if (spec.usermeta?.rankscope) holder.dataset.width = width; // drawn anew for another
     };
     await redraw();
     caption(figure, Boolean(spec.params));
