@@ -30,11 +30,7 @@ if TYPE_CHECKING:
 Kind = Literal["claim", "study", "question"]
 Scale = Literal["quick", "paper"]
 """Sizes that a laptop has done in minutes, or those of the papers."""
-_FOLDERS: Final[Mapping[Kind, str]] = {
-    "claim": "claims",
-    "study": "studies",
-    "question": "questions",
-}
+_FOLDERS: Final = {"claim": "claims", "study": "studies", "question": "questions"}
 
 
 @runtime_checkable
@@ -82,8 +78,8 @@ class Entry:
     def configuration(self, scale: Scale = "quick", **fields: Any) -> Any:
         """Its configuration; what the papers did on another scale is in its module's ``PAPER``."""
         if scale not in get_args(Scale):
-            known_scales = ", ".join(get_args(Scale))
-            raise InputError(f"there is no scale {scale!r}; choose {known_scales}.")
+            scales = ", ".join(get_args(Scale))
+            raise InputError(f"there is no scale {scale!r}; choose {scales}.")
         module = self.module()
         sizes = getattr(module, "PAPER", {}) if scale == "paper" else {}
         known = [field.name for field in dataclass_fields(module.Config)]

@@ -64,11 +64,8 @@ class Question:
 
     def describe(self) -> dict[str, Any]:
         """Every option, in what JSON has."""
-        return {
-            each.name: plain(getattr(self, each.name))
-            for each in fields(self)
-            if each.name != "subject"
-        }
+        options = [each.name for each in fields(self) if each.name != "subject"]
+        return {name: plain(getattr(self, name)) for name in options}
 
     def warnings(self) -> tuple[str, ...]:
         """What is to be known of the input before an answer is believed."""

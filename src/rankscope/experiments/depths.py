@@ -33,8 +33,7 @@ FORMATS: Final[Mapping[str, torch.dtype]] = {"float64": torch.float64, "float32"
 """Plain number formats that are shown beside scaled arithmetic."""
 FLOORS: Final[Mapping[str, Role]] = dict.fromkeys(FORMATS, "floor")
 """What plain formats are in a chart beside the true curve: where each of them ends."""
-_DOUBTS = ("doubt", "beyond")
-"""Notes of a deep trace that say where its figures may be off."""
+_DOUBTS = ("doubt", "beyond")  # notes of a deep trace that say where its figures may be off
 
 
 @checked
@@ -49,13 +48,8 @@ class Texts:
 
     def __call__(self) -> tuple[Tensor, Tensor]:
         """Embeddings and token mask."""
-        return embed(
-            passages()[: self.samples],
-            self.width,
-            length=self.tokens,
-            seed=self.seed,
-            dtype=torch.float64,
-        )
+        texts, exact = passages()[: self.samples], torch.float64
+        return embed(texts, self.width, length=self.tokens, seed=self.seed, dtype=exact)
 
     def __str__(self) -> str:
         return f"{self.samples} bundled passages of {self.tokens} tokens, {self.width} features"
@@ -176,9 +170,8 @@ def law_of_medians(
     summary: pl.DataFrame, metric: str, evidence: Evidence = SMOOTH, **labels: str
 ) -> Law:
     """The law of a metric's medians, as far as none of the samples is in doubt."""
-    return _law_before_doubts(
-        summary.filter(metric=metric, **labels).sort("layer"), "median", evidence
-    )
+    rows = summary.filter(metric=metric, **labels).sort("layer")
+    return _law_before_doubts(rows, "median", evidence)
 
 
 def _law_before_doubts(rows: pl.DataFrame, column: str, evidence: Evidence = SMOOTH) -> Law:

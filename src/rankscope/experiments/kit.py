@@ -80,10 +80,8 @@ from rankscope.results import Part as Part
 from rankscope.results import Result as Result
 from rankscope.results import Verdict as Verdict
 
-_FEW = 3
-"""Cases that a verdict names one by one."""
-_ROUNDING = 1e-6
-"""What float32 cannot tell apart, in which predictions are made."""
+_FEW = 3  # cases that a verdict names one by one
+_ROUNDING = 1e-6  # what float32 cannot tell apart, in which predictions are made
 
 Facts = TypeVar("Facts")
 Phrase = str | Mapping[Verdict, str]
@@ -140,23 +138,26 @@ def conclude(entry: Entry, config: Any, measured: Any) -> Result:
     whole = measured if isinstance(measured, Measured) else Measured(measured)
     charts = module.CHARTS if answer.charts is None else answer.charts
     drawn = tuple(dict.fromkeys(chart.metric for chart in charts if chart.metric))
+    judgement, beyond = (
+        None if checks is None else judged(domain, checks, on)
+        for domain, checks, on in (
+            (entry.domain, answer.stated, answer.on),
+            (entry.beyond, answer.beyond, answer.on_beyond),
+        )
+    )
     return entry.result(
         config,
         sentences=answer.sentences,
         table=whole.table,
         about={**whole.about, **answer.about},
         notes=whole.notes,
-        judgement=_judgement(entry.domain, answer.stated, answer.on),
-        beyond=_judgement(entry.beyond, answer.beyond, answer.on_beyond),
+        judgement=judgement,
+        beyond=beyond,
         key_figures=answer.key_figures,
         listings=answer.listings,
         drawings=charts,
         shown=drawn if answer.shown is None else answer.shown,
     )
-
-
-def _judgement(domain: str, checks: Mapping[str, bool] | None, on: Phrase) -> Judgement | None:
-    return None if checks is None else judged(domain, checks, on)
 
 
 def judged(domain: str, borne_out: Mapping[str, bool], on: Phrase = "") -> Judgement:
@@ -177,25 +178,14 @@ def judged(domain: str, borne_out: Mapping[str, bool], on: Phrase = "") -> Judge
         verdict = "holds" if all(borne_out.values()) else "fails"
     words = on if isinstance(on, str) else on.get(verdict, "")
     if verdict == "depends" and not words:
-        words = _sides(borne_out)
-    return Judgement(verdict, domain, words)
-
-
-def _sides(borne_out: Mapping[str, bool]) -> str:
-    """Which cases bear a statement out and which do not; many are counted."""
-    held, against = (
-        [case for case, held in borne_out.items() if held is side] for side in (True, False)
-    )
-    if max(len(held), len(against)) > _FEW:
-        return f"the case: {len(held)} of {len(borne_out)} bear it out"
-    some, others = (
-        f"{', '.join(cases)} {one if len(cases) == 1 else many}"
-        for cases, one, many in (
-            (held, "bears it out", "bear it out"),
-            (against, "does not", "do not"),
+        held, against = (
+            [case for case, held in borne_out.items() if held is side] for side in (True, False)
         )
-    )
-    return f"the case: {some}, {others}"
+        words = f"the case: {len(held)} of {len(borne_out)} bear it out"
+        if max(len(held), len(against)) <= _FEW:
+            bear, do = "bears" if len(held) == 1 else "bear", "does" if len(against) == 1 else "do"
+            words = f"the case: {', '.join(held)} {bear} it out, {', '.join(against)} {do} not"
+    return Judgement(verdict, domain, words)
 
 
 def on_all(sources: Sequence[str], check: Callable[[str], Mapping[str, bool]]) -> dict[str, bool]:

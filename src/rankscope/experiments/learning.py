@@ -24,7 +24,9 @@ from rankscope.models.training import (
 )
 from rankscope.process.progress import OnStep
 
-SORTING, HULL, MEMORISATION = "sorting", "convex hull", "memorisation"
+TASKS: Final = ("memorisation", "sorting", "convex hull")
+"""In the paper's order."""
+MEMORISATION, SORTING, HULL = TASKS
 
 
 @checked
@@ -36,10 +38,8 @@ class Plan:
     width: int
     recipe: Recipe
     examples: int
-    evaluated: int
-    """Examples on which accuracies are taken: new ones, or of what is memorised the first."""
-    learnt: float
-    """The accuracy on them from which on the task is learnt."""
+    evaluated: int  # on which accuracies are taken: new ones, or of what is memorised the first
+    learnt: float  # the accuracy on them from which on the task is learnt
     tokens: int
 
     def spec(self, layers: int, mlp_ratio: float) -> Spec:
@@ -61,8 +61,7 @@ class Lesson:
     train: Examples
     evaluate: Examples
     model: SequenceModel
-    ordered: bool
-    """Whether labels depend on the position, so that a guess may as well."""
+    ordered: bool  # whether labels depend on the position, so that a guess may as well
 
     def to(self, device: str) -> "Lesson":
         """The same in float64 on another device, as paths are measured; training examples stay."""
@@ -94,23 +93,27 @@ class Lesson:
 def lesson(
     task: str, plan: Plan, seed: int, *, spec: Spec, sentences: Sequence[str] = ()
 ) -> Lesson:
-    """What one seed learns of a task."""
+    """What one seed learns of a task; of sentences, the first with two random labels."""
+    if task == MEMORISATION:
+        # What is memorised is what is asked for.
+        shown = Memorisation(tuple(sentences[: plan.examples]), tokens=plan.tokens).draw(seed)
+        asked, mask = slice(plan.evaluated), shown.token_mask
+        assert mask is not None  # texts have padding
+        evaluated = Examples(shown.inputs[asked], shown.targets[asked], mask[asked])
+        sizes = {"symbols": int(shown.inputs.max()) + 1, "positions": shown.inputs.shape[1]}
+        model = SequenceModel.random(spec, outputs=2, seed=seed, **sizes)
+        return Lesson(shown, evaluated, model, ordered=False)
+    drawer: Sorting | Hull = Hull(plan.tokens)
+    sizes = {"outputs": 2, "coordinates": 2}
     if task == SORTING:
-        sorting = Sorting(tokens=plan.tokens)
-        model = SequenceModel.random(
-            spec, outputs=sorting.symbols, symbols=sorting.symbols, positions=plan.tokens, seed=seed
-        )
-        drawn = [sorting.draw(n, seed, why) for n, why in _sizes(plan)]
-        return Lesson(drawn[0], drawn[1], model, ordered=True)
-    if task == HULL:
-        model = SequenceModel.random(spec, outputs=2, coordinates=2, seed=seed)
-        drawn = [Hull(plan.tokens).draw(n, seed, why) for n, why in _sizes(plan)]
-        return Lesson(drawn[0], drawn[1], model, ordered=False)
-    return _memorise(plan, seed, spec, sentences)
-
-
-TASKS: Final = (MEMORISATION, SORTING, HULL)
-"""In the paper's order."""
+        drawer = sorting = Sorting(tokens=plan.tokens)
+        sizes = {"outputs": sorting.symbols, "symbols": sorting.symbols, "positions": plan.tokens}
+    return Lesson(
+        drawer.draw(plan.examples, seed, "training"),
+        drawer.draw(plan.evaluated, seed, "evaluation"),
+        SequenceModel.random(spec, seed=seed, **sizes),
+        ordered=task == SORTING,
+    )
 
 
 def learn(
@@ -127,33 +130,3 @@ def learn(
         device=device,
         on_step=on_step,
     )
-
-
-def resolve_device(device: str) -> str:
-    """``auto`` is a GPU where there is one."""
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return device
-
-
-def _sizes(plan: Plan) -> tuple[tuple[int, str], tuple[int, str]]:
-    return (plan.examples, "training"), (plan.evaluated, "evaluation")
-
-
-def _memorise(plan: Plan, seed: int, spec: Spec, sentences: Sequence[str]) -> Lesson:
-    """The first sentences with two random labels; what is memorised is what is asked for."""
-    chosen = tuple(sentences[: plan.examples])
-    examples = Memorisation(chosen, tokens=plan.tokens).draw(seed)
-    model = SequenceModel.random(
-        spec,
-        outputs=2,
-        symbols=int(examples.inputs.max()) + 1,
-        positions=examples.inputs.shape[1],
-        seed=seed,
-    )
-    asked = slice(plan.evaluated)
-    mask = examples.token_mask
-    evaluated = Examples(
-        examples.inputs[asked], examples.targets[asked], None if mask is None else mask[asked]
-    )
-    return Lesson(examples, evaluated, model, ordered=False)

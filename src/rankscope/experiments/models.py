@@ -36,12 +36,9 @@ class ModelsConfig(kit.Config):
     """Models, and what each of them reads; the seed is that of random weights."""
 
     models: tuple[Model, ...] = field(default_factory=papers_models)
-    texts: tuple[str, ...] | None = None
-    """What the models read; the first bundled passages unless given."""
-    samples: int = 1
-    """How many bundled passages."""
-    length: int = 128
-    """Tokens of a text at most."""
+    texts: tuple[str, ...] | None = None  # the first bundled passages unless given
+    samples: int = 1  # how many bundled passages
+    length: int = 128  # tokens of a text at most
 
 
 def by_family(

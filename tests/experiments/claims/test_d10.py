@@ -86,8 +86,8 @@ def test_each_outcome(table: pl.DataFrame, verdict: str, counts: str, beyond: st
 
 def test_speeds_are_compared_by_layers_or_where_they_end() -> None:
     def same(bare: list[float], normed: list[float]) -> bool:
-        (pair,) = d10.pairs(TINY, made_up(bare, normed), TINY.random).values()
-        return pair.same(TINY)["speed"]
+        summary = tables.summary(made_up(bare, normed))
+        return d10.unchanged(TINY, *d10.follow_pair(TINY, summary, "4 heads"))["speed"]
 
     assert same(CUBIC, [*CUBIC[1:], -1000.0])  # one layer apart
     assert not same(CUBIC, [0.0, 0.0, 0.0, *CUBIC[:4]])
@@ -193,4 +193,4 @@ def test_equal_tokens_are_a_collapse_and_called_equal() -> None:
 def test_a_law_between_the_two_is_a_collapse() -> None:
     between = law([-0.5 * layer * (layer + 1) for layer in range(13)])
     assert between.kind == "between"
-    assert d10.Pair((between, law(CUBIC)), (3, 3)).same(TINY)["fate"]
+    assert d10.unchanged(TINY, (between, law(CUBIC)), (3, 3))["fate"]

@@ -30,7 +30,7 @@ def ends(relu: tuple[float, float], plain: tuple[float, float], kept: tuple[floa
 
 
 def judged(laws: dict[str, Law], config: d3.Config = CONFIG) -> kit.Result:
-    return kit.conclude(d3.ENTRY, config, kit.Measured(NOTHING, facts=d3.Facts(laws, {})))
+    return kit.conclude(d3.ENTRY, config, kit.Measured(NOTHING, facts=(laws, {})))
 
 
 def test_rising_ends_bear_it_out_and_the_control_is_named() -> None:

@@ -44,7 +44,7 @@ NEVER = math.inf
 
 def judged(config, rows, learnt=CONFIG.learnt):
     """The verdict on one training, and its sentences."""
-    checks, on, sentences = d6.check(config, rows, learnt)
+    checks, on, sentences = d6.check(config, d6.endings(config, rows), learnt)
     return kit.judged("a domain", checks, on), sentences
 
 
@@ -122,7 +122,7 @@ def test_a_training_that_broke_down_has_learnt_nothing():
     judgement, _ = judged(CONFIG, broken, math.inf)
     assert "not tried: pure attention of the smallest width" in str(judgement)
     score = Trained(SequenceModel.random(Spec(1, 1, 2), outputs=1, symbols=1), 0, 1, math.nan)
-    assert math.isnan(d6._step_error(CONFIG, score))
+    assert math.isnan(d6.step_error(CONFIG, score))
 
 
 def test_the_tables_count_seeds_and_steps():
@@ -166,10 +166,10 @@ def test_progress_is_reported_while_layers_are_trained():
 
 def test_the_error_of_a_step_is_told_in_steps():
     config = d6.Config(widths=(4,), seeds=1, arc=10, applied=1, recipe=SHORT, early=SHORT)
-    (found,) = d6._trained(config, SHORT, 4, PURE, silent)
+    (found,) = d6.train_layers(config, SHORT, 4, PURE, silent)
     data = d6.next_places(10, skip=False)
     missed = (found.model(data.inputs) - data.targets).square().sum(-1).mean().sqrt()
-    assert d6._step_error(config, found) == pytest.approx(
+    assert d6.step_error(config, found) == pytest.approx(
         float(missed) / (math.pi * 0.3 / 10), rel=1e-4
     )
 
@@ -188,7 +188,7 @@ def test_doubts_of_scaled_arithmetic_reach_the_sentences(monkeypatch):
 
 
 def test_nothing_to_try_is_refused():
-    with pytest.raises(InputError, match="at least one each"):
+    with pytest.raises(InputError, match="name at least one"):
         d6.ENTRY.run(d6.Config(widths=()), silent)
 
 

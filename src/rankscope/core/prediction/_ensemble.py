@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool
@@ -13,7 +12,7 @@ from torch import Tensor
 from rankscope.core.deep import ScaledTensor, SplitState
 from rankscope.core.metrics import deviations, effective_rank, mean_cosine, token_norm
 from rankscope.core.network import Spec, Visibility
-from rankscope.core.prediction._arithmetic import Layer, Plain, Scaled, widen
+from rankscope.core.prediction._arithmetic import Plain, Scaled, widen
 from rankscope.core.prediction._draws import Coordinates, Course, Figures, Streams, Weights
 from rankscope.core.prediction._gradients import predicted_gradients
 from rankscope.core.shapes import PerSample
@@ -50,13 +49,20 @@ def of_state(state: SplitState) -> Figures:
     }
 
 
+# Followed in scaled arithmetic: tokens that differ by less than this part;
 _ALIKE = 0.03
-"""Tokens that differ by less than this part are followed in scaled arithmetic."""
+# those of other sizes, or with weights that change them more: squares leave float32;
 _SIZES = 1e-6, 1e6
 _GAINS = 0.03, 30.0
-"""So are tokens of other sizes, or with weights that change them more: squares leave float32."""
+# those of which skips hold less than this part: one layer may leave them alike.
 _HELD = 0.1
-"""So are those of whose tokens skips hold less than this part: one layer may leave them alike."""
+
+_AT_ONCE = 2**25  # numbers of the largest tensor of a group
+_SMALL = 2**21  # numbers of all layers and networks, below which threads are not worth their start
+_DIGITS = 10 * math.log(10)  # of sixteen digits, how many may be lost before a figure is in doubt
+
+Networks = Sequence[tuple[int, int]]
+"""(draw, sample) pairs: a random network each."""
 
 
 class Ensemble:
@@ -73,7 +79,6 @@ class Ensemble:
     ) -> None:
         self.spec, self.mask = spec, token_mask
         self.weights = Weights(spec, streams, torch.float64, limit)
-        self.layer = Layer.of(spec)
         # Scaled arithmetic cannot hold what centred attention has in common without a skip.
         self.only_floats = spec.centered and not spec.skips[0]
         self.precision = torch.float64 if self.only_floats else torch.float32
@@ -90,14 +95,14 @@ class Ensemble:
         tokens = self.x.shape[1]
         if self.state is not None:
             seen = Visibility.of(mask, tokens, self.state.token_mask, self.x.device)
-            scaled = Scaled(self._weights(self._scaled, torch.float64), seen, removed)
-            state, found = self.layer.apply(scaled, self.state)
-            self.state, entropy[self._scaled] = state, found
+            weights = self.weights.select(self._scaled.tolist(), torch.float64)
+            self.state, found = Scaled(weights, seen, removed).layer(self.state)
+            entropy[self._scaled] = found
         if len(self._plain):
             padding = self._of(self._plain)
             seen = Visibility.of(mask, tokens, padding, self.x.device)
-            plain = Plain(self._weights(self._plain, self.precision), seen, padding, removed)
-            self.x, found = self.layer.apply(plain, self.x)
+            weights = self.weights.select(self._plain.tolist(), self.precision)
+            self.x, found = Plain(weights, seen, removed, padding).layer(self.x)
             entropy[self._plain] = found.double()
             self._hand_over()
         return entropy
@@ -129,14 +134,29 @@ class Ensemble:
         """Whether floats might not do for the next layer, network by network."""
         if self.only_floats:
             return torch.zeros(len(x), dtype=torch.bool)
-        held = _share_held(self.weights, token_norm(x, token_mask=token_mask))
-        return need_scaling(x, token_mask) | (held < _HELD) | (not _moderate(self.weights))
+        spec, size = self.spec, token_norm(x, token_mask=token_mask)
+        inner, units = spec.heads * spec.head_width, spec.mlp_width
+
+        def gain(inputs: int, outputs: int, *, value: bool = False) -> float:
+            """By how much a matrix lengthens rows."""
+            return self.weights.deviation(inputs, outputs, value=value) * math.sqrt(outputs)
+
+        query = gain(spec.width, inner)
+        attention = (gain(spec.width, inner, value=True), gain(inner, spec.width, value=True))
+        mlp = (gain(spec.width, units), gain(units, spec.width)) if units else (1.0,)
+        gains = (query, *attention, *mlp)
+        moderate = _GAINS[0] <= min(gains) and max(gains) <= _GAINS[1]
+        # About how much of what the branches of a layer add its skips hold, for tokens of a size.
+        normed = spec.norm != "none" and spec.norm_place != "post"
+        entering = math.sqrt(spec.width) if normed else size  # or what leaves is normalised
+        held = [
+            skip * size / (entering * math.prod(branch))
+            for skip, branch in zip(spec.skips, (attention, mlp), strict=True)
+        ]
+        return need_scaling(x, token_mask) | (torch.minimum(*held) < _HELD) | (not moderate)
 
     def _of(self, index: Tensor) -> Tensor | None:
         return None if self.mask is None else self.mask[index]
-
-    def _weights(self, index: Tensor, dtype: torch.dtype) -> Weights:
-        return self.weights.select(index.tolist(), dtype)
 
     def _hand_over(self) -> None:
         """Networks that floats can no longer follow go on in scaled arithmetic."""
@@ -157,45 +177,6 @@ def need_scaling(x: Coordinates, token_mask: Tensor | None) -> Bool[Tensor, "net
     return alike | (size < _SIZES[0]) | (size > _SIZES[1])
 
 
-def _moderate(weights: Weights) -> bool:
-    """Whether no matrix makes tokens so much larger or smaller that one layer leaves float32."""
-    gains = [gain for each in _matrix_gains(weights) for gain in each]
-    return _GAINS[0] <= min(gains) and max(gains) <= _GAINS[1]
-
-
-def _share_held(weights: Weights, size: PerSample) -> PerSample:
-    """About how much of what the branches of a layer add its skips hold, for tokens of a size.
-
-    Where that is little, tokens may become alike in one layer beyond what floats can tell.
-    """
-    spec = weights.spec
-    attention, mlp = _matrix_gains(weights)
-    gains = (attention[1] * attention[2], math.prod(mlp))
-    normed = spec.norm != "none" and spec.norm_place != "post"
-    entering = math.sqrt(spec.width) if normed else size  # or what leaves the branch is normalised
-    held = [skip * size / (entering * gain) for skip, gain in zip(spec.skips, gains, strict=True)]
-    return torch.minimum(*held)
-
-
-def _matrix_gains(weights: Weights) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """By how much the matrices of attention (query and key, value, output) and MLP lengthen rows.
-
-    Without an MLP there is nothing that it lengthens.
-    """
-    spec = weights.spec
-    inner, units = spec.heads * spec.head_width, spec.mlp_width
-
-    def gain(inputs: int, outputs: int, *, value: bool = False) -> float:
-        return weights.deviation(inputs, outputs, value=value) * math.sqrt(outputs)
-
-    attention = (
-        gain(spec.width, inner),
-        gain(spec.width, inner, value=True),
-        gain(inner, spec.width, value=True),
-    )
-    return attention, (gain(spec.width, units), gain(units, spec.width)) if units else (1.0,)
-
-
 def _stack(one: SplitState, other: SplitState) -> SplitState:
     """Two batches of states as one."""
     columns = max(state.mantissa.shape[-1] for state in (one, other))
@@ -214,26 +195,6 @@ def _stack(one: SplitState, other: SplitState) -> SplitState:
     return SplitState(common, own, mask)
 
 
-Networks = Sequence[tuple[int, int]]
-"""(draw, sample) pairs: a random network each."""
-
-_AT_ONCE = 2**25
-"""Numbers of the largest tensor of a group."""
-_SMALL = 2**21
-"""Numbers that all layers of all networks make, below which threads are not worth their start."""
-
-
-_DIGITS = 10 * math.log(10)
-"""Of sixteen digits of scaled arithmetic, how many may be lost before a figure is in doubt."""
-
-
-class Found(NamedTuple):
-    """Figures by layer and network, and how many of the networks are in doubt."""
-
-    course: Course
-    doubtful: int
-
-
 @dataclass(frozen=True)
 class Task:
     """What is to be found out of every network."""
@@ -246,8 +207,8 @@ class Task:
     limit: bool
 
     @torch.no_grad()  # which each thread says for itself
-    def run(self, networks: Networks) -> "Found":
-        """Every figure by layer and network."""
+    def run(self, networks: Networks) -> tuple[Course, int]:
+        """Every figure by layer and network, and how many of the networks are in doubt."""
         index = torch.tensor([sample for _, sample in networks])
         x = self.tokens[index]
         mask = None if self.token_mask is None else self.token_mask[index]
@@ -264,33 +225,24 @@ class Task:
         if self.gradients:
             again = Streams.of(self.seed, networks, "gradients")
             by_layer |= predicted_gradients(self.spec, x, mask, again)
-        return Found(by_layer, int(doubtful.sum()))
-
-    @property
-    def numbers(self) -> int:
-        """About how many numbers the widest part of a layer has, for one network."""
-        spec, tokens = self.spec, self.tokens.shape[1]
-        heads = spec.heads * max(tokens, spec.head_width)
-        return (tokens + 1) * max((1 + spec.gated) * spec.mlp_width, heads, 2 * tokens)
+        return by_layer, int(doubtful.sum())
 
 
-def side_by_side(task: Task, networks: Networks) -> list["Found"]:
+def side_by_side(task: Task, networks: Networks) -> list[tuple[Course, int]]:
     """All networks, in groups that fit into memory, one thread each.
 
     Half of the work are decompositions and random numbers, in which PyTorch takes one thread.
     """
-    with one_thread() as threads, ThreadPoolExecutor(threads) as pool:
-        groups = _groups(task, networks, threads)
-        return list(pool.map(task.run, groups))
-
-
-def _groups(task: Task, networks: Networks, threads: int) -> list[Networks]:
-    """As many networks at once as memory is meant for; gradients keep what all layers made."""
     spec, tokens = task.spec, task.tokens.shape[1]
-    kept = task.numbers
-    if task.gradients:
-        kept = 4 * spec.layers * (kept + (tokens + 1) * spec.width)
+    heads = spec.heads * max(tokens, spec.head_width)
+    # About how many numbers the widest part of a layer has, for one network.
+    numbers = (tokens + 1) * max((1 + spec.gated) * spec.mlp_width, heads, 2 * tokens)
+    kept = numbers
+    if task.gradients:  # they keep what all layers made
+        kept = 4 * spec.layers * (numbers + (tokens + 1) * spec.width)
     size = max(1, _AT_ONCE // kept)
-    if task.numbers * len(networks) * spec.layers > _SMALL:
-        size = min(size, math.ceil(len(networks) / threads))
-    return [networks[at : at + size] for at in range(0, len(networks), size)]
+    with one_thread() as threads, ThreadPoolExecutor(threads) as pool:
+        if numbers * len(networks) * spec.layers > _SMALL:
+            size = min(size, math.ceil(len(networks) / threads))
+        groups = [networks[at : at + size] for at in range(0, len(networks), size)]
+        return list(pool.map(task.run, groups))

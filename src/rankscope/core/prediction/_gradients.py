@@ -9,7 +9,7 @@ products of ``∂Q``. So gradients are exact in law, too, as far as weights are 
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
@@ -20,23 +20,12 @@ from torch.nn.functional import pad
 
 from rankscope.arguments import Seed, checked
 from rankscope.core.checks import finite, real
-from rankscope.core.network import (
-    Attention,
-    Block,
-    Network,
-    Spec,
-    Stack,
-    Visibility,
-    activation,
-    make_linear,
-)
-from rankscope.core.prediction._arithmetic import Layer, apply_rule, random_attention, rule_of
+from rankscope.core.network import Block, Network, Spec, Stack, Visibility, activation, make_linear
+from rankscope.core.prediction._arithmetic import Arithmetic
 from rankscope.core.prediction._draws import Coordinates, Course, Streams, Weights, triangular
 from rankscope.core.shapes import PerSample
 from rankscope.errors import InputError
 from rankscope.streams import stream
-
-Note = Callable[[PerSample], None]
 
 
 class Ghosted(NamedTuple):
@@ -47,104 +36,86 @@ class Ghosted(NamedTuple):
 
 
 class _FromStream(Function):
-    """``XW`` for W drawn in the known coordinates; ``beside`` draws ``∂W`` in the others."""
+    """``XW`` for W drawn in the known coordinates; on the way back ``∂W`` is in the others."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, matrix: Tensor, beside: Callable[[Tensor], Tensor], note: Note
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, matrix: Tensor, parts: "Differentiable", name: str) -> Tensor:
         known = x[..., : matrix.shape[-2]]
         ctx.save_for_backward(known, matrix)
-        ctx.beside, ctx.note = beside, note
+        ctx.parts, ctx.name = parts, name
         return known @ matrix
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         known, matrix = ctx.saved_tensors
-        ctx.note(torch.linalg.matrix_norm(known.mT @ grad))
-        return torch.cat((grad @ matrix.mT, ctx.beside(triangular(grad))), -1), None, None, None
+        parts, factor = ctx.parts, triangular(grad)
+        parts.norms[f"{ctx.name}_gradient"] = torch.linalg.matrix_norm(known.mT @ grad)
+        width, (seen, outputs) = parts.spec.width, matrix.shape[-2:]
+        deviation = parts.weights.deviation(width, outputs, value=ctx.name == "value")
+        beside = deviation * factor @ parts.weights.normal(factor.shape[-1], width - seen)
+        return torch.cat((grad @ matrix.mT, beside), -1), None, None, None
 
 
 class _IntoStream(Function):
-    """``AW`` for W drawn on the directions A has; ``aside`` draws ``∂Wᵀ`` in the others."""
+    """``AW`` for W drawn on the directions A has; on the way back ``∂Wᵀ`` is in the others."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        rows: Tensor,
-        draw: Callable[[int], Tensor],
-        aside: Callable[[Tensor], Tensor],
-        width: int,
-        note: Note,
-    ) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, known: int, parts: "Differentiable", name: str) -> Tensor:
         basis, factor = torch.linalg.qr(rows.mT)
-        matrix = draw(basis.shape[-1])
+        inputs, directions = basis.shape[-2:]
+        matrix = parts.weights.into_stream(directions, inputs, known, value=name == "output")
         ctx.save_for_backward(basis, factor, matrix)
-        ctx.aside, ctx.note = aside, note
+        ctx.parts, ctx.name = parts, name
         out = factor.mT @ matrix
-        return torch.nn.functional.pad(out, (0, width - out.shape[-1]))
+        return pad(out, (0, parts.spec.width - out.shape[-1]))
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         basis, factor, matrix = ctx.saved_tensors
-        ctx.note(torch.linalg.matrix_norm(factor @ grad))
+        parts, inputs, short = ctx.parts, basis.shape[-2], triangular(grad)
+        parts.norms[f"{ctx.name}_gradient"] = torch.linalg.matrix_norm(factor @ grad)
         inside = grad[..., : matrix.shape[-1]] @ matrix.mT @ basis.mT
-        aside = ctx.aside(triangular(grad))
-        return inside + aside - aside @ basis @ basis.mT, None, None, None, None
+        deviation = parts.weights.deviation(inputs, parts.spec.width, value=ctx.name == "output")
+        aside = deviation * short @ parts.weights.normal(short.shape[-1], inputs)
+        return inside + aside - aside @ basis @ basis.mT, None, None, None
 
 
 @dataclass(frozen=True)
-class Differentiable:
+class Differentiable(Arithmetic[Ghosted]):
     """The parts of a block on tokens with gradients; ``norms`` collects those of the weights."""
 
-    weights: Weights
-    visibility: Visibility
-    removed: frozenset[int]
     norms: dict[str, PerSample] = field(default_factory=dict)
-
-    @property
-    def spec(self) -> Spec:
-        """What the networks are made of."""
-        return self.weights.spec
 
     def columns(self, state: Ghosted) -> int:
         return state.known
 
     def norm(self, state: Ghosted) -> Ghosted:
-        rule = rule_of(self.spec)
-        return (
-            state
-            if rule is None
-            else Ghosted(apply_rule(rule, state.x, self.spec.width), state.known)
-        )
+        return Ghosted(self.normalise(state.x), state.known)
 
     def attention(self, state: Ghosted) -> tuple[Ghosted, PerSample]:
-        heads = self._watched(random_attention(self.weights, state.known, self.removed))
+        heads = self.heads(state.known)
+        for name in ("query", "key", "value"):  # the same, but they tell their gradients
+            setattr(heads, name, _Watched(getattr(heads, name).weight, self, name))
         values = heads.split(heads.value(state.x), heads.kv_heads)
         rows = heads.join(heads.mixing(state.x, self.visibility) @ values)
         return Ghosted(rows, rows.shape[-1]), torch.full(rows.shape[:1], torch.nan)
 
     def hidden(self, state: Ghosted) -> Ghosted:
+        def units(name: str) -> Tensor:
+            matrix = self.weights.from_stream(state.known, self.spec.mlp_width)
+            out: Tensor = _FromStream.apply(state.x, matrix, self, name)  # type: ignore[no-untyped-call]
+            return out
+
         phi = activation(self.spec.activation).function
-        up = self._units(state, "up")
-        rows = phi(self._units(state, "gate")) * up if self.spec.gated else phi(up)
+        up = units("up")
+        rows = phi(units("gate")) * up if self.spec.gated else phi(up)
         return Ghosted(rows, rows.shape[-1])
 
     def into_stream(self, rows: Ghosted, known: int, *, value: bool) -> Ghosted:
-        inputs, width = rows.x.shape[-1], self.spec.width
-        deviation = self.weights.deviation(inputs, width, value=value)
-
-        def draw(directions: int) -> Tensor:
-            return self.weights.into_stream(directions, inputs, known, value=value)
-
-        def aside(factor: Tensor) -> Tensor:
-            return deviation * factor @ self.weights.normal(factor.shape[-1], inputs)
-
-        out: Tensor = _IntoStream.apply(  # type: ignore[no-untyped-call]
-            rows.x, draw, aside, width, self._note("output" if value else "down")
-        )
+        name = "output" if value else "down"
+        out: Tensor = _IntoStream.apply(rows.x, known, self, name)  # type: ignore[no-untyped-call]
         # As many new coordinates as A has directions, as far as there are any left.
-        return Ghosted(out, min(width, known + min(rows.x.shape[1], inputs)))
+        return Ghosted(out, min(self.spec.width, known + min(rows.x.shape[-2:])))
 
     def add(self, skip: float, state: Ghosted, branches: list[Ghosted]) -> Ghosted:
         total = torch.stack([branch.x for branch in branches]).sum(0)
@@ -161,33 +132,6 @@ class Differentiable:
         turn = torch.linalg.qr(rest.detach().mT, mode="complete").Q
         return Ghosted(torch.cat((x[..., :1], rest @ turn, x[..., known:]), -1), tokens + 1)
 
-    def _units(self, state: Ghosted, name: str) -> Tensor:
-        matrix = self.weights.from_stream(state.known, self.spec.mlp_width)
-        return self._from_stream(name, state.x, matrix)
-
-    def _watched(self, heads: Attention) -> Attention:
-        """The same attention, whose queries, keys and values tell their gradients."""
-        for name in ("query", "key", "value"):
-            setattr(heads, name, _Watched(getattr(heads, name).weight, self, name))
-        return heads
-
-    def _from_stream(self, name: str, x: Tensor, matrix: Tensor) -> Tensor:
-        known, outputs = matrix.shape[-2:]
-        deviation = self.weights.deviation(self.spec.width, outputs, value=name == "value")
-
-        def beside(factor: Tensor) -> Tensor:
-            return (
-                deviation * factor @ self.weights.normal(factor.shape[-1], self.spec.width - known)
-            )
-
-        out: Tensor = _FromStream.apply(  # type: ignore[no-untyped-call]
-            x, matrix, beside, self._note(name)
-        )
-        return out
-
-    def _note(self, name: str) -> Note:
-        return lambda norm: self.norms.update({f"{name}_gradient": norm})
-
 
 class _Watched(Stack):
     """A matrix from the stream whose gradient is told."""
@@ -197,7 +141,9 @@ class _Watched(Stack):
         self._parts, self._name = parts, name
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._parts._from_stream(self._name, x, self.weight.mT)
+        arguments = (x, self.weight.mT, self._parts, self._name)
+        out: Tensor = _FromStream.apply(*arguments)  # type: ignore[no-untyped-call]
+        return out
 
 
 _WEIGHTS = {
@@ -220,12 +166,11 @@ def predicted_gradients(
     weights = Weights(spec, streams, torch.float64)
     state = Ghosted(pad(x, (0, spec.width - x.shape[-1])).requires_grad_(), x.shape[-1])
     states, collected = [state.x], []
-    layer = Layer.of(spec)
     for at, mask in enumerate(spec.masks):
         removed = frozenset(head for where, head in spec.removed_heads if where == at)
         seen = Visibility.of(mask, x.shape[1], token_mask, x.device)
         parts = Differentiable(weights, seen, removed)
-        state, _ = layer.apply(parts, state)
+        state, _ = parts.layer(state)
         states.append(state.x)
         collected.append(parts.norms)
     towards = _linear(weights.normal(*state.x.shape[1:]), token_mask)
@@ -270,10 +215,16 @@ def _measured(network: Network, x: Tensor, token_mask: Tensor | None, towards: T
     beyond = [layer for layer, state in enumerate(states) if not bool(state.isfinite().all())]
     if beyond:
         raise InputError(f"layer {beyond[0]}: the hidden state has overflowed: no gradient.")
-    matrices = [_matrices(cast(Block, block)) for block in network.blocks]
+    matrices = [
+        {
+            name: cast(Tensor, parts[where].weight)
+            for name, where in _WEIGHTS.items()
+            if where in parts
+        }
+        for parts in (dict(block.named_modules()) for block in network.blocks)
+    ]
     wanted = [*states, *(matrix for layer in matrices for matrix in layer.values())]
-    towards = _linear(towards, token_mask)
-    gradients = torch.autograd.grad(states[-1], wanted, towards)
+    gradients = torch.autograd.grad(states[-1], wanted, _linear(towards, token_mask))
     of_weights = iter(gradients[len(states) :])
     collected = [
         {name: torch.linalg.matrix_norm(next(of_weights)).reshape(1) for name in layer}
@@ -292,16 +243,6 @@ def _with_own_weights(block: Block) -> Block:
             bias = None if old.bias is None else old.bias.double()
             setattr(getattr(own, part), name, make_linear(old.weight.double(), bias))
     return own
-
-
-def _matrices(block: Block) -> dict[str, Tensor]:
-    """The weights of a block whose gradients are told."""
-    modules = dict(block.named_modules())
-    return {
-        metric: cast(Tensor, modules[where].weight)
-        for metric, where in _WEIGHTS.items()
-        if where in modules
-    }
 
 
 def _linear(towards: Tensor, token_mask: Tensor | None) -> Tensor:

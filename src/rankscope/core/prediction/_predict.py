@@ -26,8 +26,7 @@ from rankscope.core.tracing import trace
 from rankscope.errors import InputError, ShapeError
 from rankscope.streams import stream_seed
 
-_NEGLIGIBLE = 1e-6
-"""Parts of a Gram matrix that may be rounding."""
+_NEGLIGIBLE = 1e-6  # parts of a Gram matrix that may be rounding
 
 
 @checked
@@ -87,7 +86,7 @@ def predict(
         networks = [(draw, sample) for draw in range(draws) for sample in range(samples)]
         task = Task(spec, tokens, mask, seed, gradients=gradients, limit=infinite_width)
         found = side_by_side(task, networks)
-        parts, doubtful = [each.course for each in found], sum(each.doubtful for each in found)
+        parts, doubtful = [course for course, _ in found], sum(doubts for _, doubts in found)
     values = {
         name: torch.cat([part[name] for part in parts], 1).unflatten(1, (draws, samples))
         for name in parts[0]
@@ -106,7 +105,13 @@ def _as_tokens(
         raise InputError("give the tokens x, or kernel=, their Gram matrix, and not both.")
     given, name = (x, "x") if kernel is None else (kernel, "kernel")
     assert given is not None  # one of them is
-    given = _as_batch(given, name)
+    given = real(given, name=name, axes="(batch, token, feature)", least=2)
+    given = given.to("cpu", torch.float64)  # where networks are drawn
+    finite(given, name=name)
+    shape = tuple(given.shape)
+    if len(shape) not in (2, 3) or 0 in shape:
+        raise ShapeError(f"{name} has shape {shape}, expected (token, ·) or (batch, token, ·).")
+    given = given if given.ndim == 3 else given.unsqueeze(0)
     batch, count, last = given.shape
     expected = spec.width if kernel is None else count
     if last != expected:
@@ -120,18 +125,6 @@ def _as_tokens(
     if token_mask is not None:
         given = torch.where(token_mask.unsqueeze(-2), given, 0.0)
     return from_kernel(_gram(given, spec.width), spec.width), token_mask
-
-
-def _as_batch(given: Tensor, name: str) -> Tensor:
-    """One sample or a batch of them, in float64 on the CPU, where networks are drawn."""
-    given = real(given, name=name, axes="(batch, token, feature)", least=2)
-    given = given.to("cpu", torch.float64)
-    finite(given, name=name)
-    if given.ndim not in (2, 3) or 0 in given.shape:
-        raise ShapeError(
-            f"{name} has shape {tuple(given.shape)}, expected (token, ·) or (batch, token, ·)."
-        )
-    return given if given.ndim == 3 else given.unsqueeze(0)
 
 
 def _gram(kernel: Tensor, width: int) -> Tensor:
@@ -191,13 +184,19 @@ def _tied_figures(
     x = coordinates(pad(tokens, (0, spec.width - tokens.shape[-1])))
     network = Network.random(spec, seed=seed).repeat(repeat)
     states = [x.float(), *network.states(x.float(), token_mask)]
-    floats_do = [s.isfinite().all() and not need_scaling(s, token_mask).any() for s in states]
-    if all(floats_do):
+    if all(s.isfinite().all() and not need_scaling(s, token_mask).any() for s in states):
         figures = [of_tokens(state, token_mask) for state in states]
     else:  # a plain pass cannot hold what it would see
         figures = [of_state(state) for _, state in deep_states(network, x, token_mask)]
     by_layer = {name: torch.stack([each[name] for each in figures]) for name in figures[0]}
-    by_layer["attention_entropy"] = _entropies(network.double(), x, token_mask)
+    # The mean entropy of all heads, by layer and sample; the input has none.
+    traced = trace(network.double(), x, metrics=["attention_entropy"], token_mask=token_mask)
+    layer, sample = (torch.tensor(traced.columns[name]) for name in ("layer", "sample"))
+    value = torch.tensor(traced.columns["value"], dtype=torch.float64)
+    entropies = torch.zeros(network.spec.layers + 1, len(x), dtype=torch.float64)
+    entropies[0] = math.nan
+    entropies.index_put_((layer, sample), value / network.spec.heads, accumulate=True)
+    by_layer["attention_entropy"] = entropies
     if gradients:
         by_layer |= measured_gradients(network, x, token_mask=token_mask, seed=seed)
     return by_layer
@@ -206,13 +205,3 @@ def _tied_figures(
 def network_seed(seed: int, draw: int) -> int:
     """The seed of the network of one draw."""
     return stream_seed(seed, "prediction", "network", draw)
-
-
-def _entropies(network: Network, x: Coordinates, token_mask: Tensor | None) -> Tensor:
-    """The mean entropy of all heads, by layer and sample; the input has none."""
-    columns = trace(network, x, metrics=["attention_entropy"], token_mask=token_mask).columns
-    out = torch.zeros(network.spec.layers + 1, len(x), dtype=torch.float64)
-    out[0] = math.nan
-    at = [torch.tensor(columns[name]) for name in ("layer", "sample")]
-    values = torch.tensor(columns["value"], dtype=torch.float64)
-    return out.index_put((at[0], at[1]), values / network.spec.heads, accumulate=True)

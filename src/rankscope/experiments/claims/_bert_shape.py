@@ -4,7 +4,7 @@ Our networks have no dropout: it is no part of what they compute. This is a plai
 one of them with dropout, for the one claim that asks what dropout does.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from statistics import median
@@ -18,7 +18,7 @@ from rankscope import tables
 from rankscope.arguments import checked
 from rankscope.core.deep import deep_trace
 from rankscope.core.metrics import residual
-from rankscope.core.network import Attention, Block, Branch, Network, Step, Visibility
+from rankscope.core.network import Attention, Block, Network, Visibility
 from rankscope.core.tracing import Trace
 from rankscope.experiments import depths, kit, norm_outcomes
 from rankscope.experiments.norm_cases import Setting, random_network
@@ -59,7 +59,17 @@ def states_with_dropout(
     for mask, block in zip(network.spec.masks, network.blocks, strict=True):
         seen = Visibility.of(mask, x.shape[1], token_mask, x.device)
         for step in cast(Block, block).steps:
-            x = _step(step, x, seen, dropout, generator)
+            total = step.skip * x
+            for branch in step.branches:
+                part, inner = branch.part, branch.before(x)
+                if isinstance(part, Attention):
+                    weights = drop(part.pattern(inner, seen), dropout.attention, generator)
+                    mixed = weights @ part.split(part.value(inner), part.kv_heads)
+                    out = part.output(mixed.transpose(1, 2).flatten(2))
+                else:
+                    out = part(inner, seen)
+                total = total + branch.inside(drop(out, dropout.hidden, generator))
+            x = step.after(total)
         yield x
 
 
@@ -67,31 +77,6 @@ def drop(x: Tensor, share: float, generator: torch.Generator) -> Tensor:
     """Zero a share of the entries at random and scale up the others, which keeps the mean."""
     kept = torch.rand(x.shape, generator=generator) >= share
     return x * kept / (1 - share)
-
-
-def _step(
-    step: Step, x: Tensor, seen: Visibility, dropout: Dropout, generator: torch.Generator
-) -> Tensor:
-    total = step.skip * x
-    for branch in step.branches:
-        inner = branch.before(x)
-        out = _part(branch, inner, seen, dropout, generator)
-        total = total + branch.inside(drop(out, dropout.hidden, generator))
-    after: Tensor = step.after(total)
-    return after
-
-
-def _part(
-    branch: Branch, x: Tensor, seen: Visibility, dropout: Dropout, generator: torch.Generator
-) -> Tensor:
-    part = branch.part
-    if not isinstance(part, Attention):
-        out: Tensor = part(x, seen)
-    else:
-        weights = drop(part.pattern(x, seen), dropout.attention, generator)
-        mixed = weights @ part.split(part.value(x), part.kv_heads)
-        out = part.output(mixed.transpose(1, 2).flatten(2))
-    return out
 
 
 DROPOUT: Final = "dropout"
@@ -149,21 +134,24 @@ def measure(shape: Shape, seed: int, on_step: kit.OnStep) -> depths.Measured:
         setting = Setting(heads=shape.heads, width=shape.width, init="bert", tokens=shape.tokens)
         return random_network(setting, layers, seed)
 
+    def trace(layers: int, mask: str) -> Trace:
+        network = draw(layers, torch.float64).with_mask(mask)
+        return deep_trace(network, x, norm="fro", token_mask=token_mask)
+
     parts: dict[str, pl.DataFrame] = {}
     traces: dict[str, Trace] = {}
     for mask, on_mask in kit.tracked(shape.masks, on_step):
         layers = shape.layers
-        scaled = _trace(draw(layers, torch.float64).with_mask(mask), x, token_mask)
+        scaled = trace(layers, mask)
         on_mask(0.25)
         if norm_outcomes.some_stay(scaled.table):
             layers *= shape.deeper
-            scaled = _trace(draw(layers, torch.float64).with_mask(mask), x, token_mask)
+            scaled = trace(layers, mask)
         on_mask(0.5)
         wanted = pl.col("metric").is_in(["log10_residual", depths.RELATIVE])
         found = {depths.SCALED: depths.dispersions(scaled.table.filter(wanted))}
         for name, dtype in depths.FORMATS.items():
-            plain = draw(layers, dtype).with_mask(mask)
-            start = x.to(dtype)
+            plain, start = draw(layers, dtype).with_mask(mask), x.to(dtype)
             found[name] = _table(start, plain.states(start, token_mask), token_mask)
         for name, dropout in shape.dropouts:  # in float32, as models are trained
             generator = stream(seed, name, mask)
@@ -174,40 +162,32 @@ def measure(shape: Shape, seed: int, on_step: kit.OnStep) -> depths.Measured:
     return depths.Measured(tables.joined(parts, column="model"), depths.doubts(traces))
 
 
+@torch.no_grad()
+def _table(x: Tensor, states: Iterable[Tensor], token_mask: Tensor) -> pl.DataFrame:
+    """What is measured of the input and of every layer, in plain numbers."""
+    rows = []
+    for layer, state in enumerate((x, *states)):
+        values = {depths.DISPERSION: residual(state, norm="fro", token_mask=token_mask).log10()}
+        values |= {metric: of(state, token_mask=token_mask) for metric, of in PLAIN.items()}
+        rows += [
+            (layer, sample, metric, value)
+            for metric, by_sample in values.items()
+            for sample, value in enumerate(by_sample.tolist())
+        ]
+    return tables.from_rows(("layer", "sample", "metric", "value"), rows)
+
+
 def last_dispersions(table: pl.DataFrame, variant: str) -> dict[str, float]:
     """By panel, log₁₀ μ at the end: the median over samples of the last layer.
 
     Dropout is drawn anew in every layer, so that there the median runs over the last quarter of the
     layers, too.
     """
-    rows = table.filter(metric=depths.DISPERSION, variant=variant)
+    drawn = variant not in (depths.SCALED, *depths.FORMATS)
     ends: dict[str, float] = {}
-    for part in rows.partition_by("model", maintain_order=True):
+    rows = table.filter(metric=depths.DISPERSION, variant=variant)
+    for (panel,), part in rows.group_by("model", maintain_order=True):
         depth = max(part["layer"].to_list())
-        first = depth if variant in (depths.SCALED, *depths.FORMATS) else depth - depth // 4
-        ends[part["model"][0]] = median(part.filter(pl.col("layer") >= first)["value"].to_list())
+        last = part.filter(pl.col("layer") >= (depth - depth // 4 if drawn else depth))
+        ends[str(panel)] = median(last["value"].to_list())
     return ends
-
-
-def _trace(network: Network, x: Tensor, token_mask: Tensor) -> Trace:
-    return deep_trace(network, x, norm="fro", token_mask=token_mask)
-
-
-def _log10_dispersion(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:
-    size: Tensor = residual(x, norm="fro", token_mask=token_mask)
-    return size.log10()
-
-
-_MEASURED: Mapping[str, Callable[..., Tensor]] = {depths.DISPERSION: _log10_dispersion, **PLAIN}
-
-
-@torch.no_grad()
-def _table(x: Tensor, states: Iterable[Tensor], token_mask: Tensor) -> pl.DataFrame:
-    """What is measured of the input and of every layer, in plain numbers."""
-    rows = [
-        (layer, sample, metric, value)
-        for layer, state in enumerate((x, *states))
-        for metric, measure_of in _MEASURED.items()
-        for sample, value in enumerate(measure_of(state, token_mask=token_mask).tolist())
-    ]
-    return tables.from_rows(("layer", "sample", "metric", "value"), rows)

@@ -56,8 +56,7 @@ class Config(kit.Config):
     init: float = 0.5
     tokens: int = 7
     samples: int = 2
-    tolerance: float = 1e-10
-    """Relative errors under this are rounding."""
+    tolerance: float = 1e-10  # relative errors under this are rounding
 
 
 def measure(config: Config, on_step: kit.OnStep) -> pl.DataFrame:

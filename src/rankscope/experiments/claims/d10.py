@@ -1,7 +1,7 @@
 """Claim D10: LayerNorm plays no role in the rank collapse of attention."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -37,10 +37,6 @@ CHARTS = (
 )
 
 
-def _scaled(scale: float) -> Setting:
-    return Setting(init=Init("lecun", scale))
-
-
 @dataclass(frozen=True)
 class Config(depths.DeepConfig):
     """Random attention with and without a LayerNorm after it; the weights of a pair are the same.
@@ -50,17 +46,16 @@ class Config(depths.DeepConfig):
     """
 
     layers: int = 20
-    draws: int = 3
-    """How many random weights each setting is tried with."""
+    draws: int = 3  # how many random weights each setting is tried with
     masked_layers: int = 64
     random: Settings = (
         ("4 heads", Setting()),
         ("1 head", Setting(heads=1)),
         ("16 heads", Setting(heads=16)),
         ("BERT's weights", Setting(init="bert")),
-        ("weights × 0.5", _scaled(0.5)),
-        ("weights × 1.4", _scaled(1.4)),
-        ("weights × 2", _scaled(2.0)),
+        ("weights × 0.5", Setting(init=Init("lecun", 0.5))),
+        ("weights × 1.4", Setting(init=Init("lecun", 1.4))),
+        ("weights × 2", Setting(init=Init("lecun", 2.0))),
         ("biases of 1", Setting(biases=1.0)),
     )
     masked: Settings = (
@@ -73,12 +68,9 @@ class Config(depths.DeepConfig):
         Dynamics("diagonal values on the sphere", tokens=16, width=4),
     )
     designed_starts: int = 100
-    designed_layers: int = 25
-    """A quarter of those that are run."""
-    reached: float = -6.0
-    """The power of ten of the relative dispersion until which layers are counted."""
-    near: float = 0.2
-    """Speeds are the same within one layer, or within this part of each other."""
+    designed_layers: int = 25  # a quarter of those that are run
+    reached: float = -6.0  # log10 of the relative dispersion until which layers are counted
+    near: float = 0.2  # speeds are the same within one layer, or within this part of each other
 
 
 def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[list[str]]:
@@ -137,36 +129,6 @@ def _designed(config: Config, case: Dynamics, on_step: kit.OnStep) -> depths.Mea
     return depths.Measured(tables.from_rows(("variant", "layer", "metric", "value"), rows), notes)
 
 
-class Pair(NamedTuple):
-    """How one setting ends without and with LayerNorm."""
-
-    laws: tuple[Law, Law]
-    reached: tuple[int | None, int | None]
-    """The layers at which the relative dispersion is small."""
-
-    def same(self, config: Config) -> dict[str, bool]:
-        """Whether LayerNorm leaves the fate, the law and the speed as they are."""
-        without, normed = self.laws
-        return {
-            "fate": without.collapses == normed.collapses,
-            "law": without.kind == normed.kind,
-            "speed": self._same_speed(config),
-        }
-
-    def _same_speed(self, config: Config) -> bool:
-        without, normed = self.reached
-        if without is not None and normed is not None:
-            return abs(without - normed) <= max(1.0, config.near * max(without, normed))
-        neither = without is None and normed is None
-        a, b = (law.last if neither else law.rate for law in self.laws)
-        return math.isfinite(a - b) and abs(a - b) <= config.near * max(abs(a), abs(b))
-
-    @property
-    def decided(self) -> bool:
-        """Whether both networks show a law."""
-        return all(law.decided for law in self.laws)
-
-
 def judge(config: Config, measured: kit.Measured[list[str]]) -> kit.Answer:
     """Fate, law and speed of every pair, each a check of its own.
 
@@ -175,63 +137,52 @@ def judge(config: Config, measured: kit.Measured[list[str]]) -> kit.Answer:
     in doubt, is undecided and left out.
     """
     table, doubted = measured.table, measured.facts
-    every = [pairs(config, table, settings) for settings in (config.random, config.masked)]
+    summary = tables.summary(table)
     random, masked = (
-        {name: pair for name, pair in group.items() if pair.decided and name not in doubted}
-        for group in every
+        _compare(config, summary, [name for name, _ in settings if name not in doubted])
+        for settings in (config.random, config.masked)
     )
-    lawless = [name for group in every for name, pair in group.items() if not pair.decided]
     kept = {
         case.name: shares_above(config, table, case.name)
         for case in config.designed
         if case.name not in doubted
     }
-    designed = {name: (without > 0) == (normed > 0) for name, (without, normed) in kept.items()}
-    beyond = _checks(config, masked) | {f"fate, {name}": same for name, same in designed.items()}
+    designed = {
+        f"fate, {name}": (without > 0) == (normed > 0) for name, (without, normed) in kept.items()
+    }
     changed = sum(not same for same in designed.values())
     others = f"{changed} of {plural(len(designed), 'design')} with another fate"
-    if masked:
-        others += f"; masks with random weights, {_counts(config, masked)}"
-    fates = [pair.same(config)["fate"] for pair in random.values()]
+    if masked.checks:
+        others += f"; masks with random weights, {masked.counts}"
+    fates = [same for check, same in random.checks.items() if check.startswith("fate")]
+    lawless = (*random.lawless, *masked.lawless)
+    left_out = {"their figures are in doubt": doubted, "they show no law": lawless}
     return kit.Answer(
         (
-            f"Full mask, random weights: {_counts(config, random)}.",
-            *_left_out(doubted, lawless),
-            *_differences(config, random),
-            *([f"Masks, random weights: {_counts(config, masked)}."] if masked else []),
-            *_differences(config, masked),
+            f"Full mask, random weights: {random.counts}.",
+            *(
+                f"Left out, because {why}: {', '.join(names)}."
+                for why, names in left_out.items()
+                if names
+            ),
+            *random.differences,
+            *([f"Masks, random weights: {masked.counts}."] if masked.checks else []),
+            *masked.differences,
             *(
                 f"{sentence_case(name)}: {without:.0%} of the starts stay above rank one without "
                 f"the norm, {normed:.0%} with it."
                 for name, (without, normed) in kept.items()
             ),
         ),
-        stated=_checks(config, random),
-        on=_phrase("what is asked", _counts(config, random)),
-        beyond=beyond or None,
+        stated=random.checks,
+        on=_phrase("what is asked", random.counts),
+        beyond=masked.checks | designed or None,
         on_beyond=_phrase("the values", others),
         key_figures={
             "settings with the same fate, share": sum(fates) / len(fates) if fates else math.nan
         },
         shown=(depths.RELATIVE_DISPERSION, ABOVE),
     )
-
-
-def pairs(config: Config, table: pl.DataFrame, settings: Settings) -> dict[str, Pair]:
-    """By setting, from the medians over the samples."""
-    summary = tables.summary(table)
-    by_setting = {}
-    for name, _ in settings:
-        bare, normed = (
-            medians(summary, depths.RELATIVE_DISPERSION, model=name, variant=variant)
-            for variant in (BARE, NORMED)
-        )
-        reached = [
-            next((layer for layer, value in enumerate(curve) if value < config.reached), None)
-            for curve in (bare, normed)
-        ]
-        by_setting[name] = Pair((law(bare, UNEVEN), law(normed, UNEVEN)), (reached[0], reached[1]))
-    return by_setting
 
 
 def shares_above(config: Config, table: pl.DataFrame, name: str) -> tuple[float, float]:
@@ -241,12 +192,77 @@ def shares_above(config: Config, table: pl.DataFrame, name: str) -> tuple[float,
     return shares[BARE], shares[NORMED]
 
 
-def _checks(config: Config, group: Mapping[str, Pair]) -> dict[str, bool]:
-    return {
-        f"{asked}, {name}": same
-        for name, pair in group.items()
-        for asked, same in pair.same(config).items()
-    }
+class _Compared(NamedTuple):
+    """Fate, law and speed of settings, how many agree, which do not, and those without a law."""
+
+    checks: dict[str, bool]
+    counts: str
+    differences: list[str]
+    lawless: list[str]
+
+
+def _compare(config: Config, summary: pl.DataFrame, settings: Sequence[str]) -> _Compared:
+    checks: dict[str, bool] = {}
+    differences, lawless = [], []
+    for name in settings:
+        laws, reached = follow_pair(config, summary, name)
+        if not all(law.decided for law in laws):
+            lawless.append(name)
+            continue
+        same = unchanged(config, laws, reached)
+        checks |= {f"{asked}, {name}": held for asked, held in same.items()}
+        if not all(same.values()):
+            other = " and ".join(asked for asked, held in same.items() if not held)
+            without, normed = map(_ending, laws, reached)
+            differences.append(
+                f"{sentence_case(name)}, another {other}: {without} without LayerNorm; {normed} "
+                "with it."
+            )
+    fate, law, speed = (
+        sum(held for check, held in checks.items() if check.startswith(f"{asked}, "))
+        for asked in ("fate", "law", "speed")
+    )
+    counted = plural(len(settings) - len(lawless), "setting")
+    counts = (
+        f"the same fate in {fate} of {counted}, the same law in {law}, the same speed in {speed}"
+    )
+    return _Compared(checks, counts, differences, lawless)
+
+
+def follow_pair(
+    config: Config, summary: pl.DataFrame, name: str
+) -> tuple[list[Law], list[int | None]]:
+    """Without and with LayerNorm: the law of a setting's medians, and the layer that is small."""
+    curves = [
+        medians(summary, depths.RELATIVE_DISPERSION, model=name, variant=variant)
+        for variant in (BARE, NORMED)
+    ]
+    reached = [
+        next((layer for layer, value in enumerate(curve) if value < config.reached), None)
+        for curve in curves
+    ]
+    return [law(curve, UNEVEN) for curve in curves], reached
+
+
+def unchanged(
+    config: Config, laws: Sequence[Law], reached: Sequence[int | None]
+) -> dict[str, bool]:
+    """Whether LayerNorm leaves the fate, the law and the speed of a setting as they are."""
+    (without, normed), (bare_at, normed_at) = laws, reached
+    if bare_at is not None and normed_at is not None:
+        speed = abs(bare_at - normed_at) <= max(1.0, config.near * max(bare_at, normed_at))
+    else:
+        neither = bare_at is None and normed_at is None
+        a, b = (law.last if neither else law.rate for law in laws)
+        speed = math.isfinite(a - b) and abs(a - b) <= config.near * max(abs(a), abs(b))
+    fate = without.collapses == normed.collapses
+    return {"fate": fate, "law": without.kind == normed.kind, "speed": speed}
+
+
+def _ending(law: Law, reached: int | None) -> str:
+    end = "all tokens equal" if law.kind == "equal" else f"{law.kind}, {power_of_ten(law.last)}"
+    small = "" if reached is None else f", small after {plural(reached, 'layer')}"
+    return f"{end} in the end{small}"
 
 
 def _phrase(depends: str, counts: str) -> kit.Phrase:
@@ -255,40 +271,3 @@ def _phrase(depends: str, counts: str) -> kit.Phrase:
         **dict.fromkeys(("holds", "fails", "not tried"), counts),
         "depends": f"{depends}: {counts}",
     }
-
-
-def _counts(config: Config, group: Mapping[str, Pair]) -> str:
-    same = [pair.same(config) for pair in group.values()]
-    fate, law, speed = (sum(pair[asked] for pair in same) for asked in ("fate", "law", "speed"))
-    return (
-        f"the same fate in {fate} of {plural(len(same), 'setting')}, the same law in {law}, the "
-        f"same speed in {speed}"
-    )
-
-
-def _left_out(doubted: Collection[str], lawless: Collection[str]) -> Iterator[str]:
-    """Which cases are not counted, and why."""
-    undecided = [name for name in lawless if name not in doubted]
-    reasons = {"their figures are in doubt": doubted, "they show no law": undecided}
-    for reason, names in reasons.items():
-        if names:
-            yield f"Left out, because {reason}: {', '.join(names)}."
-
-
-def _differences(config: Config, group: Mapping[str, Pair]) -> Iterator[str]:
-    """A sentence for every setting that LayerNorm changes in some way."""
-    for name, pair in group.items():
-        other = [asked for asked, same in pair.same(config).items() if not same]
-        if other:
-            without, normed = map(_ending, pair.laws, pair.reached)
-            yield (
-                f"{sentence_case(name)}, another {' and '.join(other)}: {without} without "
-                f"LayerNorm; {normed} with it."
-            )
-
-
-def _ending(law: Law, reached: int | None) -> str:
-    equal = law.kind == "equal"
-    end = "all tokens equal" if equal else f"{law.kind}, {power_of_ten(law.last)}"
-    small = "" if reached is None else f", small after {plural(reached, 'layer')}"
-    return f"{end} in the end{small}"

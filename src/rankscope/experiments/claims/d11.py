@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from statistics import median
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import polars as pl
 import torch
@@ -70,10 +70,7 @@ CHARTS = (
     ),
 )
 _ROUNDING = 1e-9
-_NEARLY = 1e-3
-"""What comes as close as this to a bound shows that it is sharp."""
-
-Row = tuple[str, str, float, int, str, float]
+_NEARLY = 1e-3  # what comes as close as this to a bound shows that it is sharp
 
 
 @dataclass(frozen=True)
@@ -82,18 +79,15 @@ class Config(kit.Config):
 
     spreads: tuple[float, ...] = (0.01, 0.1, 0.5, 1.0, SCORE_LIMIT)
     """The largest D of a layer; at most what the lemma allows."""
-    wider: tuple[float, ...] = (1.3, 1.5, 2.0, 4.0)
-    """Beyond the lemma."""
+    wider: tuple[float, ...] = (1.3, 1.5, 2.0, 4.0)  # beyond the lemma
     layers: int = 24
     masks: tuple[str, ...] = ("causal", "window:2")
     """Masks beyond the lemma, under which each query is compared with those that see the same."""
     tokens: tuple[Annotated[int, Range(2, 4096)], ...] = (2, 5, 12, 24)
     heads: tuple[int, ...] = (1, 2, 4)
     width: int = 16
-    tails: tuple[float, ...] = (0.0, 0.5, 2.0)
-    """How far the logarithms of the tokens' sizes spread."""
-    preference: float = 40.0
-    """In the worst layer the key that stands out has a weight of ``e`` to minus this."""
+    tails: tuple[float, ...] = (0.0, 0.5, 2.0)  # how far the logarithms of the tokens' sizes spread
+    preference: float = 40.0  # the key that stands out in the worst layer has e to minus this
 
 
 def measure(config: Config, on_step: kit.OnStep) -> pl.DataFrame:
@@ -102,22 +96,27 @@ def measure(config: Config, on_step: kit.OnStep) -> pl.DataFrame:
         raise InputError(f"spreads={config.spreads}: the lemma is about 0 to {SCORE_LIMIT:.4f}.")
     if not all(spread > SCORE_LIMIT for spread in config.wider):
         raise InputError(f"wider={config.wider} is for spreads beyond {SCORE_LIMIT:.4f}.")
-    if config.layers < 1 or not (config.tokens and config.heads and config.tails):
-        raise InputError("D11 needs at least one layer, number of tokens, of heads and of tails.")
-    rows: list[Row] = []
+    if not (config.tokens and config.heads and config.tails):
+        raise InputError("D11 needs at least one number of tokens, of heads and of tails.")
+    rows: list[tuple[Any, ...]] = []
     for spread, on_part in kit.tracked((*config.spreads, *config.wider), on_step):
-        worst = departure(*worst_departure_layer(spread, config.preference))
-        rows += _rows(ADVERSE, spread, 0, worst)
-        rows.append((LIMIT, "spread", spread, 0, _METRIC, math.expm1(spread) / (2 * spread)))
+        worst = _ratios(departure(*worst_departure_layer(spread, config.preference)))
+        rows += [(ADVERSE, spread, 0, *figure) for figure in worst.items()]
+        rows.append((LIMIT, spread, 0, _METRIC, math.expm1(spread) / (2 * spread)))
         for number, _ in kit.tracked(range(config.layers), on_part):
             for mask in ("full", *config.masks):
                 network, x = _random_layer(config, number, spread, mask)
                 departed = _departure(network, x)
+                seen = Visibility.of(network.spec.mask, len(x), None, torch.device("cpu"))
+                with torch.no_grad():
+                    pattern = _attention(network).pattern(x.unsqueeze(0), seen)[0]
+                # The largest difference to the network's own attention, of weights that are ≤ 1.
+                error = (departed.shared * (1 + departed.relative) - pattern).abs().max()
                 name = RANDOM if mask == "full" else f"{RANDOM}, {mask} mask"
-                rows += _rows(name, spread, number, departed)
-                rows.append((name, "spread", spread, number, _ERROR, _error(network, x, departed)))
-    names = ("variant", "parameter", "setting", "sample", "metric", "value")
-    return tables.from_rows(names, rows)
+                figures = {**_ratios(departed), _ERROR: float(error)}
+                rows += [(name, spread, number, *figure) for figure in figures.items()]
+    table = tables.from_rows(("variant", "setting", "sample", "metric", "value"), rows)
+    return tables.joined({"spread": table}, column="parameter")
 
 
 def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
@@ -212,9 +211,7 @@ def _random_layer(
 
 
 def _attention(network: Network) -> Attention:
-    block = network.blocks[0]
-    assert isinstance(block, Block)
-    return block.attention
+    return cast(Block, network.blocks[0]).attention
 
 
 def _departure(network: Network, x: Float[Tensor, "token feature"]) -> Departure:
@@ -224,20 +221,11 @@ def _departure(network: Network, x: Float[Tensor, "token feature"]) -> Departure
     return departure(head_weights(_attention(network)), x - center, center, visible)
 
 
-def _error(network: Network, x: Float[Tensor, "token feature"], departed: Departure) -> float:
-    """The largest difference to the attention of the network itself, of weights that are ≤ 1."""
-    seen = Visibility.of(network.spec.mask, len(x), None, torch.device("cpu"))
-    with torch.no_grad():
-        pattern = _attention(network).pattern(x.unsqueeze(0), seen)[0]
-    return float((departed.shared * (1 + departed.relative) - pattern).abs().max())
-
-
-def _rows(name: str, setting: float, sample: int, departed: Departure) -> list[Row]:
+def _ratios(departed: Departure) -> dict[str, float]:
     """The largest entry over what the lemma allows, and over what is sharp."""
     spread = departed.spread.unsqueeze(-1)
     size = torch.where(spread > 0, departed.relative.abs(), 0.0)
     allowed = {_METRIC: 2 * spread, _SHARP: spread.expm1()}
-    return [
-        (name, "spread", setting, sample, metric, float((size / bound.clamp(min=1e-300)).max()))
-        for metric, bound in allowed.items()
-    ]
+    return {
+        metric: float((size / bound.clamp(min=1e-300)).max()) for metric, bound in allowed.items()
+    }

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
+from math import inf
 from typing import Final, NamedTuple
 
 import polars as pl
@@ -24,12 +26,11 @@ ENTRY = kit.claim(
     seconds=16,
 )
 PAPER: Final = {"width": 128, "tokens": 64, "samples": 8, "layers": 12}
-_ROUNDING = 5e-5
-"""Decades: the best center is known to a ten-thousandth."""
-_FEWEST_LAYERS = 4
-"""Without which no law can be seen."""
+_ROUNDING = 5e-5  # decades: the best center is known to a ten-thousandth
+_FEWEST_LAYERS = 4  # without which no law can be seen
+# Bounds given the true input of a layer, and those given that of the network.
 _OWN_INPUT: Final = ("log10_a_priori_bound", "log10_data_bound", "log10_sharp_bound")
-"""Bounds given the true input of a layer; the others are given that of the network."""
+_FIRST_INPUT: Final = ("log10_depth_bound", "log10_depth_data_bound")
 _DRAWN: Final = {
     "log10_residual": "measured",
     "log10_sharp_bound": "sharp bound of each layer",
@@ -47,19 +48,7 @@ class Config(depths.DeepConfig):
     heads: tuple[int, ...] = (1, 2, 4, 8)
     scales: tuple[float, ...] = (0.02, 0.125, 0.25, 0.35, 0.5, 1.0, 1.41, 2.0)
     """What weights of standard deviation ``1/√width`` (LeCun) are multiplied by; BERT has 0.55."""
-    mask: str = "full"
-    """The theorems are about the full one."""
-
-    def networks(self) -> dict[str, tuple[float, Network]]:
-        """By name, the scale of a network's weights and the network."""
-        return {
-            f"{plural(heads, 'head')}, LeCun × {scale:g}": (
-                scale,
-                self.pure_attention(heads, init=Init("lecun", scale), mask=self.mask),
-            )
-            for scale in self.scales
-            for heads in self.heads
-        }
+    mask: str = "full"  # the theorems are about the full one
 
 
 class Checked(NamedTuple):
@@ -67,16 +56,11 @@ class Checked(NamedTuple):
 
     law: Law
     scale: float
-    met: bool
-    """Whether the theorems' own condition is met in every layer."""
-    difference: float
-    """The decimal logarithm of the largest range of a query's scores, of all layers."""
-    above: int
-    """Layers and bounds for which the residual is above the bound."""
-    compared: int
-    """Layers and bounds that say something: that the residual shrinks."""
-    promised: bool = False
-    """Whether the theorem over all layers says something about the last one."""
+    met: bool  # whether the theorems' own condition is met in every layer
+    difference: float  # log10 of the largest range of a query's scores, of all layers
+    above: int  # layers and bounds for which the residual is above the bound
+    compared: int  # layers and bounds that say something: that the residual shrinks
+    promised: bool = False  # whether the theorem over all layers says something about the last one
 
 
 Networks = Mapping[str, Checked]
@@ -87,31 +71,32 @@ def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[Networks]:
     if not config.heads or not config.scales:
         raise InputError("D2 needs at least one number of heads and one scale of the weights.")
     x, token_mask = config.texts()
-    networks = config.networks()
+    networks: dict[str, Network] = {}
+    scales: dict[str, float] = {}
+    for scale, heads in product(config.scales, config.heads):
+        name = f"{plural(heads, 'head')}, LeCun × {scale:g}"
+        networks[name] = config.pure_attention(heads, init=Init("lecun", scale), mask=config.mask)
+        scales[name] = scale
     on_traces, on_bounds = kit.parts(on_step, 1, 3)  # as long as each takes
-    compared = depths.compare(
-        {name: network for name, (_, network) in networks.items()}, x, token_mask, on_step=on_traces
-    )
+    compared = depths.compare(networks, x, token_mask, on_step=on_traces)
     laws = depths.laws(tables.summary(compared.table))
     # One sample is enough to hold against the bounds, whose centers take time to find.
     bounded = {
         name: bounds(network.double(), x[:1], token_mask=token_mask[:1])
-        for (name, (_, network)), _ in kit.tracked(networks.items(), on_bounds)
+        for (name, network), _ in kit.tracked(networks.items(), on_bounds)
     }
-    checked = {
-        name: check(networks[name][0], promised, laws[name]) for name, promised in bounded.items()
-    }
-    heads, scale = (pl.col("variant").str.split(", ").list.get(part) for part in (0, 1))
-    by_scale = compared.table.with_columns(scale.alias("model"), heads.alias("variant"))
+    checked = {name: check(scales[name], held, laws[name]) for name, held in bounded.items()}
+    of_heads, of_scale = (pl.col("variant").str.split(", ").list.get(part) for part in (0, 1))
+    by_scale = compared.table.with_columns(model=of_scale, variant=of_heads)
     # The network for which the theorem promises most is also shown beside its bounds.
     covered = [name for name, network in checked.items() if network.met] or list(checked)
     name = min(covered, key=lambda name: float(bounded[name].log10_depth_bound.min()))
-    rows = bounded[name].table.filter(pl.col("metric").is_in(list(_DRAWN)))
+    rows = bounded[name].table.filter(pl.col("metric").is_in(list(_DRAWN))).drop_nulls("value")
     beside = rows.with_columns(
-        pl.lit(f"{name}{_PANEL}").alias("model"),
-        pl.col("metric").replace(_DRAWN).alias("variant"),
-        pl.lit("log10_residual").alias("metric"),
-    ).drop_nulls("value")
+        model=pl.lit(f"{name}{_PANEL}"),
+        variant=pl.col("metric").replace(_DRAWN),
+        metric=pl.lit("log10_residual"),
+    )
     return kit.Measured(tables.stack([by_scale, beside]), compared.notes, checked)
 
 
@@ -126,7 +111,7 @@ def check(scale: float, promised: Bounds, law: Law) -> Checked:
     for layer in promised.layers:
         if (layer.layer, 0) in promised.doubtful:
             break
-        for name in (*_OWN_INPUT, "log10_depth_bound", "log10_depth_data_bound"):
+        for name in (*_OWN_INPUT, *_FIRST_INPUT):
             bound = getattr(layer, name)
             says = bound < (layer.log10_input_residual if name in _OWN_INPUT else start)
             compared += int(says.sum())  # one that does not apply is NaN, and not smaller
@@ -143,49 +128,61 @@ def judge(config: Config, measured: kit.Measured[Networks]) -> kit.Answer:
     something there, of which there must be some, and its last steps grow threefold, to within 0.1.
     """
     checked = measured.facts
-    met = {name: network for name, network in checked.items() if network.met}
-    decided = config.layers >= _FEWEST_LAYERS
-    stated = {
-        name: network.law.cubic and network.above == 0 and network.compared > 0
-        for name, network in met.items()
-        if decided
-    }
-    beyond = {
-        name: network.law.cubic for name, network in checked.items() if decided and not network.met
-    }
-    missed = {network.scale for network in checked.values() if not network.met}
+    met, unmet = (
+        {name: network for name, network in checked.items() if network.met is side}
+        for side in (True, False)
+    )
+    missed = {network.scale for network in unmet.values()}
     covered = max({network.scale for network in met.values()} - missed, default=0.0)
+    growths = [network.law.growth for network in met.values()]
+    growth = {"smallest": min(growths), "largest": max(growths)} if growths else {}
     cubic = cubic_up_to(config, checked)
     untried = "no network meets the theorems' condition; try smaller scales"
-    if not decided:
+    if config.layers < _FEWEST_LAYERS:
         untried = f"{plural(config.layers, 'layer')} show no law; use {_FEWEST_LAYERS} or more"
-    growths = [network.law.growth for network in met.values()]
+        met, unmet = {}, {}
+    panel = measured.table["model"][-1]  # the network that is shown beside its bounds comes last
+    known = set(measured.table.filter(model=panel)["variant"])
+    difference = power_of_ten(checked[panel.removesuffix(_PANEL)].difference)
     return kit.Answer(
         _sentences(config, checked, covered),
-        stated=stated,
+        stated={
+            name: network.law.cubic and network.above == 0 and network.compared > 0
+            for name, network in met.items()
+        },
         on={"holds": f"up to LeCun × {covered:g}" if covered else "", "not tried": untried},
-        beyond=beyond,
+        beyond={name: network.law.cubic for name, network in unmet.items()},
         on_beyond={
             "depends": f"the weights' scale: every network is cubic up to LeCun × {cubic:g}"
         },
         key_figures={
             "largest scale at which every network is cubic": cubic,
-            **({"smallest growth of the last steps": min(growths)} if growths else {}),
-            **({"largest growth of the last steps": max(growths)} if growths else {}),
+            **{f"{which} growth of the last steps": value for which, value in growth.items()},
         },
-        charts=_charts(checked, measured.table),
+        charts=(
+            kit.Drawing(
+                "by_depth",
+                "A panel for each scale of the weights, a curve for each number of heads.",
+                depths.RELATIVE,
+                {"lowest": -60.0},
+            ),
+            kit.Drawing(
+                "by_depth",
+                f"Composite norm, best center. Scores of a query differ by at most {difference}.",
+                "log10_residual",
+                {"lowest": -200.0, "highest": 20.0},
+                {"model": (panel,)},
+                {name: "bound" for name in _DRAWN.values() if name != "measured" and name in known},
+            ),
+        ),
         shown=(depths.RELATIVE,),
     )
 
 
 def cubic_up_to(config: Config, checked: Networks) -> float:
     """The largest scale up to which the last steps of every network grow threefold; 0 if none."""
-    best = 0.0
-    for scale in sorted(config.scales):
-        if not all(network.law.cubic for network in checked.values() if network.scale == scale):
-            break
-        best = scale
-    return best
+    slow = {network.scale for network in checked.values() if not network.law.cubic}
+    return max((each for each in config.scales if each < min(slow, default=inf)), default=0.0)
 
 
 def _sentences(config: Config, checked: Networks, covered: float) -> Iterator[str]:
@@ -198,8 +195,10 @@ def _sentences(config: Config, checked: Networks, covered: float) -> Iterator[st
     promised = [network.scale for network in checked.values() if network.promised]
     upto = f"up to LeCun × {max(promised):g}" if promised else "for none of them"
     yield f"The theorem over all layers promises a smaller residual {upto}."
-    above = sum(network.above for network in checked.values())
-    compared = sum(network.compared for network in checked.values())
+    above, compared = (
+        sum(getattr(network, name) for network in checked.values())
+        for name in ("above", "compared")
+    )
     yield (
         f"Above a bound that promises a smaller residual: {above} of {compared} comparisons, in "
         "every layer of every network, in one sample."
@@ -209,27 +208,3 @@ def _sentences(config: Config, checked: Networks, covered: float) -> Iterator[st
     slow = [name for name in ends if not checked[name].met]
     if slow:
         yield f"Slowest: {depths.ending(slow[-1], checked[slow[-1]].law, config.layers)}."
-
-
-def _charts(checked: Networks, table: pl.DataFrame) -> tuple[kit.Drawing, ...]:
-    """All scales, and the network that is shown beside its bounds, which comes last."""
-    panel = table["model"][-1]
-    known = set(table.filter(model=panel)["variant"])
-    difference = checked[panel.removesuffix(_PANEL)].difference
-    return (
-        kit.Drawing(
-            "by_depth",
-            "A panel for each scale of the weights, a curve for each number of heads.",
-            depths.RELATIVE,
-            {"lowest": -60.0},
-        ),
-        kit.Drawing(
-            "by_depth",
-            "Composite norm, best center. Scores of a query differ by at most "
-            f"{power_of_ten(difference)}.",
-            "log10_residual",
-            {"lowest": -200.0, "highest": 20.0},
-            {"model": (panel,)},
-            {name: "bound" for name in _DRAWN.values() if name != "measured" and name in known},
-        ),
-    )

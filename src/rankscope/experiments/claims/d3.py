@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final, cast
 
 import torch
 from torch import Tensor, nn
@@ -41,15 +41,11 @@ class Config(depths.DeepConfig):
     """What the MLPs' last weights are multiplied by: their Lipschitz constants go with it. As a
     control, so are the attention's output weights where there is no MLP."""
     init: str = "lecun"
-    draws: int = 5
-    """Of weights, for the comparison of MLPs that keep the tokens' size with none."""
+    draws: int = 5  # of weights, for the comparison of MLPs that keep the tokens' size with none
 
 
-class Facts(NamedTuple):
-    """By network: the law it follows, and the largest Lipschitz constant of its MLPs."""
-
-    laws: Mapping[str, Law]
-    slopes: Mapping[str, float]
+Facts = tuple[Mapping[str, Law], Mapping[str, float]]
+"""By network: the law it follows, and the largest Lipschitz constant of its MLPs."""
 
 
 def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[Facts]:
@@ -81,7 +77,7 @@ def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[Facts]:
     compared = depths.compare(networks, x, token_mask, on_step=on_step)
     laws = depths.laws(tables.summary(compared.table))
     slopes = {name: _lipschitz(network) for name, network in steep.items()}
-    return replace(compared, facts=Facts(laws, slopes))
+    return replace(compared, facts=(laws, slopes))
 
 
 def judge(config: Config, measured: kit.Measured[Facts]) -> kit.Answer:
@@ -90,18 +86,16 @@ def judge(config: Config, measured: kit.Measured[Facts]) -> kit.Answer:
     Networks in which no law can be seen are left out.
     """
     laws, slopes = measured.facts
-    stated: dict[str, bool] = {}
-    rising: dict[str, bool] = {}
+    doubly, rising = {}, {}
     for kind in config.activations:
         by_gain = [laws[_name(kind, gain)] for gain in sorted(config.gains)]
         decided = [law for law in by_gain if law.decided]
         if decided:
-            stated[f"{kind} stays doubly exponential"] = all(law.kind in _DOUBLY for law in decided)
+            doubly[f"{kind} stays doubly exponential"] = all(law.kind in _DOUBLY for law in decided)
         if len(decided) > 1:
             rising[f"{kind} is slower the steeper"] = all(
                 flat.last <= steep.last for flat, steep in pairwise(decided)
             )
-    stated |= rising
     # Whether MLPs that leave the tokens' size alone slow the collapse, draw by draw.
     slower = {
         (kind, draw): laws[_kept(kind, draw)].last > laws[f"{_NONE}, draw {draw}"].last
@@ -114,24 +108,31 @@ def judge(config: Config, measured: kit.Measured[Facts]) -> kit.Answer:
         f"draws with {kind}"
         for kind in config.activations
     )
-    scaled = [_name(_SCALED, gain) for gain in config.gains]
+    stated, rises, on = doubly | rising, trends(config, laws), ""
+    control = rises.get(_SCALED, 0.0)
+    if control > 0 and all(stated.values()):
+        low, high = (
+            control / end(rises[kind] for kind in config.activations) for end in (max, min)
+        )
+        on = (
+            "but so it is without any MLP where attention's own weights are scaled alike, by "
+            f"{low:.2g} to {high:.2g} times as much"
+        )
     first_draw = tuple(name for name in laws if ", draw " not in name)
     return kit.Answer(
-        _sentences(config, laws),
+        _sentences(config, laws, rises),
         stated=stated,
-        on=_same_trend(config, laws) if all(stated.values()) else "",
+        on=on,
         beyond={str(case): held for case, held in slower.items()},
         on_beyond={"depends": f"the weights drawn: slower in {counted}"},
-        key_figures={
-            f"{kind}, decades by doubling": rise for kind, rise in trends(config, laws).items()
-        },
+        key_figures={f"{kind}, decades by doubling": rise for kind, rise in rises.items()},
         listings=(
             kit.Listing(
                 f"Relative residual after {config.layers} layers",
                 ("network", "Lipschitz", *depths.LAW_COLUMNS),
                 tuple(
                     (name, slopes.get(name), *depths.law_entries(laws[name]))
-                    for name in (_NONE, *scaled, *slopes)
+                    for name in (_NONE, *(_name(_SCALED, gain) for gain in config.gains), *slopes)
                 ),
                 "Lipschitz: at most this, the largest of the layers' MLPs. Medians over the "
                 f"samples. {depths.LAW_NOTE}",
@@ -161,22 +162,11 @@ def trends(config: Config, laws: Mapping[str, Law]) -> dict[str, float]:
     }
 
 
-def _same_trend(config: Config, laws: Mapping[str, Law]) -> str:
-    """What the control says about the trend, to complete the verdict."""
-    rises = trends(config, laws)
-    control = rises.pop(_SCALED, 0.0)
-    if control <= 0:
-        return ""
-    return (
-        f"but so it is without any MLP where attention's own weights are scaled alike, by "
-        f"{control / max(rises.values()):.2g} to {control / min(rises.values()):.2g} times as much"
-    )
-
-
-def _sentences(config: Config, laws: Mapping[str, Law]) -> Iterator[str]:
+def _sentences(
+    config: Config, laws: Mapping[str, Law], rises: Mapping[str, float]
+) -> Iterator[str]:
     """The trends, and which MLPs as they are drawn are faster and slower than none at all."""
-    rises = {kind.partition(",")[0]: rise for kind, rise in trends(config, laws).items()}
-    told = ", ".join(f"{kind} {rise:,.0f}" for kind, rise in rises.items())
+    told = ", ".join(f"{kind.partition(',')[0]} {rise:,.0f}" for kind, rise in rises.items())
     yield f"When the factor doubles, the exponent after {config.layers} layers rises by {told}."
     kinds = config.activations if 1.0 in config.gains else ()
     drawn = {kind: laws[_name(kind, 1.0)].last - laws[_NONE].last for kind in kinds}
@@ -210,9 +200,9 @@ def _network(config: Config, kind: str | None, gain: float = 1.0, *, draw: int =
         network = network.without("mlp")
         lasts = [part.output for part in network.modules() if isinstance(part, Attention)]
     else:
-        lasts = [_down(mlp) for mlp in _mlps(network)]
+        lasts = [mlp.down for mlp in _mlps(network)]
     for last in lasts:
-        last.weight.data.mul_(gain)
+        cast(nn.Linear, last).weight.data.mul_(gain)
     return network
 
 
@@ -222,20 +212,16 @@ def _size_kept(plain: Network, network: Network, x: Tensor, token_mask: Tensor) 
         wanted = [torch.linalg.vector_norm(state) for state in plain.states(x, token_mask)]
         for layer, mlp in enumerate(_mlps(network)):
             state = list(network.states(x, token_mask))[layer]
-            _down(mlp).weight.mul_(wanted[layer] / torch.linalg.vector_norm(state))
+            down = cast(nn.Linear, mlp.down)
+            down.weight.mul_(wanted[layer] / torch.linalg.vector_norm(state))
     return network
-
-
-def _lipschitz(network: Network) -> float:
-    """The largest λ of the layers, in the composite sense of ``rankscope.core.theory``."""
-    gains = [row_gain(mlp, width=network.spec.width) for mlp in _mlps(network)]
-    return max(float(matrix_norm(gain, "composite")) for gain in gains if gain is not None)
 
 
 def _mlps(network: Network) -> list[MLP]:
     return [module for module in network.modules() if isinstance(module, MLP)]
 
 
-def _down(mlp: MLP) -> nn.Linear:
-    assert isinstance(mlp.down, nn.Linear)
-    return mlp.down
+def _lipschitz(network: Network) -> float:
+    """The largest λ of the layers, in the composite sense of ``rankscope.core.theory``."""
+    gains = [row_gain(mlp, width=network.spec.width) for mlp in _mlps(network)]
+    return max(float(matrix_norm(gain, "composite")) for gain in gains if gain is not None)

@@ -25,8 +25,7 @@ ENTRY = kit.claim(
 )
 _METRIC = "log10_residual"
 CHARTS = (kit.Drawing("by_depth", "A curve for each network.", _METRIC, {"lowest": -30.0}),)
-_ROUNDING = 1e-9
-"""Decades."""
+_ROUNDING = 1e-9  # decades
 EXPANDING, BARE, RANDOM = "every head expands a feature", "the same without skips", "random weights"
 
 
@@ -41,8 +40,7 @@ class Config(depths.DeepConfig):
     layers: int = 64
     width: int = 16
     betas: tuple[float, ...] = (1e-1, 1e-3, 1e-6, 1e-9, 1e-12)
-    controls: tuple[float, ...] = (1e-1, 1e-3)
-    """Those that are also run without their skips."""
+    controls: tuple[float, ...] = (1e-1, 1e-3)  # those that are also run without their skips
     strength: float = 1.0
     random_heads: int = 4
     random_scales: tuple[float, ...] = (0.1, 0.3, 1.0, 2.0)

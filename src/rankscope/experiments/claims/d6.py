@@ -9,7 +9,7 @@ error stays small.
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
@@ -103,20 +103,15 @@ class Config(kit.Config):
 
     widths: tuple[int, ...] = (32, 64, 128)
     heads: int = 2
-    seeds: int = 5
-    """Networks of each kind and width, all trained at once."""
-    arc: int = 60
-    """Steps on each half circle, which are what the layer learns."""
+    seeds: int = 5  # networks of each kind and width, all trained at once
+    arc: int = 60  # steps on each half circle, which are what the layer learns
     recipe: Recipe = _RECIPE
     early: Recipe = _EARLY
     """A training that stops early: about as far as the script of the paper goes, whose README asks
     for 70 epochs of 17 batches at a rate of 0.00001."""
-    applied: int = 60
-    """How often the layer is applied."""
-    together: float = 0.01
-    """The part of their first distance under which the points have come together."""
-    learnt: float = 0.05
-    """The root mean square error of a step, in lengths of a step, up to which arcs are learnt."""
+    applied: int = 60  # how often the layer is applied
+    together: float = 0.01  # the part of their first distance within which points are together
+    learnt: float = 0.05  # a step's root mean square error, in steps, up to which arcs are learnt
 
 
 PAPER: Final[Mapping[str, Any]] = {
@@ -142,8 +137,8 @@ def measure(config: Config, on_step: kit.OnStep) -> depths.Measured:
     by itself its outputs are added up, but each output is what is plotted. Here it is trained to
     give the way to the next place, reads places, and the places it comes to are plotted.
     """
-    if not config.widths or config.seeds < 1 or config.applied < 1 or config.arc < 1:
-        raise InputError("widths, seeds, arc and applied must name at least one each.")
+    if not config.widths:
+        raise InputError("widths is empty; name at least one.")
     rows: list[tuple[Any, ...]] = []
     notes: dict[str, str] = {}
     trainings = ((TRAINED, config.recipe), (EARLY, config.early))
@@ -154,9 +149,9 @@ def measure(config: Config, on_step: kit.OnStep) -> depths.Measured:
         for (width, kind), on_kind in kit.tracked(layers, on_run):
             label, skip = (run, f"width {width}", kind), kind == SKIP
             on_train, on_trace = kit.parts(on_kind, 3.0, 1.0)
-            layers_of_seeds = _trained(config, recipe, width, kind, on_train)
-            for (sample, trained), _ in kit.tracked(enumerate(layers_of_seeds), on_trace):
-                rows += [(*label, None, None, sample, ERROR, _step_error(config, trained))]
+            seeds = enumerate(train_layers(config, recipe, width, kind, on_train))
+            for (sample, trained), _ in kit.tracked(seeds, on_trace):
+                rows.append((*label, None, None, sample, ERROR, step_error(config, trained)))
                 traced = deep_distances(trained.model, config.applied, skip=skip)
                 doubts |= depths.doubts({f"{kind}, width {width}, seed {trained.seed}": traced})
                 rows += [
@@ -173,42 +168,38 @@ def measure(config: Config, on_step: kit.OnStep) -> depths.Measured:
 
 def judge(config: Config, measured: depths.Measured) -> kit.Answer:
     """What the statement says of pure attention, widths, MLPs and skips; beyond: stopped early."""
-    runs = {name: measured.table.filter(run=name) for name in (TRAINED, EARLY)}
-    stated, on, sentences = check(config, runs[TRAINED], config.learnt)
-    beyond, on_beyond, early = check(config, runs[EARLY], math.inf)
-    ends = {name: endings(config, table) for name, table in runs.items()}
+    trained, early = (endings(config, measured.table.filter(run=run)) for run in (TRAINED, EARLY))
+    stated, on, sentences = check(config, trained, config.learnt)
+    beyond, on_beyond, others = check(config, early, math.inf)
     return kit.Answer(
-        (*sentences, *(f"Stopped early: {sentence}" for sentence in early)),
+        (*sentences, *(f"Stopped early: {sentence}" for sentence in others)),
         stated=stated,
         on=on,
         beyond=beyond,
         on_beyond=on_beyond,
         key_figures={  # no further down than can be read
             f"{kind}, width {width}: log10 distance": max(end.log10_last, -1e300)
-            for (width, kind), end in ends[TRAINED].items()
+            for (width, kind), end in trained.items()
         },
-        listings=tuple(listing(name.capitalize(), by_layer) for name, by_layer in ends.items()),
+        listings=(listing(TRAINED.capitalize(), trained), listing(EARLY.capitalize(), early)),
         shown=(DISTANCE, ERROR),
     )
 
 
 class Ending(NamedTuple):
-    """How two points end under layers of one width and kind, over the seeds."""
+    """How two points end under layers of one width and kind; figures are medians over the seeds."""
 
-    arrivals: tuple[float, ...]
-    """For each seed, after how many steps the points are together; infinite if they never are."""
+    arrivals: tuple[float, ...]  # of each seed: steps until they are together, infinite if never
     log10_last: float
-    """The median of the last distance's logarithm."""
     error: float
-    """The median of the step's error."""
 
 
 def endings(config: Config, table: pl.DataFrame) -> dict[Layer, Ending]:
     """Read off a table; points are together within some part of their first distance."""
     limit = math.log10(config.together)
     ends = {}
-    for layer in ((width, kind) for width in config.widths for kind in _KINDS):
-        rows = table.filter(model=f"width {layer[0]}", variant=layer[1])
+    for width, kind in ((width, kind) for width in config.widths for kind in _KINDS):
+        rows = table.filter(model=f"width {width}", variant=kind)
         arrivals, last = [], []
         for sample in rows.filter(metric=DISTANCE).partition_by("sample", maintain_order=True):
             logs = sample.sort("layer")["value"].to_list()
@@ -216,7 +207,7 @@ def endings(config: Config, table: pl.DataFrame) -> dict[Layer, Ending]:
             arrivals.append(next(arrived, math.inf))
             last.append(logs[-1])
         errors = rows.filter(metric=ERROR)["value"].to_list()
-        ends[layer] = Ending(tuple(arrivals), median(last), median(errors))
+        ends[width, kind] = Ending(tuple(arrivals), median(last), median(errors))
     return ends
 
 
@@ -238,7 +229,7 @@ def listing(title: str, ends: Mapping[Layer, Ending]) -> kit.Listing:
 
 
 def check(
-    config: Config, table: pl.DataFrame, learnt: float
+    config: Config, ends: Mapping[Layer, Ending], learnt: float
 ) -> tuple[dict[str, bool], str, list[str]]:
     """Each part of the statement, what completes the verdict, and both in words.
 
@@ -249,16 +240,41 @@ def check(
     wherever that moves them together. A layer whose steps miss by more than ``learnt`` is left out,
     and a part of the statement for which nothing is left to compare is named as not tried.
     """
-    ends = endings(config, table)
     steps = {layer: median(end.arrivals) for layer, end in ends.items() if end.error <= learnt}
-    checks, untried = _try_parts(steps, sorted(config.widths))
+    widths = sorted(config.widths)
+    pure = [steps[width, PURE] for width in widths if (width, PURE) in steps]
+
+    def slower(pairs: Iterable[tuple[float, float]]) -> bool:
+        # What never arrives cannot be slower still.
+        return all(after > before or before == after == math.inf for before, after in pairs)
+
+    outcomes: dict[str, bool | str] = {  # whether a part is borne out, or why it cannot be tried
+        _SMALLEST: f"pure attention of width {widths[0]} has not learnt its arcs",
+        _WIDER: slower(pairwise(pure)),
+    }
+    if (widths[0], PURE) in steps:
+        outcomes[_SMALLEST] = pure[0] < math.inf
+    if len(pure) < 2:
+        outcomes[_WIDER] = "pure attention has not learnt its arcs at two widths"
+    elif min(pure) == math.inf:
+        outcomes[_WIDER] = "pure attention moves the points together at no width"
+    for kind in (MLP, SKIP):
+        pairs = [
+            (steps[width, PURE], steps[width, kind])
+            for width in widths
+            if steps.get((width, PURE), math.inf) < math.inf and (width, kind) in steps
+        ]
+        untried_because = "at no width have both learnt, and pure attention moves them together"
+        outcomes[kind] = slower(pairs) if pairs else untried_because
+    checks = {part: held for part, held in outcomes.items() if isinstance(held, bool)}
+    untried = {part: why for part, why in outcomes.items() if isinstance(why, str)}
     sentences = []
     if checks:
         true, false = (
-            "; ".join(_PARTS[part] for part, held in checks.items() if held is side)
+            "; ".join(_PARTS[part] for part, held in checks.items() if held is side) or "nothing"
             for side in (True, False)
         )
-        sentences.append(f"Borne out: {true or 'nothing'}. Not borne out: {false or 'nothing'}.")
+        sentences.append(f"Borne out: {true}. Not borne out: {false}.")
     if untried:
         parts = "; ".join(f"that {_PARTS[part]} ({why})" for part, why in untried.items())
         sentences.append(f"Not tried: {parts}.")
@@ -270,75 +286,29 @@ def check(
     return checks, on if checks else untried[_SMALLEST], sentences
 
 
-def _try_parts(
-    steps: Mapping[Layer, float], widths: list[int]
-) -> tuple[dict[str, bool], dict[str, str]]:
-    """Which parts of the statement are borne out, and why the others cannot be tried.
-
-    ``steps`` are those until the points are together, of the layers that have learnt their arcs;
-    what never arrives cannot be slower still.
-    """
-
-    def slower(before: float, after: float) -> bool:
-        return after > before or before == after == math.inf
-
-    pure = [steps[width, PURE] for width in widths if (width, PURE) in steps]
-    checks: dict[str, bool] = {}
-    untried: dict[str, str] = {}
-    if (widths[0], PURE) in steps:
-        checks[_SMALLEST] = steps[widths[0], PURE] < math.inf
-    else:
-        untried[_SMALLEST] = f"pure attention of width {widths[0]} has not learnt its arcs"
-    if len(pure) < 2:
-        untried[_WIDER] = "pure attention has not learnt its arcs at two widths"
-    elif min(pure) == math.inf:
-        untried[_WIDER] = "pure attention moves the points together at no width"
-    else:
-        checks[_WIDER] = all(slower(*pair) for pair in pairwise(pure))
-    for kind in (MLP, SKIP):
-        pairs = [
-            (steps[width, PURE], steps[width, kind])
-            for width in widths
-            if steps.get((width, PURE), math.inf) < math.inf and (width, kind) in steps
-        ]
-        if pairs:
-            checks[kind] = all(slower(*pair) for pair in pairs)
-        else:
-            untried[kind] = "at no width have both learnt, and pure attention moves them together"
-    return checks, untried
-
-
-def _trained(
+def train_layers(
     config: Config, recipe: Recipe, width: int, kind: str, on_step: kit.OnStep
 ) -> list[Trained]:
     """A layer for every seed, trained on the steps along the arcs."""
-    spec = Spec(
-        1,
-        config.heads,
-        width,
-        mlp_ratio=1.0 if kind == MLP else 0.0,
-        norm="none",
-        skip=False,
-        init="xavier",
-    )
+    ratio = 1.0 if kind == MLP else 0.0
+    spec = Spec(1, config.heads, width, mlp_ratio=ratio, norm="none", skip=False, init="xavier")
     seeds = [config.seed * config.seeds + number for number in range(config.seeds)]
     models = [SequenceModel.random(spec, outputs=2, coordinates=2, seed=seed) for seed in seeds]
     examples = next_places(config.arc, skip=kind == SKIP)
     return train(models, Approach(), [examples] * len(seeds), recipe, seeds=seeds, on_step=on_step)
 
 
-def _step_error(config: Config, trained: Trained) -> float:
+def step_error(config: Config, trained: Trained) -> float:
     """How far a step misses, root mean square, in lengths of a step along the arc."""
-    length = math.pi * RADIUS / config.arc
-    return math.sqrt(-trained.score) / length
+    return math.sqrt(-trained.score) / (math.pi * RADIUS / config.arc)
 
 
 def _places(label: tuple[str | None, ...], places: Tensor) -> Iterator[tuple[Any, ...]]:
     """The coordinates of both points as rows."""
     for step, points in enumerate(places):
         for point, (x, y) in zip(("first point", "second point"), points.tolist(), strict=True):
-            for metric, value in {"x_coordinate": x, "y_coordinate": y}.items():
-                yield *label, step, point, 0, metric, value
+            yield *label, step, point, 0, "x_coordinate", x
+            yield *label, step, point, 0, "y_coordinate", y
 
 
 def arcs(steps: int) -> Float[Tensor, "place point 2"]:
@@ -355,6 +325,7 @@ def next_places(steps: int, *, skip: bool) -> Examples:
     return Examples(now, then - now if skip else then)
 
 
+@torch.no_grad()
 def folded(model: SequenceModel, *, skip: bool) -> Network:
     """A model's step in the plane as one layer, whose tokens are places followed by zeros.
 
@@ -367,13 +338,16 @@ def folded(model: SequenceModel, *, skip: bool) -> Network:
     encoder, readout = cast(nn.Linear, model.encoder), cast(nn.Linear, model.readout)
     attention = block.attention
     last = cast(nn.Linear, attention.output if block.mlp is None else block.mlp.down)
-    with torch.no_grad():
-        for part in (attention.query, attention.key, attention.value):
-            first = cast(nn.Linear, part)
-            first.bias.add_(first.weight @ encoder.bias)
-            first.weight.copy_(_padded(first.weight @ encoder.weight, first.weight))
-        last.bias.copy_(_padded(readout.weight @ last.bias + readout.bias, last.bias))
-        last.weight.copy_(_padded(readout.weight @ last.weight, last.weight))
+
+    def put(small: Tensor, into: Tensor) -> None:
+        into.zero_()[tuple(slice(size) for size in small.shape)] = small
+
+    for part in (attention.query, attention.key, attention.value):
+        first = cast(nn.Linear, part)
+        first.bias.add_(first.weight @ encoder.bias)
+        put(first.weight @ encoder.weight, first.weight)
+    put(readout.weight @ last.bias + readout.bias, last.bias)
+    put(readout.weight @ last.weight, last.weight)
     spec = replace(network.spec, skip=skip)
     return Network(spec, [Block(spec, attention=attention, mlp=block.mlp, norms={})])
 
@@ -381,13 +355,6 @@ def folded(model: SequenceModel, *, skip: bool) -> Network:
 def as_tokens(places: Tensor, width: int) -> Tensor:
     """Places in the plane as tokens of a folded layer."""
     return torch.nn.functional.pad(places, (0, width - places.shape[-1]))
-
-
-def _padded(small: Tensor, like: Tensor) -> Tensor:
-    """A matrix or a bias with zeros where another one of its kind has more."""
-    whole = torch.zeros_like(like)
-    whole[tuple(slice(size) for size in small.shape)] = small
-    return whole
 
 
 @torch.no_grad()
@@ -404,12 +371,10 @@ def trajectory(model: SequenceModel, times: int, *, skip: bool) -> Float[Tensor,
 def deep_distances(model: SequenceModel, times: int, *, skip: bool) -> Trace:
     """A deep trace of the step repeated, off which ``log10_distances`` reads how far points are."""
     network = folded(model, skip=skip).repeat(times)
-    start = as_tokens(arcs(1)[:1], network.spec.width)
-    return deep_trace(network, start, norm="fro")
+    return deep_trace(network, as_tokens(arcs(1)[:1], network.spec.width), norm="fro")
 
 
 def log10_distances(traced: Trace) -> list[float]:
     """The residual of two points about their mean is their distance over √2."""
-    names, values = traced.columns["metric"], traced.columns["value"]
-    logs = [v for name, v in zip(names, values, strict=True) if name == "log10_residual"]
-    return [float(log) + math.log10(2) / 2 for log in logs]
+    logs = traced.table.filter(metric="log10_residual")["value"].to_list()
+    return [log + math.log10(2) / 2 for log in logs]

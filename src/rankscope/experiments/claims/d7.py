@@ -22,7 +22,6 @@ from rankscope.experiments.learning import (
     Plan,
     learn,
     lesson,
-    resolve_device,
 )
 from rankscope.models.text import passages
 from rankscope.models.training import Recipe, SequenceModel, split_sentences
@@ -84,8 +83,7 @@ CHARTS = (
     ),
 )
 _COLUMNS = ("model", "variant", "parameter", "setting", "sample", "metric", "value")
-_SEEN: Final = 0.01
-"""The smallest difference between accuracies that a sentence gives as a figure."""
+_SEEN: Final = 0.01  # the smallest difference between accuracies that a sentence gives as a figure
 _MEMORISATION: Final = Plan(2, 64, Recipe(1500, 24, goal=0.99), 120, 120, 0.95, tokens=24)
 _SORTING: Final = Plan(2, 48, Recipe(4000, 30, 2e-3, goal=0.995), 1000, 200, 0.9, tokens=8)
 _HULL: Final = Plan(3, 84, Recipe(2000, 32, goal=0.96), 4000, 200, 0.9, tokens=10)
@@ -99,30 +97,24 @@ class Config(kit.Config):
     memorisation: Plan = _MEMORISATION
     sorting: Plan = _SORTING
     hull: Plan = _HULL
-    seeds: int = 5
-    """Networks of each task, all trained at once; each has weights and examples of its own."""
+    seeds: int = 5  # networks of each task, all trained at once, each on examples of its own
     layers: int = 6
-    mlp_ratio: float = 0.0
-    """The paper's networks for these tasks have no MLPs unless asked for."""
-    drawn: tuple[int, ...] = (5, 20)
-    """Random paths of one length that are taken together, as in the paper."""
-    repeats: int = 2
-    """How often such paths are drawn."""
-    margin: float = 0.05
-    """Accuracy by which more than a guess is known."""
-    rise: float = 0.03
-    """Accuracy by which a longer length may be better and still count as no better."""
-    kept: float = 0.5
-    """The part of what the best length has above a guess that the longest may keep."""
+    mlp_ratio: float = 0.0  # the paper's networks for these tasks have no MLPs unless asked for
+    drawn: tuple[int, ...] = (5, 20)  # random paths of a length taken together, as in the paper
+    repeats: int = 2  # how often such paths are drawn
+    margin: float = 0.05  # accuracy by which more than a guess is known
+    rise: float = 0.03  # accuracy by which a longer length may be better and count as no better
+    kept: float = 0.5  # the part of what the best has above a guess that the longest may keep
     sentences: tuple[str, ...] | None = None
     """What is memorised; the sentences of the bundled passages unless given."""
-    device: str = "cpu"
-    """Where networks are trained and measured; ``auto`` becomes a GPU where there is one."""
+    device: str = "cpu"  # where all is computed; ``auto`` becomes a GPU where there is one
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # What is kept is the device itself: results of CPU and GPU differ, so must their digests.
-        object.__setattr__(self, "device", resolve_device(self.device))
+        if self.device == "auto":
+            # The device itself is kept: results of CPU and GPU differ, so must their digests.
+            found = "cuda" if torch.cuda.is_available() else "cpu"
+            object.__setattr__(self, "device", found)
 
     def plan(self, task: str) -> Plan:
         """How a task is learnt."""
@@ -160,11 +152,8 @@ def measure(config: Config, on_step: kit.OnStep) -> pl.DataFrame:
     """
     if not config.tasks:
         raise InputError("tasks is empty; name at least one.")
-    if config.seeds < 1 or config.repeats < 1 or not config.drawn or min(config.drawn) < 1:
-        raise InputError(
-            f"seeds={config.seeds}, repeats={config.repeats} and drawn={config.drawn} must all be "
-            "1 or more."
-        )
+    if not config.drawn or min(config.drawn) < 1:
+        raise InputError(f"drawn={config.drawn} must all be 1 or more.")
     rows: list[tuple[Any, ...]] = []
     seeds = [config.seed * config.seeds + number for number in range(config.seeds)]
     sentences = config.sentences if config.sentences is not None else split_sentences(passages())
@@ -176,9 +165,10 @@ def measure(config: Config, on_step: kit.OnStep) -> pl.DataFrame:
         trained = zip(learn(lessons, plan, seeds, config.device, on_train), lessons, strict=True)
         for (sample, (network, learnt)), _ in kit.tracked(enumerate(trained), on_measure):
             accuracies = accuracies_by_length(config, network.model, learnt, network.seed)
-            whole = {TRAINING_ACCURACY: network.score, WHOLE_ACCURACY: accuracies[WHOLE][0]}
+            whole = (task, WHOLE, None, None, sample)
             rows += [
-                (task, WHOLE, None, None, sample, metric, value) for metric, value in whole.items()
+                (*whole, TRAINING_ACCURACY, network.score),
+                (*whole, WHOLE_ACCURACY, accuracies[WHOLE][0]),
             ]
             rows += [
                 (task, variant, "path_length", float(length), sample, ACCURACY, value)
@@ -225,45 +215,27 @@ def sampled(
 ) -> dict[str, list[float]]:
     """By length, with some of its paths; the mean over several draws.
 
-    An estimate of ``exactly``: the mean of the paths drawn, times how many there are of the length,
-    each with attention and norms of the whole network. The code of Dong et al. 2021 instead lets a
-    path run through the network as its only state, attention and LayerNorm computed anew from it,
-    and adds up the states that paths end in before a last LayerNorm.
+    An estimate of ``exactly``: the mean of the paths drawn, times how many there are of the length.
     """
     network, token_mask = model.network, learnt.evaluate.token_mask
     layers, heads = network.spec.layers, network.spec.heads
     bias = path_lengths(network, x, max_length=0, token_mask=token_mask).bias
     count = max(config.drawn) * config.repeats
-    accuracies: dict[str, list[float]] = {_few(few): [] for few in config.drawn}
+    accuracies: dict[str, list[float]] = {f"{few} random paths": [] for few in config.drawn}
     for length, number in enumerate(count_paths(layers, heads).counts):
         generator = stream(seed, "paths", length)
         paths = sample_paths(layers, heads, length=length, count=count, generator=generator)
         outputs = path_outputs(network, x, paths, token_mask=token_mask) * number
         for few in config.drawn:
             means = (some.mean(0) for some in outputs.split(few)[: count // few])
-            accuracies[_few(few)].append(
+            accuracies[f"{few} random paths"].append(
                 fmean(learnt.accuracy(model.readout(mean + bias)) for mean in means)
             )
     return accuracies
 
 
-def _few(count: int) -> str:
-    """The variant in which so many random paths of a length are taken together."""
-    return f"{count} random paths"
-
-
 Medians = Mapping[str, Sequence[float]]
 """Of one task over the seeds: by variant accuracies in the order of the lengths, and by metric."""
-
-
-def read(table: pl.DataFrame) -> Medians:
-    """The medians of one task."""
-    places = ("variant", "metric", "setting")
-    rows = table.group_by(*places, maintain_order=True).agg(pl.median("value")).sort("setting")
-    found: dict[str, list[float]] = {}
-    for variant, metric, _, value in rows.iter_rows():
-        found.setdefault(variant if metric == ACCURACY else metric, []).append(value)
-    return found
 
 
 def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
@@ -273,7 +245,11 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
     network's accuracy. It bears the statement out if the medians by length fall from a short length
     down to a guess (``falls``).
     """
-    tasks = {task: read(table.filter(model=task)) for task in config.tasks}
+    tasks: dict[str, dict[str, list[float]]] = {task: {} for task in config.tasks}
+    places = ("model", "variant", "metric", "setting")
+    rows = table.group_by(*places, maintain_order=True).agg(pl.median("value")).sort("setting")
+    for task, variant, metric, _, value in rows.iter_rows():
+        tasks[task].setdefault(variant if metric == ACCURACY else metric, []).append(value)
     learnt = [task for task in tasks if tasks[task][WHOLE_ACCURACY][0] >= config.plan(task).learnt]
     exact, rescaled = (
         {task: falls(tasks[task][variant], tasks[task][CHANCE][0], config) for task in learnt}
@@ -288,7 +264,7 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
     )
     return kit.Answer(
         (
-            *(_in_words(config, task, task in learnt, found) for task, found in tasks.items()),
+            *(_in_words(config, task, exact.get(task), found) for task, found in tasks.items()),
             *([small] if by_size else []),
             *_controls(config, tasks),
         ),
@@ -317,21 +293,18 @@ def falls(accuracies: Sequence[float], guess: float, config: Config) -> bool:
     better by ``rise`` than a shorter one; and the longest must be within ``margin`` of the guess
     and have lost what the best has above it, but for the part ``kept``.
     """
-    best = max(range(len(accuracies)), key=lambda length: accuracies[length])
+    best = accuracies.index(max(accuracies))
     after = accuracies[best:]
-    rises = max(
-        (later - min(after[: at + 1]) for at, later in enumerate(after[1:])),
-        default=0.0,
-    )
+    rises = (later - min(after[: at + 1]) for at, later in enumerate(after[1:]))
     return (
         accuracies[best] > guess + config.margin
         and best <= (len(accuracies) - 1) / 2
-        and rises <= config.rise
+        and max(rises, default=0.0) <= config.rise
         and accuracies[-1] - guess <= min(config.margin, config.kept * (accuracies[best] - guess))
     )
 
 
-def _in_words(config: Config, task: str, learnt: bool, medians: Medians) -> str:
+def _in_words(config: Config, task: str, falling: bool | None, medians: Medians) -> str:
     """How well a task was learnt, and if it was, what paths of each length can do."""
     guess, accuracies = medians[CHANCE][0], medians[ALL]
     trained = (
@@ -339,15 +312,14 @@ def _in_words(config: Config, task: str, learnt: bool, medians: Medians) -> str:
         f"({medians[TRAINING_ACCURACY][0]:.2f} on what it was trained on), "
         f"best constant guess {guess:.2f}"
     )
-    if not learnt:
+    if falling is None:
         return f"{task.capitalize()}: not learnt, so not tried: {trained}."
+    comes_to = "which is no fall from a short length to a guess"
     if max(accuracies) <= guess + config.margin:
         comes_to = "so that no length knows more than a guess by itself"
-    elif falls(accuracies, guess, config):
+    elif falling:
         best = accuracies.index(max(accuracies))
         comes_to = f"best at length {best} and falling to a guess from there"
-    else:
-        comes_to = "which is no fall from a short length to a guess"
     listed, rescaled = (
         " ".join(f"{value:.2f}" for value in medians[variant]) for variant in (ALL, RESCALED)
     )
@@ -361,7 +333,9 @@ def _controls(config: Config, tasks: Mapping[str, Medians]) -> Iterator[str]:
     """How far random paths are from all paths of their length, and untrained ones from a guess."""
     gaps = []
     for few in config.drawn:
-        pairs = (zip(task[_few(few)], task[ALL], strict=True) for task in tasks.values())
+        pairs = (
+            zip(task[f"{few} random paths"], task[ALL], strict=True) for task in tasks.values()
+        )
         gap = fmean(abs(some - whole) for pair in pairs for some, whole in pair)
         gaps.append(f"{gap:.2f} with {few}")
     yield (

@@ -28,8 +28,7 @@ CHARTS = (
         "proportion",
     ),
 )
-_NEAR = 1e-9
-"""Relative: two ways of counting agree to this."""
+_NEAR = 1e-9  # relative: two ways of counting agree to this
 
 Shape = tuple[int, int]
 """Layers and heads, of the encoder where there are two stacks."""

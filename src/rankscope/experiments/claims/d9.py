@@ -42,8 +42,7 @@ absolute differences, the residual about another norm."""
 class Config(models.ModelsConfig):
     """The models, what they read, and how many paths are followed through each."""
 
-    paths: int = 20
-    """As many as the paper averages over."""
+    paths: int = 20  # as many as the paper averages over
 
 
 def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[Mapping[str, str]]:

@@ -12,10 +12,8 @@ from rankscope.numerals import plural
 Origin = Literal["text", "ids", "embeddings", "noise images", "images"]
 """Where the tokens of an input came from."""
 
-UNFIT_SHARE = 0.5
-"""Above this share of unknown tokens an input does not fit the model: no verdict rests on it."""
-WARNED_SHARE = 0.1
-"""From this share of unknown tokens on a reader is warned."""
+UNFIT_SHARE = 0.5  # of unknown tokens, above which no verdict rests on an input
+WARNED_SHARE = 0.1  # from which on a reader is warned
 
 
 @checked
@@ -119,7 +117,31 @@ class InputCheck:
 
     def warnings(self) -> tuple[str, ...]:
         """What a reader must know before believing a figure, in sentences; mostly nothing."""
-        return tuple(each for each in (self._unknown(), self._few()) if each)
+        told = []
+        samples, share = plural(self.samples, "sample"), self._unknown_of_all
+        unfit = sum(share > UNFIT_SHARE for share in self.unknown_shares)
+        if not self.fits:
+            told.append(
+                f"{share} are unknown to the tokeniser: this text is not what the model reads, and "
+                "figures on it mean nothing."
+            )
+        elif self.unknown_share >= WARNED_SHARE:
+            told.append(
+                f"{share} ({self.unknown_share:.0%}) are unknown to the tokeniser; all of them "
+                "look the same to the model, which makes tokens more alike than the text is."
+            )
+        elif unfit:
+            told.append(f"In {unfit:,} of {samples} most tokens are unknown to the tokeniser.")
+        alone = sum(length < 2 for length in self.lengths)
+        if self.origin == "noise images":
+            told.append(
+                "The model saw images of noise, since there were no others; what it does to real "
+                "ones may differ."
+            )
+        elif alone:
+            has = "has a single token" if alone == 1 else "have a single token each"
+            told.append(f"{alone:,} of {samples} {has}, which has nothing to differ from.")
+        return tuple(told)
 
     def summary(self, read_from: str) -> str:
         """How much was read, and where from, in a few words."""
@@ -133,47 +155,19 @@ class InputCheck:
         """
         least, most = min(self.lengths), max(self.lengths)
         long = plural(most, "token") if least == most else f"{least:,} to {plural(most, 'token')}"
-        known = f"{self._share()} are unknown" if self.unknown_count else "no token is unknown"
-        lost = f"{self.cut:,} of {plural(self.samples, 'sample')} were cut, by "
-        lost += f"{plural(self.lost_count, 'token')} in all"
-        lost = lost if self.cut else "nothing was cut off"
-        origin = f"from {self.origin}" if self.origin != "noise images" else "images of noise"
-        return f"{plural(self.samples, 'sample')} of {long}, {origin}; {known}, {lost}."
-
-    def _share(self) -> str:
-        return f"{self.unknown_count:,} of {plural(self.counted, 'token')}"
-
-    def _unknown(self) -> str:
-        if not self.fits:
-            return (
-                f"{self._share()} are unknown to the tokeniser: this text is not what the model "
-                "reads, and figures on it mean nothing."
-            )
-        if self.unknown_share >= WARNED_SHARE:
-            return (
-                f"{self._share()} ({self.unknown_share:.0%}) are unknown to the tokeniser; all of "
-                "them look the same to the model, which makes tokens more alike than the text is."
-            )
-        unfit = sum(share > UNFIT_SHARE for share in self.unknown_shares)
-        if unfit:
-            samples = plural(self.samples, "sample")
-            return f"In {unfit:,} of {samples} most tokens are unknown to the tokeniser."
-        return ""
-
-    def _few(self) -> str:
-        if self.origin == "noise images":
-            return (
-                "The model saw images of noise, since there were no others; what it does to real "
-                "ones may differ."
-            )
-        alone = sum(length < 2 for length in self.lengths)
-        if not alone:
-            return ""
-        has = "has a single token" if alone == 1 else "have a single token each"
-        return (
-            f"{alone:,} of {plural(self.samples, 'sample')} {has}, which has nothing to differ "
-            "from."
+        known = (
+            f"{self._unknown_of_all} are unknown" if self.unknown_count else "no token is unknown"
         )
+        samples, lost = plural(self.samples, "sample"), "nothing was cut off"
+        if self.cut:
+            tokens = plural(self.lost_count, "token")
+            lost = f"{self.cut:,} of {samples} were cut, by {tokens} in all"
+        origin = f"from {self.origin}" if self.origin != "noise images" else "images of noise"
+        return f"{samples} of {long}, {origin}; {known}, {lost}."
+
+    @property
+    def _unknown_of_all(self) -> str:
+        return f"{self.unknown_count:,} of {plural(self.counted, 'token')}"
 
 
 @checked

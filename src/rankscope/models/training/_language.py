@@ -83,8 +83,8 @@ class LanguageModel:
 
 
 _DEFAULT: Final = LanguageConfig()
+# Those trained in this process: several claims read the same one.
 _TRAINED: Final[dict[tuple[int, LanguageConfig], LanguageModel]] = {}
-"""Those trained in this process: several claims read the same one."""
 
 
 @checked
@@ -96,14 +96,10 @@ def small_language_model(
     For what is said of trained models, where none is at hand. It has learnt some English at best:
     about five thousand words are all it has read.
     """
-    if (seed, config) not in _TRAINED:
-        _TRAINED[seed, config] = _train_model(seed, config, on_step)
-    elif on_step is not None:
-        on_step(1.0)
-    return _TRAINED[seed, config]
-
-
-def _train_model(seed: int, config: LanguageConfig, on_step: OnStep | None) -> LanguageModel:
+    if (seed, config) in _TRAINED:
+        if on_step is not None:
+            on_step(1.0)
+        return _TRAINED[seed, config]
     mask_id = len(Tokenizer.bundled().vocabulary)
     examples = _masked(seed, config, mask_id)
     model = SequenceModel.random(
@@ -112,7 +108,9 @@ def _train_model(seed: int, config: LanguageConfig, on_step: OnStep | None) -> L
     (found,) = train([model], Classify(), [examples], config.recipe, seeds=[seed], on_step=on_step)
     asked = examples.targets[examples.targets != IGNORED]
     chance = float(asked.bincount().max() / len(asked))
-    return LanguageModel(found.model.eval(), config.length, found.score, chance, model)
+    trained = LanguageModel(found.model.eval(), config.length, found.score, chance, model)
+    _TRAINED[seed, config] = trained
+    return trained
 
 
 def _masked(seed: int, config: LanguageConfig, mask_id: int) -> Examples:

@@ -26,9 +26,6 @@ class TokenEmbedding(nn.Module):
         return rows
 
 
-Encoder = TokenEmbedding | nn.Linear
-
-
 @checked
 class SequenceModel(nn.Module):
     """A network between an encoder of its inputs and a linear readout of each token.
@@ -77,13 +74,10 @@ class SequenceModel(nn.Module):
 
         if not symbols and not coordinates:
             raise InputError("say how many symbols there are, or coordinates of a point.")
-        encoder: Encoder
-        if symbols:
-            encoder = TokenEmbedding(draw("symbols", symbols, spec.width))
-        else:
-            encoder = _linear(draw("coordinates", spec.width, coordinates))
         return cls(
-            encoder,
+            TokenEmbedding(draw("symbols", symbols, spec.width))
+            if symbols
+            else _linear(draw("coordinates", spec.width, coordinates)),
             draw("positions", positions, spec.width) if positions else None,
             Network.random(spec, seed=seed),
             _linear(draw("readout", outputs, spec.width) / spec.width**0.5),
@@ -95,13 +89,7 @@ class SequenceModel(nn.Module):
         return out
 
     def embed(self, inputs: Tensor) -> Hidden:
-        """The network's input."""
-        self._check(inputs)
-        x: Hidden = self.encoder(inputs)
-        return x if self.positions is None else x + self.positions[: x.shape[1]]
-
-    def _check(self, inputs: Tensor) -> None:
-        """Symbols the encoder has, or points of as many coordinates; no more than positions."""
+        """The network's input: of symbols the encoder has, or points; no more than positions."""
         if isinstance(self.encoder, TokenEmbedding):
             expected = "(batch, token)"
             whole_numbers("inputs", inputs, least=0, most=len(self.encoder.weight) - 1)
@@ -115,6 +103,8 @@ class SequenceModel(nn.Module):
                 f"inputs has {inputs.shape[1]} tokens, but the model {len(self.positions)} "
                 "positions; cut the sequences."
             )
+        x: Hidden = self.encoder(inputs)
+        return x if self.positions is None else x + self.positions[: x.shape[1]]
 
     def double(self) -> Self:
         """A float64 copy; like a network's ``double`` it leaves this one as it is."""

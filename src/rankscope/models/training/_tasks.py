@@ -19,8 +19,7 @@ from rankscope.errors import InputError, ShapeError
 from rankscope.models.text import Tokenizer
 from rankscope.streams import stream
 
-IGNORED = -100
-"""The label of a token that nothing is asked of: padding, or one that is only read."""
+IGNORED = -100  # the label of a token that nothing is asked of: padding, or one only read
 
 
 @checked
@@ -134,12 +133,8 @@ def _check_labels(outputs: Tensor, targets: Tensor) -> None:
             "label for every token."
         )
     asked = targets[targets != IGNORED]
-    whole_numbers(
-        "targets",
-        asked.long() if asked.numel() == 0 else asked,
-        least=0,
-        most=outputs.shape[-1] - 1,
-    )
+    asked = asked if asked.numel() else asked.long()
+    whole_numbers("targets", asked, least=0, most=outputs.shape[-1] - 1)
 
 
 def _check_alike(outputs: Tensor, targets: Tensor) -> None:

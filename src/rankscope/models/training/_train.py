@@ -28,8 +28,7 @@ from rankscope.models.training._tasks import Examples, Task
 from rankscope.streams import stream
 
 OnStep = Callable[[float], None]
-_REPORT_EVERY = 10
-"""Steps between two reports of progress."""
+_REPORT_EVERY = 10  # steps between two reports of progress
 
 
 @checked
@@ -219,10 +218,9 @@ class StackedNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         rows = layer_norm(x, x.shape[-1:], eps=self.eps).view(len(self.weight), -1, x.shape[-1])
         gain = self.weight.unsqueeze(1)
-        out = (
-            rows * gain if self.bias is None else torch.addcmul(self.bias.unsqueeze(1), rows, gain)
-        )
-        return out.view(x.shape)
+        if self.bias is None:
+            return (rows * gain).view(x.shape)
+        return torch.addcmul(self.bias.unsqueeze(1), rows, gain).view(x.shape)
 
 
 class StackedEmbedding(nn.Module):
