@@ -9,8 +9,10 @@ import torch
 
 from rankscope import tables
 from rankscope.errors import InputError
+from rankscope.experiments import kit
 from rankscope.experiments.claims import p1
 from rankscope.experiments.claims._overlapping import (
+    first_pattern,
     overlap_kernel,
     overlapping_tokens,
 )
@@ -91,13 +93,13 @@ def test_logits_have_the_deviation_that_is_asked_for() -> None:
     """By hand: at β = 1 and overlap 0 the logits of T tokens have deviation √(log T)."""
     config = replace(SMALL, head_width=512, heads=8)
     network = p1.Network.random(config.spec(32), seed=3, dtype=torch.float64)
-    pattern = p1._pattern(network, overlapping_tokens(32, 33, 0.0, 0))
+    pattern = first_pattern(network, overlapping_tokens(32, 33, 0.0, 0))
     logits = pattern.log() - pattern.log().mean(-1, keepdim=True)
     assert float(logits.square().sum(-1).mean() / 31) == pytest.approx(math.log(32), rel=0.1)
 
 
 def test_it_runs_small_and_networks_are_random_energies() -> None:
-    found, _ = steps_of(p1.run, SMALL)
+    found, _ = steps_of(p1.ENTRY.run, SMALL)
     can_be_shown(found)
     assert found.verdict == "holds", found.sentences
     assert found.beyond is not None
@@ -106,19 +108,24 @@ def test_it_runs_small_and_networks_are_random_energies() -> None:
     assert not p1.ENTRY.run(replace(SMALL, seed=1), silent).table.equals(found.table)
 
 
+METRIC = "weight_participation"
+MADE_UP = replace(SMALL, tokens=(8,), overlaps=(0.0,), ratios=(2.0,))
+
+
 def made_up(network: float, far: tuple[float, float, float]) -> pl.DataFrame:
     """Networks beside 0.5, and random energies so far from a limit of 0.5, at growing lengths."""
     rows = [
-        ("T = 8", "networks, p = 0", 2.0, 0, network),
-        ("T = 8", "networks, p = 0", 2.0, 1, network),
-        ("T = 8", p1.MODEL, 2.0, 0, 0.5),
+        ("T = 8", "networks, p = 0", 2.0, 0, METRIC, network),
+        ("T = 8", "networks, p = 0", 2.0, 1, METRIC, network),
+        ("T = 8", p1.MODEL, 2.0, 0, METRIC, 0.5),
         *(
-            ("random energies", f"T = 10^{decade}", 2.0, 0, 0.5 + off)
+            ("random energies", f"T = 10^{decade}", 2.0, 0, METRIC, 0.5 + off)
             for decade, off in zip((2, 6, 30), far, strict=True)
         ),
+        ("T = 8", "networks, p = 0", 2.0, 0, "attention_entropy", 1.0),
+        ("T = 8", "predicted, p = 0", 2.0, 0, "attention_entropy", 1.0 + 0.05 * math.log(8)),
     ]
-    names = ("model", "variant", "setting", "sample", "metric", "value")
-    return tables.from_rows(names, [(*row[:-1], "weight_participation", row[-1]) for row in rows])
+    return tables.from_rows(("model", "variant", "setting", "sample", "metric", "value"), rows)
 
 
 @pytest.mark.parametrize(
@@ -136,10 +143,11 @@ def made_up(network: float, far: tuple[float, float, float]) -> pl.DataFrame:
 def test_each_outcome(
     network: float, far: tuple[float, float, float], verdict: str, beyond: str
 ) -> None:
-    judgement, further, sentences = p1.judge(made_up(network, far))
-    assert str(judgement).startswith(verdict)
-    assert str(further).startswith(beyond)
-    assert all(sentence.endswith(".") for sentence in sentences)
+    found = kit.conclude(p1.ENTRY, MADE_UP, made_up(network, far))
+    assert str(found.judgement).startswith(verdict)
+    assert str(found.beyond).startswith(beyond)
+    assert all(sentence.endswith(".") for sentence in found.sentences)
+    assert "networks differ by 5.0% of log T" in found.sentences[-1]
 
 
 @pytest.mark.parametrize(
@@ -155,4 +163,6 @@ def test_lengths_nobody_uses_are_no_verdict_on_those_people_use() -> None:
     table = made_up(0.51, (0.2, 0.1, 0.01)).filter(
         ~pl.col("variant").is_in(["T = 10^2", "T = 10^6"])
     )
-    assert p1.judge(table)[1].verdict == "not tried"
+    beyond = kit.conclude(p1.ENTRY, MADE_UP, table).beyond
+    assert beyond is not None
+    assert beyond.verdict == "not tried"

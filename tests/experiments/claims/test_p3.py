@@ -9,6 +9,7 @@ import torch
 from rankscope import tables
 from rankscope.core.network import Network
 from rankscope.errors import InputError
+from rankscope.experiments import kit
 from rankscope.experiments.claims import p3
 from rankscope.experiments.claims._overlapping import overlapping_tokens
 from rankscope.process.progress import silent
@@ -59,7 +60,7 @@ def test_a_step_is_what_the_stream_gains() -> None:
 
 
 def test_it_runs_small_and_can_be_shown() -> None:
-    found, _ = steps_of(p3.run, SMALL)
+    found, _ = steps_of(p3.ENTRY.run, SMALL)
     can_be_shown(found)
     tiny = replace(SMALL, scales=(1.0,), draws=1, networks=1)
     one, same, other = (p3.ENTRY.run(replace(tiny, seed=seed), silent).table for seed in (0, 0, 1))
@@ -97,7 +98,7 @@ def made_up(growth: float, tamed: float, share: float, last: float) -> pl.DataFr
     ],
 )
 def test_each_outcome(laws: tuple[float, float, float, float], verdict: str) -> None:
-    judgement, beyond, sentences = p3.judge(made_up(*laws))
-    assert judgement.verdict == verdict
-    assert beyond is None
-    assert all(sentence.endswith(".") for sentence in sentences)
+    found = kit.conclude(p3.ENTRY, SMALL, made_up(*laws))
+    assert found.verdict == verdict
+    assert found.beyond is None
+    assert all(sentence.endswith(".") for sentence in found.sentences)

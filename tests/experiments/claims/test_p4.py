@@ -8,6 +8,7 @@ import pytest
 
 from rankscope import tables
 from rankscope.errors import InputError
+from rankscope.experiments import kit
 from rankscope.experiments.claims import p4
 from rankscope.experiments.kit import Mean
 from rankscope.numerals import power_of_ten
@@ -32,7 +33,7 @@ def test_laws_are_told_apart() -> None:
 
 
 def test_it_runs_small_and_can_be_shown() -> None:
-    found, _ = steps_of(p4.run, SMALL)
+    found, _ = steps_of(p4.ENTRY.run, SMALL)
     can_be_shown(found)
     still = found.table.filter(pl.col("variant").str.starts_with("post"), metric="stream_variance")
     assert still["value"].to_list() == pytest.approx([1.0] * still.height, rel=1e-4)
@@ -92,28 +93,38 @@ def test_each_question_has_two_sides(
     other: dict[str, tuple[float, str, float, float]], against: list[str]
 ) -> None:
     table = made_up(**other)
-    answers = p4._answers(p4._curves(table), "LeCun × 1")
-    assert [question for question, ok in answers.items() if not ok] == against
-    judgement, beyond, sentences = p4.judge(table)
-    assert judgement.verdict == ("depends" if against else "holds")
-    assert beyond is not None
-    assert beyond.verdict == ("depends" if against else "holds")
-    assert all(sentence.endswith(".") for sentence in sentences)
-    rows = p4._listing(table).rows
+    stated = p4.judge(SMALL, table).stated
+    assert stated is not None
+    assert [question for question, held in stated.items() if not held] == against
+    found = kit.conclude(p4.ENTRY, SMALL, table)
+    assert found.verdict == ("depends" if against else "holds")
+    assert found.beyond is not None
+    assert found.beyond.verdict == ("depends" if against else "holds")
+    assert all(sentence.endswith(".") for sentence in found.sentences)
+    rows = found.listings[0].rows
     assert [row[:2] for row in rows] == [
         (f"LeCun × {scale}", place) for scale in (1, 2) for place in p4.PLACES
     ]
     ends = {row[:2]: row[2] for row in rows}
-    curves = p4._curves(table)
+    curves = kit.curves(table, "layer")
     for (scale, place), end in ends.items():
-        last = curves[scale, f"{place}, {p4.PREDICTED}", "log10_relative_dispersion"][-1].value
-        assert end == power_of_ten(last)
+        curve = curves[scale, f"{place}, {p4.PREDICTED}", "log10_relative_dispersion"]
+        assert end == power_of_ten(curve[LAYERS].value)
 
 
 def test_what_depends_on_the_weights_is_compared_across_scales() -> None:
-    curves = p4._curves(made_up())
-    assert all(p4._across(curves, ["LeCun × 1", "LeCun × 2"]).values())
-    assert not any(p4._across(curves, ["LeCun × 1"]).values())  # no range at all
+    """In what is made up only pre-norm depends on them; equal ranges are not smaller ones."""
+
+    def across(table: pl.DataFrame) -> list[bool]:
+        beyond = p4.judge(SMALL, table).beyond
+        assert beyond is not None
+        return [held for question, held in beyond.items() if "depends less" in question]
+
+    assert across(made_up()) == [True, True]
+    again = made_up().filter(model="LeCun × 1")
+    same = again.with_columns(pl.lit("LeCun × 2").alias("model"))
+    assert across(pl.concat([again, same])) == [False, False]
+    assert p4.judge(SMALL, again).beyond is None
 
 
 def test_too_little_is_refused() -> None:

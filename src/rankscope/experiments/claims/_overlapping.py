@@ -1,11 +1,13 @@
-"""Tokens that all have the same overlap, and the exponent of a curve."""
+"""Tokens that all have the same overlap, and attention over them."""
 
 import math
+from typing import cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rankscope.core.network import Block, Network, Visibility
 from rankscope.errors import InputError
 from rankscope.streams import stream
 
@@ -36,3 +38,13 @@ def overlapping_tokens(
     overlap_kernel(1, overlap)  # refuses what is no overlap
     x: Tensor = math.sqrt(1 - overlap) * own + math.sqrt(overlap) * common
     return math.sqrt(width) * x
+
+
+@torch.no_grad()
+def first_pattern(
+    network: Network, x: Float[Tensor, "token feature"]
+) -> Float[Tensor, "head query key"]:
+    """The attention weights of the first layer over one sequence."""
+    seen = Visibility.of(network.spec.mask, len(x), None, x.device)
+    pattern: Tensor = cast(Block, network.blocks[0]).attention.pattern(x.unsqueeze(0), seen)
+    return pattern[0]

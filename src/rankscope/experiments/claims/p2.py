@@ -18,10 +18,7 @@ from rankscope.core.prediction import measured_gradients, predict
 from rankscope.core.tracing import trace
 from rankscope.errors import InputError
 from rankscope.experiments import kit
-from rankscope.experiments.claims._overlapping import (
-    overlap_kernel,
-    overlapping_tokens,
-)
+from rankscope.experiments.claims._overlapping import overlap_kernel, overlapping_tokens
 from rankscope.numerals import short
 
 ENTRY = kit.claim(
@@ -53,16 +50,11 @@ KINDS: Final = ("without norm", "post-norm", "pre-norm")
 OWN: Final = KINDS[:2]
 SCALED, PLAIN = "branches × 1/√L", "branches × 1"
 PREDICTED, MEASURED = "predicted", "networks"
-_LEVEL = 0.02
-"""By which the mean cosine at the two largest depths may differ, beside sampling."""
-_ERRORS = 3.0
-"""Standard errors that sampling is granted."""
-_APART = 0.95
-"""Mean cosine below which tokens have not collapsed."""
-_COLLAPSED = 0.99
-"""Mean cosine from which they have."""
+_LEVEL = 0.02  # by which the mean cosine at the two largest depths may differ, beside sampling
+_ERRORS = 3.0  # standard errors that sampling is granted
+_APART, _COLLAPSED = 0.95, 0.99  # mean cosines: below, tokens are apart; from there on, alike
+# What is left of the first layer's ratio of gradients in the last one: nothing, or enough.
 _STARVED, _FED = 1e-3, 0.1
-"""What is left of the first layer's ratio of gradients in the last one: nothing, or enough."""
 _ROUNDING = 1e-12
 CHARTS = (
     kit.Drawing("by_setting", "Mean cosine after the last layer.", _COSINE),
@@ -82,14 +74,11 @@ class Config(kit.Config):
     kinds: tuple[str, ...] = KINDS
     depths: tuple[Annotated[int, Range(1, 4096)], ...] = (4, 8, 16, 32)
     tokens: Annotated[int, Range(2, 4096)] = 16
-    overlap: float = 0.1
-    """The cosine of any two tokens of the input."""
+    overlap: float = 0.1  # the cosine of any two tokens of the input
     width: int = 64
     heads: int = 4
-    draws: int = 6
-    """Predicted networks."""
-    networks: int = 4
-    """Measured ones."""
+    draws: int = 6  # predicted networks
+    networks: int = 4  # measured ones
 
     def spec(self, kind: str, layers: int, *, scaled: bool) -> Spec:
         """A network whose branches are multiplied by 1/√L, or not.
@@ -167,7 +156,7 @@ def _gradients(by_layer: Mapping[str, Tensor]) -> dict[str, float]:
     return {_GRADIENTS: float(ratio[-1] / ratio[1])}
 
 
-def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
+def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
     """What is asked of every kind of network, predicted and measured alike.
 
     Scaled branches hold collapse off if the mean cosine at the largest depth is below 0.95 and
@@ -176,7 +165,6 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
     last layer's ratio of their gradients to those of values is a thousandth of the first layer's or
     less, and fed where it is a tenth or more.
     """
-    del config
     curves = kit.curves(table)
     kinds = list(dict.fromkeys(kind for kind, _, _ in curves))
     stated: dict[str, bool] = {}

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from typing import Annotated, Final, Literal
 
 import polars as pl
@@ -18,10 +20,7 @@ from rankscope.core.prediction import predict
 from rankscope.core.theory import growth_exponent, steadiness
 from rankscope.errors import InputError
 from rankscope.experiments import kit
-from rankscope.experiments.claims._overlapping import (
-    overlap_kernel,
-    overlapping_tokens,
-)
+from rankscope.experiments.claims._overlapping import overlap_kernel, overlapping_tokens
 from rankscope.experiments.kit import Mean
 from rankscope.numerals import power_of_ten, short
 
@@ -31,7 +30,10 @@ ENTRY = kit.claim(
     "linearly with norms on both sides of each branch (sandwich); tokens collapse exponentially "
     "in the first, polynomially in the others, most slowly in the sandwich.",
     source="Kim et al. 2025, Peri-LN; Karagodin et al. 2025, speed of collapse",
+    question="Does the place of the norm set the growth of the stream and the speed of the "
+    "collapse, in the order that is claimed?",
     domain="random transformers with RMSNorm and LeCun's weights",
+    beyond="weights that are not LeCun's, and what changes with them",
     seconds=14,
     metrics=(
         kit.Metric(
@@ -57,19 +59,19 @@ PLACES: Final[dict[str, Literal["pre", "post", "both"]]] = {
     "pre-norm": "pre",
     "sandwich": "both",
 }
-PREDICTED, MEASURED = "predicted", "networks"
-_FEWEST = 8
-_STILL = 0.01
-"""By which a bounded stream may change."""
-_LINEAR = (0.9, 1.1)
-"""Exponents of the growth that count as linear."""
-_STEADY = 0.5
-"""The later half of the layers' fall over the earlier half's: 1 if exponential, less for powers."""
-_ERRORS = 3.0
-"""Standard errors by which one place has to be ahead of another."""
-_BEYOND = "weights that are not LeCun's, and what changes with them"
-
+PREDICTED, MEASURED = _SOURCES = "predicted", "networks"
+_FEWEST = 8  # layers without which no law can be seen
+_STILL = 0.01  # by which a bounded stream may change
+_LINEAR = (0.9, 1.1)  # exponents of the growth that count as linear
+_STEADY = 0.5  # the later half of the layers' fall over the earlier half's: 1 if exponential
+_ERRORS = 3.0  # standard errors by which one place has to be ahead of another
+CHARTS = (
+    kit.Drawing("by_depth", "How alike the tokens become.", _DISPERSION),
+    kit.Drawing("by_depth", "The tokens' mean square over the input's.", _VARIANCE),
+)
 Row = tuple[str, str, int, int, str, float]
+Curves = Mapping[tuple[str, str, str], Sequence[Mean]]
+"""By scale, variant and metric, means over draws, layer by layer."""
 
 
 @dataclass(frozen=True)
@@ -98,64 +100,36 @@ class Config(kit.Config):
         )
 
 
-def run(config: Config, on_step: kit.OnStep) -> kit.Result:
+def measure(config: Config, on_step: kit.OnStep) -> pl.DataFrame:
     """Size and dispersion of the tokens by layer, in every place and at every scale."""
     if config.layers < _FEWEST or not config.scales or min(config.scales) <= 0:
         raise InputError(f"P4 needs scales above 0, and {_FEWEST} layers or more to see a law.")
-    cases = [(scale, place) for scale in config.scales for place in PLACES]
-    rows = [
-        row
-        for (scale, place), _ in kit.tracked(cases, on_step)
-        for row in (*_predicted(config, place, scale), *_measured(config, place, scale))
-    ]
-    table = tables.from_rows(("model", "variant", "layer", "sample", "metric", "value"), rows)
-    judgement, beyond, sentences = judge(table)
-    return ENTRY.result(
-        config,
-        question="Does the place of the norm set the growth of the stream and the speed of the "
-        "collapse, in the order that is claimed?",
-        sentences=sentences,
-        table=table,
-        listings=(_listing(table),),
-        about={"dispersion": "Frobenius norm"},
-        judgement=judgement,
-        beyond=beyond,
-        key_figures=_key_figures(table),
-        drawings=(
-            kit.Drawing("by_depth", "How alike the tokens become.", _DISPERSION),
-            kit.Drawing("by_depth", "The tokens' mean square over the input's.", _VARIANCE),
-        ),
-        shown=(_DISPERSION, _VARIANCE),
-    )
+    cases = list(product(config.scales, PLACES))
+    rows = [row for case, _ in kit.tracked(cases, on_step) for row in _rows(config, *case)]
+    return tables.from_rows(("model", "variant", "layer", "sample", "metric", "value"), rows)
 
 
-def _predicted(config: Config, place: str, scale: float) -> Iterator[Row]:
+def _rows(config: Config, scale: float, place: str) -> Iterator[Row]:
+    """Predicted, then measured."""
+    model, spec = f"LeCun × {scale:g}", config.spec(place, scale)
     kernel = overlap_kernel(config.tokens, config.overlap)
-    spec = config.spec(place, scale)
-    found = predict(spec, kernel=kernel, draws=config.draws, seed=config.seed, gradients=True)
+    predicted = predict(spec, kernel=kernel, draws=config.draws, seed=config.seed, gradients=True)
     for draw in range(config.draws):
-        label = (f"LeCun × {scale:g}", f"{place}, {PREDICTED}")
-        values = {metric: each[:, draw, 0].tolist() for metric, each in found.values.items()}
-        first = values["token_norm"][0]
-        for layer, dispersion in enumerate(values[_DISPERSION]):
-            size = (values["token_norm"][layer] / first) ** 2
+        label = (model, f"{place}, {PREDICTED}")
+        values = {name: by_draw[:, draw, 0].tolist() for name, by_draw in predicted.values.items()}
+        norms, gradients = values["token_norm"], values["state_gradient"]
+        for layer, (norm, dispersion) in enumerate(zip(norms, values[_DISPERSION], strict=True)):
             yield *label, layer, draw, _DISPERSION, dispersion
-            yield *label, layer, draw, _VARIANCE, size
-        gradients = values["state_gradient"]
+            yield *label, layer, draw, _VARIANCE, (norm / norms[0]) ** 2
         yield *label, config.layers, draw, _GRADIENT, gradients[0] / gradients[-1]
-
-
-def _measured(config: Config, place: str, scale: float) -> Iterator[Row]:
     x = overlapping_tokens(config.tokens, config.width, config.overlap, config.seed).unsqueeze(0)
     for draw in range(config.networks):
-        network = Network.random(
-            config.spec(place, scale), seed=config.seed + draw, dtype=torch.float64
-        )
-        label = (f"LeCun × {scale:g}", f"{place}, {MEASURED}")
+        label = (model, f"{place}, {MEASURED}")
+        network = Network.random(spec, seed=config.seed + draw, dtype=torch.float64)
         with torch.no_grad():
             states = [x, *network.states(x)]
-        for layer, value in enumerate(_dispersions(network, x, states)):
-            yield *label, layer, draw, _DISPERSION, value
+        for layer, dispersion in enumerate(_dispersions(network, x, states)):
+            yield *label, layer, draw, _DISPERSION, dispersion
         for layer, state in enumerate(states):
             yield *label, layer, draw, _VARIANCE, float(state.square().mean() / x.square().mean())
 
@@ -168,7 +142,7 @@ def _dispersions(network: Network, x: Tensor, states: Sequence[Tensor]) -> list[
     return [math.log10(deviations(state).relative_dispersion()) for state in states]
 
 
-def judge(table: pl.DataFrame) -> tuple[kit.Judgement, kit.Judgement | None, tuple[str, ...]]:
+def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
     """Eight questions at every scale of the weights, and two about all scales.
 
     Bounded is a change of 1 % at most; growth is judged by the exponent of the mean square above
@@ -181,81 +155,92 @@ def judge(table: pl.DataFrame) -> tuple[kit.Judgement, kit.Judgement | None, tup
     weights than pre-norm does if its variance, and its gradient of the input over that of the
     output, have the smaller range.
     """
-    curves = _curves(table)
+    means = kit.curves(table, "layer")
+    curves = {key: list(curve.values()) for key, curve in means.items()}
     scales = list(dict.fromkeys(scale for scale, _, _ in curves))
-    own, *others = scales
-    further = {f"{s}, {q}": ok for s in others for q, ok in _answers(curves, s).items()}
+    stated, *others = (kit.on_all(_SOURCES, partial(_checks, curves, scale)) for scale in scales)
+    beyond = {
+        f"{scale}, {question}": held
+        for scale, checks in zip(scales[1:], others, strict=True)
+        for question, held in checks.items()
+    }
     if others:
-        further |= _across(curves, scales)
-    return (
-        kit.judged(ENTRY.domain, _answers(curves, own)),
-        kit.judged(_BEYOND, further, _summary(further)) if others else None,
-        (_sentence(curves, scales),),
+        beyond |= _across(curves, scales)
+    against = "; ".join(question for question, held in beyond.items() if not held)
+    last = {
+        (scale, place): [
+            curves[scale, f"{place}, {source}", _DISPERSION][-1] for source in _SOURCES
+        ]
+        for scale, place in product(scales, PLACES)
+    }
+    off = max(predicted.errors_from(measured) for predicted, measured in last.values())
+    return kit.Answer(
+        (
+            "In the end networks differ from their predictions by "
+            f"{short(off, digits=2)} standard errors of the relative dispersion at most.",
+        ),
+        stated=stated,
+        beyond=beyond or None,
+        on_beyond={"depends": f"the weights: not borne out are {against}"},
+        key_figures={
+            f"log10 of the relative dispersion, {place}, {scale}": predicted.value
+            for (scale, place), (predicted, _) in last.items()
+        },
+        listings=(
+            kit.Listing(
+                "Predicted for the last layer",
+                ("weights", "norm", "dispersion", "steadiness", "variance", "power", "gradient"),
+                tuple(_entries(curves, *case) for case in last),
+                "Relative dispersion of the tokens; steadiness: the fall of its logarithm in the "
+                "later half over that in the earlier; the variance over the input's, and the power "
+                "of the depth it grows like; the gradient of the input over that of the output.",
+            ),
+        ),
+        about={"dispersion": "Frobenius norm"},
     )
-
-
-Curves = Mapping[tuple[str, str, str], list[Mean]]
-
-
-def _curves(table: pl.DataFrame) -> Curves:
-    """By scale, variant and metric, means over draws, layer by layer."""
-    keys = ("model", "variant", "metric")
-    grouped = table.group_by(*keys, "layer", maintain_order=True).agg("value")
-    found: dict[tuple[str, str, str], list[Mean]] = {}
-    for scale, variant, metric, _, values in grouped.sort("layer", maintain_order=True).iter_rows():
-        found.setdefault((scale, variant, metric), []).append(Mean.of(values))
-    return found
-
-
-def _values(curves: Curves, scale: str, place: str, source: str, metric: str) -> list[float]:
-    return [mean.value for mean in curves[scale, f"{place}, {source}", metric]]
 
 
 def growth(sizes: Sequence[Mean]) -> Mean:
+    """The exponent of what the mean square has gained, and its error."""
     return Mean(*growth_exponent([m.value for m in sizes], [m.error for m in sizes]))
 
 
-def _answers(curves: Curves, scale: str) -> dict[str, bool]:
-    """Every question; borne out if predictions and networks both say so."""
-    answers: dict[str, bool] = {}
+def _checks(curves: Curves, scale: str, source: str) -> dict[str, bool]:
     low, high = _LINEAR
-    for source in (PREDICTED, MEASURED):
-        sizes = {p: curves[scale, f"{p}, {source}", _VARIANCE] for p in PLACES}
-        steady = {p: steadiness(_values(curves, scale, p, source, _DISPERSION)) for p in PLACES}
-        ends = {p: curves[scale, f"{p}, {source}", _DISPERSION][-1] for p in PLACES}
-        pre, sandwich = (growth(sizes[place]) for place in ("pre-norm", "sandwich"))
-        asked = {
-            "post-norm is bounded": abs(sizes["post-norm"][-1].value - 1) <= _STILL,
-            "pre-norm grows at least linearly": pre.value + _ERRORS * pre.error >= low,
-            "the sandwich grows linearly": low - _ERRORS * sandwich.error
-            <= sandwich.value
-            <= high + _ERRORS * sandwich.error,
-            "post-norm collapses exponentially": steady["post-norm"] >= _STEADY,
-            "pre-norm collapses polynomially": steady["pre-norm"] < _STEADY,
-            "the sandwich collapses polynomially": steady["sandwich"] < _STEADY,
-            "post-norm is the fastest": _ahead(ends, "post-norm", -1),
-            "the sandwich is the slowest": _ahead(ends, "sandwich", 1),
-        }
-        for question, ok in asked.items():
-            answers[question] = answers.get(question, True) and ok
-    return answers
-
-
-def _ahead(ends: Mapping[str, Mean], place: str, sign: int) -> bool:
-    """Whether a place ends above (1) or below (−1) all others, clearly."""
-    own = ends[place]
-    return all(
-        sign * (own.value - other.value) > 0 and own.errors_from(other) >= _ERRORS
-        for name, other in ends.items()
-        if name != place
+    sizes, logs = (
+        {place: curves[scale, f"{place}, {source}", metric] for place in PLACES}
+        for metric in (_VARIANCE, _DISPERSION)
     )
+    steady = {place: steadiness([mean.value for mean in curve]) for place, curve in logs.items()}
+    pre, sandwich = (growth(sizes[place]) for place in ("pre-norm", "sandwich"))
+    granted = _ERRORS * sandwich.error
+
+    def ahead(place: str, sign: int) -> bool:
+        """Whether a place ends above (1) or below (−1) all others, clearly."""
+        others = [curve[-1] for name, curve in logs.items() if name != place]
+        end = logs[place][-1]
+        return all(
+            sign * (end.value - other.value) > 0 and end.errors_from(other) >= _ERRORS
+            for other in others
+        )
+
+    return {
+        "post-norm is bounded": abs(sizes["post-norm"][-1].value - 1) <= _STILL,
+        "pre-norm grows at least linearly": pre.value + _ERRORS * pre.error >= low,
+        "the sandwich grows linearly": low - granted <= sandwich.value <= high + granted,
+        "post-norm collapses exponentially": steady["post-norm"] >= _STEADY,
+        "pre-norm collapses polynomially": steady["pre-norm"] < _STEADY,
+        "the sandwich collapses polynomially": steady["sandwich"] < _STEADY,
+        "post-norm is the fastest": ahead("post-norm", -1),
+        "the sandwich is the slowest": ahead("sandwich", 1),
+    }
 
 
-def _across(curves: Curves, scales: list[str]) -> dict[str, bool]:
+def _across(curves: Curves, scales: Sequence[str]) -> dict[str, bool]:
     """Whether pre-norm depends more on the weights than the sandwich does."""
 
     def spread(place: str, metric: str) -> float:
-        ends = [_values(curves, scale, place, PREDICTED, metric)[-1] for scale in scales]
+        ends = [curves[scale, f"{place}, {PREDICTED}", metric][-1].value for scale in scales]
         return max(ends) / min(ends)
 
     return {
@@ -265,65 +250,15 @@ def _across(curves: Curves, scales: list[str]) -> dict[str, bool]:
     }
 
 
-def _summary(further: Mapping[str, bool]) -> str:
-    """Which questions have another answer at some scale; the verdict's own words if none has."""
-    against = [case for case, ok in further.items() if not ok]
-    if not against or len(against) == len(further):
-        return ""
-    return f"the weights: not borne out are {'; '.join(against)}"
-
-
-def _sentence(curves: Curves, scales: Sequence[str]) -> str:
-    """How far networks are from their predictions, at the most."""
-    off = max(
-        one.errors_from(other)
-        for scale in scales
-        for place in PLACES
-        for one, other in zip(
-            *(curves[scale, f"{place}, {s}", _DISPERSION][-1:] for s in (PREDICTED, MEASURED)),
-            strict=True,
-        )
+def _entries(curves: Curves, scale: str, place: str) -> tuple[str | float | None, ...]:
+    """What is predicted of a place of the norm at a scale of the weights, for the listing."""
+    dispersions, sizes, gradients = (
+        curves[scale, f"{place}, {PREDICTED}", metric]
+        for metric in (_DISPERSION, _VARIANCE, _GRADIENT)
     )
+    logs, grown = [mean.value for mean in dispersions], growth(sizes)
+    power = f"{short(grown.value, digits=2)} ± {short(grown.error, digits=1)}"
     return (
-        "In the end networks differ from their predictions by "
-        f"{short(off, digits=2)} standard errors of the relative dispersion at most."
+        *(scale, place, power_of_ten(logs[-1]), round(steadiness(logs), 3), sizes[-1].value),
+        *(power if grown.value else None, gradients[-1].value),
     )
-
-
-def _listing(table: pl.DataFrame) -> kit.Listing:
-    """What is predicted of each place of the norm, at each scale of the weights."""
-    curves = _curves(table)
-    rows = []
-    for scale in dict.fromkeys(scale for scale, _, _ in curves):
-        for place in PLACES:
-            logs = _values(curves, scale, place, PREDICTED, _DISPERSION)
-            sizes = curves[scale, f"{place}, {PREDICTED}", _VARIANCE]
-            grown = growth(sizes)
-            power = f"{short(grown.value, digits=2)} ± {short(grown.error, digits=1)}"
-            rows.append(
-                (
-                    *(scale, place, power_of_ten(logs[-1]), round(steadiness(logs), 3)),
-                    *(sizes[-1].value, power if grown.value else None),
-                    _values(curves, scale, place, PREDICTED, _GRADIENT)[-1],
-                )
-            )
-    columns = ("weights", "norm", "dispersion", "steadiness", "variance", "power", "gradient")
-    return kit.Listing(
-        "Predicted for the last layer",
-        columns,
-        tuple(rows),
-        "Relative dispersion of the tokens; steadiness: the fall of its logarithm in the later "
-        "half over that in the earlier; the variance over the input's, and the power of the depth "
-        "it grows like; the gradient of the input over that of the output.",
-    )
-
-
-def _key_figures(table: pl.DataFrame) -> dict[str, float]:
-    curves = _curves(table)
-    return {
-        f"log10 of the relative dispersion, {place}, {scale}": _values(
-            curves, scale, place, PREDICTED, _DISPERSION
-        )[-1]
-        for scale in dict.fromkeys(scale for scale, _, _ in curves)
-        for place in PLACES
-    }
