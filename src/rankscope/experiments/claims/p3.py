@@ -187,7 +187,7 @@ def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
         for model, checks in zip(models[1:], others, strict=True)
         for question, held in checks.items()
     }
-    figures = {}
+    figures: dict[str, float] = {}
     for name in (PLAIN, SCALED):
         shares = curves[models[0], f"{name}, {CHAINED}", _SHARE]
         figures |= {
