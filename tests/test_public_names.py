@@ -22,8 +22,8 @@ NAMES = {
         SourceError SpecError UnsupportedModelError VerificationError
     """,
     "rankscope.experiments": """
-        CATALOGUE Entry Reading advise compare
-        diagnose four_variants path_study run
+        CATALOGUE ENTRIES Entry Kind Reading Scale advise compare
+        diagnose entries entry four_variants path_study run
     """,
     "rankscope.models.families": """
         BUILTIN BlockInput FAMILIES Family Loaded Verification cached_folder family_of load

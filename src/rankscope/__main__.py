@@ -3,8 +3,7 @@
 import os
 import signal
 
-from rankscope.process.interruption import stop
-from rankscope.process.threads import passive_wait
+from rankscope.process import passive_wait, stop
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from rankscope import tables
 from rankscope.arguments import Exact, checked
 from rankscope.errors import InputError
 from rankscope.metric_catalogue import Metric
-from rankscope.process.fingerprints import stem
+from rankscope.process import stem
 
 Verdict = Literal["holds", "fails", "depends", "not tried"]
 """Of a claim: borne out by every case tried, by none, by some; or there was nothing to try."""

@@ -14,7 +14,7 @@ import polars as pl
 
 from rankscope.arguments import Finite, Range, checked
 from rankscope.errors import InputError, KindError
-from rankscope.process.files import whole_file
+from rankscope.process import whole_file
 
 COLUMNS: dict[str, type[pl.DataType]] = {
     "part": pl.String,

@@ -82,10 +82,12 @@ def begun():
 
 @pytest.fixture
 def until():
-    """``until(condition)``: wait for it, and fail if it does not come about."""
+    """``until(condition)``: wait for it, also on a busy machine, and fail if it never comes."""
 
-    def wait(condition, seconds=20):
-        end = time.monotonic() + seconds
+    from works import PATIENCE
+
+    def wait(condition):
+        end = time.monotonic() + PATIENCE
         while not (found := condition()):
             assert time.monotonic() < end, "it did not come about"
             time.sleep(0.01)

@@ -84,16 +84,18 @@ def test_a_killed_driver_started_again_completes_the_rest_once(
     driver, workers_of, make_runs, digests, begun, until, hear, tmp_path
 ):
     log, folder = tmp_path / "log", tmp_path / "sweep"
-    fields = {"seconds": 0.03, "log": str(log)}
+    fields = {"held_from": 20, "log": str(log)}
+    works.held(log).touch()
     program = driver(folder, 40, fields=fields, options={"workers": 2})
     hear(program, 10)
     workers = workers_of(program)
     program.kill()
     program.wait()
-    until(lambda: not any(each.is_running() for each in workers), 3)
+    until(lambda: not any(each.is_running() for each in workers))
     before = digests(folder)
     done = {name.removesuffix(".parquet") for name in before if not name.startswith(".")}
-    assert 10 <= len(done) < 40
+    assert 10 <= len(done) <= 20
+    works.held(log).unlink()
     runs = make_runs(40, **fields)
     progress = drive(runs, folder, engine=Processes(2), work=works.numbers)
     assert (progress.before, progress.done, progress.aside) == (len(done), 40, {})
@@ -115,7 +117,7 @@ def test_no_worker_outlives_a_killed_driver_in_the_midst_of_a_run(
     assert [each.name() for each in workers][-1] == "sleep"
     program.kill()
     program.wait()
-    until(lambda: not any(psutil.pid_exists(each.pid) for each in workers), 3)
+    until(lambda: not any(psutil.pid_exists(each.pid) for each in workers))
 
 
 def test_an_interruption_ends_all_processes_and_keeps_what_is_done(
@@ -131,11 +133,11 @@ def test_an_interruption_ends_all_processes_and_keeps_what_is_done(
     assert len(workers) >= 3
     started = time.monotonic()
     program.send_signal(signal.SIGINT)
-    _, said = program.communicate(timeout=20)
+    _, said = program.communicate(timeout=works.PATIENCE)
     assert program.returncode == 130
-    assert time.monotonic() - started < 5  # two seconds, on a machine that is busy otherwise
+    assert time.monotonic() - started < 30  # two seconds, unless the machine is busy
     assert "Traceback" not in said
-    until(lambda: not any(psutil.pid_exists(each.pid) for each in workers), 3)
+    until(lambda: not any(psutil.pid_exists(each.pid) for each in workers))
     assert all(not path.name.startswith(".") for path in (folder / "results").iterdir())
     progress = inline(make_runs(6, log=str(log)), folder)
     assert progress.before == 4
@@ -146,10 +148,9 @@ def test_a_full_disk_is_said_and_leaves_whole_files(driver, make_run, make_runs,
     folder = tmp_path / "sweep"
     asked = {"engine": "Inline", "most_bytes": 200_000}
     ran = driver(folder, 3, **asked)
-    ran.wait()
-    assert ran.returncode == 0
+    assert ran.wait(works.PATIENCE) == 0
     full = driver(folder, 5, fields={"rows": 80_000}, **asked)
-    _, said = full.communicate(timeout=30)
+    _, said = full.communicate(timeout=works.PATIENCE)
     assert full.returncode == 2
     assert "cannot be written: File too large. 0 of 5 results are kept; once that" in said
     assert len(list((folder / "results").iterdir())) == 3
@@ -162,7 +163,7 @@ def test_no_room_for_the_database_is_said(driver, make_runs, begun, most_bytes, 
     folder, log = tmp_path / "sweep", tmp_path / "log"
     fields = {"log": str(log)}
     full = driver(folder, 60, fields=fields, engine="Inline", most_bytes=most_bytes)
-    finished, said = full.communicate(timeout=30)
+    finished, said = full.communicate(timeout=works.PATIENCE)
     assert full.returncode == 2
     assert "runs.sqlite cannot be written: " in said
     assert "Traceback" not in said
@@ -174,11 +175,14 @@ def test_no_room_for_the_database_is_said(driver, make_runs, begun, most_bytes, 
     assert table(folder).collect().height == 180
 
 
-def test_of_many_drivers_one_works_and_the_others_are_refused(driver, begun, tmp_path):
+def test_of_many_drivers_one_works_and_the_others_are_refused(driver, begun, until, tmp_path):
     folder, log = tmp_path / "sweep", tmp_path / "log"
-    fields = {"log": str(log), "seconds": 0.05}
+    works.held(log).touch()
+    fields = {"log": str(log), "held_from": 1}
     drivers = [driver(folder, 40, fields=fields, engine="Inline") for _ in range(3)]
-    ended = {program: program.communicate(timeout=60)[1] for program in drivers}
+    until(lambda: sum(program.poll() is not None for program in drivers) == 2)
+    works.held(log).unlink()
+    ended = {program: program.communicate(timeout=works.PATIENCE)[1] for program in drivers}
     assert sorted(program.returncode for program in drivers) == [0, 2, 2]
     for program, said in ended.items():
         refused = "another sweep is running in" in said and "process" in said

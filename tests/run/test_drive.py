@@ -311,7 +311,7 @@ def test_a_second_sweep_is_refused_or_waits(make_runs, until, tmp_path):
     assert status(tmp_path).holder is not None
     go.set()
     for thread in threads:
-        thread.join(20)
+        thread.join(120)
     assert [(name, progress.before, progress.done) for name, progress in ended] == [
         ("first", 0, 2),
         ("second", 2, 3),

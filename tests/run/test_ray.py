@@ -37,7 +37,7 @@ def cluster(tmp_path_factory):
         assert program.address
         yield program
         nodes = psutil.Process(program.pid).children(recursive=True)
-        program.communicate(timeout=30)
+        program.communicate(timeout=works.PATIENCE)
         _, alive = psutil.wait_procs(nodes, 10)
         assert alive == []
 
@@ -73,7 +73,7 @@ def test_two_nodes_run_a_sweep_and_a_killed_worker_costs_one_run(
     hear(program, 3)
     victim = int(log.read_text().splitlines()[-1].split()[1])
     os.kill(victim, signal.SIGKILL)
-    _, said = program.communicate(timeout=60)
+    _, said = program.communicate(timeout=works.PATIENCE)
     assert program.returncode == 0, said
     counts = begun(log)
     assert set(counts) == {run.key for run in make_runs(24, **fields)}
@@ -93,7 +93,7 @@ def test_a_killed_driver_started_again_completes_the_rest_once(
     done = {name.removesuffix(".parquet") for name in digests(folder)}
     assert 6 <= len(done) < 20
     again = on_ray(folder, 20, fields=fields)
-    finished, said = again.communicate(timeout=60)
+    finished, said = again.communicate(timeout=works.PATIENCE)
     assert again.returncode == 0, said
     assert set(finished.split()).isdisjoint(done)
     counts = begun(log)
@@ -113,7 +113,7 @@ def test_failures_are_outcomes_and_an_interruption_leaves_no_task(
     child = psutil.Process(int(log.with_suffix(".child").read_text()))
     running = child.parent()
     program.send_signal(signal.SIGINT)
-    _, said = program.communicate(timeout=20)
+    _, said = program.communicate(timeout=works.PATIENCE)
     assert program.returncode == 130
     assert "Traceback" not in said
     until(lambda: not running.is_running())
@@ -130,10 +130,10 @@ def test_failures_are_outcomes_and_an_interruption_leaves_no_task(
 def test_no_cluster_is_said_soon(on_ray, tmp_path):
     started = time.monotonic()
     program = on_ray(tmp_path / "sweep", 1, options={"address": "127.0.0.1:1"})
-    _, said = program.communicate(timeout=60)
+    _, said = program.communicate(timeout=works.PATIENCE)
     assert program.returncode == 2
     assert "no Ray cluster can be had at 127.0.0.1:1: ConnectionRefusedError" in said
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 60
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_a_node_that_dies_costs_its_runs_some_time(
     cluster.stdin.write("kill a node\n")
     cluster.stdin.flush()
     assert cluster.stdout.readline() == "killed\n"
-    _, said = program.communicate(timeout=60)
+    _, said = program.communicate(timeout=works.PATIENCE)
     assert program.returncode == 0, said
     assert digests(folder) == undisturbed(make_runs(24, **fields), tmp_path / "one", digests)
 

@@ -1,5 +1,6 @@
 """What runs do in the tests; importable in every worker, and quick to import."""
 
+import math
 import os
 import signal
 import subprocess
@@ -11,6 +12,9 @@ import polars as pl
 
 from rankscope import tables
 from rankscope.errors import InputError
+
+PATIENCE = 120
+"""Seconds after which a process that should have done something never will."""
 
 
 class UnpicklableError(Exception):
@@ -28,6 +32,8 @@ def numbers(run):
     note(run)
     time.sleep(run.fields.get("seconds", 0))
     index = run.fields["index"]
+    while index >= run.fields.get("held_from", math.inf) and held(run.fields["log"]).exists():
+        time.sleep(0.01)
     rows = [(layer, "residual", index + layer / 7) for layer in range(run.fields.get("rows", 3))]
     return tables.from_rows(("layer", "metric", "value"), rows)
 
@@ -40,6 +46,11 @@ def numbers_of_two(run):
             break
         time.sleep(0.01)
     return found
+
+
+def held(log):
+    """While this file is there, runs with the field ``held_from`` wait from that index on."""
+    return Path(log).with_suffix(".held")
 
 
 def note(run):

@@ -28,8 +28,7 @@ from rankscope.ask._subject import outline, refuse_unfit
 from rankscope.ask._words import LEFT_OUT, Asks, Dialect
 from rankscope.core.network import ABLATIONS, SCORES, ScoreKind, Spec
 from rankscope.errors import InputError, RankscopeError
-from rankscope.process.fingerprints import fingerprint, plain
-from rankscope.process.progress import OnStep, silent
+from rankscope.process import OnStep, fingerprint, plain, silent
 from rankscope.version import __version__
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from rankscope.errors import InputError
 from rankscope.models.families import BUILTIN, BlockInput, Loaded, cached_folder, load
 from rankscope.models.text import InputCheck, passages
 from rankscope.models.training import small_language_model
-from rankscope.process.fingerprints import fingerprint, folder_fingerprint
-from rankscope.process.progress import OnStep, silent
+from rankscope.process import OnStep, fingerprint, folder_fingerprint, silent
 from rankscope.results import Result
 
 Source = str | Path | nn.Module | Loaded | Subject | Result

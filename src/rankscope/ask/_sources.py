@@ -13,7 +13,7 @@ from rankscope.ask._words import GRID, Dialect
 from rankscope.core.network import Spec
 from rankscope.errors import InputError, RankscopeError
 from rankscope.models.text import Tokenizer, paragraphs, passages
-from rankscope.process.fingerprints import fingerprint, folder_fingerprint
+from rankscope.process import fingerprint, folder_fingerprint
 
 
 @dataclass(frozen=True)

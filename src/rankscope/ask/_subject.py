@@ -20,9 +20,7 @@ from rankscope.core.tracing import Metrics, Provenance, Trace, digest, trace
 from rankscope.errors import InputError, ShapeError
 from rankscope.models.text import InputCheck, check_texts, embed
 from rankscope.numerals import plural
-from rankscope.process.fingerprints import fingerprint
-from rankscope.process.progress import OnStep, silent, tracked
-from rankscope.process.versions import versions
+from rankscope.process import OnStep, fingerprint, silent, tracked, versions
 
 _DIGESTS = ("spec", "seed", "weights", "input digest", "token mask digest", "measured digest")
 _SAN = {"skip", "mlp", "norm"}

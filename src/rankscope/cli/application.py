@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from rankscope.cli.options import WORDS
 from rankscope.cli.printing import print_error
 from rankscope.errors import InputError, RankscopeError
-from rankscope.process.interruption import INTERRUPTED, prompt_interruption
+from rankscope.process import INTERRUPTED, prompt_interruption
 from rankscope.version import __version__
 
 # Typer carries its own copy of Click in some versions and imports Click in others; the base of its

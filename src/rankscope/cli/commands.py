@@ -11,7 +11,7 @@ import typer
 from rankscope.cli.application import app
 from rankscope.cli.options import QuestionOptions, ReadingOptions, asking, names, takes
 from rankscope.errors import InputError
-from rankscope.experiments.catalogue import CATALOGUE
+from rankscope.experiments import CATALOGUE
 
 
 def _answer(id_: str, options: QuestionOptions, **chosen: Any) -> None:

@@ -17,7 +17,7 @@ from rankscope.cli.options import (
 )
 from rankscope.cli.printing import print_json, print_list
 from rankscope.errors import InputError
-from rankscope.experiments.catalogue import Entry, Kind, entries, entry
+from rankscope.experiments import Entry, Kind, entries, entry
 from rankscope.run import OUTPUT_FOLDER, ClaimRun, claim_runs
 
 _LISTED = "Without an ID, all of them are listed."

@@ -26,7 +26,7 @@ from rankscope.cli.options import (
 from rankscope.cli.printing import print_error
 from rankscope.core.checks import usable_device
 from rankscope.errors import InputError
-from rankscope.experiments.catalogue import CATALOGUE, Entry
+from rankscope.experiments import CATALOGUE, Entry
 
 if TYPE_CHECKING:
     from rankscope.ask import Model

@@ -7,8 +7,8 @@ import typer
 
 from rankscope.cli.application import app
 from rankscope.cli.printing import print_json, print_list
-from rankscope.experiments.catalogue import Kind as EntryKind
-from rankscope.experiments.catalogue import entries
+from rankscope.experiments import Kind as EntryKind
+from rankscope.experiments import entries
 
 Kind = Literal["models", "metrics", "masks", "scores", "norms", "claims", "studies", "figures"]
 Named = dict[str, Any]

@@ -16,7 +16,7 @@ import typer
 from rankscope.ask import COMMAND_LINE, Asks
 from rankscope.ask import options as ask_options
 from rankscope.errors import InputError
-from rankscope.experiments.catalogue import CATALOGUE, ENTRIES, Entry
+from rankscope.experiments import CATALOGUE, ENTRIES, Entry
 
 WORDS: Final = "rankscope.words"
 """Where the application keeps the words of its command line."""

@@ -16,8 +16,8 @@ from rankscope.ask import refuse_unasked
 from rankscope.cli.options import OutputOptions, QuestionOptions, ReproduceOptions
 from rankscope.cli.printing import print_error, print_json, without_controls
 from rankscope.errors import InputError
-from rankscope.experiments.catalogue import Entry
-from rankscope.process.progress import OnStep
+from rankscope.experiments import Entry
+from rankscope.process import OnStep
 from rankscope.results import Result
 from rankscope.run import OUTPUT_FOLDER, SUMMARY, Reproduction, reproductions
 from rankscope.show import report

@@ -20,11 +20,11 @@ from rankscope.cli.options import names
 from rankscope.cli.printing import print_error, print_json, print_list, without_controls
 from rankscope.cli.sweep_command import SweepOptions, TableOptions
 from rankscope.errors import InputError, RankscopeError
-from rankscope.experiments.catalogue import ENTRIES
+from rankscope.experiments import ENTRIES
 from rankscope.metric_catalogue import knowing
 from rankscope.metric_catalogue import metric as metric_words
 from rankscope.numerals import gigabytes, list_words, plural, power_of_ten, setting_text, short
-from rankscope.process.interruption import last_words
+from rankscope.process import last_words
 
 _FIRST: Final = 5
 """Runs, or failures, that are told one by one."""

@@ -1,5 +1,10 @@
 from .catalogue import CATALOGUE as CATALOGUE
+from .catalogue import ENTRIES as ENTRIES
 from .catalogue import Entry as Entry
+from .catalogue import Kind as Kind
+from .catalogue import Scale as Scale
+from .catalogue import entries as entries
+from .catalogue import entry as entry
 from .catalogue import run as run
 from .questions.advise import advise as advise
 from .questions.compare import compare as compare

@@ -19,8 +19,7 @@ from rankscope.arguments import checked
 from rankscope.ask import Asks
 from rankscope.errors import InputError
 from rankscope.metric_catalogue import Metric
-from rankscope.process.fingerprints import stem
-from rankscope.process.progress import OnStep, silent
+from rankscope.process import OnStep, silent, stem
 
 if TYPE_CHECKING:
     import polars as pl
@@ -91,7 +90,7 @@ class Entry:
     def run(self, config: Traceable, on_step: OnStep = silent) -> "Result":
         """Run it under a configuration of its own."""
         from rankscope.experiments import kit
-        from rankscope.process.threads import one_thread
+        from rankscope.process import one_thread
 
         with one_thread() if self.small else nullcontext():
             return kit.run(self, config, on_step)

@@ -6,8 +6,7 @@ from typing import Any
 from rankscope.arguments import check_fields
 from rankscope.ask import Subject
 from rankscope.core.checks import number, whole
-from rankscope.process.fingerprints import fingerprint, plain
-from rankscope.process.versions import versions
+from rankscope.process import fingerprint, plain, versions
 from rankscope.version import __version__
 
 _MOST = 1_000_000

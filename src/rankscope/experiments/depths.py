@@ -20,7 +20,7 @@ from rankscope.experiments import kit
 from rankscope.experiments.config import Config
 from rankscope.models.text import embed, passages
 from rankscope.numerals import power_of_ten
-from rankscope.process.progress import OnStep, silent, tracked
+from rankscope.process import OnStep, silent, tracked
 from rankscope.results import Role
 from rankscope.show.words import LAW_NAMES
 

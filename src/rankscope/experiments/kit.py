@@ -69,10 +69,10 @@ from rankscope.experiments.config import Config as Config
 from rankscope.experiments.config import Question as Question
 from rankscope.metric_catalogue import Metric as Metric
 from rankscope.models.text import InputCheck as InputCheck
-from rankscope.process.progress import OnStep as OnStep
-from rankscope.process.progress import parts as parts
-from rankscope.process.progress import silent as silent
-from rankscope.process.progress import tracked as tracked
+from rankscope.process import OnStep as OnStep
+from rankscope.process import parts as parts
+from rankscope.process import silent as silent
+from rankscope.process import tracked as tracked
 from rankscope.results import Drawing as Drawing
 from rankscope.results import Judgement as Judgement
 from rankscope.results import Listing as Listing

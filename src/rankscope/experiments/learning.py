@@ -22,7 +22,7 @@ from rankscope.models.training import (
     Trained,
     train,
 )
-from rankscope.process.progress import OnStep
+from rankscope.process import OnStep
 
 TASKS: Final = ("memorisation", "sorting", "convex hull")
 """In the paper's order."""

@@ -1,1 +1,8 @@
-"""Files, interruptions, threads and versions: what any program needs, whatever it computes."""
+"""Files, interruptions, threads and versions: what any program needs, whatever it computes.
+
+Names are loaded when first used; ``__init__.pyi`` lists them.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,12 +1,17 @@
-"""Short names for what a figure was made from."""
+"""What a figure was made from: short names for values and folders, and versions."""
 
 import hashlib
 import json
+import platform
 import re
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from rankscope.version import __version__
 
 _CHUNK, _PLACES = 2**16, 256
 """Bytes of a file that are read at once, and places of a large one where they are."""
@@ -73,3 +78,14 @@ def plain(value: Any) -> Any:
         inside = describe() if describe else {f.name: getattr(value, f.name) for f in fields(value)}
         return {"type": type(value).__name__, **plain(inside)}
     return str(value)
+
+
+@cache  # the files of an installed package take longer to read than a small trace
+def _torch_version() -> str:
+    return version("torch")
+
+
+def versions() -> dict[str, str]:
+    """The software a figure was made with."""
+    python = platform.python_version()
+    return {"rankscope": __version__, "torch": _torch_version(), "python": python}

@@ -12,7 +12,7 @@ from typing import Final
 
 from rankscope.arguments import Count, checked
 from rankscope.errors import InputError, RankscopeError
-from rankscope.process.pool import Answer, Worker
+from rankscope.process import Answer, Worker
 from rankscope.run._engine import Outcome, Run, Work, carry_out, packed
 
 _LOOK_EVERY: Final = 0.2

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 
 from rankscope.arguments import Count, Positive, Range, checked
 from rankscope.errors import InputError
-from rankscope.process.threads import passive_wait
+from rankscope.process import passive_wait
 from rankscope.run._engine import Outcome, Run, Work, carry_out, in_words, packed
 from rankscope.version import __version__
 

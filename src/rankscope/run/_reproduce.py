@@ -13,8 +13,8 @@ from typing import Any, Final
 from rankscope import results
 from rankscope.arguments import checked
 from rankscope.errors import InputError, RankscopeError
-from rankscope.experiments.catalogue import Entry, Scale, entries, entry
-from rankscope.process.progress import OnStep, silent
+from rankscope.experiments import Entry, Scale, entries, entry
+from rankscope.process import OnStep, silent
 from rankscope.results import Result
 from rankscope.run._engine import Inline, Outcome, Run
 from rankscope.run._status import ClaimRun, claim_run, claim_runs

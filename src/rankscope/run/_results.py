@@ -18,7 +18,7 @@ from rankscope import tables
 from rankscope.arguments import checked
 from rankscope.errors import InputError, KindError
 from rankscope.numerals import list_words, setting_text
-from rankscope.process.files import is_unfinished, settle, whole_file
+from rankscope.process import is_unfinished, settle, whole_file
 from rankscope.run._engine import Run, Setting, in_words
 from rankscope.run._store import ASIDE, RESULTS, Ended, Store, digest_of, is_key
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rankscope.arguments import checked
 from rankscope.ask import Sources, ask, nearest, readers
 from rankscope.errors import InputError, RankscopeError
-from rankscope.experiments.catalogue import Entry, entry
+from rankscope.experiments import Entry, entry
 from rankscope.numerals import duration, plural
 from rankscope.run import _results
 from rankscope.run._drive import OnOutcome, Progress, drive

@@ -20,7 +20,7 @@ from rankscope.core.network._fields import Field, Init
 from rankscope.core.network._norms import NORMS, NormKind
 from rankscope.core.network._scores import ScoreKind, Scores
 from rankscope.errors import SpecError
-from rankscope.process.fingerprints import fingerprint
+from rankscope.process import fingerprint
 from rankscope.version import __version__
 
 AnyMask = str | Mask | Tensor

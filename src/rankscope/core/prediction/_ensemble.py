@@ -16,7 +16,7 @@ from rankscope.core.prediction._arithmetic import Plain, Scaled, widen
 from rankscope.core.prediction._draws import Coordinates, Course, Figures, Streams, Weights
 from rankscope.core.prediction._gradients import predicted_gradients
 from rankscope.core.shapes import PerSample
-from rankscope.process.threads import one_thread
+from rankscope.process import one_thread
 
 
 def of_tokens(x: Coordinates, token_mask: Tensor | None) -> Figures:

@@ -28,7 +28,7 @@ from rankscope.core.weights import (
     weights_digest,
 )
 from rankscope.errors import InputError
-from rankscope.process.versions import versions
+from rankscope.process import versions
 
 _MOST = 10_000
 """How far a container is followed; what lies beyond is known by its length alone."""

@@ -18,7 +18,7 @@ import vl_convert
 
 from rankscope.arguments import checked
 from rankscope.errors import InputError, KindError
-from rankscope.process.files import whole_file
+from rankscope.process import whole_file
 from rankscope.show.display import template
 from rankscope.show.figures import _theme as theme
 from rankscope.show.figures._theme import Figure

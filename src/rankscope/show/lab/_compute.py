@@ -24,7 +24,7 @@ from rankscope.core.theory import bounds
 from rankscope.core.tracing import Trace, trace
 from rankscope.errors import RankscopeError
 from rankscope.numerals import power_of_ten
-from rankscope.process.threads import one_thread
+from rankscope.process import one_thread
 from rankscope.show.lab._network import DTYPES, input_of, mask_of, network_of, snippet, spec_of
 from rankscope.show.lab._state import State
 from rankscope.show.lab._words import BAND, THIS, choose_ticks, describe_first, describe_second

@@ -13,7 +13,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from rankscope.errors import RankscopeError
-from rankscope.process.pool import CAN_FORK, Template, Worker
+from rankscope.process import CAN_FORK, Template, Worker
 
 
 class BusyError(RankscopeError):

@@ -16,7 +16,7 @@ from rankscope.arguments import checked
 from rankscope.errors import InputError
 from rankscope.metric_catalogue import Metric
 from rankscope.numerals import plural
-from rankscope.process.files import whole_file
+from rankscope.process import whole_file
 from rankscope.results import Judgement, Result
 from rankscope.show.figures import (
     ScriptSafe,
