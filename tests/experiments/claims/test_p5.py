@@ -9,6 +9,7 @@ import torch
 
 from rankscope import tables
 from rankscope.errors import InputError
+from rankscope.experiments import kit
 from rankscope.experiments.claims import p5
 from rankscope.experiments.claims.p5 import (
     best_level,
@@ -71,7 +72,7 @@ def test_one_key_stands_out_at_every_size() -> None:
 
 
 def test_it_runs_small_and_can_be_shown() -> None:
-    found, _ = steps_of(p5.run, SMALL)
+    found, _ = steps_of(p5.ENTRY.run, SMALL)
     can_be_shown(found)
     assert found.verdict == "holds", found.sentences
     assert found.beyond is not None
@@ -116,6 +117,7 @@ def made_up(**other: float) -> pl.DataFrame:
     ],
 )
 def test_each_outcome(other: dict[str, float], verdict: str, beyond: str) -> None:
-    judgement, further, sentences = p5.judge(made_up(**other))
-    assert (judgement.verdict, further.verdict) == (verdict, beyond)
-    assert all(sentence.endswith(".") for sentence in sentences)
+    found = kit.conclude(p5.ENTRY, SMALL, made_up(**other))
+    assert found.beyond is not None
+    assert (found.verdict, found.beyond.verdict) == (verdict, beyond)
+    assert all(sentence.endswith(".") for sentence in found.sentences)

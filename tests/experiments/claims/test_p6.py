@@ -11,6 +11,7 @@ import torch
 from rankscope import tables
 from rankscope.core.network import Block, Network, Visibility
 from rankscope.errors import InputError
+from rankscope.experiments import kit
 from rankscope.experiments.claims import p6
 from rankscope.experiments.claims._overlapping import overlapping_tokens
 from rankscope.experiments.kit import Mean
@@ -58,7 +59,7 @@ def test_ranks_by_hand() -> None:
 
 
 def test_it_runs_small_and_can_be_shown() -> None:
-    found, _ = steps_of(p6.run, SMALL)
+    found, _ = steps_of(p6.ENTRY.run, SMALL)
     can_be_shown(found)
     tiny = replace(SMALL, settings=(OWN,), networks=1, draws=1)
     one, same, other = (p6.ENTRY.run(replace(tiny, seed=seed), silent).table for seed in (0, 0, 1))
@@ -111,18 +112,21 @@ def made_up(other: dict) -> pl.DataFrame:
 )
 def test_each_question_has_two_sides(other: dict, against: list[int]) -> None:
     table = made_up(other)
-    answers = list(p6._answers(p6._curves(table), "first").values())
-    assert [number for number, ok in enumerate(answers) if not ok] == against
-    judgement, beyond, sentences = p6.judge(table)
-    assert judgement.verdict == beyond.verdict == ("depends" if against else "holds")
-    assert all(sentence.endswith(".") for sentence in sentences)
-    first = p6._listing(table).rows[0]
-    longest = max(p6._curves(table)["first", p6.NETWORKS, "first_singular_value"].items())[1]
+    stated = p6.judge(SMALL, table).stated
+    assert stated is not None
+    assert [number for number, held in enumerate(stated.values()) if not held] == against
+    found = kit.conclude(p6.ENTRY, SMALL, table)
+    assert found.beyond is not None
+    assert found.verdict == found.beyond.verdict == ("depends" if against else "holds")
+    assert all(sentence.endswith(".") for sentence in found.sentences)
+    first = found.listings[0].rows[0]
+    longest = kit.curves(table)["first", p6.NETWORKS, "first_singular_value"][256.0]
     assert first[:2] == ("First", longest.value)
 
 
 @pytest.mark.parametrize("source", [p6.NETWORKS, p6.PREDICTED])
 def test_tokens_are_alike_only_if_prediction_and_networks_say_so(source: str) -> None:
     table = made_up({(source, "relative_dispersion"): lambda _: 0.8})
-    judgement, beyond, _ = p6.judge(table)
-    assert (judgement.verdict, beyond.verdict) == ("holds", "depends")
+    found = kit.conclude(p6.ENTRY, SMALL, table)
+    assert found.beyond is not None
+    assert (found.verdict, found.beyond.verdict) == ("holds", "depends")

@@ -3,7 +3,8 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final, cast
+from itertools import product
+from typing import Annotated, cast
 
 import polars as pl
 import torch
@@ -12,12 +13,13 @@ from torch import Tensor
 from rankscope import tables
 from rankscope.arguments import Range, checked
 from rankscope.core.metrics import deviations
-from rankscope.core.network import Block, Network, Spec, Visibility
+from rankscope.core.network import Block, Network, Spec
 from rankscope.core.prediction import predict
 from rankscope.core.theory import power_exponent
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.claims._overlapping import (
+    first_pattern,
     overlap_kernel,
     overlapping_tokens,
 )
@@ -30,7 +32,9 @@ ENTRY = kit.claim(
     "that one layer's output tends to rank one as the context T grows, unless the outlier is "
     "removed.",
     source="Nait Saada et al. 2025, rank collapse in width",
+    question="Does one layer lose rank as the context grows, for one singular value?",
     domain="one head as wide as the context, orthogonal tokens",
+    beyond="tokens that become alike, heads of fixed width, and tokens with an overlap",
     seconds=10,
     metrics=(
         kit.Metric(
@@ -63,25 +67,19 @@ _FIRST, _SECOND, _GRAM, _RANK, _DISPERSION = (
     "relative_dispersion",
 )
 NETWORKS, CENTRED, PREDICTED = "networks", "networks without the outlier", "predicted"
-_FEWEST = 3
-"""Lengths from which an exponent is read off, the longest ones."""
-_ROOT = (-0.6, -0.4)
-"""Exponents of T that count as a falling square root."""
+_FEWEST = 3  # lengths from which an exponent is read off, the longest ones
+_ROOT = (-0.6, -0.4)  # exponents of T that count as a falling square root
 _FALLS, _GROWS = -0.4, 0.5
-_NEAR_ONE = 0.1
-_ONE = 0.05
-"""How far a singular value, and a stable rank, may be from 1 at the longest context."""
-_ASKED: Final = (
-    "the first singular value is near 1",
-    "the second falls as 1/√T",
-    "the Gram matrix tends to stable rank one",
-    "the output tends to stable rank one",
-    "without the outlier its rank grows with T",
+# How far a singular value, and a stable rank, may be from 1 at the longest context.
+_NEAR_ONE, _ONE = 0.1, 0.05
+CHARTS = tuple(
+    kit.Drawing("by_setting", caption, metric)
+    for metric, caption in {
+        _RANK: "Stable rank of a layer's output.",
+        _SECOND: "The second singular value of attention.",
+        _DISPERSION: "Relative dispersion of a layer's output.",
+    }.items()
 )
-_ALIKE = "tokens become alike"
-_BEYOND = "tokens that become alike, heads of fixed width, and tokens with an overlap"
-
-Row = tuple[str, str, str, float, int, str, float]
 
 
 @checked
@@ -127,48 +125,37 @@ class Config(kit.Config):
         )
 
 
-def run(config: Config, on_step: kit.OnStep) -> kit.Result:
+def measure(config: Config, on_step: kit.OnStep) -> pl.DataFrame:
     """Singular values of attention and ranks of its output, by the length of the context."""
     if len(set(config.tokens)) < _FEWEST or not config.settings:
         raise InputError(f"P6 needs a setting, and {_FEWEST} lengths or more to see a law.")
-    cases = [(setting, tokens) for setting in config.settings for tokens in config.tokens]
     rows = [
-        row
-        for (setting, tokens), _ in kit.tracked(cases, on_step)
-        for row in (*_measured(config, setting, tokens), *_predicted(config, setting, tokens))
+        (setting.name, variant, float(tokens), draw, metric, value)
+        for (setting, tokens), _ in kit.tracked(product(config.settings, config.tokens), on_step)
+        for variant, draw, figures in _contexts(config, setting, tokens)
+        for metric, value in figures.items()
     ]
-    names = ("model", "variant", "parameter", "setting", "sample", "metric", "value")
-    table = tables.from_rows(names, rows)
-    judgement, beyond, sentences = judge(table)
-    captions = {
-        _RANK: "Stable rank of a layer's output.",
-        _SECOND: "The second singular value of attention.",
-        _DISPERSION: "Relative dispersion of a layer's output.",
-    }
-    return ENTRY.result(
-        config,
-        question="Does one layer lose rank as the context grows, for one singular value?",
-        sentences=sentences,
-        table=table,
-        listings=(_listing(table),),
-        judgement=judgement,
-        beyond=beyond,
-        key_figures=_key_figures(table),
-        drawings=tuple(kit.Drawing("by_setting", text, name) for name, text in captions.items()),
-        shown=tuple(captions),
-    )
+    table = tables.from_rows(("model", "variant", "setting", "sample", "metric", "value"), rows)
+    return tables.joined({"tokens": table}, column="parameter")
 
 
-def _measured(config: Config, setting: Setting, tokens: int) -> Iterator[Row]:
+def _contexts(
+    config: Config, setting: Setting, tokens: int
+) -> Iterator[tuple[str, int, dict[str, float]]]:
+    """Figures by variant and draw, measured, then predicted."""
     spec = config.spec(setting, tokens)
     x = overlapping_tokens(tokens, spec.width, setting.overlap, config.seed)
     for draw in range(config.networks):
         network = Network.random(spec, seed=config.seed + draw, dtype=torch.float64)
         for variant, figures in _layer(network, x).items():
-            for metric, value in figures.items():
-                yield setting.name, variant, "tokens", float(tokens), draw, metric, value
+            yield variant, draw, figures
+    kernel = overlap_kernel(tokens, setting.overlap)
+    predicted = predict(spec, kernel=kernel, draws=config.draws, seed=config.seed)
+    for draw, value in enumerate(predicted.values[_DISPERSION][1].flatten().tolist()):
+        yield PREDICTED, draw, {_DISPERSION: value}
 
 
+@torch.no_grad()
 def _layer(network: Network, x: Tensor) -> dict[str, dict[str, float]]:
     """Figures of a layer as it is, and with 11ᵀ/T taken out of its attention.
 
@@ -176,12 +163,9 @@ def _layer(network: Network, x: Tensor) -> dict[str, dict[str, float]]:
     values are centred, here by taking from the output what the mean token would give.
     """
     attention = cast(Block, network.blocks[0]).attention
-    seen = Visibility.of(network.spec.mask, len(x), None, x.device)
-    with torch.no_grad():
-        pattern = attention.pattern(x.unsqueeze(0), seen)[0]
-        values = torch.linalg.svdvals(pattern)
-        output = network(x.unsqueeze(0))[0]
-        mean = attention.output(attention.value(x.mean(0)))
+    values = torch.linalg.svdvals(first_pattern(network, x))
+    output = network(x.unsqueeze(0))[0]
+    mean = attention.output(attention.value(x.mean(0)))
     return {
         NETWORKS: {
             _FIRST: float(values[:, 0].mean()),
@@ -203,15 +187,7 @@ def _ranks(output: Tensor) -> dict[str, float]:
     }
 
 
-def _predicted(config: Config, setting: Setting, tokens: int) -> Iterator[Row]:
-    kernel = overlap_kernel(tokens, setting.overlap)
-    spec = config.spec(setting, tokens)
-    found = predict(spec, kernel=kernel, draws=config.draws, seed=config.seed)
-    for draw, value in enumerate(found.values[_DISPERSION][1].flatten().tolist()):
-        yield setting.name, PREDICTED, "tokens", float(tokens), draw, _DISPERSION, value
-
-
-def judge(table: pl.DataFrame) -> tuple[kit.Judgement, kit.Judgement, tuple[str, ...]]:
+def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
     """Exponents of T over the three longest contexts, and values at the longest.
 
     The first singular value is near 1 within 0.1, the second falls as 1/√T at exponents from −0.6
@@ -220,32 +196,47 @@ def judge(table: pl.DataFrame) -> tuple[kit.Judgement, kit.Judgement, tuple[str,
     Tokens become alike if the relative dispersion has an exponent of −0.4 or less, predicted and
     measured.
     """
-    curves = _curves(table)
+    curves = kit.curves(table)
     settings = list(dict.fromkeys(setting for setting, _, _ in curves))
-    own, *others = settings
-    further = {f"{own}: {_ALIKE}": _alike(curves, own)}
-    for setting in others:
-        answers = _answers(curves, setting) | {_ALIKE: _alike(curves, setting)}
-        further |= {f"{setting}: {question}": ok for question, ok in answers.items()}
-    against = "; ".join(case for case, ok in further.items() if not ok)
-    mixed = len(set(further.values())) > 1
-    return (
-        kit.judged(ENTRY.domain, _answers(curves, own)),
-        kit.judged(_BEYOND, further, f"the case: not borne out are {against}" if mixed else ""),
-        (_sentence(curves, settings),),
+    alike = {
+        setting: all(
+            exponent(curves[setting, source, _DISPERSION]) <= _FALLS
+            for source in (NETWORKS, PREDICTED)
+        )
+        for setting in settings
+    }
+    stated, *others = (_checks(curves, setting) for setting in settings)
+    beyond: dict[str, bool] = {}
+    for setting, checks in zip(settings, ({}, *others), strict=True):
+        checks = checks | {"tokens become alike": alike[setting]}
+        beyond |= {f"{setting}: {question}": held for question, held in checks.items()}
+    against = "; ".join(case for case, held in beyond.items() if not held)
+    off = max(
+        mean.errors_from(curves[setting, PREDICTED, _DISPERSION][length])
+        for setting in settings
+        for length, mean in curves[setting, NETWORKS, _DISPERSION].items()
     )
-
-
-Curves = Mapping[tuple[str, str, str], Mapping[float, Mean]]
-
-
-def _curves(table: pl.DataFrame) -> Curves:
-    """By setting, variant and metric, means over networks at each length."""
-    grouped = table.group_by("model", "variant", "metric", "setting", maintain_order=True)
-    found: dict[tuple[str, str, str], dict[float, Mean]] = {}
-    for setting, variant, metric, tokens, values in grouped.agg("value").iter_rows():
-        found.setdefault((setting, variant, metric), {})[tokens] = Mean.of(values)
-    return found
+    figures: dict[str, float] = {}
+    for setting in settings:
+        second, rank, dispersion = (
+            curves[setting, NETWORKS, metric] for metric in (_SECOND, _RANK, _DISPERSION)
+        )
+        figures |= {
+            f"exponent of σ₂(P), {setting}": exponent(second),
+            f"stable rank of the output, {setting}": _longest(rank),
+            f"exponent of the dispersion, {setting}": exponent(dispersion),
+        }
+    return kit.Answer(
+        (
+            "Networks differ from their predictions by "
+            f"{short(off, digits=2)} standard errors of the relative dispersion at most.",
+        ),
+        stated=stated,
+        beyond=beyond,
+        on_beyond={"depends": f"the case: not borne out are {against}"},
+        key_figures=figures,
+        listings=(_listing(curves, settings),),
+    )
 
 
 def _longest(curve: Mapping[float, Mean]) -> float:
@@ -254,94 +245,48 @@ def _longest(curve: Mapping[float, Mean]) -> float:
 
 def exponent(curve: Mapping[float, Mean], above: float = 0.0) -> float:
     """Of T in what a curve is above a value, over the longest contexts."""
-    lengths: Sequence[float] = sorted(curve)[-_FEWEST:]
+    lengths = sorted(curve)[-_FEWEST:]
     gained = [curve[length].value - above for length in lengths]
     return power_exponent(lengths, gained) if min(gained) > 0 else -math.inf
 
 
-def _answers(curves: Curves, setting: str) -> dict[str, bool]:
+def _checks(curves: kit.Curves, setting: str) -> dict[str, bool]:
     first, second, gram, rank = (
         curves[setting, NETWORKS, metric] for metric in (_FIRST, _SECOND, _GRAM, _RANK)
     )
-    asked = (
-        abs(_longest(first) - 1) <= _NEAR_ONE,
-        _ROOT[0] <= exponent(second) <= _ROOT[1],
-        *(_longest(each) <= 1 + _ONE and exponent(each, 1.0) <= _FALLS for each in (gram, rank)),
-        exponent(curves[setting, CENTRED, _RANK]) >= _GROWS,
-    )
-    return dict(zip(_ASKED, asked, strict=True))
+    to_one = [_longest(r) <= 1 + _ONE and exponent(r, 1.0) <= _FALLS for r in (gram, rank)]
+    return {
+        "the first singular value is near 1": abs(_longest(first) - 1) <= _NEAR_ONE,
+        "the second falls as 1/√T": _ROOT[0] <= exponent(second) <= _ROOT[1],
+        "the Gram matrix tends to stable rank one": to_one[0],
+        "the output tends to stable rank one": to_one[1],
+        "without the outlier its rank grows with T": exponent(curves[setting, CENTRED, _RANK])
+        >= _GROWS,
+    }
 
 
-def _alike(curves: Curves, setting: str) -> bool:
-    return all(
-        exponent(curves[setting, source, _DISPERSION]) <= _FALLS for source in (NETWORKS, PREDICTED)
-    )
-
-
-def _sentence(curves: Curves, settings: Sequence[str]) -> str:
-    """How far networks are from their predictions, at the most."""
-    off = max(
-        mean.errors_from(curves[setting, PREDICTED, _DISPERSION][length])
-        for setting in settings
-        for length, mean in curves[setting, NETWORKS, _DISPERSION].items()
-    )
-    return (
-        "Networks differ from their predictions by "
-        f"{short(off, digits=2)} standard errors of the relative dispersion at most."
-    )
-
-
-def _listing(table: pl.DataFrame) -> kit.Listing:
+def _listing(curves: kit.Curves, settings: Sequence[str]) -> kit.Listing:
     """What is measured of each setting at the longest context, and how it goes with the length."""
-    curves = _curves(table)
     rows: list[tuple[str | float, ...]] = []
-    for setting in dict.fromkeys(setting for setting, _, _ in curves):
-        own = {
-            metric: each
-            for (name, s, metric), each in curves.items()
-            if (name, s) == (setting, NETWORKS)
-        }
+    for setting in settings:
+        first, second, rank, gram, dispersion = (
+            curves[setting, NETWORKS, metric]
+            for metric in (_FIRST, _SECOND, _RANK, _GRAM, _DISPERSION)
+        )
+        centred = curves[setting, CENTRED, _RANK]
         rows.append(
             (
-                sentence_case(setting),
-                *(_longest(own[each]) for each in (_FIRST, _SECOND)),
-                round(exponent(own[_SECOND]), 2),
-                *(_longest(own[each]) for each in (_RANK, _GRAM)),
-                _longest(curves[setting, CENTRED, _RANK]),
-                _longest(own[_DISPERSION]),
-                round(exponent(own[_DISPERSION]), 2),
+                *(sentence_case(setting), _longest(first)),
+                *(_longest(second), round(exponent(second), 2)),
+                *map(_longest, (rank, gram, centred)),
+                *(_longest(dispersion), round(exponent(dispersion), 2)),
             )
         )
-    columns = (
-        "setting",
-        "σ₁",
-        "σ₂",
-        "power of σ₂",
-        "rank",
-        "Gram",
-        "centred",
-        "dispersion",
-        "power",
-    )
     return kit.Listing(
         "At the longest context",
-        columns,
+        ("setting", "σ₁", "σ₂", "power of σ₂", "rank", "Gram", "centred", "dispersion", "power"),
         tuple(rows),
         "σ₁, σ₂: singular values of attention; powers are of the length T. Stable ranks of the "
         "output, of its Gram matrix, and of the output without the outlier (centred). Dispersion: "
         "the relative dispersion of the output, and the power of T it goes like.",
     )
-
-
-def _key_figures(table: pl.DataFrame) -> dict[str, float]:
-    curves = _curves(table)
-    figures = {}
-    for setting in dict.fromkeys(setting for setting, _, _ in curves):
-        figures[f"exponent of σ₂(P), {setting}"] = exponent(curves[setting, NETWORKS, _SECOND])
-        figures[f"stable rank of the output, {setting}"] = _longest(
-            curves[setting, NETWORKS, _RANK]
-        )
-        figures[f"exponent of the dispersion, {setting}"] = exponent(
-            curves[setting, NETWORKS, _DISPERSION]
-        )
-    return figures
