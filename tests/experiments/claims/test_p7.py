@@ -8,9 +8,10 @@ import pytest
 import torch
 from scipy.stats import binom, entropy, rankdata, spearmanr
 
-from rankscope import Spec, predict, tables
+from rankscope import Spec, predict
 from rankscope.core.network import Init
 from rankscope.errors import InputError
+from rankscope.experiments import kit
 from rankscope.experiments.claims import _p7_networks, p7
 from rankscope.experiments.claims._p7_networks import ALIKE, ANGLE, DISTANCE, GRADIENT, OWN, STARTS
 from rankscope.experiments.claims.p7 import EXPLAINABLE, EXPLAINED, distance_correlation, value_of
@@ -45,9 +46,11 @@ def world(loss_of, *, noise=0.02, config=MAP):
         given.append(own)
         loss = loss_of(own, draws)
         losses.append([loss + noise * draws.normal() for _ in range(config.seeds)])
-    table = tables.from_rows(p7.COLUMNS, p7.loss_rows(config.designs, given, losses))
-    scores = tables.from_rows(p7.COLUMNS, p7.score_rows(table, config.neighbours))
-    return tables.stack([table, scores])
+    return p7.forecast_table(config, given, losses)
+
+
+def conclude(table):
+    return kit.conclude(p7.ENTRY, MAP, table)
 
 
 def valley(start):
@@ -57,10 +60,10 @@ def valley(start):
 @pytest.mark.parametrize("start", STARTS)
 def test_exponents_that_decide_forecast_and_others_do_not(start):
     table = world(valley(start))
-    judgement, sentences = p7.judge(MAP, table)
+    result = conclude(table)
     other = OWN if start == ALIKE else ALIKE
-    assert str(judgement) == f"depends on the case: {start} bears it out, {other} does not"
-    assert f"best single figure: {DISTANCE}, {start} (0.9" in sentences[0]
+    assert str(result.judgement) == f"depends on the case: {start} bears it out, {other} does not"
+    assert f"best single figure: {DISTANCE}, {start} (0.9" in result.sentences[0]
     for group in MAP.groups:
         # Both directions hurt, so that neither exponent forecasts by itself.
         for name in (ANGLE, GRADIENT):
@@ -75,9 +78,11 @@ def test_where_both_starts_say_the_same_the_claim_holds():
         return own[f"{DISTANCE}, {OWN}"]
 
     table = world(same)
-    judgement, sentences = p7.judge(MAP, table)
-    assert str(judgement) == "holds"
-    assert sentences[-1].startswith("48 of 48 designs learn more than a guess knows (loss 1.73)")
+    result = conclude(table)
+    assert str(result.judgement) == "holds"
+    assert result.sentences[-1].startswith(
+        "48 of 48 designs learn more than a guess knows (loss 1.73)"
+    )
     assert distance_correlation(table, OWN) > 0.98
 
 
@@ -85,18 +90,17 @@ def test_designs_that_learn_nothing_can_be_left_out_of_an_order():
     table = world(lambda own, _: min(own[f"{DISTANCE}, {OWN}"], 0.5) * 4, noise=0.0)
     assert distance_correlation(table, OWN, 1.9) == pytest.approx(1.0)
     assert distance_correlation(table, OWN) < 0.95
-    told = p7.judge(MAP, table)[1][-1]
+    told = conclude(table).sentences[-1]
     reached = table.filter(parameter=p7.SCALE, metric=p7.LOSS)["value"]
     assert told.startswith(f"{(reached < 1.63).sum() // MAP.seeds} of 48 designs learn")
 
 
 def test_losses_that_have_nothing_to_do_with_exponents_fail_the_claim():
-    judgement, _ = p7.judge(MAP, world(lambda _, draws: draws.uniform(0, 2)))
-    assert str(judgement) == "fails"
+    assert conclude(world(lambda _, draws: draws.uniform(0, 2))).verdict == "fails"
 
 
 def test_nothing_is_tried_where_only_seeds_differ():
-    judgement, _ = p7.judge(MAP, world(lambda *_: 1.0))
+    judgement = conclude(world(lambda *_: 1.0)).judgement
     assert str(judgement) == "not tried: the designs differ by no more than the seeds do"
 
 
@@ -107,8 +111,7 @@ def test_a_share_of_what_is_explainable_is_what_counts():
     most = value_of(table, p7.TOGETHER, EXPLAINABLE)
     assert share < most < 0.9
     for enough, held in ((share / most - 0.01, True), (share / most + 0.01, False)):
-        found = p7._forecast(replace(MAP, enough=enough), table)
-        assert found[OWN] is held
+        assert p7.judge(replace(MAP, enough=enough), table).stated[OWN] is held
 
 
 def test_forecasts_are_those_of_a_hand_computation():
@@ -122,7 +125,7 @@ def test_forecasts_are_those_of_a_hand_computation():
     missed = 1 + 0.25 + 1 + 16
     whole = (11**2 + 7**2 + 1 + 17**2) / 9
     found = _p7_networks.score([figure], losses, 1)
-    assert found.by_neighbours == pytest.approx(1 - missed / whole)
+    assert found["neighbour_share"] == pytest.approx(1 - missed / whole)
 
 
 def test_a_smooth_forecast_is_that_of_a_hand_computation():
@@ -168,8 +171,8 @@ def test_what_the_forecast_can_do_where_two_figures_decide_and_where_none_does(n
         draws = np.random.default_rng(seed)
         a, g, *others = draws.uniform(-1, 1, (4, 48))
         losses = decides(a, g).astype(float).tolist()
-        told.append(_p7_networks.score([a, g], losses, 3).explained)
-        untold.append(_p7_networks.score(others, losses, 3).explained)
+        told.append(_p7_networks.score([a, g], losses, 3)[EXPLAINED])
+        untold.append(_p7_networks.score(others, losses, 3)[EXPLAINED])
     assert np.median(told) > least
     assert np.median(untold) < 0.1
 
@@ -179,7 +182,7 @@ def test_no_forecast_explains_nothing():
     others = np.array([2.5, 2.25, 0.75])
     assert _p7_networks.explained(others, losses) == 0.0
     assert _p7_networks.explained(losses, losses) == 1.0
-    assert _p7_networks.score([[1.0, 1.0, 1.0]], losses, 1).explained == pytest.approx(0.0)
+    assert _p7_networks.score([[1.0, 1.0, 1.0]], losses, 1)[EXPLAINED] == pytest.approx(0.0)
 
 
 def test_ties_favour_no_design():
@@ -226,14 +229,15 @@ def test_exponents_of_networks_that_are_known():
     """Without weights a skip of a half halves all states and all gradients, and keeps angles."""
     x = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     spec = Spec(4, 2, 16, norm="none", skip=0.5, init=Init("lecun", 0.0))
-    found = predict(spec, x, draws=2, gradients=True)
-    assert _p7_networks.angle_exponent(found) == pytest.approx(0.0, abs=1e-9)
+    prediction = predict(spec, x, draws=2, gradients=True)
+    found = _p7_networks.read_figures(prediction)
+    assert found[ANGLE] == pytest.approx(0.0, abs=1e-9)
     # Attention and MLP each have a skip: a quarter in every layer.
-    assert _p7_networks.gradient_exponent(found) == pytest.approx(math.log(1 / 4))
-    assert _p7_networks.norm_growth(found) == pytest.approx(math.log(1 / 4))
-    assert _p7_networks.mean_entropy(found) == pytest.approx(math.log(5))
-    start = float(found.values["log10_relative_dispersion"][0].mean())
-    assert _p7_networks.last_dispersion(found) == pytest.approx(start)
+    assert found[GRADIENT] == pytest.approx(math.log(1 / 4))
+    assert found["norm growth"] == pytest.approx(math.log(1 / 4))
+    assert found["attention entropy"] == pytest.approx(math.log(5))
+    start = float(prediction.values["log10_relative_dispersion"][0].mean())
+    assert found["last dispersion"] == pytest.approx(start)
 
 
 def test_small_angles_close_as_uniform_attention_makes_them():
@@ -248,8 +252,8 @@ def test_small_angles_close_as_uniform_attention_makes_them():
         1, 4, width, mlp_ratio=0.0, norm="none", skip=skip, init=Init("lecun"), score_scale=0.0
     )
     close = _p7_networks.nearly_alike(x)
-    found = _p7_networks.angle_exponent(predict(spec, close, draws=16, gradients=True))
-    assert found == pytest.approx(math.log(skip / math.sqrt(skip**2 + 1)), abs=0.02)
+    found = _p7_networks.read_figures(predict(spec, close, draws=16, gradients=True))
+    assert found[ANGLE] == pytest.approx(math.log(skip / math.sqrt(skip**2 + 1)), abs=0.02)
     assert close.square().sum() == pytest.approx(float(x.double().square().sum()))
 
 

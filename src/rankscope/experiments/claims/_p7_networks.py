@@ -1,15 +1,10 @@
-"""The designs of claim P7: a map over depth, norm place, skips and scale of the weights.
-
-MLPs are gated: a product of two maps about doubles the square of a small angle, which a single GELU
-or ReLU leaves as it is. With skips of their own for attention and MLPs the map then has both sides:
-attention under a weak skip brings tokens together, MLPs under a weak skip drive them apart.
-"""
+"""The networks of claim P7: what is predicted of them, what they reach, what forecasts it."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
-from typing import Final, Literal, cast
+from typing import Final, cast
 
 import numpy as np
 import torch
@@ -23,56 +18,20 @@ from rankscope.errors import InputError
 from rankscope.experiments.kit import OnStep, tracked
 from rankscope.experiments.learning import SORTING, Lesson, Plan, learn, lesson
 from rankscope.models.training import Classify, SequenceModel
-from rankscope.numerals import plural
 
-_Place = Literal["pre", "post", "both"]
-
-
-@dataclass(frozen=True)
-class Design:
-    """One point of the map."""
-
-    layers: int
-    place: str
-    """Of the norms, as a ``Spec`` has it, which also checks it."""
-    attention_skip: float
-    mlp_skip: float
-    scale: float
-    """Of all weights, in those of LeCun's initialisation."""
-
-    @property
-    def depth(self) -> str:
-        """Under which designs of one depth stand in a table."""
-        return plural(self.layers, "layer")
-
-    @property
-    def branch(self) -> str:
-        """Where its norms are, and how strong the skips of attention and MLP."""
-        return f"{self.place}-norm, skips {self.attention_skip:g} and {self.mlp_skip:g}"
-
-    @property
-    def start(self) -> str:
-        """Its weights."""
-        return f"scale {self.scale:g}"
-
-    def spec(self, heads: int, width: int, mlp_ratio: float) -> Spec:
-        """Its network."""
-        return Spec(
-            self.layers,
-            heads,
-            width,
-            mlp_ratio=mlp_ratio,
-            norm_place=cast(_Place, self.place),
-            activation="silu",
-            gated=True,
-            attention_skip=self.attention_skip,
-            mlp_skip=self.mlp_skip,
-            init=Init("lecun", self.scale),
-        )
-
-
-Losses = list[list[float]]
-"""By rate and by network."""
+ALIKE, OWN = STARTS = "nearly alike", "own tokens"
+"""Where exponents are taken: at tokens that hardly differ, where the paper takes them, or at the
+task's own."""
+ANGLE, GRADIENT, DISTANCE = _EXPONENTS = (
+    "angle exponent",
+    "gradient exponent",
+    "exponents from zero",
+)
+EXPLAINED, CORRELATION, NEIGHBOURS = "explained_share", "rank_correlation", "neighbour_share"
+_NEARLY: Final = 1e-4  # how much of their differences tokens that are nearly alike keep
+_LENGTH: Final = 0.3  # how far, in ranks from 0 to 1, a design tells something of another
+_RIDGE: Final = 0.1  # the part of the differences that counts as noise
+Numbers = NDArray[np.float64]
 
 
 def reached_losses(
@@ -82,8 +41,8 @@ def reached_losses(
     on_step: OnStep,
     *,
     most: float,
-) -> Losses:
-    """The loss on new examples of a network for each seed, at each rate, ``most`` at the most.
+) -> list[list[float]]:
+    """By rate, the loss on new examples of a network for each seed, ``most`` at the most.
 
     The specs differ in nothing but the scale of their weights, so that all networks are trained as
     one stack; each seed has weights, examples and batches of its own.
@@ -91,15 +50,15 @@ def reached_losses(
     seeds = list(specs)
     lessons = [lesson(SORTING, plan, seed, spec=spec) for seed, spec in specs.items()]
     shape = replace(specs[seeds[0]], init=Init("lecun"))
-    alike = [replace(each, model=_as(shape, each.model)) for each in lessons]
-    losses = []
+    alike = [replace(each, model=_under(shape, each.model)) for each in lessons]
+    by_rate = []
     for rate, on_rate in tracked(rates, on_step):
-        own = replace(plan, recipe=replace(plan.recipe, learning_rate=rate))
-        trained = learn(alike, own, seeds, "cpu", on_rate)
-        losses.append(
-            [_loss(one.model, each, most=most) for one, each in zip(trained, lessons, strict=True)]
-        )
-    return losses
+        paced = replace(plan, recipe=replace(plan.recipe, learning_rate=rate))
+        networks = zip(learn(alike, paced, seeds, "cpu", on_rate), lessons, strict=True)
+        losses = [_loss(trained.model, taught) for trained, taught in networks]
+        # One that has diverged counts as a guess.
+        by_rate.append([min(loss, most) if math.isfinite(loss) else most for loss in losses])
+    return by_rate
 
 
 def guess_loss(symbols: int, tokens: int) -> float:
@@ -122,46 +81,57 @@ def guess_loss(symbols: int, tokens: int) -> float:
     return total / tokens
 
 
-def _as(spec: Spec, model: SequenceModel) -> SequenceModel:
+def _under(spec: Spec, model: SequenceModel) -> SequenceModel:
     """A model under a spec that says nothing of how its weights were drawn."""
     network = Network(spec, [cast(Block, block) for block in model.network.blocks])
     return SequenceModel(model.encoder, model.positions, network, model.readout)
 
 
 @torch.no_grad()
-def _loss(model: SequenceModel, own: Lesson, *, most: float) -> float:
-    """The loss on new examples; one that has diverged counts as a guess."""
-    outputs = model(own.evaluate.inputs)
-    loss = float(Classify().loss(outputs.unsqueeze(0), own.evaluate.targets.unsqueeze(0)))
-    return min(loss, most) if math.isfinite(loss) else most
-
-
-ALIKE, OWN = "nearly alike", "own tokens"
-"""Where exponents are taken: at tokens that hardly differ, where the paper takes them, or at the
-task's own."""
-STARTS = (ALIKE, OWN)
-ANGLE, GRADIENT = "angle exponent", "gradient exponent"
-DISTANCE = "exponents from zero"
-_NEARLY: Final = 1e-4
-"""How much of their differences tokens that are nearly alike keep."""
+def _loss(model: SequenceModel, taught: Lesson) -> float:
+    outputs = model(taught.evaluate.inputs)
+    return float(Classify().loss(outputs.unsqueeze(0), taught.evaluate.targets.unsqueeze(0)))
 
 
 def predicted_figures(spec: Spec, x: Hidden, *, draws: int, seed: int) -> dict[str, float]:
     """Every figure of a design; ``x`` are the task's own tokens, embedded."""
-    starts = {ALIKE: nearly_alike(x), OWN: x}
-    found = {
-        name: predict(spec, start, draws=draws, seed=seed, gradients=True)
-        for name, start in starts.items()
+    by_start = {
+        name: read_figures(predict(spec, start, draws=draws, seed=seed, gradients=True))
+        for name, start in {ALIKE: nearly_alike(x), OWN: x}.items()
     }
-    figures: dict[str, float] = {}
-    for name, prediction in found.items():
-        angle, gradient = angle_exponent(prediction), gradient_exponent(prediction)
-        figures |= {
-            f"{ANGLE}, {name}": angle,
-            f"{GRADIENT}, {name}": gradient,
-            f"{DISTANCE}, {name}": math.hypot(angle, gradient),
-        }
-    return figures | {name: of(found[OWN]) for name, of in _OTHERS.items()}
+    exponents = {
+        f"{name}, {start}": figures[name]
+        for start, figures in by_start.items()
+        for name in _EXPONENTS
+    }
+    others = {name: value for name, value in by_start[OWN].items() if name not in _EXPONENTS}
+    return exponents | others
+
+
+def read_figures(prediction: Prediction) -> dict[str, float]:
+    """What a prediction says of a design, by name.
+
+    The angle exponent is the rate per layer of the logarithm of the angles between tokens: below 0
+    they close. Small angles go as the relative dispersion, whose logarithm is exact however small
+    it is. The gradient exponent is the rate per layer, backwards, of the logarithm of the gradient:
+    above 0 it explodes. The others are the decimal logarithm of the last layer's relative
+    dispersion, the mean entropy of all layers, the rate per layer of the logarithm of the tokens'
+    length, and the logarithm of the queries' gradients over the values', mean of all layers.
+    """
+    values = prediction.values
+    dispersions = values["log10_relative_dispersion"]
+    angle = math.log(10) * _per_layer(dispersions)
+    gradient = -_per_layer(_log(values["state_gradient"]))
+    of_queries, of_values = (_log(values[f"{name}_gradient"][1:]) for name in ("query", "value"))
+    return {
+        ANGLE: angle,
+        GRADIENT: gradient,
+        DISTANCE: math.hypot(angle, gradient),
+        "last dispersion": float(dispersions[-1].mean()),
+        "attention entropy": float(values["attention_entropy"][1:].mean()),
+        "norm growth": _per_layer(_log(values["token_norm"])),
+        "query over value gradients": float((of_queries - of_values).mean()),
+    }
 
 
 def nearly_alike(x: Hidden) -> Hidden:
@@ -171,48 +141,6 @@ def nearly_alike(x: Hidden) -> Hidden:
     close = mean + _NEARLY * (x - mean)
     before, after = (each.square().sum((-2, -1), keepdim=True) for each in (x, close))
     return close * (before / after).sqrt()
-
-
-def angle_exponent(prediction: Prediction) -> float:
-    """The rate per layer of the logarithm of the angles between tokens: below 0 they close.
-
-    Small angles go as the relative dispersion, whose logarithm is exact however small it is.
-    """
-    return math.log(10) * _per_layer(prediction.values["log10_relative_dispersion"])
-
-
-def gradient_exponent(prediction: Prediction) -> float:
-    """The rate per layer, backwards, of the logarithm of the gradient: above 0 it explodes."""
-    return -_per_layer(_log(prediction.values["state_gradient"]))
-
-
-def last_dispersion(prediction: Prediction) -> float:
-    """The decimal logarithm of the relative dispersion after the last layer."""
-    return float(prediction.values["log10_relative_dispersion"][-1].mean())
-
-
-def mean_entropy(prediction: Prediction) -> float:
-    """The attention entropy, mean of all layers."""
-    return float(prediction.values["attention_entropy"][1:].mean())
-
-
-def norm_growth(prediction: Prediction) -> float:
-    """The rate per layer of the logarithm of the tokens' length."""
-    return _per_layer(_log(prediction.values["token_norm"]))
-
-
-def query_against_value(prediction: Prediction) -> float:
-    """The logarithm of the queries' gradients over the values', mean of all layers."""
-    queries, values = (prediction.values[f"{name}_gradient"][1:] for name in ("query", "value"))
-    return float((_log(queries) - _log(values)).mean())
-
-
-_OTHERS: Final[Mapping[str, Callable[[Prediction], float]]] = {
-    "last dispersion": last_dispersion,
-    "attention entropy": mean_entropy,
-    "norm growth": norm_growth,
-    "query over value gradients": query_against_value,
-}
 
 
 def _log(values: Tensor) -> Tensor:
@@ -225,33 +153,24 @@ def _per_layer(logarithms: Tensor) -> float:
     return float((logarithms[-1] - logarithms[0]).mean()) / (len(logarithms) - 1)
 
 
-Numbers = NDArray[np.float64]
-_LENGTH: Final = 0.3
-"""How far, in ranks from 0 to 1, a design tells something of another."""
-_RIDGE: Final = 0.1
-"""The part of the differences that counts as noise."""
+def score(
+    figures: Sequence[Sequence[float]], losses: Sequence[float], neighbours: int
+) -> dict[str, float]:
+    """What forecasts from ``figures``, each with a value for every design, are worth.
 
-
-@dataclass(frozen=True)
-class Score:
-    """What a forecast is worth: against no forecast, by rank, and if neighbours had made it."""
-
-    explained: float
-    """``1 − Σ(y − ŷ)² / Σ(y − ȳ)²``, where ŷ and ȳ, the mean loss, do not know the design's own."""
-    correlation: float
-    """Of the ranks of ŷ and y; 0 where all forecasts are equal."""
-    by_neighbours: float
-    """As ``explained``, with the mean of the nearest designs instead of a smooth function."""
-
-
-def score(figures: Sequence[Sequence[float]], losses: Sequence[float], neighbours: int) -> Score:
-    """Of forecasts from ``figures``, each with a value for every design."""
-    columns = [rank(each) for each in figures]
-    places, y = np.stack(columns, 1), np.asarray(losses, dtype=np.float64)
+    That is, by metric: ``1 − Σ(y − ŷ)² / Σ(y − ȳ)²``, where ŷ and ȳ, the mean loss, do not know the
+    design's own; the correlation of the ranks of ŷ and y, 0 where all forecasts are equal; and the
+    former with the mean of the nearest designs instead of a smooth function.
+    """
+    places, y = np.stack([rank(values) for values in figures], 1), np.asarray(losses, np.float64)
     if not 0 < neighbours < len(y):
         raise InputError(f"neighbours={neighbours} of {len(y)} designs; use 1 to {len(y) - 1}.")
     smooth, near = by_smoothing(places, y), by_neighbours(places, y, neighbours)
-    return Score(explained(smooth, y), correlate(smooth, y), explained(near, y))
+    return {
+        EXPLAINED: explained(smooth, y),
+        CORRELATION: correlate(smooth, y),
+        NEIGHBOURS: explained(near, y),
+    }
 
 
 def rank(values: Sequence[float] | Numbers) -> Numbers:
@@ -318,6 +237,6 @@ def correlate(one: Sequence[float] | Numbers, other: Sequence[float] | Numbers) 
     """Spearman's rank correlation; 0 where one of the two is level, or there is nothing."""
     if not len(one):
         return 0.0
-    a, b = (rank(each) - rank(each).mean() for each in (one, other))
+    a, b = (ranks - ranks.mean() for ranks in (rank(one), rank(other)))
     size = float(np.sqrt((a @ a) * (b @ b)))
     return float(a @ b) / size if size else 0.0

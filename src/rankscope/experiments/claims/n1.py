@@ -63,10 +63,8 @@ CHARTS = (
 KEEPING, SHRINKING = "hidden states keep their size", "hidden states shrink"
 """Panels: what the claim is about, and what lies beyond it."""
 TAU, PRODUCT, SECOND = "dobrushin", "log10_product_ergodicity", "second_eigenvalue"
-_AGREED = 3.0
-"""Standard errors within which a measured rate and that of positions alone agree."""
-_ROUNDING = 1e-12
-"""An ergodicity coefficient below this is that of rows which agree."""
+_AGREED = 3.0  # standard errors within which a measured rate and that of positions alone agree
+_ROUNDING = 1e-12  # an ergodicity coefficient below this is that of rows which agree
 
 
 @checked
@@ -169,8 +167,7 @@ class Found:
     second: float
     """|λ₂| of that attention, its geometric mean over the later layers; NaN where rows agree."""
     rows_agree: bool
-    shrinks: float
-    """log₁₀ of the factor by which a layer multiplies the hidden states."""
+    shrinks: float  # log₁₀ of the factor by which a layer multiplies the hidden states
 
     @property
     def expected(self) -> LawKind:
@@ -229,26 +226,24 @@ def judge(config: Config, measured: depths.Measured) -> kit.Answer:
 
 def read(table: pl.DataFrame, panel: str) -> dict[str, Found]:
     """What the table says about every pattern of a panel."""
-    summary = tables.summary(table.filter(model=panel))
-    return {
-        name: _found(summary.filter(variant=name))
-        for name in summary["variant"].unique(maintain_order=True).to_list()
-    }
-
-
-def _found(summary: pl.DataFrame) -> Found:
-    taus, seconds = medians(summary, TAU), medians(summary, SECOND)
-    whole = medians(summary, "log10_residual")
-    sizes = [a - b for a, b in zip(whole, medians(summary, depths.RELATIVE), strict=True)]
-    products = medians(summary, PRODUCT)
-    later = [math.log10(value) for value in seconds[len(seconds) // 2 :]]
-    return Found(
-        law_of_medians(summary, depths.RELATIVE),
-        law([0.0, *products]) if products else None,
-        10 ** mean(later) if later else math.nan,
-        rows_agree=taus[0] < _ROUNDING,
-        shrinks=(sizes[-1] - sizes[len(sizes) // 2]) / max(1, len(sizes) - 1 - len(sizes) // 2),
-    )
+    whole = tables.summary(table.filter(model=panel))
+    patterns = {}
+    for (name,), summary in whole.group_by("variant", maintain_order=True):
+        taus, seconds, products, absolute, relative = (
+            medians(summary, metric)
+            for metric in (TAU, SECOND, PRODUCT, "log10_residual", depths.RELATIVE)
+        )
+        sizes = [a - b for a, b in zip(absolute, relative, strict=True)]
+        half = len(sizes) // 2
+        later = [math.log10(value) for value in seconds[len(seconds) // 2 :]]
+        patterns[str(name)] = Found(
+            law_of_medians(summary, depths.RELATIVE),
+            law([0.0, *products]) if products else None,
+            10 ** mean(later) if later else math.nan,
+            rows_agree=taus[0] < _ROUNDING,
+            shrinks=(sizes[-1] - sizes[half]) / max(1, len(sizes) - 1 - half),
+        )
+    return patterns
 
 
 def _checks(patterns: Mapping[str, Found]) -> dict[str, bool]:

@@ -66,8 +66,7 @@ CHARTS = (
 )
 SAFE_WIDTH = math.floor((math.sqrt(32) + math.sqrt(31)) ** 2)
 """The largest width d with ``½(√d + 1/√d) ≤ √32``: 125."""
-_WIDEST = 2**24
-"""Up to which the smallest width is looked for."""
+_WIDEST = 2**24  # up to which the smallest width is looked for
 
 Ratios = Mapping[float, float]
 """By the number of features."""
@@ -78,14 +77,11 @@ Ratios = Mapping[float, float]
 class Search:
     """How hard to look, at which widths."""
 
-    widths: tuple[int, ...] = (6, 24, 200)
-    """The last of them beyond what is proved to be safe."""
+    widths: tuple[int, ...] = (6, 24, 200)  # the last of them beyond what is proved to be safe
     tokens: int = 6
-    starts: int = 2
-    """Random ones, beside the counterexample."""
+    starts: int = 2  # random ones, beside the counterexample
     steps: int = 1500
-    score_difference: float = 0.05
-    """D, the largest spread of scores; the smaller, the tighter the bounds."""
+    score_difference: float = 0.05  # D, the largest spread of scores; smaller, bounds are tighter
 
 
 @dataclass(frozen=True)

@@ -1,25 +1,33 @@
-"""The table of claim P7: losses against every figure, and what each figure forecasts."""
+"""Claim P7: losses against every figure, and what each figure forecasts.
+
+MLPs are gated: a product of two maps about doubles the square of a small angle, which a single GELU
+or ReLU leaves as it is. With skips of their own for attention and MLPs the map of designs then has
+both sides: attention under a weak skip brings tokens together, MLPs under a weak skip drive them
+apart.
+"""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple, cast
 
 import numpy as np
 import polars as pl
 
 from rankscope import tables
-from rankscope.core.network import Spec
+from rankscope.core.network import Init, Spec
 from rankscope.core.shapes import Hidden
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.claims._p7_networks import (
     ANGLE,
+    CORRELATION,
     DISTANCE,
+    EXPLAINED,
     GRADIENT,
+    NEIGHBOURS,
     STARTS,
-    Design,
     correlate,
     explainable,
     guess_loss,
@@ -31,186 +39,12 @@ from rankscope.experiments.learning import Plan
 from rankscope.models.training import Recipe, SequenceModel, Sorting
 from rankscope.numerals import plural, sentence_case
 
-LOSS, EXPLAINABLE, EXPLAINED = "reached_loss", "explainable_share", "explained_share"
-CORRELATION, NEIGHBOURS = "rank_correlation", "neighbour_share"
-SCALE, DEPTH = "init scale", "depth"
-SKIPS = ("attention skip", "MLP skip")
-KNOBS: Final = "init scale and both skips"
-TOGETHER: Final = "all depths"
-COLUMNS: Final = ("run", "model", "variant", "parameter", "setting", "sample", "metric", "value")
-Row = tuple[str | float | None, ...]
-
-
-def both(start: str) -> str:
-    """What the two exponents are called as one predictor."""
-    return f"both exponents, {start}"
-
-
-def accumulated(start: str) -> str:
-    """The same, each times the depth."""
-    return f"both exponents times depth, {start}"
-
-
-def loss_rows(
-    designs: Sequence[Design],
-    figures: Sequence[Mapping[str, float]],
-    losses: Sequence[Sequence[float]],
-) -> list[Row]:
-    """The losses of each design's seeds against each of its figures, and against its knobs."""
-    rows: list[Row] = []
-    for design, predicted, reached in zip(designs, figures, losses, strict=True):
-        skips = zip(SKIPS, (design.attention_skip, design.mlp_skip), strict=True)
-        knobs = {SCALE: design.scale, **dict(skips), DEPTH: float(design.layers)}
-        rows += [
-            (design.start, design.depth, design.branch, name, setting, sample, LOSS, loss)
-            for name, setting in (dict(predicted) | knobs).items()
-            for sample, loss in enumerate(reached)
-        ]
-    return rows
-
-
-def score_rows(table: pl.DataFrame, neighbours: int) -> list[Row]:
-    """What every predictor forecasts, for the designs of each depth and for all of them."""
-    depths = table["model"].unique(maintain_order=True).to_list()
-    groups = {TOGETHER: table} | {depth: table.filter(model=depth) for depth in depths}
-    rows: list[Row] = []
-    for group, own in groups.items():
-        figures, losses = _by_design(own)
-        means = [float(np.mean(each)) for each in losses]
-        rows.append(_row(group, None, metric=EXPLAINABLE, value=explainable(losses)))
-        for name, columns in _predictors(figures):
-            found = score(columns, means, neighbours)
-            rows += [
-                _row(group, name, metric=EXPLAINED, value=found.explained),
-                _row(group, name, metric=CORRELATION, value=found.correlation),
-                _row(group, name, metric=NEIGHBOURS, value=found.by_neighbours),
-            ]
-    return rows
-
-
-def value_of(table: pl.DataFrame, group: str, metric: str, predictor: str | None = None) -> float:
-    """One number of a group of designs."""
-    rows = table.filter(
-        pl.col("model") == group,
-        pl.col("metric") == metric,
-        pl.col("variant").eq_missing(pl.lit(predictor, pl.String)),
-    )
-    return float(rows["value"].item())
-
-
-def _row(group: str, predictor: str | None, *, metric: str, value: float) -> Row:
-    return (None, group, predictor, None, None, None, metric, value)
-
-
-def _by_design(table: pl.DataFrame) -> tuple[dict[str, list[float]], list[list[float]]]:
-    """Each figure by design, and the losses of each design's seeds."""
-    figures: dict[str, list[float]] = {}
-    losses: list[list[float]] = []
-    designs = ["model", "variant", "run"]
-    for (name,), rows in table.filter(metric=LOSS).group_by("parameter", maintain_order=True):
-        each = rows.group_by(designs, maintain_order=True).agg(pl.first("setting"), "value")
-        figures[str(name)] = each["setting"].to_list()
-        losses = each["value"].to_list()  # the same for every figure
-    return figures, losses
-
-
-def _predictors(figures: Mapping[str, list[float]]) -> Iterator[tuple[str, list[list[float]]]]:
-    """Pairs of exponents, each figure alone, and what needs no prediction at all."""
-    layers = figures[DEPTH]
-    for start in STARTS:
-        pair = [figures[f"{name}, {start}"] for name in (ANGLE, GRADIENT)]
-        yield both(start), pair
-        totals = [[a * b for a, b in zip(each, layers, strict=True)] for each in pair]
-        yield accumulated(start), totals
-    yield KNOBS, [figures[name] for name in (SCALE, *SKIPS)]
-    for name, values in figures.items():
-        yield name, [values]
-
-
-_LEARNT: Final = 0.1
-"""By how much less than a guess's the loss of a design that learns is."""
-
-
-def group_in_words(table: pl.DataFrame, group: str) -> str:
-    """What the exponents, the best single figure and the designs' own knobs forecast."""
-
-    def of(predictor: str) -> str:
-        return f"{value_of(table, group, EXPLAINED, predictor):.2f}"
-
-    most = value_of(table, group, EXPLAINABLE)
-    pairs = ", ".join(
-        f"{of(both(start))} taken at {_named_tokens(start)} "
-        f"(the angles' alone {of(f'{ANGLE}, {start}')}, the gradients' {of(f'{GRADIENT}, {start}')}"
-        f"{_times_depth(table, group, start)})"
-        for start in STARTS
-    )
-    best = best_figure(table, group)
-    return (
-        f"{sentence_case(group)}: losses from {_range(table, group)}; {most:.2f} of the "
-        f"differences can be explained, both exponents explain {pairs}; best single figure: "
-        f"{best} ({of(best)}); {KNOBS}, which need no prediction: {of(KNOBS)}."
-    )
-
-
-def best_figure(table: pl.DataFrame, group: str) -> str:
-    """The predicted figure that explains most by itself."""
-    figures = set(table.filter(metric=LOSS)["parameter"].to_list()) - {SCALE, *SKIPS, DEPTH}
-    rows = table.filter(pl.col("variant").is_in(figures), model=group, metric=EXPLAINED)
-    return str(rows.sort("value", descending=True)["variant"][0])
-
-
-def zero_in_words(table: pl.DataFrame, guess: float) -> str:
-    """Whether the loss is least where both exponents vanish, as the paper says."""
-    losses = _designs(table, TOGETHER, SCALE)["value"]
-    learnt = losses < guess - _LEARNT
-    among = "; ".join(
-        f"{distance_correlation(table, start):+.2f} at {_named_tokens(start)}, "
-        f"{distance_correlation(table, start, guess - _LEARNT):+.2f} among those that learn"
-        for start in STARTS
-    )
-    return (
-        f"{learnt.sum()} of {len(losses)} designs learn more than a guess knows (loss "
-        f"{guess:.2f}). The paper adds that loss is least where both exponents vanish: the rank "
-        f"correlation of their distance from zero with the loss is {among}."
-    )
-
-
-def distance_correlation(table: pl.DataFrame, start: str, below: float = math.inf) -> float:
-    """Of the distance of both exponents from zero with the loss of designs ``below`` a loss."""
-    each = _designs(table, TOGETHER, f"{DISTANCE}, {start}").filter(pl.col("value") < below)
-    return correlate(each["setting"].to_list(), each["value"].to_list())
-
-
-def _times_depth(table: pl.DataFrame, group: str, start: str) -> str:
-    if group != TOGETHER:
-        return ""
-    return f", both times depth {value_of(table, group, EXPLAINED, accumulated(start)):.2f}"
-
-
-def _named_tokens(start: str) -> str:
-    return "tokens nearly alike" if start == STARTS[0] else "the task's own tokens"
-
-
-def _range(table: pl.DataFrame, group: str) -> str:
-    means = _designs(table, group, SCALE)["value"].to_list()
-    return f"{min(means):.2f} to {max(means):.2f}"
-
-
-def _designs(table: pl.DataFrame, group: str, figure: str) -> pl.DataFrame:
-    """A figure, as ``setting``, and the mean loss, as ``value``, of each design."""
-    rows = table.filter(pl.col("metric") == LOSS, pl.col("parameter") == figure)
-    if group != TOGETHER:
-        rows = rows.filter(model=group)
-    return rows.group_by("model", "variant", "run", maintain_order=True).agg(
-        pl.first("setting"), pl.mean("value")
-    )
-
-
 ENTRY = kit.claim(
     "P7",
     "Two exponents known before training, that of the angles between tokens and that of the "
     "gradients, forecast the loss a network reaches.",
     source="Cowsik et al. 2024",
+    question="Which figure, known before training, forecasts the loss that is reached?",
     domain="networks that learn to sort: depth, norm place, skips and scale of weights varied",
     seconds=72,
     metrics=(
@@ -265,8 +99,40 @@ ENTRY = kit.claim(
         ),
     ),
 )
+LOSS, EXPLAINABLE = "reached_loss", "explainable_share"
+SCALE, DEPTH = "init scale", "depth"
+SKIPS = ("attention skip", "MLP skip")
+KNOBS: Final = "init scale and both skips"
+TOGETHER: Final = "all depths"
+_COLUMNS: Final = ("run", "model", "variant", "parameter", "setting", "sample", "metric", "value")
+_LEARNT: Final = 0.1  # by how much less than a guess's the loss of a design that learns is
 _SYMBOLS = Sorting().symbols
 _PLAN: Final = Plan(2, 32, Recipe(100, 16, warmup=10), 2000, 200, 0.9, tokens=6)
+_ALONG = "Each curve is one norm place and its skips; along it the scale of the weights changes."
+CHARTS = tuple(
+    kit.Drawing("by_setting", caption, LOSS, only={"parameter": parameters})
+    for caption, parameters in (
+        (_ALONG, tuple(f"{DISTANCE}, {start}" for start in STARTS)),
+        (_ALONG, tuple(f"{name}, {start}" for name in (ANGLE, GRADIENT) for start in STARTS)),
+        ("The map: each curve is one norm place and its skips.", (SCALE,)),
+    )
+)
+
+
+class Design(NamedTuple):
+    """One point of the map; ``place`` is that of the norms, as a ``Spec`` has it and checks it."""
+
+    layers: int
+    place: str
+    attention_skip: float
+    mlp_skip: float
+    scale: float
+
+    @property
+    def knobs(self) -> dict[str, float]:
+        """What needs no prediction."""
+        skips = dict(zip(SKIPS, (self.attention_skip, self.mlp_skip), strict=True))
+        return {SCALE: self.scale, **skips, DEPTH: float(self.layers)}
 
 
 @dataclass(frozen=True)
@@ -277,22 +143,15 @@ class Config(kit.Config):
     places: tuple[str, ...] = ("pre", "post")
     skips: tuple[tuple[float, float], ...] = ((0.3, 0.3), (1.0, 1.0), (4.0, 0.3))
     """Of attention and of the MLP."""
-    scales: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)
-    """Of all weights, in those of LeCun's initialisation."""
-    seeds: int = 3
-    """Networks of each design; each has weights, examples and batches of its own."""
+    scales: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)  # of all weights, in LeCun's
+    seeds: int = 3  # networks of each design, with weights, examples and batches of their own
     plan: Plan = _PLAN
     mlp_ratio: float = 1.5
-    rates: tuple[float, ...] = (1e-3, 4e-3)
-    """Learning rates, of which each design has its better one."""
-    draws: int = 16
-    """Random networks by which a design's figures are predicted."""
-    sequences: int = 4
-    """On so many of the task's sequences, each by itself."""
-    neighbours: int = 3
-    """Designs of which the check by neighbours takes the mean."""
-    enough: float = 0.7
-    """The part of what is explainable that exponents must explain."""
+    rates: tuple[float, ...] = (1e-3, 4e-3)  # of learning; each design has its better one
+    draws: int = 16  # random networks by which a design's figures are predicted
+    sequences: int = 4  # of the task, on each of which they are predicted
+    neighbours: int = 3  # designs of which the check by neighbours takes the mean
+    enough: float = 0.7  # the part of what is explainable that exponents must explain
     tell_apart: float = 0.5
     """The share of the differences in loss that must be the designs' own: with less, nothing can be
     forecast, and nothing is tried."""
@@ -310,11 +169,27 @@ class Config(kit.Config):
     @property
     def groups(self) -> tuple[str, ...]:
         """Which designs are compared: all, and those of each depth."""
-        return (TOGETHER, *(plural(layers, "layer") for layers in self.depths))
+        return (TOGETHER, *dict.fromkeys(plural(layers, "layer") for layers in self.depths))
+
+    @property
+    def guess(self) -> float:
+        """The loss of a guess that does not look."""
+        return guess_loss(_SYMBOLS, self.plan.tokens)
 
     def spec(self, design: Design) -> Spec:
         """The network of a design."""
-        return design.spec(self.plan.heads, self.plan.width, self.mlp_ratio)
+        return Spec(
+            design.layers,
+            self.plan.heads,
+            self.plan.width,
+            mlp_ratio=self.mlp_ratio,
+            norm_place=cast(Literal["pre", "post", "both"], design.place),
+            activation="silu",
+            gated=True,
+            attention_skip=design.attention_skip,
+            mlp_skip=design.mlp_skip,
+            init=Init("lecun", design.scale),
+        )
 
 
 PAPER: Final[Mapping[str, Any]] = {
@@ -329,61 +204,13 @@ PAPER: Final[Mapping[str, Any]] = {
 }
 
 
-def run(config: Config, on_step: kit.OnStep) -> kit.Result:
+def measure(config: Config, on_step: kit.OnStep) -> pl.DataFrame:
     """Predict every design, train it, and forecast its loss from the other designs.
 
     A figure is what ``predict`` says of random networks of the design on the task's own embedded
     tokens, or on the same brought nearly together. All designs share these tokens; in training no
     design shares weights, examples or batches with another.
     """
-    _check(config)
-    on_predict, on_train = kit.parts(on_step, 1.0, 9.0)
-    tokens = _tokens(config)
-    figures = [
-        predicted_figures(config.spec(design), tokens, draws=config.draws, seed=config.seed)
-        for design, _ in kit.tracked(config.designs, on_predict)
-    ]
-    table = tables.from_rows(COLUMNS, loss_rows(config.designs, figures, _train(config, on_train)))
-    scores = tables.from_rows(COLUMNS, score_rows(table, config.neighbours))
-    table = tables.stack([table, scores])
-    judgement, sentences = judge(config, table)
-    return ENTRY.result(
-        config,
-        question="Which figure, known before training, forecasts the loss that is reached?",
-        sentences=sentences,
-        table=table,
-        judgement=judgement,
-        key_figures=_key_figures(table),
-        drawings=_drawings(),
-        shown=(LOSS, EXPLAINED, EXPLAINABLE, CORRELATION, NEIGHBOURS),
-    )
-
-
-def judge(config: Config, table: pl.DataFrame) -> tuple[kit.Judgement, tuple[str, ...]]:
-    """The verdict on all designs, and in words what forecasts best, for each depth too."""
-    tried = _forecast(config, table)
-    untried = "" if tried else "the designs differ by no more than the seeds do"
-    return (
-        kit.judged(ENTRY.domain, tried, untried),
-        (
-            *(group_in_words(table, group) for group in config.groups),
-            zero_in_words(table, _guess(config)),
-        ),
-    )
-
-
-def _forecast(config: Config, table: pl.DataFrame) -> dict[str, bool]:
-    """Whether both exponents explain enough, for each start; empty where there is too little."""
-    most = value_of(table, TOGETHER, EXPLAINABLE)
-    if most < config.tell_apart:
-        return {}
-    return {
-        start: value_of(table, TOGETHER, EXPLAINED, both(start)) >= config.enough * most
-        for start in STARTS
-    }
-
-
-def _check(config: Config) -> None:
     designs = len(config.places) * len(config.skips) * len(config.scales)
     if not config.depths or designs <= config.neighbours + 1:
         raise InputError(
@@ -395,6 +222,13 @@ def _check(config: Config) -> None:
             f"seeds={config.seeds} and rates={config.rates}; use at least two seeds, whose spread "
             "says what can be forecast, and one rate."
         )
+    on_predict, on_train = kit.parts(on_step, 1.0, 9.0)
+    tokens = _tokens(config)
+    figures = [
+        predicted_figures(config.spec(design), tokens, draws=config.draws, seed=config.seed)
+        for design, _ in kit.tracked(config.designs, on_predict)
+    ]
+    return forecast_table(config, figures, _train(config, on_train))
 
 
 def _tokens(config: Config) -> Hidden:
@@ -411,50 +245,180 @@ def _tokens(config: Config) -> Hidden:
     return model.embed(drawn.inputs).detach()
 
 
-def _guess(config: Config) -> float:
-    return guess_loss(_SYMBOLS, config.plan.tokens)
-
-
 def _train(config: Config, on_step: kit.OnStep) -> list[list[float]]:
     """The losses of each design, a number for each seed, at the better rate of the design."""
     designs, seeds, together = config.designs, config.seeds, len(config.scales)
     first = config.seed * len(designs) * seeds  # no network of one run is one of another
-    found: list[list[float]] = []
+    better: list[list[float]] = []
     for at, on_shape in kit.tracked(range(0, len(designs), together), on_step):
-        group = designs[at : at + together]
         specs = {
             first + (at + number) * seeds + seed: config.spec(design)
-            for number, design in enumerate(group)
+            for number, design in enumerate(designs[at : at + together])
             for seed in range(seeds)
         }
-        by_rate = reached_losses(specs, config.plan, config.rates, on_shape, most=_guess(config))
-        for number in range(len(group)):
-            own = [losses[number * seeds : (number + 1) * seeds] for losses in by_rate]
-            found.append(min(own, key=sum))
-    return found
+        by_rate = reached_losses(specs, config.plan, config.rates, on_shape, most=config.guess)
+        for start in range(0, len(specs), seeds):
+            better.append(min((losses[start : start + seeds] for losses in by_rate), key=sum))
+    return better
 
 
-def _key_figures(table: pl.DataFrame) -> dict[str, float]:
-    best = best_figure(table, TOGETHER)
-    explained = {name: value_of(table, TOGETHER, EXPLAINED, name) for name in map(both, STARTS)}
-    return {
-        "explainable": value_of(table, TOGETHER, EXPLAINABLE),
-        **explained,
-        f"best single figure ({best})": value_of(table, TOGETHER, EXPLAINED, best),
-        KNOBS: value_of(table, TOGETHER, EXPLAINED, KNOBS),
-    }
+def forecast_table(
+    config: Config, figures: Sequence[Mapping[str, float]], losses: Sequence[Sequence[float]]
+) -> pl.DataFrame:
+    """The losses of each design's seeds against its figures and knobs, and what each forecasts.
+
+    Forecasts are made for the designs of each depth and for all of them.
+    """
+    settings = [
+        {**predicted, **design.knobs}
+        for design, predicted in zip(config.designs, figures, strict=True)
+    ]
+    rows: list[tuple[str | float | None, ...]] = []
+    members: dict[str, list[int]] = {group: [] for group in config.groups}
+    for number, (design, reached) in enumerate(zip(config.designs, losses, strict=True)):
+        depth, start = plural(design.layers, "layer"), f"scale {design.scale:g}"
+        branch = f"{design.place}-norm, skips {design.attention_skip:g} and {design.mlp_skip:g}"
+        rows += [
+            (start, depth, branch, name, setting, sample, LOSS, loss)
+            for name, setting in settings[number].items()
+            for sample, loss in enumerate(reached)
+        ]
+        members[TOGETHER].append(number)
+        members[depth].append(number)
+    for group, numbers in members.items():
+        by_name = {name: [settings[number][name] for number in numbers] for name in settings[0]}
+        reached_by = [losses[number] for number in numbers]
+        means = [float(np.mean(reached)) for reached in reached_by]
+        scores = {(None, EXPLAINABLE): explainable(reached_by)} | {
+            (predictor, metric): value
+            for predictor, columns in _predictors(by_name)
+            for metric, value in score(columns, means, config.neighbours).items()
+        }
+        rows += [
+            (None, group, predictor, None, None, None, metric, value)
+            for (predictor, metric), value in scores.items()
+        ]
+    return tables.from_rows(_COLUMNS, rows)
 
 
-_ALONG = "Each curve is one norm place and its skips; along it the scale of the weights changes."
-
-
-def _drawings() -> tuple[kit.Drawing, ...]:
-    """Against how far both exponents are from zero, against each of them, and the map."""
-    return tuple(
-        kit.Drawing("by_setting", caption, LOSS, only={"parameter": parameters})
-        for caption, parameters in (
-            (_ALONG, tuple(f"{DISTANCE}, {start}" for start in STARTS)),
-            (_ALONG, tuple(f"{name}, {start}" for name in (ANGLE, GRADIENT) for start in STARTS)),
-            ("The map: each curve is one norm place and its skips.", (SCALE,)),
+def _predictors(figures: Mapping[str, list[float]]) -> Iterator[tuple[str, list[list[float]]]]:
+    """Pairs of exponents, each figure alone, and what needs no prediction at all."""
+    for start in STARTS:
+        pair = [figures[f"{name}, {start}"] for name in (ANGLE, GRADIENT)]
+        yield both(start), pair
+        yield (
+            accumulated(start),
+            [[a * b for a, b in zip(rates, figures[DEPTH], strict=True)] for rates in pair],
         )
+    yield KNOBS, [figures[name] for name in (SCALE, *SKIPS)]
+    for name, values in figures.items():
+        yield name, [values]
+
+
+def both(start: str) -> str:
+    """What the two exponents are called as one predictor."""
+    return f"both exponents, {start}"
+
+
+def accumulated(start: str) -> str:
+    """The same, each times the depth."""
+    return f"both exponents times depth, {start}"
+
+
+def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
+    """Whether both exponents explain enough of all designs; in words what forecasts best.
+
+    Where the designs differ too little to be told apart, nothing is tried.
+    """
+    most = value_of(table, TOGETHER, EXPLAINABLE)
+    explained = {start: value_of(table, TOGETHER, EXPLAINED, both(start)) for start in STARTS}
+    enough = {start: value >= config.enough * most for start, value in explained.items()}
+    best = _best_figure(table, TOGETHER)
+    return kit.Answer(
+        (
+            *(_describe_group(table, group) for group in config.groups),
+            _describe_zero(table, config.guess),
+        ),
+        stated=enough if most >= config.tell_apart else {},
+        on={"not tried": "the designs differ by no more than the seeds do"},
+        key_figures={
+            "explainable": most,
+            **{both(start): value for start, value in explained.items()},
+            f"best single figure ({best})": value_of(table, TOGETHER, EXPLAINED, best),
+            KNOBS: value_of(table, TOGETHER, EXPLAINED, KNOBS),
+        },
+        shown=(LOSS, EXPLAINED, EXPLAINABLE, CORRELATION, NEIGHBOURS),
+    )
+
+
+def value_of(table: pl.DataFrame, group: str, metric: str, predictor: str | None = None) -> float:
+    """One number of a group of designs."""
+    named = pl.col("variant").eq_missing(pl.lit(predictor, pl.String))
+    return float(table.filter(named, model=group, metric=metric)["value"].item())
+
+
+def _describe_group(table: pl.DataFrame, group: str) -> str:
+    """What the exponents, the best single figure and the designs' own knobs forecast."""
+
+    def of(predictor: str) -> str:
+        return f"{value_of(table, group, EXPLAINED, predictor):.2f}"
+
+    def alone(start: str) -> str:
+        angle, gradient = (of(f"{name}, {start}") for name in (ANGLE, GRADIENT))
+        times = f", both times depth {of(accumulated(start))}" if group == TOGETHER else ""
+        return f"the angles' alone {angle}, the gradients' {gradient}{times}"
+
+    pairs = ", ".join(
+        f"{of(both(start))} taken at {_named_tokens(start)} ({alone(start)})" for start in STARTS
+    )
+    best = _best_figure(table, group)
+    means = _designs(table, group, SCALE)["value"].to_list()
+    return (
+        f"{sentence_case(group)}: losses from {min(means):.2f} to {max(means):.2f}; "
+        f"{value_of(table, group, EXPLAINABLE):.2f} of the differences can be explained, both "
+        f"exponents explain {pairs}; best single figure: {best} ({of(best)}); {KNOBS}, which need "
+        f"no prediction: {of(KNOBS)}."
+    )
+
+
+def _best_figure(table: pl.DataFrame, group: str) -> str:
+    """The predicted figure that explains most by itself."""
+    figures = set(table.filter(metric=LOSS)["parameter"].to_list()) - {SCALE, *SKIPS, DEPTH}
+    rows = table.filter(pl.col("variant").is_in(figures), model=group, metric=EXPLAINED)
+    return str(rows.sort("value", descending=True)["variant"][0])
+
+
+def _describe_zero(table: pl.DataFrame, guess: float) -> str:
+    """Whether the loss is least where both exponents vanish, as the paper says."""
+    losses = _designs(table, TOGETHER, SCALE)["value"]
+    learnt = losses < guess - _LEARNT
+    among = "; ".join(
+        f"{distance_correlation(table, start):+.2f} at {_named_tokens(start)}, "
+        f"{distance_correlation(table, start, guess - _LEARNT):+.2f} among those that learn"
+        for start in STARTS
+    )
+    return (
+        f"{learnt.sum()} of {len(losses)} designs learn more than a guess knows (loss "
+        f"{guess:.2f}). The paper adds that loss is least where both exponents vanish: the rank "
+        f"correlation of their distance from zero with the loss is {among}."
+    )
+
+
+def distance_correlation(table: pl.DataFrame, start: str, below: float = math.inf) -> float:
+    """Of the distance of both exponents from zero with the loss of designs ``below`` a loss."""
+    designs = _designs(table, TOGETHER, f"{DISTANCE}, {start}").filter(pl.col("value") < below)
+    return correlate(designs["setting"].to_list(), designs["value"].to_list())
+
+
+def _named_tokens(start: str) -> str:
+    return "tokens nearly alike" if start == STARTS[0] else "the task's own tokens"
+
+
+def _designs(table: pl.DataFrame, group: str, figure: str) -> pl.DataFrame:
+    """A figure, as ``setting``, and the mean loss, as ``value``, of each design."""
+    rows = table.filter(metric=LOSS, parameter=figure)
+    if group != TOGETHER:
+        rows = rows.filter(model=group)
+    return rows.group_by("model", "variant", "run", maintain_order=True).agg(
+        pl.first("setting"), pl.mean("value")
     )
