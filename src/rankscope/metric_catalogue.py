@@ -10,7 +10,7 @@ every token, P an attention matrix, and r and r′ the residual before and after
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -102,229 +102,191 @@ def metric(name: str) -> Metric:
     if known is not None:
         return known
     if name.startswith(_LOGARITHM) and name != _LOGARITHM:
-        return _logarithm(name, metric(name.removeprefix(_LOGARITHM)))
+        base = metric(name.removeprefix(_LOGARITHM))
+        return replace(
+            base,
+            name=name,
+            scale="exponent",
+            definition=base.definition and f"{base.definition} As its base-10 logarithm.",
+            includes=tuple(math.log10(value) for value in base.includes if value > 0),
+            marks=tuple((math.log10(value), mark) for value, mark in base.marks if value > 0),
+            of="",
+        )
     words = name.replace("_", " ").strip() or name
     return Metric(name, words[:1].upper() + words[1:])
 
 
-def _logarithm(name: str, of: Metric) -> Metric:
-    """The decimal logarithm of a metric: the same words, the exponents of its axis."""
-    return replace(
-        of,
-        name=name,
-        scale="exponent",
-        definition=of.definition and f"{of.definition} As its base-10 logarithm.",
-        includes=tuple(math.log10(value) for value in of.includes if value > 0),
-        marks=tuple((math.log10(value), mark) for value, mark in of.marks if value > 0),
-        of="",
-    )
+def _on_axis(scale: Scale, *includes: float) -> Callable[..., Metric]:
+    """Make metrics of one kind of axis from their words, and which way they go with collapse."""
+
+    def make(
+        name: str, title: str, symbol: str, meaning: str, definition: str, collapse: Collapse = ""
+    ) -> Metric:
+        return Metric(name, title, symbol, scale, meaning, definition, collapse, includes)
+
+    return make
+
+
+_size, _ratio = _on_axis("log"), _on_axis("log", 1.0)
+_from_zero, _share = _on_axis("linear", 0.0), _on_axis("linear", 0.0, 1.0)
 
 
 _ALIKE: Final = "0 = all tokens alike"
 _SMALLER: Final = "Smaller = tokens more alike"
 _SIZED: Final = "grows with the size of the tokens"
 _PARTS: Final = "1 = as large as the whole; parts can cancel out"
-_ONE_LAYER: Final = "The residual after the layer stays below it"
-_ALL_LAYERS: Final = "The residual stays below it at every depth"
 
 # What a trace can compute.
-_TRACED: Final = (
-    Metric(
+_OF_STATES: Final = (
+    _ratio(
         "relative_residual",
         "Relative residual",
         "‖res(X)‖ / ‖X‖",
-        "log",
         f"{_ALIKE}; about 1 = nothing in common",
         "The residual divided by the norm of all tokens, both in the composite norm √(‖·‖₁‖·‖∞), "
         "unless the provenance names another.",
         "down",
-        includes=(1.0,),
-        of="statistics",
     ),
-    Metric(
+    _size(
         "residual",
         "Residual",
         "‖res(X)‖",
-        "log",
         f"{_ALIKE}; {_SIZED}",
         "‖X − 1x̄ᵀ‖ with x̄ the mean of the tokens, in the composite norm √(‖·‖₁‖·‖∞) of Dong et al. "
         "2021, unless the provenance names another norm or center.",
         "down",
-        of="statistics",
     ),
-    Metric(
+    _size(
         "dispersion",
         "Dispersion",
         "μ(X)",
-        "log",
         f"{_ALIKE}; {_SIZED}",
         "μ(X) = ‖X − 1x̄ᵀ‖ in the Frobenius norm, the measure of Wu et al. 2024.",
         "down",
-        of="statistics",
     ),
-    Metric(
+    _ratio(
         "relative_dispersion",
         "Relative dispersion",
         "μ(X) / ‖X‖",
-        "log",
         f"{_ALIKE}; 1 = nothing in common",
         "‖X − 1x̄ᵀ‖ / ‖X‖ in the Frobenius norm, which no rotation of the features changes: the "
         "dispersion divided by the size of all tokens.",
         "down",
-        includes=(1.0,),
-        of="statistics",
     ),
-    Metric(
+    _size(
         "token_norm",
         "Token norm",
         "‖X‖ / n^½",
-        "log",
         "The length of a token",
         "The root mean square of the tokens' lengths.",
-        of="statistics",
     ),
-    Metric(
+    _share(
         "mean_cosine",
         "Mean cosine",
         "cos(x, x′)",
-        "linear",
         "1 = one direction; 0 = none in common",
         "The mean of cos(x, x′) over all pairs of different tokens.",
         "up",
-        includes=(0.0, 1.0),
-        of="statistics",
     ),
-    Metric(
+)
+_OF_SPECTRA: Final = (
+    _from_zero(
         "effective_rank",
         "Effective rank",
         "exp H(σ)",
-        "linear",
         "1 = one direction; higher = more in use",
         "exp of the entropy of σ/Σσ, the singular values of X divided by their sum (Roy and "
         "Vetterli 2007).",
         "down",
-        includes=(0.0,),
-        of="spectrum",
     ),
-    Metric(
+    _from_zero(
         "stable_rank",
         "Stable rank",
         "Σσ² / max σ²",
-        "linear",
         "1 = one direction dominates",
         "Σσ² / σ₁², the squared Frobenius norm of X over its squared spectral norm.",
         "down",
-        includes=(0.0,),
-        of="spectrum",
     ),
-    Metric(
+    _from_zero(
         "numerical_rank",
         "Numerical rank",
         "rank(X)",
-        "linear",
         "1 = one direction above rounding",
         "How many singular values of X exceed the rounding of its number format times the largest.",
         "down",
-        includes=(0.0,),
-        of="spectrum",
     ),
-    Metric(
+    _from_zero(
         "participation_ratio",
         "Participation ratio",
         "(Σσ²)² / Σ(σ²)²",
-        "linear",
         "How many directions share the energy",
         "(Σσ²)² / Σσ⁴ of the singular values of X.",
         "down",
-        includes=(0.0,),
-        of="spectrum",
     ),
-    Metric(
+    _ratio(
         "spectral_ratio",
         "Spectral ratio",
         "σ2 / σ1",
-        "log",
         "0 = rank one; 1 = no direction dominates",
         "σ₂/σ₁, the second singular value of X over the first.",
         "down",
-        includes=(1.0,),
-        of="spectrum",
     ),
-    Metric(
+)
+_OF_ATTENTION: Final = (
+    _from_zero(
         "attention_entropy",
         "Attention entropy",
         "H(P), nats",
-        "linear",
         "0 = one key per query; log n = all alike",
         "The mean entropy of the rows of P, in nats.",
-        includes=(0.0,),
-        of="attention",
     ),
-    Metric(
+    _share(
         "dobrushin",
         "Ergodicity coefficient",
         "τ(P)",
-        "linear",
         "0 = one step makes all tokens alike; 1 = need not mix",
         "τ(P) = ½ max over pairs of queries of Σ_j |P_ij − P_i′j|, Dobrushin's coefficient: the "
         "largest part of any difference that one application of P can leave.",
         "down",
-        includes=(0.0, 1.0),
-        of="attention",
     ),
-    Metric(
+    _share(
         "second_singular_value",
         "Second singular value",
         "σ2(P)",
-        "linear",
         "0 = no difference gets through",
         "σ₂(P), the second singular value of the attention matrix.",
         "down",
-        includes=(0.0, 1.0),
-        of="attention",
     ),
-    Metric(
+    _from_zero(
         "high_pass_ratio",
         "High-pass ratio",
         "‖high-pass‖ / ‖DC‖",
-        "linear",
         "0 = all queries look alike",
         "‖P − 11ᵀP/n‖ / ‖11ᵀP/n‖ in the Frobenius norm: what the rows of P do not have in common "
         "over what they have.",
         "down",
-        includes=(0.0,),
-        of="attention",
     ),
-    Metric(
+    _from_zero(
         "renyi_entropy",
         "Collision entropy",
         "H2(P), nats",
-        "linear",
         "0 = one key per query; log n = all alike",
         "The mean over the queries of −log Σ_j P_ij², the Rényi entropy of order 2, in nats.",
-        includes=(0.0,),
-        of="attention",
     ),
-    Metric(
+    _share(
         "largest_weight",
         "Largest weight",
         "max P",
-        "linear",
         "1 = every query looks at one key",
         "The mean over the queries of the largest weight any key gets, max_j P_ij.",
-        includes=(0.0, 1.0),
-        of="attention",
     ),
-    Metric(
+    _share(
         "sink_mass",
         "Weight on the sink",
         "P to token 0",
-        "linear",
         "1 = every query looks at the first token",
         "The mean over the queries of the weight on the first token, and on a learned sink where "
         "a model has one, together.",
-        includes=(0.0, 1.0),
-        of="attention",
     ),
     Metric(
         "score_gamma",
@@ -335,110 +297,91 @@ _TRACED: Final = (
         "γ = √(Σ_i D_i / max_i D_i), D_i the range of query i's scores, over the keys that it "
         "sees, less those of the mean query (Dong et al. 2021).",
         includes=(1.0,),
-        of="attention",
     ),
-    Metric(
+    _share(
         "dobrushin_lower",
         "Ergodicity coefficient, at least",
         "τ(P), at least",
-        "linear",
         "0 = all queries may look alike; 1 = need not mix",
         "A lower bound on τ(P) that compares no pairs: the greatest distance, in total variation, "
         "of any row of P to one of three.",
         "down",
-        includes=(0.0, 1.0),
-        of="attention",
     ),
-    Metric(
+    _share(
         "dobrushin_upper",
         "Ergodicity coefficient, at most",
         "τ(P), at most",
-        "linear",
         "0 = one step makes all tokens alike",
         "An upper bound on τ(P) that compares no pairs: the smaller of 1 − Σ_j min_i P_ij and the "
         "two greatest distances to one row, added up; at most twice the lower bound.",
         "down",
-        includes=(0.0, 1.0),
-        of="attention",
     ),
-    Metric(
+    _share(
         "second_singular_lower",
         "Second singular value, at least",
         "σ2(P), at least",
-        "linear",
         "0 = no difference may get through",
         "A lower bound on σ₂(P), by powers of PᵀP on eight seeded vectors.",
         "down",
-        includes=(0.0, 1.0),
-        of="attention",
     ),
-    Metric(
+    _share(
         "second_singular_upper",
         "Second singular value, at most",
         "σ2(P), at most",
-        "linear",
         "0 = no difference gets through",
         "An upper bound on σ₂(P): what the eight vectors of the lower bound leave of the sum of "
         "squared weights is added to it.",
         "down",
-        includes=(0.0, 1.0),
-        of="attention",
     ),
 )
+_BY_TRACES: Final[dict[Of, tuple[Metric, ...]]] = {
+    "statistics": _OF_STATES,
+    "spectrum": _OF_SPECTRA,
+    "attention": _OF_ATTENTION,
+}
 
 # What a part of a hidden state is of the whole: the paths of one length, or through one head.
 _PATHS: Final = (
-    Metric(
+    _ratio(
         "residual_share",
         "Share of the residual",
         "‖res(part)‖ / ‖res(X)‖",
-        "log",
         _PARTS,
         "The residual of what some paths carry over the residual of the whole hidden state; "
         "shares need not add up to 1, since parts can cancel.",
-        includes=(1.0,),
     ),
-    Metric(
+    _ratio(
         "norm_share",
         "Share of the norm",
         "‖part‖ / ‖X‖",
-        "log",
         _PARTS,
         "The Frobenius norm of what some paths carry over that of the whole hidden state.",
-        includes=(1.0,),
     ),
-    Metric(
+    _share(
         "projection",
         "Projection",
         "part·X / ‖X‖²",
-        "linear",
         "All parts add up to 1; below 0 = against the whole",
         "⟨part, X⟩ / ‖X‖², so that the parts of all lengths and of the biases add up to 1.",
-        includes=(0.0, 1.0),
     ),
-    Metric(
+    _from_zero(
         "proportion",
         "Proportion of paths",
         "paths of this length / all paths",
-        "linear",
         "How many of all paths have each length",
         "How many of a model's paths have this length, divided by how many there are; counted "
         "exactly from its layers and heads.",
-        includes=(0.0,),
     ),
 )
 
 
 def _gradient(name: str, of: str, what: str) -> Metric:
-    return Metric(
-        name,
-        f"Gradient of {of}",
-        "‖grad‖",
-        "log",
-        "Level = every layer can learn",
+    definition = (
         f"The Frobenius norm of the gradient of a random linear function of the last layer, with "
-        f"respect to {what}.",
+        f"respect to {what}."
     )
+    meaning = "Level = every layer can learn"
+    return _size(name, f"Gradient of {of}", "‖grad‖", meaning, definition)
 
 
 _GRADIENTS: Final = (
@@ -456,35 +399,30 @@ _GRADIENTS: Final = (
 
 # Of predictions, over maps of designs.
 _MAPPED: Final = (
-    Metric(
+    _share(
         "entropy_share",
         "Share of the entropy",
         "H(P) / H of even attention",
-        "linear",
         "0 = one key per query; 1 = all alike",
         "The attention entropy divided by that of attention which is even over the keys each "
         "query may see.",
-        includes=(0.0, 1.0),
     ),
-    Metric(
+    _from_zero(
         "collapse_layer",
         "Layer of the collapse",
         "layer",
-        "linear",
         "None = not within these layers",
         "The first layer at which the tokens' relative dispersion is below the boundary; along "
         "the axes of a sweep, the metric that was asked for.",
-        includes=(0.0,),
     ),
 )
 
 # Runs in scaled arithmetic, far beyond the range of floats.
 _DEEP: Final = (
-    Metric(
+    _size(
         "largest",
         "Largest entry",
         "max |X|",
-        "log",
         "Number formats overflow if it grows too large",
         "The largest entry of X in absolute value.",
     ),
@@ -499,43 +437,49 @@ _DEEP: Final = (
         includes=(0.0, 1.0, 3.0),
         marks=((1.0, "exponential"), (3.0, "doubly exponential")),
     ),
-    Metric(
+    _ratio(
         "contraction",
         "Contraction",
         "r′ / r",
-        "log",
         "Level = exponential collapse; 1 = none",
         "r′/r; level with depth where collapse is exponential.",
         "down",
-        includes=(1.0,),
     ),
-    Metric(
+    _size(
         "cubic_constant",
         "Cubic constant",
         "r′ / r³",
-        "log",
         "C in r′ = C r³; level with depth = doubly exponential",
         "r′/r³; level with depth where collapse is doubly exponential.",
         "down",
     ),
 )
 
+
+def _layer_bound(name: str, title: str, definition: str) -> Metric:
+    meaning = "The residual after the layer stays below it"
+    return _size(name, title, "bound on r′", meaning, definition, "down")
+
+
+def _depth_bound(name: str, title: str, definition: str) -> Metric:
+    meaning = "The residual stays below it at every depth"
+    return _size(name, title, "bound on ‖res(X)‖", meaning, definition, "down")
+
+
 # Bounds, and what they are made of: composite norm, best center.
 _BOUNDS: Final = (
-    Metric(
+    _size(
         "input_residual",
         "Residual before the layer",
         "r",
-        "log",
         f"{_SMALLER}; grows with their size",
         "The residual a layer is given, in the composite norm around the best center.",
         "down",
     ),
-    Metric(
+    _size(
         "score_difference",
         "Score difference",
         "max D",
-        "log",
         "Small = attention close to a rank-one pattern",
         "The largest D_i, by which the scores of query i differ once what all queries share is "
         "taken out; the bounds of Dong et al. 2021 need it below 1.2564.",
@@ -549,196 +493,146 @@ _BOUNDS: Final = (
         "γ = √(Σ_i D_i / max_i D_i), the largest over the heads, with D_i the score differences.",
         includes=(1.0,),
     ),
-    Metric(
+    _size(
         "beta",
         "Beta",
         "‖W_QK‖·‖W_V‖",
-        "log",
         "Size of the weights; bounds grow with it",
         "The constant of the weights: ‖W_QK‖₁‖W_V‖ in the composite norm for one head, and for "
         "several √(Σ‖W_QK‖₁‖W‖₁ · Σ‖W_QK‖₁‖W‖∞) over the heads, in the place of βH.",
     ),
-    Metric(
+    _size(
         "paper_beta",
         "Beta times heads",
         "βH",
-        "log",
         "The published constant of the weights",
         "βH of Dong et al. 2021: the number of heads times the largest ‖W_QK‖₁‖W_V‖ of a head, in "
         "the composite norm; too small in general for several heads, so that no bound uses it.",
     ),
-    Metric(
+    _ratio(
         "lipschitz",
         "Lipschitz constant",
         "λ",
-        "log",
         "By how much the MLP can stretch a difference",
         "λ, a Lipschitz constant of what follows attention in the layer; 1 without an MLP.",
-        includes=(1.0,),
     ),
-    Metric(
+    _share(
         "condition",
         "Condition of the bounds",
         "max D within its limit",
-        "linear",
         "1 = the bounds on this layer apply; 0 = they do not",
         "Whether all scores of each query differ by 1.2564 at most, where eᵗ = 1 + 2t: the "
         "condition of the bounds of Dong et al. 2021.",
-        includes=(0.0, 1.0),
     ),
-    Metric(
-        "a_priori_bound",
-        "A-priori bound",
-        "bound on r′",
-        "log",
-        _ONE_LAYER,
-        "4γβλ·scale·r³ (Dong et al. 2021, theorem 2.2).",
-        "down",
+    _layer_bound(
+        "a_priori_bound", "A-priori bound", "4γβλ·scale·r³ (Dong et al. 2021, theorem 2.2)."
     ),
-    Metric(
+    _layer_bound(
         "data_bound",
         "Bound from the data",
-        "bound on r′",
-        "log",
-        _ONE_LAYER,
         "The step before the a-priori bound in its proof, with the score differences as measured.",
-        "down",
     ),
-    Metric(
+    _layer_bound(
         "sharp_bound",
         "Sharp bound",
-        "bound on r′",
-        "log",
-        _ONE_LAYER,
         "The best bound that follows from the score differences alone; it needs no condition.",
-        "down",
     ),
-    Metric(
+    _depth_bound(
         "depth_bound",
         "Bound over the layers",
-        "bound on ‖res(X)‖",
-        "log",
-        _ALL_LAYERS,
         "κ^((3^L − 1)/2) ‖res(X)‖^(3^L), with κ the largest 4γβλ·scale of the L layers (Dong et "
         "al. 2021, theorem 2.3).",
-        "down",
     ),
-    Metric(
+    _depth_bound(
         "depth_data_bound",
         "Chained bounds from the data",
-        "bound on ‖res(X)‖",
-        "log",
-        _ALL_LAYERS,
         "The bounds on single layers chained from the input on, with each layer's score "
         "differences as measured.",
-        "down",
     ),
-    Metric(
+    _depth_bound(
         "depth_input_bound",
         "Bound from the input alone",
-        "bound on ‖res(X)‖",
-        "log",
-        _ALL_LAYERS,
         "The bounds on single layers chained from the input on, from the weights and the norm of "
         "the input's residual alone.",
-        "down",
     ),
-    Metric(
+    _ratio(
         "slack",
         "Slack",
         "bound / measured",
-        "log",
         "How many times too large a bound is",
         "A bound divided by the residual measured at the same place.",
-        includes=(1.0,),
     ),
 )
 
 # Signal propagation at initialisation.
 _SIGNALS: Final = (
-    Metric(
+    _ratio(
         "stream_variance",
         "Variance of the stream",
         "‖X‖² / ‖input‖²",
-        "log",
         "1 = as large as the input",
         "The mean square of the hidden states over that of the input.",
-        includes=(1.0,),
     ),
 )
 
 # Masks as graphs, equilibria, counts over runs, and how exact a computation is.
 _OTHERS: Final = (
-    Metric(
+    _ratio(
         "product_ergodicity",
         "Ergodicity coefficient of all layers so far",
         "τ(P′P)",
-        "log",
         "What can be left of any difference",
         "τ of the product of the attention matrices up to this layer.",
         "down",
-        includes=(1.0,),
     ),
-    Metric(
+    _ratio(
         "smallest_weight",
         "Smallest weight",
         "min P",
-        "log",
         "The promised rate of mixing grows with it",
         "The smallest attention weight on a pair that the mask allows, over all layers and heads "
         "of a sample (of the first one where masks are compared on one network).",
-        includes=(1.0,),
     ),
-    Metric(
+    _share(
         "still_apart",
         "Still apart",
         "1 or 0 for each run",
-        "linear",
         "1 = tokens still differ at the end of a run",
         "1 if the relative dispersion of a run is above a hundredth at its end, 0 otherwise.",
         "down",
-        includes=(0.0, 1.0),
     ),
-    Metric(
+    _share(
         "share_above_rank_one",
         "Starts above rank one",
         "share of starts",
-        "linear",
         "0 = all tend to one direction",
         "The share of starts whose tokens differ and whose second singular value is more than a "
         "hundredth of the first; tokens at two opposite poles have rank one.",
         "down",
-        includes=(0.0, 1.0),
     ),
-    Metric(
+    _from_zero(
         "stable_rank_apart",
         "Stable rank of runs that stay apart",
         "Σσ² / max σ²",
-        "linear",
         "1 = one direction dominates",
         "The stable rank at the end of those runs whose tokens still differ.",
         "down",
-        includes=(0.0,),
     ),
-    Metric(
+    _share(
         "rank_share",
         "Rank",
         "rank(X) / min(n, d)",
-        "linear",
         "1 = full rank",
         "The numerical rank of X over the largest it can have with n tokens of d features.",
         "down",
-        includes=(0.0, 1.0),
     ),
-    Metric(
+    _share(
         "share_still_apart",
         "Runs that stay apart",
         "share of runs",
-        "linear",
         "0 = all collapse",
         "The share of runs whose relative dispersion is above a hundredth at their end.",
         "down",
-        includes=(0.0, 1.0),
     ),
     Metric(
         "spectral_radius",
@@ -750,11 +644,10 @@ _OTHERS: Final = (
         includes=(1.0,),
         marks=((1.0, "stable below"),),
     ),
-    Metric(
+    _size(
         "relative_error",
         "Relative error",
         "‖error‖ / ‖X‖",
-        "log",
         "Rounding, if the computation is right",
         "By how much two computations of the same hidden state differ, over its norm.",
     ),
@@ -777,13 +670,7 @@ _OTHERS: Final = (
 )
 
 _EVERY: Final = (
-    *_TRACED,
-    *_PATHS,
-    *_GRADIENTS,
-    *_MAPPED,
-    *_DEEP,
-    *_BOUNDS,
-    *_SIGNALS,
-    *_OTHERS,
+    *(replace(metric, of=of) for of, metrics in _BY_TRACES.items() for metric in metrics),
+    *(*_PATHS, *_GRADIENTS, *_MAPPED, *_DEEP, *_BOUNDS, *_SIGNALS, *_OTHERS),
 )
-METRICS: Final[dict[str, Metric]] = {each.name: each for each in _EVERY}
+METRICS: Final[dict[str, Metric]] = {metric.name: metric for metric in _EVERY}

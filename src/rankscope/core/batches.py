@@ -19,19 +19,9 @@ class Batch(NamedTuple):
 
 
 def batches(
-    x: Tensor,
-    token_mask: Tensor | None = None,
-    measured: Tensor | None = None,
-    *,
-    size: int,
+    x: Tensor, token_mask: Tensor | None = None, measured: Tensor | None = None, *, size: int
 ) -> Iterator[Batch]:
-    """Samples, ``size`` at a time; a mask ``(token,)`` belongs to all of them.
-
-    >>> from rankscope.core.batches import batches
-    >>> import torch
-    >>> [batch.start for batch in batches(torch.zeros(5, 3, 2), size=2)]
-    [0, 2, 4]
-    """
+    """Samples, ``size`` at a time; a mask ``(token,)`` belongs to all of them."""
     whole("batch_size", size, least=1)
     if not x.ndim:
         raise ShapeError("x has no axis, expected (batch, token, feature).")

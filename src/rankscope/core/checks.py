@@ -25,7 +25,6 @@ def whole(
 ) -> int:
     """A whole number in a range, or an error that names it.
 
-    >>> from rankscope.core.checks import whole
     >>> whole("count", 3, least=1)
     3
     """
@@ -43,11 +42,7 @@ def whole(
 
 
 def number(
-    name: str,
-    value: object,
-    *,
-    least: float | None = None,
-    error: type[InputError] = InputError,
+    name: str, value: object, *, least: float | None = None, error: type[InputError] = InputError
 ) -> float:
     """A finite real number, as a float, or an error that names it."""
     if isinstance(value, bool) or not isinstance(value, int | float):

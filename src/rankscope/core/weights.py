@@ -79,7 +79,6 @@ def _offloaded(prefix: str, module: nn.Module, hook: Any) -> dict[str, Any]:
 def weights_digest(digests: Mapping[str, str]) -> str:
     """Twelve hex digits for tensors by name; ``digests`` are theirs, from ``tensor_digests``.
 
-    >>> import torch
     >>> one, other = torch.zeros(3), torch.tensor([0.0, 0.0, 1e-30])
     >>> names = [weights_digest(tensor_digests({"a": each})) for each in (one, one + 0, other)]
     >>> names[0] == names[1] != names[2]

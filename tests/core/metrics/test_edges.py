@@ -105,6 +105,27 @@ def test_bad_input(name: str, case) -> None:
     assert isinstance(caught.value, ValueError | TypeError)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_norm_of_halves_is_that_of_their_values(norm: str, dtype: torch.dtype) -> None:
+    halves = torch.tensor([[3.0, 4.0, 0.0], [0.0, 5.0, 1.0]], dtype=dtype)
+    size = m.matrix_norm(halves, norm)
+    assert size.dtype == dtype
+    torch.testing.assert_close(
+        size.double(), m.matrix_norm(halves.double(), norm), rtol=1e-2, atol=0
+    )
+
+
+@pytest.mark.parametrize("name", ["dobrushin", "second_singular"])
+def test_a_lower_and_an_upper_bound_are_those_of_the_pair(name: str) -> None:
+    p = torch.tensor([[[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 1.0]]])
+    bounds = getattr(m, f"{name}_bounds")(p)
+    assert torch.equal(getattr(m, f"{name}_lower")(p), bounds.lower)
+    assert torch.equal(getattr(m, f"{name}_upper")(p), bounds.upper)
+    torch.testing.assert_close(bounds.lower, torch.ones(1))
+    torch.testing.assert_close(bounds.upper, torch.ones(1))
+
+
 @pytest.mark.parametrize("tolerance", [0.0, -1.0, float("nan"), 1.0])
 def test_tolerances_out_of_range(tolerance: float) -> None:
     with pytest.raises(InputError, match="tolerance"):

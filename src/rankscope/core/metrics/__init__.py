@@ -53,9 +53,7 @@ from rankscope.core.metrics._spectrum import (
     stable_rank,
 )
 from rankscope.core.metrics._statistics import GatheredPeaks as GatheredPeaks
-from rankscope.core.metrics._statistics import (
-    GatheredStatistics as GatheredStatistics,
-)
+from rankscope.core.metrics._statistics import GatheredStatistics as GatheredStatistics
 from rankscope.core.metrics._statistics import StateStatistics, state_statistics
 
 __all__ = [

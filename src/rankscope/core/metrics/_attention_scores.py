@@ -63,8 +63,7 @@ class AttentionSummary:
 class AttentionScores:
     """Attention of one layer as what its weights are made of.
 
-    >>> import torch
-    >>> from rankscope.core.metrics import AttentionScores, attention_entropy
+    >>> from rankscope.core.metrics import attention_entropy
     >>> q, k = torch.zeros(1, 2, 4, 8), torch.zeros(1, 1, 4, 8)
     >>> attention_entropy(AttentionScores(query=q, key=k, scale=0.5))
     tensor([[1.3863, 1.3863]])
@@ -144,8 +143,17 @@ class AttentionScores:
 
     @cached_property
     def summary(self) -> AttentionSummary:
-        """What one pass over the weights tells, found once for all figures that read it."""
-        return _summarise(self)
+        """What one pass over the weights tells, computed once for all figures that read it."""
+        if fused_here(self):
+            kernel = import_module("rankscope.core.metrics._attention_kernel")
+            rows, sees = kernel.row_figures(self)
+            counted = sees & self.real_queries().unsqueeze(1)
+        else:
+            rows, counted = row_figures(self)
+        rows = torch.where(counted, rows, 0.0)
+        sound = rows[-1].amax(-1) <= _MOST_STRAY
+        means = rows[:-1].sum(-1) / counted.sum(-1)
+        return AttentionSummary(*torch.where(sound, means, torch.nan))
 
     @cached_property
     def _kept(self) -> dict[str, Any]:
@@ -218,9 +226,10 @@ class AttentionScores:
             sink = self.sinks.to(scores.dtype)[None, :, None, None]
             top = torch.maximum(top, sink)
         top = top.masked_fill(top.isneginf(), 0.0)  # where nothing is seen
-        scores, sink = scores - top, None if sink is None else (sink - top).squeeze(-1)
+        scores = scores - top
         total = scores.logsumexp(-1)
         if sink is not None:
+            sink = (sink - top).squeeze(-1)
             total = torch.logaddexp(total, sink)
         total = total.masked_fill(total.isneginf(), 0.0)
         p = (scores - total.unsqueeze(-1)).exp()
@@ -308,19 +317,6 @@ def _broadcast_part(whole: Tensor, queries: slice, keys: slice) -> Tensor:
     return whole[..., rows, keys if whole.shape[-1] > 1 else slice(None)]
 
 
-def _summarise(attention: AttentionScores) -> AttentionSummary:
-    if fused_here(attention):
-        kernel = import_module("rankscope.core.metrics._attention_kernel")
-        rows, sees = kernel.row_figures(attention)
-        counted = sees & attention.real_queries().unsqueeze(1)
-    else:
-        rows, counted = row_figures(attention)
-    rows = torch.where(counted, rows, 0.0)
-    sound = rows[-1].amax(-1) <= _MOST_STRAY
-    means = rows[:-1].sum(-1) / counted.sum(-1)
-    return AttentionSummary(*torch.where(sound, means, torch.nan))
-
-
 def fused_here(attention: AttentionScores) -> bool:
     """Whether the pass can be one kernel, which computes in float32."""
     fits = attention.dtype == torch.float32 and attention.query.shape[3] in range(1, 257)
@@ -345,8 +341,7 @@ def row_figures(attention: AttentionScores) -> tuple[Tensor, Tensor]:
 def _chunk_figures(part: Weights, looked_for: Tensor) -> Tensor:
     """Of each query: entropy, Rényi entropy, largest, first, sink, weight on padding."""
     p = part.p
-    seen = part.shifted.masked_fill(part.p == 0, 0.0)
-    entropy = part.log_total - (p * seen).sum(-1)
+    entropy = part.log_total - (p * part.shifted.masked_fill(p == 0, 0.0)).sum(-1)
     squares = p.square().sum(-1)
     sink = torch.zeros_like(squares)
     if part.sink is not None and part.sink_shifted is not None:

@@ -85,12 +85,8 @@ def _shared_weight(attention: AttentionScores) -> PerHead:
         if part.sink is not None:
             sink = part.sink.masked_fill(~part.counted, 1.0).amin(-1, True)
         start, stop = part.keys.start, part.keys.stop
-        for keys, weight in (
-            (slice(start), unseen),
-            (part.keys, p),
-            (slice(stop, -1), unseen),
-            (slice(-1, None), sink),
-        ):
+        outside = ((slice(start), unseen), (slice(stop, -1), unseen))
+        for keys, weight in (*outside, (part.keys, p), (slice(-1, None), sink)):
             least[..., keys] = torch.minimum(least[..., keys], weight)
     return least.sum(-1)
 
@@ -101,11 +97,8 @@ def _last_row(attention: AttentionScores) -> tuple[Tensor, Tensor]:
     sink = row.new_zeros(row.shape[:2])
     for part in attention.chunks():
         order = torch.arange(1, part.counted.shape[-1] + 1, device=row.device)
-        last, last_sink = _row_at((part.counted * order).argmax(-1), part, row)
-        any_here = part.counted.any(-1)
-        row = torch.where(any_here.unsqueeze(-1), last, row)
-        if last_sink is not None:
-            sink = torch.where(any_here, last_sink, sink)
+        where = (part.counted * order).argmax(-1)
+        row, sink = _row_at(where, part, row, sink, part.counted.any(-1))
     return row, sink
 
 
@@ -120,23 +113,22 @@ def _sweep(attention: AttentionScores, row: Tensor, sink: Tensor) -> tuple[Tenso
             apart = apart + (part.sink - sink.unsqueeze(-1)).abs()
         apart = torch.where(part.counted, apart / 2, 0.0)
         top, where = apart.max(-1)
-        nearer = top <= best[..., 0]
-        farthest, farthest_sink = _row_at(where, part, row)
-        far = torch.where(nearer.unsqueeze(-1), far, farthest)
-        if farthest_sink is not None:
-            far_sink = torch.where(nearer, far_sink, farthest_sink)
+        far, far_sink = _row_at(where, part, far, far_sink, ~(top <= best[..., 0]))
         best = torch.cat((best, apart), -1).topk(2, dim=-1).values
     return best, far, far_sink
 
 
-def _row_at(where: Tensor, part: Weights, like: Tensor) -> tuple[Tensor, Tensor | None]:
-    """The weights over all keys of one query of each head, and what the sink takes of them."""
-    row = torch.zeros_like(like)
+def _row_at(
+    where: Tensor, part: Weights, row: Tensor, sink: Tensor, heads: Tensor
+) -> tuple[Tensor, Tensor]:
+    """A row and its sink, replaced in some heads by those of the query at ``where``."""
+    query = torch.zeros_like(row)
     index = where[..., None, None].expand(*where.shape, 1, part.p.shape[-1])
-    row[..., part.keys] = part.p.gather(2, index).squeeze(2)
-    if part.sink is None:
-        return row, None
-    return row, part.sink.gather(2, where.unsqueeze(-1)).squeeze(-1)
+    query[..., part.keys] = part.p.gather(2, index).squeeze(2)
+    if part.sink is not None:
+        query_sink = part.sink.gather(2, where.unsqueeze(-1)).squeeze(-1)
+        sink = torch.where(heads, query_sink, sink)
+    return torch.where(heads.unsqueeze(-1), query, row), sink
 
 
 def singular_bracket(attention: AttentionScores, seed: int) -> Bracket:

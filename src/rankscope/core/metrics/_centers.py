@@ -76,8 +76,6 @@ def optimal_center(
 ) -> Optimum:
     """The center that makes ``norm`` of the residual least, up to a relative ``tolerance``.
 
-    >>> import torch
-    >>> from rankscope.core.metrics import optimal_center
     >>> optimal_center(torch.tensor([[0.0], [1.0], [5.0]]), "one", None)
     Optimum(center=tensor([1.]), lower_bound=tensor(5.))
 

@@ -178,8 +178,6 @@ def estimated_spectra(
 ) -> EstimatedSpectra:
     """Ranks of each sample's token matrix by products alone; they are methods of the result.
 
-    >>> import torch
-    >>> from rankscope.core.metrics import estimated_spectra
     >>> estimated_spectra(torch.eye(3)).effective_rank().value.round(decimals=3)
     tensor(3., dtype=torch.float64)
 
@@ -201,8 +199,6 @@ def estimated_spectra(
 class SpectrumProbe:
     """Takes hidden states one at a time and gives the spectra of all of them at the end.
 
-    >>> import torch
-    >>> from rankscope.core.metrics import SpectrumProbe
     >>> probe = SpectrumProbe()
     >>> for layer in range(3):
     ...     probe.feed(torch.eye(4)[: layer + 2])

@@ -67,8 +67,6 @@ def residual(
 ) -> PerSample | Certified:
     """The distance of the tokens from a rank-one matrix ``1cᵀ`` (Dong et al. 2021, section 2).
 
-    >>> import torch
-    >>> from rankscope import residual
     >>> residual(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
     tensor(1.)
 
@@ -112,8 +110,6 @@ def residual(
 def dispersion(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
     """``μ(X) = ‖X − 1x̄ᵀ‖_F`` (Wu et al. 2024, section 3): the Frobenius residual at the mean.
 
-    >>> import torch
-    >>> from rankscope.core.metrics import dispersion
     >>> dispersion(torch.tensor([[3.0], [1.0]]))
     tensor(1.4142)
     """
@@ -157,8 +153,6 @@ class Deviations:
 def deviations(x: Tensor, *, token_mask: Tensor | None = None) -> Deviations:
     """Center the tokens at their mean once; the residuals are methods of the result.
 
-    >>> import torch
-    >>> from rankscope.core.metrics import deviations
     >>> deviations(torch.eye(2)).residual()
     tensor(1.)
     """
@@ -200,8 +194,6 @@ def mean_cosine(
 ) -> PerSample:
     """Mean cosine over all pairs of different tokens; no diagonal, no absolute value.
 
-    >>> import torch
-    >>> from rankscope.core.metrics import mean_cosine
     >>> mean_cosine(torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]))
     tensor(0.3333)
 
@@ -272,8 +264,6 @@ def _without(x: Tokens, exclude: Sequence[int], token_mask: TokenMask | None) ->
 def token_norm(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
     """``‖X‖_F / √n``: the root mean square of the tokens' lengths.
 
-    >>> import torch
-    >>> from rankscope.core.metrics import token_norm
     >>> token_norm(torch.tensor([[3.0, 4.0], [0.0, 5.0]]))
     tensor(5.)
     """

@@ -64,13 +64,7 @@ class Spectra:
 
 @checked
 def spectra(x: Tensor, *, token_mask: Tensor | None = None) -> Spectra:
-    """Decompose each sample's token matrix once; the ranks are methods of the result.
-
-    >>> import torch
-    >>> from rankscope.core.metrics import spectra
-    >>> spectra(torch.eye(3)).stable_rank()
-    tensor(3.)
-    """
+    """Decompose each sample's token matrix once; the ranks are methods of the result."""
     tokens, token_mask = measurable(x, token_mask)
     if _can_square(tokens):
         sigma, scale = _by_squares(tokens), tokens.new_ones(())
@@ -90,8 +84,6 @@ def spectra(x: Tensor, *, token_mask: Tensor | None = None) -> Spectra:
 def singular_values(x: Tensor, *, token_mask: Tensor | None = None) -> Spectrum:
     """Singular values of each sample's token matrix, largest first.
 
-    >>> import torch
-    >>> from rankscope.core.metrics import singular_values
     >>> singular_values(torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
     tensor([4., 3.])
 
@@ -106,8 +98,6 @@ def numerical_rank(
 ) -> Int[Tensor, "*batch"]:
     """How many singular values exceed ``rtol`` times the largest; a zero matrix has rank 0.
 
-    >>> import torch
-    >>> from rankscope.core.metrics import numerical_rank
     >>> numerical_rank(torch.tensor([[1.0, 2.0], [2.0, 4.0]]))
     tensor(1)
 
@@ -123,8 +113,6 @@ def numerical_rank(
 def stable_rank(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
     """``‖X‖_F² / ‖X‖₂²``: between 1 and the rank; 0 for a zero matrix.
 
-    >>> import torch
-    >>> from rankscope.core.metrics import stable_rank
     >>> stable_rank(torch.eye(3))
     tensor(3.)
     """
@@ -135,8 +123,6 @@ def stable_rank(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
 def effective_rank(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
     """``exp`` of the entropy of ``σ/Σσ`` (Roy and Vetterli 2007); 0 for a zero matrix.
 
-    >>> import torch
-    >>> from rankscope.core.metrics import effective_rank
     >>> effective_rank(torch.eye(3))
     tensor(3.)
     """
@@ -147,8 +133,6 @@ def effective_rank(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
 def participation_ratio(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
     """``(Σσ²)² / Σσ⁴``: how many directions share the energy; 0 for a zero matrix.
 
-    >>> import torch
-    >>> from rankscope.core.metrics import participation_ratio
     >>> participation_ratio(torch.eye(3))
     tensor(3.)
     """
@@ -159,8 +143,6 @@ def participation_ratio(x: Tensor, *, token_mask: Tensor | None = None) -> PerSa
 def spectral_ratio(x: Tensor, *, token_mask: Tensor | None = None) -> PerSample:
     """``σ₂/σ₁``: 0 exactly at rank one, and for a zero matrix.
 
-    >>> import torch
-    >>> from rankscope.core.metrics import spectral_ratio
     >>> spectral_ratio(torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
     tensor(0.7500)
     """
@@ -175,20 +157,17 @@ def svdvals(x: Tokens) -> Spectrum:
     """
     if _can_square(x):
         return _by_squares(x).to(x.dtype)
-    if x.shape[-2] != x.shape[-1] and not _has_gradient(x):
+    if x.shape[-2] != x.shape[-1] and not (x.requires_grad and torch.is_grad_enabled()):
         # Several times faster for the wide matrices of transformers.
         x = torch.linalg.qr(x if x.shape[-2] > x.shape[-1] else x.mT, mode="r").R
     sigma: Spectrum = torch.linalg.svdvals(x)
     return sigma
 
 
-def _has_gradient(x: Tensor) -> bool:
-    return x.requires_grad and torch.is_grad_enabled()
-
-
 def _can_square(x: Tensor) -> bool:
-    """Whether float64 has the square of every number, to all its digits."""
-    return x.dtype == torch.float32 and x.device.type == "cpu" and not _has_gradient(x)
+    """Whether float64 has the square of every number, to all its digits, and no gradient flows."""
+    plain = x.dtype == torch.float32 and x.device.type == "cpu"
+    return plain and not (x.requires_grad and torch.is_grad_enabled())
 
 
 def _by_squares(x: Tokens) -> Spectrum:
@@ -233,7 +212,7 @@ _SMALL, _LARGE = 1e-12, 1e15
 @checked
 def matrix_norm(m: Float[Tensor, "*batch row column"], norm: Norm) -> PerSample:
     """The norms of docs/theory.md, section 1; the composite one is ``√(‖m‖₁ ‖m‖∞)``."""
-    real(m, name="m", axes="(..., row, column)", least=2)
+    wide = real(m, name="m", axes="(..., row, column)", least=2)
     match norm:
         case "one":
             return m.abs().sum(-2).amax(-1)
@@ -242,11 +221,11 @@ def matrix_norm(m: Float[Tensor, "*batch row column"], norm: Norm) -> PerSample:
         case "composite":
             size = m.abs()  # two roots, so that a product of large sums cannot overflow
             return _sqrt(size.sum(-2).amax(-1)) * _sqrt(size.sum(-1).amax(-1))
-        case "spectral":  # infinite where an entry is, which no decomposition takes
-            size, scale = unit_scale(m)
+        case "spectral":  # infinite where an entry is, which no decomposition takes; nor halves
+            size, scale = unit_scale(wide)
             fits = torch.isfinite(size).flatten(-2).all(-1)
             size = torch.where(fits[..., None, None], size, size.new_zeros(()))
-            return torch.where(fits, scale * svdvals(size)[..., 0], torch.inf)
+            return torch.where(fits, scale * svdvals(size)[..., 0], torch.inf).to(m.dtype)
         case "fro":  # scaled only where squares might overflow or vanish: that costs
             length: PerSample = torch.linalg.vector_norm(m.flatten(-2), dim=-1)
             if bool(((length > _SMALL) & (length < _LARGE)).all()):

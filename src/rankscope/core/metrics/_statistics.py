@@ -128,8 +128,6 @@ class StateStatistics:
 def state_statistics(x: Tensor, *, token_mask: Tensor | None = None) -> StateStatistics:
     """Everything that the residuals at the mean, the tokens' size and their cosine are made of.
 
-    >>> import torch
-    >>> from rankscope.core.metrics import state_statistics
     >>> state_statistics(torch.tensor([[3.0, 4.0], [0.0, 5.0]])).token_norm()
     tensor(5.0000, dtype=torch.float64)
 
