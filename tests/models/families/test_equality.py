@@ -7,7 +7,7 @@ from rankscope import trace
 from rankscope.core.tracing import MEASURES
 from rankscope.errors import UnsupportedModelError, VerificationError
 from rankscope.models.families import _family, load, verify
-from rankscope.models.families._bert import Bert
+from rankscope.models.families._architectures import Bert
 from rankscope.models.families._verification import true_precision
 
 from .conftest import TEXTUAL, TINY, lively

@@ -1,10 +1,10 @@
-"""Real models: one file per architecture, verified against the original when it is loaded."""
+"""Real models: one class per architecture, verified against the original when it is loaded."""
 
-from rankscope.models.families._builtin import BUILTIN
+from rankscope.models.families._architectures import FAMILIES, family_of
 from rankscope.models.families._family import Family
 from rankscope.models.families._loaded import BlockInput, Loaded
-from rankscope.models.families._loading import FAMILIES, family_of, load, verify
-from rankscope.models.families._sources import cached_folder
+from rankscope.models.families._loading import load, verify
+from rankscope.models.families._sources import BUILTIN, cached_folder
 from rankscope.models.families._verification import Verification
 
 __all__ = [

@@ -10,11 +10,12 @@ from torch import Tensor, nn
 from rankscope.arguments import checked
 from rankscope.core.checks import valid_mask, whole
 from rankscope.core.network import Network
-from rankscope.core.tracing import captured_input, evaluating, with_replaced_state
+from rankscope.core.tracing import captured_input, evaluating, refuse_broken, with_replaced_state
 from rankscope.errors import InputError, KindError, ShapeError, SourceError
+from rankscope.models.families._architectures import family_of
 from rankscope.models.families._family import Family, Original
 from rankscope.models.families._tokenization import encode, input_check, special_tokens
-from rankscope.models.families._verification import Verification, image_shape, sees_images
+from rankscope.models.families._verification import Verification, compare, image_shape, sees_images
 from rankscope.models.text import InputCheck
 from rankscope.numerals import cut, short
 from rankscope.streams import global_stream, stream
@@ -204,7 +205,6 @@ class Loaded:
                 )
 
     def _refuse_unfit(self, check: InputCheck) -> None:
-        """Raise if most of a text is unknown to the tokeniser."""
         if check.origin == "text" and not check.fits:
             raise InputError(
                 f"{check.unknown_count} of {check.counted} tokens are unknown to the tokeniser of "
@@ -228,14 +228,11 @@ class Loaded:
         whole("count", count, least=1, most=1_000_000)
         if not self.sees_images:
             raise InputError(f"{self.name} reads text; give it texts or token ids.")
-        first = next(self.body.parameters())
-        generator = stream(seed, "noise images")
-        return torch.randn(count, *image_shape(self.body), generator=generator).to(first)
+        noise = torch.randn(count, *image_shape(self.body), generator=stream(seed, "noise images"))
+        return noise.to(next(self.body.parameters()))
 
     def reinitialised(self, *, seed: int = 0) -> "Loaded":
         """The same architecture with fresh random weights, drawn as the original draws them."""
-        from rankscope.models.families._loading import build
-
         return build(
             fresh(self.original, seed),
             name=f"{self.name} at initialisation",
@@ -249,7 +246,30 @@ def fresh(original: nn.Module, seed: int) -> nn.Module:
     """Another instance of the same class and configuration; no global random state is touched."""
     if not hasattr(original, "config"):
         raise InputError("only a transformers model knows how to be initialised again.")
-    first = next(original.parameters())
     with global_stream(seed, "original"):
         drawn: nn.Module = type(original)(original.config)
-    return drawn.to(device=first.device, dtype=first.dtype).eval()
+    return drawn.to(next(original.parameters())).eval()
+
+
+def build(
+    model: nn.Module,
+    *,
+    name: str,
+    tokenizer: Any = None,
+    processor: Any = None,
+    seed: int | None = None,
+) -> Loaded:
+    """Find the family, build the network, verify it."""
+    family = family_of(model)
+    body = family.body(model)
+    broken = refuse_broken(body, family.layers(body))
+    if broken:  # nothing could be compared
+        raise InputError(
+            f"the weights {broken['not finite']} are not finite, so the model computes nothing; "
+            "load them again, or look where training broke down."
+        )
+    network = family.network(body)
+    network.name, network.seed = name, seed
+    verification = compare(family, body, network)
+    verification.check()
+    return Loaded(network, model, family, verification, name, tokenizer, processor)

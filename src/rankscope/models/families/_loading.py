@@ -9,32 +9,11 @@ from torch import nn
 
 from rankscope.arguments import checked
 from rankscope.core.checks import usable_device
-from rankscope.core.tracing import refuse_broken
 from rankscope.errors import InputError, KindError, UnsupportedModelError
-from rankscope.models.families._bert import Albert, Bert, DistilBert, Roberta
-from rankscope.models.families._family import Family
-from rankscope.models.families._gpt2 import GPT2
-from rankscope.models.families._llama import Llama
-from rankscope.models.families._loaded import Loaded, fresh
-from rankscope.models.families._neox import NeoX
+from rankscope.models.families._architectures import family_of
+from rankscope.models.families._loaded import Loaded, build, fresh
 from rankscope.models.families._sources import another_tokenizer, initialise, load_pretrained
-from rankscope.models.families._t5 import T5
 from rankscope.models.families._verification import TOLERANCES, Verification, compare
-from rankscope.models.families._vit import ViT
-from rankscope.models.families._xlnet import XLNet
-
-FAMILIES: tuple[Family, ...] = (
-    Bert(),
-    Roberta(),
-    Albert(),
-    XLNet(),
-    DistilBert(),
-    GPT2(),
-    Llama(),
-    NeoX(),
-    T5(),
-    ViT(),
-)
 
 
 @checked
@@ -74,7 +53,7 @@ def load(
                 "revision and device_map are about loading; a model is loaded already."
             )
         model, processor, name = source, None, type(source).__name__
-        reads = None if tokenizer is None else another_tokenizer(tokenizer)
+        reads = another_tokenizer(tokenizer)
         if init:
             model = fresh(source, seed)
         elif device is not None or dtype is not None:
@@ -128,30 +107,6 @@ def _placed(
     return model
 
 
-def build(
-    model: nn.Module,
-    *,
-    name: str,
-    tokenizer: Any = None,
-    processor: Any = None,
-    seed: int | None = None,
-) -> Loaded:
-    """Find the family, build the network, verify it."""
-    family = family_of(model)
-    body = family.body(model)
-    broken = refuse_broken(body, family.layers(body))
-    if broken:  # nothing could be compared
-        raise InputError(
-            f"the weights {broken['not finite']} are not finite, so the model computes nothing; "
-            "load them again, or look where training broke down."
-        )
-    network = family.network(body)
-    network.name, network.seed = name, seed
-    found = compare(family, body, network)
-    found.check()
-    return Loaded(network, model, family, found, name, tokenizer, processor)
-
-
 @checked
 def verify(model: Loaded | nn.Module) -> Verification:
     """Compare every layer of our network with the original's, print the table, and return it.
@@ -159,25 +114,11 @@ def verify(model: Loaded | nn.Module) -> Verification:
     Raises, after printing, if a layer differs too much.
     """
     if isinstance(model, Loaded):
-        found = compare(model.family, model.body, model.network)
+        verification = compare(model.family, model.body, model.network)
     else:
         family = family_of(model)
         body = family.body(model)
-        found = compare(family, body, family.network(body))
-    print(found)
-    found.check()
-    return found
-
-
-@checked
-def family_of(model: nn.Module) -> Family:
-    """The family that converts a model, by the type its configuration states."""
-    kind = getattr(getattr(model, "config", None), "model_type", None)
-    for family in FAMILIES:
-        if kind in family.model_types:
-            return family
-    known = ", ".join(sorted(kind for family in FAMILIES for kind in family.model_types))
-    raise UnsupportedModelError(
-        f"{type(model).__name__} (model type {kind!r}) belongs to no family rankscope converts "
-        f"({known}); rankscope.trace(model, inputs) works on it without conversion."
-    )
+        verification = compare(family, body, family.network(body))
+    print(verification)
+    verification.check()
+    return verification

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
+import transformers
 from huggingface_hub import constants, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 from torch import nn
@@ -20,9 +21,55 @@ from transformers.utils import logging
 
 from rankscope.arguments import checked
 from rankscope.errors import KindError, SourceError
-from rankscope.models.families._builtin import BUILTIN
 from rankscope.models.families._tokenization import BundledTokenizer
 from rankscope.streams import global_stream
+
+_SMALL: dict[str, Any] = {
+    "vocab_size": 32000,
+    "hidden_size": 576,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "intermediate_size": 1536,
+    "max_position_embeddings": 2048,
+}
+
+BUILTIN: dict[str, Callable[[], transformers.PreTrainedConfig]] = {
+    "bert-base": transformers.BertConfig,
+    "bert-large": lambda: transformers.BertConfig(
+        hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096
+    ),
+    "albert-base-v2": lambda: transformers.AlbertConfig(
+        hidden_size=768,
+        num_attention_heads=12,
+        intermediate_size=3072,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    ),
+    "xlnet-base": lambda: transformers.XLNetConfig(
+        d_model=768, n_layer=12, n_head=12, d_inner=3072
+    ),
+    "distilbert": transformers.DistilBertConfig,
+    "gpt2": transformers.GPT2Config,
+    "roberta-base": lambda: transformers.RobertaConfig(
+        vocab_size=50265, max_position_embeddings=514, type_vocab_size=1, layer_norm_eps=1e-5
+    ),
+    "llama-small": lambda: transformers.LlamaConfig(**_SMALL),
+    "mistral-small": lambda: transformers.MistralConfig(**_SMALL, sliding_window=256),
+    "qwen2-small": lambda: transformers.Qwen2Config(**_SMALL),
+    "qwen3-small": lambda: transformers.Qwen3Config(**_SMALL, head_dim=64),
+    "pythia-160m": lambda: transformers.GPTNeoXConfig(
+        vocab_size=50304,
+        hidden_size=768,
+        num_hidden_layers=12,
+        num_attention_heads=12,
+        intermediate_size=3072,
+    ),
+    "vit-base": transformers.ViTConfig,
+    "t5-base": lambda: transformers.T5Config(d_model=768, d_ff=3072, num_layers=12, num_heads=12),
+}
+"""Configurations that ship with rankscope, so that architectures work without a download: the
+published shapes, or small ones of a family."""
 
 
 @checked
@@ -43,7 +90,7 @@ _LONG = 300
 
 def initialise(name: str, seed: int, options: dict[str, Any], tokenizer: Any = None) -> Source:
     """A model with random weights, from a built-in name, a folder or a Hub id."""
-    given = None if tokenizer is None else another_tokenizer(tokenizer)
+    given = another_tokenizer(tokenizer)
     if name in BUILTIN and not Path(name).is_dir():
         config = BUILTIN[name]()
         own = BundledTokenizer.for_config(config)
@@ -61,21 +108,12 @@ def load_pretrained(
     name: str, options: dict[str, Any], *, pickled: bool, tokenizer: Any = None
 ) -> Source:
     """A model with its own weights, from a folder or a Hub id."""
-    given = None if tokenizer is None else another_tokenizer(tokenizer)
-    place = _where(name)
+    given, place = another_tokenizer(tokenizer), _where(name)
     name = str(Path(name).expanduser()) if place["local_files_only"] else name
-    safetensors = None if pickled else True
+    reading = {**options, **place, "weights_only": True, "output_loading_info": True}
+    reading["use_safetensors"] = None if pickled else True
     model, report = _attempt(
-        name,
-        pickled=pickled,
-        action=lambda: AutoModel.from_pretrained(
-            name,
-            use_safetensors=safetensors,
-            weights_only=True,
-            output_loading_info=True,
-            **options,
-            **place,
-        ),
+        name, lambda: AutoModel.from_pretrained(name, **reading), pickled=pickled
     )
     # Weights a checkpoint lacks would be drawn at random; only poolers and heads may be.
     missing = sorted(key for key in report["missing_keys"] if "pool" not in key)
@@ -99,6 +137,17 @@ def _where(name: str) -> dict[str, bool]:
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise SourceError(f"there is no folder {name}; give a folder that holds a model.")
     return {"local_files_only": not _hub_is_reachable()}
+
+
+def _hub_is_reachable() -> bool:
+    """Whether the Hub's name resolves; the client itself would retry for half a minute."""
+    if getproxies():
+        return True  # then the proxy resolves names, and only trying tells
+    try:
+        socket.getaddrinfo(urlsplit(constants.ENDPOINT).hostname, 443)
+    except OSError:
+        return False
+    return True
 
 
 def _check_folder(folder: Path) -> None:
@@ -127,17 +176,6 @@ def _check_folder(folder: Path) -> None:
             inside = os.path.normpath(file)
             if Path(inside).is_absolute() or inside.startswith(".."):
                 raise SourceError(f"{index} points outside its folder, to {file}; it is not read.")
-
-
-def _hub_is_reachable() -> bool:
-    """Whether the Hub's name resolves; the client itself would retry for half a minute."""
-    if getproxies():
-        return True  # then the proxy resolves names, and only trying tells
-    try:
-        socket.getaddrinfo(urlsplit(constants.ENDPOINT).hostname, 443)
-    except OSError:
-        return False
-    return True
 
 
 def _attempt(name: str, action: Callable[[], Any], *, pickled: bool | None = None) -> Any:
@@ -171,7 +209,9 @@ def _attempt(name: str, action: Callable[[], Any], *, pickled: bool | None = Non
 
 
 def another_tokenizer(tokenizer: Any) -> Any:
-    """A tokeniser that was asked for: of another folder or Hub id, or one at hand."""
+    """A tokeniser that was asked for, if any: of another folder or Hub id, or one at hand."""
+    if tokenizer is None:
+        return None
     if isinstance(tokenizer, str | Path):
         path = Path(tokenizer).expanduser()
         name = str(path) if path.is_dir() else str(tokenizer)
@@ -185,8 +225,7 @@ def another_tokenizer(tokenizer: Any) -> Any:
             f"tokenizer is a {type(tokenizer).__name__}, expected a folder, a Hub id or a "
             "tokeniser of transformers."
         )
-    # The caller's own stays as it is.
-    return tokenizer if _pads(tokenizer) else _ready_to_pad(copy.deepcopy(tokenizer))
+    return _ready_to_pad(tokenizer)
 
 
 def _tokenizer(name: str, options: dict[str, Any]) -> Any:
@@ -197,18 +236,14 @@ def _tokenizer(name: str, options: dict[str, Any]) -> Any:
     return _ready_to_pad(tokenizer)
 
 
-def _pads(tokenizer: Any) -> bool:
-    return getattr(tokenizer, "pad_token", "") is not None
-
-
 def _ready_to_pad(tokenizer: Any) -> Any:
-    if not _pads(tokenizer):
+    if getattr(tokenizer, "pad_token", "") is None:
+        tokenizer = copy.deepcopy(tokenizer)  # the caller's own stays as it is
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
 
 
 def _optional(kind: Any, name: str, options: dict[str, Any]) -> Any:
-    """A tokeniser or processor if there is one."""
     try:
         with _quiet():
             return kind.from_pretrained(name, **options)

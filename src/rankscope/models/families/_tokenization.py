@@ -10,6 +10,10 @@ from torch.nn.utils.rnn import pad_sequence
 
 from rankscope.models.text import InputCheck, Tokenizer
 
+_ROLES = ("bos_token_id", "eos_token_id", "pad_token_id", "cls_token_id", "sep_token_id")
+_SPACES = str.maketrans("ĠĊ", "▁↵")
+"""How byte-level tokenisers write a space and a line's end, and how we do."""
+
 
 @dataclass(frozen=True)
 class BundledTokenizer:
@@ -26,9 +30,8 @@ class BundledTokenizer:
     @classmethod
     def for_config(cls, config: Any) -> Self | None:
         """A tokeniser, if a model reads text and has enough embeddings for it."""
-        names = ("pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id")
-        found = [getattr(config, name, None) for name in names]
-        special = [index for index in found if isinstance(index, int) and 0 <= index < 100]
+        ids = [getattr(config, role, None) for role in _ROLES]
+        special = [index for index in ids if isinstance(index, int) and 0 <= index < 100]
         offset = max(special, default=-1) + 1
         inner = Tokenizer.bundled()
         if getattr(config, "vocab_size", 0) < offset + len(inner.vocabulary):
@@ -53,11 +56,6 @@ class BundledTokenizer:
         lengths = torch.tensor([len(row) for row in rows])
         mask = torch.arange(ids.shape[1]) < lengths[:, None]
         return {"input_ids": ids, "attention_mask": mask.long()}
-
-
-_ROLES = ("bos_token_id", "eos_token_id", "pad_token_id", "cls_token_id", "sep_token_id")
-_SPACES = str.maketrans("ĠĊ", "▁↵")
-"""How byte-level tokenisers write a space and a line's end, and how we do."""
 
 
 def encode(

@@ -20,35 +20,30 @@ from rankscope.streams import stream
 if TYPE_CHECKING:
     import polars
 
-
 _TOKENS = 12
 
 
 def probe(family: Family, body: Original) -> dict[str, Any]:
     """Keyword arguments for the original: three short sequences, or two images of noise."""
     generator = stream(0, "probe")
-    config = body.config
-    weight = next(body.parameters())
-    device = weight.device
+    config, weight = body.config, next(body.parameters())
     if sees_images(body):
-        pixels = torch.randn(2, *image_shape(body), generator=generator)
-        return {"pixel_values": pixels.to(device, weight.dtype)}
+        return {"pixel_values": torch.randn(2, *image_shape(body), generator=generator).to(weight)}
     most = getattr(config, "max_position_embeddings", None) or -1
     tokens = min(_TOKENS, most - 2) if most > 0 else _TOKENS  # XLNet says -1: no limit
     ids = torch.randint(0, config.vocab_size, (3, tokens), generator=generator)
-    padding = getattr(config, "pad_token_id", None)
-    padding = 0 if padding is None else padding
+    padding = getattr(config, "pad_token_id", None) or 0
     ids = torch.where(ids == padding, (padding + 1) % config.vocab_size, ids)
     mask = torch.ones(3, tokens, dtype=torch.bool)
     mask[0, : tokens // 3] = False
     mask[1, -(tokens // 4) :] = False
     arguments: dict[str, Any] = {
-        "input_ids": torch.where(mask, ids, padding).to(device),
-        "attention_mask": mask.long().to(device),
+        "input_ids": torch.where(mask, ids, padding),
+        "attention_mask": mask.long(),
     }
     if family.takes_positions:
-        arguments["position_ids"] = family.positions(mask, config).to(device)
-    return arguments
+        arguments["position_ids"] = family.positions(mask, config)
+    return {name: tensor.to(weight.device) for name, tensor in arguments.items()}
 
 
 def sees_images(body: Original) -> bool:
@@ -63,12 +58,7 @@ def image_shape(body: Original) -> tuple[int, int, int]:
     return body.config.num_channels, height, width
 
 
-TOLERANCES = {
-    torch.float64: 1e-8,
-    torch.float32: 1e-4,
-    torch.float16: 2e-2,
-    torch.bfloat16: 1e-1,
-}
+TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 """Largest relative error allowed per dtype. Halves differ by their rounding, layer after layer; in
 float64 rotary tables, which are float32 everywhere, differ by a rounding from device to device."""
 
@@ -115,6 +105,12 @@ class Verification:
 
 def compare(family: Family, body: nn.Module, network: Network) -> Verification:
     """Run both on the same input and compare every layer's output."""
+
+    def relative_error(mine: Tensor, other: Tensor) -> float:
+        size = torch.linalg.vector_norm(other.double())
+        error = torch.linalg.vector_norm(mine.double() - other.double())
+        return float(error / size) if size > 0 else float(error)
+
     arguments = probe(family, body)
     mask = arguments.get("attention_mask")
     token_mask = None if mask is None else mask.bool()
@@ -123,7 +119,7 @@ def compare(family: Family, body: nn.Module, network: Network) -> Verification:
         with true_precision(body):
             x, *theirs = states(family, body, arguments)
         errors = tuple(
-            _relative_error(mine.cpu()[valid], other.cpu()[valid])
+            relative_error(mine.cpu()[valid], other.cpu()[valid])
             for mine, other in zip(network.states(x, token_mask), theirs, strict=True)
         )
     return Verification(family.name, errors, TOLERANCES[x.dtype])
@@ -133,12 +129,6 @@ def states(family: Family, body: Original, arguments: Mapping[str, Any]) -> list
     """The original's own hidden states: the blocks' input, then every block's output."""
     captured = captured_states(family.layers(body), lambda: body(**arguments))
     return [family.batch_first(state) for state in captured]
-
-
-def _relative_error(mine: Tensor, other: Tensor) -> float:
-    size = torch.linalg.vector_norm(other.double())
-    error = torch.linalg.vector_norm(mine.double() - other.double())
-    return float(error / size) if size > 0 else float(error)
 
 
 @contextmanager
@@ -152,16 +142,11 @@ def true_precision(original: nn.Module) -> Iterator[None]:
         for module in original.modules():
             eps, gain = getattr(module, "variance_epsilon", None), getattr(module, "weight", None)
             if eps is not None and isinstance(gain, Tensor) and gain.dtype == torch.float64:
-                undo.callback(_put_back, module, module.__dict__.get("forward"))
+                if "forward" in vars(module):  # its own, which Accelerate gives it
+                    undo.callback(setattr, module, "forward", vars(module)["forward"])
+                undo.callback(delattr, module, "forward")  # before that: the last comes first
                 module.forward = partial(_rms_norm, module, eps)
         yield
-
-
-def _put_back(module: nn.Module, forward: Any) -> None:
-    """The forward a module had of its own (Accelerate gives it one), or its class's."""
-    del module.__dict__["forward"]
-    if forward is not None:
-        module.__dict__["forward"] = forward
 
 
 def _rms_norm(module: Original, eps: float, hidden: Tensor) -> Tensor:
