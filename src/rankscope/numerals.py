@@ -65,10 +65,8 @@ def short_html(value: float, *, digits: int = 3) -> str:
     if special is not None:
         return special
     mantissa, power = _split(value, digits)
-    if -3 <= power <= 3:
-        text = f"{value:,.{max(0, digits - 1 - power)}f}"
-    else:
-        text = f"{mantissa}·10<sup>{power}</sup>"
+    written_out = f"{value:,.{max(0, digits - 1 - power)}f}"
+    text = written_out if -3 <= power <= 3 else f"{mantissa}·10<sup>{power}</sup>"
     return text.replace("-", MINUS)
 
 
@@ -78,9 +76,8 @@ def span_of(low: float, high: float) -> str:
     >>> span_of(0.5, 2.0), span_of(3.0, 3.0001)
     ('0.5 to 2', '3')
     """
-    if math.isclose(low, high, rel_tol=1e-3):
-        return short(low)
-    return f"{short(low)} to {short(high)}"
+    same = math.isclose(low, high, rel_tol=1e-3)
+    return short(low) if same else f"{short(low)} to {short(high)}"
 
 
 def course(first: float, last: float) -> str:
@@ -173,9 +170,8 @@ def list_words(words: Sequence[str], most: int = 6) -> str:
     >>> list_words(["a", "b", "c"], most=2)
     'a, b and 1 more'
     """
-    if len(words) <= most:
-        return ", ".join(words)
-    return f"{', '.join(words[:most])} and {len(words) - most} more"
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(words[:most]) + more
 
 
 def setting_text(value: str | float | None) -> str:

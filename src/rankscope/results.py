@@ -17,6 +17,7 @@ from rankscope import tables
 from rankscope.arguments import Exact, checked
 from rankscope.errors import InputError
 from rankscope.metric_catalogue import Metric
+from rankscope.numerals import cut
 from rankscope.process import stem
 
 Verdict = Literal["holds", "fails", "depends", "not tried"]
@@ -45,12 +46,7 @@ def literal(text: str) -> str:
 @checked
 @dataclass(frozen=True)
 class Drawing:
-    """One chart of a result: a figure by its name, and what it is given to draw.
-
-    >>> drawing = Drawing("by_depth", metric="log10_residual", roles={"a-priori bound": "bound"})
-
-    The names are those of ``figures.FIGURES``; ``figures.draw(drawing, result)`` draws it.
-    """
+    """One chart of a result: a figure by its name in ``figures.FIGURES``, and what it draws."""
 
     figure: str
     caption: str = ""
@@ -71,8 +67,6 @@ class Judgement:
 
     >>> str(Judgement("depends", "any scale of the weights", "the scale: cubic up to LeCun × 1.4"))
     'depends on the scale: cubic up to LeCun × 1.4'
-    >>> str(Judgement("holds", "the theorem's condition"))
-    'holds'
 
     ``domain`` says what the statement was tried on. ``on`` is a phrase that completes the verdict:
     what it depends on, how far it holds, which subjects it was tried on, what to pass so that it
@@ -103,9 +97,6 @@ class Judgement:
 class Finding:
     """Whether one of the things that were looked for was found, by which rule, and where.
 
-    >>> Finding("depth collapse", "holds", "No depth collapse.", "relative dispersion below 0.001")
-    Finding(kind='depth collapse', fate='holds', ...)
-
     ``rule`` says with its thresholds when it counts as found. ``figure`` is the number the rule was
     asked about, ``layer`` where it was found or came closest, and ``part`` what is to blame. Of
     ``samples`` it was found in ``found_in``.
@@ -125,11 +116,7 @@ class Finding:
 @checked
 @dataclass(frozen=True)
 class Headline:
-    """The answer in a few words, and what it means for whoever asked.
-
-    >>> Headline("No collapse", "holds").text
-    'No collapse'
-    """
+    """The answer in a few words, and what it means for whoever asked."""
 
     text: str
     tone: Tone = "neutral"
@@ -142,9 +129,6 @@ Entry = str | int | float | None
 @dataclass(frozen=True)
 class Listing:
     """A table of words and numbers, for what would otherwise be many sentences of one shape.
-
-    >>> Listing("Heads", ("head", "entropy"), (("layer 1, head 0", 2.5),)).columns
-    ('head', 'entropy')
 
     ``title`` is its caption; ``note`` says below it how to read it. In words, marks are as in
     sentences (see ``report``).
@@ -168,11 +152,7 @@ class Listing:
 @checked
 @dataclass(frozen=True)
 class Part:
-    """What stands under one heading of a long result: sentences, tables, drawings, in this order.
-
-    >>> Part("Paths", ("Paths of length 1 carry most.",)).title
-    'Paths'
-    """
+    """What stands under one heading of a long result: sentences, tables, drawings, in this order."""
 
     title: str
     sentences: tuple[str, ...] = ()
@@ -247,9 +227,8 @@ class Result:
 
     def __repr__(self) -> str:
         verdict = "" if self.verdict is None else f", verdict={self.verdict!r}"
-        first = self.sentences[0] if self.sentences else ""
-        short = first if len(first) <= 160 else f"{first[:159]}…"
-        return f"Result({self.id!r}{verdict}, {self.table.height:,} rows: {short})"
+        first = cut(self.sentences[0], 160) if self.sentences else ""
+        return f"Result({self.id!r}{verdict}, {self.table.height:,} rows: {first})"
 
     def _repr_html_(self) -> str:
         """For notebooks: the answer, what was looked for, the first chart."""
@@ -259,30 +238,19 @@ class Result:
 __all__ = ["read", "write"]
 
 _KEY: Final = "rankscope.result"
-_ELSEWHERE: Final = ("table", "provenance")
-"""Fields that a table's file holds anyway."""
 
 
 @checked
 def write(result: Result, path: str | Path) -> Path:
     """Write a whole result; equal results make equal files."""
-    kept = {
-        each.name: getattr(result, each.name)
-        for each in fields(result)
-        if each.name not in _ELSEWHERE
-    }
-    written = json.dumps(kept, default=_plain)
+    names = [field.name for field in fields(result) if field.name not in ("table", "provenance")]
+    written = json.dumps({name: getattr(result, name) for name in names}, default=_plain)
     return tables.write(result.table, path, result.provenance, {_KEY: written})
 
 
 @checked
 def read(path: str | Path) -> Result:
-    """A result as written by ``write``.
-
-    >>> from rankscope.experiments import run
-    >>> read(write(run("D8"), "d8.parquet")).verdict
-    'depends'
-    """
+    """A result as written by ``write``."""
     table, provenance = tables.read(path)
     try:
         kept = json.loads(tables.metadata(path)[_KEY])
@@ -295,37 +263,34 @@ def _plain(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else asdict(value)
 
 
+_RECORDS: Final = {
+    "judgement": Judgement,
+    "beyond": Judgement,
+    "headline": Headline,
+    "findings": Finding,
+    "parts": Part,
+    "metrics": Metric,
+    "drawings": Drawing,
+    "listings": Listing,
+}
+"""Fields of a result, and of its parts, that hold a record or some records of one kind."""
+
+
 def _typed(kept: dict[str, Any]) -> dict[str, Any]:
-    """Fields of a result from what JSON has."""
-    for name in ("judgement", "beyond"):
-        kept[name] = None if kept[name] is None else Judgement(**kept[name])
-    kept["headline"] = None if kept["headline"] is None else Headline(**kept["headline"])
-    kept["findings"] = tuple(Finding(**each) for each in kept["findings"])
-    kept["parts"] = tuple(Part(**_contents(each)) for each in kept["parts"])
-    kept["metrics"] = tuple(_metric(each) for each in kept["metrics"])
-    for name in ("shown", "warnings"):
-        kept[name] = tuple(kept[name])
-    return _contents(kept)
+    """Fields of a record from what JSON has; options of a drawing stay as they are."""
+    typed = {}
+    for name, value in kept.items():
+        record = _RECORDS.get(name)
+        if record and isinstance(value, dict):
+            typed[name] = record(**_typed(value))
+        elif record and isinstance(value, list):
+            typed[name] = tuple(record(**_typed(inner)) for inner in value)
+        elif name == "only":
+            typed[name] = {column: tuple(labels) for column, labels in value.items()}
+        else:
+            typed[name] = value if name == "options" else _tuples(value)
+    return typed
 
 
-def _contents(kept: dict[str, Any]) -> dict[str, Any]:
-    """What a result and its parts have in common."""
-    kept["sentences"] = tuple(kept["sentences"])
-    kept["drawings"] = tuple(_drawing(each) for each in kept["drawings"])
-    kept["listings"] = tuple(_listing(each) for each in kept["listings"])
-    return kept
-
-
-def _listing(kept: dict[str, Any]) -> Listing:
-    rows = tuple(tuple(row) for row in kept.pop("rows"))
-    return Listing(columns=tuple(kept.pop("columns")), rows=rows, **kept)
-
-
-def _drawing(kept: dict[str, Any]) -> Drawing:
-    kept["only"] = {column: tuple(labels) for column, labels in kept["only"].items()}
-    return Drawing(**kept)
-
-
-def _metric(kept: dict[str, Any]) -> Metric:
-    marks = tuple((value, mark) for value, mark in kept.pop("marks"))
-    return Metric(includes=tuple(kept.pop("includes")), marks=marks, **kept)
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -52,7 +52,6 @@ POOLED: Final = ("seed",)
 Layer = Annotated[int, Range(0, 2**31)]
 _LAYER: Final = "layer"
 _NEVER_APART: Final = (_LAYER, "run", "sample", "head", "metric", "value", "error", "doubt")
-_STATISTICS: Final = ("mean", "low", "median", "high")
 _PROVENANCE_KEY = "rankscope"
 # A panic of polars, which some damaged files cause, is no Exception.
 _UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
@@ -71,11 +70,9 @@ def frame(columns: Mapping[str, Sequence[Any]]) -> pl.DataFrame:
             f"a table has the columns metric, value and any of {', '.join(COLUMNS)}; "
             f"got {', '.join(columns)}."
         )
-    present = [name for name in COLUMNS if name in columns]
+    schema = {name: kind for name, kind in COLUMNS.items() if name in columns}
     try:
-        return pl.DataFrame(
-            {name: pl.Series(columns[name], dtype=COLUMNS[name]) for name in present}
-        )
+        return pl.DataFrame({name: pl.Series(columns[name], dtype=schema[name]) for name in schema})
     except (*_UNREADABLE, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"these are no columns of a table: {error}") from None
 
@@ -87,12 +84,13 @@ def from_rows(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> pl.DataFra
     >>> from_rows(("layer", "metric", "value"), [(0, "rank", 4), (1, "rank", 2)])["value"].to_list()
     [4.0, 2.0]
     """
-    given = list(rows)
-    for index, row in enumerate(given):
+    columns: dict[str, list[Any]] = {name: [] for name in names}
+    for index, row in enumerate(rows):
         if len(row) != len(names):
             raise InputError(f"row {index} has {len(row)} values for {len(names)} names.")
-    named = [dict(zip(names, row, strict=True)) for row in given]
-    return frame({name: [row[name] for row in named] for name in names})
+        for name, value in zip(names, row, strict=True):
+            columns[name].append(value)
+    return frame(columns)
 
 
 @checked
@@ -140,23 +138,20 @@ def summary(table: pl.DataFrame) -> pl.DataFrame:
         raise InputError(
             f"a table has the columns metric and value; got {', '.join(table.columns) or 'none'}."
         )
-    keys = [
-        name for name in table.columns if name not in ("sample", "head", "value", "error", "doubt")
-    ]
+    kept = ("sample", "head", "value", "error", "doubt")
+    keys: list[Any] = [name for name in table.columns if name not in kept]
     value, head = pl.col("value"), pl.col("head")
-    by_head = "head" in table.columns
-    apart = [head.is_not_null().alias("by_head")] if by_head else []
-    heads = [head.drop_nulls().n_unique().cast(pl.Int64).alias("heads")] if by_head else []
-    pooled = table.group_by(*keys, *apart, maintain_order=True).agg(
-        *heads,
-        value.len().alias("count"),
-        value.mean().alias("mean"),
-        _percentile(0.1).alias("low"),
-        _percentile(0.5).alias("median"),
-        _percentile(0.9).alias("high"),
-        *([pl.col("error").max()] if "error" in table.columns else []),
-        *([pl.col("doubt").any()] if "doubt" in table.columns else []),
-    )
+    statistics = [value.len().alias("count"), value.mean().alias("mean")]
+    for name, part in (("low", 0.1), ("median", 0.5), ("high", 0.9)):
+        statistics.append(_percentile(part).alias(name))
+    if "head" in table.columns:
+        keys.append(head.is_not_null().alias("by_head"))
+        statistics.insert(0, head.drop_nulls().n_unique().cast(pl.Int64).alias("heads"))
+    if "error" in table.columns:
+        statistics.append(pl.col("error").max())
+    if "doubt" in table.columns:
+        statistics.append(pl.col("doubt").any())
+    pooled = table.group_by(*keys, maintain_order=True).agg(*statistics)
     return pooled.drop("by_head", strict=False)
 
 
@@ -219,7 +214,16 @@ def pooled(
     if below is None:
         return medians
     keys = [name for name in grouped if name != _LAYER]
-    crossed = [_first_below(name, below) for name in _STATISTICS]
+    # The first layer at which each statistic is below the threshold; NaN if it never is.
+    crossed = [
+        pl.col(_LAYER)
+        .filter(pl.col(name) < below)
+        .first()
+        .cast(pl.Float64)
+        .fill_null(math.nan)
+        .alias(name)
+        for name in ("mean", "low", "median", "high")
+    ]
     ordered = medians.sort(_LAYER, maintain_order=True).group_by(keys, maintain_order=True)
     named = ordered.agg(pl.lit(COLLAPSE_LAYER).alias("metric"), pl.col("count").max(), *crossed)
     return (
@@ -231,11 +235,7 @@ def pooled(
 
 @checked
 def axis_name(name: str, columns: Sequence[str]) -> str:
-    """An axis as its column is called: ``depth`` is another word for ``layers``.
-
-    >>> axis_name("depth", ["run", "layers"])
-    'layers'
-    """
+    """An axis as its column is called: ``depth`` is another word for ``layers``."""
     return "layers" if name == "depth" and name not in columns and "layers" in columns else name
 
 
@@ -245,14 +245,14 @@ def _at_layer(
     """Each run at its own last layer, at one, or at ``every``; what has no layers is kept."""
     if every and layer is not None:
         raise InputError(f"layer={layer} is one layer, and here every layer is looked at.")
+    place = pl.col(_LAYER)
     if every and _LAYER not in rows.columns:
         listed = ", ".join(rows.columns)
         raise InputError(f"the sweep has no column {_LAYER!r}; it has {listed}.")
     if every:
-        return rows.filter(pl.col(_LAYER).is_not_null())
+        return rows.filter(place.is_not_null())
     if _LAYER not in rows.columns or rows[_LAYER].null_count() == rows.height:
         return rows
-    place = pl.col(_LAYER)
     if layer is None:
         return rows.filter(place == place.max().over(["run", *along]))
     kept = rows.filter(place == layer)
@@ -274,12 +274,6 @@ def _each_run_once(rows: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     return rows.join(first, on=[*place, *axes], how="semi", nulls_equal=True)
 
 
-def _first_below(name: str, below: float) -> pl.Expr:
-    """The first layer at which a figure is below a threshold; NaN if it never is."""
-    first = pl.col(_LAYER).filter(pl.col(name) < below).first()
-    return first.cast(pl.Float64).fill_null(float("nan")).alias(name)
-
-
 def _refuse_mixed(rows: pl.DataFrame, by: Sequence[str], pool: Sequence[str]) -> None:
     """Raise if something else varies, which a median would mix."""
     others = [name for name in rows.columns if name not in {*by, *pool, *_NEVER_APART}]
@@ -287,8 +281,8 @@ def _refuse_mixed(rows: pl.DataFrame, by: Sequence[str], pool: Sequence[str]) ->
     varied = rows.group_by(by).agg(counts) if by else rows.select(counts)
     for name in others:
         if varied[name].max() != 1:
-            values: list[Any] = rows[name].unique(maintain_order=True).to_list()
-            listed = ", ".join(map(str, values[:6])) + (", …" if len(values) > 6 else "")
+            values = [*map(str, rows[name].unique(maintain_order=True))]
+            listed = ", ".join(values[:6] + ["…"] * (len(values) > 6))
             raise InputError(
                 f"{name} varies, too ({listed}), and a median over it would mix different runs; "
                 f"draw it along an axis (x, color, facet), keep one value, or put it in pool."
@@ -319,10 +313,6 @@ def write(
 def write_csv(table: pl.DataFrame, path: str | Path) -> Path:
     """Write a table as CSV, which every program reads; where it came from is not in it.
 
-    >>> one = frame({"metric": ["rank"], "value": [2.0]})
-    >>> write_csv(one, "ranks.csv").read_text().splitlines()
-    ['metric,value', 'rank,2.0']
-
     Numbers are written so that reading them gives the same numbers; what does not apply is empty.
     """
     try:
@@ -344,8 +334,11 @@ def read(path: str | Path) -> tuple[pl.DataFrame, dict[str, Any]]:
         table = pl.read_parquet(path)
     except _UNREADABLE as error:
         raise InputError(f"{path} is no Parquet file that can be read: {error}") from error
-    provenance = _parsed(written.get(_PROVENANCE_KEY))
-    if provenance is None or not {"metric", "value"} <= set(table.columns):
+    try:
+        provenance = json.loads(written.get(_PROVENANCE_KEY, "null"))
+    except json.JSONDecodeError:
+        provenance = None
+    if not isinstance(provenance, dict) or not {"metric", "value"} <= set(table.columns):
         raise InputError(
             f"{path} was not written by rankscope: it lacks our columns or provenance."
         )
@@ -359,11 +352,3 @@ def metadata(path: str | Path) -> dict[str, str]:
         return dict(pl.read_parquet_metadata(Path(path)))
     except _UNREADABLE as error:
         raise InputError(f"{path} is no Parquet file that can be read: {error}") from error
-
-
-def _parsed(written: str | None) -> dict[str, Any] | None:
-    try:
-        provenance = json.loads(written or "null")
-    except json.JSONDecodeError:
-        return None
-    return provenance if isinstance(provenance, dict) else None

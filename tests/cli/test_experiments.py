@@ -293,7 +293,7 @@ def test_several_claims_have_a_line_each_and_are_listed_with_their_verdicts(rank
     first, second, _, summary = got.stdout.splitlines()
     assert first.startswith("D4   holds (")
     assert second.startswith("W2   holds (")
-    assert summary == "summary rankscope-output/reproduce.html"
+    assert summary == "summary  rankscope-output/reproduce.html"
     again = rankscope("reproduce", "D4").stdout  # what is there is read
     assert "holds" in again
     told = {line.split()[0]: line for line in rankscope("reproduce").stdout.splitlines()}

@@ -120,7 +120,6 @@ class _Guard:
                 self._more_places = [name]
             elif parameter.kind is not parameter.KEYWORD_ONLY:
                 self.places.append(name)
-
         self.iterates = any(
             isinstance(check, Items) and check.kind is Iterable for check in self._checks.values()
         )

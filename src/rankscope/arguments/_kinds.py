@@ -104,7 +104,7 @@ def check_of(annotation: Any, owner: type | None = None) -> Check | None:
         return _PLAIN[annotation]
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return _ranged(arguments[0], arguments[1])
+        return _ranged(*arguments[:2])
     if origin is Literal:
         return _literal(arguments)
     if origin in (Union, types.UnionType):

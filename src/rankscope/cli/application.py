@@ -27,7 +27,7 @@ _NO_MEMORY = "can't allocate memory|out of memory|Unable to allocate|Storage siz
 
 
 class _Commands(TyperGroup):
-    """All commands; it keeps the words they are called with, for whoever asks the same again."""
+    """All commands; keeps the words they are called with."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta[WORDS] = tuple(args)
@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def _unforeseen(error: Exception) -> tuple[str, int]:
-    """What is said about an error that is not one of ours; where it happened is kept in a file."""
+    """A message about an error that is not one of ours; the traceback is kept in a file."""
     said = f"{type(error).__name__}: {error}"
     if isinstance(error, MemoryError) or re.search(_NO_MEMORY, said):
         return "there is not enough memory for this; make the network or the input smaller.", 2

@@ -1,17 +1,34 @@
-"""The questions and the lab, a command each: options → configuration → answer.
+"""Questions, claims, studies and the lab, a command each: options → configuration → answer.
 
 Nothing heavy is imported before a command runs, so that ``--help`` answers at once.
 """
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from typing import Annotated, Any, Literal
 
 import typer
 
 from rankscope.cli.application import app
-from rankscope.cli.options import QuestionOptions, ReadingOptions, asking, names, takes
+from rankscope.cli.options import (
+    FIELDS,
+    ExperimentOptions,
+    QuestionOptions,
+    ReadingOptions,
+    ReproduceOptions,
+    asking,
+    names,
+    refuse,
+    taken,
+    takes,
+)
+from rankscope.cli.printing import print_json, print_list
 from rankscope.errors import InputError
-from rankscope.experiments import CATALOGUE
+from rankscope.experiments import CATALOGUE, Kind, entries, entry
+from rankscope.run import OUTPUT_FOLDER, ClaimRun, claim_runs
+
+_Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", show_default=False)]
+_Id = Annotated[str | None, typer.Argument(metavar="ID", show_default=False)]
 
 
 def _answer(id_: str, options: QuestionOptions, **chosen: Any) -> None:
@@ -234,3 +251,68 @@ def lab(
         browser=not no_browser,
         on_ready=lambda address: typer.echo(f"The lab is at {address} (Ctrl-C ends it)."),
     )
+
+
+def _help(opening: str, kind: Kind) -> str:
+    listed = [f"{each.id}: {each.title.rstrip('.')}." for each in entries(kind).values()]
+    return "\n\n".join([opening, "Without an ID, all of them are listed.", *listed])
+
+
+@app.command(
+    help=_help("Re-check claims of both papers: verdicts from figures measured here.", "claim")
+)
+@takes(ReproduceOptions)
+def reproduce(options: ReproduceOptions, *, ids: _Ids = None) -> None:
+    """Claims by their ids, or all of them."""
+    if not ids and not options.everything:
+        only = "without an ID or --all it lists the claims and takes --json and --output alone."
+        refuse("reproduce", sorted(options.given - {"as_json", "output"}), options, only)
+        runs = claim_runs(options.output or OUTPUT_FOLDER)
+        last_runs = {run.id: run for run in runs}  # of each claim, the last
+        _print_entries("claim", last_runs, as_json=options.as_json)
+        return
+    if ids and options.everything:
+        raise InputError(f"--all runs every claim; leave out {' '.join(ids)}, or --all.")
+    from rankscope.cli import inputs, outputs
+
+    claims = [entry(id_, "claim") for id_ in ids] if ids else entries("claim").values()
+    chosen = inputs.configurations("reproduce", list(dict.fromkeys(claims)), options)
+    if not outputs.reproduce(chosen, options):
+        raise typer.Exit(2)
+
+
+@app.command(help=_help("Answer a question with many small networks, and charts.", "study"))
+@takes(ExperimentOptions)
+def study(options: ExperimentOptions, *, id_: _Id = None) -> None:
+    """A study by its id."""
+    if id_ is None:
+        only = "without an ID it lists what there is and takes --json alone."
+        refuse("study", sorted(options.given - {"as_json"}), options, only)
+        _print_entries("study", {}, as_json=options.as_json)
+        return
+    from rankscope.cli import inputs, outputs
+
+    chosen = entry(id_, "study")
+    fields = inputs.configurations("study", [chosen], options)[chosen]
+    outputs.run(chosen, chosen.configuration(**fields), options)
+
+
+def _print_entries(kind: Kind, last_runs: Mapping[str, ClaimRun], *, as_json: bool) -> None:
+    """Claims or studies, a line each, or as an array; of a claim also how it last ended."""
+    rows, lines = [], {}
+    for listed in entries(kind).values():
+        last = last_runs.get(listed.id)
+        row = {name: getattr(listed, name) for name in ("id", "kind", "title", "source", "domain")}
+        row["options"] = [field for field in FIELDS if field in listed.options]
+        if kind == "claim":
+            row["verdict"] = last and last.judgement and last.judgement["verdict"]
+            row["last"] = last and asdict(last)
+        rows.append(row)
+        source = f" ({listed.source})" if listed.source else ""
+        options = ", ".join(taken(listed)) or "no options"
+        ended = f". Last: {last.failure or last.verdict}" if last else ""
+        lines[listed.id] = f"{listed.title.rstrip('.')}{source}. {options}{ended}"
+    if as_json:
+        print_json(rows)
+    else:
+        print_list(lines)

@@ -1,6 +1,6 @@
 """From options to configurations; imported only once a command runs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,8 +37,7 @@ _OF_ANSWERS = ("output", "as_json", "csv", "yes")
 def question(id_: str, options: QuestionOptions, **chosen: Any) -> Any:
     """The configuration of a question: what was written about its subject, and ``chosen``."""
     said = _said(options) | {name: chosen[name] for name in chosen if name in options.given}
-    reading = {name: said.pop(name) for name in FIELDS["reading"] if name in said}
-    if reading:
+    if reading := {name: said.pop(name) for name in FIELDS["reading"] if name in said}:
         said["reading"] = reading
     return ask(CATALOGUE[id_], said, Sources(dialect=COMMAND_LINE)).configure()
 
@@ -82,11 +81,10 @@ def affordable(metrics: Sequence[str], *, tokens: int) -> tuple[str, ...]:
     if tokens <= MOST_TOKENS_CUBED:
         return tuple(metrics)
     left_out = [name for name in metrics if name in CUBIC_METRICS]
-    if left_out:
-        print_error(
-            f"left out of 'all', because {tokens} tokens make them slow: {', '.join(left_out)}; "
-            "--metrics takes them by name."
-        )
+    print_error(
+        f"left out of 'all', because {tokens} tokens make them slow: {', '.join(left_out)}; "
+        "--metrics takes them by name."
+    )
     return tuple(name for name in metrics if name not in left_out)
 
 
@@ -99,11 +97,10 @@ def configurations(
     """
     asked = " ".join([command, *(entry.id for entry in chosen)])
     written = dict.fromkeys(name for entry in chosen for name in taken(entry))
-    unused = {name for listed in FIELDS.values() for name in listed}
-    unused -= {name for entry in chosen for field in entry.options for name in FIELDS[field]}
-    refuse(
-        asked, sorted(unused), options, f"it takes {', '.join([*written, '--output'])} and --json."
-    )
+    used = {name for entry in chosen for field in entry.options for name in FIELDS[field]}
+    unused = {name for names_ in FIELDS.values() for name in names_} - used
+    takes = f"it takes {', '.join([*written, '--output'])} and --json."
+    refuse(asked, sorted(unused), options, takes)
     return {entry: _fields(entry, options) for entry in chosen}
 
 
@@ -114,22 +111,22 @@ def _fields(entry: Entry, options: ExperimentOptions) -> dict[str, Any]:
     def read(name: str) -> Any:
         return read_setup(name, getattr(options, name), COMMAND_LINE)
 
-    make: dict[str, Callable[[], Any]] = {
-        "seed": lambda: read("seed"),
-        "models": lambda: _models(options, module.Config().models),
-        "texts": lambda: sources.texts(text, read("passages")).samples,
-        "sentences": lambda: sources.sentences(str(text)),
-        "length": lambda: read("length"),
-        "reading": lambda: replace(
-            module.Config().reading,
-            **{name: getattr(options, name) for name in options.given & {*FIELDS["reading"]}},
-        ),
-    }
-    return {
-        name: make[name]()
-        for name in FIELDS
-        if name in entry.options and options.given & {*FIELDS[name]}
-    }
+    def make(field: str) -> Any:
+        match field:
+            case "models":
+                return _models(options, module.Config().models)
+            case "texts":
+                return sources.texts(text, read("passages")).samples
+            case "sentences":
+                return sources.sentences(str(text))
+            case "reading":
+                given = options.given & {*FIELDS[field]}
+                changed = {name: getattr(options, name) for name in given}
+                return replace(module.Config().reading, **changed)
+        return read(field)
+
+    fields = [name for name in FIELDS if name in entry.options]
+    return {name: make(name) for name in fields if options.given & {*FIELDS[name]}}
 
 
 def _models(options: ExperimentOptions, usual: "Sequence[Model]") -> "tuple[Model, ...]":

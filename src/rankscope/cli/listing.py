@@ -1,6 +1,6 @@
 """Everything that goes by a name, kind by kind, read off the catalogues."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal
 
 import typer
@@ -15,92 +15,70 @@ Named = dict[str, Any]
 """What is listed: its ``name``, what it is in ``words``, and whatever else is known of it."""
 
 
-def _models() -> list[Named]:
+def _models() -> Iterable[Named]:
     from rankscope.models.families import BUILTIN
 
-    listed = []
     for name, make in BUILTIN.items():
         config = make()
         family, layers = config.model_type, config.num_hidden_layers
         heads, width = config.num_attention_heads, config.hidden_size
         words = f"{family}: {layers} layers, {heads} heads, width {width}"
         shape = {"family": family, "layers": layers, "heads": heads, "width": width}
-        listed.append({"name": name, **shape, "words": words})
-    return listed
+        yield {"name": name, **shape, "words": words}
 
 
-def _metrics() -> list[Named]:
+def _metrics() -> Iterable[Named]:
     from rankscope.metric_catalogue import METRICS
 
-    return [
-        {
-            "name": metric.name,
-            "words": f"{metric.title}. {metric.meaning}".rstrip(". "),
-            "definition": metric.definition,
-            "of": metric.of,
-        }
-        for metric in METRICS.values()
-        if metric.compute
-    ]
+    for metric in METRICS.values():
+        if metric.compute:
+            words = f"{metric.title}. {metric.meaning}".rstrip(". ")
+            more = {"definition": metric.definition, "of": metric.of}
+            yield {"name": metric.name, "words": words, **more}
 
 
-def _masks() -> list[Named]:
+def _masks() -> Iterable[Named]:
     from rankscope.core.masks import NAMES, as_mask
 
-    listed = []
     for name, form in NAMES.items():
         example = as_mask(form.usage.split(" ")[0])
         words = f"{form.usage}. {_first_line(type(example))}"
-        listed.append({"name": name, "words": words, "usage": form.usage})
-    return listed
+        yield {"name": name, "words": words, "usage": form.usage}
 
 
-def _scores() -> list[Named]:
+def _scores() -> Iterable[Named]:
     from rankscope.core.network import SCORES
 
-    return [
-        {
-            "name": each.words,
-            "words": _first_line(each.kind or each.module),
-            "in_spec": each.kind and each.kind.__name__,
-            "deep": each.deep,
-            "bounds": each.bounds,
-        }
-        for each in SCORES.values()
-    ]
+    for score in SCORES.values():
+        words = _first_line(score.kind or score.module)
+        more = {"deep": score.deep, "bounds": score.bounds}
+        in_spec = score.kind and score.kind.__name__
+        yield {"name": score.words, "words": words, "in_spec": in_spec, **more}
 
 
-def _norms() -> list[Named]:
+def _norms() -> Iterable[Named]:
     from rankscope.core.network import NORMS
 
-    kinds = {name: each.module for name, each in NORMS.items()}
-    ours = {kind for kind in kinds.values() if kind.__module__.startswith("rankscope")}
-    return [
-        {
-            "name": name,
-            "words": _first_line(kind) if kind in ours else f"torch.nn.{kind.__name__}",
-        }
-        for name, kind in kinds.items()
-    ]
+    for name, norm in NORMS.items():
+        is_ours = norm.module.__module__.startswith("rankscope")
+        torch_name = f"torch.nn.{norm.module.__name__}"
+        yield {"name": name, "words": _first_line(norm.module) if is_ours else torch_name}
 
 
-def _figures() -> list[Named]:
+def _figures() -> Iterable[Named]:
     from rankscope.show.figures import FIGURES
 
-    return [
-        {"name": name, "words": _first_line(each.function), "options": each.options}
-        for name, each in FIGURES.items()
-    ]
+    for name, figure in FIGURES.items():
+        yield {"name": name, "words": _first_line(figure.function), "options": figure.options}
 
 
-def _experiments(kind: EntryKind) -> list[Named]:
-    return [
-        {"name": each.id, "words": each.title.rstrip("."), "source": each.source or None}
-        for each in entries(kind).values()
-    ]
+def _experiments(kind: EntryKind) -> Iterable[Named]:
+    for entry in entries(kind).values():
+        words, source = entry.title.rstrip("."), entry.source or None
+        yield {"name": entry.id, "words": words, "source": source}
 
 
-KINDS: dict[Kind, Callable[[], list[Named]]] = {
+KINDS: dict[Kind, Callable[[], Iterable[Named]]] = {
     "models": _models,
     "metrics": _metrics,
     "masks": _masks,
@@ -121,15 +99,13 @@ def list_names(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON on standard output.")] = False,
 ) -> None:
     """List what goes by a name: models, metrics, masks, scores, norms, claims, studies, figures."""
-    if kind is not None and as_json:
-        print_json(KINDS[kind]())
-    elif kind is not None:
-        print_list({named["name"]: named["words"] for named in KINDS[kind]()})
-    elif as_json:
-        print_json({name: make() for name, make in KINDS.items()})
+    listed = {name: list(make()) for name, make in KINDS.items() if kind in (None, name)}
+    if as_json:
+        print_json(listed if kind is None else listed[kind])
+    elif kind is None:
+        print_list({name: ", ".join(named["name"] for named in listed[name]) for name in listed})
     else:
-        listed = {name: [named["name"] for named in make()] for name, make in KINDS.items()}
-        print_list({name: ", ".join(known) for name, known in listed.items()})
+        print_list({named["name"]: named["words"] for named in listed[kind]})
 
 
 def _first_line(described: Any) -> str:

@@ -210,20 +210,17 @@ def takes(group: type[Options]) -> Callable[[Callable[..., None]], Callable[...,
 
         @functools.wraps(command)
         def run(context: typer.Context, **values: Any) -> None:
-            given = frozenset(name for name in values if _is_given(context, name))
+            sources = {name: context.get_parameter_source(name) for name in values}
+            given = frozenset(
+                name for name, source in sources.items() if source and source.name == "COMMANDLINE"
+            )
             filled = {slot.name: values.pop(slot.name) for slot in shared}
             command(group(given=given, command=as_typed(context), **filled), **values)
 
-        signature = [
-            inspect.Parameter("context", keyword, annotation=typer.Context),
-            *parameters,
-            *(
-                inspect.Parameter(
-                    slot.name, keyword, default=slot.default, annotation=hints[slot.name]
-                )
-                for slot in shared
-            ),
-        ]
+        signature = [inspect.Parameter("context", keyword, annotation=typer.Context), *parameters]
+        for slot in shared:
+            kind = {"default": slot.default, "annotation": hints[slot.name]}
+            signature.append(inspect.Parameter(slot.name, keyword, **kind))
         run.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in signature}
         return run
@@ -234,14 +231,10 @@ def takes(group: type[Options]) -> Callable[[Callable[..., None]], Callable[...,
 def as_typed(context: typer.Context) -> str:
     """The command line, less where the answer goes: equal questions are asked in equal words."""
     words = [word for word in context.meta.get(WORDS, ()) if word != "--json"]
-    kept, skip = [], False
-    for word in words:
-        if not skip and word != "--output" and not word.startswith("--output="):
-            kept.append(word)
-        skip = word == "--output"
+    before = ["", *words]
+    kept = [
+        word
+        for word, previous in zip(words, before, strict=False)
+        if word != "--output" != previous and not word.startswith("--output=")
+    ]
     return shlex.join(["rankscope", *kept]) if words else ""
-
-
-def _is_given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rankscope import tables
 from rankscope.ask import refuse_unasked
 from rankscope.cli.options import OutputOptions, QuestionOptions, ReproduceOptions
-from rankscope.cli.printing import print_error, print_json, without_controls
+from rankscope.cli.printing import print_error, print_json, print_list, without_controls
 from rankscope.errors import InputError
 from rankscope.experiments import Entry
 from rankscope.process import OnStep
@@ -35,9 +35,11 @@ def run(entry: Entry, config: Any, options: OutputOptions, *, with_table: bool =
     folder = None if options.as_json and options.output is None else _folder(options)
     start = time.perf_counter()
     with progress() as begin:
-        result = _noted(entry.run(config, begin(entry.id)), options)
+        result = entry.run(config, begin(entry.id))
     seconds = time.perf_counter() - start
-    files = {} if folder is None else _named(report.names(result, folder), options)
+    if options.command:  # for whoever finds its files
+        result = replace(result, provenance={"command": options.command, **result.provenance})
+    files = {} if folder is None else _with_csv(report.names(result, folder), options)
     # Before anything is written or drawn, so that no full disk can cost the answer.
     if options.as_json:
         print_json(report.to_json(result, files, with_table=with_table))
@@ -54,22 +56,18 @@ def run(entry: Entry, config: Any, options: OutputOptions, *, with_table: bool =
 
 
 def reproduce(chosen: Mapping[Entry, Mapping[str, Any]], options: ReproduceOptions) -> bool:
-    """Run claims, each with the fields chosen for it, and tell how each ended; whether all ran."""
+    """Run claims, each with the fields chosen for it, and say how each ended; whether all ran."""
     folder = _folder(options)
     done: list[Reproduction] = []
-    alone = len(chosen) == 1
+    how = {name: getattr(options, name) for name in ("scale", "fresh", "redraw")}
     try:
         with progress() as begin:
-            for outcome in reproductions(
-                chosen,
-                folder,
-                scale=options.scale,
-                fresh=options.fresh,
-                redraw=options.redraw,
-                begin=begin,
-            ):
-                done.append(_with_csv(outcome, options))
-                if not options.as_json and not alone:
+            for outcome in reproductions(chosen, folder, **how, begin=begin):
+                files = _with_csv(outcome.files, options)
+                if outcome.result is not None:
+                    _write_csv(outcome.result, files)
+                done.append(replace(outcome, files=files))
+                if not options.as_json and len(chosen) > 1:
                     _print_line(outcome)
     except KeyboardInterrupt:
         print_error(
@@ -80,10 +78,10 @@ def reproduce(chosen: Mapping[Entry, Mapping[str, Any]], options: ReproduceOptio
     if options.as_json:
         print_json([_json(outcome) for outcome in done])
     else:
-        if alone and done[0].result is not None:
-            report.show(done[0].result)
-        files = done[0].files if alone else {}
-        _print_files({**files, "summary": str(folder / SUMMARY)})
+        alone = done[0] if len(chosen) == 1 else None
+        if alone and alone.result is not None:
+            report.show(alone.result)
+        _print_files({**(alone.files if alone else {}), "summary": str(folder / SUMMARY)})
     failed = [outcome for outcome in done if outcome.run.failure]
     for outcome in failed:
         ended = "could not be run" if outcome.result is None else "ran, but was not written"
@@ -91,31 +89,17 @@ def reproduce(chosen: Mapping[Entry, Mapping[str, Any]], options: ReproduceOptio
     return not failed
 
 
-def _noted(result: Result, options: OutputOptions) -> Result:
-    """The result with the command that gives it again, for whoever finds its files."""
-    command = {"command": options.command} if options.command else {}
-    return replace(result, provenance={**command, **result.provenance})
-
-
-def _named(files: Mapping[str, str], options: OutputOptions) -> dict[str, str]:
+def _with_csv(files: Mapping[str, str], options: OutputOptions) -> dict[str, str]:
     """Files by what they are; the table as CSV among them if that was asked for."""
     if not options.csv or "table" not in files:
         return dict(files)
-    csv = {"csv": str(Path(files["table"]).with_suffix(".csv"))}
-    return {"table": files["table"], **csv, **files}
+    csv = str(Path(files["table"]).with_suffix(".csv"))
+    return {"table": files["table"], "csv": csv, **files}
 
 
 def _write_csv(result: Result, files: Mapping[str, str]) -> None:
     if "csv" in files:
         tables.write_csv(result.table, files["csv"])
-
-
-def _with_csv(outcome: Reproduction, options: OutputOptions) -> Reproduction:
-    if outcome.result is None:
-        return outcome
-    files = _named(outcome.files, options)
-    _write_csv(outcome.result, files)
-    return replace(outcome, files=files)
 
 
 def _print_line(outcome: Reproduction) -> None:
@@ -141,15 +125,11 @@ def _json(outcome: Reproduction) -> dict[str, Any]:
 @contextmanager
 def progress() -> Iterator[Callable[[str], OnStep]]:
     """A bar on standard error, so that standard output stays clean; a new line for each phase."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-    )
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
     console = Console(stderr=True)
+    hidden = not console.is_terminal
     with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
+        *columns, TimeRemainingColumn(), console=console, transient=True, disable=hidden
     ) as bar:
 
         def begin(what: str) -> OnStep:
@@ -161,23 +141,19 @@ def progress() -> Iterator[Callable[[str], OnStep]]:
 
 def _folder(options: OutputOptions) -> Path:
     """Where files go; made before any work is done, so that no result is lost for want of it."""
-    wanted = options.output or OUTPUT_FOLDER
+    folder = options.output or OUTPUT_FOLDER
     try:
-        str(wanted).encode()
+        str(folder).encode()
+        folder.mkdir(parents=True, exist_ok=True)
     except UnicodeEncodeError:
-        raise InputError(f"--output {str(wanted)!r} is no UTF-8; choose another name.") from None
-    try:
-        wanted.mkdir(parents=True, exist_ok=True)
+        raise InputError(f"--output {str(folder)!r} is no UTF-8; choose another name.") from None
     except OSError as error:
-        raise InputError(f"--output {wanted} cannot be made a folder: {error.strerror}.") from error
-    if not os.access(wanted, os.W_OK):
-        raise InputError(f"--output {wanted} cannot be written to.")
-    return wanted
+        raise InputError(f"--output {folder} cannot be made a folder: {error.strerror}.") from error
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"--output {folder} cannot be written to.")
+    return folder
 
 
 def _print_files(files: Mapping[str, str]) -> None:
-    console = Console(soft_wrap=True, highlight=False, markup=False)
-    console.print()
-    margin = max(map(len, files), default=0)
-    for what, path in files.items():
-        console.print(f"{what:<{margin}} {path}")
+    print()
+    print_list(files)

@@ -23,17 +23,13 @@ from rankscope.errors import InputError, RankscopeError
 from rankscope.experiments import ENTRIES
 from rankscope.metric_catalogue import knowing
 from rankscope.metric_catalogue import metric as metric_words
-from rankscope.numerals import gigabytes, list_words, plural, power_of_ten, setting_text, short
+from rankscope.numerals import cut, gigabytes, list_words, plural, power_of_ten, setting_text, short
 from rankscope.process import last_words
 
-_FIRST: Final = 5
-"""Runs, or failures, that are told one by one."""
-_LONGEST: Final = 1000
-"""Characters of an error; all of it is in the folder."""
-_LEAST: Final = 2**28
-"""Bytes a process takes before it has done anything."""
-_EVERY: Final = 10.0
-"""Seconds between two lines about progress where there is no terminal."""
+_FIRST: Final = 5  # Runs, or failures, that are told one by one
+_LONGEST: Final = 1000  # Characters of an error; all of it is in the folder
+_LEAST: Final = 2**28  # Bytes a process takes before it has done anything
+_EVERY: Final = 10.0  # Seconds between two lines about progress where there is no terminal
 _CHARTS: Final = (".html", ".svg", ".png")
 _TABLES: Final = (".parquet", ".csv")
 
@@ -131,9 +127,8 @@ def _table(folder: Path, options: TableOptions) -> None:
     if not drawn:
         _print_whole(rows, options, files)
         return
-    metric = options.y or _only_metric(rows)
+    metric, pool = options.y or _only_metric(rows), names(options.pool)
     axes: dict[str, Any] = _axes(options, rows)
-    pool = names(options.pool)
     chosen: dict[str, Any] = {"layer": options.layer, "below": options.below, "pool": pool}
     rows = _of_metric(rows, metric).lazy()  # read once for numbers and chart
     medians = tables.pooled(rows, metric=metric, by=[*axes.values()], **chosen)
@@ -191,22 +186,17 @@ def _axes(options: TableOptions, rows: pl.LazyFrame) -> dict[str, str]:
     columns = rows.collect_schema().names()
     named = {key: tables.axis_name(name, columns) for key, name in axes.items() if name}
     if len(set(named.values())) < len(named):
-        raise InputError(
-            f"{', '.join(named.values())}: an axis is drawn in one place; name others."
-        )
+        listed = ", ".join(named.values())
+        raise InputError(f"{listed}: an axis is drawn in one place; name others.")
     return named
 
 
 def _only_metric(rows: pl.LazyFrame) -> str:
-    metrics = (
-        rows.select(pl.col("metric").unique(maintain_order=True)).collect()["metric"].to_list()
-    )
+    metrics = rows.select("metric").unique(maintain_order=True).collect()["metric"].to_list()
     if len(metrics) == 1:
         return str(metrics[0])
-    known = (
-        f"the sweep has {list_words(metrics, 12)}" if metrics else "the sweep has no results yet"
-    )
-    raise InputError(f"--y names the metric; {known}.")
+    known = list_words(metrics, 12) or "no results yet"
+    raise InputError(f"--y names the metric; the sweep has {known}.")
 
 
 def _of_metric(rows: pl.LazyFrame, metric: str) -> pl.DataFrame:
@@ -264,9 +254,8 @@ def _print_medians(
         shown = Table(box=None, pad_edge=False)
         shown.add_column(without_controls(" \\ ".join([down, *others])))
         for value in across:
-            shown.add_column(
-                without_controls(setting_text(value)), justify="right", overflow="fold"
-            )
+            heading = without_controls(setting_text(value))
+            shown.add_column(heading, justify="right", overflow="fold")
         for value in _ordered(part, down):
             line = [cells[value].get(other, "") for other in across]
             shown.add_row(without_controls(setting_text(value)), *line)
@@ -297,9 +286,7 @@ def _print_lines(lines: dict[str, str]) -> None:
 def _print_failures(failures: Sequence[running.Ended]) -> None:
     """The first few, a sentence each, on standard error."""
     for failure in failures[:_FIRST]:
-        error = failure.error
-        shown = error if len(error) <= _LONGEST else f"{error[:_LONGEST]}…"
-        print_error(f"{failure} failed: {shown}")
+        print_error(f"{failure} failed: {cut(failure.error, _LONGEST)}")
     if len(failures) > _FIRST:
         more = f"{len(failures) - _FIRST:,} more failed"
         print_error(f"{more}; 'rankscope sweep status DIR --json' says why.")
@@ -311,16 +298,11 @@ def _progress(total: int, done: list[int]) -> Iterator[running.OnOutcome]:
 
     The only item of ``done`` is how many runs are.
     """
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    last = time.monotonic()
+    console, last = Console(stderr=True), time.monotonic()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    hidden = not console.is_terminal
     with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
+        *columns, TimeRemainingColumn(), console=console, transient=True, disable=hidden
     ) as bar:
         task = bar.add_task("starting", total=total)
 

@@ -37,10 +37,8 @@ def whole_file(path: str | Path, *, follow_link: bool = True) -> Iterator[Path]:
     path = Path(path)
     if not path.name:
         raise InputError(f"{str(path)!r} names no file to write; give it a name.")
-    target = path
     try:
-        if follow_link and path.is_symlink():
-            target = path.resolve()
+        target = path.resolve() if follow_link and path.is_symlink() else path
         before = _regular(target, follow_link=follow_link)
         target.parent.mkdir(parents=True, exist_ok=True)
     except InputError:
@@ -84,7 +82,7 @@ def _regular(path: Path, *, follow_link: bool) -> os.stat_result | None:
 
 
 def _copy_permissions(before: os.stat_result, path: Path) -> None:
-    """Mode and, as far as this user may, owner; the owner first, which clears some of the mode."""
+    """Owner, as far as this user may, and mode; the owner first, which clears some of the mode."""
     made = path.stat()
     if hasattr(os, "chown") and (made.st_uid, made.st_gid) != (before.st_uid, before.st_gid):
         with suppress(OSError):

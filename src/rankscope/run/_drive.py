@@ -25,13 +25,11 @@ class Progress:
     total: int
     """Different runs that were asked for."""
     before: int
-    """How many of them were done when it was started."""
+    """Of them, those that were done when it was started."""
     done: int
-    """How many are done by now."""
     failed: int
-    """How many failed, now or before, and have no result."""
+    """Now or before, and without a result."""
     left: int
-    """How many are still to be carried out."""
     seconds: float
     aside: Mapping[str, str] = field(default_factory=dict)
     """Damaged files that were set aside when it was started, and what was wrong with each."""
@@ -63,34 +61,24 @@ def drive(
     wanted: dict[str, Run] = {}
     for run in runs:
         if not is_key(run.key):
-            raise InputError(
-                f"{run.key!r} cannot be the key of a run; expected hexadecimal digits."
-            )
+            wrong = f"{run.key!r} cannot be the key of a run"
+            raise InputError(f"{wrong}; expected hexadecimal digits.")
         if "run" in run.axes:
-            raise InputError(
-                "an axis cannot be called 'run', which is the column of the runs' keys."
-            )
+            raise InputError("an axis cannot be called 'run', the column of the runs' keys.")
         wanted.setdefault(run.key, run)
     started = time.monotonic()
     with held(place, wait=wait), Store(place, "sweep", create=True) as store:
         store.claim()
         try:
-            found = _results.tidy(store)
+            whole, aside = _results.tidy(store)
         except OSError as error:
             raise InputError(f"{place} cannot be put in order: {in_words(error)}") from error
         store.ask(((run.key, run.axes) for run in runs), grid or {})
-        skipped = found.done if retry_failed else found.done | found.failed
-        left = [run for key, run in wanted.items() if key not in skipped]
-        done = len(found.done & wanted.keys())
-        progress = Progress(
-            total=len(wanted),
-            before=done,
-            done=done,
-            failed=len(wanted) - done - len(left),
-            left=len(left),
-            seconds=time.monotonic() - started,
-            aside=found.aside,
-        )
+        before = set() if retry_failed else {run.key for run in store.runs("status = 'failed'")}
+        left = [run for key, run in wanted.items() if key not in whole | before]
+        done = len(whole & wanted.keys())
+        failed, seconds = len(wanted) - done - len(left), time.monotonic() - started
+        progress = Progress(len(wanted), done, done, failed, len(left), seconds, aside)
         with _alone(engine), closing(engine):
             for outcome in engine.outcomes(left, work):
                 is_done = _keep(store, outcome, progress)
@@ -108,7 +96,7 @@ def drive(
 
 @contextmanager
 def _alone(engine: Engine) -> Iterator[None]:
-    """Refuse an engine that carries out another sweep: it would mix up whose outcome is whose."""
+    """Refuse an engine that carries out another sweep: it would mix up their outcomes."""
     with _CHOOSING:
         if id(engine) in _AT_WORK:
             raise InputError("this engine carries out another sweep; give each sweep its own.")

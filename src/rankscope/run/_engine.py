@@ -4,6 +4,7 @@ import pickle
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pkgutil import resolve_name
 from typing import Any, Final, Protocol, runtime_checkable
@@ -131,10 +132,9 @@ def make_engine(name: str, **options: Any) -> Engine:
         raise InputError(f"the engine is {name!r}; choose {', '.join(ENGINES)}.")
     kind = ENGINES[name]
     chosen = {option: value for option, value in options.items() if value is not None}
-    for option in chosen:
-        if option not in kind.options:
-            words = ", ".join(kind.options) or "no options"
-            raise InputError(f"the engine {name} takes no {option}; it takes {words}.")
+    if unknown := [option for option in chosen if option not in kind.options]:
+        words = ", ".join(kind.options) or "no options"
+        raise InputError(f"the engine {name} takes no {unknown[0]}; it takes {words}.")
     engine: Engine = resolve_name(kind.engine)(**chosen)
     return engine
 
@@ -148,7 +148,9 @@ def carry_out(run: Run, work: Work, worker: str) -> Outcome:
     except KeyboardInterrupt:
         raise
     except BaseException as raised:  # also an exit, or a panic of polars, which is no Exception
-        error, where = in_words(raised), _where(raised)
+        error = in_words(raised)
+        with suppress(Exception):  # an error that cannot even be printed
+            where = "".join(traceback.format_exception(raised))
     return Outcome(run, result, error, where, time.perf_counter() - started, worker)
 
 
@@ -163,16 +165,8 @@ def packed(outcome: Outcome) -> bytes:
 
 def in_words(error: BaseException) -> str:
     """One sentence about an error; its kind is named unless it is one of ours."""
-    try:
+    said = "which cannot be shown"
+    with suppress(Exception):  # an error that cannot even be printed
         said = str(error)
-    except Exception:  # an error that cannot even be printed
-        said = "which cannot be shown"
     named = said if isinstance(error, RankscopeError) else f"{type(error).__name__}: {said}"
     return named.strip().rstrip(".:") + "."
-
-
-def _where(error: BaseException) -> str:
-    try:
-        return "".join(traceback.format_exception(error))
-    except Exception:
-        return ""

@@ -17,10 +17,8 @@ from rankscope.tables import IN_RUN
 
 MOST_RUNS = 1_000_000
 """Of a grid, and hence values of an axis."""
-_MOST = 2**63
-"""Beyond the whole numbers that a table can hold."""
-_DEEPEST = 32
-"""Tables and lists inside each other; more is a mistake, or a list that holds itself."""
+_MOST = 2**63  # Beyond the whole numbers that a table can hold
+_DEEPEST = 32  # Tables and lists inside each other; more is a mistake, or a list that holds itself
 _RANGE = ("from", "to", "step", "count", "spacing")
 _RESERVED = (
     *("part", "run", "layer", "head", "index", "token", "other_token"),
@@ -28,8 +26,7 @@ _RESERVED = (
     *("error", "doubt", "mean", "low", "median", "high"),
 )
 """Columns of results, and of their medians, that are no field of any experiment."""
-_DIGITS = 12
-"""Of a number that was worked out, so that a hundredth is 0.01."""
+_DIGITS = 12  # Of a number that was worked out, so that a hundredth is 0.01
 _PLACE = re.compile(r"\{\{|\}\}|\{([^{}]+)\}")
 """``{name}``, into which the value of an axis goes; braces that are written twice are braces."""
 _AXES, _QUICK = "axes", "quick"
@@ -149,11 +146,10 @@ def _grid(name: str, folder: str, content: dict[str, Any], *, quick: bool) -> Gr
         raise InputError(f"{_QUICK}: got {shown(replaced)}, expected a table.")
     if quick:
         content = _replaced(content, replaced)
-    axes = read_axes(content.pop(_AXES, {}))
-    grid = Grid(name, folder, content, axes)
-    for each in grid.axis_names:
-        if each in content:
-            raise InputError(f"{each}: it is fixed here and an axis, too; give one of them.")
+    grid = Grid(name, folder, content, read_axes(content.pop(_AXES, {})))
+    for axis in grid.axis_names:
+        if axis in content:
+            raise InputError(f"{axis}: it is fixed here and an axis, too; give one of them.")
     _check_templates(grid)
     return grid
 
@@ -198,35 +194,30 @@ def read_axes(axes: Any) -> tuple[Axis, ...]:
     """The axes of a grid's table ``axes``, in its order; the last varies fastest."""
     if not isinstance(axes, Mapping):
         raise InputError(f"axes: got {shown(axes)}, expected a table of lists.")
-    found = tuple(_axis(dotted("axes", name), name, values) for name, values in axes.items())
+    read = tuple(_axis(dotted("axes", name), name, values) for name, values in axes.items())
     seen: dict[str, str] = {}
-    for axis in found:
+    for axis in read:
         for name in axis.names:
             if name in seen:
                 raise InputError(f"{axis.key}: {name} is an axis already, in {seen[name]}.")
             seen[name] = axis.key
-    runs = math.prod(len(axis.points) for axis in found)
-    if runs > MOST_RUNS:
-        sizes = " × ".join(str(len(axis.points)) for axis in found)
-        raise InputError(f"axes: {sizes} are {runs:,} runs, expected {MOST_RUNS:,} at most.")
-    return found
+    sizes = [len(axis.points) for axis in read]
+    if (runs := math.prod(sizes)) > MOST_RUNS:
+        product_ = " × ".join(map(str, sizes))
+        raise InputError(f"axes: {product_} are {runs:,} runs, expected {MOST_RUNS:,} at most.")
+    return read
 
 
 def split_names(written: str) -> tuple[str, ...]:
-    """The names of an axis.
-
-    >>> split_names("layers, width")
-    ('layers', 'width')
-    """
-    return tuple(each.strip() for each in written.split(","))
+    """The names of an axis, which commas separate."""
+    return tuple(name.strip() for name in written.split(","))
 
 
 def _axis(key: str, written: str, values: Any) -> Axis:
     names = split_names(written)
-    wrong = [name for name in names if not name.isidentifier()]
-    if wrong:
-        raise InputError(f"{key}: got the name {wrong[0]!r}, expected letters, digits and _.")
     for name in names:
+        if not name.isidentifier():
+            raise InputError(f"{key}: got the name {name!r}, expected letters, digits and _.")
         if name in _RESERVED or name.endswith(IN_RUN):
             raise InputError(f"{key}: {name} is a column of every table; name the axis otherwise.")
     points = _range(key, values) if isinstance(values, Mapping) else values
@@ -310,19 +301,21 @@ def names_in(value: Any) -> set[str]:
     >>> sorted(names_in({"kind": "lecun", "scale": "{scale}", "other": ["{a}:{b}", "{{c}}"]}))
     ['a', 'b', 'scale']
     """
-    if isinstance(value, str):
-        return {name.strip() for name in _PLACE.findall(value) if name}
-    if isinstance(value, Mapping):
-        return set().union(*map(names_in, value.values()))
-    return set().union(*map(names_in, value)) if isinstance(value, list) else set()
+    return {name.strip() for text in _texts(value) for name in _PLACE.findall(text) if name}
 
 
 def has_braces(value: Any) -> bool:
     """Whether filling in changes a value: braces that are written twice become one."""
+    return any("{" in text or "}" in text for text in _texts(value))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a value, a table or a list."""
     if isinstance(value, str):
-        return "{" in value or "}" in value
-    inner = value.values() if isinstance(value, Mapping) else value
-    return any(map(has_braces, inner)) if isinstance(value, Mapping | list) else False
+        yield value
+    elif isinstance(value, Mapping | list):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(inner)
 
 
 def fill(value: Any, settings: Mapping[str, Any]) -> Any:

@@ -32,7 +32,8 @@ class Processes:
     def __init__(
         self, workers: Count | None = None, threads: Count | None = None, retries: int = 2
     ) -> None:
-        cores = _cores()
+        usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
+        cores = len(usable) or os.cpu_count() or 1
         self.workers = workers or cores
         self.threads = threads or max(1, cores // self.workers)
         self.retries = retries
@@ -145,10 +146,3 @@ def _importable(work: Work) -> Answer:
             "module, or use the engine Inline()."
         ) from error
     return answer
-
-
-def _cores() -> int:
-    """Those this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

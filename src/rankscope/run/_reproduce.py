@@ -16,7 +16,7 @@ from rankscope.errors import InputError, RankscopeError
 from rankscope.experiments import Entry, Scale, entries, entry
 from rankscope.process import OnStep, silent
 from rankscope.results import Result
-from rankscope.run._engine import Inline, Outcome, Run
+from rankscope.run._engine import Outcome, Run, carry_out
 from rankscope.run._status import ClaimRun, claim_run, claim_runs
 from rankscope.run._store import NAME, OUTPUT_FOLDER, Ended, Store, digest_of
 from rankscope.show import report
@@ -58,22 +58,17 @@ def reproduce(
     field runs without it. A claim that fails to run is reported, and the others go on.
     """
     chosen = [entry(id_, "claim") for id_ in ids] or list(entries("claim").values())
-    known = {claim: _fields(claim) for claim in chosen}
+    given: dict[Entry, dict[str, Any]] = {}
+    for claim in chosen:
+        names = {field.name for field in dataclass_fields(claim.module().Config)}
+        if "seed" not in claim.options:  # nothing is drawn
+            names -= {"seed"}
+        given[claim] = {name: value for name, value in options.items() if name in names}
     for name in options:
-        if not any(name in names for names in known.values()):
+        if not any(name in fields for fields in given.values()):
             named = ", ".join(claim.id for claim in chosen)
             raise InputError(f"none of {named} has a field {name!r}.")
-    fields = {
-        claim: {name: value for name, value in options.items() if name in names}
-        for claim, names in known.items()
-    }
-    return list(reproductions(fields, folder, scale=scale, fresh=fresh))
-
-
-def _fields(claim: Entry) -> set[str]:
-    """What can be chosen about a claim: all its fields, but no seed where nothing is drawn."""
-    names = {each.name for each in dataclass_fields(claim.module().Config)}
-    return names if "seed" in claim.options else names - {"seed"}
+    return list(reproductions(given, folder, scale=scale, fresh=fresh))
 
 
 @checked
@@ -90,15 +85,15 @@ def reproductions(
 
     With ``redraw``, pictures and pages are drawn anew without computing.
     """
-    place, claims = Path(folder), {claim.id: claim for claim in chosen}
-    runs = [Run(claim.id, claim.id, {}, dict(fields)) for claim, fields in chosen.items()]
+    place = Path(folder)
     asked: dict[str, Any] = {"scale": scale, "fresh": fresh, "redraw": redraw, "begin": begin}
-    for outcome in Inline().outcomes(runs, partial(_reproduced, claims, place, **asked)):
-        claim = claims[outcome.run.experiment]
-        found = outcome.result or Reproduction(claim, _failed(place, outcome, scale))
+    for claim, fields in chosen.items():
+        run = Run(claim.id, claim.id, {}, dict(fields))
+        outcome = carry_out(run, partial(_reproduced, claim, place, **asked), "this process")
+        reproduction = outcome.result or Reproduction(claim, _failed(place, outcome, scale))
         with suppress(OSError, RankscopeError):  # a full disk: the next claim may be in the folder
             write_summary(place)
-        yield found
+        yield reproduction
 
 
 def write_summary(folder: Path) -> Path:
@@ -107,7 +102,7 @@ def write_summary(folder: Path) -> Path:
 
 
 def _reproduced(
-    claims: Mapping[str, Entry],
+    claim: Entry,
     folder: Path,
     run: Run,
     *,
@@ -117,7 +112,6 @@ def _reproduced(
     begin: Begin,
 ) -> Reproduction:
     """A claim from the folder if it is there, else computed; pictures and page are drawn then."""
-    claim = claims[run.experiment]
     config = claim.configuration(scale, **run.fields)
     stem, digest = claim.stem(config), config.digest(claim.id)
     noted = _noted(folder, claim.id)
@@ -200,15 +194,8 @@ def _failed(folder: Path, outcome: Outcome, scale: Scale) -> ClaimRun:
     """A claim that could not be run, written down as far as that can be done."""
     seed, id_ = outcome.run.fields.get("seed", 0), outcome.run.experiment
     settings = {"seed": seed if type(seed) is int else 0, "scale": scale}
-    failed = Ended(
-        id_,
-        id_,
-        settings,
-        time.time(),
-        outcome.seconds,
-        error=outcome.error,
-        traceback=outcome.traceback,
-    )
+    why = {"error": outcome.error, "traceback": outcome.traceback}
+    failed = Ended(id_, id_, settings, time.time(), outcome.seconds, **why)
     with suppress(RankscopeError, OSError):
         _note(folder, failed)
     return _shown(failed)

@@ -8,7 +8,6 @@ them. A file counts if it is what was written, by its digest in the database.
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,15 +22,13 @@ from rankscope.run._engine import Run, Setting, in_words
 from rankscope.run._store import ASIDE, RESULTS, Ended, Store, digest_of, is_key
 
 RUN: Final = "run"
-"""The column that says which run a row is of."""
 _SCHEMA: Final[dict[str, type[pl.DataType]]] = {
     RUN: pl.String,
     **{name + tables.IN_RUN * (name == RUN): kind for name, kind in tables.COLUMNS.items()},
 }
 """Every column that a result can have."""
 _NOTE: Final = "rankscope.sweep"
-_SMALL: Final = 2**16
-"""Bytes up to which a result is held in memory while a table is made of many."""
+_SMALL: Final = 2**16  # Bytes up to which a result is held in memory while a table is made of many
 # A panic of polars, which some damaged files and some columns cause, is no Exception.
 _FAILING: Final = (pl.exceptions.PolarsError, pl.exceptions.PanicException, TypeError, ValueError)
 
@@ -66,7 +63,7 @@ def to_bytes(run: Run, table: object) -> bytes:
 
 
 def write(folder: Path, key: str, content: bytes) -> None:
-    """Write a result as a whole."""
+    """Write the result of a run, whole."""
     with whole_file(place(folder, key), follow_link=False) as unfinished:
         unfinished.write_bytes(content)
 
@@ -78,22 +75,13 @@ def described(key: str, content: bytes) -> dict[str, Any]:
     return {"file": file, "digest": digest_of(content), "details": {"columns": columns}}
 
 
-@dataclass
-class Tidied:
-    """What a folder holds, each file looked at before it counts."""
-
-    done: set[str] = field(default_factory=set)
-    failed: set[str] = field(default_factory=set)
-    aside: dict[str, str] = field(default_factory=dict)
-    """Files that were set aside, and why."""
-
-
-def tidy(store: Store) -> Tidied:
+def tidy(store: Store) -> tuple[set[str], dict[str, str]]:
     """Set damaged results aside, take up those not noted yet, and forget those that are gone.
 
-    For the holder of the folder alone.
+    For the holder of the folder alone. Gives the keys of whole results, and the files that were
+    set aside, with why.
     """
-    found, noted = Tidied(), store.results()
+    noted, done, aside = store.results(), set(), {}
     taken_up: list[Ended] = []
     results = store.folder / RESULTS
     for path in sorted(results.iterdir()) if results.is_dir() else ():
@@ -102,14 +90,13 @@ def tidy(store: Store) -> Tidied:
         elif path.suffix == ".parquet" and is_key(path.stem):
             wrong, run = _looked_at(path, noted.get(path.stem))
             if wrong:
-                found.aside[_set_aside(store.folder, path)] = wrong
+                aside[_set_aside(store.folder, path)] = wrong
             else:
-                found.done.add(path.stem)
+                done.add(path.stem)
                 taken_up += [] if run is None else [run]
     store.note(*taken_up)
-    store.forget(*(noted.keys() - found.done))
-    found.failed = {run.key for run in store.runs("status = 'failed'")}
-    return found
+    store.forget(*(noted.keys() - done))
+    return done, aside
 
 
 def _looked_at(path: Path, written: str | None) -> tuple[str, Ended | None]:
@@ -143,12 +130,11 @@ def _set_aside(folder: Path, path: Path) -> str:
     """Move a file to where it does not count; its new name."""
     aside = folder / ASIDE
     aside.mkdir(exist_ok=True)
-    number = 1 + len(list(aside.iterdir()))
-    moved = aside / f"{number}-{path.name}"
-    path.replace(moved)
+    name = f"{1 + len(list(aside.iterdir()))}-{path.name}"
+    path.replace(aside / name)
     settle(aside)
     settle(path.parent)
-    return f"{ASIDE}/{moved.name}"
+    return f"{ASIDE}/{name}"
 
 
 @checked
@@ -181,10 +167,13 @@ def _scan(folder: Path, runs: Sequence[Ended]) -> pl.LazyFrame:
         path = place(folder, run.key)
         try:
             content = path.read_bytes()
+            if digest_of(content) != run.digest:
+                raise OSError("it is not what was written")
         except OSError as error:
-            raise _unreadable(path, error.strerror or str(error)) from error
-        if digest_of(content) != run.digest:
-            raise _unreadable(path, "it is not what was written")
+            raise InputError(
+                f"{path} is damaged ({error.strerror or error}); start the sweep again, which sets "
+                "it aside and computes it anew."
+            ) from error
         if len(content) <= _SMALL:
             small.append(content)
         else:
@@ -192,12 +181,11 @@ def _scan(folder: Path, runs: Sequence[Ended]) -> pl.LazyFrame:
     known = {name for run in runs for name in run.details.get("columns", ())}
     columns = [name for name in _SCHEMA if name in known or name in (RUN, "metric", "value")]
     schema = {name: _SCHEMA[name] for name in columns}
-    frames = [pl.LazyFrame(schema=schema)]
-    for sources in (small, large):
-        if sources:
-            scanned = pl.scan_parquet(sources, schema=schema, missing_columns="insert", glob=False)
-            frames.append(scanned)
-    return pl.concat(frames)
+    frames = [
+        pl.scan_parquet(sources, schema=schema, missing_columns="insert", glob=False)
+        for sources in filter(None, (small, large))
+    ]
+    return pl.concat([pl.LazyFrame(schema=schema), *frames])
 
 
 @checked
@@ -211,7 +199,11 @@ def with_settings(rows: pl.LazyFrame, only: Sequence[str]) -> pl.LazyFrame:
             raise InputError(f"{choice}: write AXIS=VALUE; there is {', '.join(schema)}.")
         wanted = [value.strip() for value in written.split(",") if value.strip()]
         if schema[name].is_numeric():
-            kept = rows.filter(pl.col(name).cast(pl.Float64).is_in(_numbers(choice, wanted)))
+            try:
+                numbers = [float(value) for value in wanted]
+            except ValueError as error:
+                raise InputError(f"{choice}: {error}, expected a number.") from None
+            kept = rows.filter(pl.col(name).cast(pl.Float64).is_in(numbers))
         else:
             words = pl.col(name).cast(pl.String).fill_null("none").str.to_lowercase()
             kept = rows.filter(words.is_in([value.lower() for value in wanted]))
@@ -220,13 +212,6 @@ def with_settings(rows: pl.LazyFrame, only: Sequence[str]) -> pl.LazyFrame:
             raise InputError(f"{choice} keeps nothing; {name} is {values}.")
         rows = kept
     return rows
-
-
-def _numbers(choice: str, written: Sequence[str]) -> list[float]:
-    try:
-        return [float(value) for value in written]
-    except ValueError as error:
-        raise InputError(f"{choice}: {error}, expected a number.") from None
 
 
 @checked
@@ -242,13 +227,6 @@ def with_metric(rows: pl.LazyFrame, metric: str) -> tuple[pl.DataFrame, int]:
 def _distinct(rows: pl.LazyFrame, name: str) -> list[Any]:
     """The values of a column, each once, in the order they come in."""
     return rows.select(pl.col(name).unique(maintain_order=True)).collect()[name].to_list()
-
-
-def _unreadable(path: Path, why: str) -> InputError:
-    return InputError(
-        f"{path} is damaged ({why}); start the sweep again, which sets it aside and computes it "
-        "anew."
-    )
 
 
 def axis_column(values: Sequence[Setting]) -> pl.Series:

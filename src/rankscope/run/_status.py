@@ -36,12 +36,12 @@ class Status:
 
     @property
     def failed(self) -> int:
-        """How many runs failed and have no result."""
+        """Runs without a result."""
         return len(self.failures)
 
     @property
     def left(self) -> int:
-        """How many runs were not carried out yet."""
+        """Runs that were not carried out yet."""
         return self.total - self.done - self.failed
 
     @property
@@ -67,12 +67,13 @@ class Status:
 def status(folder: str | Path) -> Status:
     """How far the sweep in a folder is. No result is looked into, so that this is quick."""
     with Store(Path(folder), "sweep") as store:
-        wanted, done, now = store.keys(), store.results().keys(), time.time()
+        wanted = list(dict.fromkeys(key for key, _ in store.points()))
+        done = store.results().keys()
         failed = {run.key: run for run in store.runs("status = 'failed'")}
-        running, speed = holder(Path(folder)), None
-        words, started = (None, now) if running is None else running
+        running, speed, now = holder(Path(folder)), None, time.time()
+        words, started = running or (None, now)
         since = max(started, now - RECENT)
-        recent = store.ended_since(since) if running else 0
+        recent = len(store.runs("ended BETWEEN ? AND ?", since, now)) if running else 0
         if recent and now > since:
             speed = recent / (now - since) * 60
     return Status(
@@ -139,16 +140,9 @@ def claim_run(noted: Ended) -> ClaimRun | None:
         )
     except (TypeError, ValueError, LookupError, ArithmeticError, OSError):
         return None
-    sound = (
-        all(map(_is_judgement, (run.judgement, run.beyond)))
-        and (run.key_figure is None or math.isfinite(run.key_figure[1]))
-        and run.stem == Path(run.stem).name
-    )
-    return run if sound else None
-
-
-def _is_judgement(value: Mapping[str, str] | None) -> bool:
-    """Whether it is none, or a verdict there is with what it is about."""
-    return value is None or (
-        set(value) == {"verdict", "domain", "on"} and value["verdict"] in VERDICTS
-    )
+    for judgement in filter(None, (run.judgement, run.beyond)):
+        keys = {"verdict", "domain", "on"}
+        if set(judgement) != keys or judgement["verdict"] not in VERDICTS:
+            return None
+    is_sound = run.key_figure is None or math.isfinite(run.key_figure[1])
+    return run if is_sound and run.stem == Path(run.stem).name else None

@@ -14,7 +14,7 @@ import socket
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,12 +33,10 @@ Kind = Literal["sweep", "reproduce"]
 _LOCK: Final = "lock.sqlite"
 _BESIDE: Final = ("", "-wal", "-shm", "-journal")
 _OURS: Final = {f"{name}{end}" for name in (NAME, _LOCK) for end in _BESIDE} | {RESULTS, ASIDE}
-_FORMAT: Final = 1
-"""Of the tables below; a later one may be laid out otherwise."""
+_FORMAT: Final = 1  # Of the tables below; a later one may be laid out otherwise
 _PATIENCE: Final = 0.5
 """Seconds to try for: who only asks whether a sweep is running holds the lock for an instant."""
-_BUSY: Final = 30.0
-"""Seconds for which a write waits for that of another program."""
+_BUSY: Final = 30.0  # Seconds for which a write waits for that of another program
 _KEY: Final = re.compile(r"[0-9a-f]{8,64}")
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT);
@@ -125,14 +123,10 @@ class Store:
         """Write down how runs ended, each in the place of what was noted of it before."""
         with self._writing():
             for run in runs:
-                started = None if run.seconds is None else run.ended - run.seconds
-                status = "failed" if run.error else "done"
-                row = {**_columns(run), "status": status, "started": started}
-                names = ", ".join(row)
+                row = _columns(run)
                 places = ", ".join(f":{name}" for name in row)
-                self._database.execute(
-                    f"INSERT OR REPLACE INTO runs ({names}) VALUES ({places})", row
-                )
+                query = f"INSERT OR REPLACE INTO runs ({', '.join(row)}) VALUES ({places})"
+                self._database.execute(query, row)
 
     def forget(self, *keys: str) -> None:
         """Remove what was noted of runs: there is no result of theirs."""
@@ -159,37 +153,20 @@ class Store:
         except (TypeError, ValueError, RecursionError) as error:
             raise self._damaged(error) from error
 
-    def keys(self) -> list[str]:
-        """The runs that were asked for last, in the grid's order, each once."""
-        rows = self._rows("SELECT key FROM points ORDER BY number")
-        return list(dict.fromkeys(key for (key,) in rows))
-
-    def ended_since(self, moment: float) -> int:
-        """How many runs have ended since a moment, up to now."""
-        asked = "SELECT count(*) FROM runs WHERE ended BETWEEN ? AND ?"
-        ((count,),) = self._rows(asked, moment, time.time())
-        return int(count)
-
     def claim(self) -> None:
         """Write down that this process is working in the folder."""
         words = f"process {os.getpid()} on {socket.gethostname()}"
         with self._writing():
             self._note_meta("driver", [words, time.time()])
 
-    def driver(self) -> tuple[str, float]:
-        """Who said last to be working in the folder, and since when."""
-        try:
-            ((said,),) = self._rows("SELECT value FROM meta WHERE name = 'driver'")
-            words, since = json.loads(said)
-            return str(words), float(since)
-        except (TypeError, ValueError, RecursionError):  # it has not written yet
-            return "it began just now", time.time()
+    def meta(self, name: str) -> Any:
+        """What is noted about the whole folder under a name, as text."""
+        with self._said("read"):
+            return self._value(f"SELECT value FROM meta WHERE name = '{name}'")
 
     def _open(self, mode: str) -> None:
-        place = self.path.absolute().as_uri()
-        self._database = sqlite3.connect(
-            f"{place}?mode={mode}", uri=True, timeout=_BUSY, isolation_level=None
-        )
+        place = f"{self.path.absolute().as_uri()}?mode={mode}"
+        self._database = sqlite3.connect(place, uri=True, timeout=_BUSY, isolation_level=None)
         try:
             self._database.execute("PRAGMA trusted_schema = OFF")
             self._value("PRAGMA user_version")
@@ -215,8 +192,7 @@ class Store:
                     f"{self.path} was written by another version of rankscope, or by another "
                     f"program (format {written}, here {_FORMAT}); name another folder."
                 )
-            said = self._value("SELECT value FROM meta WHERE name = 'kind'")
-        if said != kind:
+        if (said := self.meta("kind")) != kind:
             raise InputError(
                 f"{self.folder} holds runs of {said!r}, not of {kind!r}; name another."
             )
@@ -266,12 +242,11 @@ def new_or_known(path: str | Path) -> Path:
     """The folder of a sweep to run: one that is new, empty, or a sweep's already."""
     try:
         str(path).encode()
-    except UnicodeEncodeError:
-        raise InputError(f"{str(path)!r} is no Unicode text; name another folder.") from None
-    try:
         folder = Path(path).absolute()  # a program may go elsewhere in the midst of a sweep
         folder.mkdir(parents=True, exist_ok=True)
-        visible = sorted(each.name for each in folder.iterdir() if each.name[0] != ".")
+        visible = sorted(inside.name for inside in folder.iterdir() if inside.name[0] != ".")
+    except UnicodeEncodeError:
+        raise InputError(f"{str(path)!r} is no Unicode text; name another folder.") from None
     except OSError as error:
         raise InputError(
             f"{path} cannot be a sweep's folder: {error.strerror or error}."
@@ -294,18 +269,14 @@ def held(folder: Path, *, wait: bool = False) -> Iterator[None]:
     """
     path, until = folder / _LOCK, time.monotonic() + _PATIENCE
     try:
-        lock = sqlite3.connect(path, timeout=0.1, isolation_level=None)
-        try:
+        with closing(sqlite3.connect(path, timeout=0.1, isolation_level=None)) as lock:
             while not _claimed(lock):
                 if not wait and time.monotonic() >= until:
-                    words, _ = _driver(folder)
                     raise InputError(
-                        f"another sweep is running in {folder} ({words}); wait until it has ended, "
-                        "or name another folder."
+                        f"another sweep is running in {folder} ({_driver(folder)[0]}); wait until "
+                        "it has ended, or name another folder."
                     )
             yield
-        finally:
-            lock.close()
     except sqlite3.Error as error:
         raise InputError(f"{path} cannot be locked: {error}.") from error
 
@@ -333,11 +304,7 @@ def digest_of(content: bytes) -> str:
 
 
 def is_key(text: Any) -> bool:
-    """Whether it can be the key of a sweep's run, and hence the name of a file.
-
-    >>> is_key("0123456789ab"), is_key("../results")
-    (True, False)
-    """
+    """Whether it can be the key of a sweep's run, and hence the name of a file."""
     return isinstance(text, str) and _KEY.fullmatch(text) is not None
 
 
@@ -352,8 +319,11 @@ def _claimed(lock: sqlite3.Connection) -> bool:
 
 
 def _driver(folder: Path) -> tuple[str, float]:
-    with suppress(RankscopeError), Store(folder, "sweep") as store:
-        return store.driver()
+    """Who said last to be working in a folder, and since when."""
+    with suppress(RankscopeError, TypeError, ValueError, RecursionError):
+        with Store(folder, "sweep") as store:
+            words, since = json.loads(store.meta("driver"))
+        return str(words), float(since)
     return "it began just now", time.time()
 
 
@@ -366,7 +336,8 @@ def _refuse_links(folder: Path) -> None:
 
 def _columns(run: Ended) -> dict[str, Any]:
     """A run as the database holds it; text that is no Unicode is made so."""
-    row = asdict(run)
+    started = None if run.seconds is None else run.ended - run.seconds
+    row = {**asdict(run), "status": "failed" if run.error else "done", "started": started}
     for name in ("settings", "details"):
         row[name] = json.dumps(row[name])
     for name in ("worker", "error", "traceback"):

@@ -4,7 +4,8 @@ Every run is worked out and named before any is started.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,8 +33,7 @@ _EXPERIMENT: Final = "experiment"
 _USUAL: Final = "trace"
 _LEAST_SECONDS: Final = 0.01
 """What the smallest run takes: a network is drawn, a text read, a table made."""
-_MOST: Final = 500
-"""Runs an estimate looks at; of more, so many at even distances."""
+_MOST: Final = 500  # Runs an estimate looks at; of more, so many at even distances
 _MOST_SHOWN: Final = 5
 
 
@@ -76,14 +76,15 @@ def plan(grid: Grid) -> Plan:
     >>> [str(run) for run in plan(grid).runs][:2]
     ['trace (layers=1, seed=0)', 'trace (layers=1, seed=1)']
     """
-    try:
+    with _saying_where(grid.name):
         _check_values(grid)
-    except RankscopeError as error:
-        raise type(error)(f"{grid.name}: {error}") from None
     sources = Sources(grid.folder)
     points = []
     for number, point in enumerate(grid.points(), start=1):
-        axes = {name: _setting(value) for name, value in point.items()}
+        axes: dict[str, Setting] = {  # as a column holds them
+            name: json.dumps(value) if isinstance(value, list | dict) else value
+            for name, value in point.items()
+        }
         try:
             fields = {**grid.settings(point), **point}
             experiment = entry(fields.pop(_EXPERIMENT, _USUAL))
@@ -101,12 +102,16 @@ def plan(grid: Grid) -> Plan:
 def _check_values(grid: Grid) -> None:
     """Try every value that stands in the grid alone, so that an error can say where it stands."""
     ids = {key: value for key, name, value in grid.values() if name == _EXPERIMENT}
-    named = [_at(key, entry, id_) for key, id_ in ids.items() if not has_braces(id_)]
-    experiments = sorted(set(named) if ids else {entry(_USUAL)}, key=lambda each: each.id)
+    experiments = set() if ids else {entry(_USUAL)}
+    for key, id_ in ids.items():
+        if not has_braces(id_):
+            with _saying_where(key):
+                experiments.add(entry(id_))
     for key, name, value in grid.values():
         if name != _EXPERIMENT and name not in grid.referred:
-            for experiment in experiments:
-                _at(key, _try, experiment, name, value)
+            for experiment in sorted(experiments, key=lambda tried: tried.id):
+                with _saying_where(key):
+                    _try(experiment, name, value)
 
 
 def _try(experiment: Entry, name: str, value: Any) -> None:
@@ -120,22 +125,18 @@ def _try(experiment: Entry, name: str, value: Any) -> None:
         known[name](value)
 
 
-def _at(key: str, action: Callable[..., Any], *arguments: Any) -> Any:
-    """Do something; what goes wrong is said with where it stands in the grid."""
+@contextmanager
+def _saying_where(place: str) -> Iterator[None]:
+    """Put where something stands in front of errors about it."""
     try:
-        return action(*arguments)
+        yield
     except RankscopeError as error:
-        raise type(error)(f"{key}: {error}") from None
-
-
-def _setting(value: Any) -> Setting:
-    """A value along an axis as a column holds it."""
-    return json.dumps(value) if isinstance(value, list | dict) else value
+        raise type(error)(f"{place}: {error}") from None
 
 
 @checked
 def execute(run: Run) -> "pl.DataFrame":
-    """Run one run, here and now; its table is that of the experiment's result.
+    """Run one run, here and now; gives the table of its result.
 
     What it reads must be what it was when the run was named: a text that was edited since, or
     another version of rankscope on the machine that runs it, would file numbers under a wrong key.
@@ -221,10 +222,10 @@ class Sweep(Progress):
 
     def __str__(self) -> str:
         before = f" ({self.before:,} of them before)" if self.before else ""
-        said = [f"{self.done:,} done{before}"]
-        said += [f"{self.failed:,} failed"] if self.failed else []
-        said += [f"{self.left:,} left"] if self.left else []
-        return f"{plural(self.total, 'run')}: {', '.join(said)}, in {self.seconds:.1f} s"
+        failed = f", {self.failed:,} failed" if self.failed else ""
+        left = f", {self.left:,} left" if self.left else ""
+        done = f"{self.done:,} done{before}{failed}{left}"
+        return f"{plural(self.total, 'run')}: {done}, in {self.seconds:.1f} s"
 
     def __repr__(self) -> str:
         return f"Sweep({str(self.folder)!r}, {self})"
@@ -268,20 +269,15 @@ def sweep(
             f"{', '.join(options)} is for an engine named by a word; give it to the engine itself."
         )
     asked = grid if isinstance(grid, Plan) else plan(read_grid(grid, quick=quick))
+    axes = {", ".join(axis.names): list(map(list, axis.points)) for axis in asked.grid.axes}
     progress = drive(
         asked.points,
         folder,
         engine=engine,
         work=execute,
-        grid=_written(asked.grid),
+        grid={"name": asked.grid.name, "fields": dict(asked.grid.fields), "axes": axes},
         retry_failed=retry_failed,
         wait=wait,
         on_outcome=on_outcome,
     )
     return Sweep(**vars(progress), folder=Path(folder), merged=asked.merged)
-
-
-def _written(grid: Grid) -> dict[str, Any]:
-    """A grid as it is kept beside the results."""
-    axes = {", ".join(axis.names): [list(point) for point in axis.points] for axis in grid.axes}
-    return {"name": grid.name, "fields": dict(grid.fields), "axes": axes}

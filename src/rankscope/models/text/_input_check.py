@@ -87,7 +87,7 @@ class InputCheck:
     def _counted(self) -> tuple[int, ...]:
         parts = zip(self.tokens, self.special, self.unknown, strict=True)
         return tuple(
-            len(tokens) - len(set(special) - set(unknown)) for tokens, special, unknown in parts
+            len(tokens) - len({*special} - {*unknown}) for tokens, special, unknown in parts
         )
 
     @property
@@ -98,10 +98,8 @@ class InputCheck:
     @property
     def unknown_shares(self) -> tuple[float, ...]:
         """The same for every sample."""
-        return tuple(
-            len(unknown) / max(counted, 1)
-            for unknown, counted in zip(self.unknown, self._counted, strict=True)
-        )
+        counts = zip(self.unknown, self._counted, strict=True)
+        return tuple(len(unknown) / max(counted, 1) for unknown, counted in counts)
 
     @property
     def fits(self) -> bool:
@@ -155,15 +153,13 @@ class InputCheck:
         """
         least, most = min(self.lengths), max(self.lengths)
         long = plural(most, "token") if least == most else f"{least:,} to {plural(most, 'token')}"
-        known = (
-            f"{self._unknown_of_all} are unknown" if self.unknown_count else "no token is unknown"
-        )
+        known = f"{self._unknown_of_all} are" if self.unknown_count else "no token is"
         samples, lost = plural(self.samples, "sample"), "nothing was cut off"
         if self.cut:
             tokens = plural(self.lost_count, "token")
             lost = f"{self.cut:,} of {samples} were cut, by {tokens} in all"
         origin = f"from {self.origin}" if self.origin != "noise images" else "images of noise"
-        return f"{samples} of {long}, {origin}; {known}, {lost}."
+        return f"{samples} of {long}, {origin}; {known} unknown, {lost}."
 
     @property
     def _unknown_of_all(self) -> str:
