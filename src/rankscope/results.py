@@ -56,8 +56,7 @@ class Drawing:
     """Rows to draw: for a column, the labels kept; all of them unless given."""
     roles: Mapping[str, Role] = field(default_factory=dict)
     """By the name of a curve; one that is not named is measured."""
-    title: str = ""
-    """What it is headed; unless given, its metric and what that is drawn against."""
+    title: str = ""  # what it is headed; unless given, its metric and what that is drawn against
 
 
 @checked
@@ -152,7 +151,7 @@ class Listing:
 @checked
 @dataclass(frozen=True)
 class Part:
-    """What stands under one heading of a long result: sentences, tables, drawings, in this order."""
+    """What stands under a heading of a long result: sentences, tables, drawings, in this order."""
 
     title: str
     sentences: tuple[str, ...] = ()

@@ -21,7 +21,7 @@ def test_a_sweep_that_runs_says_how_fast(make_runs, tmp_path):
     drive(runs, tmp_path, engine=Inline(), work=works.numbers, on_outcome=look)
     last = seen[-1]
     assert (last.total, last.done, last.failed, last.left) == (4, 3, 0, 1)
-    assert 0.3 <= last.running_seconds < 10
+    assert 0.3 <= last.running_seconds < 60
     assert last.runs_per_minute == pytest.approx(3 / last.running_seconds * 60, rel=0.1)
     assert last.seconds_left == pytest.approx(60 / last.runs_per_minute)
     after = status(tmp_path)
@@ -35,7 +35,7 @@ def test_the_speed_is_that_of_the_last_minutes(make_runs, sql, tmp_path):
 
     def hold(*_):
         started.set()
-        release.wait(20)
+        release.wait(120)
 
     thread = threading.Thread(
         target=lambda: drive(
@@ -43,7 +43,7 @@ def test_the_speed_is_that_of_the_last_minutes(make_runs, sql, tmp_path):
         )
     )
     thread.start()
-    assert started.wait(20)
+    assert started.wait(120)
     now = time.time()
     long_ago = json.dumps(["process 1 on here", now - 3600])
     sql(tmp_path, "UPDATE meta SET value = ? WHERE name = 'driver'", long_ago)
@@ -52,7 +52,7 @@ def test_the_speed_is_that_of_the_last_minutes(make_runs, sql, tmp_path):
     sql(tmp_path, "INSERT INTO runs (key, ended) VALUES ('half a row', 'yesterday')")
     found = status(tmp_path)
     release.set()
-    thread.join(20)
+    thread.join(120)
     assert found.holder == "process 1 on here"
     assert found.running_seconds == pytest.approx(3600, abs=5)
     assert found.runs_per_minute == pytest.approx(4 / 5, rel=0.05)  # three and the real one

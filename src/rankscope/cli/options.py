@@ -36,8 +36,7 @@ class Options:
     """What every command is given: its options, which of them were really written, and how."""
 
     given: frozenset[str] = frozenset()
-    command: str = ""
-    """The command line, as one would type it to get the same answer."""
+    command: str = ""  # the command line, as one would type it to get the same answer
 
 
 @dataclass(frozen=True)

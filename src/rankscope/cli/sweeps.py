@@ -26,10 +26,10 @@ from rankscope.metric_catalogue import metric as metric_words
 from rankscope.numerals import cut, gigabytes, list_words, plural, power_of_ten, setting_text, short
 from rankscope.process import last_words
 
-_FIRST: Final = 5  # Runs, or failures, that are told one by one
-_LONGEST: Final = 1000  # Characters of an error; all of it is in the folder
-_LEAST: Final = 2**28  # Bytes a process takes before it has done anything
-_EVERY: Final = 10.0  # Seconds between two lines about progress where there is no terminal
+_FIRST: Final = 5  # runs, or failures, that are told one by one
+_LONGEST: Final = 1000  # characters of an error; all of it is in the folder
+_LEAST: Final = 2**28  # bytes a process takes before it has done anything
+_EVERY: Final = 10.0  # seconds between two lines about progress where there is no terminal
 _CHARTS: Final = (".html", ".svg", ".png")
 _TABLES: Final = (".parquet", ".csv")
 

@@ -12,7 +12,7 @@ from rankscope.process import files
 
 INTERRUPTED = 130
 """The exit code of a program that was interrupted."""
-_PATIENCE = 1.5  # Seconds for the command to end by itself and say what is kept
+_PATIENCE = 1.5  # seconds for the command to end by itself and say what is kept
 _last_words: list[Callable[[], str]] = []
 
 

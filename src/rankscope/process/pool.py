@@ -28,7 +28,7 @@ from rankscope.process.threads import passive_wait
 Answer = Callable[[bytes], bytes]
 """What a worker does with a message."""
 CAN_FORK: Final = hasattr(os, "fork") and hasattr(socket, "send_fds")
-_LOOK_EVERY: Final = 1.0  # Seconds between looks at a process whose line says nothing
+_LOOK_EVERY: Final = 1.0  # seconds between looks at a process whose line says nothing
 _LAST_WORDS: Final = 4000
 _PIPE: Final = subprocess.PIPE
 _LENGTH: Final = struct.Struct("!Q")

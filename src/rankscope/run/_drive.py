@@ -22,13 +22,10 @@ _CHOOSING: Final = threading.Lock()
 class Progress:
     """How far a sweep is that was started ``seconds`` ago."""
 
-    total: int
-    """Different runs that were asked for."""
-    before: int
-    """Of them, those that were done when it was started."""
+    total: int  # different runs that were asked for
+    before: int  # of them, those that were done when it was started
     done: int
-    failed: int
-    """Now or before, and without a result."""
+    failed: int  # now or before, and without a result
     left: int
     seconds: float
     aside: Mapping[str, str] = field(default_factory=dict)

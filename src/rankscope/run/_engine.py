@@ -49,15 +49,12 @@ class Outcome:
     """What became of one run: its result, or why there is none."""
 
     run: Run
-    result: Any = None
-    """What the work returned: for a sweep, a table."""
-    error: str = ""
-    """One sentence."""
+    result: Any = None  # what the work returned: for a sweep, a table
+    error: str = ""  # one sentence
     traceback: str = ""
     seconds: float = 0.0
     worker: str = ""
-    attempts: int = 1
-    """How often it was begun: more than once where a worker died of it."""
+    attempts: int = 1  # how often it was begun: more than once where a worker died of it
 
 
 @runtime_checkable

@@ -17,8 +17,8 @@ from rankscope.tables import IN_RUN
 
 MOST_RUNS = 1_000_000
 """Of a grid, and hence values of an axis."""
-_MOST = 2**63  # Beyond the whole numbers that a table can hold
-_DEEPEST = 32  # Tables and lists inside each other; more is a mistake, or a list that holds itself
+_MOST = 2**63  # beyond the whole numbers that a table can hold
+_DEEPEST = 32  # tables and lists inside each other; more is a mistake, or a list that holds itself
 _RANGE = ("from", "to", "step", "count", "spacing")
 _RESERVED = (
     *("part", "run", "layer", "head", "index", "token", "other_token"),
@@ -26,7 +26,7 @@ _RESERVED = (
     *("error", "doubt", "mean", "low", "median", "high"),
 )
 """Columns of results, and of their medians, that are no field of any experiment."""
-_DIGITS = 12  # Of a number that was worked out, so that a hundredth is 0.01
+_DIGITS = 12  # of a number that was worked out, so that a hundredth is 0.01
 _PLACE = re.compile(r"\{\{|\}\}|\{([^{}]+)\}")
 """``{name}``, into which the value of an axis goes; braces that are written twice are braces."""
 _AXES, _QUICK = "axes", "quick"

@@ -19,8 +19,8 @@ from rankscope.version import __version__
 
 _LEAST: Final = 16
 """Tasks that are outstanding at least, so that a cluster which can grow has a reason to."""
-_AHEAD: Final = 4  # Tasks that are outstanding for each that the cluster has room for at once
-_COUNT_EVERY: Final = 10.0  # Seconds after which a cluster is asked again how large it is
+_AHEAD: Final = 4  # tasks that are outstanding for each that the cluster has room for at once
+_COUNT_EVERY: Final = 10.0  # seconds after which a cluster is asked again how large it is
 
 _ANSWER_WITHIN: Final = 10.0
 

@@ -35,8 +35,7 @@ class Reproduction:
     run: ClaimRun
     result: Result | None = None
     files: Mapping[str, str] = field(default_factory=dict)
-    from_before: bool = False
-    """Whether the result was read and not computed."""
+    from_before: bool = False  # whether the result was read and not computed
 
 
 @checked

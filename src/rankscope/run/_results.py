@@ -28,7 +28,7 @@ _SCHEMA: Final[dict[str, type[pl.DataType]]] = {
 }
 """Every column that a result can have."""
 _NOTE: Final = "rankscope.sweep"
-_SMALL: Final = 2**16  # Bytes up to which a result is held in memory while a table is made of many
+_SMALL: Final = 2**16  # bytes up to which a result is held in memory while a table is made of many
 # A panic of polars, which some damaged files and some columns cause, is no Exception.
 _FAILING: Final = (pl.exceptions.PolarsError, pl.exceptions.PanicException, TypeError, ValueError)
 

@@ -21,16 +21,12 @@ VERDICTS: Final = ("holds", "fails", "depends", "not tried")
 class Status:
     """How many runs are done, failed and left, and how fast it goes."""
 
-    total: int
-    """Runs of the grid that was asked for last."""
+    total: int  # runs of the grid that was asked for last
     done: int
     failures: tuple[Ended, ...]
-    others: int
-    """Results that are kept of runs which the grid no longer has."""
-    holder: str | None
-    """The sweep that is running, if one is."""
-    running_seconds: float | None
-    """For how long it has been, if it is."""
+    others: int  # results that are kept of runs which the grid no longer has
+    holder: str | None  # the sweep that is running, if one is
+    running_seconds: float | None  # for how long it has been, if it is
     runs_per_minute: float | None
     """Over the last minutes, while it is running and once a run has ended."""
 
@@ -73,7 +69,7 @@ def status(folder: str | Path) -> Status:
         running, speed, now = holder(Path(folder)), None, time.time()
         words, started = running or (None, now)
         since = max(started, now - RECENT)
-        recent = len(store.runs("ended BETWEEN ? AND ?", since, now)) if running else 0
+        recent = store.ended_since(since) if running else 0
         if recent and now > since:
             speed = recent / (now - since) * 60
     return Status(
@@ -93,21 +89,16 @@ class ClaimRun:
     """One claim, run once: its whole result is in the file ``<stem>.parquet``."""
 
     id: str
-    stem: str
-    """What its files are called; nothing if it failed to run."""
+    stem: str  # what its files are called; nothing if it failed to run
     seed: int
     scale: str
-    verdict: str
-    """In full, such as "holds; beyond: depends on the weights' scale"."""
+    verdict: str  # in full, such as "holds; beyond: depends on the weights' scale"
     judgement: Mapping[str, str] | None
     beyond: Mapping[str, str] | None
     key_figure: tuple[str, float] | None
-    seconds: float | None
-    """How long it took, if that is known."""
-    finished: str
-    """When, in UTC."""
-    failure: str = ""
-    """Why it could not be run, if it could not."""
+    seconds: float | None  # how long it took, if that is known
+    finished: str  # when, in UTC
+    failure: str = ""  # why it could not be run, if it could not
     traceback: str = field(default="", repr=False)
 
 

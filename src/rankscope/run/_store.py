@@ -33,10 +33,10 @@ Kind = Literal["sweep", "reproduce"]
 _LOCK: Final = "lock.sqlite"
 _BESIDE: Final = ("", "-wal", "-shm", "-journal")
 _OURS: Final = {f"{name}{end}" for name in (NAME, _LOCK) for end in _BESIDE} | {RESULTS, ASIDE}
-_FORMAT: Final = 1  # Of the tables below; a later one may be laid out otherwise
+_FORMAT: Final = 1  # of the tables below; a later one may be laid out otherwise
 _PATIENCE: Final = 0.5
 """Seconds to try for: who only asks whether a sweep is running holds the lock for an instant."""
-_BUSY: Final = 30.0  # Seconds for which a write waits for that of another program
+_BUSY: Final = 30.0  # seconds for which a write waits for that of another program
 _KEY: Final = re.compile(r"[0-9a-f]{8,64}")
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT);
@@ -55,19 +55,15 @@ class Ended:
 
     key: str
     experiment: str
-    settings: Mapping[str, Any]
-    """What was asked for, in what JSON has."""
-    ended: float
-    """When, in seconds since 1970."""
-    seconds: float | None = None
-    """How long it took, if that is known."""
+    settings: Mapping[str, Any]  # what was asked for, in what JSON has
+    ended: float  # when, in seconds since 1970
+    seconds: float | None = None  # how long it took, if that is known
     worker: str = ""
     attempts: int = 1
     error: str = ""
     traceback: str = field(default="", repr=False)
     file: str = ""
-    digest: str = ""
-    """Of the file, when it was written."""
+    digest: str = ""  # of the file, when it was written
     details: Mapping[str, Any] = field(default_factory=dict)
     """What is known of the result without reading it, in what JSON has."""
 
@@ -152,6 +148,12 @@ class Store:
             return [(str(key), dict(json.loads(axes))) for key, axes in rows]
         except (TypeError, ValueError, RecursionError) as error:
             raise self._damaged(error) from error
+
+    def ended_since(self, moment: float) -> int:
+        """How many runs have ended since a moment, up to now."""
+        asked = "SELECT count(*) FROM runs WHERE ended BETWEEN ? AND ?"
+        ((count,),) = self._rows(asked, moment, time.time())
+        return int(count)
 
     def claim(self) -> None:
         """Write down that this process is working in the folder."""

@@ -33,7 +33,7 @@ _EXPERIMENT: Final = "experiment"
 _USUAL: Final = "trace"
 _LEAST_SECONDS: Final = 0.01
 """What the smallest run takes: a network is drawn, a text read, a table made."""
-_MOST: Final = 500  # Runs an estimate looks at; of more, so many at even distances
+_MOST: Final = 500  # runs an estimate looks at; of more, so many at even distances
 _MOST_SHOWN: Final = 5
 
 
@@ -207,8 +207,7 @@ class Sweep(Progress):
     """What became of a sweep: how many runs are done, and where their results are."""
 
     folder: Path = Path()
-    merged: int = 0
-    """Points of the grid that came to the same run as another."""
+    merged: int = 0  # points of the grid that came to the same run as another
 
     @property
     def failures(self) -> tuple[Ended, ...]:
