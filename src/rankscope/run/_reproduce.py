@@ -193,7 +193,7 @@ def _failed(folder: Path, outcome: Outcome, scale: Scale) -> ClaimRun:
     """A claim that could not be run, written down as far as that can be done."""
     seed, id_ = outcome.run.fields.get("seed", 0), outcome.run.experiment
     settings = {"seed": seed if type(seed) is int else 0, "scale": scale}
-    why = {"error": outcome.error, "traceback": outcome.traceback}
+    why: dict[str, Any] = {"error": outcome.error, "traceback": outcome.traceback}
     failed = Ended(id_, id_, settings, time.time(), outcome.seconds, **why)
     with suppress(RankscopeError, OSError):
         _note(folder, failed)

@@ -181,9 +181,11 @@ def _scan(folder: Path, runs: Sequence[Ended]) -> pl.LazyFrame:
     known = {name for run in runs for name in run.details.get("columns", ())}
     columns = [name for name in _SCHEMA if name in known or name in (RUN, "metric", "value")]
     schema = {name: _SCHEMA[name] for name in columns}
+    sources: list[list[bytes] | list[Path]] = [small, large]
     frames = [
-        pl.scan_parquet(sources, schema=schema, missing_columns="insert", glob=False)
-        for sources in filter(None, (small, large))
+        pl.scan_parquet(files, schema=schema, missing_columns="insert", glob=False)
+        for files in sources
+        if files
     ]
     return pl.concat([pl.LazyFrame(schema=schema), *frames])
 
