@@ -27,7 +27,7 @@ PANEL = tables.from_rows(
 
 
 def checked(scale: float, law: Law, *, met: bool, above: int = 0, compared: int = 4) -> Checked:
-    return Checked(law, scale, met, 0.0, above, compared)
+    return Checked(law, scale, met, 0.0, above, compared, single=4, promised=4)
 
 
 def judged(inside: Checked, *outside: Checked, layers: int = 10) -> kit.Result:
@@ -46,7 +46,10 @@ def test_under_a_causal_mask_the_theorems_apply_to_nothing_and_nothing_is_cubic(
 def test_every_verdict_on_the_domain_can_be_reached() -> None:
     good, slow = checked(0.1, CUBIC, met=True), checked(0.1, SLOW, met=True)
     found = judged(good)
-    assert str(found.judgement) == "holds, up to LeCun × 0.1"
+    assert str(found.judgement) == (
+        "holds, up to LeCun × 0.1 layer by layer, over all layers up to LeCun × 0.1: above it that "
+        "bound says nothing"
+    )
     assert found.beyond.verdict == "not tried"
     assert judged(slow).verdict == "fails"
     assert judged(checked(0.1, CUBIC, met=True, above=1)).verdict == "fails"
@@ -88,18 +91,18 @@ def test_every_layer_is_compared_with_bounds_that_say_something() -> None:
 
     small = bounded(0.01)
     none = d2.check(0.01, small, CUBIC)
-    assert (none.met, none.above, none.promised) == (True, 0, True)
+    assert (none.met, none.above, none.single, none.promised) == (True, 0, 3, 3)
     raised = tuple(
         replace(layer, log10_residual=layer.log10_residual + 1e3) for layer in small.layers
     )
     lifted = d2.check(0.01, replace(small, layers=raised), CUBIC)
-    assert lifted.above == lifted.compared == none.compared == 3 * 5  # layers and bounds
+    assert lifted.above == lifted.compared == none.compared == 3 * 7  # layers and bounds
     columns = {"layer": [1, 2, 3], "sample": [0] * 3, "metric": ["log10_residual"] * 3}
     columns |= {"value": [0.0] * 3, "doubt": [False, True, True]}
     doubtful = replace(small, layers=raised, traced=Trace(columns, Provenance("net")))
-    assert d2.check(0.01, doubtful, CUBIC).above == 5  # those of the first layer
+    assert d2.check(0.01, doubtful, CUBIC).above == 7  # those of the first layer
     large = d2.check(8.0, bounded(8.0), CUBIC)
-    assert (large.met, large.promised) == (False, False)
+    assert (large.met, large.promised) == (False, 0)
     assert large.compared < none.compared  # what promises nothing is not compared
 
 
@@ -116,3 +119,20 @@ def test_large_weights_do_not_collapse_within_ten_layers() -> None:
 def test_nothing_to_try_is_refused() -> None:
     with pytest.raises(Exception, match="at least one number of heads"):
         d2.ENTRY.run(replace(CONFIG, heads=()), silent)
+
+
+def test_theorem_2_3_is_chained_with_the_papers_own_constant() -> None:
+    """By hand: κ = 4γβH/√d_qk at its largest, to the power (3^l − 1)/2, times res^(3^l)."""
+    x, token_mask = TINY["d2"][1].texts()
+    spec = Spec.pure_attention(3, 2, 16, init=0.0025)
+    promised = bounds(Network.random(spec).double(), x[:1], token_mask=token_mask[:1])
+    kappas = [4 * layer.gamma * layer.paper_beta / 8**0.5 for layer in promised.layers]
+    start = promised.layers[0].log10_input_residual
+    last = max(kappas).log10() * 13 + 27 * start
+    layer = promised.layers[-1]
+    between = replace(layer, log10_residual=last + 0.01), replace(layer, log10_residual=last - 0.01)
+    above = [
+        d2.check(0.01, replace(promised, layers=(*promised.layers[:2], moved)), CUBIC).above
+        for moved in between
+    ]
+    assert above[0] == above[1] + 1

@@ -7,6 +7,7 @@ from math import inf
 from typing import Final, NamedTuple
 
 import polars as pl
+import torch
 
 from rankscope import tables
 from rankscope.core.network import Init, Network
@@ -18,7 +19,7 @@ from rankscope.numerals import plural, power_of_ten
 ENTRY = kit.claim(
     "D2",
     "Pure attention with one or many heads contracts the residual like its cube in every layer, "
-    "so doubly exponentially with depth, and never above the theorem's bounds.",
+    "so doubly exponentially with depth, and never above the theorems' bounds.",
     source="Dong et al. 2021, theorems 2.2 and 2.3",
     question="Is every layer below its bounds, and do the last steps grow threefold?",
     domain="pure attention that meets the theorems' own condition",
@@ -60,7 +61,8 @@ class Checked(NamedTuple):
     difference: float  # log10 of the largest range of a query's scores, of all layers
     above: int  # layers and bounds for which the residual is above the bound
     compared: int  # layers and bounds that say something: that the residual shrinks
-    promised: bool = False  # whether the theorem over all layers says something about the last one
+    single: int = 0  # layers whose own bound, theorem 2.3 for one layer, says something
+    promised: int = 0  # layers about which theorem 2.3 over all layers before says something
 
 
 Networks = Mapping[str, Checked]
@@ -104,21 +106,32 @@ def check(scale: float, promised: Bounds, law: Law) -> Checked:
     """Hold every layer of the first sample against every bound.
 
     A bound that does not promise a smaller residual than that of its input says nothing, and is no
-    comparison; nor is a residual that is in doubt.
+    comparison; nor is a residual that is in doubt. Bounds are compared with the constant ``β_H`` of
+    theory.md, and those of theorem 2.3 also with the paper's own ``βH``.
     """
     start = promised.layers[0].log10_input_residual
-    above = compared = 0
+    above = compared = single = depth = 0
+    factor = torch.full_like(start, -inf)  # theorem 2.3's, the largest of the layers so far
     for layer in promised.layers:
         if (layer.layer, 0) in promised.doubtful:
             break
-        for name in (*_OWN_INPUT, *_FIRST_INPUT):
-            bound = getattr(layer, name)
-            says = bound < (layer.log10_input_residual if name in _OWN_INPUT else start)
-            compared += int(says.sum())  # one that does not apply is NaN, and not smaller
+        to_paper = (layer.paper_beta / layer.beta).log10()
+        theorem = layer.log10_a_priori_bound + to_paper
+        factor = torch.maximum(factor, theorem - 3 * layer.log10_input_residual)
+        theorem_depth = factor * (3**layer.layer - 1) / 2 + start * 3**layer.layer
+        own_input = [getattr(layer, name) for name in _OWN_INPUT] + [theorem]
+        first_input = [getattr(layer, name) for name in _FIRST_INPUT] + [theorem_depth]
+        for bound, residual in (
+            *((bound, layer.log10_input_residual) for bound in own_input),
+            *((bound, start) for bound in first_input),
+        ):
+            says = bound < residual  # one that does not apply is NaN, and not smaller
+            compared += int(says.sum())
             above += int(((layer.log10_residual > bound + _ROUNDING) & says).sum())
+        single += int((theorem < layer.log10_input_residual).all())
+        depth += int((theorem_depth < start).all())
     difference = max(float(layer.log10_score_difference.max()) for layer in promised.layers)
-    shrinks = bool((promised.log10_depth_bound < start).all())
-    return Checked(law, scale, promised.applies, difference, above, compared, shrinks)
+    return Checked(law, scale, promised.applies, difference, above, compared, single, depth)
 
 
 def judge(config: Config, measured: kit.Measured[Networks]) -> kit.Answer:
@@ -137,6 +150,9 @@ def judge(config: Config, measured: kit.Measured[Networks]) -> kit.Answer:
     growths = [network.law.growth for network in met.values()]
     growth = {"smallest": min(growths), "largest": max(growths)} if growths else {}
     cubic = cubic_up_to(config, checked)
+    deep = max((network.scale for network in met.values() if network.promised), default=0.0)
+    reach = f"up to LeCun × {covered:g} layer by layer"
+    reach += f", over all layers up to LeCun × {deep:g}: above it that bound says nothing"
     untried = "no network meets the theorems' condition; try smaller scales"
     if config.layers < _FEWEST_LAYERS:
         untried = f"{plural(config.layers, 'layer')} show no law; use {_FEWEST_LAYERS} or more"
@@ -150,7 +166,7 @@ def judge(config: Config, measured: kit.Measured[Networks]) -> kit.Answer:
             name: network.law.cubic and network.above == 0 and network.compared > 0
             for name, network in met.items()
         },
-        on={"holds": f"up to LeCun × {covered:g}" if covered else "", "not tried": untried},
+        on={"holds": reach if covered and deep else "", "not tried": untried},
         beyond={name: network.law.cubic for name, network in unmet.items()},
         on_beyond={
             "depends": f"the weights' scale: every network is cubic up to LeCun × {cubic:g}"
@@ -159,6 +175,7 @@ def judge(config: Config, measured: kit.Measured[Networks]) -> kit.Answer:
             "largest scale at which every network is cubic": cubic,
             **{f"{which} growth of the last steps": value for which, value in growth.items()},
         },
+        listings=(_informative(config, checked),),
         charts=(
             kit.Drawing(
                 "by_depth",
@@ -192,19 +209,37 @@ def _sentences(config: Config, checked: Networks, covered: float) -> Iterator[st
         f"every layer by {met} of {plural(len(checked), 'network')}"
         + (f"; by all of them up to LeCun × {covered:g}." if covered else ".")
     )
-    promised = [network.scale for network in checked.values() if network.promised]
-    upto = f"up to LeCun × {max(promised):g}" if promised else "for none of them"
-    yield f"The theorem over all layers promises a smaller residual {upto}."
     above, compared = (
         sum(getattr(network, name) for network in checked.values())
         for name in ("above", "compared")
     )
     yield (
         f"Above a bound that promises a smaller residual: {above} of {compared} comparisons, in "
-        "every layer of every network, in one sample."
+        "every layer of every network, in one sample, with β_H and with the paper's βH."
     )
     ends = sorted(checked, key=lambda name: checked[name].law.last)
     yield f"Fastest: {depths.ending(ends[0], checked[ends[0]].law, config.layers)}."
     slow = [name for name in ends if not checked[name].met]
     if slow:
         yield f"Slowest: {depths.ending(slow[-1], checked[slow[-1]].law, config.layers)}."
+
+
+def _informative(config: Config, checked: Networks) -> kit.Listing:
+    """At which scales theorem 2.3 promises a smaller residual, for one layer and for all."""
+    rows = []
+    for scale in config.scales:
+        networks = [network for network in checked.values() if network.scale == scale]
+        single, depth = (
+            f"{sum(getattr(network, name) for network in networks)} of "
+            f"{len(networks) * config.layers}"
+            for name in ("single", "promised")
+        )
+        met = f"{sum(network.met for network in networks)} of {len(networks)}"
+        rows.append((f"LeCun × {scale:g}", met, single, depth))
+    return kit.Listing(
+        "Where the theorem promises a smaller residual",
+        ("weights", "networks that meet the condition", "single layers", "over all layers before"),
+        tuple(rows),
+        "Theorem 2.3 with the paper's own constant βH, in every layer of one sample. A bound above "
+        "the residual of its input says nothing.",
+    )
