@@ -34,6 +34,27 @@ def metrics_in(*rooms):
     return dict(found)
 
 
+def strings_in(*rooms):
+    """Every string in all modules but those of some rooms; declarations of metrics do not count."""
+    strings = set()
+    for path in SOURCE.rglob("*.py"):
+        if path.relative_to(SOURCE).parts[0].removesuffix(".py") not in rooms:
+            tree = ast.parse(path.read_text("utf-8"))
+            declared = {
+                id(node.args[0])
+                for node in ast.walk(tree)
+                if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Metric")
+                if node.args
+            }
+            strings |= {
+                node.value
+                for node in ast.walk(tree)
+                if isinstance(node, ast.Constant) and isinstance(node.value, str)
+                if id(node) not in declared
+            }
+    return strings
+
+
 class _Reader(ast.NodeVisitor):
     """Collects strings in the places of a metric, constants and loop variables resolved."""
 
