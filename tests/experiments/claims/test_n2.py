@@ -10,7 +10,7 @@ import torch
 from rankscope import tables
 from rankscope.core.metrics import residual
 from rankscope.core.network import Network
-from rankscope.core.theory import TwoHeadLayer, bounds
+from rankscope.core.theory import TwoHeadLayer, bounds, find_best_center
 from rankscope.experiments import kit
 from rankscope.experiments.claims import n2
 from rankscope.process.progress import silent
@@ -124,14 +124,13 @@ def test_the_search_climbs_on_the_theorems_own_ratio() -> None:
         "query_key": query_key[0],
         "values": values[0],
     }
-    made = n2._layer(plan, parts)
-    made = replace(made, weights=replace(made.weights, query_key=0.01 * query_key[0], scale=0.5))
+    weights, tokens = n2._layer(plan, parts)
+    weights = replace(weights, query_key=0.01 * query_key[0], scale=0.5)
     center = x[0].median(0).values
-    made = replace(made, tokens=replace(made.tokens, center=center[None]))
-    best = n2.about_best_center(made)
+    best = find_best_center(center[None], tokens.mantissa, tokens.log_scale)
     bound = 10**layer.log10_a_priori_bound * layer.paper_beta / layer.beta
     least = residual(network(x), center="optimal") / bound
-    ratio = n2.paper_ratio(best)
+    ratio = n2.paper_ratio(weights, best.tokens)
     assert least.item() <= ratio <= 2 * least.item()
 
 

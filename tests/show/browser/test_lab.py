@@ -99,8 +99,8 @@ def test_presets_are_chosen_and_the_back_button_leads_back(opened):
     preset = next(each for each in PRESETS if "SAN + skip" in each.title)
     chip = page.get_by_role("button", name=preset.title, exact=True)
     chip.click()
-    wait_for(page, preset.state.query())
-    assert asked_for(page) == preset.state
+    wait_for(page, preset.query)
+    assert asked_for(page) == State.read(preset.query)
     expect(chip).to_have_attribute("aria-pressed", "true")
     expect(page.locator("#about")).to_contain_text(preset.sentence)
     expect(page.locator("#skip")).to_have_value("1")

@@ -227,14 +227,6 @@ def _searched(config: Config, on_step: kit.OnStep) -> Iterator[tuple[str, float,
                 yield name, width, max(ratios)
 
 
-@dataclass(frozen=True)
-class Layer:
-    """Two heads of attention and tokens about a center."""
-
-    weights: HeadWeights
-    tokens: CenteredTokens
-
-
 def climb(plan: Search, width: int, seed: int, *, start: int, on_step: kit.OnStep) -> float:
     """The largest ratio to the bound with βH that hill climbing reaches at this width.
 
@@ -245,19 +237,20 @@ def climb(plan: Search, width: int, seed: int, *, start: int, on_step: kit.OnSte
     """
     generator = stream(seed, "search", width, start)
     parts = _start(plan, width, generator, random=start > 0)
-    ratio = paper_ratio(_layer(plan, parts))
+    ratio = paper_ratio(*_layer(plan, parts))
     for step, _ in kit.tracked(range(plan.steps), on_step):
         name = list(parts)[step % len(parts)]
         changed = parts | {name: _changed(parts[name], generator)}
-        new = paper_ratio(_layer(plan, changed))
+        new = paper_ratio(*_layer(plan, changed))
         if new > ratio:
             parts, ratio = changed, new
-    return paper_ratio(about_best_center(_layer(plan, parts)))
+    weights, tokens = _layer(plan, parts)
+    best = find_best_center(tokens.center, tokens.mantissa, tokens.log_scale)
+    return paper_ratio(weights, best.tokens)
 
 
-def paper_ratio(layer: Layer) -> float:
+def paper_ratio(weights: HeadWeights, tokens: CenteredTokens) -> float:
     """The residual of the output, about the center of the bounds, over the bound with βH."""
-    weights, tokens = layer.weights, layer.tokens
     rest = tokens.mantissa[0]
     query = tokens.center[0] @ weights.query_key + weights.key_bias
     shared = weights.scale * query @ rest.T
@@ -307,8 +300,8 @@ def _changed(part: Tensor, generator: torch.Generator) -> Tensor:
     return torch.where(chosen, moved, part)
 
 
-def _layer(plan: Search, parts: dict[str, Tensor]) -> Layer:
-    """The layer about the medians of its tokens, its scores spread by the D that was chosen."""
+def _layer(plan: Search, parts: dict[str, Tensor]) -> tuple[HeadWeights, CenteredTokens]:
+    """Two heads and tokens about their medians, the scores spread by the D that was chosen."""
     x = parts["tokens"]
     center = x.median(0).values
     tokens = CenteredTokens(
@@ -319,11 +312,4 @@ def _layer(plan: Search, parts: dict[str, Tensor]) -> Layer:
     )
     spread = float(log_differences(heads, tokens).amax().exp())
     factor = plan.score_difference / spread if spread > 0 else 0.0
-    return Layer(replace(heads, query_key=factor * heads.query_key), tokens)
-
-
-def about_best_center(layer: Layer) -> Layer:
-    """The same layer, its tokens about the center that the theorem asks for."""
-    tokens = layer.tokens
-    best = find_best_center(tokens.center, tokens.mantissa, tokens.log_scale)
-    return replace(layer, tokens=best.tokens)
+    return replace(heads, query_key=factor * heads.query_key), tokens

@@ -179,25 +179,22 @@ def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
     means = kit.curves(table, "layer")
     curves = {key: [mean.value for mean in curve.values()] for key, curve in means.items()}
     models = list(dict.fromkeys(model for model, _, _ in curves))
-    stated, *others = (
-        kit.on_all((CHAINED, MEASURED), partial(_checks, curves, model)) for model in models
-    )
-    beyond = {
-        f"{model}, {question}": held
-        for model, checks in zip(models[1:], others, strict=True)
-        for question, held in checks.items()
+    checks = {
+        model: kit.on_all((CHAINED, MEASURED), partial(_checks, curves, model)) for model in models
     }
+    own, *others = models
+    beyond = {f"{model}, {name}": ok for model in others for name, ok in checks[model].items()}
     figures: dict[str, float] = {}
     for name in (PLAIN, SCALED):
-        shares = curves[models[0], f"{name}, {CHAINED}", _SHARE]
+        shares = curves[own, f"{name}, {CHAINED}", _SHARE]
         figures |= {
-            f"exponent of the growth, {name}": _growth(curves, models[0], name, CHAINED),
+            f"exponent of the growth, {name}": _growth(curves, own, name, CHAINED),
             f"exponent of a layer's share, {name}": late_exponent(shares),
             f"share the last layer changes, {name}": shares[-1],
         }
     return kit.Answer(
         [_sentence(curves, model) for model in models],
-        stated=stated,
+        stated=checks[own],
         beyond=beyond or None,
         key_figures=figures,
         about={

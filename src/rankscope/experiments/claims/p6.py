@@ -198,17 +198,13 @@ def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
     """
     curves = kit.curves(table)
     settings = list(dict.fromkeys(setting for setting, _, _ in curves))
-    alike = {
-        setting: all(
+    beyond: dict[str, bool] = {}
+    for setting in settings:
+        checks = {} if setting == settings[0] else _checks(curves, setting)
+        checks["tokens become alike"] = all(
             exponent(curves[setting, source, _DISPERSION]) <= _FALLS
             for source in (NETWORKS, PREDICTED)
         )
-        for setting in settings
-    }
-    stated, *others = (_checks(curves, setting) for setting in settings)
-    beyond: dict[str, bool] = {}
-    for setting, checks in zip(settings, ({}, *others), strict=True):
-        checks = checks | {"tokens become alike": alike[setting]}
         beyond |= {f"{setting}: {question}": held for question, held in checks.items()}
     against = "; ".join(case for case, held in beyond.items() if not held)
     off = max(
@@ -231,7 +227,7 @@ def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
             "Networks differ from their predictions by "
             f"{short(off, digits=2)} standard errors of the relative dispersion at most.",
         ),
-        stated=stated,
+        stated=_checks(curves, settings[0]),
         beyond=beyond,
         on_beyond={"depends": f"the case: not borne out are {against}"},
         key_figures=figures,

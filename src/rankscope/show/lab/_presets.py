@@ -1,24 +1,17 @@
 """States worth looking at first: one for each figure of the two papers, and what it shows."""
 
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 from rankscope.show.lab._state import State
 
 
-@dataclass(frozen=True)
-class Preset:
-    """A state under a name, which paper's figure it is about, and what to look for."""
+class Preset(NamedTuple):
+    """A state, as a query, under a name: which paper it is about, and what to look for."""
 
     title: str
     paper: str
     sentence: str
-    state: State
-
-    def describe(self) -> dict[str, Any]:
-        """As the page shows it."""
-        words = {"title": self.title, "paper": self.paper, "sentence": self.sentence}
-        return {**words, "query": self.state.query()}
+    query: str
 
 
 # By paper and title: the state as a query, and the sentence.
@@ -101,7 +94,7 @@ _STATES: Final = {
     },
 }
 PRESETS: Final = tuple(
-    Preset(title, paper, sentence, State.read(query))
+    Preset(title, paper, sentence, State.read(query).query())
     for paper, states in _STATES.items()
     for title, (query, sentence) in states.items()
 )

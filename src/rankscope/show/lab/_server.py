@@ -243,7 +243,7 @@ def description() -> dict[str, Any]:
     return {
         "version": __version__,
         "parameters": {name: each.describe() for name, each in PARAMETERS.items()},
-        "presets": [preset.describe() for preset in PRESETS],
+        "presets": [preset._asdict() for preset in PRESETS],
         "titles": TITLES,
         "charts": charts(),
     }
