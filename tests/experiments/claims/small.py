@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import transformers as hf
 
-from rankscope.experiments.claims import d1, d2, d3, d4, d5, d8, d9, d11, n1, n2, w1
+from rankscope.experiments.claims import d1, d2, d3, d4, d5, d8, d9, d11, n1, n2, n4, w1
 from rankscope.results import Result
 
 from ..made import Made
@@ -54,6 +54,7 @@ TINY: dict[str, tuple[Any, Any]] = {
             sizes=((50, 1500), (20_000, 1500)), search=n2.Search(widths=(6,), starts=1, steps=30)
         ),
     ),
+    "n4": (n4, n4.Config(width=9, dimensions=(1, 2), draws=2)),
     "n1": (n1, n1.Config(layers=12, patterns=n1.Config().patterns[:6:2], **SMALL)),
     "w1": (
         w1,
