@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import transformers as hf
 
-from rankscope.experiments.claims import d1, d2, d3, d4, d5, d8, d9, d11, n1, n2, n4, w1
+from rankscope.experiments.claims import d1, d2, d3, d4, d5, d8, d9, d11, n1, n2, n3, n4, w1
 from rankscope.results import Result
 
 from ..made import Made
@@ -52,6 +52,12 @@ TINY: dict[str, tuple[Any, Any]] = {
         n2,
         n2.Config(
             sizes=((50, 1500), (20_000, 1500)), search=n2.Search(widths=(6,), starts=1, steps=30)
+        ),
+    ),
+    "n3": (
+        n3,
+        n3.Config(
+            widths=(4,), scales=(1.0, 64.0), layers=60, counts=((2, 2), (3, 1)), layernorm_width=8
         ),
     ),
     "n4": (n4, n4.Config(width=9, dimensions=(1, 2), draws=2)),
