@@ -10,15 +10,6 @@ from rankscope.core.deep._split_state import SplitState, add_states, apply_linea
 from rankscope.core.deep._trace import deep_trace, describe_doubts
 
 __all__ = [
-    "ScaledTensor",
-    "SplitState",
-    "add_states",
-    "apply_activation",
-    "apply_linear",
-    "apply_mlp",
-    "apply_norm",
-    "attend",
-    "deep_states",
-    "deep_trace",
-    "describe_doubts",
-]
+    "ScaledTensor", "SplitState", "add_states", "apply_activation", "apply_linear", "apply_mlp",
+    "apply_norm", "attend", "deep_states", "deep_trace", "describe_doubts",
+]  # fmt: skip

@@ -50,27 +50,7 @@ from rankscope.core.network._spec import Spec
 from rankscope.core.network._visibility import Visibility
 
 __all__ = [
-    "MLP",
-    "ALiBi",
-    "Activation",
-    "Attention",
-    "Block",
-    "Branch",
-    "Described",
-    "GaussianKernel",
-    "Init",
-    "LinearKernel",
-    "Linformer",
-    "Network",
-    "NormRule",
-    "RelativeBias",
-    "Rotary",
-    "ScoreKind",
-    "Scores",
-    "Sink",
-    "Sparsemax",
-    "Spec",
-    "Sphere",
-    "Step",
-    "Visibility",
-]
+    "MLP", "ALiBi", "Activation", "Attention", "Block", "Branch", "Described", "GaussianKernel",
+    "Init", "LinearKernel", "Linformer", "Network", "NormRule", "RelativeBias", "Rotary",
+    "ScoreKind", "Scores", "Sink", "Sparsemax", "Spec", "Sphere", "Step", "Visibility",
+]  # fmt: skip

@@ -20,21 +20,7 @@ from rankscope.core.paths._path import (
 from rankscope.core.paths._top import TopPaths, top_paths
 
 __all__ = [
-    "HeadShares",
-    "Path",
-    "PathCounts",
-    "PathLengths",
-    "TopPaths",
-    "chained_matrices",
-    "count_paths",
-    "enumerate_paths",
-    "head_shares",
-    "path_lengths",
-    "path_matrix",
-    "path_output",
-    "path_outputs",
-    "sample_paths",
-    "top_paths",
-    "truncate",
-    "truncations",
-]
+    "HeadShares", "Path", "PathCounts", "PathLengths", "TopPaths", "chained_matrices",
+    "count_paths", "enumerate_paths", "head_shares", "path_lengths", "path_matrix", "path_output",
+    "path_outputs", "sample_paths", "top_paths", "truncate", "truncations",
+]  # fmt: skip
