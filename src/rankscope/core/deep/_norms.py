@@ -95,10 +95,7 @@ def _rescale(state: SplitState, rule: NormRule) -> SplitState:
 
 
 def _lost(
-    state: SplitState,
-    s: PerSample,
-    own: ScaledTensor,
-    squares: Float[Tensor, "batch token 1"],
+    state: SplitState, s: PerSample, own: ScaledTensor, squares: Float[Tensor, "batch token 1"]
 ) -> PerSample | float:
     """Digits that are lost in short rows, which are sums of larger ones, and along the common row.
 

@@ -239,11 +239,7 @@ def mix_heads(
     )
     row = values.common.mantissa.unsqueeze(1)
     each = attention.split(row * 0.0 if attention.centered else row, attention.kv_heads)
-    passed = rescale(
-        attention.join(each).squeeze(1),
-        values.common.log,
-        lost=values.common.lost,
-    )
+    passed = rescale(attention.join(each).squeeze(1), values.common.log, lost=values.common.lost)
     shift = attention.join(weights.shared @ split).squeeze(1)
     terms = values.log_scale if attention.centered else None
     lost = values.deviation.lost

@@ -226,9 +226,7 @@ def _weights_near_common(
     size = expand_like(bounded_exp(log), gain)
     seen = size > _SEEN
     own = torch.where(
-        seen,
-        torch.log1p((gain * size).clamp(min=_LEAST_GAIN)) / torch.where(seen, size, 1.0),
-        gain,
+        seen, torch.log1p((gain * size).clamp(min=_LEAST_GAIN)) / torch.where(seen, size, 1.0), gain
     )
     base = (query.common + key.logs).logsumexp(-1).unsqueeze(-2)
     base = base if visible is None else base.masked_fill(~visible, -math.inf)

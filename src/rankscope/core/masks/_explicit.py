@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Bool
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rankscope.arguments import checked
@@ -33,16 +34,18 @@ class Explicit(LengthMask):
         check_matrix(matrix)
         return cls(matrix.shape[0], np.packbits(matrix.cpu().numpy()).tobytes())
 
+    def _unpacked(self) -> NDArray[np.uint8]:
+        return np.unpackbits(np.frombuffer(self.bits, dtype=np.uint8), count=self.tokens**2)
+
     def allows_in(self, query: Positions, key: Positions, tokens: Positions) -> Allowed:
-        _refuse_length(self.tokens, tokens)
-        flat = np.unpackbits(np.frombuffer(self.bits, dtype=np.uint8), count=self.tokens**2)
-        matrix = torch.from_numpy(flat.view(np.bool_)).view(self.tokens, self.tokens)
+        _refuse_length(self.tokens, int(tokens.max()))
+        matrix = torch.from_numpy(self._unpacked().view(np.bool_)).view(self.tokens, self.tokens)
         return matrix.to(query.device)[query.clamp(min=0), key.clamp(min=0)]
 
     def codes(self, tokens: int) -> Codes:
         """All bits at once: taking them apart row by row would unpack all of them each time."""
-        _refuse_length(self.tokens, torch.tensor(tokens))
-        flat = np.unpackbits(np.frombuffer(self.bits, dtype=np.uint8), count=self.tokens**2)
+        _refuse_length(self.tokens, tokens)
+        flat = self._unpacked()
         self.refuse_many(int(np.count_nonzero(flat)), tokens)
         return np.flatnonzero(flat)
 
@@ -63,8 +66,7 @@ class EdgeList(LengthMask):
     packed: bytes
 
     def allows_in(self, query: Positions, key: Positions, tokens: Positions) -> Allowed:
-        _refuse_length(self.tokens, tokens)
-        listed = torch.from_numpy(self.codes(self.tokens)).to(query.device)
+        listed = torch.from_numpy(self.codes(int(tokens.max()))).to(query.device)
         asked = query.clamp(min=0) * self.tokens + key.clamp(min=0)
         place = torch.searchsorted(listed, asked).clamp(max=len(listed) - 1)
         return listed[place] == asked
@@ -73,7 +75,7 @@ class EdgeList(LengthMask):
         return len(self.codes(tokens))
 
     def codes(self, tokens: int) -> Codes:
-        _refuse_length(self.tokens, torch.tensor(tokens))
+        _refuse_length(self.tokens, tokens)
         return np.frombuffer(self.packed, dtype=np.int64).copy()
 
     def __repr__(self) -> str:
@@ -198,16 +200,13 @@ def _pairs(edges: Iterable[tuple[int, int]] | Tensor) -> Codes:
             f"edges have shape {listed.shape}, expected (edge, 2): [(key, query), …], at least one."
         )
     if not np.issubdtype(listed.dtype, np.integer):
-        raise KindError(
-            f"edges are {listed.dtype}, expected whole numbers: (key, query) positions."
-        )
+        raise KindError(f"edges are {listed.dtype}, expected whole (key, query) positions.")
     return listed.astype(np.int64)
 
 
-def _refuse_length(made_for: int, tokens: Positions) -> None:
-    longest = int(tokens.max())
-    if longest != made_for:
+def _refuse_length(made_for: int, tokens: int) -> None:
+    if tokens != made_for:
         raise ShapeError(
-            f"the mask is for {made_for} tokens, the sequence has {longest}; "
+            f"the mask is for {made_for} tokens, the sequence has {tokens}; "
             "cut the sequence or make the mask for its length."
         )

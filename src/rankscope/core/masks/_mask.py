@@ -97,40 +97,22 @@ class Mask(ABC):
         return None
 
     def matrix(self, tokens: int) -> Bool[Tensor, "query key"]:
-        """The mask of a sequence without padding.
-
-        >>> from rankscope.core.masks import Causal
-        >>> Causal().matrix(2)
-        tensor([[ True, False],
-                [ True,  True]])
-        """
+        """The mask of a sequence without padding."""
         position = torch.arange(count("tokens", tokens, least=1))
         matrix = self.allows_in(position[:, None], position[None, :], torch.tensor(tokens))
         refuse_blind(matrix.any(-1), str(self))
         return matrix
 
     def edges(self, tokens: int) -> Edges:
-        """The allowed pairs of a sequence without padding, listed without a dense matrix.
-
-        >>> from rankscope.core.masks import Causal
-        >>> Causal().edges(2)
-        Edges(query=tensor([0, 1, 1]), key=tensor([0, 0, 1]))
-        """
-        count("tokens", tokens, least=1)
-        codes = self.codes(tokens)
-        query, key = np.divmod(codes, tokens)
+        """The allowed pairs of a sequence without padding, listed without a dense matrix."""
+        query, key = np.divmod(self.codes(count("tokens", tokens, least=1)), tokens)
         seen = torch.zeros(tokens, dtype=torch.bool)
         seen[torch.from_numpy(query)] = True
         refuse_blind(seen, str(self))
         return Edges(torch.from_numpy(query), torch.from_numpy(key))
 
     def missing_self_loops(self, tokens: int) -> tuple[int, ...]:
-        """The tokens that may not attend to themselves; the theory of masks assumes none.
-
-        >>> from rankscope.core.masks import Causal
-        >>> Causal().missing_self_loops(2)
-        ()
-        """
+        """The tokens that may not attend to themselves; the theory of masks assumes none."""
         position = torch.arange(count("tokens", tokens, least=1))
         loops = self.allows_in(position[:, None], position[:, None], torch.tensor(tokens))
         return tuple(position[~loops.squeeze(-1)].tolist())
@@ -178,8 +160,7 @@ class Mask(ABC):
             starts = np.arange(tokens) * tokens + first
             before = np.cumsum(widths) - widths
             return np.repeat(starts - before, widths) + np.arange(widths.sum())
-        listed: list[Codes] = []
-        position = torch.arange(tokens)
+        listed, position = list[Codes](), torch.arange(tokens)
         for query in position.split(max(1, _PAIRS_AT_ONCE // tokens)):
             allowed = self.allows_in(query[:, None], position[None, :], torch.tensor(tokens))
             rows = allowed.expand(len(query), tokens).numpy()
@@ -215,27 +196,38 @@ class LengthMask(Mask):
 
 
 @checked
-@dataclass(frozen=True)
-class Union(LengthMask):
-    """What any of its parts allows; written ``a | b``."""
+class AnyOf(LengthMask):
+    """What any of some ``masks`` allows: a union, named or not."""
 
-    parts: tuple[Mask, ...]
+    @abstractmethod
+    def masks(self) -> tuple[Mask, ...]: ...
 
     def allows_in(self, query: Positions, key: Positions, tokens: Positions) -> Allowed:
-        return reduce(torch.logical_or, (p.allows_in(query, key, tokens) for p in self.parts))
+        return reduce(torch.logical_or, (m.allows_in(query, key, tokens) for m in self.masks()))
 
     def spans(self, tokens: int) -> Spans | None:
         """Intervals that share a token (the query) join to one."""
-        ends = _all_spans(self.parts, tokens)
+        ends = _all_spans(self.masks(), tokens)
         return None if ends is None else Spans(ends[0].amin(0), ends[1].amax(0))
 
     def most_edges(self, tokens: int) -> int:
-        return min(tokens**2, sum(part.most_edges(tokens) for part in self.parts))
+        return min(tokens**2, sum(mask.most_edges(tokens) for mask in self.masks()))
 
     def codes(self, tokens: int) -> Codes:
         if self.spans(tokens) is not None:
             return super().codes(tokens)
-        return merge_codes([part.codes(tokens) for part in self.parts])
+        return merge_codes([mask.codes(tokens) for mask in self.masks()])
+
+
+@checked
+@dataclass(frozen=True)
+class Union(AnyOf):
+    """What any of its parts allows; written ``a | b``."""
+
+    parts: tuple[Mask, ...]
+
+    def masks(self) -> tuple[Mask, ...]:
+        return self.parts
 
     def __str__(self) -> str:
         return " | ".join(map(str, self.parts))

@@ -1,32 +1,20 @@
 """Masks by name, as the command line writes them: ``"window:8 | star:1"``."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 from torch import Tensor
 
 from rankscope.arguments import checked
 from rankscope.core.checks import whole
+from rankscope.core.masks import _rules as rules
 from rankscope.core.masks._explicit import Explicit, Random
 from rankscope.core.masks._mask import Mask, intersection, union
-from rankscope.core.masks._rules import (
-    BigBird,
-    BlockLocal,
-    Causal,
-    Dilated,
-    Fixed,
-    Full,
-    Prefix,
-    Star,
-    Strided,
-    Window,
-    causal_window,
-)
 from rankscope.errors import SpecError
 
 
-@dataclass(frozen=True)
-class _Name:
+class _Name(NamedTuple):
     """How a mask is made from the numbers after its name, how many, and what they mean.
 
     The last number of a mask that is ``drawn`` is a seed, which may be left out.
@@ -39,33 +27,27 @@ class _Name:
     drawn: bool = False
 
 
-def _window(before: int, after: int | None = None) -> Window:
-    return Window(before, before if after is None else after)
+def _window(before: int, after: int | None = None) -> rules.Window:
+    return rules.Window(before, before if after is None else after)
 
 
 NAMES = {
-    "full": _Name(Full, 0, 0, "full"),
-    "causal": _Name(Causal, 0, 0, "causal"),
+    "full": _Name(rules.Full, 0, 0, "full"),
+    "causal": _Name(rules.Causal, 0, 0, "causal"),
     "window": _Name(_window, 1, 2, "window:8 (both ways) or window:8:2 (before, after)"),
-    "causal-window": _Name(causal_window, 1, 1, "causal-window:8"),
-    "dilated": _Name(Dilated, 2, 2, "dilated:8:2 (reach, step)"),
-    "causal-dilated": _Name(
-        lambda reach, step: Dilated(reach, step, causal=True), 2, 2, "causal-dilated:8:2"
-    ),
-    "strided": _Name(Strided, 1, 1, "strided:8"),
-    "causal-strided": _Name(lambda stride: Strided(stride, causal=True), 1, 1, "causal-strided:8"),
-    "fixed": _Name(Fixed, 1, 1, "fixed:8"),
-    "block": _Name(BlockLocal, 1, 1, "block:16"),
-    "star": _Name(Star, 1, 1, "star:1"),
+    "causal-window": _Name(rules.causal_window, 1, 1, "causal-window:8"),
+    "dilated": _Name(rules.Dilated, 2, 2, "dilated:8:2 (reach, step)"),
+    "causal-dilated": _Name(partial(rules.Dilated, causal=True), 2, 2, "causal-dilated:8:2"),
+    "strided": _Name(rules.Strided, 1, 1, "strided:8"),
+    "causal-strided": _Name(partial(rules.Strided, causal=True), 1, 1, "causal-strided:8"),
+    "fixed": _Name(rules.Fixed, 1, 1, "fixed:8"),
+    "block": _Name(rules.BlockLocal, 1, 1, "block:16"),
+    "star": _Name(rules.Star, 1, 1, "star:1"),
     "random": _Name(Random, 1, 2, "random:2 or random:2:7 (keys, seed)", drawn=True),
     "bigbird": _Name(
-        BigBird,
-        3,
-        4,
-        "bigbird:3:1:2 (window, hubs, random keys; a seed may follow)",
-        drawn=True,
+        rules.BigBird, 3, 4, "bigbird:3:1:2 (window, hubs, random keys; a seed may follow)", True
     ),
-    "prefix": _Name(Prefix, 1, 1, "prefix:4"),
+    "prefix": _Name(rules.Prefix, 1, 1, "prefix:4"),
 }
 
 
@@ -106,10 +88,8 @@ def _read_name(written: str, text: str, seed: int) -> Mask:
             "a Mask such as Window(before=2, after=2), or a boolean (query, key) matrix."
         )
     form = NAMES[name]
-    fits = form.least <= len(numbers) <= form.most
-    if not fits or not all(
-        each.isascii() and each.isdigit() and len(each) < 19 for each in numbers
-    ):
+    are_numbers = all(each.isascii() and each.isdigit() and len(each) < 19 for each in numbers)
+    if not are_numbers or not form.least <= len(numbers) <= form.most:
         raise SpecError(f"mask={text!r}: {written!r} cannot be read; write {form.usage}.")
     given = [int(each) for each in numbers]
     if form.drawn and len(given) < form.most:

@@ -5,19 +5,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from rankscope.arguments import checked
 from rankscope.core.checks import flag, whole
 from rankscope.core.masks._explicit import Random
 from rankscope.core.masks._mask import (
     Allowed,
+    AnyOf,
     Codes,
-    LengthMask,
     Mask,
     Positions,
     Spans,
-    Union,
     count,
     merge_codes,
 )
@@ -25,16 +23,28 @@ from rankscope.errors import SpecError
 
 
 @checked
-@dataclass(frozen=True)
-class Full(Mask):
-    """Every token attends to every token."""
+class _Interval(Mask):
+    """A mask by the first and the last key of each query; no position is below -1."""
+
+    @abstractmethod
+    def _ends(self, query: Positions) -> tuple[Positions, Positions]: ...
 
     def allows(self, query: Positions, key: Positions) -> Allowed:
-        return torch.ones_like(query + key, dtype=torch.bool)
+        first, last = self._ends(query)
+        return (key >= first) & (key <= last)
 
     def spans(self, tokens: int) -> Spans:
-        first = torch.zeros(tokens, dtype=torch.long)
-        return _inside(first, torch.full((tokens,), tokens - 1), tokens)
+        first, last = self._ends(torch.arange(tokens))
+        return Spans(first.clamp(min=0), last.clamp(max=tokens - 1))
+
+
+@checked
+@dataclass(frozen=True)
+class Full(_Interval):
+    """Every token attends to every token."""
+
+    def _ends(self, query: Positions) -> tuple[Positions, Positions]:
+        return torch.full_like(query, -1), torch.full_like(query, torch.iinfo(query.dtype).max)
 
     def __str__(self) -> str:
         return "full"
@@ -42,14 +52,11 @@ class Full(Mask):
 
 @checked
 @dataclass(frozen=True)
-class Causal(Mask):
+class Causal(_Interval):
     """Every token attends to itself and to what came before."""
 
-    def allows(self, query: Positions, key: Positions) -> Allowed:
-        return key <= query
-
-    def spans(self, tokens: int) -> Spans:
-        return _inside(torch.zeros(tokens, dtype=torch.long), torch.arange(tokens), tokens)
+    def _ends(self, query: Positions) -> tuple[Positions, Positions]:
+        return torch.full_like(query, -1), query
 
     def __str__(self) -> str:
         return "causal"
@@ -57,7 +64,7 @@ class Causal(Mask):
 
 @checked
 @dataclass(frozen=True)
-class Window(Mask):
+class Window(_Interval):
     """Every token attends to ``before`` tokens on its left, itself, and ``after`` on its right."""
 
     before: int
@@ -67,12 +74,8 @@ class Window(Mask):
         count("Window before", self.before, least=0)
         count("Window after", self.after, least=0)
 
-    def allows(self, query: Positions, key: Positions) -> Allowed:
-        return (key >= query - self.before) & (key <= query + self.after)
-
-    def spans(self, tokens: int) -> Spans:
-        position = torch.arange(tokens)
-        return _inside(position - self.before, position + self.after, tokens)
+    def _ends(self, query: Positions) -> tuple[Positions, Positions]:
+        return query - self.before, query + self.after
 
     def __str__(self) -> str:
         return f"window(-{self.before}, +{self.after})"
@@ -80,7 +83,7 @@ class Window(Mask):
 
 @checked
 @dataclass(frozen=True)
-class BlockLocal(Mask):
+class BlockLocal(_Interval):
     """Blocks of ``size`` tokens, counted from the first; every token attends to its own block."""
 
     size: int
@@ -88,12 +91,9 @@ class BlockLocal(Mask):
     def __post_init__(self) -> None:
         count("BlockLocal size", self.size, least=1)
 
-    def allows(self, query: Positions, key: Positions) -> Allowed:
-        return query // self.size == key // self.size
-
-    def spans(self, tokens: int) -> Spans:
-        first = torch.arange(tokens) // self.size * self.size
-        return _inside(first, first + self.size - 1, tokens)
+    def _ends(self, query: Positions) -> tuple[Positions, Positions]:
+        first = query // self.size * self.size
+        return first, first + self.size - 1
 
     def __str__(self) -> str:
         return f"block({self.size})"
@@ -101,7 +101,7 @@ class BlockLocal(Mask):
 
 @checked
 @dataclass(frozen=True)
-class Prefix(Mask):
+class Prefix(_Interval):
     """Prefix language model: the first ``length`` tokens are seen by all, the rest is causal."""
 
     length: int
@@ -109,12 +109,8 @@ class Prefix(Mask):
     def __post_init__(self) -> None:
         count("Prefix length", self.length, least=1)
 
-    def allows(self, query: Positions, key: Positions) -> Allowed:
-        return (key < self.length) | (key <= query)
-
-    def spans(self, tokens: int) -> Spans:
-        last = torch.arange(tokens).clamp(min=min(self.length, tokens) - 1)
-        return _inside(torch.zeros(tokens, dtype=torch.long), last, tokens)
+    def _ends(self, query: Positions) -> tuple[Positions, Positions]:
+        return torch.full_like(query, -1), query.clamp(min=self.length - 1)
 
     def __str__(self) -> str:
         return f"prefix({self.length})"
@@ -137,10 +133,6 @@ def window(reach: int) -> Window:
 def causal_window(reach: int) -> Window:
     """A sliding window of ``reach`` tokens to the left: ``window(reach) & Causal()``."""
     return Window(before=reach, after=0)
-
-
-def _inside(first: Tensor, last: Tensor, tokens: int) -> Spans:
-    return Spans(first.clamp(min=0), last.clamp(max=tokens - 1))
 
 
 @checked
@@ -243,7 +235,7 @@ class Columns(Mask):
         self.refuse_many(self.most_edges(tokens), tokens)
         columns = np.arange(self.stride - 1, tokens, self.stride)
         every = np.arange(tokens)[:, None] * tokens + columns
-        return merge_codes([every.ravel(), _itself(tokens)])
+        return merge_codes([every.ravel(), np.arange(tokens) * (tokens + 1)])
 
     def __str__(self) -> str:
         return f"columns({self.stride})"
@@ -267,12 +259,10 @@ class Star(Mask):
     hubs: int | tuple[int, ...] = 1
 
     def __post_init__(self) -> None:
-        hubs = self.hubs
-        if isinstance(hubs, tuple):
-            places = {count("Star hub", place, least=0) for place in hubs}
-        else:
-            count("Star hubs", hubs, least=1)
+        if not isinstance(self.hubs, tuple):
+            count("Star hubs", self.hubs, least=1)
             return
+        places = {count("Star hub", place, least=0) for place in self.hubs}
         if not places:
             raise SpecError("Star's hubs are (); name one or more positions.")
         # One spelling for each star, so that equal ones are equal.
@@ -292,7 +282,7 @@ class Star(Mask):
         hubs = np.array([place for place in places if place < tokens], dtype=np.int64)
         seen = np.arange(tokens)[:, None] * tokens + hubs
         seeing = hubs[:, None] * tokens + np.arange(tokens)
-        return merge_codes([seen.ravel(), seeing.ravel(), _itself(tokens)])
+        return merge_codes([seen.ravel(), seeing.ravel(), np.arange(tokens) * (tokens + 1)])
 
     def _is_hub(self, position: Positions) -> Allowed:
         if isinstance(self.hubs, int):
@@ -303,30 +293,9 @@ class Star(Mask):
         return f"star({self.hubs})" if isinstance(self.hubs, int) else f"star(at {self.hubs})"
 
 
-def _itself(tokens: int) -> Codes:
-    return np.arange(tokens) * (tokens + 1)
-
-
-class _Together(LengthMask):
-    """A named union."""
-
-    @property
-    @abstractmethod
-    def parts(self) -> tuple[Mask, ...]: ...
-
-    def allows_in(self, query: Positions, key: Positions, tokens: Positions) -> Allowed:
-        return Union(self.parts).allows_in(query, key, tokens)
-
-    def most_edges(self, tokens: int) -> int:
-        return Union(self.parts).most_edges(tokens)
-
-    def codes(self, tokens: int) -> Codes:
-        return Union(self.parts).codes(tokens)
-
-
 @checked
 @dataclass(frozen=True)
-class Fixed(_Together):
+class Fixed(AnyOf):
     """A token's own block of ``stride`` tokens, and the last token of every block.
 
     The fixed pattern of the Sparse Transformer (Child et al. 2019) with its two heads in one;
@@ -338,8 +307,7 @@ class Fixed(_Together):
     def __post_init__(self) -> None:
         count("Fixed stride", self.stride, least=1)
 
-    @property
-    def parts(self) -> tuple[Mask, ...]:
+    def masks(self) -> tuple[Mask, ...]:
         return (BlockLocal(self.stride), Columns(self.stride))
 
     def __str__(self) -> str:
@@ -348,7 +316,7 @@ class Fixed(_Together):
 
 @checked
 @dataclass(frozen=True)
-class BigBird(_Together):
+class BigBird(AnyOf):
     """Window, global tokens and random keys (Zaheer et al. 2020), all by tokens, not by blocks.
 
     Every token sees ``window`` tokens to either side and ``random`` keys drawn as ``Random`` draws
@@ -365,8 +333,7 @@ class BigBird(_Together):
         for name in ("window", "hubs", "random"):
             count(f"BigBird {name}", getattr(self, name), least=0)
 
-    @property
-    def parts(self) -> tuple[Mask, ...]:
+    def masks(self) -> tuple[Mask, ...]:
         hubs = (Star(self.hubs),) if self.hubs else ()
         draws = (Random(self.random, self.seed),) if self.random else ()
         return (window(self.window), *hubs, *draws)

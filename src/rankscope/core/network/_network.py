@@ -47,12 +47,7 @@ class Network(nn.Module):
     """
 
     def __init__(
-        self,
-        spec: Spec,
-        blocks: Iterable[Block],
-        *,
-        seed: int | None = None,
-        name: str = "Network",
+        self, spec: Spec, blocks: Iterable[Block], *, seed: int | None = None, name: str = "Network"
     ) -> None:
         super().__init__()
         self.name = name

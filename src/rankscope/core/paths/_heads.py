@@ -10,12 +10,7 @@ from torch import Tensor
 from rankscope.arguments import checked
 from rankscope.core.checks import measured_tokens
 from rankscope.core.network import Network
-from rankscope.core.paths._frozen import (
-    FrozenStep,
-    Streams,
-    check_layer,
-    frozen_steps,
-)
+from rankscope.core.paths._frozen import FrozenStep, Streams, check_layer, frozen_steps
 from rankscope.core.paths._shares import Columns, Shares, mean_shares
 from rankscope.core.shapes import Hidden
 from rankscope.numerals import short, some
@@ -78,11 +73,7 @@ class HeadShares:
 
 @checked
 def head_shares(
-    network: Network,
-    x: Tensor,
-    *,
-    token_mask: Tensor | None = None,
-    measured: Tensor | None = None,
+    network: Network, x: Tensor, *, token_mask: Tensor | None = None, measured: Tensor | None = None
 ) -> HeadShares:
     """For every head, what all paths through it carry to the output.
 

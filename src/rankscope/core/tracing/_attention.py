@@ -10,11 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
-from torch.nn.functional import (
-    linear,
-    multi_head_attention_forward,
-    scaled_dot_product_attention,
-)
+from torch.nn.functional import linear, multi_head_attention_forward, scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 from rankscope.core.metrics import AttentionScores, GatheredPeaks
