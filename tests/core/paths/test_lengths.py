@@ -265,12 +265,12 @@ def from_biases(net: Network, x: torch.Tensor, layer: int, head: int) -> torch.T
     """What starts in a bias before a head and flows through it to the output."""
     bias, flowing = torch.zeros_like(x), torch.zeros_like(x).unsqueeze(0)
     for step in frozen_steps(net, x):
-        flowing = step.linear(flowing)
+        flowing = step(flowing)
         branch = next((b for b in step.branches if isinstance(b.part, FrozenAttention)), None)
         if step.layer == layer + 1 and branch is not None:
-            own = branch.part.heads(branch.before.affine(bias))[head].unsqueeze(0)
-            flowing = step.after.linear(branch.inside.linear(own))
-        bias = step.affine(bias.unsqueeze(0)).squeeze(0)
+            own = branch.part.heads(branch.before(bias, biased=True))[head].unsqueeze(0)
+            flowing = step.after(branch.inside(own))
+        bias = step(bias.unsqueeze(0), biased=True).squeeze(0)
     return flowing.squeeze(0)
 
 

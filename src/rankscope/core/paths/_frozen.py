@@ -1,12 +1,13 @@
 """A network frozen at one input: with everything that depends on the input fixed, it is linear.
 
 Derived (docs/theory.md, section 3): norms keep their scale, attention keeps ``P``, an MLP keeps the
-gate ``φ(z)/z``, a gated MLP keeps ``φ(W_g h)``. What is left maps streams to streams linearly,
-``linear``; the biases on the way are sources, and ``affine`` adds them.
+gate ``φ(z)/z``, a gated MLP keeps ``φ(W_g h)``. What is left maps streams to streams linearly;
+the biases on the way are sources, added where ``biased``.
 
 Streams are stacked: ``(stream, batch, token, feature)``, all moved by one matrix product.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -21,8 +22,8 @@ from rankscope.core.network import (
     MLP,
     Attention,
     Branch,
-    IdentityMLP,
     Network,
+    Projection,
     Step,
     Visibility,
     activation,
@@ -48,158 +49,112 @@ class FrozenNorm:
     centered: bool = False
     bias: Tensor | None = None
 
-    def linear(self, streams: Flow) -> Flow:
+    def __call__(self, streams: Flow, *, biased: bool = False) -> Flow:
         if self.factor is None:
             return streams
         if self.centered:
-            return (streams - streams.mean(-1, keepdim=True)).mul_(self.factor)
-        return streams * self.factor
+            out = (streams - streams.mean(-1, keepdim=True)).mul_(self.factor)
+        else:
+            out = streams * self.factor
+        return out + self.bias if biased and self.bias is not None else out
 
-    def linear_(self, streams: Flow) -> None:
-        """The same in place."""
+    def apply_(self, streams: Flow) -> None:
+        """The same in place, without the bias."""
         if self.factor is not None:
             if self.centered:
                 streams.sub_(streams.mean(-1, keepdim=True))
             streams.mul_(self.factor)
 
-    def affine(self, streams: Flow) -> Flow:
-        out = self.linear(streams)
-        return out if self.bias is None else out + self.bias
+
+class _EndsInMatrix(ABC):
+    """A part whose ``last`` matrix can be multiplied while something is added."""
+
+    last: Projection
+
+    @abstractmethod
+    def until_last(self, streams: Streams, *, biased: bool = False) -> Begun: ...
+
+    def __call__(self, streams: Streams, *, biased: bool = False) -> Streams:
+        bias = self.last.bias if biased else None
+        return linear(self.until_last(streams, biased=biased), self.last.weight, bias)
 
 
-@dataclass(frozen=True)
-class FrozenAttention:
+class FrozenAttention(_EndsInMatrix):
     """``Σ_h P_h X W_h`` with the attention matrices frozen; silent heads have none."""
 
-    attention: Attention
-    pattern: Float[Tensor, "batch head query key"]
+    def __init__(
+        self, attention: Attention, pattern: Float[Tensor, "batch head query key"]
+    ) -> None:
+        self.attention, self.pattern, self.last = attention, pattern, attention.output
 
-    @property
-    def last(self) -> Tensor:
-        """The matrix that comes last."""
-        return self.attention.output.weight
-
-    def until_last(self, streams: Streams) -> Begun:
-        """All of it but the last matrix."""
-        return self._mix(linear(streams, self.attention.value.weight))
-
-    def linear(self, streams: Streams) -> Streams:
-        return linear(self.until_last(streams), self.last)
-
-    def affine(self, streams: Streams) -> Streams:
-        """Value biases pass through attention as the values do."""
-        module = self.attention
-        values = linear(streams, module.value.weight, module.value.bias)
-        return linear(self._mix(values), module.output.weight, module.output.bias)
-
-    def heads(self, stream: Hidden, *, biased: bool = False) -> Float[Tensor, "head b t f"]:
-        """Each head's own output ``P_h X W_h`` for one stream."""
-        module = self.attention
-        values = linear(stream, module.value.weight, module.value.bias if biased else None)
-        mixed = self._mix(values.unsqueeze(0)).squeeze(0)
-        parts = mixed.unflatten(-1, (module.heads, -1))  # batch token head width
-        weight = module.output.weight.unflatten(-1, (module.heads, -1))  # feature head width
-        each: Tensor = torch.einsum("bthw,fhw->hbtf", parts, weight)
-        return each
-
-    def _mix(
-        self, values: Float[Tensor, "stream batch token value"]
-    ) -> Float[Tensor, "stream batch token mixed"]:
+    def until_last(self, streams: Streams, *, biased: bool = False) -> Begun:
         """``P_h`` applied to every stream's values at once, heads side by side.
 
         Streams are laid into the feature axis, so that one product per head serves them all, and
-        grouped heads into the query axis, so that values are never repeated.
+        grouped heads into the query axis, so that values are never repeated. Value biases pass
+        through attention as the values do.
         """
-        groups, count = self.attention.kv_heads, len(values)
+        value, groups = self.attention.value, self.attention.kv_heads
+        values = linear(streams, value.weight, value.bias if biased else None)
         split = values.unflatten(-1, (groups, -1)).permute(1, 3, 2, 0, 4)  # b g t stream w
         laid = split.flatten(3)
         pattern = self.pattern.unflatten(1, (groups, -1)).flatten(2, 3)  # b g (head query) key
         mixed = (pattern @ laid).unflatten(2, (-1, values.shape[2]))  # b g head query (stream w)
-        mixed = mixed.unflatten(-1, (count, -1))  # b g head query stream w
+        mixed = mixed.unflatten(-1, (len(values), -1))  # b g head query stream w
         side_by_side: Tensor = mixed.permute(4, 0, 3, 1, 2, 5).flatten(3)
         return side_by_side
 
+    def heads(self, stream: Hidden, *, biased: bool = False) -> Float[Tensor, "head b t f"]:
+        """Each head's output ``P_h X W_h`` for one stream."""
+        mixed = self.until_last(stream.unsqueeze(0), biased=biased).squeeze(0)
+        parts = mixed.unflatten(-1, (self.attention.heads, -1))  # batch token head width
+        weight = self.last.weight.unflatten(-1, (self.attention.heads, -1))  # feature head width
+        outputs: Tensor = torch.einsum("bthw,fhw->hbtf", parts, weight)
+        return outputs
 
-@dataclass(frozen=True)
-class FrozenMLP:
+
+class FrozenMLP(_EndsInMatrix):
     """``W₂ (gate ∘ W₁X)`` with the gate of each token and unit frozen."""
 
-    mlp: MLP
-    gate: Float[Tensor, "batch token unit"]
+    def __init__(self, mlp: MLP, gate: Float[Tensor, "batch token unit"]) -> None:
+        self.mlp, self.gate, self.last = mlp, gate, mlp.down
 
-    @property
-    def last(self) -> Tensor:
-        """The matrix that comes last."""
-        return self.mlp.down.weight
-
-    def until_last(self, streams: Streams) -> Begun:
-        """All of it but the last matrix."""
-        return linear(streams, self.mlp.up.weight).mul_(self.gate)
-
-    def linear(self, streams: Streams) -> Streams:
-        return linear(self.until_last(streams), self.last)
-
-    def affine(self, streams: Streams) -> Streams:
-        up, down = self.mlp.up, self.mlp.down
-        hidden = linear(streams, up.weight, up.bias).mul_(self.gate)
-        return linear(hidden, down.weight, down.bias)
-
-
-@dataclass(frozen=True)
-class FrozenIdentity:
-    """The identity in an MLP's place is linear as it is."""
-
-    last: None = None
-
-    def until_last(self, streams: Streams) -> Begun:
-        return streams
-
-    def linear(self, streams: Streams) -> Streams:
-        return streams
-
-    def affine(self, streams: Streams) -> Streams:
-        return streams
-
-
-FrozenPart = FrozenAttention | FrozenMLP | FrozenIdentity
+    def until_last(self, streams: Streams, *, biased: bool = False) -> Begun:
+        up = self.mlp.up
+        return linear(streams, up.weight, up.bias if biased else None).mul_(self.gate)
 
 
 @dataclass(frozen=True)
 class FrozenBranch:
-    """A part between its norms, frozen."""
+    """A part between its norms, frozen; None is the identity in an MLP's place."""
 
     before: FrozenNorm
-    part: FrozenPart
+    part: FrozenAttention | FrozenMLP | None
     inside: FrozenNorm
 
     @property
     def kind(self) -> Kind:
         return "attention" if isinstance(self.part, FrozenAttention) else "mlp"
 
-    def linear(self, streams: Streams) -> Streams:
-        return self.inside.linear(self.part.linear(self.before.linear(streams)))
-
-    def affine(self, streams: Streams) -> Streams:
-        return self.inside.affine(self.part.affine(self.before.affine(streams)))
+    def __call__(self, streams: Streams, *, biased: bool = False) -> Streams:
+        streams = self.before(streams, biased=biased)
+        if self.part is not None:
+            streams = self.part(streams, biased=biased)
+        return self.inside(streams, biased=biased)
 
     def begin(self, streams: Streams) -> Begun:
-        """``linear`` up to what ``finish`` can do while adding: all of it, or all but a matrix."""
-        if self._ends_in_matrix:
-            return self.part.until_last(self.before.linear(streams))
-        out = self.linear(streams)
+        """What ``finish`` can complete while adding: all of the branch, or all but a matrix."""
+        if self.part is not None and self.inside.factor is None:
+            return self.part.until_last(self.before(streams))
+        out = self(streams)
         return out.clone() if out.data_ptr() == streams.data_ptr() else out
 
     def finish(self, begun: Begun, total: Streams) -> None:
-        """``total += linear(streams)``: a product that adds writes no result of its own."""
-        if self._ends_in_matrix:
-            assert self.part.last is not None
-            total.flatten(0, -2).addmm_(begun.flatten(0, -2), self.part.last.T)
+        """``total += self(streams)``: a product that adds writes no result of its own."""
+        if self.part is not None and self.inside.factor is None:
+            total.flatten(0, -2).addmm_(begun.flatten(0, -2), self.part.last.weight.T)
         else:
             total.add_(begun)
-
-    @property
-    def _ends_in_matrix(self) -> bool:
-        return self.inside.factor is None and self.part.last is not None
 
 
 @dataclass(frozen=True)
@@ -225,19 +180,11 @@ class FrozenStep:
                 return branch, branch.part
         return None
 
-    def affine(self, streams: Streams) -> Streams:
-        """The whole step with its biases."""
+    def __call__(self, streams: Streams, *, biased: bool = False) -> Streams:
         total = self.skip * streams
         for branch in self.branches:
-            total = total + branch.affine(streams)
-        return self.after.affine(total)
-
-    def linear(self, streams: Streams) -> Streams:
-        """The whole step without its biases."""
-        total = self.skip * streams
-        for branch in self.branches:
-            total = total + branch.linear(streams)
-        return self.after.linear(total)
+            total = total + branch(streams, biased=biased)
+        return self.after(total, biased=biased)
 
 
 def check_layer(
@@ -341,34 +288,29 @@ def _freeze_step(
         branches.append(frozen)
         total = total + out
     after = _freeze_norm(step.after, total)
-    return FrozenStep(layer, closes, tuple(branches), step.skip, after, after.affine(total))
+    return FrozenStep(layer, closes, tuple(branches), step.skip, after, after(total, biased=True))
 
 
 def _freeze_branch(branch: Branch, x: Hidden, seen: Visibility) -> tuple[FrozenBranch, Hidden]:
     before = _freeze_norm(branch.before, x)
-    y = before.affine(x)
-    part: FrozenPart
+    y = before(x, biased=True)
+    part: FrozenAttention | FrozenMLP | None = None
+    out = y
     if isinstance(branch.part, Attention):
-        part = _freeze_attention(branch.part, y, seen)
-        out = part.affine(y.unsqueeze(0)).squeeze(0)
-    else:
+        pattern = branch.part.mixing(y, seen)
+        if branch.part.removed:
+            silent = torch.tensor(sorted(branch.part.removed), device=y.device)
+            pattern = pattern.index_fill(1, silent, 0.0)
+        part = FrozenAttention(branch.part, pattern)
+        out = part(y.unsqueeze(0), biased=True).squeeze(0)
+    elif isinstance(branch.part, MLP):
         part, out = _freeze_mlp(branch.part, y)
     inside = _freeze_norm(branch.inside, out)
-    return FrozenBranch(before, part, inside), inside.affine(out)
+    return FrozenBranch(before, part, inside), inside(out, biased=True)
 
 
-def _freeze_attention(attention: Attention, y: Hidden, seen: Visibility) -> FrozenAttention:
-    pattern = attention.mixing(y, seen)
-    if attention.removed:
-        silent = torch.tensor(sorted(attention.removed), device=y.device)
-        pattern = pattern.index_fill(1, silent, 0.0)
-    return FrozenAttention(attention, pattern)
-
-
-def _freeze_mlp(mlp: MLP | IdentityMLP, y: Hidden) -> tuple[FrozenMLP | FrozenIdentity, Hidden]:
+def _freeze_mlp(mlp: MLP, y: Hidden) -> tuple[FrozenMLP, Hidden]:
     """The frozen MLP, and its output at this input, for which ``W₁`` need not be applied twice."""
-    if isinstance(mlp, IdentityMLP):
-        return FrozenIdentity(), y
     phi = activation(mlp.activation)
     if mlp.gate is not None:
         gate = phi(mlp.gate(y))
@@ -385,7 +327,6 @@ def _freeze_mlp(mlp: MLP | IdentityMLP, y: Hidden) -> tuple[FrozenMLP | FrozenId
 
 
 def _freeze_norm(norm: nn.Module, x: Hidden) -> FrozenNorm:
-    """Freeze a norm at its input."""
     rule = norm_rule(norm, x.dtype)
     if rule is None:
         return FrozenNorm(None)

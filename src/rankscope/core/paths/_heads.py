@@ -10,7 +10,7 @@ from torch import Tensor
 from rankscope.arguments import checked
 from rankscope.core.checks import measured_tokens
 from rankscope.core.network import Network
-from rankscope.core.paths._frozen import FrozenStep, Streams, check_layer, frozen_steps
+from rankscope.core.paths._frozen import check_layer, frozen_steps
 from rankscope.core.paths._shares import Columns, Shares, mean_shares
 from rankscope.core.shapes import Hidden
 from rankscope.numerals import short, some
@@ -82,25 +82,18 @@ def head_shares(
     the shares (default: all).
     """
     x, token_mask = network.prepare(x, token_mask)
-    heads = network.spec.heads
-    streams = x.new_zeros((0, *x.shape))
-    state = x
+    state, streams = x, x.new_zeros((0, *x.shape))
     with torch.no_grad():
         for step in frozen_steps(network, x, token_mask):
-            streams = step.linear(streams.to(step.state.device)) if len(streams) else streams
-            opened = _open_heads(step, state)
-            streams = torch.cat((streams.to(step.state.device), opened)) if len(opened) else streams
+            device = step.state.device
+            streams = step(streams.to(device)) if len(streams) else streams.to(device)
+            if step.attention is not None:  # each head's own output, through the norms behind it
+                branch, part = step.attention
+                heads = part.heads(branch.before(state.to(device), biased=True), biased=True)
+                streams = torch.cat((streams, step.after(branch.inside(heads))))
             check_layer(network, step.layer, streams, token_mask)
             state = step.state
     shares = Shares(measured_tokens(measured, token_mask, tuple(x.shape[:-1])))
-    shares.record_heads(streams.unflatten(0, (network.spec.layers, heads)), state)
-    return HeadShares(streams.unflatten(0, (network.spec.layers, heads)), state, shares.columns())
-
-
-def _open_heads(step: FrozenStep, state: Hidden) -> Streams:
-    """The output of each head of this step, through the norms behind it; none for an MLP's step."""
-    if step.attention is None:
-        return state.new_zeros((0, *state.shape))
-    branch, part = step.attention
-    normed = branch.before.affine(state.to(step.state.device))
-    return step.after.linear(branch.inside.linear(part.heads(normed, biased=True)))
+    by_head = streams.unflatten(0, (network.spec.layers, network.spec.heads))
+    shares.record_heads(by_head, state)
+    return HeadShares(by_head, state, shares.columns())

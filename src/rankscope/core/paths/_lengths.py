@@ -20,15 +20,8 @@ from torch import Tensor
 from rankscope.arguments import checked
 from rankscope.core.checks import finite, measured_tokens, whole
 from rankscope.core.network import Attention, Block, Network
-from rankscope.core.paths._frozen import (
-    Check,
-    FrozenStep,
-    Kind,
-    Streams,
-    Watch,
-    check_layer,
-    frozen_steps,
-)
+from rankscope.core.paths import _frozen
+from rankscope.core.paths._frozen import Check, FrozenStep, Kind, Streams, check_layer, frozen_steps
 from rankscope.core.paths._shares import Columns, Shares, chunk_size, mean_shares
 from rankscope.core.shapes import Hidden
 from rankscope.errors import InputError, RankscopeError
@@ -64,13 +57,11 @@ class PathLengths:
     def __repr__(self) -> str:
         lengths, samples, tokens, _ = self.contributions.shape
         shares = self._last_shares("residual_share")
-        longest = max(
-            (length for length in shares if length is not None), key=lambda length: shares[length]
-        )
+        largest = max(range(lengths), key=lambda length: shares[length])
         return (
             f"PathLengths 0 to {lengths - 1}{'' if self.complete else ' (longer ones left out)'}, "
             f"{len(self.sums)} layers, {samples} samples of {tokens} tokens; largest mean residual "
-            f"share in the last layer {short(shares[longest])}, of length {longest}"
+            f"share in the last layer {short(shares[largest])}, of length {largest}"
         )
 
     def _repr_html_(self) -> str:
@@ -90,14 +81,8 @@ class PathLengths:
 
     def _last_shares(self, name: str) -> dict[int | None, float]:
         """Mean shares by length, None being the biases, in the last layer."""
-        last = len(self.sums)
-        return {
-            length: share
-            for (layer, length), share in mean_shares(
-                self.columns, "layer", "length", metric=name
-            ).items()
-            if layer == last
-        }
+        shares = mean_shares(self.columns, "layer", "length", metric=name)
+        return {length: share for (at, length), share in shares.items() if at == len(self.sums)}
 
     @cached_property
     def errors(self) -> tuple[float, ...]:
@@ -108,17 +93,10 @@ class PathLengths:
         """
         if not self.complete:
             return (float("nan"),) * len(self.sums)
-        ask = self._question
+        given = self._question.network, self._question.x, self._question.token_mask
         with torch.no_grad():
-            return tuple(
-                _error(total + bias, state, ask.token_mask)
-                for total, bias, state in zip(
-                    self.sums,
-                    _biases(ask.network, ask.x, ask.token_mask),
-                    ask.network.states(ask.x, ask.token_mask),
-                    strict=True,
-                )
-            )
+            layers = zip(self.sums, _biases(*given), Network.states(*given), strict=True)
+            return tuple(_error(total + bias, state, given[2]) for total, bias, state in layers)
 
     @property
     def reconstruction_error(self) -> float:
@@ -178,7 +156,7 @@ def path_lengths(
     counted: tuple[Kind, ...] = ("attention", "mlp") if count == "both" else (count,)
     measured = measured_tokens(measured, token_mask, tuple(x.shape[:-1]))
     question = _Question(network, x, token_mask, counted, max_length, measured)
-    watch = Watch()
+    watch = _frozen.Watch()
     with torch.no_grad():
         try:
             answer = _answer(question, watch.note)
@@ -266,7 +244,7 @@ def _biases(
     """What the biases alone contribute to each layer, everything else frozen at this input."""
     bias = torch.zeros_like(x)
     for step in frozen_steps(network, x, token_mask, check=check):
-        bias = step.affine(bias.to(step.state.device).unsqueeze(0)).squeeze(0)
+        bias = step(bias.to(step.state.device).unsqueeze(0), biased=True).squeeze(0)
         if step.closes:
             yield bias
 
@@ -316,9 +294,9 @@ class Advance:
         for first in reversed(range(0, before, size)):
             self._add_some(step, first, min(first + size, before))
             # What comes from the length below is still missing in the first of these.
-            step.after.linear_(self._buffer[first + grows : done])
+            step.after.apply_(self._buffer[first + grows : done])
             done = first + grows
-        step.after.linear_(self._buffer[:done])
+        step.after.apply_(self._buffer[:done])
 
     def _add_some(self, step: FrozenStep, first: int, end: int) -> None:
         """What a step makes of the lengths from ``first`` to before ``end``, norm apart."""

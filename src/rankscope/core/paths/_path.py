@@ -83,7 +83,7 @@ def enumerate_paths(layers: int, heads: int, *, length: int | None = None) -> It
         for choices in product((None, *range(heads)), repeat=layers):
             yield Path(choices)
         return
-    _length(length, layers)
+    whole("length", length, least=0, most=layers)
     for kept in combinations(range(layers), length):
         for chosen in product(range(heads), repeat=length):
             picked = dict(zip(kept, chosen, strict=True))
@@ -100,7 +100,7 @@ def sample_paths(
     used; no global random state is touched.
     """
     _shape(layers, heads)
-    _length(length, layers)
+    whole("length", length, least=0, most=layers)
     whole("count", count, least=0, most=_MOST_DRAWN)
     generator = generator or stream(0, "paths")
     drawn = []
@@ -160,8 +160,7 @@ def count_paths(layers: int, heads: int) -> PathCounts:
 def path_output(
     network: Network, x: Tensor, path: Path, *, token_mask: Tensor | None = None
 ) -> Hidden:
-    """What one path contributes to the output: ``P_path X W_path`` (Dong et al. 2021,
-    theorem 2.1).
+    """What one path contributes: ``P_path X W_path`` (Dong et al. 2021, theorem 2.1).
 
     Norms and MLPs on the way are frozen at this input, as in ``path_lengths``; an MLP's step is
     part of every path. Where a network has no skip, a path that wants one contributes nothing.
@@ -230,23 +229,19 @@ def _follow_ways(
     past = step.skip * streams
     for branch in step.branches:
         if branch.kind == "mlp":
-            past = past + branch.linear(streams)
+            past = past + branch(streams)
     total = past[[origin for origin, _ in ways]]
     if step.attention is not None:
         branch, part = step.attention
-        normed = branch.before.linear(streams)
+        normed = branch.before(streams)
         for origin in dict.fromkeys(origin for origin, head in ways if head is not None):
             heads = part.heads(normed[origin])
             for number, (other, head) in enumerate(ways):
                 if other == origin and head is not None:
-                    total[number] = branch.inside.linear(heads[head].unsqueeze(0)).squeeze(0)
-    return step.after.linear(total)
+                    total[number] = branch.inside(heads[head].unsqueeze(0)).squeeze(0)
+    return step.after(total)
 
 
 def _shape(layers: int, heads: int) -> None:
     whole("layers", layers, least=1, most=_MOST)
     whole("heads", heads, least=1, most=_MOST)
-
-
-def _length(length: int, layers: int) -> None:
-    whole("length", length, least=0, most=layers)

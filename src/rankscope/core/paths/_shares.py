@@ -92,7 +92,11 @@ class Shares:
     def columns(self) -> Columns:
         """All shares so far as a table, or an error that names the first one that overflows."""
         columns: Columns = defaultdict(list)
-        for group, numbers in zip(self._groups, _on_host(self._groups), strict=True):
+        device = self._groups[-1].values.device
+        flat = [group.values.flatten().to(device) for group in self._groups]
+        parts = torch.cat(flat).double().cpu().split([len(values) for values in flat])  # at once
+        for group, part in zip(self._groups, parts, strict=True):
+            numbers = part.view(group.values.shape).tolist()
             for metric, by_stream in zip(METRICS, numbers, strict=True):
                 for name, values in zip(group.names, by_stream, strict=True):
                     if not all(map(math.isfinite, values)):
@@ -107,16 +111,6 @@ class Shares:
                     columns["metric"] += [metric] * len(values)
                     columns["value"] += values
         return dict(columns)
-
-
-def _on_host(groups: list[_Group]) -> list[list[list[list[float]]]]:
-    """The numbers of each group by metric, stream and sample, all in one transfer."""
-    device = groups[-1].values.device
-    together = torch.cat([group.values.flatten().to(device) for group in groups]).double().cpu()
-    parts = together.split([group.values.numel() for group in groups])
-    return [
-        part.view(group.values.shape).tolist() for part, group in zip(parts, groups, strict=True)
-    ]
 
 
 def _sizes(streams: Streams, state: Hidden, mask: Tensor | None) -> Sizes:

@@ -1,6 +1,6 @@
 """The paths that carry most: exact when there are few, else a search that knows what it missed."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -12,16 +12,8 @@ from rankscope.arguments import checked
 from rankscope.core.checks import whole
 from rankscope.core.metrics import dispersion
 from rankscope.core.network import Network
-from rankscope.core.paths._frozen import (
-    FrozenAttention,
-    FrozenBranch,
-    FrozenMLP,
-    FrozenNorm,
-    FrozenStep,
-    Longer,
-    Streams,
-    frozen_steps,
-)
+from rankscope.core.paths import _frozen
+from rankscope.core.paths._frozen import FrozenAttention, FrozenBranch, FrozenStep, Longer, Streams
 from rankscope.core.paths._path import Path
 from rankscope.errors import InputError
 from rankscope.numerals import MOST_ROWS, cut, short
@@ -111,23 +103,26 @@ def top_paths(
     every_choice = x.numel() * x.element_size() * (network.spec.heads + 1)
     budget = min(budget, max(count, _MOST_BYTES // every_choice))
     with torch.no_grad():
-        steps = list(frozen_steps(network, x, token_mask))
-        to_come = _norms_to_come(steps)
+        steps = list(_frozen.frozen_steps(network, x, token_mask))
+        to_come, size = _norms_to_come(steps), _at_once(network, x)
         kept, missed = _Largest(1, token_mask), 0.0
         kept.add(x.unsqueeze(0), [()])
         for layer, group in groupby(steps, key=lambda step: step.layer):
             block = list(group)
             longer = _Largest(budget, token_mask)
-            for streams, prefixes in kept.parts(_at_once(network, x)):
-                longer.add(*_continue(block, streams, prefixes))
+            for first in range(0, len(kept.prefixes), size):
+                some = slice(first, first + size)
+                longer.add(*_continue(block, kept.streams[some], kept.prefixes[some]))
             missed = max(missed, longer.lost * to_come[layer])
             kept = longer
-        values = _residuals(kept.streams, token_mask)
-        prefixes = kept.prefixes
+        streams = kept.streams
+        if token_mask is not None:
+            token_mask = token_mask.to(streams.device).expand(streams.shape[:-1])
+        values = torch.linalg.vector_norm(dispersion(streams, token_mask=token_mask), dim=-1)
     order = values.argsort(descending=True)[:count].tolist()
     largest = tuple(float(values[index]) for index in order)
     proven = missed == 0.0 or (len(largest) == count and missed <= largest[-1])
-    return TopPaths(tuple(Path(prefixes[index]) for index in order), largest, proven, missed)
+    return TopPaths(tuple(Path(kept.prefixes[index]) for index in order), largest, proven, missed)
 
 
 def _at_once(network: Network, x: Tensor) -> int:
@@ -152,7 +147,10 @@ class _Largest:
 
     def add(self, streams: Longer, prefixes: list[Choices]) -> None:
         """Keep those that are among the largest so far."""
-        sizes = self._sizes(streams)
+        real = streams
+        if self.token_mask is not None:
+            real = torch.where(self.token_mask.to(streams.device)[..., None], streams, 0.0)
+        sizes = torch.linalg.vector_norm(real.flatten(1), dim=1)
         if self.prefixes:
             streams = torch.cat([self.streams, streams.to(self.streams.device)])
             sizes = torch.cat([self.sizes, sizes.to(self.sizes.device)])
@@ -166,18 +164,6 @@ class _Largest:
         self.streams, self.sizes = streams[chosen], sizes[chosen]
         self.prefixes = [every[index] for index in chosen]
 
-    def parts(self, size: int) -> Iterator[tuple[Streams, list[Choices]]]:
-        """What was kept, some at a time."""
-        for first in range(0, len(self.prefixes), size):
-            yield self.streams[first : first + size], self.prefixes[first : first + size]
-
-    def _sizes(self, streams: Longer) -> Float[Tensor, "longer"]:
-        if self.token_mask is not None:
-            real = self.token_mask.to(streams.device)[..., None]
-            streams = torch.where(real, streams, 0.0)
-        sizes: Tensor = torch.linalg.vector_norm(streams.flatten(1), dim=1)
-        return sizes
-
 
 def _continue(
     block: Iterable[FrozenStep], streams: Streams, prefixes: list[Choices]
@@ -186,7 +172,7 @@ def _continue(
     for step in block:
         streams = streams.to(step.state.device)
         if step.attention is None:
-            streams = step.linear(streams)
+            streams = step(streams)
         else:
             streams, prefixes = _expand(step, *step.attention, streams, prefixes)
     return streams, prefixes
@@ -203,21 +189,14 @@ def _expand(
     around = step.skip * streams
     for other in step.branches:
         if other is not branch:
-            around = around + other.linear(streams)
-    normed = branch.before.linear(streams)
+            around = around + other(streams)
+    normed = branch.before(streams)
     silent = part.attention.removed
     heads = [head for head in range(part.attention.heads) if head not in silent]
     every = torch.stack([part.heads(stream)[heads] for stream in normed], dim=1)
-    through = branch.inside.linear(every.flatten(0, 1))
+    through = branch.inside(every.flatten(0, 1))
     longer = [(*prefix, choice) for choice in (None, *heads) for prefix in prefixes]
-    return step.after.linear(torch.cat([around, through])), longer
-
-
-def _residuals(streams: Streams, token_mask: Tensor | None) -> Float[Tensor, "stream"]:
-    """``‖res(X)‖_F`` of each stream over the whole batch."""
-    mask = None if token_mask is None else token_mask.to(streams.device).expand(streams.shape[:-1])
-    sizes: Tensor = torch.linalg.vector_norm(dispersion(streams, token_mask=mask), dim=-1)
-    return sizes
+    return step.after(torch.cat([around, through])), longer
 
 
 def _norms_to_come(steps: list[FrozenStep]) -> list[float]:
@@ -245,11 +224,11 @@ def _branch_gain(branch: FrozenBranch) -> float:
     gain = _norm_gain(branch.before) * _norm_gain(branch.inside)
     if isinstance(branch.part, FrozenAttention):
         return gain * _largest_head(branch.part)
-    if isinstance(branch.part, FrozenMLP):
-        up, down = branch.part.mlp.up.weight, branch.part.mlp.down.weight
-        largest = float(branch.part.gate.abs().max())
-        return gain * float(_spectral(up)) * float(_spectral(down)) * largest
-    return gain
+    if branch.part is None:
+        return gain
+    up, down = branch.part.mlp.up.weight, branch.part.mlp.down.weight
+    largest = float(branch.part.gate.abs().max())
+    return gain * float(_spectral(up)) * float(_spectral(down)) * largest
 
 
 def _largest_head(part: FrozenAttention) -> float:
@@ -262,7 +241,7 @@ def _largest_head(part: FrozenAttention) -> float:
     return float((mixing * value * output).max())
 
 
-def _norm_gain(norm: FrozenNorm) -> float:
+def _norm_gain(norm: _frozen.FrozenNorm) -> float:
     """Centring is a projection, so only the factor can enlarge."""
     return 1.0 if norm.factor is None else float(norm.factor.abs().max())
 
