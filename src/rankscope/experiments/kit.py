@@ -115,6 +115,7 @@ class Answer:
     on_beyond: Phrase = ""
     key_figures: Mapping[str, float] = field(default_factory=dict)
     listings: tuple[Listing, ...] = ()
+    parts: tuple[Part, ...] = ()
     charts: tuple[Drawing, ...] | None = None
     """Those of the module's ``CHARTS`` unless given."""
     shown: tuple[str, ...] | None = None
@@ -155,6 +156,7 @@ def conclude(entry: Entry, config: Any, measured: Any) -> Result:
         beyond=beyond,
         key_figures=answer.key_figures,
         listings=answer.listings,
+        parts=answer.parts,
         drawings=charts,
         shown=drawn if answer.shown is None else answer.shown,
     )

@@ -11,16 +11,10 @@ from rankscope import tables
 from rankscope.core.masks import as_mask
 from rankscope.core.network import Visibility
 from rankscope.core.theory import a_priori_rate, graph_facts, second_modulus
+from rankscope.experiments import kit
 from rankscope.experiments.claims import _masked
-from rankscope.experiments.claims._masked import (
-    PROMISED,
-    SMALLEST,
-    Judged,
-    full_columns,
-    judge,
-    promise,
-)
-from rankscope.experiments.claims.w1 import PAPER, Config, Values, run
+from rankscope.experiments.claims._masked import PROMISED, SMALLEST, full_columns, promise
+from rankscope.experiments.claims.w1 import ENTRY, PAPER, Config, Values, measure
 from rankscope.experiments.depths import DISPERSION, RELATIVE_DISPERSION
 from rankscope.process.progress import silent
 
@@ -55,7 +49,7 @@ def test_it_holds_and_says_what_lies_beyond(found) -> None:
     assert set(found.table["model"]) == {panel for panel, _ in NAMES.values()}
     assert len(found.sentences) <= 6
     rows = {row[0]: row[1:] for row in found.listings[0].rows}
-    assert set(rows) == {name for panel in SMALL.radii().values() for name in panel}
+    assert set(rows) == {case.name for case in SMALL.cases() if case.panel != _masked.VALUES}
     assert rows["block(16)"][0] is None
     assert rows["block(16) then block(24)"][0] == 2
     assert rows["causal"][0] == 1
@@ -132,7 +126,7 @@ def test_no_network_passes_the_bound() -> None:
     config = Config(layers=6, tokens=3, width=4, samples=1)
     nearest = math.inf
     for seed in range(8):
-        network = replace(config, seed=seed).network((as_mask("causal"),)).double()
+        network = replace(config, seed=seed).network((as_mask("causal"),), Values("plain")).double()
         x = torch.randn(1, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
         bounds = promise(network, x).bounds
         with torch.no_grad():
@@ -169,9 +163,12 @@ AS_STATED = {
 }
 
 
-def verdicts(above: str = "", layers: int = 25, **others: float) -> Judged:
-    rates = AS_STATED | others
-    return judge("there", table(above, layers, **rates), replace(SMALL, few=SMALL.few[:1]).radii())
+def judged(table: pl.DataFrame) -> kit.Result:
+    return kit.conclude(ENTRY, SMALL, kit.Measured(table))
+
+
+def verdicts(above: str = "", layers: int = 25, **others: float) -> kit.Result:
+    return judged(table(above, layers, **AS_STATED | others))
 
 
 @pytest.mark.parametrize(
@@ -189,7 +186,7 @@ def verdicts(above: str = "", layers: int = 25, **others: float) -> Judged:
     ],
 )
 def test_every_verdict_can_be_reached(others, verdict) -> None:
-    assert verdicts(**others).judgement.verdict == verdict
+    assert verdicts(**others).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -210,9 +207,9 @@ def test_every_verdict_can_be_reached(others, verdict) -> None:
     ],
 )
 def test_every_verdict_beyond_can_be_reached(others, beyond) -> None:
-    judged = verdicts(**others)
-    assert str(judged.beyond) == beyond
-    against = "against it most clearly" in " ".join(judged.sentences)
+    result = verdicts(**others)
+    assert str(result.beyond) == beyond
+    against = "against it most clearly" in " ".join(result.sentences)
     assert against is (others.get("causal") == -0.3)
 
 
@@ -239,22 +236,21 @@ def test_bounds_above_the_inputs_dispersion_are_not_compared() -> None:
         .otherwise("value")
         .alias("value")
     )
-    radii = replace(SMALL, few=SMALL.few[:1]).radii()
-    judged = judge("there", raised, radii)
-    assert judged.judgement.verdict == "holds"
-    assert judged.key_figures["layers in which that says something"] == 1.0
+    result = judged(raised)
+    assert result.verdict == "holds"
+    assert result.key_figures["layers in which that says something"] == 1.0
     assert (
-        "under causal of 2 tokens only: μ is above it in 0 of 1 comparison" in judged.sentences[1]
+        "under causal of 2 tokens only: μ is above it in 0 of 1 comparison" in result.sentences[1]
     )
-    assert "the other 3 are judged by their law alone" in judged.sentences[1]
-    none = judge("there", raised.filter(pl.col("metric") != PROMISED), radii)
-    assert none.judgement.verdict == "holds"
+    assert "the other 3 are judged by their law alone" in result.sentences[1]
+    none = judged(raised.filter(pl.col("metric") != PROMISED))
+    assert none.verdict == "holds"
     assert "says nothing under any of these masks" in none.sentences[1]
 
 
 def test_two_tokens_come_as_near_to_the_bound_as_their_constant_allows(found) -> None:
     """Of two tokens μ is their distance over √2, while the bound starts from the distance."""
-    read = _masked.read_curves(found.table, SMALL.radii())
+    read = _masked.read_curves(found.table, {})
     few = read["causal of 2 tokens"]
     assert few.compared == SMALL.layers
     assert few.above == 0
@@ -262,20 +258,20 @@ def test_two_tokens_come_as_near_to_the_bound_as_their_constant_allows(found) ->
     lowered = found.table.with_columns(
         (pl.col("value") - 0.21 * (pl.col("metric") == PROMISED)).alias("value")
     )
-    passed = judge("there", lowered, SMALL.radii())
-    assert passed.judgement.verdict == "depends"
+    passed = judged(lowered)
+    assert passed.verdict == "depends"
     assert "nearest under causal of 2 tokens" in passed.sentences[1]
 
 
 def test_random_masks_follow_the_seed() -> None:
     config = replace(SMALL, others=("bigbird:2:1:2",), changing=(("random:1", "causal"),), seed=3)
-    names = [name for panel in config.masks().values() for name in panel]
+    names = [case.name for case in config.cases()]
     assert sum("seed 3" in name for name in names) == 2
 
 
 def test_a_run_is_the_same_again_and_has_a_larger_scale() -> None:
     few = replace(SMALL, layers=6, windows=("window:16",), others=(), values=(), changing=())
-    once, again, other = (run(replace(few, seed=seed), silent).table for seed in (0, 0, 1))
+    once, again, other = (measure(replace(few, seed=seed), silent).table for seed in (0, 0, 1))
     assert once.equals(again)
     assert not once.equals(other)
     assert replace(Config(), **PAPER).layers > Config().layers

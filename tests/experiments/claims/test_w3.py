@@ -10,8 +10,9 @@ from rankscope import tables
 from rankscope.core.masks import as_mask
 from rankscope.core.network import Network, Spec
 from rankscope.core.theory import law
+from rankscope.experiments import kit
 from rankscope.experiments.claims import w3
-from rankscope.experiments.claims.w3 import Config, Run, judge, laws, run
+from rankscope.experiments.claims.w3 import ENTRY, Config, Run, laws
 from rankscope.experiments.depths import RELATIVE_DISPERSION
 
 from ..shown import can_be_shown, steps_of
@@ -53,7 +54,7 @@ def test_it_holds_at_the_derived_rates_and_not_around_the_ring() -> None:
     kept = (Run("full"), Run("causal"), Run("causal", "layer"), RING)
     assert {AROUND, *kept} <= set(Config().runs)
     config = replace(ONE, layers=24, covered=kept, contrasts=(AROUND,))
-    found, seen = steps_of(run, config)
+    found, seen = steps_of(ENTRY.run, config)
     assert len(seen) == 5
     can_be_shown(found)
     assert found.verdict == "holds"
@@ -81,18 +82,18 @@ def test_it_holds_at_the_derived_rates_and_not_around_the_ring() -> None:
 def test_residuals_are_those_of_the_frobenius_norm() -> None:
     x = w3.start(ONE, "half-space", 8, 0)
     spread = torch.linalg.matrix_norm(x - x.mean(1, keepdim=True)) / torch.linalg.matrix_norm(x)
-    found, _ = steps_of(run, replace(ONE, layers=2))
+    found, _ = steps_of(ENTRY.run, replace(ONE, layers=2))
     rows = found.table.filter(layer=0, metric="log10_relative_dispersion").sort("sample")
     assert rows["value"].to_list() == pytest.approx(spread.log10().tolist())
 
 
 def test_it_fails_where_tokens_go_around_a_ring() -> None:
-    found, _ = steps_of(run, replace(ONE, covered=(AROUND,)))
+    found, _ = steps_of(ENTRY.run, replace(ONE, covered=(AROUND,)))
     assert found.verdict == "fails"
 
 
 def test_there_is_no_law_of_too_few_layers() -> None:
-    found, _ = steps_of(run, replace(ONE, layers=2))
+    found, _ = steps_of(ENTRY.run, replace(ONE, layers=2))
     assert found.verdict == "not tried"
     assert found.sentences[-1].startswith("Too few layers, or too uneven, to see a law: sphere")
 
@@ -118,21 +119,19 @@ def test_every_verdict_can_be_reached(causal, window, verdict) -> None:
     ]
     names = ("model", "variant", "layer", "sample", "metric", "value")
     table = tables.frame(dict(zip(names, zip(*rows, strict=True), strict=True)))
-    judgement, beyond, sentences = judge(config, table)
-    assert judgement.verdict == verdict
-    assert beyond.verdict == "fails"  # what is level does not collapse
+    found = kit.conclude(ENTRY, config, kit.Measured(table))
+    assert found.verdict == verdict
+    assert found.beyond.verdict == "fails"  # what is level does not collapse
     fallen = 2 - (causal, window).count(LEVEL)
-    assert sentences[0] == f"Tokens end at one point in {fallen} of 2 runs that the claim covers."
+    assert found.sentences[0] == f"Tokens end at one point in {fallen} of 2 runs that the claim covers."
 
 
 def test_a_law_between_the_two_is_a_collapse(monkeypatch: pytest.MonkeyPatch) -> None:
     between = law([-0.5 * layer * (layer + 1) for layer in range(13)])
     assert between.kind == "between"
     monkeypatch.setattr(w3, "laws", lambda config, _: dict.fromkeys(config.runs, between))
-    judgement, _, _ = judge(
-        ONE, tables.from_rows(("metric", "value"), [(RELATIVE_DISPERSION, 0.0)])
-    )
-    assert judgement.verdict == "holds"
+    table = tables.from_rows(("metric", "value"), [(RELATIVE_DISPERSION, 0.0)])
+    assert kit.conclude(ENTRY, ONE, kit.Measured(table)).verdict == "holds"
 
 
 def test_values_are_orthogonal() -> None:
@@ -144,5 +143,5 @@ def test_values_are_orthogonal() -> None:
 
 
 def test_several_draws_are_samples_of_one_run() -> None:
-    found, _ = steps_of(run, replace(ONE, draws=2))
+    found, _ = steps_of(ENTRY.run, replace(ONE, draws=2))
     assert set(found.table["sample"]) == {0, 1, 2, 3}

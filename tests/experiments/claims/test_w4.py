@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from rankscope import tables
 from rankscope.core.theory import Stability, every_rank
-from rankscope.experiments.claims.w4 import Config, judge, judge_stability, run
+from rankscope.experiments import kit
+from rankscope.experiments.claims.w4 import ENTRY, Built, Config
 
 from ..shown import can_be_shown, steps_of
 
@@ -13,7 +15,7 @@ SMALL = Config(tokens=(2, 3), searched=(2,), draws=40, descents=1, starts=8, ste
 
 
 def test_it_holds_and_says_which_equilibria_are_stable() -> None:
-    found, seen = steps_of(run, SMALL)
+    found, seen = steps_of(ENTRY.run, SMALL)
     assert found.verdict == "holds"
     assert len(seen) == 3
     can_be_shown(found)
@@ -30,19 +32,23 @@ def built():
     return {tokens: every_rank(tokens).equilibria for tokens in (2, 3)}
 
 
+def judged(built, config: Config = SMALL) -> kit.Result:
+    table = tables.from_rows(("metric", "value"), [("rank", 1.0)])
+    return kit.conclude(ENTRY, config, kit.Measured(table, facts=Built(built)))
+
+
 def test_what_was_built_is_not_where_tokens_end(built) -> None:
-    assert judge_stability(built).verdict == "fails"
+    assert judged(built).beyond.verdict == "fails"
     calm = {2: tuple(replace(each, stability=Stability(0.5, 0.4, 0.6)) for each in built[2])}
-    assert judge_stability(calm).verdict == "holds"
-    assert judge_stability({**built, **calm}).verdict == "depends"
+    assert judged(calm).beyond.verdict == "holds"
+    assert judged({**built, **calm}).beyond.verdict == "depends"
 
 
 def test_every_verdict_can_be_reached(built) -> None:
-    assert judge(SMALL, built).verdict == "holds"
+    assert judged(built).verdict == "holds"
     moved = tuple(replace(each, residual=1e-3) for each in built[3])
-    assert judge(SMALL, {**built, 3: moved}).verdict == "depends"
-    assert judge(SMALL, {3: moved}).verdict == "fails"
-    assert judge(SMALL, {3: built[3][:-1]}).verdict == "fails"  # no equilibrium of full rank
-    assert (
-        judge(replace(SMALL, equal=0.0), built).verdict == "fails"
-    )  # nothing is equal to the last digit
+    assert judged({**built, 3: moved}).verdict == "depends"
+    assert judged({3: moved}).verdict == "fails"
+    assert judged({3: built[3][:-1]}).verdict == "fails"  # no equilibrium of full rank
+    # Nothing is equal to the last digit.
+    assert judged(built, replace(SMALL, equal=0.0)).verdict == "fails"

@@ -16,7 +16,6 @@ from rankscope.core.network import NormKind
 from rankscope.core.theory import UNEVEN, Law, as_stated, second_eigenvalue
 from rankscope.core.tracing import Trace
 from rankscope.experiments import depths, kit
-from rankscope.experiments.depths import law_of_medians
 from rankscope.experiments.norm_cases import Setting, random_network
 from rankscope.streams import stream
 
@@ -25,10 +24,20 @@ ENTRY = kit.claim(
     "Attention with one head, orthogonal values and a norm collapses at least exponentially if "
     "the tokens start in one open half-space and the mask has a center.",
     source="Wu et al. 2024, on LayerNorm",
+    question="Do tokens that start in one half-space end at one point, and how fast?",
     domain="one head, orthogonal values, tokens on the sphere in one open half-space",
+    beyond="tokens that no half-space holds, and values that are not orthogonal",
     seconds=95,
 )
-_BEYOND = "tokens that no half-space holds, and values that are not orthogonal"
+CHARTS = (
+    kit.Drawing(
+        "by_depth",
+        "A panel for each norm, start and kind of values, a curve for each mask.",
+        depths.RELATIVE_DISPERSION,
+        {"lowest": -40.0},
+    ),
+)
+_OUTSIDE = "beyond the claim: "
 RING = "ring"
 """A mask beside those that have names everywhere."""
 HALF, PAIRS, AROUND = "half-space", "opposite pairs", "around a circle"
@@ -54,8 +63,7 @@ class Run:
         """What a run has in common with those it is drawn beside: all but the mask."""
         start = [] if self.start == HALF else [self.start]
         values = [] if self.values == "orthogonal" else ["random values"]
-        beyond = "beyond the claim: " if start or values else ""
-        return beyond + ", ".join([_NORMS[self.norm], *start, *values])
+        return (_OUTSIDE if start or values else "") + ", ".join([_NORMS[self.norm], *start, *values])
 
     @property
     def attention(self) -> str:
@@ -96,7 +104,7 @@ class Config(kit.Config):
         return (*self.covered, *self.contrasts)
 
 
-def run(config: Config, on_step: kit.OnStep) -> kit.Result:
+def measure(config: Config, on_step: kit.OnStep) -> depths.Measured:
     """Follow tokens on the sphere in scaled arithmetic; starts and values beyond the claim beside.
 
     Derived: a norm is a factor for each token, and orthogonal values W a turn of all of them, so
@@ -105,59 +113,45 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     largest modulus among the eigenvalues of that averaging. LayerNorm centers too, which no turn of
     all features keeps, so that it is outside this reasoning and only measured.
     """
-    traces = {
-        one: Trace.joined(
-            [_trace(config, one, config.seed + draw) for draw in range(config.draws)], of_draws=True
-        )
-        for one, _ in kit.tracked(config.runs, on_step)
-    }
-    table = _by_panel(traces)
-    judgement, beyond, sentences = judge(config, table)
-    slowest = max(
-        (found.rate for one, found in laws(config, table).items() if one in config.covered),
-        default=math.nan,
-    )
-    return ENTRY.result(
-        config,
-        question="Do tokens that start in one half-space end at one point, and how fast?",
-        sentences=sentences,
-        table=table,
-        listings=(_listing(config, table),),
+    traces: dict[str, Trace] = {}
+    panels: dict[str, dict[str, pl.DataFrame]] = {}
+    for run, _ in kit.tracked(config.runs, on_step):
+        mask = mask_of(run.mask, config.tokens)
+        setting = Setting(mask, 1, run.width, run.logits, run.values, norm=run.norm)
+        draws = [
+            deep_trace(
+                random_network(setting, config.layers, seed),
+                start(config, run.start, run.width, seed),
+                norm="fro",
+            )
+            for seed in range(config.seed, config.seed + config.draws)
+        ]
+        traced = traces[str(run)] = Trace.joined(draws, of_draws=True)
+        panels.setdefault(run.panel, {})[run.mask] = depths.dispersions(traced.table)
+    by_panel = {panel: tables.joined(by_mask) for panel, by_mask in panels.items()}
+    return depths.Measured(
+        tables.joined(by_panel, column="model"),
+        depths.doubts(traces),
         about={"dispersion": "Frobenius norm"},
-        notes=depths.doubts({str(one): traced for one, traced in traces.items()}),
-        judgement=judgement,
-        beyond=beyond,
-        key_figures={"slowest of the covered runs, decades a layer": slowest},
-        drawings=(
-            kit.Drawing(
-                "by_depth",
-                "A panel for each norm, start and kind of values, a curve for each mask.",
-                depths.RELATIVE_DISPERSION,
-                {"lowest": -40.0},
-            ),
-        ),
-        shown=(depths.RELATIVE_DISPERSION,),
     )
 
 
-def judge(
-    config: Config, table: pl.DataFrame
-) -> tuple[kit.Judgement, kit.Judgement, tuple[str, ...]]:
-    """On the covered runs, on the contrasts, and in words."""
-    found = laws(config, table)
+def judge(config: Config, measured: depths.Measured) -> kit.Answer:
+    """Whether the tokens of every run collapse, as far as its layers show a law."""
+    by_run = laws(config, measured.table)
     covered, contrasts = (
-        as_stated({str(one): found[one] for one in runs}, lambda _, law: law.collapses)
+        as_stated({str(run): by_run[run] for run in runs}, lambda _, law: law.collapses)
         for runs in (config.covered, config.contrasts)
     )
-    staying = [
-        case.removeprefix("beyond the claim: ") for case, fell in contrasts.items() if not fell
-    ]
-    differ = 0 < len(staying) < len(contrasts)
-    on = f"start and values (not {'; '.join(staying)})" if differ else ""
-    return (
-        kit.judged(ENTRY.domain, covered),
-        kit.judged(_BEYOND, contrasts, on),
-        tuple(_sentences(config, found)),
+    staying = [case.removeprefix(_OUTSIDE) for case, fell in contrasts.items() if not fell]
+    slowest = max((by_run[run].rate for run in config.covered), default=math.nan)
+    return kit.Answer(
+        _sentences(config, by_run),
+        stated=covered,
+        beyond=contrasts,
+        on_beyond={"depends": f"start and values (not {'; '.join(staying)})"},
+        key_figures={"slowest of the covered runs, decades a layer": slowest},
+        listings=(_listing(config, by_run),),
     )
 
 
@@ -165,10 +159,10 @@ def laws(config: Config, table: pl.DataFrame) -> dict[Run, Law]:
     """The law of every run, by the medians over samples and draws."""
     summary = tables.summary(table)
     return {
-        one: law_of_medians(
-            summary, depths.RELATIVE_DISPERSION, UNEVEN, model=one.panel, variant=one.mask
+        run: depths.law_of_medians(
+            summary, depths.RELATIVE_DISPERSION, UNEVEN, model=run.panel, variant=run.mask
         )
-        for one in config.runs
+        for run in config.runs
     }
 
 
@@ -204,51 +198,30 @@ def start(config: Config, kind: str, width: int, seed: int) -> Tensor:
     return torch.where(side < 0, -x, x)
 
 
-def _by_panel(traces: Mapping[Run, Trace]) -> pl.DataFrame:
-    """All figures in one table: ``model`` is the panel, ``variant`` the mask."""
-    parts: dict[str, dict[str, pl.DataFrame]] = {}
-    for one, traced in traces.items():
-        parts.setdefault(one.panel, {})[one.mask] = depths.dispersions(traced.table)
-    return tables.joined(
-        {panel: tables.joined(by_mask) for panel, by_mask in parts.items()}, column="model"
-    )
-
-
-def _trace(config: Config, one: Run, seed: int) -> Trace:
-    setting = Setting(
-        mask_of(one.mask, config.tokens), 1, one.width, one.logits, one.values, norm=one.norm
-    )
-    network = random_network(setting, config.layers, seed)
-    return deep_trace(network, start(config, one.start, one.width, seed), norm="fro")
-
-
-def _sentences(config: Config, found: Mapping[Run, Law]) -> Iterator[str]:
+def _sentences(config: Config, by_run: Mapping[Run, Law]) -> Iterator[str]:
     """How many runs collapse that the claim covers, and others; which show no law."""
     for words, runs in (("covers", config.covered), ("does not cover", config.contrasts)):
-        decided = [one for one in runs if found[one].decided]
+        decided = [by_run[run] for run in runs if by_run[run].decided]
         if decided:
-            fallen = sum(found[one].collapses for one in decided)
+            fallen = sum(law.collapses for law in decided)
             yield (
                 f"Tokens end at one point in {fallen} of {len(decided)} runs that the claim "
                 f"{words}."
             )
-    undecided = [str(one) for one in config.runs if not found[one].decided]
+    undecided = [str(run) for run, law in by_run.items() if not law.decided]
     if undecided:
         yield f"Too few layers, or too uneven, to see a law: {', '.join(undecided)}."
 
 
-def _listing(config: Config, table: pl.DataFrame) -> kit.Listing:
+def _listing(config: Config, by_run: Mapping[Run, Law]) -> kit.Listing:
     """The law of every run, beside what uniform attention under its mask does near the end."""
-    rows = [
-        (
-            *(one.panel, f"{one.mask}{one.attention}"),
-            *depths.law_entries(found),
-            second_eigenvalue(mask_of(one.mask, config.tokens), config.tokens)
-            if found.kind == "exponential"
-            else None,
-        )
-        for one, found in laws(config, table).items()
-    ]
+    rows = []
+    for run, law in by_run.items():
+        uniform = None
+        if law.kind == "exponential":
+            uniform = second_eigenvalue(mask_of(run.mask, config.tokens), config.tokens)
+        mask = f"{run.mask}{run.attention}"
+        rows.append((run.panel, mask, *depths.law_entries(law), uniform))
     return kit.Listing(
         f"Relative dispersion after {config.layers} layers",
         ("norm, start, values", "mask", *depths.LAW_COLUMNS, "uniform"),
