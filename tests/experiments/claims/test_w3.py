@@ -123,7 +123,10 @@ def test_every_verdict_can_be_reached(causal, window, verdict) -> None:
     assert found.verdict == verdict
     assert found.beyond.verdict == "fails"  # what is level does not collapse
     fallen = 2 - (causal, window).count(LEVEL)
-    assert found.sentences[0] == f"Tokens end at one point in {fallen} of 2 runs that the claim covers."
+    assert (
+        found.sentences[0]
+        == f"Tokens end at one point in {fallen} of 2 runs that the claim covers."
+    )
 
 
 def test_a_law_between_the_two_is_a_collapse(monkeypatch: pytest.MonkeyPatch) -> None:

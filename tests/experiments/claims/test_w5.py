@@ -9,15 +9,15 @@ import torch
 
 from rankscope import tables
 from rankscope.ask import SMALL, Model
+from rankscope.experiments import kit
 from rankscope.experiments.claims.w5 import (
+    ENTRY,
     LARGEST,
     NULL,
     TRAINED,
     TWIN,
     Config,
-    judge,
     rank_share,
-    run,
 )
 
 from ...models.families.conftest import TINY, lively, minilm
@@ -59,7 +59,7 @@ FRESH = Made("bert", make=untrained)
 
 
 def found(*models: Model):
-    return steps_of(run, Config(models=models, texts=TEXTS, length=6))[0]
+    return steps_of(ENTRY.run, Config(models=models, texts=TEXTS, length=6))[0]
 
 
 def test_rank_share_counts_real_tokens_only() -> None:
@@ -125,6 +125,10 @@ def made(ranks, cosines, variants=(TRAINED, TRAINED)):
     return tables.from_rows(("model", "variant", "layer", "sample", "metric", "value"), rows)
 
 
+def judged(table: pl.DataFrame) -> kit.Result:
+    return kit.conclude(ENTRY, Config(), kit.Measured(table, facts={}))
+
+
 @pytest.mark.parametrize(
     ("ranks", "cosines", "verdict"),
     [
@@ -135,16 +139,15 @@ def made(ranks, cosines, variants=(TRAINED, TRAINED)):
     ],
 )
 def test_every_verdict_can_be_reached(ranks, cosines, verdict) -> None:
-    judgement, beyond, sentences = judge(Config(), made(ranks, cosines))
-    assert (judgement.verdict, beyond) == (verdict, None)
-    assert len(sentences) == 2
+    result = judged(made(ranks, cosines))
+    assert (result.verdict, result.beyond) == (verdict, None)
+    assert len(result.sentences) == 2
     full = sum(rank == 1.0 for rank in ranks)
-    assert f"full rank at every layer in {full} of 2" in sentences[1]
+    assert f"full rank at every layer in {full} of 2" in result.sentences[1]
 
 
 def test_the_verdict_says_how_far_it_hangs_on_its_threshold() -> None:
-    _, _, (told, *_) = judge(Config(), made((1.0, 1.0), (0.65, 0.35)))
-    assert told == (
+    assert judged(made((1.0, 1.0), (0.65, 0.35))).sentences[0] == (
         "With a cone from a mean cosine of 0.5 the verdict is 'depends', as it is from 0.4 to "
         "0.6; otherwise: holds from 0.1, holds from 0.2, holds from 0.3, fails from 0.7, fails "
         "from 0.8, fails from 0.9."
@@ -152,7 +155,7 @@ def test_the_verdict_says_how_far_it_hangs_on_its_threshold() -> None:
 
 
 def test_images_of_noise_are_read_where_a_model_sees() -> None:
-    seen = steps_of(run, Config(models=(Tiny("vit"),), samples=2))[0]
+    seen = steps_of(ENTRY.run, Config(models=(Tiny("vit"),), samples=2))[0]
     assert seen.table["sample"].n_unique() == 2
     assert set(seen.table["metric"]) == {
         "rank_share",
@@ -168,7 +171,7 @@ def test_without_a_trained_model_at_hand_one_is_trained_here() -> None:
 
 def test_pretrained_minilm_keeps_full_rank_in_a_wide_cone(minilm: Path) -> None:
     case = Model(str(minilm), label="MiniLM")
-    result = steps_of(run, Config(models=(case,), length=32))[0]
+    result = steps_of(ENTRY.run, Config(models=(case,), length=32))[0]
     trained = result.table.filter(variant=TRAINED)
     assert trained.filter(metric="rank_share")["value"].min() == 1.0
     summary = tables.summary(trained).filter(metric="mean_cosine")

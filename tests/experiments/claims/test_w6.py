@@ -10,6 +10,7 @@ from scipy.optimize import brentq
 
 from rankscope import tables
 from rankscope.core.theory import equilibrium_at
+from rankscope.experiments import kit
 from rankscope.experiments.claims import w6
 from rankscope.experiments.claims._norm_starts import (
     ABOVE,
@@ -43,7 +44,7 @@ END = 4 * LAYERS
 
 @pytest.fixture(scope="module")
 def found():
-    return steps_of(w6.run, replace(TINY, layers=LAYERS, every=3, suitable=(SOON,)))[0]
+    return steps_of(w6.ENTRY.run, replace(TINY, layers=LAYERS, every=3, suitable=(SOON,)))[0]
 
 
 def derived(case: Dynamics) -> tuple[float, float]:
@@ -125,6 +126,10 @@ def test_the_run_holds_can_be_shown_and_repeated(found) -> None:
     assert not once.equals(other)
 
 
+def judged(config: w6.Config, table: pl.DataFrame) -> kit.Result:
+    return kit.conclude(w6.ENTRY, config, kit.Measured(table))
+
+
 def made_up(two: tuple[float, float], control: float, other: float) -> pl.DataFrame:
     (suitable,), (orthogonal,), (random,) = TINY.suitable, TINY.controls, TINY.others
     return shares({suitable.name: two, orthogonal.name: (control,) * 2, random.name: (other,) * 2})
@@ -154,23 +159,23 @@ def shares(by_case: dict[str, tuple[float, float]]) -> pl.DataFrame:
     ],
 )
 def test_each_outcome(table: pl.DataFrame, verdict: str, beyond: str) -> None:
-    judgement, further, sentences = w6.judge(TINY, table)
-    assert str(judgement).startswith(verdict)
-    assert str(further) == beyond
-    assert all(sentence.endswith(".") for sentence in sentences)
+    found = judged(TINY, table)
+    assert str(found.judgement).startswith(verdict)
+    assert str(found.beyond) == beyond
+    assert all(sentence.endswith(".") for sentence in found.sentences)
 
 
 def test_the_other_cases_are_named_with_what_was_measured() -> None:
     """A share that dwindles is not none."""
     full, layer, random = (Dynamics(name) for name in ("full mask", "LayerNorm", "random"))
-    config = replace(TINY, starts=60, suitable=(), controls=(), others=(full, layer, random))
-    table = shares({"full mask": (0.4, 0.17), "LayerNorm": (0.3, 0.29), "random": (0.0, 0.0)})
-    keeps = {"full mask": False, "LayerNorm": True, "random": False}
-    assert w6._on(config, table, keeps) == (
-        "the case: a share above rank one lasts with LayerNorm (30% after 30 layers, 29% after "
+    config = replace(TINY, starts=60, controls=(), others=(full, layer, random))
+    ends = {"two": (0.3, 0.3), "LayerNorm": (0.3, 0.29), "random": (0.0, 0.0)}
+    assert str(judged(config, shares(ends | {"full mask": (0.4, 0.17)})).beyond) == (
+        "depends on the case: a share above rank one lasts with LayerNorm (30% after 30 layers, 29% after "
         "120); not full mask (40% after 30 layers, 17% after 120), random (0%)"
     )
-    assert w6._on(config, table, dict.fromkeys(keeps, True)) == ""
+    lasting = shares(dict.fromkeys(("two", "full mask", "LayerNorm", "random"), (0.3, 0.3)))
+    assert str(judged(config, lasting).beyond) == "holds"
 
 
 @pytest.mark.parametrize("starts", [20, 60, 200])
@@ -182,7 +187,7 @@ def test_a_general_class_is_more_than_no_hit_could_hide(starts: int) -> None:
     for hits, verdict in ((3, "fails"), (4, "holds")):
         share = hits / starts
         table = made_up((share, share), 0.1, 0.0)
-        assert w6.judge(replace(config, controls=()), table)[0].verdict == verdict
+        assert judged(replace(config, controls=()), table).verdict == verdict
 
 
 def test_poles_differ_and_are_not_above_rank_one() -> None:

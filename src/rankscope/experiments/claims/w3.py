@@ -63,7 +63,9 @@ class Run:
         """What a run has in common with those it is drawn beside: all but the mask."""
         start = [] if self.start == HALF else [self.start]
         values = [] if self.values == "orthogonal" else ["random values"]
-        return (_OUTSIDE if start or values else "") + ", ".join([_NORMS[self.norm], *start, *values])
+        return (_OUTSIDE if start or values else "") + ", ".join(
+            [_NORMS[self.norm], *start, *values]
+        )
 
     @property
     def attention(self) -> str:

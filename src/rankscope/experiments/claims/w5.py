@@ -12,9 +12,7 @@ from rankscope import tables
 from rankscope.ask import Model, by_name
 from rankscope.core.metrics import effective_rank, mean_cosine, numerical_rank
 from rankscope.core.theory import thresholds
-from rankscope.experiments import kit, models
-from rankscope.experiments.depths import medians
-from rankscope.experiments.models import trained_models
+from rankscope.experiments import depths, kit, models
 from rankscope.numerals import short
 from rankscope.streams import stream
 
@@ -23,17 +21,34 @@ ENTRY = kit.claim(
     "The hidden states of real models keep full rank at every layer, and yet point into a narrow "
     "cone: full rank, high mean cosine.",
     source="Wu et al. 2024, experiments",
+    question="Do trained models keep full rank at every layer, and point into a narrow cone?",
     domain="trained models",
+    beyond="the same models with random weights",
     options=("seed", "models", "texts", "length"),
     seconds=1,
     small=False,
 )
-_BEYOND = "the same models with random weights"
 _RANK, _COSINE, _EFFECTIVE = "rank_share", "mean_cosine", "effective_rank"
 _NUMERICAL = "numerical_rank"
 TRAINED, TWIN, NULL = "trained", "untrained twin", "isotropic null"
 LARGEST = "largest possible"
 """What a rank is held against: as many as there are tokens, or features if they are fewer."""
+CHARTS = (
+    kit.Drawing(
+        "by_depth",
+        "A panel for each model: how many singular values are above the noise of the number "
+        "format, beside as many as there are tokens, or features if they are fewer.",
+        _NUMERICAL,
+        roles={LARGEST: "bound"},
+    ),
+    kit.Drawing(
+        "by_depth",
+        "How many directions the tokens make use of, beside the largest rank there can be.",
+        _EFFECTIVE,
+        roles={LARGEST: "bound"},
+    ),
+    kit.Drawing("by_model", "A panel for each model.", _COSINE),
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +59,7 @@ class Config(models.ModelsConfig):
     themselves; independent directions have 0.
     """
 
-    models: tuple[Model, ...] = field(default_factory=trained_models)
+    models: tuple[Model, ...] = field(default_factory=models.trained_models)
     samples: int = 8
     length: int = 48
     cone: float = thresholds.CONE_COSINE
@@ -66,57 +81,31 @@ class Seen(NamedTuple):
     effective: tuple[float, float]
 
 
-def run(config: Config, on_step: kit.OnStep) -> kit.Result:
+def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[dict[str, str]]:
     """Rank and mean cosine of every layer of every model, beside an untrained twin and a null.
 
     The null are tokens that point anywhere: as many standard normal ones, drawn anew for every
-    layer. One model is in memory at a time.
+    layer. One model is in memory at a time. The facts are what models have learnt, by name.
     """
-    cases = by_name(config.models)
     parts, largest, skills = {}, {}, {}
-    for (name, case), on_part in kit.tracked(cases.items(), on_step):
-        parts[name], largest[name], skills[name] = _measure(config, case, on_part)
-    table = tables.joined(parts, column="model")
-    judgement, beyond, sentences = judge(config, table)
-    seen = _all_seen(table)
-    return ENTRY.result(
-        config,
-        question="Do trained models keep full rank at every layer, and point into a narrow cone?",
-        sentences=(*sentences, *(f"{name}: {skill}." for name, skill in skills.items() if skill)),
-        table=tables.stack([table, tables.joined(largest, column="model")]),
-        listings=(_listing(seen),),
-        about={"special tokens": "counted"},
-        judgement=judgement,
-        beyond=beyond,
-        key_figures={
-            f"{name}, largest mean cosine, {variant}": one.cosine
-            for (name, variant), one in seen.items()
-            if variant != NULL
-        },
-        drawings=(
-            kit.Drawing(
-                "by_depth",
-                "A panel for each model: how many singular values are above the noise of the "
-                "number format, beside as many as there are tokens, or features if they are fewer.",
-                _NUMERICAL,
-                roles={LARGEST: "bound"},
-            ),
-            kit.Drawing(
-                "by_depth",
-                "How many directions the tokens make use of, beside the largest rank there can be.",
-                _EFFECTIVE,
-                roles={LARGEST: "bound"},
-            ),
-            kit.Drawing("by_model", "A panel for each model.", _COSINE),
-        ),
-        shown=(_COSINE, _RANK),
-    )
+    for (name, case), on_part in kit.tracked(by_name(config.models).items(), on_step):
+        on_load, on_model, on_twin = kit.parts(on_part, 2, 1, 1)
+        subject = case.subject(config, on_load)
+        traced = subject.trace(_MEASURES, on_model).table
+        layers = traced["layer"].unique().to_list()
+        variants = {TWIN if case.at_init else TRAINED: traced}
+        if not case.at_init:
+            variants[TWIN] = case.twin().subject(config).trace(_MEASURES, on_twin).table
+        variants[NULL] = _isotropic(config, subject, layers)
+        parts[name] = tables.joined(variants)
+        largest[name] = _largest(subject, layers)
+        skills[name] = subject.about.get("skill", "")
+    table = tables.stack([tables.joined(each, column="model") for each in (parts, largest)])
+    return kit.Measured(table, facts=skills, about={"special tokens": "counted"})
 
 
-def judge(
-    config: Config, table: pl.DataFrame
-) -> tuple[kit.Judgement, kit.Judgement | None, tuple[str, ...]]:
-    """On trained models, on their untrained twins, and in words.
+def judge(config: Config, measured: kit.Measured[dict[str, str]]) -> kit.Answer:
+    """On trained models, and on their untrained twins.
 
     A model bears the statement out if the numerical rank of every sample is
     ``min(tokens, features)`` after every layer, and the mean cosine, as the median over the
@@ -124,29 +113,38 @@ def judge(
     noise of the number format, ``max(tokens, features)·ε`` of the largest. The input is not judged:
     where a model adds no positions to it, repeated words are equal rows. Special tokens count.
     """
-    seen = _all_seen(table)
-    trained = {name: one for (name, variant), one in seen.items() if variant == TRAINED}
-    twins = {name: one for (name, variant), one in seen.items() if variant == TWIN}
-    stated = _borne_out(trained, config.cone)
-    tried = f"tried on {', '.join(trained)}" if len({*stated.values()}) == 1 else ""
+    seen = _all_seen(measured.table)
+    trained, twins = (
+        {name: layers for (name, variant), layers in seen.items() if variant == kind}
+        for kind in (TRAINED, TWIN)
+    )
+    tried = f"tried on {', '.join(trained)}"
     pass_one = "no trained model was named; pass one with --pretrained"
-    return (
-        kit.judged(ENTRY.domain, stated, tried if trained else pass_one),
-        kit.judged(_BEYOND, _borne_out(twins, config.cone)) if twins else None,
+    return kit.Answer(
         (
-            *(_sensitivity(config, trained) if trained else (f"{pass_one.capitalize()}.",)),
+            _sensitivity(config, trained) if trained else f"{pass_one.capitalize()}.",
             *_in_words(seen, config.cone),
+            *(f"{name}: {skill}." for name, skill in measured.facts.items() if skill),
         ),
+        stated=_borne_out(trained, config.cone),
+        on={"holds": tried, "fails": tried, "not tried": pass_one},
+        beyond=_borne_out(twins, config.cone) or None,
+        key_figures={
+            f"{name}, largest mean cosine, {variant}": layers.cosine
+            for (name, variant), layers in seen.items()
+            if variant != NULL
+        },
+        listings=(_listing(seen),),
+        shown=(_COSINE, _RANK),
     )
 
 
 def rank_share(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:
     """The numerical rank as a part of ``min(tokens, features)``, the largest there can be."""
-    tokens = x.shape[-2] if token_mask is None else token_mask.sum(-1)
-    rank = numerical_rank(x, token_mask=token_mask).to(x.dtype)
-    if isinstance(tokens, int):
-        return rank / min(tokens, x.shape[-1])
-    return rank / tokens.clamp(max=x.shape[-1])
+    rank = _rank(x, token_mask=token_mask)
+    if token_mask is None:
+        return rank / min(x.shape[-2:])
+    return rank / token_mask.sum(-1).clamp(max=x.shape[-1])
 
 
 def _rank(x: Tensor, *, token_mask: Tensor | None = None) -> Tensor:
@@ -162,10 +160,10 @@ _MEASURES: Final = {
 
 
 def _borne_out(seen: Mapping[str, Seen], cone: float) -> dict[str, bool]:
-    return {name: one.rank == 1.0 and one.cosine >= cone for name, one in seen.items()}
+    return {name: layers.rank == 1.0 and layers.cosine >= cone for name, layers in seen.items()}
 
 
-def _sensitivity(config: Config, trained: Mapping[str, Seen]) -> Iterator[str]:
+def _sensitivity(config: Config, trained: Mapping[str, Seen]) -> str:
     """How the verdict changes with the mean cosine that is called a cone."""
     asked = sorted({*config.other_cones, config.cone})
     verdicts = {cone: kit.judged("", _borne_out(trained, cone)).verdict for cone in asked}
@@ -173,28 +171,11 @@ def _sensitivity(config: Config, trained: Mapping[str, Seen]) -> Iterator[str]:
     others = ", ".join(
         f"{verdict} from {cone:g}" for cone, verdict in verdicts.items() if cone not in same
     )
-    yield (
+    return (
         f"With a cone from a mean cosine of {config.cone:g} the verdict is "
         f"{verdicts[config.cone]!r}, as it is from {same[0]:g} to {same[-1]:g}"
         + (f"; otherwise: {others}." if others else ".")
     )
-
-
-def _measure(
-    config: Config, case: Model, on_step: kit.OnStep
-) -> tuple[pl.DataFrame, pl.DataFrame, str]:
-    """A model, its twin if it is trained, tokens that point anywhere; the largest ranks there can
-    be; and what it has learnt."""
-    on_load, on_own, on_twin = kit.parts(on_step, 2, 1, 1)
-    subject = case.subject(config, on_load)
-    skill = subject.about.get("skill", "")
-    own = subject.trace(_MEASURES, on_own).table
-    layers = own["layer"].unique().to_list()
-    null, largest = _isotropic(config, subject, layers), _largest(subject, layers)
-    if case.at_init:
-        return tables.joined({TWIN: own, NULL: null}), largest, skill
-    twin = case.twin().subject(config).trace(_MEASURES, on_twin).table
-    return tables.joined({TRAINED: own, TWIN: twin, NULL: null}), largest, skill
 
 
 def _largest(subject: kit.Subject, layers: Sequence[int]) -> pl.DataFrame:
@@ -226,7 +207,7 @@ def _isotropic(config: Config, subject: kit.Subject, layers: Sequence[int]) -> p
 
 def _all_seen(table: pl.DataFrame) -> dict[tuple[str, str], Seen]:
     """By model and variant, what its layers after the input show."""
-    after = table.filter(pl.col("layer") > 0)
+    after = table.filter(pl.col("layer") > 0, pl.col("variant") != LARGEST)
     keys = after.select("model", "variant").unique(maintain_order=True).rows()
     return {
         (model, variant): _seen(after.filter(model=model, variant=variant))
@@ -237,18 +218,19 @@ def _all_seen(table: pl.DataFrame) -> dict[tuple[str, str], Seen]:
 def _seen(rows: pl.DataFrame) -> Seen:
     least, lowest = rows.filter(metric=_RANK).sort("value", "layer").select("value", "layer").row(0)
     summary = tables.summary(rows)
-    cosines, effective = (medians(summary, metric) for metric in (_COSINE, _EFFECTIVE))
+    cosines, effective = (depths.medians(summary, metric) for metric in (_COSINE, _EFFECTIVE))
     highest = cosines.index(max(cosines)) + 1
     return Seen(least, lowest, max(cosines), highest, cosines[-1], (effective[0], effective[-1]))
 
 
 def _in_words(seen: Mapping[tuple[str, str], Seen], cone: float) -> Iterator[str]:
     """How many keep full rank at every layer, and how many point into a cone, of each kind."""
-    for variant in dict.fromkeys(variant for _, variant in seen):
-        some = [one for (_, own), one in seen.items() if own == variant]
-        full, narrow = sum(one.rank == 1 for one in some), sum(one.cosine >= cone for one in some)
+    for kind in dict.fromkeys(variant for _, variant in seen):
+        some = [layers for (_, variant), layers in seen.items() if variant == kind]
+        full = sum(layers.rank == 1 for layers in some)
+        narrow = sum(layers.cosine >= cone for layers in some)
         yield (
-            f"{variant.capitalize()}: full rank at every layer in {full} of {len(some)}, a mean "
+            f"{kind.capitalize()}: full rank at every layer in {full} of {len(some)}, a mean "
             f"cosine of {cone:g} or more at some layer in {narrow}."
         )
 
@@ -256,11 +238,13 @@ def _in_words(seen: Mapping[tuple[str, str], Seen], cone: float) -> Iterator[str
 def _listing(seen: Mapping[tuple[str, str], Seen]) -> kit.Listing:
     columns = ("model", "weights", "lowest rank", "effective rank", "mean cosine", "at most")
     rows = []
-    for (name, variant), one in seen.items():
-        rank = "full" if one.rank == 1 else f"{one.rank:.0%} (layer {one.lowest})"
-        first, last = (short(value) for value in one.effective)
-        highest = f"{one.cosine:.2f} (layer {one.highest})"
-        rows.append((name, variant, rank, f"{first} → {last}", round(one.last_cosine, 3), highest))
+    for (name, variant), layers in seen.items():
+        rank = "full" if layers.rank == 1 else f"{layers.rank:.0%} (layer {layers.lowest})"
+        first, last = (short(value) for value in layers.effective)
+        highest = f"{layers.cosine:.2f} (layer {layers.highest})"
+        rows.append(
+            (name, variant, rank, f"{first} → {last}", round(layers.last_cosine, 3), highest)
+        )
     return kit.Listing(
         "Ranks and cosines after the input",
         columns,

@@ -1,12 +1,11 @@
 """Claim W6: with suitable values many sequences never tend to rank one under a norm."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import polars as pl
 
 from rankscope import tables
-from rankscope.experiments import kit
+from rankscope.experiments import depths, kit
 from rankscope.experiments.claims._norm_starts import (
     ABOVE,
     APART,
@@ -24,12 +23,13 @@ ENTRY = kit.claim(
     "With suitable values a general class of sequences does not converge to rank one under "
     "attention and LayerNorm.",
     source="Wu et al. 2024, abstract",
+    question="Do starts in general position stay above rank one, and stay there?",
     domain="one head on the sphere, causal mask, suitable values, tokens in general position",
+    beyond="other masks and norms, and random values",
     seconds=91,
 )
-_LASTING = 0.9
-"""The part of the starts above rank one that must still be there with all layers."""
-_BEYOND = "other masks and norms, and random values"
+CHARTS = (kit.Drawing("by_depth", "A curve for each kind of values, mask and norm.", ABOVE),)
+_LASTING = 0.9  # the part of the starts above rank one that must still be there with all layers
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,8 @@ class Config(kit.Config):
 
     starts: int = 200
     layers: int = 50
-    every: int = 5
-    """Layers between those that are recorded."""
-    draws: int = 3
-    """How many random weights share the starts, where weights are random."""
+    every: int = 5  # layers between those that are recorded
+    draws: int = 3  # random weights that share the starts, where weights are random
     suitable: tuple[Dynamics, ...] = (
         Dynamics("2 tokens of 2 features", tokens=2),
         Dynamics("8 tokens of 2 features"),
@@ -77,96 +75,73 @@ class Config(kit.Config):
         return 3 / self.starts
 
 
-def run(config: Config, on_step: kit.OnStep) -> kit.Result:
+def measure(config: Config, on_step: kit.OnStep) -> depths.Measured:
     """Follow every case from many starts: what differs, and what is above rank one, two shares."""
     rows: list[Row] = []
     notes: dict[str, str] = {}
     plan = Plan(config.seed, config.starts, config.layers, config.every, config.draws)
     for case, on_case in kit.tracked(config.cases, on_step):
-        found, doubts = follow(plan, case, on_case)
-        rows += found
+        followed, doubts = follow(plan, case, on_case)
+        rows += followed
         notes |= doubts
     table = tables.from_rows(("variant", "layer", "metric", "value"), rows)
-    judgement, beyond, sentences = judge(config, table)
-    kept = [_ends(table, case.name, ABOVE, config)[1] for case in config.suitable]
-    return ENTRY.result(
-        config,
-        question="Do starts in general position stay above rank one, and stay there?",
-        sentences=sentences,
-        table=table,
-        listings=(_listing(config, table),),
-        about={"dispersion": "Frobenius norm"},
-        notes=notes,
-        judgement=judgement,
-        beyond=beyond,
-        key_figures={"starts above rank one, largest share": max(kept)},
-        drawings=(
-            kit.Drawing("by_depth", "A curve for each kind of values, mask and norm.", ABOVE),
-        ),
-        shown=(ABOVE, APART),
-    )
+    return depths.Measured(table, notes, about={"dispersion": "Frobenius norm"})
 
 
-def judge(
-    config: Config, table: pl.DataFrame
-) -> tuple[kit.Judgement, kit.Judgement | None, tuple[str, ...]]:
+def judge(config: Config, measured: depths.Measured) -> kit.Answer:
     """Suitable values keep a share of the starts above rank one; orthogonal ones keep none apart.
 
     A case keeps them if more than ``config.least`` of the starts are above rank one in the end, and
     no fewer than nine of ten of those that were so after a quarter of the layers.
     """
-
-    def keeps(case: Dynamics) -> bool:
-        before, after = _ends(table, case.name, ABOVE, config)
-        return after > config.least and after >= _LASTING * before
-
-    suitable = {case.name: keeps(case) for case in config.suitable}
+    table = measured.table
+    above = {case.name: _ends(table, case.name, ABOVE, config) for case in config.cases}
+    keeps = {
+        name: after > config.least and after >= _LASTING * before
+        for name, (before, after) in above.items()
+    }
+    suitable, others = (
+        {case.name: keeps[case.name] for case in cases}
+        for cases in (config.suitable, config.others)
+    )
     controls = {
         case.name: _ends(table, case.name, APART, config)[1] == 0.0 for case in config.controls
     }
-    others = {case.name: keeps(case) for case in config.others}
-    shares = [_ends(table, case.name, ABOVE, config)[1] for case in config.suitable]
-    cases = suitable | controls
-    on = (
-        f"for {min(shares):.0%} to {max(shares):.0%} of random starts"
-        if all(cases.values())
-        else ""
+
+    def shares(kept: bool) -> str:
+        """What was measured on either side, where a verdict depends."""
+        words = []
+        for name in (name for name, lasts in others.items() if lasts is kept):
+            before, after = (f"{share:.0%}" for share in above[name])
+            early = f"{before} after {config.layers} layers, "
+            late = f"{after} after {4 * config.layers}"
+            words.append(f"{name} ({after if before == after else early + late})")
+        return ", ".join(words)
+
+    kept = [above[name][1] for name in suitable]
+    return kit.Answer(
+        (
+            f"A share of the starts stays above rank one with {sum(suitable.values())} of "
+            f"{len(suitable)} suitable values over {plural(4 * config.layers, 'layer')}; no start "
+            f"stays apart with {sum(controls.values())} of {len(controls)} orthogonal ones.",
+        ),
+        stated=suitable | controls,
+        on={"holds": f"for {min(kept):.0%} to {max(kept):.0%} of random starts"},
+        beyond=others or None,
+        on_beyond={
+            "depends": f"the case: a share above rank one lasts with {shares(True)}; not "
+            f"{shares(False)}"
+        },
+        key_figures={"starts above rank one, largest share": max(kept)},
+        listings=(_listing(config, table),),
+        shown=(ABOVE, APART),
     )
-    return (
-        kit.judged(ENTRY.domain, cases, on),
-        kit.judged(_BEYOND, others, _on(config, table, others)) if others else None,
-        (_counted(config, suitable, controls),),
-    )
-
-
-def _on(config: Config, table: pl.DataFrame, others: Mapping[str, bool]) -> str:
-    """What was measured on either side, where a verdict depends."""
-    kept = [name for name, keeps in others.items() if keeps]
-    if not 0 < len(kept) < len(others):
-        return ""
-
-    def share(name: str) -> str:
-        before, after = (f"{each:.0%}" for each in _ends(table, name, ABOVE, config))
-        if before == after:
-            return f"{name} ({after})"
-        return f"{name} ({before} after {config.layers} layers, {after} after {4 * config.layers})"
-
-    lost = ", ".join(share(name) for name in others if name not in kept)
-    return f"the case: a share above rank one lasts with {', '.join(map(share, kept))}; not {lost}"
 
 
 def _ends(table: pl.DataFrame, name: str, metric: str, config: Config) -> tuple[float, float]:
     """A share after a quarter of the layers and after all."""
     rows = dict(table.filter(variant=name, metric=metric).select("layer", "value").iter_rows())
     return rows[config.layers], rows[4 * config.layers]
-
-
-def _counted(config: Config, suitable: Mapping[str, bool], controls: Mapping[str, bool]) -> str:
-    return (
-        f"A share of the starts stays above rank one with {sum(suitable.values())} of "
-        f"{len(suitable)} suitable values over {plural(4 * config.layers, 'layer')}; no start "
-        f"stays apart with {sum(controls.values())} of {len(controls)} orthogonal ones."
-    )
 
 
 def _listing(config: Config, table: pl.DataFrame) -> kit.Listing:
