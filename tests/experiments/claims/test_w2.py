@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from rankscope import tables
+from rankscope.experiments import kit
 from rankscope.experiments.claims._bert_shape import (
     DROPOUT,
     Dropout,
@@ -14,7 +15,7 @@ from rankscope.experiments.claims._bert_shape import (
     last_dispersions,
     measure,
 )
-from rankscope.experiments.claims.w2 import PAPER, Config, judge, run
+from rankscope.experiments.claims.w2 import ENTRY, PAPER, Config, join
 from rankscope.experiments.depths import DISPERSION, RELATIVE_DISPERSION, Measured, Texts
 from rankscope.experiments.norm_cases import Setting, random_network
 from rankscope.experiments.studies import layernorm
@@ -40,7 +41,7 @@ FEW = Config(shape=SHAPE, sweep=SWEEP)
 
 @pytest.fixture(scope="module")
 def found():
-    return steps_of(run, FEW)[0]
+    return steps_of(ENTRY.run, FEW)[0]
 
 
 def shape_table(**by_mask: list[list[float]]) -> pl.DataFrame:
@@ -55,7 +56,8 @@ def shape_table(**by_mask: list[list[float]]) -> pl.DataFrame:
 
 def judged(shape: dict[str, list[list[float]]], sweep: dict[str, list[list[float]]]):
     notes = {"causal": "at layer 3 digits were lost"}
-    return judge(FEW, Measured(shape_table(**shape), {}), Measured(curves(**sweep), notes))
+    measured = join(Measured(shape_table(**shape)), Measured(curves(**sweep), notes))
+    return kit.conclude(ENTRY, FEW, measured)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +175,7 @@ def test_plain_figures_are_those_of_the_network(found) -> None:
 def test_a_run_is_the_same_again_and_a_seed_changes_all_of_it() -> None:
     shape = replace(SHAPE, layers=2, masks=("full",))
     fewer = Config(shape=shape, sweep=replace(SWEEP, layers=2, search_layers=2, factors=()))
-    once, again, other = (run(replace(fewer, seed=seed), silent).table for seed in (0, 0, 1))
+    once, again, other = (ENTRY.run(replace(fewer, seed=seed), silent).table for seed in (0, 0, 1))
     assert once.equals(again)
     for metric in (DISPERSION, "still_apart"):
         of = [each.filter(metric=metric)["value"].to_list() for each in (once, other)]
@@ -202,7 +204,7 @@ def test_poles_are_drawn_apart_from_samples_that_collapse() -> None:
         layers=6, deeper=2, factors=(("corner", (("poles", POLES),)),), sweeps=()
     )
     shape = replace(SHAPE, layers=4, masks=("full",))
-    found = run(Config(seed=5, shape=shape, sweep=sweep), silent)
+    found = ENTRY.run(Config(seed=5, shape=shape, sweep=sweep), silent)
     groups = found.table.filter(pl.col("model").str.starts_with("poles"))
     groups = groups.select("model", "sample").unique()
     staying = groups.filter(pl.col("model").str.ends_with("stay")).height

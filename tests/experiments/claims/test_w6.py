@@ -171,8 +171,8 @@ def test_the_other_cases_are_named_with_what_was_measured() -> None:
     config = replace(TINY, starts=60, controls=(), others=(full, layer, random))
     ends = {"two": (0.3, 0.3), "LayerNorm": (0.3, 0.29), "random": (0.0, 0.0)}
     assert str(judged(config, shares(ends | {"full mask": (0.4, 0.17)})).beyond) == (
-        "depends on the case: a share above rank one lasts with LayerNorm (30% after 30 layers, 29% after "
-        "120); not full mask (40% after 30 layers, 17% after 120), random (0%)"
+        "depends on the case: a share above rank one lasts with LayerNorm (30% after 30 "
+        "layers, 29% after 120); not full mask (40% after 30 layers, 17% after 120), random (0%)"
     )
     lasting = shares(dict.fromkeys(("two", "full mask", "LayerNorm", "random"), (0.3, 0.3)))
     assert str(judged(config, lasting).beyond) == "holds"

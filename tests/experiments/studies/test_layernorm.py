@@ -9,13 +9,12 @@ import pytest
 import torch
 from rich.console import Console
 
-from rankscope.experiments import norm_outcomes
+from rankscope.experiments import kit, norm_outcomes
 from rankscope.experiments.depths import Texts
 from rankscope.experiments.norm_cases import FACTORS, Setting, random_network
 from rankscope.experiments.norm_outcomes import Searched
-from rankscope.experiments.studies.layernorm import Config, _parts, run, sentences
+from rankscope.experiments.studies.layernorm import ENTRY, Config
 from rankscope.numerals import power_of_ten
-from rankscope.results import Result
 from rankscope.show.report import show
 
 from ..shown import can_be_shown, steps_of
@@ -37,14 +36,16 @@ FEW = Config(
 
 @pytest.fixture(scope="module")
 def found():
-    return steps_of(run, FEW)[0]
+    return steps_of(ENTRY.run, FEW)[0]
 
 
 @pytest.fixture(scope="module")
 def corner():
     """A collapsing case and one in which the tokens end on two poles."""
     factors = (("corner", (("full", SMALL), ("poles", POLES))),)
-    return steps_of(run, Config(seed=SPLIT, layers=12, deeper=2, factors=factors, sweeps=()))[0]
+    return steps_of(ENTRY.run, Config(seed=SPLIT, layers=12, deeper=2, factors=factors, sweeps=()))[
+        0
+    ]
 
 
 def test_the_study_can_be_shown(found, corner) -> None:
@@ -224,17 +225,8 @@ def test_the_study_fits_on_two_screens() -> None:
     """All cases with their full names, and a search; a wide terminal would need fewer lines."""
     names = Config().cases
     table = curves(**{name: [FALLING, LEVEL, FALLING] for name in names})
-    config = Config(sweeps=())
     told = Console(width=80, record=True, file=StringIO())
-    found = Result(
-        "layernorm",
-        "",
-        "?",
-        sentences(config, table),
-        table,
-        {},
-        parts=tuple(_parts(config, table)),
-    )
+    found = kit.conclude(ENTRY, Config(sweeps=()), kit.Measured(table))
     show(found, told)
     assert len(told.export_text().splitlines()) <= 85
 

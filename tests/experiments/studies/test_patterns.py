@@ -3,7 +3,7 @@
 import pytest
 
 from rankscope.experiments.depths import RELATIVE
-from rankscope.experiments.studies.patterns import Config, Pattern, pattern_laws, run
+from rankscope.experiments.studies.patterns import ENTRY, Config, Pattern, pattern_laws
 
 from ..shown import can_be_shown, steps_of
 
@@ -13,7 +13,7 @@ PAIRWISE = {"ALiBi", "rotary"}
 
 @pytest.fixture(scope="module")
 def found():
-    result, seen = steps_of(run, SMALL)
+    result, seen = steps_of(ENTRY.run, SMALL)
     assert len(seen) == 15 + 2
     return result
 

@@ -12,13 +12,13 @@ from rankscope.core.network import Init, Spec
 from rankscope.errors import InputError
 from rankscope.experiments.studies.phases import (
     BOUNDARY,
+    ENTRY,
     Config,
     Map,
     agreement,
     boundary,
     first_below,
     maps,
-    run,
 )
 from rankscope.models.text import embed, passages
 from rankscope.streams import stream_seed
@@ -42,7 +42,7 @@ SMALL = Config(
 
 @pytest.fixture(scope="module")
 def found():
-    result, seen = steps_of(run, SMALL)
+    result, seen = steps_of(ENTRY.run, SMALL)
     assert len(seen) == 8 * 2 + 8
     return result
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from rankscope.errors import InputError
-from rankscope.experiments.studies.widths import Config, run
+from rankscope.experiments.studies.widths import ENTRY, Config
 
 from ..shown import can_be_shown, steps_of
 
@@ -14,7 +14,7 @@ SCALES = (("init_scale", (0.125, 0.25)),)
 
 def test_it_finds_the_power_of_the_initialisation() -> None:
     """C goes like the product of four weight matrices: the fourth power of their scale."""
-    found, seen = steps_of(run, Config(sweeps=SCALES, draws=2))
+    found, seen = steps_of(ENTRY.run, Config(sweeps=SCALES, draws=2))
     settings = found.summary.sort("setting")["mean"].to_list()
     assert (settings[1] - settings[0]) / math.log10(2) == pytest.approx(4, abs=0.2)
     assert len(found.table) == len(seen) == 4
@@ -40,4 +40,4 @@ def test_it_finds_the_power_of_the_initialisation() -> None:
 )
 def test_what_cannot_be_varied_is_refused(config, words) -> None:
     with pytest.raises(InputError, match=words):
-        steps_of(run, config)
+        steps_of(ENTRY.run, config)

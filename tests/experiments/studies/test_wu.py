@@ -9,7 +9,7 @@ import torch
 from rankscope.core.metrics import dispersion
 from rankscope.errors import InputError
 from rankscope.experiments.depths import DISPERSION, RELATIVE_DISPERSION
-from rankscope.experiments.studies.wu import Config, random_subject, run
+from rankscope.experiments.studies.wu import ENTRY, Config, random_subject
 from rankscope.numerals import power_of_ten
 
 from ..made import TEXTS
@@ -21,7 +21,7 @@ SMALL = Config(depth=5, width=16, heads=2, tokens=10, samples=2, window=2)
 
 @pytest.fixture(scope="module")
 def figure():
-    found, seen = steps_of(run, SMALL)
+    found, seen = steps_of(ENTRY.run, SMALL)
     assert len(seen) == 16 + 4 + 1
     return found
 
@@ -46,7 +46,7 @@ def test_loaded_models_are_repeated_as_often_as_fits() -> None:
     config = replace(
         SMALL, depth=7, parts=(("everything", ()),), models=(bert,), texts=TEXTS, length=6
     )
-    found, _ = steps_of(run, config)
+    found, _ = steps_of(ENTRY.run, config)
     loaded = bert.load()
     x, mask, _ = loaded.inputs(list(TEXTS), length=6)
     with torch.no_grad():
@@ -115,4 +115,4 @@ def test_the_seed_draws_other_weights_and_names_another_run() -> None:
 
 def test_no_layers_are_refused() -> None:
     with pytest.raises(InputError, match="depth=0"):
-        run(replace(SMALL, depth=0), lambda _: None)
+        ENTRY.run(replace(SMALL, depth=0), lambda _: None)

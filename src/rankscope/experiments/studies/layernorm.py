@@ -23,18 +23,14 @@ from rankscope.core.metrics import residual, stable_rank
 from rankscope.core.network import Network
 from rankscope.core.tracing import Trace, trace
 from rankscope.experiments import depths, kit, norm_outcomes
-from rankscope.experiments.norm_cases import (
-    FACTORS,
-    SWEEPS,
-    Setting,
-    Settings,
-    random_network,
-)
+from rankscope.experiments.norm_cases import FACTORS, SWEEPS, Setting, Settings, random_network
 from rankscope.experiments.norm_outcomes import NOTE, list_cases
 
 ENTRY = kit.study(
     "layernorm",
     "Attention and LayerNorm, without skips and MLPs",
+    question="Does LayerNorm alone stop the collapse at initialisation, or does the number format "
+    "stop?",
     seconds=250,
 )
 LOWEST = -24.0
@@ -77,38 +73,30 @@ class Config(kit.Config):
         return {name: setting for _, group in self.factors for name, setting in group}
 
 
-def run(config: Config, on_step: kit.OnStep) -> kit.Result:
+def measure(config: Config, on_step: kit.OnStep) -> depths.Measured:
     """Each case in scaled arithmetic, float64 and float32, and a search for logits that stop it.
 
     The search looks at tokens that end further apart than a hundredth of their size, which plain
     float64 can resolve.
     """
-    found = measure(config, on_step)
-    return ENTRY.result(
-        config,
-        question="Does LayerNorm alone stop the collapse at initialisation, or does the number "
-        "format stop?",
-        sentences=sentences(config, found.table),
-        parts=tuple(_parts(config, found.table)),
-        table=found.table,
-        about={"about": about(config), "dispersion": "Frobenius norm"},
-        notes=found.notes,
-    )
-
-
-def measure(config: Config, on_step: kit.OnStep) -> depths.Measured:
-    """The table of all cases and of the search."""
     work = [(name, setting, _case) for name, setting in config.cases.items()]
     work += [(name, setting, _search) for name, setting in config.sweeps]
-    found = [
-        measure_one(config, name, setting, on_part)
-        for (name, setting, measure_one), on_part in kit.tracked(work, on_step)
+    parts = [
+        measure_part(config, name, setting, on_part)
+        for (name, setting, measure_part), on_part in kit.tracked(work, on_step)
     ]
-    notes = {case: note for one in found for case, note in one.notes.items()}
-    return depths.Measured(tables.stack(one.table for one in found), notes)
+    notes = {case: note for part in parts for case, note in part.notes.items()}
+    about = {"about": _describe(config), "dispersion": "Frobenius norm"}
+    return depths.Measured(tables.stack(part.table for part in parts), notes, about=about)
 
 
-def about(config: Config) -> str:
+def judge(config: Config, measured: depths.Measured) -> kit.Answer:
+    """Where tokens stay apart; the cases, factor by factor, and the search."""
+    table = measured.table
+    return kit.Answer(sentences(config, table), parts=tuple(_parts(config, table)), charts=())
+
+
+def _describe(config: Config) -> str:
     """What all cases have in common."""
     return (
         f"Base: {Setting()}; {config.layers} layers, {config.deeper} times as many where a sample "
@@ -210,7 +198,7 @@ def _parts(config: Config, table: pl.DataFrame) -> Iterator[kit.Part]:
         cases = {name: ends[name] for name, _ in group}
         yield kit.Part(
             factor.capitalize(),
-            (about(config),) if not place else (),
+            (_describe(config),) if not place else (),
             (list_cases(f"Relative dispersion: {factor}", cases, "" if place else NOTE),),
             (
                 kit.Drawing(

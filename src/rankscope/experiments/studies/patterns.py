@@ -1,6 +1,5 @@
 """Other attention patterns against the same yardstick: which law does pure attention follow?"""
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,12 +10,22 @@ from rankscope.arguments import checked
 from rankscope.core import network
 from rankscope.core.theory import Law
 from rankscope.experiments import depths, kit
-from rankscope.experiments.depths import law_of_medians
 
 ENTRY = kit.study(
     "patterns",
     "Attention patterns side by side",
+    question="How fast does pure attention collapse under other patterns than the softmax of "
+    "products?",
     seconds=16,
+)
+CHARTS = (
+    kit.Drawing(
+        "by_depth",
+        "Pure attention with the same weights. Curves that bend down are doubly exponential, "
+        "straight ones exponential.",
+        depths.RELATIVE,
+        {"lowest": -40.0},
+    ),
 )
 
 
@@ -48,10 +57,10 @@ class Config(depths.DeepConfig):
     )
 
 
-def run(config: Config, on_step: kit.OnStep) -> kit.Result:
+def measure(config: Config, on_step: kit.OnStep) -> depths.Measured:
     """The same random weights under every pattern, without norms, skips and MLPs."""
     parts: dict[str, pl.DataFrame] = {}
-    noted: dict[str, str] = {}
+    notes: dict[str, str] = {}
     for mask, on_mask in kit.tracked(config.masks, on_step):
         networks = {
             pattern.name: config.pure_attention(
@@ -62,50 +71,32 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         }
         compared = depths.compare(networks, *config.texts(), on_step=on_mask)
         parts[f"{mask} mask"] = compared.table
-        noted |= {f"{name}, {mask} mask": note for name, note in compared.notes.items()}
+        notes |= {f"{name}, {mask} mask": note for name, note in compared.notes.items()}
     table = tables.joined(parts, column="model")
-    found = pattern_laws(table)
-    return ENTRY.result(
-        config,
-        question="How fast does pure attention collapse under other patterns than the softmax of "
-        "products?",
-        sentences=_sentences(found),
-        table=table,
-        listings=(
-            kit.Listing(
-                f"Relative residual after {config.layers} layers",
-                ("scores", "mask", *depths.LAW_COLUMNS),
-                tuple(
-                    (variant, model, *depths.law_entries(one))
-                    for (model, variant), one in found.items()
-                ),
-                f"Medians over the samples. {depths.LAW_NOTE}",
-            ),
-        ),
-        about={"residuals": "composite norm"},
-        notes=noted,
-        drawings=(
-            kit.Drawing(
-                "by_depth",
-                "Pure attention with the same weights. Curves that bend down are doubly "
-                "exponential, straight ones exponential.",
-                depths.RELATIVE,
-                {"lowest": -40.0},
-            ),
-        ),
-        shown=(depths.RELATIVE,),
-    )
+    return depths.Measured(table, notes, about={"residuals": "composite norm"})
 
 
-def _sentences(found: Mapping[tuple[str, str], Law]) -> Iterator[str]:
+def judge(config: Config, measured: depths.Measured) -> kit.Answer:
     """Under each mask, which patterns follow which law."""
-    for mask in dict.fromkeys(model for model, _ in found):
-        by_law: dict[str, list[str]] = {}
-        for (model, variant), one in found.items():
-            if model == mask:
-                by_law.setdefault(one.name, []).append(variant)
-        told = "; ".join(f"{law}: {', '.join(names)}" for law, names in by_law.items())
-        yield f"Under the {mask}, {told}."
+    laws = pattern_laws(measured.table)
+    by_mask: dict[str, dict[str, list[str]]] = {}
+    for (mask, pattern), law in laws.items():
+        by_mask.setdefault(mask, {}).setdefault(law.name, []).append(pattern)
+    listing = kit.Listing(
+        f"Relative residual after {config.layers} layers",
+        ("scores", "mask", *depths.LAW_COLUMNS),
+        tuple((pattern, mask, *depths.law_entries(law)) for (mask, pattern), law in laws.items()),
+        f"Medians over the samples. {depths.LAW_NOTE}",
+    )
+    return kit.Answer(
+        [
+            f"Under the {mask}, "
+            + "; ".join(f"{law}: {', '.join(names)}" for law, names in by_law.items())
+            + "."
+            for mask, by_law in by_mask.items()
+        ],
+        listings=(listing,),
+    )
 
 
 def pattern_laws(table: pl.DataFrame) -> dict[tuple[str, str], Law]:
@@ -113,6 +104,8 @@ def pattern_laws(table: pl.DataFrame) -> dict[tuple[str, str], Law]:
     summary = tables.summary(table)
     pairs = summary.select("model", "variant").unique(maintain_order=True).iter_rows()
     return {
-        (model, variant): law_of_medians(summary, depths.RELATIVE, model=model, variant=variant)
+        (model, variant): depths.law_of_medians(
+            summary, depths.RELATIVE, model=model, variant=variant
+        )
         for model, variant in pairs
     }

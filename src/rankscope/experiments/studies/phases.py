@@ -1,4 +1,4 @@
-"""What maps of designs say in words: where the boundary lies, and how measurements agree."""
+"""Maps of designs over depth: where the boundary lies, and how measurements agree."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -20,15 +20,199 @@ from rankscope.models.text import embed, passages
 from rankscope.numerals import plural, sentence_case, short
 from rankscope.streams import stream_seed
 
+ENTRY = kit.study(
+    "phases",
+    "Where designs collapse, and where not: maps over depth, predicted and measured",
+    question="Where on the map of designs do tokens collapse, and where do they not?",
+    seconds=120,
+    small=True,
+)
 PREDICTED, MEASURED = "predicted", "measured"
 COLLAPSE_LAYER: Final = "collapse_layer"
 _PLACE: Final = ("model", "parameter", "setting", "layer", "metric")
+# Figures below which a plain pass in float64 has lost its digits; they are not compared.
 _FOLLOWED: Final = 1e-10
-"""Figures below which a plain pass in float64 has lost its digits; they are not compared."""
-
-
+# Draws that differ by less are alike but for rounding, which a norm sees to; nothing is said.
 _ROUNDING: Final = 1 + 1e-4
-"""Draws that differ by less are alike but for rounding, which a norm sees to; nothing is said."""
+BOUNDARY = 0.1
+"""The relative dispersion below which tokens count as collapsed here: a tenth of their size."""
+SCALE, SKIP, WINDOW, HEADS = "init_scale", "skip_scale", "window", "heads"
+_SHARE, _GRADIENT = "entropy_share", "state_gradient"
+_METRICS = ("relative_dispersion", _SHARE, "token_norm", _GRADIENT)
+_PLACES = {
+    "none": "no norm",
+    "pre": "pre-norm",
+    "post": "post-norm",
+    "both": "sandwich norm",
+    "output": "output norm",
+}
+_COLUMNS = ("model", "variant", "layer", "parameter", "setting", "sample", "metric", "value")
+Label = tuple[str, str, float]
+"""The design, what is varied, and its setting."""
+
+
+@dataclass(frozen=True)
+class Config(kit.Config):
+    """``base`` is the norm place of all maps but those of the initialisation's scale.
+
+    One prediction of all ``layers`` is a whole row of a map; each has so many ``draws``. At
+    ``measured`` of the settings of a map a random network is measured, and marked every so many
+    layers (``marked``). Windows are of a token and so many to either side.
+    """
+
+    layers: int = 20
+    width: int = 256
+    heads: int = 8
+    tokens: int = 32
+    draws: int = 4
+    scales: tuple[float, ...] = tuple(round(2 ** (k / 4), 3) for k in range(-8, 12))
+    skips: tuple[float, ...] = tuple(round(k / 5, 1) for k in range(20))
+    windows: tuple[int, ...] = tuple(range(1, 21))
+    head_counts: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+    places: tuple[str, ...] = ("none", "pre", "post", "both", "output")
+    base: str = "post"
+    measured: int = 4
+    marked: int = 5
+
+
+@dataclass(frozen=True)
+class Map:
+    """What is varied in a design, and how far."""
+
+    place: str
+    parameter: str
+    settings: tuple[float, ...]
+
+    @property
+    def name(self) -> str:
+        """What the design is called."""
+        return _PLACES[self.place]
+
+    def spec(self, config: Config, setting: float) -> Spec:
+        """The design at one setting."""
+        place: dict[str, Any] = (
+            {"norm": "none"} if self.place == "none" else {"norm_place": self.place}
+        )
+        varied: dict[str, dict[str, Any]] = {
+            SCALE: {"init": Init("lecun", setting)},
+            SKIP: {"skip": setting},
+            WINDOW: {"mask": f"window:{setting:.0f}"},
+            HEADS: {},
+        }
+        heads = int(setting) if self.parameter == HEADS else config.heads
+        return Spec(
+            config.layers,
+            heads,
+            config.width,
+            **{"init": "lecun", **place, **varied[self.parameter]},
+        )
+
+    def chosen(self, count: int) -> tuple[float, ...]:
+        """Some of the settings, evenly spread, neither end among them where others are enough."""
+        few = min(count, len(self.settings))
+        step = len(self.settings) / few
+        return tuple(self.settings[int((k + 0.5) * step)] for k in range(few))
+
+
+def maps(config: Config) -> list[Map]:
+    """Every map of the study: the initialisation in each norm place, then the rest."""
+    unknown = {*config.places, config.base} - set(_PLACES)
+    if unknown:
+        raise InputError(f"there is no norm place {min(unknown)!r}; choose {', '.join(_PLACES)}.")
+    found = [
+        *(Map(place, SCALE, config.scales) for place in config.places),
+        Map(config.base, SKIP, config.skips),
+        Map(config.base, WINDOW, tuple(map(float, config.windows))),
+        Map(config.base, HEADS, tuple(map(float, config.head_counts))),
+    ]
+    return [each for each in found if each.settings]
+
+
+def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[None]:
+    """A prediction for every setting of every map, and some networks measured beside them."""
+    texts, _ = embed(
+        passages()[:1], config.width, length=config.tokens, seed=config.seed, dtype=torch.float64
+    )
+    rows: list[tuple[Any, ...]] = []
+    for map_, on_map in kit.tracked(maps(config), on_step):
+        marked = map_.chosen(config.measured)
+        for setting, _ in kit.tracked(map_.settings, on_map):
+            label = (map_.name, map_.parameter, setting)
+            spec = map_.spec(config, setting)
+            prediction = predict(
+                spec,
+                texts,
+                draws=config.draws,
+                seed=stream_seed(config.seed, "phases", *map(str, label)),
+                gradients=map_.parameter == SCALE,
+            )
+            rows += _predicted(label, prediction)
+            if setting in marked:
+                rows += _measured(config, label, spec, texts, prediction)
+    design = (
+        f"{config.layers} layers of width {config.width}, {config.heads} heads, MLPs of four times "
+        f"the width, skips, {_PLACES[config.base]}, full mask, weights of variance 1/fan-in, but "
+        f"for what is varied; one passage of {config.tokens} tokens"
+    )
+    return kit.Measured(tables.from_rows(_COLUMNS, rows), about={"design": design})
+
+
+def judge(config: Config, measured: kit.Measured[None]) -> kit.Answer:
+    """Where the boundary of each map lies, and how measurements agree with predictions."""
+    table = measured.table
+    return kit.Answer(
+        (
+            *(boundary(table, m.name, m.parameter, BOUNDARY) for m in maps(config)),
+            *agreement(table, config.draws),
+        ),
+        charts=_drawings(config),
+        shown=(COLLAPSE_LAYER,),
+    )
+
+
+def _predicted(label: Label, found: Prediction) -> Iterator[tuple[Any, ...]]:
+    """A row for every figure, layer and draw, and for the layer at which each draw collapses."""
+    model, parameter, setting = label
+    curves = {name: values.flatten(1) for name, values in found.values.items()}
+    even = found.even_entropy
+    assert even is not None  # predict tells it
+    curves[_SHARE] = curves["attention_entropy"] / even[:, :1].clamp(min=1e-300)
+    if _GRADIENT in curves:  # what is no number has been infinite on its way back
+        curves[_GRADIENT] = curves[_GRADIENT].nan_to_num(math.inf, math.inf)
+    for name in _METRICS:
+        for layer, row in enumerate(curves.get(name, torch.zeros(0, 0)).tolist()):
+            for draw, value in enumerate(row if layer else ()):
+                yield (model, PREDICTED, layer, parameter, setting, draw, name, value)
+    means = curves["relative_dispersion"].mean(1).tolist()
+    yield (model, PREDICTED, None, parameter, setting, 0, COLLAPSE_LAYER, first_below(means))
+
+
+def _measured(
+    config: Config, label: Label, spec: Spec, texts: Tensor, found: Prediction
+) -> Iterator[tuple[Any, ...]]:
+    """The same of one random network, whose weights are from a stream of their own."""
+    model, parameter, setting = label
+    seed = stream_seed(config.seed, "phases", "measured", *map(str, label))
+    network = Network.random(spec, seed=seed, dtype=torch.float64)
+    gradients = _GRADIENT in found.metrics
+    subject = kit.Subject(network, texts)
+    rows = counterpart(subject, gradients=gradients, seed=seed).sort("layer")
+    even = found.even_entropy
+    assert even is not None  # predict tells it
+    for layer, name, value in rows.select("layer", "metric", "value").iter_rows():
+        if name == "attention_entropy":
+            name, value = _SHARE, value / max(float(even[layer, 0]), 1e-300)
+        if name in _METRICS and layer and layer % config.marked == 0:
+            yield (model, MEASURED, layer, parameter, setting, 0, name, value)
+
+
+def first_below(values: Sequence[float]) -> float:
+    """The first layer at which a curve is below the boundary; NaN if none is.
+
+    >>> first_below([1.0, 0.5, 0.09]), first_below([1.0, 0.1])
+    (2.0, nan)
+    """
+    return float(next((at for at, value in enumerate(values) if value < BOUNDARY), math.nan))
 
 
 def boundary(table: pl.DataFrame, model: str, parameter: str, threshold: float) -> str:
@@ -125,197 +309,6 @@ def _furthest(part: pl.DataFrame) -> str:
         f"{title} {short(row['value'])} where {short(row['mean'])} is predicted "
         f"({row['parameter'].replace('_', ' ')} {short(row['setting'])}, {row['model']}, layer "
         f"{row['layer']}), in the median {short(100 * usual, digits=2)}% off"
-    )
-
-
-ENTRY = kit.study(
-    "phases",
-    "Where designs collapse, and where not: maps over depth, predicted and measured",
-    seconds=120,
-    small=True,
-)
-BOUNDARY = 0.1
-"""The relative dispersion below which tokens count as collapsed here: a tenth of their size."""
-SCALE, SKIP, WINDOW, HEADS = "init_scale", "skip_scale", "window", "heads"
-_SHARE, _GRADIENT = "entropy_share", "state_gradient"
-_METRICS = ("relative_dispersion", _SHARE, "token_norm", _GRADIENT)
-_PLACES = {
-    "none": "no norm",
-    "pre": "pre-norm",
-    "post": "post-norm",
-    "both": "sandwich norm",
-    "output": "output norm",
-}
-_COLUMNS = ("model", "variant", "layer", "parameter", "setting", "sample", "metric", "value")
-Label = tuple[str, str, float]
-"""The design, what is varied, and its setting."""
-
-
-@dataclass(frozen=True)
-class Config(kit.Config):
-    """``base`` is the norm place of all maps but those of the initialisation's scale.
-
-    One prediction of all ``layers`` is a whole row of a map; each has so many ``draws``. At
-    ``measured`` of the settings of a map a random network is measured, and marked every so many
-    layers (``marked``). Windows are of a token and so many to either side.
-    """
-
-    layers: int = 20
-    width: int = 256
-    heads: int = 8
-    tokens: int = 32
-    draws: int = 4
-    scales: tuple[float, ...] = tuple(round(2 ** (k / 4), 3) for k in range(-8, 12))
-    skips: tuple[float, ...] = tuple(round(k / 5, 1) for k in range(20))
-    windows: tuple[int, ...] = tuple(range(1, 21))
-    head_counts: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-    places: tuple[str, ...] = ("none", "pre", "post", "both", "output")
-    base: str = "post"
-    measured: int = 4
-    marked: int = 5
-
-
-@dataclass(frozen=True)
-class Map:
-    """What is varied in a design, and how far."""
-
-    place: str
-    parameter: str
-    settings: tuple[float, ...]
-
-    @property
-    def name(self) -> str:
-        """What the design is called."""
-        return _PLACES[self.place]
-
-    def spec(self, config: Config, setting: float) -> Spec:
-        """The design at one setting."""
-        place: dict[str, Any] = (
-            {"norm": "none"} if self.place == "none" else {"norm_place": self.place}
-        )
-        varied: dict[str, dict[str, Any]] = {
-            SCALE: {"init": Init("lecun", setting)},
-            SKIP: {"skip": setting},
-            WINDOW: {"mask": f"window:{setting:.0f}"},
-            HEADS: {},
-        }
-        heads = int(setting) if self.parameter == HEADS else config.heads
-        return Spec(
-            config.layers,
-            heads,
-            config.width,
-            **{"init": "lecun", **place, **varied[self.parameter]},
-        )
-
-    def chosen(self, count: int) -> tuple[float, ...]:
-        """Some of the settings, evenly spread, neither end among them where others are enough."""
-        few = min(count, len(self.settings))
-        step = len(self.settings) / few
-        return tuple(self.settings[int((k + 0.5) * step)] for k in range(few))
-
-
-def maps(config: Config) -> list[Map]:
-    """Every map of the study: the initialisation in each norm place, then the rest."""
-    unknown = {*config.places, config.base} - set(_PLACES)
-    if unknown:
-        raise InputError(f"there is no norm place {min(unknown)!r}; choose {', '.join(_PLACES)}.")
-    found = [
-        *(Map(place, SCALE, config.scales) for place in config.places),
-        Map(config.base, SKIP, config.skips),
-        Map(config.base, WINDOW, tuple(map(float, config.windows))),
-        Map(config.base, HEADS, tuple(map(float, config.head_counts))),
-    ]
-    return [each for each in found if each.settings]
-
-
-def run(config: Config, on_step: kit.OnStep) -> kit.Result:
-    """A prediction for every setting of every map, and some networks measured beside them."""
-    drawn = maps(config)
-    texts, _ = embed(
-        passages()[:1], config.width, length=config.tokens, seed=config.seed, dtype=torch.float64
-    )
-    rows: list[tuple[Any, ...]] = []
-    for each, on_map in kit.tracked(drawn, on_step):
-        marked = each.chosen(config.measured)
-        for setting, _ in kit.tracked(each.settings, on_map):
-            label = (each.name, each.parameter, setting)
-            spec = each.spec(config, setting)
-            found = predict(
-                spec,
-                texts,
-                draws=config.draws,
-                seed=stream_seed(config.seed, "phases", *map(str, label)),
-                gradients=each.parameter == SCALE,
-            )
-            rows += _predicted(label, found)
-            if setting in marked:
-                rows += _measured(config, label, spec, texts, found)
-    table = tables.from_rows(_COLUMNS, rows)
-    return ENTRY.result(
-        config,
-        question="Where on the map of designs do tokens collapse, and where do they not?",
-        sentences=(
-            *(boundary(table, each.name, each.parameter, BOUNDARY) for each in drawn),
-            *agreement(table, config.draws),
-        ),
-        table=table,
-        about={"design": _describe(config)},
-        drawings=_drawings(config),
-        shown=(COLLAPSE_LAYER,),
-    )
-
-
-def _predicted(label: Label, found: Prediction) -> Iterator[tuple[Any, ...]]:
-    """A row for every figure, layer and draw, and for the layer at which each draw collapses."""
-    model, parameter, setting = label
-    curves = {name: values.flatten(1) for name, values in found.values.items()}
-    even = found.even_entropy
-    assert even is not None  # predict tells it
-    curves[_SHARE] = curves["attention_entropy"] / even[:, :1].clamp(min=1e-300)
-    if _GRADIENT in curves:  # what is no number has been infinite on its way back
-        curves[_GRADIENT] = curves[_GRADIENT].nan_to_num(math.inf, math.inf)
-    for name in _METRICS:
-        for layer, row in enumerate(curves.get(name, torch.zeros(0, 0)).tolist()):
-            for draw, value in enumerate(row if layer else ()):
-                yield (model, PREDICTED, layer, parameter, setting, draw, name, value)
-    means = curves["relative_dispersion"].mean(1).tolist()
-    yield (model, PREDICTED, None, parameter, setting, 0, COLLAPSE_LAYER, first_below(means))
-
-
-def _measured(
-    config: Config, label: Label, spec: Spec, texts: Tensor, found: Prediction
-) -> Iterator[tuple[Any, ...]]:
-    """The same of one random network, whose weights are from a stream of their own."""
-    model, parameter, setting = label
-    seed = stream_seed(config.seed, "phases", "measured", *map(str, label))
-    network = Network.random(spec, seed=seed, dtype=torch.float64)
-    gradients = _GRADIENT in found.metrics
-    subject = kit.Subject(network, texts)
-    rows = counterpart(subject, gradients=gradients, seed=seed).sort("layer")
-    even = found.even_entropy
-    assert even is not None  # predict tells it
-    for layer, name, value in rows.select("layer", "metric", "value").iter_rows():
-        if name == "attention_entropy":
-            name, value = _SHARE, value / max(float(even[layer, 0]), 1e-300)
-        if name in _METRICS and layer and layer % config.marked == 0:
-            yield (model, MEASURED, layer, parameter, setting, 0, name, value)
-
-
-def first_below(values: Sequence[float]) -> float:
-    """The first layer at which a curve is below the boundary; NaN if none is.
-
-    >>> first_below([1.0, 0.5, 0.09]), first_below([1.0, 0.1])
-    (2.0, nan)
-    """
-    return float(next((at for at, value in enumerate(values) if value < BOUNDARY), math.nan))
-
-
-def _describe(config: Config) -> str:
-    """What all designs have in common, in words."""
-    return (
-        f"{config.layers} layers of width {config.width}, {config.heads} heads, MLPs of four times "
-        f"the width, skips, {_PLACES[config.base]}, full mask, weights of variance 1/fan-in, but "
-        f"for what is varied; one passage of {config.tokens} tokens"
     )
 
 

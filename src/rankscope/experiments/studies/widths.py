@@ -1,7 +1,6 @@
 """How the contraction constant moves with heads, widths, initialisation and sequence length."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import linear_regression
 
@@ -21,6 +20,7 @@ from rankscope.numerals import MINUS, power_of_ten
 ENTRY = kit.study(
     "widths",
     "What sets the speed of the collapse",
+    question="How does the constant C of r' = C r³ move with the shape of the network?",
     seconds=10,
 )
 SCALE = "init_scale"
@@ -54,7 +54,7 @@ class Config(kit.Config):
     layers: int = 3
 
 
-def run(config: Config, on_step: kit.OnStep) -> kit.Result:
+def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[None]:
     """The constant C of ``r' = C r³`` at the last of three layers of pure attention."""
     _check(config)
     cases = [
@@ -68,24 +68,44 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         (*case, _METRIC, traced.table.filter(metric=_METRIC).sort("layer")["value"][-1])
         for case, traced in traces.items()
     ]
-    table = tables.from_rows(("parameter", "setting", "sample", "metric", "value"), rows)
-    varied = [parameter for parameter, _ in config.sweeps]
+    return kit.Measured(
+        tables.from_rows(("parameter", "setting", "sample", "metric", "value"), rows),
+        doubts({f"{name} {at:g}, draw {n}": traced for (name, at, n), traced in traces.items()}),
+    )
+
+
+def judge(config: Config, measured: kit.Measured[None]) -> kit.Answer:
+    """What moves the constant most over the settings that were tried, and by which power."""
+    decades, rows = {}, []
+    for parameter, _ in config.sweeps:
+        varied, words = measured.table.filter(parameter=parameter), parameter.replace("_", " ")
+        low, high = min(varied["setting"]), max(varied["setting"])
+        slope = _slope(varied)
+        decades[words] = slope * math.log10(high / low)
+        power = f"{slope:+.2f}".replace("-", MINUS)
+        rows.append((words, low, high, power, power_of_ten(decades[words])))
+    most = max(decades, key=lambda words: abs(decades[words]))
     base = ", ".join(f"{name} {value:g}" for name, value in config.base)
-    return ENTRY.result(
-        config,
-        question="How does the constant C of r' = C r³ move with the shape of the network?",
-        sentences=(_sentence(table, varied),),
-        table=table,
-        listings=(_listing(table, varied),),
-        notes=doubts({f"{name} {at:g}, draw {n}": each for (name, at, n), each in traces.items()}),
-        drawings=(
-            kit.Drawing(
-                "by_setting",
-                f"One number varied at a time, the others at {base}; samples are draws of the "
-                "weights, each with a passage of its own.",
-                _METRIC,
-            ),
-        ),
+    chart = kit.Drawing(
+        "by_setting",
+        f"One number varied at a time, the others at {base}; samples are draws of the weights, "
+        "each with a passage of its own.",
+        _METRIC,
+    )
+    listing = kit.Listing(
+        "How C goes with each number",
+        ("number", "from", "to", "power", "factor in all"),
+        tuple(rows),
+        "C goes like this power of the number (least squares over all draws).",
+    )
+    return kit.Answer(
+        [
+            f"{most.capitalize()} moves C most: by a factor of {power_of_ten(decades[most])} over "
+            "the settings tried."
+        ],
+        listings=(listing,),
+        charts=(chart,),
+        shown=(),
     )
 
 
@@ -128,37 +148,3 @@ def _slope(rows: pl.DataFrame) -> float:
     """The power of a parameter by which the constant grows, by least squares."""
     logs = [math.log10(setting) for setting in rows["setting"]]
     return linear_regression(logs, rows["value"].to_list()).slope if len(set(logs)) > 1 else 0.0
-
-
-def _listing(table: pl.DataFrame, parameters: Sequence[str]) -> kit.Listing:
-    rows = []
-    for parameter in parameters:
-        own = table.filter(parameter=parameter)
-        low, high = min(own["setting"]), max(own["setting"])
-        slope = _slope(own)
-        factor = power_of_ten(slope * math.log10(high / low))
-        rows.append((_words(parameter), low, high, f"{slope:+.2f}".replace("-", MINUS), factor))
-    return kit.Listing(
-        "How C goes with each number",
-        ("number", "from", "to", "power", "factor in all"),
-        tuple(rows),
-        "C goes like this power of the number (least squares over all draws).",
-    )
-
-
-def _sentence(table: pl.DataFrame, parameters: Sequence[str]) -> str:
-    """What moves the constant most over the settings that were tried."""
-
-    def decades(parameter: str) -> float:
-        own = table.filter(parameter=parameter)
-        return _slope(own) * math.log10(max(own["setting"]) / min(own["setting"]))
-
-    most = max(parameters, key=lambda each: abs(decades(each)))
-    return (
-        f"{_words(most).capitalize()} moves C most: by a factor of {power_of_ten(decades(most))} "
-        "over the settings tried."
-    )
-
-
-def _words(parameter: str) -> str:
-    return parameter.replace("_", " ")

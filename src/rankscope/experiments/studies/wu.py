@@ -1,7 +1,6 @@
 """The figure of Wu et al. 2024: dispersion against depth, four masks × four sets of parts."""
 
 import math
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import polars as pl
@@ -11,16 +10,7 @@ from rankscope.ask import Model, by_name, read_model, refuse_unfit
 from rankscope.core.network import Network, Spec
 from rankscope.core.theory import UNEVEN, Law, thresholds
 from rankscope.errors import InputError
-from rankscope.experiments import kit
-from rankscope.experiments.depths import (
-    DISPERSION,
-    RELATIVE,
-    RELATIVE_DISPERSION,
-    compare,
-    dispersions,
-    law_of_medians,
-    medians,
-)
+from rankscope.experiments import depths, kit
 from rankscope.models.text import embed, passages
 from rankscope.numerals import plural, power_of_ten, short
 
@@ -28,16 +18,20 @@ ENTRY = kit.study(
     "wu",
     "Masks and LayerNorm, layer by layer",
     source="Wu et al. 2024, figure 2",
+    question="Which masks and which parts keep the tokens apart, and for how long?",
     options=("seed", "models", "texts", "length"),
     seconds=50,
 )
 _BERT_WIDTH, _BERT_STD = 768, 0.02
-_LOWEST = -20.0
-"""Where charts are cut: float64 cannot distinguish tokens this close."""
-
-_CHARTS = (
-    ("Where a curve leaves the panel, the tokens go on growing alike.", DISPERSION),
-    ("As a part of the tokens' own size.", RELATIVE_DISPERSION),
+_LOWEST = -20.0  # where charts are cut: float64 cannot distinguish tokens this close
+CHARTS = tuple(
+    kit.Drawing(
+        "by_depth", f"Straight curves are exponential. {words}", metric, {"lowest": _LOWEST}
+    )
+    for metric, words in {
+        depths.DISPERSION: "Where a curve leaves the panel, the tokens go on growing alike.",
+        depths.RELATIVE_DISPERSION: "As a part of the tokens' own size.",
+    }.items()
 )
 
 
@@ -78,12 +72,12 @@ class Config(kit.Config):
         }
 
 
-def run(config: Config, on_step: kit.OnStep) -> kit.Result:
+def measure(config: Config, on_step: kit.OnStep) -> depths.Measured:
     """μ of every layer in scaled arithmetic, for a random BERT shape and for loaded models."""
     if config.depth < 1:
         raise InputError(f"depth={config.depth} is out of range; expected 1 or more layers.")
     parts: dict[str, pl.DataFrame] = {}
-    noted: dict[str, str] = {}
+    notes: dict[str, str] = {}
     loaded = by_name(config.models) if config.models else {}
     for (title, case), on_subject in kit.tracked([("", None), *loaded.items()], on_step):
         subject = _loaded_subject(config, title, case) if case else random_subject(config)
@@ -91,28 +85,50 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
             label = f"{subject.name}: {name}"
             bare = subject.network.without(*left_out)
             masked = {mask: bare.with_mask(written) for mask, written in config.masks.items()}
-            compared = compare(masked, subject.x, subject.token_mask, norm="fro", on_step=on_part)
-            wanted = pl.col("metric").is_in(["log10_residual", RELATIVE])
-            parts[label] = dispersions(compared.table.filter(wanted))
-            noted |= {f"{label}, {mask}": note for mask, note in compared.notes.items()}
-    table = tables.joined(parts, column="model")
-    found = ends(table)
-    return ENTRY.result(
-        config,
-        question="Which masks and which parts keep the tokens apart, and for how long?",
-        sentences=_sentences(found),
-        table=table,
-        listings=_listings(found),
-        about={"network": _describe(config), "dispersion": "Frobenius norm"},
-        notes=noted,
-        drawings=tuple(
-            kit.Drawing(
-                "by_depth", f"Straight curves are exponential. {words}", metric, {"lowest": _LOWEST}
+            compared = depths.compare(
+                masked, subject.x, subject.token_mask, norm="fro", on_step=on_part
             )
-            for words, metric in _CHARTS
-        ),
-        shown=(RELATIVE_DISPERSION,),
+            wanted = pl.col("metric").is_in(["log10_residual", depths.RELATIVE])
+            parts[label] = depths.dispersions(compared.table.filter(wanted))
+            notes |= {f"{label}, {mask}": note for mask, note in compared.notes.items()}
+    network = (
+        f"{config.heads} heads, width {config.width}, post-layer norm, MLP of four times the "
+        f"width, normal init of standard deviation {short(_deviation(config))}, {config.depth} "
+        f"layers; {config.samples} passages of {config.tokens} tokens"
     )
+    return depths.Measured(
+        tables.joined(parts, column="model"),
+        notes,
+        about={"network": network, "dispersion": "Frobenius norm"},
+    )
+
+
+def judge(_: Config, measured: depths.Measured) -> kit.Answer:
+    """For each set of parts, where μ ends under each mask, and how it went there."""
+    summary = tables.summary(measured.table)
+    sentences, listings = [], []
+    for model in summary["model"].unique(maintain_order=True).to_list():
+        rows, relative = [], {}
+        for mask in summary.filter(model=model)["variant"].unique(maintain_order=True).to_list():
+            curves = [
+                depths.medians(summary, metric, model=model, variant=mask)
+                for metric in (depths.DISPERSION, depths.RELATIVE_DISPERSION)
+            ]
+            law = depths.law_of_medians(
+                summary, depths.RELATIVE_DISPERSION, UNEVEN, model=model, variant=mask
+            )
+            layers, relative[mask] = len(curves[0]) - 1, curves[1][-1]
+            rows.append((mask, *(power_of_ten(curve[-1]) for curve in curves), _course(law)))
+        alike = sum(end < math.log10(thresholds.COLLAPSED_RESIDUAL) for end in relative.values())
+        most = max(relative, key=relative.__getitem__)
+        sentences.append(
+            f"{model}: after {plural(layers, 'layer')} tokens differ by less than a "
+            f"thousandth of their size under {alike} of {plural(len(relative), 'mask')}, and most "
+            f"under {most}, by {power_of_ten(relative[most])} of it."
+        )
+        columns = ("mask", "μ in the end", "of the tokens' size", "course")
+        listings.append(kit.Listing(model, columns, tuple(rows)))
+    return kit.Answer(sentences, listings=tuple(listings), shown=(depths.RELATIVE_DISPERSION,))
 
 
 def random_subject(config: Config) -> kit.Subject:
@@ -136,14 +152,6 @@ def _deviation(config: Config) -> float:
     return _BERT_STD * math.sqrt(_BERT_WIDTH / config.width)
 
 
-def _describe(config: Config) -> str:
-    return (
-        f"{config.heads} heads, width {config.width}, post-layer norm, MLP of four times the "
-        f"width, normal init of standard deviation {short(_deviation(config))}, {config.depth} "
-        f"layers; {config.samples} passages of {config.tokens} tokens"
-    )
-
-
 def _loaded_subject(config: Config, name: str, case: Model) -> kit.Subject:
     loaded = case.load(seed=config.seed)
     read, check = read_model(loaded, config.texts, length=config.length, seed=config.seed)
@@ -153,73 +161,13 @@ def _loaded_subject(config: Config, name: str, case: Model) -> kit.Subject:
     return kit.Subject(repeated, read.x, read.token_mask, title=name)
 
 
-@dataclass(frozen=True)
-class End:
-    """How one mask ends with one set of parts, by the medians over the samples."""
-
-    layers: int
-    dispersion: float
-    relative: float
-    law: Law
-
-
-def ends(table: pl.DataFrame) -> dict[tuple[str, str], End]:
-    """By model and mask."""
-    summary = tables.summary(table)
-    found = {}
-    for model, mask in summary.select("model", "variant").unique(maintain_order=True).iter_rows():
-        curve, relative = (
-            medians(summary, metric, model=model, variant=mask)
-            for metric in (DISPERSION, RELATIVE_DISPERSION)
-        )
-        law = law_of_medians(summary, RELATIVE_DISPERSION, UNEVEN, model=model, variant=mask)
-        found[model, mask] = End(len(curve) - 1, curve[-1], relative[-1], law)
-    return found
-
-
-def _sentences(found: Mapping[tuple[str, str], End]) -> Iterator[str]:
-    """For each set of parts, how many masks leave less than a thousandth, and which most."""
-    for model in dict.fromkeys(model for model, _ in found):
-        own = {mask: one for (name, mask), one in found.items() if name == model}
-        alike = sum(
-            one.relative < math.log10(thresholds.COLLAPSED_RESIDUAL) for one in own.values()
-        )
-        most = max(own, key=lambda mask: own[mask].relative)
-        yield (
-            f"{model}: after {plural(own[most].layers, 'layer')} tokens differ by less than a "
-            f"thousandth of their size under {alike} of {plural(len(own), 'mask')}, and most under "
-            f"{most}, by {power_of_ten(own[most].relative)} of it."
-        )
-
-
-def _listings(found: Mapping[tuple[str, str], End]) -> tuple[kit.Listing, ...]:
-    """A table for each set of parts: where μ ends under each mask, and how it went there."""
-    return tuple(
-        kit.Listing(
-            model,
-            ("mask", "μ in the end", "of the tokens' size", "course"),
-            tuple(
-                (
-                    mask,
-                    power_of_ten(one.dispersion),
-                    power_of_ten(one.relative),
-                    _course(one.law),
-                )
-                for (name, mask), one in found.items()
-                if name == model
-            ),
-        )
-        for model in dict.fromkeys(model for model, _ in found)
-    )
-
-
-def _course(found: Law) -> str:
+def _course(law: Law) -> str:
     """The law where it is beyond doubt; otherwise the factor alone, for one network's residual goes
     up and down too much to distinguish a slow collapse from none."""
-    if found.sure_to is not None:
-        return f"in doubt from layer {found.sure_to + 1} on"
-    if found.kind in ("doubly exponential", "equal"):
-        return found.kind
-    if found.kind == "undecided":
+    if law.sure_to is not None:
+        return f"in doubt from layer {law.sure_to + 1} on"
+    if law.kind in ("doubly exponential", "equal"):
+        return law.kind
+    if law.kind == "undecided":
         return "too few layers to see how it goes on"
-    return f"× {power_of_ten(found.rate, digits=3)} a layer over the second half"
+    return f"× {power_of_ten(law.rate, digits=3)} a layer over the second half"
