@@ -18,11 +18,10 @@ STABLE, APART, SHARE = "stable_rank", "still_apart", "share_still_apart"
 """Metrics: of every layer, of every run of the search (1 or 0), of all its runs together."""
 FRESH, REPEATED = "fresh layers", "one layer repeated"
 """Variants of the search."""
-
+# Tokens that differ by more than this part of their size: far above the noise of any format.
 DIFFERENT = 1e-2
-"""Tokens that differ by more than this part of their size: far above the noise of any format."""
-POLES = 1.05
-"""A stable rank below this is rank one with a little beside it."""
+POLES = 1.05  # a stable rank below this is rank one with a little beside it
+_SMALL = math.log10(DIFFERENT)
 
 
 @dataclass(frozen=True)
@@ -30,18 +29,15 @@ class Outcome:
     """One case, sample by sample: how it ends by format (scaled, float64, float32)."""
 
     layers: int
+    # What the samples follow whose residual truly goes on shrinking, by their median, if any.
     law: Law | None
-    """What the samples follow whose residual truly goes on shrinking, by their median, if any."""
     last: Mapping[str, tuple[float, ...]]
     stops: Mapping[str, tuple[bool, ...]]
+    # Stable ranks in float64 of the samples that truly stay apart; 1 means two opposite poles.
     ranks: tuple[float, ...]
-    """Stable ranks in float64 of the samples that truly stay apart; 1 means two opposite poles."""
-    apart_for: tuple[int, ...]
-    """The last layer after which each sample's tokens still differ."""
-    stalled_for: tuple[int, ...]
-    """The last layer by which each sample's tokens differ as a level residual has them."""
-    decided: tuple[bool, ...]
-    """Whether each sample's residual has enough layers to show what becomes of it."""
+    apart_for: tuple[int, ...]  # the last layer after which each sample's tokens still differ
+    stalled_for: tuple[int, ...]  # the last by which they differ as a level residual has them
+    decided: tuple[bool, ...]  # whether each residual has layers to show what becomes of it
 
     @property
     def staying(self) -> int:
@@ -56,10 +52,11 @@ class Outcome:
 
 def outcomes(table: pl.DataFrame) -> dict[str, Outcome]:
     """How every case of a study's table ends."""
-    rows = table.filter(metric=RELATIVE_DISPERSION)
+    dispersions = table.filter(metric=RELATIVE_DISPERSION)
+    ranks = table.filter(metric=STABLE, variant="float64")
     return {
-        name: _outcome(rows.filter(model=name), _ranks(table, name))
-        for name in rows["model"].unique(maintain_order=True).to_list()
+        name: _outcome(dispersions.filter(model=name), ranks.filter(model=name))
+        for name in dispersions["model"].unique(maintain_order=True).to_list()
     }
 
 
@@ -106,10 +103,9 @@ def poles(found: Mapping[str, Outcome]) -> Iterator[str]:
 
 def stall(found: Mapping[str, Outcome]) -> Iterator[str]:
     """How long tokens stayed apart before they collapsed after all, at most."""
-    small = math.log10(DIFFERENT)
     late = {
         name: max(
-            (n for n, last in zip(one.apart_for, one.last[SCALED], strict=True) if last <= small),
+            (n for n, last in zip(one.apart_for, one.last[SCALED], strict=True) if last <= _SMALL),
             default=0,
         )
         for name, one in found.items()
@@ -145,8 +141,7 @@ class Searched:
     setting: Setting
     runs: int
     apart: int
-    rank: float
-    """The median stable rank of the runs still apart; NaN if there are none."""
+    rank: float  # the median stable rank of the runs still apart; NaN if there are none
 
 
 def search_counts(summary: pl.DataFrame, sweeps: Mapping[str, Setting]) -> list[Searched]:
@@ -180,18 +175,14 @@ def search_domain(found: Sequence[Searched], layers: int) -> Iterator[str]:
         "size at the end."
     )
     most = [one.setting for one in found if 2 * one.apart > one.runs]
+    ranks = [one.rank for one in found if one.apart]
+    rank = f"; their median stable rank is {median(ranks):.2f}" if ranks else ""
     yield (
         f"At least one run is still apart in {sum(one.apart > 0 for one in found)} of "
         f"{len(found)} settings; more than half of the runs in {len(most)}"
         f"{traits(most, [one.setting for one in found])}; all runs in "
-        f"{sum(one.apart == one.runs for one in found)}{_ranks_in_words(found)}."
+        f"{sum(one.apart == one.runs for one in found)}{rank}."
     )
-
-
-def _ranks_in_words(found: Sequence[Searched]) -> str:
-    """The stable rank of runs still apart, as a clause; empty if there are none."""
-    ranks = [one.rank for one in found if one.apart]
-    return f"; their median stable rank is {median(ranks):.2f}" if ranks else ""
 
 
 def traits(inside: Sequence[Setting], everywhere: Sequence[Setting]) -> str:
@@ -233,8 +224,8 @@ def _in_words(name: str, value: Any) -> str:
     return plural(value, _NOUNS[name])
 
 
-def _outcome(rows: pl.DataFrame, ranks: Sequence[float]) -> Outcome:
-    """From the relative dispersions of one case."""
+def _outcome(rows: pl.DataFrame, stable_ranks: pl.DataFrame) -> Outcome:
+    """From the relative dispersions of one case, and its stable ranks."""
     curves: dict[str, list[list[float]]] = {}
     for part in rows.partition_by("variant", "sample", maintain_order=True):
         curves.setdefault(part["variant"][0], []).append(part.sort("layer")["value"].to_list())
@@ -242,24 +233,22 @@ def _outcome(rows: pl.DataFrame, ranks: Sequence[float]) -> Outcome:
         form: tuple((stays if form == SCALED else levels_off)(curve) for curve in each)
         for form, each in curves.items()
     }
-    true = curves[SCALED]
-    going = [c for c, stopped in zip(true, stops[SCALED], strict=True) if not stopped]
+    true, stopped = curves[SCALED], stops[SCALED]
+    going = [curve for curve, stop in zip(true, stopped, strict=True) if not stop]
+    last = stable_ranks.filter(pl.col("layer") == pl.max("layer")).sort("sample")
     return Outcome(
         len(true[0]) - 1,
         law([*map(median, zip(*going, strict=True))], UNEVEN) if going else None,
         {form: tuple(curve[-1] for curve in each) for form, each in curves.items()},
         stops,
-        tuple(rank for rank, stopped in zip(ranks, stops[SCALED], strict=True) if stopped),
-        tuple(map(_apart_for, true)),
+        tuple(rank for rank, stop in zip(last["value"].to_list(), stopped, strict=True) if stop),
+        tuple(
+            max((layer for layer, log10 in enumerate(curve) if log10 > _SMALL), default=0)
+            for curve in true
+        ),
         tuple(map(_stalled_for, true)),
         tuple(law(curve, UNEVEN).decided for curve in true),
     )
-
-
-def _apart_for(log10: Sequence[float]) -> int:
-    """The last layer after which tokens still differ by a hundredth of their size."""
-    apart = [layer for layer, value in enumerate(log10) if value > math.log10(DIFFERENT)]
-    return max(apart, default=0)
 
 
 def _stalled_for(log10: Sequence[float]) -> int:
@@ -275,7 +264,7 @@ def stays(log10: Sequence[float]) -> bool:
     Derived: near rank one a layer is a linear map of the deviations, or smaller (see the study), so
     it has no level at which to stop; a small residual is level only by chance, for a few layers.
     """
-    return levels_off(log10) and log10[-1] > math.log10(DIFFERENT)
+    return levels_off(log10) and log10[-1] > _SMALL
 
 
 def some_stay(table: pl.DataFrame) -> bool:
@@ -284,22 +273,15 @@ def some_stay(table: pl.DataFrame) -> bool:
     return any(stays(curve["value"].to_list()) for curve in curves)
 
 
-def _ranks(table: pl.DataFrame, name: str) -> list[float]:
-    """The stable rank after the last layer, sample by sample."""
-    rows = table.filter(metric=STABLE, model=name, variant="float64")
-    last = rows.filter(pl.col("layer") == pl.max("layer"))
-    return last.sort("sample")["value"].to_list()
-
-
-def panels(name: str, one: Outcome) -> tuple[str, ...]:
-    """What each sample of a case is drawn under: its own name, or which of two groups it is in."""
-    if one.staying in (0, one.samples):
-        return (name,) * one.samples
-    words = {
-        True: f"{one.staying} of {one.samples} stay",
-        False: f"{one.samples - one.staying} of {one.samples} collapse",
-    }
-    return tuple(f"{name}: {words[stays]}" for stays in one.stops[SCALED])
+def panels(ends: Mapping[str, Outcome]) -> dict[str, tuple[str, ...]]:
+    """By case, what each sample is drawn under: the name, or which of two groups it is in."""
+    by_case = {}
+    for name, one in ends.items():
+        stay, fall = one.staying, one.samples - one.staying
+        words = (f": {fall} of {one.samples} collapse", f": {stay} of {one.samples} stay")
+        split = stay and fall
+        by_case[name] = tuple(f"{name}{words[s] if split else ''}" for s in one.stops[SCALED])
+    return by_case
 
 
 def relabel(table: pl.DataFrame, by_case: Mapping[str, tuple[str, ...]]) -> pl.DataFrame:
@@ -335,26 +317,18 @@ NOTE = (
 
 def list_cases(title: str, ends: Mapping[str, Outcome], note: str = NOTE) -> kit.Listing:
     """A row for each case: who stays apart, the law of the rest, and where they end."""
-    rows = tuple(
-        (
-            name,
-            one.layers,
-            _staying(one),
-            None if one.law is None else one.law.name,
-            _range(one.last[SCALED]),
+    rows = []
+    for name, one in ends.items():
+        rank = f", rank {median(one.ranks):.2f}" if one.ranks else ""
+        low, high = (power_of_ten(end(one.last[SCALED])) for end in (min, max))
+        rows.append(
+            (
+                name,
+                one.layers,
+                f"{one.staying} of {one.samples}{rank}",
+                None if one.law is None else one.law.name,
+                low if low == high else f"{low} to {high}",
+            )
         )
-        for name, one in ends.items()
-    )
     columns = ("case", "layers", "stay apart", "law", "in the end")
-    return kit.Listing(title, columns, rows, note)
-
-
-def _staying(one: Outcome) -> str:
-    rank = f", rank {median(one.ranks):.2f}" if one.ranks else ""
-    return f"{one.staying} of {one.samples}{rank}"
-
-
-def _range(log10: Sequence[float]) -> str:
-    """From the smallest to the largest of the samples, or one figure where they agree."""
-    low, high = (power_of_ten(end(log10)) for end in (min, max))
-    return low if low == high else f"{low} to {high}"
+    return kit.Listing(title, columns, tuple(rows), note)

@@ -54,17 +54,15 @@ def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[Tables]:
 def join(shape: depths.Measured, sweep: depths.Measured) -> kit.Measured[Tables]:
     """Both in one table, which names the two groups of a setting's samples separately where some
     stay apart and others do not."""
-    labelled = norm_outcomes.relabel(sweep.table, _panels(norm_outcomes.outcomes(sweep.table)))
+    labelled = norm_outcomes.relabel(
+        sweep.table, norm_outcomes.panels(norm_outcomes.outcomes(sweep.table))
+    )
     return kit.Measured(
         tables.stack([shape.table, labelled]),
         {**shape.notes, **sweep.notes},
         (shape.table, sweep.table),
         {"dispersion": "Frobenius norm"},
     )
-
-
-def _panels(outcomes: Mapping[str, Outcome]) -> dict[str, tuple[str, ...]]:
-    return {name: norm_outcomes.panels(name, outcome) for name, outcome in outcomes.items()}
 
 
 def judge(config: Config, measured: kit.Measured[Tables]) -> kit.Answer:
@@ -218,7 +216,7 @@ def _drawings(shape: Shape, others: Mapping[str, Outcome]) -> Iterator[kit.Drawi
         {"model": shape.panels},
         depths.FLOORS,
     )
-    panels = _panels(others)
+    panels = norm_outcomes.panels(others)
     drawn = tuple(
         panel
         for name in norm_outcomes.cases_to_draw(others)
