@@ -293,7 +293,13 @@ def refuse_broken(
     layers = _layers(model, blocks) if broken else {}
     for name in broken:
         if name in layers:
-            raise InputError(_sentence(name, tensors[name], layers[name]))
+            bad = ~tensors[name].detach().float().isfinite()
+            first = bad.nonzero()[0].tolist()
+            raise InputError(
+                f"layer {layers[name]}, {name} is {tensors[name][tuple(first)].item()} at {first} "
+                f"({int(bad.sum())} of {bad.numel()} entries are not finite), so nothing after it "
+                "can be measured; load the weights again, or look where training broke down."
+            )
     settings = {"not finite": ", ".join(broken)} if broken else {}
     elsewhere = sum(tensor.is_meta for tensor in tensors.values())
     if elsewhere:
@@ -317,16 +323,6 @@ def _layers(model: nn.Module, blocks: Sequence[nn.Module]) -> dict[str, int]:
     return {name: first[id(each)] for name, each in named if id(each) in first}
 
 
-def _sentence(name: str, tensor: Tensor, layer: int) -> str:
-    bad = ~tensor.detach().float().isfinite()
-    first = bad.nonzero()[0].tolist()
-    return (
-        f"layer {layer}, {name} is {tensor[tuple(first)].item()} at {first} ({int(bad.sum())} of "
-        f"{tensor.numel()} entries are not finite), so nothing after it can be measured; load the "
-        "weights again, or look where training broke down."
-    )
-
-
 _FINITE: dict[int, tuple["weakref.ref[Tensor]", Stamp]] = {}
 """Tensors by identity, with the stamps they had when they were read and found finite."""
 _MOST_REMEMBERED = 2**16
@@ -344,7 +340,9 @@ def not_finite(
     for (name, tensor), stamp in zip(named.items(), stamps, strict=False):
         known, before = _FINITE.get(id(tensor), (None, None))
         is_known = known is not None and known() is tensor and before == stamp
-        if not (is_known and stamp[-1] is not None) and _is_real(tensor):
+        is_real = tensor.is_floating_point() or tensor.is_complex()
+        has_numbers = is_real and _is_readable(tensor) and tensor.numel() > 0
+        if has_numbers and not (is_known and stamp[-1] is not None):
             unknown[tensor.device][name] = stamp
     if len(_FINITE) > _MOST_REMEMBERED:
         _FINITE.clear()
@@ -357,11 +355,6 @@ def not_finite(
             elif not is_infinite:
                 _FINITE[id(named[name])] = (weakref.ref(named[name]), stamp)
     return broken
-
-
-def _is_real(tensor: Tensor) -> bool:
-    real = tensor.is_floating_point() or tensor.is_complex()
-    return real and _is_readable(tensor) and tensor.numel() > 0
 
 
 def _doubts(tensor: Tensor) -> Tensor:

@@ -108,7 +108,7 @@ def test_chains_pay_for_centers_that_are_not_the_best(lively, tokens, monkeypatc
     """As if a center e times better might exist in every layer: the first one need not care."""
     net, x = lively(Spec(3, 2, 4, mlp_ratio=0.0, **PURE)), 0.02 * tokens(1, 4, 4)
     known = bounds(net, x).layers
-    module = importlib.import_module("rankscope.core.theory._bounds")
+    module = importlib.import_module("rankscope.core.theory._layer_bounds")
     monkeypatch.setattr(
         module,
         "find_best_center",

@@ -14,26 +14,10 @@ from torch import Tensor
 
 from rankscope.arguments import Range, Seed, checked
 from rankscope.core.checks import check_real, mask_like, measurable
-from rankscope.core.metrics._lanczos_quadrature import (
-    Array,
-    Bidiagonal,
-    Evidence,
-    Starts,
-    bidiagonalise,
-    draw_starts,
-    weigh,
-)
-from rankscope.core.metrics._mean_split import (
-    MeanSplit,
-    Moved,
-    PerMatrix,
-    Rows,
-    assemble,
-    in_pieces,
-    move_mean,
-    room_for,
-    sum_of_fourth_powers,
-)
+from rankscope.core.metrics import _lanczos_quadrature as lanczos
+from rankscope.core.metrics import _mean_split as split
+from rankscope.core.metrics._lanczos_quadrature import Array, Bidiagonal, Evidence, Starts
+from rankscope.core.metrics._mean_split import MeanSplit, Moved, PerMatrix, Rows, in_pieces
 from rankscope.core.shapes import Hidden, PerSample, TokenMask
 from rankscope.errors import ShapeError
 from rankscope.numerals import span
@@ -280,12 +264,12 @@ class SpectrumProbe:
         places, matrix = stack.empty()
         key = (min(matrix.terms[0].shape[-2:]), matrix.s.device, matrix.s.dtype)
         if key not in self._starts:
-            self._starts[key] = draw_starts(*key, _SEEKERS, self._probes, self._seed)
+            self._starts[key] = lanczos.draw_starts(*key, _SEEKERS, self._probes, self._seed)
         starts = self._starts[key]
         fourth = matrix.energy.new_full((), torch.nan).expand_as(matrix.energy)
         if self._fourth_powers:
-            fourth = sum_of_fourth_powers(matrix)
-        diagonals = bidiagonalise(matrix, starts, self._steps, fourth)
+            fourth = split.sum_of_fourth_powers(matrix)
+        diagonals = lanczos.bidiagonalise(matrix, starts, self._steps, fourth)
         self._done.append(_Batch(places, starts, diagonals))
 
 
@@ -311,10 +295,10 @@ class _Stack:
 
     def __init__(self, like: Hidden, limit: int) -> None:
         pieced = in_pieces(like)
-        one = room_for(like[:0], 1, pieced=pieced)
+        one = split.room_for(like[:0], 1, pieced=pieced)
         size = sum(term.element_size() for term in one) * like.numel()
         self._most = max(1, min(_MOST_STATES, limit // max(size, 1)))
-        self._terms = room_for(like, self._most, pieced=pieced)
+        self._terms = split.room_for(like, self._most, pieced=pieced)
         self.places: list[_Place] = []
         self._moved: list[Moved] = []
 
@@ -327,7 +311,7 @@ class _Stack:
         """Copy a state in, without its mean."""
         at = len(self.places) * place.samples
         into = tuple(term[at : at + place.samples] for term in self._terms)
-        self._moved.append(move_mean(x, mask, center, into))
+        self._moved.append(split.move_mean(x, mask, center, into))
         self.places.append(place)
 
     def empty(self) -> tuple[list[_Place], MeanSplit]:
@@ -335,7 +319,7 @@ class _Stack:
         places, moved = self.places, Moved(*map(torch.cat, zip(*self._moved, strict=True)))
         count = sum(place.samples for place in places)
         self.places, self._moved = [], []
-        return places, assemble(tuple(term[:count] for term in self._terms), moved)
+        return places, split.assemble(tuple(term[:count] for term in self._terms), moved)
 
 
 def _weigh_together(batches: list[_Batch]) -> dict[int, EstimatedSpectra]:
@@ -352,7 +336,7 @@ def _weigh_together(batches: list[_Batch]) -> dict[int, EstimatedSpectra]:
         starts, places = alike[0].starts, [place for batch in alike for place in batch.places]
         chance = starts.probes.shape[0] if starts.by_chance else 0
         matrices = zip(*(batch.matrices for batch in alike), strict=True)
-        known = weigh(Bidiagonal(*map(torch.cat, matrices)), chance)
+        known = lanczos.weigh(Bidiagonal(*map(torch.cat, matrices)), chance)
         parts = zip(
             *(part.split([place.samples for place in places]) for part in known), strict=True
         )

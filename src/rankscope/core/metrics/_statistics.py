@@ -14,19 +14,9 @@ from torch import Tensor
 
 from rankscope.arguments import checked
 from rankscope.core.checks import measurable, upcast
+from rankscope.core.metrics import _fused as kernels
 from rankscope.core.metrics._centers import mean_center
-from rankscope.core.metrics._fused import (
-    FUSED_DTYPES,
-    IN_DOUBT,
-    Again,
-    FusedStatistics,
-    Transfer,
-    can_fuse,
-    has_kernels_for,
-    on,
-    power_of_two,
-    start,
-)
+from rankscope.core.metrics._fused import Again, FusedStatistics, Transfer, can_fuse, start
 from rankscope.core.metrics._residual import cosine_of_pairs, ratio, subtract, unit_rows
 from rankscope.core.shapes import Hidden, PerSample
 from rankscope.errors import InputError
@@ -109,7 +99,7 @@ class StateStatistics:
                 f"x is not finite at {[*where, token]} (sample, token), or its entries are too "
                 "large to be added up; find the layer that overflows, or compute in a wider dtype."
             )
-        if bool((self.broken == IN_DOUBT).any()):
+        if bool((self.broken == kernels.IN_DOUBT).any()):
             return (
                 "tokens differ in size by more than 15 orders of magnitude, or by less than that "
                 "part of their size, which is too much for float32 on a GPU; measure in float64."
@@ -164,7 +154,7 @@ class GatheredStatistics:
     def add(self, x: Hidden, mask: Bool[Tensor, "batch token"] | None) -> Tensor | None:
         """Begin on a state; its mean row, if the kernels find it, until the next state comes."""
         x = x.detach()  # figures have no gradient
-        if has_kernels_for(x):
+        if kernels.has_kernels_for(x):
             self._plain.append(None)
             self._sides = ()
             return self._fused.add(x, mask)
@@ -254,7 +244,7 @@ class GatheredPeaks:
         rooms = self._rooms.setdefault(query.device, [])
         if not rooms or rooms[-1].used == _CALLS:
             rooms.append(_Room(query.new_zeros((_CALLS, 2), dtype=torch.int32)))
-        with on(query.device):
+        with kernels.on(query.device):
             self._order.append((rooms[-1], rooms[-1].look(query, key)))
 
     def send(self) -> None:
@@ -300,7 +290,7 @@ class _Room:
             sizes += (rows, heads, tokens, *x.stride()[:3])
         width = query.shape[-1]
         numbers = (programs[0], width, *sizes)
-        options = (_QUERIES, power_of_two(width))
+        options = (_QUERIES, kernels.power_of_two(width))
         form = (query.dtype, sum(programs), numbers, query.data_ptr() % 16, key.data_ptr() % 16)
         if again := self._known.get(form):
             again(query.data_ptr(), key.data_ptr(), self._address, place, *numbers, *options)
@@ -313,7 +303,7 @@ class _Room:
 
 
 def _is_fit(x: Tensor) -> bool:
-    return can_fuse(x) and x.ndim == 4 and x.stride(3) == 1 and x.dtype in FUSED_DTYPES
+    return can_fuse(x) and x.ndim == 4 and x.stride(3) == 1 and x.dtype in kernels.FUSED_DTYPES
 
 
 def _peak(x: Tensor) -> Tensor:

@@ -14,27 +14,13 @@ from rankscope.core.deep import SplitState, deep_trace
 from rankscope.core.masks import Full
 from rankscope.core.network import MLP, Block, Network, activation, score_entry
 from rankscope.core.shapes import PerSample
+from rankscope.core.theory import _layer_bounds as one_layer
 from rankscope.core.theory._layer_bounds import (
     SCORE_LIMIT,
     BestCenter,
     CubicBound,
     HeadWeights,
     LogParts,
-    a_priori_bound,
-    chain_cubic_bounds,
-    chain_data_bounds,
-    chain_norm_bounds,
-    data_bound,
-    find_best_center,
-    gamma,
-    gated_gain,
-    head_weights,
-    log_beta,
-    log_differences,
-    log_paper_beta,
-    output_center,
-    row_gain,
-    sharp_bound,
 )
 from rankscope.core.tracing import Trace
 
@@ -235,7 +221,7 @@ def bounds(network: Network, x: Tensor, *, token_mask: Tensor | None = None) -> 
     def center(state: SplitState) -> None:
         valid = None if state.token_mask is None else state.token_mask.cpu()
         parts = (state.x.cpu(), state.mantissa.cpu(), state.log_scale.cpu())
-        centers.append(find_best_center(*parts, valid))
+        centers.append(one_layer.find_best_center(*parts, valid))
 
     traced = deep_trace(network, x, token_mask=token_mask, on_state=center)
     with torch.no_grad():
@@ -303,24 +289,27 @@ def _analyze_layer(
     obstacle = _obstacle(network, layer, block)
     if obstacle is not None:
         return _LayerAnalysis(layer, obstacle, before, after, slack)
-    weights, tokens, skip = head_weights(block.attention), before.tokens, network.spec.skips[1]
-    differences = log_differences(weights, tokens)
-    sharp = sharp_bound(weights, tokens, differences=differences)
-    gain = row_gain(block.mlp, width=network.spec.width, skip=skip)
+    weights, tokens = one_layer.head_weights(block.attention), before.tokens
+    skip = network.spec.skips[1]
+    differences = one_layer.log_differences(weights, tokens)
+    sharp = one_layer.sharp_bound(weights, tokens, differences=differences)
+    gain = one_layer.row_gain(block.mlp, width=network.spec.width, skip=skip)
     gated = gain is None
     if gain is None:
         assert isinstance(block.mlp, MLP), "only a gated MLP has no gain for all inputs"
-        center = output_center(weights, tokens)
-        gain = gated_gain(block.mlp, center, sharp.inf.exp(), skip=skip)
+        center = one_layer.output_center(weights, tokens)
+        gain = one_layer.gated_gain(block.mlp, center, sharp.inf.exp(), skip=skip)
     lipschitz = LogParts(torch.zeros(()), torch.zeros(())).times(gain).composite
     logs = {
         "difference": differences.amax((-2, -1)),
-        "gamma": gamma(differences).amax(-1).log(),
-        "beta": log_beta(weights),
-        "paper_beta": log_paper_beta(weights),
+        "gamma": one_layer.gamma(differences).amax(-1).log(),
+        "beta": one_layer.log_beta(weights),
+        "paper_beta": one_layer.log_paper_beta(weights),
         "lipschitz": lipschitz,
-        "a_priori": a_priori_bound(weights, tokens, differences=differences) + lipschitz,
-        "data": data_bound(weights, tokens, differences=differences).times(gain).composite,
+        "a_priori": one_layer.a_priori_bound(weights, tokens, differences=differences) + lipschitz,
+        "data": one_layer.data_bound(weights, tokens, differences=differences)
+        .times(gain)
+        .composite,
         "sharp": sharp.times(gain).composite,
     }
     for name in ("a_priori", "data", "sharp"):
@@ -355,15 +344,17 @@ def _obstacle(network: Network, layer: int, block: Block) -> Obstacle | None:
 def _chain_layers(layers: list[_LayerAnalysis], first: BestCenter) -> tuple[LayerBounds, ...]:
     """The layers' bounds, chained from the input on."""
     start, absent = first.tokens.norms, torch.full_like(first.slack, math.nan)
-    theorem = chain_cubic_bounds([layer.cubic for layer in layers], start.composite)
+    theorem = one_layer.chain_cubic_bounds([layer.cubic for layer in layers], start.composite)
     slacks = [layer.slack for layer in layers]
-    data = chain_data_bounds([layer.data_gain for layer in layers], slacks, start.composite)
+    data = one_layer.chain_data_bounds(
+        [layer.data_gain for layer in layers], slacks, start.composite
+    )
     covered = []
     for layer in layers:
         if layer.weights is None or layer.gain is None or layer.gated:
             break
         covered.append((layer.weights, layer.gain))
-    by_norm = chain_norm_bounds(covered, start, first.tokens.counts)
+    by_norm = one_layer.chain_norm_bounds(covered, start, first.tokens.counts)
     by_norm += [absent] * (len(layers) - len(by_norm))
     return tuple(
         _to_layer_bounds(layer, *depth)

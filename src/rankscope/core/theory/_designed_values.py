@@ -47,7 +47,16 @@ def design_values(x: Tensor, network: Network, *, c: float | Tensor | None = Non
     ``M O = T``. Heads as wide as the network get identity values, so that M is ``[A_1X … A_HX]``
     and O stacks the ``W_h``; narrower ones keep their values, since no ``W_h`` of full rank fits.
     """
-    rows = _check_single(x, network)
+    real(x, name="x", axes="(token, feature)", least=2)
+    batch = x.unsqueeze(0) if x.ndim == 2 else x
+    if batch.ndim != 3 or len(batch) != 1:
+        raise ShapeError(
+            f"x has shape {tuple(x.shape)}, expected (token, feature) or a batch of one; "
+            "design for one sample at a time: x[:1]."
+        )
+    network.check(batch)
+    finite(batch, name="x")
+    rows = batch[0].detach()
     designed = copy.deepcopy(network)
     designed.seed = None  # the weights are no longer what a seed draws
     done: dict[int, Mask] = {}
@@ -165,23 +174,18 @@ def _set_values(
             identity.repeat(attention.kv_heads, 1),
             z.new_zeros(attention.kv_heads * width) if biased else None,
         )
-    mixed = _mix_values(attention, z, seen)
-    _check_solvable(mixed, attention.mixing(z, seen)[0], z[0], layer)
+    # The input of the output projection: the mixed values of all heads, side by side.
+    pattern = attention.mixing(z, seen)[0]
+    values = attention.value(z)[0].unflatten(-1, (attention.kv_heads, -1)).transpose(0, 1)
+    by_head = pattern @ values.repeat_interleave(attention.heads // attention.kv_heads, 0)
+    by_head[list(attention.removed)] = 0.0
+    mixed = by_head.transpose(0, 1).flatten(1)
+    _check_solvable(mixed, pattern, z[0], layer)
     bias = attention.output.bias
     goal = target if bias is None else target - bias
     # gelsd: the solution of least norm; the default driver wants full column rank.
     output = torch.linalg.lstsq(mixed.cpu(), goal.cpu(), driver="gelsd").solution.to(z.device)
     attention.output = make_linear(output.T, bias)
-
-
-def _mix_values(attention: Attention, z: Hidden, seen: Visibility) -> Float[Tensor, "token inner"]:
-    """The input of the output projection: the mixed values of all heads, side by side."""
-    values = attention.value(z)[0].unflatten(-1, (attention.kv_heads, -1)).transpose(0, 1)
-    values = values.repeat_interleave(attention.heads // attention.kv_heads, 0)
-    mixed: Tensor = attention.mixing(z, seen)[0] @ values
-    for head in attention.removed:
-        mixed[head] = 0.0
-    return mixed.transpose(0, 1).flatten(1)
 
 
 def _check_solvable(
@@ -204,19 +208,6 @@ def _check_solvable(
         "target can be reached. Use tokens of full row rank, no more of them than "
         "heads × head_width, and attention that is invertible (a causal mask always is)."
     )
-
-
-def _check_single(x: Tensor, network: Network) -> Rows:
-    real(x, name="x", axes="(token, feature)", least=2)
-    batch = x.unsqueeze(0) if x.ndim == 2 else x
-    if batch.ndim != 3 or len(batch) != 1:
-        raise ShapeError(
-            f"x has shape {tuple(x.shape)}, expected (token, feature) or a batch of one; "
-            "design for one sample at a time: x[:1]."
-        )
-    network.check(batch)
-    finite(batch, name="x")
-    return batch[0].detach()
 
 
 def _check_scale(c: float | Tensor | None, x: Tensor) -> Tensor | None:

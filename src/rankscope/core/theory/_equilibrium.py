@@ -107,19 +107,14 @@ def step_jacobians(network: Network, x: Hidden) -> Jacobians:
     entry, gives the m rows at once.
     """
     size = x[0].numel()
-    chunk = max(1, _CHUNK // size**2)
-    return torch.cat([_jacobians(network, part) for part in x.detach().split(chunk)])
-
-
-def _jacobians(network: Network, x: Hidden) -> Jacobians:
-    batch, tokens, features = x.shape
-    size = tokens * features
-    copies = x.repeat_interleave(size, 0).requires_grad_()
-    entries = torch.eye(size, dtype=x.dtype, device=x.device).repeat(batch, 1)
-    with torch.enable_grad():
-        out = network(copies)
-    (rows,) = torch.autograd.grad(out, copies, entries.view_as(out))
-    return rows.view(batch, size, size)
+    entries = torch.eye(size, dtype=x.dtype, device=x.device)
+    rows: list[Tensor] = []
+    for part in x.detach().split(max(1, _CHUNK // size**2)):
+        copies = part.repeat_interleave(size, 0).requires_grad_()
+        with torch.enable_grad():
+            out = network(copies)
+        rows += torch.autograd.grad(out, copies, entries.repeat(len(part), 1).view_as(out))
+    return torch.cat(rows).view(len(x), size, size)
 
 
 def _balance(matrix: Float[Tensor, "output input"]) -> Float[Tensor, "output input"]:
@@ -267,7 +262,13 @@ def equilibrium_at(network: Network, x: Tensor, *, polish: bool = True) -> Equil
     Computed in float64 whatever the network's dtype. Check ``residual``: no error is raised if
     there is no equilibrium nearby.
     """
-    start = _check_tokens(x).unsqueeze(0)
+    start = real(x, name="x", axes="(token, feature)", least=2).detach().double()
+    start = start.unsqueeze(0) if start.ndim == 2 else start
+    if start.ndim != 3 or len(start) != 1:
+        raise ShapeError(
+            f"x has shape {tuple(x.shape)}, expected (token, feature); take one sample: x[0]."
+        )
+    finite(start[0], name="x")
     network = network.double()
     network.check(start)
     if polish:
@@ -349,49 +350,27 @@ def _distance(
     jacobian: Float[Tensor, "output input"],
     error: Float[Tensor, "output"],
 ) -> float:
-    """The radius of Newton and Kantorovich; see ``Equilibrium`` for the assumptions."""
+    """The radius of Newton and Kantorovich; see ``Equilibrium`` for the assumptions.
+
+    The Lipschitz constant of ``A⁻¹F'`` near x is estimated by the largest difference along several
+    random directions, times √m: a random direction in m dimensions is expected to show 1/√m of what
+    the worst direction would.
+    """
     identity = torch.eye(len(jacobian), dtype=x.dtype, device=x.device)
     inverse = torch.linalg.inv_ex(jacobian - identity).inverse
     # Rounding of F: a few units in the last place of each entry of X, carried through F'.
     size = x.abs().flatten()
     rounding = 4 * torch.finfo(x.dtype).eps * (jacobian.abs() @ size + size)
     eta = float(torch.linalg.vector_norm(inverse.abs() @ (error.abs() + rounding)))
-    h = _curvature(network, x, jacobian, inverse) * eta
-    if not h <= 0.5:
-        return math.inf
-    # The smaller root of ωr²/2 − r + η, written without its cancellation.
-    return 2 * eta / (1 + math.sqrt(1 - 2 * h))
-
-
-def _curvature(
-    network: Network,
-    x: Float[Tensor, "token feature"],
-    jacobian: Float[Tensor, "output input"],
-    inverse: Float[Tensor, "input output"],
-) -> float:
-    """An estimate of the Lipschitz constant of ``A⁻¹F'`` near x.
-
-    The largest difference along several random directions, times √m: a random direction in m
-    dimensions is expected to show 1/√m of what the worst direction would.
-    """
-    generator = stream(0, "probe directions")
-    push = torch.randn(_PROBES, x.numel(), generator=generator, dtype=torch.float64)
+    push = torch.randn(_PROBES, x.numel(), generator=stream(0, "probe directions"), dtype=x.dtype)
     push = (push / push.norm(dim=-1, keepdim=True)).to(x.device)
     near = x + _PROBE_LENGTH * push.view(_PROBES, *x.shape)
     change = inverse @ (step_jacobians(network, near) - jacobian)
     if not bool(torch.isfinite(change).all()):
         return math.inf
     steepest = float(torch.linalg.matrix_norm(change, ord=2).max())
-    return math.sqrt(x.numel()) * steepest / _PROBE_LENGTH
-
-
-def _check_tokens(x: Tensor) -> Float[Tensor, "token feature"]:
-    checked = real(x, name="x", axes="(token, feature)", least=2).detach().double()
-    if checked.ndim == 3 and len(checked) == 1:
-        checked = checked[0]
-    if checked.ndim != 2:
-        raise ShapeError(
-            f"x has shape {tuple(x.shape)}, expected (token, feature); take one sample: x[0]."
-        )
-    finite(checked, name="x")
-    return checked
+    h = math.sqrt(x.numel()) * steepest / _PROBE_LENGTH * eta
+    if not h <= 0.5:
+        return math.inf
+    # The smaller root of ωr²/2 − r + η, written without its cancellation.
+    return 2 * eta / (1 + math.sqrt(1 - 2 * h))

@@ -117,10 +117,15 @@ def find_equilibria(
         extra = torch.cat([extra, ended[periods == 1]])
         candidates += [extra, refine(network, extra)]
     distinct = _select_distinct(network, torch.cat(candidates), tolerance)
+    nearest: Counter[int] = Counter()
+    if distinct and len(settled):  # each start counts once, where it settled
+        apart = torch.stack([(settled - x).abs().flatten(1).amax(-1) for x in distinct])
+        nearest.update(apart.argmin(0).tolist())
+    shares = [nearest[index] / starts for index in range(len(distinct))]
     found = [
         # The error is that of a binomial share.
         replace(measure(network, x), basin=p, basin_error=math.sqrt(p * (1 - p) / starts))
-        for x, p in zip(distinct, _basin_shares(settled, distinct, starts), strict=True)
+        for x, p in zip(distinct, shares, strict=True)
     ]
     ends = Counter(period.tolist())
     return Equilibria(
@@ -135,9 +140,8 @@ def find_equilibria(
 
 def _draw_starts(network: Network, tokens: int, starts: int, seed: int) -> Hidden:
     """Normal tokens, mapped into the range of the norm that the step ends with, if any."""
-    generator = stream(seed, "starts")
     shape = (starts, tokens, network.spec.width)
-    x = torch.randn(shape, generator=generator, dtype=torch.float64)
+    x = torch.randn(shape, generator=stream(seed, "starts"), dtype=torch.float64)
     last = network.blocks[-1]
     after = last.steps[-1].after if isinstance(last, Block) else nn.Identity()
     with torch.no_grad():
@@ -177,8 +181,7 @@ def _iterate(
                 break
             past = [x.clone(), *past[: _LONGEST_CYCLE - 1]]
             x[active] = network(x[active])
-            overflowed = active & ~torch.isfinite(x).all(-1).all(-1)
-            period[overflowed] = -1
+            period[active & ~torch.isfinite(x).all(-1).all(-1)] = -1
             for length, earlier in enumerate(past, start=1):
                 back = (x - earlier).abs().flatten(1).amax(-1) <= tolerance
                 period[(period == 0) & back] = length
@@ -200,12 +203,3 @@ def _select_distinct(
         if not any(float((x[sample] - other).abs().max()) <= near for other in selected):
             selected.append(x[sample])
     return selected
-
-
-def _basin_shares(settled: Hidden, distinct: list[Tensor], starts: int) -> list[float]:
-    """The share of all random starts that settled at each equilibrium, each plural once."""
-    if not distinct or not len(settled):
-        return [0.0] * len(distinct)
-    apart = torch.stack([(settled - x).abs().flatten(1).amax(-1) for x in distinct])
-    nearest = Counter(apart.argmin(0).tolist())
-    return [nearest[index] / starts for index in range(len(distinct))]

@@ -18,18 +18,8 @@ from torch import Tensor
 from rankscope.arguments import checked
 from rankscope.core.checks import whole
 from rankscope.core.masks import Mask, as_mask, check_matrix
-from rankscope.core.theory._graph_search import (
-    Digraph,
-    EccentricityBounds,
-    Intervals,
-    closed_classes,
-    diameter_of,
-    interval_classes,
-    interval_diameter,
-    interval_radius,
-    period,
-    radius_of,
-)
+from rankscope.core.theory import _graph_search as search
+from rankscope.core.theory._graph_search import Digraph, Intervals
 from rankscope.errors import KindError, ShapeError, SpecError
 
 
@@ -129,8 +119,8 @@ def graph_facts(mask: "str | Mask | Tensor | Any", tokens: int | None = None) ->
 
 def _interval_facts(intervals: Intervals) -> GraphFacts:
     """Every token attends to itself here, so every closed class has period 1."""
-    classes = interval_classes(intervals)
-    radius = interval_radius(intervals) if len(classes) == 1 else math.inf
+    classes = search.interval_classes(intervals)
+    radius = search.interval_radius(intervals) if len(classes) == 1 else math.inf
     connected = len(classes) == 1 and len(classes[0]) == intervals.tokens
     return GraphFacts(
         tokens=intervals.tokens,
@@ -139,7 +129,7 @@ def _interval_facts(intervals: Intervals) -> GraphFacts:
         closed_classes=tuple(tuple(each) for each in classes),
         periods=(1,) * len(classes),
         radius=float(radius),
-        diameter=float(interval_diameter(intervals)) if connected else math.inf,
+        diameter=float(search.interval_diameter(intervals)) if connected else math.inf,
         contracts_after=float(radius),
     )
 
@@ -148,27 +138,27 @@ def _digraph_facts(graph: Digraph) -> GraphFacts:
     intervals = graph.to_intervals()
     if intervals is not None:
         return _interval_facts(intervals)
-    classes = closed_classes(graph)
+    classes = search.closed_classes(graph)
     looped = np.zeros(graph.tokens, dtype=bool)
     looped[graph.query[graph.query == graph.key]] = True
     radius = diameter = contracts_after = math.inf
     if len(classes) == 1:
         centers = classes[0]
-        known = EccentricityBounds.start(graph, centers)
-        radius = contracts_after = radius_of(known)
+        known = search.EccentricityBounds.start(graph, centers)
+        radius = contracts_after = search.radius_of(known)
         if not looped[centers].all():
-            waiting = centers[looped[centers]]
-            contracts_after = (
-                radius_of(EccentricityBounds.start(graph, waiting)) if len(waiting) else math.inf
-            )
+            contracts_after = math.inf
+            if looped[centers].any():
+                waiting = search.EccentricityBounds.start(graph, centers[looped[centers]])
+                contracts_after = search.radius_of(waiting)
         if len(centers) == graph.tokens:
-            diameter = diameter_of(known)
+            diameter = search.diameter_of(known)
     return GraphFacts(
         tokens=graph.tokens,
         edges=len(graph.query),
         missing_self_loops=tuple(np.flatnonzero(~looped).tolist()),
         closed_classes=tuple(tuple(each.tolist()) for each in classes),
-        periods=tuple(1 if looped[each].any() else period(graph, each) for each in classes),
+        periods=tuple(1 if looped[each].any() else search.period(graph, each) for each in classes),
         radius=float(radius),
         diameter=float(diameter),
         contracts_after=float(contracts_after),

@@ -52,10 +52,8 @@ def interval_classes(intervals: Intervals) -> list[range]:
     most_first = -_range_minima(-final.first, final.first, final.last)
     closed = (most_first == final.first) & (least_last == final.last)
     firsts, places = np.unique(final.first[closed], return_index=True)
-    lasts = final.last[closed][places]
-    return [
-        range(one, other + 1) for one, other in zip(firsts.tolist(), lasts.tolist(), strict=True)
-    ]
+    ends = final.last[closed][places] + 1
+    return [range(*bounds) for bounds in zip(firsts.tolist(), ends.tolist(), strict=True)]
 
 
 def interval_radius(intervals: Intervals) -> int:
@@ -235,8 +233,7 @@ def diameter_of(known: "EccentricityBounds") -> int:
         remote = np.lexsort((-known.lower[undecided], -known.upper[undecided]))[0]
         central = np.lexsort((known.upper, known.lower))
         unsettled = central[known.lower[central] < known.upper[central]]
-        one = undecided[remote] if known.searches % 2 else unsettled[0]
-        known.improve(undecided, int(one))
+        known.improve(undecided, int(undecided[remote] if known.searches % 2 else unsettled[0]))
 
 
 @dataclass
@@ -275,15 +272,12 @@ class EccentricityBounds:
         away = distances(self.graph.attended_by, center)
         eccentricity = int(away.max())
         back = distances(self.graph.attends_to, center)[self.centers]
-        self._raise_lower(back)
-        self._raise_lower(eccentricity - away[self.centers])
-        self._raise_lower(distances(self.graph.attends_to, int(away.argmax()))[self.centers])
+        farthest = distances(self.graph.attends_to, int(away.argmax()))[self.centers]
+        for lower in (back, eccentricity - away[self.centers], farthest):
+            self.lower = np.maximum(self.lower, lower)
         reached = back != UNREACHED
         self.upper[reached] = np.minimum(self.upper, back + eccentricity)[reached]
         self.lower[one] = self.upper[one] = eccentricity
-
-    def _raise_lower(self, lower: Positions) -> None:
-        self.lower = np.maximum(self.lower, lower)
 
 
 def _eccentricities_by_bits(graph: Digraph, sources: Positions) -> Positions:

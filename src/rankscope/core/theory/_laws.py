@@ -207,13 +207,13 @@ def _accelerates(
     ratios: Sequence[float], end: Sequence[float], curve: Sequence[float], evidence: Evidence
 ) -> bool:
     """Whether steps grow by a factor, in all tests that are made; scatter has ratios, too."""
-    asked, middle = evidence, curve[len(curve) // 2]
+    need, middle = evidence, curve[len(curve) // 2]
     return (
         len(ratios) > 1
-        and (asked.least_growth is None or min(ratios) > asked.least_growth)
-        and (asked.cubic_within is None or abs(median(ratios) - 3) < asked.cubic_within)
-        and (asked.least_fall is None or sum(end) < -asked.least_fall)
-        and (asked.least_bend is None or curve[-1] < asked.least_bend * middle)
+        and (need.least_growth is None or min(ratios) > need.least_growth)
+        and (need.cubic_within is None or abs(median(ratios) - 3) < need.cubic_within)
+        and (need.least_fall is None or sum(end) < -need.least_fall)
+        and (need.least_bend is None or curve[-1] < need.least_bend * middle)
     )
 
 
@@ -228,8 +228,7 @@ def _quickens(steps: Sequence[float], certain: float) -> bool:
 
 def _steady(steps: Sequence[float], scatter: float) -> LawKind:
     """Whether steps point downwards beyond their scatter, and later ones as much as earlier."""
-    rate, half = mean(steps), len(steps) // 2
-    error = _error(steps)
+    rate, error, half = mean(steps), _error(steps), len(steps) // 2
     late = mean(steps[half:])
     if rate > -_SLOWEST or rate > -error:
         return "none"

@@ -59,11 +59,15 @@ class LogParts(NamedTuple):
         """Of ``√(‖·‖₁ ‖·‖∞)``."""
         return (self.one + self.inf) / 2
 
+    @classmethod
+    def of(cls, matrix: Float[Tensor, "*batch row column"]) -> "LogParts":
+        """Those of a matrix."""
+        return cls(matrix_norm(matrix, "one").log(), matrix_norm(matrix, "inf").log())
+
     def times(self, matrix: Float[Tensor, "*batch feature feature"]) -> "LogParts":
         """After multiplication by a matrix from the right: both norms are submultiplicative."""
-        return LogParts(
-            self.one + matrix_norm(matrix, "one").log(), self.inf + matrix_norm(matrix, "inf").log()
-        )
+        other = LogParts.of(matrix)
+        return LogParts(self.one + other.one, self.inf + other.inf)
 
 
 Differences = Float[Tensor, "batch head token"]
@@ -100,8 +104,7 @@ class CenteredTokens:
     @property
     def norms(self) -> LogParts:
         """Of the residual at this center."""
-        sizes = (matrix_norm(self.mantissa, "one"), matrix_norm(self.mantissa, "inf"))
-        return LogParts(*(size.log() + self.log_scale for size in sizes))
+        return LogParts(*(log + self.log_scale for log in LogParts.of(self.mantissa)))
 
 
 class BestCenter(NamedTuple):
@@ -180,8 +183,7 @@ def log_beta(weights: HeadWeights) -> PerSample:
     takes the place of their βH (``log_paper_beta``), with which the theorem is false in general: it
     is more than βH where one head writes many features into one and another one into many.
     """
-    each = matrix_norm(weights.query_key, "one").log()
-    return _over_heads(weights, each).composite
+    return _over_heads(weights, matrix_norm(weights.query_key, "one").log()).composite
 
 
 def log_paper_beta(weights: HeadWeights) -> PerSample:
@@ -275,8 +277,7 @@ def log_mean_cost(counts: Int[Tensor, "batch"]) -> PerSample:
 
 def _over_heads(weights: HeadWeights, columns: Tensor, rows: Tensor | None = None) -> LogParts:
     """``log Σ_h e^columns_h ‖W_h‖₁`` and ``log Σ_h e^rows_h ‖W_h‖∞``."""
-    one, inf = (matrix_norm(weights.values, norm).log() for norm in ("one", "inf"))
-    rows = columns if rows is None else rows
+    rows, (one, inf) = columns if rows is None else rows, LogParts.of(weights.values)
     return LogParts((columns + one).logsumexp(-1), (rows + inf).logsumexp(-1))
 
 
@@ -302,11 +303,7 @@ Gain = Float[Tensor, "*batch feature feature"]
 
 
 def slope_range(activation: str) -> tuple[float, float]:
-    """The smallest and the largest slope of an activation, which bound all secant slopes, too.
-
-    >>> slope_range("relu")
-    (0.0, 1.0)
-    """
+    """The smallest and the largest slope of an activation, which bound all secant slopes, too."""
     slopes = record_of(activation).slopes
     if slopes is None:
         raise InputError(f"no slopes of the activation {activation!r} are known.")

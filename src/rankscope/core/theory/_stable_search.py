@@ -7,7 +7,7 @@ instability the more tokens there are.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -89,8 +89,7 @@ class StableSearch:
         )
 
 
-@dataclass(frozen=True)
-class _Candidates:
+class _Candidates(NamedTuple):
     """Tokens, scales and query-key matrices of a batch of designs."""
 
     x: Float[Tensor, "batch token token"]
@@ -119,21 +118,12 @@ def stable_search(
     """
     if not tokens or min(tokens) < 2 or max(tokens) > _MOST_TOKENS:
         raise InputError(f"tokens={tokens} is out of range; expected some of 2 to {_MOST_TOKENS}.")
-    return StableSearch(
-        tuple(
-            _search(
-                mask,
-                attention,
-                count,
-                draws,
-                min(descents, draws),
-                steps,
-                stream(seed, "designs", mask, attention, count),
-            )
-            for mask, attention in _FAMILIES
-            for count in tokens
-        )
+    designs = (
+        _search(mask, attention, count, draws, min(descents, draws), steps, seed)
+        for mask, attention in _FAMILIES
+        for count in tokens
     )
+    return StableSearch(tuple(designs))
 
 
 def design_step(
@@ -170,16 +160,20 @@ def _search(
     draws: int,
     descents: int,
     steps: int,
-    generator: torch.Generator,
+    seed: int,
 ) -> Designs:
     allowed = as_mask(mask).matrix(tokens)
-    drawn = _draw(tokens, draws, attention, generator)
+    drawn = _draw(tokens, draws, attention, stream(seed, "designs", mask, attention, tokens))
     radii = _spectral_radii(design_step(drawn.x, drawn.log_c.exp(), drawn.query_key, allowed)[1])
     chosen = radii.argsort()[:descents]
-    start = _Candidates(drawn.x[chosen], drawn.log_c[chosen], drawn.query_key[chosen])
+    start = _Candidates(*(part[chosen] for part in drawn))
     end, reached = _descend(start, allowed, steps, learn_attention=attention == "content")
-    first = int(reached.argmin())
-    network, best = _build_network(end, first, allowed, mask)
+    x, log_c, query_key = (part[[int(reached.argmin())]] for part in end)
+    values, _ = design_step(x, log_c.exp(), query_key, allowed)
+    network = Network.from_matrices(
+        query_key.unsqueeze(0), values.unsqueeze(0), head_width=1, norm="sphere", mask=mask
+    )
+    best = equilibrium_at(network, x[0])
     return Designs(
         mask=mask,
         attention=attention,
@@ -214,7 +208,7 @@ def _descend(
     start: _Candidates, allowed: Bool[Tensor, "token token"], steps: int, *, learn_attention: bool
 ) -> tuple[_Candidates, Float[Tensor, "batch"]]:
     """Adam on ``log ‖Jᵏ‖^(1/k)``, a smooth bound on the radius; the best point of each run."""
-    x, log_c, query_key = (part.clone() for part in (start.x, start.log_c, start.query_key))
+    x, log_c, query_key = (part.clone() for part in start)
     learned = [x, log_c, query_key] if learn_attention else [x, log_c]
     for part in learned:
         part.requires_grad_()
@@ -257,19 +251,6 @@ def _spectral_radii(jacobian: Float[Tensor, "batch size size"]) -> Float[Tensor,
     safe = torch.where(broken[:, None, None], torch.zeros_like(jacobian), jacobian)
     radii = torch.linalg.eigvals(safe).abs().amax(-1)
     return torch.where(broken, torch.full_like(radii, torch.inf), radii)
-
-
-def _build_network(
-    candidates: _Candidates, index: int, allowed: Bool[Tensor, "token token"], mask: str
-) -> tuple[Network, Equilibrium]:
-    """A design as a network, and its equilibrium measured there."""
-    x, query_key = candidates.x[[index]], candidates.query_key[[index]]
-    c = candidates.log_c[[index]].exp()
-    values, _ = design_step(x, c, query_key, allowed)
-    network = Network.from_matrices(
-        query_key.unsqueeze(0), values.unsqueeze(0), head_width=1, norm="sphere", mask=mask
-    )
-    return network, equilibrium_at(network, x[0])
 
 
 @checked
