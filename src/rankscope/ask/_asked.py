@@ -1,22 +1,13 @@
 """What is asked, worked out from what was said: enough to name it, estimate it and run it."""
 
 import types
+import typing
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from functools import cache, lru_cache, partial
 from types import SimpleNamespace
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Final,
-    Protocol,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, get_args, get_origin
 
 import torch
 
@@ -191,7 +182,7 @@ def _ask_config(experiment: Experiment, said: Mapping[str, Any], sources: Source
     known = readers(experiment)
     options = {name: read(known[name], value) for name, value in said.items()}
     scale = options.pop("scale", "quick")
-    if "models" in options:
+    if "models" in options:  # with folders where they really are
         options["models"] = _placed(experiment, options["models"], sources)
     config = experiment.configuration(scale, **options)
     return Asked(experiment, config.describe, lambda: config, lambda: _cost(experiment, config))
@@ -230,7 +221,6 @@ def _models(experiment: Experiment, value: Any) -> Any:
 
 
 def _placed(experiment: Experiment, models: Any, sources: Sources) -> Any:
-    """The same models, with folders where they really are."""
     compared = getattr(experiment.module(), "compared_models", None)
     if compared is None:
         return tuple(replace(model, source=sources.place(str(model.source))) for model in models)
@@ -346,7 +336,7 @@ def convert(kind: Any, value: Any, default: Any = None) -> Any:
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return convert(inner[0], value, default)
-    if origin in (Union, types.UnionType):
+    if origin in (typing.Union, types.UnionType):
         return convert(_chosen(inner, value), value, default)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value) if abs(value) < 2**1023 else value
@@ -397,7 +387,7 @@ def _record(kind: Any, table: Mapping[str, Any], default: Any) -> Any:
 @cache
 def hints(kind: Any) -> dict[str, Any]:
     """What the fields of a record are annotated with."""
-    return get_type_hints(kind, include_extras=True)
+    return typing.get_type_hints(kind, include_extras=True)
 
 
 def _score(value: Any) -> Any:

@@ -63,7 +63,10 @@ def model_subject(
     if length is not None:
         whole("length", length, least=1)
     whole("samples", samples, least=1)
-    loaded = _loaded(source, seed, loading)
+    given = [name for name, value in loading.items() if value not in (None, False)]
+    if isinstance(source, Loaded) and given:
+        raise InputError(f"{given[0]} is about loading; {source.name} is loaded already.")
+    loaded = source if isinstance(source, Loaded) else load(source, seed=seed, **loading)
     if not special_tokens and ids is not None and loaded.tokenizer is None:
         raise InputError(
             "without a tokeniser it is not known which ids are special, so they cannot be left "
@@ -78,26 +81,20 @@ def model_subject(
     about["special tokens"] = "counted" if special_tokens else "left out of the figures"
     if check.unknown_count:
         about["unknown tokens"] = f"{check.unknown_count:,} of {check.counted:,}"
+    state = ", at initialisation" if drawn else f", {origin}" if origin else ""
+    spec, name = loaded.network.spec, loaded.name.removesuffix(" at initialisation")
+    shape = f"{loaded.family.name}, {spec.layers} layers, {spec.heads} heads"
     return Subject(
         loaded.network,
         read.x,
         read.token_mask,
         None if special_tokens else read.token_mask & ~read.special_mask,
-        title=_title(loaded, "at initialisation" if drawn else origin),
+        title=f"{name}{state}: {shape}",
         about=about,
         batch_size=batch_size,
         check=check,
         twin=lambda seed: loaded.reinitialised(seed=seed).network,
     )
-
-
-def _loaded(source: str | Path | nn.Module | Loaded, seed: int, loading: dict[str, Any]) -> Loaded:
-    if not isinstance(source, Loaded):
-        return load(source, seed=seed, **loading)
-    given = [name for name, value in loading.items() if value not in (None, False)]
-    if given:
-        raise InputError(f"{given[0]} is about loading; {source.name} is loaded already.")
-    return source
 
 
 def read_model(
@@ -132,12 +129,6 @@ def read_model(
     real = torch.arange(padded.shape[1]) < torch.tensor([len(row) for row in rows])[:, None]
     read, check = loaded.read(padded, token_mask=real)
     return read, replace(check, lost=tuple(max(len(row) - length, 0) for row in ids))
-
-
-def _title(loaded: Loaded, state: str) -> str:
-    spec, name = loaded.network.spec, loaded.name.removesuffix(" at initialisation")
-    shape = f"{loaded.family.name}, {spec.layers} layers, {spec.heads} heads"
-    return f"{name}, {state}: {shape}" if state else f"{name}: {shape}"
 
 
 class Reads(Protocol):
@@ -221,8 +212,7 @@ class Model:
         refuse_unfit(loaded.name, check)
         on_step(1.0)
         about = {"family": loaded.family.name}
-        network = loaded.network
-        return Subject(network, read.x, read.token_mask, about=about, batch_size=batch_size)
+        return Subject(loaded.network, read.x, read.token_mask, about=about, batch_size=batch_size)
 
     def _trained(self, reads: Reads, on_step: OnStep, batch_size: int) -> Subject:
         """It reads fewer tokens than it has features: LayerNorm takes one dimension from them, so

@@ -9,27 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Self,
-    get_args,
-)
+from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
 
 from rankscope.arguments import Range
-from rankscope.ask._words import (
-    BERT,
-    DESCRIBE,
-    LEFT_OUT,
-    LENGTH,
-    PASSAGES,
-    SHOWN,
-    Asks,
-    Dtype,
-    Network,
-    Word,
-)
+from rankscope.ask import _words as words
+from rankscope.ask._words import Asks, Dtype, Network, Word
 from rankscope.core.names import ABLATIONS
 from rankscope.errors import InputError
 
@@ -79,11 +63,7 @@ class Setup:
     ] = None
     without: Annotated[
         tuple[str, ...],
-        Word(
-            "Network",
-            f"Parts to leave out: {', '.join(ABLATIONS)}; '' for none.",
-            str,
-        ),
+        Word("Network", f"Parts to leave out: {', '.join(ABLATIONS)}; '' for none.", str),
     ] = ()
     variant: str | None = None
     """SAN, SAN+MLP, SAN+skip or transformer: another way to say what is left out."""
@@ -98,9 +78,9 @@ class Setup:
             "Input", "Your own text, a paragraph per sample; '-' for standard input.", Path | None
         ),
     ] = None
-    passages: Annotated[int, Range(1), Word("Input", "Samples at most.")] = PASSAGES
+    passages: Annotated[int, Range(1), Word("Input", "Samples at most.")] = words.PASSAGES
     length: Annotated[int, Range(3, 2**31 - 1), Word("Input", "Tokens per sample at most.")] = (
-        LENGTH
+        words.LENGTH
     )
     network: Mapping[str, Any] = field(default_factory=dict)
     given: frozenset[str] = frozenset()
@@ -159,7 +139,7 @@ class Setup:
         if {"variant", "without"} <= self.given:
             yield "variant and without both say what is left out; give one of them."
         if dialect.strict or not self.given & {"variant", "without"}:
-            described = {option for part in self.parts for option in DESCRIBE.get(part, ())}
+            described = {option for part in self.parts for option in words.DESCRIBE.get(part, ())}
             for option in self.network:
                 if option in described:
                     yield (
@@ -172,7 +152,7 @@ class Setup:
     @cached_property
     def parts(self) -> tuple[str, ...]:
         """The parts that are left out."""
-        return self.without if self.variant is None else LEFT_OUT[self.variant]
+        return self.without if self.variant is None else words.LEFT_OUT[self.variant]
 
     @cached_property
     def spec(self) -> "Spec | None":
@@ -184,7 +164,7 @@ class Setup:
         masks: dict[str, Any] = {} if self.mask is None else {"mask": self.mask}
         if self.network.get("layer_masks") is not None:
             masks["layer_masks"] = list(map(self.draw_mask, self.network["layer_masks"]))
-        return Spec(**{**BERT, **self.network, **masks})
+        return Spec(**{**words.BERT, **self.network, **masks})
 
     @cached_property
     def mask(self) -> "Mask | None":
@@ -230,13 +210,8 @@ class Setup:
         mask = None if self.mask is None else str(self.mask)
         said = {name: getattr(self, name) for name in ("at_init", "pickled", "seed")}
         contents = self.sources.contents(self.place, self._tokenizer)
-        return {
-            "model": Path(self.place).name,
-            "contents": contents,
-            "mask": mask,
-            **said,
-            **common,
-        }
+        known = {"model": Path(self.place).name, "contents": contents, "mask": mask}
+        return {**known, **said, **common}
 
     def outline(self) -> "Subject | None":
         """Shapes alone, which is what an estimate looks at; None where they are not known."""
@@ -248,7 +223,7 @@ class Setup:
         if self.model is None:
             tokens = self.texts.longest(self.length)
         else:
-            tokens = self._model_length or LENGTH
+            tokens = self._model_length or words.LENGTH
         return outline(self.spec, samples=len(rows), tokens=tokens).without(*self.parts)
 
     def subject(self, *, seeded: bool = False) -> "Subject":
@@ -260,7 +235,7 @@ class Setup:
 
         usable_device(self.sources.dialect.name("device"), self.device)
         subject = self._random() if self.model is None else self._loaded(seeded)
-        about = {key: words for key, words in subject.about.items() if key not in self.parts}
+        about = {key: said for key, said in subject.about.items() if key not in self.parts}
         left_out = {"without": ", ".join(self.parts)} if self.parts else {}
         return replace(subject.without(*self.parts), about={**about, **left_out})
 
@@ -356,7 +331,7 @@ def _mask(mask: "str | Mask", seed: int) -> "Mask":
 def options(asks: Asks) -> dict[str, tuple[Word, Any, Any]]:
     """Every field that is an option of the command line: its word, its type, and its default."""
     usual = {"passages": asks.passages, "length": asks.length, "without": asks.without}
-    defaults = {slot.name: slot.default for slot in fields(Setup)} | SHOWN | usual
+    defaults = {slot.name: slot.default for slot in fields(Setup)} | words.SHOWN | usual
     listed: dict[str, tuple[Word, Any, Any]] = {}
     for record in (Setup, Network):
         for name, kind in record.__annotations__.items():

@@ -13,7 +13,6 @@ from rankscope.ask._estimates import refuse_impossible
 from rankscope.ask._words import LENGTH
 from rankscope.core.batches import Batch, batches
 from rankscope.core.checks import real
-from rankscope.core.deep import deep_trace, describe_doubts
 from rankscope.core.metrics import Center, Norm
 from rankscope.core.network import Network, Spec
 from rankscope.core.tracing import Metrics, Provenance, Trace, digest, trace
@@ -85,6 +84,8 @@ class Subject:
         self, on_step: OnStep = silent, *, norm: Norm = "composite", center: Center = "mean"
     ) -> Trace:
         """``rankscope.deep_trace`` of every sample, on the tokens that count."""
+        from rankscope.core.deep import deep_trace  # nine files that few questions need
+
         exact = self.to(torch.float64)
         measure = partial(deep_trace, norm=norm, center=center)
         return join_deep(exact._each_batch(measure, on_step))
@@ -184,9 +185,11 @@ class Subject:
 
 def join_deep(traces: Sequence[Trace]) -> Trace:
     """Deep traces of several batches as one, whose doubts name the samples as they then are."""
-    found = Trace.joined(traces)
-    doubt = describe_doubts(found.columns)
-    return found.noted({"doubt": doubt}) if doubt else found
+    from rankscope.core.deep import describe_doubts
+
+    joined = Trace.joined(traces)
+    doubt = describe_doubts(joined.columns)
+    return joined.noted({"doubt": doubt}) if doubt else joined
 
 
 class _Design(Network):

@@ -11,24 +11,14 @@ from typing import Final
 
 import torch
 
+from rankscope.core import network
 from rankscope.core.masks import Causal, Full, causal_window, window
-from rankscope.core.network import (
-    ALiBi,
-    Described,
-    Init,
-    Lent,
-    NormPlace,
-    RelativeBias,
-    Rotary,
-    ScoreKind,
-    Spec,
-    build_norm,
-)
+from rankscope.core.network import Spec
 from rankscope.numerals import plural, short
 
 _NOTICED: Final = 0.01
 """Parts of all parameters below which more or fewer are no matter."""
-_NORM_PLACES: Final[dict[NormPlace, str]] = {
+_NORM_PLACES: Final[dict[network.NormPlace, str]] = {
     "pre": "norms before each part",
     "post": "norms after each sum",
     "both": "norms before and after each part",
@@ -99,7 +89,7 @@ def weights(spec: Spec, _tokens: int) -> Iterator[Change]:
         (2.0, "weights × 2", "four times"),
         (factor, f"weights × {short(factor)} (branches × 1/√{sums})", f"1/√{sums}"),
     ):
-        init = Init(spec.init.kind, spec.init.scale * by)
+        init = network.Init(spec.init.kind, spec.init.scale * by)
         drawback = f"branches do about {much} as much at first"
         yield Change(words, replace(spec, init=init), drawback)
     for name, words in _INITS.items():
@@ -144,9 +134,12 @@ def centering(spec: Spec, _tokens: int) -> Iterator[Change]:
 
 def positions(spec: Spec, _tokens: int) -> Iterator[Change]:
     """Positions in the scores, in the place of whatever is there now."""
-    kinds: dict[str, ScoreKind] = {"ALiBi": ALiBi(), "relative biases": RelativeBias()}
+    kinds: dict[str, network.ScoreKind] = {
+        "ALiBi": network.ALiBi(),
+        "relative biases": network.RelativeBias(),
+    }
     if spec.head_width % 2 == 0:
-        kinds = {"rotary positions": Rotary(), **kinds}
+        kinds = {"rotary positions": network.Rotary(), **kinds}
     for words, kind in kinds.items():
         if type(kind) is not type(spec.scores):
             drawback = "" if spec.scores == "dot" else f"in place of {spec.scores}"
@@ -155,15 +148,15 @@ def positions(spec: Spec, _tokens: int) -> Iterator[Change]:
 
 def heads(spec: Spec, _tokens: int) -> Iterator[Change]:
     """Half and twice as many heads at the same total width, keys and values likewise."""
-    own_slopes = isinstance(spec.scores, ALiBi) and spec.scores.slopes is not None
-    if spec.removed_heads or isinstance(spec.scores, Lent) or own_slopes:
+    own_slopes = isinstance(spec.scores, network.ALiBi) and spec.scores.slopes is not None
+    if spec.removed_heads or isinstance(spec.scores, network.Lent) or own_slopes:
         return  # a model's score, or slopes of one's own, are for as many heads as there are
     usual = spec.score_scale == 1 / math.sqrt(spec.head_width)
     for more, fewer in ((1, 2), (2, 1)):
         new, rest = divmod(spec.heads * more, fewer)
         kv, kv_rest = divmod(spec.kv_heads * more, fewer)
         width, width_rest = divmod(spec.head_width * fewer, more)
-        if rest or kv_rest or width_rest or (isinstance(spec.scores, Rotary) and width % 2):
+        if rest or kv_rest or width_rest or (isinstance(spec.scores, network.Rotary) and width % 2):
             continue
         scale = None if usual else spec.score_scale
         yield Change(
@@ -289,8 +282,9 @@ def parameter_count(spec: Spec) -> int:
     count = (2 if spec.mlp_width else 1) * (2 if spec.norm_place == "both" else 1)
     if spec.parallel and spec.norm_place == "post":  # after the one sum
         count = 1
-    modules = [build_norm(spec.norm, width, eps=spec.norm_eps, bias=spec.bias)] * count
-    if not isinstance(spec.scores, Described | Lent):  # positions of a model are no weights
+    modules = [network.build_norm(spec.norm, width, eps=spec.norm_eps, bias=spec.bias)] * count
+    described = isinstance(spec.scores, network.Described | network.Lent)
+    if not described:  # positions of a model are no weights
         modules.append(spec.build_scores(torch.float32))
     block += sum(weight.numel() for module in modules for weight in module.parameters())
     return block * (1 if spec.shared_layers else spec.layers)

@@ -351,7 +351,6 @@ def tried(original: Trial, helping: Sequence[Trial], others: Sequence[Trial]) ->
 
 
 def _is_confirmed(trial: Trial, original: Trial) -> bool:
-    """Whether networks that were measured say the same."""
     if trial.measured is None or original.measured is None:
         return False
     return is_better(trial.measured.spread, original.measured.spread)

@@ -10,18 +10,8 @@ from rankscope import tables
 from rankscope.core.network import Network
 from rankscope.core.theory import thresholds
 from rankscope.experiments import kit, variants
-from rankscope.experiments.diagnosis._measure import (
-    HEADS,
-    MOST_VALUES,
-    SPECTRUM,
-    STATES,
-    STEPS,
-    THIS,
-    TOKENS,
-    Measured,
-    cosines,
-    masks,
-)
+from rankscope.experiments.diagnosis import _measure as measure
+from rankscope.experiments.diagnosis._measure import Measured
 from rankscope.experiments.diagnosis._rules import Loss, signed
 from rankscope.models.text import InputCheck
 from rankscope.numerals import plural, short
@@ -55,7 +45,7 @@ def layer_part(
             "residual (composite norm), and relative dispersion (Frobenius norm), which can be "
             "predicted.",
             options={"metrics": [_RESIDUAL, "relative_dispersion"]},
-            only={"part": (STATES,)},
+            only={"part": (measure.STATES,)},
             title="What is left after each layer",
         ),
         Drawing(
@@ -63,7 +53,7 @@ def layer_part(
             "A norm before a branch belongs to the branch; a norm after the sum is a step of "
             "its own.",
             "residual_step",
-            only={"part": (STEPS,)},
+            only={"part": (measure.STEPS,)},
             title="Which part it was",
         ),
     ]
@@ -168,7 +158,7 @@ def mixing_part(
         ),
     }
     drawings = [
-        Drawing("head_map", caption, metric, only={"part": (HEADS,)}, title=title)
+        Drawing("head_map", caption, metric, only={"part": (measure.HEADS,)}, title=title)
         for metric, (title, caption) in of_heads.items()
     ]
     drawings += [
@@ -183,10 +173,10 @@ def mixing_part(
         Drawing(
             "layer_map",
             "How far the token at each position is from the center of all, in root mean squares of "
-            f"their lengths (medians over the samples; the first {MOST_VALUES}).",
+            f"their lengths (medians over the samples; the first {measure.MOST_VALUES}).",
             "token_distance",
             {"along": "token"},
-            {"part": (TOKENS,)},
+            {"part": (measure.TOKENS,)},
             title="Which positions stay apart",
         ),
     ]
@@ -296,9 +286,10 @@ def similarity_rows(subject: kit.Subject, most_lost: int) -> pl.DataFrame:
     These are the first, the last, where most is lost, and some between.
     """
     batch = subject.batches()[0]
-    real, counted = masks(batch)
+    real, counted = measure.masks(batch)
     kept = counted[0].nonzero().squeeze(-1)[:_MOST_TOKENS]
     states = [batch.x[:1], *subject.network.states(batch.x[:1], real[:1])]
+    first = [state[0, kept.to(state.device)] for state in states]
     last = len(states) - 1
     layers = {0, last, most_lost, max(most_lost - 1, 0)}
     for part in range(_MOST_PANELS):
@@ -315,9 +306,7 @@ def similarity_rows(subject: kit.Subject, most_lost: int) -> pl.DataFrame:
                 "other_token": (places % size).tolist(),
                 "sample": [0] * size**2,
                 "metric": ["token_cosine"] * size**2,
-                "value": cosines(states[layer][0, kept.to(states[layer].device)])
-                .flatten()
-                .tolist(),
+                "value": measure.cosines(first[layer]).flatten().tolist(),
             }
         )
         for layer in sorted(layers)
@@ -339,17 +328,17 @@ def spectrum_part(measured: Measured) -> Part:
         drawings=(
             Drawing(
                 "layer_map",
-                f"Each singular value as a part of their sum, the first {MOST_VALUES}. A layer "
-                "that darkens quickly from the top down has few directions left.",
+                f"Each singular value as a part of their sum, the first {measure.MOST_VALUES}. A "
+                "layer that darkens quickly from the top down has few directions left.",
                 "singular_value_share",
                 {"along": "index"},
-                {"part": (SPECTRUM,)},
+                {"part": (measure.SPECTRUM,)},
                 title="Singular values",
             ),
             Drawing(
                 "by_layer",
                 options={"metrics": ["effective_rank", "mean_cosine", "token_norm", "layer_turn"]},
-                only={"part": (STATES,), "variant": (THIS,)},
+                only={"part": (measure.STATES,), "variant": (measure.THIS,)},
                 title="Rank, angles, sizes, and what each layer turns",
             ),
         ),

@@ -12,17 +12,8 @@ from rankscope.core.tracing import refuse_broken
 from rankscope.errors import RankscopeError
 from rankscope.experiments import kit, variants
 from rankscope.experiments.diagnosis import _chapters as chapters
+from rankscope.experiments.diagnosis import _references as references
 from rankscope.experiments.diagnosis._measure import STATES, Measured, masks, measure, rows
-from rankscope.experiments.diagnosis._references import (
-    LEAST_TOKENS,
-    beside,
-    first_samples,
-    references,
-    remedies,
-    repeated_last,
-    usable,
-    width_exponents,
-)
 from rankscope.experiments.diagnosis._rules import RULES, Evidence, Loss
 from rankscope.experiments.questions import advise, bounds, deep, paths
 from rankscope.numerals import duration, plural, power_of_ten, sentence_case
@@ -50,7 +41,7 @@ def diagnose_subject(
     )
     on_paths, on_core, on_bounds, on_advice, on_remedies = on_others
     refuse_broken(subject.network, list(subject.network.blocks))
-    subject, warnings = usable(subject)
+    subject, warnings = references.usable(subject)
     measured = measure(subject, on_pass)
     read = chapters.reading_part(subject.check, *subject.x.shape[:2])
     if subject.check is not None and not subject.check.fits:
@@ -64,19 +55,21 @@ def diagnose_subject(
             "table": rows(measured),
             "warnings": warnings,
         }
-    few = first_samples(subject, _FEW)
+    few = references.first_samples(subject, _FEW)
     findings, loss = judge(few, measured, on_context)
-    reference, missing = references(few, seed, on_reference)
+    reference, missing = references.random_networks(few, seed, on_reference)
     ablations = chapters.trace_ablations(few, reading, on_ablation)
     asked = [
-        _path_chapter(subject, on_paths),
+        _ask(
+            paths, lambda some: paths.Config(some, by_head=True), subject, on_paths, "Path lengths"
+        ),
         _core_chapter(subject, on_core),
         _bound_chapter(subject, on_bounds),
         _advice_chapter(subject, seed, on_advice),
     ]
     if findings[0].fate != "holds":
         part, advised = asked[-1]
-        tried = remedies(first_samples(subject, _SAMPLES), on_remedies)
+        tried = references.remedies(references.first_samples(subject, _SAMPLES), on_remedies)
         asked[-1] = replace(part, listings=(tried, *part.listings)), advised
     table = tables.stack(
         [
@@ -87,10 +80,10 @@ def diagnose_subject(
             *(each for _, each in asked if each is not None),
         ]
     )
-    mixing = chapters.mixing_part(measured, asked[0][1], repeated_last(few), _labels(subject))
+    twice = references.repeated_last(few)
     parts = (
         chapters.layer_part(measured, loss, missing, ablations),
-        mixing,
+        chapters.mixing_part(measured, asked[0][1], twice, _labels(subject)),
         chapters.spectrum_part(measured),
         *(part for part, _ in asked),
         read,
@@ -98,7 +91,7 @@ def diagnose_subject(
     typical = {name: each.quantile(0.5, dim=-1) for name, each in measured.states.items()}
     residual, dispersion = typical["relative_residual"], typical["relative_dispersion"]
     drawn = str(few.network.spec.init)
-    held_against = beside(reference, drawn, float(residual[-1]), float(dispersion[-1]))
+    held_against = references.beside(reference, drawn, float(residual[-1]), float(dispersion[-1]))
     headline, sentences = _answer(findings)
     return {
         "headline": headline,
@@ -122,9 +115,10 @@ def judge(
 
     ``few`` are the samples of which less is read, too.
     """
-    why_not = f"the texts have fewer than {LEAST_TOKENS} tokens, or their tokens are alike"
+    least = references.LEAST_TOKENS
+    why_not = f"the texts have fewer than {least} tokens, or their tokens are alike"
     try:
-        exponents = width_exponents(few, on_step)
+        exponents = references.width_exponents(few, on_step)
     except RankscopeError as error:  # a mask may be for one length alone
         exponents = torch.full((len(few.x),), torch.nan)
         why_not = str(error).rstrip(".")
@@ -164,7 +158,7 @@ def _answer(findings: Sequence[Finding]) -> tuple[Headline, list[str]]:
 
 def _labels(subject: kit.Subject) -> list[str]:
     """The tokens of the first sample that count as words, or as numbers where none are known."""
-    real, counted = (mask[0] for mask in masks(first_samples(subject, 1).batches()[0]))
+    real, counted = (mask[0] for mask in masks(references.first_samples(subject, 1).batches()[0]))
     flags = counted[real].tolist()
     words: Sequence[str] = [str(place) for place in range(len(flags))]
     if subject.check is not None:
@@ -181,13 +175,6 @@ def _drawable(part: Part, table: pl.DataFrame) -> Part:
         if set(wanted) <= set(table.filter(some)["metric"]):
             kept.append(drawing)
     return replace(part, drawings=tuple(kept))
-
-
-def _path_chapter(subject: kit.Subject, on_step: kit.OnStep) -> Chapter:
-    """How much paths of every length carry, and what flows through every head."""
-    return _ask(
-        paths, lambda some: paths.Config(some, by_head=True), subject, on_step, "Path lengths"
-    )
 
 
 def _core_chapter(subject: kit.Subject, on_step: kit.OnStep) -> Chapter:
@@ -275,7 +262,7 @@ def _ask(
     """The answer of another question as a chapter; one that cannot be had says why."""
     for count in dict.fromkeys((min(at_most, len(subject.x)), 1)):
         try:
-            config = configure(first_samples(subject, count))
+            config = configure(references.first_samples(subject, count))
             seconds = module.cost(config).seconds
             if seconds > _LONGEST:
                 continue

@@ -16,17 +16,9 @@ from torch.nn.functional import pad
 
 from rankscope import tables
 from rankscope.ask import MOST_TOKENS_CUBED
+from rankscope.core import metrics
 from rankscope.core.batches import Batch
 from rankscope.core.checks import valid_mask
-from rankscope.core.metrics import (
-    attention_entropy,
-    deviations,
-    dobrushin,
-    mean_center,
-    mean_cosine,
-    spectra,
-    token_norm,
-)
 from rankscope.core.network import Attention, Network, Visibility
 from rankscope.core.theory import thresholds
 from rankscope.errors import InputError
@@ -126,7 +118,7 @@ def token_distances(x: Tensor, counted: Tensor, *, most: int) -> Tensor:
     CPU. The mean square over all tokens is the square of the relative dispersion.
     """
     x = x.double()
-    center = mean_center(x, counted).unsqueeze(-2)
+    center = metrics.mean_center(x, counted).unsqueeze(-2)
     squares = torch.where(counted, x.square().sum(-1), 0.0)
     size = (squares.sum(-1) / counted.sum(-1)).sqrt().clamp_min(_TINY).unsqueeze(-1)
     apart = torch.where(counted, (x - center).norm(dim=-1) / size, torch.nan)
@@ -136,8 +128,8 @@ def token_distances(x: Tensor, counted: Tensor, *, most: int) -> Tensor:
 
 def _unit(x: Tensor) -> Tensor:
     """Tokens at length one, in float64; a token of zeros stays as it is."""
-    found: Tensor = x.double() / x.double().norm(dim=-1, keepdim=True).clamp_min(_TINY)
-    return found
+    unit: Tensor = x.double() / x.double().norm(dim=-1, keepdim=True).clamp_min(_TINY)
+    return unit
 
 
 def cosines(x: Tensor) -> Tensor:
@@ -209,11 +201,11 @@ def head_figures(
     mask = token_mask.to(pattern.device)
     rows = pattern / pattern.sum(-1, keepdim=True)  # a sink's share of a row is no key's
     even = visibility.uniform(torch.float64).expand(batch, 1, tokens, -1)
-    most = attention_entropy(even, token_mask=mask)
-    share = attention_entropy(rows, token_mask=mask).double() / most
+    most = metrics.attention_entropy(even, token_mask=mask)
+    share = metrics.attention_entropy(rows, token_mask=mask).double() / most
     tau = torch.full((batch, heads), torch.nan)
     if tokens <= MOST_TOKENS_CUBED:
-        tau = dobrushin(rows, token_mask=mask)
+        tau = metrics.dobrushin(rows, token_mask=mask)
     first = mask.int().argmax(-1)
     index = first.view(batch, 1, 1, 1).expand(batch, heads, tokens, 1)
     weight = pattern.gather(-1, index).squeeze(-1)
@@ -238,16 +230,17 @@ def _state_figures(x: Tensor, counted: Tensor) -> tuple[dict[str, Tensor], Tenso
     lengths = torch.where(counted, x.double().norm(dim=-1), torch.nan)
     typical = lengths.nanquantile(0.5, dim=-1, keepdim=True)
     common = counted & ~(lengths > thresholds.GIANT_NORM * typical)
-    apart, spectrum = deviations(x, token_mask=counted), spectra(x, token_mask=counted)
+    apart = metrics.deviations(x, token_mask=counted)
+    spectrum = metrics.spectra(x, token_mask=counted)
     found = {
         "relative_dispersion": apart.relative_dispersion(),
         "relative_residual": apart.relative_residual(),
-        "mean_cosine": mean_cosine(x, token_mask=counted),
+        "mean_cosine": metrics.mean_cosine(x, token_mask=counted),
         "effective_rank": spectrum.effective_rank(),
         "numerical_rank": spectrum.numerical_rank(),
         "rank_share": spectrum.numerical_rank() / counted.sum(-1).clamp(max=x.shape[-1]),
-        "token_norm": token_norm(x, token_mask=counted),
-        "common_residual": deviations(x, token_mask=common).relative_residual(),
+        "token_norm": metrics.token_norm(x, token_mask=counted),
+        "common_residual": metrics.deviations(x, token_mask=common).relative_residual(),
     }
     values = spectrum.sigma.double().cpu()
     shares = (values / values.sum(-1, keepdim=True))[:, :MOST_VALUES].mT
@@ -261,7 +254,7 @@ def _step_figures(stages: Sequence[Stage], counted: Tensor) -> tuple[dict[str, T
     """
 
     def log10(x: Tensor) -> Tensor:
-        residual = deviations(x, token_mask=counted).relative_residual()
+        residual = metrics.deviations(x, token_mask=counted).relative_residual()
         return residual.double().clamp_min(_TINY).log10().cpu()
 
     before = log10(stages[0].before)

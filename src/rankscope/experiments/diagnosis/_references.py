@@ -128,7 +128,7 @@ def repeated_last(subject: kit.Subject) -> Tensor | None:
     return torch.cat(changes)
 
 
-def references(
+def random_networks(
     subject: kit.Subject, seed: int, on_step: kit.OnStep
 ) -> tuple[pl.DataFrame, list[str]]:
     """Random networks of the same design on the same input, by layer; and why any is missing."""

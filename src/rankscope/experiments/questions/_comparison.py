@@ -12,7 +12,7 @@ from rankscope import metric_catalogue, tables
 from rankscope.ask import Model
 from rankscope.models.text import InputCheck
 from rankscope.numerals import short, span_of
-from rankscope.results import Drawing, Headline, Listing
+from rankscope.results import Headline, Listing
 
 RESIDUAL: Final = "relative_residual"
 OF_TOKENS: Final = (RESIDUAL, "mean_cosine", "effective_rank", "token_norm")
@@ -232,10 +232,3 @@ def listings(found: Sequence[Measured]) -> tuple[Listing, ...]:
         ),
     )
     return tuple(each for each in listed if each.rows)
-
-
-def drawings(found: Sequence[Measured]) -> tuple[Drawing, ...]:
-    """Every figure of the tokens against the layer, a curve for each model."""
-    shared = [name for name in OF_TOKENS if all(name in each.table["metric"] for each in found)]
-    caption = "Each curve is one model on the same input."
-    return (Drawing("by_layer", caption, options={"metrics": shared}),)

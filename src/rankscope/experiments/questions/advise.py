@@ -3,21 +3,23 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import polars as pl
 from torch import Tensor, nn
 
 from rankscope import tables
 from rankscope.arguments import Count, Range, Seed, checked
-from rankscope.ask import Cost, read_model, refuse_unfit
+from rankscope.ask import Cost, refuse_unfit
 from rankscope.core.metrics import dispersion
 from rankscope.core.network import Network, Spec, drawable
 from rankscope.errors import InputError
 from rankscope.experiments import advice, kit
 from rankscope.experiments.advice import Change, Trial
-from rankscope.models.families import Loaded, load
 from rankscope.models.text import embed, passages
+
+if TYPE_CHECKING:
+    from rankscope.models.families import Loaded
 
 ENTRY = kit.question(
     "advise",
@@ -260,7 +262,7 @@ def _table(trials: Sequence[Trial], charted: Sequence[Trial]) -> pl.DataFrame:
 
 @checked
 def advise(
-    design: Spec | Network | Loaded | nn.Module | str | Path,
+    design: "Spec | Network | Loaded | nn.Module | str | Path",
     x: Tensor | None = None,
     token_mask: Tensor | None = None,
     *,
@@ -304,21 +306,24 @@ def advise(
 
 def _subject(design: Any, x: Tensor | None, token_mask: Tensor | None, seed: int) -> kit.Subject:
     """The architecture, as a network of its own, and what it reads."""
-    if not isinstance(design, Spec | Network | Loaded):
-        design = load(design, init=True, seed=seed)
     if x is None and token_mask is not None:
         raise InputError("token_mask says which tokens of x count; give x, too.")
-    if isinstance(design, Loaded) and x is None:
-        read, check = read_model(design, length=_LENGTH, seed=seed)
-        refuse_unfit(design.name, check)
-        x, token_mask = read.x, read.token_mask
-    network = design.network if isinstance(design, Loaded) else design
-    if isinstance(network, Spec):
-        network = Network.random(network, seed=seed)
-    title = design.name if isinstance(design, Loaded) else repr(network.spec)
+    title, network = "", design
+    if isinstance(design, Spec):
+        network = Network.random(design, seed=seed)
+    elif not isinstance(design, Network):
+        from rankscope.ask import read_model  # imports Transformers
+        from rankscope.models.families import Loaded, load
+
+        loaded = design if isinstance(design, Loaded) else load(design, init=True, seed=seed)
+        title, network = loaded.name, loaded.network
+        if x is None:
+            read, check = read_model(loaded, length=_LENGTH, seed=seed)
+            refuse_unfit(title, check)
+            x, token_mask = read.x, read.token_mask
     if x is None:
         x, token_mask = embed(passages()[:1], network.spec.width, length=_LENGTH, seed=seed)
     if x.ndim == 2:
         x = x.unsqueeze(0)
         token_mask = token_mask if token_mask is None else token_mask.reshape(1, -1)
-    return kit.Subject(network, x, token_mask, title=title)
+    return kit.Subject(network, x, token_mask, title=title or repr(network.spec))

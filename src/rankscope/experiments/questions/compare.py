@@ -77,6 +77,8 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     found = tuple(
         _measured(each, config, on_part) for each, on_part in kit.tracked(config.models, on_step)
     )
+    shared = [name for name in words.OF_TOKENS if all(name in m.table["metric"] for m in found)]
+    caption = "Each curve is one model on the same input."
     return ENTRY.result(
         config,
         title=" and ".join(each.name for each in found) if len(found) == 2 else "",
@@ -90,7 +92,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
         headline=words.headline(found),
         warnings=words.warnings(found),
         listings=words.listings(found),
-        drawings=words.drawings(found),
+        drawings=(kit.Drawing("by_layer", caption, options={"metrics": shared}),),
         shown=("relative_residual",),
     )
 

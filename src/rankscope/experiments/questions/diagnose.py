@@ -2,19 +2,21 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from rankscope.arguments import Seed, checked
-from rankscope.ask import Cost, model_subject, network_subject, title_of
+from rankscope.ask import Cost, network_subject, title_of
 from rankscope.core.checks import whole
 from rankscope.core.network import Network
 from rankscope.errors import InputError
 from rankscope.experiments import diagnosis, kit, variants
 from rankscope.experiments.questions import advise
-from rankscope.models.families import Loaded
 from rankscope.models.text import passages
+
+if TYPE_CHECKING:
+    from rankscope.models.families import Loaded
 
 ENTRY = kit.question(
     "diagnose",
@@ -143,7 +145,7 @@ def run(config: Config, on_step: kit.OnStep) -> kit.Result:
 
 @checked
 def diagnose(
-    model: str | Path | nn.Module | Loaded | Network,
+    model: "str | Path | nn.Module | Loaded | Network",
     x: Tensor | None = None,
     token_mask: Tensor | None = None,
     *,
@@ -188,6 +190,8 @@ def diagnose(
     elif x is not None or token_mask is not None or measured is not None:
         raise InputError("x, token_mask and measured are for a Network; a model reads texts.")
     else:
+        from rankscope.ask import model_subject  # imports Transformers
+
         subject = model_subject(model, texts, length=length, seed=seed, **loading)
     subject = replace(subject, batch_size=whole("batch_size", batch_size, least=1))
     return run(Config(subject, reading or variants.Reading(), seed), on_step or kit.silent)

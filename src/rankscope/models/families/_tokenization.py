@@ -107,21 +107,15 @@ def input_check(
         specials = ((0,),) * len(counts) if images else ()
         return InputCheck("images" if images else "embeddings", tokens, specials)
     never, rows = unknown_id(tokenizer), []
+    convert = getattr(tokenizer, "convert_ids_to_tokens", None)  # without it, ids stand for words
     for row, real, marked in zip(
         ids.cpu(), token_mask.cpu(), special_tokens(tokenizer, ids).cpu(), strict=True
     ):
         seen = row[real].tolist()
         unknown = tuple(place for place, index in enumerate(seen) if index == never)
         marks = tuple(torch.nonzero(marked[real]).flatten().tolist())
-        rows.append((_names(tokenizer, seen), marks, unknown))
+        names = zip(seen, seen if convert is None else convert(seen), strict=True)
+        words = (str(index if name is None else name) for index, name in names)
+        rows.append((tuple(word.translate(_SPACES) for word in words), marks, unknown))
     tokens, specials, unknowns = zip(*rows, strict=True)
     return InputCheck("ids" if lost is None else "text", tokens, specials, unknowns, lost or ())
-
-
-def _names(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
-    """Tokens as text; their ids where there is no tokeniser that could tell."""
-    convert = getattr(tokenizer, "convert_ids_to_tokens", None)
-    if convert is None:
-        return tuple(map(str, ids))
-    names = zip(ids, convert(list(ids)), strict=True)
-    return tuple(str(index if name is None else name).translate(_SPACES) for index, name in names)
