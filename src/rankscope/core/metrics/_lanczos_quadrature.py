@@ -84,10 +84,8 @@ def draw_starts(
 ) -> Starts:
     """The starts for matrices whose smaller side is ``size``; the same for all of that size."""
     if size <= seekers + probes:
-        return Starts(
-            torch.zeros(0, size, dtype=dtype, device=device),
-            torch.eye(size, dtype=dtype, device=device),
-        )
+        every = torch.eye(size, dtype=dtype, device=device)
+        return Starts(every[:0], every)
     drawn = _draw(seekers + probes, size, seed, dtype, pinned=device.type == "cuda")
     drawn = drawn.to(device, non_blocking=True)
     return Starts(drawn[:seekers], drawn[seekers:])

@@ -190,23 +190,17 @@ def _advance(path: _Path) -> _Path:
     """One Newton step, kept inside all inequalities, then the next level if the last one is met."""
     at = _linearise(path)
     step = _direction(path, at)
-    primal = _length(
-        (at.inside.lower, step.center), (at.inside.upper, -step.center), (path.slack, step.slack)
-    )
-    dual = _length(
-        (path.press.lower, step.press.lower),
-        (path.press.upper, step.press.upper),
-        (path.weights, step.weights),
-    )
+    gaps = zip(at.inside, (step.center, -step.center), strict=True)
+    primal = _length(*gaps, (path.slack, step.slack))
+    presses = zip(path.press, step.press, strict=True)
+    dual = _length(*presses, (path.weights, step.weights))
     path = _schedule(path, at)
     return path._replace(
         center=path.center + primal * step.center,
         top=path.top + primal[:, 0] * step.top,
         slack=path.slack + primal * step.slack,
         weights=path.weights + dual * step.weights,
-        press=Box(
-            path.press.lower + dual * step.press.lower, path.press.upper + dual * step.press.upper
-        ),
+        press=Box(*(side + dual * by for side, by in zip(path.press, step.press, strict=True))),
         sign=(path.sign + dual[:, None] * step.sign).clamp_(-1, 1),
     )
 
@@ -241,13 +235,10 @@ def _direction(path: _Path, at: _Equations) -> _Step:
     stiffness = _weigh(path.weights, at.curvature) + firm.lower + firm.upper
     ratio = path.slack / path.weights
     lack = at.target / path.weights - path.slack
-    center, weights, top = _newton(
-        at.pull, stiffness, ratio, lower - upper - at.drift, at.excess + lack
-    )
-    press = Box(
-        lower - path.press.lower - firm.lower * center,
-        upper - path.press.upper + firm.upper * center,
-    )
+    force = lower - upper - at.drift
+    center, weights, top = _newton(at.pull, stiffness, ratio, force, at.excess + lack)
+    down = lower - path.press.lower - firm.lower * center
+    press = Box(down, upper - path.press.upper + firm.upper * center)
     sign = at.pull - path.sign + at.curvature * center[:, None]
     return _Step(center, top, lack - ratio * weights, weights, press, sign)
 

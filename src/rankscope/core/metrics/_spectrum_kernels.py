@@ -173,14 +173,8 @@ def finish_half_step(
     )  # fmt: skip
     options = (factor is None, to_tokens, size <= block, block)
     warps = max(4, min(16, block // 256))
-    start(
-        "_spectrum_kernels._half_step",
-        (batch * starts,),
-        tensors,
-        (size, starts),
-        options,
-        warps=warps,
-    )
+    kernel, grid = "_spectrum_kernels._half_step", (batch * starts,)
+    start(kernel, grid, tensors, (size, starts), options, warps=warps)
     return Side(numbers[0], rest, split), numbers[1]
 
 

@@ -263,16 +263,14 @@ def perron_weights(attention: Tensor) -> Tensor:
     weight of exactly 0 is no edge.
     """
     p = normalize_rows(attention, None, name="attention")
-    found = []
-    for matrix in p.flatten(0, -3) if p.ndim > 2 else p.unsqueeze(0):
-        each = class_weights(matrix)
-        if len(each) > 1:
-            raise InputError(
-                f"the attention has {len(each)} closed classes of tokens, each with its own limit, "
-                "so there is no single vector; class_weights gives one for each of them."
-            )
-        found.append(each[0])
-    return torch.stack(found).view(p.shape[:-1])
+    weights = [class_weights(matrix) for matrix in p.reshape(-1, *p.shape[-2:])]
+    classes = max(map(len, weights), default=1)
+    if classes > 1:
+        raise InputError(
+            f"the attention has {classes} closed classes of tokens, each with its own limit, "
+            "so there is no single vector; class_weights gives one for each of them."
+        )
+    return torch.stack([vectors[0] for vectors in weights]).view(p.shape[:-1])
 
 
 @checked
@@ -328,7 +326,7 @@ def limit_weights(
         raise InputError(f"classes hold tokens that are not there; they are 0 to {tokens - 1}.")
     if tokens != first.shape[1] or not all(classes):
         raise ShapeError("limit_weights takes square matrices and classes that are not empty.")
-    rows = torch.zeros(len(classes), len(matrices[0])).to(matrices[0])
+    rows = torch.zeros(len(classes), tokens).to(first)
     for row, members in zip(rows, classes, strict=True):
         row[list(members)] = 1 / len(members)
     for matrix in reversed(matrices):  # from the left: a few rows times a matrix

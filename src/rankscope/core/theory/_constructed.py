@@ -219,16 +219,12 @@ class TwoHeadLayer:
         tall, flat = torch.zeros(2, 5, 5, dtype=torch.float64)
         tall[3:, 3] = 1.0
         flat[3:, :] = 1 / math.sqrt(self.width)
-        return (
-            Grouped(tall, self.features, self.features),
-            Grouped(flat, self.features, self.features),
-        )
+        return self.query_key._replace(entries=tall), self.query_key._replace(entries=flat)
 
     @cached_property
     def output(self) -> Grouped:
         """``Σ_h (P_h − 1qᵀ) R W_h``: the output about the center that a query at x would get."""
-        keys = self.rest.entries.T
-        per_key = self.features[:, None] * keys
+        per_key = self.features[:, None] * self.rest.entries.T
         shared = _SCALE * self.input.entries[-1] @ (self.query_key.entries @ per_key)
         own = _SCALE * self.rest.times(self.query_key).entries @ per_key
         common = (shared + self.rest.rows.log()).softmax(0)
@@ -250,9 +246,8 @@ class TwoHeadLayer:
     @cached_property
     def gamma(self) -> float:
         """``γ = √(Σ D_i / max D_i)``."""
-        scores = self.rest.times(self.query_key).entries @ (
-            self.features[:, None] * self.rest.entries.T
-        )
+        per_key = self.features[:, None] * self.rest.entries.T
+        scores = self.rest.times(self.query_key).entries @ per_key
         spread = scores.amax(1) - scores.amin(1)
         return math.sqrt(float(self.rest.rows @ spread / spread.max()))
 
@@ -351,9 +346,5 @@ def worst_departure_layer(
     rest = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
     query_key = torch.tensor([[[0.0, spread], [0.0, 0.0]]], dtype=torch.float64)
     key_bias = torch.tensor([[0.0, -preference]], dtype=torch.float64)
-    nothing = torch.zeros(2, dtype=torch.float64)
-    return (
-        HeadWeights(query_key, torch.zeros_like(query_key), key_bias, nothing, 1.0),
-        rest,
-        nothing,
-    )
+    zeros = torch.zeros(2, dtype=torch.float64)
+    return HeadWeights(query_key, torch.zeros_like(query_key), key_bias, zeros, 1.0), rest, zeros
