@@ -39,8 +39,8 @@ ADDITIONS = {
             ),
             "metric_catalogue.py": (
                 "\n_EVERY",
-                '\n_DUMMY = Metric("dummy", "Dummy", of="hidden", '
-                'module="rankscope.core.metrics._dummy")\n_TRACED = (*_TRACED, _DUMMY)\n',
+                '\n_DUMMY = Metric("dummy", "Dummy", module="rankscope.core.metrics._dummy")\n'
+                '_BY_TRACES["hidden"] = (_DUMMY,)\n',
             ),
         },
         'assert rankscope.trace(NET, X, metrics=["dummy"]).table["value"].min() > 0',

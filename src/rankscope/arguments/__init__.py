@@ -147,7 +147,6 @@ class _Guard:
 
 
 def _require(check: Check | None, label: str, name: str, value: object) -> None:
-    """Raise if a value is not of its kind."""
     wrong = None if check is None else check(value)
     if wrong is None:
         return

@@ -16,6 +16,7 @@ from rankscope.ask import (
 )
 from rankscope.cli.options import (
     FIELDS,
+    OF_ANSWERS,
     ExperimentOptions,
     Options,
     QuestionOptions,
@@ -30,8 +31,6 @@ from rankscope.experiments import CATALOGUE, Entry
 
 if TYPE_CHECKING:
     from rankscope.ask import Model
-
-_OF_ANSWERS = ("output", "as_json", "csv", "yes")
 
 
 def question(id_: str, options: QuestionOptions, **chosen: Any) -> Any:
@@ -68,11 +67,11 @@ def comparison(options: QuestionOptions, models: Sequence[str]) -> Any:
 
 def _said(options: Options) -> dict[str, Any]:
     """What was written about a setup; files by their names."""
-    written = {name: getattr(options, name, None) for name in options.given}
+    written = {name: getattr(options, name, None) for name in options.given - OF_ANSWERS}
     return {
         name: str(value) if isinstance(value, Path) else value
         for name, value in written.items()
-        if name not in _OF_ANSWERS and value is not None
+        if value is not None
     }
 
 

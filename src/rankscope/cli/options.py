@@ -8,6 +8,7 @@ import inspect
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_type_hints
 
@@ -27,8 +28,8 @@ def option(help_text: str, *names: str, panel: str, **more: Any) -> Any:
     return typer.Option(*names, help=help_text, rich_help_panel=panel, **more)
 
 
-_output = functools.partial(option, panel="Output")
-_run = functools.partial(option, panel="Run")
+in_output = functools.partial(option, panel="Output")
+in_run = functools.partial(option, panel="Run")
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,11 @@ class OutputOptions(Options):
 
     output: Annotated[
         Path | None,
-        _output("Folder for files; rankscope-output unless given, with --json none."),
+        in_output("Folder for files; rankscope-output unless given, with --json none."),
     ] = None
-    as_json: Annotated[bool, _output("Result as JSON on standard output.", "--json")] = False
+    as_json: Annotated[bool, in_output("Result as JSON on standard output.", "--json")] = False
     csv: Annotated[
-        bool, _output("Also the whole table as CSV, beside the Parquet file.", "--csv")
+        bool, in_output("Also the whole table as CSV, beside the Parquet file.", "--csv")
     ] = False
 
 
@@ -59,7 +60,7 @@ class QuestionOptions(OutputOptions):
 
     yes: Annotated[
         bool,
-        _output("Run even if the estimate exceeds a few minutes or available memory.", "--yes"),
+        in_output("Run even if the estimate exceeds a few minutes or available memory.", "--yes"),
     ] = False
 
 
@@ -162,23 +163,28 @@ class ReproduceOptions(ReadingOptions, ExperimentOptions):
 
     output: Annotated[
         Path | None,
-        _output("Folder for results, which are not computed twice; rankscope-output unless given."),
+        in_output(
+            "Folder for results, which are not computed twice; rankscope-output unless given."
+        ),
     ] = None
     as_json: Annotated[
-        bool, _output("An array on standard output, an object for each claim.", "--json")
+        bool, in_output("An array on standard output, an object for each claim.", "--json")
     ] = False
-    everything: Annotated[bool, _run("Run every claim.", "--all")] = False
+    everything: Annotated[bool, in_run("Run every claim.", "--all")] = False
     scale: Annotated[
         Literal["quick", "paper"],
-        _run("quick: minutes on a laptop; paper: the papers' own sizes, on a GPU if there is one."),
+        in_run(
+            "quick: minutes on a laptop; paper: the papers' own sizes, on a GPU if there is one."
+        ),
     ] = "quick"
-    fresh: Annotated[bool, _run("Compute anew what the folder already holds.", "--fresh")] = False
+    fresh: Annotated[bool, in_run("Compute anew what the folder already holds.", "--fresh")] = False
     redraw: Annotated[
-        bool, _run("Draw pictures and pages anew, without computing.", "--redraw")
+        bool, in_run("Draw pictures and pages anew, without computing.", "--redraw")
     ] = False
 
 
-_OF_ANSWERS: Final = [slot.name for slot in fields(QuestionOptions)]
+OF_ANSWERS: Final = frozenset(slot.name for slot in fields(QuestionOptions))
+"""Options about where an answer goes."""
 
 
 def names(listed: str) -> list[str]:
@@ -203,7 +209,7 @@ def takes(group: type[Options]) -> Callable[[Callable[..., None]], Callable[...,
         parameters = list(inspect.signature(command).parameters.values())[1:]
         beside = [slot.name for slot in fields(Options)]
         shared = [slot for slot in fields(group) if slot.name not in beside]
-        shared.sort(key=lambda slot: slot.name in _OF_ANSWERS)  # help shows them last
+        shared.sort(key=lambda slot: slot.name in OF_ANSWERS)  # help shows them last
         hints = get_type_hints(group, include_extras=True)
         keyword = inspect.Parameter.KEYWORD_ONLY
 
@@ -230,10 +236,9 @@ def takes(group: type[Options]) -> Callable[[Callable[..., None]], Callable[...,
 def as_typed(context: typer.Context) -> str:
     """The command line, less where the answer goes: equal questions are asked in equal words."""
     words = [word for word in context.meta.get(WORDS, ()) if word != "--json"]
-    before = ["", *words]
     kept = [
         word
-        for word, previous in zip(words, before, strict=False)
-        if word != "--output" != previous and not word.startswith("--output=")
+        for previous, word in pairwise(["", *words])
+        if "--output" not in (previous, word) and not word.startswith("--output=")
     ]
     return shlex.join(["rankscope", *kept]) if words else ""

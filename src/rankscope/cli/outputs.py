@@ -103,7 +103,6 @@ def _write_csv(result: Result, files: Mapping[str, str]) -> None:
 
 
 def _print_line(outcome: Reproduction) -> None:
-    """How a claim ended, in one line."""
     run = outcome.run
     ended = "could not be run" if outcome.result is None else run.verdict
     taken = "from before" if outcome.from_before else f"{run.seconds or 0.0:.1f} s"

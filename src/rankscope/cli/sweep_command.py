@@ -9,13 +9,11 @@ import typer
 from typer.core import TyperGroup
 
 from rankscope.cli.application import app
-from rankscope.cli.options import Options, option, takes
+from rankscope.cli.options import Options, in_output, in_run, option, takes
 from rankscope.run import ENGINES
 
-_run = functools.partial(option, panel="Run")
-_output = functools.partial(option, panel="Output")
 _chart = functools.partial(option, panel="Chart")
-_JSON = _output("The answer as JSON on standard output.", "--json")
+_JSON = in_output("The answer as JSON on standard output.", "--json")
 _Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a sweep.")]
 
 _Engine: Any = Literal[*ENGINES]
@@ -39,20 +37,22 @@ class SweepOptions(_EngineOptions):  # type: ignore[misc]
     """How a grid is run, and where."""
 
     output: Annotated[
-        Path | None, _output("Folder for results; by default rankscope-output/NAME of the grid.")
+        Path | None, in_output("Folder for results; by default rankscope-output/NAME of the grid.")
     ] = None
     as_json: Annotated[bool, _JSON] = False
     dry_run: Annotated[
-        bool, _run("Only check the grid, and say how long it will take.", "--dry-run")
+        bool, in_run("Only check the grid, and say how long it will take.", "--dry-run")
     ] = False
     quick: Annotated[
-        bool, _run("The grid's quick form: what its table 'quick' replaces.", "--quick")
+        bool, in_run("The grid's quick form: what its table 'quick' replaces.", "--quick")
     ] = False
     retry_failed: Annotated[
-        bool, _run("Also repeat runs that failed before.", "--retry-failed")
+        bool, in_run("Also repeat runs that failed before.", "--retry-failed")
     ] = False
-    wait: Annotated[bool, _run("Wait until no other sweep works in the folder.", "--wait")] = False
-    engine: Annotated[_Engine, _run(f"What runs are carried out by ({_ENGINES}).")] = "processes"
+    wait: Annotated[bool, in_run("Wait until no other sweep works in the folder.", "--wait")] = (
+        False
+    )
+    engine: Annotated[_Engine, in_run(f"What runs are carried out by ({_ENGINES}).")] = "processes"
 
     @property
     def engine_options(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class TableOptions(Options):
     )
     output: Annotated[
         Path | None,
-        _output("A chart (.html, .png, .svg) or a table (.parquet, .csv), by the file's ending."),
+        in_output("A chart (.html, .png, .svg) or a table (.parquet, .csv), by the file's ending."),
     ] = None
     as_json: Annotated[bool, _JSON] = False
 

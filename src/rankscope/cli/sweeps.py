@@ -73,7 +73,7 @@ def run(grid: Path, options: SweepOptions) -> bool:
         lines["aside"] = list_words([f"{path} ({wrong})" for path, wrong in aside.items()])
     if swept.failed:
         lines["again"] = "with --retry-failed, the same command repeats what failed"
-    _print_lines({**lines, "next": f"rankscope sweep table {folder}"})
+    print_list({**lines, "next": f"rankscope sweep table {folder}"})
     _print_failures(swept.failures)
     return not swept.failed
 
@@ -100,7 +100,7 @@ def dry_run(grid: Path, options: SweepOptions) -> None:
     if cost.bytes:
         lines["memory"] = f"about {gigabytes(max(cost.bytes, _LEAST))} for the largest run"
     lines["folder"] = str(folder)
-    _print_lines(lines | {"first" if not at else " " * at: run for at, run in enumerate(first)})
+    print_list(lines | {"first" if not at else " " * at: run for at, run in enumerate(first)})
 
 
 def status(folder: Path, *, as_json: bool) -> None:
@@ -110,17 +110,13 @@ def status(folder: Path, *, as_json: bool) -> None:
         print_json({**asdict(now), "failed": now.failed, "left": now.left})
         return
     kept = f"{plural(now.others, 'result')} of runs that are no longer in the grid"
-    _print_lines({"runs": str(now), "state": now.state} | ({"kept": kept} if now.others else {}))
+    print_list({"runs": str(now), "state": now.state} | ({"kept": kept} if now.others else {}))
     _print_failures(now.failures)
 
 
+@knowing([metric for entry in ENTRIES for metric in entry.metrics])
 def table(folder: Path, options: TableOptions) -> None:
     """Print, write or draw the results of a sweep."""
-    with knowing(metric for entry in ENTRIES for metric in entry.metrics):
-        _table(folder, options)
-
-
-def _table(folder: Path, options: TableOptions) -> None:
     drawn = _check(options)
     rows, path = running.with_settings(running.table(folder), options.only or []), options.output
     files = {"table" if path.suffix.lower() in _TABLES else "chart": str(path)} if path else {}
@@ -221,7 +217,7 @@ def _print_whole(rows: pl.LazyFrame, options: TableOptions, files: dict[str, str
     else:
         settings = {n: list_words([*map(setting_text, each)], 8) for n, each in values.items()}
         counted = {"rows": f"{whole.height:,} of {plural(runs, 'run')}", **settings}
-        _print_lines({**counted, "metrics": list_words(metrics, 12), **files})
+        print_list({**counted, "metrics": list_words(metrics, 12), **files})
     if options.output is not None:
         _write(whole, options.output)
 
@@ -279,12 +275,7 @@ def _folder(grid: Path, options: SweepOptions) -> Path:
     return options.output or running.OUTPUT_FOLDER / f"{grid.stem}{quick}"
 
 
-def _print_lines(lines: dict[str, str]) -> None:
-    print_list({name: without_controls(words) for name, words in lines.items()})
-
-
 def _print_failures(failures: Sequence[running.Ended]) -> None:
-    """The first few, a sentence each, on standard error."""
     for failure in failures[:_FIRST]:
         print_error(f"{failure} failed: {cut(failure.error, _LONGEST)}")
     if len(failures) > _FIRST:

@@ -49,7 +49,16 @@ class Processes:
         A thread waits for each process. One run more than there are processes is handed out, so
         that none waits while an outcome is written.
         """
-        answer = _importable(work)
+        answer = partial(_answer, work)
+        try:
+            if getattr(work, "__module__", "") == "__main__":
+                raise InputError("it is written in the program itself")
+            pickle.dumps(answer)
+        except Exception as error:
+            raise InputError(
+                f"work={work!r} cannot be sent to another process ({error}); give a function of a "
+                "module, or use the engine Inline()."
+            ) from error
         rest, pending = iter(runs), set[Future[Outcome]]()
         self._failed_starts, self._closed = 0, False
         with ThreadPoolExecutor(self.workers, thread_name_prefix="sweep") as threads:
@@ -129,20 +138,4 @@ class Processes:
 
 
 def _answer(work: Work, message: bytes) -> bytes:
-    """What a worker does with a run."""
     return packed(carry_out(pickle.loads(message), work, f"process {os.getpid()}"))
-
-
-def _importable(work: Work) -> Answer:
-    """What a worker does, if it can import the work's function by its name."""
-    answer = partial(_answer, work)
-    try:
-        if getattr(work, "__module__", "") == "__main__":
-            raise InputError("it is written in the program itself")
-        pickle.dumps(answer)
-    except Exception as error:
-        raise InputError(
-            f"work={work!r} cannot be sent to another process ({error}); give a function of a "
-            "module, or use the engine Inline()."
-        ) from error
-    return answer

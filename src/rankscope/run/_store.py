@@ -105,10 +105,7 @@ class Store:
         self._database.close()
 
     def ask(self, points: Iterable[tuple[str, Mapping[str, Any]]], grid: Mapping[str, Any]) -> None:
-        """Write down what is asked for, in the place of what was asked for before.
-
-        That is, at each point of a grid, the key of its run and the settings along the axes.
-        """
+        """Write down the run's key and settings at each point of a grid, instead of the last."""
         rows = dict.fromkeys((key, json.dumps(dict(axes))) for key, axes in points)
         with self._writing():
             self._database.execute("DELETE FROM points")
@@ -131,7 +128,7 @@ class Store:
 
     def runs(self, where: str = "1", *values: Any) -> list[Ended]:
         """Runs that were noted, the last one last; what anybody else wrote is passed over."""
-        names = [each.name for each in fields(Ended)]
+        names = [column.name for column in fields(Ended)]
         asked = f"SELECT {', '.join(names)} FROM runs WHERE {where} ORDER BY asked"
         read = (_ended(dict(zip(names, row, strict=True))) for row in self._rows(asked, *values))
         return [run for run in read if run is not None]
@@ -214,15 +211,9 @@ class Store:
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """All of it is written or nothing, also if the program ends."""
-        with self._said("written"):
+        with self._said("written"), self._database:
             self._database.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._database.execute("COMMIT")
-            except BaseException:
-                if self._database.in_transaction:
-                    self._database.execute("ROLLBACK")
-                raise
+            yield
 
     @contextmanager
     def _said(self, doing: str) -> Iterator[None]:
