@@ -114,17 +114,14 @@ def _selections(views: list[str]) -> list[alt.TopLevelSelectionParameter]:
     ]
 
 
+@checked
 def printable(value: Any) -> Any:
     r"""A chart's specification without control characters, of which renderers die.
 
     >>> printable({"title": "a\x1b[31mb"})
     {'title': 'a�[31mb'}
     """
-    if isinstance(value, str):
-        return _CONTROL.sub("\ufffd", value)
-    if isinstance(value, Mapping):
-        return {printable(key): printable(inner) for key, inner in value.items()}
-    return [printable(inner) for inner in value] if isinstance(value, list) else value
+    return _without_control(value)
 
 
 @checked
@@ -148,7 +145,7 @@ def labelled(spec: Mapping[str, Any], title: str, about: str) -> dict[str, Any]:
         "frame": "bounds",
         "anchor": "start",
     }
-    return {**spec, "title": printable(named)}
+    return {**spec, "title": _without_control(named)}
 
 
 @checked
@@ -167,11 +164,19 @@ def save(chart: Figure | Mapping[str, Any], path: str | Path) -> Path:
     write = WRITERS.get(path.suffix.lower())
     if write is None:
         raise InputError(f"cannot write {path.name!r}; end it in {', '.join(WRITERS)}.")
-    spec = printable(dict(chart) if isinstance(chart, Mapping) else chart.to_dict())
+    spec = _without_control(dict(chart) if isinstance(chart, Mapping) else chart.to_dict())
     with whole_file(path) as unfinished:
         content = write(spec)
         unfinished.write_bytes(content if isinstance(content, bytes) else content.encode())
     return path
+
+
+def _without_control(value: Any) -> Any:
+    if isinstance(value, str):
+        return _CONTROL.sub("\ufffd", value)
+    if isinstance(value, Mapping):
+        return {_without_control(key): _without_control(inner) for key, inner in value.items()}
+    return [_without_control(inner) for inner in value] if isinstance(value, list) else value
 
 
 class ScriptSafe(json.JSONEncoder):
