@@ -83,24 +83,21 @@ def _get_interface(interface: Any, attn_implementation: Any, default: Callable[.
 def goes_through_interface(blocks: Sequence[nn.Module]) -> bool:
     """Whether all attention in some blocks does, as the code of their modules says."""
     kinds = {type(module) for block in blocks for module in block.modules()}
-    return all(map(_is_plain_or_heard, kinds))
+    return all(_is_plain_or_heard(kind) for kind in kinds)
 
 
+@cache
 def _is_plain_or_heard(kind: type[nn.Module]) -> bool:
     """Whether a kind of module computes no attention by PyTorch's fused function itself."""
     if kind.__module__.startswith("torch.nn.modules."):
         return not issubclass(kind, nn.MultiheadAttention)
-    return kind.__module__.startswith("transformers.") and not _attends_itself(kind.__module__)
-
-
-@cache
-def _attends_itself(module: str) -> bool:
-    """Whether code of Transformers calls PyTorch's fused attention past the interface."""
+    if not kind.__module__.startswith("transformers."):
+        return False
     try:
-        code = inspect.getsource(sys.modules[module])
+        code = inspect.getsource(sys.modules[kind.__module__])
     except (OSError, KeyError):
-        return True
-    return any(f"{name}(" in code for name in _FUSED)
+        return False
+    return not any(f"{name}(" in code for name in _FUSED)
 
 
 # Scores of self-attention.
@@ -184,6 +181,22 @@ class _Seen(NamedTuple):
     factor: float
     """What a score is at most, in units of the product of their largest entries."""
 
+    def fault(self, query: float, key: float) -> Fault | None:
+        """What is wrong where these are the largest entries."""
+        double = self.dtype == torch.float64
+        most = torch.finfo(torch.float64 if double else torch.float32).max  # kernels add up in it
+        if query * key * self.factor <= most:
+            return None
+        sizes = {"queries": query, "keys": key}
+        broken = [name for name, size in sizes.items() if not size < torch.inf]
+        return Fault(
+            self.layer,
+            f"layer {self.layer}: {' and '.join(broken) or 'products of queries and keys'} "
+            f"overflow {str(self.dtype).removeprefix('torch.')} (the largest query entry is "
+            f"{query:.3g}, the largest key entry {key:.3g}), and fused attention would give zeros "
+            "for them; use a wider dtype, or look where training broke down.",
+        )
+
 
 class OverflowWatch(TorchFunctionMode):
     """Looks at what PyTorch's fused attention is given in this thread while a block runs.
@@ -256,11 +269,8 @@ class OverflowWatch(TorchFunctionMode):
     def fault(self) -> Fault | None:
         """What is wrong in the first layer whose queries or keys are no numbers, or so large that
         their products may not be; this waits for the device."""
-        faults = [
-            Fault(one.layer, _overflow_words(one, query, key))
-            for one, (query, key) in zip(self._seen, self._peaks.finish(), strict=True)
-            if not _fits(one, query, key)
-        ]
+        peaks = zip(self._seen, self._peaks.finish(), strict=True)
+        faults = [fault for seen, sizes in peaks if (fault := seen.fault(*sizes)) is not None]
         return min(faults, key=lambda fault: fault.layer, default=None)
 
 
@@ -298,20 +308,3 @@ def _has_a_fast_path(module: nn.Module) -> bool:
         return False
     fits = module.batch_first and module.num_heads % 2 == 0 and module.in_proj_weight is not None
     return fits and torch.backends.mha.get_fastpath_enabled()
-
-
-def _fits(seen: _Seen, query: float, key: float) -> bool:
-    double = seen.dtype == torch.float64
-    most = torch.finfo(torch.float64 if double else torch.float32).max  # what kernels add up in
-    return query * key * seen.factor <= most
-
-
-def _overflow_words(seen: _Seen, query: float, key: float) -> str:
-    broken = [name for name, each in (("queries", query), ("keys", key)) if not each < torch.inf]
-    what = " and ".join(broken) or "products of queries and keys"
-    dtype = str(seen.dtype).removeprefix("torch.")
-    return (
-        f"layer {seen.layer}: {what} overflow {dtype} (the largest "
-        f"query entry is {query:.3g}, the largest key entry {key:.3g}), and fused attention would "
-        "give zeros for them; use a wider dtype, or look where training broke down."
-    )

@@ -149,27 +149,16 @@ _READERS: dict[str, Callable[[Call], AttentionScores]] = {
 
 
 def _scores(
-    call: Call,
-    *,
-    keys: int | None = None,
-    bias: Tensor | None = None,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    window: int | None = None,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
+    call: Call, *, keys: int | None = None, sinks: Tensor | None = None, **more: Any
 ) -> AttentionScores:
+    """``more`` are fields of ``AttentionScores``."""
     scale = call.options.get("scaling")
     return AttentionScores(
         query=call.query,
         key=call.key[:, :, :keys],
         scale=float(call.query.shape[-1] ** -0.5 if scale is None else scale),
-        bias=bias,
-        mask=mask,
-        causal=causal,
-        window=window,
-        softcap=softcap,
         sinks=None if sinks is None else sinks.flatten(),
+        **more,
     )
 
 

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from itertools import islice
-from operator import attrgetter
+from pkgutil import resolve_name
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -47,17 +46,10 @@ class Measure:
         return f"{self.name} ({function_name(self.compute)})"
 
 
-def _find(where: str) -> Callable[..., Tensor]:
-    """The function at ``module:name``."""
-    module, _, name = where.partition(":")
-    function: Callable[..., Tensor] = attrgetter(name)(import_module(module))
-    return function
-
-
 MEASURES: dict[str, Measure] = {
-    name: Measure(name, each.of, _find(each.compute))
-    for name, each in METRICS.items()
-    if each.compute
+    name: Measure(name, metric.of, resolve_name(metric.compute))
+    for name, metric in METRICS.items()
+    if metric.compute
 }
 """Those of the catalogue that a trace computes."""
 DEFAULT_METRICS = ("relative_residual", "residual", "dispersion", "mean_cosine")

@@ -31,11 +31,6 @@ class Candidate(NamedTuple):
         return all(step == 0 or step in _USUAL_NAMES for step in self.key)
 
     @property
-    def is_named(self) -> bool:
-        """Whether it has the name of hidden states."""
-        return self.key[-1:] != () and self.key[-1] in _USUAL_NAMES
-
-    @property
     def place(self) -> str:
         """Where it is, in words."""
         return "".join(f"[{step!r}]" for step in self.key) or "the output itself"
@@ -46,12 +41,17 @@ def candidates(value: Any, axes: int = 3) -> list[Candidate]:
 
     Those with a usual name come first among what has names.
     """
-    found = list(_real_tensors(value))
+    tensors = list(_real_tensors(value))
+    if not tensors:
+        raise InputError(
+            f"a block exchanged {type(value).__name__} with no real tensor in it; "
+            "name blocks that take and give hidden states."
+        )
     for wanted in (axes, 3):
-        fitting = [one for one in found if one.tensor.ndim == wanted]
+        fitting = [one for one in tensors if one.tensor.ndim == wanted]
         if fitting:
             return fitting
-    return found
+    return tensors
 
 
 def real_tensors(value: Any) -> list[Tensor]:
@@ -61,18 +61,7 @@ def real_tensors(value: Any) -> list[Tensor]:
 
 def first_tensor(value: Any) -> Tensor:
     """The hidden states among what a block takes or gives: a tensor, or the first one inside."""
-    found = candidates(value)
-    if not found:
-        raise no_tensor(value)
-    return found[0].tensor
-
-
-def no_tensor(value: Any) -> InputError:
-    """The error for what holds no hidden states."""
-    return InputError(
-        f"a block exchanged {type(value).__name__} with no real tensor in it; "
-        "name blocks that take and give hidden states."
-    )
+    return candidates(value)[0].tensor
 
 
 def by_option(value: Any, output: Output) -> Tensor:
@@ -152,10 +141,8 @@ class OutputChoice:
         for one in _real_tensors(output) if self._key is not None else ():
             if one.key == self._key:
                 return one.tensor
-        found = candidates(output)
-        if not found:
-            raise no_tensor(output)
-        return found[0].tensor if len(found) == 1 else None
+        tensors = candidates(output)
+        return tensors[0].tensor if len(tensors) == 1 else None
 
     def among(
         self, open_: "OpenChoice", taken: Sequence[Tensor] | None, first_shape: torch.Size
@@ -178,7 +165,7 @@ class OutputChoice:
         like = [one for one in used if one.tensor.shape == first_shape]
         if len(like) == 1:
             return self._decided(like[0], "of what the next block takes, shaped like layer 0")
-        named = [one for one in like if one.is_named]
+        named = [one for one in like if one.key and one.key[-1] in _USUAL_NAMES]
         if len(named) == 1:
             return self._decided(named[0], "of what the next block takes, under the usual name")
         raise _several(like or used)
@@ -247,13 +234,18 @@ class LayoutChoice:
 
     def look_at_state(self, hidden: Tensor) -> None:
         """Decide by the shape of the first block's input, unless its parts are to be asked."""
+        ids = self._ids
         if hidden.ndim == 2:
-            self._refuse_unpadded(hidden)
+            if ids is not None and ids.are_ids and ids.batch > 1 and self._option is None:
+                raise ShapeError(
+                    f"the blocks are given {tuple(hidden.shape)}, without a batch axis, though "
+                    f"{ids.name} has {ids.batch} samples: they seem to be laid end to end. "
+                    "Trace one sample at a time, or switch that off (attn_implementation='sdpa')."
+                )
             self._decide(token_first=False, why="a single sequence")
         if self._option is None and not self._own and hidden.ndim == 3:
             self._look_at_shape(hidden)
         if self.token_first is None and not self.attentions:
-            ids = self._ids
             if ids is not None and ids.are_ids and ids.batch == ids.tokens > 1:
                 raise InputError(
                     f"{ids.name} has as many samples as tokens, {ids.batch}, so which axis of the "
@@ -319,15 +311,6 @@ class LayoutChoice:
             f"{self._ids.batch} samples of {self._ids.tokens} tokens, so which axis is the batch "
             f"is not known; {_SETTLE}"
         )
-
-    def _refuse_unpadded(self, hidden: Tensor) -> None:
-        ids = self._ids
-        if ids is not None and ids.are_ids and ids.batch > 1 and self._option is None:
-            raise ShapeError(
-                f"the blocks are given {tuple(hidden.shape)}, without a batch axis, though "
-                f"{ids.name} has {ids.batch} samples: they seem to be laid end to end. "
-                "Trace one sample at a time, or switch that off (attn_implementation='sdpa')."
-            )
 
     def _turned_square(
         self, attention: nn.MultiheadAttention, query: Tensor, hidden: Tensor

@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -76,11 +76,11 @@ class Ids(NamedTuple):
 
 def ids_among(given: Mapping[str, Any], *, decoder: bool) -> Ids | None:
     """Token ids ``(batch, token)`` among a model's arguments, or embeddings in their place."""
-    found = _ids(given, decoder=decoder)
+    ids = _ids(given, decoder=decoder)
     of_encoder = not decoder and any(name.startswith("decoder_") for name in given)
-    if found is None or of_encoder:  # a cache beside an encoder is the decoder's
-        return found
-    return found._replace(past=cached_tokens(given))
+    if ids is None or of_encoder:  # a cache beside an encoder is the decoder's
+        return ids
+    return ids._replace(past=cached_tokens(given))
 
 
 def _ids(given: Mapping[str, Any], *, decoder: bool) -> Ids | None:
@@ -169,7 +169,10 @@ class Place(NamedTuple):
             for place, part in enumerate(parts)
             if part == "decoder"
         )
-        return cls(path, _model_type(names, parts), beside)
+        # What the innermost module with a configuration is called, on the way to the block.
+        on_the_way = (".".join(parts[:length]) for length in range(len(parts), -1, -1))
+        kinds = (from_config(names.get(name), "model_type") for name in on_the_way)
+        return cls(path, next((kind for kind in kinds if isinstance(kind, str)), None), beside)
 
     def sees_other_input(self, given: Mapping[str, Any]) -> bool:
         """Whether the block looks at images or sounds; the mask of a text beside them is not
@@ -178,15 +181,6 @@ class Place(NamedTuple):
         texts = any(_is_ids(name, value) for name, value in given.items())
         named = any(word in self.path.lower() for word in ("vision", "visual", "image", "audio"))
         return others and texts and named
-
-
-def _model_type(names: Mapping[str, nn.Module], parts: Sequence[str]) -> str | None:
-    """What the innermost module with a configuration is called, on the way to a block."""
-    for length in range(len(parts), -1, -1):
-        kind = from_config(names.get(".".join(parts[:length])), "model_type")
-        if isinstance(kind, str):
-            return kind
-    return None
 
 
 def from_config(module: nn.Module | None, name: str) -> Any:

@@ -158,13 +158,12 @@ def own_modes(modules: Sequence[nn.Module]) -> list[str]:
 
     That of transformers' models does nothing but what is done here, and says nothing of them.
     """
-    kinds = {type(module) for module in modules}
-    return sorted(kind.__name__ for kind in kinds if _has_own_train(kind))
-
-
-def _has_own_train(kind: type[nn.Module]) -> bool:
-    owner = next(each for each in kind.__mro__ if "train" in vars(each))
-    return owner is not nn.Module and owner.__module__.partition(".")[0] != "transformers"
+    names = []
+    for kind in {type(module) for module in modules}:
+        owner = next(each for each in kind.__mro__ if "train" in vars(each))
+        if owner is not nn.Module and owner.__module__.partition(".")[0] != "transformers":
+            names.append(kind.__name__)
+    return sorted(names)
 
 
 def before_compilation(module: nn.Module) -> nn.Module:

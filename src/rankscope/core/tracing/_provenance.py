@@ -282,7 +282,7 @@ def _structure(model: nn.Module, of_tensor: Callable[[Tensor], Any] | None = Non
             lines += [f"hook of {name}: {words}" for words in _hooks(module)]
         config: Any = attributes.get("config")
         if config is not None and id(config) not in configs and hasattr(type(config), "to_dict"):
-            words = _attempt(_written_out, config)
+            words = _attempt(lambda c: json.dumps(c.to_dict(), sort_keys=True, default=str), config)
             configs[id(config)] = (words, from_config(module, "_attn_implementation"))
     return [lines, held, list(configs.values())]
 
@@ -291,10 +291,6 @@ def _structure_digest(structure: Sequence[Any]) -> str:
     lines, held, configs = structure
     words = [line if isinstance(line, str) else repr(line) for line in lines]
     return digest([words, {f"{name}.{key}": value for name, key, value in held}, configs])
-
-
-def _written_out(config: Any) -> str:
-    return json.dumps(config.to_dict(), sort_keys=True, default=str)
 
 
 def _hooks(module: nn.Module) -> Iterator[str]:

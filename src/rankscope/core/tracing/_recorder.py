@@ -11,18 +11,11 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 
 from rankscope.core.metrics import AttentionScores
 from rankscope.core.network import Attention, Block
+from rankscope.core.tracing import _hidden_states as hidden_states
 from rankscope.core.tracing._attention import AttentionWatch, OverflowWatch
 from rankscope.core.tracing._attention_reading import network_scores
 from rankscope.core.tracing._blocks import NONE_RAN
 from rankscope.core.tracing._figures import Columns, Figures
-from rankscope.core.tracing._hidden_states import (
-    LayoutChoice,
-    OpenChoice,
-    OutputChoice,
-    first_tensor,
-    is_same,
-    real_tensors,
-)
 from rankscope.core.tracing._left_as_found import LeftAsFound
 from rankscope.core.tracing._masks import TokenChoice
 from rankscope.errors import InputError, ShapeError
@@ -56,13 +49,9 @@ class Calls:
         """Whether a block is running now."""
         return self._running is not None
 
-    def handed_on(self, args: Sequence[object]) -> Tensor | None:
-        """What the block before made, if the next one takes it first of all, as most do."""
-        return self._last if args and args[0] is self._last else None
-
-    def made(self, taken: Sequence[Tensor]) -> Tensor | None:
+    def made(self, taken: Sequence[object]) -> Tensor | None:
         """What the block before made, if it is itself among what the next one takes."""
-        return next((each for each in taken if each is self._last), None)
+        return self._last if any(each is self._last for each in taken) else None
 
     def enter(self, block: nn.Module, hidden: Tensor) -> None:
         """A block starts on these hidden states."""
@@ -72,7 +61,7 @@ class Calls:
                 "layer after another; name blocks that are: blocks=[...]."
             )
         again = self._runs[id(block)] >= self._meant[id(block)]
-        if again and (self._last is None or not is_same(self._last, hidden)):
+        if again and (self._last is None or not hidden_states.is_same(self._last, hidden)):
             raise InputError(
                 f"{self._name(block)} ran again, on something else than what the blocks had made: "
                 f"{_ONE_PASS}; or, if those are the model's layers, name every run: "
@@ -143,8 +132,8 @@ class Recorder:
         blocks: Sequence[nn.Module],
         figures: Figures,
         *,
-        layout: LayoutChoice,
-        output: OutputChoice,
+        layout: hidden_states.LayoutChoice,
+        output: hidden_states.OutputChoice,
         tokens: TokenChoice,
     ) -> None:
         self._blocks, self._figures = list(blocks), figures
@@ -160,7 +149,7 @@ class Recorder:
         self._first_shape = torch.Size()  # of layer 0
         self._shapes: dict[torch.Size, int] = {}  # tokens and features, and the layer from which
         self._first: Tensor | None = None  # layer 0, while its layout is not known
-        self._open: OpenChoice | None = None  # an output of several tensors, while undecided
+        self._open: hidden_states.OpenChoice | None = None  # several tensors, while undecided
 
     def listen(self, found: LeftAsFound) -> None:
         """Hooks on all blocks."""
@@ -206,13 +195,13 @@ class Recorder:
         return columns
 
     def _before(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        hidden = self._calls.handed_on(args)
+        hidden = self._calls.made(args[:1])  # where most blocks take it
         if hidden is None or self._open is not None:
-            taken = real_tensors((*args, kwargs))
+            taken = hidden_states.real_tensors((*args, kwargs))
             self._close(taken)
             hidden = self._calls.made(taken)
         if hidden is None:
-            hidden = first_tensor((*args, kwargs))
+            hidden = hidden_states.first_tensor((*args, kwargs))
         if self._calls.layer == 0:
             self._first_shape = hidden.shape
             self._layout.look_at_state(hidden)
@@ -231,7 +220,7 @@ class Recorder:
             self._measure_first()
         hidden = self._output.immediate(output)
         if hidden is None:
-            self._open = OpenChoice(output, self._input_shape)
+            self._open = hidden_states.OpenChoice(output, self._input_shape)
             self._calls.leave(self._open.found[0].tensor)
         else:
             self._calls.leave(hidden)

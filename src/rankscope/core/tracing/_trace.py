@@ -12,15 +12,9 @@ from torch import Tensor, nn
 from rankscope.arguments import checked
 from rankscope.core.batches import batches
 from rankscope.core.network import Network
+from rankscope.core.tracing import _figures
 from rankscope.core.tracing._blocks import Named, find_stack
-from rankscope.core.tracing._figures import (
-    DEFAULT_METRICS,
-    Columns,
-    Figures,
-    Metrics,
-    SpectraBy,
-    choose_measures,
-)
+from rankscope.core.tracing._figures import DEFAULT_METRICS, Columns, Metrics, SpectraBy
 from rankscope.core.tracing._hidden_states import Layout, LayoutChoice, Output, OutputChoice
 from rankscope.core.tracing._inputs import Place, given_to, ids_among
 from rankscope.core.tracing._left_as_found import LeftAsFound, own_modes
@@ -87,7 +81,7 @@ def trace(
             "a TorchScript model runs outside Python, where its blocks cannot be watched; trace "
             "the model it was made from."
         )
-    measures = choose_measures(metrics)
+    measures = _figures.choose_measures(metrics)
     if measured is not None and all(measure.of == "attention" for measure in measures):
         raise InputError(
             "measured is for metrics of hidden states, and none was asked for: those of attention "
@@ -100,7 +94,7 @@ def trace(
     recorder = Recorder(
         model,
         stack.blocks,
-        Figures(measures, len(stack.blocks) + 1, spectra_by=spectra),
+        _figures.Figures(measures, len(stack.blocks) + 1, spectra_by=spectra),
         layout=LayoutChoice(model, stack.blocks, layout, place.model_type, ids),
         output=OutputChoice(output),
         tokens=TokenChoice(mask, measured, ids, place.model_type),
