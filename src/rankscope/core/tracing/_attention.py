@@ -86,18 +86,21 @@ def goes_through_interface(blocks: Sequence[nn.Module]) -> bool:
     return all(_is_plain_or_heard(kind) for kind in kinds)
 
 
-@cache
 def _is_plain_or_heard(kind: type[nn.Module]) -> bool:
     """Whether a kind of module computes no attention by PyTorch's fused function itself."""
     if kind.__module__.startswith("torch.nn.modules."):
         return not issubclass(kind, nn.MultiheadAttention)
-    if not kind.__module__.startswith("transformers."):
-        return False
+    return kind.__module__.startswith("transformers.") and not _attends_itself(kind.__module__)
+
+
+@cache
+def _attends_itself(module: str) -> bool:
+    """Whether code of Transformers calls PyTorch's fused attention past the interface."""
     try:
-        code = inspect.getsource(sys.modules[kind.__module__])
+        code = inspect.getsource(sys.modules[module])
     except (OSError, KeyError):
-        return False
-    return not any(f"{name}(" in code for name in _FUSED)
+        return True
+    return any(f"{name}(" in code for name in _FUSED)
 
 
 # Scores of self-attention.
