@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import transformers as hf
 
-from rankscope.experiments.claims import d1, d2, d3, d4, d5, d8, d9, d11, n1, n2, n3, n4, w1
+from rankscope.experiments.claims import d1, d2, d3, d4, d5, d8, d9, d11, n1, n2, n3, n4, w1, w8
 from rankscope.results import Result
 
 from ..made import Made
@@ -73,6 +73,19 @@ TINY: dict[str, tuple[Any, Any]] = {
             without_center=("block:16",),
             values=(w1.Values("values × 0.5", 0.5), w1.Values("grown", 1.2, uniform=True)),
             changing=(("block:16", "block:24"), ("block:16", "block:8")),
+        ),
+    ),
+    "w8": (
+        w8,
+        w8.Config(
+            widths=(2, 4),
+            tokens=(4,),
+            starts=30,
+            covered=(w8.Run("causal", 5, 5),),
+            fewer=(w8.Run(w8.RING, 2, 6, 0.0),),
+            followed=12,
+            draws=1,
+            layers=30,
         ),
     ),
 }
