@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import transformers as hf
 
-from rankscope.experiments.claims import d1, d2, d3, d4, d5, d8, d9, d11, n1, n2, n3, n4, w1, w8
+from rankscope.experiments.claims import d1, d2, d3, d4, d5, d8, d9, d11, n1, n2, n3, n4, w1, w8, w9
 from rankscope.results import Result
 
 from ..made import Made
@@ -88,6 +88,7 @@ TINY: dict[str, tuple[Any, Any]] = {
             layers=30,
         ),
     ),
+    "w9": (w9, w9.Config(masks=("star:1", "window:1"), tokens=5, layers=20, draws=2, radii=(1, 2))),
 }
 """By name, its module and a configuration."""
 
