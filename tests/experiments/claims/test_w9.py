@@ -62,6 +62,7 @@ def test_wells_under_the_radius_they_are_named_by() -> None:
         pattern = w9.two_wells(radius, 0.1)
         assert float(pattern[pattern > 0].min()) == pytest.approx(0.1)
         assert w9.graph_facts(pattern > 0).radius == radius
+        assert torch.equal(pattern, pattern.flip(0, 1))
 
 
 def test_products_above_the_bound_are_counted() -> None:
