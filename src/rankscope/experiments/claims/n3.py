@@ -59,7 +59,7 @@ ENTRY = kit.claim(
     question="Which layers keep two poles, and do bent poles become straight or bend further?",
     domain="one head on the sphere, full mask, no skip, fresh weights in every layer",
     beyond="LayerNorm and random queries and keys, as at initialisation",
-    seconds=17,
+    seconds=16,
     metrics=(
         kit.Metric(
             "bend_growth",
@@ -83,7 +83,10 @@ ENTRY = kit.claim(
         kit.Metric(
             "wrong_fates",
             "Layers with another fate",
-            definition="In how many layers poles meet, stay or swap otherwise than derived.",
+            "layers",
+            "linear",
+            "0 = poles fare as derived in every layer",
+            "In how many layers poles meet, stay or swap otherwise than derived.",
         ),
     ),
 )

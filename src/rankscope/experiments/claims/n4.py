@@ -46,7 +46,7 @@ ENTRY = kit.claim(
     domain="tokens that are not constant, gains that are not zero",
     beyond="that it keeps the affine rank exactly (Cirrincione 2026), or never raises it (Dong et "
     "al. 2021)",
-    seconds=3,
+    seconds=1,
     metrics=(
         kit.Metric(
             "affine_rank_change",

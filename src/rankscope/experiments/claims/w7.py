@@ -23,7 +23,7 @@ ENTRY = kit.claim(
     question="By how much do smaller temperatures slow collapse, under which masks, and where?",
     domain="random attention of one head, without skips, norms and MLPs",
     beyond="LayerNorm, and whether what is slower stays so to the last layer",
-    seconds=24,
+    seconds=18,
 )
 CHARTS = (
     kit.Drawing(

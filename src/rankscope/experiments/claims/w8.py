@@ -43,7 +43,7 @@ ENTRY = kit.claim(
     domain="one head on the sphere, orthogonal values, a mask with a center, at least as many "
     "features as tokens",
     beyond="fewer features than tokens",
-    seconds=25,
+    seconds=16,
     metrics=(
         kit.Metric(
             "half_space_share",

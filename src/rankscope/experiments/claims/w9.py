@@ -44,7 +44,7 @@ ENTRY = kit.claim(
     question="Is the rate below the bound, slower for smaller ε, and is the exponent r needed?",
     domain="products of attention patterns under one mask with a center, weights at least ε",
     beyond="that the exponent r is attained (derived), and focus on other tokens",
-    seconds=10,
+    seconds=8,
     metrics=(
         kit.Metric(
             "loss_per_layer",
@@ -66,7 +66,10 @@ ENTRY = kit.claim(
         kit.Metric(
             "layers_above_bound",
             "Layers above the bound",
-            definition="How many products of attention patterns forget less than the bound says.",
+            "layers",
+            "linear",
+            "0 = the bound holds in every layer",
+            "How many products of attention patterns forget less than the bound says.",
         ),
     ),
 )
