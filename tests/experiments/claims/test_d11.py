@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
+import torch
 
 from rankscope import tables
-from rankscope.core.theory import SCORE_LIMIT
+from rankscope.core.theory import SCORE_LIMIT, Departure
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.claims import d11
@@ -105,3 +106,28 @@ def test_two_runs_are_equal() -> None:
 def test_what_the_lemma_is_not_about_is_refused(fields) -> None:
     with pytest.raises(InputError):
         d11.ENTRY.run(replace(d11.Config(), **fields), silent)
+
+
+def test_the_lower_half_is_judged_too() -> None:
+    """By hand: a single key below all others by D loses 1 − e^−D of its weight, at most D."""
+    found, _ = tiny("d11")
+    rows = found.table.filter(metric="lower_lemma_ratio", variant=d11.ADVERSE)
+    assert rows.height == 3
+    lower = made_up(0.9, 0.9, 0.6).with_columns(metric=pl.lit("lower_lemma_ratio"))
+    below, above = (
+        judged(pl.concat([made_up(0.9, 0.9, 0.6), lower.with_columns(value=pl.lit(value))]))
+        for value in (1.0, 1.01)
+    )
+    assert below.verdict == "holds"
+    assert "lower half does not" in str(above.judgement)
+
+
+def test_downwards_a_weight_loses_what_the_spread_allows() -> None:
+    """Two keys; one query scores the second by D below the first: P₂/q₂ − 1 → e^−D − 1, q₂ → 0."""
+    spread = 0.5
+    own = torch.tensor([0.0, -spread], dtype=torch.float64)
+    shared = torch.tensor([1.0, 1e-12], dtype=torch.float64)
+    relative = (own - torch.log1p((shared * own.expm1()).sum())).expm1()
+    departed = Departure(relative.view(1, 1, 2), torch.tensor([[spread]]).double(), shared)
+    ratio = d11._ratios(departed)["lower_lemma_ratio"]
+    assert ratio == pytest.approx(-math.expm1(-spread) / spread, rel=1e-9)

@@ -33,26 +33,47 @@ def judged(laws: dict[str, Law], config: d3.Config = CONFIG) -> kit.Result:
     return kit.conclude(d3.ENTRY, config, kit.Measured(NOTHING, facts=(laws, {})))
 
 
-def test_rising_ends_bear_it_out_and_the_control_is_named() -> None:
-    found = judged(ends((-200.0, -100.0), (-190.0, -110.0), (-90.0, -90.0)))
-    assert found.verdict == "holds"
-    assert "without any MLP where attention's own weights are scaled alike" in found.judgement.on
-    assert "by 0.8 to 0.8 times as much" in found.judgement.on  # 80 decades of 100
+def drawn(laws: dict[str, Law], law: Law) -> kit.Result:
+    """The same with MLPs as they are drawn, of a law of their own."""
+    more = {"relu × 1": law, "no MLP, output × 1": laws["no MLP"]}
+    return judged(laws | more, replace(CONFIG, gains=(0.5, 1.0, 2.0)))
+
+
+def test_slower_the_steeper_is_one_thing_and_stopping_the_fall_another() -> None:
+    laws = ends((-200.0, -100.0), (-190.0, -110.0), (-90.0, -90.0))
+    assert judged(laws).verdict == "holds"  # nothing was tried as it is drawn
+    found = drawn(laws, Law("doubly exponential", 3.0, -9.0, -150.0))
+    assert found.judgement.on == (
+        "what is asked: as drawn they do not stop it: after 8 layers 10^−150 (relu), 10^−100 "
+        "without; slower the steeper (as it is without any MLP where attention's own weights are "
+        "scaled alike, by 0.8 to 0.8 times as much)"  # 80 decades of 100
+    )
     assert found.beyond.verdict == "holds"
+    stopped = drawn(laws, Law("none", 1.0, 0.0, -150.0))
+    assert stopped.verdict == "holds"
+
+
+def test_from_which_slope_on_the_fall_is_another_is_said() -> None:
+    laws = ends((-200.0, -100.0), (-190.0, -110.0), (-90.0, -90.0))
+    laws["relu × 2"] = replace(laws["relu × 2"], kind="exponential")
+    found = drawn(laws, Law("doubly exponential", 3.0, -9.0, -150.0))
+    assert "; from × 2 on it is no longer doubly exponential; " in found.judgement.on
+    assert found.key_figures == {  # by gains under which all fall doubly exponentially
+        "relu, decades by doubling": pytest.approx(50.0),
+        "no MLP, output, decades by doubling": pytest.approx(90.0),
+    }
 
 
 def test_every_other_verdict_can_be_reached() -> None:
     falling = ends((-100.0, -200.0), (-190.0, -110.0), (-120.0, -90.0))
     found = judged(falling)
-    assert found.verdict == "depends"  # doubly exponential, but not slower the steeper
-    assert found.judgement.on == (
-        "the case: relu stays doubly exponential bears it out, relu is slower the steeper does not"
+    assert found.verdict == "fails"  # not slower the steeper
+    stopped = drawn(falling, Law("none", 1.0, 0.0, -150.0))
+    assert stopped.judgement.on == (
+        "what is asked: as drawn they stop it: after 8 layers 10^−150 (relu), 10^−100 without; from "
+        "× 1 on it is no longer doubly exponential; not always slower the steeper"
     )
-    level = ends((-100.0, -100.0), (-100.0, -100.0), (-120.0, -90.0))
-    assert judged(level).judgement.on == ""  # nothing is slowed, with MLPs or without
     assert found.beyond.on == "the weights drawn: slower in 1 of 2 draws with relu"
-    slow = {name: replace(law, kind="exponential") for name, law in falling.items()}
-    assert judged(slow).verdict == "fails"
     faster = ends((-200.0, -100.0), (-190.0, -110.0), (-110.0, -120.0))
     assert judged(faster).beyond.verdict == "fails"
     unseen = {name: replace(law, kind="undecided") for name, law in falling.items()}
@@ -78,8 +99,10 @@ def test_too_few_layers_decide_nothing() -> None:
 
 
 def test_the_order_of_gains_does_not_matter() -> None:
-    config = replace(TINY["d3"][1], gains=(2.0, 0.5), activations=("relu",))
-    assert d3.ENTRY.run(config, silent).verdict == "holds"
+    config = replace(TINY["d3"][1], gains=(2.0, 1.0, 0.5), activations=("relu",))
+    found = d3.ENTRY.run(config, silent)
+    assert found.judgement.on.startswith("what is asked: as drawn they do not stop it")
+    assert "; slower the steeper" in found.judgement.on
 
 
 def test_a_factor_acts_like_that_of_an_mlp_without_any() -> None:

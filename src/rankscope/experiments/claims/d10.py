@@ -1,4 +1,9 @@
-"""Claim D10: LayerNorm plays no role in the rank collapse of attention."""
+"""Claim D10: LayerNorm plays no role in the rank collapse of attention.
+
+The remark's argument is that LayerNorm is a right multiplication, and a shift, so that it cannot
+raise the rank. The division by each token's deviation multiplies from the left, and takes collinear
+tokens to tokens that are not (docs/theory.md, section 7); the counterexample is part of the claim.
+"""
 
 import math
 from collections.abc import Sequence
@@ -6,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import polars as pl
+import torch
 from torch import Tensor
 
 from rankscope import tables
@@ -21,12 +27,13 @@ ENTRY = kit.claim(
     "D10",
     "LayerNorm plays no role in the rank collapse of attention.",
     source="Dong et al. 2021, remark on LayerNorm",
-    question="Is anything about the collapse different with LayerNorm?",
+    question="Is anything about the collapse different with LayerNorm, and can it raise a rank?",
     domain="random attention under the full mask and LayerNorm, without skips and MLPs",
     beyond="masks, and values that keep some sequences above rank one",
     seconds=32,
 )
 BARE, NORMED = "attention", "attention and LayerNorm"
+_RANK = 1e-9  # relative: singular values below it are rounding
 CHARTS = (
     kit.Drawing(
         "by_depth",
@@ -137,9 +144,8 @@ def judge(config: Config, measured: kit.Measured[list[str]]) -> kit.Answer:
     in doubt, is undecided and left out.
     """
     table, doubted = measured.table, measured.facts
-    summary = tables.summary(table)
     random, masked = (
-        _compare(config, summary, [name for name, _ in settings if name not in doubted])
+        _compare(config, table, [name for name, _ in settings if name not in doubted])
         for settings in (config.random, config.masked)
     )
     kept = {
@@ -156,10 +162,13 @@ def judge(config: Config, measured: kit.Measured[list[str]]) -> kit.Answer:
         others += f"; masks with random weights, {masked.counts}"
     fates = [same for check, same in random.checks.items() if check.startswith("fate")]
     lawless = (*random.lawless, *masked.lawless)
+    before, after = counterexample()
     left_out = {"their figures are in doubt": doubted, "they show no law": lawless}
     return kit.Answer(
         (
             f"Full mask, random weights: {random.counts}.",
+            f"The argument that LayerNorm cannot raise a rank has a counterexample: three tokens "
+            f"on a line, residual of rank {before}, have one of rank {after} after it.",
             *(
                 f"Left out, because {why}: {', '.join(names)}."
                 for why, names in left_out.items()
@@ -174,8 +183,8 @@ def judge(config: Config, measured: kit.Measured[list[str]]) -> kit.Answer:
                 for name, (without, normed) in kept.items()
             ),
         ),
-        stated=random.checks,
-        on=_phrase("what is asked", random.counts),
+        stated=random.checks and random.checks | {"argument": after <= before},
+        on=_phrase("what is asked", f"{random.counts}; the argument for it is false"),
         beyond=masked.checks | designed or None,
         on_beyond=_phrase("the values", others),
         key_figures={
@@ -201,11 +210,21 @@ class _Compared(NamedTuple):
     lawless: list[str]
 
 
-def _compare(config: Config, summary: pl.DataFrame, settings: Sequence[str]) -> _Compared:
+def counterexample() -> tuple[int, int]:
+    """The rank of what tells three collinear tokens apart, before and after LayerNorm."""
+    tokens = torch.tensor([[1, -1, 0], [1, 0, -1], [1, 1, -2]], dtype=torch.float64)
+    normed = torch.nn.functional.layer_norm(tokens, (3,))
+    before, after = (
+        int(torch.linalg.matrix_rank(each - each.mean(0), rtol=_RANK)) for each in (tokens, normed)
+    )
+    return before, after
+
+
+def _compare(config: Config, table: pl.DataFrame, settings: Sequence[str]) -> _Compared:
     checks: dict[str, bool] = {}
     differences, lawless = [], []
     for name in settings:
-        laws, reached = follow_pair(config, summary, name)
+        laws, reached = follow_pair(config, table, name)
         if not all(law.decided for law in laws):
             lawless.append(name)
             continue
@@ -229,28 +248,51 @@ def _compare(config: Config, summary: pl.DataFrame, settings: Sequence[str]) -> 
     return _Compared(checks, counts, differences, lawless)
 
 
+class Reached(NamedTuple):
+    """The layer after which a dispersion is small, by the medians and in each draw of weights."""
+
+    layer: int | None
+    draws: tuple[int, ...]
+
+    def __str__(self) -> str:
+        low, high = min(self.draws, default=0), max(self.draws, default=0)
+        spread = f" ({low} to {high} in the draws)" if low < high else ""
+        return f", small after {plural(self.layer or 0, 'layer')}{spread}"
+
+
 def follow_pair(
-    config: Config, summary: pl.DataFrame, name: str
-) -> tuple[list[Law], list[int | None]]:
-    """Without and with LayerNorm: the law of a setting's medians, and the layer that is small."""
-    curves = [
-        medians(summary, depths.RELATIVE_DISPERSION, model=name, variant=variant)
-        for variant in (BARE, NORMED)
-    ]
-    reached = [
-        next((layer for layer, value in enumerate(curve) if value < config.reached), None)
-        for curve in curves
-    ]
-    return [law(curve, UNEVEN) for curve in curves], reached
+    config: Config, table: pl.DataFrame, name: str
+) -> tuple[list[Law], tuple[Reached, Reached]]:
+    """Without and with LayerNorm: the law of a setting's medians, and where they are small."""
+
+    def small(rows: pl.DataFrame) -> list[int]:
+        curve = medians(tables.summary(rows), depths.RELATIVE_DISPERSION)
+        return [layer for layer, value in enumerate(curve) if value < config.reached][:1]
+
+    laws, reached = [], []
+    for variant in (BARE, NORMED):
+        rows = table.filter(model=name, variant=variant, metric=depths.RELATIVE_DISPERSION)
+        laws.append(law(medians(tables.summary(rows), depths.RELATIVE_DISPERSION), UNEVEN))
+        draws = [own for _, own in rows.group_by(pl.col("sample") // config.samples)]
+        by_draw = tuple(sorted(layer for own in draws for layer in small(own)))
+        reached.append(Reached(next(iter(small(rows)), None), by_draw))
+    return laws, (reached[0], reached[1])
 
 
 def unchanged(
-    config: Config, laws: Sequence[Law], reached: Sequence[int | None]
+    config: Config, laws: Sequence[Law], reached: tuple[Reached, Reached]
 ) -> dict[str, bool]:
-    """Whether LayerNorm leaves the fate, the law and the speed of a setting as they are."""
-    (without, normed), (bare_at, normed_at) = laws, reached
+    """Whether LayerNorm leaves the fate, the law and the speed of a setting as they are.
+
+    Speeds are the same if the layers at which dispersions are small are near each other, or if
+    their ranges over the draws of weights overlap.
+    """
+    (without, normed), (bare, with_norm) = laws, reached
+    bare_at, normed_at = bare.layer, with_norm.layer
     if bare_at is not None and normed_at is not None:
-        speed = abs(bare_at - normed_at) <= max(1.0, config.near * max(bare_at, normed_at))
+        near = abs(bare_at - normed_at) <= max(1.0, config.near * max(bare_at, normed_at))
+        latest_start = max(min(bare.draws), min(with_norm.draws))
+        speed = near or latest_start <= min(max(bare.draws), max(with_norm.draws))
     else:
         neither = bare_at is None and normed_at is None
         a, b = (law.last if neither else law.rate for law in laws)
@@ -259,10 +301,9 @@ def unchanged(
     return {"fate": fate, "law": without.kind == normed.kind, "speed": speed}
 
 
-def _ending(law: Law, reached: int | None) -> str:
+def _ending(law: Law, reached: Reached) -> str:
     end = "all tokens equal" if law.kind == "equal" else f"{law.kind}, {power_of_ten(law.last)}"
-    small = "" if reached is None else f", small after {plural(reached, 'layer')}"
-    return f"{end} in the end{small}"
+    return f"{end} in the end{'' if reached.layer is None else reached}"
 
 
 def _phrase(depends: str, counts: str) -> kit.Phrase:

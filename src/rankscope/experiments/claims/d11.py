@@ -29,7 +29,8 @@ from rankscope.streams import stream
 ENTRY = kit.claim(
     "D11",
     "Where logits spread by at most 1.256, attention differs from rank one by no more than twice "
-    "that spread, entry by entry: |P − 1qᵀ| ≤ 2D·1qᵀ.",
+    "that spread, entry by entry, and by no more than the spread downwards: "
+    "−D·1qᵀ ≤ P − 1qᵀ ≤ 2D·1qᵀ.",
     source="Dong et al. 2021, appendix",
     question="Is any weight of attention further from the shared one than twice the spread?",
     domain="one layer of softmax attention, spread at most 1.256",
@@ -56,9 +57,20 @@ ENTRY = kit.claim(
             "The largest entry of |P − 1qᵀ| / ((e^D − 1)·1qᵀ), which is at most 1 at every spread.",
             includes=(1.0,),
         ),
+        kit.Metric(
+            "lower_lemma_ratio",
+            "Departure downwards over the spread",
+            "(1q − P) / Dq",
+            "log",
+            "Above 1 = the lemma's lower half is false",
+            "The largest entry of (1qᵀ − P) / (D·1qᵀ), with q the weights that all queries share "
+            "and D_i the spread of a query's own scores.",
+            includes=(1.0,),
+        ),
     ),
 )
 _METRIC, _SHARP, _ERROR = "lemma_ratio", "sharp_lemma_ratio", "relative_error"
+_LOWER = "lower_lemma_ratio"
 RANDOM, ADVERSE = "random layers", "worst layer"
 LIMIT = "sharp factor"
 CHARTS = (
@@ -125,6 +137,10 @@ def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
     within, wider = (ratios.filter((pl.col("setting") <= SCORE_LIMIT) == side) for side in (1, 0))
     by_kind = {name: value <= 1 + _ROUNDING for name, value in _largest(within, "variant").items()}
     stated = {name: held for name, held in by_kind.items() if name in (RANDOM, ADVERSE)}
+    downwards = table.filter(pl.col("setting") <= SCORE_LIMIT, metric=_LOWER)
+    lowest = max(downwards["value"].to_list(), default=0.0)
+    if len(downwards):
+        stated["lower half"] = lowest <= 1 + _ROUNDING
     by_spread = _largest(wider, "setting")
     exceeded = [spread for spread, value in by_spread.items() if value > 1 + _ROUNDING]
     beyond = {name: held for name, held in by_kind.items() if name not in stated} | {
@@ -143,6 +159,8 @@ def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
     return kit.Answer(
         (
             f"Over (e^D − 1)·1qᵀ it is at most {short(sharp, digits=4)}, at every spread.",
+            f"Downwards, (1qᵀ − P) over D·1qᵀ is at most {short(lowest, digits=4)} within the "
+            "lemma; it tends to 1 where D tends to 0.",
             f"{plural(len(random), 'random layer')} within the lemma, half of them below "
             f"{short(median(random or [0.0]))} times 2D·1qᵀ; the weights computed here differ from "
             f"those of the networks by {short(error, digits=1)} at most.",
@@ -222,10 +240,16 @@ def _departure(network: Network, x: Float[Tensor, "token feature"]) -> Departure
 
 
 def _ratios(departed: Departure) -> dict[str, float]:
-    """The largest entry over what the lemma allows, and over what is sharp."""
+    """The largest entry over what the lemma allows, upwards and downwards, and what is sharp."""
     spread = departed.spread.unsqueeze(-1)
-    size = torch.where(spread > 0, departed.relative.abs(), 0.0)
-    allowed = {_METRIC: 2 * spread, _SHARP: spread.expm1()}
+    departures = torch.where(spread > 0, departed.relative, 0.0)
+    sizes = departures.abs()
+    ratios = {
+        _METRIC: (sizes, 2 * spread),
+        _SHARP: (sizes, spread.expm1()),
+        _LOWER: (-departures, spread),
+    }
     return {
-        metric: float((size / bound.clamp(min=1e-300)).max()) for metric, bound in allowed.items()
+        metric: float((size / bound.clamp(min=1e-300)).max())
+        for metric, (size, bound) in ratios.items()
     }

@@ -1,4 +1,4 @@
-"""Claim D3: MLPs slow the collapse by their Lipschitz constant and do not stop it."""
+"""Claim D3: MLPs stop the collapse of attention, or slow it by their Lipschitz constant."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -14,16 +14,17 @@ from rankscope.core.network import MLP, Attention, Network, Spec
 from rankscope.core.theory import Law, row_gain
 from rankscope.errors import InputError
 from rankscope.experiments import depths, kit
+from rankscope.numerals import power_of_ten
 
 ENTRY = kit.claim(
     "D3",
-    "MLPs between the layers leave the collapse of pure attention doubly exponential; the larger "
-    "their Lipschitz constant, the slower it is.",
-    source="Dong et al. 2021, corollary 3.2",
-    question="Is the fall doubly exponential with MLPs, and slower the steeper they are?",
-    domain="attention and MLPs, without skips and norms",
+    "MLPs stop the output of attention from degenerating; the larger their Lipschitz constant, the "
+    "slower it falls.",
+    source="Dong et al. 2021, abstract and corollary 3.2",
+    question="Do MLPs end the doubly exponential fall, and is it slower the steeper they are?",
+    domain="attention and MLPs at initialisation, without skips and norms",
     beyond="the same MLPs with tokens kept at the size they have without: what is not weight scale",
-    seconds=4,
+    seconds=5,
 )
 _NONE, _SCALED = "no MLP", "no MLP, output"
 _DOUBLY: Final = ("doubly exponential", "equal")
@@ -37,7 +38,7 @@ class Config(depths.DeepConfig):
     heads: int = 4
     mlp_ratio: float = 4.0
     activations: tuple[str, ...] = ("relu", "gelu")
-    gains: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)
+    gains: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0, 16.0)
     """What the MLPs' last weights are multiplied by: their Lipschitz constants go with it. As a
     control, so are the attention's output weights where there is no MLP."""
     init: str = "lecun"
@@ -81,20 +82,20 @@ def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[Facts]:
 
 
 def judge(config: Config, measured: kit.Measured[Facts]) -> kit.Answer:
-    """As stated: still doubly exponential, and slower the steeper; beyond: than without any MLP.
+    """As stated: as they are drawn they end the doubly exponential fall, and slow it the steeper.
 
-    Networks in which no law can be seen are left out.
+    Beyond: slower than without any MLP. Networks in which no law can be seen are left out.
     """
     laws, slopes = measured.facts
-    doubly, rising = {}, {}
+    stops, rising = {}, {}
     for kind in config.activations:
-        by_gain = [laws[_name(kind, gain)] for gain in sorted(config.gains)]
-        decided = [law for law in by_gain if law.decided]
-        if decided:
-            doubly[f"{kind} stays doubly exponential"] = all(law.kind in _DOUBLY for law in decided)
+        by_gain = {gain: laws[_name(kind, gain)] for gain in sorted(config.gains)}
+        decided = {gain: law for gain, law in by_gain.items() if law.decided}
+        if 1.0 in decided:
+            stops[f"{kind} stops the fall"] = decided[1.0].kind not in _DOUBLY
         if len(decided) > 1:
             rising[f"{kind} is slower the steeper"] = all(
-                flat.last <= steep.last for flat, steep in pairwise(decided)
+                flat.last <= steep.last for flat, steep in pairwise(decided.values())
             )
     # Whether MLPs that leave the tokens' size alone slow the collapse, draw by draw.
     slower = {
@@ -108,21 +109,22 @@ def judge(config: Config, measured: kit.Measured[Facts]) -> kit.Answer:
         f"draws with {kind}"
         for kind in config.activations
     )
-    stated, rises, on = doubly | rising, trends(config, laws), ""
+    rises = trends(config, laws)
     control = rises.get(_SCALED, 0.0)
-    if control > 0 and all(stated.values()):
+    likewise = ""
+    if control > 0 and all(rising.values()):
         low, high = (
             control / end(rises[kind] for kind in config.activations) for end in (max, min)
         )
-        on = (
-            "but so it is without any MLP where attention's own weights are scaled alike, by "
-            f"{low:.2g} to {high:.2g} times as much"
+        likewise = (
+            " (as it is without any MLP where attention's own weights are scaled alike, by "
+            f"{low:.2g} to {high:.2g} times as much)"
         )
     first_draw = tuple(name for name in laws if ", draw " not in name)
     return kit.Answer(
         _sentences(config, laws, rises),
-        stated=stated,
-        on=on,
+        stated=stops | rising,
+        on={"depends": f"what is asked: {_asked(config, laws, stops, rising)}{likewise}"},
         beyond={str(case): held for case, held in slower.items()},
         on_beyond={"depends": f"the weights drawn: slower in {counted}"},
         key_figures={f"{kind}, decades by doubling": rise for kind, rise in rises.items()},
@@ -150,15 +152,48 @@ def judge(config: Config, measured: kit.Measured[Facts]) -> kit.Answer:
     )
 
 
+def _asked(
+    config: Config, laws: Mapping[str, Law], stops: Mapping[str, bool], rising: Mapping[str, bool]
+) -> str:
+    """What MLPs do as they are drawn, from which slope on, and whether steeper ones are slower."""
+    words = []
+    if stops:
+        ends = [
+            f"{power_of_ten(laws[_name(kind, 1.0)].last)} ({kind})" for kind in config.activations
+        ]
+        words.append(
+            f"as drawn they {'stop it' if all(stops.values()) else 'do not stop it'}: after "
+            f"{config.layers} layers {' and '.join(ends)}, {power_of_ten(laws[_NONE].last)} without"
+        )
+    steep = [
+        gain
+        for gain in config.gains
+        if all(laws[_name(kind, gain)].kind not in _DOUBLY for kind in config.activations)
+    ]
+    if steep:
+        words.append(f"from × {min(steep):g} on it is no longer doubly exponential")
+    words.append("slower the steeper" if all(rising.values()) else "not always slower the steeper")
+    return "; ".join(words)
+
+
 def trends(config: Config, laws: Mapping[str, Law]) -> dict[str, float]:
-    """By how much the final logarithm rises when the gain doubles, with each MLP and without."""
-    low, high = min(config.gains), max(config.gains)
+    """By how much the final logarithm rises when the gain doubles, with each MLP and without.
+
+    Among the gains under which every network falls doubly exponentially.
+    """
+    kinds = (*config.activations, _SCALED)
+    doubly = [
+        gain
+        for gain in config.gains
+        if all(laws[_name(kind, gain)].kind in _DOUBLY for kind in kinds)
+    ]
+    low, high = min(doubly, default=1.0), max(doubly, default=1.0)
     if low == high:
         return {}
     octaves = float(torch.tensor(high / low).log2())
     return {
         kind: (laws[_name(kind, high)].last - laws[_name(kind, low)].last) / octaves
-        for kind in (*config.activations, _SCALED)
+        for kind in kinds
     }
 
 
