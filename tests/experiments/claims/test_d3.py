@@ -70,8 +70,8 @@ def test_every_other_verdict_can_be_reached() -> None:
     assert found.verdict == "fails"  # not slower the steeper
     stopped = drawn(falling, Law("none", 1.0, 0.0, -150.0))
     assert stopped.judgement.on == (
-        "what is asked: as drawn they stop it: after 8 layers 10^−150 (relu), 10^−100 without; from "
-        "× 1 on it is no longer doubly exponential; not always slower the steeper"
+        "what is asked: as drawn they stop it: after 8 layers 10^−150 (relu), 10^−100 without; "
+        "from × 1 on it is no longer doubly exponential; not always slower the steeper"
     )
     assert found.beyond.on == "the weights drawn: slower in 1 of 2 draws with relu"
     faster = ends((-200.0, -100.0), (-190.0, -110.0), (-110.0, -120.0))
