@@ -231,7 +231,7 @@ def run(
     """Run an experiment by its id; ``options`` are fields of its configuration.
 
     >>> run("D8").verdict
-    'depends'
+    'holds'
     """
     found = entry(id_)
     return found.run(found.configuration(scale, **options), on_step or silent)
