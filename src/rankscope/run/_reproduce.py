@@ -50,7 +50,7 @@ def reproduce(
     """Re-check claims by their ids, or all of them; their files and a summary go into ``folder``.
 
     >>> [found.result.verdict for found in reproduce(["D8"], "out")]
-    ['depends']
+    ['holds']
 
     What the folder already holds is read and not computed again, unless it is to be ``fresh``.
     ``options`` are fields of the claims' configurations, such as a seed; a claim that has no such
