@@ -282,7 +282,7 @@ def test_every_json_has_the_same_keys(rankscope) -> None:
 
 def test_a_real_claim(rankscope) -> None:
     (result,) = json.loads(rankscope("reproduce", "d8", "--json").stdout)
-    assert (result["id"], result["verdict"]) == ("D8", "depends")
+    assert (result["id"], result["verdict"]) == ("D8", "holds")
     assert result["provenance"]["digest"]
 
 

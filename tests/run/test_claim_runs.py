@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
@@ -131,4 +132,4 @@ def test_a_folder_of_a_sweep_holds_no_claims(tmp_path):
 
 
 def test_verdicts_are_those_of_results():
-    assert results.get_args(results.Verdict) == VERDICTS
+    assert get_args(results.Verdict) == VERDICTS

@@ -258,7 +258,8 @@ class Survey(NamedTuple):
             size += tensor.nbytes
             if count := tensor.numel():
                 step = max(1, count // _SAMPLED)
-                some = tensor.detach().contiguous().as_strided((min(count, _SAMPLED),), (step,))
+                dense = tensor if tensor.is_contiguous() else tensor.contiguous()
+                some = dense.detach().as_strided((min(count, _SAMPLED),), (step,))
                 alike[tensor.device, tensor.dtype].append(some)
         return cls(stamps, [torch.cat(some).view(torch.uint8) for some in alike.values()], size)
 

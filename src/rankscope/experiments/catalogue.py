@@ -208,16 +208,16 @@ ENTRIES: Final = tuple(read_entry(path.read_text(encoding="utf-8")) for path in 
 CATALOGUE: Final[dict[str, Entry]] = {entry.id: entry for entry in ENTRIES}
 
 
+@checked
 def entries(kind: Kind) -> dict[str, Entry]:
     """All entries of one kind, by id."""
     return {entry.id: entry for entry in ENTRIES if entry.kind == kind}
 
 
+@checked
 def entry(id_: str, kind: Kind | None = None) -> Entry:
     """An entry by its id, in capitals or not; a wrong one is found before any work is done."""
     known = CATALOGUE if kind is None else entries(kind)
-    if not isinstance(id_, str):
-        raise InputError(f"an id is a word such as {next(iter(known))}, got {id_!r}.")
     by_lower = {each.lower(): each for each in known}
     if id_.lower() not in by_lower:
         raise InputError(f"there is no {kind or 'experiment'} {id_!r}; choose {', '.join(known)}.")

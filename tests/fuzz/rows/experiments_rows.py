@@ -189,6 +189,8 @@ add(
     network=NET,
     reading=experiments.Reading("drop", "identity"),
 )
+add("experiments.entries", experiments.entries, kind="claim")
+add("experiments.entry", experiments.entry, id_="D8", kind="claim")
 add("experiments.run", experiments.run, id_="D8", scale="quick", on_step=None, seed=3)
 for one, options in {
     "D1": {

@@ -9,7 +9,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import islice
+from itertools import groupby, islice
+from operator import itemgetter
 from types import CodeType, FunctionType, MethodType, SimpleNamespace
 from typing import Any, Self
 
@@ -267,9 +268,8 @@ def _structure(model: nn.Module, of_tensor: Callable[[Tensor], Any] | None = Non
     for name, module in model.named_modules():
         kind, attributes, plain = type(module), vars(module), []
         is_ours = kind.__module__.startswith("rankscope.")
-        for key in sorted(attributes.keys() - _PYTORCHS):
-            value = attributes[key]
-            if is_ours and key.startswith("_"):
+        for key, value in attributes.items():
+            if key in _PYTORCHS or (is_ours and key.startswith("_")):
                 continue
             if isinstance(value, _PLAIN):
                 plain.append((key, value))
@@ -288,9 +288,18 @@ def _structure(model: nn.Module, of_tensor: Callable[[Tensor], Any] | None = Non
 
 
 def _structure_digest(structure: Sequence[Any]) -> str:
+    """The same for the same settings, in whatever order a module was given its attributes."""
     lines, held, configs = structure
-    words = [line if isinstance(line, str) else repr(line) for line in lines]
-    return digest([words, {f"{name}.{key}": value for name, key, value in held}, configs])
+    words = [
+        line if isinstance(line, str) else repr((*line[:-1], sorted(line[-1]))) for line in lines
+    ]
+    by_module = groupby(held, key=itemgetter(0))
+    settings = {
+        f"{name}.{key}": value
+        for _, own in by_module
+        for name, key, value in sorted(own, key=itemgetter(1))
+    }
+    return digest([words, settings, configs])
 
 
 def _hooks(module: nn.Module) -> Iterator[str]:
