@@ -231,6 +231,18 @@ Stamp = tuple[Any, ...]
 """Where a tensor's numbers lie, and in the end how often PyTorch has seen them written to."""
 
 
+def stamps_of(tensors: Iterable[Tensor]) -> list[Stamp]:
+    """Of each; what holds tensors of its own has theirs."""
+    stamps: list[Stamp] = []
+    for tensor in tensors:
+        if not _is_readable(tensor):
+            stamps.append((_kind(tensor), tensor.device, *stamps_of(_inner(tensor))))
+            continue
+        writes = None if tensor.is_inference() else tensor._version
+        stamps.append((tensor.shape, tensor.dtype, tensor.data_ptr(), tensor.stride(), writes))
+    return stamps
+
+
 class Survey(NamedTuple):
     """What tensors look like without being read: stamps, some numbers of each, and their size.
 
@@ -245,23 +257,18 @@ class Survey(NamedTuple):
     @classmethod
     def of(cls, tensors: Iterable[Tensor]) -> "Survey":
         """As they are now; no device is waited for."""
-        stamps: list[Stamp] = []
+        tensors = list(tensors)
         alike: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
         size = 0
-        for tensor in tensors:
-            if not _is_readable(tensor):
-                stamps.append((_kind(tensor), tensor.device, *cls.of(_inner(tensor)).stamps))
-                continue
-            writes = None if tensor.is_inference() else tensor._version
-            place = (tensor.data_ptr(), tensor.stride())
-            stamps.append((tensor.shape, tensor.dtype, *place, writes))
+        for tensor in filter(_is_readable, tensors):
             size += tensor.nbytes
             if count := tensor.numel():
                 step = max(1, count // _SAMPLED)
                 dense = tensor if tensor.is_contiguous() else tensor.contiguous()
                 some = dense.detach().as_strided((min(count, _SAMPLED),), (step,))
                 alike[tensor.device, tensor.dtype].append(some)
-        return cls(stamps, [torch.cat(some).view(torch.uint8) for some in alike.values()], size)
+        numbers = [torch.cat(some).view(torch.uint8) for some in alike.values()]
+        return cls(stamps_of(tensors), numbers, size)
 
     def is_still(self, now: "Survey") -> bool:
         """Whether the tensors are what they were, as far as can be seen."""
@@ -282,7 +289,7 @@ def refuse_broken(
 
     PyTorch's fused attention gives zeros for rows of NaN, so that broken weights would read as
     tokens that are all alike. Buffers may hold infinity: masks are kept in them.
-    ``tensors`` are those of ``named_tensors``, and ``stamps`` theirs, for who has them.
+    ``tensors`` are those of ``named_tensors``, and ``stamps`` theirs, for callers that have them.
     """
     tensors = named_tensors(model) if tensors is None else tensors
     broken = not_finite(tensors, stamps=stamps)
@@ -336,7 +343,7 @@ def not_finite(
 
     One that was found finite, and that PyTorch has seen no write to, is not read again.
     """
-    stamps = Survey.of(named.values()).stamps if stamps is None else stamps
+    stamps = stamps_of(named.values()) if stamps is None else stamps
     unknown: dict[torch.device, dict[str, Stamp]] = defaultdict(dict)
     for (name, tensor), stamp in zip(named.items(), stamps, strict=False):
         known, before = _FINITE.get(id(tensor), (None, None))

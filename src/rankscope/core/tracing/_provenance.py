@@ -25,6 +25,7 @@ from rankscope.core.weights import (
     Survey,
     begin_digests,
     named_tensors,
+    stamps_of,
     tensor_digests,
     weights_digest,
 )
@@ -99,7 +100,7 @@ class Provenance:
         masks = {"token_mask": token_mask, "measured": measured}
         named = {name: digest(mask) for name, mask in masks.items() if mask is not None}
         return cls(
-            **ModelState(model).facts,
+            **ModelState(model).sampled().facts,
             inputs=None if inputs is None else digest(inputs),
             settings={**named, **arithmetic(), **(settings or {})},
         )
@@ -167,23 +168,32 @@ def arithmetic() -> dict[str, str]:
 class ModelState:
     """A model as it was at one moment: enough to see later whether it is still the same.
 
-    No number is waited for: stamps of all tensors, some numbers of each, and what the digest of the
-    structure is made of. A small model is kept alive, so that it is still there; a large one is
-    not.
+    No number is waited for: stamps of all tensors, some numbers of each (``sampled``), and what the
+    digest of the structure is made of. A small model is kept alive, so that it is still there; a
+    large one is not.
     """
 
     def __init__(self, model: nn.Module, tensors: Mapping[str, Tensor] | None = None) -> None:
         tensors, loose = tensors or named_tensors(model), list[Tensor]()
         self._structure = _structure(model, loose.append)
-        self._names, self.survey = list(tensors), Survey.of([*tensors.values(), *loose])
-        self._model: Callable[[], nn.Module | None]
-        self._model = weakref.ref(model) if self.survey.size > _LARGE else lambda: model
+        self._names, self._tensors = list(tensors), [*tensors.values(), *loose]
+        self.stamps = stamps_of(self._tensors)
+        self._model: Callable[[], nn.Module | None] = lambda: model
         self._spec = model.spec if isinstance(model, Network) else None
         self._name = model.name if isinstance(model, Network) else type(model).__name__
         kinds = {tensor.dtype for tensor in tensors.values()}
         real = (str(kind) for kind in kinds if kind.is_floating_point or kind.is_complex)
         self._dtypes = sorted(kind.removeprefix("torch.") for kind in real)
         self._devices = sorted({tensor.device.type for tensor in tensors.values()})
+
+    def sampled(self) -> Self:
+        """The same with numbers of its tensors; what was written to them meanwhile is noticed."""
+        self._survey = Survey.of(self._tensors)
+        self._has_changed = self._survey.stamps != self.stamps
+        del self._tensors
+        if self._survey.size > _LARGE and (model := self._model()) is not None:
+            self._model = weakref.ref(model)
+        return self
 
     @cached_property
     def _words(self) -> str:
@@ -192,13 +202,18 @@ class ModelState:
 
     def is_still(self, now: "ModelState") -> bool:
         """Whether the model is what it was, as far as can be seen."""
-        return self.survey.is_still(now.survey) and self._words == now._words
+        same = self._survey.is_still(now._survey) and self._words == now._words
+        return same and not (self._has_changed or now._has_changed)
 
     @cached_property
     def facts(self) -> dict[str, Any]:
         """What a provenance says of the model: read now, if it is what it was, and once."""
         model, seed = self._model(), None
-        if model is not None and self.is_still(ModelState(model)):
+        if (
+            model is not None
+            and not self._has_changed
+            and self.is_still(ModelState(model).sampled())
+        ):
             digests = tensor_digests(named_tensors(model))
             weights, structure = weights_digest(digests), _structure_digest(_structure(model))
             seed = model.drawn_with(digests) if isinstance(model, Network) else None
@@ -223,15 +238,11 @@ class Origin:
     tell: Callable[[dict[str, Any]], Provenance]
     """The provenance, from the facts about the model."""
 
-    @classmethod
-    def of(
-        cls,
-        state: ModelState,
-        inputs: Any,
-        masks: Mapping[str, Tensor | None],
-        settings: Mapping[str, str],
-    ) -> Self:
-        """That of a run that is about to begin; ``settings`` may be added to while it lasts."""
+    @staticmethod
+    def begin(
+        inputs: Any, masks: Mapping[str, Tensor | None], settings: Mapping[str, str]
+    ) -> Callable[[dict[str, Any]], Provenance]:
+        """``tell`` for a run that is about to begin; ``settings`` may be added to meanwhile."""
         given, switches = begin_digest(inputs), arithmetic()
         named = {name: begin_digest(mask) for name, mask in masks.items() if mask is not None}
 
@@ -239,7 +250,7 @@ class Origin:
             digests = {name: finish() for name, finish in named.items()}
             return Provenance(**facts, inputs=given(), settings={**digests, **switches, **settings})
 
-        return cls(state, tell)
+        return tell
 
     @classmethod
     def joined(cls, parts: Sequence[Any]) -> Self | None:

@@ -102,21 +102,22 @@ def trace(
     modules, tensors = list(model.modules()), named_tensors(model)
     state = ModelState(model, tensors)
     settings = {"metrics": ", ".join(map(str, measures)), "stack": stack.words}
-    settings |= refuse_broken(model, stack.blocks, tensors, state.survey.stamps)
+    settings |= refuse_broken(model, stack.blocks, tensors, state.stamps)
     if kinds := own_modes(modules):
         settings["mode"] = f"evaluation, set without the train() that {', '.join(kinds)} has"
     masks = {"token_mask": mask.mask, "measured": measured}
-    origin = Origin.of(state, given.by_name, masks, settings)
+    tell = Origin.begin(given.by_name, masks, settings)
     seen = {"token_mask": mask.mask} if isinstance(model, Network) else {}
     with LeftAsFound() as found:
         found.without_gradients()
         found.evaluate(modules)
         recorder.listen(found)
         model(*given.args, **{**given.kwargs, **seen})
+        state.sampled()  # now, while a GPU is still at work
         settings |= recorder.finish(elsewhere=found.elsewhere)
     if found.drawn:
         settings["random numbers"] = found.drawn
-    return Trace._of(recorder.columns(), origin)
+    return Trace._of(recorder.columns(), Origin(state, tell))
 
 
 @checked
