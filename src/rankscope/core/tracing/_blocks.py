@@ -63,10 +63,11 @@ def find_stack(model: nn.Module, named: Named | None = None) -> Stack:
 
 def _largest_stack(model: nn.Module) -> str:
     """Its name, unless there is a rival."""
-    stacks = [(name, module) for name, module in model.named_modules() if _is_stack(module)]
-    if len(stacks) == 1 and next(stacks[0][1].parameters(), None) is not None:
-        return stacks[0][0]  # nothing to weigh, which takes a walk through all parameters
-    sizes = {name: sum(p.numel() for p in stack.parameters()) for name, stack in stacks}
+    stacks: dict[str, nn.Module]
+    stacks = {name: module for name, module in model.named_modules() if _is_stack(module)}
+    if len(stacks) == 1 and any(True for stack in stacks.values() for _ in stack.parameters()):
+        return next(iter(stacks))  # nothing to weigh, which takes a walk through all parameters
+    sizes = {name: sum(p.numel() for p in stack.parameters()) for name, stack in stacks.items()}
     best = max(sizes, key=lambda name: sizes[name], default="")  # the first, outermost of equals
     if not sizes.get(best):
         raise BlocksNotFoundError(
