@@ -18,7 +18,7 @@ SEEDS = (0, 11)
 @pytest.mark.parametrize("place", PLACES)
 def test_ordinary_networks_do_not_collapse_in_depth(place: str, seed: int) -> None:
     found, _ = judged(network_of(place, seed=seed), tokens_of(32, seed=seed + 100))
-    for kind in ("depth collapse", "width collapse", "entropy collapse", "last-token collapse"):
+    for kind in ("depth collapse", "width collapse", "entropy collapse", "merged last token"):
         assert found[kind].fate == "holds", found[kind].sentence
 
 
@@ -65,7 +65,7 @@ def test_a_duplicated_last_token_is_last_token_collapse() -> None:
     x = tokens_of(32, seed=5)
     x[:, -1] = x[:, 7]
     found, _ = judged(network_of("pre", seed=3), x)
-    last = found["last-token collapse"]
+    last = found["merged last token"]
     assert (last.fate, last.layer) == ("collapse", 0)
     assert "token 7" in last.sentence
 
@@ -76,7 +76,7 @@ def test_a_long_run_of_one_token_is_last_token_collapse_under_a_causal_mask() ->
     x[:, 1:] = x[:, :1]
     x[:, 0] = tokens_of(32, seed=8)[:, 0]
     found, _ = judged(network_of("pre", seed=3, mask="causal"), x)
-    last = found["last-token collapse"]
+    last = found["merged last token"]
     assert last.fate == "collapse"
     assert 0.0 < last.figure < 1e-3
 
@@ -85,7 +85,7 @@ def test_one_duplicate_among_few_samples_is_counted() -> None:
     x = tokens_of(32, seed=5)
     x[1, -1] = x[1, 7]
     found, _ = judged(network_of("pre", seed=3), x)
-    last = found["last-token collapse"]
+    last = found["merged last token"]
     assert (last.fate, last.found_in) == ("slow", 1)
     assert "in 1 of 3 samples" in last.sentence
 
@@ -168,7 +168,7 @@ def test_padding_changes_no_verdict_and_no_number_of_a_token(side: str) -> None:
     assert {kind: each.fate for kind, each in found.items()} == {
         kind: each.fate for kind, each in plain.items()
     }
-    assert "token 7 of its text" in found["last-token collapse"].sentence
+    assert "token 7 of its text" in found["merged last token"].sentence
 
 
 @pytest.mark.parametrize("equal", [True, False])

@@ -133,7 +133,7 @@ def test_samples_that_disagree_are_said_in_the_headline() -> None:
     x = torch.randn(2, 40, 16, generator=torch.Generator().manual_seed(0))
     x[1, -1] = x[1, 7]
     told = diagnose(Network.random(Spec(3, 2, 16, init=0.1)), x)
-    assert told.headline.text == "Last-token collapse in 1 of 2 samples"
+    assert told.headline.text == "Merged last token in 1 of 2 samples"
 
 
 def test_text_that_does_not_fit_gets_no_verdict() -> None:

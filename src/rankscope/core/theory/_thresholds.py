@@ -43,7 +43,8 @@ MERGED_DISTANCE: Final = 1e-3
 FULL_RANK_SHARE: Final = 0.9
 """Part of the largest possible rank that counts as full."""
 WIDTH_EXPONENT: Final = -0.25
-"""Half of the −1/2 with which attention's output loses rank as the context grows."""
+"""Half of the −1/2 with which attention at initialisation loses dispersion as the context grows,
+if the tokens share a direction; orthogonal ones lose none (claim P6, beyond)."""
 WIDTH_HINT_EXPONENT: Final = -0.125
 """The same, for a network that may be on its way there."""
 VANISHED_GRADIENT: Final = 0.1

@@ -365,7 +365,7 @@ def layers(evidence: Evidence) -> Words | str:
 
 
 @rule(
-    "last-token collapse",
+    "merged last token",
     "after the last layer the last token is nearer to another token than "
     f"{thresholds.MERGED_DISTANCE:g} of its length, while the tokens as a whole keep "
     f"{thresholds.SHRUNK_RESIDUAL:g} or more of their relative residual",
@@ -384,14 +384,14 @@ def last_token(evidence: Evidence) -> Words | str:
     figure, layer = seen.typical
     distance = f"{short(figure, digits=2)} of its length"
     words = (
-        "No last-token collapse: after the last layer the last token's nearest fellow is "
+        "No merged last token: after the last layer the last token's nearest fellow is "
         f"{distance} away."
     )
     if seen.fate != "holds":
         fellow = int(evidence.measured.last_fellow[seen.concerned].mode().values)
         since = "the input" if layer == 0 else f"layer {layer}"
         words = (
-            f"Last-token collapse: from {since} on the last token cannot be told from token "
+            f"Merged last token: from {since} on the last token cannot be told from token "
             f"{fellow} of its text (counted from 0; distance {distance})."
         )
     return Words(seen, words)
