@@ -5,6 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+import torch
 
 from rankscope.errors import RankscopeError
 from rankscope.run import plan, read_grid
@@ -226,3 +227,10 @@ def test_a_member_of_an_enumeration_is_its_number():
 def test_a_file_in_the_home_of_nobody_is_refused():
     with pytest.raises(RankscopeError, match="there is no user as in"):
         read_grid("~nobody-of-this-name/grid.toml")
+
+
+def test_a_tensor_without_plain_numbers_is_refused():
+    ragged = torch.nested.nested_tensor([torch.ones(1), torch.ones(2)], layout=torch.jagged)
+    assert "layers: a NestedTensor cannot be read as numbers; give a list." in refused(
+        {"axes": {"layers": ragged}}
+    )

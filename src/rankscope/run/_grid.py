@@ -343,7 +343,11 @@ def as_json(value: Any, key: str, depth: int = 0) -> Any:
     if depth > _DEEPEST:
         raise InputError(f"{key}: tables and lists lie more than {_DEEPEST} deep in each other.")
     if hasattr(value, "tolist"):  # numbers of NumPy and torch
-        value = value.tolist()
+        try:
+            value = value.tolist()
+        except (RuntimeError, NotImplementedError) as error:  # nested, sparse, without numbers
+            got = type(value).__name__
+            raise InputError(f"{key}: a {got} cannot be read as numbers; give a list.") from error
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
