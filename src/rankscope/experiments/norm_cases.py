@@ -7,10 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.arguments import checked
-from rankscope.core.masks import Mask
+from rankscope.core.masks import Explicit, Mask, as_mask
 from rankscope.core.network import Init, Network, NormKind, Spec
 from rankscope.numerals import plural
 from rankscope.streams import stream
+
+RING = "ring"
+"""The mask under which each token sees itself and its two neighbours on a circle."""
 
 
 @checked
@@ -97,6 +100,15 @@ SWEEPS: Settings = tuple(
     for heads in (1, 4)
     for mask in ("full", "causal")
 )
+
+
+def mask_of(name: str, tokens: int) -> Mask:
+    """A mask by its name; in the ring the first and the last token are neighbours, too."""
+    if name != RING:
+        return as_mask(name)
+    place = torch.arange(tokens)
+    apart = (place[:, None] - place).abs()
+    return Explicit.of((apart <= 1) | (apart == tokens - 1))
 
 
 def random_network(setting: Setting, layers: int, seed: int) -> Network:

@@ -211,3 +211,10 @@ def test_speeds_whose_draws_overlap_are_the_same() -> None:
 def test_layernorm_raises_the_rank_of_what_tells_collinear_tokens_apart() -> None:
     """Two differences along one line before; by hand, (1, −1, 0)/√2, … after are on no line."""
     assert d10.counterexample() == (1, 2)
+
+
+def test_a_setting_in_which_no_single_draw_becomes_small_is_compared_by_its_medians() -> None:
+    laws = (law(CUBIC), law(CUBIC))
+    far, near = (d10.Reached(9, ()), d10.Reached(3, (3,))), (d10.Reached(4, ()), d10.Reached(3, ()))
+    assert not d10.unchanged(TINY, laws, far)["speed"]
+    assert d10.unchanged(TINY, laws, near)["speed"]

@@ -163,6 +163,8 @@ def judge(config: Config, measured: kit.Measured[list[str]]) -> kit.Answer:
     fates = [same for check, same in random.checks.items() if check.startswith("fate")]
     lawless = (*random.lawless, *masked.lawless)
     before, after = counterexample()
+    raised = after > before
+    argument = "; the argument for it is false" if raised else ""
     left_out = {"their figures are in doubt": doubted, "they show no law": lawless}
     return kit.Answer(
         (
@@ -183,8 +185,8 @@ def judge(config: Config, measured: kit.Measured[list[str]]) -> kit.Answer:
                 for name, (without, normed) in kept.items()
             ),
         ),
-        stated=random.checks and random.checks | {"argument": after <= before},
-        on=_phrase("what is asked", f"{random.counts}; the argument for it is false"),
+        stated=random.checks and random.checks | {"argument": not raised},
+        on=_phrase("what is asked", f"{random.counts}{argument}"),
         beyond=masked.checks | designed or None,
         on_beyond=_phrase("the values", others),
         key_figures={
@@ -287,12 +289,13 @@ def unchanged(
     Speeds are the same if the layers at which dispersions are small are near each other, or if
     their ranges over the draws of weights overlap.
     """
-    (without, normed), (bare, with_norm) = laws, reached
-    bare_at, normed_at = bare.layer, with_norm.layer
+    (without, normed), (bare_at, normed_at) = laws, (each.layer for each in reached)
     if bare_at is not None and normed_at is not None:
         near = abs(bare_at - normed_at) <= max(1.0, config.near * max(bare_at, normed_at))
-        latest_start = max(min(bare.draws), min(with_norm.draws))
-        speed = near or latest_start <= min(max(bare.draws), max(with_norm.draws))
+        # Medians over all samples can be small where those of no single draw are.
+        ranges = [(min(draws), max(draws)) for _, draws in reached if draws]
+        overlap = len(ranges) == 2 and max(low for low, _ in ranges) <= min(up for _, up in ranges)
+        speed = near or overlap
     else:
         neither = bare_at is None and normed_at is None
         a, b = (law.last if neither else law.rate for law in laws)

@@ -90,7 +90,7 @@ def judge(_: Config, measured: kit.Measured[Mapping[str, str]]) -> kit.Answer:
     """On the paper's models and on others: whether the fall goes on with every layer.
 
     Ergodicity coefficients, the largest part of a difference between rows that a layer can leave,
-    are listed beside it: their product bounds the fall, so that it proves nothing.
+    are only listed beside it: that the fall is at least as fast as their product is a theorem.
     """
     families, summary = measured.facts, tables.summary(measured.table)
     laws = {name: law(medians(summary, _RESIDUAL, model=name)) for name in families}
@@ -116,7 +116,7 @@ def judge(_: Config, measured: kit.Measured[Mapping[str, str]]) -> kit.Answer:
                     )
                     for name, law in laws.items()
                 ),
-                "Medians over paths and samples; the pace is that of the second half of the "
+                "Medians over the paths; the pace is that of the second half of the "
                 "layers. What is promised is the product of the layers' ergodicity coefficients "
                 "there.",
             ),

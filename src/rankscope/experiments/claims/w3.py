@@ -11,12 +11,11 @@ from torch import Tensor
 from rankscope import tables
 from rankscope.arguments import checked
 from rankscope.core.deep import deep_trace
-from rankscope.core.masks import Explicit, Mask, as_mask
 from rankscope.core.network import NormKind
 from rankscope.core.theory import UNEVEN, Law, as_stated, second_eigenvalue
 from rankscope.core.tracing import Trace
 from rankscope.experiments import depths, kit
-from rankscope.experiments.norm_cases import Setting, random_network
+from rankscope.experiments.norm_cases import RING, Setting, mask_of, random_network
 from rankscope.streams import stream
 
 ENTRY = kit.claim(
@@ -38,7 +37,6 @@ CHARTS = (
     ),
 )
 _OUTSIDE = "beyond the claim: "
-RING = "ring"
 """A mask beside those that have names everywhere."""
 HALF, PAIRS, AROUND = "half-space", "opposite pairs", "around a circle"
 """Where tokens start."""
@@ -166,15 +164,6 @@ def laws(config: Config, table: pl.DataFrame) -> dict[Run, Law]:
         )
         for run in config.runs
     }
-
-
-def mask_of(name: str, tokens: int) -> Mask:
-    """A mask by its name; the ring is that in which the first and the last are neighbours, too."""
-    if name != RING:
-        return as_mask(name)
-    place = torch.arange(tokens)
-    apart = (place[:, None] - place).abs()
-    return Explicit.of((apart <= 1) | (apart == tokens - 1))
 
 
 def start(config: Config, kind: str, width: int, seed: int) -> Tensor:

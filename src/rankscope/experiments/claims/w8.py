@@ -26,11 +26,10 @@ from torch import Tensor
 from rankscope import tables
 from rankscope.arguments import checked
 from rankscope.core.deep import deep_trace
-from rankscope.core.masks import Explicit, Mask, as_mask
 from rankscope.core.theory import UNEVEN
 from rankscope.errors import InputError
 from rankscope.experiments import depths, kit
-from rankscope.experiments.norm_cases import Setting, random_network
+from rankscope.experiments.norm_cases import RING, Setting, mask_of, random_network
 from rankscope.numerals import plural, short
 from rankscope.streams import stream
 
@@ -67,7 +66,6 @@ ENTRY = kit.claim(
 )
 SHARE, COLLAPSED = "half_space_share", "collapsed_share"
 COUNTED, WENDEL, OUTSIDE = "counted", "Wendel 1962", "outside of every half-space"
-RING = "ring"
 CHARTS = (
     kit.Drawing("by_setting", "A panel for each number of tokens.", SHARE),
     kit.Drawing(
@@ -192,15 +190,6 @@ def in_half_space(x: Tensor) -> bool:
 def wendel(tokens: int, width: int) -> float:
     """The chance that random tokens lie in one half-space (Wendel 1962)."""
     return sum(math.comb(tokens - 1, k) for k in range(width)) / float(2 ** (tokens - 1))
-
-
-def mask_of(name: str, tokens: int) -> Mask:
-    """A mask by its name; in the ring each token sees itself and its two neighbours."""
-    if name != RING:
-        return as_mask(name)
-    place = torch.arange(tokens)
-    apart = (place[:, None] - place).abs()
-    return Explicit.of((apart <= 1) | (apart == tokens - 1))
 
 
 def judge(config: Config, measured: kit.Measured[None]) -> kit.Answer:
