@@ -71,34 +71,94 @@ def test_it_runs_small_and_can_be_shown() -> None:
             p3.ENTRY.run(replace(SMALL, **wrong), silent)
 
 
-def made_up(growth: float, tamed: float, share: float, last: float) -> pl.DataFrame:
+def made_up(
+    growth: float, slowed: float, share: float, last: float, *, exponential: bool = False
+) -> pl.DataFrame:
     """Powers of the layer; ``last`` is the share of the last layer with scaled norms."""
     rows = []
-    for name, power in ((p3.PLAIN, growth), (p3.SCALED, tamed)):
+    for name, power in ((p3.PLAIN, growth), (p3.SCALED, slowed)):
         for source in (p3.CHAINED, p3.MEASURED):
             label = ("LeCun × 1", f"{name}, {source}")
             for layer in range(33):
-                rows.append((*label, layer, 0, "stream_variance", 1 + layer**power))
+                size = 1.3**layer if exponential and name == p3.PLAIN else 1 + layer**power
+                rows.append((*label, layer, 0, "stream_variance", size))
                 if layer:
-                    own = layer**share if name == p3.PLAIN else last
-                    rows.append((*label, layer, 0, "layer_share", own))
+                    changed = layer**share if name == p3.PLAIN else last
+                    rows.append((*label, layer, 0, "layer_share", changed))
     return tables.from_rows(("model", "variant", "layer", "sample", "metric", "value"), rows)
 
 
+EXPONENTIAL, LINEAR, IDENTITY, SLOWER = (
+    "exponential growth",
+    "growth at least linear (the lemma's lower end)",
+    "deep layers that tend to the identity",
+    "slower growth with norms × 1/√ℓ",
+)
+
+
 @pytest.mark.parametrize(
-    ("laws", "verdict"),
+    ("laws", "against"),
     [
-        ((1.0, 0.3, -1.0, 0.05), "holds"),
-        ((2.0, 0.3, -1.0, 0.05), "holds"),
-        ((0.8, 0.3, -1.0, 0.05), "depends"),
-        ((1.0, 0.6, -1.0, 0.05), "depends"),
-        ((1.0, 0.3, -0.8, 0.1), "depends"),
-        ((1.0, 0.3, -1.0, 0.01), "depends"),
-        ((0.8, 1.0, -2.0, 1e-6), "fails"),
+        ((1.0, 0.3, -1.0, 0.05), [EXPONENTIAL]),
+        ((2.0, 0.3, -1.0, 0.05), [EXPONENTIAL]),
+        ((0.8, 0.3, -1.0, 0.05), [EXPONENTIAL, LINEAR]),
+        ((1.0, 1.2, -1.0, 0.05), [EXPONENTIAL, SLOWER]),
+        ((1.0, 0.3, -0.4, 0.1), [EXPONENTIAL, IDENTITY]),
+        ((0.8, 1.0, -0.2, 1e-6), [EXPONENTIAL, LINEAR, IDENTITY, SLOWER]),
     ],
 )
-def test_each_outcome(laws: tuple[float, float, float, float], verdict: str) -> None:
-    found = kit.conclude(p3.ENTRY, SMALL, made_up(*laws))
-    assert found.verdict == verdict
-    assert found.beyond is None
-    assert all(sentence.endswith(".") for sentence in found.sentences)
+def test_each_question_has_two_sides(
+    laws: tuple[float, float, float, float], against: list[str]
+) -> None:
+    answer = p3.judge(SMALL, made_up(*laws))
+    assert answer.stated is not None
+    assert [question for question, held in answer.stated.items() if not held] == against
+    result = kit.conclude(p3.ENTRY, SMALL, made_up(*laws))
+    assert result.verdict == ("fails" if len(against) == 4 else "depends")
+    if result.verdict == "depends":
+        assert f"not for {', '.join(against)}" in str(result.judgement)
+        assert "trained models not tried" in result.judgement.domain
+    assert all(sentence.endswith(".") for sentence in result.sentences)
+
+
+def test_an_exponential_passes_for_one() -> None:
+    answer = p3.judge(SMALL, made_up(0.0, 0.3, -1.0, 0.05, exponential=True))
+    assert answer.stated is not None
+    assert all(answer.stated.values())
+    assert answer.key_figures["steadiness of the growth, norms × 1"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("laws", "against"),
+    [
+        ((1.0, 0.3, -1.0, 0.05), []),
+        ((2.1, 0.3, -1.0, 0.05), ["growth at most quadratic"]),
+        ((1.0, 0.3, -0.8, 0.1), ["a layer's share falls as 1/ℓ"]),
+        ((1.0, 0.3, -1.0, 0.01), ["1/√ℓ lets the last layer change more"]),
+    ],
+)
+def test_what_is_ours_lies_beyond(
+    laws: tuple[float, float, float, float], against: list[str]
+) -> None:
+    beyond = p3.judge(SMALL, made_up(*laws)).beyond
+    assert beyond is not None
+    assert [name for name, held in beyond.items() if not held] == [
+        f"LeCun × 1, {name}" for name in against
+    ]
+
+
+def test_with_weights_of_one_size_the_stream_grows_by_a_bounded_step() -> None:
+    """A normed token has length √16, and no branch makes it longer than its spectral norms do."""
+    network = Network.random(SMALL.spec(2.0, 8), seed=3, dtype=torch.float64)
+    x = overlapping_tokens(4, 16, 0.1, 0).unsqueeze(0)
+    with torch.no_grad():
+        sizes = [float(state.norm(dim=-1).max()) for state in (x, *network.states(x))]
+
+    def norm(weight: torch.Tensor) -> float:
+        return float(torch.linalg.matrix_norm(weight.detach(), 2))
+
+    for layer, block in enumerate(network.blocks):
+        attention, mlp = block.attention, block.mlp
+        branches = 2**0.5 * norm(attention.value.weight) * norm(attention.output.weight)
+        branches += norm(mlp.up.weight) * norm(mlp.down.weight)
+        assert sizes[layer + 1] - sizes[layer] <= 4 * branches

@@ -1,4 +1,11 @@
-"""Claim P3: the stream of pre-norm networks grows with depth, until layers change little of it."""
+"""Claim P3: the stream of pre-norm networks grows with depth, until layers change little of it.
+
+What is stated is the abstract's growth and, of the lemma, the lower end, Θ(L); its upper end is
+Θ(exp L). The paper's models are trained; here networks are as they were drawn. Behind a norm a
+branch adds no more than its weights allow, so that with weights of one size in all layers the
+variance grows at most quadratically (docs/theory.md, section 7b): an exponential needs weights that
+grow with depth.
+"""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,21 +22,22 @@ from rankscope import tables
 from rankscope.arguments import Range
 from rankscope.core.network import Block, Init, Network, Spec
 from rankscope.core.prediction import predict
-from rankscope.core.theory import late_exponent
+from rankscope.core.theory import late_exponent, steadiness
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.claims._overlapping import overlap_kernel, overlapping_tokens
-from rankscope.numerals import short
+from rankscope.numerals import plural, short
 
 ENTRY = kit.claim(
     "P3",
-    "The variance of pre-norm networks grows at least linearly with depth, so that deep layers "
-    "tend to the identity; norms scaled by 1/√ℓ tame it and let deep layers change more.",
-    source="Sun et al. 2025, curse of depth",
-    question="Does the stream grow with depth until layers change nothing, and do norms scaled by "
-    "1/√ℓ mend it?",
-    domain="random pre-norm networks with LeCun's weights, at initialisation",
-    beyond="weights that are not LeCun's",
+    "The output variance of pre-norm networks grows exponentially with depth (at least linearly by "
+    "the lemma), so that deep layers tend to the identity; norms scaled by 1/√ℓ slow the growth.",
+    source="Sun et al. 2025, curse of depth, abstract and lemma (as summarised)",
+    question="Does the stream grow exponentially with depth until layers change nothing, and do "
+    "norms scaled by 1/√ℓ mend it?",
+    domain="random pre-norm networks with LeCun's weights, at initialisation; trained models not "
+    "tried",
+    beyond="what the variance implies for the layers at initialisation, and other weights",
     seconds=22,
     metrics=(
         kit.Metric(
@@ -47,9 +55,11 @@ _VARIANCE, _SHARE = "stream_variance", "layer_share"
 PLAIN, SCALED = "norms × 1", "norms × 1/√ℓ"
 CHAINED, PREDICTED, MEASURED = "predicted layer by layer", "predicted", "networks"
 _FEWEST = 8  # layers without which no law can be seen
+_STEADY = 0.5  # the later half of the logarithm's rise over the earlier half's: 1 if exponential
 _LINEAR = (0.9, 1.1)  # exponents of the growth that count as linear
+_QUADRATIC = 2.0  # the largest exponent that weights of one size allow
+_FALLING = -0.5  # the exponent below which a layer's share falls
 _INVERSE = (-1.15, -0.85)  # exponents of a layer's share that count as 1/ℓ
-_TAMED = 0.5  # the exponent below which the growth is tamed; a logarithm has 1/log ℓ
 CHARTS = (
     kit.Drawing("by_depth", "The tokens' mean square over the input's.", _VARIANCE),
     kit.Drawing("by_depth", "What a layer changes of the stream.", _SHARE),
@@ -169,12 +179,18 @@ def scale_norms(network: Network) -> None:
             gain.mul_(layer**-0.5)
 
 
-def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
-    """Exponents over the second half of the layers, of networks and of the prediction alike.
+def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
+    """Growth over depth, in networks and in the prediction alike.
 
-    The growth is that of the mean square above the input's: at least linear from an exponent of
-    0.9 on, tamed below 0.5. A layer's share falls as 1/ℓ at exponents from −1.15 to −0.85. Scaled
-    norms let the last layer change more if its share of the stream is larger than without.
+    Exponential is a logarithm of the variance that rises at least half as much over the later half
+    of the layers as over the earlier. Exponents are those of the mean square above the input's and
+    of a layer's share, over the second half of the layers: the growth is at least linear from 0.9
+    on, and deep layers tend to the identity if a layer's share falls with an exponent below −0.5.
+    Norms scaled by 1/√ℓ slow the growth if its exponent is smaller with them.
+
+    Ours, beyond: that the exponent is at most 2, that a layer's share falls as 1/ℓ (from −1.15 to
+    −0.85), and that the last layer's share is larger with scaled norms. The paper measures the
+    latter, the contribution of deep layers, in trained models.
     """
     means = kit.curves(table, "layer")
     curves = {key: [mean.value for mean in curve.values()] for key, curve in means.items()}
@@ -182,20 +198,30 @@ def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
     checks = {
         model: kit.on_all((CHAINED, MEASURED), partial(_checks, curves, model)) for model in models
     }
-    own, *others = models
-    beyond = {f"{model}, {name}": ok for model in others for name, ok in checks[model].items()}
+    derived = {
+        model: kit.on_all((CHAINED, MEASURED), partial(_derived, curves, model)) for model in models
+    }
+    usual, *others = models
+    beyond = {f"{usual}, {name}": ok for name, ok in derived[usual].items()}
+    for model in others:
+        both = checks[model] | derived[model]
+        beyond |= {f"{model}, {name}": ok for name, ok in both.items()}
+    against = "; ".join(name for name, held in beyond.items() if not held)
     figures: dict[str, float] = {}
     for name in (PLAIN, SCALED):
-        shares = curves[own, f"{name}, {CHAINED}", _SHARE]
+        shares = curves[usual, f"{name}, {CHAINED}", _SHARE]
         figures |= {
-            f"exponent of the growth, {name}": _growth(curves, own, name, CHAINED),
+            f"exponent of the growth, {name}": _growth(curves, usual, name, CHAINED),
+            f"steadiness of the growth, {name}": _rise(curves, usual, name, CHAINED),
             f"exponent of a layer's share, {name}": late_exponent(shares),
             f"share the last layer changes, {name}": shares[-1],
         }
     return kit.Answer(
         [_sentence(curves, model) for model in models],
-        stated=checks[own],
-        beyond=beyond or None,
+        stated=checks[usual],
+        on={"depends": _verdict(curves, usual, checks[usual], config.networks)},
+        beyond=beyond,
+        on_beyond={"depends": f"the check: not supported for {against}"},
         key_figures=figures,
         about={
             "scaled norms": "predicted one layer after the other, each handing on the tokens' "
@@ -204,18 +230,47 @@ def judge(_: Config, table: pl.DataFrame) -> kit.Answer:
     )
 
 
+def _verdict(curves: Curves, model: str, checks: Mapping[str, bool], networks: int) -> str:
+    """What is supported at initialisation and what is not, with the exponent of the growth."""
+    sides = [
+        ", ".join(name for name, held in checks.items() if held is side) for side in (True, False)
+    ]
+    growth = _growth(curves, model, PLAIN, MEASURED)
+    return (
+        f"what is asked, at initialisation: supported for {sides[0]}; not for {sides[1]} (it grows "
+        f"as ℓ^{short(growth)} in the mean of {plural(networks, 'network')})"
+    )
+
+
 def _growth(curves: Curves, model: str, name: str, source: str) -> float:
     sizes = curves[model, f"{name}, {source}", _VARIANCE]
     return late_exponent([size - sizes[0] for size in sizes[1:]])
 
 
+def _rise(curves: Curves, model: str, name: str, source: str) -> float:
+    """The rise of the logarithm in the later half over that in the earlier: 1 if exponential."""
+    sizes = curves[model, f"{name}, {source}", _VARIANCE]
+    return steadiness([math.log(size) for size in sizes])
+
+
 def _checks(curves: Curves, model: str, source: str) -> dict[str, bool]:
-    growth, tamed = (_growth(curves, model, name, source) for name in (PLAIN, SCALED))
+    """What the paper states."""
+    growth, slowed = (_growth(curves, model, name, source) for name in (PLAIN, SCALED))
+    shares = curves[model, f"{PLAIN}, {source}", _SHARE]
+    return {
+        "exponential growth": _rise(curves, model, PLAIN, source) >= _STEADY,
+        "growth at least linear (the lemma's lower end)": growth >= _LINEAR[0],
+        "deep layers that tend to the identity": late_exponent(shares) < _FALLING,
+        "slower growth with norms × 1/√ℓ": slowed < growth,
+    }
+
+
+def _derived(curves: Curves, model: str, source: str) -> dict[str, bool]:
+    """What we add to it."""
     plain, scaled = (curves[model, f"{n}, {source}", _SHARE] for n in (PLAIN, SCALED))
     return {
-        "the variance grows at least linearly": growth >= _LINEAR[0],
+        "growth at most quadratic": _growth(curves, model, PLAIN, source) <= _QUADRATIC,
         "a layer's share falls as 1/ℓ": _INVERSE[0] <= late_exponent(plain) <= _INVERSE[1],
-        "1/√ℓ tames the growth": tamed < _TAMED,
         "1/√ℓ lets the last layer change more": scaled[-1] > plain[-1],
     }
 
