@@ -63,6 +63,20 @@ def test_a_verdict_can_have_words_of_its_own(borne_out: dict[str, bool], words: 
     assert str(judged("", borne_out, on)) == words
 
 
+@pytest.mark.parametrize(
+    ("checks", "words"),
+    [
+        ({"a": True, "b": None}, "holds, not tried: b"),
+        ({"a": False, "b": None, "c": None}, "fails, not tried: b, c"),
+        ({"a": True, "b": False, "c": None}, "depends on the letter; not tried: c"),
+        ({"a": None}, "not tried: give a letter"),
+    ],
+)
+def test_what_was_not_tried_is_named_and_decides_nothing(checks: kit.Checks, words: str) -> None:
+    on: kit.Phrase = {"depends": "the letter", "not tried": "give a letter"}
+    assert str(judged("", checks, on)) == words
+
+
 ENTRY = Entry(
     "X1",
     "claim",

@@ -43,8 +43,9 @@ goes on with what is measured and what that comes to:
         )
 
 The rest is derived: verdicts, their words, the ``Result`` and its provenance. A check is an entry
-of ``stated`` (on the claim's ``domain``) or ``beyond`` it; the claim holds if all of them do. It is
-a plain expression beside its name, so that it can be read, stepped through and tried on tables made
+of ``stated`` (on the claim's ``domain``) or ``beyond`` it; the claim holds if all of them do. One
+that could not be tried is None: the verdict is that of the others, and names it. A check is a plain
+expression beside its name, so that it can be read, stepped through and tried on tables made
 by hand. Where verdicts need what is not in the table, ``measure`` returns a ``Measured``, which
 ``judge`` is then given. ``PAPER`` has the fields of a ``Config`` on the papers' own scale. A
 question, whose words depend on what it is asked about, has ``run(config, on_step)`` instead and
@@ -84,6 +85,8 @@ _FEW = 3  # cases that a verdict names one by one
 _ROUNDING = 1e-6  # what float32 cannot tell apart, in which predictions are made
 
 Facts = TypeVar("Facts")
+Checks = Mapping[str, bool | None]
+"""By name, whether each held; None if it could not be tried."""
 Phrase = str | Mapping[Verdict, str]
 """What completes a verdict: the same words for each, or words for some."""
 
@@ -109,8 +112,8 @@ class Answer:
     """
 
     sentences: Iterable[str]
-    stated: Mapping[str, bool] | None = None
-    beyond: Mapping[str, bool] | None = None
+    stated: Checks | None = None
+    beyond: Checks | None = None
     on: Phrase = ""
     on_beyond: Phrase = ""
     key_figures: Mapping[str, float] = field(default_factory=dict)
@@ -162,17 +165,21 @@ def conclude(entry: Entry, config: Any, measured: Any) -> Result:
     )
 
 
-def judged(domain: str, borne_out: Mapping[str, bool], on: Phrase = "") -> Judgement:
+def judged(domain: str, checks: Checks, on: Phrase = "") -> Judgement:
     """Holds if every case bears the statement out, fails if none does, else it depends.
 
     >>> str(judged("random networks", {"one head": True, "two heads": False}))
     'depends on the case: one head bears it out, two heads does not'
     >>> str(judged("trained models", {}, "pass one with --pretrained"))
     'not tried: pass one with --pretrained'
+    >>> str(judged("models", {"random weights": True, "pretrained ones": None}))
+    'holds, not tried: pretrained ones'
 
     ``on`` completes the verdict (see ``Judgement``); where it is not given and the verdict depends,
-    the cases on either side are named or counted.
+    the cases on either side are named or counted. What could not be tried is named in the end.
     """
+    borne_out = {case: held for case, held in checks.items() if held is not None}
+    untried = ", ".join(case for case, held in checks.items() if held is None)
     verdict: Verdict = "depends"
     if not borne_out:
         verdict = "not tried"
@@ -187,6 +194,8 @@ def judged(domain: str, borne_out: Mapping[str, bool], on: Phrase = "") -> Judge
         if max(len(held), len(against)) <= _FEW:
             bear, do = "bears" if len(held) == 1 else "bear", "does" if len(against) == 1 else "do"
             words = f"the case: {', '.join(held)} {bear} it out, {', '.join(against)} {do} not"
+    if borne_out and untried:
+        words = f"{words}; not tried: {untried}" if words else f"not tried: {untried}"
     return Judgement(verdict, domain, words)
 
 
