@@ -4,42 +4,54 @@ import math
 from dataclasses import replace
 
 import pytest
+import torch
 
 from rankscope import Spec, tables
 from rankscope.errors import InputError
 from rankscope.experiments import kit
 from rankscope.experiments.catalogue import CATALOGUE
+from rankscope.experiments.circle import Training
 from rankscope.experiments.claims import d6
-from rankscope.experiments.claims.d6 import DISTANCE, ERROR, MLP, PURE, SKIP, deep_distances
+from rankscope.experiments.claims.d6 import ALONE, DISTANCE, ERROR, MLP, PLAIN, RELEASED, SKIP
 from rankscope.models.training import Recipe, SequenceModel, Trained
 from rankscope.process.progress import silent
 from rankscope.show import figures
 
-CONFIG = d6.Config(widths=(1, 2), seeds=3, applied=20)
+CONFIG = d6.Config(widths=(1, 2), seeds=3, alone_seeds=3, applied=20)
 SHORT = Recipe(6, 10, 3e-3, weight_decay=0.0, warmup=2)
+TINY = d6.Config(
+    widths=(4,),
+    seeds=2,
+    training=Training(points=20, epochs=2, batch=4),
+    applied=3,
+    alone_seeds=2,
+    arc=10,
+    alone_applied=2,
+    recipe=SHORT,
+)
+NEVER = math.inf
+COLUMNS = ("run", "model", "variant", "layer", "sample", "metric", "value")
 
 
-def table(arrivals, errors=None):
-    """Distances that fall below a hundredth at the given step, or never; the same for all seeds."""
+def table(arrivals, errors=None, runs=(RELEASED,)):
+    """Distances that fall below a hundredth at the given step; a number is meant for all seeds."""
     rows = []
-    for (width, kind), arrival in arrivals.items():
-        label = (f"width {width}", kind)
-        for seed in range(3):
-            error = (errors or {}).get((width, kind), 0.0)
-            rows.append((*label, None, seed, ERROR, error))
-            for step in range(21):
-                rows.append((*label, step, seed, DISTANCE, -2.5 if step >= arrival else -0.2))
-    return tables.from_rows(("model", "variant", "layer", "sample", "metric", "value"), rows)
+    for run in runs:
+        for (width, kind), arrived in arrivals.items():
+            label = (run, f"width {width}", kind)
+            for seed in range(3):
+                arrival = arrived[seed] if isinstance(arrived, tuple) else arrived
+                rows.append((*label, None, seed, ERROR, (errors or {}).get((width, kind), 0.0)))
+                for step in range(21):
+                    rows.append((*label, step, seed, DISTANCE, -2.5 if step >= arrival else -0.2))
+    return tables.from_rows(COLUMNS, rows)
 
 
-def arrivals(pure, mlp, skip):
-    kinds = {PURE: pure, MLP: mlp, SKIP: skip}
+def arrivals(plain, mlp, skip):
+    kinds = {PLAIN: plain, MLP: mlp, SKIP: skip}
     return {
         (width, kind): each[at] for kind, each in kinds.items() for at, width in enumerate((1, 2))
     }
-
-
-NEVER = math.inf
 
 
 def judged(config, rows, learnt=CONFIG.learnt):
@@ -51,12 +63,12 @@ def judged(config, rows, learnt=CONFIG.learnt):
 @pytest.mark.parametrize(
     ("given", "verdict", "words"),
     [
-        (arrivals((3, 5), (4, 6), (NEVER, 9)), "holds", "Not borne out: nothing."),
-        (arrivals((3, NEVER), (4, 2), (NEVER, NEVER)), "holds", "Not borne out: nothing."),
-        (arrivals((NEVER, NEVER), (4, 6), (3, 3)), "fails", "Borne out: nothing."),
-        (arrivals((5, 3), (4, 2), (5, 3)), "depends", "Not borne out: a larger width"),
-        (arrivals((3, 5), (3, 6), (4, 9)), "depends", "Not borne out: an MLP"),
-        (arrivals((3, 5), (4, 6), (4, 5)), "depends", "Not borne out: a skip"),
+        (arrivals((3, 5), (4, 6), (NEVER, 9)), "holds", "Not supported: nothing."),
+        (arrivals((3, NEVER), (4, NEVER), (NEVER, NEVER)), "holds", "Not supported: nothing."),
+        (arrivals((NEVER, NEVER), (4, 6), (3, 3)), "fails", "Supported: nothing."),
+        (arrivals((5, 3), (6, 4), (6, 4)), "depends", "Not supported: a larger width"),
+        (arrivals((3, 5), (3, 5), (4, 9)), "depends", "Not supported: an MLP"),
+        (arrivals((3, 5), (4, 6), (3, 5)), "depends", "Not supported: a skip"),
     ],
 )
 def test_each_verdict(given, verdict, words):
@@ -65,62 +77,84 @@ def test_each_verdict(given, verdict, words):
     assert words in sentences[0]
 
 
+def test_the_released_script_is_said_not_to_converge_if_most_seeds_do_not():
+    """One of three seeds of the smaller width comes together: later with an MLP, never a skip."""
+    few = arrivals(((4, NEVER, NEVER), NEVER), ((9, NEVER, NEVER), NEVER), (NEVER, NEVER))
+    both = table(few, runs=(RELEASED, ALONE))
+    result = kit.conclude(d6.ENTRY, CONFIG, both)
+    shows = (
+        "the released script does not, as a rule, show the figure's convergence: without skip and "
+        "MLP the points come together in 1, 0 of 3 seeds at widths 1, 2, the others end 0.63 to "
+        "0.63 apart (0.6 at the start); with an MLP in 1, 0, with a skip in 0, 0"
+    )
+    assert str(result.judgement) == (
+        "depends on the part: supported for a larger width, an MLP, a skip; not for coming "
+        f"together at the smallest width; {shows}"
+    )
+    assert result.sentences[0] == f"T{shows[1:]}."
+    share = "no skip, no MLP: share of pairs that come together"
+    assert result.key_figures[share] == pytest.approx(1 / 6)
+    all_of_them = arrivals((4, NEVER), (9, NEVER), (NEVER, NEVER))
+    held = kit.conclude(d6.ENTRY, CONFIG, table(all_of_them, runs=(RELEASED, ALONE)))
+    assert str(held.judgement).startswith("holds, the released script shows the figure's")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "outcome"),
+    [
+        ((3, NEVER, 5), (4, NEVER, 6), True),
+        ((3, 4, 5), (4, 5, 2), True),
+        ((3, 4), (4, 2), False),
+        ((3, NEVER, NEVER), (9, 2, 2), False),
+        ((NEVER,), (NEVER,), None),
+    ],
+)
+def test_later_is_a_majority_of_the_seeds_in_which_points_come_together(before, after, outcome):
+    assert d6.later(before, after) is outcome
+
+
 def test_layers_that_have_not_learnt_are_left_out():
     given = arrivals((3, 5), (1, 1), (4, 9))
     bad = dict.fromkeys([(1, MLP), (2, MLP)], 0.5)
     judgement, sentences = judged(CONFIG, table(given, bad))
-    assert str(judgement) == "holds, not tried: with MLP"
+    assert str(judgement) == "holds, not tried: an MLP"
     assert sentences[-1] == (
         "Not learnt, so not counted: with MLP of width 1, with MLP of width 2."
     )
     none, _ = judged(CONFIG, table(given, dict.fromkeys(given, 0.5)))
-    assert str(none) == "not tried: pure attention of width 1 has not learnt its arcs"
+    assert str(none) == "not tried: width 1 has not learnt its arcs"
     all_of_them, _ = judged(CONFIG, table(given, bad), 1.0)
     assert all_of_them.verdict == "depends"
 
 
 def test_no_other_width_takes_the_place_of_the_smallest():
     """Width 2 moves the points together, but the statement is about width 1, which never learnt."""
-    config = d6.Config(widths=(2, 1), seeds=3, applied=20)
+    config = replace(CONFIG, widths=(2, 1))
     given = arrivals((NEVER, 3), (4, 6), (4, 9))
-    judgement, sentences = judged(config, table(given, {(1, PURE): 0.5}))
-    assert str(judgement) == (
-        "holds, not tried: pure attention of the smallest width, a larger width"
+    judgement, sentences = judged(config, table(given, {(1, PLAIN): 0.5}))
+    assert (
+        str(judgement) == "holds, not tried: coming together at the smallest width, a larger width"
     )
-    assert sentences[1].startswith(
-        "Not tried: that pure attention of the smallest width moves the points together "
-        "(pure attention of width 1 has not learnt its arcs); that a larger width slows"
-    )
+    assert "(width 1 has not learnt its arcs)" in sentences[1]
 
 
 def test_widths_are_compared_from_the_smallest_in_whatever_order_they_are_given():
-    config = d6.Config(widths=(2, 1), seeds=3, applied=20)
+    config = replace(CONFIG, widths=(2, 1))
     judgement, _ = judged(config, table(arrivals((3, 5), (4, 6), (4, 9))))
     assert str(judgement) == "holds"
 
 
 def test_what_cannot_be_compared_is_said_and_not_taken_for_a_failure():
-    """Only one part is left to fail, and the verdict names the three that were not tried."""
-    given = arrivals((NEVER, NEVER), (4, 6), (3, 3))
-    judgement, sentences = judged(CONFIG, table(given))
-    assert str(judgement) == "fails, not tried: a larger width, with MLP, with skip"
-    assert sentences[1] == (
-        "Not tried: that a larger width slows or stops that (pure attention moves the points "
-        "together at no width); that an MLP slows or stops it wherever pure attention does it (at "
-        "no width have both learnt, and pure attention moves them together); that a skip slows or "
-        "stops it wherever pure attention does it (at no width have both learnt, and pure "
-        "attention moves them together)."
-    )
-    partly = table(arrivals((3, 5), (4, 6), (3, 5)), {(1, MLP): 0.5, (2, MLP): 0.5})
-    depends, _ = judged(CONFIG, partly)
-    assert depends.on.endswith("with skip does not; not tried: with MLP")
+    judgement, sentences = judged(CONFIG, table(arrivals((NEVER,) * 2, (NEVER,) * 2, (NEVER,) * 2)))
+    assert str(judgement) == "fails, not tried: a larger width, an MLP, a skip"
+    assert sentences[1].startswith("Not tried: that a larger width slows or stops that (there are")
 
 
 def test_a_training_that_broke_down_has_learnt_nothing():
     given = arrivals((3, 5), (4, 6), (4, 9))
-    broken = table(given, {(1, PURE): math.nan})
+    broken = table(given, {(1, PLAIN): math.nan})
     judgement, _ = judged(CONFIG, broken, math.inf)
-    assert "not tried: pure attention of the smallest width" in str(judgement)
+    assert "not tried: coming together at the smallest width" in str(judgement)
     score = Trained(SequenceModel.random(Spec(1, 1, 2), outputs=1, symbols=1), 0, 1, math.nan)
     assert math.isnan(d6.step_error(CONFIG, score))
 
@@ -129,62 +163,71 @@ def test_the_tables_count_seeds_and_steps():
     given = table(arrivals((3, NEVER), (4, 6), (4, 9)))
     ends = d6.endings(CONFIG, given)
     rows = {row[:2]: row[2:] for row in d6.listing("trained", ends).rows}
-    assert rows["Pure attention", 1][:2] == ("3 of 3", 3.0)
-    never = rows["Pure attention", 2]
+    assert rows["No skip, no MLP", 1][:2] == ("3 of 3", 3.0)
+    never = rows["No skip, no MLP", 2]
     assert never[:2] == ("0 of 3", None)
     assert never[2].startswith("0.6")
 
 
 def test_a_small_run_is_whole_repeatable_and_drawn():
-    config = d6.Config(widths=(4,), seeds=2, arc=10, applied=2, recipe=SHORT, early=SHORT)
     seen: list[float] = []
-    found = d6.ENTRY.run(config, seen.append)
+    result = d6.ENTRY.run(TINY, seen.append)
     assert seen == sorted(seen)
-    assert seen[-1] == 1.0
-    assert found.table.equals(d6.ENTRY.run(config, silent).table)
-    start = found.table.filter(metric=DISTANCE, layer=0)["value"].to_list()
-    assert start == pytest.approx([math.log10(0.6)] * 12)
-    other = d6.ENTRY.run(d6.Config(**{**vars(config), "seed": 1}), silent)
-    assert not found.table.equals(other.table)
+    assert seen[-1] == pytest.approx(1.0)
+    assert result.table.equals(d6.ENTRY.run(TINY, silent).table)
+    start = result.table.filter(metric=DISTANCE, layer=0, run=ALONE)["value"].to_list()
+    assert start == pytest.approx([math.log10(0.6)] * 6)
+    steps = result.table.filter(metric=DISTANCE, run=RELEASED)["layer"].max()
+    assert steps == TINY.applied
+    other = d6.ENTRY.run(replace(TINY, seed=1), silent)
+    assert not result.table.equals(other.table)
     assert other.judgement.domain == d6.ENTRY.domain
-    assert other.beyond.domain == "training stopped as early as in the paper's script"
-    for drawing in found.drawings:
-        figures.draw(drawing, found)
-    assert all(sentence.endswith(".") for sentence in found.sentences)
-    assert all(map(math.isfinite, found.key_figures.values()))
+    assert other.beyond.domain == d6.ENTRY.beyond
+    for drawing in result.drawings:
+        figures.draw(drawing, result)
+    assert all(sentence.endswith(".") for sentence in result.sentences)
+    assert all(map(math.isfinite, result.key_figures.values()))
 
 
-def test_progress_is_reported_while_layers_are_trained():
-    long = replace(SHORT, steps=30)
-    config = d6.Config(widths=(4,), seeds=1, arc=10, applied=1, recipe=long, early=long)
-    seen: list[float] = []
-    d6.ENTRY.run(config, seen.append)
-    # Of the first of six layers: three reports in its training, before it is through.
-    assert sum(share < 1 / 6 * 3 / 4 for share in seen) == 3
-    assert seen == sorted(seen)
+def test_points_that_fly_apart_or_meet_have_finite_logarithms(monkeypatch):
+    far = torch.tensor([[[0.0, 0.0], [0.0, 0.0]], [[math.nan, 0.0], [1.0, 0.0]]]).double()
+    monkeypatch.setattr(d6, "alone", lambda *_: ([0.0], far[None]))
+    monkeypatch.setattr(d6, "released", lambda *_: ([0.0], far[None]))
+    logs = d6.measure(TINY, silent).filter(metric=DISTANCE)["value"].unique().to_list()
+    assert sorted(logs) == pytest.approx([-16.0, 300.0])
 
 
 def test_the_error_of_a_step_is_told_in_steps():
-    config = d6.Config(widths=(4,), seeds=1, arc=10, applied=1, recipe=SHORT, early=SHORT)
-    (found,) = d6.train_layers(config, SHORT, 4, PURE, silent)
-    data = d6.next_places(10, skip=False)
-    missed = (found.model(data.inputs) - data.targets).square().sum(-1).mean().sqrt()
-    assert d6.step_error(config, found) == pytest.approx(
+    (trained, _) = d6.train_alone(TINY, 4, PLAIN, silent)
+    data = d6.next_places(TINY, skip=False)
+    missed = (trained.model(data.inputs) - data.targets).square().sum(-1).mean().sqrt()
+    assert d6.step_error(TINY, trained) == pytest.approx(
         float(missed) / (math.pi * 0.3 / 10), rel=1e-4
     )
 
 
-def test_doubts_of_scaled_arithmetic_reach_the_sentences(monkeypatch):
-    def doubtful(*arguments, **options):
-        return deep_distances(*arguments, **options).noted({"doubt": "a digit was lost"})
+def test_arcs_start_where_the_paper_starts_and_meet_at_the_other_end():
+    places = d6.arcs(replace(TINY, arc=4))
+    assert places.shape == (5, 2, 2)
+    assert torch.allclose(places[0], torch.tensor([[-0.3, 0.0], [0.3, 0.0]]).double())
+    assert torch.allclose(places[2], torch.tensor([[0.0, -0.3], [0.0, 0.3]]).double())
+    assert torch.allclose(places[-1], places[0].flip(0))
 
-    monkeypatch.setattr(d6, "deep_distances", doubtful)
-    config = d6.Config(widths=(4,), seeds=1, arc=10, applied=1, recipe=SHORT, early=SHORT)
-    found = d6.ENTRY.run(config, silent)
-    assert found.sentences[-2] == (
-        "Note on 3 layers, trained: such as pure attention, width 4, seed 0: a digit was lost."
-    )
-    assert list(found.provenance["notes"]) == ["3 layers, trained", "3 layers, stopped early"]
+
+def test_examples_lead_from_each_place_to_the_next():
+    plain, skipping = (d6.next_places(TINY, skip=skip) for skip in (False, True))
+    places = d6.arcs(TINY).float()
+    assert torch.equal(plain.targets, places[1:])
+    assert torch.allclose(skipping.inputs + skipping.targets, places[1:], atol=1e-7)
+
+
+def test_a_skip_adds_to_where_a_point_is():
+    spec = Spec(1, 2, 8, mlp_ratio=0.0, norm="none", skip=False, init="xavier")
+    model = SequenceModel.random(spec, outputs=2, coordinates=2)
+    start = d6.arcs(TINY)[0]
+    moved = model.double()(start[None])[0]
+    assert torch.allclose(d6.trajectory(TINY, model, 1, skip=False)[1], moved)
+    assert torch.allclose(d6.trajectory(TINY, model, 1, skip=True)[1], start + moved)
 
 
 def test_nothing_to_try_is_refused():
@@ -194,5 +237,5 @@ def test_nothing_to_try_is_refused():
 
 def test_the_papers_scale_is_a_configuration():
     config = CATALOGUE["D6"].configuration("paper")
-    assert (config.arc, config.applied) == (500, 150)
+    assert (config.arc, config.applied, config.training) == (500, 299, Training())
     assert config.digest("D6") != d6.Config().digest("D6")

@@ -1,31 +1,33 @@
 """Claim D6, Dong et al. 2021, figure 3: a trained layer applied again and again to two points.
 
-What to expect (derived): points at ±x have the step ``(2P − 1) x V``, where P, what a point attends
-to itself, falls to one half as the points come together. A layer without a skip therefore makes
-small distances smaller still, like their cube, and large ones larger: the arcs are a balance that
-is not stable, and on which side a layer ends is left to how its training errs. With a skip a small
-error stays small.
+What is judged is the released network after the released training (``experiments.circle``), which
+is not attention alone: it has LayerNorm, an inner skip and dropout in every kind. Beyond it is
+attention alone, trained until it has learnt its arcs. There one expects (derived): points at ±x
+have the step ``(2P − 1) x V``, where P, what a point attends to itself, falls to one half as the
+points come together. A layer without a skip therefore makes small distances smaller still, like
+their cube, and large ones larger: the arcs are a balance that is not stable, and on which side a
+layer ends is left to how its training errs. With a skip a small error stays small.
+
+That widths and kinds are compared seed by seed was settled after a first look at the released
+networks: medians over the seeds say nothing where points come together in a minority of them.
 """
 
-import copy
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median
-from typing import Any, Final, NamedTuple, cast
+from statistics import fmean, median
+from typing import Any, Final, NamedTuple
 
 import polars as pl
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from rankscope import tables
-from rankscope.core.deep import deep_trace
-from rankscope.core.network import Block, Network, Spec
-from rankscope.core.tracing import Trace
+from rankscope.core.network import Spec
 from rankscope.errors import InputError
-from rankscope.experiments import depths, kit
+from rankscope.experiments import circle, kit
 from rankscope.models.training import Approach, Examples, Recipe, SequenceModel, Trained, train
 from rankscope.numerals import power_of_ten, sentence_case
 
@@ -35,9 +37,9 @@ ENTRY = kit.claim(
     "width, an MLP or a skip slows that down or stops it.",
     source="Dong et al. 2021, figure 3",
     question="Do two points come together under a layer trained to keep them on two arcs?",
-    domain="two heads trained on two arcs of a circle, widths 32, 64 and 128",
-    beyond="training stopped as early as in the paper's script",
-    seconds=244,
+    domain="the released network and training, widths 32, 64 and 128",
+    beyond="attention alone, without norms, inner skip and dropout, its arcs learnt",
+    seconds=115,
     metrics=(
         kit.Metric(
             "distance",
@@ -60,38 +62,35 @@ ENTRY = kit.claim(
     ),
 )
 DISTANCE, ERROR = "log10_distance", "step_error"
-TRAINED, EARLY = "trained", "stopped early"
+RELEASED, ALONE = "released", "attention alone"
 CHARTS = (
     kit.Drawing(
         "trajectories",
-        "One seed; light: the arcs the layer was trained on.",
-        only={"run": (TRAINED,)},
+        "The released network, one seed; light: the arcs it was trained on.",
+        only={"run": (RELEASED,)},
     ),
     kit.Drawing(
-        "trajectories",
-        "The same seed, its training stopped as early as in the paper's script.",
-        only={"run": (EARLY,)},
+        "trajectories", "Attention alone, one seed; its arcs are learnt.", only={"run": (ALONE,)}
     ),
     kit.Drawing(
         "by_depth",
-        "A panel for each width; how often the layer was applied, in scaled arithmetic.",
+        "A panel for each width; how often the released network was applied.",
         DISTANCE,
-        {"lowest": -40.0, "highest": 5.0},  # exponents: what lies beyond is cut off
-        only={"run": (TRAINED,)},
+        only={"run": (RELEASED,)},
     ),
 )
-RADIUS = 0.3
-PURE, MLP, SKIP = "pure attention", "with MLP", "with skip"
-_KINDS: Final = (PURE, MLP, SKIP)
-_SMALLEST, _WIDER = "pure attention of the smallest width", "a larger width"
+PLAIN, MLP, SKIP = "no skip, no MLP", "with MLP", "with skip"  # as in the figure's titles
+_KINDS: Final = (PLAIN, MLP, SKIP)
+_SMALLEST, _WIDER = "coming together at the smallest width", "a larger width"
 _PARTS: Final = {
-    _SMALLEST: "pure attention of the smallest width moves the points together",
+    _SMALLEST: "without skip and MLP the points come together at the smallest width",
     _WIDER: "a larger width slows or stops that",
-    MLP: "an MLP slows or stops it wherever pure attention does it",
-    SKIP: "a skip slows or stops it wherever pure attention does it",
+    "an MLP": "an MLP slows or stops it",
+    "a skip": "a skip slows or stops it",
 }
+_FLOOR: Final = 1e-16  # below this float64 cannot tell two places apart
+_TRAINING: Final = circle.Training()
 _RECIPE: Final = Recipe(400, 60, 3e-3, weight_decay=0.0, warmup=20)
-_EARLY: Final = Recipe(150, 60, 1e-4, weight_decay=0.0, warmup=1)
 
 Layer = tuple[int, str]
 """Width and kind."""
@@ -103,102 +102,130 @@ class Config(kit.Config):
 
     widths: tuple[int, ...] = (32, 64, 128)
     heads: int = 2
-    seeds: int = 5  # networks of each kind and width, all trained at once
-    arc: int = 60  # steps on each half circle, which are what the layer learns
-    recipe: Recipe = _RECIPE
-    early: Recipe = _EARLY
-    """A training that stops early: about as far as the script of the paper goes, whose README asks
-    for 70 epochs of 17 batches at a rate of 0.00001."""
-    applied: int = 60  # how often the layer is applied
+    seeds: int = 10  # released networks of each kind and width, all trained at once
+    training: circle.Training = _TRAINING
+    applied: int = 299  # as in the released script, which plots 300 places
     together: float = 0.01  # the part of their first distance within which points are together
+    alone_seeds: int = 5  # the same for attention alone
+    arc: int = 60  # steps on each half circle, which are what attention alone learns
+    recipe: Recipe = _RECIPE
+    alone_applied: int = 60
     learnt: float = 0.05  # a step's root mean square error, in steps, up to which arcs are learnt
 
 
 PAPER: Final[Mapping[str, Any]] = {
+    "seeds": 20,
+    "alone_seeds": 10,
     "arc": 500,
-    "seeds": 10,
-    "applied": 150,
+    "alone_applied": 150,
     "recipe": Recipe(3000, 100, 1e-3, weight_decay=0.0),
-    "early": Recipe(70 * 17, 30, 1e-5, weight_decay=0.0, warmup=1),
 }
 
 
-def measure(config: Config, on_step: kit.OnStep) -> depths.Measured:
+def measure(config: Config, on_step: kit.OnStep) -> pl.DataFrame:
     """Train each kind of layer to move two points along two arcs, then let it run by itself.
 
-    A step is: the plane is mapped linearly to the hidden width, the layer is applied, and its
-    output is mapped back to the plane. With an MLP that comes after attention; with a skip the step
-    adds to the point instead of replacing it. The maps to the plane and back are folded into the
-    layer's own weights, so that steps in a row are a ``Network`` of repeated layers, which scaled
-    arithmetic can follow below the smallest difference of floats.
-
-    Our skip is not that of the paper's script. There a layer with a skip is trained to give the
-    next place itself, and reads the sum of a batch of places and the batch before it; when it runs
-    by itself its outputs are added up, but each output is what is plotted. Here it is trained to
-    give the way to the next place, reads places, and the places it comes to are plotted.
+    A step of attention alone is: the plane is mapped linearly to the hidden width, the layer is
+    applied, and its output is mapped back to the plane. With an MLP that comes after attention;
+    with a skip the step adds to the point instead of replacing it, and learns the way to the next
+    place. (The released skip is another: see ``circle``.)
     """
     if not config.widths:
         raise InputError("widths is empty; name at least one.")
-    rows: list[tuple[Any, ...]] = []
-    notes: dict[str, str] = {}
-    trainings = ((TRAINED, config.recipe), (EARLY, config.early))
-    layers = [(width, kind) for width in config.widths for kind in _KINDS]
-    for (run, recipe), on_run in kit.tracked(trainings, on_step):
-        doubts: dict[str, str] = {}
-        rows += _places((run, None, "arc"), arcs(config.arc))
-        for (width, kind), on_kind in kit.tracked(layers, on_run):
-            label, skip = (run, f"width {width}", kind), kind == SKIP
-            on_train, on_trace = kit.parts(on_kind, 3.0, 1.0)
-            seeds = enumerate(train_layers(config, recipe, width, kind, on_train))
-            for (sample, trained), _ in kit.tracked(seeds, on_trace):
-                rows.append((*label, None, None, sample, ERROR, step_error(config, trained)))
-                traced = deep_distances(trained.model, config.applied, skip=skip)
-                doubts |= depths.doubts({f"{kind}, width {width}, seed {trained.seed}": traced})
-                rows += [
-                    (*label, at, None, sample, DISTANCE, value)
-                    for at, value in enumerate(log10_distances(traced))
-                ]
-                if sample == 0:
-                    rows += _places(label, trajectory(trained.model, config.applied, skip=skip))
-        for case, note in list(doubts.items())[:1]:  # one note for all, which quotes the first
-            notes[f"{len(doubts)} layers, {run}"] = f"such as {case}: {note}"
-    names = ("run", "model", "variant", "layer", "parameter", "sample", "metric", "value")
-    return depths.Measured(tables.from_rows(names, rows), notes)
+    first = config.training.pairs()
+    rows = [*_places((RELEASED, None, "arc"), first), *_places((ALONE, None, "arc"), arcs(config))]
+    runs = [
+        (run, width, kind)
+        for run in (RELEASED, ALONE)
+        for width in config.widths
+        for kind in _KINDS
+    ]
+    for label, on_run in kit.tracked(runs, on_step):
+        run, width, kind = label
+        of_run = released if run == RELEASED else alone
+        errors, places = of_run(config, width, kind, on_run)
+        names = (run, f"width {width}", kind)
+        apart = torch.linalg.vector_norm(places[:, :, 0] - places[:, :, 1], dim=-1)
+        logs = apart.nan_to_num(nan=math.inf).clamp(_FLOOR, 1e300).log10()
+        for sample, (error, curve) in enumerate(zip(errors, logs.tolist(), strict=True)):
+            rows.append((*names, None, None, sample, ERROR, error))
+            rows += [(*names, at, None, sample, DISTANCE, log) for at, log in enumerate(curve)]
+        rows += _places(names, places[0])
+    columns = ("run", "model", "variant", "layer", "parameter", "sample", "metric", "value")
+    return tables.from_rows(columns, rows)
 
 
-def judge(config: Config, measured: depths.Measured) -> kit.Answer:
-    """What the statement says of pure attention, widths, MLPs and skips; beyond: stopped early."""
-    trained, early = (endings(config, measured.table.filter(run=run)) for run in (TRAINED, EARLY))
-    stated, on, sentences = check(config, trained, config.learnt)
-    beyond, on_beyond, others = check(config, early, math.inf)
+def released(
+    config: Config, width: int, kind: str, on_step: kit.OnStep
+) -> tuple[list[float], Float[Tensor, "seed time point 2"]]:
+    """Of every seed, by how much a step misses, and where the points go."""
+    seeds = [config.seed * config.seeds + number for number in range(config.seeds)]
+    stack = circle.Stack(width, config.heads, mlp=kind == MLP, seeds=seeds)
+    skip = kind == SKIP
+    circle.train(stack, config.training, skip=skip, seeds=seeds, on_step=on_step)
+    errors = circle.step_errors(stack, config.training, skip=skip).tolist()
+    return errors, circle.trajectories(stack, config.training, config.applied, skip=skip)
+
+
+def alone(
+    config: Config, width: int, kind: str, on_step: kit.OnStep
+) -> tuple[list[float], Float[Tensor, "seed time point 2"]]:
+    """The same for attention without norms, inner skip and dropout."""
+    trained = train_alone(config, width, kind, on_step)
+    places = [
+        trajectory(config, each.model, config.alone_applied, skip=kind == SKIP) for each in trained
+    ]
+    return [step_error(config, each) for each in trained], torch.stack(places)
+
+
+def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
+    """What the statement says of convergence, widths, MLPs and skips, for both networks."""
+    script, plain = (endings(config, table.filter(run=run)) for run in (RELEASED, ALONE))
+    stated, words, sentences = check(config, script, math.inf)
+    beyond, words_beyond, others = check(config, plain, config.learnt)
+    shows = shown_by_script(config, script, stated.get(_SMALLEST, False))
     return kit.Answer(
-        (*sentences, *(f"Stopped early: {sentence}" for sentence in others)),
+        (
+            sentence_case(shows) + ".",
+            *sentences,
+            *(f"Attention alone: {sentence}" for sentence in others),
+        ),
         stated=stated,
-        on=on,
+        on="; ".join(filter(None, (words, shows))),
         beyond=beyond,
-        on_beyond=on_beyond,
-        key_figures={  # no further down than can be read
-            f"{kind}, width {width}: log10 distance": max(end.log10_last, -1e300)
-            for (width, kind), end in trained.items()
+        on_beyond=words_beyond,
+        key_figures={
+            f"{kind}: share of pairs that come together": fmean(
+                end.share for (_, other), end in script.items() if other == kind
+            )
+            for kind in _KINDS
         },
-        listings=(listing(TRAINED.capitalize(), trained), listing(EARLY.capitalize(), early)),
-        shown=(DISTANCE, ERROR),
+        listings=(
+            listing("Released network and training", script),
+            listing("Attention alone, arcs learnt", plain),
+        ),
+        shown=(),  # the listings tell both runs apart
     )
 
 
 class Ending(NamedTuple):
-    """How two points end under layers of one width and kind; figures are medians over the seeds."""
+    """How two points end under layers of one width and kind."""
 
     arrivals: tuple[float, ...]  # of each seed: steps until they are together, infinite if never
-    log10_last: float
-    error: float
+    log10_last: tuple[float, ...]  # of each seed: how far apart in the end
+    error: float  # of a step, median over the seeds
+
+    @property
+    def share(self) -> float:
+        """Of the seeds, in which the points come together."""
+        return sum(steps < math.inf for steps in self.arrivals) / len(self.arrivals)
 
 
 def endings(config: Config, table: pl.DataFrame) -> dict[Layer, Ending]:
     """Read off a table; points are together within some part of their first distance."""
     limit = math.log10(config.together)
     ends = {}
-    for width, kind in ((width, kind) for width in config.widths for kind in _KINDS):
+    for width, kind in ((width, kind) for width in sorted(config.widths) for kind in _KINDS):
         rows = table.filter(model=f"width {width}", variant=kind)
         arrivals, last = [], []
         for sample in rows.filter(metric=DISTANCE).partition_by("sample", maintain_order=True):
@@ -207,8 +234,33 @@ def endings(config: Config, table: pl.DataFrame) -> dict[Layer, Ending]:
             arrivals.append(next(arrived, math.inf))
             last.append(logs[-1])
         errors = rows.filter(metric=ERROR)["value"].to_list()
-        ends[width, kind] = Ending(tuple(arrivals), median(last), median(errors))
+        ends[width, kind] = Ending(tuple(arrivals), tuple(last), median(errors))
     return ends
+
+
+def shown_by_script(config: Config, ends: Mapping[Layer, Ending], shown: bool) -> str:
+    """Whether the released script shows the figure's convergence, and what it shows."""
+    counts = {
+        kind: ", ".join(
+            str(sum(steps < math.inf for steps in ends[width, kind].arrivals))
+            for width in sorted(config.widths)
+        )
+        for kind in _KINDS
+    }
+    apart = [
+        10**log
+        for width in config.widths
+        for steps, log in zip(*ends[width, PLAIN][:2], strict=True)
+        if steps == math.inf
+    ]
+    widths = ", ".join(map(str, sorted(config.widths)))
+    rest = f", the others end {min(apart):.2f} to {max(apart):.2f} apart" if apart else ""
+    return (
+        f"the released script {'shows' if shown else 'does not, as a rule, show'} the figure's "
+        f"convergence: without skip and MLP the points come together in {counts[PLAIN]} of "
+        f"{config.seeds} seeds at widths {widths}{rest} ({2 * circle.RADIUS:g} at the start); with "
+        f"an MLP in {counts[MLP]}, with a skip in {counts[SKIP]}"
+    )
 
 
 def listing(title: str, ends: Mapping[Layer, Ending]) -> kit.Listing:
@@ -217,7 +269,7 @@ def listing(title: str, ends: Mapping[Layer, Ending]) -> kit.Listing:
     for (width, kind), end in ends.items():
         arrived = [steps for steps in end.arrivals if steps < math.inf]
         share = f"{len(arrived)} of {len(end.arrivals)}"
-        after, last = median(arrived) if arrived else None, power_of_ten(end.log10_last)
+        after, last = median(arrived) if arrived else None, power_of_ten(median(end.log10_last))
         rows.append((sentence_case(kind), width, share, after, last, end.error))
     return kit.Listing(
         title,
@@ -228,79 +280,83 @@ def listing(title: str, ends: Mapping[Layer, Ending]) -> kit.Listing:
     )
 
 
+def later(before: Sequence[float], after: Sequence[float]) -> bool | None:
+    """Whether points come together later, in most seeds in which they do on either side.
+
+    >>> later((3.0, math.inf, 5.0), (4.0, math.inf, math.inf)), later((3.0,), (3.0,))
+    (True, False)
+    >>> later((math.inf,), (math.inf,)) is None
+    True
+    """
+    pairs = [pair for pair in zip(before, after, strict=True) if min(pair) < math.inf]
+    return 2 * sum(second > first for first, second in pairs) > len(pairs) if pairs else None
+
+
 def check(
     config: Config, ends: Mapping[Layer, Ending], learnt: float
 ) -> tuple[dict[str, bool], str, list[str]]:
     """Each part of the statement, what completes the verdict, and both in words.
 
-    A part rests on how many steps it takes until the points are within ``together`` of their first
-    distance, as the median over the seeds: for ever if most never are. Pure attention moves them
-    together if it does at the smallest width. A width is slower if that takes more steps than at
-    the next smaller one; an MLP or a skip, if it takes more than pure attention of the same width
-    wherever that moves them together. A layer whose steps miss by more than ``learnt`` is left out,
-    and a part of the statement for which nothing is left to compare is named as not tried.
+    The points come together if they are within ``together`` of their first distance, in most seeds
+    of the smallest width. A width slows that if they do so ``later`` than at the next smaller one;
+    an MLP or a skip, if later than without, over the seeds of all widths. A layer whose steps miss
+    by more than ``learnt`` is left out, and a part of the statement for which nothing is left to
+    compare is named as not tried.
     """
-    steps = {layer: median(end.arrivals) for layer, end in ends.items() if end.error <= learnt}
+    steps = {layer: end.arrivals for layer, end in ends.items() if end.error <= learnt}
     widths = sorted(config.widths)
-    pure = [steps[width, PURE] for width in widths if (width, PURE) in steps]
-
-    def slower(pairs: Iterable[tuple[float, float]]) -> bool:
-        # What never arrives cannot be slower still.
-        return all(after > before or before == after == math.inf for before, after in pairs)
-
-    outcomes: dict[str, bool | str] = {  # whether a part is borne out, or why it cannot be tried
-        _SMALLEST: f"pure attention of width {widths[0]} has not learnt its arcs",
-        _WIDER: slower(pairwise(pure)),
+    plain = [steps[width, PLAIN] for width in widths if (width, PLAIN) in steps]
+    wider = [later(*pair) for pair in pairwise(plain)]
+    # Whether a part is supported, or why it cannot be tried.
+    outcomes: dict[str, bool | str] = {
+        _SMALLEST: f"width {widths[0]} has not learnt its arcs",
+        _WIDER: "there are no two widths at which points come together and arcs are learnt",
     }
-    if (widths[0], PURE) in steps:
-        outcomes[_SMALLEST] = pure[0] < math.inf
-    if len(pure) < 2:
-        outcomes[_WIDER] = "pure attention has not learnt its arcs at two widths"
-    elif min(pure) == math.inf:
-        outcomes[_WIDER] = "pure attention moves the points together at no width"
-    for kind in (MLP, SKIP):
-        pairs = [
-            (steps[width, PURE], steps[width, kind])
-            for width in widths
-            if steps.get((width, PURE), math.inf) < math.inf and (width, kind) in steps
-        ]
-        untried_because = "at no width have both learnt, and pure attention moves them together"
-        outcomes[kind] = slower(pairs) if pairs else untried_because
+    if (widths[0], PLAIN) in steps:
+        outcomes[_SMALLEST] = median(plain[0]) < math.inf
+    if any(outcome is not None for outcome in wider):
+        outcomes[_WIDER] = all(outcome is not False for outcome in wider)
+    for part, kind in (("an MLP", MLP), ("a skip", SKIP)):
+        both = [width for width in widths if (width, PLAIN) in steps and (width, kind) in steps]
+        before, after = (
+            [step for width in both for step in steps[width, side]] for side in (PLAIN, kind)
+        )
+        slower = later(before, after)
+        outcomes[part] = "at no width do points come together" if slower is None else slower
     checks = {part: held for part, held in outcomes.items() if isinstance(held, bool)}
     untried = {part: why for part, why in outcomes.items() if isinstance(why, str)}
-    sentences = []
+    sentences, words = [], []
+    held, against = ([part for part in checks if checks[part] is side] for side in (True, False))
     if checks:
         true, false = (
-            "; ".join(_PARTS[part] for part, held in checks.items() if held is side) or "nothing"
-            for side in (True, False)
+            "; ".join(_PARTS[part] for part in side) or "nothing" for side in (held, against)
         )
-        sentences.append(f"Borne out: {true}. Not borne out: {false}.")
+        sentences.append(f"Supported: {true}. Not supported: {false}.")
+    if held and against:
+        words = [f"the part: supported for {', '.join(held)}; not for {', '.join(against)}"]
     if untried:
         parts = "; ".join(f"that {_PARTS[part]} ({why})" for part, why in untried.items())
         sentences.append(f"Not tried: {parts}.")
+        words.append(f"not tried: {', '.join(untried)}" if checks else untried[_SMALLEST])
     missed = [f"{kind} of width {width}" for width, kind in ends if (width, kind) not in steps]
     if missed:
         sentences.append(f"Not learnt, so not counted: {', '.join(missed)}.")
-    left_out = f"not tried: {', '.join(untried)}" if untried else ""
-    on = "; ".join(filter(None, (kit.judged("", checks).on, left_out)))
-    return checks, on if checks else untried[_SMALLEST], sentences
+    return checks, "; ".join(words), sentences
 
 
-def train_layers(
-    config: Config, recipe: Recipe, width: int, kind: str, on_step: kit.OnStep
-) -> list[Trained]:
+def train_alone(config: Config, width: int, kind: str, on_step: kit.OnStep) -> list[Trained]:
     """A layer for every seed, trained on the steps along the arcs."""
     ratio = 1.0 if kind == MLP else 0.0
     spec = Spec(1, config.heads, width, mlp_ratio=ratio, norm="none", skip=False, init="xavier")
-    seeds = [config.seed * config.seeds + number for number in range(config.seeds)]
+    seeds = [config.seed * config.alone_seeds + number for number in range(config.alone_seeds)]
     models = [SequenceModel.random(spec, outputs=2, coordinates=2, seed=seed) for seed in seeds]
-    examples = next_places(config.arc, skip=kind == SKIP)
-    return train(models, Approach(), [examples] * len(seeds), recipe, seeds=seeds, on_step=on_step)
+    shown = [next_places(config, skip=kind == SKIP)] * len(seeds)
+    return train(models, Approach(), shown, config.recipe, seeds=seeds, on_step=on_step)
 
 
 def step_error(config: Config, trained: Trained) -> float:
     """How far a step misses, root mean square, in lengths of a step along the arc."""
-    return math.sqrt(-trained.score) / (math.pi * RADIUS / config.arc)
+    return math.sqrt(-trained.score) / (math.pi * circle.RADIUS / config.arc)
 
 
 def _places(label: tuple[str | None, ...], places: Tensor) -> Iterator[tuple[Any, ...]]:
@@ -311,70 +367,28 @@ def _places(label: tuple[str | None, ...], places: Tensor) -> Iterator[tuple[Any
             yield *label, step, point, 0, "y_coordinate", y
 
 
-def arcs(steps: int) -> Float[Tensor, "place point 2"]:
+def arcs(config: Config) -> Float[Tensor, "place point 2"]:
     """Both points on their half circles: from (−0.3, 0) and (0.3, 0) counter-clockwise."""
-    angle = torch.linspace(0, math.pi, steps + 1, dtype=torch.float64)
-    second = RADIUS * torch.stack([angle.cos(), angle.sin()], -1)
+    angle = torch.linspace(0, math.pi, config.arc + 1, dtype=torch.float64)
+    second = circle.RADIUS * torch.stack([angle.cos(), angle.sin()], -1)
     return torch.stack([-second, second], 1)
 
 
-def next_places(steps: int, *, skip: bool) -> Examples:
+def next_places(config: Config, *, skip: bool) -> Examples:
     """From each place on the arcs to the next; with a skip only the way is to be learnt."""
-    places = arcs(steps).float()
+    places = arcs(config).float()
     now, then = places[:-1], places[1:]
     return Examples(now, then - now if skip else then)
 
 
 @torch.no_grad()
-def folded(model: SequenceModel, *, skip: bool) -> Network:
-    """A model's step in the plane as one layer, whose tokens are places followed by zeros.
-
-    With the encoder ``x ↦ E x + e``, ``E`` goes into the matrices of queries, keys and values and
-    ``e`` into their biases; the readout goes into the last matrix and its bias.
-    """
+def trajectory(
+    config: Config, model: SequenceModel, times: int, *, skip: bool
+) -> Float[Tensor, "time point 2"]:
+    """Where the two points go when the model is applied again and again, in float64."""
     model = model.double()
-    network = copy.deepcopy(model.network)
-    block = cast(Block, network.blocks[0])
-    encoder, readout = cast(nn.Linear, model.encoder), cast(nn.Linear, model.readout)
-    attention = block.attention
-    last = cast(nn.Linear, attention.output if block.mlp is None else block.mlp.down)
-
-    def put(small: Tensor, into: Tensor) -> None:
-        into.zero_()[tuple(slice(size) for size in small.shape)] = small
-
-    for part in (attention.query, attention.key, attention.value):
-        first = cast(nn.Linear, part)
-        first.bias.add_(first.weight @ encoder.bias)
-        put(first.weight @ encoder.weight, first.weight)
-    put(readout.weight @ last.bias + readout.bias, last.bias)
-    put(readout.weight @ last.weight, last.weight)
-    spec = replace(network.spec, skip=skip)
-    return Network(spec, [Block(spec, attention=attention, mlp=block.mlp, norms={})])
-
-
-def as_tokens(places: Tensor, width: int) -> Tensor:
-    """Places in the plane as tokens of a folded layer."""
-    return torch.nn.functional.pad(places, (0, width - places.shape[-1]))
-
-
-@torch.no_grad()
-def trajectory(model: SequenceModel, times: int, *, skip: bool) -> Float[Tensor, "time point 2"]:
-    """Where the two points go when the model is applied again and again, in plain float64."""
-    model = model.double()
-    places = [arcs(1)[:1]]
+    places = [arcs(config)[:1]]
     for _ in range(times):
         moved = model(places[-1])
         places.append(places[-1] + moved if skip else moved)
     return torch.cat(places)
-
-
-def deep_distances(model: SequenceModel, times: int, *, skip: bool) -> Trace:
-    """A deep trace of the step repeated, off which ``log10_distances`` reads how far points are."""
-    network = folded(model, skip=skip).repeat(times)
-    return deep_trace(network, as_tokens(arcs(1)[:1], network.spec.width), norm="fro")
-
-
-def log10_distances(traced: Trace) -> list[float]:
-    """The residual of two points about their mean is their distance over √2."""
-    logs = traced.table.filter(metric="log10_residual")["value"].to_list()
-    return [log + math.log10(2) / 2 for log in logs]
