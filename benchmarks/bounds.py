@@ -121,7 +121,7 @@ def drawn(generator: torch.Generator) -> tuple[Network, Tensor]:
         gated=number(0, 4) == 0,
         attention_skip=False,
         mlp_skip=(0.0, 0.0, 0.5, 1.0)[number(0, 3)],
-        mlp_identity=number(0, 7) == 0,
+        mlp_as={0: "identity", 1: "activation"}.get(number(0, 7), "mlp"),
         norm="none",
         init=size(-1.2, 0.3),
     )

@@ -22,7 +22,7 @@ NAMES = {
         SourceError SpecError UnsupportedModelError VerificationError
     """,
     "rankscope.experiments": """
-        CATALOGUE ENTRIES Entry Kind Reading Scale advise compare
+        CATALOGUE ENTRIES Entry Kind Scale advise compare
         diagnose entries entry four_variants path_study run
     """,
     "rankscope.models.families": """

@@ -1,7 +1,7 @@
 """Claims, studies and built-in models: listed, run and refused."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +12,7 @@ from rankscope.ask import Model, built_in
 from rankscope.cli.options import FIELDS
 from rankscope.experiments.catalogue import ENTRIES, Entry, entries
 from rankscope.experiments.config import Config as _Config
-from rankscope.experiments.variants import Reading
+from rankscope.experiments.variants import Parts
 from rankscope.models.families import BUILTIN
 from rankscope.models.text import passages
 from rankscope.results import Drawing, Judgement, Result
@@ -29,8 +29,7 @@ OPTIONS = {
     "text": "--text=x",
     "passages": "--passages=2",
     "length": "--length=5",
-    "norms": "--norms=keep",
-    "mlp": "--mlp=remove",
+    "parts": "--parts=identity",
 }
 
 
@@ -42,7 +41,7 @@ class Config(_Config):
     texts: tuple[str, ...] | None = None
     sentences: tuple[str, ...] | None = None
     length: int = 17
-    reading: Reading = field(default_factory=lambda: Reading("drop", "identity"))
+    parts: Parts = "theorems"
 
 
 @pytest.fixture
@@ -124,7 +123,7 @@ def test_every_option_is_used_or_refused(rankscope, ran, entry, tmp_path) -> Non
     (tmp_path / "x").write_text("A text.")
     command = COMMANDS[entry.kind]
     for parameter, written in OPTIONS.items():
-        if entry.kind == "study" and parameter in FIELDS["reading"]:
+        if entry.kind == "study" and parameter in FIELDS["parts"]:
             continue  # studies do not have the option
         names = [name for name in entry.options if parameter in FIELDS[name]]
         got = rankscope(command, entry.id, written, "--json")
@@ -186,20 +185,14 @@ def test_paths_leave_special_tokens_out_of_their_shares(rankscope) -> None:
 
 def test_options_become_fields(rankscope, ran, tmp_path) -> None:
     (tmp_path / "mine.txt").write_text("One.\n\nTwo.\n\nThree.")
-    chosen = ["--text=mine.txt", "--passages=2", "--length=9", "--seed=7", "--norms=keep"]
+    chosen = ["--text=mine.txt", "--passages=2", "--length=9", "--seed=7", "--parts=steps"]
     rankscope("reproduce", "d5", *chosen, "--json")
-    assert ran == [
-        Config(seed=7, texts=("One.", "Two."), length=9, reading=Reading("keep", "identity"))
-    ]
+    assert ran == [Config(seed=7, texts=("One.", "Two."), length=9, parts="steps")]
 
 
-@pytest.mark.parametrize(
-    ("option", "reading"),
-    [("--norms=keep", Reading("keep", "identity")), ("--mlp=remove", Reading("drop", "remove"))],
-)
-def test_half_a_reading_leaves_the_other_half_as_it_is(rankscope, ran, option, reading) -> None:
-    rankscope("reproduce", "D5", option, "--json")
-    assert ran[0].reading == reading
+def test_an_option_that_is_not_given_changes_nothing(rankscope, ran) -> None:
+    rankscope("reproduce", "D5", "--json")
+    assert ran[0].parts == "theorems"
 
 
 def test_passages_alone_are_the_bundled_ones(rankscope, ran) -> None:
@@ -244,7 +237,8 @@ def test_named_models_replace_the_usual_ones(rankscope, ran) -> None:
         (["reproduce", "D5", "--passages=0"], "--passages 0"),
         (["reproduce", "D5", "--length=1"], "--length 1"),
         (["reproduce", "D5", "--text=nowhere"], "nowhere"),
-        (["study", "wu", "--norms=keep"], "--norms"),
+        (["study", "wu", "--parts=paper"], "--parts"),
+        (["reproduce", "D5", "--parts=all"], "'all' is not one of"),
     ],
 )
 def test_bad_input_gets_one_sentence(refuses, ran, arguments, says) -> None:

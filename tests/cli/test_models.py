@@ -54,17 +54,16 @@ def test_special_tokens_count_unless_told_otherwise(rankscope, command) -> None:
     assert inner["provenance"]["special tokens"] == "left out of the figures"
 
 
-def test_diagnose_under_both_readings(rankscope, wordy: str) -> None:
+def test_diagnose_under_two_readings(rankscope, wordy: str) -> None:
     ends = {}
-    for norms, mlp in (("keep", "identity"), ("drop", "remove")):
-        arguments = [*LITTLE, f"--norms={norms}", f"--mlp={mlp}"]
-        result = json.loads(rankscope("diagnose", wordy, *arguments).stdout)
-        ends[norms, mlp] = tuple(
+    for parts in ("paper", "theorems"):
+        result = json.loads(rankscope("diagnose", wordy, *LITTLE, f"--parts={parts}").stdout)
+        ends[parts] = tuple(
             row["median"]
             for row in result["summary"]
             if row["variant"] in ("SAN+MLP", "SAN+skip") and row["metric"] == RESIDUAL
         )
-        assert "norms" in str(result["provenance"]["config"]["ablations"])
+        assert str(result["provenance"]["config"]["ablations"]).startswith(f"{parts}: ")
     assert len(set(ends.values())) == 2
     assert all(ends.values())
 

@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from rankscope import tables
-from rankscope.ask import Model
+from rankscope.ask import PARTS, Model
 from rankscope.errors import InputError
-from rankscope.experiments import Reading
 from rankscope.experiments.catalogue import (
     CATALOGUE,
     ENTRIES,
@@ -147,14 +146,14 @@ def another(value: Any) -> Any:
         return not value
     if isinstance(value, int | float):
         return value + 1
+    if isinstance(value, str) and value in PARTS:
+        return next(name for name in PARTS if name != value)
     if isinstance(value, str):
         return f"{value}, too"
     if isinstance(value, tuple):
         return (*value[:-1], another(value[-1])) if value else (Model("bert-base", at_init=True),)
     if isinstance(value, Model):
         return Model("gpt2", at_init=True)
-    if isinstance(value, Reading):
-        return Reading("drop")
     assert is_dataclass(value), value
     first = fields(value)[0].name
     return replace(value, **{first: another(getattr(value, first))})

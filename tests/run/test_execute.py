@@ -15,7 +15,6 @@ from rankscope.core.masks import as_mask
 from rankscope.core.network import Init, Network, Spec
 from rankscope.errors import RankscopeError
 from rankscope.experiments.catalogue import CATALOGUE
-from rankscope.experiments.variants import Reading
 from rankscope.models.text import embed, passages
 from rankscope.run import execute, plan, read_grid
 
@@ -91,8 +90,8 @@ CASES = {
     ),
     "predict": ({"draws": 2}, lambda: {"subject": subject(), "draws": 2}),
     "diagnose": (
-        {"reading": {"norms": "drop"}, "layers": 1, "length": 5},
-        lambda: {"subject": subject(layers=1, length=5), "reading": Reading(norms="drop")},
+        {"parts": "theorems", "layers": 1, "length": 5},
+        lambda: {"subject": subject(layers=1, length=5), "parts": "theorems"},
     ),
     "advise": (
         {**FEW, "layers": 1, "length": 5},

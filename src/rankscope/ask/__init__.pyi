@@ -32,7 +32,9 @@ from ._subject import title_of as title_of
 from ._words import COMMAND_LINE as COMMAND_LINE
 from ._words import GRID as GRID
 from ._words import LEFT_OUT as LEFT_OUT
+from ._words import PARTS as PARTS
 from ._words import Asks as Asks
 from ._words import Dialect as Dialect
 from ._words import Dtype as Dtype
+from ._words import Parts as Parts
 from ._words import Word as Word

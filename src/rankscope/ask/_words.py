@@ -110,7 +110,16 @@ LEFT_OUT: Final = {
     "SAN+skip": ("mlp",),
     "transformer": (),
 }
-"""The parts that each variant of the 2021 paper lacks, its norms kept."""
+"""The parts that each variant of the 2021 paper's figure 2 lacks, read as ``steps`` below."""
+Parts = Literal["steps", "paper", "identity", "theorems"]
+PARTS: Final = {
+    "steps": "MLPs go with their norm and skip, and no skip is left where skips go",
+    "paper": "as in the 2021 paper's code: MLPs go with their norm and skip, but LN(gelu(x) + x) "
+    "stays in ALBERT, whose layers share their weights; of the skips the attention's goes alone",
+    "identity": "the identity stays in the place of MLPs, with their norm and skip",
+    "theorems": "as steps, and without norms in all four variants",
+}
+"""Readings of what is taken away: the papers leave room for more than one."""
 DESCRIBE: Final = {
     "norm": ("norm", "norm_place", "norm_eps"),
     "mlp": ("mlp_ratio",),

@@ -13,8 +13,8 @@ from rankscope.cli.application import app
 from rankscope.cli.options import (
     FIELDS,
     ExperimentOptions,
+    PartsOptions,
     QuestionOptions,
-    ReadingOptions,
     ReproduceOptions,
     asking,
     names,
@@ -38,7 +38,7 @@ def _answer(id_: str, options: QuestionOptions, **chosen: Any) -> None:
 
 
 @app.command()
-@takes(asking("diagnose", ReadingOptions, but=("without",)))
+@takes(asking("diagnose", PartsOptions, but=("without",)))
 def diagnose(options: QuestionOptions) -> None:
     """Is it collapsing, where, why, and what now? One answer, one page, every part of every block.
 

@@ -1,7 +1,6 @@
 """From options to configurations; imported only once a command runs."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 def question(id_: str, options: QuestionOptions, **chosen: Any) -> Any:
     """The configuration of a question: what was written about its subject, and ``chosen``."""
     said = _said(options) | {name: chosen[name] for name in chosen if name in options.given}
-    if reading := {name: said.pop(name) for name in FIELDS["reading"] if name in said}:
-        said["reading"] = reading
     return ask(CATALOGUE[id_], said, Sources(dialect=COMMAND_LINE)).configure()
 
 
@@ -118,10 +115,8 @@ def _fields(entry: Entry, options: ExperimentOptions) -> dict[str, Any]:
                 return sources.texts(text, read("passages")).samples
             case "sentences":
                 return sources.sentences(str(text))
-            case "reading":
-                given = options.given & {*FIELDS[field]}
-                changed = {name: getattr(options, name) for name in given}
-                return replace(module.Config().reading, **changed)
+            case "parts":
+                return getattr(options, field)
         return read(field)
 
     fields = [name for name in FIELDS if name in entry.options]

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, get_type_hints
 
 import typer
 
-from rankscope.ask import COMMAND_LINE, Asks
+from rankscope.ask import COMMAND_LINE, PARTS, Asks, Parts
 from rankscope.ask import options as ask_options
 from rankscope.errors import InputError
 from rankscope.experiments import CATALOGUE, ENTRIES, Entry
@@ -65,15 +65,17 @@ class QuestionOptions(OutputOptions):
 
 
 @dataclass(frozen=True)
-class ReadingOptions(Options):
+class PartsOptions(Options):
     """What is meant by SAN."""
 
-    norms: Annotated[
-        Literal["keep", "drop"], option("Whether SAN and the others have norms.", panel="Reading")
-    ] = "keep"
-    mlp: Annotated[
-        Literal["remove", "identity"], option("What taking the MLP away means.", panel="Reading")
-    ] = "remove"
+    parts: Annotated[
+        Parts,
+        option(
+            "What SAN and the others lack. "
+            + " ".join(f"{name}: {words}." for name, words in PARTS.items()),
+            panel="Reading",
+        ),
+    ] = "steps"
 
 
 def asking(
@@ -109,7 +111,7 @@ FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "texts": ("text", "passages"),
     "sentences": ("text",),
     "length": ("length",),
-    "reading": ("norms", "mlp"),
+    "parts": ("parts",),
 }
 """What of a claim's or study's configuration can be set, and by which options."""
 
@@ -158,8 +160,12 @@ class ExperimentOptions(OutputOptions):
 
 
 @dataclass(frozen=True)
-class ReproduceOptions(ReadingOptions, ExperimentOptions):
+class ReproduceOptions(ExperimentOptions):
     """The same, what is meant by SAN, and how much is to be run."""
+
+    parts: Annotated[
+        Parts, _experiment("What SAN and the others lack; paper: as its code.", "parts")
+    ] = "paper"
 
     output: Annotated[
         Path | None,

@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 NormName = Literal["layer", "rms", "sphere", "none"]
 NormPlace = Literal["pre", "post", "both", "output"]
+MLPForm = Literal["mlp", "identity", "activation"]
 
 NORMS: Final = {"layer": "LayerNorm", "rms": "RMSNorm", "sphere": "unit sphere", "none": "none"}
 
@@ -30,5 +31,11 @@ SCORES: Final = {
     "sparsemax": "sparsemax",
 }
 
-ABLATIONS: Final = ("skip", "attention_skip", "mlp_skip", "mlp", "norm")
+MLP_FORMS: Final = {
+    "mlp": "an MLP",
+    "identity": "the identity in its place",
+    "activation": "its activation alone",
+}
+
+ABLATIONS: Final = ("skip", "attention_skip", "mlp_skip", "mlp", "mlp_weights", "norm")
 """What ``Network.without`` can leave out."""

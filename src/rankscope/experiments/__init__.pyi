@@ -10,5 +10,4 @@ from .questions.advise import advise as advise
 from .questions.compare import compare as compare
 from .questions.diagnose import diagnose as diagnose
 from .questions.paths import path_study as path_study
-from .variants import Reading as Reading
 from .variants import four_variants as four_variants

@@ -1,42 +1,37 @@
 """The four networks of the 2021 paper's figure 2, as variants of one."""
 
-from dataclasses import dataclass
-from typing import Literal
-
 from rankscope.arguments import checked
 from rankscope.ask import LEFT_OUT
+from rankscope.ask import PARTS as PARTS
+from rankscope.ask import Parts as Parts
 from rankscope.core.network import Network
 
 SAN, SAN_MLP, SAN_SKIP, TRANSFORMER = LEFT_OUT
 
 
 @checked
-@dataclass(frozen=True)
-class Reading:
-    """What "SAN" means: the papers leave room for more than one answer.
+def four_variants(network: Network, parts: Parts = "steps") -> dict[str, Network]:
+    """SAN, SAN+MLP, SAN+skip and the whole transformer, sharing weights.
 
-    ``norms``: the 2021 code keeps them; the theorems have none. ``mlp``: the 2021 code puts the
-    identity in the MLP's place, its norm and skip kept; here the whole step goes unless said so.
+    >>> from rankscope import Network, Spec
+    >>> variants = four_variants(Network.random(Spec(2, 2, 8)), "paper")
+    >>> variants["SAN+MLP"].spec.skips
+    (0.0, 1.0)
+
+    ``parts`` says what is taken away, since the papers leave room for more than one answer (see
+    ``PARTS``). A parallel block has one skip around both of its parts, which then goes as a whole.
     """
-
-    norms: Literal["keep", "drop"] = "keep"
-    mlp: Literal["remove", "identity"] = "remove"
-
-    def __str__(self) -> str:
-        norms = "norms kept" if self.norms == "keep" else "norms dropped"
-        return f"{norms}, MLPs {'removed' if self.mlp == 'remove' else 'replaced by the identity'}"
-
-
-@checked
-def four_variants(network: Network, reading: Reading | None = None) -> dict[str, Network]:
-    """SAN, SAN+MLP, SAN+skip and the whole transformer, sharing weights."""
-    reading = reading or Reading()
-    if reading.norms == "drop":
+    if parts == "theorems":
         network = network.without("norm")
-    no_mlp = network.without("mlp") if reading.mlp == "remove" else network.with_identity_mlp()
+    no_mlp = network.with_identity_mlp() if parts == "identity" else network.without("mlp")
+    skip = "skip"
+    if parts == "paper":
+        # Its code replaces AlbertLayer's two matrices by the identity; what is between them stays.
+        no_mlp = network.without("mlp_weights") if network.spec.shared_layers else no_mlp
+        skip = "skip" if network.spec.parallel else "attention_skip"
     return {
-        SAN: no_mlp.without("skip"),
-        SAN_MLP: network.without("skip"),
+        SAN: no_mlp.without(skip),
+        SAN_MLP: network.without(skip),
         SAN_SKIP: no_mlp,
         TRANSFORMER: network,
     }

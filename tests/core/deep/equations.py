@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from mpmath import mp, mpf
 
-from rankscope.core.network import MLP, Attention, Block, IdentityMLP, Spec
+from rankscope.core.network import MLP, Attention, BareMLP, Block, Spec
 
 from .patterns import attention_weights
 from .rows import RowMap, Rows, Scene, by_head, linear, normed, plus, same
@@ -60,10 +60,12 @@ PHI: dict[str, Callable[[mpf], mpf]] = {
 }
 
 
-def _mlp(mlp: MLP | IdentityMLP) -> RowMap:
-    """``W₂ φ(W₁ h + b₁) + b₂``, gated ``W₂ (φ(W_g h + b_g) ∘ (W₁ h + b₁)) + b₂``, or h."""
-    if isinstance(mlp, IdentityMLP):
-        return same
+def _mlp(mlp: MLP | BareMLP) -> RowMap:
+    """``W₂ φ(W₁ h + b₁) + b₂``, gated ``W₂ (φ(W_g h + b_g) ∘ (W₁ h + b₁)) + b₂``, h or φ(h)."""
+    if isinstance(mlp, BareMLP):
+        if mlp.activation is None:
+            return same
+        return lambda rows: [[PHI[str(mlp.activation)](z) for z in x] for x in rows]
     phi, up, down = PHI[mlp.activation], linear(mlp.up), linear(mlp.down)
     if mlp.gate is None:
         return lambda rows: down([[phi(z) for z in x] for x in up(rows)])

@@ -27,7 +27,7 @@ from rankscope.core.metrics import residual
 from rankscope.core.network import (
     ACTIVATIONS,
     Activation,
-    IdentityMLP,
+    BareMLP,
     Network,
     Sphere,
     Visibility,
@@ -389,14 +389,16 @@ def test_activations_far_from_one(name, unit, tokens):
 
 
 @pytest.mark.parametrize("s", LOGS)
-@pytest.mark.parametrize("name", ["gelu_tanh", "relu", "silu", "gated", "gated gelu"])
+@pytest.mark.parametrize(
+    "name", ["gelu_tanh", "relu", "silu", "gated", "gated gelu", "activation for MLP"]
+)
 def test_mlps(name, s, tokens, lively):
     mlp, state = lively(SPECS[name]).blocks[0].mlp, state_at(s, tokens)
     got = apply_mlp(mlp, state)
     assert apart(got, _mlp(mlp)(rows_of(state))) < CLOSE
     if s >= 0:
         torch.testing.assert_close(got.tensor(), mlp(state.tensor()), rtol=1e-12, atol=1e-12)
-    assert apply_mlp(IdentityMLP(), state) is state
+    assert apply_mlp(BareMLP(), state) is state
 
 
 @pytest.mark.parametrize("other", [0.5, -300.0])

@@ -257,7 +257,7 @@ def specs(draw):
         "parallel": parallel,
         "skip": draw(skip),
         "mask": draw(st.sampled_from(["full", "causal", Window(before=1, after=2)])),
-        "mlp_identity": not parallel and draw(st.booleans()),
+        "mlp_as": draw(st.sampled_from(["mlp", "activation", "mlp" if parallel else "identity"])),
         "bias": draw(st.booleans()),
         "shared_layers": draw(st.booleans()),
         "score_scale": draw(st.one_of(st.none(), st.floats(0, 10))),

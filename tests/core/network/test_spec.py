@@ -78,7 +78,7 @@ SAME = {
     "removed heads": [{"removed_heads": [(1, 0), (0, 1)]}, {"removed_heads": ((0, 1), (1, 0))},
                       {"removed_heads": {(1, 0), (0, 1)}},
                       {"removed_heads": iter([(0, 1), (1, 0), (0, 1)])}],
-    "no mlp to replace": [{"mlp_ratio": 0}, {"mlp_ratio": 0, "mlp_identity": True}],
+    "no mlp to replace": [{"mlp_ratio": 0}, {"mlp_ratio": 0, "mlp_as": "identity"}],
 }  # fmt: skip
 
 
@@ -99,7 +99,7 @@ CHANGED = {
     "mlp_ratio": 2.0,
     "activation": "relu",
     "gated": True,
-    "mlp_identity": True,
+    "mlp_as": "identity",
     "removed_heads": ((0, 1),),
     "norm": "rms",
     "norm_place": "post",
@@ -228,8 +228,9 @@ WRONG = [
     ("gated", "yes", KindError),
     ("gated", None, KindError),
     ("gated", 1, KindError),
-    ("mlp_identity", "yes", KindError),
-    ("mlp_identity", None, KindError),
+    ("mlp_as", "yes", SpecError),
+    ("mlp_as", None, SpecError),
+    ("mlp_as", True, SpecError),
     ("removed_heads", [(2, 0)], SpecError),
     ("removed_heads", [(0, 2)], SpecError),
     ("removed_heads", [(0, -1)], SpecError),

@@ -214,6 +214,7 @@ def test_the_names_that_need_no_torch_are_those_of_the_tables():
     assert list(names.NORMS) == list(get_args(names.NormName)) == list(NORMS)
     assert set(names.SCORES) == {entry.name for entry in SCORES.values()} - {""}
     assert list(names.NORM_PLACES) == list(get_args(names.NormPlace))
+    assert list(names.MLP_FORMS) == list(get_args(names.MLPForm))
     for entry in SCORES.values():  # what a spec can hold has both, what it cannot has neither
         assert bool(entry.name) == (entry.usual is not None or entry.module is Scores)
 

@@ -29,6 +29,7 @@ VARIANTS = {
     "twice": lambda net: net.repeat(2),
     "without-heads": lambda net: net.without_heads((1, 0)),
     "identity-mlp": lambda net: net.with_identity_mlp(),
+    "activation-alone": lambda net: net.without("mlp_weights"),
 }
 
 
@@ -131,7 +132,7 @@ def test_which_skip_is_left(parts, skips, lively, tokens):
     torch.testing.assert_close(variant(tokens(1, 4, 8)), x, rtol=0, atol=1e-12)
 
 
-PARTS = ("skip", "attention_skip", "mlp_skip", "mlp", "norm")
+PARTS = ("skip", "attention_skip", "mlp_skip", "mlp", "mlp_weights", "norm")
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -252,20 +253,40 @@ def test_identity_mlp_in_a_parallel_block_would_be_a_skip(lively):
         lively(pre_norm(parallel=True)).with_identity_mlp()
 
 
+BARE = {
+    "identity": (lambda net: net.with_identity_mlp(), lambda y: y),
+    "activation": (lambda net: net.without("mlp_weights"), torch.nn.functional.gelu),
+}
+"""What may stay of an MLP without its matrices: the variant, and the same by hand."""
+
+
 @pytest.mark.parametrize("place", ["pre", "post", "both"])
 @pytest.mark.parametrize("skip", [1.0, 0.0, 0.5])
-def test_identity_mlp_by_hand(skip, place, lively, tokens):
+@pytest.mark.parametrize("form", BARE)
+def test_bare_mlps_by_hand(form, skip, place, lively, tokens):
     net, x = lively(pre_norm(norm_place=place, skip=skip)), tokens(2, 4, 8)
+    variant, phi = BARE[form][0](net), BARE[form][1]
     expected = x
     for layer in range(LAYERS):
-        expected = by_hand_identity_mlp(net, layer, expected, place, skip, False)
-    variant = net.with_identity_mlp()
+        expected = by_hand_bare_mlp(net, layer, expected, place, skip, phi)
     torch.testing.assert_close(variant(x), expected, rtol=0, atol=1e-12)
+    assert variant.spec.mlp_as == form
     assert not [name for name, _ in variant.named_parameters() if ".mlp.up" in name]
     assert torch.equal(variant.without("mlp")(x), net.without("mlp")(x))
+    assert variant.without("mlp_weights").spec == variant.spec  # there are none left
 
 
-def by_hand_identity_mlp(net, layer, x, place, skip, parallel):
+def test_the_activation_alone_beside_attention(lively, tokens):
+    net, x = lively(pre_norm(parallel=True, gated=True)), tokens(2, 4, 8)
+    expected = x
+    for layer in range(LAYERS):
+        mlp = torch.nn.functional.gelu(norm(net, layer, "mlp", expected))
+        attended = attend(net, layer, norm(net, layer, "attention", expected))
+        expected = expected + attended + mlp
+    torch.testing.assert_close(net.without("mlp_weights")(x), expected, rtol=0, atol=1e-12)
+
+
+def by_hand_bare_mlp(net, layer, x, place, skip, phi):
     def branch(name, part, y):
         inner = part(y if place == "post" else norm(net, layer, name, y))
         return norm(net, layer, f"{name}_inside", inner) if place == "both" else inner
@@ -274,15 +295,13 @@ def by_hand_identity_mlp(net, layer, x, place, skip, parallel):
         return norm(net, layer, name, y) if place == "post" else y
 
     attended = branch("attention", lambda y: attend(net, layer, y), x)
-    if parallel:
-        return after("attention", skip * x + attended + branch("mlp", lambda y: y, x))
     x = after("attention", skip * x + attended)
-    return after("mlp", skip * x + branch("mlp", lambda y: y, x))
+    return after("mlp", skip * x + branch("mlp", phi, x))
 
 
 @pytest.mark.parametrize(
     "options",
-    [{"removed_heads": [(0, 1)]}, {"mlp_identity": True}, {"layer_masks": [Full(), Causal()]}],
+    [{"removed_heads": [(0, 1)]}, {"mlp_as": "identity"}, {"layer_masks": [Full(), Causal()]}],
     ids=str,
 )
 def test_a_random_network_is_what_its_spec_says(options, lively, tokens):
@@ -291,7 +310,7 @@ def test_a_random_network_is_what_its_spec_says(options, lively, tokens):
     described = lively(pre_norm(**options))
     by_variant = {
         "removed_heads": lambda: net.without_heads((0, 1)),
-        "mlp_identity": lambda: net.with_identity_mlp(),
+        "mlp_as": lambda: net.with_identity_mlp(),
         "layer_masks": lambda: Network(described.spec, net.blocks),
     }[next(iter(options))]()
     assert described.spec == by_variant.spec

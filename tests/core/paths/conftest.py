@@ -29,7 +29,8 @@ KINDS: dict[str, Spec] = {
         3, 2, 8, layer_masks=("full", "causal", Window(before=1, after=0)), init=INIT
     ),
     "shared layers": Spec(3, 2, 8, shared_layers=True, norm_place="post", init=INIT),
-    "identity for MLP": Spec(3, 2, 8, mlp_identity=True, norm_place="post", init=INIT),
+    "identity for MLP": Spec(3, 2, 8, mlp_as="identity", norm_place="post", init=INIT),
+    "activation for MLP": Spec(3, 2, 8, mlp_as="activation", norm_place="post", init=INIT),
     "silent heads": Spec(3, 2, 8, removed_heads=[(0, 1), (2, 0)], init=INIT),
     "no biases": Spec(3, 2, 8, bias=False, init=INIT),
 }

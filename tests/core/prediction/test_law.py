@@ -52,7 +52,7 @@ KINDS = {
     ),
     "wide": Spec(2, 4, 64, init=0.2),
     "identity for MLPs, Linformer": Spec(
-        2, 2, 16, mlp_identity=True, scores=Linformer(segments=3), init="lecun", norm_place="both"
+        2, 2, 16, mlp_as="identity", scores=Linformer(segments=3), init="lecun", norm_place="both"
     ),
     "heads removed, relative bias": Spec(
         2,

@@ -88,8 +88,13 @@ def test_many_draws_are_taken_in_groups(monkeypatch):
         assert torch.allclose(one, other, rtol=1e-4, equal_nan=True), name
 
 
-@pytest.mark.parametrize(("spec", "repeat"), [(Spec(3, 2, 16, shared_layers=True), 1), (SPEC, 2)])
-def test_layers_that_share_weights_are_those_of_whole_networks(spec, repeat):
+BARE = Spec(3, 2, 16, mlp_as="activation")
+
+
+@pytest.mark.parametrize(
+    ("spec", "repeat"), [(Spec(3, 2, 16, shared_layers=True), 1), (SPEC, 2), (BARE, 1)]
+)
+def test_what_has_no_law_of_its_own_is_that_of_whole_networks(spec, repeat):
     x = tokens(5, 16)
     found = predict(spec, x, draws=2, repeat=repeat, gradients=True)
     assert found.layers == spec.layers * repeat
@@ -100,6 +105,13 @@ def test_layers_that_share_weights_are_those_of_whole_networks(spec, repeat):
         assert float(found.values[name][layer, 1]) == pytest.approx(value, rel=1e-4, abs=1e-6)
     slopes = measured_gradients(network, x[None], seed=network_seed(0, 1))
     assert torch.allclose(found.values["query_gradient"][1:, 1], slopes["query_gradient"][1:])
+
+
+def test_an_activation_alone_needs_the_features_themselves():
+    with pytest.raises(InputError, match="give the tokens x"):
+        predict(BARE, kernel=torch.eye(3), draws=1)
+    with pytest.raises(InputError, match="own width"):
+        predict(BARE, tokens(5, 16), draws=1, infinite_width=True)
 
 
 def test_shared_layers_collapse_to_any_depth():

@@ -215,7 +215,7 @@ def test_an_mlp_multiplies_bounds_by_its_gain(lively, tokens):
             2,
             4,
             mlp_ratio=2.0,
-            mlp_identity=True,
+            mlp_as="identity",
             norm="none",
             init=0.3,
             attention_skip=False,

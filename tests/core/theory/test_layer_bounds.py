@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rankscope.core.metrics import matrix_norm
-from rankscope.core.network import ACTIVATIONS, MLP, IdentityMLP, Spec
+from rankscope.core.network import ACTIVATIONS, MLP, BareMLP, Spec
 from rankscope.core.theory._layer_bounds import (
     SCORE_LIMIT,
     CenteredTokens,
@@ -377,7 +377,12 @@ def test_a_gain_worked_out_by_hand():
 
 def test_parts_without_weights_have_the_gain_of_the_identity():
     assert torch.equal(row_gain(None, width=2, skip=0.5), torch.eye(2).double())
-    assert torch.equal(row_gain(IdentityMLP(), width=2, skip=0.5), 1.5 * torch.eye(2).double())
+    assert torch.equal(row_gain(BareMLP(), width=2, skip=0.5), 1.5 * torch.eye(2).double())
+    gain = row_gain(BareMLP("relu"), width=2, skip=0.5)  # slopes 0 to 1 beside a half
+    assert torch.equal(gain, 1.5 * torch.eye(2).double())
+    low, high = slope_range("gelu")  # below zero, and above one
+    assert row_gain(BareMLP("gelu"), width=1, skip=-0.5).item() == pytest.approx(0.5 - low)
+    assert row_gain(BareMLP("gelu"), width=1).item() == pytest.approx(high)
     assert row_gain(made(2, 3, "silu", gated=True), width=2) is None
 
 

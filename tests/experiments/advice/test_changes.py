@@ -87,7 +87,7 @@ def test_a_change_makes_the_spec_it_says(spec, words, expected) -> None:
         (PURE, "MLPs removed"),
         (PURE, "MLP beside attention"),
         (replace(PLAIN, attention_skip=0.5), "MLP beside attention"),
-        (replace(PLAIN, mlp_identity=True), "MLP beside attention"),
+        (replace(PLAIN, mlp_as="identity"), "MLP beside attention"),
     ],
 )
 def test_a_change_that_does_not_apply_is_not_offered(spec, words) -> None:

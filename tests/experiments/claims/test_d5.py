@@ -8,7 +8,6 @@ from rankscope import tables
 from rankscope.ask import SMALL, Model
 from rankscope.experiments import kit
 from rankscope.experiments.claims import d5
-from rankscope.experiments.variants import Reading
 from rankscope.process.progress import silent
 
 from ..tiny import Fresh, Tiny
@@ -108,10 +107,10 @@ def test_it_fails_where_skips_do_not_hold() -> None:
 
 def test_it_takes_away_what_it_is_told_to() -> None:
     kept, _ = tiny("d5")
-    found = d5.ENTRY.run(replace(TINY["d5"][1], reading=Reading(norms="drop")), silent)
+    found = d5.ENTRY.run(replace(TINY["d5"][1], parts="theorems"), silent)
     assert not found.table.equals(kept.table)
-    assert "norms dropped" in found.provenance["variants"]
-    assert "norms dropped" in found.drawings[0].caption
+    assert "without norms" in found.provenance["variants"]
+    assert "without norms" in found.drawings[0].caption
 
 
 def test_without_trained_weights_at_hand_one_is_trained(monkeypatch, tmp_path) -> None:

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from rankscope import results, tables
-from rankscope.ask import Subject
+from rankscope.ask import PARTS, Subject
 from rankscope.core.network import Network, Spec
 from rankscope.core.tracing import trace
 from rankscope.errors import InputError
-from rankscope.experiments import Reading, diagnose, four_variants
+from rankscope.experiments import diagnose, four_variants
 from rankscope.experiments.diagnosis import RULES
 from rankscope.experiments.diagnosis._chapters import trace_ablations
 from rankscope.experiments.questions.diagnose import Config, run
@@ -156,11 +156,10 @@ def test_the_reading_of_san_is_honoured() -> None:
     x, mask = inputs()
     subject = Subject(Network.random(SPEC, dtype=x.dtype), x, mask)
     last = []
-    for norms in ("keep", "drop"):
-        for mlp in ("remove", "identity"):
-            table = trace_ablations(subject, Reading(norms, mlp), lambda _: None)
-            last.append(tuple(table.filter(variant="SAN+skip", layer=4)["value"]))
-    assert len(set(last)) == 4
+    for parts in PARTS:
+        table = trace_ablations(subject, parts, lambda _: None).filter(layer=4)
+        last.append(tuple(table.filter(pl.col("variant").is_in(["SAN+MLP", "SAN+skip"]))["value"]))
+    assert len(set(last)) == len(PARTS) == 4
 
 
 def test_all_of_the_subject_is_honoured() -> None:

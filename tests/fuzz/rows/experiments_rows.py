@@ -113,7 +113,6 @@ add(
     about={"a": "b"},
     notes={"a": "b"},
 )
-add("experiments.Reading", experiments.Reading, norms="keep", mlp="remove")
 add(
     "ask.Subject",
     ask.Subject,
@@ -137,7 +136,7 @@ add(
     x=X,
     token_mask=MASK,
     measured=MASK,
-    reading=experiments.Reading(),
+    parts="paper",
     batch_size=2,
     on_step=None,
 )
@@ -187,7 +186,7 @@ add(
     "experiments.four_variants",
     experiments.four_variants,
     network=NET,
-    reading=experiments.Reading("drop", "identity"),
+    parts="identity",
 )
 add("experiments.entries", experiments.entries, kind="claim")
 add("experiments.entry", experiments.entry, id_="D8", kind="claim")

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rankscope.experiments import four_variants
 from rankscope.models.families import Loaded, load
 from rankscope.models.families._verification import states as original_states
 
@@ -76,6 +77,68 @@ def test_bert(variant, by_hand: dict) -> None:
         got = list(variant(loaded.network).states(x))
     for mine, theirs in zip(got, expected, strict=True):
         assert torch.allclose(mine, theirs, rtol=1e-10, atol=1e-12)
+
+
+class LessSkip(nn.Module):
+    """Stands where attention's sum is normalised, and takes its skip out of the sum again."""
+
+    def __init__(self, attention: nn.Module, norm: nn.Module) -> None:
+        super().__init__()
+        self.norm, self.before = norm, torch.empty(0)
+        attention.register_forward_pre_hook(self._remember, with_kwargs=True)
+
+    def _remember(self, _: nn.Module, given: tuple, named: dict) -> None:
+        self.before = given[0] if given else named.get("hidden_states", named.get("h"))
+
+    def forward(self, total: Tensor) -> Tensor:
+        return self.norm(total - self.before)
+
+
+def as_the_authors(family: str, *, attention_skip: bool, mlp: bool) -> nn.Module:
+    """What the notebook of Dong et al. 2021 leaves of a model of its figure 2."""
+    model = lively(family).double()
+    if family == "bert":
+        layers, attention, norm = model.encoder.layer, "attention", "output.LayerNorm"
+    elif family == "albert":
+        layers = model.encoder.albert_layer_groups[0].albert_layers
+        attention, norm = "attention", "LayerNorm"
+    else:
+        layers, attention, norm = model.layer, "rel_attn", "layer_norm"
+    for layer in layers:
+        if not attention_skip:
+            part = layer.get_submodule(attention)
+            part.set_submodule(norm, LessSkip(part, part.get_submodule(norm)))
+        if mlp:
+            continue
+        if family == "bert":
+            layer.intermediate = nn.Identity()
+            layer.output = NoSum(layer.output, skip=False, dense=False, norm=False)
+        elif family == "albert":
+            layer.ffn, layer.ffn_output = nn.Identity(), nn.Identity()
+        else:
+            layer.ff = nn.Identity()
+    return model
+
+
+@pytest.mark.parametrize("family", ["bert", "albert", "xlnet"])
+def test_parts_go_as_in_the_code_of_the_2021_paper(family: str) -> None:
+    loaded = load(lively(family), dtype=torch.float64)
+    variants = four_variants(loaded.network, "paper")
+    kept = {"SAN": (False, False), "SAN+MLP": (False, True), "SAN+skip": (True, False)}
+    ends = {}
+    for name, (attention_skip, mlp) in kept.items():
+        by_hand = as_the_authors(family, attention_skip=attention_skip, mlp=mlp)
+        x, expected = states(loaded, by_hand)
+        with torch.no_grad():
+            got = list(variants[name].states(x))
+        for mine, theirs in zip(got, expected, strict=True):
+            assert torch.allclose(mine, theirs, rtol=1e-9, atol=1e-10), name
+        ends[name] = got[-1]
+    assert not torch.allclose(ends["SAN"], ends["SAN+skip"], rtol=1e-3)
+    steps = four_variants(loaded.network)  # another reading, which this one is not
+    with torch.no_grad():
+        assert not torch.allclose(steps["SAN+MLP"](x), ends["SAN+MLP"], rtol=1e-3)
+        assert torch.allclose(steps["SAN+skip"](x), ends["SAN+skip"]) == (family != "albert")
 
 
 class Silent(nn.Module):

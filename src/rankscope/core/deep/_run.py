@@ -49,9 +49,9 @@ from rankscope.core.deep._split_state import (
 from rankscope.core.network import (
     MLP,
     Attention,
+    BareMLP,
     Block,
     Branch,
-    IdentityMLP,
     Network,
     PiecewiseLinear,
     SelfGated,
@@ -259,10 +259,11 @@ def _center(weights: SplitAttention, state: SplitState, visibility: Visibility) 
 
 
 @checked
-def apply_mlp(mlp: MLP | IdentityMLP, state: SplitState) -> SplitState:
+def apply_mlp(mlp: MLP | BareMLP, state: SplitState) -> SplitState:
     """A row-wise MLP applied to a state."""
-    if isinstance(mlp, IdentityMLP):
-        return state
+    if isinstance(mlp, BareMLP):
+        phi = mlp.activation
+        return state if phi is None else apply_activation(phi, state).recenter()
     up = apply_linear(state, mlp.up.weight, mlp.up.bias)
     if mlp.gate is None:
         hidden = apply_activation(mlp.activation, up)

@@ -31,7 +31,7 @@ from rankscope.core.network._norms import NormRule, Sphere
 from rankscope.core.network._norms import build_norm as build_norm
 from rankscope.core.network._norms import norm_rule as norm_rule
 from rankscope.core.network._parts import MLP, Attention
-from rankscope.core.network._parts import IdentityMLP as IdentityMLP
+from rankscope.core.network._parts import BareMLP as BareMLP
 from rankscope.core.network._parts import Projection as Projection
 from rankscope.core.network._parts import Stack as Stack
 from rankscope.core.network._parts import View as View

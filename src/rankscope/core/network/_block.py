@@ -15,12 +15,12 @@ from torch import nn
 
 from rankscope.arguments import checked
 from rankscope.core.names import NormPlace
-from rankscope.core.network._parts import MLP, Attention, IdentityMLP
+from rankscope.core.network._parts import MLP, Attention, BareMLP
 from rankscope.core.network._spec import Spec
 from rankscope.core.network._visibility import Visibility
 from rankscope.core.shapes import Hidden
 
-Part = Attention | MLP | IdentityMLP
+Part = Attention | MLP | BareMLP
 
 
 @checked
@@ -78,7 +78,7 @@ class Block(nn.Module):
         spec: Spec,
         *,
         attention: Attention,
-        mlp: MLP | IdentityMLP | None,
+        mlp: MLP | BareMLP | None,
         norms: Mapping[str, nn.Module],
     ) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class Block(nn.Module):
 
 
 def _steps(
-    plan: _Plan, attention: Attention, mlp: MLP | IdentityMLP | None, norms: Mapping[str, nn.Module]
+    plan: _Plan, attention: Attention, mlp: MLP | BareMLP | None, norms: Mapping[str, nn.Module]
 ) -> tuple[Step, ...]:
     """Put each norm where the spec wants it; the norm named like a part is its main one."""
     nothing = nn.Identity()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from rankscope.core.checks import finite, real
 from rankscope.core.network._block import Block
 from rankscope.core.network._norms import build_norm, share_gain
-from rankscope.core.network._parts import MLP, Attention, IdentityMLP, make_linear
+from rankscope.core.network._parts import MLP, Attention, BareMLP, make_linear
 from rankscope.core.network._spec import Spec
 from rankscope.errors import ShapeError
 from rankscope.streams import stream
@@ -113,8 +113,8 @@ def rebuild(spec: Spec, block: Block, *, removed: frozenset[int], same_norm: boo
     if removed != attention.removed:
         attention = attention.replaced(removed=removed)
     mlp = block.mlp if spec.mlp_width else None
-    if mlp is not None and spec.mlp_identity:
-        mlp = IdentityMLP()
+    if mlp is not None and spec.mlp_as != "mlp":
+        mlp = BareMLP(spec.activation if spec.mlp_as == "activation" else None)
     return Block(spec, attention=attention, mlp=mlp, norms=norms)
 
 

@@ -61,7 +61,7 @@ class Network(nn.Module):
     def random(cls, spec: Spec, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> Self:
         """A network with weights drawn as ``spec.init`` says; touches no global random state."""
         real_dtype("dtype", dtype)
-        whole = replace(spec, mlp_identity=False, removed_heads=())
+        whole = replace(spec, mlp_as="mlp", removed_heads=())
         network = cls(whole, _construct.random_blocks(whole, seed, dtype), seed=seed)
         return network if spec == whole else network._variant(spec)
 
@@ -128,9 +128,10 @@ class Network(nn.Module):
         >>> net = Network.random(Spec(2, 2, 8), seed=0)
         >>> san = net.without("skip", "mlp")
 
-        ``"mlp"`` takes away the whole MLP step, with its skip and its norm; ``"norm"`` takes away
-        every norm of the tokens that is left (norms inside a score, as Qwen3's, belong to the
-        score); ``"skip"`` both skips.
+        ``"mlp"`` takes away the whole MLP step, with its skip and its norm; ``"mlp_weights"`` its
+        matrices, so that ``x + φ(x)`` is left of ``x + W₂ φ(W₁ x)``; ``"norm"`` every norm of the
+        tokens that is left (norms inside a score, as Qwen3's, belong to the score); ``"skip"`` both
+        skips.
         """
         unknown = [part for part in parts if part not in ABLATIONS]
         if unknown:
@@ -143,11 +144,13 @@ class Network(nn.Module):
             attention_skip = 0.0
         if {"skip", "mlp_skip"} & set(parts):
             mlp_skip = 0.0
+        bare = "mlp_weights" in parts
         spec = replace(
             self.spec,
             attention_skip=attention_skip,
             mlp_skip=mlp_skip,
             mlp_ratio=0.0 if "mlp" in parts else self.spec.mlp_ratio,
+            mlp_as="activation" if bare and self.spec.mlp_as == "mlp" else self.spec.mlp_as,
             norm="none" if "norm" in parts else self.spec.norm,
         )
         return self._variant(spec)
@@ -163,10 +166,9 @@ class Network(nn.Module):
     def with_identity_mlp(self) -> Self:
         """The same network with the identity where each MLP was, its norm and skip kept.
 
-        This is how the code of Dong et al. 2021 takes MLPs away; ``without("mlp")`` takes the whole
-        step.
+        ``without("mlp")`` takes the whole step.
         """
-        return self._variant(replace(self.spec, mlp_identity=True))
+        return self._variant(replace(self.spec, mlp_as="identity"))
 
     def with_norm(self, norm: NormKind, *, place: NormPlace | None = None) -> Self:
         """The same network with another norm, or the norm in another place.

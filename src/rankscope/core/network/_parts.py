@@ -201,8 +201,15 @@ class MLP(nn.Module):
         return out
 
 
-class IdentityMLP(nn.Module):
-    """The identity where an MLP was: how the code of Dong et al. 2021 takes MLPs away."""
+class BareMLP(nn.Module):
+    """What may stay of an MLP without its matrices: its activation, or (None) the identity."""
+
+    @checked
+    def __init__(self, activation: str | None = None) -> None:
+        super().__init__()
+        if activation is not None:
+            activation_record(activation)
+        self.activation = activation
 
     def forward(self, x: Hidden, _visibility: Visibility | None = None) -> Hidden:
-        return x
+        return x if self.activation is None else activation_record(self.activation).function(x)

@@ -13,7 +13,7 @@ from torch import Tensor
 from rankscope.arguments import checked, short
 from rankscope.core.checks import flag
 from rankscope.core.masks import Mask
-from rankscope.core.names import NORM_PLACES, NormPlace
+from rankscope.core.names import MLP_FORMS, NORM_PLACES, MLPForm, NormPlace
 from rankscope.core.network import _fields as check
 from rankscope.core.network._activations import ACTIVATIONS
 from rankscope.core.network._fields import Field, Init
@@ -37,10 +37,11 @@ class Spec:
 
     ``skip`` is True (1), False (0) or a scale for both skips; ``attention_skip`` and ``mlp_skip``
     override it for one of them (None: as ``skip``; the two in force are ``skips``). ``mlp_ratio``
-    0 means no MLP, ``mlp_identity`` the identity in its place. ``norm_place="both"`` is the
-    sandwich ``x + N(f(N(x)))``, ``"output"`` is ``x + N(f(x))``. ``layer_masks`` gives each layer a
-    mask of its own; ``removed_heads`` are (layer, head) pairs, counted from 0, that stay silent.
-    ``centered`` attention has ``P − U`` in place of P, U uniform over the keys a query sees.
+    0 means no MLP; ``mlp_as`` puts the identity or the activation alone in its place, norm and skip
+    kept. ``norm_place="both"`` is the sandwich ``x + N(f(N(x)))``, ``"output"`` ``x + N(f(x))``.
+    ``layer_masks`` gives each layer a mask of its own; ``removed_heads`` are (layer, head) pairs,
+    counted from 0, that stay silent. ``centered`` attention has ``P − U`` in place of P, U uniform
+    over the keys a query sees.
     ``score_scale`` multiplies the logits; None is ``1/√head_width``. ``init`` is a name, a standard
     deviation or an ``Init``. Skips, masks and initialisations that come to the same make equal
     specs.
@@ -56,7 +57,7 @@ class Spec:
     mlp_ratio: Field[float, float] = Field(check.scale, 4.0)
     activation: Field[str, str] = Field(check.one_of(ACTIVATIONS), "gelu")
     gated: Field[bool, bool] = Field(flag, False)
-    mlp_identity: Field[bool, bool] = Field(flag, False)
+    mlp_as: Field[MLPForm, MLPForm] = Field(check.one_of(MLP_FORMS), "mlp")
     removed_heads: Field[Iterable[tuple[int, int]], tuple[tuple[int, int], ...]] = Field(
         check.pairs, ()
     )
@@ -192,12 +193,12 @@ MLPs of 32 gelu units, biases, init normal(0.02)
             raise SpecError(f"mlp_ratio={ratio} of width {width} is more than can be built.")
         if ratio and round(ratio * width) < 1:
             raise SpecError(f"mlp_ratio={ratio} of width {width} leaves no hidden unit.")
-        if self.mlp_identity and self.parallel and ratio:
+        if self.mlp_as == "identity" and self.parallel and ratio:
             raise SpecError(
-                "mlp_identity in a parallel block would be a second skip; leave the MLP out "
+                "mlp_as='identity' in a parallel block would be a second skip; leave the MLP out "
                 "instead: without('mlp')."
             )
-        self._settle(mlp_identity=self.mlp_identity and ratio > 0)
+        self._settle(mlp_as=self.mlp_as if ratio else "mlp")
 
     def _settle_skips(self) -> None:
         """``attention_skip`` is None unless the two skips differ; ``skip`` is then the MLP's."""
@@ -289,8 +290,9 @@ def _mlp_words(spec: Spec) -> str:
     if not spec.mlp_width:
         return "no MLPs"
     beside = " beside attention" if spec.parallel else ""
-    if spec.mlp_identity:
-        return f"the identity in place of MLPs of {spec.mlp_width} units{beside}"
+    if spec.mlp_as != "mlp":
+        left = {"identity": "the identity", "activation": f"{spec.activation} alone"}[spec.mlp_as]
+        return f"{left} in place of MLPs of {spec.mlp_width} units{beside}"
     gated = "gated " if spec.gated else ""
     return f"{gated}MLPs of {spec.mlp_width} {spec.activation} units{beside}"
 

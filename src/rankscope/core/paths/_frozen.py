@@ -27,6 +27,7 @@ from rankscope.core.network import (
     Step,
     Visibility,
     activation,
+    make_linear,
     norm_rule,
 )
 from rankscope.core.shapes import Hidden
@@ -305,6 +306,8 @@ def _freeze_branch(branch: Branch, x: Hidden, seen: Visibility) -> tuple[FrozenB
         out = part(y.unsqueeze(0), biased=True).squeeze(0)
     elif isinstance(branch.part, MLP):
         part, out = _freeze_mlp(branch.part, y)
+    elif branch.part.activation is not None:
+        part, out = _freeze_mlp(_with_matrices(branch.part.activation, y), y)
     inside = _freeze_norm(branch.inside, out)
     return FrozenBranch(before, part, inside), inside(out, biased=True)
 
@@ -324,6 +327,12 @@ def _freeze_mlp(mlp: MLP, y: Hidden) -> tuple[FrozenMLP, Hidden]:
     active = phi(z)
     gate = torch.where(z == 0, phi.limit_at_zero, active / z)
     return FrozenMLP(mlp, gate), mlp.down(active)
+
+
+def _with_matrices(phi: str, y: Hidden) -> MLP:
+    """An activation alone as an MLP, whose matrices are then the identity."""
+    unit = make_linear(torch.eye(y.shape[-1], dtype=y.dtype, device=y.device))
+    return MLP(up=unit, down=unit, gate=None, activation=phi)
 
 
 def _freeze_norm(norm: nn.Module, x: Hidden) -> FrozenNorm:

@@ -93,9 +93,9 @@ class Arithmetic(ABC, Generic[State]):
                 out = self.norm(state) if spec.norm_place in ("pre", "both") else state
                 if part == "attention":
                     out, entropy = self.attention(out)
-                elif not spec.mlp_identity:
+                elif spec.mlp_as == "mlp":
                     out = self.hidden(out)
-                if part == "attention" or not spec.mlp_identity:
+                if part == "attention" or spec.mlp_as == "mlp":
                     out = self.into_stream(out, known, value=part == "attention")
                     known = self.columns(out)
                 branches.append(self.norm(out) if spec.norm_place in ("both", "output") else out)

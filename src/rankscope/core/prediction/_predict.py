@@ -64,21 +64,28 @@ def predict(
     A band over draws is that of single networks, at their own width: weights of independent normal
     entries and orthogonal ones are drawn exactly in law, only in the few directions the tokens
     have. ``infinite_width`` gives the limit that theory speaks of instead, at the same heads and
-    hidden units. Layers that share their weights have no law of their own: there, whole networks
-    are drawn.
+    hidden units. Layers that share their weights have no law of their own, nor has an activation
+    alone in an MLP's place, which depends on the axes: there, whole networks are drawn.
     """
     if infinite_width and gradients:
         raise InputError("gradients are told at the network's own width; leave out infinite_width.")
-    if infinite_width and (spec.shared_layers or repeat > 1):
+    whole = spec.shared_layers or repeat > 1 or spec.mlp_as == "activation"
+    if infinite_width and whole:
         raise InputError(
-            "layers that share weights are drawn at their own width; leave out infinite_width."
+            "layers that share weights, and activations in the place of MLPs, are drawn at their "
+            "own width; leave out infinite_width."
+        )
+    if kernel is not None and spec.mlp_as == "activation":
+        raise InputError(
+            "an activation in an MLP's place acts on each feature, and a kernel does not say what "
+            "the features are; give the tokens x."
         )
     tokens, mask = _as_tokens(spec, x, kernel, token_mask)
     samples = len(tokens)
     doubtful = 0
-    if spec.shared_layers or repeat > 1:
+    if whole:
         parts = [
-            _tied_figures(spec, tokens, mask, network_seed(seed, draw), repeat, gradients)
+            _whole_figures(spec, tokens, mask, network_seed(seed, draw), repeat, gradients)
             for draw in range(draws)
         ]
     else:
@@ -167,7 +174,7 @@ def even_entropy(
     return torch.stack([torch.full_like(rows[0], math.nan), *rows])
 
 
-def _tied_figures(
+def _whole_figures(
     spec: Spec,
     tokens: Coordinates,
     token_mask: Tensor | None,
@@ -175,10 +182,10 @@ def _tied_figures(
     repeat: int,
     gradients: bool,
 ) -> Course:
-    """Every figure of one random network whose layers share weights, by layer and sample.
+    """Every figure of one random network that is drawn as a whole, by layer and sample.
 
-    What a matrix did to the tokens it does again to what it made of them, so that layers are no
-    independent draws: here whole networks are drawn and run.
+    What a shared matrix did to the tokens it does again to what it made of them, so that layers are
+    no independent draws; and an activation of the stream depends on the features themselves.
     """
     # The reflection that made the row of ones a coordinate undoes itself.
     x = coordinates(pad(tokens, (0, spec.width - tokens.shape[-1])))

@@ -336,8 +336,9 @@ def _obstacle(network: Network, layer: int, block: Block) -> Obstacle | None:
     score = score_entry(block.attention.scores)
     if not score.bounds:
         return Obstacle("scores", score.words)
-    if isinstance(block.mlp, MLP) and activation(block.mlp.activation).slopes is None:
-        return Obstacle("activation", block.mlp.activation)
+    phi = None if block.mlp is None else block.mlp.activation
+    if phi is not None and activation(phi).slopes is None:
+        return Obstacle("activation", phi)
     return None
 
 

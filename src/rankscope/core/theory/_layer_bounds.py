@@ -39,7 +39,7 @@ from torch import Tensor
 
 from rankscope.core.metrics import gamma as gamma
 from rankscope.core.metrics import matrix_norm, optimal_center
-from rankscope.core.network import MLP, Attention, IdentityMLP
+from rankscope.core.network import MLP, Attention, BareMLP
 from rankscope.core.network import activation as record_of
 from rankscope.core.shapes import PerSample
 from rankscope.errors import InputError
@@ -310,7 +310,7 @@ def slope_range(activation: str) -> tuple[float, float]:
     return slopes
 
 
-def row_gain(mlp: MLP | IdentityMLP | None, *, width: int, skip: float = 0.0) -> Gain | None:
+def row_gain(mlp: MLP | BareMLP | None, *, width: int, skip: float = 0.0) -> Gain | None:
     """M of a plain MLP with its skip, for all inputs; None if it is gated.
 
     A gated MLP multiplies two functions of its input, so no M is valid for all inputs
@@ -319,8 +319,10 @@ def row_gain(mlp: MLP | IdentityMLP | None, *, width: int, skip: float = 0.0) ->
     identity = torch.eye(width, dtype=torch.float64)
     if mlp is None:
         return identity
-    if isinstance(mlp, IdentityMLP):
-        return (1 + skip) * identity
+    if isinstance(mlp, BareMLP):
+        # Derived: entry by entry a secant slope in [low, high], |skip + slope| at most.
+        slopes = (1.0, 1.0) if mlp.activation is None else slope_range(mlp.activation)
+        return max(abs(skip + slope) for slope in slopes) * identity
     if mlp.gate is not None:
         return None
     low, high = slope_range(mlp.activation)

@@ -171,13 +171,13 @@ def mlps(spec: Spec, _tokens: int) -> Iterator[Change]:
     if not spec.mlp_width:
         yield Change("MLPs added", replace(spec, mlp_ratio=4.0))
         return
-    bare = replace(spec, mlp_ratio=0.0, mlp_identity=False)
+    bare = replace(spec, mlp_ratio=0.0, mlp_as="mlp")
     yield Change("MLPs removed", bare, "tokens are only mixed, never bent")
 
 
 def parallel_blocks(spec: Spec, _tokens: int) -> Iterator[Change]:
     """Attention and MLP side by side instead of one after the other, or the other way round."""
-    if not spec.mlp_width or spec.mlp_identity:
+    if not spec.mlp_width or spec.mlp_as != "mlp":
         return
     if spec.parallel:
         after = replace(spec, parallel=False)

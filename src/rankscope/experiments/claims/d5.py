@@ -22,7 +22,7 @@ ENTRY = kit.claim(
     question="Do the tokens become alike without skip connections, and only then?",
     domain="BERT, ALBERT and XLNet, pretrained and at initialisation",
     beyond="other models",
-    options=("seed", "models", "texts", "length", "reading"),
+    options=("seed", "models", "texts", "length", "parts"),
     seconds=108,
     small=False,
 )
@@ -43,7 +43,7 @@ class Config(models.ModelsConfig):
 
     models: tuple[Model, ...] = field(default_factory=_models)
     samples: int = 8
-    reading: variants.Reading = field(default_factory=variants.Reading)
+    parts: variants.Parts = "paper"
 
 
 About = Mapping[str, Mapping[str, str]]
@@ -58,7 +58,7 @@ def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[About]:
         on_load, on_trace = kit.parts(on_case, 1, 3)
         subject = case.subject(config, on_load)
         about[name] = subject.about
-        networks = variants.four_variants(subject.network, config.reading)
+        networks = variants.four_variants(subject.network, config.parts)
         measured[name] = tables.joined(
             {
                 variant: subject.with_network(network).trace((_RESIDUAL,), on_variant).table
@@ -68,7 +68,7 @@ def measure(config: Config, on_step: kit.OnStep) -> kit.Measured[About]:
     return kit.Measured(
         tables.joined(measured, column="model"),
         facts=about,
-        about={"variants": str(config.reading)},
+        about={"variants": variants.PARTS[config.parts]},
     )
 
 
@@ -152,5 +152,9 @@ def judge(config: Config, measured: kit.Measured[About]) -> kit.Answer:
                 f"{thresholds.COLLAPSED_RESIDUAL:g} in the end.",
             ),
         ),
-        charts=(kit.Drawing("by_model", f"A panel for each model; {config.reading}.", _RESIDUAL),),
+        charts=(
+            kit.Drawing(
+                "by_model", f"A panel for each model; {variants.PARTS[config.parts]}.", _RESIDUAL
+            ),
+        ),
     )

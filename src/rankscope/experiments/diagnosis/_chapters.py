@@ -75,11 +75,11 @@ def layer_part(
 
 
 def trace_ablations(
-    subject: kit.Subject, reading: variants.Reading, on_step: kit.OnStep
+    subject: kit.Subject, parts: variants.Parts, on_step: kit.OnStep
 ) -> pl.DataFrame:
     """The residual of SAN, SAN+MLP, SAN+skip and the whole; what it lacks anyway is not ablated."""
     networks: dict[str, Network] = {}
-    for name, network in reversed(variants.four_variants(subject.network, reading).items()):
+    for name, network in reversed(variants.four_variants(subject.network, parts).items()):
         if network.spec not in (each.spec for each in networks.values()):
             networks = {name: network, **networks}
     table = tables.joined(

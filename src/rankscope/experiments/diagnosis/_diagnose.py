@@ -33,7 +33,7 @@ Chapter = tuple[Part, pl.DataFrame | None]
 
 
 def diagnose_subject(
-    subject: kit.Subject, reading: variants.Reading, seed: int, on_step: kit.OnStep
+    subject: kit.Subject, lacking: variants.Parts, seed: int, on_step: kit.OnStep
 ) -> dict[str, Any]:
     """Measure, judge, and put into words: the fields of a ``Result``."""
     on_pass, on_context, on_reference, on_ablation, *on_others = kit.parts(
@@ -58,7 +58,7 @@ def diagnose_subject(
     few = references.first_samples(subject, _FEW)
     findings, loss = judge(few, measured, on_context)
     reference, missing = references.random_networks(few, seed, on_reference)
-    ablations = chapters.trace_ablations(few, reading, on_ablation)
+    ablations = chapters.trace_ablations(few, lacking, on_ablation)
     asked = [
         _ask(
             paths, lambda some: paths.Config(some, by_head=True), subject, on_paths, "Path lengths"

@@ -1,6 +1,6 @@
 """Is this model collapsing, where, why, and what now?"""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,14 +116,17 @@ ENTRY = kit.question(
 
 @dataclass(frozen=True)
 class Config(kit.Question):
-    """``reading`` says what SAN means; ``reference_seed`` draws the networks to compare with."""
+    """``parts``: what SAN and others lack; ``reference_seed`` draws networks to compare with."""
 
-    reading: variants.Reading = field(default_factory=variants.Reading)
+    parts: variants.Parts = "steps"
     reference_seed: Seed = 0
 
     def describe(self) -> dict[str, Any]:
-        """The reading in words."""
-        return {"ablations": str(self.reading), "seed of the references": self.reference_seed}
+        """What is taken away, in words."""
+        return {
+            "ablations": f"{self.parts}: {variants.PARTS[self.parts]}",
+            "seed of the references": self.reference_seed,
+        }
 
 
 def cost(config: Config) -> Cost:
@@ -134,8 +137,8 @@ def cost(config: Config) -> Cost:
 
 def run(config: Config, on_step: kit.OnStep) -> kit.Result:
     """Measure the model once, stage by stage, judge it by rules, and explain."""
-    reading, seed = config.reading, config.reference_seed
-    fields = diagnosis.diagnose_subject(config.subject, reading, seed, on_step)
+    parts, seed = config.parts, config.reference_seed
+    fields = diagnosis.diagnose_subject(config.subject, parts, seed, on_step)
     on_step(1.0)
     # Its advice is a chapter, and brings its metrics.
     return ENTRY.result(
@@ -151,7 +154,7 @@ def diagnose(
     *,
     texts: list[str] | tuple[str, ...] | None = None,
     measured: Tensor | None = None,
-    reading: variants.Reading | None = None,
+    parts: variants.Parts = "steps",
     length: int | None = None,
     batch_size: int = 8,
     seed: Seed = 0,
@@ -170,9 +173,9 @@ def diagnose(
     ``model`` is whatever ``rankscope.load`` takes or returns (a folder, a Hub id, a transformers
     model), which reads ``texts`` (the bundled passages unless given); ``loading`` are options of
     ``load``. A ``Network`` reads ``x``, or texts in random embeddings. ``measured`` leaves tokens
-    out of the figures that the network still sees (CLS and the like); ``reading`` says what is
-    meant by SAN; ``seed`` draws the networks to compare with; ``on_step`` is told the share of the
-    work that is done.
+    out of the figures that the network still sees (CLS and the like); ``parts`` says
+    what SAN and the others lack (see ``four_variants``); ``seed`` draws the networks to compare
+    with; ``on_step`` is told the share of the work that is done.
     """
     if isinstance(model, Network):
         if loading:
@@ -194,4 +197,4 @@ def diagnose(
 
         subject = model_subject(model, texts, length=length, seed=seed, **loading)
     subject = replace(subject, batch_size=whole("batch_size", batch_size, least=1))
-    return run(Config(subject, reading or variants.Reading(), seed), on_step or kit.silent)
+    return run(Config(subject, parts, seed), on_step or kit.silent)
