@@ -67,9 +67,10 @@ NAMES = {
         Chart Report Section Table notebook page show to_json write write_html write_overview
     """,
     "rankscope.run": """
-        ClaimRun ENGINES Ended Engine Estimate Grid Inline OUTPUT_FOLDER OnOutcome Outcome Plan
-        Processes Progress RayEngine Reproduction Run SUMMARY Setting Status Sweep Work
-        claim_runs drive estimate execute plan read_grid reproduce reproductions status sweep
+        ClaimRun ClaimSeries ENGINES Ended Engine Estimate Grid Inline MOST_SEEDS OUTPUT_FOLDER
+        OnOutcome Outcome Plan Processes Progress RayEngine Reproduction Run SUMMARY Setting Status
+        Sweep Work claim_runs drive estimate execute over_seeds plan read_grid reproduce
+        reproductions status sweep
         table with_metric with_settings
     """,
     "rankscope.models.text": """

@@ -16,12 +16,13 @@ import polars as pl
 from rankscope import tables
 from rankscope.arguments import Exact, checked
 from rankscope.errors import InputError
+from rankscope.judgements import Judgement as Judgement
+from rankscope.judgements import Verdict as Verdict
+from rankscope.judgements import in_words
 from rankscope.metric_catalogue import Metric
 from rankscope.numerals import cut
 from rankscope.process import stem
 
-Verdict = Literal["holds", "fails", "depends", "not tried"]
-"""Of a claim: borne out by every case tried, by none, by some; or there was nothing to try."""
 Fate = Literal["collapse", "slow", "noted", "holds", "unknown"]
 """Of something that was looked for: found; under way; found, but no loss; not found; or it could
 not be told."""
@@ -57,33 +58,6 @@ class Drawing:
     roles: Mapping[str, Role] = field(default_factory=dict)
     """By the name of a curve; one that is not named is measured."""
     title: str = ""  # what it is headed; unless given, its metric and what that is drawn against
-
-
-@checked
-@dataclass(frozen=True)
-class Judgement:
-    """What the figures say about a statement on one domain.
-
-    >>> str(Judgement("depends", "any scale of the weights", "the scale: cubic up to LeCun × 1.4"))
-    'depends on the scale: cubic up to LeCun × 1.4'
-
-    ``domain`` says what the statement was tried on. ``on`` is a phrase that completes the verdict:
-    what it depends on, how far it holds, which subjects it was tried on, what to pass so that it
-    can be tried.
-    """
-
-    verdict: Verdict
-    domain: str
-    on: str = ""
-
-    def __str__(self) -> str:
-        between = {"depends": " ", "not tried": ": "}.get(self.verdict, ", ")
-        return f"{self.verdict}{between}{self.rest}" if self.on else self.verdict
-
-    @property
-    def rest(self) -> str:
-        """What is said after the verdict."""
-        return f"on {self.on}" if self.verdict == "depends" and self.on else self.on
 
 
 @checked
@@ -211,8 +185,7 @@ class Result:
     @property
     def verdict_in_words(self) -> str:
         """The whole verdict, such as "holds; beyond: depends on the weights' scale"."""
-        beyond = "" if self.beyond is None else f"; beyond: {self.beyond}"
-        return "" if self.judgement is None else f"{self.judgement}{beyond}"
+        return in_words(self.judgement, self.beyond)
 
     @property
     def stem(self) -> str:

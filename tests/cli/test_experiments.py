@@ -88,7 +88,7 @@ def test_without_an_id_all_there_is_is_listed(rankscope, kind) -> None:
 def test_the_list_as_json_is_the_catalogue(rankscope, kind) -> None:
     listed = json.loads(rankscope(COMMANDS[kind], "--json").stdout)
     assert [each["id"] for each in listed] == list(entries(kind))
-    ended = {"verdict", "last"} if kind == "claim" else set()
+    ended = {"verdict", "seeds", "last"} if kind == "claim" else set()
     for each in listed:
         assert set(each) == {"id", "kind", "title", "source", "domain", "options"} | ended
         assert not any(each[key] for key in ended)  # none was run here
@@ -269,7 +269,7 @@ def test_every_json_has_the_same_keys(rankscope) -> None:
     study = json.loads(rankscope("study", "widths", "--json", "--output=out").stdout)
     (claim,) = json.loads(rankscope("reproduce", "D1", "--json", "--output=out").stdout)
     assert set(study) == KEYS
-    assert set(claim) == KEYS | {"scale", "seconds", "failure", "from_before"}
+    assert set(claim) == KEYS | {"scale", "seconds", "failure", "from_before", "seeds"}
     assert (study["verdict"], claim["verdict"]) == (None, "holds")
     assert set(study["files"]) == set(claim["files"]) == {"table", "chart", "report"}
 
@@ -285,17 +285,32 @@ def test_several_claims_have_a_line_each_and_are_listed_with_their_verdicts(rank
     got = rankscope("reproduce", "D4", "w2", "D4")
     assert got.returncode == 0, got.stderr
     first, second, _, summary = got.stdout.splitlines()
-    assert first.startswith("D4   holds (")
-    assert second.startswith("W2   holds (")
+    assert first.startswith("D4   holds; seed 0 alone (")
+    assert second.startswith("W2   holds; seed 0 alone (")
     assert summary == "summary  rankscope-output/reproduce.html"
     again = rankscope("reproduce", "D4").stdout  # what is there is read
     assert "holds" in again
     told = {line.split()[0]: line for line in rankscope("reproduce").stdout.splitlines()}
-    assert told["D4"].endswith("Last: holds")
+    assert told["D4"].endswith("Last: holds; seed 0 alone")
     assert "Last:" not in told["D1"]
     listed = {each["id"]: each for each in json.loads(rankscope("reproduce", "--json").stdout)}
     assert (listed["W2"]["verdict"], listed["W2"]["last"]["seed"]) == ("holds", 0)
     assert listed["D1"]["verdict"] is None
+
+
+def test_several_seeds_are_judged_together(rankscope, ran) -> None:
+    got = rankscope("reproduce", "D4", "W2", "D8", "--seeds=2", "--seed=3")
+    assert [line.rpartition(" (")[0] for line in got.stdout.splitlines()[:3]] == [
+        "D4   holds; seeds 3, 4: stable",
+        "W2   holds; seeds 3, 4: stable",
+        "D8   holds; nothing is drawn",
+    ]
+    assert [config.seed for config in ran] == [3, 4, 3, 4, 0]
+    alone = rankscope("reproduce", "D4", "--seeds=2", "--seed=3").stdout
+    assert "D4   holds; seeds 3, 4: stable (from before)" in alone
+    listed = json.loads(rankscope("reproduce", "D4", "--seeds=2", "--seed=3", "--json").stdout)
+    assert [run["seeds"] for run in listed] == ["seeds 3, 4: stable"] * 2
+    assert "--seeds=0" in rankscope("reproduce", "D4", "--seeds=0").stderr
 
 
 def test_all_claims_run_with_what_each_takes(rankscope, ran) -> None:
@@ -322,7 +337,10 @@ def test_one_that_fails_to_run_is_reported_and_the_others_go_on(
     monkeypatch.setattr(Entry, "module", broken)
     got = rankscope("reproduce", "D2", "D3")
     assert got.returncode == 2
-    assert got.stdout.splitlines()[:2] == ["D2   could not be run (0.0 s)", "D3   holds (0.0 s)"]
+    assert got.stdout.splitlines()[:2] == [
+        "D2   could not be run (0.0 s)",
+        "D3   holds; seed 0 alone (0.0 s)",
+    ]
     assert got.stderr == "rankscope: D2 could not be run: ZeroDivisionError: division by zero.\n"
     assert len(ran) == 1
     listed = json.loads(rankscope("reproduce", "D2", "--json").stdout)
@@ -343,7 +361,8 @@ def test_an_interruption_says_what_is_kept(rankscope, ran, monkeypatch) -> None:
     assert got.returncode == 130
     assert "1 of 3 claims are done and kept in rankscope-output" in got.stderr
     monkeypatch.setattr(Entry, "module", module)
-    assert rankscope("reproduce", "D2", "D3", "D4").stdout.startswith("D2   holds (from before)")
+    again = rankscope("reproduce", "D2", "D3", "D4").stdout
+    assert again.startswith("D2   holds; seed 0 alone (from before)")
     assert len(ran) == 3
 
 

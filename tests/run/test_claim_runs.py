@@ -2,28 +2,26 @@
 
 import json
 from dataclasses import replace
-from typing import get_args
 
 import pytest
 
-from rankscope import results
 from rankscope.errors import InputError
-from rankscope.run import ClaimRun, claim_runs
+from rankscope.judgements import Judgement
+from rankscope.run import ClaimRun, claim_runs, over_seeds
 from rankscope.run._reproduce import _note
-from rankscope.run._status import VERDICTS
 from rankscope.run._store import Ended, Store
 
-JUDGED = {"verdict": "holds", "domain": "skips", "on": ""}
+JUDGED = {"verdict": "holds", "domain": "skips", "on": "", "checks": {"cubic": True}}
 RUN = Ended(
     "d4-00000000",
     "D4",
-    {"seed": 0, "scale": "quick"},
+    {"seed": 0, "scale": "quick", "series": "a"},
     ended=1767225600.0,
     seconds=1.5,
     file="d4-00000000.parquet",
-    details={"verdict": "holds", "judgement": JUDGED, "key_figure": ["residual", 0.5]},
+    details={"judgement": JUDGED, "key_figure": ["residual", 0.5]},
 )
-OTHER = replace(RUN, key="d4-11111111", settings={"seed": 1, "scale": "quick"})
+OTHER = replace(RUN, key="d4-11111111", settings={**RUN.settings, "seed": 1})
 FAILED = replace(RUN, key="D4", file="", error="no memory.", details={})
 
 
@@ -47,8 +45,8 @@ def test_runs_are_read_back_as_they_were_noted(folder):
         stem="d4-00000000",
         seed=0,
         scale="quick",
-        verdict="holds",
-        judgement=JUDGED,
+        series="a",
+        judgement=Judgement("holds", "skips", "", {"cubic": True}),
         beyond=None,
         key_figure=("residual", 0.5),
         seconds=1.5,
@@ -104,6 +102,7 @@ DETAILS = dict(RUN.details)
         ("details", json.dumps({**DETAILS, "judgement": {**JUDGED, "verdict": "x"}})),
         ("details", json.dumps({**DETAILS, "beyond": "holds"})),
         ("details", json.dumps({**DETAILS, "verdict": 3})),
+        ("details", json.dumps({**DETAILS, "judgement": {**JUDGED, "checks": [1]}})),
         ("settings", json.dumps({"seed": "<b>", "scale": "quick"})),
         ("settings", json.dumps({"seed": 0})),
         ("settings", json.dumps([1])),
@@ -131,5 +130,37 @@ def test_a_folder_of_a_sweep_holds_no_claims(tmp_path):
         claim_runs(tmp_path)
 
 
-def test_verdicts_are_those_of_results():
-    assert get_args(results.Verdict) == VERDICTS
+def run(seed, verdict="holds", *, beyond=None, series="a", cubic=True, failure=""):
+    judgement = Judgement(verdict, "skips", "", {"cubic": cubic})
+    beyond = beyond and Judgement(beyond, "masks")
+    return ClaimRun("D4", f"d4-{seed}", seed, "quick", series, judgement, beyond, None, 1.0, "",
+                    failure)  # fmt: skip
+
+
+def test_runs_that_differ_in_the_seed_alone_are_one_series():
+    runs = [run(2), run(0, series="b"), run(1), run(0)]
+    other, same = over_seeds(runs)
+    assert [each.seed for each in same.runs] == [0, 1, 2]
+    assert same.seeds == "seeds 0, 1, 2: stable"
+    assert same.verdict == "holds"
+    assert (other.seeds, other.verdict) == ("seed 0 alone", "holds")
+
+
+def test_a_verdict_that_changes_with_the_seed_depends_on_it():
+    (series,) = over_seeds([run(0), run(1, "fails", cubic=False), run(2)])
+    assert series.verdict == "depends on the seed: holds with 0, 2; fails with 1"
+    assert series.seeds == "seeds 0, 1, 2: not stable"
+    (series,) = over_seeds([run(0, beyond="holds"), run(1, beyond="fails")])
+    assert series.verdict == "holds; beyond: depends on the seed: holds with 0; fails with 1"
+    assert series.seeds == "seeds 0, 1: not stable"
+
+
+def test_a_check_that_changes_with_the_seed_is_named():
+    (series,) = over_seeds([run(0, "depends"), run(1, "depends", cubic=False)])
+    assert series.seeds == "seeds 0, 1: the same verdict, but cubic in 1 of 2"
+
+
+def test_a_failure_is_a_series_of_its_own_and_what_draws_nothing_says_so():
+    failed, alone = over_seeds([run(0, failure="no memory."), run(None)])
+    assert failed.runs[0].failure == "no memory."
+    assert alone.seeds == "nothing is drawn"

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from rankscope.errors import InputError, KindError
 from rankscope.experiments.catalogue import Entry, entries, entry
 from rankscope.experiments.config import Config as _Config
 from rankscope.results import Drawing, Judgement, Result
-from rankscope.run import SUMMARY, claim_runs, reproduce, reproductions
+from rankscope.run import SUMMARY, claim_runs, over_seeds, reproduce, reproductions
 from rankscope.run._reproduce import write_summary
 from rankscope.run._store import Store
 
@@ -75,8 +76,23 @@ def test_two_seeds_have_files_of_their_own(ran, tmp_path) -> None:
     assert results.read(one.files["table"]).table["value"].to_list() == [2.0, 0.0]
     assert [run.seed for run in claim_runs(tmp_path)] == [0, 1]
     page = (tmp_path / SUMMARY).read_text("utf-8")
-    assert "seed 0, quick scale" in page
-    assert "seed 1, quick scale" in page
+    assert "seeds 0, 1: stable, quick scale" in page
+    assert f'<a href="{Path(other.files["report"]).name}">1</a>' in page
+
+
+def test_a_claim_is_run_with_as_many_seeds_as_asked(ran, tmp_path) -> None:
+    assert len(reproduce(["D1", "D2"], tmp_path, seeds=3, seed=4)) == 6
+    assert ran == [(id_, seed) for id_ in ("D1", "D2") for seed in (4, 5, 6)]
+    reproduce(["D1"], tmp_path, scale="paper", seeds=2)  # from the seed of that scale on
+    assert ran[6:] == [("D1", 7), ("D1", 8)]
+    with pytest.raises(InputError, match="seeds=0"):
+        reproduce(["D1"], tmp_path, seeds=0)
+
+
+def test_a_claim_that_draws_nothing_is_run_once(tmp_path) -> None:
+    (outcome,) = reproduce(["D8"], tmp_path, seeds=3)
+    assert outcome.run.seed is None
+    assert over_seeds(claim_runs(tmp_path))[0].seeds == "nothing is drawn"
 
 
 def test_the_papers_sizes_are_a_configuration_of_their_own(ran, tmp_path) -> None:
@@ -157,7 +173,7 @@ def test_an_interruption_before_it_was_noted_costs_the_time_alone(ran, tmp_path)
     (tmp_path / "runs.sqlite").unlink()
     (again,) = reproduce(["D1"], tmp_path)
     assert ran == [("D1", 0)]
-    assert (again.run.seconds, again.run.verdict[:5]) == (None, "holds")
+    assert (again.run.seconds, again.run.judgement.verdict) == (None, "holds")
     assert claim_runs(tmp_path)[0].seconds is None
 
 
@@ -227,7 +243,11 @@ def test_the_summary_has_a_row_for_every_claim_and_nothing_unescaped(sql, tmp_pa
     noted = json.loads(details)
     noted["judgement"]["on"] = noted["judgement"]["domain"] = noted["key_figure"][0] = "<script>"
     sql(tmp_path, "UPDATE runs SET details = ?", json.dumps(noted))
-    sql(tmp_path, "UPDATE runs SET settings = ?", json.dumps({"seed": 0, "scale": "<script>"}))
+    sql(
+        tmp_path,
+        "UPDATE runs SET settings = ?",
+        json.dumps({"seed": 0, "scale": "<script>", "series": ""}),
+    )
     attacked = write_summary(tmp_path).read_text("utf-8")
     assert "<script>" not in attacked
     assert "&lt;script&gt;" in attacked

@@ -25,7 +25,7 @@ from rankscope.cli.options import (
 from rankscope.cli.printing import print_json, print_list
 from rankscope.errors import InputError
 from rankscope.experiments import CATALOGUE, Kind, entries, entry
-from rankscope.run import OUTPUT_FOLDER, ClaimRun, claim_runs
+from rankscope.run import OUTPUT_FOLDER, ClaimSeries, claim_runs, over_seeds
 
 _Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", show_default=False)]
 _Id = Annotated[str | None, typer.Argument(metavar="ID", show_default=False)]
@@ -267,9 +267,9 @@ def reproduce(options: ReproduceOptions, *, ids: _Ids = None) -> None:
     if not ids and not options.everything:
         only = "without an ID or --all it lists the claims and takes --json and --output alone."
         refuse("reproduce", sorted(options.given - {"as_json", "output"}), options, only)
-        runs = claim_runs(options.output or OUTPUT_FOLDER)
-        last_runs = {run.id: run for run in runs}  # of each claim, the last
-        _print_entries("claim", last_runs, as_json=options.as_json)
+        series = over_seeds(claim_runs(options.output or OUTPUT_FOLDER))
+        last = {same.runs[0].id: same for same in series}  # of each claim, the last
+        _print_entries("claim", last, as_json=options.as_json)
         return
     if ids and options.everything:
         raise InputError(f"--all runs every claim; leave out {' '.join(ids)}, or --all.")
@@ -297,7 +297,7 @@ def study(options: ExperimentOptions, *, id_: _Id = None) -> None:
     outputs.run(chosen, chosen.configuration(**fields), options)
 
 
-def _print_entries(kind: Kind, last_runs: Mapping[str, ClaimRun], *, as_json: bool) -> None:
+def _print_entries(kind: Kind, last_runs: Mapping[str, ClaimSeries], *, as_json: bool) -> None:
     """Claims or studies, a line each, or as an array; of a claim also how it last ended."""
     rows, lines = [], {}
     for listed in entries(kind).values():
@@ -305,12 +305,13 @@ def _print_entries(kind: Kind, last_runs: Mapping[str, ClaimRun], *, as_json: bo
         row = {name: getattr(listed, name) for name in ("id", "kind", "title", "source", "domain")}
         row["options"] = [field for field in FIELDS if field in listed.options]
         if kind == "claim":
-            row["verdict"] = last and last.judgement and last.judgement["verdict"]
-            row["last"] = last and asdict(last)
+            row["verdict"] = last and last.judgement and last.judgement.verdict
+            row["seeds"] = last and last.seeds
+            row["last"] = last and asdict(last.runs[-1])
         rows.append(row)
         source = f" ({listed.source})" if listed.source else ""
         options = ", ".join(taken(listed)) or "no options"
-        ended = f". Last: {last.failure or last.verdict}" if last else ""
+        ended = f". Last: {last.runs[0].failure or f'{last.verdict}; {last.seeds}'}" if last else ""
         lines[listed.id] = f"{listed.title.rstrip('.')}{source}. {options}{ended}"
     if as_json:
         print_json(rows)

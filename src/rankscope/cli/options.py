@@ -174,7 +174,7 @@ class ReproduceOptions(ExperimentOptions):
         ),
     ] = None
     as_json: Annotated[
-        bool, in_output("An array on standard output, an object for each claim.", "--json")
+        bool, in_output("An array on standard output, an object for each run of a claim.", "--json")
     ] = False
     everything: Annotated[bool, in_run("Run every claim.", "--all")] = False
     scale: Annotated[
@@ -183,6 +183,9 @@ class ReproduceOptions(ExperimentOptions):
             "quick: minutes on a laptop; paper: the papers' own sizes, on a GPU if there is one."
         ),
     ] = "quick"
+    seeds: Annotated[
+        int, in_run("Run each claim with so many seeds, and say whether its verdict is stable.")
+    ] = 1
     fresh: Annotated[bool, in_run("Compute anew what the folder already holds.", "--fresh")] = False
     redraw: Annotated[
         bool, in_run("Draw pictures and pages anew, without computing.", "--redraw")

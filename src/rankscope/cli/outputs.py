@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +15,19 @@ from rankscope import tables
 from rankscope.ask import refuse_unasked
 from rankscope.cli.options import OutputOptions, QuestionOptions, ReproduceOptions
 from rankscope.cli.printing import print_error, print_json, print_list, without_controls
+from rankscope.core.checks import whole
 from rankscope.errors import InputError
 from rankscope.experiments import Entry
 from rankscope.process import OnStep
 from rankscope.results import Result
-from rankscope.run import OUTPUT_FOLDER, SUMMARY, Reproduction, reproductions
+from rankscope.run import (
+    MOST_SEEDS,
+    OUTPUT_FOLDER,
+    SUMMARY,
+    Reproduction,
+    over_seeds,
+    reproductions,
+)
 from rankscope.show import report
 
 
@@ -57,30 +65,40 @@ def run(entry: Entry, config: Any, options: OutputOptions, *, with_table: bool =
 
 def reproduce(chosen: Mapping[Entry, Mapping[str, Any]], options: ReproduceOptions) -> bool:
     """Run claims, each with the fields chosen for it, and say how each ended; whether all ran."""
+    whole("--seeds", options.seeds, least=1, most=MOST_SEEDS)
     folder = _folder(options)
     done: list[Reproduction] = []
-    how = {name: getattr(options, name) for name in ("scale", "fresh", "redraw")}
+    claims_done = 0
+    how = {name: getattr(options, name) for name in ("scale", "seeds", "fresh", "redraw")}
     try:
         with progress() as begin:
-            for outcome in reproductions(chosen, folder, **how, begin=begin):
-                files = _with_csv(outcome.files, options)
-                if outcome.result is not None:
-                    _write_csv(outcome.result, files)
-                done.append(replace(outcome, files=files))
+            for claim, fields in chosen.items():
+                of_claim = []
+                for outcome in reproductions({claim: fields}, folder, **how, begin=begin):
+                    files = _with_csv(outcome.files, options)
+                    if outcome.result is not None:
+                        _write_csv(outcome.result, files)
+                    of_claim.append(replace(outcome, files=files))
+                done += of_claim
+                claims_done += 1
                 if not options.as_json and len(chosen) > 1:
-                    _print_line(outcome)
+                    _print_line(of_claim)
     except KeyboardInterrupt:
         print_error(
-            f"{len(done)} of {len(chosen)} claims are done and kept in {folder}; the same command "
-            "goes on from there."
+            f"{claims_done} of {len(chosen)} claims are done and kept in {folder}; the same "
+            "command goes on from there."
         )
         raise
     if options.as_json:
-        print_json([_json(outcome) for outcome in done])
+        series = over_seeds([outcome.run for outcome in done])
+        seeds = {run.stem or run.id: same.seeds for same in series for run in same.runs}
+        print_json([_json(each, seeds[each.run.stem or each.run.id]) for each in done])
     else:
         alone = done[0] if len(chosen) == 1 else None
         if alone and alone.result is not None:
             report.show(alone.result)
+        if alone and len(done) > 1:
+            _print_line(done)
         _print_files({**(alone.files if alone else {}), "summary": str(folder / SUMMARY)})
     failed = [outcome for outcome in done if outcome.run.failure]
     for outcome in failed:
@@ -102,19 +120,23 @@ def _write_csv(result: Result, files: Mapping[str, str]) -> None:
         tables.write_csv(result.table, files["csv"])
 
 
-def _print_line(outcome: Reproduction) -> None:
-    run = outcome.run
-    ended = "could not be run" if outcome.result is None else run.verdict
-    taken = "from before" if outcome.from_before else f"{run.seconds or 0.0:.1f} s"
+def _print_line(outcomes: Sequence[Reproduction]) -> None:
+    """How a claim ended, over all of its seeds."""
+    took = sum(outcome.run.seconds or 0.0 for outcome in outcomes if not outcome.from_before)
+    taken = "from before" if all(each.from_before for each in outcomes) else f"{took:.1f} s"
     console = Console(soft_wrap=True, highlight=False, markup=False)
-    console.print(without_controls(f"{run.id:<4} {ended} ({taken})"))
+    for series in over_seeds([outcome.run for outcome in outcomes]):
+        ended = f"{series.verdict}; {series.seeds}"
+        if series.runs[0].failure:
+            ended = "could not be run"
+        console.print(without_controls(f"{series.runs[0].id:<4} {ended} ({taken})"))
 
 
-def _json(outcome: Reproduction) -> dict[str, Any]:
+def _json(outcome: Reproduction, seeds: str) -> dict[str, Any]:
     """A result as ever, and beside it how it came about; one that failed has no figures."""
     run, claim = outcome.run, outcome.entry
     came = {"scale": run.scale, "seconds": run.seconds, "failure": run.failure or None}
-    came |= {"from_before": outcome.from_before}
+    came |= {"from_before": outcome.from_before, "seeds": seeds}
     if outcome.result is None:
         named = {"id": claim.id, "title": claim.title, "source": claim.source}
         return {**named, "verdict": None, **came}

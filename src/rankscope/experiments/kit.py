@@ -196,7 +196,7 @@ def judged(domain: str, checks: Checks, on: Phrase = "") -> Judgement:
             words = f"the case: {', '.join(held)} {bear} it out, {', '.join(against)} {do} not"
     if borne_out and untried:
         words = f"{words}; not tried: {untried}" if words else f"not tried: {untried}"
-    return Judgement(verdict, domain, words)
+    return Judgement(verdict, domain, words, dict(borne_out))
 
 
 def on_all(sources: Sequence[str], check: Callable[[str], Mapping[str, bool]]) -> dict[str, bool]:

@@ -12,6 +12,7 @@ from ._grid import Grid as Grid
 from ._grid import read_grid as read_grid
 from ._processes import Processes as Processes
 from ._ray import RayEngine as RayEngine
+from ._reproduce import MOST_SEEDS as MOST_SEEDS
 from ._reproduce import SUMMARY as SUMMARY
 from ._reproduce import Reproduction as Reproduction
 from ._reproduce import reproduce as reproduce
@@ -20,8 +21,10 @@ from ._results import table as table
 from ._results import with_metric as with_metric
 from ._results import with_settings as with_settings
 from ._status import ClaimRun as ClaimRun
+from ._status import ClaimSeries as ClaimSeries
 from ._status import Status as Status
 from ._status import claim_runs as claim_runs
+from ._status import over_seeds as over_seeds
 from ._status import status as status
 from ._store import OUTPUT_FOLDER as OUTPUT_FOLDER
 from ._store import Ended as Ended

@@ -12,16 +12,18 @@ from typing import Any, Final
 
 from rankscope import results
 from rankscope.arguments import checked
+from rankscope.core.checks import whole
 from rankscope.errors import InputError, RankscopeError
 from rankscope.experiments import Entry, Scale, entries, entry
 from rankscope.process import OnStep, silent
 from rankscope.results import Result
 from rankscope.run._engine import Outcome, Run, carry_out
-from rankscope.run._status import ClaimRun, claim_run, claim_runs
+from rankscope.run._status import ClaimRun, claim_run, claim_runs, over_seeds
 from rankscope.run._store import NAME, OUTPUT_FOLDER, Ended, Store, digest_of
 from rankscope.show import report
 
 SUMMARY: Final = "reproduce.html"
+MOST_SEEDS: Final = 1000
 Begin = Callable[[str], OnStep]
 """Called with what begins; gives the callback for its progress."""
 
@@ -44,6 +46,7 @@ def reproduce(
     folder: str | Path = OUTPUT_FOLDER,
     *,
     scale: Scale = "quick",
+    seeds: int = 1,
     fresh: bool = False,
     **options: Any,
 ) -> list[Reproduction]:
@@ -54,7 +57,9 @@ def reproduce(
 
     What the folder already holds is read and not computed again, unless it is to be ``fresh``.
     ``options`` are fields of the claims' configurations, such as a seed; a claim that has no such
-    field runs without it. A claim that fails to run is reported, and the others go on.
+    field runs without it. Each claim is run with as many ``seeds``, from that seed on, unless
+    nothing in it is drawn; ``over_seeds`` then says whether its verdict is stable. A claim that
+    fails to run is reported, and the others go on.
     """
     chosen = [entry(id_, "claim") for id_ in ids] or list(entries("claim").values())
     given: dict[Entry, dict[str, Any]] = {}
@@ -67,7 +72,7 @@ def reproduce(
         if not any(name in fields for fields in given.values()):
             named = ", ".join(claim.id for claim in chosen)
             raise InputError(f"none of {named} has a field {name!r}.")
-    return list(reproductions(given, folder, scale=scale, fresh=fresh))
+    return list(reproductions(given, folder, scale=scale, seeds=seeds, fresh=fresh))
 
 
 @checked
@@ -76,18 +81,25 @@ def reproductions(
     folder: str | Path,
     *,
     scale: Scale = "quick",
+    seeds: int = 1,
     fresh: bool = False,
     redraw: bool = False,
     begin: Begin = lambda _: silent,
 ) -> Iterator[Reproduction]:
     """Claims with the fields chosen for each, one by one; the summary is written after each.
 
-    With ``redraw``, pictures and pages are drawn anew without computing.
+    Of a claim with several ``seeds`` all runs come one after another. With ``redraw``, pictures and
+    pages are drawn anew without computing.
     """
     place = Path(folder)
     asked: dict[str, Any] = {"scale": scale, "fresh": fresh, "redraw": redraw, "begin": begin}
-    for claim, fields in chosen.items():
-        run = Run(claim.id, claim.id, {}, dict(fields))
+    whole("seeds", seeds, least=1, most=MOST_SEEDS)
+    runs = (
+        (claim, Run(claim.id, claim.id, {}, by_seed))
+        for claim, fields in chosen.items()
+        for by_seed in _by_seed(claim, scale, fields, seeds)
+    )
+    for claim, run in runs:
         outcome = carry_out(run, partial(_reproduced, claim, place, **asked), "this process")
         reproduction = outcome.result or Reproduction(claim, _failed(place, outcome, scale))
         with suppress(OSError, RankscopeError):  # a full disk: the next claim may be in the folder
@@ -95,9 +107,21 @@ def reproductions(
         yield reproduction
 
 
+def _by_seed(
+    claim: Entry, scale: Scale, fields: Mapping[str, Any], seeds: int
+) -> Iterator[dict[str, Any]]:
+    """The chosen fields with one seed after another; once where nothing is drawn."""
+    if seeds == 1 or "seed" not in claim.options:
+        yield dict(fields)
+        return
+    first = claim.configuration(scale, **fields).seed
+    yield from ({**fields, "seed": seed} for seed in range(first, first + seeds))
+
+
 def write_summary(folder: Path) -> Path:
     """The page about every run in a folder, anew."""
-    return report.write_overview(entries("claim").values(), claim_runs(folder), folder / SUMMARY)
+    series = over_seeds(claim_runs(folder))
+    return report.write_overview(entries("claim").values(), series, folder / SUMMARY)
 
 
 def _reproduced(
@@ -126,7 +150,8 @@ def _reproduced(
     seconds: float | None = time.perf_counter() - started
     if kept is not None:
         seconds = None if known is None else known.seconds
-    ended = _ended(result, scale, seconds)
+    series = replace(config, seed=0).digest(claim.id)
+    ended = _ended(result, scale, series, seconds)
     try:
         files = report.write(result, folder, on_step=begin(f"{claim.id}, drawing"))
         _note(folder, replace(ended, digest=digest_of(Path(files["table"]).read_bytes())))
@@ -176,15 +201,15 @@ def _note(folder: Path, run: Ended) -> None:
             store.forget(run.experiment)
 
 
-def _ended(result: Result, scale: Scale, seconds: float | None) -> Ended:
+def _ended(result: Result, scale: Scale, series: str, seconds: float | None) -> Ended:
     figures = ([name, value] for name, value in result.key_figures.items() if math.isfinite(value))
     details = {
-        "verdict": result.verdict_in_words,
         "judgement": result.judgement and asdict(result.judgement),
         "beyond": result.beyond and asdict(result.beyond),
         "key_figure": next(figures, None),
     }
-    settings = {"seed": int(result.provenance["seed"]), "scale": scale}
+    seed = int(result.provenance["seed"]) if "seed" in entry(result.id).options else None
+    settings = {"seed": seed, "scale": scale, "series": series}
     file = f"{result.stem}.parquet"
     return Ended(result.stem, result.id, settings, time.time(), seconds, file=file, details=details)
 
@@ -192,7 +217,7 @@ def _ended(result: Result, scale: Scale, seconds: float | None) -> Ended:
 def _failed(folder: Path, outcome: Outcome, scale: Scale) -> ClaimRun:
     """A claim that could not be run, written down as far as that can be done."""
     seed, id_ = outcome.run.fields.get("seed", 0), outcome.run.experiment
-    settings = {"seed": seed if type(seed) is int else 0, "scale": scale}
+    settings = {"seed": seed if type(seed) is int else 0, "scale": scale, "series": ""}
     why: dict[str, Any] = {"error": outcome.error, "traceback": outcome.traceback}
     failed = Ended(id_, id_, settings, time.time(), outcome.seconds, **why)
     with suppress(RankscopeError, OSError):

@@ -2,19 +2,19 @@
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from rankscope import judgements
 from rankscope.arguments import checked
+from rankscope.judgements import Judgement
 from rankscope.numerals import duration, plural
 from rankscope.run._store import NAME, Ended, Store, holder
 
 RECENT: Final = 300.0
 """Seconds over which the speed is measured."""
-VERDICTS: Final = ("holds", "fails", "depends", "not tried")
-"""Those of ``rankscope.results.Verdict``, which is heavier to import."""
 
 
 @dataclass(frozen=True)
@@ -90,16 +90,79 @@ class ClaimRun:
 
     id: str
     stem: str  # what its files are called; nothing if it failed to run
-    seed: int
+    seed: int | None  # nothing where nothing is drawn
     scale: str
-    verdict: str  # in full, such as "holds; beyond: depends on the weights' scale"
-    judgement: Mapping[str, str] | None
-    beyond: Mapping[str, str] | None
+    series: str  # shared by the runs that differ from this one in the seed alone
+    judgement: Judgement | None
+    beyond: Judgement | None
     key_figure: tuple[str, float] | None
     seconds: float | None  # how long it took, if that is known
     finished: str  # when, in UTC
     failure: str = ""  # why it could not be run, if it could not
     traceback: str = field(default="", repr=False)
+
+
+@checked
+@dataclass(frozen=True)
+class ClaimSeries:
+    """A claim over seeds: the runs that differ in the seed alone, by seed; or one that failed."""
+
+    runs: tuple[ClaimRun, ...]
+
+    @property
+    def judgement(self) -> Judgement | None:
+        """On the claim's domain: that of the first seed if all agree, else which says what."""
+        return self._over_seeds(run.judgement for run in self.runs)
+
+    @property
+    def beyond(self) -> Judgement | None:
+        """The same, beyond that domain."""
+        return self._over_seeds(run.beyond for run in self.runs)
+
+    @property
+    def verdict(self) -> str:
+        """The whole verdict in words."""
+        return judgements.in_words(self.judgement, self.beyond)
+
+    @property
+    def seeds(self) -> str:
+        """Which seeds the verdict rests on, and whether they agree, check by check."""
+        seeds = [run.seed for run in self.runs]
+        if len(seeds) == 1:
+            return "nothing is drawn" if seeds[0] is None else f"seed {seeds[0]} alone"
+        named = f"seeds {', '.join(map(str, seeds))}"
+        sides = [[run.judgement for run in self.runs], [run.beyond for run in self.runs]]
+        given = [[judgement for judgement in side if judgement] for side in sides]
+        if any(len({judgement.verdict for judgement in side}) > 1 for side in given):
+            return f"{named}: not stable"
+        unstable = {
+            name: met for side in given for name, met in judgements.unstable_checks(side).items()
+        }
+        if not unstable:
+            return f"{named}: stable"
+        counts = ", ".join(f"{name} in {met} of {len(seeds)}" for name, met in unstable.items())
+        return f"{named}: the same verdict, but {counts}"
+
+    def _over_seeds(self, judged: Iterable[Judgement | None]) -> Judgement | None:
+        by_seed = {
+            run.seed or 0: judgement
+            for run, judgement in zip(self.runs, judged, strict=True)
+            if judgement is not None
+        }
+        return judgements.over_seeds(by_seed) if by_seed else None
+
+
+@checked
+def over_seeds(runs: Sequence[ClaimRun]) -> list[ClaimSeries]:
+    """Runs of claims, those that differ in the seed alone as one; the last run last."""
+    by_series: dict[tuple[str, str], list[ClaimRun]] = {}
+    for run in runs:
+        key = (run.id, run.failure or run.series)
+        by_series[key] = [*by_series.pop(key, ()), run]
+    return [
+        ClaimSeries(tuple(sorted(series, key=lambda run: run.seed or 0)))
+        for series in by_series.values()
+    ]
 
 
 @checked
@@ -119,6 +182,9 @@ def claim_run(noted: Ended) -> ClaimRun | None:
     try:
         details = {**dict.fromkeys(("judgement", "beyond", "key_figure")), **noted.details}
         figure = details.pop("key_figure")
+        judged: dict[str, Any] = {
+            name: None if kept is None else Judgement(**kept) for name, kept in details.items()
+        }
         run = ClaimRun(
             id=noted.experiment,
             stem="" if noted.error else noted.key,
@@ -127,13 +193,9 @@ def claim_run(noted: Ended) -> ClaimRun | None:
             failure=noted.error,
             traceback=noted.traceback,
             key_figure=None if figure is None else (str(figure[0]), float(figure[1])),
-            **{"verdict": "", **details, **noted.settings},
+            **{**judged, **noted.settings},
         )
     except (TypeError, ValueError, LookupError, ArithmeticError, OSError):
         return None
-    for judgement in filter(None, (run.judgement, run.beyond)):
-        keys = {"verdict", "domain", "on"}
-        if set(judgement) != keys or judgement["verdict"] not in VERDICTS:
-            return None
     is_sound = run.key_figure is None or math.isfinite(run.key_figure[1])
     return run if is_sound and run.stem == Path(run.stem).name else None

@@ -53,6 +53,7 @@ add(
     ids=["D8"],
     folder="reproduced",
     scale="quick",
+    seeds=1,
     fresh=False,
 )
 add("run.claim_runs", run.claim_runs, folder="reproduced")
@@ -60,6 +61,8 @@ D8 = entry("D8", "claim")
 add("run.reproductions", run.reproductions, chosen={D8: {}}, folder="reproduced", redraw=False)
 REPRODUCED = run.reproduce(["D8"], "reproduced")[0]
 add("run.Reproduction", run.Reproduction, entry=D8, run=REPRODUCED.run, files={})
+add("run.over_seeds", run.over_seeds, runs=[REPRODUCED.run])
+add("run.ClaimSeries", run.ClaimSeries, runs=(REPRODUCED.run,))
 add(
     "run.ClaimRun",
     run.ClaimRun,

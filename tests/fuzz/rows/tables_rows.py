@@ -21,6 +21,7 @@ from things import (
 )
 
 from rankscope import experiments, metric_catalogue, results, tables
+from rankscope.run import over_seeds
 from rankscope.show import figures, report
 
 add("tables.frame", tables.frame, columns={"metric": ["a"], "value": [1.0], "layer": [0]})
@@ -283,7 +284,7 @@ add(
     "report.write_overview",
     report.write_overview,
     claims=[experiments.CATALOGUE["D1"]],
-    runs=[RUN],
+    series=over_seeds([RUN]),
     path="overview.html",
 )
 add(

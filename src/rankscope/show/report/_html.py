@@ -3,11 +3,11 @@
 import base64
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from jinja2 import Environment, PackageLoader, Template
 from markupsafe import Markup
@@ -130,19 +130,29 @@ class ClaimRun(Protocol):
     @property
     def stem(self) -> str: ...
     @property
-    def seed(self) -> int: ...
+    def seed(self) -> int | None: ...
     @property
     def scale(self) -> str: ...
-    @property
-    def judgement(self) -> Mapping[str, Any] | None: ...
-    @property
-    def beyond(self) -> Mapping[str, Any] | None: ...
     @property
     def key_figure(self) -> tuple[str, float] | None: ...
     @property
     def seconds(self) -> float | None: ...
     @property
     def failure(self) -> str: ...
+
+
+@runtime_checkable
+class ClaimSeries(Protocol):
+    """What is asked of runs that differ in the seed alone: what they come to together."""
+
+    @property
+    def runs(self) -> Sequence[ClaimRun]: ...
+    @property
+    def seeds(self) -> str: ...
+    @property
+    def judgement(self) -> Judgement | None: ...
+    @property
+    def beyond(self) -> Judgement | None: ...
 
 
 _HOW: Final = (
@@ -160,17 +170,19 @@ _ENDED: Final = (
 
 
 @checked
-def write_overview(claims: Iterable[Claim], runs: Sequence[ClaimRun], path: str | Path) -> Path:
+def write_overview(
+    claims: Iterable[Claim], series: Sequence[ClaimSeries], path: str | Path
+) -> Path:
     """Write the page about all runs; a claim that was not run has a line that says so."""
     listed = list(claims)
-    last = {run.id: run for run in runs}
-    ended = Counter(run.judgement["verdict"] for run in last.values() if run.judgement)
+    last = {runs.runs[0].id: runs for runs in series}
+    ended = Counter[str](runs.judgement.verdict for runs in last.values() if runs.judgement)
     counts = [f"{ended[kind]} {words[ended[kind] > 1]}" for kind, words in _ENDED if ended[kind]]
-    failed = sum(bool(run.failure) for run in last.values())
+    failed = sum(bool(runs.runs[0].failure) for runs in last.values())
     counts += [f"{failed} could not be run"] if failed else []
     counted = f"{plural(len(last), 'claim')} of {len(listed)} run"
     heads = ("Claim", "Source", "As stated", "Beyond it", "Key figure", "Time")
-    rows = [row for claim in listed for row in _overview_rows(claim, runs)]
+    rows = [row for claim in listed for row in _overview_rows(claim, series)]
     caption = "Verdicts by claim"
     table = TableView([TableCell(name) for name in heads], rows, caption, style="table overview")
     report = Report(
@@ -182,44 +194,59 @@ def write_overview(claims: Iterable[Claim], runs: Sequence[ClaimRun], path: str 
     return write_html(report, path)
 
 
-def _overview_rows(claim: Claim, runs: Sequence[ClaimRun]) -> list[list[TableCell]]:
+def _overview_rows(claim: Claim, series: Sequence[ClaimSeries]) -> list[list[TableCell]]:
     source = TableCell(linked(inline(claim.source)))
     name = Markup('<span class="id">{}</span>').format(claim.id)
     rows = []
-    for run in (run for run in runs if run.id == claim.id):
-        if run.stem:
-            name = Markup('<a class="id" href="{}.html">{}</a>').format(run.stem, claim.id)
-        which = "could not be run" if run.failure else f"seed {run.seed}, {run.scale} scale"
+    for same in (same for same in series if same.runs[0].id == claim.id):
+        first = same.runs[0]
+        if first.stem:
+            name = Markup('<a class="id" href="{}.html">{}</a>').format(first.stem, claim.id)
+        which = Markup("could not be run") if first.failure else _which(same)
         title = Markup("{} {}").format(name, inline(claim.title)) + _small(which)
-        verdicts = [_judged(run.judgement), _judged(run.beyond)]
-        if run.failure:
-            verdicts[0] = Markup("{}").format(run.failure)
+        verdicts = [_judged(same.judgement), _judged(same.beyond)]
+        if first.failure:
+            verdicts[0] = Markup("{}").format(first.failure)
+        figures = [run.key_figure for run in same.runs if run.key_figure is not None]
         figure = Markup("")
-        if run.key_figure is not None:
-            figure = number(run.key_figure[1]) + _small(run.key_figure[0].replace("_", " "))
-        time = ""
-        if (took := run.seconds) is not None:
-            time = f"{took:.{int(took < 10)}f} s" if took < 100 else f"{took / 60:.1f} min"
-        cells = [TableCell(cell) for cell in (*verdicts, figure, time)]
+        if figures:
+            ends = dict.fromkeys(pick(value for _, value in figures) for pick in (min, max))
+            figure = Markup(" to ").join(map(number, ends)) + _small(
+                inline(figures[0][0].replace("_", " "))
+            )
+        times = [run.seconds for run in same.runs if run.seconds is not None]
+        took = sum(times)
+        time = f"{took:.{int(took < 10)}f} s" if took < 100 else f"{took / 60:.1f} min"
+        cells = [TableCell(cell) for cell in (*verdicts, figure, time if times else "")]
         rows.append([TableCell(title, heading=True), source, *cells])
     if rows:
         return rows
     unrun = Markup('<span class="unrun">{} {}</span>').format(name, inline(claim.title))
-    first = TableCell(unrun + _small(f"rankscope reproduce {claim.id}"), heading=True)
-    return [[first, source, *[TableCell("")] * 4]]
+    title = unrun + _small(inline(f"rankscope reproduce {claim.id}"))
+    return [[TableCell(title, heading=True), source, *[TableCell("")] * 4]]
 
 
-def _judged(kept: Mapping[str, Any] | None) -> Markup:
-    if kept is None:
+def _which(same: ClaimSeries) -> Markup:
+    """The seeds and the scale; where there are several seeds, with a link to the page of each."""
+    links = [
+        Markup('<a href="{}.html">{}</a>').format(run.stem, run.seed)
+        for run in same.runs[1:]
+        if run.stem
+    ]
+    pages = Markup(" (pages of {})").format(Markup(", ").join(links)) if links else ""
+    return inline(f"{same.seeds}, {same.runs[0].scale} scale") + pages
+
+
+def _judged(judgement: Judgement | None) -> Markup:
+    if judgement is None:
         return Markup("")
-    judgement = Judgement(kept["verdict"], kept["domain"], kept["on"])
     rest = Markup(" {}").format(inline(judgement.rest)) if judgement.rest else ""
     mark = badge(judgement.verdict, judgement.verdict.replace(" ", "-"))
-    return mark + rest + _small(judgement.domain)
+    return mark + rest + _small(inline(judgement.domain))
 
 
-def _small(words: str) -> Markup:
-    return Markup('<span class="small">{}</span>').format(inline(words))
+def _small(words: Markup | str) -> Markup:
+    return Markup('<span class="small">{}</span>').format(words)
 
 
 def table_html(rows: Rows, caption: str = "", note: str = "") -> str:
