@@ -6,7 +6,24 @@ from typing import Any
 import torch
 import transformers as hf
 
-from rankscope.experiments.claims import d1, d2, d3, d4, d5, d8, d9, d11, n1, n2, n3, n4, w1, w8, w9
+from rankscope.experiments.claims import (
+    d1,
+    d2,
+    d3,
+    d4,
+    d5,
+    d8,
+    d9,
+    d11,
+    d12,
+    n1,
+    n2,
+    n3,
+    n4,
+    w1,
+    w8,
+    w9,
+)
 from rankscope.results import Result
 
 from ..made import Made
@@ -48,6 +65,18 @@ TINY: dict[str, tuple[Any, Any]] = {
     ),
     "d9": (d9, d9.Config(models=(DEEP,), texts=TEXTS, length=8, paths=3)),
     "d11": (d11, d11.Config(spreads=(0.1, 1.25), wider=(2.0,), layers=3, masks=("causal",))),
+    "d12": (
+        d12,
+        d12.Config(
+            layers=3,
+            width=8,
+            tokens=6,
+            activations=("relu",),
+            scales=(0.02,),
+            gains=(1.0, 4.0),
+            draws=1,
+        ),
+    ),
     "n2": (
         n2,
         n2.Config(
