@@ -23,7 +23,7 @@ from rankscope.metric_catalogue import Metric
 from rankscope.numerals import cut
 from rankscope.process import stem
 
-Fate = Literal["collapse", "slow", "noted", "holds", "unknown"]
+Fate = Literal["collapse", "slow", "noted", "absent", "unknown"]
 """Of something that was looked for: found; under way; found, but no loss; not found; or it could
 not be told."""
 Tone = Literal["collapse", "slow", "holds", "neutral"]

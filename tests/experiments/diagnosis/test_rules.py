@@ -29,23 +29,23 @@ def depth(residual: list[list[float]]):
 @pytest.mark.parametrize(
     ("residual", "fate", "layer"),
     [
-        ([[1.0], [0.9], [0.8]], "holds", 2),
+        ([[1.0], [0.9], [0.8]], "absent", 2),
         ([[1.0], [0.5], [0.09]], "slow", 2),
-        ([[1.0], [0.5], [0.26]], "holds", 2),
+        ([[1.0], [0.5], [0.26]], "absent", 2),
         ([[1.0], [0.49], [0.48]], "slow", 1),  # one layer takes more than half
         ([[1.0], [0.2], [0.0009]], "collapse", 2),
         ([[1.0], [0.0009], [0.9]], "collapse", 1),  # a dip in between counts, whatever the end
-        ([[0.05], [0.5], [0.9]], "holds", 0),  # what comes later was not lost
+        ([[0.05], [0.5], [0.9]], "absent", 0),  # what comes later was not lost
         ([[0.0], [0.0], [0.0]], "unknown", None),  # all alike from the start: nothing to lose
         ([[0.0009], [0.0009], [0.0009]], "unknown", None),
         ([[0.005], [0.005], [0.0004]], "collapse", 2),
-        ([[0.0015], [0.0015], [0.0009]], "holds", 2),  # below a thousandth, but most was kept
+        ([[0.0015], [0.0015], [0.0009]], "absent", 2),  # below a thousandth, but most was kept
     ],
 )
 def test_depth_looks_at_all_layers_and_at_what_there_was(residual, fate, layer) -> None:
     found = depth(residual)
     assert (found.fate, found.layer) == (fate, layer)
-    assert found.part == ("" if fate in ("holds", "unknown") else "attention")
+    assert found.part == ("" if fate in ("absent", "unknown") else "attention")
 
 
 def test_a_recovery_is_said() -> None:
@@ -58,7 +58,7 @@ def test_rounding_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("collapsed", "fate"), [(4, "collapse"), (2, "collapse"), (1, "slow"), (0, "holds")]
+    ("collapsed", "fate"), [(4, "collapse"), (2, "collapse"), (1, "slow"), (0, "absent")]
 )
 def test_samples_that_disagree_are_counted(collapsed: int, fate: str) -> None:
     found = depth([[1.0] * 4, [1e-4] * collapsed + [0.75] * (4 - collapsed)])
@@ -69,7 +69,7 @@ def test_samples_that_disagree_are_counted(collapsed: int, fate: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("exponent", "fate"), [(-0.5, "collapse"), (-0.2, "slow"), (-0.1, "holds"), (0.1, "holds")]
+    ("exponent", "fate"), [(-0.5, "collapse"), (-0.2, "slow"), (-0.1, "absent"), (0.1, "absent")]
 )
 def test_width(exponent: float, fate: str) -> None:
     found = width(exponent, exponent)
@@ -104,7 +104,7 @@ def test_layer_and_part_are_those_of_the_samples_that_collapse() -> None:
     [
         ([0.8, 0.05, 0.9], "collapse", 2),
         ([0.8, 0.9, 0.2], "slow", 3),
-        ([0.8, 0.3, 0.9], "holds", 2),
+        ([0.8, 0.3, 0.9], "absent", 2),
     ],
 )
 def test_entropy(shares: list[float], fate: str, layer: int) -> None:
@@ -117,7 +117,7 @@ def test_entropy(shares: list[float], fate: str, layer: int) -> None:
     [
         ([0.5, 0.01, 0.5, 0.5], "collapse", 2),
         ([0.5, 0.5, 0.01, 0.5, 0.5], "slow", 3),
-        ([0.5, 0.06, 0.5, 0.5], "holds", 2),
+        ([0.5, 0.06, 0.5, 0.5], "absent", 2),
     ],
 )
 def test_layers(turned: list[float], fate: str, layer: int) -> None:
@@ -138,8 +138,8 @@ def test_idle_layers_are_named_as_runs() -> None:
     [
         ([0.5, 0.5, 1e-4], "collapse", 2),
         ([0.0, 1e-4, 1e-4], "collapse", 0),
-        ([0.0, 0.5, 0.5], "holds", 2),  # alike at the input, told apart since
-        ([0.5, 1e-4, 0.5], "holds", 2),
+        ([0.0, 0.5, 0.5], "absent", 2),  # alike at the input, told apart since
+        ([0.5, 1e-4, 0.5], "absent", 2),
     ],
 )
 def test_last_token(last: list[float], fate: str, layer: int) -> None:
@@ -153,7 +153,7 @@ def test_last_token_of_tokens_that_are_all_alike_is_depth_collapse() -> None:
     assert rules.last_token.finding(evidence(collapsed)).fate == "unknown"
 
 
-@pytest.mark.parametrize(("cosine", "fate"), [(0.49, "holds"), (0.5, "noted"), (0.99, "noted")])
+@pytest.mark.parametrize(("cosine", "fate"), [(0.49, "absent"), (0.5, "noted"), (0.99, "noted")])
 def test_cone_is_no_loss_but_told(cosine: float, fate: str) -> None:
     assert rules.cone.finding(evidence(made_up([[1.0]] * 3, cosine=cosine))).fate == fate
 
@@ -182,4 +182,19 @@ def test_most_is_lost_where_the_median_falls_most_before_tokens_are_alike() -> N
 def test_nothing_lost_is_said() -> None:
     loss = find_loss(made_up([[0.5], [0.5], [0.6]]))
     assert loss.layer == 0
-    assert loss.sentence == "No layer loses any of the residual that is worth telling."
+    assert loss.sentence == "No single layer makes a noticeable difference."
+
+
+def test_lowest_is_the_lowest_of_the_medians_not_the_median_of_the_lowest() -> None:
+    """Each sample is lowest in another layer, at 0.5; the medians are lowest at 0.7, in layer 2."""
+    residual = [[1.0] * 3, [0.5, 0.8, 0.8], [0.7, 0.5, 0.7], [0.9, 0.9, 0.5]]
+    found = depth(residual)
+    assert (found.figure, found.layer) == (0.7, 2)
+    assert "0.7 at its lowest (layer 2)" in found.sentence
+
+
+def test_tokens_that_are_left_out_are_said_to_be() -> None:
+    given = made_up([[1.0], [0.9]])
+    assert "left out" not in rules.depth.finding(evidence(given)).sentence
+    given.states["relative_residual"] = given.common / 2
+    assert "are left out" in rules.depth.finding(evidence(given)).sentence

@@ -70,11 +70,14 @@ def test_every_kind_is_judged_and_every_chapter_there(found) -> None:
 def test_the_answer_has_its_figures(found) -> None:
     assert found.headline.text.startswith("No collapse")
     residuals = tables.summary(found.table.filter(part="states", variant="this model"))
-    lowest = residuals.filter(metric="relative_residual")["median"].min()
-    assert next(iter(found.key_figures.values())) == pytest.approx(lowest)
-    assert found.findings[0].figure == pytest.approx(lowest, rel=0.05)
-    assert "With random weights in its blocks the same architecture ends at" in found.sentences[-1]
-    assert "predicted to end at a relative dispersion of" in found.sentences[-1]
+    curve = residuals.filter(metric="relative_residual").sort("layer")["median"].to_list()
+    layer, depth = curve.index(min(curve)), found.findings[0]
+    assert found.key_figures["lowest_relative_residual"] == pytest.approx(curve[layer])
+    assert found.key_figures["lowest_at_layer"] == layer
+    assert (depth.figure, depth.layer) == (pytest.approx(curve[layer]), layer)
+    assert f"{curve[layer]:.2g} at its lowest (layer {layer})" in depth.sentence
+    assert "with fresh weights in its blocks ends at a relative residual" in found.sentences[-1]
+    assert "are predicted to end at a dispersion of" in found.sentences[-1]
 
 
 def test_it_can_be_shown_written_and_read_back(found, tmp_path) -> None:

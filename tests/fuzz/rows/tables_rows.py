@@ -93,7 +93,7 @@ for one in ("results.Finding", "experiments.Finding"):
         one,
         results.Finding,
         kind="a",
-        fate="holds",
+        fate="absent",
         sentence="b",
         rule="c",
         figure=1.0,

@@ -69,7 +69,7 @@ def everything():
         warnings=("2 of 3 tokens are unknown to the `tokenizer`.",),
         findings=tuple(
             Finding(f"kind {fate}", fate, "It is.", "below 10^-3", 0.1, 2, "attention", 1, 3)
-            for fate in ("collapse", "slow", "holds", "unknown")
+            for fate in ("collapse", "slow", "absent", "unknown")
         ),
         listings=(words,),
         parts=(Part("Heads", ("One.", "Two."), (words,), found.drawings * 2),),

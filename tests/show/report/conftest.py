@@ -128,7 +128,7 @@ def diagnosis():
         provenance={"model": "Network"},
         findings=(
             Finding("SAN", "collapse", "It falls.", "below 10^-3", math.nan, 2, "attention", 2, 3),
-            Finding("transformer", "holds", "It stays.", "below 10^-3", 0.81, 2, "", 0, 3),
+            Finding("transformer", "absent", "It stays.", "below 10^-3", 0.81, 2, "", 0, 3),
         ),
         key_figures={"paths": 10**20, "heads": 12, "share": 0.25, "error": math.nan},
         drawings=(Drawing("by_layer", "Curves.", options={"metrics": ["relative_residual"]}),),

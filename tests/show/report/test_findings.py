@@ -16,7 +16,7 @@ FOUND = Finding("cone", "slow", "Cosine **0.6** < 1.", "above 10^-3", 0.6, 1200,
     [
         ("collapse", "found"),
         ("slow", "under way"),
-        ("holds", "not found"),
+        ("absent", "not found"),
         ("unknown", "cannot be told"),
     ],
 )

@@ -166,7 +166,7 @@ def test_whatever_is_given_is_escaped(chart, write):
                     blocks=[
                         Table(pl.DataFrame({ATTACK: [ATTACK], "b": [ATTACK]}), ATTACK, ATTACK),
                         Table(Listing(ATTACK, (ATTACK, "b"), ((ATTACK, ATTACK),), ATTACK), ATTACK),
-                        Table([Finding(ATTACK, "holds", *[ATTACK] * 2, part=ATTACK)], ATTACK),
+                        Table([Finding(ATTACK, "absent", *[ATTACK] * 2, part=ATTACK)], ATTACK),
                     ],
                 )
             ]

@@ -36,7 +36,8 @@ def test_what_there_is_not_is_null_or_empty(study, claim):
     told = read_back(to_json(claim))
     assert told["verdict"] == told["judgement"]["verdict"] == "fails"
     assert told["judgement"]["domain"] == "chains of attention"
-    assert told["beyond"] == {"verdict": "depends", "domain": "chains of masks", "on": "the mask"}
+    beyond = {"verdict": "depends", "domain": "chains of masks", "on": "the mask", "checks": {}}
+    assert told["beyond"] == beyond
 
 
 def test_what_is_told_is_the_result_itself(diagnosis):
@@ -44,7 +45,7 @@ def test_what_is_told_is_the_result_itself(diagnosis):
     assert fields["sentences"] == list(diagnosis.sentences)
     assert fields["findings"][1] == {
         "kind": "transformer",
-        "fate": "holds",
+        "fate": "absent",
         "sentence": "It stays.",
         "rule": "below 10^-3",
         "figure": 0.81,
@@ -52,6 +53,8 @@ def test_what_is_told_is_the_result_itself(diagnosis):
         "part": "",
         "found_in": 0,
         "samples": 3,
+        "cause": "",
+        "remedy": "",
     }
     assert fields["summary"] == diagnosis.summary.to_dicts()
     assert fields["files"] == {"table": "here.parquet"}

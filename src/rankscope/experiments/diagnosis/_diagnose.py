@@ -67,15 +67,15 @@ def diagnose_subject(
         _bound_chapter(subject, on_bounds),
         _advice_chapter(subject, seed, on_advice),
     ]
-    if findings[0].fate != "holds":
+    if findings[0].fate != "absent":
         part, advised = asked[-1]
         tried = references.remedies(references.first_samples(subject, _SAMPLES), on_remedies)
         asked[-1] = replace(part, listings=(tried, *part.listings)), advised
     table = tables.stack(
         [
             rows(measured),
-            reference.with_columns(pl.lit(STATES).alias("part")),
-            ablations,
+            _named_for(reference.with_columns(pl.lit(STATES).alias("part")), few, subject),
+            _named_for(ablations, few, subject),
             chapters.similarity_rows(subject, loss.layer),
             *(each for _, each in asked if each is not None),
         ]
@@ -88,10 +88,8 @@ def diagnose_subject(
         *(part for part, _ in asked),
         read,
     )
-    typical = {name: each.quantile(0.5, dim=-1) for name, each in measured.states.items()}
-    residual, dispersion = typical["relative_residual"], typical["relative_dispersion"]
-    drawn = str(few.network.spec.init)
-    held_against = references.beside(reference, drawn, float(residual[-1]), float(dispersion[-1]))
+    lowest, at = measured.lowest
+    held_against = references.beside(reference, measured)
     headline, sentences = _answer(findings)
     return {
         "headline": headline,
@@ -100,12 +98,23 @@ def diagnose_subject(
         "parts": tuple(_drawable(part, table) for part in parts),
         "table": table,
         "key_figures": {
-            f"lowest relative residual (layer {int(residual.argmin())})": float(residual.min()),
-            "relative residual after the last layer": float(residual[-1]),
-            "mean cosine after the last layer": float(typical["mean_cosine"][-1]),
+            "lowest_relative_residual": lowest,
+            "lowest_at_layer": at,
+            "relative_residual_after_last_layer": float(measured.typical_residual[-1]),
+            "mean_cosine_after_last_layer": float(measured.states["mean_cosine"][-1].quantile(0.5)),
         },
         "warnings": warnings,
     }
+
+
+def _named_for(table: pl.DataFrame, few: kit.Subject, subject: kit.Subject) -> pl.DataFrame:
+    """Curves of a few samples say so in their names: they stand beside those of all."""
+    if len(few.x) == len(subject.x):
+        return table
+    of = pl.format("{}, first " + plural(len(few.x), "sample"), "variant")
+    return table.with_columns(
+        pl.when(pl.col("sample").max().over("variant") < len(few.x)).then(of).otherwise("variant")
+    )
 
 
 def judge(

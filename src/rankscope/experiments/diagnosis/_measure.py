@@ -31,6 +31,8 @@ THIS = "this model"
 STATES, STEPS, HEADS, SPECTRUM, TOKENS = "states", "steps", "heads", "spectrum", "tokens"
 """Values of the column ``part``: each is drawn on its own."""
 _TINY: Final = 1e-300
+_SHOWN: Final = 0.005
+"""Part of a residual by which another one has to differ to show in two digits."""
 
 
 def masks(batch: Batch) -> tuple[Tensor, Tensor]:
@@ -303,6 +305,23 @@ class Measured:
     def common(self) -> Tensor:
         """The same without a few tokens that are very long: what depth collapse is judged by."""
         return self.states["common_residual"]
+
+    @property
+    def typical_residual(self) -> Tensor:
+        """By layer, the median over the samples of what depth collapse is judged by."""
+        return self.common.quantile(0.5, dim=-1)
+
+    @property
+    def lowest(self) -> tuple[float, int]:
+        """The lowest of these medians, and its layer: what "lowest" means in every answer."""
+        curve = self.typical_residual
+        return float(curve.min()), int(curve.argmin())
+
+    @property
+    def has_giants(self) -> bool:
+        """Whether tokens that are very long make another curve of it."""
+        whole = self.residual.quantile(0.5, dim=-1)
+        return bool(((self.typical_residual - whole).abs() > _SHOWN * whole).any())
 
     def of_samples(self, some: Tensor) -> "Measured":
         """The figures of some of the samples alone."""

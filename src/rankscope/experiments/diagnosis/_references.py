@@ -16,8 +16,8 @@ from rankscope.core.prediction import predict
 from rankscope.core.theory import thresholds
 from rankscope.errors import InputError, RankscopeError
 from rankscope.experiments import advice, kit
-from rankscope.experiments.diagnosis._measure import last_token, masks
-from rankscope.numerals import plural, power_of_ten, sentence_case, short
+from rankscope.experiments.diagnosis._measure import Measured, last_token, masks
+from rankscope.numerals import plural, power_of_ten, short
 from rankscope.results import Listing
 
 _INITIAL, _PREDICTED = "random weights", "predicted"
@@ -167,42 +167,41 @@ def _predicted(subject: kit.Subject, seed: int) -> pl.DataFrame:
     return found.table.filter(pl.col("metric").is_in(["relative_dispersion", _EXPONENT]))
 
 
-def beside(table: pl.DataFrame, drawn: str, end: float, dispersion: float) -> str:
-    """This model's last residual and dispersion beside the references', whose init is ``drawn``."""
-    summary = tables.summary(table)
-    said = []
-    initial = summary.filter(variant=_INITIAL, metric="relative_residual").sort("layer")
-    if initial.height:
-        last = float(initial["median"][-1])
-        words = "with random weights in its blocks the same architecture"
+def beside(table: pl.DataFrame, measured: Measured) -> str:
+    """This model after the last layer beside the references, each on the samples it was given."""
+    summary, said = tables.summary(table), []
+    initial = table.filter(variant=_INITIAL, metric="relative_residual")
+    ends = initial.filter(pl.col("layer") == pl.col("layer").max())["value"]
+    end = float(measured.residual[-1].quantile(0.5))
+    if len(ends):
+        last = float(ends.median())  # type: ignore[arg-type]
+        end = float(measured.residual[-1, : len(ends)].quantile(0.5))
         if max(last, end) < thresholds.COLLAPSED_RESIDUAL:
-            words += " collapses as well"
+            said.append("The same architecture with fresh weights in its blocks collapses as well.")
         else:
-            than = "about as much as" if 0.9 <= end / last <= 1.1 else "more than"
-            than = "less than" if end < 0.9 * last else than
-            words += (
-                f" ends at a relative residual of {short(last, digits=2)}, and this one keeps "
-                f"{than} that ({short(end, digits=2)})"
+            than = "about as much" if 0.9 * last <= end <= 1.1 * last else "more"
+            than = "less" if end < 0.9 * last else than
+            samples = measured.residual.shape[-1]
+            on = f" on the same {len(ends)} of {samples} samples" if len(ends) < samples else ""
+            said.append(
+                "The same architecture with fresh weights in its blocks ends at a relative "
+                f"residual of {short(last, digits=2)}; this model keeps {than} "
+                f"({short(end, digits=2)}{on})."
             )
-        said.append(words)
     predicted = summary.filter(variant=_PREDICTED, metric=_EXPONENT).sort("layer")
     if predicted.height:
         low, high = float(predicted["low"][-1]), float(predicted["high"][-1])
         band = " to ".join(dict.fromkeys(power_of_ten(each) for each in (low, high)))
-        most = thresholds.COLLAPSED_RESIDUAL
-        if end < most and high < math.log10(most):
-            said.append(
-                "random networks of this design are predicted to do so, too, to a relative "
-                f"dispersion of {band}"
-            )
+        dispersion = float(measured.states["relative_dispersion"][-1, :_SAMPLES].quantile(0.5))
+        words = f"Fresh networks of this design are predicted to end at a dispersion of {band}"
+        alike = math.log10(thresholds.COLLAPSED_RESIDUAL)
+        if end < thresholds.COLLAPSED_RESIDUAL and high < alike:
+            said.append(f"{words}, a collapse, too.")
         else:
             within = low - 1e-3 <= math.log10(max(dispersion, 1e-300)) <= high + 1e-3
-            said.append(
-                f"random networks of this design (init {drawn}) are predicted to end at a relative "
-                f"dispersion of {band}, and this one is "
-                f"{'within that' if within else 'outside of it'}, at {short(dispersion, digits=2)}"
-            )
-    return f"{sentence_case('; '.join(said))}." if said else ""
+            here = short(dispersion, digits=2)
+            said.append(f"{words}; this one's, {here}, is {'' if within else 'not '}typical.")
+    return " ".join(said)
 
 
 def remedies(subject: kit.Subject, on_step: kit.OnStep) -> Listing:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rankscope.core.theory import thresholds
-from rankscope.experiments.diagnosis._measure import PARTS, Measured
+from rankscope.experiments.diagnosis._measure import Measured
 from rankscope.numerals import plural, power_of_ten, sentence_case, short, span_of
 from rankscope.results import Fate, Finding
 
@@ -41,21 +41,25 @@ class Loss(NamedTuple):
     def sentence(self) -> str:
         """Where most is lost, and to what."""
         if not self.layer:
-            return "No layer loses any of the residual that is worth telling."
-        kept = power_of_ten(self.decades) if self.decades > _NOTHING_LEFT else "nothing"
-        parts = [
-            f"{part} {signed(self.by_part[part])}"
-            for part in sorted(PARTS, key=self.by_part.__getitem__)
-            if part == self.part or abs(self.by_part[part]) >= thresholds.BLAMED_DECADES
-        ]
+            return "No single layer makes a noticeable difference."
+        size = "to nothing"
+        if self.decades > -1:
+            size = f"−{short(100 * (1 - 10**self.decades), digits=2)} %"
+        elif self.decades > _NOTHING_LEFT:
+            size = f"to {power_of_ten(self.decades)} of what there was"
+        alone = all(
+            fall > -thresholds.BLAMED_DECADES
+            for part, fall in self.by_part.items()
+            if part != self.part
+        )
         share = ""
         if 2 * self.agreeing < self.samples:
             share = "; samples differ in which layer that is"
         elif self.agreeing < self.samples:
-            share = f"; {self.agreeing} of {self.samples} samples lose most there"
+            share = f"; {self.agreeing} of {self.samples} samples agree"
         return (
-            f"Most is lost in layer {self.layer}, which leaves {kept} of the residual, to its "
-            f"{self.part} (in decades: {', '.join(parts)}){share}."
+            f"The largest drop of the residual is in layer {self.layer} ({size}), "
+            f"{'' if alone else 'mostly '}from its {self.part}{share}."
         )
 
 
@@ -117,7 +121,7 @@ class Sighting:
         if float(self.found.sum()) >= half:
             return "collapse"
         either = self.found | self.under_way
-        return "slow" if bool(self.found.any()) or float(either.sum()) >= half else "holds"
+        return "slow" if bool(self.found.any()) or float(either.sum()) >= half else "absent"
 
     @property
     def typical(self) -> tuple[float, int]:
@@ -179,12 +183,14 @@ class Words(NamedTuple):
     """What a rule saw, and how it is said of a typical sample.
 
     ``part`` and ``layer`` are to blame; unless given, the layer is that in which it was seen.
+    ``lowest`` is the figure and its layer, for a rule that judges medians over the samples.
     """
 
     seen: Sighting
     sentence: str
     part: str = ""
     layer: int | None = None
+    lowest: tuple[float, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -207,11 +213,11 @@ class Rule:
         if isinstance(judged, str):
             words = f"{sentence_case(self.name)} cannot be told: {judged}."
             return Finding(self.name, "unknown", words, self.text)
-        seen, words, part, layer = judged
-        fate, (figure, at) = seen.fate, seen.typical
+        seen, words, part, layer, lowest = judged
+        fate, (figure, at) = seen.fate, lowest or seen.typical
         where = None if seen.layer is None else at
         samples, count = len(seen.found), int(seen.found.sum())
-        if fate == "holds":
+        if fate == "absent":
             return Finding(self.name, fate, words, self.text, figure, where, "", count, samples)
         affected = seen.concerned
         count = int(affected.sum())
@@ -246,33 +252,42 @@ def depth(evidence: Evidence) -> Words | str:
     seen, loss = evidence.depth, evidence.loss
     if seen is None:
         return "the tokens are alike before the first layer"
-    figure, layer = seen.typical
-    common = evidence.measured.common[:, seen.concerned]
+    measured, collapsed = evidence.measured, bool(seen.found.any())
+    if seen.fate != "absent":
+        measured = measured.of_samples(seen.concerned)
+    curve = measured.typical_residual
+    figure, layer = seen.typical if collapsed else measured.lowest
     start, lowest, end = (
-        short(each, digits=2)
-        for each in (float(common[0].quantile(0.5)), figure, float(common[-1].quantile(0.5)))
+        short(each, digits=2) for each in (float(curve[0]), figure, float(curve[-1]))
     )
-    if seen.fate == "holds":
+    if seen.fate == "absent":
         words = (
             f"No depth collapse: the relative residual is {start} at the input, {lowest} at its "
             f"lowest (layer {layer}) and {end} after the last layer."
         )
-    elif not bool(seen.found.any()):
-        alone = f"; layer {loss.layer} alone leaves {power_of_ten(loss.decades)} of it"
+    elif not collapsed:
+        alone = ""
+        if 10**loss.decades < thresholds.HALVED_RESIDUAL:
+            alone = f"; layer {loss.layer} alone leaves {power_of_ten(loss.decades)} of it"
         words = (
             f"Depth collapse under way: the relative residual, {start} at the input, is {lowest} "
-            f"at its lowest{alone if 10**loss.decades < thresholds.HALVED_RESIDUAL else ''}."
+            f"at its lowest (layer {layer}){alone}."
         )
     else:
         words = (
             f"Depth collapse: at layer {layer} tokens differ by less than a thousandth of their "
             f"size (relative residual {lowest})."
         )
-        if float(common[-1].quantile(0.5)) > thresholds.SHRUNK_RESIDUAL:
+        if float(curve[-1]) > thresholds.SHRUNK_RESIDUAL:
             words += f" After the last layer it is {end} again."
         if figure < thresholds.NOISE_EPSILONS * evidence.epsilon:
             words += " So small a figure is the number format's rounding."
-    return Words(seen, words, loss.part, loss.layer)
+    if measured.has_giants:
+        words += (
+            f" (Tokens more than {thresholds.GIANT_NORM:g} times as long as the median one are "
+            "left out.)"
+        )
+    return Words(seen, words, loss.part, loss.layer, None if collapsed else (figure, layer))
 
 
 @rule(
@@ -289,7 +304,7 @@ def width(evidence: Evidence) -> Words | str:
     seen = Sighting(
         known <= thresholds.WIDTH_EXPONENT, known <= thresholds.WIDTH_HINT_EXPONENT, known
     )
-    name = "No width collapse" if seen.fate == "holds" else "Width collapse"
+    name = "No width collapse" if seen.fate == "absent" else "Width collapse"
     power = short(seen.typical[0], digits=2)
     return Words(
         seen,
@@ -315,7 +330,7 @@ def entropy(evidence: Evidence) -> Words | str:
     figure, layer = seen.typical
     share = f"{short(figure, digits=2)} of the entropy of even attention"
     words = f"No entropy collapse: attention is sharpest in layer {layer}, with {share}."
-    if seen.fate != "holds":
+    if seen.fate != "absent":
         under_way = "" if bool(seen.found.any()) else " under way"
         words = (
             f"Entropy collapse{under_way}: in layer {layer} attention has {share}, so that most "
@@ -354,7 +369,7 @@ def layers(evidence: Evidence) -> Words | str:
         f"No layer collapse: layer {layer} does least, and still turns the median token by "
         f"{radians}."
     )
-    if seen.fate != "holds":
+    if seen.fate != "absent":
         where = "" if bool(seen.found.any()) else " in places"
         verb = "turns" if sum(usual) <= 1 else "turn"
         words = (
@@ -387,7 +402,7 @@ def last_token(evidence: Evidence) -> Words | str:
         "No merged last token: after the last layer the last token's nearest fellow is "
         f"{distance} away."
     )
-    if seen.fate != "holds":
+    if seen.fate != "absent":
         fellow = int(evidence.measured.last_fellow[seen.concerned].mode().values)
         since = "the input" if layer == 0 else f"layer {layer}"
         words = (
@@ -420,7 +435,7 @@ def cone(evidence: Evidence) -> Words | str:
     angle = math.degrees(math.acos(max(-1.0, min(1.0, figure))))
     where = "at the input" if layer == 0 else f"at layer {layer}"
     narrow = f"{where} the mean cosine is {short(figure, digits=2)}, an angle of {angle:.0f}°"
-    if seen.fate == "holds":
+    if seen.fate == "absent":
         return Words(seen, f"No cone: at its narrowest, {narrow}.")
     rank = float(measured.states["numerical_rank"][layer].quantile(0.5))
     return Words(seen, f"Cone: {narrow}, yet the rank is {short(rank)}.")

@@ -51,6 +51,7 @@ _COLOURS: Final = {
     "slow": "#c07a1c",
     "noted": "#c07a1c",
     "holds": "#1b9a80",
+    "absent": "#1b9a80",
     "unknown": "#7b8794",
     "neutral": "inherit",
 }

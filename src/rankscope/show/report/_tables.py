@@ -24,7 +24,7 @@ FATES: Final[dict[Fate, str]] = {
     "collapse": "found",
     "slow": "under way",
     "noted": "found",
-    "holds": "not found",
+    "absent": "not found",
     "unknown": "cannot be told",
 }
 

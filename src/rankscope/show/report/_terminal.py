@@ -31,6 +31,7 @@ STYLE: Final = {
     "slow": "yellow",
     "noted": "yellow",
     "holds": "green",
+    "absent": "green",
     "fails": "bold red",
     "depends": "yellow",
     "not tried": "dim",
