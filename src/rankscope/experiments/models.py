@@ -41,13 +41,10 @@ class ModelsConfig(kit.Config):
     length: int = 128  # tokens of a text at most
 
 
-def by_family(
-    borne_out: Mapping[str, bool], families: Mapping[str, str], *, depends: str = ""
-) -> dict[str, Any]:
+def by_family(borne_out: Mapping[str, bool], families: Mapping[str, str]) -> dict[str, Any]:
     """Checks of an ``Answer``: models of the 2021 paper's families as stated, others beyond it.
 
-    ``families`` are those of the models by name. A verdict says which models were tried, or on what
-    it ``depends``.
+    ``families`` are those of the models by name. A verdict says which models were tried.
     """
     stated = {name: held for name, held in borne_out.items() if families[name] in FAMILIES}
     others = {name: held for name, held in borne_out.items() if name not in stated}
@@ -55,7 +52,7 @@ def by_family(
     def on(checks: Mapping[str, bool]) -> kit.Phrase:
         tried = f"tried on {', '.join(checks)}"
         none = "name some with --models or --pretrained"
-        return {"holds": tried, "fails": tried, "not tried": none, "depends": depends}
+        return {"holds": tried, "fails": tried, "not tried": none}
 
     return {
         "stated": stated,

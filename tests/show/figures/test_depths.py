@@ -226,6 +226,14 @@ def test_lowest_and_highest_cut_the_axis_and_the_lines():
         by_depth(table, lowest=5, highest=1)
 
 
+def test_zero_stands_at_the_lowest_value_of_a_logarithmic_axis():
+    metric = "relative_residual"
+    spec = drawn(summary({"full": [0.5, 1e-7, 0.0]}, metric=metric), metric=metric, lowest=1e-3)
+    assert scale_of(spec, "y")["domain"][0] == 1e-3
+    assert [row["drawn_median"] for row in rows_of(spec)] == [0.5, 1e-7, 1e-3]
+    picture(spec)
+
+
 def test_depth_on_a_logarithmic_axis_leaves_layer_0_out_and_says_so():
     spec = drawn(summary({"full": [-0.1 * k for k in range(101)]}), log_depth=True)
     assert min(row["layer"] for row in rows_of(spec)) == 1

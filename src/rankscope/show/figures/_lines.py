@@ -136,7 +136,7 @@ def build_axis(
     """The axis on which rows of a metric are drawn, cut where it is asked to be."""
     bottom = -math.inf if lowest is None else lowest
     top = math.inf if highest is None else highest
-    values = (finite_or_none(row[name]) for row in rows for name in STATISTICS if name in row)
+    values = [finite_or_none(row[name]) for row in rows for name in STATISTICS if name in row]
     inside = [min(max(value, bottom), top) for value in values if value is not None]
     includes = list(entry.includes)
     if entry.name == _NOISE_METRIC:
@@ -157,7 +157,11 @@ def build_axis(
         )
     ticks = tuple(tick for tick in axis.ticks if low <= tick.value <= high)
     cut = lowest is not None or highest is not None
-    return replace(axis, domain=(low, high), ticks=ticks, cut=cut)
+    floor = axis.floor
+    if axis.kind == "log" and len(select_positive(inside)) == len(inside):
+        # Zeros may have been lifted to the lowest value, where the axis now ends.
+        floor = low if any(value is not None and value <= 0 for value in values) else None
+    return replace(axis, domain=(low, high), ticks=ticks, cut=cut, floor=floor)
 
 
 def _is_zero(row: Row, entry: Metric) -> bool:
