@@ -159,14 +159,15 @@ def hold(scale: float, promised: Bounds) -> tuple[dict[str, dict[int, float]], H
     Logarithms to base 10, with the paper's βH in the place of ``β_H`` and without γ.
     """
     start = float(promised.layers[0].log10_input_residual)
-    factor, counts, steepest = -math.inf, [0, 0, 0, 0, 0], 0.0
+    factor, counts, steepest, met = -math.inf, [0, 0, 0, 0, 0], 0.0, True
     curves: dict[str, dict[int, float]] = {MEASURED: {0: start}, LAYER: {}, DEPTH: {}}
     for layer in promised.layers:
         before, after = float(layer.log10_input_residual), float(layer.log10_residual)
         curves[MEASURED][layer.layer] = after
         steepest = max(steepest, float(layer.lipschitz))
-        if (layer.layer, 0) in promised.doubtful or not bool(layer.condition):
-            break
+        met = met and bool(layer.condition) and (layer.layer, 0) not in promised.doubtful
+        if not met:
+            continue
         paper = float(layer.paper_beta / layer.beta / layer.gamma)
         constant = float(layer.log10_a_priori_bound) - 3 * before + math.log10(paper)
         factor = max(factor, constant)
