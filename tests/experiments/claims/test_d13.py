@@ -15,7 +15,7 @@ from rankscope.experiments.learning import SORTING, Plan, lesson
 from rankscope.models.training import Recipe
 from rankscope.process.progress import silent
 
-from ..shown import can_be_shown, steps_of
+from ..shown import can_be_shown
 
 SMALL = d13.Config(
     depths=(1, 2),
@@ -66,7 +66,10 @@ def test_a_residual_is_that_of_the_hidden_states() -> None:
 
 
 def test_it_runs_small_and_can_be_shown() -> None:
-    result, _ = steps_of(d13.ENTRY.run, SMALL)
+    seen: list[float] = []
+    result = d13.ENTRY.run(SMALL, seen.append)
+    assert seen == sorted(seen)
+    assert seen[-1] == 1.0
     can_be_shown(result)
     right = result.table.filter(metric=d13.ACCURACY)
     assert set(right["variant"]) >= {*d13.VARIANTS, d13.GUESS}

@@ -34,7 +34,7 @@ ENTRY = kit.claim(
     "attention alone, and a network whose skips are removed after training, do not?",
     domain="networks with LayerNorm that learn to sort, residual of the last layer",
     beyond="what they have learnt: accuracy on new sequences",
-    seconds=60,
+    seconds=45,
     metrics=(
         kit.Metric(
             "sorted_accuracy",
@@ -177,7 +177,8 @@ def judge(config: Config, table: pl.DataFrame) -> kit.Answer:
         guess = fmean(_values(table, depth, GUESS, ACCURACY))
         listing.append((depth, GUESS, "", guess))
     counted = (
-        f"larger in so many of {plural(config.seeds, 'seed')}, in brackets: {'; '.join(words)}"
+        "residual of the last layer, and in how many of "
+        f"{plural(config.seeds, 'seed')} it is larger: {'; '.join(words)}"
     )
     return kit.Answer(
         _sentences(config, table),
@@ -232,5 +233,6 @@ def _sentences(config: Config, table: pl.DataFrame) -> Iterator[str]:
         )
         yield (
             f"{depth}: of {plural(config.seeds, 'network')} of each kind so many know more than a "
-            f"guess: {counts}; training takes the residual of attention alone from {start} to {end}."
+            f"guess: {counts}; training takes the residual of attention alone from {start} to "
+            f"{end}."
         )
